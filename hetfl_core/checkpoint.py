@@ -1,0 +1,148 @@
+"""Checkpoints: one file, written whole or not at all, without pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from hetfl_core.networks import Params
+
+FILE = "state.safetensors"
+FORMAT = "1"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be used, or cannot be written."""
+
+
+@dataclass
+class State:
+    """All that a run needs in order to go on.
+
+    Attributes
+    ----------
+    done : int
+        Complete rounds; 0 after the start stage.
+    server : dict of str to Tensor
+    kept : list of dict of str to Tensor
+        What each client keeps, in the order of the federation.
+    rows : list of dict
+        Rows of the history so far.
+    """
+
+    done: int
+    server: Params
+    kept: list[Params]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a crash at any moment, finds either the old content or the new.
+
+    Raises
+    ------
+    CheckpointError
+        If the disk refuses (full, read-only …); the old file is untouched and no part of the new one is left.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    except OSError as error:
+        raise CheckpointError(f"cannot write {path}: {error.strerror or error}; choose another folder") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except OSError as error:
+        Path(name).unlink(missing_ok=True)
+        raise CheckpointError(
+            f"cannot write {path} ({len(content)} bytes): {error.strerror or error}; "
+            "the last complete checkpoint is untouched, make room and start again"
+        ) from error
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _pack(kept: Sequence[Params]) -> tuple[dict[str, Tensor], list[Any]]:
+    """Clients' tensors stacked by name and shape, and for each stack which clients it holds."""
+    groups: dict[tuple[str, tuple[int, ...], torch.dtype], list[int]] = {}
+    for i, params in enumerate(kept):
+        for name, p in params.items():
+            groups.setdefault((name, tuple(p.shape), p.dtype), []).append(i)
+    tensors, index = {}, []
+    for number, ((name, _, _), clients) in enumerate(groups.items()):
+        tensors[f"kept/{number}"] = torch.stack([kept[i][name] for i in clients]).cpu().contiguous()
+        index.append([name, clients])
+    return tensors, index
+
+
+def write(folder: Path, fingerprint: str, state: State) -> None:
+    """Write the state of a run into its folder, atomically.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it is missing.
+    fingerprint : str
+        Says which run this is; `read` refuses another.
+    state : State
+    """
+    tensors, index = _pack(state.kept)
+    tensors |= {f"server/{name}": p.cpu().contiguous() for name, p in state.server.items()}
+    order = [list(params) for params in state.kept]
+    metadata = {
+        "format": FORMAT,
+        "fingerprint": fingerprint,
+        "done": str(state.done),
+        "rows": json.dumps(state.rows),
+        "index": json.dumps(index),
+        "order": json.dumps(order),
+        "server": json.dumps(list(state.server)),
+    }
+    write_atomically(folder / FILE, save(tensors, metadata))
+
+
+def read(folder: Path, fingerprint: str, device: torch.device | str = "cpu") -> State | None:
+    """The state in a folder, or None where there is none.
+
+    Raises
+    ------
+    CheckpointError
+        If the file is damaged, or belongs to a run with other settings or other data.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            meta = file.metadata() or {}
+            tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); remove it to start the run anew") from error
+    if meta.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has format {meta.get('format')!r}, expected {FORMAT!r}; remove it to start anew")
+    if meta["fingerprint"] != fingerprint:
+        raise CheckpointError(
+            f"{path} belongs to a run with other settings or data:\n  there:    {meta['fingerprint']}\n"
+            f"  this run: {fingerprint}\nUse another folder, or remove it to start anew."
+        )
+    loose: list[Params] = [{} for _ in json.loads(meta["order"])]
+    for number, (name, clients) in enumerate(json.loads(meta["index"])):
+        for i, row in zip(clients, tensors[f"kept/{number}"], strict=True):
+            loose[i][name] = row.clone()
+    kept = [{name: params[name] for name in order} for params, order in zip(loose, json.loads(meta["order"]), strict=True)]
+    server = {name: tensors[f"server/{name}"] for name in json.loads(meta["server"])}
+    return State(int(meta["done"]), server, kept, json.loads(meta["rows"]))

@@ -1,0 +1,250 @@
+"""The command line: ``hetfl list | data | run | reproduce | ledger | bench``."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    help="Federated learning when clients do not share a feature space.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="The files behind the data sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+def main() -> None:
+    """Run the command line; an error is one message, not a traceback."""
+    from hetfl_core.checkpoint import CheckpointError
+    from hetfl_core.datasets import DataError
+
+    try:
+        app()
+    except (ValueError, TypeError, CheckpointError, DataError, OSError) as error:
+        sys.exit(f"hetfl: {error}")
+    except KeyError as error:
+        sys.exit(f"hetfl: {error.args[0]}")
+    except KeyboardInterrupt:
+        sys.exit("hetfl: stopped")
+
+
+@app.command("list")
+def list_() -> None:
+    """Methods, data sets and experiments."""
+    from hetfl_core.datasets import CATALOGUE
+    from hetfl_core.experiments import EXPERIMENTS
+    from hetfl_core.methods import CATALOGUE as METHODS
+
+    for title, rows in (
+        ("Methods", {name: _first_line(method) for name, method in METHODS.items()}),
+        ("Data sets", {name: _first_line(make) for name, make in CATALOGUE.items()}),
+        ("Experiments", {name: e.title for name, e in EXPERIMENTS.items()}),
+    ):
+        print(f"{title}")
+        for name, text in rows.items():
+            print(f"  {name:<28} {text}")
+
+
+def _first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().split("\n")[0].replace("`", "").replace("[1]_", "1")
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+
+@data_app.command()
+def status() -> None:
+    """Which files are there, and whether they are the right ones."""
+    from hetfl_core.datasets import registry
+
+    print(f"Folder: {registry.data_home()}")
+    print(registry.status().to_string(index=False))
+
+
+@data_app.command()
+def fetch(keys: Annotated[list[str] | None, typer.Argument(help="Files, or data sets; all if none is named.")] = None) -> None:
+    """Download what is missing, and check it."""
+    from hetfl_core.datasets import registry
+
+    for key in _files(keys):
+        print(f"{key}: {registry.fetch(key)}")
+
+
+@data_app.command()
+def verify(keys: Annotated[list[str] | None, typer.Argument(help="Files, or data sets; all if none is named.")] = None) -> None:
+    """Compare the files' hashes with the registry's."""
+    from hetfl_core.datasets import registry
+
+    bad = 0
+    for key in _files(keys):
+        try:
+            registry.verify(key)
+            print(f"{key}: right")
+        except registry.DataError as error:
+            bad += 1
+            print(f"{key}: {error}")
+    if bad:
+        raise typer.Exit(1)
+
+
+def _files(keys: list[str] | None) -> list[str]:
+    from hetfl_core.datasets import registry
+
+    if not keys:
+        return list(registry.entries())
+    return [file for key in keys for file in (registry.needs(key) or [key])]
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def _settings(pairs: list[str] | None) -> dict[str, Any]:
+    """``["seed=3", "variant=code"]`` → ``{"seed": 3, "variant": "code"}``."""
+    out: dict[str, Any] = {}
+    for pair in pairs or ():
+        name, sign, text = pair.partition("=")
+        if not sign or not name:
+            raise ValueError(f"a setting must look like name=value, got {pair!r}")
+        out[name.replace("-", "_")] = _value(text)
+    return out
+
+
+def _value(text: str) -> Any:
+    if re.fullmatch(r"[+-]?\d+", text):
+        return int(text)
+    if re.fullmatch(r"[+-]?(\d+\.\d*|\.?\d+)(e[+-]?\d+)?", text, re.IGNORECASE):
+        return float(text)
+    return {"true": True, "false": False, "none": None}.get(text.lower(), text)
+
+
+def _method(name: str, changes: dict[str, Any]) -> Any:
+    from hetfl_core.experiments import unknown
+    from hetfl_core.methods import CATALOGUE
+
+    if name not in CATALOGUE:
+        raise KeyError(unknown("method", name, CATALOGUE))
+    method = CATALOGUE[name]
+    allowed = [f.name for f in fields(method) if f.name != "model"]
+    for change in changes:
+        if change not in allowed:
+            raise KeyError(unknown(f"setting of {name}", change, allowed))
+    return replace(method, **changes)
+
+
+def _federation(name: str, changes: dict[str, Any]) -> Any:
+    from hetfl_core.datasets import CATALOGUE
+    from hetfl_core.experiments import unknown
+
+    if name not in CATALOGUE:
+        raise KeyError(unknown("data set", name, CATALOGUE))
+    return CATALOGUE[name](**changes)
+
+
+@app.command()
+def run(
+    method: Annotated[str, typer.Argument(help="Name of a method; see `hetfl list`.")],
+    federation: Annotated[str, typer.Option(help="Name of a data set; see `hetfl list`.")] = "digits.bundled",
+    rounds: Annotated[int, typer.Option(help="Communication rounds T.")] = 10,
+    participation: Annotated[float, typer.Option(help="Share of the clients in a round, r.")] = 0.5,
+    seed: Annotated[int, typer.Option(help="Keys every random number of the run.")] = 0,
+    data: Annotated[list[str] | None, typer.Option(help="Settings of the data set, e.g. n_clients=20.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Settings of the method, e.g. local_epochs=5.")] = None,
+    engine: Annotated[str, typer.Option(help="stacked or loop")] = "stacked",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder from which a killed run goes on.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the run's record to this file.")] = None,
+) -> None:
+    """Run a method on a data set and print a table."""
+    from hetfl_core import records
+    from hetfl_core.experiments import make_record
+    from hetfl_core.networks import CNN
+    from hetfl_core.simulation import simulate
+
+    fed = _federation(federation, _settings(data))
+    chosen = _method(method, _settings(set_))
+    if any(isinstance(c.shapes, tuple) and len(c.shapes) == 3 for c in fed):
+        chosen = replace(chosen, model=replace(chosen.model, phi=CNN()))
+    print(fed)
+    result = simulate(
+        fed, chosen, rounds=rounds, participation=participation, seed=seed, engine=engine, device=device,  # type: ignore[arg-type]
+        checkpoint=checkpoint,
+    )  # fmt: skip
+    print(result.history.tail(10).to_string(index=False, float_format=lambda v: f"{v:.4g}"))
+    for name, value in result.final.items():
+        print(f"{name:>20}: {value:.4g}" if isinstance(value, float) else f"{name:>20}: {value:,}")
+    if out is not None:
+        print(f"record: {records.write_to(make_record(result, f'run/{federation}', 'own', method), out)}")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Name of an experiment; see `hetfl list`.")] = None,
+    scale: Annotated[str, typer.Option(help="paper: the published setting; book: CPU minutes.")] = "book",
+    seeds: Annotated[int, typer.Option(help="Number of seeds, from 0 on.")] = 3,
+    method: Annotated[list[str] | None, typer.Option(help="Only these methods.")] = None,
+    pending: Annotated[bool, typer.Option("--pending", help="The unfinished runs, most wanted first.")] = False,
+    budget: Annotated[str | None, typer.Option(help="Begin no round after this time: 90s, 9m, 2h.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the records; by default data/results.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    again: Annotated[bool, typer.Option("--again", help="Run what has a record already.")] = False,
+) -> None:
+    """Run an experiment of a paper, or the pending ones; every record is written as its run ends."""
+    from hetfl_core import experiments
+
+    if scale not in ("book", "paper"):
+        raise ValueError(f"scale must be 'book' or 'paper', got {scale!r}")
+    if pending == (name is not None):
+        raise ValueError("name one experiment, or give --pending")
+    if pending:
+        todo = experiments.pending(scale, seeds, out)  # type: ignore[arg-type]
+    else:
+        todo = experiments.jobs(str(name), scale, seeds, method)  # type: ignore[arg-type]
+    print(f"{len(todo)} runs")
+    for job, path in experiments.reproduce(todo, out, device=device, budget=seconds(budget), again=again):
+        print(f"{job.experiment} {job.scale} {job.method} seed {job.seed}: {path or 'stopped; will be resumed'}")
+
+
+def seconds(text: str | None) -> float | None:
+    """``"90s"``, ``"9m"``, ``"2h"`` or plain seconds, as a number of seconds."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if not match or float(match[1]) <= 0:
+        raise ValueError(f"budget must look like 90s, 9m or 2h, got {text!r}")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+@app.command()
+def ledger(
+    claims: Annotated[bool, typer.Option("--claims", help="The papers' claims instead of their numbers.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also read the records in this folder.")] = None,
+) -> None:
+    """What the papers say beside what we got."""
+    from hetfl_core import records
+
+    found = records.load() + (records.load(out) if out else [])
+    table = records.claims(found) if claims else records.ledger(found)
+    print(records.show(table))
+
+
+@app.command()
+def bench(
+    sizes: Annotated[str, typer.Option(help="Numbers of clients.")] = "10,100,1000,10000",
+    loop_up_to: Annotated[int, typer.Option(help="Largest federation for which the slow loop is timed.")] = 100,
+) -> None:
+    """How fast is this machine? Loop against stack, time a client, memory, and where a step goes."""
+    from hetfl_core import benchmark
+
+    for line in benchmark.report(tuple(int(s) for s in sizes.split(",")), loop_up_to):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

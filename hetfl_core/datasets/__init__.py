@@ -1,0 +1,22 @@
+"""Data sets, each a function that returns a `Federation`.
+
+``CATALOGUE`` names them all; ``registry`` knows the files behind those that need a download.
+"""
+
+from collections.abc import Callable
+
+from hetfl_core.datasets import digits, flic_bci, images, registry, toy
+from hetfl_core.datasets.registry import DataError
+from hetfl_core.federation import Federation
+
+CATALOGUE: dict[str, Callable[..., Federation]] = {
+    "toy.noisy_features": toy.noisy_features,
+    "toy.linear_mapping": toy.linear_mapping,
+    "digits.mnist_usps": digits.mnist_usps,
+    "digits.bundled": digits.bundled,
+    "images.fashion_mnist": images.fashion_mnist,
+    "flic_bci.common40": flic_bci.common40,
+}
+"""Name of each data set, as in ``hetfl list``, and the function that makes its federation."""
+
+__all__ = ["CATALOGUE", "DataError", "digits", "flic_bci", "images", "registry", "toy"]

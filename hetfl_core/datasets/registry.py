@@ -1,0 +1,356 @@
+"""The files behind the data sets: where they come from, whether they are the right ones, how to get them.
+
+``data/registry.toml`` lists every file with its official address, hash and terms. Files live in one folder,
+`data_home`. A file that is already there with the right hash is used as it is, so that a folder filled beforehand
+needs no network and may be read-only. What is there with another hash is refused, never repaired silently, and a
+download is moved to its place only once its hash is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pooch
+
+from hetfl_core.resources import data_path
+
+
+class DataError(RuntimeError):
+    """A data file is missing, damaged or out of reach; the message says which, what was found and what to do."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file and how to recognise it.
+
+    Attributes
+    ----------
+    path : str
+        Place inside `data_home`.
+    sha256, md5 : str
+        Hex digest of the file; the first that is known counts.
+    arrays : str
+        For an .npz: digest of its arrays (`arrays_digest`), whatever way they were packed.
+    bytes : int or None
+        Size in bytes, where known.
+    """
+
+    path: str
+    sha256: str = ""
+    md5: str = ""
+    arrays: str = ""
+    bytes: int | None = None
+
+    @property
+    def check(self) -> tuple[str, str]:
+        """Kind of digest, ``"arrays"``, ``"sha256"`` or ``"md5"``, and its expected value."""
+        for kind in ("arrays", "sha256", "md5"):
+            if expected := getattr(self, kind):
+                return kind, expected
+        raise ValueError(f"registry: {self.path} has no hash")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file of the registry with its terms.
+
+    Attributes
+    ----------
+    key : str
+        Name in the registry, e.g. ``"mnist/train-images"``.
+    official : Source
+        The file that `urls` give.
+    accept : tuple of Source
+        Files taken in its place.
+    urls : tuple of str
+    licence, citation : str
+    datasets : tuple of str
+        Data sets that need the file.
+    convert : str
+        ``"module:function"``, called with the official file and a path to write to. Where given, the official file is
+        never used itself, only what is made of it.
+    """
+
+    key: str
+    official: Source
+    accept: tuple[Source, ...]
+    urls: tuple[str, ...]
+    licence: str
+    citation: str
+    datasets: tuple[str, ...]
+    convert: str = ""
+
+    @property
+    def usable(self) -> tuple[Source, ...]:
+        """The files that may be used, best first."""
+        return self.accept if self.convert else (self.official, *self.accept)
+
+
+def data_home() -> Path:
+    """Folder of the data files: the environment variable HETFL_DATA, or else a folder in the user's cache."""
+    given = os.environ.get("HETFL_DATA")
+    return Path(given).expanduser().resolve() if given else Path(pooch.os_cache("hetfl"))
+
+
+@cache
+def entries() -> dict[str, Entry]:
+    """The registry, by key."""
+    with open(data_path("registry.toml"), "rb") as file:
+        return {key: _entry(key, table) for key, table in tomllib.load(file).items()}
+
+
+def _entry(key: str, table: Mapping[str, Any]) -> Entry:
+    hashes = {name: table[name] for name in ("path", "sha256", "md5", "bytes") if name in table}
+    return Entry(
+        key=key,
+        official=Source(**hashes),
+        accept=tuple(Source(**alternative) for alternative in table.get("accept", [])),
+        urls=tuple(table["urls"]),
+        licence=table["licence"],
+        citation=table["citation"],
+        datasets=tuple(table["datasets"]),
+        convert=table.get("convert", ""),
+    )
+
+
+def lookup(key: str) -> Entry:
+    """The entry of that key.
+
+    Raises
+    ------
+    DataError
+        If there is none; the message offers the nearest keys.
+    """
+    known = entries()
+    if key not in known:
+        near = get_close_matches(key, known, n=3, cutoff=0.3) or sorted(known)
+        raise DataError(f"no data file {key!r} in the registry; did you mean {' or '.join(map(repr, near))}?")
+    return known[key]
+
+
+def needs(dataset: str) -> list[str]:
+    """Keys of the files that a data set of the catalogue reads (none for those that need no download)."""
+    return [key for key, entry in entries().items() if dataset in entry.datasets]
+
+
+def available(dataset: str) -> bool:
+    """Whether every file that a data set reads is in `data_home` with the right hash."""
+    return all(_state(lookup(key))[0] for key in needs(dataset))
+
+
+def fetch(key: str, progress: bool = True) -> Path:
+    """Path of a data file, downloading it if it is not there.
+
+    Parameters
+    ----------
+    key : str
+        Name in the registry, e.g. ``"usps/train"``.
+    progress : bool
+        Whether a download shows a progress bar.
+
+    Returns
+    -------
+    pathlib.Path
+        A file whose hash is right: the official one, or one that is accepted in its place.
+
+    Raises
+    ------
+    DataError
+        If a file is there but damaged, or it is not there and cannot be downloaded. Nothing half-written stays.
+    """
+    entry = lookup(key)
+    path, problem = _state(entry)
+    if path:
+        return path
+    if problem:
+        raise DataError(f"{key}: {problem}. {_remedy(entry)}")
+    if entry.convert and (original := data_home() / entry.official.path).exists():
+        _refuse_damaged(entry, original)
+        return _convert(entry, original)
+    return _download(entry, progress)
+
+
+def verify(key: str) -> Path:
+    """As `fetch`, but never downloads: a missing file is an error."""
+    entry = lookup(key)
+    path, problem = _state(entry)
+    if path:
+        return path
+    if problem:
+        raise DataError(f"{key}: {problem}. {_remedy(entry)}")
+    raise DataError(f"{key}: {data_home() / entry.official.path} is missing. {_remedy(entry)}")
+
+
+def status() -> pd.DataFrame:
+    """What is there and what is not.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row a file of the registry: ``key``, ``path`` (of the file in use, or where it would be), ``present``,
+        ``ok`` (hash right), ``bytes`` (on disk, or else expected where known), ``licence``.
+    """
+    return pd.DataFrame([_status_row(entry) for entry in entries().values()])
+
+
+def _status_row(entry: Entry) -> dict[str, Any]:
+    good, _ = _state(entry)
+    there = [data_home() / source.path for source in entry.usable if (data_home() / source.path).exists()]
+    path = good or next(iter(there), data_home() / entry.official.path)
+    return {
+        "key": entry.key,
+        "path": str(path),
+        "present": bool(there),
+        "ok": good is not None,
+        "bytes": path.stat().st_size if there else entry.official.bytes,
+        "licence": entry.licence,
+    }
+
+
+def _state(entry: Entry) -> tuple[Path | None, str]:
+    """Path of the first file that is right, or None and what is wrong with the first that is there but is not."""
+    problem = ""
+    for source in entry.usable:
+        path = data_home() / source.path
+        if path.exists():
+            wrong = _problem(source, path)
+            if not wrong:
+                return path, ""
+            problem = problem or wrong
+    return None, problem
+
+
+def _problem(source: Source, path: Path) -> str:
+    """What is wrong with a file, or an empty string."""
+    kind, expected = source.check
+    try:
+        stat = path.stat()
+        found = _digest(str(path), kind, stat.st_size, stat.st_mtime_ns)
+    except OSError as error:
+        return f"{path} cannot be read ({error.strerror or error})"
+    if found == expected:
+        return ""
+    hashes = f"expected {kind} {expected}, found {found}"
+    if source.bytes and stat.st_size < source.bytes:
+        return f"{path} is truncated: expected {source.bytes} bytes, found {stat.st_size} ({hashes})"
+    return f"{path} is not the right file: {hashes}"
+
+
+@lru_cache(maxsize=1024)
+def _digest(path: str, kind: str, size: int, mtime_ns: int) -> str:
+    """Digest of a file; size and time of change are there so that an unchanged file is read once a process."""
+    if kind == "arrays":
+        return arrays_digest(Path(path))
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, kind).hexdigest()
+
+
+def arrays_digest(path: Path) -> str:
+    """SHA-256 of the arrays of an .npz: their names, types, shapes and values, but not how they were packed.
+
+    Object arrays are refused, so that nothing is ever unpickled; a file that is no such .npz has the digest
+    ``"no plain .npz"``.
+    """
+    digest = hashlib.sha256()
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            for name in sorted(file.files):
+                array = np.ascontiguousarray(file[name])
+                digest.update(f"{name} {array.dtype.str} {file[name].shape}\n".encode())
+                digest.update(array.tobytes())
+    except OSError:
+        raise
+    except Exception:  # the zip, zlib and npy readers each raise their own kinds for bytes that are not theirs
+        return "no plain .npz"
+    return digest.hexdigest()
+
+
+def _remedy(entry: Entry) -> str:
+    where = data_home() / entry.official.path
+    kind, expected = entry.official.check
+    text = f"Delete what is damaged and run `hetfl data fetch {entry.key}`, or put the file with {kind} {expected} "
+    text += f"at {where}"
+    others = [f"{data_home() / s.path} ({s.check[0]} {s.check[1]})" for s in entry.accept]
+    return text + (f"; accepted in its place: {', '.join(others)}." if others else ".")
+
+
+def _refuse_damaged(entry: Entry, original: Path) -> None:
+    if problem := _problem(entry.official, original):
+        raise DataError(f"{entry.key}: {problem}. {_remedy(entry)}")
+
+
+def _download(entry: Entry, progress: bool) -> Path:
+    target = data_home() / entry.official.path
+    failures = []
+    for url in entry.urls:
+        with _scratch(entry, target) as scratch:
+            problem = _try(url, scratch, entry.official, progress)
+            if not problem:
+                return _convert(entry, scratch) if entry.convert else _move(scratch, target)
+            failures.append(f"{url}: {problem}")
+    raise DataError(
+        f"{entry.key}: could not be downloaded ({'; '.join(failures)}). Is there a network? {_remedy(entry)} "
+        "The folder is set by the environment variable HETFL_DATA."
+    )
+
+
+def _try(url: str, scratch: Path, source: Source, progress: bool) -> str:
+    """Download to `scratch`; what went wrong, or an empty string."""
+    try:
+        pooch.HTTPDownloader(progressbar=progress, timeout=30)(url, str(scratch), None)
+    except (OSError, ValueError) as error:  # requests' errors are OSErrors
+        return f"{type(error).__name__}: {error}"
+    return _problem(source, scratch).replace(str(scratch), "what came")
+
+
+def _convert(entry: Entry, original: Path) -> Path:
+    """Make the first accepted file out of the official one, whose hash has been found right."""
+    module, function = entry.convert.split(":")
+    target = data_home() / entry.accept[0].path
+    with _scratch(entry, target) as scratch:
+        getattr(importlib.import_module(module), function)(original, scratch)
+        if problem := _problem(entry.accept[0], scratch):
+            raise DataError(f"{entry.key}: what {entry.convert} made of {original} is not as expected: {problem}")
+        return _move(scratch, target)
+
+
+@contextmanager
+def _scratch(entry: Entry, target: Path) -> Iterator[Path]:
+    """An empty file beside `target`, gone afterwards whatever happens, unless it was moved away."""
+    made_folder = not target.parent.exists()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        os.close(handle)
+    except OSError as error:
+        raise DataError(
+            f"{entry.key}: cannot write to {target.parent} ({error.strerror or error}). Set the environment variable "
+            "HETFL_DATA to a folder that can be written to."
+        ) from error
+    try:
+        yield Path(name)
+    finally:
+        with suppress(FileNotFoundError):
+            pass
+        if made_folder:
+            with suppress(OSError):  # a folder that holds something stays
+                target.parent.rmdir()
+
+
+def _move(scratch: Path, target: Path) -> Path:
+    os.chmod(scratch, 0o644)
+    os.replace(scratch, target)
+    return target

@@ -1,0 +1,264 @@
+"""FLIC's toy federations: Gaussian classes that each client sees in a space of its own (S3.1.1 of [1]_).
+
+References
+----------
+.. [1] A. Rakotomamonjy et al. Personalised federated learning on heterogeneous feature spaces. TMLR, 2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetfl_core.federation import Client, Federation
+from hetfl_core.partition import (
+    Indices,
+    Parts,
+    assign_classes,
+    check_variant,
+    published_shards,
+    share,
+)
+from hetfl_core.partition import subsample as subsample_parts
+from hetfl_core.rng import SERVER, numpy_stream
+
+Features = NDArray[np.float64]
+View = Callable[[Features, np.random.Generator], Features]
+"""What a client makes of samples of the common space, (n, dim) to (n, d_i)."""
+
+
+def noisy_features(
+    n_clients: int = 100,
+    classes_per_client: int = 3,
+    seed: int = 0,
+    *,
+    variant: str = "text",
+    n_classes: int = 20,
+    dim: int = 5,
+    sigma: float = 0.8,
+    added: tuple[int, int] = (1, 10),
+    n_train_per_class: int = 2000,
+    n_test_per_class: int = 1000,
+    subsample: bool = True,
+) -> Federation:
+    """Gaussian classes in 5 dimensions, to which each client appends 1 … 10 columns of pure noise.
+
+    Figure 3's federation, 20 clients that all hold 3 well separated classes, is
+    ``noisy_features(20, 3, n_classes=3, sigma=3.0)``.
+
+    Parameters
+    ----------
+    n_clients, classes_per_client, seed, variant, n_classes, dim, sigma, n_train_per_class, n_test_per_class, subsample
+        See `gaussian_classes`.
+    added : tuple of int
+        Fewest and most appended columns of N(0, 1); each client draws a number uniformly, both ends included.
+
+    Returns
+    -------
+    Federation
+        Clients ``client-000`` … with inputs of shape (dim + added columns,).
+    """
+    low, high = _range("added", added, at_least=0)
+
+    def view(rng: np.random.Generator) -> View:
+        width = int(rng.integers(low, high + 1))
+        return lambda x, noise: np.hstack([x, noise.standard_normal((len(x), width))])
+
+    return gaussian_classes(
+        view,
+        n_clients,
+        classes_per_client,
+        seed,
+        variant=variant,
+        n_classes=n_classes,
+        dim=dim,
+        sigma=sigma,
+        n_train_per_class=n_train_per_class,
+        n_test_per_class=n_test_per_class,
+        subsample=subsample,
+        name="toy.noisy_features",
+        settings={"added": [low, high]},
+    )
+
+
+def linear_mapping(
+    n_clients: int = 100,
+    classes_per_client: int = 3,
+    seed: int = 0,
+    *,
+    variant: str = "text",
+    n_classes: int = 20,
+    dim: int = 5,
+    sigma: float = 0.5,
+    widths: tuple[int, int] | None = None,
+    n_train_per_class: int = 2000,
+    n_test_per_class: int | None = None,
+    subsample: bool = True,
+) -> Federation:
+    """Gaussian classes in 5 dimensions, which each client sees through a random linear map x ↦ xL.
+
+    L has shape (dim, q), independent N(0, 1) entries, unscaled; q is uniform.
+
+    Parameters
+    ----------
+    n_clients, classes_per_client, seed, variant, n_classes, dim, sigma, n_train_per_class, subsample
+        See `gaussian_classes`.
+    widths : tuple of int, optional
+        Smallest and largest q, both included. Default (3, 100); (3, 99) for the code's variant.
+    n_test_per_class : int, optional
+        Default 1000; 2000 for the code's variant.
+
+    Returns
+    -------
+    Federation
+        Clients ``client-000`` … with inputs of shape (q,).
+    """
+    check_variant(variant)
+    text = variant == "text"
+    low, high = _range("widths", widths or ((3, 100) if text else (3, 99)), at_least=1)
+
+    def view(rng: np.random.Generator) -> View:
+        mapping = rng.standard_normal((dim, int(rng.integers(low, high + 1))))
+        return lambda x, noise: x @ mapping
+
+    return gaussian_classes(
+        view,
+        n_clients,
+        classes_per_client,
+        seed,
+        variant=variant,
+        n_classes=n_classes,
+        dim=dim,
+        sigma=sigma,
+        n_train_per_class=n_train_per_class,
+        n_test_per_class=(1000 if text else 2000) if n_test_per_class is None else n_test_per_class,
+        subsample=subsample,
+        name="toy.linear_mapping",
+        settings={"widths": [low, high]},
+    )
+
+
+def gaussian_classes(
+    view: Callable[[np.random.Generator], View],
+    n_clients: int = 100,
+    classes_per_client: int = 3,
+    seed: int = 0,
+    *,
+    variant: str = "text",
+    n_classes: int = 20,
+    dim: int = 5,
+    sigma: float = 1.0,
+    n_train_per_class: int = 2000,
+    n_test_per_class: int = 1000,
+    subsample: bool = True,
+    name: str = "toy.gaussian_classes",
+    settings: dict[str, Any] | None = None,
+) -> Federation:
+    """Gaussian classes, dealt to clients that each see them in their own way.
+
+    Class c is N(m_c, I) with m_c ~ N(0, σ²I). The pooled samples of a class are shared equally by the clients that
+    hold it; the training samples of each client are then thinned.
+
+    Parameters
+    ----------
+    view : callable
+        Given a client's generator, returns the client's change of features ``(x, rng) -> x'``. The same change is
+        applied to training and test samples, each with fresh noise.
+    n_clients : int
+        Number of clients b.
+    classes_per_client : int
+        Classes that each client holds, out of `n_classes`.
+    seed : int
+        Seed of everything.
+    variant : {"text", "code"}
+        ``"text"``: a client holds `classes_per_client` different classes and keeps 5 … 100 % of its training samples.
+        ``"code"``: as the published code: a client may be dealt a class twice, and training samples are drawn *with
+        replacement*; see `hetfl_core.partition.subsample` and `hetfl_core.partition.published_shards`.
+    n_classes : int
+        Number of classes C.
+    dim : int
+        Dimension of the common space.
+    sigma : float
+        Standard deviation of the class means.
+    n_train_per_class, n_test_per_class : int
+        Pooled samples of each class.
+    subsample : bool
+        Whether to thin the training sets.
+    name : str
+        Name of the federation; it also keys the random numbers.
+    settings : dict, optional
+        More settings to record.
+
+    Returns
+    -------
+    Federation
+        ``info["settings"]`` holds every argument.
+
+    Raises
+    ------
+    ValueError
+        If the arguments do not allow a dealing: more classes a client than there are, too few samples a class, …
+    """
+    check_variant(variant)
+    if not sigma >= 0:
+        raise ValueError(f"sigma must not be negative, got {sigma}")
+
+    def draw(purpose: str, client: str = SERVER) -> np.random.Generator:
+        return numpy_stream(seed, client, 0, f"{name}:{purpose}")
+
+    table = assign_classes(n_clients, n_classes, classes_per_client, draw("classes"), allow_repeats=variant == "code")
+    means = sigma * draw("means").standard_normal((n_classes, dim))
+    train_pool, test_pool = (
+        _pool(means, n, draw(f"{part} samples"))
+        for part, n in (("train", n_train_per_class), ("test", n_test_per_class))
+    )
+    train = _deal(train_pool[1], table, variant, draw("train shares"), at_least=1)
+    test = _deal(test_pool[1], table, variant, draw("test shares"), at_least=0)
+    if subsample:
+        train = subsample_parts(train, draw("subsample"), variant=variant)
+    clients = []
+    for i in range(n_clients):
+        rng = draw("view", client := f"client-{i:03d}")
+        change = view(rng)
+        seen = [
+            (change(x[mine], rng).astype(np.float32), y[mine])
+            for (x, y), mine in ((train_pool, train[i]), (test_pool, test[i]))
+        ]
+        clients.append(Client(*seen[0], *seen[1], client))
+    recorded = {
+        "n_clients": n_clients,
+        "classes_per_client": classes_per_client,
+        "seed": seed,
+        "variant": variant,
+        "n_classes": n_classes,
+        "dim": dim,
+        "sigma": sigma,
+        "n_train_per_class": n_train_per_class,
+        "n_test_per_class": n_test_per_class,
+        "subsample": subsample,
+        **(settings or {}),
+    }
+    info = {"settings": recorded, "source": "drawn: Gaussian classes after FLIC, S3.1.1", "simulated": True}
+    return Federation(clients, n_classes, name, info)
+
+
+def _pool(means: Features, n: int, rng: np.random.Generator) -> tuple[Features, Indices]:
+    """Draw n samples of N(m_c, I) for each row m_c of `means`, class after class, with their labels."""
+    labels = np.repeat(np.arange(len(means)), n)
+    return means[labels] + rng.standard_normal((len(labels), means.shape[1])), labels
+
+
+def _deal(y: Indices, table: Indices, variant: str, rng: np.random.Generator, at_least: int) -> Parts:
+    if variant == "code":
+        return published_shards(y, table, rng, repeat_below=10)
+    return share(y, table, rng, at_least=at_least)
+
+
+def _range(name: str, given: tuple[int, int], at_least: int) -> tuple[int, int]:
+    low, high = given
+    if not at_least <= low <= high:
+        raise ValueError(f"{name} must be (smallest, largest) with {at_least} <= smallest <= largest, got {given}")
+    return int(low), int(high)

@@ -1,0 +1,484 @@
+"""Who holds what: clients, federations, and the padded stacks in which clients are trained together."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from hetfl_core.rng import SERVER
+
+Inputs = Tensor | dict[str, Tensor]
+"""Inputs of a client: one tensor of shape (n, \\*shape), or named blocks of such tensors with the same n."""
+
+
+def map_blocks(function: Callable[..., Any], x: Any, *others: Any) -> Any:
+    """Apply a function to a tensor, or to each block of a dict of tensors."""
+    if isinstance(x, Mapping):
+        return {name: function(x[name], *(other[name] for other in others)) for name in x}
+    return function(x, *others)
+
+
+def blocks(x: Inputs) -> list[Tensor]:
+    """The blocks of an input, a list of one tensor where there are no named ones."""
+    return list(x.values()) if isinstance(x, Mapping) else [x]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the server may know of a client, and all that a method is told of it before training.
+
+    Attributes
+    ----------
+    id : str
+        Name of the client.
+    shapes : tuple of int, or dict of str to tuple of int
+        True shape of one input sample (of each block, where inputs are named blocks), e.g. ``(17,)``.
+    n : int
+        Number of training samples.
+    n_classes : int
+        Number of classes C of the federation.
+    class_counts : tuple of int
+        Training samples of each class, length C.
+    n_clients : int
+        Number of clients b of the federation.
+    """
+
+    id: str
+    shapes: Any
+    n: int
+    n_classes: int
+    class_counts: tuple[int, ...]
+    n_clients: int
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The classes that the client holds, :math:`\\mathcal{Y}_i`."""
+        return tuple(c for c, count in enumerate(self.class_counts) if count)
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """The data of one client.
+
+    Parameters
+    ----------
+    x_train : array_like, shape (n_train, \\*shape), or dict of str to array_like
+        Training inputs. `shape` may differ from client to client. With named blocks, each block has n_train rows.
+    y_train : array_like of int, shape (n_train,)
+        Training labels in 0 … C−1.
+    x_test, y_test
+        Test inputs and labels, likewise; a test set may be empty.
+    name : str
+        Unique name of the client. It keys the client's random numbers.
+    """
+
+    x_train: Any
+    y_train: Any
+    x_test: Any
+    y_test: Any
+    name: str
+
+    def __post_init__(self) -> None:
+        for argument in ("x_train", "x_test"):
+            object.__setattr__(self, argument, map_blocks(self._inputs(argument), getattr(self, argument)))
+        for argument in ("y_train", "y_test"):
+            object.__setattr__(self, argument, self._labels(argument))
+
+    def _inputs(self, argument: str) -> Callable[[Any], Tensor]:
+        def convert(value: Any) -> Tensor:
+            x = torch.as_tensor(np.asarray(value) if not isinstance(value, Tensor) else value)
+            if x.dim() < 2:
+                raise ValueError(
+                    f"client {self.name!r}: {argument} must have shape (n, ...) with at least 2 axes, got {tuple(x.shape)}"
+                )
+            if x.is_complex() or x.dtype == torch.bool:
+                raise TypeError(f"client {self.name!r}: {argument} must hold real numbers, got dtype {x.dtype}")
+            return x if x.is_floating_point() else x.to(torch.float32)
+
+        return convert
+
+    def _labels(self, argument: str) -> Tensor:
+        value = getattr(self, argument)
+        y = torch.as_tensor(np.asarray(value) if not isinstance(value, Tensor) else value)
+        if y.dim() != 1:
+            raise ValueError(f"client {self.name!r}: {argument} must have shape (n,), got {tuple(y.shape)}")
+        if y.is_floating_point() and y.numel() and not bool((y == y.round()).all()):
+            raise TypeError(f"client {self.name!r}: {argument} must hold whole numbers, got dtype {y.dtype}")
+        return y.to(torch.int64)
+
+    @property
+    def shapes(self) -> Any:
+        """Shape of one input sample, or of one sample of each named block."""
+        return map_blocks(lambda x: tuple(x.shape[1:]), self.x_train)
+
+    @property
+    def n_train(self) -> int:
+        """Number of training samples."""
+        return len(self.y_train)
+
+    @property
+    def n_test(self) -> int:
+        """Number of test samples."""
+        return len(self.y_test)
+
+
+class FederationWarning(UserWarning):
+    """Data that is legal but rarely meant."""
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Clients that learn together, checked once, here.
+
+    Parameters
+    ----------
+    clients : sequence of Client
+        At least one, with different names.
+    n_classes : int, optional
+        Number of classes C; by default one more than the largest label.
+    name : str
+        What data this is; written into records.
+    info : dict
+        Facts for the reader of a record: settings, sources, class names, whether the data are simulated.
+
+    Raises
+    ------
+    ValueError
+        Naming the client and the argument, what was expected and what was found: no client, a repeated name, an
+        empty training set, x and y of different length, non-finite values, labels outside 0 … C−1, a test set of
+        another shape than the training set.
+
+    Warns
+    -----
+    FederationWarning
+        Where a client's test set holds a class that its training set lacks.
+    """
+
+    clients: tuple[Client, ...]
+    n_classes: int = 0
+    name: str = "federation"
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        n_classes: int | None = None,
+        name: str = "federation",
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
+        clients = tuple(clients)
+        if not clients:
+            raise ValueError("clients: a federation needs at least one client, got none")
+        if n_classes is None:
+            n_classes = 1 + max(int(c.y_train.max()) if c.n_train else 0 for c in clients)
+        object.__setattr__(self, "clients", clients)
+        object.__setattr__(self, "n_classes", int(n_classes))
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "info", dict(info or {}))
+        self._check()
+
+    def _check(self) -> None:
+        if self.n_classes < 1:
+            raise ValueError(f"n_classes must be at least 1, got {self.n_classes}")
+        seen: set[str] = set()
+        for client in self.clients:
+            if not isinstance(client.name, str) or client.name in ("", SERVER):
+                raise ValueError(f"client names must be non-empty strings other than {SERVER!r}, got {client.name!r}")
+            if client.name in seen:
+                raise ValueError(f"client names must be unique, got {client.name!r} twice")
+            seen.add(client.name)
+            _check_client(client, self.n_classes)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self.clients)
+
+    def __getitem__(self, name: str | int) -> Client:
+        if isinstance(name, int):
+            return self.clients[name]
+        for client in self.clients:
+            if client.name == name:
+                return client
+        raise KeyError(f"no client {name!r}; there are {[c.name for c in self.clients][:10]} …")
+
+    def specs(self) -> list[Spec]:
+        """One `Spec` a client, in the order of `clients`."""
+        return [
+            Spec(
+                id=c.name,
+                shapes=c.shapes,
+                n=c.n_train,
+                n_classes=self.n_classes,
+                class_counts=tuple(torch.bincount(c.y_train, minlength=self.n_classes).tolist()),
+                n_clients=len(self),
+            )
+            for c in self.clients
+        ]
+
+    def subset(self, names: Sequence[str]) -> Federation:
+        """The federation of the named clients only, in the order given."""
+        return Federation([self[name] for name in names], self.n_classes, self.name, self.info)
+
+    def to(self, dtype: torch.dtype) -> Federation:
+        """The same federation with inputs of another floating-point type."""
+        if all(x.dtype == dtype for c in self for x in blocks(c.x_train) + blocks(c.x_test)):
+            return self
+        convert = lambda x: map_blocks(lambda t: t.to(dtype), x)  # noqa: E731
+        clients = [replace(c, x_train=convert(c.x_train), x_test=convert(c.x_test)) for c in self]
+        return Federation(clients, self.n_classes, self.name, self.info)
+
+    def describe(self) -> pd.DataFrame:
+        """A table with one row a client: shape, training and test samples, classes held, rarest class.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns ``client``, ``shape``, ``n_train``, ``n_test``, ``classes``, ``rarest_class_n``.
+        """
+        rows = []
+        for client, spec in zip(self.clients, self.specs(), strict=True):
+            counts = [n for n in spec.class_counts if n]
+            rows.append(
+                {
+                    "client": client.name,
+                    "shape": _shape_text(client.shapes),
+                    "n_train": client.n_train,
+                    "n_test": client.n_test,
+                    "classes": " ".join(map(str, spec.classes)),
+                    "rarest_class_n": min(counts),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def fingerprint(self) -> str:
+        """Hex digest of everything that training can see: names, shapes and bytes of all arrays.
+
+        It does not depend on the order of the clients, as results do not.
+        """
+        digests = []
+        for client in self.clients:
+            h = hashlib.blake2b(client.name.encode(), digest_size=16)
+            for part in ("x_train", "y_train", "x_test", "y_test"):
+                for x in blocks(getattr(client, part)):
+                    h.update(str((part, tuple(x.shape), str(x.dtype))).encode())
+                    h.update(x.detach().cpu().contiguous().numpy().tobytes())
+            digests.append(h.hexdigest())
+        return hashlib.blake2b(
+            "".join([str(self.n_classes), *sorted(digests)]).encode(), digest_size=16
+        ).hexdigest()
+
+    def __repr__(self) -> str:
+        shapes = sorted({_shape_text(c.shapes) for c in self.clients})
+        some = ", ".join(shapes[:4]) + (f", … {len(shapes)} in all" if len(shapes) > 4 else "")
+        n = sum(c.n_train for c in self.clients)
+        return f"Federation({self.name!r}: {len(self)} clients, {self.n_classes} classes, {n} training samples, shapes {some})"
+
+
+def _shape_text(shapes: Any) -> str:
+    if isinstance(shapes, Mapping):
+        return ", ".join(f"{name}: {_shape_text(shape)}" for name, shape in shapes.items())
+    return "×".join(map(str, shapes))
+
+
+def _check_client(client: Client, n_classes: int) -> None:
+    where = f"client {client.name!r}"
+    if client.n_train == 0:
+        raise ValueError(f"{where}: x_train must hold at least one sample, got an empty training set")
+    for part in ("train", "test"):
+        x, y = getattr(client, f"x_{part}"), getattr(client, f"y_{part}")
+        for rows in blocks(x):
+            if len(rows) != len(y):
+                raise ValueError(
+                    f"{where}: x_{part} and y_{part} must have the same length, got {len(rows)} and {len(y)}"
+                )
+            bad = int((~torch.isfinite(rows)).sum())
+            if bad:
+                raise ValueError(f"{where}: x_{part} must be finite, got {bad} values that are NaN or infinite")
+        if len(y) and (int(y.min()) < 0 or int(y.max()) >= n_classes):
+            raise ValueError(
+                f"{where}: y_{part} must lie in 0…{n_classes - 1}, got labels from {int(y.min())} to {int(y.max())}"
+            )
+    test_shapes = map_blocks(lambda x: tuple(x.shape[1:]), client.x_test)
+    if test_shapes != client.shapes:
+        raise ValueError(
+            f"{where}: x_test must have the sample shape of x_train, expected {_shape_text(client.shapes)}, "
+            f"got {_shape_text(test_shapes)}"
+        )
+    unseen = set(client.y_test.tolist()) - set(client.y_train.tolist())
+    if unseen:
+        warnings.warn(
+            f"{where}: the test set holds classes {sorted(unseen)} that the training set lacks",
+            FederationWarning,
+            stacklevel=4,
+        )
+
+
+# --- stacks -----------------------------------------------------------------------------------------------------
+
+
+def pad(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """Zero-pad a tensor at the end of each axis to `shape` (the tensor itself where it fits already)."""
+    if tuple(tensor.shape) == tuple(shape):
+        return tensor
+    if tensor.dim() != len(shape) or any(have > want for have, want in zip(tensor.shape, shape, strict=True)):
+        raise ValueError(f"cannot pad a tensor of shape {tuple(tensor.shape)} to {tuple(shape)}")
+    out = tensor.new_zeros(tuple(shape))
+    out[tuple(slice(size) for size in tensor.shape)] = tensor
+    return out
+
+
+def crop(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """The leading part of a tensor, the inverse of `pad` (a view)."""
+    return tensor[tuple(slice(size) for size in shape)]
+
+
+def pad_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Stack tensors of one rank on a new leading axis, zero-padding each to the largest size of every axis."""
+    first = tensors[0]
+    if all(t.shape == first.shape for t in tensors):
+        return torch.stack(list(tensors))
+    shape = [max(sizes) for sizes in zip(*(t.shape for t in tensors), strict=True)]
+    out = first.new_zeros((len(tensors), *shape))
+    for row, tensor in zip(out, tensors, strict=True):
+        row[tuple(slice(size) for size in tensor.shape)] = tensor
+    return out
+
+
+@dataclass(frozen=True)
+class Split:
+    """The training or test samples of a stack of K clients, padded.
+
+    Attributes
+    ----------
+    x : Tensor, shape (K, n_max + 1, \\*shape), or dict of str to such
+        Inputs. Rows from n_i on are zero; the last row, a *dump row*, is padding for every client.
+    y : Tensor of int, shape (K, n_max + 1)
+        Labels; 0 in padded rows.
+    n : Tensor of int, shape (K,)
+        True numbers of samples.
+    """
+
+    x: Any
+    y: Tensor
+    n: Tensor
+
+    def take(self, rows: Sequence[int], shapes: Sequence[Any]) -> Split:
+        """The same for some of the clients, given by their places in the stack, padded no wider than these need.
+
+        `shapes` are the true sample shapes of those clients.
+        """
+        at = torch.tensor(rows, device=self.y.device)
+
+        def select(t: Tensor, *true: tuple[int, ...]) -> Tensor:
+            widest = [max(sizes) for sizes in zip(*true, strict=True)]
+            return crop(t, (len(t), t.shape[1], *widest)).index_select(0, at)
+
+        return Split(map_blocks(select, self.x, *shapes), self.y.index_select(0, at), self.n[at.cpu()])
+
+
+def stack_split(xs: Sequence[Inputs], ys: Sequence[Tensor]) -> Split:
+    """Pad and stack the samples of several clients."""
+    n = torch.tensor([len(y) for y in ys])
+    dump = int(n.max()) + 1
+
+    def stack(*arrays: Tensor) -> Tensor:
+        shape = [max(sizes) for sizes in zip(*(a.shape[1:] for a in arrays), strict=True)]
+        out = arrays[0].new_zeros((len(arrays), dump, *shape))
+        for row, array in zip(out, arrays, strict=True):
+            row[tuple(slice(size) for size in array.shape)] = array
+        return out
+
+    return Split(map_blocks(stack, xs[0], *xs[1:]), stack(*ys), n)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Clients that are trained as one stack.
+
+    Attributes
+    ----------
+    members : tuple of int
+        Places of the clients in the federation.
+    train, test : Split
+        Their padded samples.
+    """
+
+    members: tuple[int, ...]
+    train: Split
+    test: Split
+
+
+def make_cohorts(federation: Federation, keys: Sequence[Hashable], device: torch.device | str = "cpu") -> list[Cohort]:
+    """Gather clients with equal keys into cohorts.
+
+    Parameters
+    ----------
+    federation : Federation
+    keys : sequence of hashable, one a client
+        Clients with equal keys share a stack; their inputs must have the same number of axes.
+    device : torch.device or str
+        Where the stacks are to live.
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for place, key in enumerate(keys):
+        groups.setdefault(key, []).append(place)
+    cohorts = []
+    for places in groups.values():
+        clients = [federation.clients[p] for p in places]
+        splits = [
+            stack_split([getattr(c, f"x_{part}") for c in clients], [getattr(c, f"y_{part}") for c in clients])
+            for part in ("train", "test")
+        ]
+        moved = [
+            Split(map_blocks(lambda t: t.to(device), s.x), s.y.to(device), s.n) for s in splits
+        ]
+        cohorts.append(Cohort(tuple(places), *moved))
+    return cohorts
+
+
+def bucket(widths: Sequence[int], overhead: int = 10_000) -> list[int]:
+    """Split clients of different input widths into buckets so that padding does not cost more than it saves.
+
+    A bucket of K clients costs `overhead` + K · (its largest width): the first term stands for what one more stack
+    costs a step, the second for the memory that a step moves. The cheapest split of the sorted widths into runs is
+    found by dynamic programming.
+
+    Parameters
+    ----------
+    widths : sequence of int, length K
+        Input width of each client.
+    overhead : int
+        Cost of one more stack, in padded columns.
+
+    Returns
+    -------
+    list of int, length K
+        The bucket of each client; buckets are numbered by increasing width.
+    """
+    order = sorted(set(widths))
+    count = [sum(w == o for w in widths) for o in order]
+    total = [0, *np.cumsum(count).tolist()]
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    for end in range(1, len(order) + 1):
+        best.append(
+            min(
+                (best[begin][0] + overhead + (total[end] - total[begin]) * order[end - 1], begin)
+                for begin in range(end)
+            )
+        )
+    cuts, end = [], len(order)
+    while end:
+        cuts.append((best[end][1], end))
+        end = best[end][1]
+    place = {order[i]: b for b, (begin, end) in enumerate(reversed(cuts)) for i in range(begin, end)}
+    return [place[w] for w in widths]

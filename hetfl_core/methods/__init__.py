@@ -1,0 +1,23 @@
+"""Federated methods, one file a paper or family. A new one takes one file and one import line here.
+
+`CATALOGUE` then has it, and with it the command line and the tests that every method must pass.
+"""
+
+from collections.abc import Iterator
+
+from hetfl_core.methods.base import Batch, Loss, Method, Stage
+from hetfl_core.methods.fedavg import FedAvg, FedAvgFT, Local
+from hetfl_core.methods.fedrep import FedRep, HetFedRep
+from hetfl_core.methods.flic import FLIC
+
+
+def _variants(family: type[Method]) -> Iterator[Method]:
+    for method in family.__subclasses__():
+        yield from method.variants()
+        yield from _variants(method)
+
+
+CATALOGUE: dict[str, Method] = {method.name: method for method in _variants(Method)}
+"""Every method at its defaults, by the name used in the literature."""
+
+__all__ = ["CATALOGUE", "FLIC", "Batch", "FedAvg", "FedAvgFT", "FedRep", "HetFedRep", "Local", "Loss", "Method", "Stage"]

@@ -1,0 +1,282 @@
+"""The contract of a method, with the defaults that make the common case short.
+
+A method is a small frozen dataclass of hyper-parameters. Each hook is plain Python about **one** client with true
+shapes. Only `loss` and `predict` are lifted over a stack of clients by `torch.func.vmap`, so they must be free of
+data-dependent control flow, ``.item()``, boolean indexing and in-place writes. `download` and `upload` are the only
+doors between a client and the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hetfl_core.federation import Spec
+from hetfl_core.networks import Draw, Model, Params
+
+Role = Literal["start", "round", "rest", "final"]
+
+
+class Batch(NamedTuple):
+    """Samples of one client.
+
+    Attributes
+    ----------
+    x : Tensor, shape (n, \\*shape), or dict of str to such
+    y : Tensor of int, shape (n,)
+    weight : Tensor, shape (n,)
+        1 for a true sample, 0 for a padded row.
+    """
+
+    x: Any
+    y: Tensor
+    weight: Tensor
+
+
+class Loss(NamedTuple):
+    """What a loss returns.
+
+    Attributes
+    ----------
+    total : Tensor, shape ()
+        The scalar to be minimised.
+    terms : dict of str to Tensor, shape ()
+        Its parts, for the history.
+    remember : dict of str to Tensor, shape (n, \\*)
+        A value for each sample of the batch, kept for `Method.upload` as it was when the sample was last seen.
+    """
+
+    total: Tensor
+    terms: dict[str, Tensor] = {}
+    remember: dict[str, Tensor] = {}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of local training: which parameters, which objective, how long.
+
+    Attributes
+    ----------
+    train : tuple of str
+        Prefixes of the parameters to be trained, e.g. ``("phi", "beta")``; the rest is frozen.
+    loss : callable, optional
+        The objective; by default the method's `loss`.
+    epochs, steps : int, optional
+        Length: passes over the client's samples, or optimisation steps. Exactly one of them.
+    batch_size : int
+        Samples a step; the last batch of an epoch may be smaller.
+    optimiser : {"adam", "adamw", "sgd", "rmsprop", "adagrad"}
+        A fresh one starts each stage.
+    lr : float
+        Learning rate.
+    weight_decay : float or dict of str to float
+        As in `torch.optim`; a dict gives it by prefix, for all others it is 0.
+    momentum : float
+        For SGD and RMSprop.
+    clip : float, optional
+        Largest norm of **one client's** gradient.
+    """
+
+    train: tuple[str, ...]
+    loss: Callable[..., Loss] | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    batch_size: int = 100
+    optimiser: str = "adam"
+    lr: float = 1e-3
+    weight_decay: float | Mapping[str, float] = 0.0
+    momentum: float = 0.0
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError(f"a stage lasts epochs or steps: expected one of them, got {self.epochs} and {self.steps}")
+        for name in ("epochs", "steps", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.lr < 0:
+            raise ValueError(f"lr must not be negative, got {self.lr}")
+
+    def trains(self, name: str) -> bool:
+        """Whether the parameter of this name is trained."""
+        return any(has_prefix(name, prefix) for prefix in self.train)
+
+
+def has_prefix(name: str, prefix: str) -> bool:
+    """Whether a parameter belongs to a part: ``phi.0.weight`` to ``phi``, but ``phi2.weight`` does not."""
+    return name == prefix or name.startswith(prefix + ".")
+
+
+def pick(params: Mapping[str, Tensor], prefixes: Sequence[str]) -> Params:
+    """The parameters that belong to one of the parts."""
+    return {name: p for name, p in params.items() if any(has_prefix(name, prefix) for prefix in prefixes)}
+
+
+def weighted_mean(uploads: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:
+    """The weighted mean of what clients sent, name by name.
+
+    Parameters
+    ----------
+    uploads : sequence of dict of str to Tensor
+        A name that only some clients sent is averaged over those that did.
+    weights : sequence of float
+        Non-negative; normalised here over the senders.
+
+    Raises
+    ------
+    ValueError
+        Where clients sent tensors of different shape under one name.
+    """
+    mean: Params = {}
+    for name in dict.fromkeys(name for upload in uploads for name in upload):
+        sent = [(upload[name], w) for upload, w in zip(uploads, weights, strict=True) if name in upload]
+        shapes = {tuple(tensor.shape) for tensor, _ in sent}
+        if len(shapes) > 1:
+            raise ValueError(f"cannot average {name!r}: clients sent tensors of shapes {sorted(shapes)}")
+        tensors = torch.stack([tensor for tensor, _ in sent])
+        w = torch.tensor([weight for _, weight in sent], dtype=torch.float64)
+        w = (w / w.sum()).to(device=tensors.device, dtype=tensors.dtype)
+        mean[name] = torch.tensordot(w, tensors, 1)
+    return mean
+
+
+def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """Mean cross-entropy over the rows of weight 1, shapes (n, C), (n,), (n,) → ()."""
+    losses = F.cross_entropy(logits, y, reduction="none")
+    return (losses * weight).sum() / weight.sum().clamp(min=1)
+
+
+@dataclass(frozen=True)
+class Method:
+    """Defaults of the contract, for methods whose model is φ, α, β and whose server averages some of these parts.
+
+    A subclass says which parts are shared (`shared`) and what is trained when (`stages`); the rest follows.
+
+    Attributes
+    ----------
+    model : Model
+        The network; the same description for all clients, whose parameters may differ in shape.
+    local_epochs : int
+        Local epochs M of a round.
+    batch_size : int
+        Samples a step.
+    lr : float
+        Learning rate of Adam.
+    weighting : {"samples", "uniform"}
+        Weights ω_i of the server's mean, normalised over the participants: by number of training samples, or equal.
+    """
+
+    model: Model = field(default_factory=Model)
+    local_epochs: int = 10
+    batch_size: int = 100
+    lr: float = 1e-3
+    weighting: Literal["samples", "uniform"] = "samples"
+
+    shared = ()
+    """Parts of the model that the server averages."""
+
+    def __post_init__(self) -> None:
+        if self.local_epochs < 1:
+            raise ValueError(f"local_epochs must be at least 1, got {self.local_epochs}")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        if self.weighting not in ("samples", "uniform"):
+            raise ValueError(f"weighting must be 'samples' or 'uniform', got {self.weighting!r}")
+
+    @property
+    def name(self) -> str:
+        """Name in tables and records."""
+        return type(self).__name__
+
+    @classmethod
+    def variants(cls) -> list[Method]:
+        """The settings of this class that are known under a name of their own; by default its defaults."""
+        return [cls()]
+
+    @property
+    def local(self) -> tuple[str, ...]:
+        """Parts of the model that stay on the client."""
+        return tuple(part for part in self.model.parts if part not in self.shared)
+
+    # --- before the first round ---
+
+    def check(self, specs: Sequence[Spec]) -> None:
+        """Refuse a federation that this method cannot run on: shared parts must have one shape on all clients."""
+        first: tuple[str, dict[str, tuple[int, ...]]] | None = None
+        for spec in {str(spec.shapes): spec for spec in specs}.values():
+            params = self.model.init(spec, torch.Generator(), tuple(self.shared))
+            shapes = {name: tuple(p.shape) for name, p in params.items()}
+            first = first or (spec.id, shapes)
+            for name, shape in shapes.items():
+                if shape != first[1][name]:
+                    raise ValueError(
+                        f"{self.name} averages {name!r}, which must have the same shape on all clients: "
+                        f"{first[1][name]} on {first[0]!r} but {shape} on {spec.id!r}. "
+                        "Use a method that keeps φ local (Local, HetFedRep, FLIC) or bring the inputs to one shape."
+                    )
+
+    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+        """The server's tensors: here one fresh copy of the shared parts."""
+        return self.model.init(specs[0], rng, tuple(self.shared))
+
+    def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
+        """What a client keeps from round to round: here its own parts."""
+        return self.model.init(spec, rng, self.local)
+
+    # --- one round ---
+
+    def download(self, server: Params, spec: Spec) -> Params:
+        """What the server sends to one client. A tensor sent to all alike should be the same object for all."""
+        return server
+
+    def start(self, kept: Params, received: Params) -> Params:
+        """The working copy: all parameters that `loss` reads."""
+        return {**kept, **received}
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """What is trained when: before the first round, by a participant, by a client at rest, after the last round."""
+        raise NotImplementedError(f"{self.name} must define stages(round, role)")
+
+    def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
+        """Random numbers that `loss` wants at each step, declared; the engine draws them."""
+        return self.model.draws()
+
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+        """The objective of one client on one batch: here cross-entropy."""
+        logits = self.model.head(params, self.model.embed(params, batch.x, noise))
+        ce = cross_entropy(logits, batch.y, batch.weight)
+        return Loss(ce, {"ce": ce.detach()})
+
+    def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
+        """What leaves the client, and nothing else does: here the shared parts."""
+        return pick(params, self.shared)
+
+    def keep(self, params: Params, kept: Params) -> Params:
+        """What the client keeps for the next round: here the new values of what it kept before."""
+        return {name: params[name] for name in kept}
+
+    def aggregate(
+        self, server: Params, uploads: Sequence[Params], weights: Sequence[float], specs: Sequence[Spec], rng: torch.Generator
+    ) -> Params:
+        """The server's new tensors from what the participants sent: here weighted means."""
+        return {**server, **weighted_mean(uploads, weights)}
+
+    def weight(self, spec: Spec) -> float:
+        """The weight ω_i of a client, not normalised."""
+        return float(spec.n) if self.weighting == "samples" else 1.0
+
+    # --- use ---
+
+    def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Logits, shape (n, \\*shape) → (n, C)."""
+        return self.model.head(params, self.model.embed(params, x))
+
+    def embed(self, params: Params, received: Params, x: Any) -> Tensor:
+        """Latent features φ_i(x), shape (n, \\*shape) → (n, k)."""
+        return self.model.embed(params, x)

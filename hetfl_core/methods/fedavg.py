@@ -1,0 +1,70 @@
+"""Local training, FedAvg and FedAvg with fine-tuning: nothing shared, and everything shared.
+
+References
+----------
+.. [1] B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas. Communication-efficient learning of deep
+   networks from decentralized data. AISTATS 2017.
+.. [2] L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai. FedAvg with fine tuning: local updates lead to
+   representation learning. NeurIPS 2022.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hetfl_core.methods.base import Method, Role, Stage
+
+
+@dataclass(frozen=True)
+class Local(Method):
+    """Every client trains alone; nothing is sent. The baseline that federation has to beat.
+
+    It follows the protocol of the others (a client trains in the rounds that select it, and after the last one), so
+    that all methods take as many local steps.
+    """
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """M epochs on all parameters, when selected and at the end."""
+        if role not in ("round", "final"):
+            return []
+        return [Stage(self.local, epochs=self.local_epochs, batch_size=self.batch_size, lr=self.lr)]
+
+
+@dataclass(frozen=True)
+class FedAvg(Method):
+    """One model for all, averaged after M local epochs ([1]_, Algorithm 1). Clients must share a feature space."""
+
+    @property
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
+        """All parts."""
+        return self.model.parts
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """M epochs on all parameters when selected."""
+        if role != "round":
+            return []
+        return [Stage(self.shared, epochs=self.local_epochs, batch_size=self.batch_size, lr=self.lr)]
+
+
+@dataclass(frozen=True)
+class FedAvgFT(FedAvg):
+    """FedAvg, then fine-tuning of the whole model on each client ([2]_; FLIC's Table 2).
+
+    Attributes
+    ----------
+    tuning_epochs : int
+        Epochs of the final local training.
+    """
+
+    tuning_epochs: int = 10
+
+    @property
+    def name(self) -> str:
+        """The name used in the literature."""
+        return "FedAvg-FT"
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """FedAvg's rounds, and `tuning_epochs` epochs at the end."""
+        if role != "final":
+            return super().stages(round, role)
+        return [Stage(self.shared, epochs=self.tuning_epochs, batch_size=self.batch_size, lr=self.lr)]

@@ -1,0 +1,55 @@
+"""FedRep, and its adaptation to clients without a common feature space.
+
+References
+----------
+.. [1] L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai. Exploiting shared representations for personalized
+   federated learning. ICML 2021.
+.. [2] A. Rakotomamonjy, M. Vono, H. J. Medina Ruiz, L. Ralaivola. Personalised federated learning on heterogeneous
+   feature spaces. TMLR 2024.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hetfl_core.methods.base import Method, Role, Stage
+from hetfl_core.networks import Model
+
+
+@dataclass(frozen=True)
+class FedRep(Method):
+    """Shared representation, local heads ([1]_, Algorithm 1). Clients must share a feature space.
+
+    A participant trains its head for M epochs with the representation frozen, then the representation for
+    `representation_epochs` with the head frozen; the server averages the representation.
+
+    Attributes
+    ----------
+    representation_epochs : int
+        Epochs on the shared parts after the local ones; 1 in FLIC's experiments.
+    """
+
+    representation_epochs: int = 1
+
+    shared = ("phi", "alpha")
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """The local parts for M epochs, then the shared ones."""
+        if role not in ("round", "final"):
+            return []
+        local = Stage(self.local, epochs=self.local_epochs, batch_size=self.batch_size, lr=self.lr)
+        if role == "final":
+            return [local]
+        common = Stage(
+            self.shared, epochs=self.representation_epochs, batch_size=self.batch_size, lr=self.lr
+        )
+        return [local, common]
+
+
+@dataclass(frozen=True)
+class HetFedRep(FedRep):
+    """FedRep behind a local embedding ([2]_, Section 6, *Baselines*): φ_i and β_i local, α shared, no alignment."""
+
+    model: Model = field(default_factory=lambda: Model(alpha=100))
+
+    shared = ("alpha",)

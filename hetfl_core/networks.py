@@ -1,0 +1,239 @@
+"""Small networks as plain dicts of tensors: embedding φ_i, shared representation α, head β_i.
+
+A network is a frozen description. `init` makes its parameters from the *true* input shape and a generator, and
+calling it on parameters and a batch computes it. Parameters are named ``"<part>.<layer>.<kind>"``, e.g.
+``"phi.0.weight"``, so that a method can name a part by its prefix.
+
+Weights are stored as [in, out] and applied as ``x @ W``: under `torch.func.vmap` this becomes one batched product
+whose gradients are contiguous.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hetfl_core.federation import Spec
+
+Params = dict[str, Tensor]
+
+ACTIVATIONS = {"relu": torch.relu, "leaky_relu": F.leaky_relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Random numbers that a method declares and the engine draws, from the client's own stream.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape for one step (or for one sample of the batch, see `per`).
+    kind : {"normal", "uniform", "keep"}
+        Standard normal; uniform on [0, 1); or 1/q with probability q = `keep`, else 0 (a dropout mask).
+    per : {"step", "sample"}
+        One draw an optimisation step, or one for every sample of the batch.
+    keep : float
+        Probability of keeping a unit, for ``kind="keep"``.
+    """
+
+    shape: tuple[int, ...]
+    kind: Literal["normal", "uniform", "keep"] = "normal"
+    per: Literal["step", "sample"] = "step"
+    keep: float = 1.0
+
+    def sample(self, size: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype) -> Tensor:
+        """Draw a tensor of shape (\\*size, \\*shape)."""
+        shape = (*size, *self.shape)
+        if self.kind == "normal":
+            return torch.randn(shape, generator=rng, dtype=dtype)
+        numbers = torch.rand(shape, generator=rng, dtype=dtype)
+        return numbers if self.kind == "uniform" else (numbers < self.keep).to(dtype) / self.keep
+
+
+def linear_init(rng: torch.Generator, fan_in: int, *shape: int) -> Tensor:
+    """Entries uniform on ±1/√fan_in, as PyTorch's own linear and convolution layers start."""
+    bound = 1.0 / math.sqrt(max(fan_in, 1))
+    return (2 * torch.rand(shape, generator=rng) - 1) * bound
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Fully connected embedding: hidden layers with an activation, then a linear layer to the latent space.
+
+    The default is FLIC's (Appendix S3.3): d → 64 → 64 → k = 64 with ReLU after the first two. Its published code
+    uses LeakyReLU and dropout 0.5 for the BCI data.
+
+    Attributes
+    ----------
+    hidden : tuple of int
+        Widths of the hidden layers.
+    out : int
+        Latent dimension k.
+    activation : str
+        One of `ACTIVATIONS`.
+    dropout : float
+        Probability that a hidden unit is dropped in training.
+    """
+
+    hidden: tuple[int, ...] = (64, 64)
+    out: int = 64
+    activation: str = "relu"
+    dropout: float = 0.0
+
+    def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
+        """Parameters for inputs of the given sample shape (flattened)."""
+        widths = [math.prod(shape), *self.hidden, self.out]
+        params: Params = {}
+        for i, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
+            params[f"{part}.{i}.weight"] = linear_init(rng, fan_in, fan_in, fan_out)
+            params[f"{part}.{i}.bias"] = linear_init(rng, fan_in, fan_out)
+        return params
+
+    def draws(self, part: str = "phi") -> dict[str, Draw]:
+        """The dropout masks that training needs."""
+        if not self.dropout:
+            return {}
+        keep = 1 - self.dropout
+        return {f"{part}.{i}.mask": Draw((w,), "keep", "sample", keep) for i, w in enumerate(self.hidden)}
+
+    def __call__(self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi") -> Tensor:
+        """Embed a batch, shape (n, \\*shape) → (n, k)."""
+        z = x.flatten(1)
+        for i in range(len(self.hidden) + 1):
+            z = torch.addmm(params[f"{part}.{i}.bias"], z, params[f"{part}.{i}.weight"])
+            if i < len(self.hidden):
+                z = ACTIVATIONS[self.activation](z)
+                mask = (noise or {}).get(f"{part}.{i}.mask")
+                z = z if mask is None else z * mask
+        return z
+
+
+@dataclass(frozen=True)
+class CNN:
+    """Convolutional embedding of one-channel images, after FLIC's published code for the digits.
+
+    conv 5×5 (32) – max-pool – sigmoid – conv 5×5 (20) – dropout – max-pool – sigmoid – linear to k. With 28 × 28
+    inputs the linear layer sees 320 numbers, with 16 × 16 inputs 20. Images of different sizes cannot share a stack.
+
+    Attributes
+    ----------
+    out : int
+        Latent dimension k.
+    channels : tuple of int
+        Channels of the two convolutions.
+    kernel : int
+        Side of the kernels, pixels.
+    dropout : float
+        Probability that a channel value is dropped before the second pooling.
+    """
+
+    out: int = 64
+    channels: tuple[int, int] = (32, 20)
+    kernel: int = 5
+    dropout: float = 0.0
+
+    def sides(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Side of the maps after the second convolution, and after the second pooling."""
+        if len(shape) != 3 or shape[1] != shape[2]:
+            raise ValueError(f"a CNN needs square images of shape (channels, side, side), got {tuple(shape)}")
+        before = (shape[1] - self.kernel + 1) // 2 - self.kernel + 1
+        if before < 2:
+            raise ValueError(f"images of side {shape[1]} are too small for two {self.kernel}×{self.kernel} convolutions")
+        return before, before // 2
+
+    def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
+        """Parameters for images of shape (channels, side, side)."""
+        area, flat = self.kernel**2, self.channels[1] * self.sides(shape)[1] ** 2
+        first, second = shape[0] * area, self.channels[0] * area
+        return {
+            f"{part}.0.weight": linear_init(rng, first, first, self.channels[0]),
+            f"{part}.0.bias": linear_init(rng, first, self.channels[0]),
+            f"{part}.1.weight": linear_init(rng, second, second, self.channels[1]),
+            f"{part}.1.bias": linear_init(rng, second, self.channels[1]),
+            f"{part}.2.weight": linear_init(rng, flat, flat, self.out),
+            f"{part}.2.bias": linear_init(rng, flat, self.out),
+        }
+
+    def draws(self, part: str = "phi") -> dict[str, Draw]:
+        """The dropout mask that training needs, one a channel and sample."""
+        if not self.dropout:
+            return {}
+        return {f"{part}.1.mask": Draw((self.channels[1], 1, 1), "keep", "sample", 1 - self.dropout)}
+
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """A valid convolution as one matrix product: (n, c, s, s) → (n, out, s', s')."""
+        n, c, side, _ = x.shape
+        new = side - self.kernel + 1
+        patches = x.unfold(2, self.kernel, 1).unfold(3, self.kernel, 1)  # n, c, s', s', kernel, kernel
+        rows = patches.permute(0, 2, 3, 1, 4, 5).reshape(n * new * new, c * self.kernel**2)
+        return torch.addmm(bias, rows, weight).reshape(n, new, new, -1).permute(0, 3, 1, 2)
+
+    @staticmethod
+    def _pool(x: Tensor) -> Tensor:
+        n, c, side, _ = x.shape
+        half = side // 2
+        return x[:, :, : 2 * half, : 2 * half].reshape(n, c, half, 2, half, 2).amax((3, 5))
+
+    def __call__(self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi") -> Tensor:
+        """Embed a batch of images, shape (n, channels, side, side) → (n, k)."""
+        z = self._convolve(x, params[f"{part}.0.weight"], params[f"{part}.0.bias"])
+        z = torch.sigmoid(self._pool(z))
+        z = self._convolve(z, params[f"{part}.1.weight"], params[f"{part}.1.bias"])
+        mask = (noise or {}).get(f"{part}.1.mask")
+        z = torch.sigmoid(self._pool(z if mask is None else z * mask)).flatten(1)
+        return torch.addmm(params[f"{part}.2.bias"], z, params[f"{part}.2.weight"])
+
+
+@dataclass(frozen=True)
+class Model:
+    """Embedding, optional representation layer and linear head: logits = β_i(α(φ_i(x))).
+
+    Attributes
+    ----------
+    phi : MLP or CNN
+        The embedding φ_i : X_i → R^k, part ``"phi"``.
+    alpha : int or None
+        Width of the representation layer α, a linear layer followed by LeakyReLU, part ``"alpha"``; None for no
+        such layer. FLIC's published code uses 100 where there is one (FLIC-HL).
+    """
+
+    phi: MLP | CNN = MLP()
+    alpha: int | None = None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the parts that this model has."""
+        return ("phi", "beta") if self.alpha is None else ("phi", "alpha", "beta")
+
+    def init(self, spec: Spec, rng: torch.Generator, parts: tuple[str, ...]) -> Params:
+        """Parameters of the named parts for one client's true shapes."""
+        k, width = self.phi.out, self.phi.out if self.alpha is None else self.alpha
+        params: Params = {}
+        if "phi" in parts:
+            params |= self.phi.init(spec.shapes, rng)
+        if "alpha" in parts and self.alpha is not None:
+            params |= {"alpha.weight": linear_init(rng, k, k, width), "alpha.bias": linear_init(rng, k, width)}
+        if "beta" in parts:
+            C = spec.n_classes
+            params |= {"beta.weight": linear_init(rng, width, width, C), "beta.bias": linear_init(rng, width, C)}
+        return params
+
+    def draws(self) -> dict[str, Draw]:
+        """Random numbers that training needs."""
+        return self.phi.draws()
+
+    def embed(self, params: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
+        """φ_i(x), shape (n, \\*shape) → (n, k)."""
+        return self.phi(params, x, noise)
+
+    def head(self, params: Params, z: Tensor) -> Tensor:
+        """Logits of latent points, shape (n, k) → (n, C)."""
+        if self.alpha is not None:
+            z = F.leaky_relu(torch.addmm(params["alpha.bias"], z, params["alpha.weight"]))
+        return torch.addmm(params["beta.bias"], z, params["beta.weight"])

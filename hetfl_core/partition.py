@@ -1,0 +1,432 @@
+"""Dealing a pooled data set to clients.
+
+Every function returns one sorted array of indices a client, draws only from the generator it is given, and (unless it
+says that it draws with replacement) uses each sample at most once. Training and test sets are dealt apart, with the
+same classes for the same client, so that no test sample can reach a training set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Indices = NDArray[np.int64]
+Parts = list[Indices]
+
+
+def classes_per_client(
+    labels: ArrayLike,
+    n_clients: int,
+    k: int,
+    rng: np.random.Generator,
+    balanced: bool = True,
+    *,
+    allow_repeats: bool = False,
+) -> Parts:
+    """Deal samples so that each client holds k of the classes.
+
+    The samples of a class are permuted and shared equally (to within one) by the clients that hold it. To deal a test
+    set with the same classes, make the assignment once and share twice::
+
+        assignment = assign_classes(n_clients, n_classes, k, rng)
+        train, test = share(y_train, assignment, rng), share(y_test, assignment, rng)
+
+    Parameters
+    ----------
+    labels : array_like of int, shape (n,)
+        Class of each sample. The classes are the different values that occur.
+    n_clients : int
+        Number of clients b.
+    k : int
+        Classes a client.
+    rng : numpy.random.Generator
+    balanced : bool
+        Whether each class is held by about equally many clients; see `assign_classes`.
+    allow_repeats : bool
+        Whether a client may be dealt a class twice; see `assign_classes`.
+
+    Returns
+    -------
+    list of n_clients arrays of int
+        Sorted indices into `labels`; no index occurs twice.
+
+    Raises
+    ------
+    ValueError
+        If k exceeds the number of classes, or a class has fewer samples than clients that hold it.
+    """
+    y = _labels(labels)
+    classes = np.unique(y)
+    positions = assign_classes(n_clients, len(classes), k, rng, balanced=balanced, allow_repeats=allow_repeats)
+    return share(y, classes[positions], rng)
+
+
+def assign_classes(
+    n_clients: int,
+    n_classes: int,
+    k: int,
+    rng: np.random.Generator,
+    *,
+    balanced: bool = True,
+    allow_repeats: bool = False,
+) -> Indices:
+    """Which k classes each client holds.
+
+    Balanced: each class id is repeated ⌊bk/C⌋ or ⌈bk/C⌉ times, the list is shuffled and cut into rows of k. A row with
+    a class twice is mended by swapping the second copy with an entry of a random row that lacks that class; each such
+    swap lowers the number of repeats, so that it ends. The published code of FLIC leaves the repeats in
+    (``allow_repeats=True``): with b = 100, C = 20 and k = 3 some 10 to 14 % of its clients hold fewer than 3 classes.
+
+    Parameters
+    ----------
+    n_clients, n_classes, k : int
+        Number of clients b, of classes C, and of classes a client.
+    rng : numpy.random.Generator
+    balanced : bool
+        If false, each client draws its classes on its own, so that a class may have many holders or none.
+    allow_repeats : bool
+        Whether a row may hold a class twice.
+
+    Returns
+    -------
+    ndarray of int, shape (n_clients, k)
+        Classes 0 … C−1.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not positive, or k > C while repeats are not allowed.
+    """
+    for name, value in (("n_clients", n_clients), ("n_classes", n_classes), ("k", k)):
+        _positive(name, value)
+    if k > n_classes and not allow_repeats:
+        raise ValueError(f"k must be at most the number of classes, {n_classes}, got {k}: a client cannot hold more")
+    _generator(rng)
+    if not balanced:
+        draws = [rng.choice(n_classes, k, replace=allow_repeats) for _ in range(n_clients)]
+        return np.array(draws, dtype=np.int64)
+    table = rng.permutation(_balanced_deck(n_clients * k, n_classes, rng)).reshape(n_clients, k)
+    return table if allow_repeats else _mend_repeats(table, rng)
+
+
+def _balanced_deck(size: int, n_classes: int, rng: np.random.Generator) -> Indices:
+    """`size` class ids, each ⌊size/C⌋ times and a random choice of them once more."""
+    extra = rng.permutation(n_classes)[: size % n_classes]
+    return np.concatenate([np.repeat(np.arange(n_classes), size // n_classes), extra]).astype(np.int64)
+
+
+def _mend_repeats(table: Indices, rng: np.random.Generator) -> Indices:
+    """Swap entries between rows, in place, until no row holds a class twice.
+
+    Such a swap exists as long as no class occurs more often than there are rows: some row then lacks the class c that
+    row i holds twice, and it has an entry that row i lacks or that it itself holds twice, which may go to row i. A row
+    that gives an entry away gets one that it lacked, so that rows mended before stay so.
+    """
+    for i in range(len(table)):
+        while (place := _first_repeat(table[i])) is not None:
+            lacking = np.flatnonzero(~(table == table[i, place]).any(axis=1))
+            j = int(rng.choice(lacking))
+            values, counts = np.unique(table[j], return_counts=True)
+            spare = [v for v, n in zip(values, counts) if n > 1 or v not in table[i]]
+            other = int(np.flatnonzero(table[j] == rng.choice(spare))[0])
+            table[i, place], table[j, other] = table[j, other], table[i, place]
+    return table
+
+
+def _first_repeat(row: Indices) -> int | None:
+    """Place of the first entry that has occurred before, or None."""
+    seen: set[int] = set()
+    for place, value in enumerate(row.tolist()):
+        if value in seen:
+            return place
+        seen.add(value)
+    return None
+
+
+def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *, at_least: int = 1) -> Parts:
+    """Share the samples of each class equally between the clients that hold it, after a random permutation.
+
+    Parameters
+    ----------
+    labels : array_like of int, shape (n,)
+        Class of each sample.
+    assignment : array_like of int, shape (n_clients, k)
+        Classes of each client, from `assign_classes`; who holds a class twice gets two shares of it.
+    rng : numpy.random.Generator
+    at_least : int
+        Fewest samples that a share may have; 0 allows a client to get none of a class, as small test sets may need.
+
+    Returns
+    -------
+    list of n_clients arrays of int
+        Sorted indices into `labels`; no index occurs twice. Samples of classes that nobody holds are left out.
+
+    Raises
+    ------
+    ValueError
+        Naming the class that has fewer samples than its holders need.
+    """
+    y, table = _labels(labels), np.asarray(assignment)
+    _generator(rng)
+    pieces: list[list[Indices]] = [[] for _ in table]
+    for c in np.unique(table):
+        holders, mine = np.nonzero(table == c)[0], np.flatnonzero(y == c)
+        if len(mine) < at_least * len(holders):
+            raise ValueError(
+                f"labels: class {c} has {len(mine)} samples for {len(holders)} clients that hold it, "
+                f"expected at least {at_least * len(holders)}: use fewer clients or fewer classes a client"
+            )
+        shares = np.array_split(rng.permutation(mine), len(holders))
+        for client, piece in zip(rng.permutation(holders), shares):
+            pieces[client].append(piece)
+    return [_sorted(p) for p in pieces]
+
+
+def published_shards(
+    labels: ArrayLike,
+    assignment: ArrayLike,
+    rng: np.random.Generator,
+    *,
+    replace_below: int = 100,
+    repeat_below: int = 100,
+    repeats: int = 50,
+) -> Parts:
+    """Deal shards as FLIC's published code does, overlaps included.
+
+    The samples of a class are cut, in the order in which they come, into as many shards as the assignment names the
+    class. A client gets one random shard for each class that it was dealt. Where there are fewer than `replace_below`
+    samples a client, a shard is not taken away when it is dealt, so that clients overlap; where there are fewer than
+    `repeat_below`, each client draws `repeats` shards a class, so that it also holds the same sample several times.
+
+    Parameters
+    ----------
+    labels : array_like of int, shape (n,)
+    assignment : array_like of int, shape (n_clients, k)
+        From ``assign_classes(..., allow_repeats=True)``.
+    rng : numpy.random.Generator
+    replace_below, repeat_below : int
+        Samples a client (n / n_clients). The code has 100 and 100 for images, 100 and 10 for the toys.
+    repeats : int
+        Draws a class where samples are few.
+
+    Returns
+    -------
+    list of n_clients arrays of int
+        Sorted indices into `labels`, with repeated ones where shards were drawn with replacement.
+
+    Raises
+    ------
+    ValueError
+        Naming the class that has fewer samples than shards.
+    """
+    y, table = _labels(labels), np.asarray(assignment)
+    _generator(rng)
+    each = len(y) // len(table)
+    shards = {int(c): _shards(y, int(c), int((table == c).sum())) for c in np.unique(table)}
+
+    def draw(c: int) -> Indices:
+        place = int(rng.integers(len(shards[c])))
+        return shards[c][place] if each < replace_below else shards[c].pop(place)
+
+    times = repeats if each < repeat_below else 1
+    return [_sorted([draw(c) for c in np.tile(row, times).tolist()]) for row in table]
+
+
+def _shards(y: Indices, c: int, n_shards: int) -> list[Indices]:
+    mine = np.flatnonzero(y == c)
+    if len(mine) < n_shards:
+        raise ValueError(
+            f"labels: class {c} has {len(mine)} samples, expected at least one for each of {n_shards} shards"
+        )
+    return [np.asarray(s) for s in np.array_split(mine, n_shards)]
+
+
+def dirichlet(labels: ArrayLike, n_clients: int, alpha: float, rng: np.random.Generator, min_size: int = 1) -> Parts:
+    """Deal all samples with class proportions drawn from a Dirichlet distribution.
+
+    For each class c, proportions p_c ~ Dir(α, …, α) over the b clients are drawn and the permuted samples of the class
+    are cut accordingly. A client left with fewer than `min_size` samples is then given random samples of the clients
+    that have most, one at a time: with a small α some clients would otherwise have none.
+
+    Parameters
+    ----------
+    labels : array_like of int, shape (n,)
+        Class of each sample.
+    n_clients : int
+        Number of clients b.
+    alpha : float
+        Concentration α > 0: small values give clients of few classes, large ones nearly equal clients.
+    rng : numpy.random.Generator
+    min_size : int
+        Fewest samples a client.
+
+    Returns
+    -------
+    list of n_clients arrays of int
+        Sorted indices into `labels`: together every sample, each once. `share_alike` deals a test set likewise.
+
+    Raises
+    ------
+    ValueError
+        If α is not a positive finite number or there are fewer than ``n_clients * min_size`` samples.
+    """
+    y = _labels(labels)
+    _positive("n_clients", n_clients)
+    _generator(rng)
+    if not (np.isfinite(alpha) and alpha > 0):
+        raise ValueError(f"alpha must be a positive finite number, got {alpha}")
+    if len(y) < n_clients * max(min_size, 1):
+        raise ValueError(
+            f"labels: {n_clients} clients with at least {max(min_size, 1)} samples each need "
+            f"{n_clients * max(min_size, 1)} samples, got {len(y)}"
+        )
+    pieces: list[list[Indices]] = [[] for _ in range(n_clients)]
+    for c in np.unique(y):
+        mine = rng.permutation(np.flatnonzero(y == c))
+        _cut(mine, rng.dirichlet(np.full(n_clients, alpha)), pieces, rng)
+    return _top_up([_sorted(p) for p in pieces], max(min_size, 1), rng)
+
+
+def share_alike(labels: ArrayLike, parts: Sequence[Indices], others: ArrayLike, rng: np.random.Generator) -> Parts:
+    """Deal other samples, such as a test set, with the class proportions of a dealing that exists.
+
+    The samples of a class go to the clients in proportion to the samples of that class that they already hold, so
+    that nobody is tested on a class that it was not trained on.
+
+    Parameters
+    ----------
+    labels : array_like of int, shape (n,)
+        Labels that `parts` index.
+    parts : sequence of arrays of int
+        The dealing to imitate.
+    others : array_like of int, shape (m,)
+        Labels of the samples to deal.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    list of arrays of int
+        Sorted indices into `others`; samples of classes that nobody holds are left out. A part may be empty.
+    """
+    y, z = _labels(labels), _labels(others)
+    pieces: list[list[Indices]] = [[] for _ in parts]
+    for c in np.unique(z):
+        weights = np.array([(y[p] == c).sum() for p in parts], dtype=float)
+        if weights.any():
+            _cut(rng.permutation(np.flatnonzero(z == c)), weights / weights.sum(), pieces, rng)
+    return [_sorted(p) for p in pieces]
+
+
+def _cut(
+    mine: Indices, proportions: NDArray[np.float64], pieces: list[list[Indices]], rng: np.random.Generator
+) -> None:
+    """Append to each client's pieces its proportion of `mine`, rounded by largest remainders, ties at random."""
+    exact = len(mine) * proportions
+    sizes = np.floor(exact).astype(np.int64)
+    remainder = np.where(proportions > 0, exact - sizes, -1.0)
+    order = np.lexsort((rng.random(len(sizes)), -remainder))
+    sizes[order[: len(mine) - int(sizes.sum())]] += 1
+    for client, piece in enumerate(np.split(mine, np.cumsum(sizes)[:-1])):
+        pieces[client].append(piece)
+
+
+def _top_up(parts: Parts, min_size: int, rng: np.random.Generator) -> Parts:
+    """Move random samples from the largest parts to those that have fewer than `min_size`."""
+    sizes = np.array([len(p) for p in parts])
+    for i in np.flatnonzero(sizes < min_size):
+        while sizes[i] < min_size:
+            j = int(sizes.argmax())
+            place = int(rng.integers(sizes[j]))
+            parts[i] = np.sort(np.append(parts[i], parts[j][place]))
+            parts[j] = np.delete(parts[j], place)
+            sizes[i], sizes[j] = sizes[i] + 1, sizes[j] - 1
+    return parts
+
+
+def subsample(parts: Sequence[Indices], rng: np.random.Generator, *, variant: str = "text") -> Parts:
+    """Make clients unequal by keeping a random share of the samples of each (FLIC, S3.1.1 [1]_).
+
+    ``"text"`` keeps a percentage drawn uniformly from 5 to 100, all samples of the client alike and each at most once.
+    ``"code"`` is what the published code does: with probability ½ the percentage is min(U + 5, 100) with U uniform in
+    0 … 100, else uniform in 15 … 35; the samples are drawn **with replacement**.
+
+    Parameters
+    ----------
+    parts : sequence of arrays of int
+        Indices of each client.
+    rng : numpy.random.Generator
+    variant : {"text", "code"}
+
+    Returns
+    -------
+    list of arrays of int
+        Sorted, at least one index a client. Classes are not protected: a small client may lose one.
+
+    References
+    ----------
+    .. [1] A. Rakotomamonjy et al. Personalised federated learning on heterogeneous feature spaces. TMLR, 2024.
+    """
+    check_variant(variant)
+    _generator(rng)
+    percentage = _text_percentage if variant == "text" else _code_percentage
+    kept = []
+    for part in parts:
+        size = max(1, int(len(part) * percentage(rng) / 100))
+        kept.append(np.sort(rng.choice(part, size, replace=variant == "code")))
+    return kept
+
+
+def _text_percentage(rng: np.random.Generator) -> float:
+    return float(rng.uniform(5, 100))
+
+
+def _code_percentage(rng: np.random.Generator) -> float:
+    if rng.random() > 0.5:
+        return min(float(rng.uniform(0, 100)) + 5, 100.0)
+    return float(rng.uniform(15, 35))
+
+
+def check_variant(variant: str) -> None:
+    """Refuse a variant other than ``"text"`` (as the paper says) and ``"code"`` (as the published code does)."""
+    if variant not in ("text", "code"):
+        raise ValueError(f'variant must be "text" (the paper) or "code" (its published code), got {variant!r}')
+
+
+def feature_blocks(n_features: int, n_blocks: int, rng: np.random.Generator | None = None) -> Parts:
+    """Cut features 0 … n_features−1 into blocks of (nearly) equal size, at random where a generator is given."""
+    if not 1 <= n_blocks <= n_features:
+        raise ValueError(f"n_blocks must lie in 1…{n_features}, the number of features, got {n_blocks}")
+    order = np.arange(n_features) if rng is None else rng.permutation(n_features)
+    return [np.sort(block) for block in np.array_split(order, n_blocks)]
+
+
+def by_group(groups: ArrayLike) -> dict[Any, Indices]:
+    """Indices of the samples of each group (writer, subject, …), in the order of the groups' names."""
+    names = np.asarray(groups)
+    return {name.item(): np.flatnonzero(names == name) for name in np.unique(names)}
+
+
+def _sorted(pieces: list[Indices]) -> Indices:
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *pieces]))
+
+
+def _labels(labels: ArrayLike) -> Indices:
+    y = np.asarray(labels)
+    if y.ndim != 1:
+        raise ValueError(f"labels must have shape (n,), got {y.shape}")
+    if not np.issubdtype(y.dtype, np.integer):
+        raise TypeError(f"labels must be whole numbers, got dtype {y.dtype}")
+    return y.astype(np.int64)
+
+
+def _positive(name: str, value: int) -> None:
+    if int(value) != value or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
+
+
+def _generator(rng: object) -> None:
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}")

@@ -1,0 +1,454 @@
+"""Rounds: sample, download, train, upload, aggregate, evaluate."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from hetfl_core import checkpoint as checkpoints
+from hetfl_core import evaluation, training
+from hetfl_core.federation import Cohort, Federation, Spec, bucket, make_cohorts
+from hetfl_core.methods.base import Method, Role
+from hetfl_core.networks import Params
+from hetfl_core.rng import SERVER, numpy_stream, stream
+from hetfl_core.training import Outcome, Task
+
+Engine = Literal["stacked", "loop"]
+
+
+def choose_device(device: str | torch.device) -> torch.device:
+    """``"auto"`` is CUDA where there is one, else the CPU."""
+    if str(device) != "auto":
+        chosen = torch.device(device)
+        if chosen.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device {str(device)!r} asks for CUDA, but PyTorch sees none here; use 'auto' or 'cpu'")
+        return chosen
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def participants(names: Sequence[str], participation: float, seed: int, round: int) -> list[int]:
+    """The ⌊r·b⌋ clients of a round, without replacement, independent of the order of the clients.
+
+    Each client draws a number from its own stream; the smallest take part.
+
+    Returns
+    -------
+    list of int
+        Places in `names`, sorted.
+    """
+    count = math.floor(participation * len(names) + 1e-9)
+    draws = [(numpy_stream(seed, name, round, "participation").random(), name, i) for i, name in enumerate(names)]
+    return sorted(i for _, _, i in sorted(draws)[:count])
+
+
+@dataclass(eq=False)
+class Run:
+    """What `simulate` returns.
+
+    Attributes
+    ----------
+    history : pandas.DataFrame
+        One row a round (0 is the state after pre-training): ``round``, the mean of each loss term over steps and
+        participants, ``train_accuracy`` and ``test_accuracy`` (means over clients), ``bytes_up``, ``bytes_down``,
+        ``seconds``.
+    final : dict of str to float
+        Test metrics after the last local training of all clients (see `hetfl_core.evaluation.summarise`),
+        ``train_accuracy``, and total ``bytes_up``, ``bytes_down``, ``seconds``.
+    per_client : pandas.DataFrame
+        Test accuracy, balanced accuracy and sample counts of each client at the end.
+    server, kept
+        Tensors of the server, and of each client (in the order of the federation), at the end.
+    """
+
+    federation: Federation
+    method: Method
+    settings: dict[str, Any]
+    history: pd.DataFrame
+    final: dict[str, float]
+    per_client: pd.DataFrame
+    server: Params
+    kept: list[Params]
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def _apply(self, call: Callable[..., Tensor], split: str) -> dict[str, np.ndarray]:
+        out = {}
+        for client, spec, kept in zip(self.federation, self.federation.specs(), self.kept, strict=True):
+            received = self.method.download(self.server, spec)
+            x = getattr(client, f"x_{split}")
+            x = {n: t.to(self.device) for n, t in x.items()} if isinstance(x, dict) else x.to(self.device)
+            with torch.no_grad():
+                out[client.name] = call(self.method.start(kept, received), received, x).cpu().numpy()
+        return out
+
+    def embed(self, split: Literal["train", "test"] = "train") -> dict[str, np.ndarray]:
+        """Latent features φ_i(x) of each client's samples, by client name; shapes (n_i, k)."""
+        return self._apply(self.method.embed, split)
+
+    def predict(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
+        """Logits of each client's samples, by client name; shapes (n_i, C)."""
+        return self._apply(self.method.predict, split)
+
+    def __repr__(self) -> str:
+        accuracy = f"{100 * self.final['accuracy']:.1f} %" if "accuracy" in self.final else "no test data"
+        return f"Run({self.method.name} on {self.federation.name!r}, {self.settings['rounds']} rounds: accuracy {accuracy})"
+
+
+class Simulator:
+    """A federation, a method and an engine, ready to run round by round. `simulate` is the usual way in.
+
+    Parameters
+    ----------
+    federation, method, seed, engine, device, dtype, stack_size
+        As for `simulate`.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        method: Method,
+        *,
+        seed: int = 0,
+        engine: Engine = "stacked",
+        device: str | torch.device = "auto",
+        dtype: torch.dtype = torch.float32,
+        stack_size: int = 1024,
+    ) -> None:
+        if engine not in training.ENGINES:
+            raise ValueError(f"engine must be one of {sorted(training.ENGINES)}, got {engine!r}")
+        if stack_size < 1:
+            raise ValueError(f"stack_size must be at least 1, got {stack_size}")
+        self.federation = federation.to(dtype)
+        self.method, self.seed, self.engine = method, seed, engine
+        self.device, self.dtype, self.stack_size = choose_device(device), dtype, stack_size
+        self.specs = self.federation.specs()
+        method.check(self.specs)
+        self.cohorts = self._cohorts()
+
+    def _cohorts(self) -> list[Cohort]:
+        """Group clients by architecture and, where padding would cost more than it saves, by width."""
+        known: dict[str, Any] = {}
+        for spec in self.specs:
+            if str(spec.shapes) not in known:
+                known[str(spec.shapes)] = training.architecture(self.method, spec)
+        keys = [known[str(spec.shapes)] for spec in self.specs]
+        widths = [sum(np.prod(s) for s in _shapes(spec)) for spec in self.specs]
+        buckets: dict[int, int] = {}
+        for key in dict.fromkeys(keys):
+            places = [i for i, k in enumerate(keys) if k == key]
+            buckets |= dict(zip(places, bucket([int(widths[i]) for i in places]), strict=True))
+        return make_cohorts(self.federation, [(k, buckets[i]) for i, k in enumerate(keys)], self.device)
+
+    # --- state ---
+
+    def _cast(self, params: Params) -> Params:
+        return {
+            name: p.to(self.device, self.dtype if p.is_floating_point() else p.dtype) for name, p in params.items()
+        }
+
+    def initial(self) -> checkpoints.State:
+        """Server and clients before anything was trained."""
+        # The server must not depend on the order of clients: it sees them by name.
+        specs = sorted(self.specs, key=lambda spec: spec.id)
+        server = self.method.init_server(specs, stream(self.seed, SERVER, 0, "init"))
+        kept = [self.method.init_client(spec, stream(self.seed, spec.id, 0, "init")) for spec in self.specs]
+        return checkpoints.State(0, self._cast(server), [self._cast(k) for k in kept])
+
+    # --- training ---
+
+    def train(self, state: checkpoints.State, chosen: Sequence[int], round: int, role: Role) -> dict[int, Outcome]:
+        """Local training of the chosen clients; nothing of `state` changes.
+
+        Returns
+        -------
+        dict
+            Outcome of each chosen client, by its place; empty if this role trains nothing.
+        """
+        if role != "round" and not self.method.stages(round, role):
+            return {}
+        outcomes: dict[int, Outcome] = {}
+        for cohort in self.cohorts:
+            rows = training.members_of(cohort, chosen)
+            rows.sort(key=lambda row: (-self.specs[cohort.members[row]].n, self.specs[cohort.members[row]].id))
+            for begin in range(0, len(rows), self.stack_size):
+                some = rows[begin : begin + self.stack_size]
+                clients = [cohort.members[row] for row in some]
+                specs = [self.specs[c] for c in clients]
+                task = Task(
+                    self.method,
+                    specs,
+                    [state.kept[c] for c in clients],
+                    [self.method.download(state.server, spec) for spec in specs],
+                    cohort.train.take(some, [spec.shapes for spec in specs]),
+                    self.seed,
+                    round,
+                    role,
+                )
+                outcomes |= dict(zip(clients, training.ENGINES[self.engine](task), strict=True))
+        return outcomes
+
+    def round(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, list[Outcome]]:
+        """One communication round: local training, aggregation, and what clients at rest do."""
+        t = state.done
+        outcomes = self.train(state, chosen, t, "round")
+        at_rest = sorted(set(range(len(self.specs))) - set(chosen))
+        resting = self.train(state, at_rest, t, "rest")
+        server = state.server
+        if outcomes:
+            # Sums are taken in the order of names, so that the order of clients does not matter.
+            order = sorted(outcomes, key=lambda c: self.specs[c].id)
+            specs = [self.specs[c] for c in order]
+            weights = [self.method.weight(spec) for spec in specs]
+            uploads = [outcomes[c].upload for c in order]
+            rng = stream(self.seed, SERVER, t, "aggregate")
+            with torch.no_grad():
+                server = self.method.aggregate(server, uploads, weights, specs, rng)
+        kept = [{**outcomes, **resting}[c].kept if c in outcomes or c in resting else k for c, k in enumerate(state.kept)]
+        return checkpoints.State(t + 1, server, kept, state.rows), list(outcomes.values()) + list(resting.values())
+
+    # --- evaluation ---
+
+    def predicted(self, state: checkpoints.State, split: Literal["train", "test"]) -> list[np.ndarray]:
+        """Predicted labels of every client's samples, in the order of the federation."""
+        out: list[np.ndarray] = [np.zeros(0, int)] * len(self.specs)
+        received = [self.method.download(state.server, spec) for spec in self.specs]
+        for cohort in self.cohorts:
+            for begin in range(0, len(cohort.members), self.stack_size):
+                members = cohort.members[begin : begin + self.stack_size]
+                specs = [self.specs[m] for m in members]
+                data = getattr(cohort, split).take(range(begin, begin + len(members)), [s.shapes for s in specs])
+                clients = [self.method.start(state.kept[m], received[m]) for m in members]
+                some = [received[m] for m in members]
+                if self.engine == "loop":
+                    labels = [p.argmax(1) for p in training.predict_each(self.method.predict, clients, some, specs, data)]
+                else:
+                    labels = list(training.lift(self.method.predict, clients, some, data.x).argmax(2))
+                for member, label, n in zip(members, labels, data.n.tolist(), strict=True):
+                    out[member] = label[:n].cpu().numpy()
+        return out
+
+    def labels(self, split: str) -> list[np.ndarray]:
+        """True labels of every client."""
+        return [getattr(client, f"y_{split}").numpy() for client in self.federation]
+
+    def accuracy(self, state: checkpoints.State, split: Literal["train", "test"]) -> float:
+        """Mean over clients of the accuracy."""
+        return evaluation.summarise(self.predicted(state, split), self.labels(split)).get("accuracy", math.nan)
+
+
+def _shapes(spec: Spec) -> list[tuple[int, ...]]:
+    return list(spec.shapes.values()) if isinstance(spec.shapes, dict) else [spec.shapes]
+
+
+def _mean_terms(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    names = dict.fromkeys(name for o in outcomes for name in o.terms)
+    return {name: float(np.mean([o.terms[name] for o in outcomes if name in o.terms])) for name in names}
+
+
+def _check_arguments(federation: Federation, rounds: int, participation: float, evaluate_every: int) -> None:
+    if not isinstance(federation, Federation):
+        raise TypeError(f"federation must be a Federation, got {type(federation).__name__}")
+    if not isinstance(rounds, int | np.integer) or rounds < 1:
+        raise ValueError(f"rounds must be a whole number of at least 1, got {rounds!r}")
+    if not 0 < participation <= 1:
+        raise ValueError(f"participation must lie in (0, 1], got {participation}")
+    if math.floor(participation * len(federation) + 1e-9) < 1:
+        raise ValueError(
+            f"participation={participation} of {len(federation)} clients selects no client; "
+            f"it must be at least {1 / len(federation):.4g}"
+        )
+    if evaluate_every < 1:
+        raise ValueError(f"evaluate_every must be at least 1, got {evaluate_every}")
+
+
+def simulate(
+    federation: Federation,
+    method: Method,
+    *,
+    rounds: int = 50,
+    participation: float = 0.1,
+    seed: int = 0,
+    engine: Engine = "stacked",
+    device: str | torch.device = "auto",
+    dtype: torch.dtype = torch.float32,
+    checkpoint: str | Path | None = None,
+    progress: bool = True,
+    evaluate_every: int = 1,
+    stack_size: int = 1024,
+    on_round: Callable[[dict[str, Any]], None] | None = None,
+) -> Run:
+    """Run a method on a federation.
+
+    Parameters
+    ----------
+    federation : Federation
+    method : Method
+    rounds : int
+        Communication rounds T.
+    participation : float
+        Participation rate r in (0, 1]: ⌊r·b⌋ clients take part in a round, drawn without replacement.
+    seed : int
+        Keys every random number of the run. The same seed gives bit-identical histories on the same machine.
+    engine : {"stacked", "loop"}
+        Train the clients of a round as one batched tensor program, or one after the other (slow; the oracle).
+    device : str or torch.device
+        ``"auto"``: CUDA where there is one. Random numbers are drawn on the CPU in any case.
+    dtype : torch.dtype
+        Floating-point type of data and parameters.
+    checkpoint : path, optional
+        Folder in which the state is written after every round, atomically. A run that was killed and is started
+        again with the same arguments goes on from there and ends with the same results, bit for bit. More `rounds`
+        than before go on as well.
+    progress : bool
+        Show a progress bar.
+    evaluate_every : int
+        Rounds between evaluations; the first and the last are always evaluated.
+    stack_size : int
+        Largest number of clients in one stack; bounds memory.
+    on_round : callable, optional
+        Called with the newest row of the history after each round, when its checkpoint is written. It may raise to
+        stop the run.
+
+    Returns
+    -------
+    Run
+
+    Raises
+    ------
+    ValueError
+        For T < 1, a participation that selects no client, or a federation that the method cannot run on.
+    hetfl_core.checkpoint.CheckpointError
+        If the checkpoint is damaged, belongs to another setting, or cannot be written.
+
+    Notes
+    -----
+    *Evaluation.* After each round every client is evaluated with what it keeps and a fresh download, whether it took
+    part or not. `Run.final` is measured after a last local training of all clients (role ``"final"``), from a fresh
+    download, as FLIC reports accuracy.
+
+    *Memory.* What a loss asks to remember lives for one round of one client. A sample that was not seen in it holds
+    zeros; a sample that was seen more than once holds its last value.
+
+    *Bytes.* Messages are counted at their true shapes, a broadcast once a receiver. The downloads of the start stage
+    count in round 0, those of clients that train while at rest in that round, those of the final training in
+    ``final``. Evaluation's downloads do not count.
+    """
+    _check_arguments(federation, rounds, participation, evaluate_every)
+    simulator = Simulator(
+        federation, method, seed=seed, engine=engine, device=device, dtype=dtype, stack_size=stack_size
+    )
+    settings = {
+        "method": repr(method),
+        "participation": participation,
+        "seed": seed,
+        "engine": engine,
+        "dtype": str(dtype),
+        "evaluate_every": evaluate_every,
+    }
+    folder = Path(checkpoint) if checkpoint is not None else None
+    mark = f"{settings} {simulator.federation.fingerprint()}" if folder else ""
+    state = checkpoints.read(folder, mark, simulator.device) if folder else None
+    if state is not None and state.done > rounds:
+        raise checkpoints.CheckpointError(f"{folder} holds {state.done} complete rounds, more than rounds={rounds}")
+    names = [client.name for client in federation]
+    with tqdm(total=rounds, disable=not progress, desc=method.name, unit="round") as bar:
+        if state is None:
+            state = _start(simulator)
+            _save(folder, mark, state)
+        bar.update(state.done)
+        while state.done < rounds:
+            chosen = participants(names, participation, seed, state.done)
+            state = _advance(simulator, state, chosen, evaluate_every, rounds)
+            _save(folder, mark, state)
+            if on_round is not None:
+                on_round(state.rows[-1])
+            bar.update()
+            bar.set_postfix_str(_postfix(state.rows[-1]))
+    return _finish(simulator, state, {**settings, "rounds": rounds})
+
+
+def _postfix(row: dict[str, Any]) -> str:
+    value = row.get("test_accuracy")
+    return "" if value is None else f"test accuracy {100 * value:.1f} %"
+
+
+def _save(folder: Path | None, mark: str, state: checkpoints.State) -> None:
+    if folder is not None:
+        checkpoints.write(folder, mark, state)
+
+
+def _row(simulator: Simulator, state: checkpoints.State, outcomes: Sequence[Outcome], evaluate: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {"round": state.done, **_mean_terms(outcomes)}
+    for split in ("train", "test"):
+        value = simulator.accuracy(state, split) if evaluate else math.nan  # type: ignore[arg-type]
+        row[f"{split}_accuracy"] = None if math.isnan(value) else value
+    return row
+
+
+def _start(simulator: Simulator) -> checkpoints.State:
+    """Initial tensors, then the start stage (pre-training) of all clients: the state of round 0."""
+    begin = time.perf_counter()
+    state = simulator.initial()
+    outcomes = simulator.train(state, range(len(simulator.specs)), 0, "start")
+    kept = [outcomes[c].kept if c in outcomes else k for c, k in enumerate(state.kept)]
+    state = checkpoints.State(0, state.server, kept)
+    row = _row(simulator, state, list(outcomes.values()), True)
+    row |= {"bytes_up": 0, "bytes_down": evaluation.n_bytes(o.received for o in outcomes.values())}
+    state.rows = [{**row, "seconds": time.perf_counter() - begin}]
+    return state
+
+
+def _advance(
+    simulator: Simulator, state: checkpoints.State, chosen: Sequence[int], evaluate_every: int, rounds: int
+) -> checkpoints.State:
+    """One round and its row of the history."""
+    begin = time.perf_counter()
+    new, outcomes = simulator.round(state, chosen)
+    due = new.done % evaluate_every == 0 or new.done == rounds
+    row = _row(simulator, new, outcomes[: len(chosen)], due)
+    row |= {
+        "bytes_up": evaluation.n_bytes(o.upload for o in outcomes[: len(chosen)]),
+        "bytes_down": evaluation.n_bytes(o.received for o in outcomes),
+    }
+    new.rows = [*state.rows, {**row, "seconds": time.perf_counter() - begin}]
+    return new
+
+
+def _finish(simulator: Simulator, state: checkpoints.State, settings: dict[str, Any]) -> Run:
+    """The last local training of all clients, and the figures after it."""
+    begin = time.perf_counter()
+    outcomes = simulator.train(state, range(len(simulator.specs)), state.done, "final")
+    kept = [outcomes[c].kept if c in outcomes else k for c, k in enumerate(state.kept)]
+    last = checkpoints.State(state.done, state.server, kept)
+    predicted, labels = simulator.predicted(last, "test"), simulator.labels("test")
+    history = pd.DataFrame(state.rows).astype({"train_accuracy": float, "test_accuracy": float})
+    lead = ["train_accuracy", "test_accuracy", "bytes_up", "bytes_down", "seconds"]
+    history = history[[c for c in history if c not in lead] + lead]
+    final = evaluation.summarise(predicted, labels)
+    final["train_accuracy"] = simulator.accuracy(last, "train")
+    final["bytes_up"] = int(history["bytes_up"].sum())
+    final["bytes_down"] = int(history["bytes_down"].sum()) + evaluation.n_bytes(o.received for o in outcomes.values())
+    final["seconds"] = float(history["seconds"].sum()) + time.perf_counter() - begin
+    per_client = pd.DataFrame(
+        {
+            "client": [spec.id for spec in simulator.specs],
+            "n_train": [spec.n for spec in simulator.specs],
+            "n_test": [len(y) for y in labels],
+            "accuracy": evaluation.accuracy_per_client(predicted, labels),
+            "balanced_accuracy": evaluation.balanced_accuracy_per_client(predicted, labels),
+        }
+    )
+    return Run(
+        simulator.federation, simulator.method, settings, history, final, per_client, last.server, last.kept,
+        simulator.device,
+    )

@@ -1,0 +1,431 @@
+"""The hot loop: the stages of one round, for a stack of clients or, as an oracle, client by client.
+
+Both engines see the same batches and the same noise, because both come from the client's own stream: `plan` lays out
+all batches of a stage before it starts, `Noise` hands out declared random numbers step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hetfl_core.federation import Cohort, Spec, Split, crop, map_blocks, pad, pad_stack
+from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage
+from hetfl_core.networks import Draw, Params
+from hetfl_core.rng import stream
+
+NOISE_STEPS = 64
+"""Steps for which noise is drawn at once; part of what a seed means."""
+
+OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+}
+FUSED = {"adam", "adamw", "sgd", "adagrad"}
+
+
+# --- what is the same for both engines ------------------------------------------------------------------------------
+
+
+def n_steps(stage: Stage, n: int) -> int:
+    """Optimisation steps that a client with n samples takes in a stage."""
+    if stage.steps is not None:
+        return stage.steps
+    assert stage.epochs is not None
+    return stage.epochs * -(-n // stage.batch_size)
+
+
+def plan(stage: Stage, n: int, rng: torch.Generator) -> Tensor:
+    """The batches of one client: for each step the rows of its training samples, −1 where a batch is short.
+
+    Each epoch is a fresh random order of the samples, cut into batches.
+
+    Returns
+    -------
+    Tensor of int32, shape (steps, min(batch_size, n))
+    """
+    size, steps = min(stage.batch_size, n), n_steps(stage, n)
+    per_epoch = -(-n // size)
+    epochs = -(-steps // per_epoch)
+    order = torch.rand(epochs, n, generator=rng).argsort(1).to(torch.int32)
+    rows = order.new_full((epochs, per_epoch * size), -1)
+    rows[:, :n] = order
+    return rows.reshape(-1, size)[:steps]
+
+
+class Noise:
+    """The declared random numbers of one client and stage, drawn `NOISE_STEPS` steps at a time."""
+
+    def __init__(self, draws: Mapping[str, Draw], rows: int, rng: torch.Generator, dtype: torch.dtype) -> None:
+        self.draws, self.rows, self.rng, self.dtype = draws, rows, rng, dtype
+
+    def block(self) -> Params:
+        """The numbers of the next steps, each of shape (NOISE_STEPS, [rows,] \\*shape)."""
+        size = {"step": (NOISE_STEPS,), "sample": (NOISE_STEPS, self.rows)}
+        return {name: draw.sample(size[draw.per], self.rng, self.dtype) for name, draw in self.draws.items()}
+
+
+def make_optimiser(stage: Stage, params: Mapping[str, Tensor], fused: bool) -> torch.optim.Optimizer:
+    """A fresh optimiser; parameters are grouped by weight decay."""
+    options: dict[str, Any] = {"lr": stage.lr}
+    if stage.optimiser not in OPTIMISERS:
+        raise ValueError(f"optimiser must be one of {sorted(OPTIMISERS)}, got {stage.optimiser!r}")
+    if stage.optimiser in ("sgd", "rmsprop"):
+        options["momentum"] = stage.momentum
+    if stage.optimiser in FUSED:
+        options["fused"] = fused
+    groups: dict[float, list[Tensor]] = {}
+    for name, p in params.items():
+        groups.setdefault(decay(stage, name), []).append(p)
+    return OPTIMISERS[stage.optimiser]([{"params": ps, "weight_decay": wd} for wd, ps in groups.items()], **options)
+
+
+def decay(stage: Stage, name: str) -> float:
+    """Weight decay of one parameter."""
+    if not isinstance(stage.weight_decay, Mapping):
+        return stage.weight_decay
+    matches = [p for p in stage.weight_decay if name == p or name.startswith(p + ".")]
+    return stage.weight_decay[max(matches, key=len)] if matches else 0.0
+
+
+def architecture(method: Method, spec: Spec) -> Hashable:
+    """What two clients must have in common to share a stack: equal shapes, but for axes that grow with the input.
+
+    Which axes these are is found by asking the method for a client whose inputs are one wider. Inputs with several
+    axes (images) are never padded.
+    """
+    def shapes(of: Spec) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(p.shape) for name, p in method.init_client(of, torch.Generator()).items()}
+
+    def widen(shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (shape[0] + 1,) if len(shape) == 1 else shape
+
+    true, wider = shapes(spec), shapes(Spec(**{**vars(spec), "shapes": map_blocks(widen, spec.shapes)}))
+    leaves = tuple(
+        (name, tuple("input" if a != b else a for a, b in zip(shape, wider[name], strict=True)))
+        for name, shape in true.items()
+    )
+    inputs = map_blocks(lambda s: "vector" if len(s) == 1 else s, spec.shapes)
+    return leaves, str(inputs)
+
+
+# --- one round of a few clients -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """What one client brings out of a round."""
+
+    upload: Params
+    kept: Params
+    received: Params
+    terms: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One round of training for some members of a cohort.
+
+    Attributes
+    ----------
+    method : Method
+    specs : sequence of Spec
+        One a client.
+    kept, received : sequence of dict of str to Tensor
+        What each client keeps and got, in true shapes.
+    data : Split
+        Their padded training samples.
+    seed, round, role
+        Key the random numbers, with the client's name.
+    """
+
+    method: Method
+    specs: Sequence[Spec]
+    kept: Sequence[Params]
+    received: Sequence[Params]
+    data: Split
+    seed: int
+    round: int
+    role: Role
+
+    def rng(self, client: int, stage: int, purpose: str) -> torch.Generator:
+        """The stream of one client for one purpose of one stage."""
+        return stream(self.seed, self.specs[client].id, self.round, f"{self.role}/{stage}/{purpose}")
+
+    def samples(self, client: int) -> Batch:
+        """All training samples of one client, in true shapes."""
+        n, shapes = self.specs[client].n, self.specs[client].shapes
+        x = map_blocks(lambda t, shape: crop(t[client], (n, *shape)), self.data.x, shapes)
+        first = x if isinstance(x, Tensor) else next(iter(x.values()))
+        return Batch(x, self.data.y[client, :n], first.new_ones(n))
+
+
+def float_type(received: Sequence[Params], kept: Sequence[Params]) -> torch.dtype:
+    """The floating-point type that a run computes in."""
+    return next(t.dtype for params in (*kept, *received) for t in params.values() if t.is_floating_point())
+
+
+def train_loop(task: Task) -> list[Outcome]:
+    """The slow, obvious engine: one client after the other, in true shapes, without `vmap`."""
+    return [_train_one(task, client) for client in range(len(task.specs))]
+
+
+def _train_one(task: Task, i: int) -> Outcome:
+    method, spec, received = task.method, task.specs[i], task.received[i]
+    data = task.samples(i)
+    params = {name: p.clone() for name, p in method.start(task.kept[i], received).items()}
+    memory: Params = {}
+    terms: dict[str, float] = {}
+    for number, stage in enumerate(method.stages(task.round, task.role)):
+        loss = stage.loss or method.loss
+        batches = plan(stage, spec.n, task.rng(i, number, "batches")).to(data.y.device)
+        noise = Noise(method.noise(spec, stage), batches.shape[1], task.rng(i, number, "noise"), data.weight.dtype)
+        trained = {name: p.requires_grad_() for name, p in params.items() if stage.trains(name)}
+        if not trained:
+            continue
+        optimiser = make_optimiser(stage, trained, fused=False)
+        sums: dict[str, float] = {}
+        for step, rows in enumerate(batches):
+            if step % NOISE_STEPS == 0:
+                block = {name: t.to(data.y.device) for name, t in noise.block().items()}
+            here = {name: t[step % NOISE_STEPS] for name, t in block.items()}
+            true = (rows >= 0).to(data.weight.dtype)
+            at = rows.clamp(min=0).long()
+            weigh = map_blocks(lambda t: t[at] * true.reshape(-1, *[1] * (t.dim() - 1)), data.x)  # noqa: B023
+            result = loss(params, received, Batch(weigh, data.y[at] * (rows >= 0), true), here)
+            optimiser.zero_grad()
+            result.total.backward()
+            for p in trained.values():
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            if stage.clip is not None:
+                torch.nn.utils.clip_grad_norm_(list(trained.values()), stage.clip)
+            optimiser.step()
+            for name, value in result.terms.items():
+                sums[name] = sums.get(name, 0.0) + float(value)
+            for name, values in result.remember.items():
+                if name not in memory:
+                    memory[name] = values.new_zeros((spec.n, *values.shape[1:]))
+                memory[name][at[rows >= 0]] = values.detach()[rows >= 0]
+        params = {name: p.detach() for name, p in params.items()}
+        terms |= {name: value / len(batches) for name, value in sums.items()}
+    with torch.no_grad():
+        upload = method.upload(params, received, data, memory)
+        return Outcome(upload, method.keep(params, task.kept[i]), received, terms)
+
+
+# --- the stacked engine ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Stack:
+    """Parameters of K clients as tensors with a leading client axis, and the true shape of each client's leaf."""
+
+    params: Params
+    shapes: list[dict[str, torch.Size]]
+
+    @classmethod
+    def of(cls, clients: Sequence[Params]) -> Stack:
+        """Pad and stack."""
+        params = {name: pad_stack([c[name] for c in clients]) for name in clients[0]}
+        return cls(params, [{name: p.shape for name, p in c.items()} for c in clients])
+
+    def client(self, i: int) -> Params:
+        """The parameters of one client in true shapes (copies, so that the stack can be freed)."""
+        return {name: crop(self.params[name][i], shape).clone() for name, shape in self.shapes[i].items()}
+
+
+def stack_received(received: Sequence[Params]) -> tuple[Params, dict[str, int | None]]:
+    """Stack what was received, with `vmap`'s in_dims: a tensor that is one object for all is not replicated."""
+    stacked: Params = {}
+    dims: dict[str, int | None] = {}
+    for name, first in received[0].items():
+        same = all(r[name] is first for r in received)
+        stacked[name], dims[name] = (first, None) if same else (pad_stack([r[name] for r in received]), 0)
+    return stacked, dims
+
+
+def _narrow(optimiser: torch.optim.Optimizer, trained: Params, k: int) -> Params:
+    """Let the optimiser go on with the first k clients only: parameters and states become [:k] views."""
+    views: dict[Tensor, Tensor] = {}
+    for group in optimiser.param_groups:
+        for i, p in enumerate(group["params"]):
+            view = p.detach()[:k].requires_grad_()
+            state = optimiser.state.pop(p, {})
+            optimiser.state[view] = {
+                key: v[:k] if isinstance(v, Tensor) and v.shape == p.shape else v for key, v in state.items()
+            }
+            group["params"][i] = views[p] = view
+    return {name: views[p] for name, p in trained.items()}
+
+
+def clip_each(grads: Sequence[Tensor], limit: float) -> None:
+    """Scale each client's gradient, over all its leaves together, to norm at most `limit`, in place."""
+    squares = torch.stack([g.flatten(1).square().sum(1) for g in grads]).sum(0)
+    factor = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+    for g in grads:
+        g.mul_(factor.reshape(-1, *[1] * (g.dim() - 1)))
+
+
+class Batches:
+    """The batches of a stage for a stack of clients, sorted by number of steps, most first."""
+
+    def __init__(self, stage: Stage, task: Task, number: int, dump: int) -> None:
+        plans = [plan(stage, spec.n, task.rng(i, number, "batches")) for i, spec in enumerate(task.specs)]
+        self.size = max(p.shape[1] for p in plans)
+        self.sizes = [p.shape[1] for p in plans]
+        steps = [len(p) for p in plans]
+        table = torch.full((max(steps), len(plans), self.size), dump, dtype=torch.int32)
+        for i, p in enumerate(plans):
+            table[: len(p), i, : p.shape[1]] = p.where(p >= 0, torch.tensor(dump, dtype=torch.int32))
+        self.rows = table.to(task.data.y.device)
+        self.active = [sum(s > step for s in steps) for step in range(max(steps))]
+
+
+def train_stacked(task: Task) -> list[Outcome]:
+    """All clients of the task as one batched tensor program (in the order given, which must be by n, largest first)."""
+    method = task.method
+    stack = Stack.of([method.start(k, r) for k, r in zip(task.kept, task.received, strict=True)])
+    received, dims = stack_received(task.received)
+    memory: Params = {}
+    terms: list[dict[str, float]] = [{} for _ in task.specs]
+    for number, stage in enumerate(method.stages(task.round, task.role)):
+        _run_stage(task, number, stage, stack, received, dims, memory, terms)
+    outcomes = []
+    with torch.no_grad():
+        for i, spec in enumerate(task.specs):
+            params, data = stack.client(i), task.samples(i)
+            seen = {name: values[i, : spec.n] for name, values in memory.items()}
+            upload = method.upload(params, task.received[i], data, seen)
+            outcomes.append(Outcome(upload, method.keep(params, task.kept[i]), task.received[i], terms[i]))
+    return outcomes
+
+
+def _noise_shapes(sources: Sequence[Noise], rows: int) -> dict[str, tuple[int, ...]]:
+    """Shape of a block of noise of one client, padded to the batch and to the widest client of the whole stack."""
+    shapes = {}
+    for name, draw in sources[0].draws.items():
+        widest = [max(sizes) for sizes in zip(*(s.draws[name].shape for s in sources), strict=True)]
+        shapes[name] = (NOISE_STEPS, *([rows] if draw.per == "sample" else []), *widest)
+    return shapes
+
+
+def _noise_block(sources: Sequence[Noise], shapes: Mapping[str, Sequence[int]], device: torch.device) -> Params:
+    """The next noise of the active clients: (steps, K, [rows,] \\*shape)."""
+    blocks = [source.block() for source in sources]
+    return {name: torch.stack([pad(b[name], shape) for b in blocks], dim=1).to(device) for name, shape in shapes.items()}
+
+
+def _run_stage(
+    task: Task,
+    number: int,
+    stage: Stage,
+    stack: Stack,
+    received: Params,
+    dims: dict[str, int | None],
+    memory: Params,
+    terms: list[dict[str, float]],
+) -> None:
+    method, data = task.method, task.data
+    trained = {name: p.requires_grad_() for name, p in stack.params.items() if stage.trains(name)}
+    if not trained:
+        return
+    frozen = {name: p for name, p in stack.params.items() if name not in trained}
+    objective = stage.loss or method.loss
+
+    def one(trained: Params, frozen: Params, received: Params, batch: Batch, noise: Params) -> Loss:
+        return objective({**frozen, **trained}, received, batch, noise)
+
+    lifted = torch.func.vmap(one, in_dims=(0, 0, dims, 0, 0)) if dims else torch.func.vmap(one, in_dims=(0, 0, None, 0, 0))
+    K, height = data.y.shape
+    dump = height - 1
+    batches = Batches(stage, task, number, dump)
+    dtype = next(iter(trained.values())).dtype
+    sources = [
+        Noise(method.noise(spec, stage), size, task.rng(i, number, "noise"), dtype)
+        for i, (spec, size) in enumerate(zip(task.specs, batches.sizes, strict=True))
+    ]
+    noise_shapes = _noise_shapes(sources, batches.size)
+    offsets = (torch.arange(K, device=data.y.device, dtype=torch.int32) * height)[:, None]
+    flat_x, flat_y = map_blocks(lambda t: t.flatten(0, 1), data.x), data.y.flatten()
+    optimiser = make_optimiser(stage, trained, fused=True)
+    sums: dict[str, Tensor] = {}
+    k = K
+    for step, active in enumerate(batches.active):
+        if active < k:
+            k = active
+            trained = _narrow(optimiser, trained, k)
+            frozen = {name: p[:k] for name, p in frozen.items()}
+            received = {name: p if dims[name] is None else p[:k] for name, p in received.items()}
+        if step % NOISE_STEPS == 0:
+            block = _noise_block(sources[:k], noise_shapes, data.y.device)
+        here = {name: t[step % NOISE_STEPS, :k] for name, t in block.items()}
+        rows = batches.rows[step, :k]
+        at = (rows + offsets[:k]).flatten()
+        x = map_blocks(lambda t: t.index_select(0, at).unflatten(0, (k, -1)), flat_x)  # noqa: B023
+        batch = Batch(x, flat_y.index_select(0, at).unflatten(0, (k, -1)), (rows != dump).to(dtype))
+        result = lifted(trained, frozen, received, batch, here)
+        optimiser.zero_grad()
+        result.total.sum().backward()
+        for p in trained.values():
+            if p.grad is None:  # unused: a zero gradient, so that weight decay and momentum act as in the loop
+                p.grad = torch.zeros_like(p)
+        if stage.clip is not None:
+            clip_each([p.grad for p in trained.values() if p.grad is not None], stage.clip)
+        optimiser.step()
+        for name, value in result.terms.items():
+            if name not in sums:
+                sums[name] = value.new_zeros(K)
+            sums[name][:k] += value.detach()
+        for name, values in result.remember.items():
+            if name not in memory:
+                memory[name] = values.new_zeros((K, height, *values.shape[2:]))
+            memory[name].flatten(0, 1)[at.long()] = values.detach().flatten(0, 1)
+    for p in stack.params.values():
+        p.requires_grad_(False)
+        p.grad = None
+    for name, total in sums.items():
+        for i, value in enumerate(total.tolist()):
+            terms[i][name] = value / n_steps(stage, task.specs[i].n)
+
+
+ENGINES = {"stacked": train_stacked, "loop": train_loop}
+
+
+# --- prediction -----------------------------------------------------------------------------------------------------
+
+
+def lift(method_call: Callable[..., Tensor], clients: Sequence[Params], received: Sequence[Params], x: Any) -> Tensor:
+    """Apply ``method_call(params, received, x)`` to a stack of clients, without gradient: (K, n, …) → (K, n, …)."""
+    stack = Stack.of(clients)
+    shared, dims = stack_received(received)
+    with torch.no_grad():
+        return torch.func.vmap(method_call, in_dims=(0, dims if dims else None, 0))(stack.params, shared, x)
+
+
+def predict_each(
+    call: Callable[..., Tensor],
+    clients: Sequence[Params],
+    received: Sequence[Params],
+    specs: Sequence[Spec],
+    data: Split,
+) -> list[Tensor]:
+    """As `lift`, but client by client in true shapes: the oracle."""
+    out = []
+    with torch.no_grad():
+        for i, spec in enumerate(specs):
+            x = map_blocks(lambda t, shape: crop(t[i], (int(data.n[i]), *shape)), data.x, spec.shapes)  # noqa: B023
+            out.append(call(clients[i], received[i], x))
+    return out
+
+
+def members_of(cohort: Cohort, chosen: Sequence[int]) -> list[int]:
+    """Places within the cohort of the chosen clients."""
+    place = {member: i for i, member in enumerate(cohort.members)}
+    return [place[c] for c in chosen if c in place]

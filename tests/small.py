@@ -1,0 +1,46 @@
+"""Small federations for the tests."""
+
+import numpy as np
+import torch
+
+from hetfl_core import Client, Federation
+from hetfl_core.rng import numpy_stream
+
+
+def ragged(n_clients=6, n_classes=5, widths=(3, 8), sizes=(7, 40), seed=0, images=False):
+    """Clients with unequal numbers of samples and, unless both widths are equal, of features."""
+    rng = numpy_stream(seed, "tests", 0, "ragged")
+    clients = []
+    for i in range(n_clients):
+        n, classes = int(rng.integers(*sizes)), rng.choice(n_classes, 3, replace=False)
+        width = widths[0] if widths[0] == widths[1] else int(rng.integers(*widths))
+        y = classes[np.arange(n) % 3]
+        shape = (1, (16, 18)[i % 2], (16, 18)[i % 2]) if images else (width,)
+        x = rng.normal(size=(n, *shape)) + y.reshape(-1, *[1] * len(shape))
+        clients.append(Client(x, y, x[: 5 + i], y[: 5 + i], f"client-{i}"))
+    return Federation(clients, n_classes, "ragged")
+
+
+def equal_histories(a, b):
+    """Whether two histories are the same bit for bit, but for the seconds."""
+    a, b = a.drop(columns="seconds"), b.drop(columns="seconds")
+    return a.equals(b)
+
+
+def largest_difference(run_a, run_b):
+    """Largest difference over all tensors of two runs, client by client's name."""
+    kept = {c.name: k for c, k in zip(run_b.federation, run_b.kept, strict=True)}
+    gaps = [
+        float((p - kept[client.name][name]).abs().max())
+        for client, params in zip(run_a.federation, run_a.kept, strict=True)
+        for name, p in params.items()
+    ]
+    gaps += [float((p - run_b.server[name]).abs().max()) for name, p in run_a.server.items()]
+    return max(gaps)
+
+
+def assert_same_tensors(a, b):
+    """Bitwise equality of two dicts of tensors."""
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name

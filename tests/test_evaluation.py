@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, balanced_accuracy_score
+
+from hetfl_core.evaluation import (
+    accuracy_per_client,
+    balanced_accuracy_per_client,
+    expected_calibration_error,
+    n_bytes,
+    summarise,
+)
+
+RNG = np.random.default_rng(0)
+LABELS = [RNG.integers(0, 3, n) for n in (5, 50, 1, 0)]
+GUESSES = [RNG.integers(0, 3, len(y)) for y in LABELS]
+
+
+def test_against_scikit_learn():
+    some = [i for i, y in enumerate(LABELS) if len(y)]
+    plain, balanced = accuracy_per_client(GUESSES, LABELS), balanced_accuracy_per_client(GUESSES, LABELS)
+    for i in some:
+        assert plain[i] == pytest.approx(accuracy_score(LABELS[i], GUESSES[i]))
+        recall = [np.mean(GUESSES[i][LABELS[i] == c] == c) for c in np.unique(LABELS[i])]
+        assert balanced[i] == pytest.approx(np.mean(recall))
+    assert balanced[1] == pytest.approx(balanced_accuracy_score(LABELS[1], GUESSES[1]))
+    assert np.isnan(plain[3])
+    figures = summarise(GUESSES, LABELS)
+    assert figures["accuracy"] == pytest.approx(plain[some].mean())
+    pooled = accuracy_score(np.concatenate(LABELS), np.concatenate(GUESSES))
+    assert figures["accuracy_weighted"] == pytest.approx(pooled)
+    assert figures["accuracy_worst"] == plain[some].min()
+    assert summarise([np.zeros(0)], [np.zeros(0)]) == {}
+
+
+def test_bytes_are_true_sizes():
+    assert n_bytes([{"a": torch.zeros(3, 2)}, {"a": torch.zeros(2, dtype=torch.float64)}, {}]) == 24 + 16
+
+
+def test_calibration_error_by_hand():
+    """Two bins: ten answers at 0.9 of which 6 are right (gap 0.3), ten at 0.6 of which 6 are right (gap 0)."""
+    probabilities = np.array([[0.9, 0.1]] * 10 + [[0.6, 0.4]] * 10)
+    labels = np.array(([0] * 6 + [1] * 4) * 2)
+    assert expected_calibration_error(probabilities, labels, bins=10) == pytest.approx(0.15)
+    assert expected_calibration_error(np.array([[1.0, 0.0]]), np.array([0])) == 0

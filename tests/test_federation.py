@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+import torch
+from small import ragged
+
+from hetfl_core import Client, Federation
+from hetfl_core.federation import FederationWarning, bucket, crop, make_cohorts, pad, pad_stack, stack_split
+
+
+def client(x=((0.0, 1.0), (2.0, 3.0)), y=(0, 1), x_test=((0.0, 0.0),), y_test=(1,), name="anna"):
+    return Client(np.asarray(x, float), y, np.asarray(x_test, float), y_test, name)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"x": np.zeros((0, 2)), "y": ()}, r"client 'anna': x_train must hold at least one sample, got an empty"),
+        ({"y": (0, 1, 1)}, r"client 'anna': x_train and y_train must have the same length, got 2 and 3"),
+        ({"y_test": (1, 1)}, r"client 'anna': x_test and y_test must have the same length, got 1 and 2"),
+        ({"x": ((0, np.nan), (np.inf, 3))}, r"client 'anna': x_train must be finite, got 2 values"),
+        ({"x_test": ((np.nan, 0),)}, r"client 'anna': x_test must be finite, got 1 values"),
+        ({"y": (0, 2)}, r"client 'anna': y_train must lie in 0…1, got labels from 0 to 2"),
+        ({"y": (-1, 1)}, r"client 'anna': y_train must lie in 0…1, got labels from -1 to 1"),
+        ({"x_test": ((0.0, 0.0, 0.0),)}, r"client 'anna': x_test must have the sample shape of x_train, expected 2, got 3"),
+        ({"x": (0.0, 1.0)}, r"client 'anna': x_train must have shape \(n, ...\) with at least 2 axes, got \(2,\)"),
+        ({"y": ((0, 1),)}, r"client 'anna': y_train must have shape \(n,\), got \(1, 2\)"),
+        ({"name": ""}, r"client names must be non-empty strings"),
+        ({"name": "<server>"}, r"client names must be non-empty strings"),
+    ],
+)
+def test_bad_client_is_named(bad, message):
+    with pytest.raises(ValueError, match=message):
+        Federation([client(**bad)], n_classes=2)
+
+
+def test_labels_must_be_whole_numbers():
+    with pytest.raises(TypeError, match="client 'anna': y_train must hold whole numbers"):
+        client(y=(0.5, 1.0))
+
+
+def test_no_client_and_equal_names():
+    with pytest.raises(ValueError, match="at least one client, got none"):
+        Federation([])
+    with pytest.raises(ValueError, match="must be unique, got 'anna' twice"):
+        Federation([client(), client()])
+
+
+def test_class_that_training_lacks_is_a_warning():
+    with pytest.warns(FederationWarning, match=r"client 'anna': the test set holds classes \[1\]"):
+        Federation([client(y=(0, 0))], n_classes=2)
+
+
+def test_number_of_classes_is_one_more_than_the_largest_label():
+    assert Federation([client()]).n_classes == 2
+    assert Federation([client()], n_classes=7).specs()[0].class_counts == (1, 1, 0, 0, 0, 0, 0)
+
+
+def test_describe_has_a_row_a_client():
+    table = Federation([client(), client(name="ben", x=np.zeros((3, 4)), y=(1, 1, 1), x_test=np.zeros((1, 4)))]).describe()
+    assert table["client"].tolist() == ["anna", "ben"]
+    assert table["shape"].tolist() == ["2", "4"]
+    assert table["n_train"].tolist() == [2, 3]
+    assert table["classes"].tolist() == ["0 1", "1"]
+    assert table["rarest_class_n"].tolist() == [1, 3]
+
+
+def test_named_blocks_are_checked_and_padded_block_by_block():
+    blocks = {"image": np.zeros((2, 3)), "text": np.zeros((2, 0))}
+    fed = Federation([Client(blocks, (0, 1), {k: v[:1] for k, v in blocks.items()}, (0,), "anna")])
+    assert fed[0].shapes == {"image": (3,), "text": (0,)}
+    with pytest.raises(ValueError, match="x_train and y_train must have the same length, got 3 and 2"):
+        Federation([Client({**blocks, "text": np.zeros((3, 0))}, (0, 1), blocks, (0, 1), "anna")])
+
+
+def test_fingerprint_sees_every_number_and_no_order():
+    fed = ragged()
+    mark = fed.fingerprint()
+    assert Federation(fed.clients[::-1], fed.n_classes).fingerprint() == mark
+    fed.clients[2].x_test[0, 0] += 1e-3
+    assert fed.fingerprint() != mark
+
+
+def test_pad_and_crop_are_inverse_and_pad_with_zeros():
+    x = torch.arange(6.0).reshape(2, 3)
+    padded = pad(x, (4, 5))
+    assert torch.equal(crop(padded, (2, 3)), x)
+    assert padded.sum() == x.sum()
+    with pytest.raises(ValueError, match=r"cannot pad a tensor of shape \(2, 3\) to \(1, 3\)"):
+        pad(x, (1, 3))
+    assert pad_stack([x, x[:1, :2]]).shape == (2, 2, 3)
+
+
+def test_stacked_samples_end_in_a_dump_row_of_zeros():
+    split = stack_split([torch.ones(2, 3), torch.ones(4, 1)], [torch.tensor([1, 1]), torch.tensor([1, 1, 1, 1])])
+    assert split.x.shape == (2, 5, 3)
+    assert split.x[0, 2:].sum() == split.x[:, -1].sum() == 0
+    assert split.n.tolist() == [2, 4]
+    small = split.take([1], [(1,)])
+    assert small.x.shape == (1, 5, 1)
+    assert small.x.sum() == 4
+
+
+def test_clients_of_one_cohort_need_inputs_of_equal_rank():
+    fed = Federation([client(), Client(np.zeros((1, 2, 2)), (0,), np.zeros((1, 2, 2)), (0,), "ben")])
+    with pytest.raises(ValueError, match="zip"):
+        make_cohorts(fed, ["one", "one"])
+
+
+@pytest.mark.parametrize("overhead", [0, 50, 10_000])
+def test_bucket_finds_the_cheapest_split(overhead):
+    """Against all splits of the sorted widths into runs."""
+    widths = [6, 6, 120, 136, 136, 253, 1830, 1830]
+    order = sorted(set(widths))
+
+    def cost(cuts):
+        edges = [0, *cuts, len(order)]
+        runs = [order[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+        return sum(overhead + max(run) * sum(w in run for w in widths) for run in runs)
+
+    def subsets(items):
+        return [[]] if not items else [s + t for s in subsets(items[:-1]) for t in ([], [items[-1]])]
+
+    best = min(cost(cuts) for cuts in subsets(list(range(1, len(order)))))
+    chosen = bucket(widths, overhead)
+    groups = {b: [w for w, c in zip(widths, chosen, strict=True) if c == b] for b in chosen}
+    assert sum(overhead + max(g) * len(g) for g in groups.values()) == best

@@ -1,0 +1,272 @@
+"""Every method's round, small enough to be worked by hand.
+
+Adam's first step is lr·sign(gradient) (to its ε = 1e-8), so that after a round of one step every parameter has moved
+by ± lr or not at all, and the server's mean follows by arithmetic. The network is the smallest there is: φ one
+number in, one number out; two classes. Client a holds class 0 only, client b class 1 only; a has three samples, b
+one, all with x = 1.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from hetfl_core import Client, Federation, methods
+from hetfl_core.federation import Spec
+from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedAvgFT, FedRep, HetFedRep, Local, Method
+from hetfl_core.methods.base import Batch, has_prefix, pick, weighted_mean
+from hetfl_core.networks import MLP, Model
+from hetfl_core.simulation import Simulator
+
+LR = 0.01
+TINY = Model(MLP(hidden=(), out=1))
+ONE = {"model": TINY, "local_epochs": 1, "batch_size": 10, "lr": LR}
+
+
+def two_clients():
+    a = Client(np.ones((3, 1)), [0, 0, 0], np.ones((1, 1)), [0], "a")
+    b = Client(np.ones((1, 1)), [1], np.ones((1, 1)), [1], "b")
+    return Federation([a, b], 2)
+
+
+def one_round(method, both=(0, 1)):
+    simulator = Simulator(two_clients(), method, dtype=torch.float64, device="cpu")
+    start = simulator.initial()
+    after, _ = simulator.round(start, list(both))
+    return start, after
+
+
+def close(actual, expected):
+    torch.testing.assert_close(actual, torch.as_tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+def test_local_moves_each_head_towards_its_own_class():
+    """d CE/d bias = p − onehot(y): on a (−, +), on b (+, −), and a step goes against it."""
+    start, after = one_round(Local(**ONE))
+    close(after.kept[0]["beta.bias"] - start.kept[0]["beta.bias"], [LR, -LR])
+    close(after.kept[1]["beta.bias"] - start.kept[1]["beta.bias"], [-LR, LR])
+    assert after.server == {}
+
+
+def test_fedavg_averages_by_samples():
+    """Weights 3/4 and 1/4: the bias moves by ¾·(lr, −lr) + ¼·(−lr, lr) = ½·(lr, −lr)."""
+    start, after = one_round(FedAvg(**ONE))
+    close(after.server["beta.bias"] - start.server["beta.bias"], [LR / 2, -LR / 2])
+    assert after.kept == [{}, {}]
+
+
+def test_fedavg_with_equal_weights():
+    """½·(lr, −lr) + ½·(−lr, lr) = 0."""
+    start, after = one_round(FedAvg(**ONE, weighting="uniform"))
+    close(after.server["beta.bias"] - start.server["beta.bias"], [0, 0])
+
+
+def test_fedavg_of_one_participant_is_its_model():
+    start, after = one_round(FedAvg(**ONE), both=[1])
+    close(after.server["beta.bias"] - start.server["beta.bias"], [-LR, LR])
+
+
+def test_fine_tuning_moves_each_client_from_the_average():
+    simulator = Simulator(two_clients(), FedAvgFT(**ONE, tuning_epochs=1), dtype=torch.float64, device="cpu")
+    start = simulator.initial()
+    outcomes = simulator.train(start, [0, 1], 1, "final")
+    kept = [simulator.method.start({}, o.received) for o in (outcomes[0], outcomes[1])]
+    assert all(torch.equal(k["beta.bias"], start.server["beta.bias"]) for k in kept), "the server's copy must stay"
+    close(outcomes[0].upload["beta.bias"] - start.server["beta.bias"], [LR, -LR])
+    close(outcomes[1].upload["beta.bias"] - start.server["beta.bias"], [-LR, LR])
+
+
+def representation_step(beta, label):
+    """Sign of −dCE/dz for z = φ(x), the way a step moves φ's bias: towards the right class's weight."""
+    w = beta["beta.weight"][0]
+    return float(torch.sign(w[label] - w[1 - label]))
+
+
+def test_fedrep_trains_the_head_then_the_representation():
+    """dCE/dz = Σ_c (p_c − 1[c=y]) w_c = p_other (w_other − w_y), at the head as it is after its own step."""
+    start, after = one_round(FedRep(**ONE))
+    close(after.kept[0]["beta.bias"] - start.kept[0]["beta.bias"], [LR, -LR])
+    moves = [LR * representation_step(after.kept[i], label) for i, label in ((0, 0), (1, 1))]
+    close(after.server["phi.0.bias"] - start.server["phi.0.bias"], [0.75 * moves[0] + 0.25 * moves[1]])
+
+
+def test_hetfedrep_keeps_the_embedding_at_home():
+    start, after = one_round(HetFedRep(**{**ONE, "model": Model(MLP(hidden=(), out=1), alpha=1)}))
+    assert set(after.server) == {"alpha.weight", "alpha.bias"}
+    assert set(after.kept[0]) == {"phi.0.weight", "phi.0.bias", "beta.weight", "beta.bias"}
+    for i, label in ((0, 0), (1, 1)):  # φ's bias reaches the logits through α's weight (and LeakyReLU's positive slope)
+        way = representation_step(start.kept[i], label) * float(torch.sign(start.server["alpha.weight"]))
+        close(after.kept[i]["phi.0.bias"] - start.kept[i]["phi.0.bias"], [LR * way])
+    moves = [LR * representation_step(after.kept[i], label) for i, label in ((0, 0), (1, 1))]
+    close(after.server["alpha.bias"] - start.server["alpha.bias"], [0.75 * moves[0] + 0.25 * moves[1]])
+
+
+def flic(**changes):
+    return FLIC(**{**ONE, "lambda2": 0.0, "pretrain_epochs": 1, "pretrain_batch": 10, **changes})
+
+
+def test_flic_pretraining_pulls_the_embedding_to_the_anchor():
+    """All samples of a client are equal, so W2² = (v_c − z)² + Σ_c: its gradient in φ's bias is 2 (z − v_c)."""
+    simulator = Simulator(two_clients(), flic(), dtype=torch.float64, device="cpu")
+    start = simulator.initial()
+    outcomes = simulator.train(start, [0, 1], 0, "start")
+    anchors = start.server["anchor.mean"][:, 0]
+    for i in (0, 1):
+        z = start.kept[i]["phi.0.weight"][0, 0] + start.kept[i]["phi.0.bias"][0]
+        expected = LR * torch.sign(anchors[i] - z)
+        close(outcomes[i].kept["phi.0.bias"] - start.kept[i]["phi.0.bias"], [float(expected)])
+        assert torch.equal(outcomes[i].kept["beta.weight"], start.kept[i]["beta.weight"]), "only φ is pre-trained"
+        gap = float((anchors[i] - z) ** 2 + 1)
+        assert outcomes[i].terms["w2"] == pytest.approx(gap)
+
+
+def test_flic_moves_only_the_anchors_of_classes_at_hand_and_averages_them():
+    """a moves v_0 towards its embedding, b moves v_1; the mean by samples leaves ¾ of a's step and ¼ of b's."""
+    start, after = one_round(flic())
+    moved = after.server["anchor.mean"][:, 0] - start.server["anchor.mean"][:, 0]
+    z = [after.kept[i]["phi.0.weight"][0, 0] + after.kept[i]["phi.0.bias"][0] for i in (0, 1)]
+    way = [float(torch.sign(z[i] - start.server["anchor.mean"][i, 0])) for i in (0, 1)]
+    close(moved, [0.75 * LR * way[0], 0.25 * LR * way[1]])
+
+
+def test_flic_without_alignment_is_hetfedrep():
+    """λ1 = λ2 = 0 and no pre-training: α, φ and β follow HetFedRep (FLIC, Section 6: "a special case of FLIC")."""
+    model = Model(MLP(hidden=(4,), out=3), alpha=5)
+    setting = {"model": model, "local_epochs": 2, "batch_size": 2, "lr": LR}
+    plain = FLIC(**setting, lambda1=0.0, lambda2=0.0, pretrain_epochs=0, local_anchors=False)
+
+    class Relabelled(Simulator):
+        """HetFedRep trains α in its second stage, as FLIC does without anchors: the same random numbers."""
+
+    ends = []
+    for method in (plain, HetFedRep(**setting)):
+        simulator = Relabelled(two_clients(), method, dtype=torch.float64, device="cpu")
+        state = simulator.initial()
+        for _ in range(3):
+            state, _ = simulator.round(state, [0, 1])
+        ends.append(state)
+    for name in ("alpha.weight", "alpha.bias"):
+        close(ends[0].server[name], ends[1].server[name])
+    for i in (0, 1):
+        for name in ends[1].kept[i]:
+            close(ends[0].kept[i][name], ends[1].kept[i][name])
+
+
+def test_frozen_anchors_never_move():
+    start, after = one_round(flic(local_anchors=False))
+    assert torch.equal(start.server["anchor.mean"], after.server["anchor.mean"])
+
+
+def test_learned_covariances_start_at_the_asked_variance_and_move():
+    start, after = one_round(flic(covariance="learned", anchor_variance=4.0))
+    assert torch.equal(start.server["anchor.cholesky"], torch.full((2, 1, 1), 2.0, dtype=torch.float64))
+    # Both clients' samples are equal points: the empirical covariance is 0 and the factor must shrink.
+    close(after.server["anchor.cholesky"].flatten(), [2 - 0.75 * LR, 2 - 0.25 * LR])
+
+
+def test_published_variant_sets_every_switch():
+    code = FLIC.published()
+    text = FLIC()
+    for switch in (
+        "anchor_step", "sampled", "representation_from", "representation_within", "realign", "head_decay", "weighting",
+        "anchor_variance", "model",
+    ):  # fmt: skip
+        assert getattr(code, switch) != getattr(text, switch), switch
+    assert code.anchor_variance == pytest.approx(np.e)
+    assert FLIC.published(head_decay=0.0).head_decay == 0.0
+
+
+def test_published_stages_differ_as_documented():
+    code, text = FLIC.published(), FLIC()
+    names = lambda method, t, role: [  # noqa: E731
+        (s.train, s.epochs or -s.steps, (s.loss or method.loss).__name__) for s in method.stages(t, role)
+    ]
+    assert names(text, 0, "start") == [(("phi",), 100, "alignment_loss")]
+    assert names(text, 0, "round") == [
+        (("phi", "beta"), 10, "loss"), (("anchor",), -1, "anchor_objective"), (("alpha",), 1, "loss")
+    ]  # fmt: skip
+    assert names(text, 3, "rest") == []
+    assert names(text, 50, "final") == [(("phi", "beta"), 10, "loss")]
+    every = (("phi", "beta", "anchor"), 9, "published_loss")
+    again = (("phi",), 1, "alignment_loss")
+    assert names(code, 0, "round") == [every], "no re-alignment yet, α frozen until round index 21"
+    assert names(code, 21, "round") == [again, every, (("alpha",), 1, "loss")]
+    assert names(code, 3, "rest") == [again]
+    assert names(code, 50, "final") == [again, (("phi", "beta"), 10, "loss"), again]
+
+
+def test_published_loss_gives_each_parameter_its_own_gradient():
+    """φ and β feel F_i with the anchors fixed; the anchors feel the code's objective with φ and β fixed."""
+    method = FLIC.published(model=Model(MLP(hidden=(4,), out=3)), lambda1=0.3, lambda2=0.0)
+    spec = Spec("a", (2,), 6, 2, (3, 3), 1)
+    rng = torch.Generator().manual_seed(0)
+    server, kept = method.init_server([spec], rng), method.init_client(spec, rng)
+    params = {n: p.clone().requires_grad_(n != "classes") for n, p in {**kept, **server}.items()}
+    batch = Batch(torch.randn(6, 2, generator=rng), torch.tensor([0, 1] * 3), torch.ones(6))
+    noise = {"anchor.samples": torch.randn(6, 3, generator=rng), "anchor.xi": torch.zeros(1, 2, 3)}
+    leaves = [n for n in params if n != "classes"]
+    both = dict(zip(leaves, torch.autograd.grad(
+        method.published_loss(params, server, batch, noise).total, [params[n] for n in leaves]), strict=True))  # fmt: skip
+    local = torch.autograd.grad(
+        method._objective(params, {n: params[n].detach() for n in server}, batch, noise).total,
+        [params[n] for n in kept if n != "classes"],
+    )
+    for name, g in zip([n for n in kept if n != "classes"], local, strict=True):
+        torch.testing.assert_close(both[name], g)
+    z = method.model.embed(params, batch.x).detach()
+    head = method.model.head({n: p.detach() for n, p in params.items()}, params["anchor.mean"])
+    objective = torch.nn.functional.cross_entropy(head, torch.arange(2)) + method._alignment(z, batch, params, noise)
+    torch.testing.assert_close(both["anchor.mean"], torch.autograd.grad(objective, params["anchor.mean"])[0])
+
+
+# --- the contract ---------------------------------------------------------------------------------------------------
+
+
+def test_catalogue_names_are_the_literatures():
+    assert set(CATALOGUE) >= {"Local", "FedAvg", "FedAvg-FT", "FedRep", "HetFedRep", "FLIC-Class", "FLIC-HL"}
+    assert all(method.name == name for name, method in CATALOGUE.items())
+
+
+def test_every_public_method_is_exported():
+    for method in CATALOGUE.values():
+        if type(method).__module__.startswith("hetfl_core"):
+            assert getattr(methods, type(method).__name__) is type(method)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_hooks_do_not_write_into_what_they_get(name):
+    method = CATALOGUE[name]
+    spec = Spec("a", (3,), 4, 2, (2, 2), 1)
+    server = method.init_server([spec], torch.Generator().manual_seed(0))
+    kept = method.init_client(spec, torch.Generator().manual_seed(1))
+    before = {n: p.clone() for n, p in {**kept, **server}.items()}
+    received = method.download(server, spec)
+    params = method.start(kept, received)
+    method.upload(params, received, Batch(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long), torch.ones(4)), {})
+    method.keep(params, kept)
+    assert all(torch.equal(before[n], p) for n, p in {**kept, **server}.items())
+    assert set(method.keep(params, kept)) == set(kept)
+
+
+def test_prefixes_are_parts_and_not_beginnings_of_words():
+    assert has_prefix("phi.0.weight", "phi")
+    assert not has_prefix("phi2.weight", "phi")
+    assert list(pick({"alpha.weight": torch.zeros(1), "alphabet": torch.zeros(1)}, ["alpha"])) == ["alpha.weight"]
+
+
+def test_weighted_mean_of_what_was_sent():
+    mean = weighted_mean([{"a": torch.tensor([1.0]), "b": torch.tensor([5.0])}, {"a": torch.tensor([3.0])}], [1, 3])
+    assert mean["a"].tolist() == [2.5]
+    assert mean["b"].tolist() == [5.0]
+    with pytest.raises(ValueError, match=r"cannot average 'a': clients sent tensors of shapes \[\(1,\), \(2,\)\]"):
+        weighted_mean([{"a": torch.zeros(1)}, {"a": torch.zeros(2)}], [1, 1])
+
+
+def test_base_class_says_what_is_missing():
+    class Silent(Method):
+        pass
+
+    try:
+        with pytest.raises(NotImplementedError, match=r"Silent must define stages\(round, role\)"):
+            Silent().stages(0, "round")
+    finally:
+        del Silent

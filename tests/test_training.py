@@ -1,0 +1,253 @@
+"""The stacked engine against the loop oracle, and padding that changes nothing."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from small import equal_histories, largest_difference, ragged
+
+from hetfl_core import simulate
+from hetfl_core.federation import Federation
+from hetfl_core.methods import CATALOGUE, FLIC, Local, Loss, Method, Stage
+from hetfl_core.networks import CNN, MLP, Draw, Model
+from hetfl_core.rng import stream
+from hetfl_core.simulation import Simulator, participants
+from hetfl_core.training import architecture, clip_each, n_steps, plan
+
+SHORT = {"local_epochs": 2, "batch_size": 6, "pretrain_epochs": 2, "pretrain_batch": 4, "tuning_epochs": 1}
+PHI = MLP(hidden=(9,), out=6)
+
+
+def short(method):
+    """A method with few epochs and a small network."""
+    changes = {name: value for name, value in SHORT.items() if hasattr(method, name)}
+    return replace(method, model=replace(method.model, phi=PHI), **changes)
+
+
+def federation_for(method):
+    """Unequal widths where the method allows them."""
+    fed = ragged()
+    try:
+        method.check(fed.specs())
+    except ValueError:
+        fed = ragged(widths=(4, 4))
+    return fed
+
+
+VARIANTS = {
+    **{name: short(method) for name, method in CATALOGUE.items()},
+    "FLIC learned": short(FLIC(covariance="learned", anchor_samples=3)),
+    "FLIC published": FLIC.published(
+        model=Model(MLP(hidden=(9,), out=6, dropout=0.5), alpha=5), local_epochs=2, batch_size=6, pretrain_epochs=2,
+        pretrain_batch=4, representation_from=1,
+    ),
+}  # fmt: skip
+
+
+def run(fed, method, **options):
+    return simulate(
+        fed, method, **{"rounds": 3, "participation": 0.5, "device": "cpu", "progress": False, "dtype": torch.float64} | options
+    )
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_stack_equals_loop(name):
+    """Two-sided, in float64: every tensor of server and clients, and every figure of the history."""
+    method = VARIANTS[name]
+    fed = federation_for(method)
+    stacked, loop = (run(fed, method, engine=engine) for engine in ("stacked", "loop"))
+    assert largest_difference(stacked, loop) < 1e-9
+    a, b = (r.history.drop(columns="seconds").fillna(-1) for r in (stacked, loop))
+    assert list(a) == list(b)
+    assert (a - b).abs().to_numpy().max() < 1e-9 * max(1, a.abs().to_numpy().max())
+    moved = Simulator(fed, method, dtype=torch.float64, device="cpu").initial()
+    start = replace_state(stacked, moved)
+    assert largest_difference(stacked, start) > 1e-4, "nothing was trained"
+
+
+def replace_state(run, state):
+    """A stand-in run holding other tensors."""
+    from types import SimpleNamespace
+
+    return SimpleNamespace(federation=run.federation, kept=state.kept, server=state.server)
+
+
+def test_images_of_two_sizes_make_two_cohorts_and_stack_equals_loop():
+    fed = ragged(n_clients=4, sizes=(7, 12), images=True)
+    method = short(FLIC())
+    method = replace(method, model=replace(method.model, phi=CNN(out=6, channels=(3, 4))), local_epochs=1)
+    assert len(Simulator(fed, method, device="cpu").cohorts) == 2
+    stacked, loop = (run(fed, method, engine=engine, rounds=2) for engine in ("stacked", "loop"))
+    assert largest_difference(stacked, loop) < 1e-9
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "adamw", "sgd", "rmsprop", "adagrad"])
+def test_clients_without_a_batch_left_are_not_moved_by_momentum(optimiser):
+    """A client that ends early must stop there: its stack-mates go on with [:K] views of parameters and states."""
+
+    @dataclass(frozen=True)
+    class Any_(Local):
+        def stages(self, round, role):
+            stage = Stage(("phi", "beta"), epochs=3, batch_size=5, optimiser=optimiser, momentum=0.9, weight_decay=0.1, clip=0.5)
+            return [stage] if role == "round" else []
+
+    fed = ragged(sizes=(4, 60))
+    stacked, loop = (run(fed, Any_(model=Model(PHI)), engine=e, rounds=2, participation=1.0) for e in ("stacked", "loop"))
+    assert largest_difference(stacked, loop) < 1e-9
+
+
+def test_order_of_clients_changes_nothing_beyond_rounding():
+    fed = ragged()
+    turned = Federation([fed.clients[i] for i in (3, 1, 5, 0, 4, 2)], fed.n_classes)
+    method = short(FLIC())
+    assert largest_difference(run(fed, method), run(turned, method)) < 1e-12
+
+
+def test_stack_mates_change_nothing_beyond_rounding():
+    fed, method = ragged(), short(FLIC())
+    assert largest_difference(run(fed, method), run(fed, method, stack_size=2)) < 1e-12
+
+
+def test_padded_weights_stay_zero():
+    """Padded input features are zero, so their weights get no gradient: a wide stack-mate costs only time."""
+    fed = ragged(widths=(3, 9))
+    simulator = Simulator(fed, short(FLIC()), device="cpu", dtype=torch.float64)
+    widths = [c.shapes[0] for c in fed]
+    assert len(set(widths)) > 1
+    assert len(simulator.cohorts) == 1
+    together = run(fed, short(Local()), participation=1.0)
+    for client, kept in zip(fed, together.kept, strict=True):
+        alone = run(Federation([client], fed.n_classes), short(Local()), participation=1.0)
+        for name, p in kept.items():
+            assert p.shape == alone.kept[0][name].shape
+            assert (p - alone.kept[0][name]).abs().max() < 1e-12
+
+
+def test_same_seed_same_bits_other_seed_other_numbers():
+    fed, method = ragged(), short(FLIC())
+    a, b, c = run(fed, method), run(fed, method), run(fed, method, seed=1)
+    assert equal_histories(a.history, b.history)
+    assert largest_difference(a, b) == 0
+    assert largest_difference(a, c) > 1e-3
+
+
+def test_global_random_state_is_neither_read_nor_written():
+    fed, method = ragged(), short(FLIC())
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    a = run(fed, method)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(2)
+    assert largest_difference(a, run(fed, method)) == 0
+
+
+def test_a_plan_visits_every_sample_once_an_epoch():
+    rows = plan(Stage(("phi",), epochs=3, batch_size=4), 10, stream(0, "anna", 0, "x"))
+    assert rows.shape == (9, 4)
+    for epoch in rows.reshape(3, 12):
+        assert sorted(epoch.tolist()) == [-1, -1, *range(10)]
+    assert not torch.equal(rows[:3], rows[3:6])
+
+
+def test_steps_of_a_stage():
+    assert n_steps(Stage(("phi",), epochs=3, batch_size=4), 10) == 9
+    assert n_steps(Stage(("phi",), steps=5, batch_size=4), 10) == 5
+    assert plan(Stage(("phi",), steps=5, batch_size=4), 10, stream(0, "anna", 0, "x")).shape == (5, 4)
+    assert plan(Stage(("phi",), epochs=2, batch_size=100), 10, stream(0, "anna", 0, "x")).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({}, "expected one of them, got None and None"),
+        ({"epochs": 1, "steps": 1}, "expected one of them, got 1 and 1"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"steps": -1}, "steps must be at least 1, got -1"),
+        ({"epochs": 1, "batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"epochs": 1, "lr": -1.0}, "lr must not be negative"),
+    ],
+)
+def test_bad_stages_are_refused(bad, message):
+    with pytest.raises(ValueError, match=message):
+        Stage(("phi",), **bad)
+
+
+def test_clipping_is_per_client():
+    grads = [torch.tensor([[3.0, 4.0], [0.3, 0.4]]), torch.tensor([[0.0], [0.0]])]
+    clip_each(grads, 1.0)
+    torch.testing.assert_close(grads[0], torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
+
+
+def test_architecture_tells_hidden_widths_apart_but_not_input_widths():
+    specs = ragged(widths=(3, 9)).specs()
+    assert len({architecture(Local(), spec) for spec in specs}) == 1
+
+    @dataclass(frozen=True)
+    class Mixed(Local):
+        def init_client(self, spec, rng):
+            return replace(self.model, phi=MLP(hidden=(spec.n % 2 + 3,))).init(spec, rng, self.local)
+
+    assert len({architecture(Mixed(), spec) for spec in specs}) == 2
+
+
+def test_values_to_remember_reach_upload_sample_by_sample():
+    """Every sample's own value, from the last time it was seen, and zeros for those never seen."""
+    seen = {}
+
+    @dataclass(frozen=True)
+    class Remembers(Local):
+        def stages(self, round, role):
+            return [Stage(("beta",), steps=2, batch_size=3)] if role == "round" else []
+
+        def loss(self, params, received, batch, noise):
+            result = super().loss(params, received, batch, noise)
+            return Loss(result.total, {}, {"x0": batch.x[:, :1] + 1})
+
+        def upload(self, params, received, data, memory):
+            seen.setdefault(len(data.y), []).append((data.x, memory["x0"]))
+            return {}
+
+    fed = ragged(sizes=(7, 40))
+    for engine in ("stacked", "loop"):
+        run(fed, Remembers(), rounds=1, participation=1.0, engine=engine)
+    for pairs in seen.values():
+        for x, memory in pairs:
+            touched = memory[:, 0] != 0
+            assert int(touched.sum()) == 6  # two batches of three
+            torch.testing.assert_close(memory[touched, 0], x[touched, 0] + 1)
+
+
+def test_noise_is_the_clients_own():
+    """Draws do not depend on the stack's batch size: a short client sees the same numbers beside a long one."""
+
+    @dataclass(frozen=True)
+    class Noisy(Local):
+        def noise(self, spec, stage):
+            return {"jitter": Draw((spec.shapes[0],), per="sample"), "shift": Draw((2,), "uniform")}
+
+        def loss(self, params, received, batch, noise):
+            batch = batch._replace(x=batch.x + 0.1 * noise["jitter"] * batch.weight[:, None] + noise["shift"].sum() * 0)
+            return super().loss(params, received, batch, noise)
+
+    fed = ragged(sizes=(4, 40), widths=(3, 9))
+    method = Noisy(model=Model(PHI), local_epochs=30, batch_size=8)  # more steps than one block of noise
+    stacked, loop = (run(fed, method, engine=e, rounds=1, participation=1.0) for e in ("stacked", "loop"))
+    assert largest_difference(stacked, loop) < 1e-9
+
+
+def test_participants_are_drawn_without_replacement_and_by_name():
+    names = [f"client-{i}" for i in range(50)]
+    chosen = participants(names, 0.1, 0, 3)
+    assert len(set(chosen)) == 5
+    turned = participants(names[::-1], 0.1, 0, 3)
+    assert {names[i] for i in chosen} == {names[::-1][i] for i in turned}
+    counts = torch.zeros(50)
+    for t in range(400):
+        counts[participants(names, 0.1, 0, t)] += 1
+    assert counts.min() > 15, "each is chosen 40 times on average, sd 6"
+    assert counts.max() < 65
+
+
+def test_every_method_says_what_it_trains():
+    with pytest.raises(NotImplementedError, match="Method must define stages"):
+        Method().stages(0, "round")
