@@ -114,7 +114,9 @@ def parts(n_clients: int, batch_size: int, repeats: int = 30) -> dict[str, float
 
     times = {
         "batching": _seconds(gather, most=repeats),
-        "embedding": _seconds(lambda: backward(lambda p, b: method.embed(p, received, b.x).square().sum()), most=repeats),
+        "embedding": _seconds(
+            lambda: backward(lambda p, b: method.embed(p, received, b.x).square().sum()), most=repeats
+        ),
         "all": _seconds(lambda: backward(lambda p, b: method.alignment_loss(p, received, b, {}).total), most=repeats),
         "optimiser": _seconds(optimiser.step, most=repeats),
     }
@@ -131,6 +133,10 @@ def _apart(**arguments: Any) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def _line(*cells: str) -> str:
+    return " ".join(f"{cell:>10}" for cell in cells)
+
+
 def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[str]:
     """Measure and describe, line by line."""
     yield f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores"
@@ -140,15 +146,16 @@ def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[st
     for role, title in (("start", "One epoch of alignment pre-training, all clients"), ("round", "One round")):
         for batch_size in (10, 100):
             yield f"\n{title}, batch {batch_size}"
-            yield f"{'clients':>8} {'loop s':>9} {'stacked s':>10} {'ratio':>7} {'loop µs':>9} {'stacked µs':>11} {'peak MB':>8}"
+            yield _line("clients", "loop s", "stacked s", "ratio", "loop µs", "stacked µs", "peak MB")
             for n in sizes:
                 fast = _apart(n_clients=n, engine="stacked", role=role, batch_size=batch_size)
-                line = f"{n:>8} {'':>9} {fast['seconds']:>10.3f} {'':>7} {'':>9}"
+                loop = ["", "", ""]
                 if n <= loop_up_to:
                     slow = _apart(n_clients=n, engine="loop", role=role, batch_size=batch_size)
                     ratio = slow["seconds"] / fast["seconds"]
-                    line = f"{n:>8} {slow['seconds']:>9.3f} {fast['seconds']:>10.3f} {ratio:>6.1f}× {slow['microseconds']:>9.0f}"
-                yield f"{line} {fast['microseconds']:>11.0f} {fast['peak_mb']:>8.0f}"
+                    loop = [f"{slow['seconds']:.3f}", f"{ratio:.1f}×", f"{slow['microseconds']:.0f}"]
+                stacked = [f"{fast['seconds']:.3f}", f"{fast['microseconds']:.0f}", f"{fast['peak_mb']:.0f}"]
+                yield _line(str(n), loop[0], stacked[0], loop[1], loop[2], *stacked[1:])
     for batch_size, n in ((10, 100), (100, 10)):
         yield f"\nWhere a stacked alignment step goes, {n} clients, batch {batch_size}"
         times = parts(n, batch_size)

@@ -143,6 +143,8 @@ def read(folder: Path, fingerprint: str, device: torch.device | str = "cpu") -> 
     for number, (name, clients) in enumerate(json.loads(meta["index"])):
         for i, row in zip(clients, tensors[f"kept/{number}"], strict=True):
             loose[i][name] = row.clone()
-    kept = [{name: params[name] for name in order} for params, order in zip(loose, json.loads(meta["order"]), strict=True)]
+    kept = [
+        {name: params[name] for name in order} for params, order in zip(loose, json.loads(meta["order"]), strict=True)
+    ]
     server = {name: tensors[f"server/{name}"] for name in json.loads(meta["server"])}
     return State(int(meta["done"]), server, kept, json.loads(meta["rows"]))

@@ -69,7 +69,9 @@ def status() -> None:
 
 
 @data_app.command()
-def fetch(keys: Annotated[list[str] | None, typer.Argument(help="Files, or data sets; all if none is named.")] = None) -> None:
+def fetch(
+    keys: Annotated[list[str] | None, typer.Argument(help="Files, or data sets; all if none is named.")] = None,
+) -> None:
     """Download what is missing, and check it."""
     from hetfl_core.datasets import registry
 
@@ -78,7 +80,9 @@ def fetch(keys: Annotated[list[str] | None, typer.Argument(help="Files, or data 
 
 
 @data_app.command()
-def verify(keys: Annotated[list[str] | None, typer.Argument(help="Files, or data sets; all if none is named.")] = None) -> None:
+def verify(
+    keys: Annotated[list[str] | None, typer.Argument(help="Files, or data sets; all if none is named.")] = None,
+) -> None:
     """Compare the files' hashes with the registry's."""
     from hetfl_core.datasets import registry
 
@@ -155,7 +159,9 @@ def run(
     participation: Annotated[float, typer.Option(help="Share of the clients in a round, r.")] = 0.5,
     seed: Annotated[int, typer.Option(help="Keys every random number of the run.")] = 0,
     data: Annotated[list[str] | None, typer.Option(help="Settings of the data set, e.g. n_clients=20.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Settings of the method, e.g. local_epochs=5.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Settings of the method, e.g. local_epochs=5.")
+    ] = None,
     engine: Annotated[str, typer.Option(help="stacked or loop")] = "stacked",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     checkpoint: Annotated[Path | None, typer.Option(help="Folder from which a killed run goes on.")] = None,
@@ -202,10 +208,8 @@ def reproduce(
         raise ValueError(f"scale must be 'book' or 'paper', got {scale!r}")
     if pending == (name is not None):
         raise ValueError("name one experiment, or give --pending")
-    if pending:
-        todo = experiments.pending(scale, seeds, out)  # type: ignore[arg-type]
-    else:
-        todo = experiments.jobs(str(name), scale, seeds, method)  # type: ignore[arg-type]
+    at: Any = scale
+    todo = experiments.pending(at, seeds, out) if pending else experiments.jobs(str(name), at, seeds, method)
     print(f"{len(todo)} runs")
     for job, path in experiments.reproduce(todo, out, device=device, budget=seconds(budget), again=again):
         print(f"{job.experiment} {job.scale} {job.method} seed {job.seed}: {path or 'stopped; will be resumed'}")

@@ -7,7 +7,8 @@ Three rooms: the anchor term of FLIC, which is called at every training step and
 
 Every function takes and returns torch tensors, accepts leading batch axes unless it says otherwise, works under
 `torch.func.vmap`, and gives finite first derivatives, also where the mathematics has none (the docstring says which
-value is taken there). Under `vmap` the checks that would have to look at numbers are skipped; shapes are always checked.
+value is taken there). Under `vmap` the checks that would have to look at numbers are skipped; shapes
+are always checked.
 
 References
 ----------
@@ -37,7 +38,7 @@ import torch
 from torch import Tensor
 
 BLOCK_ROWS = 64
-"""From this many rows a client on, the CPU decomposes class by class: several small matrices cost less than a large one."""
+"""From this many rows a client on, a CPU decomposes class by class: small matrices cost less than one large one."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -53,16 +54,16 @@ def class_wasserstein(
     cholesky: Tensor | None = None,
     variance: float = 1.0,
 ) -> Tensor:
-    """Sum over the classes of a batch of the squared W2 distance between class and anchor, Eq. (3) of [3]_.
+    r"""Sum over the classes of a batch of the squared W2 distance between class and anchor, Eq. (3) of [3]_.
 
-    .. math:: \\sum_{c \\in y} \\| v_c - m_c \\|^2 + \\mathfrak{B}^2(L_c L_c^\\top, S_c)
+    .. math:: \sum_{c \in y} \| v_c - m_c \|^2 + \mathfrak{B}^2(L_c L_c^\top, S_c)
 
-    with :math:`m_c` and :math:`S_c` the empirical mean and covariance (denominator :math:`\\max(n_c - 1, 1)`) of the
+    with :math:`m_c` and :math:`S_c` the empirical mean and covariance (denominator :math:`\max(n_c - 1, 1)`) of the
     rows of class c. It is written for one client; lift it over a stack with `torch.func.vmap`, with ``in_dims=None``
     for what all clients share.
 
     The Bures part needs the nuclear norm of :math:`A_c L_c`, with :math:`A_c` the centred rows of the class over
-    :math:`\\sqrt{\\max(n_c - 1, 1)}`. As the classes share out the rows, the Gram matrix of all rows, zero where two
+    :math:`\sqrt{\max(n_c - 1, 1)}`. As the classes share out the rows, the Gram matrix of all rows, zero where two
     rows differ in class, holds the squared singular values of all classes at once; its eigenvectors give the polar
     factor P of each :math:`A_c L_c`, which is the gradient of the nuclear norm. That decomposition is done in float64
     and is not differentiated through, so the centred rows' inevitable zero singular value does no harm.
@@ -92,9 +93,9 @@ def class_wasserstein(
     Padded rows change neither value nor gradient; classes that are absent contribute nothing. Where the nuclear norm
     has no derivative (one row, equal rows, rows in a subspace) P is the polar factor of least norm, zero on the null
     directions: a class of one row feels only the pull of its anchor's mean. A direction counts as null when its
-    squared singular value is below ``n eps λ_max`` (eps of float64), or below what rounding of z in its own precision can make up.
+    squared singular value is below ``n eps λ_max`` (eps of float64), or below what the rounding of z can make up.
     NaN in z makes this client's value and gradient NaN and leaves the other clients of the stack alone.
-    First derivatives only: differentiating twice is an error, or silently misses terms under nested `torch.func.grad`.
+    There are first derivatives only; asking for a second one is an error.
     """
     if cholesky is None:
         return _IsotropicTerm.apply(z, y, weight, means, variance**0.5)[0]
@@ -103,17 +104,115 @@ def class_wasserstein(
 
 def _factored_term(z: Tensor, y: Tensor, weight: Tensor, means: Tensor, cholesky: Tensor) -> Tensor:
     """`class_wasserstein` with covariances: plain operations around the nuclear norm."""
-    member = torch.eye(means.shape[0], dtype=z.dtype, device=z.device)[y] * weight.unsqueeze(-1)
-    counts = member.sum(0)
-    present = counts.clamp(max=1)
-    mean = member.mT @ z / counts.clamp(min=1).unsqueeze(-1)
-    centred = (z * weight.unsqueeze(-1) - member @ mean) * (member @ (counts - 1).clamp(min=1).rsqrt()).unsqueeze(-1)
+    member, counts = _membership(y, weight, means.shape[0], z.dtype)
+    mean, centred = _centred_rows(z, member, counts)
     by_class = (member.unsqueeze(-1) * centred.unsqueeze(-2)).flatten(-2)
     size = cholesky.square().sum((-2, -1))
-    noise = (z.detach() * weight.unsqueeze(-1)).square().sum() * size.detach().amax()
+    noise = _size(z, weight) * size.detach().amax()
     nuclear = _NuclearNorm.apply(by_class @ cholesky.flatten(0, 1), y, weight, noise)[0]
-    location = ((means - mean).square().sum(-1) + size) @ present
+    location = ((means - mean).square().sum(-1) + size) @ counts.clamp(max=1)
     return location + centred.square().sum() - 2 * nuclear
+
+
+def class_wasserstein_sampled(z: Tensor, samples: Tensor, y: Tensor, weight: Tensor, n_classes: int) -> Tensor:
+    r"""As `class_wasserstein`, but against the empirical Gaussians of samples of the anchors.
+
+    This is the anchor term of the code published with [3]_: a class with :math:`n_c` rows is compared with
+    :math:`n_c` fresh samples of its anchor. With the centred rows :math:`A_c` of the class and :math:`B_c` of its
+    samples, the Bures part is
+    :math:`\|A_c\|_F^2 + \|B_c\|_F^2 - 2 \|A_c B_c^\top\|_*`.
+
+    Parameters
+    ----------
+    z, samples : Tensor, shape (n, k)
+        Embedded rows of one client; row i of `samples` is drawn from the anchor of class ``y[i]``.
+    y, weight : Tensor, shape (n,)
+        As for `class_wasserstein`.
+    n_classes : int
+        C.
+
+    Returns
+    -------
+    Tensor, shape ()
+    """
+    member, counts = _membership(y, weight, n_classes, z.dtype)
+    mean, centred = _centred_rows(z, member, counts)
+    anchor_mean, anchor_centred = _centred_rows(samples, member, counts)
+    cross = (centred @ anchor_centred.mT) * (member @ member.mT)
+    nuclear = _NuclearNorm.apply(cross, y, weight, _size(z, weight) * _size(samples, weight))[0]
+    location = (mean - anchor_mean).square().sum()
+    return location + centred.square().sum() + anchor_centred.square().sum() - 2 * nuclear
+
+
+def class_wasserstein_loop(
+    z: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    means: Tensor,
+    cholesky: Tensor | None = None,
+    variance: float = 1.0,
+) -> Tensor:
+    """The slow, obvious twin of `class_wasserstein`: class by class, nuclear norms by singular values, no `vmap`."""
+    k, total = means.shape[-1], z.new_zeros(())
+    for c in y[weight > 0].unique().tolist():
+        rows = z[(y == c) & (weight > 0)]
+        factor = variance**0.5 * torch.eye(k, dtype=z.dtype, device=z.device) if cholesky is None else cholesky[c]
+        centred = (rows - rows.mean(0)) / max(len(rows) - 1, 1) ** 0.5
+        bures_part = factor.square().sum() + centred.square().sum() - 2 * torch.linalg.svdvals(centred @ factor).sum()
+        total = total + (means[c] - rows.mean(0)).square().sum() + bures_part
+    return total
+
+
+def class_moments(
+    z: Tensor, y: Tensor, weight: Tensor, n_classes: int, covariance: bool = False
+) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
+    r"""Counts, means and, if asked for, covariances of the classes of one client's rows.
+
+    Parameters
+    ----------
+    z : Tensor, shape (n, k)
+        Embedded rows of one client.
+    y : Tensor of int, shape (n,)
+        Labels in 0 … C−1.
+    weight : Tensor, shape (n,)
+        1 for a true row, 0 for a padded one.
+    n_classes : int
+        C.
+    covariance : bool, default False
+        Also return the covariances (denominator :math:`\max(n_c - 1, 1)`).
+
+    Returns
+    -------
+    counts : Tensor, shape (C,)
+    means : Tensor, shape (C, k)
+        Zero for a class that is absent.
+    covariances : Tensor, shape (C, k, k)
+        Only with ``covariance=True``; zero for a class of fewer than two rows.
+    """
+    member, counts = _membership(y, weight, n_classes, z.dtype)
+    means, centred = _centred_rows(z, member, counts)
+    if not covariance:
+        return counts, means
+    by_class = member.mT.unsqueeze(-1) * centred
+    return counts, means, by_class.mT @ by_class
+
+
+def _membership(y: Tensor, weight: Tensor, n_classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Which row is of which class (n, C), padded rows of none, and the rows of each class (C,)."""
+    member = torch.eye(n_classes, dtype=dtype, device=y.device)[y] * weight.to(dtype).unsqueeze(-1)
+    return member, member.sum(-2)
+
+
+def _centred_rows(z: Tensor, member: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Class means (C, k), and rows (n, k) less their class's mean, over the root of its degrees of freedom."""
+    mean = member.mT @ z / counts.clamp(min=1).unsqueeze(-1)
+    scale = member @ (counts - 1).clamp(min=1).rsqrt()
+    return mean, (z - member @ mean) * scale.unsqueeze(-1)
+
+
+def _size(z: Tensor, weight: Tensor) -> Tensor:
+    """Squared Frobenius norm of the true rows, not differentiated."""
+    return (z.detach() * weight.unsqueeze(-1)).square().sum((-2, -1))
 
 
 def _polar(m: Tensor, y: Tensor, weight: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,7 +258,7 @@ def _polar_by_class(m: Tensor, y: Tensor, weight: Tensor, floor: Tensor) -> tupl
             slot = torch.arange(width, device=m.device)
             taken = slot < counts[some].unsqueeze(-1)
             rows = order[torch.where(taken, start[some].unsqueeze(-1) + slot, 0)]
-            norm, factor = _polar_of_blocks(flat[rows] * taken.unsqueeze(-1), floor[owner[some]])
+            norm, factor = _polar_of_blocks(torch.where(taken.unsqueeze(-1), flat[rows], 0), floor[owner[some]])
             nuclear.index_add_(0, owner[some], norm)
             polar[rows[taken]] = factor[taken]
     return nuclear, polar.view(b, n, k)
@@ -185,20 +284,16 @@ def _inverse_root(gram: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
     return nuclear, (vectors * inverse.unsqueeze(-2)) @ vectors.mT
 
 
-def _lift(info: Any, in_dims: tuple[int | None, ...], values: tuple[Any, ...], trailing: tuple[int, ...]) -> list[Tensor]:
-    """Arguments of a batched function with the axis of `vmap` in front of their other batch axes.
+def _lift(info: Any, in_dims: tuple[int | None, ...], values: tuple[Any, ...], axes: tuple[int, ...]) -> list[Tensor]:
+    """Arguments with the axis of `vmap` in front of their other batch axes; what lacks it is expanded.
 
-    `trailing` counts the axes of each that are not batch axes. What is not lifted is expanded, except the last
-    argument, which may be shared by all clients.
+    `axes` counts the axes of each argument that are not batch axes.
     """
+    depth = max(v.dim() - (d is not None) - a for v, d, a in zip(values, in_dims, axes))
     lifted = []
-    depth = max(v.dim() - (d is not None) - t for v, d, t in zip(values, in_dims, trailing))
-    for v, d, t in zip(values, in_dims, trailing):
-        if d is None and v is values[-1]:
-            lifted.append(v)
-            continue
+    for v, d, a in zip(values, in_dims, axes):
         v = v.unsqueeze(0).expand(info.batch_size, *v.shape) if d is None else v.movedim(d, 0)
-        missing = depth - (v.dim() - 1 - t)
+        missing = depth - (v.dim() - 1 - a)
         lifted.append(v.reshape(v.shape[0], *[1] * missing, *v.shape[1:]) if missing else v)
     return lifted
 
@@ -228,24 +323,28 @@ class _IsotropicTerm(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         _, slope, pull = output
         ctx.mark_non_differentiable(slope, pull)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(slope, pull, inputs[1])
-        ctx.shape = inputs[3].shape
+        ctx.set_materialize_grads(False)  # no zeros for the outputs that have no gradient
+        ctx.save_for_backward(slope, pull, *inputs[:2], inputs[3])
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-        slope, pull, y = ctx.saved_tensors
+    def backward(ctx: Any, upstream: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if upstream is None:
+            return (None,) * 5
+        slope, pull, z, y, means = ctx.saved_tensors
         up = upstream.unsqueeze(-1).unsqueeze(-1)
-        to_means = _to_anchors(pull * up, y, ctx.shape) if ctx.needs_input_grad[3] else None
-        return slope * up if ctx.needs_input_grad[0] else None, None, None, to_means, None
+        to_means = _final(_to_anchors(pull * up, y, means.shape), z, means) if ctx.needs_input_grad[3] else None
+        return _final(slope * up, z, means) if ctx.needs_input_grad[0] else None, None, None, to_means, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        lifted = _lift(info, in_dims[:4], inputs[:4], (2, 1, 1, 2))
-        return _IsotropicTerm.apply(*lifted, inputs[4]), (0, 0, 0)
+        z, y, weight, means = _lift(info, in_dims[:4], inputs[:4], (2, 1, 1, 2))
+        shared = in_dims[3] is None  # anchors that all clients share are not replicated
+        return _IsotropicTerm.apply(z, y, weight, inputs[3] if shared else means, inputs[4]), (0, 0, 0)
 
 
-def _isotropic(z: Tensor, y: Tensor, weight: Tensor, anchors: Tensor, deviation: float) -> tuple[Tensor, Tensor, Tensor]:
+def _isotropic(
+    z: Tensor, y: Tensor, weight: Tensor, anchors: Tensor, deviation: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Value (b,), its gradient for z (b, n, k), and minus each row's share of the gradient for its anchor's mean."""
     peers = (y.unsqueeze(-1) == y.unsqueeze(-2)) * (weight.unsqueeze(-1) * weight.unsqueeze(-2))
     size = peers.sum(-1).clamp_(min=1)
@@ -266,7 +365,7 @@ def _isotropic(z: Tensor, y: Tensor, weight: Tensor, anchors: Tensor, deviation:
 def _of_label(means: Tensor, y: Tensor) -> Tensor:
     """Row y of means, for each batch element: (…, C, k), (…, n) to (…, n, k)."""
     means = means.expand(*y.shape[:-1], *means.shape[-2:])
-    return means.gather(-2, y.unsqueeze(-1).expand(*y.shape, means.shape[-1]))
+    return means.gather(-2, y.long().unsqueeze(-1).expand(*y.shape, means.shape[-1]))
 
 
 def _to_anchors(pull: Tensor, y: Tensor, shape: torch.Size) -> Tensor:
@@ -293,19 +392,614 @@ class _NuclearNorm(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(output[1])
+        ctx.save_for_backward(output[1], inputs[0])
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor, _: None) -> tuple[Tensor | None, ...]:
-        return ctx.saved_tensors[0] * upstream.unsqueeze(-1).unsqueeze(-1), None, None, None
+    def backward(ctx: Any, upstream: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        if upstream is None:
+            return (None,) * 4
+        polar, m = ctx.saved_tensors
+        return _final(polar * upstream.unsqueeze(-1).unsqueeze(-1), m), None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        m, y, weight, noise = inputs
-        lifted = _lift(info, (*in_dims, None), (m, y, weight, noise, m.new_zeros(())), (2, 1, 1, 0, 0))
-        return _NuclearNorm.apply(*lifted[:4]), (0, 0)
+        return _NuclearNorm.apply(*_lift(info, in_dims, inputs, (2, 1, 1, 0))), (0, 0)
+
+
+class _Final(torch.autograd.Function):
+    """A gradient that must not be differentiated again for the tensors it was computed from."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gradient: Tensor, *origins: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise RuntimeError("Bures and anchor terms have first derivatives only, but a second one was asked for")
+
+
+def _final(gradient: Tensor, *origins: Tensor) -> Tensor:
+    """The gradient, guarded where a graph of it is kept (``create_graph=True``, `torch.func.grad`)."""
+    return _Final.apply(gradient, *origins) if torch.is_grad_enabled() else gradient
 
 
 for _function in (_IsotropicTerm, _NuclearNorm):
     # torch asks for the signature of `forward` at each call; a remembered one saves 0.2-0.5 ms of each training step.
-    _function.forward.__signature__ = inspect.signature(_function.forward)  # type: ignore[attr-defined]
+    _function.forward.__signature__ = inspect.signature(_function.forward)  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Distances
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def bures_wasserstein(m1: Tensor, S1: Tensor, m2: Tensor, S2: Tensor) -> Tensor:
+    r"""Squared W2 distance between Gaussians, :math:`\|m_1 - m_2\|^2 + \mathfrak{B}^2(S_1, S_2)` [1]_.
+
+    Parameters
+    ----------
+    m1, m2 : Tensor, shape (..., k)
+        Means.
+    S1, S2 : Tensor, shape (..., k, k)
+        Covariances, symmetric positive semi-definite. Leading axes of all four broadcast.
+
+    Returns
+    -------
+    Tensor, shape (...)
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match or a covariance is not finite, symmetric and positive semi-definite.
+
+    See Also
+    --------
+    bures : what is said there of singular covariances holds here too.
+    """
+    _check_mean("m1", m1, S1)
+    _check_mean("m2", m2, S2)
+    return (m1 - m2).square().sum(-1) + bures(S1, S2)
+
+
+def bures_wasserstein_diagonal(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> Tensor:
+    r"""Squared W2 distance between Gaussians of diagonal covariance, :math:`\|m_1-m_2\|^2+\|\sqrt{v_1}-\sqrt{v_2}\|^2`.
+
+    Parameters
+    ----------
+    m1, m2 : Tensor, shape (..., k)
+        Means.
+    v1, v2 : Tensor, shape (..., k)
+        Variances, not negative.
+
+    Returns
+    -------
+    Tensor, shape (...)
+
+    Notes
+    -----
+    The square root has no derivative at 0: a variance of 0 gets gradient 0.
+    """
+    for name, m, v in (("m1", m1, v1), ("m2", m2, v2)):
+        _check_finite(name, m)
+        _check_variance(name.replace("m", "v"), v, m.shape[-1])
+    return (m1 - m2).square().sum(-1) + (_root(v1) - _root(v2)).square().sum(-1)
+
+
+def bures_wasserstein_isotropic(m1: Tensor, v1: Tensor | float, m2: Tensor, v2: Tensor | float) -> Tensor:
+    r"""Squared W2 distance between N(m1, v1 I) and N(m2, v2 I), :math:`\|m_1-m_2\|^2+k(\sqrt{v_1}-\sqrt{v_2})^2`.
+
+    Parameters
+    ----------
+    m1, m2 : Tensor, shape (..., k)
+        Means.
+    v1, v2 : Tensor, shape (...), or float
+        Variances, not negative; a variance of 0 gets gradient 0.
+
+    Returns
+    -------
+    Tensor, shape (...)
+    """
+    _check_finite("m1", m1)
+    _check_finite("m2", m2)
+    first, second = (torch.as_tensor(v, dtype=m1.dtype, device=m1.device) for v in (v1, v2))
+    for name, v in (("v1", first), ("v2", second)):
+        _check_variance(name, v)
+    return (m1 - m2).square().sum(-1) + m1.shape[-1] * (_root(first) - _root(second)).square()
+
+
+def bures(S1: Tensor, S2: Tensor) -> Tensor:
+    r"""Squared Bures distance between covariances, Eq. (1) of [2]_.
+
+    .. math:: \mathfrak{B}^2(S_1, S_2) = \mathrm{tr}\, S_1 + \mathrm{tr}\, S_2
+        - 2\, \mathrm{tr}\, (S_1^{1/2} S_2 S_1^{1/2})^{1/2}
+
+    Parameters
+    ----------
+    S1, S2 : Tensor, shape (..., k, k)
+        Symmetric positive semi-definite; leading axes broadcast.
+
+    Returns
+    -------
+    Tensor, shape (...)
+        Never negative.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match or a matrix is not finite, symmetric and positive semi-definite.
+
+    Notes
+    -----
+    The gradient for S1 is :math:`I - T`, with T the matrix of the optimal map from N(0, S1) to N(0, S2); it is 0 where
+    the two are equal and regular. For a singular S1 the distance has no derivative: inverse roots are then replaced by
+    pseudo-inverses, so that T is the least map between the supports, and the gradient is finite. The work is
+    done in float64. There are first derivatives only; asking for a second one is an error.
+    """
+    for name, S in (("S1", S1), ("S2", S2)):
+        _check_covariance(name, S)
+    if S1.shape[-1] != S2.shape[-1]:
+        raise ValueError(f"S1 and S2 must be of one size, got shapes {tuple(S1.shape)} and {tuple(S2.shape)}")
+    S1, S2 = torch.broadcast_tensors(S1, S2)
+    return _Bures.apply((S1 + S1.mT) / 2, (S2 + S2.mT) / 2)[0]
+
+
+class _Bures(torch.autograd.Function):
+    """`bures` of symmetric matrices, with its two gradients."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(S1: Tensor, S2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        R1, R2 = _psd_root(S1.double()), _psd_root(S2.double())
+        U, s, Vh = torch.linalg.svd(R2 @ R1)
+        kept = s > s.shape[-1] * torch.finfo(s.dtype).eps * s[..., :1]
+        inverse = torch.where(kept, 1 / torch.where(kept, s, 1), 0)
+        map1 = R2 @ (U * inverse.unsqueeze(-2)) @ U.mT @ R2
+        map2 = R1 @ (Vh.mT * inverse.unsqueeze(-2)) @ Vh @ R1
+        identity = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device)
+        value = _trace(S1.double()) + _trace(S2.double()) - 2 * s.sum(-1)
+        return value.clamp(min=0).to(S1.dtype), (identity - map1).to(S1.dtype), (identity - map2).to(S2.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*output[1:], *inputs)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+        slope1, slope2, S1, S2 = ctx.saved_tensors
+        up = upstream.unsqueeze(-1).unsqueeze(-1)
+        return _final(slope1 * up, S1, S2), _final(slope2 * up, S1, S2)
+
+
+def gaussian_kl(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> Tensor:
+    r"""Kullback–Leibler divergence KL(N(m1, v1) ‖ N(m2, v2)) in nats.
+
+    .. math:: \tfrac12 \left( \mathrm{tr}(S_2^{-1} S_1) + (m_2 - m_1)^\top S_2^{-1} (m_2 - m_1) - k
+        + \ln \det S_2 - \ln \det S_1 \right)
+
+    Parameters
+    ----------
+    m1, m2 : Tensor, shape (..., k)
+        Means.
+    v1, v2 : Tensor, shape (..., k) or (..., k, k)
+        Variances, where they have as many axes as their mean; full covariances, where they have one more. Positive
+        (definite): a singular Gaussian has no density.
+
+    Returns
+    -------
+    Tensor, shape (...)
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match, one is diagonal and the other full, or a covariance is not positive definite.
+    """
+    full = [v.dim() - m.dim() for m, v in ((m1, v1), (m2, v2))]
+    if full not in ([0, 0], [1, 1]):
+        shapes = [tuple(t.shape) for t in (m1, v1, m2, v2)]
+        raise ValueError(
+            "v1 and v2 must both be variances of shape (..., k) or both be covariances of shape (..., k, k), "
+            f"got shapes {shapes} for m1, v1, m2, v2"
+        )
+    return _kl_full(m1, v1, m2, v2) if full[0] else _kl_diagonal(m1, v1, m2, v2)
+
+
+def _kl_diagonal(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> Tensor:
+    for name, m, v in (("m1", m1, v1), ("m2", m2, v2)):
+        _check_finite(name, m)
+        _check_variance(name.replace("m", "v"), v, m.shape[-1], positive=True)
+    return 0.5 * ((v1 + (m2 - m1).square()) / v2 - 1 + v2.log() - v1.log()).sum(-1)
+
+
+def _kl_full(m1: Tensor, S1: Tensor, m2: Tensor, S2: Tensor) -> Tensor:
+    for i, m, S in ((1, m1, S1), (2, m2, S2)):
+        _check_mean(f"m{i}", m, S, f"v{i}")
+        _check_covariance(f"v{i}", S, definite=True)
+    L1, L2 = (torch.linalg.cholesky_ex((S + S.mT) / 2).L for S in (S1, S2))
+    spread = torch.linalg.solve_triangular(L2, L1.expand(_common(L1, L2)), upper=False).square().sum((-2, -1))
+    gap = torch.linalg.solve_triangular(L2, (m2 - m1).unsqueeze(-1), upper=False).square().sum((-2, -1))
+    return 0.5 * (spread + gap - m1.shape[-1]) + _log_diagonal(L2) - _log_diagonal(L1)
+
+
+def mmd(x: Tensor, y: Tensor, bandwidth: float | Tensor | None = None, unbiased: bool = False) -> Tensor:
+    r"""Squared maximum mean discrepancy with the kernel :math:`\exp(-\|a-b\|^2 / 2h^2)`, Eq. (3) and (5) of [5]_.
+
+    Parameters
+    ----------
+    x, y : Tensor, shape (..., n, k) and (..., m, k)
+        Two samples.
+    bandwidth : float or Tensor of shape (...), optional
+        h > 0, in the units of x. By default the median distance between different points of the pooled sample (not
+        differentiated; 1 where it is 0).
+    unbiased : bool, default False
+        Leave out each point's kernel with itself (needs n, m ≥ 2). The unbiased value may be negative; the biased one
+        may not.
+
+    Returns
+    -------
+    Tensor, shape (...)
+    """
+    _check_samples(x, y, least=2 if unbiased else 1)
+    if bandwidth is not None:
+        _check(torch.as_tensor(bandwidth) > 0, f"bandwidth must be positive, got {bandwidth}")
+    squared = _squared_distances(torch.cat((x, y), -2))
+    h = (
+        _median_distance(squared.detach())
+        if bandwidth is None
+        else torch.as_tensor(bandwidth, dtype=x.dtype, device=x.device)
+    )
+    kernel = torch.exp(squared / (-2 * h.square()).unsqueeze(-1).unsqueeze(-1))
+    n = x.shape[-2]
+    within = _mean_kernel(kernel[..., :n, :n], unbiased) + _mean_kernel(kernel[..., n:, n:], unbiased)
+    return within - 2 * kernel[..., :n, n:].mean((-2, -1))
+
+
+def _squared_distances(x: Tensor) -> Tensor:
+    """Between all rows of (…, n, k), shape (…, n, n), without a tensor of n² k numbers."""
+    x = x - x.mean(-2, keepdim=True)
+    norms = x.square().sum(-1)
+    return (norms.unsqueeze(-1) + norms.unsqueeze(-2) - 2 * x @ x.mT).clamp(min=0)
+
+
+def _median_distance(squared: Tensor) -> Tensor:
+    """Median of the off-diagonal distances of a matrix of squared distances, 1 where it is 0."""
+    i, j = torch.triu_indices(squared.shape[-1], squared.shape[-1], 1, device=squared.device)
+    median = squared[..., i, j].median(-1).values.sqrt()
+    return torch.where(median > 0, median, 1)
+
+
+def _mean_kernel(kernel: Tensor, unbiased: bool) -> Tensor:
+    n = kernel.shape[-1]
+    total = kernel.sum((-2, -1))
+    return (total - _trace(kernel)) / (n * (n - 1)) if unbiased else total / n**2
+
+
+def cka(x: Tensor, y: Tensor) -> Tensor:
+    r"""Linear centred kernel alignment of two representations of the same samples, Eq. (4) of [6]_.
+
+    .. math:: \|X^\top Y\|_F^2 \,/\, (\|X^\top X\|_F \, \|Y^\top Y\|_F)
+
+    with the columns of X and Y centred. It does not change under rotation and scaling of either.
+
+    Parameters
+    ----------
+    x, y : Tensor, shape (..., n, k) and (..., n, l)
+        Row i of both belongs to the same sample.
+
+    Returns
+    -------
+    Tensor, shape (...)
+        In [0, 1]; 0, with zero gradient, where a representation is constant.
+    """
+    if x.dim() < 2 or y.dim() < 2 or x.shape[-2] != y.shape[-2]:
+        raise ValueError(
+            "x and y must have shapes (..., n, k) and (..., n, l) with the same n, "
+            f"got {tuple(x.shape)} and {tuple(y.shape)}"
+        )
+    _check_finite("x", x)
+    _check_finite("y", y)
+    x, y = (t - t.mean(-2, keepdim=True) for t in (x, y))
+    scale = (x.mT @ x).square().sum((-2, -1)) * (y.mT @ y).square().sum((-2, -1))
+    varies = scale > 0
+    return torch.where(varies, (x.mT @ y).square().sum((-2, -1)) / torch.where(varies, scale, 1).sqrt(), 0)
+
+
+def principal_angle(A: Tensor, B: Tensor) -> Tensor:
+    r"""Distance between subspaces, :math:`\|\hat A_\perp^\top \hat B\|_2`, the sine of the largest angle ([3]_, [7]_).
+
+    Parameters
+    ----------
+    A, B : Tensor, shape (..., d, r)
+        Matrices of full column rank, r ≤ d; their columns span the subspaces and need not be orthonormal.
+
+    Returns
+    -------
+    Tensor, shape (...)
+        In [0, 1]; 0 for equal subspaces. Accurate near 0, where an arc cosine would not be.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match, or the columns of a matrix are linearly dependent.
+    """
+    if A.dim() < 2 or A.shape[-2:] != B.shape[-2:] or A.shape[-1] > A.shape[-2]:
+        raise ValueError(f"A and B must both have shape (..., d, r), r <= d, got {tuple(A.shape)} and {tuple(B.shape)}")
+    bases = []
+    for name, M in (("A", A), ("B", B)):
+        _check_finite(name, M)
+        Q, R = torch.linalg.qr(M)
+        sizes = torch.linalg.svdvals(R.detach())
+        tolerance = M.shape[-2] * torch.finfo(M.dtype).eps
+        _check(sizes[..., -1] > tolerance * sizes[..., 0], f"{name} must have linearly independent columns")
+        bases.append(Q)
+    Qa, Qb = bases
+    return torch.linalg.matrix_norm(Qb - Qa @ (Qa.mT @ Qb), ord=2)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Averages
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def gaussian_barycentre(
+    means: Tensor,
+    covariances: Tensor,
+    weights: Tensor | None = None,
+    tolerance: float = 1e-9,
+    max_iterations: int = 200,
+) -> tuple[Tensor, Tensor]:
+    r"""Wasserstein barycentre of Gaussians by the fixed point of Theorem 4.2 in [4]_.
+
+    .. math:: S \leftarrow S^{-1/2} \left( \sum_i w_i (S^{1/2} S_i S^{1/2})^{1/2} \right)^2 S^{-1/2}
+
+    Parameters
+    ----------
+    means : Tensor, shape (N, ..., k)
+        Means of the N Gaussians, which may be whole stacks.
+    covariances : Tensor, shape (N, ..., k, k)
+        Symmetric positive semi-definite. Theory wants one of the N regular; where all are singular, the iteration
+        runs in the span of their sum.
+    weights : Tensor, shape (N,), optional
+        Not negative; scaled to sum 1. Equal by default.
+    tolerance : float, default 1e-9
+        Stop when no covariance changes by more than this fraction of its Frobenius norm; in float32, when the change
+        is down to rounding (1e-5).
+    max_iterations : int, default 200
+        Stop, with a warning, after so many steps.
+
+    Returns
+    -------
+    mean : Tensor, shape (..., k)
+    covariance : Tensor, shape (..., k, k)
+
+    Warns
+    -----
+    RuntimeWarning
+        If the last change is still larger than `tolerance`.
+
+    Notes
+    -----
+    Not differentiated, and not for `vmap`: stack what should be averaged at once in the middle axes.
+    """
+    _check_mean("means", means, covariances, "covariances")
+    _check_covariance("covariances", covariances)
+    w = _normalised(weights, means)
+    stack = covariances.double()
+    S = torch.tensordot(w.double(), stack, 1)
+    goal = max(tolerance, 100 * torch.finfo(means.dtype).eps)
+    change = float("inf")
+    for _ in range(max_iterations):
+        S, last = _barycentre_step(S, stack, w.double()), S
+        size = torch.linalg.matrix_norm(last).clamp(min=torch.finfo(S.dtype).tiny)
+        change = float((torch.linalg.matrix_norm(S - last) / size).max())
+        if change <= goal:
+            break
+    else:
+        warnings.warn(
+            f"the barycentre's covariance still changed by {change:.1e} of its norm in the last of {max_iterations} "
+            f"iterations, expected at most {goal:.1e}: raise max_iterations or tolerance",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return torch.tensordot(w, means, 1), S.to(covariances.dtype)
+
+
+def _barycentre_step(S: Tensor, covariances: Tensor, weights: Tensor) -> Tensor:
+    root, inverse = _psd_root(S), _psd_root(S, inverse=True)
+    middle = torch.tensordot(weights, _psd_root(root @ covariances @ root), 1)
+    step = inverse @ middle @ middle @ inverse
+    return (step + step.mT) / 2
+
+
+def average_anchors(
+    means: Tensor, cholesky: Tensor | None = None, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    r"""Weighted average of the clients' anchors, Algorithm S2, lines 28–29 of [3]_.
+
+    Means and Cholesky factors are averaged entry by entry; the covariance is :math:`L_c L_c^\top` of the averaged
+    factor. For means that is the Wasserstein barycentre; for covariances only where the factors commute and are
+    symmetric, e.g. diagonal (`gaussian_barycentre` is the exact one).
+
+    Parameters
+    ----------
+    means : Tensor, shape (N, C, k)
+        One row a client.
+    cholesky : Tensor, shape (N, C, k, k), optional
+        None where the covariance is not learned.
+    weights : Tensor, shape (N,), optional
+        Not negative; scaled to sum 1. Equal by default.
+
+    Returns
+    -------
+    means : Tensor, shape (C, k)
+    cholesky : Tensor, shape (C, k, k), or None
+    """
+    w = _normalised(weights, means)
+    _check_finite("means", means)
+    if cholesky is None:
+        return torch.tensordot(w, means, 1), None
+    if cholesky.shape != (*means.shape, means.shape[-1]):
+        raise ValueError(
+            f"cholesky must have shape {(*means.shape, means.shape[-1])} to go with means, got {tuple(cholesky.shape)}"
+        )
+    _check_finite("cholesky", cholesky)
+    return torch.tensordot(w, means, 1), torch.tensordot(w.to(cholesky.dtype), cholesky, 1)
+
+
+def product_of_experts(
+    means: Tensor, variances: Tensor, weights: Tensor | None = None, prior: bool = False
+) -> tuple[Tensor, Tensor]:
+    r"""Product of diagonal Gaussians, :math:`\prod_i N(m_i, v_i)^{w_i}`, itself a Gaussian once normalised [8]_.
+
+    Precisions add up: :math:`1/v = \sum_i w_i / v_i` and :math:`m = v \sum_i w_i m_i / v_i`. The order of the experts
+    does not matter.
+
+    Parameters
+    ----------
+    means, variances : Tensor, shape (N, ..., k)
+        Experts along the first axis; variances positive, infinite for an expert without an opinion.
+    weights : Tensor, shape (N,) or broadcastable to means, optional
+        Exponents :math:`w_i \geq 0`, used as they are; 1 by default. 0 leaves an expert out.
+    prior : bool, default False
+        Multiply with N(0, I), once.
+
+    Returns
+    -------
+    mean, variance : Tensor, shape (..., k)
+        Where nobody has an opinion and there is no prior: mean 0, variance infinite.
+    """
+    if means.shape != variances.shape or means.dim() < 2:
+        raise ValueError(
+            "means and variances must have one shape (N, ..., k), "
+            f"got {tuple(means.shape)} and {tuple(variances.shape)}"
+        )
+    _check_finite("means", means)
+    _check(variances > 0, "variances must be positive")
+    precision = 1 / variances
+    if weights is not None:
+        precision = precision * _exponents(weights, means)
+    total = precision.sum(0) + float(prior)
+    known = total > 0
+    variance = torch.where(known, 1 / torch.where(known, total, 1), float("inf"))
+    return (precision * means).sum(0) / torch.where(known, total, 1), variance
+
+
+def _exponents(weights: Tensor, means: Tensor) -> Tensor:
+    """Weights (N,) with axes for means (N, …, k); other shapes as they are."""
+    weights = torch.as_tensor(weights, dtype=means.dtype, device=means.device)
+    _check((weights >= 0) & weights.isfinite(), "weights must be finite and not negative")
+    if weights.dim() > 1:
+        return weights
+    if weights.shape != means.shape[:1]:
+        raise ValueError(f"weights must have shape ({means.shape[0]},), one an expert, got {tuple(weights.shape)}")
+    return weights.reshape(-1, *[1] * (means.dim() - 1))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Small parts
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _trace(S: Tensor) -> Tensor:
+    return S.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+def _log_diagonal(L: Tensor) -> Tensor:
+    return L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def _common(a: Tensor, b: Tensor) -> torch.Size:
+    return torch.broadcast_shapes(a.shape, b.shape)
+
+
+def _root(v: Tensor) -> Tensor:
+    """Square root with derivative 0 at 0."""
+    positive = v > 0
+    return torch.where(positive, torch.where(positive, v, 1).sqrt(), 0)
+
+
+def _psd_root(S: Tensor, inverse: bool = False) -> Tensor:
+    """Symmetric square root of a positive semi-definite matrix, or its pseudo-inverse; rounding counts as 0."""
+    eigenvalues, vectors = torch.linalg.eigh(S)
+    cut = S.shape[-1] * torch.finfo(S.dtype).eps * eigenvalues[..., -1:]
+    kept = (eigenvalues > cut) & (eigenvalues > 0)
+    root = torch.where(kept, eigenvalues, 1).sqrt()
+    root = torch.where(kept, 1 / root if inverse else root, 0)
+    return (vectors * root.unsqueeze(-2)) @ vectors.mT
+
+
+def _normalised(weights: Tensor | None, like: Tensor) -> Tensor:
+    """Weights of the N members along the first axis of `like`, not negative, of sum 1."""
+    n = like.shape[0] if like.dim() else 0
+    if n == 0:
+        raise ValueError(f"an average needs at least one member, got shape {tuple(like.shape)}")
+    if weights is None:
+        return like.new_full((n,), 1 / n)
+    weights = torch.as_tensor(weights, dtype=like.dtype, device=like.device)
+    if weights.shape != (n,):
+        raise ValueError(f"weights must have shape ({n},), one a member, got {tuple(weights.shape)}")
+    _check((weights >= 0) & weights.isfinite(), "weights must be finite and not negative")
+    _check(weights.sum() > 0, "weights must not all be 0")
+    return weights / weights.sum()
+
+
+def _check(condition: Tensor, message: str) -> None:
+    """Raise ValueError unless the condition holds everywhere; under `vmap`, where that cannot be seen, pass."""
+    try:
+        holds = bool(condition.all())
+    except RuntimeError:
+        return
+    if not holds:
+        raise ValueError(message)
+
+
+def _check_finite(name: str, t: Tensor) -> None:
+    _check(t.isfinite(), f"{name} must be finite, got NaN or infinite values in shape {tuple(t.shape)}")
+
+
+def _check_mean(name: str, m: Tensor, S: Tensor, partner: str | None = None) -> None:
+    partner = partner or name.replace("m", "S")
+    if m.dim() < 1 or S.dim() < 2 or S.shape[-2:] != (m.shape[-1], m.shape[-1]):
+        raise ValueError(
+            f"{partner} must have shape (..., k, k) with k as in {name}, got {tuple(S.shape)} and {tuple(m.shape)}"
+        )
+    _check_finite(name, m)
+
+
+def _check_samples(x: Tensor, y: Tensor, least: int) -> None:
+    if x.dim() < 2 or y.dim() < 2 or x.shape[-1] != y.shape[-1] or min(x.shape[-2], y.shape[-2]) < least:
+        raise ValueError(
+            f"x and y must have shapes (..., n, k) and (..., m, k) with n, m >= {least}, "
+            f"got {tuple(x.shape)} and {tuple(y.shape)}"
+        )
+    _check_finite("x", x)
+    _check_finite("y", y)
+
+
+def _check_variance(name: str, v: Tensor, k: int | None = None, positive: bool = False) -> None:
+    if k is not None and (v.dim() < 1 or v.shape[-1] != k):
+        raise ValueError(f"{name} must have shape (..., {k}) as its mean, got {tuple(v.shape)}")
+    _check_finite(name, v)
+    _check(v > 0 if positive else v >= 0, f"{name} must be {'positive' if positive else 'at least 0'} (a variance)")
+
+
+def _check_covariance(name: str, S: Tensor, definite: bool = False) -> None:
+    if S.dim() < 2 or S.shape[-1] != S.shape[-2]:
+        raise ValueError(f"{name} must have shape (..., k, k), got {tuple(S.shape)}")
+    _check_finite(name, S)
+    S = S.detach()
+    slack = torch.finfo(S.dtype).eps ** 0.5 * S.abs().amax((-2, -1), keepdim=True)
+    _check((S - S.mT).abs() <= slack, f"{name} must be symmetric")
+    if definite:
+        _check(torch.linalg.cholesky_ex((S + S.mT) / 2).info == 0, f"{name} must be positive definite")
+    else:
+        lowest = torch.linalg.eigvalsh((S + S.mT) / 2)[..., 0]
+        _check(lowest >= -slack[..., 0, 0], f"{name} must be positive semi-definite, it has a negative eigenvalue")

@@ -75,5 +75,7 @@ def expected_calibration_error(probabilities: np.ndarray, labels: np.ndarray, bi
     """
     confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
     which = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = [abs(right[which == b].mean() - confidence[which == b].mean()) * (which == b).mean() for b in np.unique(which)]
+    gaps = [
+        abs(right[which == b].mean() - confidence[which == b].mean()) * (which == b).mean() for b in np.unique(which)
+    ]
     return float(np.sum(gaps))

@@ -112,7 +112,7 @@ def _digits(n_clients: int, classes: int, **options: Any) -> Callable[[int], Fed
 
 
 def _experiments() -> dict[str, Experiment]:
-    toys = {"noisy": toy.noisy_features, "linear": toy.linear_mapping}
+    toys: dict[str, Callable[..., Federation]] = {"noisy": toy.noisy_features, "linear": toy.linear_mapping}
     found = {
         "flic/bci-common40": Experiment(
             "FLIC, Table 4: BCI with the common electrodes, 40 subjects",
@@ -137,6 +137,7 @@ def _experiments() -> dict[str, Experiment]:
             dataset=f"toy.{make.__name__}",
             wanted=20 + order,
         )
+    digits_book = {"rounds": 2, "pretrain_epochs": 3, "local_epochs": 2}
     for b in (100, 200):
         for classes in (3, 5):
             found[f"flic/digits-b{b}-c{classes}"] = Experiment(
@@ -145,7 +146,15 @@ def _experiments() -> dict[str, Experiment]:
                 flic_methods(CNN()),
                 dataset="digits.mnist_usps",
                 wanted=30 + b // 10 + classes,
-                book={"rounds": 2, "pretrain_epochs": 3, "local_epochs": 2},
+                book=digits_book,
+            )
+            found[f"flic/digits-resize-b{b}-c{classes}"] = Experiment(
+                f"FLIC, Table 4: MNIST and USPS resized to 28 × 28, {b} clients with {classes} classes",
+                _digits(b, classes, resize=28),
+                flic_methods(CNN(), fedrep=True),
+                dataset="digits.mnist_usps",
+                wanted=60 + b // 10 + classes,
+                book=digits_book,
             )
     return found
 

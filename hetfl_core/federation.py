@@ -16,7 +16,7 @@ from torch import Tensor
 from hetfl_core.rng import SERVER
 
 Inputs = Tensor | dict[str, Tensor]
-"""Inputs of a client: one tensor of shape (n, \\*shape), or named blocks of such tensors with the same n."""
+r"""Inputs of a client: one tensor of shape (n, \*shape), or named blocks of such tensors with the same n."""
 
 
 def map_blocks(function: Callable[..., Any], x: Any, *others: Any) -> Any:
@@ -60,17 +60,17 @@ class Spec:
 
     @property
     def classes(self) -> tuple[int, ...]:
-        """The classes that the client holds, :math:`\\mathcal{Y}_i`."""
+        r"""The classes that the client holds, :math:`\mathcal{Y}_i`."""
         return tuple(c for c, count in enumerate(self.class_counts) if count)
 
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """The data of one client.
+    r"""The data of one client.
 
     Parameters
     ----------
-    x_train : array_like, shape (n_train, \\*shape), or dict of str to array_like
+    x_train : array_like, shape (n_train, \*shape), or dict of str to array_like
         Training inputs. `shape` may differ from client to client. With named blocks, each block has n_train rows.
     y_train : array_like of int, shape (n_train,)
         Training labels in 0 … C−1.
@@ -97,7 +97,8 @@ class Client:
             x = torch.as_tensor(np.asarray(value) if not isinstance(value, Tensor) else value)
             if x.dim() < 2:
                 raise ValueError(
-                    f"client {self.name!r}: {argument} must have shape (n, ...) with at least 2 axes, got {tuple(x.shape)}"
+                    f"client {self.name!r}: {argument} must have shape (n, ...) with at least 2 axes, "
+                    f"got {tuple(x.shape)}"
                 )
             if x.is_complex() or x.dtype == torch.bool:
                 raise TypeError(f"client {self.name!r}: {argument} must hold real numbers, got dtype {x.dtype}")
@@ -273,15 +274,14 @@ class Federation:
                     h.update(str((part, tuple(x.shape), str(x.dtype))).encode())
                     h.update(x.detach().cpu().contiguous().numpy().tobytes())
             digests.append(h.hexdigest())
-        return hashlib.blake2b(
-            "".join([str(self.n_classes), *sorted(digests)]).encode(), digest_size=16
-        ).hexdigest()
+        return hashlib.blake2b("".join([str(self.n_classes), *sorted(digests)]).encode(), digest_size=16).hexdigest()
 
     def __repr__(self) -> str:
         shapes = sorted({_shape_text(c.shapes) for c in self.clients})
         some = ", ".join(shapes[:4]) + (f", … {len(shapes)} in all" if len(shapes) > 4 else "")
         n = sum(c.n_train for c in self.clients)
-        return f"Federation({self.name!r}: {len(self)} clients, {self.n_classes} classes, {n} training samples, shapes {some})"
+        facts = f"{len(self)} clients, {self.n_classes} classes, {n} training samples, shapes {some}"
+        return f"Federation({self.name!r}: {facts})"
 
 
 def _shape_text(shapes: Any) -> str:
@@ -356,11 +356,11 @@ def pad_stack(tensors: Sequence[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Split:
-    """The training or test samples of a stack of K clients, padded.
+    r"""The training or test samples of a stack of K clients, padded.
 
     Attributes
     ----------
-    x : Tensor, shape (K, n_max + 1, \\*shape), or dict of str to such
+    x : Tensor, shape (K, n_max + 1, \*shape), or dict of str to such
         Inputs. Rows from n_i on are zero; the last row, a *dump row*, is padding for every client.
     y : Tensor of int, shape (K, n_max + 1)
         Labels; 0 in padded rows.
@@ -439,9 +439,7 @@ def make_cohorts(federation: Federation, keys: Sequence[Hashable], device: torch
             stack_split([getattr(c, f"x_{part}") for c in clients], [getattr(c, f"y_{part}") for c in clients])
             for part in ("train", "test")
         ]
-        moved = [
-            Split(map_blocks(lambda t: t.to(device), s.x), s.y.to(device), s.n) for s in splits
-        ]
+        moved = [Split(map_blocks(lambda t: t.to(device), s.x), s.y.to(device), s.n) for s in splits]
         cohorts.append(Cohort(tuple(places), *moved))
     return cohorts
 

@@ -10,6 +10,7 @@ whose gradients are contiguous.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class Draw:
     keep: float = 1.0
 
     def sample(self, size: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype) -> Tensor:
-        """Draw a tensor of shape (\\*size, \\*shape)."""
+        r"""Draw a tensor of shape (\*size, \*shape)."""
         shape = (*size, *self.shape)
         if self.kind == "normal":
             return torch.randn(shape, generator=rng, dtype=dtype)
@@ -90,7 +91,7 @@ class MLP:
         """Parameters for inputs of the given sample shape (flattened)."""
         widths = [math.prod(shape), *self.hidden, self.out]
         params: Params = {}
-        for i, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
+        for i, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
             params[f"{part}.{i}.weight"] = linear_init(rng, fan_in, fan_in, fan_out)
             params[f"{part}.{i}.bias"] = linear_init(rng, fan_in, fan_out)
         return params
@@ -102,8 +103,10 @@ class MLP:
         keep = 1 - self.dropout
         return {f"{part}.{i}.mask": Draw((w,), "keep", "sample", keep) for i, w in enumerate(self.hidden)}
 
-    def __call__(self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi") -> Tensor:
-        """Embed a batch, shape (n, \\*shape) → (n, k)."""
+    def __call__(
+        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
+    ) -> Tensor:
+        r"""Embed a batch, shape (n, \*shape) → (n, k)."""
         z = x.flatten(1)
         for i in range(len(self.hidden) + 1):
             z = torch.addmm(params[f"{part}.{i}.bias"], z, params[f"{part}.{i}.weight"])
@@ -144,7 +147,9 @@ class CNN:
             raise ValueError(f"a CNN needs square images of shape (channels, side, side), got {tuple(shape)}")
         before = (shape[1] - self.kernel + 1) // 2 - self.kernel + 1
         if before < 2:
-            raise ValueError(f"images of side {shape[1]} are too small for two {self.kernel}×{self.kernel} convolutions")
+            raise ValueError(
+                f"images of side {shape[1]} are too small for two {self.kernel}×{self.kernel} convolutions"
+            )
         return before, before // 2
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
@@ -180,7 +185,9 @@ class CNN:
         half = side // 2
         return x[:, :, : 2 * half, : 2 * half].reshape(n, c, half, 2, half, 2).amax((3, 5))
 
-    def __call__(self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi") -> Tensor:
+    def __call__(
+        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
+    ) -> Tensor:
         """Embed a batch of images, shape (n, channels, side, side) → (n, k)."""
         z = self._convolve(x, params[f"{part}.0.weight"], params[f"{part}.0.bias"])
         z = torch.sigmoid(self._pool(z))
@@ -229,7 +236,7 @@ class Model:
         return self.phi.draws()
 
     def embed(self, params: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
-        """φ_i(x), shape (n, \\*shape) → (n, k)."""
+        r"""φ_i(x), shape (n, \*shape) → (n, k)."""
         return self.phi(params, x, noise)
 
     def head(self, params: Params, z: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ SCALES = ("paper", "book", "own")
 DIGITS = 6
 """Significant digits of the floating-point columns of a history."""
 
-RUNTIME_SETTINGS = frozenset({"seed", "engine", "device", "stack_size", "checkpoint", "progress"})
+RUNTIME_SETTINGS = frozenset({"seed", "engine", "device", "stack_size", "checkpoint", "progress", "evaluate_every"})
 """Settings in which the runs behind one number may differ: they do not change what is estimated."""
 
 SOURCES = {
@@ -272,7 +272,7 @@ def write_to(record: RunRecord, path: str | Path) -> Path:
 
 def to_json(record: RunRecord) -> str:
     """The text of a record's file: compact, one field a line, so that differences between versions can be read."""
-    kept = {f.name: getattr(record, f.name) for f in fields(record) if f.name != "path"}
+    kept = {"format": record.format} | {f.name: getattr(record, f.name) for f in fields(record) if f.name != "path"}
     lines = [f"{json.dumps(k)}:{json.dumps(v, allow_nan=False, separators=(',', ':'))}" for k, v in kept.items()]
     return "{" + ",\n".join(lines) + "}\n"
 

@@ -20,4 +20,6 @@ def data_path(*parts: str) -> Path:
     for root in places:
         if (root / "registry.toml").exists() and root.joinpath(*parts).exists():
             return root.joinpath(*parts)
-    raise FileNotFoundError(f"{'/'.join(parts)} is neither in {places[0]} nor in {places[1]}: is the package installed?")
+    raise FileNotFoundError(
+        f"{'/'.join(parts)} is neither in {places[0]} nor in {places[1]}: is the package installed?"
+    )

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,8 +99,8 @@ class Run:
         return self._apply(self.method.predict, split)
 
     def __repr__(self) -> str:
-        accuracy = f"{100 * self.final['accuracy']:.1f} %" if "accuracy" in self.final else "no test data"
-        return f"Run({self.method.name} on {self.federation.name!r}, {self.settings['rounds']} rounds: accuracy {accuracy})"
+        accuracy = f"accuracy {100 * self.final['accuracy']:.1f} %" if "accuracy" in self.final else "no test data"
+        return f"Run({self.method.name} on {self.federation.name!r}, {self.settings['rounds']} rounds: {accuracy})"
 
 
 class Simulator:
@@ -152,9 +151,7 @@ class Simulator:
     # --- state ---
 
     def _cast(self, params: Params) -> Params:
-        return {
-            name: p.to(self.device, self.dtype if p.is_floating_point() else p.dtype) for name, p in params.items()
-        }
+        return {name: p.to(self.device, self.dtype if p.is_floating_point() else p.dtype) for name, p in params.items()}
 
     def initial(self) -> checkpoints.State:
         """Server and clients before anything was trained."""
@@ -213,7 +210,9 @@ class Simulator:
             rng = stream(self.seed, SERVER, t, "aggregate")
             with torch.no_grad():
                 server = self.method.aggregate(server, uploads, weights, specs, rng)
-        kept = [{**outcomes, **resting}[c].kept if c in outcomes or c in resting else k for c, k in enumerate(state.kept)]
+        kept = [
+            {**outcomes, **resting}[c].kept if c in outcomes or c in resting else k for c, k in enumerate(state.kept)
+        ]
         return checkpoints.State(t + 1, server, kept, state.rows), list(outcomes.values()) + list(resting.values())
 
     # --- evaluation ---
@@ -230,7 +229,9 @@ class Simulator:
                 clients = [self.method.start(state.kept[m], received[m]) for m in members]
                 some = [received[m] for m in members]
                 if self.engine == "loop":
-                    labels = [p.argmax(1) for p in training.predict_each(self.method.predict, clients, some, specs, data)]
+                    labels = [
+                        p.argmax(1) for p in training.predict_each(self.method.predict, clients, some, specs, data)
+                    ]
                 else:
                     labels = list(training.lift(self.method.predict, clients, some, data.x).argmax(2))
                 for member, label, n in zip(members, labels, data.n.tolist(), strict=True):
@@ -449,6 +450,13 @@ def _finish(simulator: Simulator, state: checkpoints.State, settings: dict[str, 
         }
     )
     return Run(
-        simulator.federation, simulator.method, settings, history, final, per_client, last.server, last.kept,
+        simulator.federation,
+        simulator.method,
+        settings,
+        history,
+        final,
+        per_client,
+        last.server,
+        last.kept,
         simulator.device,
     )

@@ -67,7 +67,7 @@ class Noise:
         self.draws, self.rows, self.rng, self.dtype = draws, rows, rng, dtype
 
     def block(self) -> Params:
-        """The numbers of the next steps, each of shape (NOISE_STEPS, [rows,] \\*shape)."""
+        r"""The numbers of the next steps, each of shape (NOISE_STEPS, [rows,] \*shape)."""
         size = {"step": (NOISE_STEPS,), "sample": (NOISE_STEPS, self.rows)}
         return {name: draw.sample(size[draw.per], self.rng, self.dtype) for name, draw in self.draws.items()}
 
@@ -101,6 +101,7 @@ def architecture(method: Method, spec: Spec) -> Hashable:
     Which axes these are is found by asking the method for a client whose inputs are one wider. Inputs with several
     axes (images) are never padded.
     """
+
     def shapes(of: Spec) -> dict[str, tuple[int, ...]]:
         return {name: tuple(p.shape) for name, p in method.init_client(of, torch.Generator()).items()}
 
@@ -317,9 +318,11 @@ def _noise_shapes(sources: Sequence[Noise], rows: int) -> dict[str, tuple[int, .
 
 
 def _noise_block(sources: Sequence[Noise], shapes: Mapping[str, Sequence[int]], device: torch.device) -> Params:
-    """The next noise of the active clients: (steps, K, [rows,] \\*shape)."""
+    r"""The next noise of the active clients: (steps, K, [rows,] \*shape)."""
     blocks = [source.block() for source in sources]
-    return {name: torch.stack([pad(b[name], shape) for b in blocks], dim=1).to(device) for name, shape in shapes.items()}
+    return {
+        name: torch.stack([pad(b[name], shape) for b in blocks], dim=1).to(device) for name, shape in shapes.items()
+    }
 
 
 def _run_stage(
@@ -342,7 +345,9 @@ def _run_stage(
     def one(trained: Params, frozen: Params, received: Params, batch: Batch, noise: Params) -> Loss:
         return objective({**frozen, **trained}, received, batch, noise)
 
-    lifted = torch.func.vmap(one, in_dims=(0, 0, dims, 0, 0)) if dims else torch.func.vmap(one, in_dims=(0, 0, None, 0, 0))
+    lifted = (
+        torch.func.vmap(one, in_dims=(0, 0, dims, 0, 0)) if dims else torch.func.vmap(one, in_dims=(0, 0, None, 0, 0))
+    )
     K, height = data.y.shape
     dump = height - 1
     batches = Batches(stage, task, number, dump)

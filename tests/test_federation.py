@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,10 @@ def client(x=((0.0, 1.0), (2.0, 3.0)), y=(0, 1), x_test=((0.0, 0.0),), y_test=(1
         ({"x_test": ((np.nan, 0),)}, r"client 'anna': x_test must be finite, got 1 values"),
         ({"y": (0, 2)}, r"client 'anna': y_train must lie in 0…1, got labels from 0 to 2"),
         ({"y": (-1, 1)}, r"client 'anna': y_train must lie in 0…1, got labels from -1 to 1"),
-        ({"x_test": ((0.0, 0.0, 0.0),)}, r"client 'anna': x_test must have the sample shape of x_train, expected 2, got 3"),
+        (
+            {"x_test": ((0.0, 0.0, 0.0),)},
+            r"client 'anna': x_test must have the sample shape of x_train, expected 2, got 3",
+        ),
         ({"x": (0.0, 1.0)}, r"client 'anna': x_train must have shape \(n, ...\) with at least 2 axes, got \(2,\)"),
         ({"y": ((0, 1),)}, r"client 'anna': y_train must have shape \(n,\), got \(1, 2\)"),
         ({"name": ""}, r"client names must be non-empty strings"),
@@ -56,7 +61,9 @@ def test_number_of_classes_is_one_more_than_the_largest_label():
 
 
 def test_describe_has_a_row_a_client():
-    table = Federation([client(), client(name="ben", x=np.zeros((3, 4)), y=(1, 1, 1), x_test=np.zeros((1, 4)))]).describe()
+    table = Federation(
+        [client(), client(name="ben", x=np.zeros((3, 4)), y=(1, 1, 1), x_test=np.zeros((1, 4)))]
+    ).describe()
     assert table["client"].tolist() == ["anna", "ben"]
     assert table["shape"].tolist() == ["2", "4"]
     assert table["n_train"].tolist() == [2, 3]
@@ -114,7 +121,7 @@ def test_bucket_finds_the_cheapest_split(overhead):
 
     def cost(cuts):
         edges = [0, *cuts, len(order)]
-        runs = [order[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+        runs = [order[a:b] for a, b in itertools.pairwise(edges)]
         return sum(overhead + max(run) * sum(w in run for w in widths) for run in runs)
 
     def subsets(items):

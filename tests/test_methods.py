@@ -204,8 +204,8 @@ def test_published_loss_gives_each_parameter_its_own_gradient():
     batch = Batch(torch.randn(6, 2, generator=rng), torch.tensor([0, 1] * 3), torch.ones(6))
     noise = {"anchor.samples": torch.randn(6, 3, generator=rng), "anchor.xi": torch.zeros(1, 2, 3)}
     leaves = [n for n in params if n != "classes"]
-    both = dict(zip(leaves, torch.autograd.grad(
-        method.published_loss(params, server, batch, noise).total, [params[n] for n in leaves]), strict=True))  # fmt: skip
+    total = method.published_loss(params, server, batch, noise).total
+    both = dict(zip(leaves, torch.autograd.grad(total, [params[n] for n in leaves]), strict=True))
     local = torch.autograd.grad(
         method._objective(params, {n: params[n].detach() for n in server}, batch, noise).total,
         [params[n] for n in kept if n != "classes"],

@@ -60,7 +60,9 @@ def test_no_gpu_is_said():
 
 
 def test_feature_shapes_that_cannot_be_averaged_name_the_clients():
-    with pytest.raises(ValueError, match=r"FedAvg averages 'phi.0.weight', .*\(\d, 64\) on 'client-0' but \(\d, 64\) on"):
+    with pytest.raises(
+        ValueError, match=r"FedAvg averages 'phi.0.weight', .*\(\d, 64\) on 'client-0' but \(\d, 64\) on"
+    ):
         run(method=FedAvg())
 
 
@@ -68,13 +70,17 @@ def test_history_has_what_it_promises():
     result = run()
     history = result.history
     assert history["round"].tolist() == [0, 1, 2, 3, 4]
-    assert {"ce", "w2", "anchor", "train_accuracy", "test_accuracy", "bytes_up", "bytes_down", "seconds"} <= set(history)
+    assert {"ce", "w2", "anchor", "train_accuracy", "test_accuracy", "bytes_up", "bytes_down", "seconds"} <= set(
+        history
+    )
     assert history["test_accuracy"].between(0, 1).all()
     assert (history["seconds"] > 0).all()
     assert len(result.per_client) == 6
     assert result.final["accuracy"] == pytest.approx(result.per_client["accuracy"].mean())
     weights = result.per_client["n_test"]
-    assert result.final["accuracy_weighted"] == pytest.approx((result.per_client["accuracy"] * weights).sum() / weights.sum())
+    assert result.final["accuracy_weighted"] == pytest.approx(
+        (result.per_client["accuracy"] * weights).sum() / weights.sum()
+    )
 
 
 def test_bytes_are_those_of_true_shapes():
@@ -96,7 +102,9 @@ def test_nothing_but_the_upload_leaves_a_client():
 
 def test_clients_at_rest_are_not_touched():
     fed = ragged()
-    result = simulate(fed, Local(model=SMALL, local_epochs=1), rounds=1, participation=0.2, progress=False, device="cpu")
+    result = simulate(
+        fed, Local(model=SMALL, local_epochs=1), rounds=1, participation=0.2, progress=False, device="cpu"
+    )
     from hetfl_core.simulation import Simulator, participants
 
     simulator = Simulator(fed, Local(model=SMALL, local_epochs=1), device="cpu")
@@ -143,7 +151,8 @@ from hetfl_core import simulate
 def slow(row):
     print(row["round"], flush=True)
     time.sleep(0.05)
-run = simulate(ragged(), QUICK, rounds=12, participation=0.5, device="cpu", progress=False, checkpoint={folder!r}, on_round=slow)
+options = dict(rounds=12, participation=0.5, device="cpu", progress=False, checkpoint={folder!r})
+run = simulate(ragged(), QUICK, on_round=slow, **options)
 """
 
 

@@ -46,7 +46,9 @@ VARIANTS = {
 
 def run(fed, method, **options):
     return simulate(
-        fed, method, **{"rounds": 3, "participation": 0.5, "device": "cpu", "progress": False, "dtype": torch.float64} | options
+        fed,
+        method,
+        **{"rounds": 3, "participation": 0.5, "device": "cpu", "progress": False, "dtype": torch.float64} | options,
     )
 
 
@@ -88,11 +90,15 @@ def test_clients_without_a_batch_left_are_not_moved_by_momentum(optimiser):
     @dataclass(frozen=True)
     class Any_(Local):
         def stages(self, round, role):
-            stage = Stage(("phi", "beta"), epochs=3, batch_size=5, optimiser=optimiser, momentum=0.9, weight_decay=0.1, clip=0.5)
+            stage = Stage(
+                ("phi", "beta"), epochs=3, batch_size=5, optimiser=optimiser, momentum=0.9, weight_decay=0.1, clip=0.5
+            )
             return [stage] if role == "round" else []
 
     fed = ragged(sizes=(4, 60))
-    stacked, loop = (run(fed, Any_(model=Model(PHI)), engine=e, rounds=2, participation=1.0) for e in ("stacked", "loop"))
+    stacked, loop = (
+        run(fed, Any_(model=Model(PHI)), engine=e, rounds=2, participation=1.0) for e in ("stacked", "loop")
+    )
     assert largest_difference(stacked, loop) < 1e-9
 
 

@@ -344,7 +344,7 @@ def _scratch(entry: Entry, target: Path) -> Iterator[Path]:
         yield Path(name)
     finally:
         with suppress(FileNotFoundError):
-            pass
+            os.unlink(name)
         if made_folder:
             with suppress(OSError):  # a folder that holds something stays
                 target.parent.rmdir()

@@ -20,4 +20,16 @@ def _variants(family: type[Method]) -> Iterator[Method]:
 CATALOGUE: dict[str, Method] = {method.name: method for method in _variants(Method)}
 """Every method at its defaults, by the name used in the literature."""
 
-__all__ = ["CATALOGUE", "FLIC", "Batch", "FedAvg", "FedAvgFT", "FedRep", "HetFedRep", "Local", "Loss", "Method", "Stage"]
+__all__ = [
+    "CATALOGUE",
+    "FLIC",
+    "Batch",
+    "FedAvg",
+    "FedAvgFT",
+    "FedRep",
+    "HetFedRep",
+    "Local",
+    "Loss",
+    "Method",
+    "Stage",
+]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,11 +23,11 @@ Role = Literal["start", "round", "rest", "final"]
 
 
 class Batch(NamedTuple):
-    """Samples of one client.
+    r"""Samples of one client.
 
     Attributes
     ----------
-    x : Tensor, shape (n, \\*shape), or dict of str to such
+    x : Tensor, shape (n, \*shape), or dict of str to such
     y : Tensor of int, shape (n,)
     weight : Tensor, shape (n,)
         1 for a true sample, 0 for a padded row.
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """What a loss returns.
+    r"""What a loss returns.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Loss(NamedTuple):
         The scalar to be minimised.
     terms : dict of str to Tensor, shape ()
         Its parts, for the history.
-    remember : dict of str to Tensor, shape (n, \\*)
+    remember : dict of str to Tensor, shape (n, \*)
         A value for each sample of the batch, kept for `Method.upload` as it was when the sample was last seen.
     """
 
@@ -178,7 +178,7 @@ class Method:
     lr: float = 1e-3
     weighting: Literal["samples", "uniform"] = "samples"
 
-    shared = ()
+    shared: ClassVar[tuple[str, ...]] = ()
     """Parts of the model that the server averages."""
 
     def __post_init__(self) -> None:
@@ -262,7 +262,12 @@ class Method:
         return {name: params[name] for name in kept}
 
     def aggregate(
-        self, server: Params, uploads: Sequence[Params], weights: Sequence[float], specs: Sequence[Spec], rng: torch.Generator
+        self,
+        server: Params,
+        uploads: Sequence[Params],
+        weights: Sequence[float],
+        specs: Sequence[Spec],
+        rng: torch.Generator,
     ) -> Params:
         """The server's new tensors from what the participants sent: here weighted means."""
         return {**server, **weighted_mean(uploads, weights)}
@@ -274,9 +279,9 @@ class Method:
     # --- use ---
 
     def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Logits, shape (n, \\*shape) → (n, C)."""
+        r"""Logits, shape (n, \*shape) → (n, C)."""
         return self.model.head(params, self.model.embed(params, x))
 
     def embed(self, params: Params, received: Params, x: Any) -> Tensor:
-        """Latent features φ_i(x), shape (n, \\*shape) → (n, k)."""
+        r"""Latent features φ_i(x), shape (n, \*shape) → (n, k)."""
         return self.model.embed(params, x)

@@ -11,6 +11,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from hetfl_core.methods.base import Method, Role, Stage
 from hetfl_core.networks import Model
@@ -31,7 +32,7 @@ class FedRep(Method):
 
     representation_epochs: int = 1
 
-    shared = ("phi", "alpha")
+    shared: ClassVar[tuple[str, ...]] = ("phi", "alpha")
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """The local parts for M epochs, then the shared ones."""
@@ -40,9 +41,7 @@ class FedRep(Method):
         local = Stage(self.local, epochs=self.local_epochs, batch_size=self.batch_size, lr=self.lr)
         if role == "final":
             return [local]
-        common = Stage(
-            self.shared, epochs=self.representation_epochs, batch_size=self.batch_size, lr=self.lr
-        )
+        common = Stage(self.shared, epochs=self.representation_epochs, batch_size=self.batch_size, lr=self.lr)
         return [local, common]
 
 
@@ -52,4 +51,4 @@ class HetFedRep(FedRep):
 
     model: Model = field(default_factory=lambda: Model(alpha=100))
 
-    shared = ("alpha",)
+    shared: ClassVar[tuple[str, ...]] = ("alpha",)

@@ -23,13 +23,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import sys; sys.path.insert(0, "/tmp"); from w2tmp import class_wasserstein, class_wasserstein_sampled
+from hetfl_core.distances import class_wasserstein, class_wasserstein_sampled
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, cross_entropy, has_prefix
 from hetfl_core.networks import MLP, Draw, Model, Params
@@ -102,7 +102,7 @@ class FLIC(Method):
     realign: bool = False
     head_decay: float = 0.0
 
-    shared = ("alpha",)
+    shared: ClassVar[tuple[str, ...]] = ("alpha",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -198,7 +198,9 @@ class FLIC(Method):
         losses = F.cross_entropy(logits, labels, reduction="none").reshape(self.anchor_samples, C)
         return (losses.mean(0) * classes).sum()
 
-    def _objective(self, params: Params, anchors: Mapping[str, Tensor], batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def _objective(
+        self, params: Params, anchors: Mapping[str, Tensor], batch: Batch, noise: Mapping[str, Tensor]
+    ) -> Loss:
         """F_i of Eq. (3), without ω_i."""
         z = self.model.embed(params, batch.x, noise)
         ce = cross_entropy(self.model.head(params, z), batch.y, batch.weight)
@@ -237,10 +239,12 @@ class FLIC(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """Pre-training; then, in a round, φ and β (lines 7-9), the anchors (line 14) and α (line 13)."""
-        batch = {"batch_size": self.batch_size, "lr": self.lr}
+        batch: dict[str, Any] = {"batch_size": self.batch_size, "lr": self.lr}
         align = Stage(("phi",), self.alignment_loss, epochs=1, **batch)
         if role == "start":
-            return [replace(align, epochs=self.pretrain_epochs, batch_size=self.pretrain_batch)] * (self.pretrain_epochs > 0)
+            return [replace(align, epochs=self.pretrain_epochs, batch_size=self.pretrain_batch)] * (
+                self.pretrain_epochs > 0
+            )
         again = [align] * (self.realign and round > 0)
         if role == "rest":
             return again

@@ -1,0 +1,276 @@
+"""The book's figures, in one house style: one idea each, large enough for a phone, readable without colour.
+
+Every function draws into an axes (a new one by default) and returns it, so that a notebook can go on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+"""Okabe and Ito's colours, told apart with every common form of colour blindness."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+
+STYLE: Any = {
+    "figure.figsize": (7.0, 4.2),
+    "figure.dpi": 110,
+    "savefig.bbox": "tight",
+    "figure.constrained_layout.use": True,
+    "font.size": 12,
+    "axes.titlesize": 13,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "lines.linewidth": 2.0,
+    "lines.markersize": 6,
+    "axes.prop_cycle": plt.cycler(color=COLOURS),
+    "svg.hashsalt": "hetfl",
+}
+
+
+def use_style() -> None:
+    """Make the house style the default of this session (a notebook's first cell)."""
+    plt.rcParams.update(STYLE)
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The house style for the length of a ``with`` block."""
+    with plt.rc_context(STYLE):
+        yield
+
+
+def _axes(ax: Axes | None) -> Axes:
+    return plt.subplots()[1] if ax is None else ax
+
+
+def _every(n: int) -> int:
+    return max(n // 8, 1)
+
+
+def curves(
+    runs: Mapping[str, pd.DataFrame | Sequence[pd.DataFrame]],
+    column: str = "test_accuracy",
+    ax: Axes | None = None,
+    title: str = "Accuracy of the clients' models",
+) -> Axes:
+    """A column of the history against rounds, one line a method; with several seeds the mean and a band of ± 1 sd.
+
+    Parameters
+    ----------
+    runs : dict of str to DataFrame or list of DataFrame
+        Histories (`Run.history`, `RunRecord.frame()`), one a seed.
+    column : str
+        Accuracies are drawn in per cent, anything else as it is.
+    ax : Axes, optional
+    title : str
+
+    Returns
+    -------
+    Axes
+    """
+    ax = _axes(ax)
+    percent = column.endswith("accuracy")
+    for i, (name, given) in enumerate(runs.items()):
+        frames = [given] if isinstance(given, pd.DataFrame) else list(given)
+        if any(column not in frame for frame in frames):
+            raise KeyError(f"the history of {name!r} has no column {column!r}; it has {list(frames[0])}")
+        table = pd.concat([f.set_index("round")[column].astype(float) for f in frames], axis=1).dropna()
+        values = table.to_numpy() * (100 if percent else 1)
+        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+        ax.plot(table.index, values.mean(1), color=colour, marker=marker, markevery=_every(len(table)), label=name)
+        if values.shape[1] > 1:
+            sd = values.std(1, ddof=1)
+            ax.fill_between(table.index, values.mean(1) - sd, values.mean(1) + sd, color=colour, alpha=0.15, lw=0)
+    ax.set_xlabel("communication round")
+    ax.set_ylabel({"test_accuracy": "test accuracy (%)", "train_accuracy": "training accuracy (%)"}.get(column, column))
+    ax.set_title(title)
+    ax.legend()
+    return ax
+
+
+def losses(
+    history: pd.DataFrame, terms: Sequence[str], ax: Axes | None = None, title: str = "Terms of the loss"
+) -> Axes:
+    """Terms of the loss against rounds, on a log axis.
+
+    Parameters
+    ----------
+    history : DataFrame
+        `Run.history`.
+    terms : sequence of str
+        Columns to draw, e.g. ``["ce", "w2"]``.
+    """
+    ax = _axes(ax)
+    for i, term in enumerate(terms):
+        drawn = history[["round", term]].dropna()
+        ax.plot(
+            drawn["round"], drawn[term], color=COLOURS[i], marker=MARKERS[i], markevery=_every(len(drawn)), label=term
+        )
+    ax.set(yscale="log", xlabel="communication round", ylabel="mean over steps and participants", title=title)
+    ax.legend()
+    return ax
+
+
+def project(
+    points: np.ndarray, how: Literal["t-SNE", "MDS", "PCA"] = "t-SNE", seed: int = 0, **options: Any
+) -> np.ndarray:
+    """Two-dimensional picture of points by scikit-learn's t-SNE, metric MDS or PCA.
+
+    Parameters
+    ----------
+    points : ndarray, shape (n, d)
+    how : {"t-SNE", "MDS", "PCA"}
+    seed : int
+        Of the projection's own random start.
+    **options
+        For the scikit-learn class, e.g. ``perplexity=30``.
+
+    Returns
+    -------
+    ndarray, shape (n, 2)
+    """
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import MDS, TSNE
+
+    if how == "t-SNE":
+        options = {"init": "random", "perplexity": min(30, (len(points) - 1) / 3)} | options
+        return TSNE(2, random_state=seed, **options).fit_transform(points)
+    if how == "MDS":
+        options = {"n_init": 1, "init": "random", "normalized_stress": "auto"} | options
+        return MDS(2, random_state=seed, **options).fit_transform(points)
+    if how == "PCA":
+        return PCA(2, random_state=seed, **options).fit_transform(points)
+    raise ValueError(f"how must be 't-SNE', 'MDS' or 'PCA', got {how!r}")
+
+
+def clients_and_classes(
+    flat: Mapping[str, np.ndarray],
+    labels: Mapping[str, np.ndarray],
+    anchors: np.ndarray | None = None,
+    classes: Sequence[int] | None = None,
+    class_names: Mapping[int, str] | None = None,
+    ax: Axes | None = None,
+    title: str = "",
+    legend: bool = True,
+    size: float = 18,
+) -> Axes:
+    """Points of several clients in the plane: the colour says the class, the marker the client, a star the anchor.
+
+    Parameters
+    ----------
+    flat : dict of str to ndarray, shape (n_i, 2)
+        Points by client.
+    labels : dict of str to ndarray of int, shape (n_i,)
+    anchors : ndarray, shape (C, 2), optional
+        Anchor means in the same plane.
+    classes : sequence of int, optional
+        Classes to draw; by default all that occur.
+    class_names : dict of int to str, optional
+    ax, title, legend
+    size : float
+        Area of a marker, points².
+    """
+    ax = _axes(ax)
+    found = np.unique(np.concatenate([np.asarray(y) for y in labels.values()])).tolist()
+    classes = found if classes is None else list(classes)
+    colour = {c: COLOURS[i % len(COLOURS)] for i, c in enumerate(classes)}
+    for i, (client, xy) in enumerate(flat.items()):
+        for c in classes:
+            rows = np.asarray(labels[client]) == c
+            look: Any = {"marker": MARKERS[i % len(MARKERS)], "color": colour[c], "alpha": 0.65, "lw": 0}
+            ax.scatter(xy[rows, 0], xy[rows, 1], s=size, **look)
+    if anchors is not None:
+        for c in classes:
+            look = {"marker": "*", "color": colour[c], "edgecolor": "black", "linewidth": 1.2, "zorder": 5}
+            ax.scatter(anchors[c, 0], anchors[c, 1], s=260, **look)
+    ax.set(xticks=[], yticks=[], title=title)
+    ax.grid(False)
+    if legend:
+        names = class_names or {}
+        shown = [Line2D([], [], color=colour[c], marker="o", ls="", label=names.get(c, f"class {c}")) for c in classes]
+        if len(flat) <= len(MARKERS):
+            shown += [
+                Line2D([], [], color="grey", marker=MARKERS[i], ls="", label=client) for i, client in enumerate(flat)
+            ]
+        if anchors is not None:
+            shown.append(
+                Line2D([], [], color="white", marker="*", markeredgecolor="black", ms=13, ls="", label="anchor mean")
+            )
+        ax.legend(handles=shown, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=10)
+    return ax
+
+
+def latent(
+    points: Mapping[str, np.ndarray],
+    labels: Mapping[str, np.ndarray],
+    anchors: np.ndarray | None = None,
+    how: Literal["t-SNE", "MDS", "PCA"] = "t-SNE",
+    seed: int = 0,
+    ax: Axes | None = None,
+    options: Mapping[str, Any] | None = None,
+    **drawing: Any,
+) -> Axes:
+    """Embedded samples of several clients and the anchors, projected **together** to the plane and drawn.
+
+    Parameters
+    ----------
+    points : dict of str to ndarray, shape (n_i, k)
+        Latent features by client, e.g. `Run.embed()`.
+    labels : dict of str to ndarray of int, shape (n_i,)
+    anchors : ndarray, shape (C, k), optional
+        Anchor means. Only those of `classes` take part in the projection.
+    how, seed, options
+        As for `project`.
+    **drawing
+        As for `clients_and_classes`.
+    """
+    classes = drawing.get("classes")
+    if classes is None:
+        classes = np.unique(np.concatenate([np.asarray(y) for y in labels.values()])).tolist()
+    keep = {client: np.isin(np.asarray(labels[client]), classes) for client in points}
+    parts = [np.asarray(z)[keep[client]] for client, z in points.items()]
+    stars = np.asarray(anchors)[classes] if anchors is not None else np.zeros((0, parts[0].shape[1]))
+    flat = project(np.concatenate([*parts, stars]), how, seed, **(options or {}))
+    ends = np.cumsum([len(p) for p in parts])
+    by_client = dict(zip(points, np.split(flat[: ends[-1]], ends[:-1]), strict=True))
+    kept = {client: np.asarray(labels[client])[keep[client]] for client in points}
+    spots = None
+    if anchors is not None:
+        spots = np.full((len(anchors), 2), np.nan)
+        spots[classes] = flat[ends[-1] :]
+    return clients_and_classes(by_client, kept, spots, ax=ax, **{**drawing, "classes": classes})
+
+
+def compare(rows: pd.DataFrame, ax: Axes | None = None, title: str = "", unit: str = "accuracy (%)") -> Axes:
+    """Paper and ours side by side: dots with ± 1 sd, one line a method.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Columns ``method``, ``published``, ``published_sd``, ``ours``, ``ours_sd``, as `hetfl_core.records.ledger`
+        gives them; NaN is left out.
+    """
+    ax = _axes(ax)
+    place = np.arange(len(rows))[::-1]
+    for i, (name, label) in enumerate((("published", "paper"), ("ours", "ours"))):
+        ax.errorbar(
+            rows[name], place + 0.12 - 0.24 * i, xerr=rows[f"{name}_sd"].fillna(0), fmt=MARKERS[i], color=COLOURS[i],
+            capsize=3, label=f"{label} (mean ± sd)",
+        )  # fmt: skip
+    ax.set_yticks(place, rows["method"].tolist())
+    ax.set(xlabel=unit, title=title)
+    ax.legend(loc="best")
+    return ax

@@ -1,0 +1,34 @@
+"""What all tests share: where the real data files are, one thread, and a hypothesis profile without deadlines."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+if "HETFL_DATA" not in os.environ and SHARED.is_dir():
+    os.environ["HETFL_DATA"] = str(SHARED)
+
+import torch  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+from hetfl_core.datasets import registry  # noqa: E402
+
+torch.set_num_threads(1)
+settings.register_profile("hetfl", deadline=None, max_examples=50, derandomize=True)
+settings.load_profile("hetfl")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test marked ``realdata`` where files are missing, saying which.
+
+    ``@pytest.mark.realdata("flic_bci.common40")`` needs the files of the named data sets only.
+    """
+    marker = item.get_closest_marker("realdata")
+    if marker is None:
+        return
+    entries = registry.entries().values()
+    datasets = marker.args or sorted({name for entry in entries for name in entry.datasets})
+    missing = [name for name in datasets if not registry.available(name)]
+    if missing:
+        pytest.skip(f"needs the real files of {', '.join(missing)} in HETFL_DATA (now {registry.data_home()})")

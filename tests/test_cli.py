@@ -1,0 +1,99 @@
+import subprocess
+import sys
+
+import pytest
+
+from hetfl_core import cli, records
+
+
+def hetfl(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "hetfl_core.cli", *arguments], capture_output=True, text=True, **options
+    )
+
+
+def call(monkeypatch, capsys, *arguments):
+    """The command line in this process: (exit code, output, error)."""
+    monkeypatch.setattr(sys, "argv", ["hetfl", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    out, err = capsys.readouterr()
+    code = end.value.code
+    return (1, out, str(code)) if isinstance(code, str) else (code or 0, out, err)
+
+
+def test_list_names_everything(monkeypatch, capsys):
+    code, out, _ = call(monkeypatch, capsys, "list")
+    assert code == 0
+    for word in ("FLIC-HL", "FedAvg-FT", "toy.noisy_features", "flic_bci.common40", "flic/bci-common40"):
+        assert word in out
+
+
+def test_run_prints_a_table_and_writes_a_record(tmp_path):
+    out = tmp_path / "record.json"
+    done = hetfl(
+        "run", "FLIC-Class", "--federation", "digits.bundled", "--rounds", "2", "--data", "n_clients=4",
+        "--set", "pretrain_epochs=1", "--set", "local_epochs=1", "--out", str(out),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "test_accuracy" in done.stdout
+    assert "balanced_accuracy" in done.stdout
+    assert "round/s" in done.stderr or "s/round" in done.stderr, "a progress bar"
+    record = records.read(out)
+    assert (record.method, record.scale, record.settings["rounds"]) == ("FLIC-Class", "own", 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "FLIC-H"], "hetfl: no method is called 'FLIC-H'; did you mean FLIC-HL"),
+        (["run", "Local", "--federation", "digits"], "no data set is called 'digits'; did you mean digits.bundled"),
+        (["run", "Local", "--set", "epochs=3"], "no setting of Local is called 'epochs'; did you mean local_epochs"),
+        (["run", "Local", "--set", "epochs"], "a setting must look like name=value, got 'epochs'"),
+        (["run", "Local", "--rounds", "0"], "rounds must be a whole number of at least 1, got 0"),
+        (["run", "FedAvg"], "FedAvg averages 'phi.0.weight', which must have the same shape"),
+        (["reproduce", "flic/bci"], "no experiment is called 'flic/bci'; did you mean flic/bci-common40"),
+        (["reproduce"], "name one experiment, or give --pending"),
+        (["reproduce", "flic/toy-noisy", "--scale", "full"], "scale must be 'book' or 'paper', got 'full'"),
+        (["reproduce", "flic/toy-noisy", "--budget", "soon"], "budget must look like 90s, 9m or 2h, got 'soon'"),
+        (["data", "verify", "mnist"], "mnist"),
+    ],
+)
+def test_errors_are_one_message_with_the_nearest_right_name(monkeypatch, capsys, arguments, message):
+    code, out, err = call(monkeypatch, capsys, *arguments)
+    assert code != 0
+    assert message in out + err
+    assert "Traceback" not in out + err
+
+
+def test_values_of_settings():
+    given = ["a=3", "b=-1", "c=0.5", "d=1e-3", "e=true", "f=none", "g-h=code", "i=x=y"]
+    assert cli._settings(given) == {
+        "a": 3, "b": -1, "c": 0.5, "d": 1e-3, "e": True, "f": None, "g_h": "code", "i": "x=y"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), [("90s", 90), ("9m", 540), ("1.5h", 5400), ("30", 30), (None, None)])
+def test_budgets(text, expected):
+    assert cli.seconds(text) == expected
+
+
+def test_ledger_and_claims(monkeypatch, capsys):
+    for arguments in (["ledger"], ["ledger", "--claims"]):
+        code, out, err = call(monkeypatch, capsys, *arguments)
+        assert code == 0, err
+        assert "BCI-common" in out
+
+
+def test_data_status(monkeypatch, capsys):
+    code, out, _ = call(monkeypatch, capsys, "data", "status")
+    assert code == 0
+    assert "mnist/train-images" in out
+
+
+def test_bench_prints_ratios_and_parts(monkeypatch, capsys):
+    code, out, err = call(monkeypatch, capsys, "bench", "--sizes", "10", "--loop-up-to", "10")
+    assert code == 0, err
+    assert out.count("×") == 4, "two batch sizes for pre-training and for a round"
+    for part in ("embedding", "anchor term", "optimiser", "batching", "peak MB"):
+        assert part in out

@@ -1,0 +1,138 @@
+import pytest
+import torch
+from small import ragged
+
+from hetfl_core import experiments, records
+from hetfl_core.experiments import EXPERIMENTS, Experiment, Job, OutOfTime, find, jobs, pending, reproduce, run_job
+from hetfl_core.methods import FLIC, Local
+from hetfl_core.networks import MLP, Model
+
+MODEL = Model(MLP(hidden=(6,), out=4), alpha=4)
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch, tmp_path):
+    """Two small experiments, the second more wanted, with checkpoints in a folder of their own."""
+    methods = {
+        "Local": Local(model=MODEL, local_epochs=1),
+        "FLIC-HL": FLIC(model=MODEL, local_epochs=1, pretrain_epochs=2),
+    }
+    made = {
+        f"tests/{name}": Experiment(
+            name, lambda seed: ragged(seed=seed), methods, rounds=4, participation=0.5, dataset="toy.noisy_features",
+            wanted=wanted, book={"rounds": 1, "pretrain_epochs": 1},
+        )
+        for name, wanted in (("later", 2), ("sooner", 1))
+    }  # fmt: skip
+    monkeypatch.setattr(experiments, "EXPERIMENTS", made)
+    monkeypatch.setenv("HETFL_CHECKPOINTS", str(tmp_path / "checkpoints"))
+
+
+def test_names_of_the_real_ones_are_those_of_the_papers_tables():
+    """Every experiment stands in data/paper, so that the ledger can set its records beside the paper's numbers."""
+    named = set(records.paper_values()["experiment"].dropna())
+    in_figures = {"flic/toy-noisy", "flic/toy-linear", "flic/bci-common40-published"}
+    assert set(EXPERIMENTS) - in_figures <= named
+
+
+def test_flic_settings_are_those_of_the_text():
+    """FLIC, Section 6 and Appendix S3.3."""
+    setting = EXPERIMENTS["flic/bci-common40"]
+    assert (setting.rounds, setting.participation) == (50, 0.1)
+    assert list(setting.methods) == ["Local", "FedRep", "HetFedRep", "FLIC-Class", "FLIC-HL"]
+    flic = setting.methods["FLIC-HL"]
+    assert (flic.local_epochs, flic.batch_size, flic.lr) == (10, 100, 1e-3)
+    assert (flic.lambda1, flic.lambda2, flic.pretrain_epochs, flic.pretrain_batch) == (1e-3, 1e-3, 100, 100)
+    assert EXPERIMENTS["flic/toy-noisy"].methods["FLIC-HL"].pretrain_batch == 10
+
+
+def test_book_scale_changes_what_it_says_and_only_that():
+    book = find("tests/sooner").at("book")
+    assert book.rounds == 1
+    assert book.methods["FLIC-HL"].pretrain_epochs == 1
+    assert book.methods["FLIC-HL"].local_epochs == 1
+    assert book.methods["Local"] == find("tests/sooner").methods["Local"]
+    assert find("tests/sooner").at("paper").rounds == 4
+
+
+def test_unknown_names_get_the_nearest():
+    with pytest.raises(KeyError, match="no experiment is called 'tests/soner'; did you mean tests/sooner"):
+        find("tests/soner")
+    with pytest.raises(KeyError, match="no method of tests/sooner is called 'FLIC'; did you mean FLIC-HL"):
+        jobs("tests/sooner", "book", 1, ["FLIC"])
+    with pytest.raises(ValueError, match="seeds must be at least 1, got 0"):
+        jobs("tests/sooner", "book", 0)
+
+
+def test_pending_is_in_the_order_wanted_and_loses_what_has_a_record(tmp_path):
+    todo = pending("book", 2, tmp_path)
+    assert [(j.experiment, j.seed, j.method) for j in todo[:3]] == [
+        ("tests/sooner", 0, "Local"),
+        ("tests/sooner", 0, "FLIC-HL"),
+        ("tests/sooner", 1, "Local"),
+    ]
+    assert len(todo) == 8
+    for job, path in reproduce(todo[:1], tmp_path, progress=False):
+        assert path == tmp_path / job.place
+    assert pending("book", 2, tmp_path) == todo[1:]
+
+
+def test_data_that_are_not_at_hand_are_not_pending(tmp_path, monkeypatch):
+    monkeypatch.setenv("HETFL_DATA", str(tmp_path))
+    monkeypatch.setattr(experiments, "EXPERIMENTS", EXPERIMENTS)
+    names = {job.experiment for job in pending("paper", 1, tmp_path)}
+    assert names <= {"flic/toy-noisy", "flic/toy-linear"}
+
+
+def test_a_record_says_what_was_run(tmp_path):
+    job = Job("tests/sooner", "paper", "FLIC-HL", 1)
+    [(_, path)] = list(reproduce([job], tmp_path, progress=False))
+    record = records.read(path)
+    assert (record.experiment, record.scale, record.method, record.seed) == ("tests/sooner", "paper", "FLIC-HL", 1)
+    assert record.settings["method"]["lambda1"] == 1e-3
+    assert record.settings["method"]["model"]["phi"] == {
+        "class": "MLP", "hidden": [6], "out": 4, "activation": "relu", "dropout": 0.0
+    }  # fmt: skip
+    assert record.settings["rounds"] == 4
+    assert len(record.history["round"]) == 5
+    assert record.federation["fingerprint"] == ragged(seed=1).to(torch.float32).fingerprint()
+    assert 0 <= record.metrics["accuracy"] <= 1
+    assert not job.scratch().exists(), "the checkpoint of a finished run is removed"
+
+
+def test_a_budget_stops_after_a_round_and_the_next_call_resumes(tmp_path, monkeypatch):
+    """The clock jumps past the budget in the middle of the run."""
+    job = Job("tests/sooner", "paper", "FLIC-HL", 0)
+    clock = iter([0.0, 0.0, 1.0, 99.0, *[100.0] * 50])
+    with monkeypatch.context() as patch:
+        patch.setattr(experiments.time, "monotonic", lambda: next(clock))
+        assert list(reproduce([job, job], tmp_path, budget=10, progress=False)) == [(job, None)]
+    assert job.scratch().exists()
+    seen = []
+    real = experiments.simulate
+    monkeypatch.setattr(
+        experiments, "simulate", lambda *a, **k: real(*a, **{**k, "on_round": lambda r: seen.append(r["round"])})
+    )
+    [(_, path)] = list(reproduce([job], tmp_path, progress=False))
+    assert seen[0] == 3, "rounds 1 and 2 are not run again"
+    again = run_job(job, progress=False)
+    assert {k: v for k, v in records.read(path).metrics.items() if k != "seconds"} == {
+        k: v for k, v in again.metrics.items() if k != "seconds"
+    }
+
+
+def test_what_has_a_record_is_not_run_again_unless_asked(tmp_path, monkeypatch):
+    job = Job("tests/sooner", "book", "Local", 0)
+    list(reproduce([job], tmp_path, progress=False))
+    runs = []
+    real = experiments.run_job
+    monkeypatch.setattr(experiments, "run_job", lambda *a: runs.append(a) or real(*a))
+    list(reproduce([job], tmp_path, progress=False))
+    assert runs == []
+    list(reproduce([job], tmp_path, progress=False, again=True))
+    assert len(runs) == 1
+
+
+def test_out_of_time_names_the_job():
+    with pytest.raises(OutOfTime, match="stopped after round 1 of 4"):
+        run_job(Job("tests/sooner", "paper", "Local", 0), deadline=0.0, progress=False)

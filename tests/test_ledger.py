@@ -1,0 +1,526 @@
+"""The ledger: the papers' numbers are copied rightly, and one rule judges ours."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from hetfl_core.records import (
+    SOURCES,
+    Paired,
+    RunRecord,
+    claim_verdict,
+    claims,
+    combined_error,
+    ledger,
+    paired,
+    paper_table,
+    paper_values,
+    show,
+    tolerance,
+    value,
+    verdict,
+)
+from hetfl_core.resources import data_path
+
+BCI = "flic/bci-common40"
+
+
+def run(method="FLIC-HL", seed=0, accuracy=0.72, experiment=BCI, scale="paper", **changes) -> RunRecord:
+    values = {
+        "settings": {"rounds": 50, "seed": seed, "engine": "stacked"},
+        "federation": {"name": "bci", "fingerprint": f"f{seed}", "n_clients": 40, "info": {}},
+        "metrics": {"accuracy": accuracy, "accuracy_weighted": accuracy / 2},
+        "commit": "0123456789abcdef",
+        "dirty": False,
+        "created": "2026-01-01T00:00:00Z",
+    }
+    return RunRecord(experiment=experiment, scale=scale, method=method, seed=seed, **{**values, **changes})
+
+
+def runs(method, accuracies, **changes):
+    return [run(method, seed, a, **changes) for seed, a in enumerate(accuracies)]
+
+
+def row(records, method="FLIC-HL", **options):
+    table = ledger(records, **options)
+    return table[(table.experiment == BCI) & (table.method == method)].iloc[0]
+
+
+# --- the rule ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("difference", "error", "expected"),
+    [
+        (0.0, 0.0, "agrees"),
+        (1.0, 0.0, "agrees"),  # exactly one point still agrees …
+        (-1.0, 0.0, "agrees"),
+        (1.01, 0.0, "higher"),  # … a hundredth more does not
+        (-1.01, 0.0, "lower"),
+        (1.0, 0.4, "agrees"),  # 2 · 0.4 < 1: the point counts
+        (1.01, 0.5, "higher"),  # 2 · 0.5 = 1
+        (1.6, 0.8, "agrees"),  # 2 · 0.8 = 1.6
+        (1.61, 0.8, "higher"),
+        (-1.61, 0.8, "lower"),
+        (100 * 0.7013 - 69.13, 0.0, "agrees"),  # 1.0000000000000142 in binary
+    ],
+)
+def test_verdict_at_its_boundaries(difference, error, expected):
+    assert verdict(difference, error) == expected
+
+
+def test_combined_error_by_hand():
+    """sqrt(0.6² / 3 + 1.2² / 3) = sqrt(0.12 + 0.48) = sqrt(0.6)."""
+    assert combined_error((0.6, 3), (1.2, 3)) == pytest.approx(math.sqrt(0.6))
+    assert combined_error((0.6, 3), (math.nan, 1)) == pytest.approx(math.sqrt(0.12))
+    assert combined_error((0.6, math.nan), (1.2, 3)) == pytest.approx(math.sqrt(0.48))
+    assert combined_error((math.nan, 3), (5.0, 1)) == 0
+    assert (tolerance(0.5), tolerance(0.75)) == (1.0, 1.5)
+
+
+def test_percent_and_fractions():
+    record = run(accuracy=0.7212, metrics={"accuracy": 0.7212, "balanced_accuracy": 0.5, "seconds": 3.0})
+    assert value(record, "accuracy") == pytest.approx(72.12)
+    assert value(record, "balanced_accuracy") == 50
+    assert value(record, "seconds") == 3.0
+    assert math.isnan(value(record, "absent"))
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------------
+
+
+def test_ledger_row_by_hand():
+    """FLIC-HL is 72.12 ± 0.6 over 3 in the paper; ours 0.70, 0.71, 0.72: 71 ± 1, difference −1.12.
+
+    Standard error sqrt(0.36/3 + 1/3) = 0.6733, tolerance 1.3466: agrees, though more than a point away.
+    """
+    got = row(runs("FLIC-HL", [0.70, 0.71, 0.72]))
+    assert (got.published, got.published_sd, got.published_runs) == (72.12, 0.6, 3)
+    assert got.ours == pytest.approx(71)
+    assert got.ours_sd == pytest.approx(1)
+    assert got.difference == pytest.approx(-1.12)
+    assert got.tolerance == pytest.approx(2 * math.sqrt(0.36 / 3 + 1 / 3))
+    assert (got.verdict, got.scale, got.ours_runs, got.command) == ("agrees", "paper", 3, "")
+    assert got.seeds == [0, 1, 2]
+    assert got.records[1] == f"{BCI}/paper/FLIC-HL-seed1.json"
+    assert got.commits == ["0123456789"]
+
+
+@pytest.mark.parametrize(("accuracies", "expected"), [([0.75, 0.751, 0.752], "higher"), ([0.65] * 3, "lower")])
+def test_what_does_not_agree(accuracies, expected):
+    assert row(runs("FLIC-HL", accuracies)).verdict == expected
+
+
+def test_one_seed_says_so():
+    got = row([run(accuracy=0.72)])
+    assert got.verdict == "agrees (1 seed)"
+    assert math.isnan(got.ours_sd)
+    assert row([run(accuracy=0.80)]).verdict == "higher (1 seed)"
+
+
+def test_nothing_yet():
+    got = row([])
+    assert got.verdict == "pending"
+    assert got.command == "hetfl reproduce flic/bci-common40 --scale paper --seeds 3"
+    assert math.isnan(got.ours)
+    table = ledger([])
+    assert set(table[table.experiment == "flic/bci-54"].verdict) == {"data not available here"}
+    assert set(table[table.experiment == "flic/bci-54"].command) == {""}
+
+
+def test_book_scale_is_shown_but_not_compared():
+    got = row(runs("FLIC-HL", [0.60, 0.62], scale="book"))
+    assert got.verdict == "pending"
+    assert math.isnan(got.difference)
+    assert "book scale, not compared: 61.00 (2 runs)" in got.note
+
+
+def test_stand_in_data_are_never_set_against_a_paper():
+    made_up = {"name": "x", "fingerprint": "f", "info": {"simulated": True}}
+    got = row(runs("FLIC-HL", [0.7, 0.7], federation=made_up))
+    assert got.verdict == "pending"
+    assert "stand-in" in got.note
+    both = [*runs("FLIC-HL", [0.1], federation=made_up), run(seed=5, accuracy=0.72)]
+    assert row(both).seeds == [5]
+    table = claims(runs("FLIC-HL", [0.9, 0.9], federation=made_up) + runs("Local", [0.1, 0.2], federation=made_up))
+    assert set(table[table.experiment == BCI].verdict) == {"pending"}
+
+
+def test_available_data_make_a_verdict_even_where_the_table_says_no():
+    table = ledger([run(experiment="flic/bci-54", accuracy=0.7627)])
+    got = table[(table.experiment == "flic/bci-54") & (table.method == "FLIC-HL")].iloc[0]
+    assert got.verdict == "agrees (1 seed)"
+
+
+def test_accuracy_of_the_published_code():
+    got = row(runs("FLIC-HL", [0.72, 0.72]), accuracy="accuracy_weighted")
+    assert (got.metric, got.ours) == ("accuracy_weighted", pytest.approx(36))
+
+
+def test_missing_metric():
+    assert row([run(metrics={"loss": 1.0})]).verdict == "metric missing"
+
+
+def test_newest_record_of_a_seed_counts():
+    old, new = run(accuracy=0.1, created="2026-01-01T00:00:00Z"), run(accuracy=0.72, created="2026-01-02T00:00:00Z")
+    for order in ([old, new], [new, old]):
+        assert row(order).ours == pytest.approx(72)
+
+
+def test_runs_of_different_settings_are_not_averaged():
+    assert row([run(seed=0), run(seed=1, settings={"rounds": 5})]).verdict == "settings differ"
+    other_machine = run(seed=1, settings={"rounds": 50, "seed": 1, "engine": "loop", "device": "cuda"})
+    assert row([run(seed=0), other_machine]).verdict == "agrees"
+    table = claims([run(seed=0), run(seed=1, settings={"rounds": 5}), *runs("Local", [0.1, 0.2])])
+    assert table.set_index("id").loc["flic-bci-common40-flic-hl-over-local", "verdict"] == "settings differ"
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+
+
+def test_paired_interval_is_scipys():
+    rng = np.random.default_rng(0)
+    a, b = 0.7 + 0.02 * rng.normal(size=7), 0.69 + 0.02 * rng.normal(size=7)
+    got = paired(runs("FLIC-HL", a) + runs("Local", b), BCI, "FLIC-HL", "Local")
+    expected = stats.ttest_rel(100 * a, 100 * b).confidence_interval(0.95)
+    assert (got.low, got.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
+    assert got.mean == pytest.approx(100 * (a - b).mean())
+    assert got.n == 7
+
+
+def test_paired_takes_common_seeds_only():
+    records = [run("FLIC-HL", 0, 0.9), run("FLIC-HL", 1, 0.72), run("Local", 1, 0.71), run("Local", 2, 0.1)]
+    got = paired(records, BCI, "FLIC-HL", "Local")
+    assert got.seeds == (1,)
+    assert got.mean == pytest.approx(1)
+    assert (got.low, got.high) == (-math.inf, math.inf)
+    assert claim_verdict(got) == "open"
+    with pytest.raises(ValueError, match=r"no seed has 'accuracy' of both.*'Local' has seeds \[1, 2\]"):
+        paired(records, BCI, "FLIC-Class", "Local")
+
+
+def test_paired_refuses_data_of_another_size_and_marks_other_fingerprints():
+    local = run("Local", 0, 0.7)
+    other = {**local.federation, "n_clients": 39}
+    with pytest.raises(ValueError, match=r"FLIC-HL-seed0.*Local-seed0.*\(39, 40\)"):
+        paired([run("FLIC-HL", 0, federation=other), local], BCI, "FLIC-HL", "Local")
+    rounded = run("FLIC-HL", 0, federation={**local.federation, "fingerprint": "other"})
+    assert not paired([rounded, local], BCI, "FLIC-HL", "Local").same_data
+    assert paired([run("FLIC-HL", 0), local], BCI, "FLIC-HL", "Local").same_data
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (Paired(1, 0.01, 2, (0, 1)), "holds"),
+        (Paired(1, 0.0, 2, (0, 1)), "open"),  # touches zero
+        (Paired(-1, -2, -0.01, (0, 1)), "reverses"),
+        (Paired(-1, -2, 0.0, (0, 1)), "open"),
+        (Paired(1, 0.5, 2, (0,)), "open"),  # one seed
+    ],
+)
+def test_claim_verdict_at_its_boundaries(result, expected):
+    assert claim_verdict(result) == expected
+
+
+def test_claims_on_made_records():
+    """Differences in points: to Local 2, 2.2, 1.8 (holds); to FedRep 3, −3, 0 (open); to HetFedRep −5, −5.2, −4.8."""
+    base = np.array([0.70, 0.71, 0.72])
+    records = [
+        *runs("FLIC-HL", base),
+        *runs("Local", base - [0.020, 0.022, 0.018]),
+        *runs("FedRep", base - [0.03, -0.03, 0.0]),
+        *runs("HetFedRep", base - [-0.050, -0.052, -0.048]),
+        *runs("FedHeNN", [0.5]),
+    ]
+    table = claims(records).set_index("id")
+    over = {
+        name: table.loc[f"flic-bci-common40-flic-hl-over-{name}"]
+        for name in ("local", "fedrep", "hetfedrep", "fedhenn")
+    }
+    assert {name: r.verdict for name, r in over.items()} == {
+        "local": "holds",
+        "fedrep": "open",
+        "hetfedrep": "reverses",
+        "fedhenn": "open",
+    }
+    assert over["local"].difference == pytest.approx(2)
+    half = 4.302653 * 0.2 / math.sqrt(3)  # t quantile of 2 degrees of freedom, sd 0.2, three pairs
+    assert (over["local"].low, over["local"].high) == (pytest.approx(2 - half), pytest.approx(2 + half))
+    assert over["fedhenn"].seeds == [0]
+    assert len(over["local"].records) == 6
+    assert table.loc["flic-bci-common40-flic-class-over-local", "verdict"] == "pending"
+    assert table.loc["flic-bci-common40-flic-class-over-local", "command"].startswith(
+        "hetfl reproduce flic/bci-common40"
+    )
+    assert table.loc["flic-bci-54-flic-hl-over-local", "verdict"] == "data not available here"
+    assert set(table[table.experiment == ""].verdict) == {"no experiment yet"}
+
+
+# --- for the eye ------------------------------------------------------------------------------------------------------
+
+
+def test_show_of_the_ledger():
+    text = str(show(ledger([*runs("FLIC-HL", [0.70, 0.71, 0.72]), run("Local")])))
+    line = next(li for li in text.splitlines() if "BCI-common" in li and "FLIC-HL" in li)
+    cells = [c.strip() for c in line.strip("|").split("|")]
+    assert cells[:4] == ["FLIC (TMLR 2024), Table 4", "BCI-common (b=40)", "FLIC-HL", "72.12 ± 0.6"]
+    assert cells[4:7] == ["71.00 ± 1.00 (3 seeds, paper scale)", "-1.12", "agrees"]
+    assert cells[7] == "flic/bci-common40/paper, seeds 0, 1, 2, commit 0123456789"
+    assert "(1 seed, paper scale)" in text
+    assert len({len(li) for li in text.splitlines()}) == 1, "columns are aligned"
+
+
+def test_show_as_html_is_whole_and_escaped():
+    page = show(pd.DataFrame({"a<b": ["long " * 40, "x & y"], "c": ["1 ± 2", "p|q"]}))
+    found = page._repr_html_()
+    assert "long " * 40 in found
+    assert '<th scope="col">a&lt;b</th>' in found
+    assert "x &amp; y" in found
+    assert "1 ± 2" in found
+    assert "p\\|q" in page._repr_markdown_()
+
+
+def test_show_of_claims():
+    base = np.array([0.70, 0.71, 0.72])
+    text = str(show(claims(runs("FLIC-HL", base) + runs("Local", base - [0.020, 0.022, 0.018]))))
+    line = next(li for li in text.splitlines() if "FLIC-HL is more accurate than Local on BCI-common" in li)
+    assert "+2.00 [+1.50, +2.50] (3 seeds)" in line
+    assert "| holds" in line
+
+
+# --- the papers' numbers ----------------------------------------------------------------------------------------------
+
+VALUES = paper_values()
+
+
+def test_every_value_is_a_number_with_its_place():
+    assert np.isfinite(VALUES.value).all()
+    assert VALUES.available.isin(["yes", "partly", "no"]).all()
+    assert VALUES.paper.isin(list(SOURCES)).all()
+    assert (VALUES.loc[VALUES.available != "yes", "note"] != "").all(), "what is missing needs its reason"
+    assert not VALUES.duplicated(["paper", "table", "setting", "method", "metric", "value"]).any()
+    percent = VALUES[VALUES.unit == "%"]
+    assert percent.value.between(10, 100).all()
+    assert percent.sd.dropna().between(0, 5.01).all()
+    assert (percent.metric == "accuracy").all()
+    assert (percent.method != "").all()
+    assert (VALUES.loc[VALUES.experiment != "", "unit"] == "%").all()
+
+
+def test_files_are_named_after_what_they_hold():
+    for path in data_path("paper").glob("*-table*.csv"):
+        frame = pd.read_csv(path, dtype=str)
+        assert set(frame.paper + "-table" + frame.table) == {path.stem}
+        assert list(frame.columns) == list(VALUES.columns)
+    assert len(paper_table("flic", 4)) == 9 * 6
+    with pytest.raises(KeyError, match="flic, table 4"):
+        paper_table("flic", 5)
+
+
+@pytest.mark.parametrize(
+    ("paper", "table", "setting", "method", "expected", "sd"),
+    [
+        ("flic", "3", "Digits (b=100, 3 classes/client)", "Local", 97.49, 0.4),
+        ("flic", "3", "Digits (b=100, 5 classes/client)", "HetFedRep", 54.87, 5.0),
+        ("flic", "3", "Digits (b=200, 5 classes/client)", "FLIC-Class", 91.11, 0.6),
+        ("flic", "3", "TextCaps (b=200, 3 classes/client)", "FLIC-HL", 78.49, 0.7),
+        ("flic", "3", "BCI (b=54)", "FedHeNN", 70.84, 1.0),
+        ("flic", "3", "BCI (b=40)", "FLIC-HL", 75.82, 0.3),
+        ("flic", "4", "Digits-Resize (b=200, 5 classes)", "FedRep", 94.57, 0.9),
+        ("flic", "4", "TextCaps-Clip (b=100, 3 classes)", "Local", 94.38, 0.2),
+        ("flic", "4", "BCI-common (b=40)", "Local", 71.24, 0.6),
+        ("flic", "4", "BCI-common (b=40)", "FedHeNN", 70.63, 0.4),
+        ("flic", "4", "BCI-common (b=40)", "HetFedRep", 72.09, 0.1),
+        ("flic", "4", "BCI-common (b=40)", "FedRep", 71.50, 0.3),
+        ("flic", "4", "BCI-common (b=40)", "FLIC-Class", 72.17, 0.3),
+        ("flic", "4", "BCI-common (b=40)", "FLIC-HL", 72.12, 0.6),
+        ("flic", "S2", "FEMNIST digits (50 clients)", "FLIC-HL", 82.37, 0.6),
+        ("flic", "S2", "FEMNIST digits (150 clients)", "FedRep", 74.55, 1.3),
+        ("flic-v1", "3", "Digits (b=200, 5 classes/client)", "Local", 86.50, math.nan),
+        ("fedcr", "2", "CIFAR10 non-iid_2", "FedAvg", 76.34, math.nan),
+        ("fedcr", "10", "CIFAR10 non-iid_2", "FedAvg", 76.26, 0.53),
+        ("fedcr", "10", "CIFAR100 non-iid_1", "FedCR", 62.96, 0.93),
+        ("fedcr", "3", "CIFAR100 non-iid_1, 2 Gaussian dimensions", "FedCR", 21.65, math.nan),
+        ("fedcr", "9", "CIFAR100 non-iid_1, 15 classes/client, no shared model", "FedPer", 39.5, math.nan),
+        ("fedcma", "2", "MNIST (Dirichlet α=0.03)", "Fed-CMA", 64.03, 0.26),
+        ("fedcma", "2", "FEMNIST (by writer)", "Fed-CMA", 64.50, 1.2),
+        ("fedcma", "3", "CIFAR10 (100 clients)", "pFedHN-PC", 80.81, math.nan),
+    ],
+)
+def test_numbers_read_by_eye(paper, table, setting, method, expected, sd):
+    found = paper_table(paper, table).query("setting == @setting and method == @method")
+    assert found.value.tolist() == [expected]
+    assert found.sd.tolist() == pytest.approx([sd], nan_ok=True)
+
+
+def test_facts_read_by_eye():
+    s1 = paper_table("flic", "S1").pivot(index="setting", columns="metric", values="value")
+    assert s1.loc["Weibo2014"].to_dict() == {
+        "channels": 60, "classes": 7, "features": 1830, "subjects": 10, "trials per class": 80,
+    }  # fmt: skip
+    assert s1.subjects.sum() == 54, "the 54 clients of Table 3"
+    assert (s1.features == s1.channels * (s1.channels + 1) / 2).all(), "upper triangle of a covariance matrix"
+    split = paper_table("fedcr", 4).pivot(index="setting", columns="metric", values="value")
+    both = split["samples of the original training set"] + split["samples of the original test set"]
+    assert (both == split["samples in all"]).all()
+    hyfem = paper_table("hyfem", 3).query("metric == 'feature block held'")
+    assert hyfem.groupby("setting").value.agg(list).tolist() == [[1, 2, 3]] * 2 + [[1, 3, 4]] * 2 + [[1, 3]] * 2
+
+
+def test_flic_names_its_experiments():
+    tables = VALUES[(VALUES.paper == "flic") & (VALUES.unit == "%")]
+    assert (tables.experiment.str.match(r"flic/[a-z0-9-]+$")).all()
+    assert tables.groupby("setting").experiment.nunique().eq(1).all()
+    assert tables.groupby("experiment").setting.nunique().eq(1).all()
+    availability = tables.groupby("experiment").available.first()
+    assert availability["flic/bci-common40"] == "yes"
+    assert availability["flic/digits-b100-c3"] == "yes"
+    assert availability["flic/femnist-50"] == "partly"
+    assert set(availability[availability.index.str.contains("textcaps|bci-54|bci-40|femnist-150")]) == {"no"}
+
+
+def test_claims_can_be_followed():
+    table = pd.read_csv(data_path("paper", "claims.csv"), dtype=str, keep_default_na=False)
+    assert table.id.is_unique
+    assert list(table.columns) == ["paper", "id", "claim", "experiment", "metric", "better", "worse", "where"]
+    assert (table.better != table.worse).all()
+    assert table["where"].str.contains("Section").all()
+    assert {"FLIC-HL", "FLIC-Class"} <= set(table[table.experiment == BCI].better)
+    assert {"Local", "FedRep", "HetFedRep", "FedHeNN"} == set(table[table.experiment == BCI].worse)
+    assert {"flic/toy-noisy", "flic/toy-linear"} <= set(table.experiment)
+
+
+def test_claims_follow_their_tables_or_say_that_they_do_not():
+    means = VALUES[VALUES.unit == "%"].drop_duplicates(["paper", "experiment", "method"])
+    means = means[means.experiment != ""].set_index(["experiment", "method"]).value
+    table = pd.read_csv(data_path("paper", "claims.csv"), dtype=str, keep_default_na=False)
+    printed = table[table["where"].str.contains("Table") & table.experiment.isin(means.index.get_level_values(0))]
+    assert len(printed) > 80
+    for c in printed.to_dict("records"):
+        right = means[c["experiment"], c["better"]] > means[c["experiment"], c["worse"]]
+        said = "other way round" in c["where"]
+        assert right != said or means[c["experiment"], c["better"]] == means[c["experiment"], c["worse"]], c["id"]
+
+
+def test_taxonomy_is_complete():
+    table = pd.read_csv(data_path("paper", "taxonomy.csv"), dtype=str, keep_default_na=False)
+    marks = table[(table.table == "1") & table.paper.isin(["flic", "fedcma"])]
+    assert marks.value.isin(["yes", "no", "unclear"]).all()
+    wide = marks.pivot(index=["paper", "work"], columns="property", values="value")
+    assert (len(wide.loc["flic"]), len(wide.loc["fedcma"])) == (13, 9)
+    assert (wide.loc[("flic", "FLIC")].dropna() == "yes").all(), "only FLIC has all four"
+    assert (marks.value == "unclear").sum() == 2
+    assert (marks.loc[marks.value == "unclear", "note"] != "").all()
+
+
+# --- beside the papers' text, where it can be had ---------------------------------------------------------------------
+
+TEXTS = {
+    "flic": "flic-tmlr-2024.txt",
+    "flic-v1": "flic-arxiv-v1.txt",
+    "fedcr": "fedcr-icml-2023.txt",
+    "fedcma": "fed-cma.txt",
+    "hyfem": "hyfem-tmlr-2024.txt",
+}
+PAPERS = Path(os.environ.get("HETFL_PAPERS", data_path("paper").parents[2] / "shared" / "papers"))
+needs_papers = pytest.mark.skipif(not PAPERS.is_dir(), reason="the papers' text is not here (HETFL_PAPERS)")
+
+
+@cache
+def text(paper: str) -> str:
+    """The paper's text without marks of bold type, braces and blanks within a line; tabs separate cells."""
+    raw = (PAPERS / TEXTS[paper]).read_text(encoding="utf-8").replace("\\pm", "±")
+    raw = re.sub(r" (?=\d\d\.\d)", "\t", raw) if paper == "flic-v1" else raw
+    return re.sub(r"\\bf|\\textbf|</?b>|[{}$ ]", "", raw)
+
+
+def printed() -> pd.DataFrame:
+    files = sorted(data_path("paper").glob("*-table*.csv"))
+    return pd.concat([pd.read_csv(f, dtype=str, keep_default_na=False) for f in files])
+
+
+@needs_papers
+@pytest.mark.parametrize("paper", ["flic", "fedcr"])
+def test_every_mean_and_deviation_of_the_text_is_here_as_often(paper):
+    ours = printed().query("paper == @paper and sd != ''")
+    theirs = re.findall(r"(\d\d\.\d+)±(\d\.\d+)", text(paper))
+    assert Counter(zip(ours.value, ours.sd, strict=True)) == Counter(theirs)
+
+
+@needs_papers
+def test_every_row_is_in_its_text():
+    for r in printed().to_dict("records"):
+        v, found = r["value"], text(r["paper"])
+        forms = [v, f"{v}V" if r["unit"] == "V" else v]
+        forms += [f"{int(v) / 1000:g}k"] if v.isdigit() and int(v) >= 1000 else []
+        number = "|".join(rf"(?<![\d.]){re.escape(f)}(?![\d]|\.\d)" for f in forms)
+        assert re.search(number, found), r
+
+
+def block(paper: str, first_words: str) -> list[list[list[str]]]:
+    """Numbers of one line of a table: for each cell after the first, those that stand in it."""
+    line = next(li for li in text(paper).splitlines() if li.startswith(first_words) and "±" in li)
+    return [re.findall(r"(\d\d\.\d+)±", cell) for cell in line.split("\t")[1:]]
+
+
+@needs_papers
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [
+        ("3", "Digits(b"),
+        ("3", "TextCaps(b"),
+        ("3", "BCI(b"),
+        ("4", "Digits-Resize"),
+        ("4", "TextCaps-Clip"),
+        ("4", "BCI-common"),
+    ],
+)
+def test_flic_cells_stand_in_their_column_and_order(table, name):
+    """Each cell of the text holds one method's numbers, setting by setting."""
+    rows = printed().query("paper == 'flic' and table == @table")
+    rows = rows[rows.setting.str.replace(" ", "").str.startswith(name)]
+    mine = [group.value.tolist() for _, group in rows.groupby("method", sort=False)]
+    assert mine == block("flic", name)
+
+
+LABELS = [
+    ("flic", "S2"),
+    ("flic", "S1"),
+    ("fedcr", "2"),
+    ("fedcr", "10"),
+    ("fedcr", "3"),
+    ("fedcr", "9"),
+    ("fedcma", "3"),
+    ("fedcma", "2"),
+    ("flic-v1", "3"),
+]
+
+
+@needs_papers
+@pytest.mark.parametrize(("paper", "table"), LABELS)
+def test_cells_stand_in_one_line_of_the_text(paper, table):
+    """The numbers of one printed row (of one method, or one setting) are cells of one line, in order."""
+    rows = printed().query("paper == @paper and table == @table")
+    if (paper, table) == ("fedcr", "3"):
+        key = rows.setting.str.extract(r"(\d+) Gaussian")[0]
+    else:
+        key = rows.method if table in ("S2", "2", "10") and paper != "fedcma" else rows.setting
+    lines = [[re.split(r"[±(]", cell)[0] for cell in li.split("\t") if cell != "-"] for li in text(paper).splitlines()]
+    for name, group in rows.groupby(key, sort=False):
+        cells = group.value.tolist()
+        assert any(_within(cells, li) for li in lines), name
+
+
+def _within(cells: list[str], line: list[str]) -> bool:
+    return any(line[i : i + len(cells)] == cells for i in range(len(line)))

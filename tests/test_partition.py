@@ -1,0 +1,304 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetfl_core.partition import (
+    assign_classes,
+    by_group,
+    classes_per_client,
+    dirichlet,
+    feature_blocks,
+    published_shards,
+    share,
+    share_alike,
+    subsample,
+)
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def labels_of(n_classes, each):
+    return rng(1).permutation(np.repeat(np.arange(n_classes), each))
+
+
+def used_once(parts):
+    everything = np.concatenate(parts)
+    return len(everything) == len(np.unique(everything))
+
+
+seeds = st.integers(0, 2**32)
+
+
+# --- classes per client -------------------------------------------------------------------------------------------
+
+
+@st.composite
+def class_settings(draw):
+    n_classes = draw(st.integers(1, 12))
+    return draw(st.integers(1, 25)), n_classes, draw(st.integers(1, n_classes)), draw(seeds)
+
+
+@given(class_settings())
+def test_assignment_is_balanced_and_has_no_repeats(setting):
+    n_clients, n_classes, k, seed = setting
+    table = assign_classes(n_clients, n_classes, k, rng(seed))
+    assert table.shape == (n_clients, k)
+    assert all(len(set(row)) == k for row in table.tolist())
+    counts = np.bincount(table.ravel(), minlength=n_classes)
+    assert counts.max() - counts.min() <= 1
+    assert counts.sum() == n_clients * k
+
+
+@given(class_settings(), st.booleans())
+def test_classes_per_client_invariants(setting, balanced):
+    n_clients, n_classes, k, seed = setting
+    y = labels_of(n_classes, 30)
+    parts = classes_per_client(y, n_clients, k, rng(seed), balanced)
+    assert len(parts) == n_clients
+    assert used_once(parts)
+    assert all(len(np.unique(y[p])) == k for p in parts)  # so none is empty
+    for c in range(n_classes):
+        shares = [int((y[p] == c).sum()) for p in parts if (y[p] == c).any()]
+        if shares:
+            assert sum(shares) == 30
+            assert max(shares) - min(shares) <= 1
+
+
+def test_every_client_holds_every_class_when_k_is_all():
+    # the hardest case for mending: each row must become a permutation
+    table = assign_classes(200, 10, 10, rng())
+    assert (np.sort(table, axis=1) == np.arange(10)).all()
+
+
+def test_published_dealing_repeats_a_class_on_about_a_tenth_of_clients():
+    # 100 clients, 20 classes, 3 each: 1 − (1 − 14/299)(1 − 28/298) = 13.6 % expect a repeat
+    tables = [assign_classes(100, 20, 3, rng(s), allow_repeats=True) for s in range(200)]
+    repeated = np.mean([[len(set(row)) < 3 for row in t.tolist()] for t in tables])
+    expected = 1 - (1 - 14 / 299) * (1 - 28 / 298)
+    assert abs(repeated - expected) < 4 * np.sqrt(expected * (1 - expected) / 20_000)
+    assert all((np.bincount(t.ravel()) == 15).all() for t in tables)
+
+
+def test_repeats_are_mended_without_favouring_classes():
+    # by symmetry, each pair of classes should be held together equally often
+    pairs = np.zeros((6, 6))
+    for seed in range(2000):
+        for a, b in assign_classes(6, 6, 2, rng(seed)).tolist():
+            pairs[a, b] += 1
+            pairs[b, a] += 1
+    off = pairs[~np.eye(6, dtype=bool)]
+    assert (np.diag(pairs) == 0).all()
+    assert np.abs(off / off.mean() - 1).max() < 0.15
+
+
+def test_mending_ten_thousand_clients_is_quick():
+    table = assign_classes(10_000, 20, 3, rng())
+    assert all(len(set(row)) == 3 for row in table.tolist())
+
+
+def test_labels_need_not_be_consecutive():
+    y = np.repeat([3, 7, 9], 10)
+    parts = classes_per_client(y, 6, 1, rng())
+    assert {int(y[p][0]) for p in parts} == {3, 7, 9}
+    assert used_once(parts)
+
+
+def test_train_and_test_share_the_assignment():
+    y_train, y_test = labels_of(10, 50), labels_of(10, 20)
+    table = assign_classes(20, 10, 3, rng())
+    train, test = share(y_train, table, rng(1)), share(y_test, table, rng(2))
+    for a, b in zip(train, test):
+        assert set(y_train[a]) == set(y_test[b])
+
+
+def test_the_odd_samples_of_a_class_do_not_always_go_to_the_same_clients():
+    y, table = np.zeros(10, int), np.zeros((3, 1), int)
+    sizes = np.array([[len(p) for p in share(y, table, rng(s))] for s in range(60)])
+    assert (sizes.sum(axis=1) == 10).all()
+    assert set(sizes.argmax(axis=1)) == {0, 1, 2}
+
+
+def test_a_class_dealt_twice_brings_two_shares():
+    y = np.zeros(30, int)
+    assert [len(p) for p in share(y, [[0, 0], [0, 1]], rng(), at_least=0)] == [20, 10]
+
+
+def test_small_test_sets_may_leave_a_client_with_nothing():
+    parts = share(np.array([0, 1]), np.array([[0], [0], [1]]), rng(), at_least=0)
+    assert sorted(len(p) for p in parts) == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: classes_per_client(np.arange(4), 2, 5, rng()), "k must be at most the number of classes, 4, got 5"),
+        (lambda: classes_per_client(np.zeros(3, int), 4, 1, rng()), "class 0 has 3 samples for 4 clients"),
+        (lambda: classes_per_client(np.zeros(3, int), 0, 1, rng()), "n_clients must be .* at least 1, got 0"),
+        (lambda: classes_per_client(np.zeros(3, int), 2, 0, rng()), "k must be .* at least 1, got 0"),
+        (
+            lambda: classes_per_client(np.zeros((3, 1), int), 2, 1, rng()),
+            r"labels must have shape \(n,\), got \(3, 1\)",
+        ),
+        (lambda: dirichlet(np.zeros(9, int), 3, 0.0, rng()), "alpha must be a positive finite number, got 0.0"),
+        (lambda: dirichlet(np.zeros(9, int), 3, -1.0, rng()), "alpha must be"),
+        (lambda: dirichlet(np.zeros(9, int), 3, float("nan"), rng()), "alpha must be"),
+        (lambda: dirichlet(np.zeros(2, int), 3, 1.0, rng()), "3 clients .* need 3 samples, got 2"),
+        (lambda: dirichlet(np.zeros(9, int), 3, 1.0, rng(), min_size=4), "need 12 samples, got 9"),
+        (lambda: published_shards(np.zeros(2, int), np.zeros((3, 1), int), rng()), "class 0 has 2 samples"),
+        (lambda: subsample([np.arange(3)], rng(), variant="paper"), "variant must be .*'paper'"),
+        (lambda: feature_blocks(3, 4), r"n_blocks must lie in 1…3, .* got 4"),
+    ],
+)
+def test_impossible_settings_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_wrong_types_are_refused():
+    with pytest.raises(TypeError, match=r"rng must be a numpy.random.Generator, got int"):
+        classes_per_client(np.zeros(3, int), 1, 1, 0)
+    with pytest.raises(TypeError, match="labels must be whole numbers"):
+        dirichlet(np.zeros(3), 1, 1.0, rng())
+
+
+# --- the published shards -----------------------------------------------------------------------------------------
+
+
+def test_published_shards_without_replacement_use_each_sample_once():
+    y = labels_of(4, 300)
+    table = assign_classes(8, 4, 2, rng(), allow_repeats=True)
+    parts = published_shards(y, table, rng(1))
+    assert used_once(parts)
+    assert len(np.concatenate(parts)) == 1200  # 150 a client: shards are taken away when dealt
+
+
+def test_published_shards_with_replacement_overlap():
+    y = labels_of(4, 100)
+    table = assign_classes(8, 4, 2, rng())
+    parts = published_shards(y, table, rng(1))  # 50 samples a client, shards of 25, 50 draws a class
+    assert all(len(p) == 2 * 50 * 25 for p in parts)
+    assert not used_once(parts)
+    holders = [set(p) for p, row in zip(parts, table.tolist()) if 0 in row]
+    assert set.intersection(*holders)
+    for part, row in zip(parts, table.tolist()):
+        assert set(y[part]) == set(row)
+
+
+def test_toy_rule_draws_with_replacement_but_once():
+    y = labels_of(4, 100)
+    parts = published_shards(y, assign_classes(8, 4, 2, rng()), rng(1), repeat_below=10)
+    assert all(len(p) == 50 for p in parts)
+
+
+# --- Dirichlet ----------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=80),
+    st.integers(1, 12),
+    st.floats(0.01, 100),
+    st.integers(0, 3),
+    seeds,
+)
+def test_dirichlet_uses_every_sample_once_and_leaves_nobody_empty(y, n_clients, alpha, min_size, seed):
+    y = np.array(y)
+    if len(y) < n_clients * max(min_size, 1):
+        with pytest.raises(ValueError, match="samples"):
+            dirichlet(y, n_clients, alpha, rng(seed), min_size)
+        return
+    parts = dirichlet(y, n_clients, alpha, rng(seed), min_size)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(y)))
+    assert min(len(p) for p in parts) >= max(min_size, 1)
+
+
+def test_dirichlet_shares_have_the_variance_of_the_distribution():
+    # p ~ Dir(α 1_b): Var p_i = (1/b)(1 − 1/b) / (αb + 1)
+    alpha, b = 0.5, 4
+    shares = [len(p) / 4000 for s in range(400) for p in dirichlet(np.zeros(4000, int), b, alpha, rng(s))]
+    expected = (1 / b) * (1 - 1 / b) / (alpha * b + 1)
+    assert np.mean(shares) == pytest.approx(1 / b)
+    assert np.var(shares) == pytest.approx(expected, rel=0.1)
+
+
+def test_large_alpha_gives_equal_clients_and_small_alpha_single_classes():
+    y = labels_of(5, 200)
+    even = dirichlet(y, 5, 1e6, rng())
+    assert all(abs((y[p] == c).sum() - 40) <= 1 for p in even for c in range(5))
+    skew = dirichlet(y, 5, 0.01, rng())
+    assert np.mean([(y[p] == c).sum() in range(10, 190) for p in skew for c in range(5)]) < 0.2
+
+
+@given(st.integers(2, 8), st.floats(0.05, 5), seeds)
+def test_share_alike_follows_the_training_proportions(n_clients, alpha, seed):
+    y, z = labels_of(4, 60), labels_of(4, 30)
+    train = dirichlet(y, n_clients, alpha, rng(seed))
+    test = share_alike(y, train, z, rng(seed))
+    assert sorted(np.concatenate(test).tolist()) == list(range(len(z)))
+    for a, b in zip(train, test):
+        assert set(z[b]) <= set(y[a])
+        for c in range(4):
+            assert abs((z[b] == c).sum() - (y[a] == c).sum() / 2) < 1  # 30 of 60
+
+
+def test_share_alike_leaves_out_classes_that_nobody_holds():
+    parts = share_alike(np.array([0, 0, 1]), [np.array([0, 1])], np.array([0, 1, 1]), rng())
+    assert parts[0].tolist() == [0]
+
+
+# --- subsampling --------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=10), st.sampled_from(["text", "code"]), seeds)
+def test_subsample_keeps_some_of_each_clients_own(sizes, variant, seed):
+    starts = np.cumsum([0, *sizes])
+    parts = [np.arange(a, b) for a, b in pairwise(starts)]
+    kept = subsample(parts, rng(seed), variant=variant)
+    for part, few in zip(parts, kept):
+        assert 1 <= len(few) <= len(part)
+        assert set(few) <= set(part)
+    if variant == "text":
+        assert used_once(kept)
+
+
+def test_subsample_text_keeps_five_to_a_hundred_per_cent_uniformly():
+    kept = np.array([len(p) for p in subsample([np.arange(1000)] * 2000, rng())]) / 1000
+    assert 0.05 <= kept.min() < 0.06
+    assert 0.98 < kept.max() <= 1
+    assert np.histogram(kept, bins=5, range=(0.05, 1))[0] == pytest.approx(np.full(5, 400), rel=0.15)
+
+
+def test_subsample_code_mixes_two_ranges_and_repeats_samples():
+    kept = subsample([np.arange(1000)] * 4000, rng(), variant="code")
+    share_kept = np.array([len(p) for p in kept]) / 1000
+    # ½ of clients in 15…35 %, and of the other half 20 % as well
+    assert np.mean((share_kept > 0.15) & (share_kept <= 0.35)) == pytest.approx(0.6, abs=0.03)
+    assert np.mean(share_kept == 1) == pytest.approx(0.025, abs=0.01)  # min(U + 5, 100)
+    assert not used_once([max(kept, key=len)])
+
+
+# --- the rest -----------------------------------------------------------------------------------------------------
+
+
+def test_feature_blocks_cover_all_features():
+    assert [b.tolist() for b in feature_blocks(5, 2)] == [[0, 1, 2], [3, 4]]
+    mixed = feature_blocks(20, 3, rng())
+    assert sorted(np.concatenate(mixed).tolist()) == list(range(20))
+    assert mixed[0].tolist() != list(range(7))
+
+
+def test_by_group():
+    groups = by_group(["b", "a", "b"])
+    assert {k: v.tolist() for k, v in groups.items()} == {"a": [1], "b": [0, 2]}
+
+
+def test_same_generator_state_same_parts():
+    y = labels_of(5, 40)
+    for deal in (lambda g: classes_per_client(y, 7, 2, g), lambda g: dirichlet(y, 7, 0.3, g)):
+        a, b, c = deal(rng(3)), deal(rng(3)), deal(rng(4))
+        assert all((p == q).all() for p, q in zip(a, b))
+        assert any(len(p) != len(q) or (p != q).any() for p, q in zip(a, c))

@@ -1,0 +1,84 @@
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+
+from hetfl_core import plots
+
+mpl.use("Agg")
+
+
+def history(seed):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({"round": range(6), "test_accuracy": rng.random(6), "ce": rng.random(6) + 0.1})
+
+
+@pytest.fixture(autouse=True)
+def _in_style():
+    with plots.style():
+        yield
+        plots.plt.close("all")
+
+
+def test_curves_show_the_mean_in_per_cent():
+    frames = [history(0), history(1)]
+    ax = plots.curves({"FLIC": frames, "Local": history(2)})
+    expected = 50 * (frames[0]["test_accuracy"] + frames[1]["test_accuracy"])
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), expected)
+    assert ax.get_ylabel() == "test accuracy (%)"
+    assert ax.get_xlabel() == "communication round"
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["FLIC", "Local"]
+    assert len(ax.collections) == 1, "a band for the method with two seeds only"
+    assert ax.lines[0].get_marker() != ax.lines[1].get_marker(), "told apart without colour"
+
+
+def test_curves_name_what_is_missing():
+    with pytest.raises(KeyError, match="the history of 'FLIC' has no column 'w2'; it has"):
+        plots.curves({"FLIC": history(0)}, "w2")
+
+
+def test_losses_are_on_a_log_axis():
+    ax = plots.losses(history(0), ["ce"])
+    assert ax.get_yscale() == "log"
+
+
+@pytest.mark.parametrize("how", ["t-SNE", "MDS", "PCA"])
+def test_latent_projects_clients_and_anchors_together(how):
+    rng = np.random.default_rng(0)
+    labels = {"a": np.repeat([0, 1], 10), "b": np.repeat([1, 2], 8)}
+    anchors = 20 * np.eye(3, 6)
+    points = {name: anchors[y] + rng.normal(size=(len(y), 6)) for name, y in labels.items()}
+    ax = plots.latent(points, labels, anchors, how)
+    stars = [c for c in ax.collections if len(c.get_offsets()) == 1]
+    dots = [c for c in ax.collections if len(c.get_offsets()) > 1]
+    assert len(stars) == 3
+    assert sum(len(c.get_offsets()) for c in dots) == 36
+    assert len({c.get_paths()[0].vertices.tobytes() for c in dots}) == 2, "a marker a client"
+
+
+def test_one_class_can_be_drawn_alone():
+    labels = {"a": np.repeat([0, 1], 10)}
+    ax = plots.latent({"a": np.random.default_rng(0).normal(size=(20, 4))}, labels, how="PCA", classes=[1])
+    assert sum(len(c.get_offsets()) for c in ax.collections) == 10
+
+
+def test_unknown_projection():
+    with pytest.raises(ValueError, match="how must be"):
+        plots.project(np.zeros((5, 3)), "UMAP")
+
+
+def test_compare_draws_paper_and_ours():
+    rows = pd.DataFrame(
+        {"method": ["Local", "FLIC"], "published": [71.2, 72.1], "published_sd": [0.6, 0.6], "ours": [70.0, np.nan],
+         "ours_sd": [0.5, np.nan]}
+    )  # fmt: skip
+    ax = plots.compare(rows, title="BCI")
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["Local", "FLIC"]
+    assert ax.get_xlabel() == "accuracy (%)"
+
+
+def test_the_style_does_not_leak():
+    before = mpl.rcParams["axes.titlelocation"]
+    with plots.style():
+        pass
+    assert mpl.rcParams["axes.titlelocation"] == before

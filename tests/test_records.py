@@ -1,0 +1,323 @@
+"""Records: what goes in comes out, whatever happens to the disk on the way."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hetfl_core import records
+from hetfl_core.federation import Client, Federation
+from hetfl_core.records import RunRecord, compare, load, read, to_json, write, write_to
+
+
+def made(**changes) -> RunRecord:
+    values = {
+        "experiment": "flic/bci-common40",
+        "scale": "paper",
+        "method": "FLIC-HL",
+        "seed": 0,
+        "settings": {"rounds": 50, "participation": 0.1, "stages": ["start", "round"]},
+        "federation": {"name": "bci", "fingerprint": "ab", "n_clients": 40, "info": {}},
+        "metrics": {"accuracy": 0.7212, "bytes_up": 12345},
+        "history": {"round": [0, 1], "loss": [1.5, 0.25]},
+        "commit": "0123456789abcdef",
+        "dirty": False,
+        "versions": {"python": "3.11"},
+        "hardware": {"gpu": None, "cores": 2},
+        "seconds": 12.5,
+        "created": "2026-01-01T00:00:00Z",
+    }
+    return RunRecord(**{**values, **changes})
+
+
+def test_round_trip(tmp_path):
+    record = made()
+    path = write(record, tmp_path)
+    assert path == tmp_path / "flic/bci-common40/paper/FLIC-HL-seed0.json"
+    assert path == tmp_path / record.place
+    assert read(path) == record
+    assert read(path).path == path
+
+
+def test_numpy_and_data_frames_become_plain():
+    record = made(
+        seed=np.int64(3),
+        settings={"widths": (64, 64), "lr": np.float32(0.5), "classes": {2, 1}},
+        metrics={"accuracy": np.float64(0.5)},
+        history=pd.DataFrame({"round": np.arange(2), "loss": [1.0, math.nan]}),
+    )
+    assert record.settings == {"widths": [64, 64], "lr": 0.5, "classes": [1, 2]}
+    assert record.history == {"round": [0, 1], "loss": [1.0, None]}
+    assert type(record.seed) is int
+    assert read_back(record) == record
+
+
+def read_back(record: RunRecord) -> RunRecord:
+    return RunRecord(**json.loads(to_json(record)))
+
+
+def test_history_keeps_six_digits_and_metrics_all():
+    record = made(history={"loss": [1 / 3, 123456789.0, 1e-9 / 3]}, metrics={"accuracy": 1 / 3})
+    assert record.history["loss"] == [0.333333, 123457000.0, 3.33333e-10]
+    assert record.metrics["accuracy"] == 1 / 3
+
+
+def test_json_has_no_nan_and_can_be_read_by_a_strict_parser():
+    record = made(metrics={"accuracy": math.nan, "loss": math.inf}, history={"loss": [-math.inf, math.nan]})
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    content = json.loads(to_json(record), parse_constant=refuse)
+    assert content["metrics"] == {"accuracy": None, "loss": None}
+    assert content["history"] == {"loss": [None, None]}
+    assert math.isnan(record.frame()["loss"].astype(float)[0])
+
+
+def test_equal_records_have_equal_bytes_and_one_line_a_field(tmp_path):
+    first, second = write(made(), tmp_path / "a").read_bytes(), write(made(), tmp_path / "b").read_bytes()
+    assert first == second
+    assert len(first.splitlines()) == len(json.loads(first))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"experiment": "../flic"}, "experiment"),
+        ({"experiment": "/flic"}, "experiment"),
+        ({"experiment": "flic//x"}, "experiment"),
+        ({"method": "a/b"}, "method"),
+        ({"method": ""}, "method"),
+        ({"scale": "large"}, r"scale must be one of .* got 'large'"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"metrics": {"accuracy": 72.1}}, "per cent"),
+        ({"metrics": {"accuracy_worst": -0.1}}, "accuracy_worst"),
+        ({"metrics": {"accuracy": "0.7"}}, "number or null"),
+        ({"metrics": [0.7]}, "metrics must be a mapping"),
+        ({"history": {"round": [0, 1], "loss": [1.0]}}, "one length"),
+        ({"dirty": "no"}, "dirty"),
+        ({"format": 2}, "format"),
+    ],
+)
+def test_bad_fields_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        made(**changes)
+
+
+def test_what_json_cannot_hold_is_refused_by_name():
+    with pytest.raises(TypeError, match=r"settings\.folder: .* got .*Path"):
+        made(settings={"folder": Path("x")})
+
+
+# --- the disk ---------------------------------------------------------------------------------------------------------
+
+
+def left_behind(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.rglob("*") if p.is_file())
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_full_disk_names_the_file_and_keeps_the_old_one(tmp_path, monkeypatch, call):
+    path = write(made(), tmp_path)
+    before = path.read_bytes()
+    monkeypatch.setattr(os, call, full_disk)
+    with pytest.raises(OSError, match=r"FLIC-HL-seed0\.json.*No space left.*untouched") as caught:
+        write(made(seconds=99.0), tmp_path)
+    assert caught.value.errno == errno.ENOSPC
+    assert path.read_bytes() == before
+    assert left_behind(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_interruption_leaves_nothing_half_written(tmp_path, monkeypatch, call):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, call, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write(made(), tmp_path)
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_before_the_last_step_leaves_the_old_record(tmp_path, monkeypatch):
+    """SIGKILL after the new content is on disk, before it takes the place of the old."""
+    write(made(), tmp_path)
+    monkeypatch.setattr(os, "replace", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    child = os.fork()
+    if child == 0:
+        write(made(seconds=99.0), tmp_path)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert len(left_behind(tmp_path)) == 2, "the draft is there, and is no record"
+    assert [r.seconds for r in load(tmp_path)] == [12.5]
+
+
+def test_a_file_where_the_folder_should_be(tmp_path):
+    (tmp_path / "flic").write_text("in the way")
+    with pytest.raises(OSError, match=r"cannot write the record .*seed0\.json"):
+        write(made(), tmp_path)
+
+
+def test_written_record_can_be_read_by_others(tmp_path):
+    """A temporary file of the standard library would be readable by its owner only, and stay so."""
+    plain = tmp_path / "plain"
+    plain.write_text("")
+    assert write(made(), tmp_path).stat().st_mode == plain.stat().st_mode
+
+
+def test_write_to_a_chosen_file(tmp_path):
+    assert read(write_to(made(scale="own"), tmp_path / "new" / "record.json")).scale == "own"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "Expecting value"),
+        ('{"format":1,', "not a run record"),
+        ("[]", "one JSON object, got list"),
+        ("{}", "missing.*'experiment'"),
+        (to_json(made()).replace('"seed":0', '"seed":"0"'), "seed must be"),
+        (to_json(made()).replace('"seed":0', '"sead":0'), r"missing: \['seed'\].*unknown: \['sead'\]"),
+        (to_json(made()).replace('"format":1', '"format":7'), "format must be 1, got 7"),
+        (to_json(made())[:200], "not a run record"),
+    ],
+)
+def test_malformed_files_are_named(tmp_path, text, message):
+    assert text != to_json(made())
+    (tmp_path / "broken.json").write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        load(tmp_path)
+    assert "broken.json" in str(caught.value)
+
+
+def test_load_sorts_and_filters(tmp_path):
+    for seed in (10, 2):
+        for method in ("Local", "FLIC-HL"):
+            for scale in ("book", "paper"):
+                write(made(seed=seed, method=method, scale=scale), tmp_path)
+    write(made(experiment="flic/toy-noisy"), tmp_path)
+    assert len(load(tmp_path)) == 9
+    assert len(load(tmp_path, scale="paper")) == 5
+    assert [r.seed for r in load(tmp_path, "flic/bci-common40", "book", "Local")] == [2, 10]
+    assert load(tmp_path, experiment="flic/bci") == []
+
+
+def test_load_of_nothing(tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError, match="no results folder"):
+        load(tmp_path / "nowhere")
+
+    def missing(*_):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(records, "data_path", missing)
+    assert load() == []
+
+
+def test_tracked_records_can_be_read():
+    for record in load():
+        assert record.path.as_posix().endswith(record.place)
+
+
+# --- comparing, and where a run was made ------------------------------------------------------------------------------
+
+
+def test_compare_lists_every_metric_and_what_else_differs():
+    other = made(metrics={"accuracy": 0.7412, "bytes_up": 12345}, history={"round": [0, 1], "loss": [1.25, 0.5]})
+    other = replace(other, settings={**other.settings, "rounds": 60})
+    table = compare(made(), other).set_index("field")
+    assert set(table.index) == {"settings.rounds", "metrics.accuracy", "metrics.bytes_up", "history.loss"}
+    assert table.loc["metrics.accuracy", "difference"] == pytest.approx(0.02)
+    assert table.loc["metrics.bytes_up", "difference"] == 0
+    assert table.loc["history.loss", "difference"] == 0.25
+    assert table.loc["settings.rounds", "difference"] == 10
+
+
+def test_compare_shows_what_only_one_has():
+    table = compare(made(metrics={}), made()).set_index("field")
+    assert table.loc["metrics.accuracy", "b"] == 0.7212
+    assert math.isnan(table.loc["metrics.accuracy", "difference"])
+
+
+def test_record_of_a_run():
+    x, y = np.zeros((4, 3), "float32"), np.array([0, 1, 0, 1])
+    fed = Federation([Client(x, y, x[:2], y[:2], "a"), Client(x, y, x, y, "b")], 2, "made", {"simulated": True})
+    run = SimpleNamespace(
+        federation=fed,
+        method=SimpleNamespace(name="Local"),
+        settings={"seed": 4, "rounds": 2},
+        final={"accuracy": 0.5, "seconds": 1.5},
+        history=pd.DataFrame({"round": [0, 1]}),
+    )
+    record = RunRecord.of(run, "flic/toy-noisy", "book")
+    assert (record.method, record.seed, record.seconds, record.simulated) == ("Local", 4, 1.5, True)
+    assert record.federation["fingerprint"] == fed.fingerprint()
+    assert [record.federation[k] for k in ("n_clients", "n_classes", "n_train", "n_test")] == [2, 2, 8, 6]
+    assert RunRecord.of(run, "flic/toy-noisy", "book", method="Other").method == "Other"
+    assert read_back(record) == record
+
+
+def test_environment_has_no_path_and_fits_a_record():
+    found = records.environment()
+    assert set(found) == {"versions", "hardware", "commit", "dirty"}
+    assert found["hardware"]["cores"] >= 1
+    assert found["versions"]["torch"] != "unknown"
+    assert str(Path.home()) not in json.dumps(found)
+    made(**found)
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A git repository that looks as if the package were in it."""
+    if records._git(tmp_path, "--version") is None:
+        pytest.skip("git is not installed")
+    (tmp_path / "hetfl_core").mkdir()
+    (tmp_path / "hetfl_core" / "a.py").write_text("a = 1\n")
+    monkeypatch.setattr(records, "__file__", str(tmp_path / "hetfl_core" / "records.py"))
+    monkeypatch.delenv("HETFL_COMMIT", raising=False)
+    who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for command in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "first"]):
+        assert records._git(tmp_path, *command) is not None
+    return tmp_path
+
+
+def test_commit_and_changes(checkout):
+    commit, dirty = records._revision()
+    assert len(commit) == 40
+    assert dirty is False
+    (checkout / "data" / "results").mkdir(parents=True)
+    (checkout / "data" / "results" / "new.json").write_text("{}")
+    assert records._revision() == (commit, False), "a new record does not change the code"
+    (checkout / "hetfl_core" / "b.py").write_text("b = 1\n")
+    assert records._revision() == (commit, True)
+    assert made(commit=commit, dirty=True).revision == commit[:10] + "+"
+
+
+def test_commit_of_a_repository_around_an_installed_package_is_not_ours(checkout, monkeypatch):
+    monkeypatch.setattr(records, "__file__", str(checkout / "site" / "hetfl_core" / "records.py"))
+    (checkout / "site").mkdir()
+    assert records._revision() == ("unknown", None)
+
+
+def test_no_git(checkout, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert records._revision() == ("unknown", None)
+    monkeypatch.setenv("HETFL_COMMIT", "abc-dirty")
+    assert records._revision() == ("abc", True)
+    monkeypatch.setenv("HETFL_COMMIT", "abc")
+    assert records._revision() == ("abc", False)
