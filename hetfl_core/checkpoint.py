@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from hetfl_core.files import write_atomically
 from hetfl_core.networks import Params
 
 FILE = "state.safetensors"
@@ -46,36 +45,6 @@ class State:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash at any moment, finds either the old content or the new.
-
-    Raises
-    ------
-    CheckpointError
-        If the disk refuses (full, read-only …); the old file is untouched and no part of the new one is left.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror or error}; choose another folder") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except OSError as error:
-        Path(name).unlink(missing_ok=True)
-        raise CheckpointError(
-            f"cannot write {path} ({len(content)} bytes): {error.strerror or error}; "
-            "the last complete checkpoint is untouched, make room and start again"
-        ) from error
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 def _pack(kept: Sequence[Params]) -> tuple[dict[str, Tensor], list[Any]]:
     """Clients' tensors stacked by name and shape, and for each stack which clients it holds."""
     groups: dict[tuple[str, tuple[int, ...], torch.dtype], list[int]] = {}
@@ -99,6 +68,11 @@ def write(folder: Path, fingerprint: str, state: State) -> None:
     fingerprint : str
         Says which run this is; `read` refuses another.
     state : State
+
+    Raises
+    ------
+    CheckpointError
+        If the disk refuses; the last complete checkpoint is untouched.
     """
     tensors, index = _pack(state.kept)
     tensors |= {f"server/{name}": p.cpu().contiguous() for name, p in state.server.items()}
@@ -112,7 +86,10 @@ def write(folder: Path, fingerprint: str, state: State) -> None:
         "order": json.dumps(order),
         "server": json.dumps(list(state.server)),
     }
-    write_atomically(folder / FILE, save(tensors, metadata))
+    try:
+        write_atomically(folder / FILE, save(tensors, metadata))
+    except OSError as error:
+        raise CheckpointError(f"{error.strerror}; make room or choose another folder, and start again") from error
 
 
 def read(folder: Path, fingerprint: str, device: torch.device | str = "cpu") -> State | None:

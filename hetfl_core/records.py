@@ -29,6 +29,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from hetfl_core.files import write_atomically
 from hetfl_core.resources import data_path
 
 FORMAT = 1
@@ -50,6 +51,7 @@ SOURCES = {
 
 UNAVAILABLE = "data not available here"
 PENDING = "pending"
+UNBUILT = "no experiment yet"
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*", re.ASCII)
 _METHOD = re.compile(r"[A-Za-z0-9][\w .+()=,-]*", re.ASCII)
@@ -266,7 +268,7 @@ def write(record: RunRecord, folder: str | Path) -> Path:
 
 def write_to(record: RunRecord, path: str | Path) -> Path:
     """As `write`, to a file of one's own choice."""
-    _write_atomically(Path(path), to_json(record))
+    write_atomically(Path(path), to_json(record).encode())
     return Path(path)
 
 
@@ -275,34 +277,6 @@ def to_json(record: RunRecord) -> str:
     kept = {"format": record.format} | {f.name: getattr(record, f.name) for f in fields(record) if f.name != "path"}
     lines = [f"{json.dumps(k)}:{json.dumps(v, allow_nan=False, separators=(',', ':'))}" for k, v in kept.items()]
     return "{" + ",\n".join(lines) + "}\n"
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write_durably(draft, text)
-        os.replace(draft, path)
-    except OSError as error:
-        _discard(draft)
-        why = error.strerror or str(error)
-        message = f"cannot write the record {path}: {why}; what was there before is untouched"
-        raise OSError(error.errno, message) from error
-    except BaseException:
-        _discard(draft)
-        raise
-
-
-def _discard(draft: Path) -> None:
-    if draft.exists():
-        draft.unlink()
-
-
-def _write_durably(path: Path, text: str) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def read(path: str | Path) -> RunRecord:
@@ -591,7 +565,7 @@ def ledger(records: Iterable[RunRecord] | None = None, *, accuracy: str = "accur
         One row a number: ``paper, table, setting, experiment, method, metric``; ``published, published_sd,
         published_runs``; ``ours, ours_sd, ours_runs, scale``; ``difference`` and ``tolerance`` (points); ``verdict``:
         agrees, higher, lower (with "(1 seed)" where our standard error is unknown), pending, data not available here,
-        settings differ, or metric missing; ``note``; ``command`` that would fill a pending row; and what is behind
+        no experiment yet, settings differ, or metric missing; ``note``; ``command`` that would fill a pending row; and what is behind
         our number: ``seeds``, ``records`` (places in the results folder), ``commits``.
     """
     records = list(load() if records is None else records)
@@ -607,6 +581,7 @@ def _ledger_row(row: dict[str, Any], records: list[RunRecord], accuracy: str) ->
     x = np.array([value(r, metric) for r in used])
     ours, sd = (float(x.mean()) if len(x) else math.nan), (float(x.std(ddof=1)) if len(x) > 1 else math.nan)
     error = combined_error((row["sd"], row["runs"]), (sd, len(x)))
+    state = _judge(row, used, ours, error)
     return {
         **{k: row[k] for k in ("paper", "table", "setting", "experiment", "method")},
         "metric": metric,
@@ -619,9 +594,9 @@ def _ledger_row(row: dict[str, Any], records: list[RunRecord], accuracy: str) ->
         "scale": "paper" if used else "",
         "difference": ours - row["value"],
         "tolerance": tolerance(error),
-        "verdict": _judge(row, used, ours, error),
+        "verdict": state,
         "note": _note(row, mine, metric),
-        "command": "" if used or row["available"] == "no" else _command(row["experiment"]),
+        "command": "" if used or state != PENDING else _command(row["experiment"]),
         **_evidence(used),
     }
 
@@ -634,7 +609,7 @@ def _comparable(records: Iterable[RunRecord]) -> list[RunRecord]:
 
 def _judge(row: Mapping[str, Any], used: list[RunRecord], ours: float, error: float) -> str:
     if not used:
-        return UNAVAILABLE if row["available"] == "no" else PENDING
+        return _without_runs(row["experiment"], [row["method"]], row["available"] == "no")
     if _settings_differ(used):
         return "settings differ"
     if math.isnan(ours):
@@ -793,7 +768,8 @@ def _claim_row(row: dict[str, Any], records: list[RunRecord], missing: set[str])
     common = {r.seed for r in sides[0]} & {r.seed for r in sides[1]}
     used = [r for side in sides for r in side if r.seed in common]
     result = paired(used, row["experiment"], better, worse, metric) if common else None
-    state = claim_verdict(result) if result else _claim_without_runs(row["experiment"], missing)
+    without = _without_runs(row["experiment"], [better, worse], row["experiment"] in missing)
+    state = claim_verdict(result) if result else without
     if any(_settings_differ(side) for side in sides):
         state = "settings differ"
     return {
@@ -808,10 +784,14 @@ def _claim_row(row: dict[str, Any], records: list[RunRecord], missing: set[str])
     }
 
 
-def _claim_without_runs(experiment: str, missing: set[str]) -> str:
-    if not experiment:
-        return "no experiment yet"
-    return UNAVAILABLE if experiment in missing else PENDING
+def _without_runs(experiment: str, methods: Iterable[str], unavailable: bool) -> str:
+    """Why there is no number of ours: no data, no such experiment or method here yet, or just not run."""
+    from hetfl_core.experiments import EXPERIMENTS  # a look upwards, at names only
+
+    if unavailable and experiment:
+        return UNAVAILABLE
+    known = EXPERIMENTS[experiment].methods if experiment in EXPERIMENTS else {}
+    return PENDING if all(method in known for method in methods) else UNBUILT
 
 
 # --- for the eye ------------------------------------------------------------------------------------------------------

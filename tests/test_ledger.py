@@ -153,7 +153,23 @@ def test_stand_in_data_are_never_set_against_a_paper():
     both = [*runs("FLIC-HL", [0.1], federation=made_up), run(seed=5, accuracy=0.72)]
     assert row(both).seeds == [5]
     table = claims(runs("FLIC-HL", [0.9, 0.9], federation=made_up) + runs("Local", [0.1, 0.2], federation=made_up))
-    assert set(table[table.experiment == BCI].verdict) == {"pending"}
+    pair = table[(table.experiment == BCI) & (table.better == "FLIC-HL") & (table.worse == "Local")]
+    assert set(pair.verdict) == {"pending"}
+
+
+def test_every_command_that_is_offered_can_run():
+    """A method or a setting that is not built yet is said to be so, with no command."""
+    from hetfl_core.experiments import EXPERIMENTS
+
+    table = ledger([])
+    for r in table[table.command != ""].itertuples():
+        assert r.method in EXPERIMENTS[r.experiment].methods
+        assert r.experiment in r.command
+    other = table[table.verdict == "no experiment yet"]
+    assert not any(
+        r.method in EXPERIMENTS[r.experiment].methods for r in other.itertuples() if r.experiment in EXPERIMENTS
+    )
+    assert (other.command == "").all()
 
 
 def test_available_data_make_a_verdict_even_where_the_table_says_no():

@@ -218,7 +218,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(CheckpointError, match="No space left on device; the last complete checkpoint is untouched"):
+    with pytest.raises(CheckpointError, match="No space left on device; what was there before is untouched"):
         run(rounds=2, checkpoint=tmp_path)
     monkeypatch.undo()
     assert [p.name for p in tmp_path.iterdir()] == [checkpoint.FILE]
