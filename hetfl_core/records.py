@@ -565,8 +565,8 @@ def ledger(records: Iterable[RunRecord] | None = None, *, accuracy: str = "accur
         One row a number: ``paper, table, setting, experiment, method, metric``; ``published, published_sd,
         published_runs``; ``ours, ours_sd, ours_runs, scale``; ``difference`` and ``tolerance`` (points); ``verdict``:
         agrees, higher, lower (with "(1 seed)" where our standard error is unknown), pending, data not available here,
-        no experiment yet, settings differ, or metric missing; ``note``; ``command`` that would fill a pending row; and what is behind
-        our number: ``seeds``, ``records`` (places in the results folder), ``commits``.
+        no experiment yet, settings differ, or metric missing; ``note``; ``command`` that would fill a pending row;
+        and what is behind our number: ``seeds``, ``records`` (places in the results folder), ``commits``.
     """
     records = list(load() if records is None else records)
     rows = paper_values()

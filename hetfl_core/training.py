@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -179,46 +180,63 @@ def train_loop(task: Task) -> list[Outcome]:
 
 
 def _train_one(task: Task, i: int) -> Outcome:
-    method, spec, received = task.method, task.specs[i], task.received[i]
-    data = task.samples(i)
+    method, received, data = task.method, task.received[i], task.samples(i)
     params = {name: p.clone() for name, p in method.start(task.kept[i], received).items()}
     memory: Params = {}
     terms: dict[str, float] = {}
     for number, stage in enumerate(method.stages(task.round, task.role)):
-        loss = stage.loss or method.loss
-        batches = plan(stage, spec.n, task.rng(i, number, "batches")).to(data.y.device)
-        noise = Noise(method.noise(spec, stage), batches.shape[1], task.rng(i, number, "noise"), data.weight.dtype)
         trained = {name: p.requires_grad_() for name, p in params.items() if stage.trains(name)}
-        if not trained:
-            continue
-        optimiser = make_optimiser(stage, trained, fused=False)
-        sums: dict[str, float] = {}
-        for step, rows in enumerate(batches):
-            if step % NOISE_STEPS == 0:
-                block = {name: t.to(data.y.device) for name, t in noise.block().items()}
-            here = {name: t[step % NOISE_STEPS] for name, t in block.items()}
-            true = (rows >= 0).to(data.weight.dtype)
-            at = rows.clamp(min=0).long()
-            weigh = map_blocks(lambda t: t[at] * true.reshape(-1, *[1] * (t.dim() - 1)), data.x)  # noqa: B023
-            result = loss(params, received, Batch(weigh, data.y[at] * (rows >= 0), true), here)
-            optimiser.zero_grad()
-            result.total.backward()
-            for p in trained.values():
-                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-            if stage.clip is not None:
-                torch.nn.utils.clip_grad_norm_(list(trained.values()), stage.clip)
-            optimiser.step()
-            for name, value in result.terms.items():
-                sums[name] = sums.get(name, 0.0) + float(value)
-            for name, values in result.remember.items():
-                if name not in memory:
-                    memory[name] = values.new_zeros((spec.n, *values.shape[1:]))
-                memory[name][at[rows >= 0]] = values.detach()[rows >= 0]
+        if trained:
+            terms |= _loop_stage(task, i, number, stage, params, trained, data, memory)
         params = {name: p.detach() for name, p in params.items()}
-        terms |= {name: value / len(batches) for name, value in sums.items()}
     with torch.no_grad():
         upload = method.upload(params, received, data, memory)
         return Outcome(upload, method.keep(params, task.kept[i]), received, terms)
+
+
+def _loop_stage(
+    task: Task, i: int, number: int, stage: Stage, params: Params, trained: Params, data: Batch, memory: Params
+) -> dict[str, float]:
+    """One stage of one client; updates `params` and `memory` in place and returns the mean loss terms."""
+    loss = stage.loss or task.method.loss
+    batches = plan(stage, task.specs[i].n, task.rng(i, number, "batches")).to(data.y.device)
+    draws = task.method.noise(task.specs[i], stage)
+    noise = Noise(draws, batches.shape[1], task.rng(i, number, "noise"), data.weight.dtype)
+    optimiser = make_optimiser(stage, trained, fused=False)
+    sums: dict[str, float] = {}
+    for step, rows in enumerate(batches):
+        if step % NOISE_STEPS == 0:
+            block = {name: t.to(data.y.device) for name, t in noise.block().items()}
+        here = {name: t[step % NOISE_STEPS] for name, t in block.items()}
+        true = rows >= 0
+        result = loss(params, task.received[i], _pick_rows(data, rows), here)
+        optimiser.zero_grad()
+        result.total.backward()
+        fill_gradients(trained)
+        if stage.clip is not None:
+            torch.nn.utils.clip_grad_norm_(list(trained.values()), stage.clip)
+        optimiser.step()
+        for name, value in result.terms.items():
+            sums[name] = sums.get(name, 0.0) + float(value)
+        for name, values in result.remember.items():
+            if name not in memory:
+                memory[name] = values.new_zeros((len(data.y), *values.shape[1:]))
+            memory[name][rows[true].long()] = values.detach()[true]
+    return {name: value / len(batches) for name, value in sums.items()}
+
+
+def _pick_rows(data: Batch, rows: Tensor) -> Batch:
+    """The named rows of a client's samples; −1 gives a row of zeros with weight 0."""
+    true, at = rows >= 0, rows.clamp(min=0).long()
+    x = map_blocks(lambda t: t[at] * true.to(t.dtype).reshape(-1, *[1] * (t.dim() - 1)), data.x)
+    return Batch(x, data.y[at] * true, true.to(data.weight.dtype))
+
+
+def fill_gradients(trained: Params) -> None:
+    """Give parameters that the loss did not use a zero gradient, so that weight decay and momentum act on them."""
+    for p in trained.values():
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
 
 
 # --- the stacked engine ---------------------------------------------------------------------------------------------
@@ -252,7 +270,7 @@ def stack_received(received: Sequence[Params]) -> tuple[Params, dict[str, int | 
     return stacked, dims
 
 
-def _narrow(optimiser: torch.optim.Optimizer, trained: Params, k: int) -> Params:
+def narrow(optimiser: torch.optim.Optimizer, trained: Params, k: int) -> Params:
     """Let the optimiser go on with the first k clients only: parameters and states become [:k] views."""
     views: dict[Tensor, Tensor] = {}
     for group in optimiser.param_groups:
@@ -275,129 +293,149 @@ def clip_each(grads: Sequence[Tensor], limit: float) -> None:
 
 
 class Batches:
-    """The batches of a stage for a stack of clients, sorted by number of steps, most first."""
+    """The batches of a stage for a stack of clients that is sorted by number of steps, most first.
 
-    def __init__(self, stage: Stage, task: Task, number: int, dump: int) -> None:
+    Attributes
+    ----------
+    rows : Tensor of int32, shape (steps, K, size)
+        Rows of each client's samples; `dump` where a batch is short or a client has no batch left.
+    sizes : list of int
+        True batch size of each client; `size` is the largest.
+    active : list of int
+        For each step, how many clients have a batch left: the first so many of the stack.
+    """
+
+    def __init__(self, task: Task, number: int, stage: Stage) -> None:
         plans = [plan(stage, spec.n, task.rng(i, number, "batches")) for i, spec in enumerate(task.specs)]
-        self.size = max(p.shape[1] for p in plans)
+        self.dump = task.data.y.shape[1] - 1
         self.sizes = [p.shape[1] for p in plans]
-        steps = [len(p) for p in plans]
-        table = torch.full((max(steps), len(plans), self.size), dump, dtype=torch.int32)
+        self.size = max(self.sizes)
+        steps = np.array([len(p) for p in plans])
+        table = torch.full((steps.max(), len(plans), self.size), -1, dtype=torch.int32)
         for i, p in enumerate(plans):
-            table[: len(p), i, : p.shape[1]] = p.where(p >= 0, torch.tensor(dump, dtype=torch.int32))
-        self.rows = table.to(task.data.y.device)
-        self.active = [sum(s > step for s in steps) for step in range(max(steps))]
+            table[: len(p), i, : p.shape[1]] = p
+        self.rows = table.masked_fill_(table < 0, self.dump).to(task.data.y.device)
+        self.active = np.searchsorted(-steps, -np.arange(steps.max())).tolist()
+
+
+class StackedNoise:
+    """The declared noise of a stack: drawn by each client for itself, padded as widely as the whole stack needs."""
+
+    def __init__(self, task: Task, number: int, stage: Stage, batches: Batches, dtype: torch.dtype) -> None:
+        self.device = task.data.y.device
+        self.sources = [
+            Noise(task.method.noise(spec, stage), size, task.rng(i, number, "noise"), dtype)
+            for i, (spec, size) in enumerate(zip(task.specs, batches.sizes, strict=True))
+        ]
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for name, draw in self.sources[0].draws.items():
+            widest = [max(sizes) for sizes in zip(*(s.draws[name].shape for s in self.sources), strict=True)]
+            self.shapes[name] = (NOISE_STEPS, *([batches.size] if draw.per == "sample" else []), *widest)
+        self.block: Params = {}
+
+    def at(self, step: int, k: int) -> Params:
+        r"""The noise of the first k clients at a step, each of shape (k, [rows,] \*shape); steps must be in order."""
+        if step % NOISE_STEPS == 0:
+            blocks = [source.block() for source in self.sources[:k]]
+            self.block = {
+                name: torch.stack([pad(b[name], shape) for b in blocks], dim=1).to(self.device)
+                for name, shape in self.shapes.items()
+            }
+        return {name: t[step % NOISE_STEPS, :k] for name, t in self.block.items()}
+
+
+class StackedStage:
+    """One stage of training for a stack of K clients."""
+
+    def __init__(
+        self, task: Task, number: int, stage: Stage, stack: Stack, received: Params, dims: Mapping[str, int | None]
+    ) -> None:
+        self.task, self.stage, self.dims = task, stage, dims
+        self.trained = {name: p.requires_grad_() for name, p in stack.params.items() if stage.trains(name)}
+        self.frozen = {name: p for name, p in stack.params.items() if name not in self.trained}
+        self.received = received
+        objective = stage.loss or task.method.loss
+
+        def one(trained: Params, frozen: Params, received: Params, batch: Batch, noise: Params) -> Loss:
+            return objective({**frozen, **trained}, received, batch, noise)
+
+        self.lifted = torch.func.vmap(one, in_dims=(0, 0, dict(dims) or None, 0, 0))
+        self.x = map_blocks(lambda t: t.flatten(0, 1), task.data.x)
+        self.y = task.data.y.flatten()
+        self.height = task.data.y.shape[1]
+        self.dtype = float_type([received], [stack.params])
+
+    def run(self, number: int, memory: Params) -> list[dict[str, float]]:
+        """All steps. Updates the stack and `memory` in place and returns each client's mean loss terms."""
+        K = len(self.task.specs)
+        batches = Batches(self.task, number, self.stage)
+        noise = StackedNoise(self.task, number, self.stage, batches, self.dtype)
+        optimiser = make_optimiser(self.stage, self.trained, fused=True)
+        offsets = (torch.arange(K, device=self.y.device, dtype=torch.int32) * self.height)[:, None]
+        sums: dict[str, Tensor] = {}
+        k = K
+        for step, active in enumerate(batches.active):
+            if active < k:
+                k = active
+                self._narrow(optimiser, k)
+            rows = batches.rows[step, :k]
+            at = (rows + offsets[:k]).flatten()
+            result = self.lifted(
+                self.trained, self.frozen, self.received, self._batch(rows, at, batches.dump), noise.at(step, k)
+            )
+            self._descend(optimiser, result.total.sum())
+            for name, value in result.terms.items():
+                sums.setdefault(name, value.new_zeros(K))[:k] += value.detach()
+            for name, values in result.remember.items():
+                kept = memory.setdefault(name, values.new_zeros((K, self.height, *values.shape[2:])))
+                kept.flatten(0, 1)[at.long()] = values.detach().flatten(0, 1)
+        return [
+            {name: float(total[i]) / n_steps(self.stage, spec.n) for name, total in sums.items()}
+            for i, spec in enumerate(self.task.specs)
+        ]
+
+    def _batch(self, rows: Tensor, at: Tensor, dump: int) -> Batch:
+        """Gather a batch of each of k clients: `rows`, shape (k, size), lie at `at` in the flattened samples."""
+        x = map_blocks(lambda t: t.index_select(0, at).unflatten(0, rows.shape), self.x)
+        return Batch(x, self.y.index_select(0, at).unflatten(0, rows.shape), (rows != dump).to(self.dtype))
+
+    def _narrow(self, optimiser: torch.optim.Optimizer, k: int) -> None:
+        """Go on with the first k clients: the others have no batch left, and momentum must not move them."""
+        self.trained = narrow(optimiser, self.trained, k)
+        self.frozen = {name: p[:k] for name, p in self.frozen.items()}
+        self.received = {name: p if self.dims[name] is None else p[:k] for name, p in self.received.items()}
+
+    def _descend(self, optimiser: torch.optim.Optimizer, total: Tensor) -> None:
+        """One step of all clients: their parameters are separate, so the sum of the losses has separate gradients."""
+        optimiser.zero_grad()
+        total.backward()
+        fill_gradients(self.trained)
+        if self.stage.clip is not None:
+            clip_each([p.grad for p in self.trained.values() if p.grad is not None], self.stage.clip)
+        optimiser.step()
 
 
 def train_stacked(task: Task) -> list[Outcome]:
-    """All clients of the task as one batched tensor program (in the order given, which must be by n, largest first)."""
+    """All clients of the task as one batched tensor program; they must be sorted by samples, most first."""
     method = task.method
     stack = Stack.of([method.start(k, r) for k, r in zip(task.kept, task.received, strict=True)])
     received, dims = stack_received(task.received)
     memory: Params = {}
     terms: list[dict[str, float]] = [{} for _ in task.specs]
     for number, stage in enumerate(method.stages(task.round, task.role)):
-        _run_stage(task, number, stage, stack, received, dims, memory, terms)
-    outcomes = []
+        if any(stage.trains(name) for name in stack.params):
+            means = StackedStage(task, number, stage, stack, received, dims).run(number, memory)
+            terms = [old | new for old, new in zip(terms, means, strict=True)]
+        stack.params = {name: p.detach() for name, p in stack.params.items()}
     with torch.no_grad():
-        for i, spec in enumerate(task.specs):
-            params, data = stack.client(i), task.samples(i)
-            seen = {name: values[i, : spec.n] for name, values in memory.items()}
-            upload = method.upload(params, task.received[i], data, seen)
-            outcomes.append(Outcome(upload, method.keep(params, task.kept[i]), task.received[i], terms[i]))
-    return outcomes
+        return [_outcome(task, i, stack.client(i), memory, terms[i]) for i in range(len(task.specs))]
 
 
-def _noise_shapes(sources: Sequence[Noise], rows: int) -> dict[str, tuple[int, ...]]:
-    """Shape of a block of noise of one client, padded to the batch and to the widest client of the whole stack."""
-    shapes = {}
-    for name, draw in sources[0].draws.items():
-        widest = [max(sizes) for sizes in zip(*(s.draws[name].shape for s in sources), strict=True)]
-        shapes[name] = (NOISE_STEPS, *([rows] if draw.per == "sample" else []), *widest)
-    return shapes
-
-
-def _noise_block(sources: Sequence[Noise], shapes: Mapping[str, Sequence[int]], device: torch.device) -> Params:
-    r"""The next noise of the active clients: (steps, K, [rows,] \*shape)."""
-    blocks = [source.block() for source in sources]
-    return {
-        name: torch.stack([pad(b[name], shape) for b in blocks], dim=1).to(device) for name, shape in shapes.items()
-    }
-
-
-def _run_stage(
-    task: Task,
-    number: int,
-    stage: Stage,
-    stack: Stack,
-    received: Params,
-    dims: dict[str, int | None],
-    memory: Params,
-    terms: list[dict[str, float]],
-) -> None:
-    method, data = task.method, task.data
-    trained = {name: p.requires_grad_() for name, p in stack.params.items() if stage.trains(name)}
-    if not trained:
-        return
-    frozen = {name: p for name, p in stack.params.items() if name not in trained}
-    objective = stage.loss or method.loss
-
-    def one(trained: Params, frozen: Params, received: Params, batch: Batch, noise: Params) -> Loss:
-        return objective({**frozen, **trained}, received, batch, noise)
-
-    lifted = (
-        torch.func.vmap(one, in_dims=(0, 0, dims, 0, 0)) if dims else torch.func.vmap(one, in_dims=(0, 0, None, 0, 0))
-    )
-    K, height = data.y.shape
-    dump = height - 1
-    batches = Batches(stage, task, number, dump)
-    dtype = next(iter(trained.values())).dtype
-    sources = [
-        Noise(method.noise(spec, stage), size, task.rng(i, number, "noise"), dtype)
-        for i, (spec, size) in enumerate(zip(task.specs, batches.sizes, strict=True))
-    ]
-    noise_shapes = _noise_shapes(sources, batches.size)
-    offsets = (torch.arange(K, device=data.y.device, dtype=torch.int32) * height)[:, None]
-    flat_x, flat_y = map_blocks(lambda t: t.flatten(0, 1), data.x), data.y.flatten()
-    optimiser = make_optimiser(stage, trained, fused=True)
-    sums: dict[str, Tensor] = {}
-    k = K
-    for step, active in enumerate(batches.active):
-        if active < k:
-            k = active
-            trained = _narrow(optimiser, trained, k)
-            frozen = {name: p[:k] for name, p in frozen.items()}
-            received = {name: p if dims[name] is None else p[:k] for name, p in received.items()}
-        if step % NOISE_STEPS == 0:
-            block = _noise_block(sources[:k], noise_shapes, data.y.device)
-        here = {name: t[step % NOISE_STEPS, :k] for name, t in block.items()}
-        rows = batches.rows[step, :k]
-        at = (rows + offsets[:k]).flatten()
-        x = map_blocks(lambda t: t.index_select(0, at).unflatten(0, (k, -1)), flat_x)  # noqa: B023
-        batch = Batch(x, flat_y.index_select(0, at).unflatten(0, (k, -1)), (rows != dump).to(dtype))
-        result = lifted(trained, frozen, received, batch, here)
-        optimiser.zero_grad()
-        result.total.sum().backward()
-        for p in trained.values():
-            if p.grad is None:  # unused: a zero gradient, so that weight decay and momentum act as in the loop
-                p.grad = torch.zeros_like(p)
-        if stage.clip is not None:
-            clip_each([p.grad for p in trained.values() if p.grad is not None], stage.clip)
-        optimiser.step()
-        for name, value in result.terms.items():
-            if name not in sums:
-                sums[name] = value.new_zeros(K)
-            sums[name][:k] += value.detach()
-        for name, values in result.remember.items():
-            if name not in memory:
-                memory[name] = values.new_zeros((K, height, *values.shape[2:]))
-            memory[name].flatten(0, 1)[at.long()] = values.detach().flatten(0, 1)
-    for p in stack.params.values():
-        p.requires_grad_(False)
-        p.grad = None
-    for name, total in sums.items():
-        for i, value in enumerate(total.tolist()):
-            terms[i][name] = value / n_steps(stage, task.specs[i].n)
+def _outcome(task: Task, i: int, params: Params, memory: Params, terms: dict[str, float]) -> Outcome:
+    """What the i-th client of a stack brings out of the round."""
+    seen = {name: values[i, : task.specs[i].n] for name, values in memory.items()}
+    upload = task.method.upload(params, task.received[i], task.samples(i), seen)
+    return Outcome(upload, task.method.keep(params, task.kept[i]), task.received[i], terms)
 
 
 ENGINES = {"stacked": train_stacked, "loop": train_loop}
