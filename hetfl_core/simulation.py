@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -68,6 +68,8 @@ class Run:
         Test accuracy, balanced accuracy and sample counts of each client at the end.
     server, kept
         Tensors of the server, and of each client (in the order of the federation), at the end.
+    params
+        Each client's whole model after its last local training.
     """
 
     federation: Federation
@@ -78,16 +80,17 @@ class Run:
     per_client: pd.DataFrame
     server: Params
     kept: list[Params]
+    params: list[Params]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def _apply(self, call: Callable[..., Tensor], split: str) -> dict[str, np.ndarray]:
         out = {}
-        for client, spec, kept in zip(self.federation, self.federation.specs(), self.kept, strict=True):
+        for client, spec, params in zip(self.federation, self.federation.specs(), self.params, strict=True):
             received = self.method.download(self.server, spec)
             x = getattr(client, f"x_{split}")
             x = {n: t.to(self.device) for n, t in x.items()} if isinstance(x, dict) else x.to(self.device)
             with torch.no_grad():
-                out[client.name] = call(self.method.start(kept, received), received, x).cpu().numpy()
+                out[client.name] = call(params, received, x).cpu().numpy()
         return out
 
     def embed(self, split: Literal["train", "test"] = "train") -> dict[str, np.ndarray]:
@@ -131,16 +134,24 @@ class Simulator:
         self.method, self.seed, self.engine = method, seed, engine
         self.device, self.dtype, self.stack_size = choose_device(device), dtype, stack_size
         self.specs = self.federation.specs()
+        keys = self._architectures()
         method.check(self.specs)
-        self.cohorts = self._cohorts()
+        self.cohorts = self._cohorts(keys)
 
-    def _cohorts(self) -> list[Cohort]:
-        """Group clients by architecture and, where padding would cost more than it saves, by width."""
-        known: dict[str, Any] = {}
+    def _architectures(self) -> list[Hashable]:
+        """What each client must have in common with another to share its stack."""
+        known: dict[str, Hashable] = {}
         for spec in self.specs:
             if str(spec.shapes) not in known:
-                known[str(spec.shapes)] = training.architecture(self.method, spec)
-        keys = [known[str(spec.shapes)] for spec in self.specs]
+                try:
+                    known[str(spec.shapes)] = training.architecture(self.method, spec)
+                except (ValueError, RuntimeError) as error:
+                    what = f"{self.method.name}'s model cannot take inputs of shape {spec.shapes}"
+                    raise ValueError(f"client {spec.id!r}: {what}: {error}") from error
+        return [known[str(spec.shapes)] for spec in self.specs]
+
+    def _cohorts(self, keys: Sequence[Hashable]) -> list[Cohort]:
+        """Group clients by architecture and, where padding would cost more than it saves, by width."""
         widths = [sum(np.prod(s) for s in _shapes(spec)) for spec in self.specs]
         buckets: dict[int, int] = {}
         for key in dict.fromkeys(keys):
@@ -217,8 +228,18 @@ class Simulator:
 
     # --- evaluation ---
 
-    def predicted(self, state: checkpoints.State, split: Literal["train", "test"]) -> list[np.ndarray]:
-        """Predicted labels of every client's samples, in the order of the federation."""
+    def working(self, state: checkpoints.State) -> list[Params]:
+        """Parameters of every client: what it keeps and a fresh download."""
+        return [
+            self.method.start(kept, self.method.download(state.server, spec))
+            for kept, spec in zip(state.kept, self.specs, strict=True)
+        ]
+
+    def predicted(
+        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
+    ) -> list[np.ndarray]:
+        """Predicted labels of every client's samples, in the order of the federation (by `working` unless given)."""
+        params = self.working(state) if params is None else params
         out: list[np.ndarray] = [np.zeros(0, int)] * len(self.specs)
         received = [self.method.download(state.server, spec) for spec in self.specs]
         for cohort in self.cohorts:
@@ -226,7 +247,7 @@ class Simulator:
                 members = cohort.members[begin : begin + self.stack_size]
                 specs = [self.specs[m] for m in members]
                 data = getattr(cohort, split).take(range(begin, begin + len(members)), [s.shapes for s in specs])
-                clients = [self.method.start(state.kept[m], received[m]) for m in members]
+                clients = [params[m] for m in members]
                 some = [received[m] for m in members]
                 if self.engine == "loop":
                     labels = [
@@ -242,9 +263,11 @@ class Simulator:
         """True labels of every client."""
         return [getattr(client, f"y_{split}").numpy() for client in self.federation]
 
-    def accuracy(self, state: checkpoints.State, split: Literal["train", "test"]) -> float:
+    def accuracy(
+        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
+    ) -> float:
         """Mean over clients of the accuracy."""
-        return evaluation.summarise(self.predicted(state, split), self.labels(split)).get("accuracy", math.nan)
+        return evaluation.summarise(self.predicted(state, split, params), self.labels(split)).get("accuracy", math.nan)
 
 
 def _shapes(spec: Spec) -> list[tuple[int, ...]]:
@@ -431,12 +454,13 @@ def _finish(simulator: Simulator, state: checkpoints.State, settings: dict[str, 
     outcomes = simulator.train(state, range(len(simulator.specs)), state.done, "final")
     kept = [outcomes[c].kept if c in outcomes else k for c, k in enumerate(state.kept)]
     last = checkpoints.State(state.done, state.server, kept)
-    predicted, labels = simulator.predicted(last, "test"), simulator.labels("test")
+    params = [outcomes[c].params if c in outcomes else p for c, p in enumerate(simulator.working(last))]
+    predicted, labels = simulator.predicted(last, "test", params), simulator.labels("test")
     history = pd.DataFrame(state.rows).astype({"train_accuracy": float, "test_accuracy": float})
     lead = ["train_accuracy", "test_accuracy", "bytes_up", "bytes_down", "seconds"]
     history = history[[c for c in history if c not in lead] + lead]
     final = evaluation.summarise(predicted, labels)
-    final["train_accuracy"] = simulator.accuracy(last, "train")
+    final["train_accuracy"] = simulator.accuracy(last, "train", params)
     final["bytes_up"] = int(history["bytes_up"].sum())
     final["bytes_down"] = int(history["bytes_down"].sum()) + evaluation.n_bytes(o.received for o in outcomes.values())
     final["seconds"] = float(history["seconds"].sum()) + time.perf_counter() - begin
@@ -458,5 +482,6 @@ def _finish(simulator: Simulator, state: checkpoints.State, settings: dict[str, 
         per_client,
         last.server,
         last.kept,
+        params,
         simulator.device,
     )

@@ -123,12 +123,25 @@ def architecture(method: Method, spec: Spec) -> Hashable:
 
 @dataclass
 class Outcome:
-    """What one client brings out of a round."""
+    """What one client brings out of a round.
+
+    Attributes
+    ----------
+    upload, kept : dict of str to Tensor
+        What it sends, and what it keeps for the next round.
+    received : dict of str to Tensor
+        What it was sent.
+    terms : dict of str to float
+        Means of the loss terms over its steps.
+    params : dict of str to Tensor
+        Its whole working copy at the end.
+    """
 
     upload: Params
     kept: Params
     received: Params
     terms: dict[str, float]
+    params: Params
 
 
 @dataclass(frozen=True)
@@ -191,7 +204,7 @@ def _train_one(task: Task, i: int) -> Outcome:
         params = {name: p.detach() for name, p in params.items()}
     with torch.no_grad():
         upload = method.upload(params, received, data, memory)
-        return Outcome(upload, method.keep(params, task.kept[i]), received, terms)
+        return Outcome(upload, method.keep(params, task.kept[i]), received, terms, params)
 
 
 def _loop_stage(
@@ -435,7 +448,7 @@ def _outcome(task: Task, i: int, params: Params, memory: Params, terms: dict[str
     """What the i-th client of a stack brings out of the round."""
     seen = {name: values[i, : task.specs[i].n] for name, values in memory.items()}
     upload = task.method.upload(params, task.received[i], task.samples(i), seen)
-    return Outcome(upload, task.method.keep(params, task.kept[i]), task.received[i], terms)
+    return Outcome(upload, task.method.keep(params, task.kept[i]), task.received[i], terms, params)
 
 
 ENGINES = {"stacked": train_stacked, "loop": train_loop}

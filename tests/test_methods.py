@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from hetfl_core import Client, Federation, methods
+from hetfl_core import Client, Federation, methods, simulate
 from hetfl_core.federation import Spec
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedAvgFT, FedRep, HetFedRep, Local, Method
 from hetfl_core.methods.base import Batch, has_prefix, pick, weighted_mean
@@ -73,6 +73,16 @@ def test_fine_tuning_moves_each_client_from_the_average():
     assert all(torch.equal(k["beta.bias"], start.server["beta.bias"]) for k in kept), "the server's copy must stay"
     close(outcomes[0].upload["beta.bias"] - start.server["beta.bias"], [LR, -LR])
     close(outcomes[1].upload["beta.bias"] - start.server["beta.bias"], [-LR, LR])
+
+
+def test_fine_tuning_is_what_the_final_figures_see():
+    """FedAvg-FT keeps nothing between rounds: its tuned copy must still be the one that is evaluated and embedded."""
+    options = {"rounds": 1, "participation": 1.0, "progress": False, "device": "cpu"}
+    plain = simulate(two_clients(), FedAvg(**ONE), **options)
+    tuned = simulate(two_clients(), FedAvgFT(**{**ONE, "lr": 1.0}, tuning_epochs=20), **options)
+    assert tuned.final["accuracy"] == 1.0, "each client has one class only"
+    assert plain.final["accuracy"] == 0.5
+    assert (tuned.predict("test")["a"].argmax(1), tuned.predict("test")["b"].argmax(1)) == (0, 1)
 
 
 def representation_step(beta, label):

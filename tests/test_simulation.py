@@ -13,7 +13,7 @@ from hetfl_core import checkpoint, simulate
 from hetfl_core.checkpoint import CheckpointError
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import FLIC, FedAvg, HetFedRep, Local
-from hetfl_core.networks import MLP, Model
+from hetfl_core.networks import CNN, MLP, Model
 
 SMALL = Model(MLP(hidden=(8,), out=6), alpha=5)
 QUICK = FLIC(model=SMALL, local_epochs=1, batch_size=8, pretrain_epochs=1)
@@ -64,6 +64,21 @@ def test_feature_shapes_that_cannot_be_averaged_name_the_clients():
         ValueError, match=r"FedAvg averages 'phi.0.weight', .*\(\d, 64\) on 'client-0' but \(\d, 64\) on"
     ):
         run(method=FedAvg())
+
+
+def test_inputs_that_no_cohort_can_take_name_the_client():
+    fed = ragged(widths=(4, 4))
+    wide = Client(torch.zeros(4, 1, 8, 6), [0, 1, 0, 1], torch.zeros(1, 1, 8, 6), [0], "oblong")
+    small = Client(torch.zeros(4, 1, 8, 8), [0, 1, 0, 1], torch.zeros(1, 1, 8, 8), [0], "tiny")
+    convolution = Local(model=Model(CNN()))
+    with pytest.raises(
+        ValueError, match=r"client 'oblong': Local's model cannot take inputs of shape \(1, 8, 6\): .*square"
+    ):
+        run(Federation([wide]), convolution)
+    with pytest.raises(ValueError, match="client 'tiny': .* images of side 8 are too small"):
+        run(Federation([small]), convolution)
+    with pytest.raises(ValueError, match="client 'client-0': .* a CNN needs square images"):
+        run(fed, convolution)
 
 
 def test_history_has_what_it_promises():
