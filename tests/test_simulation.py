@@ -74,11 +74,11 @@ def test_inputs_that_no_cohort_can_take_name_the_client():
     with pytest.raises(
         ValueError, match=r"client 'oblong': Local's model cannot take inputs of shape \(1, 8, 6\): .*square"
     ):
-        run(Federation([wide]), convolution)
-    with pytest.raises(ValueError, match="client 'tiny': .* images of side 8 are too small"):
-        run(Federation([small]), convolution)
-    with pytest.raises(ValueError, match="client 'client-0': .* a CNN needs square images"):
-        run(fed, convolution)
+        run(Federation([wide]), convolution, participation=1.0)
+    with pytest.raises(ValueError, match=r"client 'tiny': .* images of side 8 are too small"):
+        run(Federation([small]), convolution, participation=1.0)
+    with pytest.raises(ValueError, match=r"client 'client-0': .* a CNN needs square images"):
+        run(fed, convolution, participation=1.0)
 
 
 def test_history_has_what_it_promises():
