@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import nbformat
 import pytest
 import yaml
+
+from hetfl_core import datasets, rng
+from hetfl_core.methods import FLIC
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
@@ -18,12 +23,12 @@ NOTEBOOKS = sorted(p for p in BOOK.rglob("*.ipynb") if not set(MADE) & set(p.par
 CHAPTERS = [p for p in NOTEBOOKS if p.parent == BOOK]
 ADDRESS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 
-INSTALL = f"""\
-try:
-    import hetfl_core
-except ImportError:  # on Colab
-    %pip install -q "hetfl-core[eeg] @ git+{ADDRESS}"
-    import hetfl_core"""
+INSTALL = f'''\
+# In Colab this installs the library; where it is installed already, nothing happens.
+import importlib.util
+
+if importlib.util.find_spec("hetfl_core") is None:
+    %pip install --quiet "hetfl-core @ git+{ADDRESS}"'''
 """The cell that makes a chapter run on Colab; `make address` renews the address in it."""
 
 
@@ -181,3 +186,91 @@ def test_mathjax_is_vendored_with_its_licence_and_nothing_more() -> None:
     assert (folder / "LICENSE").read_text().lstrip().startswith("Apache License")
     assert [p.name for p in (BOOK / "_static").rglob("*.js")] == ["tex-chtml.js"]
     assert len(list((folder / "output/chtml/fonts/woff-v2").glob("*.woff"))) == 23
+
+
+# --- notation ---------------------------------------------------------------------------------------------------
+
+
+def test_names_of_the_notation_page_are_those_of_the_code() -> None:
+    page = (BOOK / "notation.md").read_text("utf8")
+    federation = datasets.digits.bundled()
+    spec, method = federation.specs()[0], FLIC(covariance="learned")
+    server = method.init_server(federation.specs(), rng.stream(0, rng.SERVER, 0, "init"))
+    kept = method.init_client(spec, rng.stream(0, spec.id, 0, "init"))
+    objects = {"federation": federation, "client": federation[0], "spec": spec, "model": method.model, "method": method}
+    for thing, attribute in re.findall(r"`(federation|client|spec|model|method)\.(\w+)", page):
+        assert hasattr(objects[thing], attribute), f"{thing}.{attribute}"
+    for parameter in re.findall(r"`((?:anchor|phi|alpha|beta)\.\w+(?:\.\w+)?)", page):
+        assert parameter in {**server, **kept}, parameter
+    for setting in re.findall(r"`(lambda\d|anchor_samples|local_epochs)`", page):
+        assert hasattr(method, setting), setting
+
+
+# --- the book's own extension -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def extension() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hetfl_book", BOOK / "_ext" / "hetfl_book.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_results_are_forgotten_when_their_inputs_change_and_only_then(
+    extension: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, config = SimpleNamespace(), SimpleNamespace(nb_execution_cache_path=str(tmp_path / "cache"))
+    monkeypatch.setattr(extension, "inputs_digest", lambda: "one")
+    extension.forget_stale_results(app, config)
+    result = tmp_path / "cache" / "result"
+    result.touch()
+    extension.forget_stale_results(app, config)
+    assert result.exists()
+    monkeypatch.setattr(extension, "inputs_digest", lambda: "two")
+    extension.forget_stale_results(app, config)
+    assert not result.exists()
+
+
+def test_digest_of_the_inputs_sees_the_core_and_the_data(
+    extension: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hetfl_core").mkdir()
+    (tmp_path / "constraints.txt").touch()
+    monkeypatch.setattr(extension, "ROOT", tmp_path)
+    monkeypatch.setattr(extension, "data_at_hand", lambda: "none")
+    digests = {extension.inputs_digest()}
+    (tmp_path / "hetfl_core" / "a.py").write_text("1")
+    digests.add(extension.inputs_digest())
+    monkeypatch.setattr(extension, "data_at_hand", lambda: "some")
+    digests.add(extension.inputs_digest())
+    assert len(digests) == 3
+
+
+def test_address_is_written_wherever_it_is_repeated(
+    extension: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, cell = "https://example.org/a/b", nbformat.v4.new_code_cell(INSTALL)
+    (tmp_path / "book").mkdir()
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "book" / "a.ipynb")
+    for document in ("README.md", "CITATION.cff"):
+        (tmp_path / document).write_text((ROOT / document).read_text("utf8"), "utf8")
+    monkeypatch.setattr(extension, "ROOT", tmp_path)
+    monkeypatch.setattr(extension, "repository", lambda: new)
+    extension.write_address()
+    for document in ("README.md", "CITATION.cff", "book/a.ipynb"):
+        written = (tmp_path / document).read_text("utf8")
+        assert new in written
+        assert ADDRESS not in written
+    assert nbformat.read(tmp_path / "book" / "a.ipynb", as_version=4).cells[0].source == INSTALL.replace(ADDRESS, new)
+
+
+def test_every_module_has_a_page_with_all_that_is_public(extension: ModuleType) -> None:
+    pages = {m.__name__: extension.module_page(m) for m in extension.modules()}
+    assert "hetfl_core.methods.flic" in pages
+    assert ".. autoclass:: FLIC" in pages["hetfl_core.methods.flic"]
+    assert ".. autofunction:: stream" in pages["hetfl_core.rng"]
+    assert ".. autodata:: SERVER" in pages["hetfl_core.rng"]
+    assert "FLIC" not in pages["hetfl_core.methods"], "what a package imports stands on the page of its own module"

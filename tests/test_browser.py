@@ -79,25 +79,24 @@ def site() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def browser():
+def context():
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-        yield running
-        running.close()
+        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        yield browser.new_context(viewport=DESK)
+        browser.close()
 
 
 class Visit:
     """A browser tab that notes what goes wrong, and lets nothing through but the book itself."""
 
-    def __init__(self, browser, site: str) -> None:
+    def __init__(self, context, site: str) -> None:
         self.site = site
-        self.context = browser.new_context(viewport=DESK)
-        self.page = self.context.new_page()
+        self.page = context.new_page()
         self.outside: list[str] = []
         self.errors: list[str] = []
         self.lost: list[str] = []
-        self.context.route("**/*", self.gate)
+        self.page.route("**/*", self.gate)
         self.page.on("console", lambda m: m.type == "error" and self.errors.append(m.text))
         self.page.on("pageerror", lambda e: self.errors.append(str(e)))
         self.page.on("response", lambda r: r.status >= 400 and self.lost.append(r.url))
@@ -116,14 +115,14 @@ class Visit:
 
 
 @pytest.fixture
-def visit(site: str, browser) -> Iterator[Visit]:
-    tab = Visit(browser, site)
+def visit(site: str, context) -> Iterator[Visit]:
+    tab = Visit(context, site)
     yield tab
-    tab.context.close()
+    tab.page.close()
 
 
 RAW_MATHS = r"""() => {
-    const copy = document.querySelector("article").cloneNode(true);
+    const copy = (document.querySelector("article") || document.body).cloneNode(true);
     copy.querySelectorAll("pre, code, script, style, mjx-container").forEach(e => e.remove());
     return copy.textContent.match(/\\\(|\\\)|\\\[|\\\]|\$\$|\\begin\{/g) || [];
 }"""

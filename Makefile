@@ -1,0 +1,80 @@
+# `make book` and `make test` each start from nothing but Python 3.11 or newer. `make help` lists the rest.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help book serve lab test lint assignments address browser lock clean
+
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+HTML := book/_build/html
+PORT ?= 8000
+PYTEST ?=
+
+# The first Python that is new enough; PYTHON=/path/to/python overrides it.
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do $$p -c '$(NEW_ENOUGH)' 2>/dev/null && { echo $$p; break; }; done)
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+book: $(READY)  ## execute the notebooks (finished ones come from a cache) and build the HTML
+	rm -rf $(HTML)
+	$(VENV)/bin/jupyter-book build book --all -n -W --keep-going
+	@echo
+	@echo "The book is ready: open $(HTML)/index.html, or run 'make serve'."
+
+serve:  ## serve the built book on http://localhost:8000 (PORT=... for another)
+	@test -f $(HTML)/index.html || { echo "there is no book yet: run 'make book' first"; exit 1; }
+	$(PY) -m http.server $(PORT) --bind 127.0.0.1 --directory $(HTML)
+
+lab: $(READY)  ## open the chapters in JupyterLab
+	@$(PY) -c 'import jupyterlab' 2>/dev/null || $(PY) -m pip install --quiet -c constraints.txt jupyterlab
+	$(PY) -m jupyter lab --notebook-dir=book
+
+test: $(READY) browser  ## run every test (PYTEST='-k flic -x' passes options on)
+	$(PY) -m pytest $(PYTEST)
+
+lint: $(READY)  ## ruff and mypy alone; 'make test' runs them too
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+assignments: $(READY)  ## make the students' versions and the autograders
+	$(PY) book/assignments/generate.py
+
+address: $(READY)  ## after editing project.urls.Repository in pyproject.toml: write it where it must be repeated
+	$(PY) book/_ext/hetfl_book.py
+
+# --- the environment: made once, made anew when what it depends on has changed ---------------------------------
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer was found; name one with 'make PYTHON=/path/to/python ...'"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(call system,python3-venv) \
+	  || { echo "this Python cannot make environments: on Debian and Ubuntu install 'python3-venv' and try again"; exit 1; }
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --upgrade pip
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(PY) -m ipykernel install --sys-prefix --name python3 >/dev/null
+	@touch $@
+
+# The page tests drive a browser. Root on Debian or Ubuntu gets it installed; anyone else is told, and those tests skip.
+BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
+browser:
+	@command -v $(BROWSERS) >/dev/null || test -n "$$HETFL_BROWSER" || $(call system,chromium fonts-dejavu-core) \
+	  || echo "no Chromium was found, so the tests of the built pages will be skipped: install the package 'chromium'," \
+	          "or set HETFL_BROWSER to a Chromium or Chrome"
+
+# Installs Debian packages where that is possible without asking, and fails where it is not.
+system = { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+  && echo "installing the system package(s) $(1) with apt-get" && apt-get -qq update </dev/null \
+  && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(1) </dev/null >/dev/null; }
+
+lock:  ## pin constraints.txt anew to the newest versions that pyproject.toml allows
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet -e '.[dev]'
+	{ grep '^#' constraints.txt; .venv-lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.tmp
+	mv constraints.tmp constraints.txt && rm -rf .venv-lock
+
+clean:  ## remove what was built: environment, pages, cache
+	rm -rf $(VENV) .venv-lock book/_build book/api/generated dist build .mypy_cache .ruff_cache .pytest_cache
