@@ -64,6 +64,7 @@ def measure(n_clients: int, engine: str, role: str, batch_size: int) -> dict[str
     dict
         ``seconds``, ``clients`` that trained, ``microseconds`` a client and step, ``peak_mb``.
     """
+    torch.set_num_threads(1)  # as `simulate` does
     method = FLIC(pretrain_epochs=1, pretrain_batch=batch_size, batch_size=batch_size)
     simulator = Simulator(toy(n_clients), method, engine=engine, device="cpu")  # type: ignore[arg-type]
     state = simulator.initial()
@@ -88,6 +89,7 @@ def parts(n_clients: int, batch_size: int, repeats: int = 30) -> dict[str, float
     ``batching`` gathers the samples, ``embedding`` is φ forward and backward, ``anchor term`` is what the alignment
     (class means, covariances and the Bures term) adds to it, ``optimiser`` is Adam.
     """
+    torch.set_num_threads(1)
     method = FLIC(pretrain_batch=batch_size)
     simulator = Simulator(toy(n_clients), method, device="cpu")
     state: State = simulator.initial()
@@ -139,7 +141,7 @@ def _line(*cells: str) -> str:
 
 def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[str]:
     """Measure and describe, line by line."""
-    yield f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads of {os.cpu_count()} cores"
+    yield f"PyTorch {torch.__version__}, 1 thread (as `simulate` uses by default) of {os.cpu_count()} cores"
     yield "FLIC-HL on the noisy-features toy; clients have 20-300 samples, inputs 6-15 wide, k = 64, 20 classes."
     yield "Rounds: 10 % of the clients, 10 local epochs and 1 for α. The loop is measured up to "
     yield f"{loop_up_to} clients. µs: microseconds a client and optimisation step."

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -279,7 +280,9 @@ def _mean_terms(outcomes: Sequence[Outcome]) -> dict[str, float]:
     return {name: float(np.mean([o.terms[name] for o in outcomes if name in o.terms])) for name in names}
 
 
-def _check_arguments(federation: Federation, rounds: int, participation: float, evaluate_every: int) -> None:
+def _check_arguments(
+    federation: Federation, rounds: int, participation: float, evaluate_every: int, threads: int
+) -> None:
     if not isinstance(federation, Federation):
         raise TypeError(f"federation must be a Federation, got {type(federation).__name__}")
     if not isinstance(rounds, int | np.integer) or rounds < 1:
@@ -291,6 +294,8 @@ def _check_arguments(federation: Federation, rounds: int, participation: float, 
             f"participation={participation} of {len(federation)} clients selects no client; "
             f"it must be at least {1 / len(federation):.4g}"
         )
+    if threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
     if evaluate_every < 1:
         raise ValueError(f"evaluate_every must be at least 1, got {evaluate_every}")
 
@@ -309,6 +314,7 @@ def simulate(
     progress: bool = True,
     evaluate_every: int = 1,
     stack_size: int = 1024,
+    threads: int = 1,
     on_round: Callable[[dict[str, Any]], None] | None = None,
 ) -> Run:
     """Run a method on a federation.
@@ -339,6 +345,10 @@ def simulate(
         Rounds between evaluations; the first and the last are always evaluated.
     stack_size : int
         Largest number of clients in one stack; bounds memory.
+    threads : int
+        Threads within one operation on the CPU. The tensors are small: on a machine that is busy with anything else,
+        threads that wait for each other cost far more than they bring. More may pay with thousands of clients on an
+        idle machine. PyTorch's own setting is put back at the end.
     on_round : callable, optional
         Called with the newest row of the history after each round, when its checkpoint is written. It may raise to
         stop the run.
@@ -367,7 +377,7 @@ def simulate(
     count in round 0, those of clients that train while at rest in that round, those of the final training in
     ``final``. Evaluation's downloads do not count.
     """
-    _check_arguments(federation, rounds, participation, evaluate_every)
+    _check_arguments(federation, rounds, participation, evaluate_every, threads)
     simulator = Simulator(
         federation, method, seed=seed, engine=engine, device=device, dtype=dtype, stack_size=stack_size
     )
@@ -385,7 +395,7 @@ def simulate(
     if state is not None and state.done > rounds:
         raise checkpoints.CheckpointError(f"{folder} holds {state.done} complete rounds, more than rounds={rounds}")
     names = [client.name for client in federation]
-    with tqdm(total=rounds, disable=not progress, desc=method.name, unit="round") as bar:
+    with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc=method.name, unit="round") as bar:
         if state is None:
             state = _start(simulator)
             _save(folder, mark, state)
@@ -398,7 +408,18 @@ def simulate(
                 on_round(state.rows[-1])
             bar.update()
             bar.set_postfix_str(_postfix(state.rows[-1]))
-    return _finish(simulator, state, {**settings, "rounds": rounds})
+        return _finish(simulator, state, {**settings, "rounds": rounds})
+
+
+@contextmanager
+def cpu_threads(number: int) -> Iterator[None]:
+    """Let PyTorch use so many threads within one operation on the CPU, for the length of a ``with`` block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _postfix(row: dict[str, Any]) -> str:

@@ -34,6 +34,7 @@ def run(fed=None, method=QUICK, **options):
         ({"participation": 0.1}, r"participation=0.1 of 6 clients selects no client; it must be at least 0.1667"),
         ({"engine": "fast"}, r"engine must be one of \['loop', 'stacked'\], got 'fast'"),
         ({"evaluate_every": 0}, "evaluate_every must be at least 1"),
+        ({"threads": 0}, "threads must be at least 1, got 0"),
         ({"stack_size": 0}, "stack_size must be at least 1"),
     ],
 )
@@ -137,6 +138,14 @@ def test_evaluate_every_leaves_gaps_but_not_at_the_ends():
     assert accuracy.isna().tolist() == [False, True, True, False, False]
 
 
+def test_threads_are_put_back():
+    seen = []
+    before = torch.get_num_threads()
+    run(rounds=1, threads=before + 1, on_round=lambda row: seen.append(torch.get_num_threads()))
+    assert seen == [before + 1]
+    assert torch.get_num_threads() == before
+
+
 def test_embeddings_and_predictions_come_client_by_client():
     fed = ragged()
     result = run(fed)
@@ -157,9 +166,8 @@ def test_a_client_without_test_samples_is_left_out_of_the_mean():
 # --- checkpoints ----------------------------------------------------------------------------------------------------
 
 SCRIPT = """
-import json, sys, time, torch
+import sys, time
 sys.path.insert(0, {tests!r})
-torch.set_num_threads(1)
 from small import ragged
 from test_simulation import QUICK
 from hetfl_core import simulate
@@ -184,11 +192,8 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     process.wait()
     process.stdout.close()
     rounds = []
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     resumed = run(rounds=12, checkpoint=folder, on_round=lambda row: rounds.append(row["round"]))
     whole = run(rounds=12)
-    torch.set_num_threads(threads)
     assert rounds[0] in (6, 7), "it must go on from the last complete round"
     assert equal_histories(resumed.history, whole.history)
     assert_same_tensors(resumed.server, whole.server)
