@@ -222,6 +222,7 @@ def extension() -> ModuleType:
 def test_results_are_forgotten_when_their_inputs_change_and_only_then(
     extension: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("HETFL_KEEP_RESULTS", raising=False)
     app, config = SimpleNamespace(), SimpleNamespace(nb_execution_cache_path=str(tmp_path / "cache"))
     monkeypatch.setattr(extension, "inputs_digest", lambda: "one")
     extension.forget_stale_results(app, config)
@@ -230,6 +231,10 @@ def test_results_are_forgotten_when_their_inputs_change_and_only_then(
     extension.forget_stale_results(app, config)
     assert result.exists()
     monkeypatch.setattr(extension, "inputs_digest", lambda: "two")
+    monkeypatch.setenv("HETFL_KEEP_RESULTS", "1")
+    extension.forget_stale_results(app, config)
+    assert result.exists()
+    monkeypatch.delenv("HETFL_KEEP_RESULTS")
     extension.forget_stale_results(app, config)
     assert not result.exists()
 

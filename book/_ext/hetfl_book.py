@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import shutil
@@ -110,7 +111,12 @@ def data_at_hand() -> str:
 
 
 def forget_stale_results(app: Any, config: Any) -> None:
-    """Empty the cache where its results come from other code or data than the present."""
+    """Empty the cache where its results come from other code or data than the present.
+
+    With HETFL_KEEP_RESULTS=1 they stay, for those who edit prose while the core is being worked on.
+    """
+    if os.environ.get("HETFL_KEEP_RESULTS"):
+        return
     cache = Path(config.nb_execution_cache_path or Path(app.outdir).parent / ".jupyter_cache")
     stamp, digest = cache / "hetfl-inputs.sha256", inputs_digest()
     if not stamp.exists() or stamp.read_text() != digest:
