@@ -823,13 +823,18 @@ class Shown:
     def _repr_html_(self) -> str:
         head = "".join(f'<th scope="col">{html.escape(str(c))}</th>' for c in self.table.columns)
         body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(str(c), quote=False)}</td>" for c in row) + "</tr>"
+            "<tr>" + "".join(f"<td>{_cell(str(c))}</td>" for c in row) + "</tr>"
             for row in self.table.to_numpy().tolist()
         )
         return (
             '<div style="overflow-x:auto"><table class="dataframe">'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
+
+
+def _cell(text: str) -> str:
+    """Text as HTML, with a mean and its ± kept on one line."""
+    return html.escape(text, quote=False).replace(" ± ", "&nbsp;±&nbsp;")
 
 
 def show(table: pd.DataFrame) -> Shown:

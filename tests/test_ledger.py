@@ -303,7 +303,7 @@ def test_show_as_html_is_whole_and_escaped():
     assert "long " * 40 in found
     assert '<th scope="col">a&lt;b</th>' in found
     assert "x &amp; y" in found
-    assert "1 ± 2" in found
+    assert "1&nbsp;±&nbsp;2" in found, "on one line"
     assert "p\\|q" in page._repr_markdown_()
 
 
