@@ -43,7 +43,7 @@ def list_() -> None:
     from hetfl_core.methods import CATALOGUE as METHODS
 
     for title, rows in (
-        ("Methods", {name: _first_line(method) for name, method in METHODS.items()}),
+        ("Methods", {name: method.summary for name, method in METHODS.items()}),
         ("Data sets", {name: _first_line(make) for name, make in CATALOGUE.items()}),
         ("Experiments", {name: e.title for name, e in EXPERIMENTS.items()}),
     ):
@@ -53,7 +53,7 @@ def list_() -> None:
 
 
 def _first_line(thing: Any) -> str:
-    return (thing.__doc__ or "").strip().split("\n")[0].replace("`", "").replace("[1]_", "1")
+    return (thing.__doc__ or "").strip().split("\n")[0].replace("`", "")
 
 
 # --- data -----------------------------------------------------------------------------------------------------------
@@ -132,9 +132,10 @@ def _method(name: str, changes: dict[str, Any]) -> Any:
     from hetfl_core.experiments import unknown
     from hetfl_core.methods import CATALOGUE
 
-    if name not in CATALOGUE:
+    known = {known.lower(): method for known, method in CATALOGUE.items()} | {"flic": CATALOGUE["FLIC-HL"]}
+    if name.lower() not in known:
         raise KeyError(unknown("method", name, CATALOGUE))
-    method = CATALOGUE[name]
+    method = known[name.lower()]
     allowed = [f.name for f in fields(method) if f.name != "model"]
     for change in changes:
         if change not in allowed:

@@ -148,7 +148,8 @@ class Federation:
     name : str
         What data this is; written into records.
     info : dict
-        Facts for the reader of a record: settings, sources, class names, whether the data are simulated.
+        Facts for the reader of a record: settings, sources, class names, whether the data are ``simulated``, and whether they
+        only ``stand_in`` for data that cannot be had.
 
     Raises
     ------

@@ -116,7 +116,8 @@ class RunRecord:
         Everything that was chosen: hyper-parameters, rounds, participation …
     federation : mapping
         ``name``, ``fingerprint``, ``n_clients``, ``n_classes``, ``n_train``, ``n_test`` and ``info``;
-        ``info["simulated"]`` is true for stand-in data.
+        ``info["stand_in"]`` is true for data that stand in for a paper's own (a toy that the paper itself
+        draws is no stand-in).
     metrics : mapping of str to float or None
         Final metrics; accuracies in [0, 1]. What is not finite is None.
     history : DataFrame, or mapping of str to sequence
@@ -191,9 +192,9 @@ class RunRecord:
         return f"{self.experiment}/{self.scale}/{self.method}-seed{self.seed}.json"
 
     @property
-    def simulated(self) -> bool:
+    def stand_in(self) -> bool:
         """Whether the data are a stand-in, which is never set against a paper's number."""
-        return bool((self.federation.get("info") or {}).get("simulated", False))
+        return bool((self.federation.get("info") or {}).get("stand_in", False))
 
     @property
     def revision(self) -> str:
@@ -603,7 +604,7 @@ def _ledger_row(row: dict[str, Any], records: list[RunRecord], accuracy: str) ->
 
 def _comparable(records: Iterable[RunRecord]) -> list[RunRecord]:
     """Real data at the paper's scale, the newest record of each seed, by seed."""
-    kept = {r.seed: r for r in sorted(records, key=lambda r: r.created) if r.scale == "paper" and not r.simulated}
+    kept = {r.seed: r for r in sorted(records, key=lambda r: r.created) if r.scale == "paper" and not r.stand_in}
     return [kept[seed] for seed in sorted(kept)]
 
 
@@ -629,9 +630,9 @@ def _without_runtime(x: Any) -> Any:
 
 def _note(row: Mapping[str, Any], records: list[RunRecord], metric: str) -> str:
     notes = [row["note"]] if row["available"] != "yes" else []
-    if any(r.simulated for r in records):
+    if any(r.stand_in for r in records):
         notes.append("records on stand-in data are not set against the paper")
-    book = [value(r, metric) for r in records if r.scale == "book" and not r.simulated]
+    book = [value(r, metric) for r in records if r.scale == "book" and not r.stand_in]
     if book:
         notes.append(f"book scale, not compared: {np.mean(book):.2f} ({_count(len(book), 'run')})")
     return "; ".join(notes)

@@ -146,13 +146,15 @@ def test_book_scale_is_shown_but_not_compared():
 
 
 def test_stand_in_data_are_never_set_against_a_paper():
-    made_up = {"name": "x", "fingerprint": "f", "info": {"simulated": True}}
+    made_up = {"name": "x", "fingerprint": "f", "info": {"stand_in": True}}
     got = row(runs("FLIC-HL", [0.7, 0.7], federation=made_up))
     assert got.verdict == "pending"
     assert "stand-in" in got.note
     both = [*runs("FLIC-HL", [0.1], federation=made_up), run(seed=5, accuracy=0.72)]
     assert row(both).seeds == [5]
     table = claims(runs("FLIC-HL", [0.9, 0.9], federation=made_up) + runs("Local", [0.1, 0.2], federation=made_up))
+    drawn = {"name": "x", "fingerprint": "f", "info": {"simulated": True}}
+    assert row(runs("FLIC-HL", [0.7, 0.7], federation=drawn)).verdict != "pending", "a paper's own toy is no stand-in"
     pair = table[(table.experiment == BCI) & (table.better == "FLIC-HL") & (table.worse == "Local")]
     assert set(pair.verdict) == {"pending"}
 

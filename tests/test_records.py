@@ -256,7 +256,7 @@ def test_compare_shows_what_only_one_has():
 
 def test_record_of_a_run():
     x, y = np.zeros((4, 3), "float32"), np.array([0, 1, 0, 1])
-    fed = Federation([Client(x, y, x[:2], y[:2], "a"), Client(x, y, x, y, "b")], 2, "made", {"simulated": True})
+    fed = Federation([Client(x, y, x[:2], y[:2], "a"), Client(x, y, x, y, "b")], 2, "made", {"stand_in": True})
     run = SimpleNamespace(
         federation=fed,
         method=SimpleNamespace(name="Local"),
@@ -265,7 +265,7 @@ def test_record_of_a_run():
         history=pd.DataFrame({"round": [0, 1]}),
     )
     record = RunRecord.of(run, "flic/toy-noisy", "book")
-    assert (record.method, record.seed, record.seconds, record.simulated) == ("Local", 4, 1.5, True)
+    assert (record.method, record.seed, record.seconds, record.stand_in) == ("Local", 4, 1.5, True)
     assert record.federation["fingerprint"] == fed.fingerprint()
     assert [record.federation[k] for k in ("n_clients", "n_classes", "n_train", "n_test")] == [2, 2, 8, 6]
     assert RunRecord.of(run, "flic/toy-noisy", "book", method="Other").method == "Other"

@@ -8,6 +8,7 @@ doors between a client and the server.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -193,6 +194,12 @@ class Method:
     def name(self) -> str:
         """Name in tables and records."""
         return type(self).__name__
+
+    @property
+    def summary(self) -> str:
+        """One line on what it does: the first of its docstring, without references."""
+        first = (type(self).__doc__ or "").strip().split("\n")[0]
+        return re.sub(r"\s*\(\[\d+\]_[^)]*\)", "", first).replace("`", "").replace("*", "")
 
     @classmethod
     def variants(cls) -> list[Method]:

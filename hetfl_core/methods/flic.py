@@ -154,6 +154,12 @@ class FLIC(Method):
         """FLIC-HL with a shared hidden layer α, FLIC-Class without."""
         return "FLIC-Class" if self.model.alpha is None else "FLIC-HL"
 
+    @property
+    def summary(self) -> str:
+        """One line on what is shared."""
+        shared = "the anchors are" if self.model.alpha is None else "the anchors and a hidden layer α are"
+        return f"Local embeddings aligned to anchors; {shared} shared."
+
     # --- anchors ---
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
