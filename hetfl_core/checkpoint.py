@@ -75,7 +75,7 @@ def write(folder: Path, fingerprint: str, state: State) -> None:
         If the disk refuses; the last complete checkpoint is untouched.
     """
     tensors, index = _pack(state.kept)
-    tensors |= {f"server/{name}": p.cpu().contiguous() for name, p in state.server.items()}
+    tensors |= {f"server/{name}": p.cpu().contiguous().clone() for name, p in state.server.items()}
     order = [list(params) for params in state.kept]
     metadata = {
         "format": FORMAT,

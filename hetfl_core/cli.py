@@ -27,7 +27,7 @@ def main() -> None:
 
     try:
         app()
-    except (ValueError, TypeError, CheckpointError, DataError, OSError) as error:
+    except (ValueError, TypeError, CheckpointError, DataError, OSError, NotImplementedError) as error:
         sys.exit(f"hetfl: {error}")
     except KeyError as error:
         sys.exit(f"hetfl: {error.args[0]}")
@@ -140,6 +140,8 @@ def _method(name: str, changes: dict[str, Any]) -> Any:
     for change in changes:
         if change not in allowed:
             raise KeyError(unknown(f"setting of {name}", change, allowed))
+        if isinstance(getattr(method, change), int | float) and not isinstance(changes[change], int | float):
+            raise ValueError(f"{change} must be a number, got {changes[change]!r}")
     return replace(method, **changes)
 
 
@@ -229,6 +231,7 @@ def seconds(text: str | None) -> float | None:
 @app.command()
 def ledger(
     claims: Annotated[bool, typer.Option("--claims", help="The papers' claims instead of their numbers.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also the lines for which we have no runs.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also read the records in this folder.")] = None,
 ) -> None:
     """What the papers say beside what we got."""
@@ -236,7 +239,14 @@ def ledger(
 
     found = records.load() + (records.load(out) if out else [])
     table = records.claims(found) if claims else records.ledger(found)
-    print(records.show(table))
+    judged = table["seeds"].map(len) > 0
+    print(records.show(table if everything else table[judged]))
+    if not everything:
+        print("\nWithout runs (--all shows them):")
+        for verdict, count in table[~judged]["verdict"].value_counts().items():
+            print(f"{count:>5}  {verdict}")
+        for command in dict.fromkeys(c for c in table["command"] if c):
+            print(f"       {command}")
 
 
 @app.command()

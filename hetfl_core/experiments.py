@@ -7,11 +7,13 @@ what it gives is shown in the book as such and never set against a paper's numbe
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,7 +73,8 @@ class Experiment:
 
 
 def _change(method: Method, changes: Mapping[str, Any]) -> Method:
-    return replace(method, **{name: value for name, value in changes.items() if hasattr(method, name)})
+    own = {f.name for f in fields(method)}
+    return replace(method, **{name: value for name, value in changes.items() if name in own})
 
 
 def flic_methods(phi: MLP | CNN | None = None, pretrain_batch: int = 100, fedrep: bool = False) -> dict[str, Method]:
@@ -204,9 +207,18 @@ class Job:
         return find(self.experiment).at(self.scale)
 
     def scratch(self) -> Path:
-        """Folder of its checkpoint."""
+        """Folder of its checkpoint; another for other code, so that no run is half of one and half of another."""
         root = Path(os.environ.get("HETFL_CHECKPOINTS", pooch.os_cache("hetfl") / "checkpoints"))
-        return root / self.experiment / self.scale / f"{self.method}-seed{self.seed}"
+        return root / code_version() / self.experiment / self.scale / f"{self.method}-seed{self.seed}"
+
+
+@cache
+def code_version() -> str:
+    """A digest of the library's own source."""
+    digest = hashlib.blake2b(digest_size=6)
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def jobs(name: str, scale: Scale, seeds: int | Sequence[int] = 3, methods: Sequence[str] | None = None) -> list[Job]:
@@ -231,7 +243,7 @@ def pending(scale: Scale = "paper", seeds: int = 3, out: Path | None = None) -> 
 
 def _folders(out: Path | None) -> list[Path]:
     tracked = data_path("results")
-    return [tracked] if out is None or Path(out).resolve() == tracked.resolve() else [tracked, Path(out)]
+    return [tracked] if out is None or not Path(out).is_dir() else [tracked, Path(out)]
 
 
 def available(experiment: Experiment) -> bool:
@@ -320,6 +332,8 @@ def reproduce(
         if path.exists() and not again:
             yield job, path
             continue
+        if again:
+            shutil.rmtree(job.scratch(), ignore_errors=True)
         try:
             if deadline is not None and time.monotonic() > deadline:
                 raise OutOfTime

@@ -148,8 +148,8 @@ class Federation:
     name : str
         What data this is; written into records.
     info : dict
-        Facts for the reader of a record: settings, sources, class names, whether the data are ``simulated``, and whether they
-        only ``stand_in`` for data that cannot be had.
+        Facts for the reader of a record: settings, sources, class names, whether the data are ``simulated``, and
+        whether they only ``stand_in`` for data that cannot be had.
 
     Raises
     ------
@@ -197,6 +197,12 @@ class Federation:
             if client.name in seen:
                 raise ValueError(f"client names must be unique, got {client.name!r} twice")
             seen.add(client.name)
+            if _names(client) != _names(self.clients[0]):
+                raise ValueError(
+                    f"client {client.name!r}: x_train must have the blocks {_names(self.clients[0])} of client "
+                    f"{self.clients[0].name!r}, got {_names(client)}; "
+                    "a block that a client lacks is an empty one, of shape (n, 0)"
+                )
             _check_client(client, self.n_classes)
 
     def __len__(self) -> int:
@@ -271,8 +277,10 @@ class Federation:
         for client in self.clients:
             h = hashlib.blake2b(client.name.encode(), digest_size=16)
             for part in ("x_train", "y_train", "x_test", "y_test"):
-                for x in blocks(getattr(client, part)):
-                    h.update(str((part, tuple(x.shape), str(x.dtype))).encode())
+                value = getattr(client, part)
+                names = [(name,) for name in value] if isinstance(value, Mapping) else [()]
+                for name, x in zip(names, blocks(value), strict=True):
+                    h.update(str((part, *name, tuple(x.shape), str(x.dtype))).encode())
                     h.update(x.detach().cpu().contiguous().numpy().tobytes())
             digests.append(h.hexdigest())
         return hashlib.blake2b("".join([str(self.n_classes), *sorted(digests)]).encode(), digest_size=16).hexdigest()
@@ -283,6 +291,11 @@ class Federation:
         n = sum(c.n_train for c in self.clients)
         facts = f"{len(self)} clients, {self.n_classes} classes, {n} training samples, shapes {some}"
         return f"Federation({self.name!r}: {facts})"
+
+
+def _names(client: Client) -> list[str] | None:
+    """Names of the client's blocks, None for plain inputs."""
+    return list(client.x_train) if isinstance(client.x_train, Mapping) else None
 
 
 def _shape_text(shapes: Any) -> str:

@@ -223,6 +223,8 @@ class Model:
         k, width = self.phi.out, self.phi.out if self.alpha is None else self.alpha
         params: Params = {}
         if "phi" in parts:
+            if isinstance(spec.shapes, Mapping):
+                raise ValueError(f"this model takes one tensor, client {spec.id!r} has the blocks {list(spec.shapes)}")
             params |= self.phi.init(spec.shapes, rng)
         if "alpha" in parts and self.alpha is not None:
             params |= {"alpha.weight": linear_init(rng, k, k, width), "alpha.bias": linear_init(rng, k, width)}

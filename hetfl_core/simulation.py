@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from hetfl_core import checkpoint as checkpoints
 from hetfl_core import evaluation, training
-from hetfl_core.federation import Cohort, Federation, Spec, bucket, make_cohorts
+from hetfl_core.federation import Cohort, Federation, Spec, bucket, make_cohorts, map_blocks
 from hetfl_core.methods.base import Method, Role
 from hetfl_core.networks import Params
 from hetfl_core.rng import SERVER, numpy_stream, stream
@@ -64,7 +64,8 @@ class Run:
         ``seconds``.
     final : dict of str to float
         Test metrics after the last local training of all clients (see `hetfl_core.evaluation.summarise`),
-        ``train_accuracy``, and total ``bytes_up``, ``bytes_down``, ``seconds``.
+        ``train_accuracy``, ``server_accuracy`` where the server has a model of its own, and total ``bytes_up``,
+        ``bytes_down``, ``seconds``.
     per_client : pandas.DataFrame
         Test accuracy, balanced accuracy and sample counts of each client at the end.
     server, kept
@@ -135,21 +136,24 @@ class Simulator:
         self.method, self.seed, self.engine = method, seed, engine
         self.device, self.dtype, self.stack_size = choose_device(device), dtype, stack_size
         self.specs = self.federation.specs()
-        keys = self._architectures()
-        method.check(self.specs)
-        self.cohorts = self._cohorts(keys)
+        self.cohorts = self._cohorts(self._architectures())
 
     def _architectures(self) -> list[Hashable]:
         """What each client must have in common with another to share its stack."""
-        known: dict[str, Hashable] = {}
-        for spec in self.specs:
-            if str(spec.shapes) not in known:
-                try:
-                    known[str(spec.shapes)] = training.architecture(self.method, spec)
-                except (ValueError, RuntimeError) as error:
-                    what = f"{self.method.name}'s model cannot take inputs of shape {spec.shapes}"
-                    raise ValueError(f"client {spec.id!r}: {what}: {error}") from error
-        return [known[str(spec.shapes)] for spec in self.specs]
+        for spec in {str(spec.shapes): spec for spec in reversed(self.specs)}.values():
+            try:
+                training.architecture(self.method, spec)
+            except (ValueError, RuntimeError, TypeError) as error:
+                what = f"{self.method.name}'s model cannot take inputs of shape {spec.shapes}"
+                raise ValueError(f"client {spec.id!r}: {what}: {error}") from error
+        self.method.check(self.specs)
+        specs = sorted(self.specs, key=lambda spec: spec.id)
+        true, wider = (
+            self.method.init_server(some, stream(self.seed, SERVER, 0, "init"))
+            for some in (specs, [training.widened(spec) for spec in specs])
+        )
+        known: dict[Hashable, Any] = {}
+        return [training.architecture(self.method, spec, true, wider, known) for spec in self.specs]
 
     def _cohorts(self, keys: Sequence[Hashable]) -> list[Cohort]:
         """Group clients by architecture and, where padding would cost more than it saves, by width."""
@@ -163,7 +167,10 @@ class Simulator:
     # --- state ---
 
     def _cast(self, params: Params) -> Params:
-        return {name: p.to(self.device, self.dtype if p.is_floating_point() else p.dtype) for name, p in params.items()}
+        return {
+            name: p.detach().to(self.device, self.dtype if p.is_floating_point() else p.dtype)
+            for name, p in params.items()
+        }
 
     def initial(self) -> checkpoints.State:
         """Server and clients before anything was trained."""
@@ -221,7 +228,7 @@ class Simulator:
             uploads = [outcomes[c].upload for c in order]
             rng = stream(self.seed, SERVER, t, "aggregate")
             with torch.no_grad():
-                server = self.method.aggregate(server, uploads, weights, specs, rng)
+                server = self._cast(self.method.aggregate(server, uploads, weights, specs, rng))
         kept = [
             {**outcomes, **resting}[c].kept if c in outcomes or c in resting else k for c, k in enumerate(state.kept)
         ]
@@ -260,6 +267,18 @@ class Simulator:
                     out[member] = label[:n].cpu().numpy()
         return out
 
+    def server_predicted(self, state: checkpoints.State) -> list[np.ndarray] | None:
+        """Labels that the server's own model gives the clients' test samples; None where there is no such model."""
+        out = []
+        for client in self.federation:
+            x = map_blocks(lambda t: t.to(self.device), client.x_test)
+            with torch.no_grad():
+                logits = self.method.predict_server(state.server, x)
+            if logits is None:
+                return None
+            out.append(logits.argmax(1).cpu().numpy())
+        return out
+
     def labels(self, split: str) -> list[np.ndarray]:
         """True labels of every client."""
         return [getattr(client, f"y_{split}").numpy() for client in self.federation]
@@ -275,8 +294,14 @@ def _shapes(spec: Spec) -> list[tuple[int, ...]]:
     return list(spec.shapes.values()) if isinstance(spec.shapes, dict) else [spec.shapes]
 
 
+COLUMNS = ("round", "train_accuracy", "test_accuracy", "bytes_up", "bytes_down", "seconds")
+"""Columns that every history has; no loss term may be called so."""
+
+
 def _mean_terms(outcomes: Sequence[Outcome]) -> dict[str, float]:
     names = dict.fromkeys(name for o in outcomes for name in o.terms)
+    if taken := sorted(names.keys() & set(COLUMNS)):
+        raise ValueError(f"a loss term is called {taken[0]!r}, which is a column of every history; rename it")
     return {name: float(np.mean([o.terms[name] for o in outcomes if name in o.terms])) for name in names}
 
 
@@ -477,11 +502,14 @@ def _finish(simulator: Simulator, state: checkpoints.State, settings: dict[str, 
     last = checkpoints.State(state.done, state.server, kept)
     params = [outcomes[c].params if c in outcomes else p for c, p in enumerate(simulator.working(last))]
     predicted, labels = simulator.predicted(last, "test", params), simulator.labels("test")
+    server = simulator.server_predicted(last)
     history = pd.DataFrame(state.rows).astype({"train_accuracy": float, "test_accuracy": float})
-    lead = ["train_accuracy", "test_accuracy", "bytes_up", "bytes_down", "seconds"]
+    lead = list(COLUMNS[1:])
     history = history[[c for c in history if c not in lead] + lead]
     final = evaluation.summarise(predicted, labels)
     final["train_accuracy"] = simulator.accuracy(last, "train", params)
+    if server is not None:
+        final["server_accuracy"] = evaluation.summarise(server, labels).get("accuracy", math.nan)
     final["bytes_up"] = int(history["bytes_up"].sum())
     final["bytes_down"] = int(history["bytes_down"].sum()) + evaluation.n_bytes(o.received for o in outcomes.values())
     final["seconds"] = float(history["seconds"].sum()) + time.perf_counter() - begin

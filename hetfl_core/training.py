@@ -7,7 +7,7 @@ all batches of a stage before it starts, `Noise` hands out declared random numbe
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,15 @@ def make_optimiser(stage: Stage, params: Mapping[str, Tensor], fused: bool) -> t
     return OPTIMISERS[stage.optimiser]([{"params": ps, "weight_decay": wd} for wd, ps in groups.items()], **options)
 
 
+def check_prefixes(method: Method, stage: Stage, params: Params) -> None:
+    """Refuse a stage that trains nothing although it names something: most likely a misspelt prefix."""
+    if stage.train and not any(stage.trains(name) for name in params):
+        parts = sorted({name.split(".")[0] for name in params})
+        raise ValueError(
+            f"{method.name}: a stage trains {stage.train}, but the working copy has only the parts {parts}"
+        )
+
+
 def decay(stage: Stage, name: str) -> float:
     """Weight decay of one parameter."""
     if not isinstance(stage.weight_decay, Mapping):
@@ -96,25 +105,42 @@ def decay(stage: Stage, name: str) -> float:
     return stage.weight_decay[max(matches, key=len)] if matches else 0.0
 
 
-def architecture(method: Method, spec: Spec) -> Hashable:
+def widened(spec: Spec) -> Spec:
+    """The same client, if its inputs were one wider. Inputs with several axes (images) are left alone."""
+    return replace(spec, shapes=map_blocks(lambda s: (s[0] + 1,) if len(s) == 1 and s[0] else s, spec.shapes))
+
+
+def architecture(
+    method: Method,
+    spec: Spec,
+    server: Params | None = None,
+    wider_server: Params | None = None,
+    known: dict[Hashable, Any] | None = None,
+) -> Hashable:
     """What two clients must have in common to share a stack: equal shapes, but for axes that grow with the input.
 
-    Which axes these are is found by asking the method for a client whose inputs are one wider. Inputs with several
-    axes (images) are never padded.
+    Which axes these are is found by asking the method for a client whose inputs are one wider (`wider_server` is the
+    server of a federation of such clients). Inputs with several axes (images) are never padded; a block that is
+    empty on one client is empty on all clients of its stack. With a `server`, what is downloaded counts too.
+    `known` spares asking twice about clients with equal shapes.
     """
 
-    def shapes(of: Spec) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(p.shape) for name, p in method.init_client(of, torch.Generator()).items()}
+    def shapes(of: Spec, server: Params | None) -> dict[str, tuple[int, ...]]:
+        found = {f"kept {name}": tuple(p.shape) for name, p in method.init_client(of, torch.Generator()).items()}
+        received = {} if server is None else method.download(server, of)
+        return found | {f"received {name}": tuple(p.shape) for name, p in received.items()}
 
-    def widen(shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (shape[0] + 1,) if len(shape) == 1 else shape
-
-    true, wider = shapes(spec), shapes(Spec(**{**vars(spec), "shapes": map_blocks(widen, spec.shapes)}))
+    known = {} if known is None else known
+    true = shapes(spec, server)
+    same = str((spec.shapes, true))
+    if same not in known:
+        known[same] = shapes(widened(spec), wider_server)
+    wider = known[same]
     leaves = tuple(
         (name, tuple("input" if a != b else a for a, b in zip(shape, wider[name], strict=True)))
-        for name, shape in true.items()
+        for name, shape in sorted(true.items())
     )
-    inputs = map_blocks(lambda s: "vector" if len(s) == 1 else s, spec.shapes)
+    inputs = map_blocks(lambda s: "vector" if len(s) == 1 and s[0] else s, spec.shapes)
     return leaves, str(inputs)
 
 
@@ -128,7 +154,7 @@ class Outcome:
     Attributes
     ----------
     upload, kept : dict of str to Tensor
-        What it sends, and what it keeps for the next round.
+        What it sends (nothing outside role ``"round"``), and what it keeps for the next round.
     received : dict of str to Tensor
         What it was sent.
     terms : dict of str to float
@@ -198,12 +224,13 @@ def _train_one(task: Task, i: int) -> Outcome:
     memory: Params = {}
     terms: dict[str, float] = {}
     for number, stage in enumerate(method.stages(task.round, task.role)):
+        check_prefixes(method, stage, params)
         trained = {name: p.requires_grad_() for name, p in params.items() if stage.trains(name)}
         if trained:
             terms |= _loop_stage(task, i, number, stage, params, trained, data, memory)
         params = {name: p.detach() for name, p in params.items()}
     with torch.no_grad():
-        upload = method.upload(params, received, data, memory)
+        upload = method.upload(params, received, data, memory) if task.role == "round" else {}
         return Outcome(upload, method.keep(params, task.kept[i]), received, terms, params)
 
 
@@ -255,6 +282,15 @@ def fill_gradients(trained: Params) -> None:
 # --- the stacked engine ---------------------------------------------------------------------------------------------
 
 
+def _same_names(hook: str, clients: Sequence[Params]) -> list[str]:
+    """The names that every client of a stack has."""
+    for client in clients:
+        if client.keys() != clients[0].keys():
+            odd = sorted(client.keys() ^ clients[0].keys())
+            raise ValueError(f"{hook} gives clients of one stack different names: {odd[:5]} only on some of them")
+    return list(clients[0])
+
+
 @dataclass
 class Stack:
     """Parameters of K clients as tensors with a leading client axis, and the true shape of each client's leaf."""
@@ -265,7 +301,7 @@ class Stack:
     @classmethod
     def of(cls, clients: Sequence[Params]) -> Stack:
         """Pad and stack."""
-        params = {name: pad_stack([c[name] for c in clients]) for name in clients[0]}
+        params = {name: pad_stack([c[name] for c in clients]) for name in _same_names("start", clients)}
         return cls(params, [{name: p.shape for name, p in c.items()} for c in clients])
 
     def client(self, i: int) -> Params:
@@ -277,7 +313,8 @@ def stack_received(received: Sequence[Params]) -> tuple[Params, dict[str, int | 
     """Stack what was received, with `vmap`'s in_dims: a tensor that is one object for all is not replicated."""
     stacked: Params = {}
     dims: dict[str, int | None] = {}
-    for name, first in received[0].items():
+    for name in _same_names("download", received):
+        first = received[0][name]
         same = all(r[name] is first for r in received)
         stacked[name], dims[name] = (first, None) if same else (pad_stack([r[name] for r in received]), 0)
     return stacked, dims
@@ -436,6 +473,7 @@ def train_stacked(task: Task) -> list[Outcome]:
     memory: Params = {}
     terms: list[dict[str, float]] = [{} for _ in task.specs]
     for number, stage in enumerate(method.stages(task.round, task.role)):
+        check_prefixes(method, stage, stack.params)
         if any(stage.trains(name) for name in stack.params):
             means = StackedStage(task, number, stage, stack, received, dims).run(number, memory)
             terms = [old | new for old, new in zip(terms, means, strict=True)]
@@ -447,7 +485,7 @@ def train_stacked(task: Task) -> list[Outcome]:
 def _outcome(task: Task, i: int, params: Params, memory: Params, terms: dict[str, float]) -> Outcome:
     """What the i-th client of a stack brings out of the round."""
     seen = {name: values[i, : task.specs[i].n] for name, values in memory.items()}
-    upload = task.method.upload(params, task.received[i], task.samples(i), seen)
+    upload = task.method.upload(params, task.received[i], task.samples(i), seen) if task.role == "round" else {}
     return Outcome(upload, task.method.keep(params, task.kept[i]), task.received[i], terms, params)
 
 

@@ -34,6 +34,7 @@ def largest_difference(run_a, run_b):
         float((p - kept[client.name][name]).abs().max())
         for client, params in zip(run_a.federation, run_a.kept, strict=True)
         for name, p in params.items()
+        if p.numel()
     ]
     gaps += [float((p - run_b.server[name]).abs().max()) for name, p in run_a.server.items()]
     return max(gaps)

@@ -50,6 +50,7 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path):
         (["run", "Local", "--federation", "digits"], "no data set is called 'digits'; did you mean digits.bundled"),
         (["run", "Local", "--set", "epochs=3"], "no setting of Local is called 'epochs'; did you mean local_epochs"),
         (["run", "Local", "--set", "epochs"], "a setting must look like name=value, got 'epochs'"),
+        (["run", "Local", "--set", "local_epochs=abc"], "local_epochs must be a number, got 'abc'"),
         (["run", "Local", "--rounds", "0"], "rounds must be a whole number of at least 1, got 0"),
         (["run", "FedAvg"], "FedAvg averages 'phi.0.weight', which must have the same shape"),
         (["reproduce", "flic/bci"], "no experiment is called 'flic/bci'; did you mean flic/bci-common40"),

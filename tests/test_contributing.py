@@ -1,6 +1,8 @@
 """What CONTRIBUTING says about adding a method, done."""
 
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -60,6 +62,22 @@ def test_it_is_fedprox(fedprox):
     assert largest_difference(run(fedprox(**SMALL, mu=0.0)), run(FedAvg(**SMALL))) < 1e-12
     loose, tight = (run(fedprox(**SMALL, mu=mu)).history["drift"].iloc[1:].mean() for mu in (0.0, 100.0))
     assert tight < loose / 2
+
+
+def test_the_line_passes_the_linter(steps, tmp_path):
+    """Among the other imports, as the text says; the package is copied, not touched."""
+    file, line = steps
+    folder = tmp_path / "hetfl_core" / "methods"
+    shutil.copytree(ROOT / "hetfl_core", folder.parent, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (folder / "fedprox.py").write_text(file, encoding="utf-8")
+    init = folder / "__init__.py"
+    before = "from hetfl_core.methods.fedrep"
+    init.write_text(init.read_text(encoding="utf-8").replace(before, line + before), encoding="utf-8")
+    for command in (["check"], ["format", "--check"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "hetfl_core"]
+        done = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_text_is_in_step_with_the_package(steps):

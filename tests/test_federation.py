@@ -79,6 +79,23 @@ def test_named_blocks_are_checked_and_padded_block_by_block():
         Federation([Client({**blocks, "text": np.zeros((3, 0))}, (0, 1), blocks, (0, 1), "anna")])
 
 
+def test_clients_must_declare_the_same_blocks():
+    def holding(blocks, name):
+        return Client({b: np.zeros((2, 1)) for b in blocks}, (0, 1), {b: np.zeros((1, 1)) for b in blocks}, (0,), name)
+
+    message = r"client 'y': x_train must have the blocks \['a', 'b'\] of client 'x', got \['a'\]"
+    with pytest.raises(ValueError, match=message):
+        Federation([holding("ab", "x"), holding("a", "y")])
+
+
+def test_fingerprint_sees_the_names_of_blocks():
+    marks = set()
+    for names in ("ab", "ba"):
+        x = {name: np.full((2, 1), float(i)) for i, name in enumerate(names)}
+        marks.add(Federation([Client(x, (0, 1), {n: v[:1] for n, v in x.items()}, (0,), "x")]).fingerprint())
+    assert len(marks) == 2
+
+
 def test_fingerprint_sees_every_number_and_no_order():
     fed = ragged()
     mark = fed.fingerprint()

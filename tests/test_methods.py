@@ -71,8 +71,8 @@ def test_fine_tuning_moves_each_client_from_the_average():
     outcomes = simulator.train(start, [0, 1], 1, "final")
     kept = [simulator.method.start({}, o.received) for o in (outcomes[0], outcomes[1])]
     assert all(torch.equal(k["beta.bias"], start.server["beta.bias"]) for k in kept), "the server's copy must stay"
-    close(outcomes[0].upload["beta.bias"] - start.server["beta.bias"], [LR, -LR])
-    close(outcomes[1].upload["beta.bias"] - start.server["beta.bias"], [-LR, LR])
+    close(outcomes[0].params["beta.bias"] - start.server["beta.bias"], [LR, -LR])
+    close(outcomes[1].params["beta.bias"] - start.server["beta.bias"], [-LR, LR])
 
 
 def test_fine_tuning_is_what_the_final_figures_see():
@@ -144,12 +144,9 @@ def test_flic_without_alignment_is_hetfedrep():
     setting = {"model": model, "local_epochs": 2, "batch_size": 2, "lr": LR}
     plain = FLIC(**setting, lambda1=0.0, lambda2=0.0, pretrain_epochs=0, local_anchors=False)
 
-    class Relabelled(Simulator):
-        """HetFedRep trains α in its second stage, as FLIC does without anchors: the same random numbers."""
-
     ends = []
     for method in (plain, HetFedRep(**setting)):
-        simulator = Relabelled(two_clients(), method, dtype=torch.float64, device="cpu")
+        simulator = Simulator(two_clients(), method, dtype=torch.float64, device="cpu")
         state = simulator.initial()
         for _ in range(3):
             state, _ = simulator.round(state, [0, 1])

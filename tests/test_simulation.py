@@ -264,6 +264,14 @@ def test_a_checkpoint_holds_no_pickle(tmp_path):
     assert all(set(v) == {"dtype", "shape", "data_offsets"} for k, v in header.items() if k != "__metadata__")
 
 
+def test_one_tensor_under_two_names_can_be_written(tmp_path):
+    v = torch.rand(3)
+    checkpoint.write(tmp_path, "mark", checkpoint.State(0, {"now": v, "before": v}, []))
+    back = checkpoint.read(tmp_path, "mark")
+    assert back is not None
+    assert_same_tensors(back.server, {"now": v, "before": v})
+
+
 def test_state_survives_the_round_trip(tmp_path):
     kept = [{"a": torch.rand(2), "b": torch.rand(3, 1)}, {"b": torch.rand(3, 1), "a": torch.rand(5)}, {}]
     state = checkpoint.State(3, {"v": torch.rand(2, 2)}, kept, [{"round": 0, "ce": None}])

@@ -6,9 +6,10 @@ import pytest
 import torch
 from small import equal_histories, largest_difference, ragged
 
-from hetfl_core import simulate
+from hetfl_core import Client, simulate
 from hetfl_core.federation import Federation
-from hetfl_core.methods import CATALOGUE, FLIC, Local, Loss, Method, Stage
+from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, Local, Loss, Method, Stage
+from hetfl_core.methods.base import cross_entropy
 from hetfl_core.networks import CNN, MLP, Draw, Model
 from hetfl_core.rng import stream
 from hetfl_core.simulation import Simulator, participants
@@ -137,6 +138,13 @@ def test_same_seed_same_bits_other_seed_other_numbers():
     assert largest_difference(a, c) > 1e-3
 
 
+def test_a_server_model_is_evaluated_on_all_clients():
+    fed = ragged(widths=(4, 4))
+    result = run(fed, short(FedAvg()))
+    assert result.final["server_accuracy"] == pytest.approx(result.final["accuracy"]), "FedAvg has one model for all"
+    assert "server_accuracy" not in run(fed, short(Local())).final
+
+
 def test_global_random_state_is_neither_read_nor_written():
     fed, method = ragged(), short(FLIC())
     torch.manual_seed(1)
@@ -252,6 +260,150 @@ def test_participants_are_drawn_without_replacement_and_by_name():
         counts[participants(names, 0.1, 0, t)] += 1
     assert counts.min() > 15, "each is chosen 40 times on average, sd 6"
     assert counts.max() < 65
+
+
+# --- what the contract allows --------------------------------------------------------------------------------------
+
+
+def both_engines(method, fed=None, **options):
+    fed = ragged() if fed is None else fed
+    return [
+        run(fed, method, engine=engine, **{"rounds": 2, "participation": 1.0} | options)
+        for engine in ("stacked", "loop")
+    ]
+
+
+def test_clients_with_other_networks_do_not_share_a_stack():
+    """The hidden width depends on the client's name, not on its input: padding a sigmoid's width would be wrong."""
+
+    @dataclass(frozen=True)
+    class Mixed(Local):
+        def init_client(self, spec, rng):
+            width = 3 + int(spec.id[-1]) % 2
+            return replace(self.model, phi=MLP(hidden=(width,), out=6, activation="sigmoid")).init(
+                spec, rng, self.local
+            )
+
+    method = Mixed(model=Model(MLP(hidden=(9,), out=6, activation="sigmoid")), local_epochs=2, batch_size=6)
+    fed = ragged(widths=(4, 4))
+    assert len(Simulator(fed, method, device="cpu").cohorts) == 2
+    assert largest_difference(*both_engines(method, fed)) < 1e-9
+
+
+def test_downloads_may_differ_in_shape_and_name():
+    """Each client gets the rows of its own classes only, and client 0 one tensor more."""
+
+    @dataclass(frozen=True)
+    class Personal(Local):
+        def init_server(self, specs, rng):
+            return {"table": torch.randn(5, 4, generator=rng)}
+
+        def download(self, server, spec):
+            own = {"rows": server["table"][list(spec.classes)[: 2 + int(spec.id[-1]) % 2]]}
+            return own | ({"extra": server["table"][:1]} if spec.id.endswith("0") else {})
+
+        def start(self, kept, received):
+            return dict(kept)
+
+        def loss(self, params, received, batch, noise):
+            task = super().loss(params, received, batch, noise)
+            pull = (params["beta.bias"].mean() - received["rows"].mean()).square() + sum(
+                received[name].sum() for name in received if name == "extra"
+            )
+            return Loss(task.total + pull, task.terms)
+
+    assert largest_difference(*both_engines(short(Personal()))) < 1e-9
+
+
+def test_named_blocks_run_in_both_engines():
+    """Two blocks, the second empty on some clients: empty ones are not padded to look full."""
+
+    @dataclass(frozen=True)
+    class Blocks(Local):
+        def init_client(self, spec, rng):
+            params = {"phi.b": torch.zeros(4)}
+            for name, shape in spec.shapes.items():
+                params[f"phi.{name}"] = 0.3 * torch.randn(shape[0], 4, generator=rng)
+            return params | {"beta.weight": torch.randn(4, spec.n_classes, generator=rng)}
+
+        def predict(self, params, received, x, noise=None):
+            z = params["phi.b"] + x["first"] @ params["phi.first"]
+            if x["second"].shape[1]:
+                z = z + x["second"] @ params["phi.second"]
+            return torch.tanh(z) @ params["beta.weight"]
+
+        def loss(self, params, received, batch, noise):
+            return Loss(cross_entropy(self.predict(params, received, batch.x), batch.y, batch.weight))
+
+    plain = ragged()
+    clients = []
+    for i, c in enumerate(plain):
+        split = [{"first": x[:, :2], "second": x[:, 2:] if i % 2 else x[:, :0]} for x in (c.x_train, c.x_test)]
+        clients.append(Client(split[0], c.y_train, split[1], c.y_test, c.name))
+    fed = Federation(clients, plain.n_classes)
+    assert len(Simulator(fed, Blocks(), device="cpu").cohorts) == 2
+    assert largest_difference(*both_engines(Blocks(local_epochs=2, batch_size=6), fed)) < 1e-9
+    with pytest.raises(ValueError, match=r"client 'client-\d': Local's model cannot take .*one tensor"):
+        run(fed, Local())
+
+
+def test_upload_is_called_for_rounds_only():
+    roles = []
+
+    @dataclass(frozen=True)
+    class Watched(Local):
+        def stages(self, round, role):
+            roles.append(role)
+            return [Stage(("beta",), steps=1, batch_size=4)]
+
+        def loss(self, params, received, batch, noise):
+            task = super().loss(params, received, batch, noise)
+            return Loss(task.total, {}, {"seen": batch.x[:, :1]})
+
+        def upload(self, params, received, data, memory):
+            assert roles[-1] == "round"
+            return {"mean": memory["seen"].mean(0)}
+
+    assert set(roles) == set()
+    for result in both_engines(Watched(), participation=0.5):
+        assert result.server["mean"].shape == (1,)
+    assert {"start", "round", "rest", "final"} <= set(roles)
+
+
+def test_a_server_may_compute_in_float64_and_with_gradients():
+    @dataclass(frozen=True)
+    class Stepping(FLIC):
+        def aggregate(self, server, uploads, weights, specs, rng):
+            with torch.enable_grad():
+                mean = server["anchor.mean"].double().requires_grad_()
+                (mean - torch.stack([u["anchor.mean"].double() for u in uploads])).square().sum().backward()
+                return {**server, "anchor.mean": mean - 0.01 * mean.grad}
+
+    result = run(ragged(), short(Stepping()), dtype=torch.float32)
+    assert result.server["anchor.mean"].dtype == torch.float32
+    assert not result.server["anchor.mean"].requires_grad
+
+
+def test_a_misspelt_part_is_refused():
+    @dataclass(frozen=True)
+    class Typo(Local):
+        def stages(self, round, role):
+            return [Stage(("fi",), epochs=1)]
+
+    for engine in ("stacked", "loop"):
+        with pytest.raises(ValueError, match=r"a stage trains \('fi',\), but .* only the parts \['beta', 'phi'\]"):
+            run(ragged(), Typo(), engine=engine)
+
+
+def test_a_loss_term_must_not_hide_a_column():
+    @dataclass(frozen=True)
+    class Named(Local):
+        def loss(self, params, received, batch, noise):
+            task = super().loss(params, received, batch, noise)
+            return Loss(task.total, {"round": task.total.detach()})
+
+    with pytest.raises(ValueError, match="a loss term is called 'round', which is a column of every history"):
+        run(ragged(), Named())
 
 
 def test_every_method_says_what_it_trains():

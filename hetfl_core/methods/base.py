@@ -2,8 +2,9 @@
 
 A method is a small frozen dataclass of hyper-parameters. Each hook is plain Python about **one** client with true
 shapes. Only `loss` and `predict` are lifted over a stack of clients by `torch.func.vmap`, so they must be free of
-data-dependent control flow, ``.item()``, boolean indexing and in-place writes. `download` and `upload` are the only
-doors between a client and the server.
+data-dependent control flow, ``.item()``, boolean indexing and in-place writes. They alone see padding: input axes may
+be wider than the client's own, with zeros in the data and in the weights, so a mean over input features must count
+the true ones. `download` and `upload` are the only doors between a client and the server.
 """
 
 from __future__ import annotations
@@ -239,7 +240,11 @@ class Method:
     # --- one round ---
 
     def download(self, server: Params, spec: Spec) -> Params:
-        """What the server sends to one client. A tensor sent to all alike should be the same object for all."""
+        """What the server sends to one client: by default all it has.
+
+        A tensor sent to all alike should be the same object for all. What only the server needs (moments, a
+        hyper-network) must be left out here, or it counts as sent.
+        """
         return server
 
     def start(self, kept: Params, received: Params) -> Params:
@@ -261,7 +266,10 @@ class Method:
         return Loss(ce, {"ce": ce.detach()})
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
-        """What leaves the client, and nothing else does: here the shared parts."""
+        """What leaves the client, and nothing else does: here the shared parts. Called in role ``"round"`` only.
+
+        `data` are all its training samples in true shapes; `memory` is what `loss` asked to remember, sample by sample.
+        """
         return pick(params, self.shared)
 
     def keep(self, params: Params, kept: Params) -> Params:
@@ -276,7 +284,11 @@ class Method:
         specs: Sequence[Spec],
         rng: torch.Generator,
     ) -> Params:
-        """The server's new tensors from what the participants sent: here weighted means."""
+        """The server's new tensors from what the participants sent: here weighted means.
+
+        `uploads`, `weights` (not normalised) and `specs` are the participants', in the order of their names. It runs
+        without gradients: a server that takes a gradient step opens `torch.enable_grad`. `rng` draws on the CPU.
+        """
         return {**server, **weighted_mean(uploads, weights)}
 
     def weight(self, spec: Spec) -> float:
@@ -288,6 +300,10 @@ class Method:
     def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
         r"""Logits, shape (n, \*shape) → (n, C)."""
         return self.model.head(params, self.model.embed(params, x))
+
+    def predict_server(self, server: Params, x: Any) -> Tensor | None:
+        """Logits of the server's own model, where there is one; None where there is none."""
+        return None
 
     def embed(self, params: Params, received: Params, x: Any) -> Tensor:
         r"""Latent features φ_i(x), shape (n, \*shape) → (n, k)."""

@@ -11,8 +11,12 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
 
 from hetfl_core.methods.base import Method, Role, Stage
+from hetfl_core.networks import Params
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,10 @@ class FedAvg(Method):
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
         """All parts."""
         return self.model.parts
+
+    def predict_server(self, server: Params, x: Any) -> Tensor:
+        """Logits of the averaged model."""
+        return self.predict(server, {}, x)
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all parameters when selected."""
