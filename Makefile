@@ -55,7 +55,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer was found; name one with 'make PYTHON=/path/to/python ...'"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(call system,python3-venv) \
 	  || { echo "this Python cannot make environments: on Debian and Ubuntu install 'python3-venv' and try again"; exit 1; }
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --upgrade pip
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]'
 	$(PY) -m ipykernel install --sys-prefix --name python3 >/dev/null
