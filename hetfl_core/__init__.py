@@ -1,4 +1,8 @@
-"""hetfl_core: federated learning when clients do not share a feature space."""
+"""Federated learning when clients do not share a feature space.
+
+`simulate` runs a method of `hetfl_core.methods` on a `Federation` and returns a `Run`. A federation is made of
+`Client` objects, or by one of the functions in `hetfl_core.datasets`.
+"""
 
 from hetfl_core import datasets, methods
 from hetfl_core.federation import Client, Federation, Spec

@@ -21,7 +21,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 
 STYLE: Any = {
-    "figure.figsize": (7.0, 4.2),
+    "figure.figsize": (6.2, 4.0),
     "figure.dpi": 110,
     "savefig.bbox": "tight",
     "figure.constrained_layout.use": True,
