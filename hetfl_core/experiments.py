@@ -123,6 +123,7 @@ def _experiments() -> dict[str, Experiment]:
             flic_methods(fedrep=True),
             dataset="flic_bci.common40",
             wanted=0,
+            book={"rounds": 10},
         ),
         "flic/bci-common40-published": Experiment(
             "The same with FLIC as its published code runs it",

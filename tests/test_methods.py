@@ -158,6 +158,12 @@ def test_flic_without_alignment_is_hetfedrep():
             close(ends[0].kept[i][name], ends[1].kept[i][name])
 
 
+def test_flic_runs_without_pretraining():
+    assert flic(pretrain_epochs=0).stages(0, "start") == []
+    result = simulate(two_clients(), flic(pretrain_epochs=0), rounds=1, participation=1.0, progress=False, device="cpu")
+    assert result.history["bytes_down"].iloc[0] == 0, "nothing is sent before the first round"
+
+
 def test_frozen_anchors_never_move():
     start, after = one_round(flic(local_anchors=False))
     assert torch.equal(start.server["anchor.mean"], after.server["anchor.mean"])

@@ -248,9 +248,8 @@ class FLIC(Method):
         batch: dict[str, Any] = {"batch_size": self.batch_size, "lr": self.lr}
         align = Stage(("phi",), self.alignment_loss, epochs=1, **batch)
         if role == "start":
-            return [replace(align, epochs=self.pretrain_epochs, batch_size=self.pretrain_batch)] * (
-                self.pretrain_epochs > 0
-            )
+            long: dict[str, Any] = {"epochs": self.pretrain_epochs, "batch_size": self.pretrain_batch}
+            return [replace(align, **long)] if self.pretrain_epochs else []
         again = [align] * (self.realign and round > 0)
         if role == "rest":
             return again
