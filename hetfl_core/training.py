@@ -457,7 +457,8 @@ class StackedStage:
 
     def _descend(self, optimiser: torch.optim.Optimizer, total: Tensor) -> None:
         """One step of all clients: their parameters are separate, so the sum of the losses has separate gradients."""
-        optimiser.zero_grad()
+        for p in self.trained.values():
+            p.grad = None
         total.backward()
         fill_gradients(self.trained)
         if self.stage.clip is not None:
