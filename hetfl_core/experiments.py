@@ -200,7 +200,7 @@ class Job:
     @property
     def place(self) -> str:
         """Path of its record inside a folder of records (`hetfl_core.records.RunRecord.place`)."""
-        return f"{self.experiment}/{self.scale}/{self.method}-seed{self.seed}.json"
+        return records.place_of(self.experiment, self.scale, self.method, self.seed)
 
     @property
     def setting(self) -> Experiment:

@@ -189,7 +189,7 @@ class RunRecord:
     @property
     def place(self) -> str:
         """Path of the file inside a results folder, e.g. ``flic/bci-common40/paper/FLIC-HL-seed0.json``."""
-        return f"{self.experiment}/{self.scale}/{self.method}-seed{self.seed}.json"
+        return place_of(self.experiment, self.scale, self.method, self.seed)
 
     @property
     def stand_in(self) -> bool:
@@ -205,6 +205,11 @@ class RunRecord:
     def frame(self) -> pd.DataFrame:
         """The history as a table with one row a round; missing values are NaN."""
         return pd.DataFrame(self.history)
+
+
+def place_of(experiment: str, scale: str, method: str, seed: int) -> str:
+    """Path of a run's record inside a results folder, whether it exists yet or not."""
+    return f"{experiment}/{scale}/{method}-seed{seed}.json"
 
 
 def _check(record: RunRecord) -> None:

@@ -89,8 +89,7 @@ class Run:
         out = {}
         for client, spec, params in zip(self.federation, self.federation.specs(), self.params, strict=True):
             received = self.method.download(self.server, spec)
-            x = getattr(client, f"x_{split}")
-            x = {n: t.to(self.device) for n, t in x.items()} if isinstance(x, dict) else x.to(self.device)
+            x = map_blocks(lambda t: t.to(self.device), getattr(client, f"x_{split}"))
             with torch.no_grad():
                 out[client.name] = call(params, received, x).cpu().numpy()
         return out
