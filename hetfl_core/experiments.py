@@ -46,6 +46,8 @@ class Experiment:
         Communication rounds T at paper scale.
     participation : float
         Participation rate r.
+    evaluate_every : int
+        Rounds between evaluations; more than 1 where evaluating all clients costs as much as training some.
     dataset : str
         Name of the data set in the catalogue; its files must be at hand.
     wanted : int
@@ -59,6 +61,7 @@ class Experiment:
     methods: Mapping[str, Method]
     rounds: int = 50
     participation: float = 0.1
+    evaluate_every: int = 1
     dataset: str = ""
     wanted: int = 100
     book: Mapping[str, Any] = field(default_factory=lambda: {"rounds": 10, "pretrain_epochs": 20})
@@ -148,6 +151,7 @@ def _experiments() -> dict[str, Experiment]:
                 f"FLIC, Table 3: MNIST and USPS, {b} clients with {classes} classes",
                 _digits(b, classes),
                 flic_methods(CNN()),
+                evaluate_every=10,
                 dataset="digits.mnist_usps",
                 wanted=30 + b // 10 + classes,
                 book=digits_book,
@@ -156,6 +160,7 @@ def _experiments() -> dict[str, Experiment]:
                 f"FLIC, Table 4: MNIST and USPS resized to 28 × 28, {b} clients with {classes} classes",
                 _digits(b, classes, resize=28),
                 flic_methods(CNN(), fedrep=True),
+                evaluate_every=10,
                 dataset="digits.mnist_usps",
                 wanted=60 + b // 10 + classes,
                 book=digits_book,
@@ -277,6 +282,7 @@ def run_job(job: Job, device: str = "auto", deadline: float | None = None, progr
         rounds=setting.rounds,
         participation=setting.participation,
         seed=job.seed,
+        evaluate_every=setting.evaluate_every,
         device=device,
         checkpoint=job.scratch(),
         progress=progress,

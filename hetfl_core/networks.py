@@ -172,28 +172,19 @@ class CNN:
         return {f"{part}.1.mask": Draw((self.channels[1], 1, 1), "keep", "sample", 1 - self.dropout)}
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """A valid convolution as one matrix product: (n, c, s, s) → (n, out, s', s')."""
-        n, c, side, _ = x.shape
-        new = side - self.kernel + 1
-        patches = x.unfold(2, self.kernel, 1).unfold(3, self.kernel, 1)  # n, c, s', s', kernel, kernel
-        rows = patches.permute(0, 2, 3, 1, 4, 5).reshape(n * new * new, c * self.kernel**2)
-        return torch.addmm(bias, rows, weight).reshape(n, new, new, -1).permute(0, 3, 1, 2)
-
-    @staticmethod
-    def _pool(x: Tensor) -> Tensor:
-        n, c, side, _ = x.shape
-        half = side // 2
-        return x[:, :, : 2 * half, : 2 * half].reshape(n, c, half, 2, half, 2).amax((3, 5))
+        """A valid convolution by kernels stored as [c · kernel², out]: (n, c, s, s) → (n, out, s', s')."""
+        kernels = weight.T.unflatten(1, (x.shape[1], self.kernel, self.kernel))
+        return F.conv2d(x, kernels, bias)
 
     def __call__(
         self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
     ) -> Tensor:
         """Embed a batch of images, shape (n, channels, side, side) → (n, k)."""
         z = self._convolve(x, params[f"{part}.0.weight"], params[f"{part}.0.bias"])
-        z = torch.sigmoid(self._pool(z))
+        z = torch.sigmoid(F.max_pool2d(z, 2))
         z = self._convolve(z, params[f"{part}.1.weight"], params[f"{part}.1.bias"])
         mask = (noise or {}).get(f"{part}.1.mask")
-        z = torch.sigmoid(self._pool(z if mask is None else z * mask)).flatten(1)
+        z = torch.sigmoid(F.max_pool2d(z if mask is None else z * mask, 2)).flatten(1)
         return torch.addmm(params[f"{part}.2.bias"], z, params[f"{part}.2.weight"])
 
 
@@ -212,6 +203,11 @@ class Model:
 
     phi: MLP | CNN = MLP()
     alpha: int | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether a CPU trains several such models faster one after the other than stacked (convolutions)."""
+        return isinstance(self.phi, CNN)
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -125,15 +125,17 @@ class Simulator:
         engine: Engine = "stacked",
         device: str | torch.device = "auto",
         dtype: torch.dtype = torch.float32,
-        stack_size: int = 1024,
+        stack_size: int | None = None,
     ) -> None:
         if engine not in training.ENGINES:
             raise ValueError(f"engine must be one of {sorted(training.ENGINES)}, got {engine!r}")
-        if stack_size < 1:
+        if stack_size is not None and stack_size < 1:
             raise ValueError(f"stack_size must be at least 1, got {stack_size}")
         self.federation = federation.to(dtype)
         self.method, self.seed, self.engine = method, seed, engine
-        self.device, self.dtype, self.stack_size = choose_device(device), dtype, stack_size
+        self.device, self.dtype = choose_device(device), dtype
+        alone = method.model.alone and self.device.type == "cpu"
+        self.stack_size = stack_size or (1 if alone else 1024)
         self.specs = self.federation.specs()
         self.cohorts = self._cohorts(self._architectures())
 
@@ -337,7 +339,7 @@ def simulate(
     checkpoint: str | Path | None = None,
     progress: bool = True,
     evaluate_every: int = 1,
-    stack_size: int = 1024,
+    stack_size: int | None = None,
     threads: int = 1,
     on_round: Callable[[dict[str, Any]], None] | None = None,
 ) -> Run:
@@ -367,8 +369,9 @@ def simulate(
         Show a progress bar.
     evaluate_every : int
         Rounds between evaluations; the first and the last are always evaluated.
-    stack_size : int
-        Largest number of clients in one stack; bounds memory.
+    stack_size : int, optional
+        Largest number of clients in one stack; bounds memory. By default 1024, but 1 for convolutional networks on a
+        CPU: the convolutions of a stack are grouped ones, which take a CPU twice as long. No result depends on it.
     threads : int
         Threads within one operation on the CPU. The tensors are small: on a machine that is busy with anything else,
         threads that wait for each other cost far more than they bring. More may pay with thousands of clients on an
