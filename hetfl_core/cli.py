@@ -196,7 +196,7 @@ def run(
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="Name of an experiment; see `hetfl list`.")] = None,
     scale: Annotated[str, typer.Option(help="paper: the published setting; book: CPU minutes.")] = "book",
-    seeds: Annotated[int, typer.Option(help="Number of seeds, from 0 on.")] = 3,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds, from 0 on; by default as the paper.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only these methods.")] = None,
     pending: Annotated[bool, typer.Option("--pending", help="The unfinished runs, most wanted first.")] = False,
     budget: Annotated[str | None, typer.Option(help="Begin no round after this time: 90s, 9m, 2h.")] = None,

@@ -11,164 +11,23 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pooch
 
 from hetfl_core import records
-from hetfl_core.datasets import digits, flic_bci, registry, toy
-from hetfl_core.federation import Federation
-from hetfl_core.methods import FLIC, FedRep, HetFedRep, Local, Method
-from hetfl_core.networks import CNN, MLP, Model
+from hetfl_core.datasets import registry
+from hetfl_core.papers import flic
+from hetfl_core.papers.experiment import Experiment, Scale
 from hetfl_core.resources import data_path
-from hetfl_core.simulation import Run, simulate
-
-Scale = Literal["book", "paper"]
+from hetfl_core.simulation import Run
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """One row of a table, or one figure.
-
-    Attributes
-    ----------
-    title : str
-        What it reproduces.
-    federation : callable
-        ``federation(seed)`` makes the data.
-    methods : dict of str to Method
-        By the name used in the paper's table.
-    rounds : int
-        Communication rounds T at paper scale.
-    participation : float
-        Participation rate r.
-    evaluate_every : int
-        Rounds between evaluations; more than 1 where evaluating all clients costs as much as training some.
-    dataset : str
-        Name of the data set in the catalogue; its files must be at hand.
-    wanted : int
-        Place in the queue of pending runs; smaller is more wanted.
-    book : dict
-        What the book scale changes: ``rounds``, and fields of the methods.
-    """
-
-    title: str
-    federation: Callable[[int], Federation]
-    methods: Mapping[str, Method]
-    rounds: int = 50
-    participation: float = 0.1
-    evaluate_every: int = 1
-    dataset: str = ""
-    wanted: int = 100
-    book: Mapping[str, Any] = field(default_factory=lambda: {"rounds": 10, "pretrain_epochs": 20})
-
-    def at(self, scale: Scale) -> Experiment:
-        """The experiment with the settings of a scale put in."""
-        if scale == "paper":
-            return self
-        changes = {name: value for name, value in self.book.items() if name != "rounds"}
-        methods = {name: _change(method, changes) for name, method in self.methods.items()}
-        return replace(self, methods=methods, rounds=self.book.get("rounds", self.rounds))
-
-
-def _change(method: Method, changes: Mapping[str, Any]) -> Method:
-    own = {f.name for f in fields(method)}
-    return replace(method, **{name: value for name, value in changes.items() if name in own})
-
-
-def flic_methods(phi: MLP | CNN | None = None, pretrain_batch: int = 100, fedrep: bool = False) -> dict[str, Method]:
-    """The methods of FLIC's tables at the settings of its text (Section 6 and Appendix S3.3).
-
-    Parameters
-    ----------
-    phi : MLP or CNN, optional
-        The embedding; by default the MLP d–64–64–64.
-    pretrain_batch : int
-        Batch size of the pre-training: 10 for toys, 100 for digits and BCI.
-    fedrep : bool
-        With FedRep, for federations with one feature space.
-    """
-    phi = phi or MLP()
-    flat, deep = Model(phi), Model(phi, alpha=100)
-    methods: dict[str, Method] = {"Local": Local(flat)}
-    if fedrep:
-        methods["FedRep"] = FedRep(flat)
-    return methods | {
-        "HetFedRep": HetFedRep(deep),
-        "FLIC-Class": FLIC(flat, pretrain_batch=pretrain_batch),
-        "FLIC-HL": FLIC(deep, pretrain_batch=pretrain_batch),
-    }
-
-
-def published_methods() -> dict[str, Method]:
-    """FLIC as its published code runs it on the BCI data, with the code's network and weight decay."""
-    phi = MLP(activation="leaky_relu", dropout=0.5)
-    return {
-        "FLIC-Class": FLIC.published(model=Model(phi), pretrain_batch=100),
-        "FLIC-HL": FLIC.published(model=Model(phi, alpha=100), pretrain_batch=100),
-    }
-
-
-def _digits(n_clients: int, classes: int, **options: Any) -> Callable[[int], Federation]:
-    return lambda seed: digits.mnist_usps(n_clients, classes, seed, **options)
-
-
-def _experiments() -> dict[str, Experiment]:
-    toys: dict[str, Callable[..., Federation]] = {"noisy": toy.noisy_features, "linear": toy.linear_mapping}
-    found = {
-        "flic/bci-common40": Experiment(
-            "FLIC, Table 4: BCI with the common electrodes, 40 subjects",
-            lambda seed: flic_bci.common40(),
-            flic_methods(fedrep=True),
-            dataset="flic_bci.common40",
-            wanted=0,
-            book={"rounds": 10},
-        ),
-        "flic/bci-common40-published": Experiment(
-            "The same with FLIC as its published code runs it",
-            lambda seed: flic_bci.common40(),
-            published_methods(),
-            dataset="flic_bci.common40",
-            wanted=10,
-        ),
-    }
-    for order, (name, make) in enumerate(toys.items()):
-        found[f"flic/toy-{name}"] = Experiment(
-            f"FLIC, Figure 4: {make.__name__.replace('_', ' ')}, 100 clients with 3 of 20 classes",
-            lambda seed, make=make: make(100, 3, seed),  # type: ignore[misc]
-            flic_methods(pretrain_batch=10),
-            dataset=f"toy.{make.__name__}",
-            wanted=20 + order,
-        )
-    digits_book = {"rounds": 2, "pretrain_epochs": 3, "local_epochs": 2}
-    for b in (100, 200):
-        for classes in (3, 5):
-            found[f"flic/digits-b{b}-c{classes}"] = Experiment(
-                f"FLIC, Table 3: MNIST and USPS, {b} clients with {classes} classes",
-                _digits(b, classes),
-                flic_methods(CNN()),
-                evaluate_every=10,
-                dataset="digits.mnist_usps",
-                wanted=30 + b // 10 + classes,
-                book=digits_book,
-            )
-            found[f"flic/digits-resize-b{b}-c{classes}"] = Experiment(
-                f"FLIC, Table 4: MNIST and USPS resized to 28 × 28, {b} clients with {classes} classes",
-                _digits(b, classes, resize=28),
-                flic_methods(CNN(), fedrep=True),
-                evaluate_every=10,
-                dataset="digits.mnist_usps",
-                wanted=60 + b // 10 + classes,
-                book=digits_book,
-            )
-    return found
-
-
-EXPERIMENTS: dict[str, Experiment] = _experiments()
+EXPERIMENTS: dict[str, Experiment] = {**flic.EXPERIMENTS}
 
 
 def find(name: str) -> Experiment:
@@ -227,9 +86,12 @@ def code_version() -> str:
     return digest.hexdigest()
 
 
-def jobs(name: str, scale: Scale, seeds: int | Sequence[int] = 3, methods: Sequence[str] | None = None) -> list[Job]:
-    """All runs of an experiment, seed by seed."""
+def jobs(
+    name: str, scale: Scale, seeds: int | Sequence[int] | None = None, methods: Sequence[str] | None = None
+) -> list[Job]:
+    """All runs of an experiment, seed by seed; by default as many seeds as it wants."""
     known = find(name).methods
+    seeds = find(name).seeds if seeds is None else seeds
     for method in methods or ():
         if method not in known:
             raise KeyError(unknown(f"method of {name}", method, known))
@@ -239,8 +101,11 @@ def jobs(name: str, scale: Scale, seeds: int | Sequence[int] = 3, methods: Seque
     return [Job(name, scale, method, seed) for seed in numbers for method in methods or known]
 
 
-def pending(scale: Scale = "paper", seeds: int = 3, out: Path | None = None) -> list[Job]:
-    """Runs without a record whose data are at hand, most wanted first: all methods of one seed before the next."""
+def pending(scale: Scale = "paper", seeds: int | None = None, out: Path | None = None) -> list[Job]:
+    """Runs without a record whose data are at hand, most wanted first: all methods of one seed before the next.
+
+    Each experiment has as many seeds as it wants, unless `seeds` says how many.
+    """
     have = {r.place for folder in _folders(out) for r in records.load(folder)}
     order = sorted(EXPERIMENTS, key=lambda name: EXPERIMENTS[name].wanted)
     todo = [job for name in order for job in jobs(name, scale, seeds)]
@@ -270,24 +135,12 @@ def run_job(job: Job, device: str = "auto", deadline: float | None = None, progr
         When `deadline` (of `time.monotonic`) has passed, after a complete round.
     """
     setting = job.setting
-    method = setting.methods[job.method]
 
     def stop(row: dict[str, Any]) -> None:
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTime(f"{job}: stopped after round {row['round']} of {setting.rounds}")
 
-    run = simulate(
-        setting.federation(job.seed),
-        method,
-        rounds=setting.rounds,
-        participation=setting.participation,
-        seed=job.seed,
-        evaluate_every=setting.evaluate_every,
-        device=device,
-        checkpoint=job.scratch(),
-        progress=progress,
-        on_round=stop,
-    )
+    run = setting.run(job.method, job.seed, device=device, checkpoint=job.scratch(), progress=progress, on_round=stop)
     return make_record(run, job.experiment, job.scale, job.method)
 
 

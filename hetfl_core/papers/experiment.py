@@ -1,0 +1,89 @@
+"""What an experiment is: data, methods, and how long they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from hetfl_core.federation import Federation
+from hetfl_core.methods import Method
+from hetfl_core.simulation import Run, simulate
+
+Scale = Literal["book", "paper"]
+Preparation = Callable[[Federation, int], Federation]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One row of a table, or one point of a figure.
+
+    Attributes
+    ----------
+    title : str
+        What it reproduces.
+    federation : callable
+        ``federation(seed)`` makes the data.
+    methods : dict of str to Method
+        By the name used in the paper's table.
+    rounds : int
+        Communication rounds T at paper scale.
+    participation : float
+        Participation rate r.
+    evaluate_every : int
+        Rounds between evaluations; more than 1 where evaluating all clients costs as much as training some.
+    dataset : str
+        Name of the data set in the catalogue; its files must be at hand.
+    wanted : int
+        Place in the queue of pending runs; smaller is more wanted.
+    seeds : int
+        Seeds that the paper ran, or that we want where the experiment is our own.
+    prepare : dict of str to callable
+        For single methods: ``prepare(federation, seed)`` is what their clients do to their data first.
+    perform : callable
+        How one run is done; `hetfl_core.simulate`, or a function with its arguments and result.
+    book : dict
+        What the book scale changes: ``rounds``, and fields of the methods.
+    """
+
+    title: str
+    federation: Callable[[int], Federation]
+    methods: Mapping[str, Method]
+    rounds: int = 50
+    participation: float = 0.1
+    evaluate_every: int = 1
+    dataset: str = ""
+    wanted: int = 100
+    seeds: int = 3
+    prepare: Mapping[str, Preparation] = field(default_factory=dict)
+    perform: Callable[..., Run] | None = None
+    book: Mapping[str, Any] = field(default_factory=lambda: {"rounds": 10, "pretrain_epochs": 20})
+
+    def at(self, scale: Scale) -> Experiment:
+        """The experiment with the settings of a scale put in."""
+        if scale == "paper":
+            return self
+        changes = {name: value for name, value in self.book.items() if name != "rounds"}
+        methods = {name: _change(method, changes) for name, method in self.methods.items()}
+        return replace(self, methods=methods, rounds=self.book.get("rounds", self.rounds))
+
+    def data(self, method: str, seed: int) -> Federation:
+        """The federation that a method runs on, prepared as that method's clients do."""
+        federation = self.federation(seed)
+        return self.prepare[method](federation, seed) if method in self.prepare else federation
+
+    def run(self, method: str, seed: int, **options: Any) -> Run:
+        """One run; `options` go to `hetfl_core.simulate`."""
+        settings = {
+            "rounds": self.rounds,
+            "participation": self.participation,
+            "evaluate_every": self.evaluate_every,
+            "seed": seed,
+        }
+        perform = self.perform or simulate
+        return perform(self.data(method, seed), self.methods[method], **settings, **options)
+
+
+def _change(method: Method, changes: Mapping[str, Any]) -> Method:
+    own = {f.name for f in fields(method)}
+    return replace(method, **{name: value for name, value in changes.items() if name in own})
