@@ -26,7 +26,6 @@ from hetfl_core.papers.experiment import Experiment, Scale
 from hetfl_core.resources import data_path
 from hetfl_core.simulation import Run
 
-
 EXPERIMENTS: dict[str, Experiment] = {**flic.EXPERIMENTS}
 
 

@@ -274,3 +274,62 @@ def compare(rows: pd.DataFrame, ax: Axes | None = None, title: str = "", unit: s
     ax.set(xlabel=unit, title=title)
     ax.legend(loc="best")
     return ax
+
+
+def sweep(
+    rows: pd.DataFrame,
+    x: str,
+    y: str = "accuracy",
+    by: str = "method",
+    ax: Axes | None = None,
+    title: str = "",
+    xlabel: str = "",
+    ylabel: str = "accuracy (%)",
+) -> Axes:
+    """A metric against a setting, one line a method: means with ± 1 sd over seeds.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        One row a run, as `hetfl_core.records.tidy` gives them.
+    x, y, by : str
+        Columns: the setting, the metric, and what gets a line of its own.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = _axes(ax)
+    for i, (name, mine) in enumerate(rows.groupby(by, sort=False)):
+        found = mine.groupby(x)[y].agg(["mean", "std"]).fillna(0)
+        ax.errorbar(
+            found.index, found["mean"], yerr=found["std"], label=str(name), capsize=3,
+            color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)],
+        )  # fmt: skip
+    ax.set(xlabel=xlabel or x, ylabel=ylabel, title=title)
+    if len(rows):
+        ax.legend(fontsize=10)
+    return ax
+
+
+def differences(
+    rows: pd.DataFrame, ax: Axes | None = None, title: str = "", xlabel: str = "difference (points)"
+) -> Axes:
+    """Paired differences with their 95 % intervals, one line each, and zero marked.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Indexed by what is compared; columns ``mean``, ``low``, ``high``. An interval that excludes zero is filled.
+    """
+    ax = _axes(ax)
+    place = np.arange(len(rows))[::-1]
+    for at, (_, row) in zip(place, rows.iterrows(), strict=True):
+        sure = row["low"] > 0 or row["high"] < 0
+        limits = [row["low"], row["high"]] if np.isfinite(row["low"]) else [row["mean"]] * 2
+        ax.plot(limits, [at, at], color=COLOURS[0], lw=2)
+        ax.plot(row["mean"], at, "o", color=COLOURS[0], markerfacecolor=COLOURS[0] if sure else "white")
+    ax.axvline(0, color="black", lw=1)
+    ax.set_yticks(place, [str(name) for name in rows.index])
+    ax.set(xlabel=xlabel, title=title)
+    return ax

@@ -350,6 +350,41 @@ def load(
     return sorted(kept, key=lambda r: (r.experiment, r.scale, r.method, r.seed))
 
 
+def tidy(
+    experiments: Mapping[Any, str], metrics: Sequence[str] = ("accuracy",), scale: str = "paper", by: str = "x"
+) -> pd.DataFrame:
+    """Records as a table with one row a run, for a figure over several experiments.
+
+    Parameters
+    ----------
+    experiments : dict of value to str
+        E.g. the experiment of each number of clients, ``{50: "flic/toy-noisy-b50", …}``.
+    metrics : sequence of str
+        Accuracies are given in per cent. ``"best_accuracy"`` is the best test accuracy of the history, over rounds:
+        chosen on the test set, as FLIC's Figure S3 (right) does, and no estimate of anything.
+    scale : str
+    by : str
+        Name of the column of the keys.
+
+    Returns
+    -------
+    DataFrame
+        Columns `by`, ``method``, ``seed`` and the metrics; empty where there are no records.
+    """
+    rows = [
+        {by: key, "method": r.method, "seed": r.seed, **{m: _metric(r, m) for m in metrics}}
+        for key, experiment in experiments.items()
+        for r in load(experiment=experiment, scale=scale)
+    ]
+    return pd.DataFrame(rows, columns=[by, "method", "seed", *metrics])
+
+
+def _metric(record: RunRecord, metric: str) -> float:
+    if metric == "best_accuracy":
+        return 100 * float(record.frame()["test_accuracy"].astype(float).max())
+    return value(record, metric)
+
+
 def _results() -> Path | None:
     try:
         return data_path("results")

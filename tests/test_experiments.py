@@ -38,7 +38,8 @@ def test_the_papers_tables_have_an_experiment():
 
 def test_every_experiment_has_a_place_in_the_queue_and_a_title():
     for name, setting in EXPERIMENTS.items():
-        assert setting.title and setting.dataset, name
+        assert setting.title, name
+        assert setting.dataset, name
         assert set(setting.prepare) <= set(setting.methods), name
     assert len({setting.title for setting in EXPERIMENTS.values()}) == len(EXPERIMENTS)
 

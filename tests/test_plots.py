@@ -82,3 +82,24 @@ def test_the_style_does_not_leak():
     with plots.style():
         pass
     assert mpl.rcParams["axes.titlelocation"] == before
+
+
+def test_a_sweep_shows_means_and_deviations_of_each_method():
+    rows = pd.DataFrame(
+        {"clients": [50, 50, 100, 50], "method": ["A", "A", "A", "B"], "seed": [0, 1, 0, 0], "accuracy": [1, 3, 5, 7.0]}
+    )
+    ax = plots.sweep(rows, "clients", xlabel="number of clients")
+    (line, _, (bars,)) = ax.containers[0].lines
+    np.testing.assert_allclose(line.get_xydata(), [[50, 2], [100, 5]])
+    low, high = bars.get_segments()[0][:, 1]
+    np.testing.assert_allclose([low, high], [2 - 2**0.5, 2 + 2**0.5])
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["A", "B"]
+    assert ax.get_xlabel() == "number of clients"
+
+
+def test_differences_fill_what_excludes_zero():
+    rows = pd.DataFrame({"mean": [1.0, -1.0], "low": [0.5, -2.0], "high": [1.5, 0.1]}, index=["sure", "open"])
+    ax = plots.differences(rows)
+    dots = [line for line in ax.lines if line.get_marker() == "o"]
+    assert [dot.get_markerfacecolor() for dot in dots] == [plots.COLOURS[0], "white"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["sure", "open"]

@@ -321,3 +321,17 @@ def test_no_git(checkout, monkeypatch):
     assert records._revision() == ("abc", True)
     monkeypatch.setenv("HETFL_COMMIT", "abc")
     assert records._revision() == ("abc", False)
+
+
+def test_tidy_gives_one_row_a_run_with_accuracies_in_per_cent(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "_results", lambda: tmp_path)
+    history = {"round": [0, 1, 2], "test_accuracy": [0.2, 0.9, None]}
+    for seed in (0, 1):
+        write(made(experiment="flic/toy-noisy-b50", seed=seed, history=history), tmp_path)
+    write(made(experiment="flic/toy-noisy", history=history, metrics={"accuracy": 0.5}), tmp_path)
+    table = records.tidy({50: "flic/toy-noisy-b50", 100: "flic/toy-noisy", 200: "none"}, ["accuracy", "best_accuracy"])
+    assert table.columns.tolist() == ["x", "method", "seed", "accuracy", "best_accuracy"]
+    assert table[["x", "seed"]].to_numpy().tolist() == [[50, 0], [50, 1], [100, 0]]
+    assert table["accuracy"].tolist() == pytest.approx([72.12, 72.12, 50.0])
+    assert table["best_accuracy"].tolist() == pytest.approx([90.0] * 3)
+    assert records.tidy({1: "none"}).empty
