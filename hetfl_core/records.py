@@ -637,7 +637,7 @@ def _ledger_row(row: dict[str, Any], records: list[RunRecord], accuracy: str) ->
         "tolerance": tolerance(error),
         "verdict": state,
         "note": _note(row, mine, metric),
-        "command": "" if used or state != PENDING else _command(row["experiment"]),
+        "command": "" if used or state != PENDING else command(row["experiment"]),
         **_evidence(used),
     }
 
@@ -678,7 +678,8 @@ def _note(row: Mapping[str, Any], records: list[RunRecord], metric: str) -> str:
     return "; ".join(notes)
 
 
-def _command(experiment: str) -> str:
+def command(experiment: str) -> str:
+    """What a reader types to make the records of an experiment."""
     return f"hetfl reproduce {experiment} --scale paper --seeds 3"
 
 
@@ -820,7 +821,7 @@ def _claim_row(row: dict[str, Any], records: list[RunRecord], missing: set[str])
         "high": result.high if result else math.nan,
         "verdict": state,
         "note": "the fingerprints of the data differ" if result and not result.same_data else "",
-        "command": _command(row["experiment"]) if state == PENDING else "",
+        "command": command(row["experiment"]) if state == PENDING else "",
         **_evidence(used),
     }
 

@@ -1,0 +1,67 @@
+"""What the chapters show, where there are records and where there are none."""
+
+import pytest
+from test_records import made
+
+from hetfl_core import notebook, records
+from hetfl_core.datasets.registry import DataError
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    seen = []
+    monkeypatch.setattr(notebook, "display", lambda thing: seen.append(str(getattr(thing, "data", thing))))
+    return seen
+
+
+@pytest.fixture
+def rows():
+    accuracy = {0: 0.721, 1: 0.723}
+    mine = [made(method="FLIC-HL", seed=s, metrics={"accuracy": a}) for s, a in accuracy.items()]
+    low = [made(method="FedRep", seed=s, metrics={"accuracy": 0.65}) for s in accuracy]
+    ledger = records.ledger(mine + low)
+    return ledger[(ledger["experiment"] == "flic/bci-common40") & (ledger["paper"] == "flic")]
+
+
+def test_paper_and_ours_stand_in_one_line(rows, shown):
+    notebook.beside(rows)
+    caption, table = shown
+    assert "FLIC" in caption
+    assert "seeds 0, 1" in caption
+    line = next(line for line in table.splitlines() if "FLIC-HL" in line)
+    assert "72.12 ± 0.6" in line
+    assert "72.20 ± 0.14" in line
+    assert "agrees" in line
+    assert "–" in next(line for line in table.splitlines() if "HetFedRep" in line)
+
+
+def test_verdicts_in_words(rows):
+    text = notebook.in_words(rows).data
+    assert f"Of {len(rows)} numbers in this row we have 2; 1 of them agree" in text
+    assert "**FedRep** comes out lower: 65.00 here, 71.50 in the paper, -6.50 points" in text
+    assert "- **HetFedRep**: pending." in text
+
+
+def test_what_is_missing_comes_with_its_command(rows, shown):
+    notebook.pending(rows)
+    notebook.no_records("flic/toy-noisy")
+    assert "hetfl reproduce flic/bci-common40 --scale paper" in shown[0]
+    assert "hetfl reproduce flic/toy-noisy --scale paper" in shown[1]
+
+
+def test_data_that_are_not_at_hand_are_announced(shown):
+    def fail():
+        raise DataError("no network")
+
+    assert notebook.at_hand(fail, "flic_bci.common40", "records") is None
+    assert "flic_bci.common40" in shown[0]
+    assert notebook.at_hand(lambda: 3, "x", "y") == 3
+
+
+def test_histories_come_in_the_order_of_the_methods(monkeypatch, tmp_path):
+    monkeypatch.setattr(records, "_results", lambda: tmp_path)
+    for method, seed in (("FLIC-HL", 0), ("FLIC-HL", 1), ("Local", 0)):
+        records.write(made(method=method, seed=seed), tmp_path)
+    found = notebook.histories("flic/bci-common40")
+    assert {name: len(frames) for name, frames in found.items()} == {"Local": 1, "FLIC-HL": 2}
+    assert list(found) == ["Local", "FLIC-HL"]
