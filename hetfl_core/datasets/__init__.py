@@ -5,7 +5,7 @@
 
 from collections.abc import Callable
 
-from hetfl_core.datasets import digits, flic_bci, images, registry, toy
+from hetfl_core.datasets import digits, femnist, flic_bci, images, registry, toy
 from hetfl_core.datasets.registry import DataError
 from hetfl_core.federation import Federation
 
@@ -15,8 +15,9 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
     "digits.mnist_usps": digits.mnist_usps,
     "digits.bundled": digits.bundled,
     "images.fashion_mnist": images.fashion_mnist,
+    "femnist.digits": femnist.digits,
     "flic_bci.common40": flic_bci.common40,
 }
 """Name of each data set, as in ``hetfl list``, and the function that makes its federation."""
 
-__all__ = ["CATALOGUE", "DataError", "digits", "flic_bci", "images", "registry", "toy"]
+__all__ = ["CATALOGUE", "DataError", "digits", "femnist", "flic_bci", "images", "registry", "toy"]

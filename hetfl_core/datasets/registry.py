@@ -109,7 +109,24 @@ def data_home() -> Path:
 def entries() -> dict[str, Entry]:
     """The registry, by key."""
     with open(data_path("registry.toml"), "rb") as file:
-        return {key: _entry(key, table) for key, table in tomllib.load(file).items()}
+        tables = [pair for key, table in tomllib.load(file).items() for pair in _each(key, table)]
+    return {key: _entry(key, table) for key, table in tables}
+
+
+def _each(key: str, table: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The key and table of every file that a table stands for: one, or one a row of ``each``."""
+    shared = {name: value for name, value in table.items() if name != "each"}
+    rows = table.get("each", [{}])
+    return [(key.format(**row), {**row, **_fill(shared, row)}) if row else (key, shared) for row in rows]
+
+
+def _fill(value: Any, row: Mapping[str, Any]) -> Any:
+    """The same with every ``{name}`` in a text replaced by the row's value."""
+    if isinstance(value, str):
+        return value.format(**row)
+    if isinstance(value, dict):
+        return {name: _fill(part, row) for name, part in value.items()}
+    return [_fill(part, row) for part in value] if isinstance(value, list) else value
 
 
 def _entry(key: str, table: Mapping[str, Any]) -> Entry:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from hetfl_core.datasets import digits, flic_bci, toy
+from hetfl_core.datasets import digits, femnist, flic_bci, toy
 from hetfl_core.federation import Federation
 from hetfl_core.methods import FLIC, FedRep, HetFedRep, Local, Method
 from hetfl_core.networks import CNN, MLP, Model
@@ -102,6 +102,27 @@ def _digits() -> dict[str, Experiment]:
 
 def _dealt_digits(n_clients: int, classes: int, **options: Any) -> Data:
     return lambda seed: digits.mnist_usps(n_clients, classes, seed, **options)
+
+
+def _femnist() -> dict[str, Experiment]:
+    """Table S2; of the 150 writers in its second column 105 are at hand."""
+    return {
+        f"flic/femnist-{n}": Experiment(
+            f"FLIC, Table S2: digits of {n} writers",
+            _writers(n),
+            methods(fedrep=True),
+            rounds=1000,
+            evaluate_every=20,
+            dataset="femnist.digits",
+            wanted=25 if n == 50 else 90,
+            book={"rounds": 10, "pretrain_epochs": 10},
+        )
+        for n in (50, 105)
+    }
+
+
+def _writers(n_clients: int) -> Data:
+    return lambda seed: femnist.digits(n_clients, seed)
 
 
 # --- figures on the toys --------------------------------------------------------------------------------------------
@@ -208,4 +229,11 @@ def _ablations() -> dict[str, Experiment]:
     return found
 
 
-EXPERIMENTS: dict[str, Experiment] = {**_bci(), **_toys(), **_digits(), **_participation(), **_ablations()}
+EXPERIMENTS: dict[str, Experiment] = {
+    **_bci(),
+    **_toys(),
+    **_femnist(),
+    **_digits(),
+    **_participation(),
+    **_ablations(),
+}
