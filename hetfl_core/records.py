@@ -659,13 +659,18 @@ def _judge(row: Mapping[str, Any], used: list[RunRecord], ours: float, error: fl
 
 
 def _settings_differ(records: list[RunRecord]) -> bool:
-    return len({json.dumps(_without_runtime(r.settings), sort_keys=True) for r in records}) > 1
+    return any(_differ(records[0].settings, r.settings) for r in records[1:])
 
 
-def _without_runtime(x: Any) -> Any:
-    if isinstance(x, dict):
-        return {k: _without_runtime(v) for k, v in x.items() if k not in RUNTIME_SETTINGS}
-    return x
+def _differ(a: Any, b: Any) -> bool:
+    """Whether two settings disagree where both say something.
+
+    A hyper-parameter that a method did not have yet when the older record was written is no disagreement: new ones
+    come with a default that leaves the method as it was.
+    """
+    if isinstance(a, dict) and isinstance(b, dict):
+        return any(_differ(a[k], b[k]) for k in a.keys() & b.keys() - RUNTIME_SETTINGS)
+    return a != b
 
 
 def _note(row: Mapping[str, Any], records: list[RunRecord], metric: str) -> str:

@@ -195,6 +195,14 @@ def test_newest_record_of_a_seed_counts():
         assert row(order).ours == pytest.approx(72)
 
 
+def test_a_hyper_parameter_that_older_records_lack_is_no_difference():
+    """New fields of a method come with a default that leaves it as it was; old records stay comparable."""
+    old, new = {"method": {"lr": 0.1}}, {"method": {"lr": 0.1, "scheme": "FedRep"}}
+    assert row([run(seed=0, settings=old), run(seed=1, settings=new)]).verdict == "agrees"
+    new["method"]["lr"] = 0.2
+    assert row([run(seed=0, settings=old), run(seed=1, settings=new)]).verdict == "settings differ"
+
+
 def test_runs_of_different_settings_are_not_averaged():
     assert row([run(seed=0), run(seed=1, settings={"rounds": 5})]).verdict == "settings differ"
     other_machine = run(seed=1, settings={"rounds": 50, "seed": 1, "engine": "loop", "device": "cuda"})
