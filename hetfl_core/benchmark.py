@@ -11,19 +11,32 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from hetfl_core import distances
 from hetfl_core.checkpoint import State
 from hetfl_core.federation import Client, Federation
-from hetfl_core.methods.base import Batch, Stage
+from hetfl_core.methods.base import Batch, Role
 from hetfl_core.methods.flic import FLIC
+from hetfl_core.networks import Params
 from hetfl_core.rng import numpy_stream
 from hetfl_core.simulation import Simulator, participants
-from hetfl_core.training import Stack, make_optimiser
+from hetfl_core.training import (
+    NOISE_STEPS,
+    Batches,
+    Stack,
+    StackedNoise,
+    StackedStage,
+    Task,
+    fill_gradients,
+    make_optimiser,
+    stack_received,
+)
 
 EPOCHS = 5
 """Epochs of pre-training that are timed; the paper's are 100. Setting up a stack is part of them."""
@@ -32,16 +45,20 @@ SIZES = (10, 100, 1_000, 10_000)
 PARTICIPATION = 0.1
 
 
-def toy(n_clients: int, seed: int = 0, n_classes: int = 20) -> Federation:
+def toy(
+    n_clients: int, seed: int = 0, n_classes: int = 20, least: int = 20, sizes: Sequence[int] | None = None
+) -> Federation:
     """The noisy-features toy, each client with 20…300 samples whatever the number of clients.
 
     The published toy shares a fixed pool, so that more clients would mean less data each and no fair time a client.
+    `least` raises the smallest client, `sizes` gives all of them.
     """
     rng = numpy_stream(seed, "bench", 0, "toy")
     means = 0.8 * rng.standard_normal((n_classes, 5))
     clients = []
     for i in range(n_clients):
         n, extra = int(rng.integers(20, 301)), int(rng.integers(1, 11))
+        n = max(n, least) if sizes is None else sizes[i]
         y = rng.permutation(np.arange(n) % 3)
         y = rng.choice(n_classes, 3, replace=False)[y]
         x = np.concatenate([rng.standard_normal((n, 5)) + means[y], rng.standard_normal((n, extra))], 1)
@@ -50,13 +67,16 @@ def toy(n_clients: int, seed: int = 0, n_classes: int = 20) -> Federation:
 
 
 def _seconds(call: Callable[[], Any], least: float = 0.5, most: int = 20) -> float:
-    """Median seconds of a call, over as many calls as fit into `least` seconds; two at least, unless one is long."""
+    """Least CPU seconds of a call, over as many calls as fit into `least` seconds; two at least, unless one is long.
+
+    CPU time on one thread is wall time on an idle machine, and the minimum is what other programs disturb least.
+    """
     times: list[float] = []
     while not times or (len(times) < 2 and times[0] < 5) or (sum(times) < least and len(times) < most):
-        begin = time.perf_counter()
+        begin = time.process_time()
         call()
-        times.append(time.perf_counter() - begin)
-    return float(np.median(times))
+        times.append(time.process_time() - begin)
+    return min(times)
 
 
 def measure(n_clients: int, engine: str, role: str, batch_size: int) -> dict[str, Any]:
@@ -86,47 +106,167 @@ def measure(n_clients: int, engine: str, role: str, batch_size: int) -> dict[str
     }
 
 
-def parts(n_clients: int, batch_size: int, repeats: int = 30) -> dict[str, float]:
-    """Milliseconds of one stacked step of the alignment pre-training, part by part.
+@dataclass(frozen=True)
+class Part:
+    """What one part of a step takes, and the least that arithmetic and memory traffic allow (ms, per step).
 
-    ``batching`` gathers the samples, ``embedding`` is φ forward and backward, ``anchor term`` is what the alignment
-    (class means, covariances and the Bures term) adds to it, ``optimiser`` is Adam.
+    Attributes
+    ----------
+    ms : float
+        Measured.
+    flops, bytes, normals : float
+        Operations, bytes moved between memory and processor, and normal random numbers that the part needs.
+    """
+
+    ms: float
+    flops: float = 0.0
+    bytes: float = 0.0
+    normals: float = 0.0
+
+    def floor(self, roofs: Mapping[str, float]) -> float:
+        """Milliseconds at the measured `roofs`; arithmetic and memory traffic overlap at best."""
+        busy = max(self.flops / roofs["flops"], self.bytes / roofs["bytes"])
+        return 1e3 * (busy + self.normals / roofs["normals"])
+
+
+def roofs(n_clients: int, batch_size: int, k: int = 64) -> dict[str, float]:
+    """What this machine reaches a second, on one thread, with tensors of the shapes of a step.
+
+    ``flops`` in batched products, ``bytes`` read and written in a copy of one layer's weights, ``normals`` drawn.
     """
     torch.set_num_threads(1)
-    method = FLIC(pretrain_batch=batch_size)
-    simulator = Simulator(toy(n_clients), method, device="cpu")
-    state: State = simulator.initial()
-    received = method.download(state.server, simulator.specs[0])
-    stack = Stack.of([method.start(kept, received) for kept in state.kept])
-    data = simulator.cohorts[0].train
-    K, height = data.y.shape
-    rows = (torch.rand(K, batch_size) * data.n[:, None]).long()
-    flat = (rows + height * torch.arange(K)[:, None]).flatten()
-    phi = {name: p.requires_grad_() for name, p in stack.params.items() if name.startswith("phi")}
-    stage = Stage(("phi",), epochs=1)
-    optimiser = make_optimiser(stage, phi, fused=True)
-
-    def gather() -> Batch:
-        x = data.x.flatten(0, 1).index_select(0, flat).unflatten(0, (K, -1))
-        y = data.y.flatten().index_select(0, flat).unflatten(0, (K, -1))
-        return Batch(x, y, torch.ones(rows.shape))
-
-    batch = gather()
-
-    def backward(one: Callable[..., torch.Tensor]) -> None:
-        optimiser.zero_grad()
-        torch.func.vmap(one)(phi, batch).sum().backward()
-
-    times = {
-        "batching": _seconds(gather, most=repeats),
-        "embedding": _seconds(
-            lambda: backward(lambda p, b: method.embed(p, received, b.x).square().sum()), most=repeats
-        ),
-        "all": _seconds(lambda: backward(lambda p, b: method.alignment_loss(p, received, b, {}).total), most=repeats),
-        "optimiser": _seconds(optimiser.step, most=repeats),
+    rows, weights = torch.randn(n_clients, batch_size, k), torch.randn(n_clients, k, k)
+    target, block, rng = weights.clone(), torch.empty(64, 20, k), torch.Generator()
+    return {
+        "flops": 2 * rows.numel() * k / _seconds(lambda: rows @ weights),
+        "bytes": 2 * 4 * weights.numel() / _seconds(lambda: target.copy_(weights)),
+        "normals": block.numel() / _seconds(lambda: block.normal_(generator=rng)),
     }
-    times["anchor term"] = max(times.pop("all") - times["embedding"], 0.0)
-    return {name: 1e3 * t for name, t in times.items()}
+
+
+def _step_task(simulator: Simulator, role: Role) -> Task:
+    """One round of all clients of a federation with one cohort, most samples first."""
+    state: State = simulator.initial()
+    specs = simulator.specs
+    order = sorted(range(len(specs)), key=lambda c: (-specs[c].n, specs[c].id))
+    some = [specs[c] for c in order]
+    data = simulator.cohorts[0].train.take(order, [spec.shapes for spec in some])
+    received = [simulator.method.download(state.server, spec) for spec in some]
+    return Task(simulator.method, some, [state.kept[c] for c in order], received, data, simulator.seed, 0, role)
+
+
+def parts(n_clients: int, batch_size: int, role: Role) -> dict[str, Part]:
+    """One stacked step part by part: of the alignment pre-training (``"start"``), or of a round's local epochs.
+
+    ``batching`` gathers the samples, ``noise`` draws what the anchor samples need, ``embedding`` is φ forward and
+    backward, ``class moments`` and ``Bures term`` are what the alignment adds to it, ``heads`` is what classifying rows
+    and anchors adds, ``optimiser`` is Adam.
+    """
+    torch.set_num_threads(1)
+    method = FLIC(pretrain_batch=batch_size, batch_size=batch_size)
+    task = _step_task(Simulator(toy(n_clients, least=batch_size), method, device="cpu"), role)
+    stage = method.stages(0, role)[0]
+    stack = Stack.of([method.start(kept, received) for kept, received in zip(task.kept, task.received, strict=True)])
+    received, dims = stack_received(task.received)
+    run = StackedStage(task, 0, stage, stack, received, dims)
+    batches = Batches(task, 0, stage)
+    noise = StackedNoise(task, 0, stage, batches, run.dtype)
+    rows = batches.rows[0]
+    at = (rows + run.offsets()).flatten()
+    batch, draws = run.batch(rows, at, batches.dump), noise.at(0, n_clients)
+    optimiser = make_optimiser(stage, run.trained, fused=True)
+
+    def backward(loss: Callable[..., Any]) -> float:
+        def call() -> None:
+            for p in run.trained.values():
+                p.grad = None
+            total = torch.func.vmap(
+                lambda params, frozen, b, noise: loss({**frozen, **params}, received, b, noise),
+            )(run.trained, run.frozen, batch, draws)
+            total.sum().backward()
+
+        return 1e3 * _seconds(call)
+
+    embedding = backward(lambda p, r, b, e: method.embed(p, r, b.x).square().sum())
+    aligned = backward(lambda p, r, b, e: method.alignment_loss(p, r, b, e).total)
+    whole = backward(lambda p, r, b, e: (stage.loss or method.loss)(p, r, b, e).total)
+    bures = 1e3 * _bures_seconds(task, run, batch, received)
+    fill_gradients(run.trained)
+    step = 1e3 * _seconds(optimiser.step)
+    block = 1e3 * _seconds(lambda: noise.at(0, n_clients)) / NOISE_STEPS if draws else 0.0
+    gather = 1e3 * _seconds(lambda: run.batch(rows, at, batches.dump))
+    return _with_needs(
+        {
+            "batching": gather,
+            "noise": block,
+            "embedding": embedding,
+            "class moments": max(aligned - embedding - bures, 0.0),
+            "Bures term": bures,
+            "heads": max(whole - aligned, 0.0),
+            "optimiser": step,
+        },
+        run,
+        batch,
+        draws,
+    )
+
+
+def _bures_seconds(task: Task, run: StackedStage, batch: Batch, received: Params) -> float:
+    """Seconds of the nuclear norms and polar factors of one step."""
+    with torch.no_grad():
+        z = torch.func.vmap(lambda p, f, x: task.method.embed({**f, **p}, received, x))(
+            run.trained, run.frozen, batch.x
+        )
+        member, counts = torch.func.vmap(lambda y, w: distances._membership(y, w, 20, z.dtype))(batch.y, batch.weight)
+        centred = torch.func.vmap(distances._centred_rows)(z, member, counts)[1]
+        noise = distances._size(z, batch.weight)
+        return _seconds(lambda: distances._polar(centred, batch.y, batch.weight, noise))
+
+
+def _with_needs(ms: Mapping[str, float], run: StackedStage, batch: Batch, draws: Params) -> dict[str, Part]:
+    """Operations and bytes of each part, counted from shapes."""
+    K, n = batch.y.shape
+    weights = [p for name, p in run.trained.items() if name.startswith("phi") and name.endswith("weight")]
+    phi, first = sum(p[0].numel() for p in weights), weights[0][0].numel()
+    k = weights[-1].shape[-1]
+    trained = 4 * K * sum(p[0].numel() for p in run.trained.values())
+    heads = sum(p[0].numel() for name, p in (run.trained | run.frozen).items() if name.startswith(("alpha", "beta")))
+    anchors = sum(t[0].numel() for t in draws.values()) // k
+    sizes = [c for y, w in zip(batch.y, batch.weight, strict=True) for c in y[w > 0].unique(return_counts=True)[1]]
+    counts = torch.stack(sizes).double() - 1
+    needs = {
+        "batching": {"bytes": 8 * batch.x.numel()},
+        "noise": {"normals": K * anchors * k},
+        "embedding": {"flops": K * 2 * n * (3 * phi - first), "bytes": 3 * 4 * K * phi},
+        "class moments": {"bytes": 6 * 4 * K * n * k},
+        "Bures term": {"flops": float((4 * k * counts**2 + 10 * counts**3).sum())},
+        "heads": {"flops": K * 6 * (n + anchors) * heads * bool(anchors), "bytes": 12 * K * heads * bool(anchors)},
+        "optimiser": {"bytes": 7 * trained},
+    }
+    return {name: Part(time, **needs[name]) for name, time in ms.items()}
+
+
+def tail(n_clients: int = 100, few: int = 10, batch_size: int = 10) -> dict[str, float]:
+    """Milliseconds a step of all clients, of the few that still have batches when the others are done, and of few alone.
+
+    Dead clients cost nothing when the second and the third are equal.
+    """
+    torch.set_num_threads(1)
+    method = FLIC(pretrain_epochs=EPOCHS, pretrain_batch=batch_size)
+
+    def seconds(sizes: Sequence[int]) -> float:
+        simulator = Simulator(toy(len(sizes), sizes=sizes), method, device="cpu")
+        state = simulator.initial()
+        return _seconds(lambda: simulator.train(state, range(len(sizes)), 0, "start"), least=0.0)
+
+    short, long = 2 * batch_size, 20 * batch_size
+    steps = EPOCHS * 18
+    every = seconds([short] * n_clients)
+    return {
+        "all": 1e3 * (seconds([long] * n_clients) - every) / steps,
+        "few left": 1e3 * (seconds([long] * few + [short] * (n_clients - few)) - every) / steps,
+        "few alone": 1e3 * (seconds([long] * few) - seconds([short] * few)) / steps,
+    }
 
 
 def _apart(**arguments: Any) -> dict[str, Any]:
@@ -138,8 +278,8 @@ def _apart(**arguments: Any) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _line(*cells: str) -> str:
-    return " ".join(f"{cell:>10}" for cell in cells)
+def _line(*cells: str, width: int = 10) -> str:
+    return " ".join(f"{cell:>{width}}" for cell in cells)
 
 
 def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[str]:
@@ -161,11 +301,34 @@ def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[st
                     loop = [f"{slow['seconds']:.3f}", f"{ratio:.1f}×", f"{slow['microseconds']:.0f}"]
                 stacked = [f"{fast['seconds']:.3f}", f"{fast['microseconds']:.0f}", f"{fast['peak_mb']:.0f}"]
                 yield _line(str(n), loop[0], stacked[0], loop[1], loop[2], *stacked[1:])
-    for batch_size, n in ((10, 100), (100, 10)):
-        yield f"\nWhere a stacked alignment step goes, {n} clients, batch {batch_size}"
-        times = parts(n, batch_size)
-        for name, ms in times.items():
-            yield f"{name:>14} {ms:>8.2f} ms {100 * ms / sum(times.values()):>5.0f} %"
+    yield from _describe_parts()
+    yield from _describe_tail()
+
+
+def _describe_parts() -> Iterator[str]:
+    """Where a step goes, at the batch sizes of pre-training and of a round."""
+    yield "\nWhere a stacked step goes, ms. Floor: what the arithmetic and the memory traffic of the part would take at the"
+    yield "rates that a product, a copy and a draw of the same shapes reach here."
+    for batch_size, n, role in ((10, 100, "start"), (100, 100, "start"), (100, 10, "round"), (100, 100, "round")):
+        reached = roofs(n, batch_size)
+        found = parts(n, batch_size, role)  # type: ignore[arg-type]
+        total = sum(part.ms for part in found.values())
+        least = sum(part.floor(reached) for part in found.values())
+        title = "alignment pre-training" if role == "start" else "local epochs of a round"
+        yield f"\n{title}, {n} clients, batch {batch_size} ({reached['flops'] / 1e9:.0f} GFLOP/s, "
+        yield f"{reached['bytes'] / 1e9:.0f} GB/s, {reached['normals'] / 1e6:.0f} million normals/s)"
+        yield _line("part", "ms", "share", "floor ms", "× floor", "µs/client", width=13)
+        for name, part in [*found.items(), ("step", Part(total))]:
+            floor = least if name == "step" else part.floor(reached)
+            cells = [f"{part.ms:.3f}", f"{100 * part.ms / total:.0f} %", f"{floor:.3f}"]
+            yield _line(name, *cells, f"{part.ms / floor:.1f}" if floor else "", f"{1e3 * part.ms / n:.1f}", width=13)
+
+
+def _describe_tail(n_clients: int = 100, few: int = 10) -> Iterator[str]:
+    """What steps cost when most clients have no batch left."""
+    times = tail(n_clients, few)
+    yield f"\nSteps with few clients left, batch 10: {times['all']:.2f} ms a step of {n_clients} clients, "
+    yield f"{times['few left']:.2f} ms when {few} of them have a batch left, {times['few alone']:.2f} ms for {few} alone."
 
 
 if __name__ == "__main__":

@@ -26,11 +26,16 @@ References
 .. [7] L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai. Exploiting shared representations for personalized federated
    learning. ICML, 2021.
 .. [8] G. E. Hinton. Training products of experts by minimizing contrastive divergence. Neural Computation, 14, 2002.
+.. [9] Y. Chen, T. T. Georgiou, A. Tannenbaum. Optimal transport for Gaussian mixture models. IEEE Access, 7, 2019.
+.. [10] J. Delon, A. Desolneux. A Wasserstein-type distance in the space of Gaussian mixture models. SIAM Journal on
+   Imaging Sciences, 13, 2020.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
+import itertools
 import warnings
 from typing import Any
 
@@ -679,6 +684,211 @@ def _mean_kernel(kernel: Tensor, unbiased: bool) -> Tensor:
     n = kernel.shape[-1]
     total = kernel.sum((-2, -1))
     return (total - _trace(kernel)) / (n * (n - 1)) if unbiased else total / n**2
+
+
+def class_mmd(
+    z: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    means: Tensor,
+    variance: float = 1.0,
+    bandwidth: float | None = None,
+) -> Tensor:
+    r"""Sum over the classes of a batch of the squared `mmd` between its rows and its anchor :math:`N(v_c, s^2 I)`.
+
+    The anchor enters by closed forms. With the kernel :math:`\exp(-\|a-b\|^2 / 2h^2)` and two independent draws
+    :math:`Z, Z' \sim N(v, s^2 I)` in :math:`\mathbb{R}^k`,
+
+    .. math::
+        \mathbb{E}\,\kappa(z, Z) = \left(\tfrac{h^2}{h^2 + s^2}\right)^{k/2} e^{-\|z - v\|^2 / 2(h^2 + s^2)}, \qquad
+        \mathbb{E}\,\kappa(Z, Z') = \left(\tfrac{h^2}{h^2 + 2 s^2}\right)^{k/2}.
+
+    Parameters
+    ----------
+    z, y, weight, means, variance
+        As for `class_wasserstein`; :math:`s^2` is `variance`.
+    bandwidth : float, optional
+        h. By default, for each class, the root mean squared distance between a row and a sample of the anchor (not
+        differentiated), so that the gradient does not vanish while the two are far apart.
+
+    Returns
+    -------
+    Tensor, shape ()
+        The rows' own part is biased (each row is compared with itself too), as in Eq. (5) of [5]_, and never negative.
+    """
+    member, counts = _membership(y, weight, means.shape[0], z.dtype)
+    k, share = means.shape[-1], member @ (1 / counts.clamp(min=1))
+    away = (z - means[y]).square().sum(-1)
+    if bandwidth is None:
+        h2 = member.mT @ (share * away.detach()) + k * variance
+    else:
+        h2 = torch.full_like(counts, bandwidth**2)
+    of_row = member @ h2 + (1 - weight)
+    squared = _squared_distances(z * weight.unsqueeze(-1))
+    kernel = torch.exp(-squared / (2 * of_row.unsqueeze(-1))) * (member @ member.mT)
+    cross = _shrink(of_row, variance, k) * torch.exp(-away / (2 * (of_row + variance)))
+    anchor = _shrink(h2, 2 * variance, k) @ counts.clamp(max=1)
+    return share @ kernel @ share - 2 * share @ cross + anchor
+
+
+def _shrink(h2: Tensor, variance: float, k: int) -> Tensor:
+    """(h² / (h² + variance))^{k/2}."""
+    return torch.exp(-k / 2 * torch.log1p(variance / h2))
+
+
+def mixture_wasserstein(a: Tensor, m1: Tensor, S1: Tensor, b: Tensor, m2: Tensor, S2: Tensor) -> Tensor:
+    r"""Squared MW2 distance between Gaussian mixtures ([9]_; [10]_, Proposition 4).
+
+    .. math:: \min_{w \in \Pi(a, b)} \sum_{p,q} w_{pq}\, W_2^2\big(N(m_{1p}, S_{1p}), N(m_{2q}, S_{2q})\big)
+
+    It is the Wasserstein distance over couplings that are Gaussian mixtures themselves, and so at least :math:`W_2^2`.
+
+    Parameters
+    ----------
+    a, b : Tensor, shape (..., P) and (..., Q)
+        Weights of the components, each of sum 1. P, Q ≤ 3, see `transport_plan`.
+    m1, m2 : Tensor, shape (..., P, k) and (..., Q, k)
+        Means.
+    S1, S2 : Tensor, shape (..., P, k, k) and (..., Q, k, k)
+        Covariances.
+
+    Returns
+    -------
+    Tensor, shape (...)
+        Differentiable in means and covariances; the weights are constants.
+    """
+    cost = bures_wasserstein(
+        m1.unsqueeze(-2).expand(*m1.shape[:-1], m2.shape[-2], m1.shape[-1]),
+        S1.unsqueeze(-3),
+        m2.unsqueeze(-3).expand(*m2.shape[:-2], m1.shape[-2], *m2.shape[-2:]),
+        S2.unsqueeze(-4),
+    )
+    return (transport_plan(cost, a, b) * cost).sum((-2, -1))
+
+
+def class_mixture_wasserstein(
+    z: Tensor, y: Tensor, weight: Tensor, means: Tensor, variance: float = 1.0, rounds: int = 5
+) -> Tensor:
+    r"""Sum over the classes of a batch of the squared MW2 distance (`mixture_wasserstein`) between class and anchor.
+
+    The anchor of class c is the mixture of the P Gaussians :math:`N(v_{cp}, s^2 I)` with equal weights. The rows of
+    the class are summarised as a mixture too: P clusters, of k-means (farthest-point start, `rounds` of Lloyd's
+    steps), each with its share of the rows, its mean and its covariance (denominator
+    :math:`\max(n - 1, 1)`).
+
+    Parameters
+    ----------
+    z, y, weight, variance
+        As for `class_wasserstein`.
+    means : Tensor, shape (C, P, k)
+        Means of the components, P ≤ 3.
+    rounds : int, default 5
+        Steps of k-means.
+
+    Returns
+    -------
+    Tensor, shape ()
+        With P = 1 it is `class_wasserstein`.
+
+    Notes
+    -----
+    Clusters and transport plan are not differentiated: where they are unique, the gradient is that of the distance.
+    As all components of an anchor have one covariance, the Bures part does not depend on the plan, so that one nuclear
+    norm over all clusters of all classes will do.
+    """
+    C, P, k = means.shape
+    cluster = _clusters(z.detach(), y, weight, C, P, rounds)
+    group = y * P + cluster
+    member, counts = _membership(group, weight, C * P, z.dtype)
+    mean, centred = _centred_rows(z, member, counts)
+    in_class = counts.reshape(C, P).sum(-1, keepdim=True)
+    present = in_class.squeeze(-1).clamp(max=1)
+    share = torch.where(in_class > 0, counts.reshape(C, P) / in_class.clamp(min=1), 1 / P)
+    cost = (means.unsqueeze(-2) - mean.reshape(C, 1, P, k)).square().sum(-1)
+    plan = transport_plan(cost, torch.full_like(share, 1 / P), share)
+    location = (plan * cost).sum((-2, -1)) @ present
+    part = (member @ share.flatten()).unsqueeze(-1)
+    nuclear = _NuclearNorm.apply(part * centred, group, weight, _size(z, weight))[0]
+    spread = (part * centred.square()).sum() + k * variance * present.sum() - 2 * variance**0.5 * nuclear
+    return location + spread
+
+
+def _clusters(z: Tensor, y: Tensor, weight: Tensor, n_classes: int, clusters: int, rounds: int) -> Tensor:
+    """Which of the clusters of its class each row of (n, k) is in, by k-means within the classes; shape (n,)."""
+    member, counts = _membership(y, weight, n_classes, z.dtype)
+    centre = (member.mT @ z / counts.clamp(min=1).unsqueeze(-1)).unsqueeze(-2)  # (C, 1, k)
+    centres: list[Tensor] = []
+    for _ in range(clusters):  # the row that is farthest from the centres so far, at first from the class's mean
+        gap = _gaps(z, torch.cat(centres, -2) if centres else centre, y).amin(-1)
+        farthest = torch.where(member > 0, gap.unsqueeze(-1), -1).argmax(-2)
+        centres.append(z[farthest].unsqueeze(-2))
+    found = torch.cat(centres, -2)
+    for _ in range(rounds):
+        chosen = torch.eye(clusters, dtype=z.dtype, device=z.device)[_gaps(z, found, y).argmin(-1)]
+        weights = member.mT.unsqueeze(-2) * chosen.mT  # (C, P, n)
+        size = weights.sum(-1, keepdim=True)
+        found = torch.where(size > 0, weights @ z / size.clamp(min=1), found)
+    return _gaps(z, found, y).argmin(-1)
+
+
+def _gaps(z: Tensor, centres: Tensor, y: Tensor) -> Tensor:
+    """Squared distances of rows (n, k) to the centres (C, P, k) of their own classes, shape (n, P)."""
+    return (z.unsqueeze(-2) - centres[y]).square().sum(-1)
+
+
+LARGEST_PLAN = 3
+"""Most members on a side of `transport_plan`: the vertices it looks at are 81 for 3 × 3, and 4096 for 4 × 4."""
+
+
+def transport_plan(cost: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    r"""A cheapest plan of a small transport problem, exactly: :math:`\arg\min_w \langle w, \text{cost}\rangle`.
+
+    A linear programme has its optimum at a vertex; the problem is so small that all of them are looked at, which needs
+    no step whose number depends on the data and so works under `vmap`.
+
+    Parameters
+    ----------
+    cost : Tensor, shape (..., P, Q)
+        P, Q ≤ `LARGEST_PLAN`.
+    a, b : Tensor, shape (..., P) and (..., Q)
+        What leaves each source and reaches each target (the plan's row and column sums), of equal sum, not negative.
+
+    Returns
+    -------
+    Tensor, shape (..., P, Q)
+        Not differentiated: for the optimal value ``(plan * cost).sum()`` the plan is the gradient for the cost. Where
+        several plans are optimal, one of them.
+    """
+    P, Q = cost.shape[-2:]
+    if max(P, Q) > LARGEST_PLAN or a.shape[-1] != P or b.shape[-1] != Q:
+        raise ValueError(
+            f"cost must have shape (..., P, Q) with P, Q <= {LARGEST_PLAN} to go with a (..., P) and b (..., Q), "
+            f"got shapes {tuple(cost.shape)}, {tuple(a.shape)}, {tuple(b.shape)}"
+        )
+    _check((a.sum(-1) - b.sum(-1)).abs() <= 1e-4 * a.sum(-1), "a and b must have the same sum")
+    a, b = (t.double() / t.sum(-1, keepdim=True).clamp(min=torch.finfo(t.dtype).tiny) for t in (a.detach(), b.detach()))
+    batch = torch.broadcast_shapes(cost.shape[:-2], a.shape[:-1], b.shape[:-1])
+    sums = torch.cat((a.expand(*batch, P), b.expand(*batch, Q)), -1)
+    plans = (_vertices(P, Q).to(cost.device) @ sums.unsqueeze(-2).unsqueeze(-1)).squeeze(-1)  # (..., V, P Q)
+    price = (plans @ cost.detach().double().expand(*batch, P, Q).flatten(-2).unsqueeze(-1)).squeeze(-1)
+    best = torch.where((plans > -1e-9).all(-1), price, float("inf")).argmin(-1)
+    best = best.unsqueeze(-1).unsqueeze(-1).expand(*batch, 1, P * Q)
+    return plans.gather(-2, best).squeeze(-2).clamp(min=0).unflatten(-1, (P, Q)).to(cost.dtype)
+
+
+@functools.cache
+def _vertices(P: int, Q: int) -> Tensor:
+    """Matrices that make of (a, b) the basic solutions of a P × Q transport problem, shape (V, P Q, P + Q).
+
+    A basis is a spanning tree of the bipartite graph of sources and targets: P + Q − 1 cells that determine the rest.
+    """
+    sources, targets = torch.eye(P).repeat_interleave(Q, 1), torch.eye(Q).repeat(1, P)
+    cells = torch.cat((sources, targets)).double().mT  # (P Q, P + Q)
+    bases = torch.tensor(list(itertools.combinations(range(P * Q), P + Q - 1)))
+    columns = cells[bases].mT
+    trees = torch.linalg.matrix_rank(columns) == P + Q - 1
+    maps = torch.zeros(int(trees.sum()), P * Q, P + Q, dtype=torch.float64)
+    return maps.scatter_(1, bases[trees].unsqueeze(-1).expand(-1, -1, P + Q), torch.linalg.pinv(columns[trees]))
 
 
 def cka(x: Tensor, y: Tensor) -> Tensor:

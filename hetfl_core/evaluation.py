@@ -1,14 +1,23 @@
-"""How good the clients' models are, and what it cost in bytes."""
+"""How good the clients' models are, and what it cost in bytes.
+
+`FIGURES` is the one place that says what is predicted and measured for classifications and for regressions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
+from hetfl_core.federation import Kind
 
-def accuracy_per_client(predicted: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> np.ndarray:
+Samples = Sequence[np.ndarray]
+"""One array of n_i predictions, labels or targets a client."""
+
+
+def accuracy_per_client(predicted: Samples, labels: Samples) -> np.ndarray:
     """Share of right answers on each client; NaN for a client without samples.
 
     Parameters
@@ -22,7 +31,7 @@ def accuracy_per_client(predicted: Sequence[np.ndarray], labels: Sequence[np.nda
     return np.array([np.mean(p == y) if len(y) else np.nan for p, y in zip(predicted, labels, strict=True)])
 
 
-def balanced_accuracy_per_client(predicted: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> np.ndarray:
+def balanced_accuracy_per_client(predicted: Samples, labels: Samples) -> np.ndarray:
     """Mean recall over the classes that the client's samples have (arguments and result as `accuracy_per_client`)."""
 
     def one(p: np.ndarray, y: np.ndarray) -> float:
@@ -31,27 +40,111 @@ def balanced_accuracy_per_client(predicted: Sequence[np.ndarray], labels: Sequen
     return np.array([one(p, y) for p, y in zip(predicted, labels, strict=True)])
 
 
-def summarise(predicted: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> dict[str, float]:
-    """The figures that runs report, as fractions in [0, 1]. Clients without samples are left out.
+def mse_per_client(predicted: Samples, targets: Samples) -> np.ndarray:
+    """Mean squared error on each client, in squared units of the target; NaN for a client without samples.
+
+    Parameters
+    ----------
+    predicted, targets : sequences of float arrays, shapes (n_i,)
+
+    Returns
+    -------
+    ndarray, shape (n_clients,)
+    """
+
+    def one(p: np.ndarray, y: np.ndarray) -> float:
+        return float(np.mean(np.subtract(p, y, dtype=np.float64) ** 2)) if len(y) else np.nan
+
+    return np.array([one(p, y) for p, y in zip(predicted, targets, strict=True)])
+
+
+def r2_per_client(predicted: Samples, targets: Samples) -> np.ndarray:
+    """Coefficient of determination, 1 − mean squared error / variance of the client's targets.
+
+    Arguments and result as for `mse_per_client`. 1 is perfect, 0 no better than the client's mean target; NaN where
+    the targets do not vary.
+    """
+    spread = np.array([np.var(y, dtype=np.float64) if len(y) else np.nan for y in targets])
+    return 1 - mse_per_client(predicted, targets) / np.where(spread > 0, spread, np.nan)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is measured where a federation has one kind of task.
+
+    Attributes
+    ----------
+    main : str
+        Name of the figure that histories follow.
+    per_client : dict of str to callable
+        Figures of each client, of predictions and labels; the main one first.
+    worst : dict of str to callable
+        Figures of which `summarise` gives, besides the mean over clients, the weighted mean and the worst client's;
+        and what picks the worst.
+    decide : callable
+        From outputs, shape (..., n, C), to predictions, shape (..., n).
+    text : callable
+        Puts the main figure into words.
+    """
+
+    main: str
+    per_client: Mapping[str, Callable[[Samples, Samples], np.ndarray]]
+    worst: Mapping[str, Callable[[np.ndarray], float]]
+    decide: Callable[[Tensor], Tensor]
+    text: Callable[[float], str]
+
+
+FIGURES: dict[Kind, Figures] = {
+    "classification": Figures(
+        "accuracy",
+        {"accuracy": accuracy_per_client, "balanced_accuracy": balanced_accuracy_per_client},
+        {"accuracy": np.min},
+        lambda outputs: outputs.argmax(-1),
+        lambda value: f"accuracy {100 * value:.1f} %",
+    ),
+    "regression": Figures(
+        "mse",
+        {"mse": mse_per_client, "r2": r2_per_client},
+        {"mse": np.max, "r2": np.min},
+        lambda outputs: outputs[..., 0],
+        lambda value: f"mean squared error {value:.4g}",
+    ),
+}
+
+
+def summarise(predicted: Samples, labels: Samples, task: Kind = "classification") -> dict[str, float]:
+    """The figures that runs report. Clients without samples are left out.
 
     Returns
     -------
     dict
-        ``accuracy``: mean over clients, as FLIC's text reports it; ``accuracy_weighted``: weighted by the number of
-        samples, as its published code does; ``accuracy_worst``: the worst client; ``balanced_accuracy``: mean over
-        clients of the mean recall.
+        For a classification, as fractions in [0, 1]: ``accuracy``: mean over clients, as FLIC's text reports it;
+        ``accuracy_weighted``: weighted by the number of samples, as its published code does; ``accuracy_worst``: the
+        worst client; ``balanced_accuracy``: mean over clients of the mean recall.
+        For a regression: ``mse`` and ``r2``, their means over clients, and both ``…_weighted`` and ``…_worst`` too;
+        a client whose targets do not vary has no ``r2`` and is left out of it.
     """
     sizes = np.array([len(y) for y in labels])
     if not sizes.any():
         return {}
-    some = sizes > 0
-    each = accuracy_per_client(predicted, labels)[some]
-    return {
-        "accuracy": float(each.mean()),
-        "accuracy_weighted": float(np.average(each, weights=sizes[some])),
-        "accuracy_worst": float(each.min()),
-        "balanced_accuracy": float(balanced_accuracy_per_client(predicted, labels)[some].mean()),
-    }
+    figures = FIGURES[task]
+    summary: dict[str, float] = {}
+    for name, measure in figures.per_client.items():
+        each = measure(predicted, labels)
+        some = (sizes > 0) & ~np.isnan(each)
+        summary |= _averages(name, each[some], sizes[some], figures.worst.get(name))
+    return summary
+
+
+def _averages(
+    name: str, each: np.ndarray, sizes: np.ndarray, worst: Callable[[np.ndarray], float] | None
+) -> dict[str, float]:
+    if not len(each):
+        return {name: float("nan")}
+    averages = {name: float(each.mean())}
+    if worst is not None:
+        averages |= {f"{name}_weighted": float(np.average(each, weights=sizes)), f"{name}_worst": float(worst(each))}
+    return averages
 
 
 def n_bytes(messages: Iterable[Mapping[str, Tensor]]) -> int:

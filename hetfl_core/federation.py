@@ -6,7 +6,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 
 from hetfl_core.rng import SERVER
+
+Kind = Literal["classification", "regression"]
+"""What a federation learns: labels among C classes, or real numbers."""
 
 Inputs = Tensor | dict[str, Tensor]
 r"""Inputs of a client: one tensor of shape (n, \*shape), or named blocks of such tensors with the same n."""
@@ -44,11 +47,13 @@ class Spec:
     n : int
         Number of training samples.
     n_classes : int
-        Number of classes C of the federation.
+        Number of classes C of the federation; 0 for a regression.
     class_counts : tuple of int
         Training samples of each class, length C.
     n_clients : int
         Number of clients b of the federation.
+    task : {"classification", "regression"}
+        What the federation learns.
     """
 
     id: str
@@ -57,6 +62,12 @@ class Spec:
     n_classes: int
     class_counts: tuple[int, ...]
     n_clients: int
+    task: Kind = "classification"
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a head: C logits, or the one predicted number of a regression."""
+        return 1 if self.task == "regression" else self.n_classes
 
     @property
     def classes(self) -> tuple[int, ...]:
@@ -72,8 +83,8 @@ class Client:
     ----------
     x_train : array_like, shape (n_train, \*shape), or dict of str to array_like
         Training inputs. `shape` may differ from client to client. With named blocks, each block has n_train rows.
-    y_train : array_like of int, shape (n_train,)
-        Training labels in 0 … C−1.
+    y_train : array_like, shape (n_train,)
+        Training labels in 0 … C−1, or real numbers where the federation is a regression.
     x_test, y_test
         Test inputs and labels, likewise; a test set may be empty.
     name : str
@@ -111,9 +122,16 @@ class Client:
         y = torch.as_tensor(np.asarray(value) if not isinstance(value, Tensor) else value)
         if y.dim() != 1:
             raise ValueError(f"client {self.name!r}: {argument} must have shape (n,), got {tuple(y.shape)}")
-        if y.is_floating_point() and y.numel() and not bool((y == y.round()).all()):
-            raise TypeError(f"client {self.name!r}: {argument} must hold whole numbers, got dtype {y.dtype}")
-        return y.to(torch.int64)
+        if y.is_complex():
+            raise TypeError(f"client {self.name!r}: {argument} must hold real numbers, got dtype {y.dtype}")
+        return y if y.is_floating_point() else y.to(torch.int64)
+
+    def for_task(self, task: Kind) -> Client:
+        """The same client with labels of the type that the task has: integers, or floating-point numbers."""
+        convert = _as_targets if task == "regression" else _as_classes
+        old = {argument: getattr(self, argument) for argument in ("y_train", "y_test")}
+        new: dict[str, Any] = {key: convert(y, f"client {self.name!r}: {key}") for key, y in old.items()}
+        return self if all(new[argument] is old[argument] for argument in old) else replace(self, **new)
 
     @property
     def shapes(self) -> Any:
@@ -131,6 +149,22 @@ class Client:
         return len(self.y_test)
 
 
+def _as_classes(y: Tensor, where: str) -> Tensor:
+    if y.is_floating_point() and not bool((y == y.round()).all()):
+        raise TypeError(
+            f"{where} must hold whole numbers, got dtype {y.dtype}; "
+            'a federation with real targets needs task="regression"'
+        )
+    return y.to(torch.int64)
+
+
+def _as_targets(y: Tensor, where: str) -> Tensor:
+    bad = int((~torch.isfinite(y)).sum())
+    if bad:
+        raise ValueError(f"{where} must be finite, got {bad} values that are NaN or infinite")
+    return y if y.is_floating_point() else y.to(torch.float32)
+
+
 class FederationWarning(UserWarning):
     """Data that is legal but rarely meant."""
 
@@ -144,12 +178,14 @@ class Federation:
     clients : sequence of Client
         At least one, with different names.
     n_classes : int, optional
-        Number of classes C; by default one more than the largest label.
+        Number of classes C; by default one more than the largest label. 0 for a regression.
     name : str
         What data this is; written into records.
     info : dict
         Facts for the reader of a record: settings, sources, class names, whether the data are ``simulated``, and
         whether they only ``stand_in`` for data that cannot be had.
+    task : {"classification", "regression"}
+        Labels in 0 … C−1, or real targets, which are then finite floating-point numbers.
 
     Raises
     ------
@@ -157,6 +193,8 @@ class Federation:
         Naming the client and the argument, what was expected and what was found: no client, a repeated name, an
         empty training set, x and y of different length, non-finite values, labels outside 0 … C−1, a test set of
         another shape than the training set.
+    TypeError
+        Where labels of a classification are not whole numbers.
 
     Warns
     -----
@@ -168,6 +206,7 @@ class Federation:
     n_classes: int = 0
     name: str = "federation"
     info: Mapping[str, Any] = field(default_factory=dict)
+    task: Kind = "classification"
 
     def __init__(
         self,
@@ -175,20 +214,26 @@ class Federation:
         n_classes: int | None = None,
         name: str = "federation",
         info: Mapping[str, Any] | None = None,
+        task: Kind = "classification",
     ) -> None:
-        clients = tuple(clients)
+        if task not in ("classification", "regression"):
+            raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
+        clients = tuple(client.for_task(task) for client in clients)
         if not clients:
             raise ValueError("clients: a federation needs at least one client, got none")
         if n_classes is None:
-            n_classes = 1 + max(int(c.y_train.max()) if c.n_train else 0 for c in clients)
+            n_classes = _count_classes(clients) if task == "classification" else 0
         object.__setattr__(self, "clients", clients)
         object.__setattr__(self, "n_classes", int(n_classes))
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "info", dict(info or {}))
+        object.__setattr__(self, "task", task)
         self._check()
 
     def _check(self) -> None:
-        if self.n_classes < 1:
+        if self.task == "regression" and self.n_classes:
+            raise ValueError(f"n_classes must be 0 or None for a regression, got {self.n_classes}")
+        if self.task == "classification" and self.n_classes < 1:
             raise ValueError(f"n_classes must be at least 1, got {self.n_classes}")
         seen: set[str] = set()
         for client in self.clients:
@@ -203,7 +248,9 @@ class Federation:
                     f"{self.clients[0].name!r}, got {_names(client)}; "
                     "a block that a client lacks is an empty one, of shape (n, 0)"
                 )
-            _check_client(client, self.n_classes)
+            _check_client(client)
+            if self.task == "classification":
+                _check_classes(client, self.n_classes)
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -227,43 +274,45 @@ class Federation:
                 shapes=c.shapes,
                 n=c.n_train,
                 n_classes=self.n_classes,
-                class_counts=tuple(torch.bincount(c.y_train, minlength=self.n_classes).tolist()),
+                class_counts=_class_counts(c.y_train, self.n_classes),
                 n_clients=len(self),
+                task=self.task,
             )
             for c in self.clients
         ]
 
     def subset(self, names: Sequence[str]) -> Federation:
         """The federation of the named clients only, in the order given."""
-        return Federation([self[name] for name in names], self.n_classes, self.name, self.info)
+        return replace(self, clients=[self[name] for name in names])  # type: ignore[arg-type]
 
     def to(self, dtype: torch.dtype) -> Federation:
-        """The same federation with inputs of another floating-point type."""
-        if all(x.dtype == dtype for c in self for x in blocks(c.x_train) + blocks(c.x_test)):
+        """The same federation with inputs, and the targets of a regression, of another floating-point type."""
+        parts = ("x_train", "y_train", "x_test", "y_test")
+        reals = [t for c in self for part in parts for t in blocks(getattr(c, part)) if t.is_floating_point()]
+        if all(t.dtype == dtype for t in reals):
             return self
-        convert = lambda x: map_blocks(lambda t: t.to(dtype), x)  # noqa: E731
-        clients = [replace(c, x_train=convert(c.x_train), x_test=convert(c.x_test)) for c in self]
-        return Federation(clients, self.n_classes, self.name, self.info)
+        cast = lambda t: t.to(dtype) if t.is_floating_point() else t  # noqa: E731
+        clients = [replace(c, **{part: map_blocks(cast, getattr(c, part)) for part in parts}) for c in self]
+        return replace(self, clients=clients)  # type: ignore[arg-type]
 
     def describe(self) -> pd.DataFrame:
-        """A table with one row a client: shape, training and test samples, classes held, rarest class.
+        """A table with one row a client: shape, training and test samples, and what its training labels are.
 
         Returns
         -------
         pandas.DataFrame
-            Columns ``client``, ``shape``, ``n_train``, ``n_test``, ``classes``, ``rarest_class_n``.
+            Columns ``client``, ``shape``, ``n_train``, ``n_test``; then ``classes`` and ``rarest_class_n``, or, for a
+            regression, ``y_mean`` and ``y_sd`` of the training targets.
         """
         rows = []
         for client, spec in zip(self.clients, self.specs(), strict=True):
-            counts = [n for n in spec.class_counts if n]
             rows.append(
                 {
                     "client": client.name,
                     "shape": _shape_text(client.shapes),
                     "n_train": client.n_train,
                     "n_test": client.n_test,
-                    "classes": " ".join(map(str, spec.classes)),
-                    "rarest_class_n": min(counts),
+                    **_describe_labels(client.y_train, spec),
                 }
             )
         return pd.DataFrame(rows)
@@ -289,8 +338,25 @@ class Federation:
         shapes = sorted({_shape_text(c.shapes) for c in self.clients})
         some = ", ".join(shapes[:4]) + (f", … {len(shapes)} in all" if len(shapes) > 4 else "")
         n = sum(c.n_train for c in self.clients)
-        facts = f"{len(self)} clients, {self.n_classes} classes, {n} training samples, shapes {some}"
+        learned = "real targets" if self.task == "regression" else f"{self.n_classes} classes"
+        facts = f"{len(self)} clients, {learned}, {n} training samples, shapes {some}"
         return f"Federation({self.name!r}: {facts})"
+
+
+def _count_classes(clients: Sequence[Client]) -> int:
+    """One more than the largest training label."""
+    return 1 + max(int(c.y_train.max()) if c.n_train else 0 for c in clients)
+
+
+def _class_counts(y: Tensor, n_classes: int) -> tuple[int, ...]:
+    """Samples of each class; empty where there are no classes (a regression)."""
+    return tuple(torch.bincount(y, minlength=n_classes).tolist()) if n_classes else ()
+
+
+def _describe_labels(y: Tensor, spec: Spec) -> dict[str, Any]:
+    if spec.task == "regression":
+        return {"y_mean": float(y.mean()), "y_sd": float(y.std(correction=0))}
+    return {"classes": " ".join(map(str, spec.classes)), "rarest_class_n": min(n for n in spec.class_counts if n)}
 
 
 def _names(client: Client) -> list[str] | None:
@@ -304,7 +370,7 @@ def _shape_text(shapes: Any) -> str:
     return "×".join(map(str, shapes))
 
 
-def _check_client(client: Client, n_classes: int) -> None:
+def _check_client(client: Client) -> None:
     where = f"client {client.name!r}"
     if client.n_train == 0:
         raise ValueError(f"{where}: x_train must hold at least one sample, got an empty training set")
@@ -318,16 +384,22 @@ def _check_client(client: Client, n_classes: int) -> None:
             bad = int((~torch.isfinite(rows)).sum())
             if bad:
                 raise ValueError(f"{where}: x_{part} must be finite, got {bad} values that are NaN or infinite")
-        if len(y) and (int(y.min()) < 0 or int(y.max()) >= n_classes):
-            raise ValueError(
-                f"{where}: y_{part} must lie in 0…{n_classes - 1}, got labels from {int(y.min())} to {int(y.max())}"
-            )
     test_shapes = map_blocks(lambda x: tuple(x.shape[1:]), client.x_test)
     if test_shapes != client.shapes:
         raise ValueError(
             f"{where}: x_test must have the sample shape of x_train, expected {_shape_text(client.shapes)}, "
             f"got {_shape_text(test_shapes)}"
         )
+
+
+def _check_classes(client: Client, n_classes: int) -> None:
+    where = f"client {client.name!r}"
+    for part in ("train", "test"):
+        y = getattr(client, f"y_{part}")
+        if len(y) and (int(y.min()) < 0 or int(y.max()) >= n_classes):
+            raise ValueError(
+                f"{where}: y_{part} must lie in 0…{n_classes - 1}, got labels from {int(y.min())} to {int(y.max())}"
+            )
     unseen = set(client.y_test.tolist()) - set(client.y_train.tolist())
     if unseen:
         warnings.warn(
@@ -376,7 +448,7 @@ class Split:
     ----------
     x : Tensor, shape (K, n_max + 1, \*shape), or dict of str to such
         Inputs. Rows from n_i on are zero; the last row, a *dump row*, is padding for every client.
-    y : Tensor of int, shape (K, n_max + 1)
+    y : Tensor of int (floating-point for a regression), shape (K, n_max + 1)
         Labels; 0 in padded rows.
     n : Tensor of int, shape (K,)
         True numbers of samples.

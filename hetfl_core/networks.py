@@ -190,7 +190,7 @@ class CNN:
 
 @dataclass(frozen=True)
 class Model:
-    """Embedding, optional representation layer and linear head: logits = β_i(α(φ_i(x))).
+    """Embedding, optional representation layer and linear head: outputs = β_i(α(φ_i(x))).
 
     Attributes
     ----------
@@ -225,7 +225,7 @@ class Model:
         if "alpha" in parts and self.alpha is not None:
             params |= {"alpha.weight": linear_init(rng, k, k, width), "alpha.bias": linear_init(rng, k, width)}
         if "beta" in parts:
-            C = spec.n_classes
+            C = spec.outputs
             params |= {"beta.weight": linear_init(rng, width, width, C), "beta.bias": linear_init(rng, width, C)}
         return params
 
@@ -237,8 +237,12 @@ class Model:
         r"""φ_i(x), shape (n, \*shape) → (n, k)."""
         return self.phi(params, x, noise)
 
+    def represent(self, params: Params, z: Tensor) -> Tensor:
+        """The penultimate layer at latent points: α(z), or z where there is no α; shape (n, k) → (n, width)."""
+        if self.alpha is None:
+            return z
+        return F.leaky_relu(torch.addmm(params["alpha.bias"], z, params["alpha.weight"]))
+
     def head(self, params: Params, z: Tensor) -> Tensor:
-        """Logits of latent points, shape (n, k) → (n, C)."""
-        if self.alpha is not None:
-            z = F.leaky_relu(torch.addmm(params["alpha.bias"], z, params["alpha.weight"]))
-        return torch.addmm(params["beta.bias"], z, params["beta.weight"])
+        """Outputs at latent points, shape (n, k) → (n, C): logits, or the predicted number (C = 1)."""
+        return torch.addmm(params["beta.bias"], self.represent(params, z), params["beta.weight"])

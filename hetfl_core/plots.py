@@ -333,3 +333,60 @@ def differences(
     ax.set_yticks(place, [str(name) for name in rows.index])
     ax.set(xlabel=xlabel, title=title)
     return ax
+
+
+def convergence(
+    curves: Mapping[str, Any],
+    bounds: Mapping[str, Any] | None = None,
+    ax: Axes | None = None,
+    title: str = "",
+    ylabel: str = "dist (sine of the largest principal angle)",
+    floor: float = 1e-16,
+) -> Axes:
+    """Numbers that should fall along a straight line on a log axis, one a round, and what a theorem promises of them.
+
+    Parameters
+    ----------
+    curves : dict of str to array, shape (rounds + 1,)
+        Drawn with markers; markers of successive curves are shifted, so that equal curves are both seen.
+    bounds : dict of str to array, optional
+        Drawn dashed and dotted, without markers.
+    floor : float
+        The axis ends here at the latest; smaller values, which are rounding, are cut off.
+    """
+    ax = _axes(ax)
+    for i, (name, values) in enumerate(curves.items()):
+        values = np.asarray(values, float)
+        step = max(len(values) // 9, 1)
+        marks = (i * step // max(len(curves), 1), step)
+        ax.plot(values, color=COLOURS[i], marker=MARKERS[i], markevery=marks, label=name)
+    for style_, (name, values) in zip(("--", ":", "-."), (bounds or {}).items()):
+        ax.plot(np.asarray(values, float), style_, color="black", label=name)
+    ax.set(yscale="log", xlabel="communication round", ylabel=ylabel, title=title)
+    ax.set_ylim(bottom=max(ax.get_ylim()[0], floor))
+    ax.legend(fontsize=10)
+    return ax
+
+
+def against_gaussians(
+    draws: Any, variances: Mapping[str, float], ax: Axes | None = None, title: str = "", xlabel: str = ""
+) -> Axes:
+    """Histogram of draws, and the density of N(0, s) for each variance s that somebody claims.
+
+    Parameters
+    ----------
+    draws : array, shape (R,)
+    variances : dict of str to float
+        Those that are not positive are left out.
+    """
+    ax = _axes(ax)
+    draws = np.asarray(draws, float)
+    ax.hist(draws, bins=50, density=True, color="lightgrey", edgecolor="white", label="simulated")
+    grid = np.linspace(draws.min(), draws.max(), 400)
+    for i, (name, s) in enumerate(variances.items()):
+        if s > 0:
+            density = np.exp(-(grid**2) / (2 * s)) / np.sqrt(2 * np.pi * s)
+            ax.plot(grid, density, color=COLOURS[i], marker=MARKERS[i], markevery=40, label=name)
+    ax.set(xlabel=xlabel, ylabel="density", title=title)
+    ax.legend(fontsize=10)
+    return ax

@@ -714,6 +714,8 @@ class Paired:
     seeds : tuple of int
     same_data : bool
         Whether each pair has the same fingerprint of the data. It can differ in rounding between machines.
+    sd : float
+        Standard deviation of the differences, in the same unit; NaN with one seed.
     """
 
     mean: float
@@ -721,11 +723,19 @@ class Paired:
     high: float
     seeds: tuple[int, ...]
     same_data: bool = True
+    sd: float = math.nan
 
     @property
     def n(self) -> int:
         """Number of pairs."""
         return len(self.seeds)
+
+    @property
+    def p(self) -> float:
+        """Two-sided p-value of Student's t for "no difference"; NaN with one seed."""
+        if self.sd == 0:
+            return float(self.mean == 0)
+        return float(2 * stats.t.sf(abs(self.mean) * math.sqrt(self.n) / self.sd, self.n - 1))
 
     def __str__(self) -> str:
         if self.n < 2:
@@ -762,9 +772,62 @@ def paired(
         )
     same = [_same_data(left[s], right[s]) for s in seeds]
     x = np.array([value(left[s], metric) - value(right[s], metric) for s in seeds])
-    half = float(stats.t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x))) if len(x) > 1 else math.inf
-    mean = float(x.mean())
-    return Paired(mean, mean - half, mean + half, seeds, all(same))
+    mean, sd = float(x.mean()), float(x.std(ddof=1)) if len(x) > 1 else math.nan
+    half = float(stats.t.ppf(0.975, len(x) - 1) * sd / math.sqrt(len(x))) if len(x) > 1 else math.inf
+    return Paired(mean, mean - half, mean + half, seeds, all(same), sd)
+
+
+def effects(
+    records: Iterable[RunRecord], experiment: str, base: str, metric: str = "accuracy", scale: str = "paper"
+) -> pd.DataFrame:
+    """Every method of an experiment against one of them, seed by seed: an ablation's table.
+
+    Parameters
+    ----------
+    records, experiment, metric, scale
+        As for `paired`.
+    base : str
+        Method that the others are compared with.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by ``method``, in the order of the records; columns ``mean, low, high, sd`` (`Paired`, method less
+        base), ``p`` and ``seeds``. Methods that have no seed in common with `base` are left out.
+    """
+    runs = [r for r in records if (r.experiment, r.scale) == (experiment, scale)]
+    have = _by_seed(runs, base, metric).keys()
+    others = [m for m in dict.fromkeys(r.method for r in runs) if m != base and have & _by_seed(runs, m, metric).keys()]
+    pairs = [paired(runs, experiment, m, base, metric, scale) for m in others]
+    columns = ["mean", "low", "high", "sd", "p", "seeds"]
+    rows = [[getattr(pair, column) for column in columns] for pair in pairs]
+    return pd.DataFrame(rows, columns=columns, index=pd.Index(others, name="method"))
+
+
+def holm(p: Sequence[float] | np.ndarray | pd.Series) -> np.ndarray:
+    """Holm's adjusted p-values: reject those below α, and the chance of *any* false rejection is at most α.
+
+    The k-th smallest of m p-values is multiplied by m − k + 1, and made no smaller than those before it.
+
+    Parameters
+    ----------
+    p : sequence of float, shape (m,)
+        NaN (nothing to test) stays NaN and does not count.
+
+    Returns
+    -------
+    ndarray, shape (m,)
+        At most 1.
+
+    References
+    ----------
+    S. Holm. A simple sequentially rejective multiple test procedure. Scandinavian Journal of Statistics, 1979.
+    """
+    p = np.asarray(p, dtype=float)
+    order = np.argsort(p)[: np.isfinite(p).sum()]  # NaN sorts last
+    adjusted = np.full(p.shape, math.nan)
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1)
+    return adjusted
 
 
 def _by_seed(records: Iterable[RunRecord], method: str, metric: str) -> dict[int, RunRecord]:

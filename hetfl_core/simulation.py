@@ -1,12 +1,12 @@
-"""Rounds: sample, download, train, upload, aggregate, evaluate."""
+"""Rounds: sample, survey, download, train, upload, aggregate, evaluate; and what a new client learns afterwards."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,8 @@ from tqdm.auto import tqdm
 
 from hetfl_core import checkpoint as checkpoints
 from hetfl_core import evaluation, training
-from hetfl_core.federation import Cohort, Federation, Spec, bucket, make_cohorts, map_blocks
+from hetfl_core.evaluation import FIGURES, Figures
+from hetfl_core.federation import Client, Cohort, Federation, Spec, blocks, bucket, make_cohorts, map_blocks
 from hetfl_core.methods.base import Method, Role
 from hetfl_core.networks import Params
 from hetfl_core.rng import SERVER, numpy_stream, stream
@@ -60,14 +61,15 @@ class Run:
     ----------
     history : pandas.DataFrame
         One row a round (0 is the state after pre-training): ``round``, the mean of each loss term over steps and
-        participants, ``train_accuracy`` and ``test_accuracy`` (means over clients), ``bytes_up``, ``bytes_down``,
-        ``seconds``.
+        participants, ``train_accuracy`` and ``test_accuracy`` (means over clients; ``train_mse`` and ``test_mse`` for
+        a regression), ``bytes_up``, ``bytes_down``, ``seconds``.
     final : dict of str to float
         Test metrics after the last local training of all clients (see `hetfl_core.evaluation.summarise`),
-        ``train_accuracy``, ``server_accuracy`` where the server has a model of its own, and total ``bytes_up``,
-        ``bytes_down``, ``seconds``.
+        ``train_accuracy``, ``server_accuracy`` where the server has a model of its own (``…_mse`` for a regression),
+        and total ``bytes_up``, ``bytes_down``, ``seconds``.
     per_client : pandas.DataFrame
-        Test accuracy, balanced accuracy and sample counts of each client at the end.
+        Test accuracy and balanced accuracy (mean squared error and R² for a regression) and sample counts of each
+        client at the end.
     server, kept
         Tensors of the server, and of each client (in the order of the federation), at the end.
     params
@@ -99,12 +101,13 @@ class Run:
         return self._apply(self.method.embed, split)
 
     def predict(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
-        """Logits of each client's samples, by client name; shapes (n_i, C)."""
+        """Outputs for each client's samples, by client name: logits, (n_i, C), or predicted numbers, (n_i, 1)."""
         return self._apply(self.method.predict, split)
 
     def __repr__(self) -> str:
-        accuracy = f"accuracy {100 * self.final['accuracy']:.1f} %" if "accuracy" in self.final else "no test data"
-        return f"Run({self.method.name} on {self.federation.name!r}, {self.settings['rounds']} rounds: {accuracy})"
+        figures = FIGURES[self.federation.task]
+        result = figures.text(self.final[figures.main]) if figures.main in self.final else "no test data"
+        return f"Run({self.method.name} on {self.federation.name!r}, {self.settings['rounds']} rounds: {result})"
 
 
 class Simulator:
@@ -134,6 +137,7 @@ class Simulator:
         self.federation = federation.to(dtype)
         self.method, self.seed, self.engine = method, seed, engine
         self.device, self.dtype = choose_device(device), dtype
+        self.figures = FIGURES[federation.task]
         alone = method.model.alone and self.device.type == "cpu"
         self.stack_size = stack_size or (1 if alone else 1024)
         self.specs = self.federation.specs()
@@ -214,8 +218,46 @@ class Simulator:
                 outcomes |= dict(zip(clients, training.ENGINES[self.engine](task), strict=True))
         return outcomes
 
+    def survey(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, dict[int, Outcome]]:
+        """The first exchange of a round, where the method asks for one; clients are left as they are.
+
+        Returns
+        -------
+        State
+            With what the server made of the answers.
+        dict
+            Message and answer of each surveyed client, by its place.
+        """
+        if self.method.surveyed is None:
+            return state, {}
+        rng = stream(self.seed, SERVER, state.done, "survey")
+        everyone = sorted(range(len(self.specs)), key=lambda c: self.specs[c].id)
+        asked = everyone if self.method.surveyed == "all" else [c for c in everyone if c in set(chosen)]
+        with torch.no_grad():
+            server = self._cast(self.method.ask(state.server, [self.specs[c] for c in everyone], rng))
+            specs = [self.specs[c] for c in asked]
+            outcomes = {
+                c: self._answer(state.kept[c], self.method.download(server, spec))
+                for c, spec in zip(asked, specs, strict=True)
+            }
+            weights = [self.method.weight(spec) for spec in specs]
+            server = self._cast(self.method.digest(server, [o.upload for o in outcomes.values()], weights, specs, rng))
+        return replace(state, server=server), outcomes
+
+    def _answer(self, kept: Params, received: Params) -> Outcome:
+        params = self.method.start(kept, received)
+        return Outcome(self.method.survey(params, received), kept, received, {}, params)
+
     def round(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, list[Outcome]]:
-        """One communication round: local training, aggregation, and what clients at rest do."""
+        """One communication round: survey, local training, aggregation, and what clients at rest do.
+
+        Returns
+        -------
+        State
+        list of Outcome
+            Of the participants; then of clients that trained while at rest; then of those that answered a survey.
+        """
+        state, surveyed = self.survey(state, chosen)
         t = state.done
         outcomes = self.train(state, chosen, t, "round")
         at_rest = sorted(set(range(len(self.specs))) - set(chosen))
@@ -230,27 +272,30 @@ class Simulator:
             rng = stream(self.seed, SERVER, t, "aggregate")
             with torch.no_grad():
                 server = self._cast(self.method.aggregate(server, uploads, weights, specs, rng))
-        kept = [
-            {**outcomes, **resting}[c].kept if c in outcomes or c in resting else k for c, k in enumerate(state.kept)
-        ]
-        return checkpoints.State(t + 1, server, kept, state.rows), list(outcomes.values()) + list(resting.values())
+        state = _keeping(state, {**outcomes, **resting})
+        for c, answer in surveyed.items():
+            answer.received = _unless_sent(answer.received, {**outcomes, **resting}.get(c))
+        everything = [*outcomes.values(), *resting.values(), *surveyed.values()]
+        return replace(state, done=t + 1, server=server), everything
 
     # --- evaluation ---
 
-    def working(self, state: checkpoints.State) -> list[Params]:
-        """Parameters of every client: what it keeps and a fresh download."""
-        return [
-            self.method.start(kept, self.method.download(state.server, spec))
-            for kept, spec in zip(state.kept, self.specs, strict=True)
-        ]
+    def downloads(self, state: checkpoints.State) -> list[Params]:
+        """What the server would send to every client."""
+        return [self.method.download(state.server, spec) for spec in self.specs]
+
+    def working(self, state: checkpoints.State, received: Sequence[Params] | None = None) -> list[Params]:
+        """Parameters of every client: what it keeps and a fresh download (`downloads`, unless given)."""
+        received = self.downloads(state) if received is None else received
+        return [self.method.start(*pair) for pair in zip(state.kept, received, strict=True)]
 
     def predicted(
         self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
     ) -> list[np.ndarray]:
-        """Predicted labels of every client's samples, in the order of the federation (by `working` unless given)."""
-        params = self.working(state) if params is None else params
+        """Predictions for every client's samples, in the order of the federation (by `working` unless given)."""
+        received = self.downloads(state)
+        params = self.working(state, received) if params is None else params
         out: list[np.ndarray] = [np.zeros(0, int)] * len(self.specs)
-        received = [self.method.download(state.server, spec) for spec in self.specs]
         for cohort in self.cohorts:
             for begin in range(0, len(cohort.members), self.stack_size):
                 members = cohort.members[begin : begin + self.stack_size]
@@ -259,49 +304,59 @@ class Simulator:
                 clients = [params[m] for m in members]
                 some = [received[m] for m in members]
                 if self.engine == "loop":
-                    labels = [
-                        p.argmax(1) for p in training.predict_each(self.method.predict, clients, some, specs, data)
-                    ]
+                    outputs = training.predict_each(self.method.predict, clients, some, specs, data)
+                    answers = [self.figures.decide(each) for each in outputs]
                 else:
-                    labels = list(training.lift(self.method.predict, clients, some, data.x).argmax(2))
-                for member, label, n in zip(members, labels, data.n.tolist(), strict=True):
-                    out[member] = label[:n].cpu().numpy()
+                    answers = list(self.figures.decide(training.lift(self.method.predict, clients, some, data.x)))
+                for member, answer, n in zip(members, answers, data.n.tolist(), strict=True):
+                    out[member] = answer[:n].cpu().numpy()
         return out
 
     def server_predicted(self, state: checkpoints.State) -> list[np.ndarray] | None:
-        """Labels that the server's own model gives the clients' test samples; None where there is no such model."""
+        """What the server's own model predicts for the clients' test samples; None where there is no such model."""
         out = []
         for client in self.federation:
             x = map_blocks(lambda t: t.to(self.device), client.x_test)
             with torch.no_grad():
-                logits = self.method.predict_server(state.server, x)
-            if logits is None:
+                outputs = self.method.predict_server(state.server, x)
+            if outputs is None:
                 return None
-            out.append(logits.argmax(1).cpu().numpy())
+            out.append(self.figures.decide(outputs).cpu().numpy())
         return out
 
     def labels(self, split: str) -> list[np.ndarray]:
-        """True labels of every client."""
+        """True labels, or targets, of every client."""
         return [getattr(client, f"y_{split}").numpy() for client in self.federation]
 
-    def accuracy(
+    def summarise(self, predicted: Sequence[np.ndarray], split: str) -> dict[str, float]:
+        """The figures of these predictions (see `hetfl_core.evaluation.summarise`)."""
+        return evaluation.summarise(predicted, self.labels(split), self.federation.task)
+
+    def score(
         self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
     ) -> float:
-        """Mean over clients of the accuracy."""
-        return evaluation.summarise(self.predicted(state, split, params), self.labels(split)).get("accuracy", math.nan)
+        """Mean over clients of the main figure: accuracy, or mean squared error; NaN where there are no samples."""
+        return self.summarise(self.predicted(state, split, params), split).get(self.figures.main, math.nan)
+
+
+def _unless_sent(message: Params, other: Outcome | None) -> Params:
+    """What of a message another one to the same client does not hold as well: nobody sends that twice."""
+    sent = {} if other is None else other.received
+    return {name: t for name, t in message.items() if name not in sent or not torch.equal(t, sent[name])}
 
 
 def _shapes(spec: Spec) -> list[tuple[int, ...]]:
     return list(spec.shapes.values()) if isinstance(spec.shapes, dict) else [spec.shapes]
 
 
-COLUMNS = ("round", "train_accuracy", "test_accuracy", "bytes_up", "bytes_down", "seconds")
-"""Columns that every history has; no loss term may be called so."""
+def columns(main: str) -> list[str]:
+    """Columns that every history has, where `main` is the figure that it follows; no loss term may be called so."""
+    return ["round", f"train_{main}", f"test_{main}", "bytes_up", "bytes_down", "seconds"]
 
 
-def _mean_terms(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def _mean_terms(outcomes: Sequence[Outcome], reserved: Sequence[str]) -> dict[str, float]:
     names = dict.fromkeys(name for o in outcomes for name in o.terms)
-    if taken := sorted(names.keys() & set(COLUMNS)):
+    if taken := sorted(names.keys() & set(reserved)):
         raise ValueError(f"a loss term is called {taken[0]!r}, which is a column of every history; rename it")
     return {name: float(np.mean([o.terms[name] for o in outcomes if name in o.terms])) for name in names}
 
@@ -402,7 +457,8 @@ def simulate(
 
     *Bytes.* Messages are counted at their true shapes, a broadcast once a receiver. The downloads of the start stage
     count in round 0, those of clients that train while at rest in that round, those of the final training in
-    ``final``. Evaluation's downloads do not count.
+    ``final``. Evaluation's downloads do not count. A survey (see `Method.surveyed`) counts its answers as sent up and
+    its questions as sent down; what the question and the download of the same round have in common counts once.
     """
     _check_arguments(federation, rounds, participation, evaluate_every, threads)
     simulator = Simulator(
@@ -434,7 +490,7 @@ def simulate(
             if on_round is not None:
                 on_round(state.rows[-1])
             bar.update()
-            bar.set_postfix_str(_postfix(state.rows[-1]))
+            bar.set_postfix_str(_postfix(state.rows[-1], simulator.figures))
         return _finish(simulator, state, {**settings, "rounds": rounds})
 
 
@@ -449,9 +505,9 @@ def cpu_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _postfix(row: dict[str, Any]) -> str:
-    value = row.get("test_accuracy")
-    return "" if value is None else f"test accuracy {100 * value:.1f} %"
+def _postfix(row: dict[str, Any], figures: Figures) -> str:
+    value = row.get(f"test_{figures.main}")
+    return "" if value is None else f"test {figures.text(value)}"
 
 
 def _save(folder: Path | None, mark: str, state: checkpoints.State) -> None:
@@ -460,24 +516,34 @@ def _save(folder: Path | None, mark: str, state: checkpoints.State) -> None:
 
 
 def _row(simulator: Simulator, state: checkpoints.State, outcomes: Sequence[Outcome], evaluate: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {"round": state.done, **_mean_terms(outcomes)}
+    main = simulator.figures.main
+    row: dict[str, Any] = {"round": state.done, **_mean_terms(outcomes, columns(main))}
     for split in ("train", "test"):
-        value = simulator.accuracy(state, split) if evaluate else math.nan  # type: ignore[arg-type]
-        row[f"{split}_accuracy"] = None if math.isnan(value) else value
+        value = simulator.score(state, split) if evaluate else math.nan  # type: ignore[arg-type]
+        row[f"{split}_{main}"] = None if math.isnan(value) else value
     return row
 
 
-def _start(simulator: Simulator) -> checkpoints.State:
-    """Initial tensors, then the start stage (pre-training) of all clients: the state of round 0."""
+def _start(simulator: Simulator, server: Params | None = None) -> checkpoints.State:
+    """Initial tensors, then the start stage (pre-training) of all clients: the state of round 0.
+
+    The server is a fresh one unless given.
+    """
     begin = time.perf_counter()
     state = simulator.initial()
+    state = state if server is None else replace(state, server=server)
     outcomes = simulator.train(state, range(len(simulator.specs)), 0, "start")
-    kept = [outcomes[c].kept if c in outcomes else k for c, k in enumerate(state.kept)]
-    state = checkpoints.State(0, state.server, kept)
+    state = _keeping(state, outcomes)
     row = _row(simulator, state, list(outcomes.values()), True)
     row |= {"bytes_up": 0, "bytes_down": evaluation.n_bytes(o.received for o in outcomes.values())}
     state.rows = [{**row, "seconds": time.perf_counter() - begin}]
     return state
+
+
+def _keeping(state: checkpoints.State, outcomes: Mapping[int, Outcome]) -> checkpoints.State:
+    """The state after local training: clients that trained keep what came out of it."""
+    kept = [outcomes[c].kept if c in outcomes else k for c, k in enumerate(state.kept)]
+    return replace(state, kept=kept)
 
 
 def _advance(
@@ -489,7 +555,7 @@ def _advance(
     due = new.done % evaluate_every == 0 or new.done == rounds
     row = _row(simulator, new, outcomes[: len(chosen)], due)
     row |= {
-        "bytes_up": evaluation.n_bytes(o.upload for o in outcomes[: len(chosen)]),
+        "bytes_up": evaluation.n_bytes(o.upload for o in outcomes),
         "bytes_down": evaluation.n_bytes(o.received for o in outcomes),
     }
     new.rows = [*state.rows, {**row, "seconds": time.perf_counter() - begin}]
@@ -500,28 +566,34 @@ def _finish(simulator: Simulator, state: checkpoints.State, settings: dict[str, 
     """The last local training of all clients, and the figures after it."""
     begin = time.perf_counter()
     outcomes = simulator.train(state, range(len(simulator.specs)), state.done, "final")
-    kept = [outcomes[c].kept if c in outcomes else k for c, k in enumerate(state.kept)]
-    last = checkpoints.State(state.done, state.server, kept)
+    last = _keeping(state, outcomes)
     params = [outcomes[c].params if c in outcomes else p for c, p in enumerate(simulator.working(last))]
-    predicted, labels = simulator.predicted(last, "test", params), simulator.labels("test")
-    server = simulator.server_predicted(last)
-    history = pd.DataFrame(state.rows).astype({"train_accuracy": float, "test_accuracy": float})
-    lead = list(COLUMNS[1:])
+    run = _report(simulator, last, params, settings)
+    run.final["bytes_down"] += evaluation.n_bytes(o.received for o in outcomes.values())
+    run.final["seconds"] += time.perf_counter() - begin
+    return run
+
+
+def _report(simulator: Simulator, state: checkpoints.State, params: list[Params], settings: dict[str, Any]) -> Run:
+    """The figures of a state in which clients have these parameters; totals are those of its history."""
+    predicted, labels = simulator.predicted(state, "test", params), simulator.labels("test")
+    server = simulator.server_predicted(state)
+    main = simulator.figures.main
+    lead = columns(main)[1:]
+    history = pd.DataFrame(state.rows).astype({f"train_{main}": float, f"test_{main}": float})
     history = history[[c for c in history if c not in lead] + lead]
-    final = evaluation.summarise(predicted, labels)
-    final["train_accuracy"] = simulator.accuracy(last, "train", params)
+    final = simulator.summarise(predicted, "test")
+    final[f"train_{main}"] = simulator.score(state, "train", params)
     if server is not None:
-        final["server_accuracy"] = evaluation.summarise(server, labels).get("accuracy", math.nan)
-    final["bytes_up"] = int(history["bytes_up"].sum())
-    final["bytes_down"] = int(history["bytes_down"].sum()) + evaluation.n_bytes(o.received for o in outcomes.values())
-    final["seconds"] = float(history["seconds"].sum()) + time.perf_counter() - begin
+        final[f"server_{main}"] = simulator.summarise(server, "test").get(main, math.nan)
+    final["bytes_up"], final["bytes_down"] = int(history["bytes_up"].sum()), int(history["bytes_down"].sum())
+    final["seconds"] = float(history["seconds"].sum())
     per_client = pd.DataFrame(
         {
             "client": [spec.id for spec in simulator.specs],
             "n_train": [spec.n for spec in simulator.specs],
             "n_test": [len(y) for y in labels],
-            "accuracy": evaluation.accuracy_per_client(predicted, labels),
-            "balanced_accuracy": evaluation.balanced_accuracy_per_client(predicted, labels),
+            **{name: measure(predicted, labels) for name, measure in simulator.figures.per_client.items()},
         }
     )
     return Run(
@@ -531,8 +603,105 @@ def _finish(simulator: Simulator, state: checkpoints.State, settings: dict[str, 
         history,
         final,
         per_client,
-        last.server,
-        last.kept,
+        state.server,
+        state.kept,
         params,
         simulator.device,
     )
+
+
+# --- new clients ----------------------------------------------------------------------------------------------------
+
+
+def adapt(
+    run: Run,
+    clients: Client | Iterable[Client],
+    *,
+    rounds: int = 1,
+    seed: int | None = None,
+    engine: Engine = "stacked",
+    device: str | torch.device = "auto",
+    progress: bool = True,
+    stack_size: int | None = None,
+    threads: int = 1,
+) -> Run:
+    """Let clients that had no part in a run learn their local parts, with the shared ones as the run left them.
+
+    FLIC's *inference on new clients* (S1.4 of the paper): a new client receives (α, anchors) once and learns only
+    (φ, β). It starts as a participant did (role ``"start"``: pre-training, though to the anchors as they are now), and
+    then goes through the last local training (role ``"final"``) `rounds` times. It sends nothing, and the server's
+    tensors do not change by a bit.
+
+    Parameters
+    ----------
+    run : Run
+    clients : Client, or iterable of Client (a Federation is one)
+        With names that the run's clients do not have.
+    rounds : int
+        Passes through the last local training. A participant had as many as the rounds that selected it (r·T on
+        average), and one more at the end.
+    seed : int, optional
+        By default the run's.
+    engine, device, progress, stack_size, threads
+        As for `simulate`.
+
+    Returns
+    -------
+    Run
+        Of the new clients alone. `Run.history` has a row a pass (0 is the state after pre-training); ``bytes_down``
+        is one download a client.
+
+    Raises
+    ------
+    ValueError
+        For a name that the run knows, clients that the method or the run's classes do not fit, and methods whose last
+        local training moves what a client does not keep: FedAvg-FT fine-tunes a copy of the shared model, so that no
+        part of it stays as it is. (FedAvg itself has nothing to learn; its new clients use the server's model.)
+    """
+    if not isinstance(rounds, int | np.integer) or rounds < 1:
+        raise ValueError(f"rounds must be a whole number of at least 1, got {rounds!r}")
+    seed = run.settings["seed"] if seed is None else seed
+    simulator = _newcomers(run, clients, seed=seed, engine=engine, device=device, stack_size=stack_size)
+    everyone, done = range(len(simulator.specs)), run.settings["rounds"]
+    with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc="new clients", unit="pass") as bar:
+        server = simulator._cast(run.server)
+        _check_stays_local(simulator, replace(simulator.initial(), server=server), done)
+        state = _start(simulator, server)
+        state.rows[0]["bytes_down"] = evaluation.n_bytes(simulator.downloads(state))
+        for number in range(rounds):
+            begin = time.perf_counter()
+            outcomes = simulator.train(state, everyone, done + number, "final")
+            state = replace(_keeping(state, outcomes), done=number + 1)
+            row = _row(simulator, state, list(outcomes.values()), True) | {"bytes_up": 0, "bytes_down": 0}
+            state.rows = [*state.rows, {**row, "seconds": time.perf_counter() - begin}]
+            bar.update()
+            bar.set_postfix_str(_postfix(row, simulator.figures))
+        settings = {"seed": seed, "engine": engine, "participation": 1.0, "evaluate_every": 1, "rounds": rounds}
+        return _report(simulator, state, simulator.working(state), {**run.settings, **settings, "joined_after": done})
+
+
+def _newcomers(run: Run, clients: Client | Iterable[Client], **options: Any) -> Simulator:
+    """A simulator of the new clients alone, once they are seen to fit the run."""
+    new = [clients] if isinstance(clients, Client) else list(clients)
+    known = {client.name for client in run.federation}
+    if both := sorted(known & {client.name for client in new}):
+        raise ValueError(f"clients must be new to the run, but {both[0]!r} took part in it")
+    of = run.federation
+    federation = Federation(new, of.n_classes, f"{of.name}, new clients", of.info, of.task)
+    simulator = Simulator(federation, run.method, dtype=blocks(of[0].x_train)[0].dtype, **options)
+    run.method.check([*of.specs(), *simulator.specs])
+    return simulator
+
+
+def _check_stays_local(simulator: Simulator, state: checkpoints.State, round: int) -> None:
+    """Refuse a method that would train more than what its clients keep, before the first round or after the last."""
+    method = simulator.method
+    stages = [*method.stages(0, "start"), *method.stages(round, "final")]
+    for kept, params in zip(state.kept, simulator.working(state), strict=True):
+        for name in params:
+            if name not in kept and any(stage.trains(name) for stage in stages):
+                raise ValueError(
+                    f"a new client learns only local parts, but {method.name} trains {name!r}, which its clients do "
+                    "not keep; expected a method whose last local training leaves shared parts alone, such as Local, "
+                    "FedRep, HetFedRep or FLIC"
+                )

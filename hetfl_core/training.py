@@ -230,8 +230,17 @@ def _train_one(task: Task, i: int) -> Outcome:
             terms |= _loop_stage(task, i, number, stage, params, trained, data, memory)
         params = {name: p.detach() for name, p in params.items()}
     with torch.no_grad():
-        upload = method.upload(params, received, data, memory) if task.role == "round" else {}
+        upload = _upload(task, i, params, data, memory)
         return Outcome(upload, method.keep(params, task.kept[i]), received, terms, params)
+
+
+def _upload(task: Task, i: int, params: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
+    """What leaves the i-th client, protected as the method wants; nothing outside role ``"round"``."""
+    if task.role != "round":
+        return {}
+    upload = task.method.upload(params, task.received[i], data, memory)
+    rng = stream(task.seed, task.specs[i].id, task.round, "protect")
+    return task.method.protect(upload, task.received[i], rng)
 
 
 def _loop_stage(
@@ -421,7 +430,7 @@ class StackedStage:
         batches = Batches(self.task, number, self.stage)
         noise = StackedNoise(self.task, number, self.stage, batches, self.dtype)
         optimiser = make_optimiser(self.stage, self.trained, fused=True)
-        offsets = (torch.arange(K, device=self.y.device, dtype=torch.int32) * self.height)[:, None]
+        offsets = self.offsets()
         sums: dict[str, Tensor] = {}
         k = K
         for step, active in enumerate(batches.active):
@@ -431,7 +440,7 @@ class StackedStage:
             rows = batches.rows[step, :k]
             at = (rows + offsets[:k]).flatten()
             result = self.lifted(
-                self.trained, self.frozen, self.received, self._batch(rows, at, batches.dump), noise.at(step, k)
+                self.trained, self.frozen, self.received, self.batch(rows, at, batches.dump), noise.at(step, k)
             )
             self._descend(optimiser, result.total.sum())
             for name, value in result.terms.items():
@@ -444,7 +453,12 @@ class StackedStage:
             for i, spec in enumerate(self.task.specs)
         ]
 
-    def _batch(self, rows: Tensor, at: Tensor, dump: int) -> Batch:
+    def offsets(self) -> Tensor:
+        """Where each client's samples begin in the flattened ones, shape (K, 1)."""
+        K = len(self.task.specs)
+        return (torch.arange(K, device=self.y.device, dtype=torch.int32) * self.height)[:, None]
+
+    def batch(self, rows: Tensor, at: Tensor, dump: int) -> Batch:
         """Gather a batch of each of k clients: `rows`, shape (k, size), lie at `at` in the flattened samples."""
         x = map_blocks(lambda t: t.index_select(0, at).unflatten(0, rows.shape), self.x)
         return Batch(x, self.y.index_select(0, at).unflatten(0, rows.shape), (rows != dump).to(self.dtype))
@@ -486,7 +500,7 @@ def train_stacked(task: Task) -> list[Outcome]:
 def _outcome(task: Task, i: int, params: Params, memory: Params, terms: dict[str, float]) -> Outcome:
     """What the i-th client of a stack brings out of the round."""
     seen = {name: values[i, : task.specs[i].n] for name, values in memory.items()}
-    upload = task.method.upload(params, task.received[i], task.samples(i), seen) if task.role == "round" else {}
+    upload = _upload(task, i, params, task.samples(i), seen)
     return Outcome(upload, task.method.keep(params, task.kept[i]), task.received[i], terms, params)
 
 

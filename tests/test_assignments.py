@@ -1,4 +1,4 @@
-"""Assignment 1: generated, graded, wrong answers caught by the right question, and a class graded without Docker."""
+"""Assignments: generated, graded, wrong answers caught by the right question, and a class graded without Docker."""
 
 import ast
 import csv
@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import nbformat
@@ -20,12 +21,14 @@ pytest.importorskip("otter", reason="otter-grader is not installed")
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "book" / "assignments"
 MASTER = FOLDER / "assignment1" / "assignment1.ipynb"
+SECOND = FOLDER / "assignment2" / "assignment2.ipynb"
 sys.path.insert(0, str(FOLDER))
 
 import generate  # noqa: E402
 import grade  # noqa: E402
 
 POSSIBLE = {"q1_1": 2, "q1_2": 2, "q1_3": 3, "q2_1": 2, "q2_2": 4, "q3_1": 3, "q3_2": 2, "q3_3": 2}
+POSSIBLE_2 = {"q1_1": 3, "q2_1": 4, "q3_1": 2, "q3_2": 2, "q3_3": 3, "q4_1": 2, "q4_2": 2, "q4_3": 2}
 
 # Wrong answers that one meets: question -> new source of its cell. `{solution}` stands for the right one.
 FORGETS_ROOT = {"q1_1": "def w2_squared_1d(m1, var1, m2, var2):\n    return (m1 - m2) ** 2 + (var1 - var2) ** 2"}
@@ -159,7 +162,7 @@ def functions() -> dict:
     return functions_of(MASTER)
 
 
-def run_checks(notebook: Path, autograder: Path) -> list:
+def run_checks(notebook: Path, autograder: Path, possible: Mapping[str, int] = POSSIBLE) -> list:
     """Run all checks of an autograder on the functions of a notebook, in this process."""
     from otter.test_files.exception_test import ExceptionTestFile
 
@@ -168,7 +171,7 @@ def run_checks(notebook: Path, autograder: Path) -> list:
     try:
         env = functions_of(notebook)
         with zipfile.ZipFile(autograder) as archive:
-            tests = [ExceptionTestFile.from_string(archive.read(f"tests/{q}.py").decode(), q) for q in POSSIBLE]
+            tests = [ExceptionTestFile.from_string(archive.read(f"tests/{q}.py").decode(), q) for q in possible]
         for test in tests:
             test.run(env)
     finally:
@@ -406,5 +409,382 @@ def test_page_for_teachers_names_real_files_and_options() -> None:
     helped = subprocess.run([sys.executable, FOLDER / "grade.py", "--help"], capture_output=True, text=True)
     for option in re.findall(r"--[a-z-]+", command):
         assert option in helped.stdout, f"grade.py has no option {option}"
-    assert f"| {sum(POSSIBLE.values())} |" in page
-    assert generate.tracked_page(MASTER).name in page
+    for master, possible in ((MASTER, POSSIBLE), (SECOND, POSSIBLE_2)):
+        (row,) = [
+            line for line in page.splitlines() if f"({generate.tracked_page(master).name})" in line and "|" in line
+        ]
+        assert row.endswith(f"| {sum(possible.values())} |")
+
+
+# --- Assignment 2 -----------------------------------------------------------------------------------------------
+
+WRONG_2 = {
+    # name: (question, its new source, marks lost, a hint or None where only hidden checks notice)
+    "cosine instead of sine": (
+        "q1_1",
+        """
+def principal_angle(A, B):
+    return np.linalg.svd(np.linalg.qr(A)[0].T @ np.linalg.qr(B)[0], compute_uv=False).min()
+""",
+        3,
+        "this is the cosine",
+    ),
+    "smallest angle": (
+        "q1_1",
+        """
+def principal_angle(A, B):
+    Qa, Qb = np.linalg.qr(A)[0], np.linalg.qr(B)[0]
+    return np.linalg.svd(Qb - Qa @ (Qa.T @ Qb), compute_uv=False).min()
+""",
+        3,
+        "smallest of the angles",
+    ),
+    "Frobenius norm": (
+        "q1_1",
+        """
+def principal_angle(A, B):
+    Qa, Qb = np.linalg.qr(A)[0], np.linalg.qr(B)[0]
+    return np.linalg.norm(Qb - Qa @ (Qa.T @ Qb))
+""",
+        3,
+        "Frobenius",
+    ),
+    "no orthonormal bases": (
+        "q1_1",
+        "def principal_angle(A, B):\n    return np.linalg.norm(B - A @ (A.T @ B), 2)",
+        3,
+        "make both bases orthonormal",
+    ),
+    "root of one minus cosine squared": (
+        "q1_1",
+        """
+def principal_angle(A, B):
+    cosine = np.linalg.svd(np.linalg.qr(A)[0].T @ np.linalg.qr(B)[0], compute_uv=False).min()
+    return np.sqrt(max(1 - cosine**2, 0))
+""",
+        2,
+        None,
+    ),
+    "ready-made distance": (
+        "q1_1",
+        """
+def principal_angle(A, B):
+    from hetfl_core.distances import principal_angle as ready
+
+    return ready(torch.tensor(A), torch.tensor(B)).item()
+""",
+        2,
+        None,
+    ),
+    "narrowest directions": (
+        "q2_1",
+        """
+def closed_form_phi(covariance, k, signs):
+    eigenvalues, P = np.linalg.eigh(covariance)
+    return signs[:, None] * (P[:, :k] / np.sqrt(eigenvalues[:k])).T
+""",
+        4,
+        "increasing order",
+    ),
+    "first rows of the inverse root": (
+        "q2_1",
+        """
+def closed_form_phi(covariance, k, signs):
+    eigenvalues, P = np.linalg.eigh(covariance)
+    return signs[:, None] * ((P / np.sqrt(eigenvalues)) @ P.T)[:k]
+""",
+        4,
+        "you kept the narrowest|not the two widest",
+    ),
+    "divided by variances": (
+        "q2_1",
+        """
+def closed_form_phi(covariance, k, signs):
+    eigenvalues, P = np.linalg.eigh(covariance)
+    return signs[:, None] * (P[:, ::-1][:, :k] / eigenvalues[::-1][:k]).T
+""",
+        4,
+        "divide by the roots",
+    ),
+    "signs as they come": (
+        "q2_1",
+        """
+def closed_form_phi(covariance, k, signs):
+    eigenvalues, P = np.linalg.eigh(covariance)
+    P = P * -np.sign(P[np.abs(P).argmax(axis=0), np.arange(len(P))])
+    return signs[:, None] * (P[:, ::-1][:, :k] / np.sqrt(eigenvalues[::-1][:k])).T
+""",
+        4,
+        "wrong signs",
+    ),
+    "inverse of all eigenvalues": (
+        "q2_1",
+        """
+def closed_form_phi(covariance, k, signs):
+    root = np.linalg.inv(np.linalg.cholesky(covariance))
+    eigenvalues, P = np.linalg.eigh(covariance)
+    P = P * np.sign(P[np.abs(P).argmax(axis=0), np.arange(len(P))])
+    return signs[:, None] * (P[:, ::-1][:, :k] / np.sqrt(eigenvalues[::-1][:k])).T + 0 * root[:k]
+""",
+        2,
+        None,
+    ),
+    "labels not squared": (
+        "q3_1",
+        """
+def initial_A(z, y, d):
+    return np.linalg.eigh(np.einsum("ij,ijp,ijq->pq", y, z, z))[1][:, ::-1][:, :d]
+""",
+        2,
+        "go in squared",
+    ),
+    "smallest eigenvectors": (
+        "q3_1",
+        """
+def initial_A(z, y, d):
+    return np.linalg.eigh(np.einsum("ij,ijp,ijq->pq", y**2, z, z))[1][:, :d]
+""",
+        2,
+        "smallest eigenvalue",
+    ),
+    "one client's moments": (
+        "q3_1",
+        """
+def initial_A(z, y, d):
+    return np.linalg.eigh(np.einsum("j,jp,jq->pq", y[0] ** 2, z[0], z[0]))[1][:, ::-1][:, :d]
+""",
+        1,
+        None,
+    ),
+    "heads on z": (
+        "q3_2",
+        """
+def fit_heads(A, z, y):
+    return np.stack([np.linalg.lstsq(a, b, rcond=None)[0] for a, b in zip(z, y)])
+""",
+        2,
+        "fits to z itself",
+    ),
+    "one head for all": (
+        "q3_2",
+        """
+def fit_heads(A, z, y):
+    head = np.linalg.lstsq(z.reshape(-1, z.shape[2]) @ A, y.ravel(), rcond=None)[0]
+    return np.stack([head] * len(z))
+""",
+        2,
+        "all heads are the same",
+    ),
+    "normal equations": (
+        "q3_2",
+        """
+def fit_heads(A, z, y):
+    X = z @ A
+    return np.linalg.solve(X.transpose(0, 2, 1) @ X, (X.transpose(0, 2, 1) @ y[:, :, None]))[:, :, 0]
+""",
+        1,
+        None,
+    ),
+    **{
+        name: (
+            "q3_3",
+            f"""
+def server_step(A, B, z, y, eta):
+    e = y - np.einsum("ijp,ip->ij", z, B @ A.T)
+    return np.linalg.qr(A + {scale} * eta / y.size * np.einsum("ij,ijp,iq->pq", e, z, B))[0]
+""",
+            3,
+            hint,
+        )
+        for name, scale, hint in [
+            ("uphill", -1, "uphill"),
+            ("factor two", 2, "one half cancels"),
+            ("sum over clients", "len(y)", "not their sum"),
+            ("sum over samples", "y.shape[1]", "not of a sum"),
+            ("line 14 as printed, summed", "2 * y.size", "half the mean"),
+        ]
+    },
+    "labels for residuals": (
+        "q3_3",
+        """
+def server_step(A, B, z, y, eta):
+    return np.linalg.qr(A + eta / y.size * np.einsum("ij,ijp,iq->pq", y, z, B))[0]
+""",
+        3,
+        "where the residuals should",
+    ),
+    "no QR": (
+        "q3_3",
+        """
+def server_step(A, B, z, y, eta):
+    e = y - np.einsum("ijp,ip->ij", z, B @ A.T)
+    return A + eta / y.size * np.einsum("ij,ijp,iq->pq", e, z, B)
+""",
+        3,
+        "QR is missing",
+    ),
+    "stale heads": (
+        "q4_1",
+        """
+def algorithm_s3(z, y, d, T, eta):
+    path = [initial_A(z, y, d)]
+    B = fit_heads(path[0], z, y)
+    for _ in range(T):
+        path.append(server_step(path[-1], B, z, y, eta))
+    return np.stack(path)
+""",
+        2,
+        "heads are those of the first round",
+    ),
+    "without the start": (
+        "q4_1",
+        """
+def algorithm_s3(z, y, d, T, eta):
+    A, path = initial_A(z, y, d), []
+    for _ in range(T):
+        A = server_step(A, fit_heads(A, z, y), z, y, eta)
+        path.append(A)
+    return np.stack(path)
+""",
+        2,
+        "T \\+ 1 matrices",
+    ),
+    "slope instead of factor": (
+        "q4_2",
+        """
+def rate(distances, floor=1e-10):
+    return np.polyfit(np.arange(len(distances)), np.log(distances), 1)[0]
+""",
+        2,
+        "its exponential",
+    ),
+    "plateau counted": (
+        "q4_2",
+        """
+def rate(distances, floor=1e-10):
+    return np.exp(np.polyfit(np.arange(len(distances)), np.log(distances), 1)[0])
+""",
+        2,
+        "looked at those too",
+    ),
+    "end points only": (
+        "q4_2",
+        """
+def rate(distances, floor=1e-10):
+    used = [x for x in distances if x > floor]
+    return (used[-1] / used[0]) ** (1 / (len(used) - 1))
+""",
+        1,
+        None,
+    ),
+    **{
+        name: ("q4_3", f"def bound_kappa(A0, A_true, B_true, eta):\n    {lines}", 2, hint)
+        for name, lines, hint in [
+            (
+                "kappa as printed",
+                "s = np.linalg.svd(B_true / len(B_true) ** 0.5, compute_uv=False).min()\n"
+                "    return 1 - eta * principal_angle(A0, A_true) * s / 2",
+                "this is the printed kappa",
+            ),
+            (
+                "E_0 as printed",
+                "s = np.linalg.svd(B_true / len(B_true) ** 0.5, compute_uv=False).min()\n"
+                "    return eta * principal_angle(A0, A_true) * s**2 / 2",
+                "E_0 is the distance itself",
+            ),
+            (
+                "singular value not squared",
+                "s = np.linalg.svd(B_true / len(B_true) ** 0.5, compute_uv=False).min()\n"
+                "    return eta * (1 - principal_angle(A0, A_true) ** 2) * s / 2",
+                "goes in squared",
+            ),
+            (
+                "heads not averaged",
+                "s = np.linalg.svd(B_true, compute_uv=False).min()\n"
+                "    return eta * (1 - principal_angle(A0, A_true) ** 2) * s**2 / 2",
+                "smallest singular value is needed",
+            ),
+        ]
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def made_2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("made_2")
+    generate.generate(SECOND, out, check_solution=False)
+    return out
+
+
+def test_the_second_page_is_in_step_and_gives_nothing_away(made_2: Path) -> None:
+    student = (made_2 / "student" / SECOND.name).read_text("utf8")
+    page = generate.tracked_page(SECOND)
+    assert page.read_text("utf8") == student, f"{page.name} is out of date: run 'make assignments'"
+    solution = (made_2 / "solution" / SECOND.name).read_text("utf8")
+    for secret in (
+        "_hidden(",
+        "BEGIN SOLUTION",
+        "Qb - Qa",
+        "lstsq(zi",
+        "server_step(path",
+        "np.flatnonzero(",
+        "B @ A.T)",
+    ):
+        assert secret not in student, f"the hand-out gives away {secret!r}"
+        assert secret in solution or secret == "BEGIN SOLUTION"
+    for path in (SECOND, made_2 / "student" / SECOND.name):
+        assert not any(cell.get("outputs") or cell.get("execution_count") for cell in nbformat.read(path, 4).cells)
+
+
+def test_second_solution_gets_full_marks_and_the_untouched_hand_out_none(made_2: Path) -> None:
+    assert grade.questions(made_2 / "autograder.zip") == POSSIBLE_2
+    full = run_checks(made_2 / "solution" / SECOND.name, made_2 / "autograder.zip", POSSIBLE_2)
+    assert {t.name: t.score for t in full} == POSSIBLE_2
+    nothing = run_checks(made_2 / "student" / SECOND.name, made_2 / "autograder.zip", POSSIBLE_2)
+    assert [t.score for t in nothing] == [0] * len(POSSIBLE_2)
+    assert all("returns nothing yet" in grade.feedback(t) for t in nothing)
+
+
+@pytest.mark.parametrize("name", WRONG_2)
+def test_wrong_answers_to_the_second_are_caught_by_their_question(made_2: Path, tmp_path: Path, name: str) -> None:
+    question, source, marks, hint = WRONG_2[name]
+    with_answers(made_2 / "solution" / SECOND.name, {question: source}, tmp_path / "wrong.ipynb")
+    tests = run_checks(tmp_path / "wrong.ipynb", made_2 / "autograder.zip", POSSIBLE_2)
+    assert {t.name: t.possible - t.score for t in tests if not t.passed_all} == {question: marks}
+    (failed,) = [t for t in tests if not t.passed_all]
+    assert failed.passed_all_public == (hint is None)
+    said = grade.feedback(failed)
+    assert re.search(hint or "1 hidden check failed", said), said
+
+
+def test_second_solution_runs_in_jupyter_under_another_name(made_2: Path, tmp_path: Path) -> None:
+    (tmp_path / "my own name.ipynb").write_bytes((made_2 / "solution" / SECOND.name).read_bytes())
+    cells = run_plainly(tmp_path / "my own name.ipynb")
+    for source, said, outputs in cells:
+        assert not [o for o in outputs if o.output_type == "error"], f"{source}\n{said}"
+    checks = {source: said for source, said, _ in cells if source.startswith("grader.check(")}
+    assert list(checks) == [f'grader.check("{q}")' for q in POSSIBLE_2]
+    assert all("All test cases passed!" in said for said in checks.values())
+
+
+def test_second_solution_is_the_core_s_algorithm() -> None:
+    from hetfl_core import theory
+
+    solution = functions_of(SECOND)
+    federation = theory.linear_federation(n_clients=20, seed=4)
+    signs = theory.random_signs(20, 4)
+    for client, phi in zip(federation.clients, federation.estimated(signs)):
+        np.testing.assert_allclose(
+            solution["closed_form_phi"](client.covariance.numpy(), 20, signs.numpy()), phi.weight
+        )
+    z, y = federation.embed(federation.estimated(signs))
+    ours = theory.flic_fedrep(z, y, 2, rounds=30, step=0.2)
+    found = torch.from_numpy(solution["algorithm_s3"](z.numpy(), y.numpy(), 2, 30, 0.2))
+    torch.testing.assert_close(found @ found.mT, ours @ ours.mT)
+    truth = signs[:, None] * federation.A
+    distances = theory.distances_to(ours, truth)
+    np.testing.assert_allclose([solution["principal_angle"](A, truth.numpy()) for A in found.numpy()], distances)
+    assert np.isclose(solution["rate"](distances.numpy()), theory.measured_rate(distances))
+    bound = theory.convergence_bound(ours[0], truth, federation.heads)
+    kappa = solution["bound_kappa"](ours[0].numpy(), truth.numpy(), federation.heads.numpy(), bound.step)
+    assert np.isclose(kappa, bound.kappa)

@@ -47,7 +47,10 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path):
     ("arguments", "message"),
     [
         (["run", "FLIC-H"], "hetfl: no method is called 'FLIC-H'; did you mean FLIC-HL"),
-        (["run", "Local", "--federation", "digits"], "no data set is called 'digits'; did you mean digits.bundled"),
+        (
+            ["run", "Local", "--federation", "digits"],
+            "no data set is called 'digits'; did you mean femnist.digits, digits.bundled",
+        ),
         (["run", "Local", "--set", "epochs=3"], "no setting of Local is called 'epochs'; did you mean local_epochs"),
         (["run", "Local", "--set", "epochs"], "a setting must look like name=value, got 'epochs'"),
         (["run", "Local", "--set", "local_epochs=abc"], "local_epochs must be a number, got 'abc'"),

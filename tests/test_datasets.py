@@ -407,13 +407,66 @@ def test_common40_from_a_made_file(tmp_path, monkeypatch):
         flic_bci.common40()
 
 
+# --- the toy regression ---------------------------------------------------------------------------------------------
+
+
+def test_targets_of_the_toy_regression_are_uniform_and_one_rule_decides_for_all():
+    """Φ of a standard normal is uniform (probability integral transform); and Φ⁻¹(y) is wᵀz up to the noise, so that a
+    linear fit on each client explains all but σ² / (1 + σ²) of its variance."""
+    federation = toy.linear_regression(8, seed=3, noise=0.3, n_train=(500, 600), n_test=500)
+    assert federation.task == "regression"
+    y = np.concatenate([c.y_train.numpy() for c in federation])
+    assert stats.kstest(y, "uniform").pvalue > 0.01
+    for c in federation:
+        x, score = c.x_train.double().numpy(), stats.norm.ppf(c.y_train.double().numpy())
+        fit = np.linalg.lstsq(x, score, rcond=None)[0]
+        rest = stats.norm.ppf(c.y_test.double().numpy()) - c.x_test.double().numpy() @ fit
+        assert np.var(rest) == pytest.approx(0.09 / 1.09, rel=0.25)
+
+
+def test_no_client_of_the_toy_regression_shares_a_map():
+    federation = toy.linear_regression(30, widths=(4, 9), n_train=(20, 40), n_test=7)
+    assert {c.shapes[0] for c in federation} == set(range(4, 10))
+    assert {c.n_test for c in federation} == {7}
+    sizes = {c.n_train for c in federation}
+    assert min(sizes) >= 20
+    assert max(sizes) <= 40
+    assert len(sizes) > 10
+    # Inputs have the covariance LᵀL, of rank dim, and another on each client of one width.
+    one, two = [c for c in toy.linear_regression(2, widths=(9, 9), n_train=(5000, 5000))]
+    gram = [np.cov(c.x_train.numpy().T) for c in (one, two)]
+    assert [np.linalg.matrix_rank(g, tol=1e-3) for g in gram] == [5, 5]
+    assert np.abs(gram[0] - gram[1]).max() > 1
+
+
+def test_the_toy_regression_depends_on_the_seed_alone_and_not_on_the_number_of_clients():
+    a, b, c = toy.linear_regression(3, 1), toy.linear_regression(5, 1), toy.linear_regression(3, 2)
+    assert a.fingerprint() == b.subset([client.name for client in a]).fingerprint()
+    assert a.fingerprint() != c.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"widths": (0, 2)}, "widths must be"),
+        ({"n_train": (9, 2)}, "n_train must be"),
+        ({"n_clients": 0}, "n_clients must be at least 1, got 0"),
+        ({"dim": 0}, "dim must be at least 1, got 0"),
+        ({"noise": -1.0}, "noise must not be negative, got -1.0"),
+    ],
+)
+def test_bad_arguments_of_the_toy_regression(bad, message):
+    with pytest.raises(ValueError, match=message):
+        toy.linear_regression(**bad)
+
+
 # --- the catalogue ------------------------------------------------------------------------------------------------
 
 
 def test_catalogue_names_are_those_of_the_federations(twins):
     small = {"toy.noisy_features": (4, 2), "toy.linear_mapping": (4, 2), "digits.mnist_usps": (4, 3)}
     for name, make in CATALOGUE.items():
-        if name != "flic_bci.common40":
+        if name not in ("flic_bci.common40", "femnist.digits", "text.textcaps"):  # see their own tests
             federation = make(*small.get(name, (4, 3)))
             assert federation.name == name
             json.dumps(dict(federation.info))  # goes into records

@@ -5,7 +5,9 @@ import math
 import numpy as np
 import ot
 import pytest
+import scipy.integrate
 import scipy.linalg
+import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -489,6 +491,159 @@ def test_unbiased_mmd_has_mean_zero_between_equal_distributions():
     assert d.mmd(x, y, 1.0).min() > 0
 
 
+def only(y, n, c=0):
+    """The rows of class c that are not padding."""
+    return [i for i in range(len(y)) if y[i] == c and n[i] > 0]
+
+
+@pytest.mark.parametrize("h", [0.4, 2.0])
+def test_mmd_to_an_anchor_is_the_mmd_to_many_of_its_samples(h):
+    z, v, variance = normal(30, 2), torch.tensor([[1.0, -1.0]], dtype=torch.float64), 1.7
+    samples = v + variance**0.5 * normal(6000, 2, seed=1)
+    y, weight = torch.zeros(30, dtype=torch.long), torch.ones(30, dtype=torch.float64)
+    expected = d.mmd(z, samples, h)
+    assert d.class_mmd(z, y, weight, v, variance, h).item() == pytest.approx(expected.item(), abs=4e-3)
+
+
+def test_mmd_to_an_anchor_is_its_integral():
+    """In one dimension: E κ(z, Z) and E κ(Z, Z') by quadrature."""
+    z, v, variance, h = [0.3, -1.1], 0.8, 0.6, 0.9
+
+    def kernel(a, b):
+        return math.exp(-((a - b) ** 2) / (2 * h**2))
+
+    density = scipy.stats.norm(v, variance**0.5).pdf
+    cross = [scipy.integrate.quad(lambda t, a=a: kernel(a, t) * density(t), -8, 8)[0] for a in z]
+    anchor = scipy.integrate.dblquad(lambda s, t: kernel(s, t) * density(s) * density(t), -6, 7, -6, 7)[0]
+    within = np.mean([kernel(a, b) for a in z for b in z])
+    value = d.class_mmd(
+        torch.tensor(z).double().unsqueeze(1), torch.zeros(2, dtype=torch.long), torch.ones(2).double(),
+        torch.tensor([[v]]).double(), variance, h,
+    )  # fmt: skip
+    assert value.item() == pytest.approx(within - 2 * np.mean(cross) + anchor, rel=1e-6)
+
+
+def test_mmd_to_an_anchor_follows_the_distance_by_default():
+    """h² is the mean squared distance between a row and a sample of the anchor; far away a gradient is left."""
+    z, v = normal(7, 3) + 50, torch.zeros(1, 3, dtype=torch.float64)
+    y, weight = torch.zeros(7, dtype=torch.long), torch.ones(7, dtype=torch.float64)
+    h = math.sqrt(float(z.square().sum(1).mean()) + 3 * 2.0)
+    value, (grad,) = value_and_gradients(lambda v: d.class_mmd(z, y, weight, v, 2.0), v)
+    assert value.item() == pytest.approx(d.class_mmd(z, y, weight, v, 2.0, h).item())
+    assert (grad < -1e-3).all(), "a step against it takes the anchor's mean, at 0, towards the rows, at 50"
+    _, (narrow,) = value_and_gradients(lambda v: d.class_mmd(z, y, weight, v, 2.0, 1.0), v)
+    assert float(narrow.abs().max()) < 1e-100, "with h = 1 there would be none"
+
+
+BETWEEN = {
+    "mmd": lambda z, y, w, v: d.class_mmd(z, y, w, v, 1.5),
+    "mixture": lambda z, y, w, v: d.class_mixture_wasserstein(z, y, w, torch.stack((v, v + 3, 2 - v), 1), 1.5),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_terms_between_samples_and_anchors_lift_and_ignore_padding(name, dtype):
+    """Stacked with padding, client by client without: values and gradients; the sum is that over single classes."""
+    term = BETWEEN[name]
+    z, y, weight, means = stack(n=14, dtype=dtype)
+    z = torch.where(weight.unsqueeze(-1) > 0, z, 77.0)
+    lifted_term = torch.func.vmap(term, in_dims=(0, 0, 0, None))
+    values, (dz, dv) = value_and_gradients(lambda z, v: lifted_term(z, y, weight, v), z, means)
+    tolerance = 1e-9 if dtype == torch.float64 else 2e-4
+    total = torch.zeros_like(means)
+    for i in range(len(z)):
+        n = int(weight[i].sum())
+        value, (gz, gv) = value_and_gradients(lambda z, v: term(z, y[i, :n], weight[i, :n], v), z[i, :n], means)  # noqa: B023
+        agree(values[i], value, tolerance)
+        agree(dz[i, :n], gz, tolerance)
+        assert not dz[i, n:].any()
+        total += gv
+        rows = [only(y[i], weight[i], c) for c in range(6)]
+        alone = sum(term(z[i, r], y[i, r], weight[i, r], means) for r in rows if r)
+        agree(values[i], alone, tolerance)
+    agree(dv, total, tolerance)
+    empty = term(z[0], y[0], 0 * weight[0], means)
+    assert empty.item() == 0
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_terms_between_samples_and_anchors_gradcheck(name):
+    z, y, weight, means = (t[0] if t.dim() > 1 and len(t) == 3 else t for t in stack())
+    if name == "mmd":  # its default bandwidth follows both and is not differentiated
+        term = lambda z, v: d.class_mmd(z, y, weight, v, 1.5, 2.0)  # noqa: E731
+    else:
+        term = lambda z, v: BETWEEN[name](z, y, weight, v)  # noqa: E731
+    assert gradcheck(term, (z.requires_grad_(), means.requires_grad_()))
+
+
+@pytest.mark.parametrize(("P", "Q"), [(1, 1), (2, 2), (2, 3), (3, 3), (3, 1)])
+def test_transport_plan_is_pots(P, Q):
+    cost, a, b = normal(20, P, Q).abs(), normal(20, P, seed=1).abs(), normal(20, Q, seed=2).abs()
+    b[:5, 0] *= float(Q == 1)  # an empty target, where that is not all there is
+    a, b = (t / t.sum(-1, keepdim=True) for t in (a, b))
+    plan = d.transport_plan(cost, a, b)
+    assert (plan >= 0).all()
+    agree(plan.sum(-1), a, 1e-12)
+    agree(plan.sum(-2), b, 1e-12)
+    for i in range(20):
+        assert float((plan[i] * cost[i]).sum()) == pytest.approx(ot.emd2(a[i].numpy(), b[i].numpy(), cost[i].numpy()))
+    assert torch.equal(torch.func.vmap(d.transport_plan)(cost, a, b), plan)
+    whole = d.transport_plan(cost, 5 * a, 5 * b)
+    agree(whole, plan, 1e-12)
+
+
+def test_mixture_wasserstein_is_pots():
+    a, b = torch.tensor([0.2, 0.3, 0.5]).double(), torch.tensor([0.6, 0.4]).double()
+    m1, m2, S1, S2 = normal(3, 4), normal(2, 4, seed=1), covariance(3), covariance(2, seed=1)
+    expected = ot.gmm.gmm_ot_loss(m1, m2, S1, S2, a, b)
+    value = d.mixture_wasserstein(a, m1, S1, b, m2, S2)
+    agree(value, expected, 1e-7)  # POT's plan is off by 1e-8
+    agree(d.mixture_wasserstein(b, m2, S2, a, m1, S1), value)
+    one, other = torch.ones(1).double(), [2, 0, 1]
+    single = d.mixture_wasserstein(one, m1[:1], S1[:1], one, m2[:1], S2[:1])
+    agree(single, d.bures_wasserstein(m1[0], S1[0], m2[0], S2[0]))
+    assert d.mixture_wasserstein(a, m1, S1, a[other], m1[other], S1[other]).item() == pytest.approx(0, abs=1e-9)
+    stacked = d.mixture_wasserstein(*(t.expand(5, *t.shape) for t in (a, m1, S1, b, m2, S2)))
+    agree(stacked, value.expand(5))
+
+
+def test_mixture_term_is_pots_distance_to_the_clusters():
+    """Three clusters of 20, 20 and 10 rows, far apart, are found; what is left is MW2 between two mixtures."""
+    label = torch.cat((torch.arange(40) % 2, torch.full((10,), 2)))
+    z = 30 * torch.eye(3).double()[label] + normal(50, 3)
+    means, variance = 10 * normal(1, 3, 3, seed=1), 2.0
+    found = [z[label == i] for i in range(3)]
+    expected = ot.gmm.gmm_ot_loss(
+        means[0], torch.stack([rows.mean(0) for rows in found]),
+        variance * torch.eye(3).double().expand(3, 3, 3), torch.stack([rows.T.cov() for rows in found]),
+        torch.full((3,), 1 / 3).double(), torch.tensor([0.4, 0.4, 0.2]).double(),
+    )  # fmt: skip
+    y, weight = torch.zeros(50, dtype=torch.long), torch.ones(50, dtype=torch.float64)
+    agree(d.class_mixture_wasserstein(z, y, weight, means, variance), expected, 1e-7)
+    order = torch.randperm(50, generator=rng(3))
+    agree(d.class_mixture_wasserstein(z[order], y, weight, means, variance), expected, 1e-7)
+
+
+def test_mixture_term_of_one_component_is_the_anchor_term():
+    for i, (z, y, weight) in enumerate(zip(*stack(n=15)[:3], strict=True)):
+        means = normal(6, 5, seed=i)
+        agree(
+            d.class_mixture_wasserstein(z, y, weight, means.unsqueeze(1), 1.5),
+            d.class_wasserstein(z, y, weight, means, variance=1.5),
+        )
+
+
+def test_mixture_term_of_fewer_rows_than_components_is_finite():
+    z = torch.ones(2, 4, dtype=torch.float64)
+    y, weight = torch.tensor([0, 1]), torch.ones(2, dtype=torch.float64)
+    means = normal(2, 3, 4)
+    value, (grad,) = value_and_gradients(lambda z: d.class_mixture_wasserstein(z, y, weight, means), z)
+    point = (means - 1).square().sum(-1).mean(-1).sum() + 2 * 4
+    agree(value, point)
+    agree(grad, -2 * (means - 1).mean(1))
+
+
 def test_cka_against_centred_gram_matrices():
     x, y = normal(20, 4), normal(20, 3, seed=1)
     H = torch.eye(20, dtype=torch.float64) - 1 / 20
@@ -633,6 +788,8 @@ BAD = {
     "both be variances": lambda: d.gaussian_kl(TWO, TWO + 1, TWO, EYE),
     "n, m >= 2": lambda: d.mmd(EYE, EYE[:1], unbiased=True),
     "bandwidth must be positive": lambda: d.mmd(EYE, EYE, 0.0),
+    "P, Q <= 3": lambda: d.transport_plan(torch.ones(4, 2), torch.ones(4), 2 * torch.ones(2)),
+    "must have the same sum": lambda: d.transport_plan(torch.ones(2, 2), torch.ones(2), 2 * torch.ones(2)),
     "with the same n": lambda: d.cka(EYE, torch.ones(3, 2)),
     "A and B must both have shape": lambda: d.principal_angle(EYE, torch.ones(3, 2)),
     "B must have linearly independent columns": lambda: d.principal_angle(EYE, torch.ones(2, 2)),

@@ -1,13 +1,15 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, balanced_accuracy_score
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, mean_squared_error, r2_score
 
 from hetfl_core.evaluation import (
     accuracy_per_client,
     balanced_accuracy_per_client,
     expected_calibration_error,
+    mse_per_client,
     n_bytes,
+    r2_per_client,
     summarise,
 )
 
@@ -31,6 +33,30 @@ def test_against_scikit_learn():
     assert figures["accuracy_weighted"] == pytest.approx(pooled)
     assert figures["accuracy_worst"] == plain[some].min()
     assert summarise([np.zeros(0)], [np.zeros(0)]) == {}
+
+
+def test_regression_against_scikit_learn():
+    """Also a client with one sample, whose targets do not vary, and one with none."""
+    targets = [RNG.normal(size=n) for n in (5, 50, 1, 0)]
+    guesses = [y + 0.3 * RNG.normal(size=len(y)) for y in targets]
+    mse, r2 = mse_per_client(guesses, targets), r2_per_client(guesses, targets)
+    for i in (0, 1):
+        assert mse[i] == pytest.approx(mean_squared_error(targets[i], guesses[i]))
+        assert r2[i] == pytest.approx(r2_score(targets[i], guesses[i]))
+    assert np.isnan(r2[2:]).all()
+    assert np.isnan(mse[3])
+    figures = summarise(guesses, targets, "regression")
+    assert list(figures) == ["mse", "mse_weighted", "mse_worst", "r2", "r2_weighted", "r2_worst"]
+    assert figures["mse"] == pytest.approx(mse[:3].mean())
+    assert figures["mse_weighted"] == pytest.approx(
+        mean_squared_error(np.concatenate(targets), np.concatenate(guesses))
+    )
+    assert figures["mse_worst"] == mse[:3].max()
+    assert figures["r2"] == pytest.approx(r2[:2].mean())
+    assert figures["r2_weighted"] == pytest.approx((5 * r2[0] + 50 * r2[1]) / 55)
+    assert figures["r2_worst"] == r2[:2].min()
+    assert summarise([np.zeros(0)], [np.zeros(0)], "regression") == {}
+    assert np.isnan(summarise([np.zeros(2)], [np.ones(2)], "regression")["r2"])
 
 
 def test_bytes_are_true_sizes():

@@ -48,7 +48,7 @@ def test_flic_settings_are_those_of_the_text():
     """FLIC, Section 6 and Appendix S3.3."""
     setting = EXPERIMENTS["flic/bci-common40"]
     assert (setting.rounds, setting.participation) == (50, 0.1)
-    assert list(setting.methods) == ["Local", "FedRep", "HetFedRep", "FLIC-Class", "FLIC-HL"]
+    assert list(setting.methods) == ["Local", "FedHeNN", "FedRep", "HetFedRep", "FLIC-Class", "FLIC-HL"]
     flic = setting.methods["FLIC-HL"]
     assert (flic.local_epochs, flic.batch_size, flic.lr) == (10, 100, 1e-3)
     assert (flic.lambda1, flic.lambda2, flic.pretrain_epochs, flic.pretrain_batch) == (1e-3, 1e-3, 100, 100)

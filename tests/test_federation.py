@@ -1,4 +1,5 @@
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -39,8 +40,91 @@ def test_bad_client_is_named(bad, message):
 
 
 def test_labels_must_be_whole_numbers():
-    with pytest.raises(TypeError, match="client 'anna': y_train must hold whole numbers"):
-        client(y=(0.5, 1.0))
+    message = "client 'anna': y_train must hold whole numbers, got dtype torch.float64; .* needs task=\"regression\""
+    with pytest.raises(TypeError, match=message):
+        Federation([client(y=(0.5, 1.0))])
+    assert Federation([client(y=(0.0, 1.0))])[0].y_train.dtype == torch.int64
+
+
+def test_labels_must_be_real():
+    with pytest.raises(TypeError, match="client 'anna': y_train must hold real numbers, got dtype"):
+        client(y=(1j, 1.0))
+
+
+# --- regression -----------------------------------------------------------------------------------------------------
+
+
+def regression(*clients):
+    return Federation(clients or [client(y=(0.5, 1.0), y_test=(0,))], task="regression", name="real")
+
+
+def test_a_regression_has_real_targets_and_no_classes():
+    fed = regression()
+    (spec,) = fed.specs()
+    assert (fed.n_classes, spec.n_classes, spec.class_counts, spec.classes) == (0, 0, (), ())
+    assert (spec.task, spec.outputs) == ("regression", 1)
+    assert fed[0].y_train.tolist() == [0.5, 1.0]
+    assert fed[0].y_test.dtype == torch.float32, "whole numbers become targets"
+    assert "real targets" in repr(fed)
+    table = fed.describe()
+    assert list(table) == ["client", "shape", "n_train", "n_test", "y_mean", "y_sd"]
+    assert table[["y_mean", "y_sd"]].to_numpy().tolist() == [[0.75, 0.25]]
+    assert Federation([client()], n_classes=7).specs()[0].outputs == 7
+
+
+def test_no_class_is_checked_in_a_regression():
+    """A test target that training lacks, negative or large, is no warning and no error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        regression(client(y=(-3.0, 1e6), y_test=(7.5,)))
+
+
+def test_copies_of_a_regression_are_regressions():
+    fed = regression(client(y=(0.5, 1.0), y_test=(0.25,)), client(name="ben", y=(0.5, 2.0)))
+    few = fed.subset(["ben"])
+    assert (few.task, few.name, len(few), few.n_classes) == ("regression", "real", 1, 0)
+    single = fed.to(torch.float32)
+    assert single.task == "regression"
+    assert {t.dtype for c in single for t in (c.x_train, c.y_train, c.x_test, c.y_test)} == {torch.float32}
+    assert single.to(torch.float32) is single
+    assert fed.to(torch.float64)[0].y_test.dtype == torch.float64
+
+
+def test_casting_leaves_class_labels_alone():
+    fed = Federation([client()], 2).to(torch.float32)
+    assert (fed[0].x_train.dtype, fed[0].y_train.dtype) == (torch.float32, torch.int64)
+
+
+def test_fingerprint_tells_targets_apart_and_from_labels():
+    marks = {
+        Federation([client()]).fingerprint(),
+        regression(client()).fingerprint(),
+        regression(client(y=(0, 1.5))).fingerprint(),
+        regression(client(y=(0, 1.5), y_test=(1.5,))).fingerprint(),
+    }
+    assert len(marks) == 4
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"y": (0.5, np.nan)}, "client 'anna': y_train must be finite, got 1 values that are NaN or infinite"),
+        ({"y_test": (np.inf,)}, "client 'anna': y_test must be finite, got 1 values"),
+        ({"y": (0.5,)}, "client 'anna': x_train and y_train must have the same length, got 2 and 1"),
+        ({"x": np.zeros((0, 2)), "y": ()}, "client 'anna': x_train must hold at least one sample"),
+        ({"y": ((0.5, 1.0),)}, r"client 'anna': y_train must have shape \(n,\), got \(1, 2\)"),
+    ],
+)
+def test_bad_client_of_a_regression_is_named(bad, message):
+    with pytest.raises(ValueError, match=message):
+        regression(client(**{"y": (0.5, 1.0)} | bad))
+
+
+def test_tasks_are_two():
+    with pytest.raises(ValueError, match="task must be 'classification' or 'regression', got 'ranking'"):
+        Federation([client()], task="ranking")
+    with pytest.raises(ValueError, match="n_classes must be 0 or None for a regression, got 3"):
+        Federation([client()], 3, task="regression")
 
 
 def test_no_client_and_equal_names():

@@ -235,7 +235,8 @@ def test_published_loss_gives_each_parameter_its_own_gradient():
 
 
 def test_catalogue_names_are_the_literatures():
-    assert set(CATALOGUE) >= {"Local", "FedAvg", "FedAvg-FT", "FedRep", "HetFedRep", "FLIC-Class", "FLIC-HL"}
+    flic = {"FLIC-Class", "FLIC-HL", "FLIC-FedAvgFT", "FLIC-L2GD"}
+    assert set(CATALOGUE) >= flic | {"Local", "FedAvg", "FedAvg-FT", "FedRep", "HetFedRep"}
     assert all(method.name == name for name, method in CATALOGUE.items())
 
 
@@ -254,7 +255,8 @@ def test_hooks_do_not_write_into_what_they_get(name):
     before = {n: p.clone() for n, p in {**kept, **server}.items()}
     received = method.download(server, spec)
     params = method.start(kept, received)
-    method.upload(params, received, Batch(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long), torch.ones(4)), {})
+    data = Batch(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long), torch.ones(4))
+    method.protect(method.upload(params, received, data, {}), received, torch.Generator().manual_seed(2))
     method.keep(params, kept)
     assert all(torch.equal(before[n], p) for n, p in {**kept, **server}.items())
     assert set(method.keep(params, kept)) == set(kept)

@@ -78,3 +78,20 @@ def test_dropout_acts_in_training_and_not_in_prediction():
     noise = {name: draw.sample((4,), rng(), torch.float32) for name, draw in net.draws().items()}
     assert list(noise) == ["phi.0.mask"]
     assert not torch.allclose(net.embed(params, x, noise), net.embed(params, x))
+
+
+def test_a_regression_head_has_one_output():
+    net = Model(MLP(hidden=(7,), out=3), alpha=6)
+    of = Spec("anna", (5,), 10, 0, (), 1, "regression")
+    params = net.init(of, rng(), net.parts)
+    assert params["beta.weight"].shape == (6, 1)
+    assert net.head(params, net.embed(params, torch.randn(4, 5))).shape == (4, 1)
+
+
+def test_the_penultimate_layer_is_what_the_head_reads():
+    for net in (Model(MLP(out=3)), Model(MLP(out=3), alpha=6)):
+        params = net.init(spec(), rng(), net.parts)
+        z = torch.randn(4, 3)
+        h = net.represent(params, z)
+        assert h.shape == (4, net.alpha or 3)
+        torch.testing.assert_close(net.head(params, z), h @ params["beta.weight"] + params["beta.bias"])

@@ -335,3 +335,61 @@ def test_tidy_gives_one_row_a_run_with_accuracies_in_per_cent(tmp_path, monkeypa
     assert table["accuracy"].tolist() == pytest.approx([72.12, 72.12, 50.0])
     assert table["best_accuracy"].tolist() == pytest.approx([90.0] * 3)
     assert records.tidy({1: "none"}).empty
+
+
+def runs_of(accuracies: dict[str, list[float]], **changes) -> list[RunRecord]:
+    return [
+        made(method=name, seed=seed, metrics={"accuracy": x}, **changes)
+        for name, values in accuracies.items()
+        for seed, x in enumerate(values)
+    ]
+
+
+def test_effects_are_paired_tests_against_the_base():
+    from scipy import stats
+
+    runs = runs_of({"FLIC-HL": [0.70, 0.72, 0.71], "FLIC-HL, realigned": [0.71, 0.75, 0.76], "Local": [0.6]})
+    other = runs_of({"elsewhere": [0.5]}, experiment="flic/toy-noisy")
+    table = records.effects([*runs, *other], "flic/bci-common40", "FLIC-HL")
+    assert table.index.tolist() == ["FLIC-HL, realigned", "Local"]
+    row = table.loc["FLIC-HL, realigned"]
+    test = stats.ttest_rel([71, 75, 76], [70, 72, 71])
+    assert row["mean"] == pytest.approx(3)
+    assert row["sd"] == pytest.approx(2)
+    assert row["p"] == pytest.approx(test.pvalue)
+    assert (row["low"], row["high"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
+    assert row["seeds"] == (0, 1, 2)
+    one = table.loc["Local"]
+    assert (one["mean"], one["seeds"]) == (pytest.approx(-10), (0,))
+    assert math.isnan(one["p"])
+    assert math.isnan(one["sd"])
+    assert records.effects(runs, "flic/bci-common40", "Local").index.tolist() == ["FLIC-HL", "FLIC-HL, realigned"]
+
+
+def test_effects_without_the_base_or_without_runs_are_an_empty_table():
+    runs = runs_of({"Local": [0.6, 0.7]})
+    for found in (records.effects(runs, "flic/bci-common40", "FLIC-HL"), records.effects([], "x", "Local")):
+        assert found.empty
+        assert found.columns.tolist() == ["mean", "low", "high", "sd", "p", "seeds"]
+
+
+def test_effects_without_any_spread():
+    runs = runs_of({"FLIC-HL": [0.5, 0.5], "same": [0.5, 0.5], "always better": [0.75, 0.75]})
+    table = records.effects(runs, "flic/bci-common40", "FLIC-HL")
+    assert table["p"].tolist() == [1.0, 0.0]
+
+
+def test_holm_by_hand_and_by_the_step_down_rule():
+    # 0.005·4 = 0.02, 0.01·3 = 0.03, 0.03·2 = 0.06, and 0.04·1 = 0.04 is lifted to the one before it
+    assert records.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert records.holm([0.9, 0.8]) == pytest.approx([1, 1])
+    np.testing.assert_allclose(records.holm([0.01, math.nan, 0.5]), [0.02, math.nan, 0.5])
+    assert len(records.holm([])) == 0
+    p = np.random.default_rng(0).uniform(size=12) ** 3
+    rejected, m = set(), len(p)
+    for k, i in enumerate(np.argsort(p)):  # Holm's own words: go on while p_(k) ≤ α / (m − k + 1)
+        if p[i] > 0.05 / (m - k):
+            break
+        rejected.add(i)
+    assert 0 < len(rejected) < m
+    assert set(np.flatnonzero(records.holm(p) <= 0.05)) == rejected

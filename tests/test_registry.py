@@ -293,9 +293,28 @@ def test_the_registry_is_complete():
             assert not os.path.isabs(source.path), key
 
 
+def test_a_table_with_rows_stands_for_one_file_a_row():
+    shared = {
+        "path": "set/{part}-{n}.bin",
+        "urls": ["https://a.example/{n}", "https://b.example/{part}"],
+        "accept": [{"path": "set/{part}-{n}.gz", "sha256": "{gz}"}],
+        "licence": "CC0",
+    }
+    rows = [{"part": "train", "n": 0, "gz": "ab", "bytes": 5}, {"part": "test", "n": 7, "gz": "cd", "bytes": 6}]
+    tables = dict(registry._each("set/{part}/{n}", {**shared, "each": rows}))
+    assert list(tables) == ["set/train/0", "set/test/7"]
+    second = tables["set/test/7"]
+    assert second["path"] == "set/test-7.bin"
+    assert second["urls"] == ["https://a.example/7", "https://b.example/test"]
+    assert second["accept"] == [{"path": "set/test-7.gz", "sha256": "cd"}]
+    assert second["bytes"] == 6
+    assert registry._each("set/{odd}", shared) == [("set/{odd}", shared)]  # no rows: braces mean nothing
+
+
 def test_needs_names_the_files_of_a_data_set():
     assert len(registry.needs("digits.mnist_usps")) == 6
     assert registry.needs("flic_bci.common40") == ["flic/bci_common40"]
+    assert len(registry.needs("femnist.digits")) == 40
     assert registry.needs("digits.bundled") == []
     assert registry.available("digits.bundled")  # nothing to download
 

@@ -4,16 +4,22 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
-from small import assert_same_tensors, equal_histories, ragged
+from sklearn.metrics import mean_squared_error, r2_score
+from small import assert_same_tensors, equal_histories, largest_difference, ragged
 
 from hetfl_core import checkpoint, simulate
 from hetfl_core.checkpoint import CheckpointError
+from hetfl_core.datasets import toy
 from hetfl_core.federation import Client, Federation
-from hetfl_core.methods import FLIC, FedAvg, HetFedRep, Local
+from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedHeNN, FedRep, HetFedRep, Local
 from hetfl_core.networks import CNN, MLP, Model
+from hetfl_core.simulation import Simulator, adapt, participants
 
 SMALL = Model(MLP(hidden=(8,), out=6), alpha=5)
 QUICK = FLIC(model=SMALL, local_epochs=1, batch_size=8, pretrain_epochs=1)
@@ -121,8 +127,6 @@ def test_clients_at_rest_are_not_touched():
     result = simulate(
         fed, Local(model=SMALL, local_epochs=1), rounds=1, participation=0.2, progress=False, device="cpu"
     )
-    from hetfl_core.simulation import Simulator, participants
-
     simulator = Simulator(fed, Local(model=SMALL, local_epochs=1), device="cpu")
     start = simulator.initial()
     chosen = participants([c.name for c in fed], 0.2, 0, 0)
@@ -161,6 +165,272 @@ def test_a_client_without_test_samples_is_left_out_of_the_mean():
     result = run(Federation(clients, fed.n_classes))
     assert result.per_client["accuracy"].isna().sum() == 1
     assert result.final["accuracy"] == pytest.approx(result.per_client["accuracy"].mean())
+
+
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+def test_an_evaluation_asks_for_one_download_a_client(engine):
+    asked = []
+
+    @dataclass(frozen=True)
+    class Counting(HetFedRep):
+        def download(self, server, spec):
+            asked.append(spec.id)
+            return super().download(server, spec)
+
+    simulator = Simulator(ragged(), Counting(model=SMALL), device="cpu", engine=engine)
+    state = simulator.initial()
+    asked.clear()
+    simulator.predicted(state, "test")
+    assert sorted(asked) == [f"client-{i}" for i in range(6)]
+
+
+# --- regression -----------------------------------------------------------------------------------------------------
+
+REAL = toy.linear_regression(6, widths=(3, 8), n_train=(10, 30), n_test=9)
+
+
+@pytest.mark.parametrize("method", [Local(model=SMALL), HetFedRep(model=SMALL), FedHeNN(model=SMALL)])
+def test_regression_stacked_equals_loop_and_is_measured_in_squares(method):
+    method = replace(method, local_epochs=2, batch_size=8)
+    both = [run(REAL, method, engine=engine, dtype=torch.float64) for engine in ("stacked", "loop")]
+    assert largest_difference(*both) < 1e-9
+    result = both[0]
+    assert {"mse", "train_mse", "test_mse"} <= set(result.history)
+    assert not [column for column in result.history if "accuracy" in column or column == "ce"]
+    assert list(result.per_client)[3:] == ["mse", "r2"]
+    outputs = result.predict("test")
+    for client, row in zip(result.federation, result.per_client.itertuples(), strict=True):
+        assert outputs[client.name].shape == (9, 1)
+        truth, guess = client.y_test.numpy(), outputs[client.name][:, 0]
+        assert row.mse == pytest.approx(mean_squared_error(truth, guess))
+        assert row.r2 == pytest.approx(r2_score(truth, guess))
+    assert result.final["mse"] == pytest.approx(result.per_client["mse"].mean())
+    assert result.final["train_mse"] > 0
+    assert "mean squared error" in repr(result)
+
+
+def test_the_first_loss_of_a_regression_is_the_mean_squared_error_by_hand():
+    """One epoch in one batch with a step of length 0: the loss is that of the initial model on all samples."""
+    method = Local(model=SMALL, local_epochs=1, lr=0.0)
+    result = run(REAL, method, rounds=1, participation=1.0, dtype=torch.float64)
+    outputs = result.predict("train")
+    each = [np.mean((outputs[c.name][:, 0] - c.y_train.numpy()) ** 2) for c in result.federation]
+    assert result.history["mse"].iloc[1] == pytest.approx(np.mean(each))
+    assert result.history["train_mse"].iloc[1] == pytest.approx(np.mean(each))
+
+
+def test_a_server_model_of_a_regression_is_evaluated():
+    fed = toy.linear_regression(4, widths=(5, 5), n_train=(20, 20), n_test=9)
+    result = run(fed, FedAvg(model=SMALL, local_epochs=1))
+    assert result.final["server_mse"] == pytest.approx(result.final["mse"]), "FedAvg has one model for all"
+
+
+def test_a_regression_is_learned():
+    """Half the variance of a uniform target, 1/12, is a low bar for a linear latent seen without loss."""
+    fed = toy.linear_regression(3, widths=(5, 8), n_train=(100, 100))
+    result = run(fed, Local(local_epochs=20, batch_size=10), rounds=3, participation=1.0)
+    assert result.final["mse"] < 1 / 24
+    assert result.final["r2"] > 0.5
+
+
+def test_a_regression_resumes(tmp_path):
+    run(REAL, HetFedRep(model=SMALL, local_epochs=1), rounds=2, checkpoint=tmp_path)
+    resumed = run(REAL, HetFedRep(model=SMALL, local_epochs=1), checkpoint=tmp_path)
+    assert equal_histories(resumed.history, run(REAL, HetFedRep(model=SMALL, local_epochs=1)).history)
+
+
+# --- surveys --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Polls(Local):
+    """Asks for the mean of the head's bias, and sends the mean answer, which the loss is pulled to."""
+
+    surveyed: ClassVar = "participants"
+
+    def init_server(self, specs, rng):
+        return {"question": torch.zeros(3), "mean": torch.zeros(1)}
+
+    def ask(self, server, specs, rng):
+        assert [s.id for s in specs] == sorted(s.id for s in specs)
+        return {"question": torch.randn(3, generator=rng)}
+
+    def survey(self, params, received):
+        assert list(received) == ["question"]
+        return {"answer": params["beta.bias"].mean().reshape(1) * received["question"]}
+
+    def digest(self, server, answers, weights, specs, rng):
+        total = sum(w * a["answer"] for w, a in zip(weights, answers, strict=True)) / sum(weights)
+        return {**server, "mean": total.sum().reshape(1)}
+
+    def start(self, kept, received):
+        return dict(kept)
+
+    def loss(self, params, received, batch, noise):
+        task = super().loss(params, received, batch, noise)
+        return task._replace(total=task.total + (params["beta.bias"].mean() - received["mean"].sum()).square())
+
+
+@dataclass(frozen=True)
+class PollsAll(Polls):
+    surveyed: ClassVar = "all"
+
+
+POLLS = {"model": Model(MLP(hidden=(8,), out=6)), "local_epochs": 1, "batch_size": 8}
+
+
+@pytest.mark.parametrize("method", [Polls(**POLLS), PollsAll(**POLLS)])
+def test_a_survey_is_the_same_stacked_and_looped_and_in_any_order(method):
+    fed = ragged()
+    turned = Federation(fed.clients[::-1], fed.n_classes)
+    stacked, loop, back = (
+        run(f, method, engine=e, dtype=torch.float64) for f, e in ((fed, "stacked"), (fed, "loop"), (turned, "stacked"))
+    )
+    assert largest_difference(stacked, loop) < 1e-9
+    assert torch.equal(stacked.server["question"], back.server["question"])
+    assert largest_difference(stacked, back) < 1e-12
+
+
+def test_a_survey_sees_the_models_before_training_and_training_sees_its_result():
+    fed, method = ragged(), Polls(**POLLS)
+    simulator = Simulator(fed, method, device="cpu", dtype=torch.float64)
+    start = simulator.initial()
+    after, outcomes = simulator.round(start, [1, 4])
+    biases = [float(start.kept[c]["beta.bias"].mean()) for c in (1, 4)]
+    mean = np.average(biases, weights=[fed[c].n_train for c in (1, 4)]) * float(after.server["question"].sum())
+    assert float(after.server["mean"]) == pytest.approx(mean)
+    assert len(outcomes) == 4, "two participants, and their two answers"
+    for trained, asked in ((outcomes[0], outcomes[2]), (outcomes[1], outcomes[3])):
+        assert torch.equal(trained.received["mean"], after.server["mean"])
+        assert list(asked.upload) == ["answer"]
+    assert_same_tensors(start.server, simulator.initial().server)
+
+
+def test_bytes_of_a_survey():
+    """Of 4 bytes: question 3, answer 3, mean 1. A participant gets the question once, not again with the mean."""
+    for method, asked in ((Polls(**POLLS), 3), (PollsAll(**POLLS), 6)):
+        result = run(method=method, rounds=2)
+        assert result.history["bytes_up"].tolist() == [0, 12 * asked, 12 * asked]
+        assert result.history["bytes_down"].tolist() == [0, *[12 * asked + 4 * 3] * 2]
+        assert result.final["bytes_down"] == 2 * (12 * asked + 4 * 3) + 6 * 16, "the last training downloads all again"
+
+
+def test_a_method_without_a_survey_is_not_asked():
+    simulator = Simulator(ragged(), QUICK, device="cpu")
+    state = simulator.initial()
+    assert simulator.survey(state, [0]) == (state, {})
+
+
+def test_a_survey_resumes_bit_for_bit(tmp_path):
+    run(method=PollsAll(**POLLS), rounds=2, checkpoint=tmp_path)
+    resumed, whole = run(method=PollsAll(**POLLS), checkpoint=tmp_path), run(method=PollsAll(**POLLS))
+    assert equal_histories(resumed.history, whole.history)
+    assert largest_difference(resumed, whole) == 0
+
+
+# --- new clients ----------------------------------------------------------------------------------------------------
+
+
+def joiners(fed, names):
+    """The federation without some clients, and those clients."""
+    return fed.subset([c.name for c in fed if c.name not in names]), fed.subset(names)
+
+
+@pytest.mark.parametrize("method", [QUICK, HetFedRep(model=SMALL, local_epochs=1), FedHeNN(**POLLS), Local(**POLLS)])
+def test_new_clients_learn_local_parts_alone(method):
+    old, new = joiners(ragged(), ["client-1", "client-4"])
+    base = run(old, method, dtype=torch.float64)
+    before = {name: p.clone() for name, p in base.server.items()}
+    stacked, loop = (adapt(base, new, rounds=3, engine=e, progress=False) for e in ("stacked", "loop"))
+    assert_same_tensors(stacked.server, before)
+    assert_same_tensors(base.server, before)
+    assert largest_difference(stacked, loop) < 1e-9
+    assert [c.name for c in stacked.federation] == ["client-1", "client-4"]
+    assert stacked.history["round"].tolist() == [0, 1, 2, 3]
+    assert stacked.final["accuracy"] == stacked.history["test_accuracy"].iloc[-1]
+    start = Simulator(new, method, device="cpu", dtype=torch.float64).initial()
+    for params, kept, first in zip(stacked.params, stacked.kept, start.kept, strict=True):
+        assert all(torch.equal(params[name], p) for name, p in kept.items())
+        shared = [name for name in params if name not in kept and not name.startswith("anchor")]
+        assert all(torch.equal(params[name], before[name]) for name in shared)
+        assert not torch.equal(kept["phi.0.weight"], first["phi.0.weight"])
+
+
+def test_a_new_client_downloads_once_and_sends_nothing():
+    """α: 6·5 + 5, anchors: 5 classes × 6, float32."""
+    old, new = joiners(ragged(), ["client-1", "client-4"])
+    result = adapt(run(old), new, rounds=2, progress=False)
+    assert result.history["bytes_down"].tolist() == [2 * 4 * (6 * 5 + 5 + 5 * 6), 0, 0]
+    assert result.history["bytes_up"].tolist() == [0, 0, 0]
+    assert result.final["bytes_down"] == result.history["bytes_down"].sum()
+
+
+def test_new_clients_do_not_depend_on_each_other():
+    old, new = joiners(ragged(), ["client-1", "client-4"])
+    base = run(old, dtype=torch.float64)
+    both, one = adapt(base, new, rounds=2, progress=False), adapt(base, new[1], rounds=2, progress=False)
+    for name, p in one.kept[0].items():
+        assert (both.kept[1][name] - p).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("method", [replace(QUICK, pretrain_epochs=0), HetFedRep(model=SMALL, local_epochs=1)])
+def test_a_new_client_with_one_pass_is_a_client_that_no_round_selected(method):
+    """It starts from its own stream, and the server knows nothing of it: both see the same numbers.
+
+    But for pre-training, which aligns a new client with the anchors as they are now, not as they were at first.
+    """
+    fed, options = ragged(), {"rounds": 3, "participation": 0.2, "dtype": torch.float64}
+    names = [c.name for c in fed]
+    selected = {names[i] for t in range(3) for i in participants(names, 0.2, 0, t)}
+    never = next(name for name in names if name not in selected)
+    old, new = joiners(fed, [never])
+    whole, joined = run(fed, method, **options), adapt(run(old, method, **options), new, progress=False)
+    there = whole.params[names.index(never)]
+    assert there.keys() == joined.params[0].keys()
+    assert max(float((there[name] - p).abs().max()) for name, p in joined.params[0].items() if p.numel()) < 1e-12
+    assert joined.settings["joined_after"] == 3
+
+
+def test_a_new_client_is_well_above_chance():
+    """Three well separated classes, Figure 3's toy: chance is 1/3."""
+    fed = toy.noisy_features(7, 3, n_classes=3, sigma=3.0, n_train_per_class=400, n_test_per_class=200)
+    old, new = joiners(fed, ["client-003"])
+    method = FLIC(pretrain_epochs=5, local_epochs=5)
+    result = adapt(run(old, method, rounds=3), new, rounds=3, progress=False)
+    assert result.final["accuracy"] > 0.8
+
+
+def test_new_clients_may_have_real_targets():
+    old, new = joiners(REAL, ["client-001"])
+    result = adapt(run(old, HetFedRep(model=SMALL, local_epochs=1)), new, progress=False)
+    assert result.federation.task == "regression"
+    assert result.final["mse"] > 0
+
+
+def test_who_cannot_join():
+    fed = ragged(widths=(4, 4))
+    old, new = joiners(fed, ["client-1"])
+    base = run(old, method=FedRep(local_epochs=1))
+    with pytest.raises(ValueError, match="clients must be new to the run, but 'client-0' took part in it"):
+        adapt(base, old, progress=False)
+    with pytest.raises(ValueError, match="rounds must be a whole number of at least 1, got 0"):
+        adapt(base, new, rounds=0, progress=False)
+    wide = Client(torch.zeros(3, 9), [0, 1, 2], torch.zeros(1, 9), [0], "wide")
+    with pytest.raises(ValueError, match=r"FedRep averages 'phi.0.weight', .* but \(9, 64\) on 'wide'"):
+        adapt(base, wide, progress=False)
+    odd = Client(torch.zeros(2, 4), [0, 7], torch.zeros(1, 4), [0], "odd")
+    with pytest.raises(ValueError, match="client 'odd': y_train must lie in 0…4"):
+        adapt(base, odd, progress=False)
+    tuned = run(old, FedAvgFT(local_epochs=1, tuning_epochs=1))
+    with pytest.raises(ValueError, match=r"learns only local parts, but FedAvg-FT trains 'phi.0.weight'"):
+        adapt(tuned, new, progress=False)
+
+
+def test_a_new_client_of_fedavg_uses_the_servers_model():
+    old, new = joiners(ragged(widths=(4, 4)), ["client-1"])
+    result = adapt(run(old, FedAvg(local_epochs=1)), new, progress=False)
+    assert_same_tensors(result.params[0], result.server)
+    assert result.final["accuracy"] == pytest.approx(result.final["server_accuracy"])
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------------

@@ -5,19 +5,22 @@
 
 from collections.abc import Callable
 
-from hetfl_core.datasets import digits, femnist, flic_bci, images, registry, toy
+from hetfl_core.datasets import digits, femnist, flic_bci, images, project, registry, text, toy
 from hetfl_core.datasets.registry import DataError
 from hetfl_core.federation import Federation
 
 CATALOGUE: dict[str, Callable[..., Federation]] = {
     "toy.noisy_features": toy.noisy_features,
     "toy.linear_mapping": toy.linear_mapping,
+    "toy.linear_regression": toy.linear_regression,
     "digits.mnist_usps": digits.mnist_usps,
     "digits.bundled": digits.bundled,
     "images.fashion_mnist": images.fashion_mnist,
     "femnist.digits": femnist.digits,
     "flic_bci.common40": flic_bci.common40,
+    "text.textcaps": text.textcaps,
+    "text.two_modalities": text.two_modalities,
 }
 """Name of each data set, as in ``hetfl list``, and the function that makes its federation."""
 
-__all__ = ["CATALOGUE", "DataError", "digits", "femnist", "flic_bci", "images", "registry", "toy"]
+__all__ = ["CATALOGUE", "DataError", "digits", "femnist", "flic_bci", "images", "project", "registry", "text", "toy"]

@@ -1,5 +1,7 @@
 """FLIC's toy federations: Gaussian classes that each client sees in a space of its own (S3.1.1 of [1]_).
 
+`linear_regression` is ours: the same idea with a real target, for FLIC's anchors for regression (Section 3 of [1]_).
+
 References
 ----------
 .. [1] A. Rakotomamonjy et al. Personalised federated learning on heterogeneous feature spaces. TMLR, 2024.
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from hetfl_core.federation import Client, Federation
 from hetfl_core.partition import (
@@ -139,6 +142,79 @@ def linear_mapping(
         name="toy.linear_mapping",
         settings={"widths": [low, high]},
     )
+
+
+def linear_regression(
+    n_clients: int = 20,
+    seed: int = 0,
+    *,
+    dim: int = 5,
+    widths: tuple[int, int] = (5, 30),
+    noise: float = 0.1,
+    n_train: tuple[int, int] = (20, 100),
+    n_test: int = 100,
+) -> Federation:
+    r"""A common Gaussian latent that decides a target in [0, 1], and that each client sees through a map of its own.
+
+    The latent is z ~ N(0, I). One direction w, a unit vector, decides for all clients:
+
+    .. math:: y = \Phi\left( \frac{w^\top z + \sigma \varepsilon}{\sqrt{1 + \sigma^2}} \right),
+        \qquad \varepsilon \sim \mathcal{N}(0, 1), \qquad x = z L_i,
+
+    with Φ the normal distribution function, so that y is uniform on [0, 1] and the anchor means ya + (1 − y)b of FLIC
+    lie evenly on the segment from b to a. L_i has independent N(0, 1) entries, as in `linear_mapping`. A client with
+    q < dim has lost information; for the others, the best possible mean squared error is that of the noise alone.
+
+    Parameters
+    ----------
+    n_clients : int
+        Number of clients b.
+    seed : int
+        Seed of everything.
+    dim : int
+        Dimension of z.
+    widths : tuple of int
+        Smallest and largest number q of features; each client draws one uniformly, both ends included.
+    noise : float
+        Standard deviation σ of the noise, in units of that of wᵀz.
+    n_train : tuple of int
+        Smallest and largest training set, likewise.
+    n_test : int
+        Test samples of each client.
+
+    Returns
+    -------
+    Federation
+        A regression with clients ``client-000`` … and inputs of shape (q,); ``info["settings"]`` holds every argument.
+
+    Raises
+    ------
+    ValueError
+        If a range is not one, or a number too small.
+    """
+    ranges = {"widths": _range("widths", widths, 1), "n_train": _range("n_train", n_train, 1)}
+    for argument, number, least in (("n_clients", n_clients, 1), ("dim", dim, 1), ("n_test", n_test, 0)):
+        if number < least:
+            raise ValueError(f"{argument} must be at least {least}, got {number}")
+    if not noise >= 0:
+        raise ValueError(f"noise must not be negative, got {noise}")
+    name = "toy.linear_regression"
+    direction = numpy_stream(seed, SERVER, 0, f"{name}:direction").standard_normal(dim)
+    direction /= np.linalg.norm(direction)
+
+    def client(name_: str) -> Client:
+        rng = numpy_stream(seed, name_, 0, f"{name}:samples")
+        width, n = (int(rng.integers(low, high + 1)) for low, high in ranges.values())
+        mapping = rng.standard_normal((dim, width))
+        z = rng.standard_normal((n + n_test, dim))
+        score = (z @ direction + noise * rng.standard_normal(len(z))) / np.sqrt(1 + noise**2)
+        x, y = (z @ mapping).astype(np.float32), ndtr(score).astype(np.float32)
+        return Client(x[:n], y[:n], x[n:], y[n:], name_)
+
+    settings: dict[str, Any] = {"n_clients": n_clients, "seed": seed, "dim": dim, "noise": noise, "n_test": n_test}
+    settings |= {argument: list(given) for argument, given in ranges.items()}
+    info = {"settings": settings, "source": "drawn: a shared Gaussian latent, our own design", "simulated": True}
+    return Federation([client(f"client-{i:03d}") for i in range(n_clients)], None, name, info, "regression")
 
 
 def gaussian_classes(

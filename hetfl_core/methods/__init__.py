@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hetfl_core.methods.base import Batch, Loss, Method, Stage
 from hetfl_core.methods.fedavg import FedAvg, FedAvgFT, Local
+from hetfl_core.methods.fedhenn import FedHeNN
 from hetfl_core.methods.fedrep import FedRep, HetFedRep
 from hetfl_core.methods.flic import FLIC
 
@@ -26,6 +27,7 @@ __all__ = [
     "Batch",
     "FedAvg",
     "FedAvgFT",
+    "FedHeNN",
     "FedRep",
     "HetFedRep",
     "Local",

@@ -4,7 +4,7 @@ A method is a small frozen dataclass of hyper-parameters. Each hook is plain Pyt
 shapes. Only `loss` and `predict` are lifted over a stack of clients by `torch.func.vmap`, so they must be free of
 data-dependent control flow, ``.item()``, boolean indexing and in-place writes. They alone see padding: input axes may
 be wider than the client's own, with zeros in the data and in the weights, so a mean over input features must count
-the true ones. `download` and `upload` are the only doors between a client and the server.
+the true ones. `download`, `upload` and the answer of `survey` are the only doors between a client and the server.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Batch(NamedTuple):
     Attributes
     ----------
     x : Tensor, shape (n, \*shape), or dict of str to such
-    y : Tensor of int, shape (n,)
+    y : Tensor, shape (n,)
+        Class labels (int), or targets (floating-point) of a regression.
     weight : Tensor, shape (n,)
         1 for a true sample, 0 for a padded row.
     """
@@ -154,6 +155,25 @@ def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     return (losses * weight).sum() / weight.sum().clamp(min=1)
 
 
+def squared_error(outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """Mean of (ŷ − y)², ŷ the first output, over the rows of weight 1, shapes (n, 1), (n,), (n,) → ()."""
+    return ((outputs[:, 0] - y).square() * weight).sum() / weight.sum().clamp(min=1)
+
+
+def task_loss(outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """What a head is trained for: cross-entropy for class labels, (whole, not half) mean squared error for targets.
+
+    Which one, the type of `y` says, so that it is settled before any tensor is looked at. Arguments as for
+    `cross_entropy` and `squared_error`.
+    """
+    return squared_error(outputs, y, weight) if y.is_floating_point() else cross_entropy(outputs, y, weight)
+
+
+def loss_name(y: Tensor) -> str:
+    """The name of `task_loss` in the history: ``"mse"`` for targets, ``"ce"`` for class labels."""
+    return "mse" if y.is_floating_point() else "ce"
+
+
 @dataclass(frozen=True)
 class Method:
     """Defaults of the contract, for methods whose model is φ, α, β and whose server averages some of these parts.
@@ -182,6 +202,9 @@ class Method:
 
     shared: ClassVar[tuple[str, ...]] = ()
     """Parts of the model that the server averages."""
+
+    surveyed: ClassVar[Literal["participants", "all"] | None] = None
+    """Who answers a `survey` at the beginning of a round: nobody, as for most methods; participants; all clients."""
 
     def __post_init__(self) -> None:
         if self.local_epochs < 1:
@@ -237,6 +260,30 @@ class Method:
         """What a client keeps from round to round: here its own parts."""
         return self.model.init(spec, rng, self.local)
 
+    # --- a survey: a first exchange in a round, where `surveyed` says who takes part ---
+
+    def ask(self, server: Params, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+        """The server's tensors with the question in them, such as inputs to be embedded; by default as they are.
+
+        The surveyed clients then get a `download`. `specs` are all clients', in the order of their names.
+        """
+        return server
+
+    def survey(self, params: Params, received: Params) -> Params:
+        """What a client answers, given its model and what it received. Local training has not yet begun."""
+        return {}
+
+    def digest(
+        self,
+        server: Params,
+        answers: Sequence[Params],
+        weights: Sequence[float],
+        specs: Sequence[Spec],
+        rng: torch.Generator,
+    ) -> Params:
+        """The server's tensors after the answers, which the participants then download. Arguments as `aggregate`."""
+        return server
+
     # --- one round ---
 
     def download(self, server: Params, spec: Spec) -> Params:
@@ -260,17 +307,24 @@ class Method:
         return self.model.draws()
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
-        """The objective of one client on one batch: here cross-entropy."""
-        logits = self.model.head(params, self.model.embed(params, batch.x, noise))
-        ce = cross_entropy(logits, batch.y, batch.weight)
-        return Loss(ce, {"ce": ce.detach()})
+        """The objective of one client on one batch: here `task_loss`."""
+        outputs = self.model.head(params, self.model.embed(params, batch.x, noise))
+        task = task_loss(outputs, batch.y, batch.weight)
+        return Loss(task, {loss_name(batch.y): task.detach()})
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
-        """What leaves the client, and nothing else does: here the shared parts. Called in role ``"round"`` only.
+        """What leaves the client after training, and nothing else does: here the shared parts. In rounds only.
 
         `data` are all its training samples in true shapes; `memory` is what `loss` asked to remember, sample by sample.
         """
         return pick(params, self.shared)
+
+    def protect(self, upload: Params, received: Params, rng: torch.Generator) -> Params:
+        """What is done to an upload before it leaves the client, such as noise for privacy; here nothing.
+
+        Runs once a client and round, in true shapes. `rng` is the client's own stream and draws on the CPU.
+        """
+        return upload
 
     def keep(self, params: Params, kept: Params) -> Params:
         """What the client keeps for the next round: here the new values of what it kept before."""
@@ -298,11 +352,11 @@ class Method:
     # --- use ---
 
     def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
-        r"""Logits, shape (n, \*shape) → (n, C)."""
+        r"""Logits, shape (n, \*shape) → (n, C); the predicted numbers of a regression, (n, 1)."""
         return self.model.head(params, self.model.embed(params, x))
 
     def predict_server(self, server: Params, x: Any) -> Tensor | None:
-        """Logits of the server's own model, where there is one; None where there is none."""
+        """Outputs of the server's own model, where there is one; None where there is none."""
         return None
 
     def embed(self, params: Params, received: Params, x: Any) -> Tensor:

@@ -12,6 +12,11 @@ Client i embeds its own feature space by φ_i into R^k. For each class c the ser
 where :math:`\hat\nu^{(c)}_{\phi_i}` is the Gaussian with the mean and covariance of the embedded samples of class c.
 The weight ω_i multiplies all three terms and is left to the server's mean.
 
+Four choices can be made apart from each other: how θ_i is made of shared and local weights
+(`hetfl_core.methods.schemes`), what the anchors are and which distance aligns to them
+(`hetfl_core.methods.alignment`), whether several classes share an anchor (``meta_classes``), and whether what leaves a
+client is differentially private (`hetfl_core.privacy`).
+
 References
 ----------
 .. [1] A. Rakotomamonjy, M. Vono, H. J. Medina Ruiz, L. Ralaivola. Personalised federated learning on heterogeneous
@@ -23,27 +28,45 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hetfl_core.distances import class_wasserstein, class_wasserstein_sampled
+from hetfl_core.distances import gaussian_barycentre
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, cross_entropy, has_prefix
+from hetfl_core.methods.alignment import (
+    Alignment,
+    Anchors,
+    SampledWasserstein,
+    Wasserstein,
+    segment_distance,
+    segment_means,
+)
+from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, has_prefix, loss_name, pick, task_loss
+from hetfl_core.methods.schemes import FedAvgFTScheme, FedRepScheme, L2GDScheme, Scheme
 from hetfl_core.networks import MLP, Draw, Model, Params
+from hetfl_core.privacy import Privacy
 
 
 @dataclass(frozen=True)
 class FLIC(Method):
-    """FLIC with FedRep as the personalised scheme ([1]_, Algorithms 1 and S2).
+    """FLIC on top of a personalised scheme, by default FedRep ([1]_, Algorithms 1 and S2).
 
-    With ``model=Model(alpha=...)`` it is *FLIC-HL*: φ_i and β_i local, α shared. With ``Model(alpha=None)`` it is
-    *FLIC-Class*: φ_i and β_i local, only the anchors are shared.
+    With FedRep and ``model=Model(alpha=...)`` it is *FLIC-HL*: φ_i and β_i local, α shared. With ``Model(alpha=None)``
+    it is *FLIC-Class*: φ_i and β_i local, only the anchors are shared. Other schemes give *FLIC-FedAvgFT* and
+    *FLIC-L2GD*.
 
-    The defaults are what the paper's text says. Fields below the line say where its published code differs;
-    `published` sets them all.
+    On a regression the anchors are N(m^(y), I), m^(y) = ya + (1 − y)b, with the ends a and b in place of the class
+    means ([1]_, Section 3): alignment is the mean of ‖φ_i(x) − m^(y)‖² over the batch, and the third term a mean over
+    the targets y of the batch. Targets are meant to lie in [0, 1]; others lie on the line beyond a and b.
+
+    A scheme **without** alignment (FedRep: HetFedRep) is ``lambda1=0, lambda2=0, pretrain_epochs=0,
+    local_anchors=False``: anchors are then still sent and counted, but nothing depends on them.
+
+    The defaults are what the paper's text says. The second group of fields says where its published code differs;
+    `published` sets them all. The third group are the paper's alternatives.
 
     Attributes
     ----------
@@ -58,11 +81,12 @@ class FLIC(Method):
     anchor_variance : float
         Initial Σ_c = anchor_variance · I; 1 in the text, e in the code.
     covariance : {"fixed", "learned"}
-        Whether Σ_c stays (as in the experiments) or its Cholesky factor L_c is learned (Algorithm S2).
+        Whether Σ_c stays (as in the experiments) or its Cholesky factor L_c is learned (Algorithm S2). What lies above
+        the diagonal of L_c is 0 and stays so.
     anchor_samples : int
         J, samples of each anchor in a step.
     representation_epochs : int
-        Epochs on α after the local ones.
+        Epochs on the shared weights (FedRep: α) after the local ones.
     local_anchors : bool
         Whether clients move the anchors (line 14); False freezes them.
 
@@ -71,9 +95,10 @@ class FLIC(Method):
         cross-entropy of all C anchor means and the alignment (code).
     sampled : bool
         W2 between two empirical Gaussians, the second of fresh samples of the anchor (code), instead of the
-        closed form (text).
+        closed form (text); short for ``alignment=SampledWasserstein()``.
     representation_from : int
-        Round from which α is trained; it is random and frozen before (0 in the text, 21 in the code).
+        Round from which α is trained; it is random and frozen before (0 in the text, 21 in the code). Where shared
+        weights are trained with the local ones (FedAvg-FT), it has no effect, nor have the epochs after them.
     representation_within : bool
         Whether the epochs on α are counted within M (code: M − 1 and 1) or come on top (text: M and 1).
     realign : bool
@@ -81,6 +106,23 @@ class FLIC(Method):
         and before they are evaluated (code).
     head_decay : float
         Weight decay of the head's weights: 0 in the text, 0.001 in the code.
+
+    scheme : Scheme
+        How θ_i is made of shared and local weights (Table 2): FedRep, FedAvg-FT or L2GD.
+    alignment : Alignment
+        What the anchors are and the distance to them (Remark 2): W2, its sampled form, MMD, or MW2 between mixtures.
+    barycentre : {"factors", "exact"}
+        How the server averages learned covariances: by the mean of the factors L_i (Section 4), or by the covariance
+        of the Wasserstein barycentre of the clients' anchors. The mean vectors are averaged in both.
+    meta_classes : tuple of int, length C, optional
+        The meta-class of each class, 0 … M−1 (Appendix S1.4). There is one anchor a meta-class, to which the client's
+        samples of all its classes are aligned together; the head tells classes apart as before. A sample of an anchor
+        has no class but a meta-class, so that the third term takes ℓ(m, ·) = −ln of the **summed** probability of the
+        classes in m.
+    privacy : Privacy, optional
+        Clip and noise what leaves a client in a round, **all** of it: anchors, and shared weights where there are any
+        (Remark 3 speaks of the anchors; protecting them alone would leave α as a leak). Needs ``weighting="uniform"``,
+        as the number of samples would otherwise leave the client too.
     """
 
     model: Model = field(default_factory=lambda: Model(alpha=100))
@@ -102,11 +144,19 @@ class FLIC(Method):
     realign: bool = False
     head_decay: float = 0.0
 
-    shared: ClassVar[tuple[str, ...]] = ("alpha",)
+    scheme: Scheme = field(default_factory=FedRepScheme)
+    alignment: Alignment = field(default_factory=Wasserstein)
+    barycentre: Literal["factors", "exact"] = "factors"
+    meta_classes: tuple[int, ...] | None = None
+    privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choices = {"covariance": ("fixed", "learned"), "anchor_step": ("once", "each")}
+        choices = {
+            "covariance": ("fixed", "learned"),
+            "anchor_step": ("once", "each"),
+            "barycentre": ("factors", "exact"),
+        }
         for argument, allowed in choices.items():
             if getattr(self, argument) not in allowed:
                 raise ValueError(f"{argument} must be one of {allowed}, got {getattr(self, argument)!r}")
@@ -124,6 +174,18 @@ class FLIC(Method):
             )
         if self.sampled and self.covariance == "learned":
             raise ValueError("sampled=True is the published code's variant, which has fixed covariances")
+        self._check_choices()
+
+    def _check_choices(self) -> None:
+        if self.sampled and self.alignment not in (Wasserstein(), SampledWasserstein()):
+            raise ValueError(f"sampled=True is a form of W2, got alignment={self.alignment}")
+        if self.covariance == "learned" and not self.alignment.learns_covariance:
+            raise ValueError(f"covariance='learned' needs the closed-form W2, got alignment={self.alignment}")
+        meta = self.meta_classes
+        if meta is not None and sorted(set(meta)) != list(range(max(meta, default=-1) + 1)):
+            raise ValueError(f"meta_classes must name the meta-classes 0 … M−1, each at least once, got {meta}")
+        if self.privacy is not None and self.weighting != "uniform":
+            raise ValueError(f"privacy needs weighting='uniform': a mean by {self.weighting!r} tells their number")
 
     @classmethod
     def published(cls, **changes: Any) -> FLIC:
@@ -146,74 +208,139 @@ class FLIC(Method):
 
     @classmethod
     def variants(cls) -> list[Method]:
-        """FLIC-Class and FLIC-HL."""
-        return [cls(model=Model()), cls()]
+        """FLIC-Class and FLIC-HL, and FLIC on the two other schemes of Table 2."""
+        return [cls(model=Model()), cls(), cls(scheme=FedAvgFTScheme()), cls(scheme=L2GDScheme())]
 
     @property
     def name(self) -> str:
-        """FLIC-HL with a shared hidden layer α, FLIC-Class without."""
+        """FLIC-HL with a shared hidden layer α, FLIC-Class without; on another scheme, the scheme's name."""
+        if self.scheme != FedRepScheme():
+            return f"FLIC-{self.scheme.name}"
         return "FLIC-Class" if self.model.alpha is None else "FLIC-HL"
 
     @property
     def summary(self) -> str:
         """One line on what is shared."""
-        shared = "the anchors are" if self.model.alpha is None else "the anchors and a hidden layer α are"
+        also = self.scheme.shares(self.model)
+        shared = f"the anchors and {also} are" if also else "the anchors are"
         return f"Local embeddings aligned to anchors; {shared} shared."
+
+    @property
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The scheme's shared weights."""
+        return self.scheme.shared(self.model)
+
+    @property
+    def aligner(self) -> Alignment:
+        """The alignment, with what `sampled` says."""
+        return SampledWasserstein() if self.sampled else self.alignment
+
+    def check(self, specs: Sequence[Spec]) -> None:
+        """Refuse what does not go with the federation's task, or with its number of classes."""
+        super().check(specs)
+        C = specs[0].n_classes
+        if specs[0].task == "regression":
+            self._check_regression()
+        elif self.meta_classes is not None and len(self.meta_classes) != C:
+            raise ValueError(f"meta_classes must name one for each of {C} classes, got {len(self.meta_classes)}")
+
+    def _check_regression(self) -> None:
+        plain = FLIC()
+        for argument in ("alignment", "sampled", "covariance", "anchor_variance", "anchor_step", "meta_classes"):
+            value, expected = getattr(self, argument), getattr(plain, argument)
+            if value != expected:
+                raise ValueError(f"anchors of a regression need {argument}={expected!r}, got {value!r}")
 
     # --- anchors ---
 
+    def _count(self, spec: Spec) -> int:
+        """Anchors: one a class or meta-class; the two ends a, b of a regression."""
+        if spec.task == "regression":
+            return 2
+        return spec.n_classes if self.meta_classes is None else max(self.meta_classes) + 1
+
+    def _labels(self, y: Tensor) -> Tensor:
+        """The anchor of each sample: its class, or its class's meta-class."""
+        return y if self.meta_classes is None else torch.tensor(self.meta_classes, device=y.device)[y]
+
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """α⁽⁰⁾ and μ⁽⁰⁾: means from N(0, anchor_scale² I), covariances a multiple of the identity."""
-        C, k = specs[0].n_classes, self.model.phi.out
-        server = super().init_server(specs, rng)
-        server["anchor.mean"] = self.anchor_scale * torch.randn(C, k, generator=rng)
+        C, k = self._count(specs[0]), self.model.phi.out
+        server = self.scheme.init(self.model, specs[0], rng, self.shared)
+        server["anchor.mean"] = self.aligner.means(C, k, self.anchor_scale, rng)
         if self.covariance == "learned":
             server["anchor.cholesky"] = math.sqrt(self.anchor_variance) * torch.eye(k).expand(C, k, k).clone()
         return server
 
     def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
-        """φ_i, β_i, and which classes the client holds (a constant, shape (C,))."""
-        kept = super().init_client(spec, rng)
-        kept["classes"] = (torch.tensor(spec.class_counts) > 0).to(torch.float32)
+        """φ_i, β_i, and whose anchors the client has samples of (a constant, shape (C,); none in a regression)."""
+        kept = self.model.init(spec, rng, ("phi",))
+        kept |= self.scheme.init(self.model, spec, rng, self.scheme.local(self.model))
+        if spec.task == "classification":
+            kept["classes"] = self._held(spec)
         return kept
 
-    def _anchors(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Means v_c, shape (C, k), and Cholesky factors L_c, shape (C, k, k), or None where Σ_c = variance · I."""
-        return tensors["anchor.mean"], tensors.get("anchor.cholesky")
+    def _held(self, spec: Spec) -> Tensor:
+        """1 for each anchor that the client has samples of, else 0, shape (C,) or (M,)."""
+        labels = self.meta_classes or range(spec.n_classes)
+        held = {label for label, n in zip(labels, spec.class_counts) if n}
+        return torch.tensor([float(label in held) for label in range(self._count(spec))])
+
+    def _anchors(self, tensors: Mapping[str, Tensor]) -> Anchors:
+        """Means v_c and Cholesky factors L_c, or the common variance."""
+        cholesky = tensors.get("anchor.cholesky")
+        return Anchors(tensors["anchor.mean"], None if cholesky is None else cholesky.tril(), self.anchor_variance)
 
     # --- the three terms of Eq. (3) ---
 
+    def _head(self, params: Mapping[str, Tensor], z: Tensor) -> Tensor:
+        """g_θ(z) with the scheme's θ_i, shape (n, k) → (n, C)."""
+        return self.model.head(dict(self.scheme.weights(params)), z)
+
     def _alignment(self, z: Tensor, batch: Batch, anchors: Mapping[str, Tensor], noise: Mapping[str, Tensor]) -> Tensor:
-        """Σ_c W2²(μ_c, ν̂_c) over the classes of the batch."""
-        mean, cholesky = self._anchors(anchors)
-        if self.sampled:
-            samples = mean[batch.y] + math.sqrt(self.anchor_variance) * noise["anchor.samples"]
-            return class_wasserstein_sampled(z, samples, batch.y, batch.weight, mean.shape[0])
-        return class_wasserstein(z, batch.y, batch.weight, mean, cholesky, variance=self.anchor_variance)
+        """Σ_c W2²(μ_c, ν̂_c) over the classes of the batch, or what takes its place."""
+        if batch.y.is_floating_point():
+            return segment_distance(anchors["anchor.mean"], z, batch.y, batch.weight)
+        return self.aligner.distance(self._anchors(anchors), z, self._labels(batch.y), batch.weight, noise)
+
+    def _anchor_logits(self, params: Mapping[str, Tensor], z: Tensor) -> Tensor:
+        """Logits over the anchors' labels: those of the head, or, for meta-classes, of their summed probabilities."""
+        logits = self._head(params, z)
+        if self.meta_classes is None:
+            return logits
+        of = torch.tensor(self.meta_classes, device=z.device)
+        members = torch.arange(max(self.meta_classes) + 1, device=z.device).unsqueeze(1) == of
+        return torch.where(members, logits.unsqueeze(1), -math.inf).logsumexp(-1)
 
     def _anchor_loss(
-        self, params: Params, anchors: Mapping[str, Tensor], classes: Tensor, noise: Mapping[str, Tensor]
+        self, params: Params, anchors: Mapping[str, Tensor], batch: Batch, noise: Mapping[str, Tensor]
     ) -> Tensor:
         """Σ_{c ∈ Y_i} (1/J) Σ_j ℓ(c, g(Z_c^(j))), with Z_c = v_c + L_c ξ (Algorithm S2, line 8)."""
-        mean, cholesky = self._anchors(anchors)
-        xi = noise["anchor.xi"]  # (J, C, k)
-        shift = math.sqrt(self.anchor_variance) * xi if cholesky is None else torch.einsum("ckl,jcl->jck", cholesky, xi)
-        logits = self.model.head(params, (mean + shift).flatten(0, 1))
-        C = mean.shape[0]
-        labels = torch.arange(C, device=mean.device).repeat(self.anchor_samples)
-        losses = F.cross_entropy(logits, labels, reduction="none").reshape(self.anchor_samples, C)
-        return (losses.mean(0) * classes).sum()
+        if batch.y.is_floating_point():
+            return self._target_loss(params, anchors["anchor.mean"], batch, noise)
+        samples = self.aligner.samples(self._anchors(anchors), noise)
+        J, C = samples.shape[:2]
+        labels = torch.arange(C, device=samples.device).repeat(J)
+        losses = F.cross_entropy(self._anchor_logits(params, samples.flatten(0, 1)), labels, reduction="none")
+        return (losses.reshape(J, C).mean(0) * params["classes"]).sum()
+
+    def _target_loss(self, params: Params, ends: Tensor, batch: Batch, noise: Mapping[str, Tensor]) -> Tensor:
+        """The same for a regression: the mean over the batch of (1/J) Σ_j ℓ(y, g(Z_y^(j))), Z_y = m^(y) + ξ."""
+        samples = segment_means(ends, batch.y).unsqueeze(1) + noise["anchor.xi"]  # (n, J, k)
+        y, weight = (t.repeat_interleave(self.anchor_samples) for t in (batch.y, batch.weight))
+        return task_loss(self._head(params, samples.flatten(0, 1)), y, weight)
 
     def _objective(
         self, params: Params, anchors: Mapping[str, Tensor], batch: Batch, noise: Mapping[str, Tensor]
     ) -> Loss:
         """F_i of Eq. (3), without ω_i."""
         z = self.model.embed(params, batch.x, noise)
-        ce = cross_entropy(self.model.head(params, z), batch.y, batch.weight)
-        w2 = self._alignment(z, batch, anchors, noise)
-        anchor = self._anchor_loss(params, anchors, params["classes"], noise)
-        total = ce + self.lambda1 * w2 + self.lambda2 * anchor
-        return Loss(total, {"ce": ce.detach(), "w2": w2.detach(), "anchor": anchor.detach()})
+        task = task_loss(self._head(params, z), batch.y, batch.weight)
+        gap = self._alignment(z, batch, anchors, noise)
+        anchor = self._anchor_loss(params, anchors, batch, noise)
+        total = task + self.lambda1 * gap + self.lambda2 * anchor
+        names = (loss_name(batch.y), self.aligner.term, "anchor")
+        return Loss(total, {name: term.detach() for name, term in zip(names, (task, gap, anchor), strict=True)})
 
     # --- objectives of the stages ---
 
@@ -227,24 +354,31 @@ class FLIC(Method):
 
     def alignment_loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """Σ_c W2²(μ_c, ν̂_c), the loss of the pre-training."""
-        w2 = self._alignment(self.model.embed(params, batch.x, noise), batch, received, noise)
-        return Loss(w2, {"w2": w2.detach()})
+        gap = self._alignment(self.model.embed(params, batch.x, noise), batch, received, noise)
+        return Loss(gap, {self.aligner.term: gap.detach()})
 
     def published_loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
-        """F_i for φ and β, plus the code's anchor objective for the anchors, each blind to the other's parameters."""
+        """F_i for φ and β, plus the code's anchor objective for the anchors, each blind to the other's parameters.
+
+        The latter is the cross-entropy of all anchor means (of all components, for mixtures) and the alignment.
+        """
         still = {name: p.detach() if has_prefix(name, "anchor") else p for name, p in params.items()}
         local = self._objective(still, still, batch, noise)
         frozen = {name: p if has_prefix(name, "anchor") else p.detach() for name, p in params.items()}
         z = self.model.embed(frozen, batch.x, noise).detach()
-        mean, _ = self._anchors(frozen)
-        labels = torch.arange(mean.shape[0], device=mean.device)
-        anchors = F.cross_entropy(self.model.head(frozen, mean), labels) + self._alignment(z, batch, frozen, noise)
+        mean = frozen["anchor.mean"]
+        labels = torch.arange(mean.shape[0], device=mean.device).repeat_interleave(mean[0].numel() // mean.shape[-1])
+        logits = self._anchor_logits(frozen, mean.reshape(-1, mean.shape[-1]))
+        anchors = F.cross_entropy(logits, labels) + self._alignment(z, batch, frozen, noise)
         return Loss(local.total + anchors, local.terms)
 
     # --- Algorithm 1 ---
 
     def stages(self, round: int, role: Role) -> list[Stage]:
-        """Pre-training; then, in a round, φ and β (lines 7-9), the anchors (line 14) and α (line 13)."""
+        """Pre-training; then, in a round, φ and β (lines 7-9), the anchors (line 14) and α (line 13).
+
+        β and α stand for what the scheme trains in and after the local epochs.
+        """
         batch: dict[str, Any] = {"batch_size": self.batch_size, "lr": self.lr}
         align = Stage(("phi",), self.alignment_loss, epochs=1, **batch)
         if role == "start":
@@ -253,31 +387,67 @@ class FLIC(Method):
         again = [align] * (self.realign and round > 0)
         if role == "rest":
             return again
+        shared = self.scheme.after(self.model)
         within = self.representation_epochs * self.representation_within * (role == "round")
-        decay = {"beta.weight": self.head_decay}
+        decay = {self.scheme.classifier: self.head_decay}
         each = self.anchor_step == "each" and self.local_anchors and role == "round"
-        local = Stage(("phi", "beta"), epochs=self.local_epochs - within, weight_decay=decay, **batch)
+        head = self.scheme.during(self.model)
+        local = Stage(("phi", *head), epochs=self.local_epochs - within, weight_decay=decay, **batch)
         if each:
-            local = replace(local, train=("phi", "beta", "anchor"), loss=self.published_loss)
+            local = replace(local, train=("phi", *head, "anchor"), loss=self.published_loss)
         if role == "final":
             return [*again, local, *[align] * self.realign]
         stages = [*again, local]
         if self.local_anchors and not each:  # at α^(t), so before α moves
             stages.append(Stage(("anchor",), self.anchor_objective, steps=1, **batch))
-        if self.model.alpha is not None and round >= self.representation_from:
-            stages.append(Stage(("alpha",), epochs=self.representation_epochs, **batch))
+        if shared and round >= self.representation_from:
+            stages.append(Stage(shared, epochs=self.representation_epochs, **batch))
         return stages
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
-        """ξ of Algorithm S2, line 8, and what the network and the sampled variant need."""
-        k, draws = self.model.phi.out, self.model.draws()
-        if self.sampled:
-            draws["anchor.samples"] = Draw((k,), per="sample")
-        if stage.loss != self.alignment_loss:
-            draws["anchor.xi"] = Draw((self.anchor_samples, spec.n_classes, k))
-        return draws
+        """ξ of Algorithm S2, line 8, and what the network and the alignment need."""
+        k, draws = self.model.phi.out, self.model.draws() | self.aligner.draws(self.model.phi.out)
+        if stage.loss == self.alignment_loss:
+            return draws
+        if spec.task == "regression":
+            return draws | {"anchor.xi": Draw((self.anchor_samples, k), per="sample")}
+        return draws | self.aligner.sample_draws(self.anchor_samples, self._count(spec), k)
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
         """α_i and the client's anchors (line 16)."""
-        sent = ("alpha", "anchor") if self.local_anchors else ("alpha",)
-        return {name: p for name, p in params.items() if any(has_prefix(name, prefix) for prefix in sent)}
+        return pick(params, (*self.shared, *(("anchor",) if self.local_anchors else ())))
+
+    def protect(self, upload: Params, received: Params, rng: torch.Generator) -> Params:
+        """Clip and noise, where `privacy` is asked for (Remark 3)."""
+        return upload if self.privacy is None else self.privacy.protect(upload, received, rng)
+
+    def aggregate(
+        self,
+        server: Params,
+        uploads: Sequence[Params],
+        weights: Sequence[float],
+        specs: Sequence[Spec],
+        rng: torch.Generator,
+    ) -> Params:
+        """Weighted means of α_i, v_i and L_i (lines 18 and 19), or the exact barycentre of the anchors."""
+        server = super().aggregate(server, uploads, weights, specs, rng)
+        if self.barycentre == "exact" and self.covariance == "learned" and self.local_anchors:
+            L = torch.stack([upload["anchor.cholesky"] for upload in uploads]).tril()
+            means = torch.stack([upload["anchor.mean"] for upload in uploads])
+            _, covariance = gaussian_barycentre(means, L @ L.mT, torch.tensor(weights))
+            server["anchor.cholesky"] = _lower_factor(covariance)
+        return server
+
+    # --- use ---
+
+    def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
+        r"""Logits, shape (n, \*shape) → (n, C); the predicted numbers of a regression, (n, 1)."""
+        return self._head(params, self.model.embed(params, x))
+
+
+def _lower_factor(S: Tensor) -> Tensor:
+    """Lower triangular L with L Lᵀ = S and diagonal ≥ 0, also of a singular S; shapes (…, k, k)."""
+    values, vectors = torch.linalg.eigh(S)
+    root = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
+    R = torch.linalg.qr(root.mT).R
+    return R.mT * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1, 1).unsqueeze(-2)

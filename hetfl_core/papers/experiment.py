@@ -74,7 +74,7 @@ class Experiment:
 
     def run(self, method: str, seed: int, **options: Any) -> Run:
         """One run; `options` go to `hetfl_core.simulate`."""
-        settings = {
+        settings: dict[str, Any] = {
             "rounds": self.rounds,
             "participation": self.participation,
             "evaluate_every": self.evaluate_every,

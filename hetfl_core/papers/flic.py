@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from hetfl_core.datasets import digits, femnist, flic_bci, toy
+from hetfl_core.datasets import digits, femnist, flic_bci, project, toy
 from hetfl_core.federation import Federation
-from hetfl_core.methods import FLIC, FedRep, HetFedRep, Local, Method
+from hetfl_core.methods import FLIC, FedHeNN, FedRep, HetFedRep, Local, Method
+from hetfl_core.methods.alignment import MMD, MixtureWasserstein, SampledWasserstein
+from hetfl_core.methods.base import Role, Stage
+from hetfl_core.methods.schemes import FedAvgFTScheme, L2GDScheme
 from hetfl_core.networks import CNN, MLP, Model
 from hetfl_core.papers.experiment import Experiment
+from hetfl_core.privacy import Privacy, noise_multiplier
+from hetfl_core.rng import SERVER, numpy_stream
+from hetfl_core.simulation import Run, adapt, simulate
 
 Data = Callable[[int], Federation]
 
@@ -41,7 +48,7 @@ def methods(phi: MLP | CNN | None = None, pretrain_batch: int = 100, fedrep: boo
     """
     phi = phi or MLP()
     flat, deep = Model(phi), Model(phi, alpha=100)
-    found: dict[str, Method] = {"Local": Local(flat)}
+    found: dict[str, Method] = {"Local": Local(flat), "FedHeNN": FedHeNN(flat)}
     if fedrep:
         found["FedRep"] = FedRep(flat)
     return found | {
@@ -133,17 +140,27 @@ def toy_data(name: str, n_clients: int = 100, **options: Any) -> Data:
     return lambda seed: TOYS[name](n_clients, 3, seed, **options)
 
 
+def tsne(federation: Federation, seed: int) -> Federation:
+    """Each client's data in 64 dimensions, by its own t-SNE (Appendix S3.7)."""
+    return project.to_common_space(federation, 64, "tsne", seed)
+
+
 def _toys() -> dict[str, Experiment]:
-    """Figure 4 (accuracy against the number of clients, five runs); its point at 100 clients has the short name."""
+    """Figure 4 (accuracy against the number of clients, five runs); its point at 100 clients has the short name.
+
+    That point also has the baseline of Figure S5: t-SNE on each client, then FedRep.
+    """
     found = {}
     for order, name in enumerate(TOYS):
         for n_clients in (100, 50, 200, 300, 500):
             main = n_clients == 100
+            also: dict[str, Method] = {"t-SNE + FedRep": FedRep(Model())} if main else {}
             found[f"flic/toy-{name}" + ("" if main else f"-b{n_clients}")] = Experiment(
                 f"FLIC, Figure 4: {TOYS[name].__name__.replace('_', ' ')}, {n_clients} clients with 3 of 20 classes",
                 toy_data(name, n_clients),
-                methods(pretrain_batch=10),
+                methods(pretrain_batch=10) | also,
                 dataset=f"toy.{TOYS[name].__name__}",
+                prepare=dict.fromkeys(also, tsne),
                 wanted=(20 if main else 200 + n_clients // 10) + order,
                 seeds=5,
             )
@@ -171,6 +188,175 @@ def _participation() -> dict[str, Experiment]:
                 wanted=300 + int(10 * rate) + order,
             )
     return found
+
+
+@dataclass(frozen=True)
+class FrozenEmbedding(FLIC):
+    """FLIC whose φ_i stays as the pre-training left it (dashed lines of Figure S2)."""
+
+    @property
+    def name(self) -> str:
+        """With what is different."""
+        return f"{super().name}, embedding frozen"
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """FLIC's stages after the first without φ."""
+        stages = super().stages(round, role)
+        if role == "start":
+            return stages
+        without = [replace(s, train=tuple(part for part in s.train if part != "phi")) for s in stages]
+        return [stage for stage in without if stage.train]
+
+
+def _pretraining() -> dict[str, Experiment]:
+    """Figure S2: accuracy against the epochs of pre-training, φ_i updated or frozen in the rounds."""
+    found = {}
+    for order, name in enumerate(TOYS):
+        for epochs in (1, 10, 50, 100, 200):
+            options: dict[str, Any] = {"model": Model(), "pretrain_batch": 10, "pretrain_epochs": epochs}
+            variants = (FLIC(**options), FrozenEmbedding(**options))
+            found[f"flic/pretraining-{name}-k{epochs}"] = Experiment(
+                f"FLIC, Figure S2: {TOYS[name].__name__.replace('_', ' ')}, {epochs} epochs of pre-training",
+                toy_data(name),
+                {method.name: method for method in variants},
+                evaluate_every=10,
+                dataset=f"toy.{TOYS[name].__name__}",
+                wanted=320 + epochs // 10 + order,
+                seeds=5,
+            )
+    return found
+
+
+# --- the paper's alternatives -----------------------------------------------------------------------------------------
+
+
+def alternatives(pretrain_batch: int = 100) -> dict[str, Method]:
+    """FLIC on the schemes of Table 2, and with the distances of Remark 2."""
+    base = FLIC(pretrain_batch=pretrain_batch)
+    changes: dict[str, dict[str, Any]] = {
+        "FLIC-FedAvgFT": {"scheme": FedAvgFTScheme()},
+        "FLIC-L2GD": {"scheme": L2GDScheme()},
+        "FLIC-HL, sampled W2": {"alignment": SampledWasserstein()},
+        "FLIC-HL, MMD": {"alignment": MMD()},
+        "FLIC-HL, mixture W2": {"alignment": MixtureWasserstein()},
+        "FLIC-HL, learned covariance": {"covariance": "learned"},
+    }
+    found: dict[str, Method] = {"FLIC-HL": base}
+    return found | {name: replace(base, **change) for name, change in changes.items()}
+
+
+DELTA = 1e-3
+"""δ of the private runs: a tenth of 1 / b for b = 100 clients."""
+
+EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 32.0)
+
+
+def private(releases: int = 5) -> dict[str, Method]:
+    """FLIC-Class with anchors that are private for a client, at several ε; `releases` messages a client (r·T)."""
+    open_ = FLIC(Model(), pretrain_batch=10, weighting="uniform")
+    clip = 0.02  # about the norm of a client's move: 1e-3 · √(3 classes · 64)
+    found: dict[str, Method] = {
+        "FLIC-Class": open_,
+        "FLIC-Class, clipped": replace(open_, privacy=Privacy(clip, 0.0)),
+    }
+    return found | {
+        f"FLIC-Class, epsilon {e:g}": replace(
+            open_, privacy=Privacy(clip, round(noise_multiplier(e, DELTA, releases), 6))
+        )
+        for e in EPSILONS
+    }
+
+
+def _alternatives() -> dict[str, Experiment]:
+    found = {
+        "flic/alternatives-bci": Experiment(
+            "FLIC's Table 2 and Remark 2: other schemes, other distances; BCI with the common electrodes",
+            lambda seed: flic_bci.common40(),
+            alternatives(),
+            evaluate_every=10,
+            dataset="flic_bci.common40",
+            wanted=35,
+        ),
+        "flic/privacy-noisy": Experiment(
+            "FLIC's Remark 3: differentially private anchors; noisy features, 100 clients",
+            toy_data("noisy"),
+            private(),
+            evaluate_every=10,
+            dataset="toy.noisy_features",
+            wanted=38,
+        ),
+    }
+    for order, name in enumerate(TOYS):
+        found[f"flic/alternatives-{name}"] = Experiment(
+            f"FLIC's Table 2 and Remark 2: other schemes, other distances; {TOYS[name].__name__.replace('_', ' ')}",
+            toy_data(name),
+            alternatives(pretrain_batch=10),
+            evaluate_every=10,
+            dataset=f"toy.{TOYS[name].__name__}",
+            wanted=36 + order,
+        )
+    return found
+
+
+# --- new clients ------------------------------------------------------------------------------------------------------
+
+
+def with_newcomers(
+    federation: Federation, method: Method, *, checkpoint: Path | None = None, share: float = 0.2, **options: Any
+) -> Run:
+    """Train without some of the clients, let these join at the end, and compare with their having taken part.
+
+    Parameters
+    ----------
+    federation, method, checkpoint, options
+        As for `hetfl_core.simulate`.
+    share : float
+        Share of the clients that join at the end; drawn by the seed.
+
+    Returns
+    -------
+    Run
+        Of the new clients, which learn their local parts only, in as many passes as a participant has on average. Its
+        ``final`` also has ``accuracy_took_part``, of the same clients in a run of all, and ``accuracy_members``, of
+        the others in the run without them.
+    """
+    names = [client.name for client in federation]
+    rng = numpy_stream(options["seed"], SERVER, 0, "newcomers")
+    new = set(rng.choice(sorted(names), max(round(share * len(names)), 1), replace=False).tolist())
+    folders = [None if checkpoint is None else Path(checkpoint) / part for part in ("all", "members")]
+    everyone = simulate(federation, method, checkpoint=folders[0], **options)
+    members = federation.subset([name for name in names if name not in new])
+    run = simulate(members, method, checkpoint=folders[1], **options)
+    passes = round(options["participation"] * options["rounds"]) + 1
+    joined = adapt(
+        run, [federation[n] for n in names if n in new], rounds=passes, progress=options.get("progress", True)
+    )
+    per_client = everyone.per_client.set_index("client")["accuracy"]
+    joined.final["accuracy_took_part"] = float(per_client[sorted(new)].mean())
+    joined.final["accuracy_members"] = run.final["accuracy"]
+    return joined
+
+
+def _newcomers() -> dict[str, Experiment]:
+    wanted = ("Local", "HetFedRep", "FLIC-Class", "FLIC-HL")
+    data: dict[str, tuple[Data, str, int]] = {
+        "bci": (lambda seed: flic_bci.common40(), "flic_bci.common40", 100),
+        "noisy": (toy_data("noisy"), "toy.noisy_features", 10),
+        "linear": (toy_data("linear"), "toy.linear_mapping", 10),
+    }
+    return {
+        f"flic/new-clients-{name}": Experiment(
+            f"FLIC, S1.4: a fifth of the clients join at the end; {dataset}",
+            make,
+            {m: method for m, method in methods(pretrain_batch=batch).items() if m in wanted},
+            evaluate_every=10,
+            dataset=dataset,
+            perform=with_newcomers,
+            wanted=29 + order,
+            seeds=5,
+        )
+        for order, (name, (make, dataset, batch)) in enumerate(data.items())
+    }
 
 
 # --- what makes the difference? -------------------------------------------------------------------------------------
@@ -235,5 +421,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     **_femnist(),
     **_digits(),
     **_participation(),
+    **_pretraining(),
+    **_alternatives(),
+    **_newcomers(),
     **_ablations(),
 }

@@ -1,0 +1,235 @@
+"""Every client's inputs brought into one space, each by a projection of its own: FLIC's baseline without alignment.
+
+A method for equal input spaces, such as FedRep, can then run on any federation. As each client is projected without
+labels and without the others, nothing makes the axes of two clients mean the same; that is the point (S3.7 of [1]_).
+
+References
+----------
+.. [1] A. Rakotomamonjy et al. Personalised federated learning on heterogeneous feature spaces. TMLR, 2024.
+.. [2] L. van der Maaten, G. Hinton. Visualizing data using t-SNE. JMLR 9, 2008.
+.. [3] L. van der Maaten. Learning a parametric embedding by preserving local structure. AISTATS, 2009.
+.. [4] R. Jacobs. Increased rates of convergence through learning rate adaptation. Neural Networks 1, 1988.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.spatial.distance import pdist, squareform
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE, smacof
+from torch import Tensor
+
+from hetfl_core.federation import Client, Federation
+from hetfl_core.partition import check_variant
+from hetfl_core.rng import numpy_stream, stream
+
+FITTED_ON = {
+    "tsne": "training and test inputs together",
+    "mds": "training and test inputs together",
+    "pca": "training inputs",
+    "random": "nothing",
+}
+"""What each projection has seen of a client. t-SNE and MDS place points and cannot place new ones afterwards."""
+
+
+def to_common_space(
+    federation: Federation,
+    dim: int = 64,
+    how: str = "tsne",
+    seed: int = 0,
+    *,
+    variant: str = "text",
+    perplexity: float = 20.0,
+    iterations: int | None = None,
+) -> Federation:
+    """Project the inputs of each client into R^dim, without labels and without the other clients (S3.7 of [1]_).
+
+    Parameters
+    ----------
+    federation : Federation
+        Inputs may have any shape, and another one on each client; they are flattened.
+    dim : int
+        Dimension of the common space; 64 in the paper.
+    how : {"tsne", "mds", "pca", "random"}
+        ``"tsne"``: see `tsne`. ``"mds"``: metric multidimensional scaling (SMACOF, from the classical solution); where
+        a client's inputs span no more than `dim` dimensions, as those of both toys do for 64, it reproduces all
+        distances and is but a rotation. ``"pca"``: principal components. ``"random"``: a Gaussian matrix.
+        Where there are fewer than `dim` components, the rest is filled with zeros.
+    seed : int
+        Seed of the random start of t-SNE and of the Gaussian matrix; each client has a stream of its own.
+    variant : {"text", "code"}
+        Which t-SNE: `tsne`, or that of scikit-learn, which the published code calls. In 64 dimensions the latter does
+        not go along the gradient of its objective (`kl_gradient`), and 250 steps are no more than its first phase.
+    perplexity : float
+        Effective number of neighbours in t-SNE; at most a third of the client's samples is used.
+    iterations : int, optional
+        Steps of t-SNE; 500 by default, 250 for the code's variant.
+
+    Returns
+    -------
+    Federation
+        The same clients and labels, inputs of shape (dim,), float32. ``info["projection"]`` says how they were made,
+        and ``info["leak"]`` whether **test inputs had a part in it**: t-SNE and MDS have no map for new samples, so
+        that each client's training and test inputs are projected together, as in the published code.
+
+    Raises
+    ------
+    ValueError
+        If `how` is unknown, `dim` or `iterations` is not positive, inputs are named blocks, or a client has fewer than
+        4 samples, too few for t-SNE.
+    """
+    if how not in FITTED_ON:
+        raise ValueError(f"how must be one of {', '.join(map(repr, FITTED_ON))}, got {how!r}")
+    check_variant(variant)
+    for name, value in (("dim", dim), ("iterations", iterations)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    projection = {"how": how, "dim": dim, "seed": seed, "fitted_on": FITTED_ON[how]}
+    steps = iterations or {"text": 500, "code": 250}[variant]
+    if how == "tsne":
+        projection |= {"variant": variant, "perplexity": perplexity, "iterations": steps}
+    place = _place_published if variant == "code" else _place
+    project = {
+        "tsne": lambda train, both, name: place(both, dim, perplexity, steps, stream(seed, name, 0, "project:tsne")),
+        "mds": lambda train, both, name: _mds(both, dim),
+        "pca": lambda train, both, name: _pca(train, both, dim),
+        "random": lambda train, both, name: both @ _gaussian(both.shape[1], dim, seed, name),
+    }[how]
+    if how == "tsne" and (few := [c.name for c in federation if c.n_train + c.n_test < 4]):
+        raise ValueError(f"client {few[0]!r}: t-SNE needs at least 4 samples")
+    clients = tuple(_projected(client, project) for client in federation)
+    info = {**federation.info, "projection": projection, "leak": "test" in FITTED_ON[how]}
+    return replace(federation, clients=clients, name=f"{federation.name}+{how}", info=info)
+
+
+def _projected(client: Client, project: Callable[..., NDArray[np.float64]]) -> Client:
+    train, test = _flat(client.x_train, client.name), _flat(client.x_test, client.name)
+    out = project(train, np.concatenate([train, test]), client.name).astype(np.float32)
+    return replace(client, x_train=out[: len(train)], x_test=out[len(train) :])
+
+
+def _flat(x: Tensor | dict[str, Tensor], name: str) -> NDArray[np.float64]:
+    if isinstance(x, dict):
+        raise ValueError(f"client {name!r}: x_train must be one tensor to be projected, got the blocks {list(x)}")
+    return x.reshape(len(x), -1).numpy().astype(np.float64)
+
+
+def _pca(fitted: NDArray[np.float64], x: NDArray[np.float64], dim: int) -> NDArray[np.float64]:
+    """Principal components of the rows of `fitted`, as many as there are up to `dim`, then zeros."""
+    pca = PCA(min(dim, *fitted.shape), svd_solver="full").fit(fitted)
+    scores = pca.transform(x)
+    return np.pad(scores, ((0, 0), (0, dim - scores.shape[1])))
+
+
+def _gaussian(width: int, dim: int, seed: int, name: str) -> NDArray[np.float64]:
+    """A matrix that keeps squared lengths on average."""
+    return numpy_stream(seed, name, 0, "project:random").normal(0, dim**-0.5, (width, dim))
+
+
+def _mds(x: NDArray[np.float64], dim: int) -> NDArray[np.float64]:
+    """Metric MDS from the classical solution, which for Euclidean distances is that of PCA."""
+    return smacof(squareform(pdist(x)), n_components=dim, init=_pca(x, x, dim), n_init=1)[0]
+
+
+def _place(
+    x: NDArray[np.float64], dim: int, perplexity: float, iterations: int, generator: torch.Generator
+) -> NDArray[np.float32]:
+    start = 1e-4 * torch.randn(len(x), dim, generator=generator)
+    return tsne(torch.from_numpy(x), start, min(perplexity, (len(x) - 1) / 3), iterations).numpy()
+
+
+def _place_published(
+    x: NDArray[np.float64], dim: int, perplexity: float, iterations: int, generator: torch.Generator
+) -> NDArray[np.float32]:
+    """As the published code calls scikit-learn."""
+    draw = int(torch.randint(2**31, (), generator=generator))
+    steps = {"max_iter" if "max_iter" in TSNE().get_params() else "n_iter": iterations}  # renamed in release 1.5
+    own = min(perplexity, (len(x) - 1) / 3)
+    return TSNE(dim, perplexity=own, init="random", method="exact", random_state=draw, **steps).fit_transform(x)
+
+
+# --- t-SNE --------------------------------------------------------------------------------------------------------
+
+
+def tsne(x: Tensor, start: Tensor, perplexity: float = 20.0, iterations: int = 500) -> Tensor:
+    """Exact t-SNE into any number of dimensions ([2]_).
+
+    Gradient descent on KL(P ‖ Q): for 250 steps P is exaggerated 12 times and the momentum is 0.5, afterwards it is
+    0.8; the step is n / 48, with a gain for each coordinate ([4]_). These are the usual settings, those of scikit-learn
+    among others but for its step of at least 50, which is unstable for as few points as clients have.
+
+    Parameters
+    ----------
+    x : Tensor, shape (n, d)
+    start : Tensor, shape (n, dim)
+        Where the points begin.
+    perplexity : float
+        Effective number of neighbours, below n.
+    iterations : int
+
+    Returns
+    -------
+    Tensor, shape (n, dim)
+        Of the type of `start`.
+    """
+    p = affinities(x, perplexity).to(start.dtype)
+    y, update, gains = start, torch.zeros_like(start), torch.ones_like(start)
+    for step in range(iterations):
+        exaggeration, momentum = (12.0, 0.5) if step < 250 else (1.0, 0.8)
+        slope = kl_gradient(exaggeration * p, y)
+        gains = torch.where(update * slope < 0, gains + 0.2, gains * 0.8).clamp(min=0.01)
+        update = momentum * update - len(x) / 48 * gains * slope
+        y = y + update
+    return y
+
+
+def affinities(x: Tensor, perplexity: float) -> Tensor:
+    """Joint probabilities P of t-SNE, Eqs. (1) and following of [2]_, shape (n, n), float64.
+
+    p_{j|i} ∝ exp(−β_i ‖x_i − x_j‖²), where β_i is such that 2 to the entropy of p_{·|i}, in bits, is the perplexity;
+    P = (p_{j|i} + p_{i|j}) / 2n.
+    """
+    d = torch.cdist(x.double(), x.double()).square()
+    other = ~torch.eye(len(d), dtype=torch.bool)
+    d = d - d.where(other, torch.inf).min(1, keepdim=True).values  # leaves p as it is and keeps exp from vanishing
+    low, high = torch.full((len(d), 1), 1e-20).double(), torch.full((len(d), 1), 1e20).double()
+    for _ in range(100):
+        beta = (low * high).sqrt()
+        weight = torch.exp(-beta * d).where(other, 0)
+        total = weight.sum(1, keepdim=True)
+        entropy = total.log() + beta * (weight * d).sum(1, keepdim=True) / total
+        flat = entropy > np.log(perplexity)
+        low, high = torch.where(flat, beta, low), torch.where(flat, high, beta)
+    conditional = weight / total
+    return (conditional + conditional.T) / (2 * len(d))
+
+
+def kl_gradient(p: Tensor, y: Tensor) -> Tensor:
+    r"""Gradient of KL(P ‖ Q) by the points y, with Q of Student's t in ν = max(dim − 1, 1) degrees of freedom ([3]_).
+
+    .. math:: \frac{2(ν+1)}{ν} \sum_j (p_{ij} - q_{ij}) \Big(1 + \frac{‖y_i - y_j‖²}{ν}\Big)^{-1} (y_i - y_j)
+
+    Scikit-learn (1.9 still) has the exponent −(ν + 1)/2 in place of −1. In two dimensions that is the same; in 64 it is
+    −32, and the descent ends at a larger KL than that of all points in one place.
+
+    Parameters
+    ----------
+    p : Tensor, shape (n, n)
+        Joint probabilities, zero on the diagonal.
+    y : Tensor, shape (n, dim)
+
+    Returns
+    -------
+    Tensor, shape (n, dim)
+    """
+    freedom = max(y.shape[1] - 1, 1)
+    squares = y.square().sum(1)
+    base = (squares[:, None] + squares - 2 * y @ y.T).clamp(min=0) / freedom + 1
+    kernel = base.pow(-(freedom + 1) / 2).fill_diagonal_(0)
+    pull = (p - kernel / kernel.sum()) / base
+    return 2 * (freedom + 1) / freedom * (pull.sum(1, keepdim=True) * y - pull @ y)

@@ -1,0 +1,198 @@
+r"""Alignment: what the anchors are, and by which distance a client's embedded classes are drawn to them.
+
+The paper's choice is the closed-form W2 distance between Gaussians; Remark 2 of [1]_ names others. Each is a small
+frozen dataclass with the hooks of `Alignment`; `FLIC` takes one. Anchors of a regression (Section 3 of [1]_) are the
+functions at the end.
+
+References
+----------
+.. [1] A. Rakotomamonjy, M. Vono, H. J. Medina Ruiz, L. Ralaivola. Personalised federated learning on heterogeneous
+   feature spaces. TMLR 2024.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hetfl_core.distances import (
+    LARGEST_PLAN,
+    class_mixture_wasserstein,
+    class_mmd,
+    class_wasserstein,
+    class_wasserstein_sampled,
+)
+from hetfl_core.networks import Draw
+
+
+class Anchors(NamedTuple):
+    """The anchors of C classes in R^k.
+
+    Attributes
+    ----------
+    mean : Tensor, shape (C, k)
+        Means v_c; (C, P, k) for mixtures of P components; (2, k), the ends a and b, for a regression.
+    cholesky : Tensor, shape (C, k, k), or None
+        Lower triangular L_c with Σ_c = L_c L_cᵀ; None where Σ_c is `variance` · I.
+    variance : float
+    """
+
+    mean: Tensor
+    cholesky: Tensor | None
+    variance: float
+
+    def shift(self, xi: Tensor) -> Tensor:
+        """Standard normal numbers (J, C, k) as deviations from the means: L_c ξ."""
+        if self.cholesky is None:
+            return math.sqrt(self.variance) * xi
+        return torch.einsum("ckl,jcl->jck", self.cholesky, xi)
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """One Gaussian a class, and a distance to it that a subclass names."""
+
+    term: ClassVar[str] = "w2"
+    """Name of the distance in the history."""
+    learns_covariance: ClassVar[bool] = False
+    """Whether the distance takes covariances other than a multiple of the identity."""
+
+    def means(self, n_classes: int, k: int, scale: float, rng: torch.Generator) -> Tensor:
+        """Means of the anchors before the first round: from N(0, scale² I), shape (C, k)."""
+        return scale * torch.randn(n_classes, k, generator=rng)
+
+    def draws(self, k: int) -> dict[str, Draw]:
+        """Random numbers that `distance` wants."""
+        return {}
+
+    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
+        """Σ_c over the classes of a batch of the squared distance between anchor and class.
+
+        z, y, weight have shapes (n, k), (n,), (n,); rows of weight 0 are padding.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define distance(anchors, z, y, weight, noise)")
+
+    def sample_draws(self, J: int, n_classes: int, k: int) -> dict[str, Draw]:
+        """Random numbers that `samples` wants."""
+        return {"anchor.xi": Draw((J, n_classes, k))}
+
+    def samples(self, anchors: Anchors, noise: Mapping[str, Tensor]) -> Tensor:
+        """J samples Z_c = v_c + L_c ξ of each anchor, shape (J, C, k)."""
+        return anchors.mean + anchors.shift(noise["anchor.xi"])
+
+
+@dataclass(frozen=True)
+class Wasserstein(Alignment):
+    """Closed-form W2 between N(v_c, Σ_c) and the Gaussian with the mean and covariance of the class's rows."""
+
+    learns_covariance: ClassVar[bool] = True
+
+    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
+        """Σ_c W2²(μ_c, ν̂_c)."""
+        return class_wasserstein(z, y, weight, anchors.mean, anchors.cholesky, variance=anchors.variance)
+
+
+@dataclass(frozen=True)
+class SampledWasserstein(Alignment):
+    """W2 between two empirical Gaussians: a class's rows, and as many fresh samples of its anchor (published code)."""
+
+    def draws(self, k: int) -> dict[str, Draw]:
+        """One sample for each row."""
+        return {"anchor.samples": Draw((k,), per="sample")}
+
+    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
+        """Σ_c W2²(μ̂_c, ν̂_c)."""
+        samples = anchors.mean[y] + math.sqrt(anchors.variance) * noise["anchor.samples"]
+        return class_wasserstein_sampled(z, samples, y, weight, anchors.mean.shape[0])
+
+
+@dataclass(frozen=True)
+class MMD(Alignment):
+    """Maximum mean discrepancy with a Gaussian kernel, between a class's rows and its anchor in closed form.
+
+    Attributes
+    ----------
+    bandwidth : float, optional
+        Width of the kernel, in the units of the latent space; by default it follows the distance between the rows and
+        the anchor (see `hetfl_core.distances.class_mmd`).
+    """
+
+    bandwidth: float | None = None
+
+    term: ClassVar[str] = "mmd"
+
+    def __post_init__(self) -> None:
+        if self.bandwidth is not None and not self.bandwidth > 0:
+            raise ValueError(f"bandwidth must be positive, got {self.bandwidth}")
+
+    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
+        """Σ_c MMD²(μ_c, ν̂_c), ν̂_c the empirical distribution."""
+        return class_mmd(z, y, weight, anchors.mean, anchors.variance, self.bandwidth)
+
+
+@dataclass(frozen=True)
+class MixtureWasserstein(Alignment):
+    """MW2 between Gaussian mixtures: an anchor has several components, and so has a class, by k-means of its rows.
+
+    The components of an anchor have equal weights and covariance `variance` · I.
+
+    Attributes
+    ----------
+    components : int
+        P, at most 3: the small transport problem is solved by looking at all vertices.
+    spread : float
+        Standard deviation of the components' first means around their class's, which is drawn as without mixtures.
+    """
+
+    components: int = 2
+    spread: float = 1.0
+
+    term: ClassVar[str] = "mw2"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.components <= LARGEST_PLAN:
+            raise ValueError(f"components must lie in 1…{LARGEST_PLAN}, got {self.components}")
+        if self.spread < 0:
+            raise ValueError(f"spread must not be negative, got {self.spread}")
+
+    def means(self, n_classes: int, k: int, scale: float, rng: torch.Generator) -> Tensor:
+        """Means of the components, shape (C, P, k)."""
+        centres = super().means(n_classes, k, scale, rng)
+        return centres.unsqueeze(1) + self.spread * torch.randn(n_classes, self.components, k, generator=rng)
+
+    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
+        """Σ_c MW2²(μ_c, ν̂_c)."""
+        return class_mixture_wasserstein(z, y, weight, anchors.mean, anchors.variance)
+
+    def sample_draws(self, J: int, n_classes: int, k: int) -> dict[str, Draw]:
+        """Also which component each sample is of."""
+        return {**super().sample_draws(J, n_classes, k), "anchor.component": Draw((J, n_classes), "uniform")}
+
+    def samples(self, anchors: Anchors, noise: Mapping[str, Tensor]) -> Tensor:
+        """J samples of each mixture, shape (J, C, k)."""
+        classes = torch.arange(anchors.mean.shape[0], device=anchors.mean.device)
+        component = (noise["anchor.component"] * self.components).long()
+        return anchors.mean[classes, component] + anchors.shift(noise["anchor.xi"])
+
+
+# --- anchors of a regression ----------------------------------------------------------------------------------------
+
+
+def segment_means(ends: Tensor, y: Tensor) -> Tensor:
+    """m^(y) = y a + (1 − y) b, Section 3 of [1]_: ends (2, k) = (a, b), targets (n,) → (n, k)."""
+    y = y.unsqueeze(-1)
+    return y * ends[0] + (1 - y) * ends[1]
+
+
+def segment_distance(ends: Tensor, z: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    """Mean over the rows of W2²(N(m^(y), I), δ_z) less its constant k: ‖z − m^(y)‖², shape ().
+
+    Each row is taken as the only one with its target, as [1]_ does, which writes a sum over the targets; the mean makes
+    λ1 independent of the batch size.
+    """
+    return ((z - segment_means(ends, y)).square().sum(-1) * weight).sum() / weight.sum().clamp(min=1)

@@ -1,0 +1,181 @@
+r"""FedHeNN: local networks whose kernels on common inputs are pulled together, as FLIC adapted it.
+
+Each round the server draws a *representation alignment dataset* (RAD) X, and the clients answer with the kernel of
+their representations of it, :math:`K_i = Z_i Z_i^\top` with :math:`Z_i` the penultimate layer at X. A participant then
+minimises
+
+.. math:: f_i(\phi_i, \beta_i) + \eta \, \bigl(1 - \mathrm{CKA}(K_i, \bar K)\bigr),
+    \qquad \mathrm{CKA}(K, L) = \frac{\langle HKH, HLH \rangle_F}{\|HKH\|_F \, \|HLH\|_F},
+
+with :math:`\bar K` the mean of the answers and H the centring matrix. Nothing of the networks is averaged.
+
+The clients of [1]_ share an input space, from which X is taken. Where input spaces differ, [2]_ (Section 6,
+*Baselines*) builds X in the largest of them and prunes it for each client.
+
+References
+----------
+.. [1] D. Makhija, X. Han, N. Ho, J. Ghosh. Architecture agnostic federated learning for neural networks. ICML 2022.
+.. [2] A. Rakotomamonjy, M. Vono, H. J. Medina Ruiz, L. Ralaivola. Personalised federated learning on heterogeneous
+   feature spaces. TMLR 2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from hetfl_core.federation import Spec, crop, pad
+from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, weighted_mean
+from hetfl_core.networks import Params
+
+
+def centred(kernel: Tensor) -> Tensor:
+    """H K H with H = I − 11ᵀ/n: the kernel of centred representations, shape (n, n) → (n, n)."""
+    rows = kernel - kernel.mean(0, keepdim=True)
+    return rows - rows.mean(1, keepdim=True)
+
+
+def kernel_alignment(K: Tensor, L: Tensor) -> Tensor:
+    """Linear CKA from the kernels of two representations, shapes (n, n), (n, n) → ().
+
+    In [0, 1]; 0, with zero gradient, where a representation is constant. Equal to `hetfl_core.distances.cka` of the
+    representations themselves; this form also takes a mean of kernels.
+    """
+    K, L = centred(K), centred(L)
+    squares = K.square().sum(), L.square().sum()
+    varies = (squares[0] > 0) & (squares[1] > 0)
+    norms = [torch.where(varies, square, 1).sqrt() for square in squares]
+    return torch.where(varies, (K * L).sum() / (norms[0] * norms[1]), 0)
+
+
+def published_alignment(K: Tensor, mean: Tensor) -> Tensor:
+    r"""The published code's similarity, :math:`\|\bar K K\|_F^2 / (\|\bar K \bar K^\top\|_F \max(\|K K\|_F, 1))`."""
+    squares = [product.square().sum() for product in (mean @ mean.T, K @ K)]
+    smallest = torch.finfo(K.dtype).tiny
+    return (mean @ K).square().sum() / (squares[0].clamp(min=smallest).sqrt() * squares[1].clamp(min=1).sqrt())
+
+
+@dataclass(frozen=True)
+class FedHeNN(Method):
+    """Local networks whose kernels on random inputs are pulled towards their mean ([2]_, Section 6, *Baselines*).
+
+    The RAD has independent N(0, 1) entries, in the shape that is on every axis as large as the largest client's, and
+    is drawn anew each round. A client gets its leading part: the first d_i features, the top-left corner of images.
+    Zeros stand in where a client that joins later is larger than any before. It is embedded without dropout.
+
+    In the last local training, and for new clients, the RAD and K̄ of the last round are used.
+
+    Attributes
+    ----------
+    eta : float
+        Weight η of the alignment; 0.1 is the published code's factor, the text gives none.
+    n_rad : int
+        Rows of the RAD; 100 in the published code.
+    weighting : {"samples", "uniform"}
+        Weights of the clients in K̄; the text speaks of a mean.
+
+    alignment : {"distance", "published"}
+        1 − CKA, as in [1]_, or the code's `published_alignment`: a *similarity*, which is added all the same.
+    answering : {"participants", "all"}
+        Whose kernels are averaged: the participants', or every client's (code).
+    weight_decay : float
+        Of all parameters: 0 in the text, 1e-4 in the code.
+    """
+
+    weighting: Literal["samples", "uniform"] = "uniform"
+    eta: float = 0.1
+    n_rad: int = 100
+
+    alignment: Literal["distance", "published"] = "distance"
+    answering: Literal["participants", "all"] = "participants"
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choices = {"alignment": ("distance", "published"), "answering": ("participants", "all")}
+        for argument, allowed in choices.items():
+            if getattr(self, argument) not in allowed:
+                raise ValueError(f"{argument} must be one of {allowed}, got {getattr(self, argument)!r}")
+        for argument in ("eta", "weight_decay"):
+            if not getattr(self, argument) >= 0:
+                raise ValueError(f"{argument} must not be negative, got {getattr(self, argument)}")
+        if self.n_rad < 2:
+            raise ValueError(f"n_rad must be at least 2, got {self.n_rad}")
+
+    @classmethod
+    def published(cls, **changes: Any) -> FedHeNN:
+        """FedHeNN as FLIC's published code runs it; `changes` override single fields."""
+        return replace(cls(alignment="published", answering="all", weight_decay=1e-4), **changes)
+
+    def check(self, specs: Sequence[Spec]) -> None:
+        """Refuse clients whose inputs have no common number of axes: there is then no largest feature space."""
+        super().check(specs)
+        axes = {len(spec.shapes): spec for spec in specs}
+        if len(axes) > 1:
+            some = ", ".join(f"{spec.shapes} on {spec.id!r}" for spec in axes.values())
+            raise ValueError(f"FedHeNN draws common inputs, so all must have the same number of axes, got {some}")
+
+    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+        """A RAD, and a K̄ of zeros that nobody aligns with: the first survey replaces both."""
+        return {**self.ask({}, specs, rng), "kernel": torch.zeros(self.n_rad, self.n_rad)}
+
+    # --- the survey ---
+
+    @property
+    def surveyed(self) -> Literal["participants", "all"]:  # type: ignore[override]
+        """Whose kernels the server asks for."""
+        return self.answering
+
+    def ask(self, server: Params, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+        """The RAD of this round, drawn in the largest feature space."""
+        largest = [max(sizes) for sizes in zip(*(spec.shapes for spec in specs), strict=True)]
+        return {"rad": torch.randn(self.n_rad, *largest, generator=rng)}
+
+    def download(self, server: Params, spec: Spec) -> Params:
+        """The RAD in the client's own shape, and K̄ where it is known: not yet with the survey's question."""
+        shape = (self.n_rad, *spec.shapes)
+        return {**server, "rad": pad(crop(server["rad"], shape), shape)}
+
+    def start(self, kept: Params, received: Params) -> Params:
+        """The client's own network."""
+        return dict(kept)
+
+    def _kernel(self, params: Params, received: Params) -> Tensor:
+        z = self.model.represent(params, self.model.embed(params, received["rad"]))
+        return z @ z.T
+
+    def survey(self, params: Params, received: Params) -> Params:
+        """K_i = Z_i Z_iᵀ, shape (n_rad, n_rad)."""
+        return {"kernel": self._kernel(params, received)}
+
+    def digest(
+        self,
+        server: Params,
+        answers: Sequence[Params],
+        weights: Sequence[float],
+        specs: Sequence[Spec],
+        rng: torch.Generator,
+    ) -> Params:
+        """K̄ = Σ_i ω_i K_i."""
+        return {**server, **weighted_mean(answers, weights)}
+
+    # --- local training ---
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """M epochs on all parameters, when selected and at the end."""
+        if role not in ("round", "final"):
+            return []
+        options: dict[str, Any] = {"batch_size": self.batch_size, "lr": self.lr, "weight_decay": self.weight_decay}
+        return [Stage(self.local, epochs=self.local_epochs, **options)]
+
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+        """f_i + η (1 − CKA(K_i, K̄)), or f_i + η · similarity as in the published code."""
+        task = super().loss(params, received, batch, noise)
+        measure = kernel_alignment if self.alignment == "distance" else published_alignment
+        similarity = measure(self._kernel(params, received), received["kernel"])
+        pull = 1 - similarity if self.alignment == "distance" else similarity
+        return Loss(task.total + self.eta * pull, {**task.terms, "similarity": similarity.detach()})

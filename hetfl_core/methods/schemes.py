@@ -1,0 +1,173 @@
+r"""Personalised schemes: of which shared and local weights a client's head θ_i is made, and what is trained when.
+
+Table 2 of [1]_ names three that fit behind the embeddings φ_i:
+
+========= ============== =====================================
+scheme    local model    local weights
+========= ============== =====================================
+FedAvg-FT g_θ            θ_i = θ, fine-tuned at the end
+L2GD      g_θ            θ_i = ω α + (1 − ω) β_i
+FedRep    g_β ∘ g_α      θ_i = [α, β_i]
+========= ============== =====================================
+
+Algorithm 1 of [1]_ is written for FedRep. With another scheme its lines read: in the M local epochs (7–9) φ_i and the
+local weights descend, and with them the shared ones where a scheme has no local weights; then the anchors (14), at the
+shared weights as the local epochs left them; then the shared weights (13), where they were not trained before; the
+server averages the shared weights (18). The last local training is once more the M local epochs.
+
+The head is `Model`'s: a hidden layer ``alpha``, where the model has one, and the classifier ``beta``.
+
+References
+----------
+.. [1] A. Rakotomamonjy, M. Vono, H. J. Medina Ruiz, L. Ralaivola. Personalised federated learning on heterogeneous
+   feature spaces. TMLR 2024.
+.. [2] L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai. Exploiting shared representations for personalized
+   federated learning. ICML 2021.
+.. [3] L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai. FedAvg with fine tuning: local updates lead to
+   representation learning. NeurIPS 2022.
+.. [4] F. Hanzely, P. Richtárik. Federated learning of a mixture of global and local models. arXiv:2002.05516, 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from hetfl_core.federation import Spec
+from hetfl_core.networks import Model, Params
+
+HEAD = ("alpha", "beta")
+"""Parts of a model behind its embedding."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What the three have in common; a scheme says which prefixes of parameters are shared and which are local."""
+
+    name: ClassVar[str] = ""
+    """Name in Table 2 of [1]_."""
+    joint: ClassVar[bool] = False
+    """Whether the shared weights are trained in the M local epochs, and not after them."""
+    classifier: ClassVar[str] = "beta.weight"
+    """The parameter that an experiment's head decay acts on."""
+
+    def shared(self, model: Model) -> tuple[str, ...]:
+        """Prefixes of the weights that the server averages."""
+        raise NotImplementedError(f"{type(self).__name__} must define shared(model)")
+
+    def local(self, model: Model) -> tuple[str, ...]:
+        """Prefixes of the weights that stay on the client."""
+        raise NotImplementedError(f"{type(self).__name__} must define local(model)")
+
+    def shares(self, model: Model) -> str:
+        """What is shared, in words; empty where nothing is."""
+        raise NotImplementedError(f"{type(self).__name__} must define shares(model)")
+
+    def init(self, model: Model, spec: Spec, rng: torch.Generator, prefixes: tuple[str, ...]) -> Params:
+        """Fresh weights of these prefixes."""
+        return model.init(spec, rng, prefixes)
+
+    def weights(self, params: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """θ_i under the names that `Model.head` reads, made of shared and local weights."""
+        return params
+
+    def during(self, model: Model) -> tuple[str, ...]:
+        """Prefixes trained with φ_i in the M local epochs, and in the last local training."""
+        return (*self.local(model), *(self.shared(model) if self.joint else ()))
+
+    def after(self, model: Model) -> tuple[str, ...]:
+        """Prefixes trained after them."""
+        return () if self.joint else self.shared(model)
+
+
+@dataclass(frozen=True)
+class FedRepScheme(Scheme):
+    """θ_i = [α, β_i]: a shared hidden layer, a local classifier ([2]_). Without a hidden layer, nothing is shared."""
+
+    name: ClassVar[str] = "FedRep"
+
+    def shared(self, model: Model) -> tuple[str, ...]:
+        """The hidden layer α, where there is one."""
+        return () if model.alpha is None else ("alpha",)
+
+    def local(self, model: Model) -> tuple[str, ...]:
+        """The classifier β_i."""
+        return ("beta",)
+
+    def shares(self, model: Model) -> str:
+        """The hidden layer, where there is one."""
+        return "" if model.alpha is None else "a hidden layer α"
+
+
+@dataclass(frozen=True)
+class FedAvgFTScheme(Scheme):
+    """θ_i = θ: the whole head is shared and trained with φ_i, and each client fine-tunes its copy at the end ([3]_).
+
+    In the rounds this is FedAvg on the head. Nothing of the fine-tuned head goes back to the server.
+    """
+
+    name: ClassVar[str] = "FedAvgFT"
+    joint: ClassVar[bool] = True
+
+    def shared(self, model: Model) -> tuple[str, ...]:
+        """The whole head θ."""
+        return HEAD
+
+    def local(self, model: Model) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
+    def shares(self, model: Model) -> str:
+        """The head."""
+        return "a head that is fine-tuned at the end"
+
+
+@dataclass(frozen=True)
+class L2GDScheme(Scheme):
+    """θ_i = ω α + (1 − ω) β_i, entry by entry over the whole head: a mixture of a shared and a local head ([4]_).
+
+    The two heads have the same architecture; α starts at the server, β_i on its client, independently. β_i is trained
+    in the local epochs at the α received, α after them at the new β_i, as Algorithm 1 of [1]_ does with FedRep's
+    parts. (L2GD itself draws at random whether a step descends or mixes, and keeps one model a client; Table 2 takes
+    its mixture, not its schedule.)
+
+    Attributes
+    ----------
+    omega : float
+        ω in [0, 1]. At 1 the head is the server's alone, at 0 the client's alone.
+    """
+
+    omega: float = 0.5
+
+    name: ClassVar[str] = "L2GD"
+    classifier: ClassVar[str] = "own.beta.weight"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.omega <= 1:
+            raise ValueError(f"omega must lie in [0, 1], got {self.omega}")
+
+    def shared(self, model: Model) -> tuple[str, ...]:
+        """The common head α."""
+        return ("common",)
+
+    def local(self, model: Model) -> tuple[str, ...]:
+        """The client's own head β_i."""
+        return ("own",)
+
+    def shares(self, model: Model) -> str:
+        """One of the two heads."""
+        return "one of two heads that are mixed"
+
+    def init(self, model: Model, spec: Spec, rng: torch.Generator, prefixes: tuple[str, ...]) -> Params:
+        """A whole head for each prefix, e.g. ``"own.beta.weight"``."""
+        heads = {prefix: model.init(spec, rng, HEAD) for prefix in prefixes}
+        return {f"{prefix}.{name}": p for prefix, head in heads.items() for name, p in head.items()}
+
+    def weights(self, params: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """ω α + (1 − ω) β_i under the names of a plain head."""
+        own = {name.removeprefix("own."): p for name, p in params.items() if name.startswith("own.")}
+        return {name: self.omega * params[f"common.{name}"] + (1 - self.omega) * p for name, p in own.items()}

@@ -1,0 +1,211 @@
+r"""Differential privacy of what leaves a client: clip, add Gaussian noise, and count the cost over the rounds.
+
+*What is protected.* The whole message of a client in a round. A message is a set of tensors that the server sent
+before (FLIC: the anchors, and the shared layers where there are any) and the client has moved. The move is clipped to
+Euclidean norm R, over all its tensors together, and noise N(0, s² I) is added to every entry, s = z · 2R, with z the
+*noise multiplier*.
+
+*From whom, and what counts as neighbouring.* The adversary is the server and anybody it talks to: it sees every single
+message and knows who takes part in which round. Two data sets of a client are neighbours if they differ **in anything
+at all**, one sample or all of them: two clipped moves are never more than 2R apart. This is local differential
+privacy of the client; the privacy of a single sample (added, removed or replaced) is a special case.
+
+*Why not a sum of clipped samples?* A client could release :math:`\sum_j \mathrm{clip}(\phi_i(x_j), R)` for each class,
+which looks as if a sample could move it by R only. It cannot be promised: φ_i was itself trained on the samples,
+without noise, so one sample more changes φ_i and with it **every** term of the sum. The bound holds for a fixed
+embedding (or one trained by a private algorithm), which FLIC's is not.
+
+*What is not protected.* What the simulator shows to its user (accuracies, losses, embeddings) but no client sends;
+the number of samples, if it weighs the mean; the trained φ_i, if a client gives its model away; what floating-point
+noise leaks.
+
+References
+----------
+.. [1] C. Dwork, A. Roth. The algorithmic foundations of differential privacy. Foundations and Trends in Theoretical
+   Computer Science, 9, 2014.
+.. [2] H. B. McMahan, D. Ramage, K. Talwar, L. Zhang. Learning differentially private recurrent language models.
+   ICLR 2018.
+.. [3] B. Balle, Y.-X. Wang. Improving the Gaussian mechanism for differential privacy. ICML 2018.
+.. [4] Y.-X. Wang, B. Balle, S. Kasiviswanathan. Subsampled Rényi differential privacy and analytical moments
+   accountant. AISTATS 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hetfl_core.networks import Params
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Clip and noise of a client's message.
+
+    Attributes
+    ----------
+    clip : float
+        R, the largest Euclidean norm of a move, over all tensors of a message together. For scale: one step of Adam
+        moves each entry that has a gradient by about the learning rate, so FLIC's anchors of 3 classes in R^64
+        move by about 1e-3 · √192 = 0.014.
+    noise_multiplier : float
+        z, standard deviation of the noise over the sensitivity 2R; 0 for clipping alone, which protects nothing.
+    """
+
+    clip: float
+    noise_multiplier: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.clip > 0:
+            raise ValueError(f"clip must be positive, got {self.clip}")
+        if not self.noise_multiplier >= 0:
+            raise ValueError(f"noise_multiplier must not be negative, got {self.noise_multiplier}")
+        if math.isinf(self.clip) and self.noise_multiplier:
+            raise ValueError(f"noise needs a finite clip, got clip={self.clip}")
+
+    @property
+    def sensitivity(self) -> float:
+        """2R: the largest distance between the clipped moves of two data sets."""
+        return 2 * self.clip
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation s = z · 2R of the noise of each entry, in the units of the parameters."""
+        return self.noise_multiplier * self.sensitivity if self.noise_multiplier else 0.0
+
+    def protect(self, sent: Params, received: Mapping[str, Tensor], rng: torch.Generator) -> Params:
+        """Clip the move from `received` to `sent`, and add noise to each entry.
+
+        Parameters
+        ----------
+        sent, received : dict of str to Tensor
+            The message, and what it started from; each tensor of `sent` is in `received`, in the same shape.
+        rng : torch.Generator
+            On the CPU; the client's own stream.
+        """
+        factor = _clip_factor({name: p - received[name] for name, p in sent.items()}, self.clip)
+        clipped = {name: torch.lerp(received[name], p, factor) for name, p in sent.items()}
+        if not self.noise_multiplier:
+            return clipped
+        return {name: p + self.deviation * _normal_like(p, rng) for name, p in clipped.items()}
+
+    def epsilon(self, delta: float, releases: int) -> float:
+        """ε of a client that sends so many messages; see `epsilon`."""
+        return epsilon(self.noise_multiplier, delta, releases)
+
+
+def _clip_factor(move: Mapping[str, Tensor], limit: float) -> float:
+    """min(1, limit / norm) for the norm over all tensors together."""
+    norm = math.sqrt(sum(float(p.double().square().sum()) for p in move.values()))
+    return min(1.0, limit / norm) if norm else 1.0
+
+
+def _normal_like(p: Tensor, rng: torch.Generator) -> Tensor:
+    return torch.randn(p.shape, generator=rng, dtype=p.dtype).to(p.device)
+
+
+# --- accounting -----------------------------------------------------------------------------------------------------
+
+
+def epsilon(noise_multiplier: float, delta: float, releases: int, sampling: tuple[int, int] | None = None) -> float:
+    """The ε of (ε, δ)-differential privacy of repeated Gaussian mechanisms, each of which may see the ones before.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Standard deviation of the noise over the sensitivity.
+    delta : float
+        δ in (0, 1).
+    releases : int
+        How often the mechanism runs. For one client against the server: the rounds it takes part in, a number that
+        depends on the schedule but not on the data.
+    sampling : (int, int), optional
+        (m, b): each release covers m of b clients, drawn afresh without replacement, and **who was drawn is not seen**.
+        That is for an adversary who sees the server's averages only (secure aggregation). The noise of m equally
+        weighted clients adds up: `noise_multiplier` is then √m times that of one of them; `releases` counts all
+        rounds.
+
+    Returns
+    -------
+    float
+        Without `sampling`, exact: T Gaussian mechanisms are one whose noise multiplier is smaller by √T, and [3]_ has
+        its ε in closed form. With it, the upper bound of [4]_ by Rényi differential privacy. Infinite for a noise
+        multiplier of 0; 0 for no release.
+
+    Notes
+    -----
+    Needs the package ``dp-accounting``.
+    """
+    import dp_accounting
+
+    _check_arguments(delta, releases, sampling)
+    if noise_multiplier < 0:
+        raise ValueError(f"noise_multiplier must not be negative, got {noise_multiplier}")
+    if releases == 0:
+        return 0.0
+    if noise_multiplier == 0:
+        return math.inf
+    if sampling is None:
+        return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / math.sqrt(releases), delta))
+    return float(_accountant().compose(_event(noise_multiplier, releases, sampling)).get_epsilon(delta))
+
+
+def noise_multiplier(epsilon: float, delta: float, releases: int, sampling: tuple[int, int] | None = None) -> float:
+    """The smallest noise multiplier with which so many releases are (ε, δ)-private; the inverse of `epsilon`.
+
+    Parameters
+    ----------
+    epsilon : float
+        ε > 0.
+    delta, releases, sampling
+        As for `epsilon`; at least one release.
+
+    Returns
+    -------
+    float
+        With `sampling`, found by bisection, to 1e-4, and at least 0.05.
+    """
+    import dp_accounting
+
+    _check_arguments(delta, releases, sampling)
+    if not epsilon > 0:
+        raise ValueError(f"epsilon must be positive, got {epsilon}")
+    if releases == 0:
+        raise ValueError("releases must be at least 1 for noise to be needed, got 0")
+    if sampling is None:
+        return math.sqrt(releases) * float(dp_accounting.get_sigma_gaussian(epsilon, delta))
+    bracket = dp_accounting.LowerEndpointAndGuess(0.05, 1.0)
+    make_event = lambda z: _event(z, releases, sampling)  # noqa: E731
+    return float(dp_accounting.calibrate_dp_mechanism(_accountant, make_event, epsilon, delta, bracket, tol=1e-4))
+
+
+def _accountant() -> Any:
+    """Rényi accountant for data sets in which one client is replaced by another."""
+    import dp_accounting
+
+    return dp_accounting.rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+
+
+def _event(noise_multiplier: float, releases: int, sampling: tuple[int, int]) -> Any:
+    """So many releases by the Gaussian mechanism, each of `sampling` = (taken, clients)."""
+    import dp_accounting
+
+    taken, clients = sampling
+    noisy = dp_accounting.GaussianDpEvent(noise_multiplier)
+    return dp_accounting.SelfComposedDpEvent(
+        dp_accounting.SampledWithoutReplacementDpEvent(clients, taken, noisy), releases
+    )
+
+
+def _check_arguments(delta: float, releases: int, sampling: tuple[int, int] | None) -> None:
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must lie in (0, 1), got {delta}")
+    if releases != int(releases) or releases < 0:
+        raise ValueError(f"releases must be a whole number of at least 0, got {releases}")
+    if sampling is not None and not 1 <= sampling[0] <= sampling[1]:
+        raise ValueError(f"sampling must be (taken, clients) with 1 <= taken <= clients, got {sampling}")

@@ -1,0 +1,706 @@
+"""Why FLIC works: the linear case that can be proved, and what statistics of the anchor term can be trusted.
+
+Two rooms. The first is Algorithm S3 of [1]_ with the bound of its Theorem S3: Gaussian features, embeddings in closed
+form, FedRep [2]_ on what they give. The second is the limit law of the estimated W2 distance, Theorem S2 of [1]_.
+Everything is float64. Clients with features of their own are a `LinearFederation`; once embedded they are two tensors,
+``z`` of shape (b, n, k) and ``y`` of shape (b, n).
+
+References
+----------
+.. [1] A. Rakotomamonjy, M. Vono, H. J. Medina Ruiz, L. Ralaivola. Personalised federated learning on heterogeneous
+   feature spaces. Transactions on Machine Learning Research, 2024.
+.. [2] L. Collins, H. Hassani, A. Mokhtari, S. Shakkottai. Exploiting shared representations for personalized federated
+   learning. ICML, 2021.
+.. [3] J. Delon, A. Desolneux, A. Salmona. Gromov-Wasserstein distances between Gaussian distributions. Journal of
+   Applied Probability, 59, 2022.
+.. [4] T. Rippl, A. Munk, A. Sturm. Limit laws of the empirical Wasserstein distance: Gaussian distributions. Journal
+   of Multivariate Analysis, 151, 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hetfl_core.distances import bures_wasserstein, principal_angle
+from hetfl_core.rng import SERVER, stream
+
+MAX_SUBSETS = 100_000
+"""Most sets of clients that `head_spectra` looks at."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Clients with Gaussian features
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AffineMap:
+    """z = W (x − m).
+
+    Attributes
+    ----------
+    weight : Tensor, shape (k, k_i)
+        W.
+    mean : Tensor, shape (k_i,)
+        m.
+    """
+
+    weight: Tensor
+    mean: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Rows (n, k_i) to rows (n, k)."""
+        return (x - self.mean) @ self.weight.mT
+
+
+@dataclass(frozen=True)
+class LinearClient:
+    """A client of Section 5 of [1]_: features N(m_i, Σ_i), labels linear in the oracle's embedding.
+
+    Attributes
+    ----------
+    mean : Tensor, shape (k_i,)
+    covariance : Tensor, shape (k_i, k_i)
+    phi : AffineMap
+        The oracle φ_i*, which no client knows.
+    head : Tensor, shape (d,)
+        The oracle β_i*.
+    x, x_test : Tensor, shape (n, k_i), (n_test, k_i)
+    y, y_test : Tensor, shape (n,), (n_test,)
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    phi: AffineMap
+    head: Tensor
+    x: Tensor
+    y: Tensor
+    x_test: Tensor
+    y_test: Tensor
+
+
+@dataclass(frozen=True)
+class LinearFederation:
+    """Clients that share A* and nothing else.
+
+    Attributes
+    ----------
+    clients : tuple of LinearClient
+    A : Tensor, shape (k, d)
+        The oracle A*, of orthonormal columns.
+    """
+
+    clients: tuple[LinearClient, ...]
+    A: Tensor
+
+    @property
+    def heads(self) -> Tensor:
+        """B*, the oracle heads in its rows, shape (b, d)."""
+        return torch.stack([client.head for client in self.clients])
+
+    @property
+    def oracle(self) -> list[AffineMap]:
+        """The embeddings φ_i*."""
+        return [client.phi for client in self.clients]
+
+    def estimated(self, signs: Tensor | None = None) -> list[AffineMap]:
+        """The embeddings φ̂_i of line 2 of Algorithm S3, from each client's own m_i and Σ_i (see `closed_form_phi`)."""
+        k = self.A.shape[0]
+        return [closed_form_phi(client.mean, client.covariance, k, signs) for client in self.clients]
+
+    def embed(self, maps: Sequence[AffineMap], test: bool = False) -> tuple[Tensor, Tensor]:
+        """Embedded features (b, n, k) and labels (b, n), of the training or the test samples."""
+        z = [phi(client.x_test if test else client.x) for phi, client in zip(maps, self.clients, strict=True)]
+        y = [client.y_test if test else client.y for client in self.clients]
+        return torch.stack(z), torch.stack(y)
+
+
+def linear_federation(
+    n_clients: int = 100,
+    k: int = 20,
+    d: int = 2,
+    n: int = 10,
+    n_test: int = 200,
+    extra: int = 20,
+    freedom: Literal["common", "signs", "rotation"] = "common",
+    seed: int = 0,
+) -> LinearFederation:
+    r"""Draw an instance of Section 5 of [1]_, :math:`y = (A^\star \beta_i^\star)^\top \phi_i^\star(x)`, under H1.
+
+    Covariances have eigenvalues spread evenly in logarithm over 0.1…10, each moved a little, so that no two are equal.
+
+    Parameters
+    ----------
+    n_clients, k, d : int
+        b; dimensions of the latent space and of the shared representation, 1 ≤ d ≤ k.
+    n, n_test : int
+        Samples a client, n ≥ d.
+    extra : int
+        Client i has k_i features, k ≤ k_i ≤ k + extra.
+    freedom : {"common", "signs", "rotation"}
+        How the oracle's embeddings differ from `closed_form_phi`: not at all, as Appendix S2.1 assumes up to signs that
+        all clients share; by signs :math:`Q_i` of each client's own; by a rotation of each client's own. Features are
+        distributed as N(0, I) under all of them, and the x are the same.
+    seed : int
+
+    Returns
+    -------
+    LinearFederation
+
+    Raises
+    ------
+    ValueError
+        If a size does not fit.
+    """
+    if not 1 <= d <= k or n < d or extra < 0 or n_clients < 1:
+        raise ValueError(
+            "expected n_clients >= 1, 1 <= d <= k, n >= d and extra >= 0, "
+            f"got n_clients={n_clients}, k={k}, d={d}, n={n}, extra={extra}"
+        )
+    if freedom not in ("common", "signs", "rotation"):
+        raise ValueError(f"freedom must be 'common', 'signs' or 'rotation', got {freedom!r}")
+    A = _haar(k, stream(seed, SERVER, 0, "A*"))[:, :d]
+    return LinearFederation(
+        tuple(_client(i, A, n, n_test, extra, freedom, seed) for i in range(n_clients)), A.contiguous()
+    )
+
+
+def _client(i: int, A: Tensor, n: int, n_test: int, extra: int, freedom: str, seed: int) -> LinearClient:
+    """Client i of `linear_federation`; its features do not depend on `freedom`."""
+    rng, k = stream(seed, f"client {i}", 0, "linear federation"), A.shape[0]
+    k_i = k + int(torch.randint(extra + 1, (), generator=rng))
+    mean = _normal(rng, k_i)
+    spread = torch.logspace(1, -1, k_i, dtype=torch.float64) * (1 + 0.01 * torch.rand(k_i, generator=rng).double())
+    root = _haar(k_i, rng) * spread.sqrt()
+    covariance = root @ root.mT
+    head = torch.nn.functional.normalize(_normal(rng, A.shape[1]), dim=0) * A.shape[1] ** 0.5
+    x = mean + _normal(rng, n + n_test, k_i) @ root.mT
+    phi = _turned(closed_form_phi(mean, covariance, k), freedom, rng)
+    y = phi(x) @ (A @ head)
+    return LinearClient(mean, covariance, phi, head, x[:n], y[:n], x[n:], y[n:])
+
+
+def _turned(phi: AffineMap, freedom: str, rng: torch.Generator) -> AffineMap:
+    """Another map to N(0, I): the given one, followed by signs or a rotation."""
+    k = phi.weight.shape[0]
+    if freedom == "signs":
+        return AffineMap(_signs(k, rng).unsqueeze(-1) * phi.weight, phi.mean)
+    return AffineMap(_haar(k, rng) @ phi.weight, phi.mean) if freedom == "rotation" else phi
+
+
+def closed_form_phi(mean: Tensor, covariance: Tensor, k: int, signs: Tensor | None = None) -> AffineMap:
+    r"""Affine map of N(m, Σ) to N(0, I_k), line 2 of Algorithm S3 of [1]_ (Theorem 4.1 of [3]_).
+
+    .. math:: \hat\phi(x) = \tilde I_k \begin{bmatrix} (D^{(k)})^{-1/2} & 0 \end{bmatrix} P^\top (x - m),
+        \qquad \Sigma = P D P^\top
+
+    with the eigenvalues in decreasing order. (The paper prints the zero block to the right of P^⊤, where the shapes do
+    not fit.) The columns of P are known up to their signs: here the largest entry of each is positive, and `signs` are
+    the diagonal of :math:`\tilde I_k`.
+
+    Parameters
+    ----------
+    mean : Tensor, shape (k_i,)
+    covariance : Tensor, shape (k_i, k_i)
+    k : int
+        At most k_i.
+    signs : Tensor, shape (k,), optional
+        Of ±1; +1 by default.
+
+    Returns
+    -------
+    AffineMap
+
+    Raises
+    ------
+    ValueError
+        If k > k_i, Σ is not symmetric, one of its k largest eigenvalues is not positive, or signs are not ±1.
+    """
+    k_i = mean.shape[-1]
+    if covariance.shape != (k_i, k_i):
+        raise ValueError(f"covariance must have shape ({k_i}, {k_i}) as mean has {k_i}, got {tuple(covariance.shape)}")
+    if not 1 <= k <= k_i:
+        raise ValueError(f"k must be between 1 and the client's number of features, {k_i} (H1 (i)), got {k}")
+    if not torch.allclose(covariance, covariance.mT):
+        raise ValueError("covariance must be symmetric")
+    eigenvalues, P = torch.linalg.eigh(covariance.double())
+    eigenvalues, P = eigenvalues.flip(-1)[:k], P.flip(-1)[:, :k]
+    if eigenvalues[-1] <= k_i * torch.finfo(torch.float64).eps * eigenvalues[0]:
+        raise ValueError(f"covariance must have rank {k} at least, got eigenvalue {eigenvalues[-1]:.3g} in place {k}")
+    P = P * P.gather(0, P.abs().argmax(0, keepdim=True)).sign()
+    return AffineMap(_checked_signs(signs, k).unsqueeze(-1) * (P / eigenvalues.sqrt()).mT, mean)
+
+
+def _checked_signs(signs: Tensor | None, k: int) -> Tensor:
+    """The diagonal of Ĩ_k."""
+    if signs is None:
+        return torch.ones(k, dtype=torch.float64)
+    if signs.shape != (k,) or not bool((signs.abs() == 1).all()):
+        raise ValueError(f"signs must be {k} numbers +1 or -1, got {signs.tolist()}")
+    return signs.double()
+
+
+def random_signs(k: int, seed: int = 0) -> Tensor:
+    """A diagonal of ±1, shape (k,), with at least one −1 where k > 1 and at least one +1."""
+    signs = _signs(k, stream(seed, SERVER, 0, "signs"))
+    if k > 1 and signs.sum().abs() == k:
+        signs[0] = -signs[0]
+    return signs
+
+
+def _normal(rng: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=rng, dtype=torch.float64)
+
+
+def _signs(k: int, rng: torch.Generator) -> Tensor:
+    return 2.0 * torch.randint(2, (k,), generator=rng).double() - 1
+
+
+def _haar(k: int, rng: torch.Generator) -> Tensor:
+    """An orthogonal matrix without preferred direction, shape (k, k)."""
+    Q, R = torch.linalg.qr(_normal(rng, k, k))
+    return Q * R.diagonal().sign()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Algorithm S3
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def method_of_moments(z: Tensor, y: Tensor, d: int) -> Tensor:
+    r"""Initial A^(0), lines 4–6 of Algorithm S3: the d leading eigenvectors of :math:`\frac1b \sum_i Z_i`.
+
+    Each client sends :math:`Z_i = \frac1n \sum_j (y_i^{(j)})^2 z_i^{(j)} [z_i^{(j)}]^\top`. For z ~ N(0, I) and
+    y = w^⊤ z its mean is :math:`\|w\|^2 I + 2 w w^\top`, so that the leading eigenvectors span the clients' w.
+
+    Parameters
+    ----------
+    z : Tensor, shape (b, n, k)
+    y : Tensor, shape (b, n)
+    d : int
+
+    Returns
+    -------
+    Tensor, shape (k, d)
+        Of orthonormal columns.
+    """
+    _check_data(z, y, d)
+    moments = torch.einsum("ij,ijp,ijq->pq", y.square(), z, z) / y.numel()
+    return torch.linalg.eigh(moments)[1].flip(-1)[:, :d].contiguous()
+
+
+def least_squares_heads(A: Tensor, z: Tensor, y: Tensor) -> Tensor:
+    """Exact heads of all clients for a given A, line 12 of Algorithm S3.
+
+    Parameters
+    ----------
+    A : Tensor, shape (k, d)
+    z : Tensor, shape (b, n, k)
+    y : Tensor, shape (b, n)
+
+    Returns
+    -------
+    Tensor, shape (b, d)
+    """
+    _check_data(z, y, A.shape[1])
+    return torch.linalg.lstsq(z @ A, y.unsqueeze(-1)).solution.squeeze(-1)
+
+
+def representation_step(A: Tensor, heads: Tensor, z: Tensor, y: Tensor, step: float) -> Tensor:
+    r"""Gradient step of the clients and the server's mean, lines 14–18: :math:`\bar A^{(t+1)}`, not orthonormal.
+
+    .. math:: \bar A = A + \frac{\eta}{b' n} \sum_{ij} \bigl(y_i^{(j)} - (A \beta_i)^\top z_i^{(j)}\bigr)
+        z_i^{(j)} \beta_i^\top
+
+    η is that of Theorem S3; line 14 has the gradient of a sum over samples in place of half their mean, so that its η
+    is ours divided by 2n.
+
+    Parameters
+    ----------
+    A : Tensor, shape (k, d)
+    heads : Tensor, shape (b', d)
+    z, y : Tensor, shape (b', n, k), (b', n)
+    step : float
+        η.
+
+    Returns
+    -------
+    Tensor, shape (k, d)
+    """
+    residual = y - torch.einsum("ijp,ip->ij", z, heads @ A.mT)
+    return A + step / y.numel() * torch.einsum("ij,ijp,iq->pq", residual, z, heads)
+
+
+def flic_fedrep(
+    z: Tensor,
+    y: Tensor,
+    d: int,
+    rounds: int = 200,
+    step: float = 0.25,
+    participation: float = 1.0,
+    start: Tensor | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """Algorithm S3 of [1]_ on embedded features, line by line.
+
+    Parameters
+    ----------
+    z : Tensor, shape (b, n, k)
+        Features as embedded by φ̂_i (or by the oracle, which makes it FedRep [2]_).
+    y : Tensor, shape (b, n)
+    d : int
+        Columns of A.
+    rounds : int
+        T.
+    step : float
+        η in the normalisation of Theorem S3, see `representation_step`.
+    participation : float
+        r in (0, 1]; ⌊rb⌋ clients, at least one, are active in a round.
+    start : Tensor, shape (k, d), optional
+        A^(0) of orthonormal columns; `method_of_moments` by default.
+    seed : int
+        Of the choice of active clients.
+
+    Returns
+    -------
+    Tensor, shape (T + 1, k, d)
+        A^(0), …, A^(T), each with orthonormal columns.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, there are fewer than d samples a client, or r is not in (0, 1].
+    """
+    _check_data(z, y, d)
+    if not 0 < participation <= 1:
+        raise ValueError(f"participation must be in (0, 1], got {participation}")
+    b = len(z)
+    A = method_of_moments(z, y, d) if start is None else start
+    path = [A]
+    for t in range(rounds):
+        active = torch.randperm(b, generator=stream(seed, SERVER, t, "active"))[: _n_active(b, participation)]  # line 8
+        heads = least_squares_heads(A, z[active], y[active])  # line 12
+        mean = representation_step(A, heads, z[active], y[active], step)  # lines 14 to 18
+        A = torch.linalg.qr(mean)[0]  # line 19
+        path.append(A)
+    return torch.stack(path)
+
+
+def distances_to(path: Tensor, truth: Tensor) -> Tensor:
+    """dist(A^(t), truth) for t = 0 … T, shape (T + 1,): the sine of the largest principal angle."""
+    return principal_angle(path, truth.expand_as(path))
+
+
+def prediction_errors(path: Tensor, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Tensor:
+    """Mean squared error on test samples after each round, heads fitted to the training samples, shape (T + 1,).
+
+    Parameters
+    ----------
+    path : Tensor, shape (T + 1, k, d)
+    train, test : (z, y), of shapes (b, n, k), (b, n)
+    """
+    errors = []
+    for A in path:
+        fitted = least_squares_heads(A, *train) @ A.mT
+        errors.append((test[1] - torch.einsum("ijp,ip->ij", test[0], fitted)).square().mean())
+    return torch.stack(errors)
+
+
+def measured_rate(distances: Tensor, floor: float = 1e-10) -> float:
+    """Factor by which a distance shrinks in a round: exp of the least-squares slope of log dist, while above `floor`.
+
+    Parameters
+    ----------
+    distances : Tensor, shape (T + 1,)
+    floor : float
+        Below it rounding takes over.
+    """
+    above = distances > floor
+    rounds = len(distances) if bool(above.all()) else int((~above).int().argmax())
+    if rounds < 2:
+        raise ValueError(f"expected two distances at least above {floor:g} to measure a rate, got {rounds}")
+    return float(np.exp(np.polyfit(np.arange(rounds), distances[:rounds].log().numpy(), 1)[0]))
+
+
+def _n_active(b: int, participation: float) -> int:
+    """⌊rb⌋, at least one; the small term undoes the rounding of products like 0.29 · 100."""
+    return max(int(participation * b + 1e-9), 1)
+
+
+def _check_data(z: Tensor, y: Tensor, d: int) -> None:
+    if z.dim() != 3 or y.shape != z.shape[:2]:
+        raise ValueError(f"expected z of shape (b, n, k) and y of shape (b, n), got {tuple(z.shape)}, {tuple(y.shape)}")
+    if not 1 <= d <= min(z.shape[1:]):
+        raise ValueError(f"d must be between 1 and both n and k, got d={d}, n={z.shape[1]}, k={z.shape[2]}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The bound of Theorem S3
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bound:
+    """dist(A^(t), Q A*) ≤ (1 − κ)^{t/2} dist(A^(0), Q A*), with the numbers of one instance.
+
+    Attributes
+    ----------
+    start : float
+        dist(A^(0), Q A*).
+    e0 : float
+        E_0.
+    sigma_min, sigma_max : float
+        σ̄²_min,* and σ̄²_max,*.
+    step : float
+        η.
+    kappa : float
+        κ.
+    """
+
+    start: float
+    e0: float
+    sigma_min: float
+    sigma_max: float
+    step: float
+    kappa: float
+
+    @property
+    def rate(self) -> float:
+        """Factor a round, (1 − κ)^{1/2}."""
+        return (1 - self.kappa) ** 0.5
+
+    def curve(self, rounds: int) -> Tensor:
+        """The bound for t = 0 … rounds, shape (rounds + 1,)."""
+        return self.start * self.rate ** torch.arange(rounds + 1, dtype=torch.float64)
+
+
+def convergence_bound(
+    A0: Tensor, truth: Tensor, heads: Tensor, participation: float = 1.0, step: float | None = None
+) -> Bound:
+    r"""The bound, as its proof (that of [2]_) gives it.
+
+    .. math:: \kappa = \tfrac12\, \eta E_0\, \bar\sigma_{\min,\star}^2, \qquad
+        E_0 = 1 - \mathrm{dist}^2(A^{(0)}, Q A^\star), \qquad \eta \le 1 / (4 \bar\sigma_{\max,\star}^2)
+
+    with :math:`\bar\sigma_{\min,\star}` the least and :math:`\bar\sigma_{\max,\star}` the greatest singular value of
+    :math:`B^\star_{\mathsf A} / \sqrt{\lfloor rb \rfloor}` over all sets of ⌊rb⌋ clients. `printed_bound` has what
+    [1]_ prints. The theorem also wants n large, up to a constant that it does not give.
+
+    Parameters
+    ----------
+    A0, truth : Tensor, shape (k, d)
+        A^(0) and Q A*.
+    heads : Tensor, shape (b, d)
+        B*.
+    participation : float
+        r.
+    step : float, optional
+        η; the largest that the theorem allows by default.
+
+    Returns
+    -------
+    Bound
+
+    Raises
+    ------
+    ValueError
+        If the step is larger than the theorem allows, or there are too many sets of clients (see `head_spectra`).
+    """
+    spectra = head_spectra(heads, participation)
+    low, high = float(spectra.min()), float(spectra.max())
+    step = _checked_step(step, high)
+    start = float(principal_angle(A0, truth))
+    e0 = 1 - start**2
+    return Bound(start, e0, low, high, step, step * e0 * low / 2)
+
+
+def printed_bound(
+    A0: Tensor, truth: Tensor, heads: Tensor, participation: float = 1.0, step: float | None = None
+) -> Bound:
+    r"""The bound with Theorem S3, (S15) and (S16) read as they are printed in [1]_.
+
+    Four things differ from `convergence_bound`: :math:`\kappa = 1 - \eta E_0 \bar\sigma^2_{\min,\star} / 2`;
+    :math:`E_0 = \mathrm{dist}(A^{(0)}, Q A^\star)`; (S15) and (S16) call a singular value, not its square,
+    :math:`\bar\sigma^2`; and (S16) takes the *smallest* of the sets' largest singular values.
+    """
+    singular = head_spectra(heads, participation).sqrt()
+    low, high = float(singular.min()), float(singular.amax(-1).min())
+    step = _checked_step(step, high)
+    start = float(principal_angle(A0, truth))
+    return Bound(start, start, low, high, step, 1 - step * start * low / 2)
+
+
+def head_spectra(heads: Tensor, participation: float = 1.0) -> Tensor:
+    r"""Eigenvalues of :math:`\frac{1}{\lfloor rb \rfloor} B_{\mathsf A}^\top B_{\mathsf A}` for every set of clients.
+
+    Parameters
+    ----------
+    heads : Tensor, shape (b, d)
+    participation : float
+        r; sets have ⌊rb⌋ members.
+
+    Returns
+    -------
+    Tensor, shape (number of sets, d)
+        In increasing order along the last axis: squared singular values of :math:`B_{\mathsf A}/\sqrt{\lfloor rb
+        \rfloor}`; some are 0 where ⌊rb⌋ < d.
+
+    Raises
+    ------
+    ValueError
+        If there are more than `MAX_SUBSETS` sets.
+    """
+    b = len(heads)
+    size = _n_active(b, participation)
+    if comb(b, size) > MAX_SUBSETS:
+        raise ValueError(
+            f"{b} clients have {comb(b, size):.3g} sets of {size}, too many to look at (at most {MAX_SUBSETS}): "
+            "use fewer clients or participation=1"
+        )
+    sets = heads[torch.tensor(list(combinations(range(b), size)))]
+    return torch.linalg.eigvalsh(sets.mT @ sets / size).clamp(min=0)
+
+
+def _checked_step(step: float | None, sigma_max: float) -> float:
+    largest = 1 / (4 * sigma_max)
+    if step is None:
+        return largest
+    if not 0 < step <= largest * (1 + 1e-12):
+        raise ValueError(f"the theorem needs a step in (0, {largest:.4g}], got {step}")
+    return step
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Theorem S2: the limit law of the estimated distance
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def optimal_map(S1: Tensor, S2: Tensor) -> Tensor:
+    r"""Matrix of the optimal map from N(0, S1) to N(0, S2), :math:`S_1^{-1/2}(S_1^{1/2} S_2 S_1^{1/2})^{1/2}
+    S_1^{-1/2}`.
+
+    Parameters
+    ----------
+    S1, S2 : Tensor, shape (k, k)
+        Covariances, S1 regular.
+    """
+    root = _power(S1, 0.5)
+    inverse = _power(S1, -0.5)
+    return inverse @ _power(root @ S2 @ root, 0.5) @ inverse
+
+
+def limit_variance(m: Tensor, S: Tensor, v: Tensor, anchor: Tensor) -> float:
+    r"""Variance s of the limit of :math:`\sqrt n (W_2^2(\mu, \hat\nu) - W_2^2(\mu, \nu))`, by the delta method.
+
+    .. math:: s = 4 (m-v)^\top \Sigma (m-v) + 2 \operatorname{tr} \Sigma^2 + 2 \operatorname{tr}(\Sigma \Sigma_c)
+        - 4 \operatorname{tr}(T \Sigma^2)
+
+    with T the map from ν = N(m, Σ) to μ = N(v, Σ_c). (Theorem S2 of [1]_, after [4]_, prints something else:
+    `limit_variance_printed`.) As W2² has the gradients 2(m − v) and G = I − T, it is
+    :math:`4 (m-v)^\top \Sigma (m-v) + 2 \operatorname{tr}(G \Sigma G \Sigma)`, a square: zero where μ = ν.
+
+    Parameters
+    ----------
+    m, v : Tensor, shape (k,)
+        Means of the class and of its anchor.
+    S, anchor : Tensor, shape (k, k)
+        Σ and Σ_c, regular.
+
+    Returns
+    -------
+    float
+    """
+    _check_gaussians(m, S, v, anchor)
+    T = optimal_map(S, anchor)
+    spread = 2 * (S @ S).trace() + 2 * (S @ anchor).trace() - 4 * (T @ S @ S).trace()
+    return float(4 * (m - v) @ S @ (m - v) + spread)
+
+
+def limit_variance_printed(m: Tensor, S: Tensor, v: Tensor, anchor: Tensor, eigenpairs_of: str = "class") -> float:
+    r"""The variance as Theorem S2 of [1]_ prints it, which is not that of the limit (and can be negative).
+
+    .. math:: 4 (m-v)^\top \Sigma (m-v) + 2 \operatorname{tr}(\Sigma \Sigma_c)
+        - 4 \sum_j \kappa_j^{1/2} r_j^\top \Sigma_c^{-1/2} \Sigma\, \Sigma_c^{1/2} r_j
+
+    Parameters
+    ----------
+    m, S, v, anchor
+        As for `limit_variance`.
+    eigenpairs_of : {"class", "product"}
+        :math:`(\kappa_j, r_j)` are the eigenpairs of Σ, as printed, or of :math:`\Sigma_c^{1/2} \Sigma
+        \Sigma_c^{1/2}`, with which only :math:`2 \operatorname{tr} \Sigma^2` is missing.
+    """
+    _check_gaussians(m, S, v, anchor)
+    if eigenpairs_of not in ("class", "product"):
+        raise ValueError(f"eigenpairs_of must be 'class' or 'product', got {eigenpairs_of!r}")
+    root, inverse = _power(anchor, 0.5), _power(anchor, -0.5)
+    kappa, r = torch.linalg.eigh(S if eigenpairs_of == "class" else root @ S @ root)
+    terms = torch.einsum("pj,pq,qj->j", r, inverse @ S @ root, r)
+    spread = 2 * (S @ anchor).trace() - 4 * (kappa.sqrt() * terms).sum()
+    return float(4 * (m - v) @ S @ (m - v) + spread)
+
+
+def simulate_w2(
+    m: Tensor, S: Tensor, v: Tensor, anchor: Tensor, n: int = 2000, repeats: int = 4000, seed: int = 0
+) -> Tensor:
+    r"""Draws of :math:`\sqrt n (W_2^2(\mu, \hat\nu) - W_2^2(\mu, \nu))`, with ν̂ from the moments of n samples of ν.
+
+    Parameters
+    ----------
+    m, S, v, anchor
+        As for `limit_variance`.
+    n : int
+        Samples in each data set.
+    repeats : int
+        Data sets.
+    seed : int
+
+    Returns
+    -------
+    Tensor, shape (repeats,)
+    """
+    _check_gaussians(m, S, v, anchor)
+    rng, factor, found = stream(seed, SERVER, 0, "theorem S2"), torch.linalg.cholesky(S), []
+    for some in torch.arange(repeats).split(max(2_000_000 // (n * len(m)), 1)):
+        x = m + _normal(rng, len(some), n, len(m)) @ factor.mT
+        centred = x - x.mean(1, keepdim=True)
+        found.append(bures_wasserstein(v, anchor, x.mean(1), centred.mT @ centred / (n - 1)))
+    return n**0.5 * (torch.cat(found) - bures_wasserstein(v, anchor, m, S))
+
+
+def variance_with_error(draws: Tensor) -> tuple[float, float]:
+    """Variance of independent draws and its standard error, from their fourth moment; for draws of any distribution.
+
+    Parameters
+    ----------
+    draws : Tensor, shape (R,)
+    """
+    centred, variance = draws - draws.mean(), draws.var()
+    fourth = centred.pow(4).mean()
+    return float(variance), float(((fourth - variance**2) / len(draws)).sqrt())
+
+
+def _power(S: Tensor, exponent: float) -> Tensor:
+    """A power of a symmetric positive definite matrix."""
+    eigenvalues, vectors = torch.linalg.eigh(S)
+    return (vectors * eigenvalues.clamp(min=0).pow(exponent)) @ vectors.mT
+
+
+def _check_gaussians(m: Tensor, S: Tensor, v: Tensor, anchor: Tensor) -> None:
+    for name, mean, covariance in (("m, S", m, S), ("v, anchor", v, anchor)):
+        k = mean.shape[-1]
+        if mean.dim() != 1 or covariance.shape != (k, k) or k != m.shape[-1]:
+            raise ValueError(
+                f"{name} must have shapes (k,) and (k, k) with one k for all, "
+                f"got {tuple(mean.shape)} and {tuple(covariance.shape)}"
+            )
+        if int(torch.linalg.cholesky_ex(covariance).info) != 0:
+            raise ValueError(f"the covariance of ({name}) must be positive definite")

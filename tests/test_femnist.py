@@ -1,0 +1,196 @@
+import gzip
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from hetfl_core.datasets import DataError, femnist, registry
+from hetfl_core.federation import FederationWarning
+
+
+def leaf(writers):
+    """A shard in LEAF's format: name → (grey levels (n, 784), labels)."""
+    return {
+        "users": list(writers),
+        "num_samples": [len(y) for _, y in writers.values()],
+        "user_data": {name: {"x": (x / 255).tolist(), "y": list(map(int, y))} for name, (x, y) in writers.items()},
+    }
+
+
+def made(labels, seed):
+    return np.random.default_rng(seed).integers(0, 256, (len(labels), 784)), np.array(labels)
+
+
+WRITERS = {
+    # name: (shard, training labels, test labels)
+    "f0001_10": ("0", [0, 1, 2, 40, 3], [1, 2, 61]),
+    "f0002_20": ("0", [7, 7, 10, 8], [7, 8]),
+    "f0003_30": ("0", [35, 36], [3]),  # no digit to train on
+    "f0004_40": ("9", [4, 5, 6], [50]),  # no digit to test on
+    "f0005_50": ("9", [9, 9], [9]),
+}
+
+
+@pytest.fixture
+def shards(tmp_path, monkeypatch):
+    """Four made shards, of which 9 is not packed, in the place of the real ones."""
+    paths = {}
+    for part, column in (("train", 1), ("test", 2)):
+        for shard in ("0", "9"):
+            key = f"flic/femnist/{part}/{shard}"
+            mine = {n: made(w[column], i + 10 * column) for i, (n, w) in enumerate(WRITERS.items()) if w[0] == shard}
+            content = json.dumps(leaf(mine)).encode()
+            paths[key] = tmp_path / f"{part}-{shard}.json"
+            paths[key].write_bytes(content if shard == "9" else gzip.compress(content))
+    monkeypatch.setattr(femnist, "fetch", paths.__getitem__)
+    monkeypatch.setattr(femnist, "needs", lambda dataset: list(paths))
+    return paths
+
+
+def test_writers_with_digits_in_both_splits_become_clients(shards):
+    federation = femnist.digits(3, variant="code")
+    assert [c.name for c in federation] == ["f0001_10", "f0002_20", "f0005_50"]
+    assert [c.y_train.tolist() for c in federation] == [[0, 1, 2, 3], [7, 7, 8], [9, 9]]
+    assert [c.y_test.tolist() for c in federation] == [[1, 2], [7, 8], [9]]
+    assert federation.n_classes == 10
+    assert federation.info["writers_at_hand"] == 3
+    assert federation.info["simulated"] is False
+    json.dumps(dict(federation.info))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, lambda x: 2 * x - 1),
+        ({"variant": "code"}, lambda x: x / 10),
+        ({"scaling": "tenth"}, lambda x: x / 10),
+        ({"variant": "code", "scaling": "symmetric"}, lambda x: 2 * x - 1),
+    ],
+)
+def test_pixels_are_those_of_the_digits_scaled(shards, options, expected):
+    client = femnist.digits(3, **options)["f0001_10"]
+    x, y = made(WRITERS["f0001_10"][1], 10)
+    assert client.x_train.dtype == torch.float32
+    torch.testing.assert_close(client.x_train, torch.tensor(expected(x[y < 10] / 255), dtype=torch.float32))
+
+
+def test_the_text_draws_writers_by_seed_and_the_code_takes_the_first(shards):
+    chosen = {tuple(c.name for c in femnist.digits(2, seed)) for seed in range(20)}
+    assert len(chosen) == 3  # all pairs of three writers
+    assert all(list(names) == sorted(names) for names in chosen)  # in the order of the shards
+    first = {tuple(c.name for c in femnist.digits(2, seed, variant="code")) for seed in range(20)}
+    assert first == {("f0001_10", "f0002_20")}
+    assert femnist.digits(2, 5).fingerprint() == femnist.digits(2, 5).fingerprint()
+
+
+@pytest.mark.parametrize("n", [0, 4])
+def test_more_writers_than_there_are(shards, n):
+    with pytest.raises(ValueError, match=rf"n_clients must lie in 1…3, the number of writers at hand, got {n}"):
+        femnist.digits(n)
+
+
+def test_unknown_options_are_refused(shards):
+    with pytest.raises(ValueError, match="scaling must be one of 'symmetric', 'tenth', got 'unit'"):
+        femnist.digits(2, scaling="unit")
+    with pytest.raises(ValueError, match="variant"):
+        femnist.digits(2, variant="paper")
+
+
+def test_a_digit_that_is_only_tested_is_warned_of(shards):
+    writers = {"f0001_10": made([1, 2], 0)}
+    shards["flic/femnist/train/0"].write_bytes(json.dumps(leaf(writers)).encode())
+    shards["flic/femnist/test/0"].write_bytes(json.dumps(leaf({"f0001_10": made([3], 0)})).encode())
+    femnist._load.cache_clear()
+    with pytest.warns(FederationWarning, match=r"f0001_10.*\[3\]"):
+        femnist.digits(1, variant="code")
+
+
+# --- damaged files ------------------------------------------------------------------------------------------------
+
+GOOD = leaf({"f0001_10": made([1, 2], 0)})
+
+
+def changed(**changes):
+    return json.dumps({**GOOD, **changes}).encode()
+
+
+def data(x, y):
+    return {"user_data": {"f0001_10": {"x": x, "y": y}}}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "cannot be read as a FEMNIST shard"),
+        (json.dumps(GOOD).encode()[:-40], "cannot be read as a FEMNIST shard"),
+        (gzip.compress(json.dumps(GOOD).encode())[:-12], "cannot be read as a FEMNIST shard"),
+        (b"[1, 2]", "expected users, num_samples and user_data"),
+        (changed(users=["f0009_90"]), "expected users, num_samples and user_data.*f0009_90"),
+        (changed(users=["f0001_10", "f0002_20"]), "expected users, num_samples and user_data"),
+        (changed(num_samples=[3]), r"writer 'f0001_10': expected 3 images of 784 pixels and 3 labels, got \(2, 784\)"),
+        (changed(**data([[0.0] * 783] * 2, [1, 2])), r"expected 2 images of 784 pixels .* got \(2, 783\)"),
+        (changed(**data([[0.0] * 784] * 2, [1])), r"and 2 labels, got \(2, 784\) and \(1,\)"),
+        (changed(**data([[0.0] * 784, [0.5] * 784], [1, 2])), "multiples of 1/255"),
+        (changed(**data([[0.0] * 784, [2.0] * 784], [1, 2])), "multiples of 1/255 in 0…1"),
+        (changed(**data([[0.0] * 784] * 2, [1, 62])), "expected labels 0…61, got 1 to 62"),
+    ],
+)
+def test_a_damaged_shard_is_named(tmp_path, content, message):
+    path = tmp_path / "shard.json"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        femnist.read_shard(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_shard_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("HETFL_DATA", str(tmp_path))
+    monkeypatch.setattr(registry, "_try", lambda *args: "no network")
+    with pytest.raises(DataError, match=r"flic/femnist/train/0: could not be downloaded.*HETFL_DATA"):
+        femnist.digits()
+
+
+# --- the real files: what is known of them ------------------------------------------------------------------------
+
+
+@pytest.mark.realdata("femnist.digits")
+def test_real_counts(monkeypatch):
+    read, shards = femnist.read_shard, {}
+    monkeypatch.setattr(femnist, "read_shard", lambda path: shards.setdefault(path, read(path)))
+    femnist._load.cache_clear()
+    writers = femnist.load_writers()
+    labels = [y for path, shard in shards.items() if "_train_" in path.name for _, y in shard.values()]
+    assert len(labels) == 110
+    assert sum(len(y) for y in labels) == 14_697
+    assert sum(int((y < 10).sum()) for y in labels) == 10_113
+    assert len(writers) == 105
+    assert sum(len(w.y_train) for w in writers) == 10_112  # one writer with one digit has none to test on
+    assert sum(len(w.y_test) for w in writers) == 1_147
+    assert np.median([len(w.y_train) for w in writers]) == 104
+    x = np.concatenate([w.x_train for w in writers])
+    assert (x.min(), x.max()) == (0, 255)
+    assert np.median(x) == 255  # bright paper
+
+
+@pytest.mark.realdata("femnist.digits")
+def test_real_digits_look_like_digits():
+    # nearest class mean, trained on some writers and tested on the others
+    writers = femnist.load_writers()
+    x, y = (np.concatenate([w[i] for w in writers[:80]]) for i in (1, 2))
+    means = np.stack([x[y == c].mean(0) for c in range(10)])
+    x, y = (np.concatenate([w[i] for w in writers[80:]]) for i in (1, 2))
+    guess = ((x[:, None] - means) ** 2).sum(2).argmin(1)
+    assert (guess == y).mean() > 0.6
+
+
+@pytest.mark.realdata("femnist.digits")
+def test_real_seeds_choose_different_writers():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FederationWarning)
+        a, b = (femnist.digits(50, seed) for seed in (0, 1))
+        everyone = femnist.digits(105)
+    assert 10 < len({c.name for c in a} & {c.name for c in b}) < 40  # 24 expected
+    assert [c.name for c in everyone] == [w.name for w in femnist.load_writers()]
+    assert {c.shapes for c in everyone} == {(784,)}

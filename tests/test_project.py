@@ -1,0 +1,192 @@
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import pdist, squareform
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
+
+from hetfl_core.datasets import project, toy
+from hetfl_core.datasets.project import affinities, kl_gradient, to_common_space, tsne
+from hetfl_core.federation import Client, Federation
+
+
+@pytest.fixture(scope="module")
+def federation():
+    return toy.noisy_features(4, 3, n_train_per_class=30, n_test_per_class=20, seed=1)
+
+
+def inputs(client):
+    return torch.cat([client.x_train, client.x_test]).double().numpy()
+
+
+def objective(p, y):
+    """KL(P ‖ Q), written out."""
+    freedom = max(y.shape[1] - 1, 1)
+    kernel = ((y[:, None] - y).square().sum(2) / freedom + 1).pow(-(freedom + 1) / 2) * (1 - torch.eye(len(y)))
+    q = kernel / kernel.sum()
+    return (p * ((p + torch.eye(len(y))) / (q + torch.eye(len(y)))).log()).sum()
+
+
+@pytest.mark.parametrize("how", list(project.FITTED_ON))
+def test_all_clients_get_one_width_and_keep_their_labels(federation, how):
+    common = to_common_space(federation, 16, how, iterations=30)
+    assert {c.shapes for c in common} == {(16,)}
+    assert {c.x_train.dtype for c in common} == {torch.float32}
+    for before, after in zip(federation, common):
+        assert before.name == after.name
+        assert torch.equal(before.y_train, after.y_train)
+        assert torch.equal(before.y_test, after.y_test)
+    assert (common.name, common.n_classes) == (f"{federation.name}+{how}", federation.n_classes)
+    assert common.info["projection"]["how"] == how
+    assert common.info["settings"] == federation.info["settings"]
+
+
+@pytest.mark.parametrize("how", list(project.FITTED_ON))
+def test_info_says_whether_test_inputs_leak(federation, how):
+    """The training part changes with the test inputs exactly where ``info["leak"]`` says so."""
+    client = federation[0]
+    other = Client(client.x_train, client.y_train, 3 * client.x_test + 1, client.y_test, client.name)
+    a, b = (to_common_space(Federation([c], 20), 4, how, iterations=30) for c in (client, other))
+    assert torch.equal(a[0].x_train, b[0].x_train) is not a.info["leak"]
+
+
+def test_pca_is_that_of_the_training_inputs_and_pads_with_zeros(federation):
+    common = to_common_space(federation, 64, "pca")
+    for before, after in zip(federation, common):
+        pca = PCA().fit(before.x_train.numpy())
+        k = pca.n_components_
+        np.testing.assert_allclose(after.x_test[:, :k].abs(), np.abs(pca.transform(before.x_test.numpy())), atol=1e-4)
+        assert (after.x_train[:, k:] == 0).all()
+
+
+def test_fewer_samples_than_dimensions():
+    rng = np.random.default_rng(0)
+    client = Client(rng.normal(size=(3, 9)), [0, 1, 0], rng.normal(size=(2, 9)), [0, 1], "few")
+    common = to_common_space(Federation([client]), 8, "pca")
+    assert (common[0].x_train[:, 3:] == 0).all()
+    assert to_common_space(Federation([client]), 8, "tsne", iterations=20)[0].shapes == (8,)
+
+
+def test_mds_keeps_all_distances_where_the_dimension_allows(federation):
+    """Torgerson's theorem: Euclidean distances of points that span at most dim dimensions are reproduced exactly."""
+    common = to_common_space(federation, 20, "mds")
+    for before, after in zip(federation, common):
+        np.testing.assert_allclose(pdist(inputs(after)), pdist(inputs(before)), atol=1e-3)
+
+
+def test_mds_lowers_the_stress_of_the_classical_solution(federation):
+    x = inputs(federation[0])
+    wanted = pdist(x)
+    stress = [((pdist(z) - wanted) ** 2).sum() for z in (project._mds(x, 2), project._pca(x, x, 2))]
+    assert stress[0] < 0.9 * stress[1]
+
+
+def test_a_gaussian_matrix_keeps_squared_lengths_on_average(federation):
+    common = to_common_space(federation, 4000, "random")
+    for before, after in zip(federation, common):
+        np.testing.assert_allclose(pdist(inputs(after)), pdist(inputs(before)), rtol=0.15)
+    again = to_common_space(federation, 4000, "random", seed=1)
+    assert not torch.equal(again[0].x_train, common[0].x_train)
+
+
+def test_a_projection_depends_neither_on_the_other_clients_nor_on_labels(federation):
+    alone = Federation([federation[2]], 20)
+    a, b = (to_common_space(f, 5, "tsne", iterations=20)[federation[2].name] for f in (federation, alone))
+    assert torch.equal(a.x_train, b.x_train)
+    c = federation[2]
+    relabelled = Client(c.x_train, 0 * c.y_train, c.x_test, 0 * c.y_test, c.name)
+    assert torch.equal(to_common_space(Federation([relabelled]), 5, "tsne", iterations=20)[0].x_train, a.x_train)
+
+
+# --- t-SNE --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("perplexity", [3.0, 12.0])
+def test_affinities_have_the_perplexity(perplexity):
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    p = affinities(x, perplexity)
+    assert p.sum() == pytest.approx(1)
+    assert torch.equal(p, p.T)
+    assert (p.diagonal() == 0).all()
+    d = squareform(pdist(x.double().numpy(), "sqeuclidean"))
+    # each row of conditional probabilities, found by scalar root finding
+    from scipy.optimize import brentq
+
+    def row(i, log_beta):
+        w = np.exp(-np.exp(log_beta) * np.delete(d[i] - np.sort(d[i])[1], i))
+        return w / w.sum()
+
+    def entropy(q):
+        return -(q[q > 0] * np.log(q[q > 0])).sum()
+
+    conditional = np.zeros((40, 40))
+    for i in range(40):
+        best = brentq(lambda b, i=i: entropy(row(i, b)) - np.log(perplexity), -20, 20)
+        conditional[i, np.arange(40) != i] = row(i, best)
+    np.testing.assert_allclose(p, (conditional + conditional.T) / 80, atol=1e-9)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 64])
+def test_the_gradient_is_that_of_the_objective(dim):
+    rng = torch.Generator().manual_seed(dim)
+    p = affinities(torch.randn(25, 6, generator=rng), 7)
+    y = torch.randn(25, dim, generator=rng, dtype=torch.float64).requires_grad_()
+    objective(p, y).backward()
+    torch.testing.assert_close(kl_gradient(p, y.detach()), y.grad, atol=1e-12, rtol=1e-9)
+
+
+def test_in_two_dimensions_as_good_as_scikit_learn():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(150, 8)) + 3 * rng.integers(0, 3, (150, 1))
+    start = 1e-4 * rng.normal(size=(150, 2))
+    p = affinities(torch.from_numpy(x), 15)
+    theirs = TSNE(2, perplexity=15, init=start, method="exact", learning_rate=50).fit_transform(x)
+    ours = tsne(torch.from_numpy(x), torch.from_numpy(start), 15, 1000)
+    assert objective(p, ours) == pytest.approx(float(objective(p, torch.from_numpy(theirs))), abs=0.05)
+
+
+def test_in_64_dimensions_the_published_call_ends_above_its_start_and_ours_near_zero():
+    """The finding: scikit-learn's step is not along the gradient there."""
+    client = toy.noisy_features(20, 3, n_train_per_class=100, n_test_per_class=50, subsample=False)[0]
+    x = torch.from_numpy(inputs(client))
+    start = 1e-4 * torch.randn(len(x), 64, generator=torch.Generator().manual_seed(0))
+    p = affinities(x, 20)
+    ends = [
+        float(objective(p, torch.as_tensor(place(x.numpy(), 64, 20, n, torch.Generator().manual_seed(0))).double()))
+        for place, n in ((project._place, 500), (project._place_published, 250))
+    ]
+    at_start = float(objective(p, start.double()))
+    assert ends[0] < 0.02 < 1 < at_start < ends[1] + 1e-3
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"how": "umap"}, "how must be one of 'tsne', 'mds', 'pca', 'random', got 'umap'"),
+        ({"dim": 0}, "dim must be at least 1, got 0"),
+        ({"iterations": 0}, "iterations must be at least 1, got 0"),
+        ({"variant": "paper"}, "variant"),
+    ],
+)
+def test_wrong_arguments(federation, options, message):
+    with pytest.raises(ValueError, match=message):
+        to_common_space(federation, **options)
+
+
+def test_too_few_samples_and_blocks():
+    tiny = Federation([Client([[1.0], [2.0]], [0, 1], [[1.0]], [0], "tiny")])
+    with pytest.raises(ValueError, match="client 'tiny': t-SNE needs at least 4 samples"):
+        to_common_space(tiny)
+    x = {"a": np.ones((5, 2)), "b": np.ones((5, 1))}
+    with pytest.raises(ValueError, match=r"client 'two': x_train must be one tensor .*\['a', 'b'\]"):
+        to_common_space(Federation([Client(x, [0] * 5, x, [0] * 5, "two")]), how="pca")
+
+
+def test_images_are_flattened():
+    x = np.random.default_rng(0).normal(size=(6, 1, 4, 4))
+    common = to_common_space(Federation([Client(x, [0] * 6, x, [0] * 6, "picture")]), 16, "random")
+    matrix = project._gaussian(16, 16, 0, "picture")
+    np.testing.assert_allclose(common[0].x_train, x.reshape(6, 16) @ matrix, atol=1e-5)

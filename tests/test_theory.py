@@ -1,0 +1,382 @@
+"""The linear theory: closed-form embeddings, Algorithm S3, the bound of Theorem S3, the limit law of Theorem S2."""
+
+import numpy as np
+import pytest
+import torch
+
+from hetfl_core import plots, theory
+from hetfl_core.distances import bures_wasserstein, principal_angle
+from hetfl_core.rng import numpy_stream, stream
+
+
+@pytest.fixture(scope="module")
+def federation():
+    return theory.linear_federation(n_clients=50, seed=3)
+
+
+@pytest.fixture(scope="module")
+def signs():
+    return theory.random_signs(20, seed=3)
+
+
+def normal(*shape, purpose="draw"):
+    return torch.from_numpy(numpy_stream(0, "tests", 0, purpose).normal(size=shape))
+
+
+# --- embeddings -------------------------------------------------------------------------------------------------
+
+
+def test_closed_form_embedding_maps_the_features_to_the_standard_gaussian(federation, signs):
+    for client, phi in zip(federation.clients, federation.estimated(signs), strict=True):
+        covariance = phi.weight @ client.covariance @ phi.weight.mT
+        torch.testing.assert_close(covariance, torch.eye(20).double(), rtol=0, atol=1e-10)
+        torch.testing.assert_close(phi(client.mean), torch.zeros(20).double())
+
+
+def test_closed_form_embedding_is_the_paper_s_formula_on_a_case_by_hand():
+    # Σ = P diag(4, 1, 1/4) Pᵀ with P a permutation: the two largest variances are those of features 2 and 0.
+    covariance, mean = torch.diag(torch.tensor([1.0, 0.25, 4.0])).double(), torch.tensor([1.0, 5.0, -2.0]).double()
+    phi = theory.closed_form_phi(mean, covariance, 2, torch.tensor([-1.0, 1.0]))
+    torch.testing.assert_close(phi.weight, torch.tensor([[0.0, 0.0, -0.5], [1.0, 0.0, 0.0]]).double())
+    torch.testing.assert_close(phi(torch.tensor([[3.0, 9.0, 2.0]]).double()), torch.tensor([[-2.0, 2.0]]).double())
+
+
+def test_theorem_1_estimated_embedding_is_the_oracle_s_up_to_common_signs(federation, signs):
+    (estimated, y), (oracle, same) = federation.embed(federation.estimated(signs)), federation.embed(federation.oracle)
+    torch.testing.assert_close(estimated, signs * oracle)
+    assert torch.equal(y, same)
+    assert (signs == -1).any()
+
+
+def test_instances_satisfy_h1(federation):
+    torch.testing.assert_close(federation.A.mT @ federation.A, torch.eye(2).double())
+    torch.testing.assert_close(federation.heads.norm(dim=1), torch.full((50,), 2**0.5).double())
+    widths = {len(client.mean) for client in federation.clients}
+    assert min(widths) >= 20
+    assert len(widths) > 5
+    z, y = federation.embed(federation.oracle)
+    torch.testing.assert_close(y, torch.einsum("ijp,ip->ij", z, federation.heads @ federation.A.mT))
+
+
+@pytest.mark.parametrize("freedom", ["signs", "rotation"])
+def test_freedom_changes_the_oracle_and_not_what_a_client_sees(federation, freedom):
+    other = theory.linear_federation(n_clients=50, seed=3, freedom=freedom)
+    for ours, theirs in zip(federation.clients, other.clients, strict=True):
+        assert torch.equal(ours.x, theirs.x)
+        Q = theirs.phi.weight @ torch.linalg.pinv(ours.phi.weight)
+        torch.testing.assert_close(Q @ Q.mT, torch.eye(20).double())
+        assert bool((Q.abs().round(decimals=8) == torch.eye(20)).all()) == (freedom == "signs")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"k": 4}, r"between 1 and the client's number of features, 3"),
+        ({"covariance": torch.tensor([[1.0, 2, 0], [0, 1, 0], [0, 0, 1]]).double()}, "symmetric"),
+        ({"covariance": torch.diag(torch.tensor([1.0, 0, 0])).double()}, "rank 2"),
+        ({"covariance": torch.eye(2).double()}, r"shape \(3, 3\)"),
+        ({"signs": torch.tensor([1.0, 0.5])}, r"\+1 or -1"),
+    ],
+)
+def test_embedding_says_what_is_wrong(arguments, message):
+    good = {"mean": torch.zeros(3).double(), "covariance": torch.eye(3).double(), "k": 2}
+    with pytest.raises(ValueError, match=message):
+        theory.closed_form_phi(**(good | arguments))
+
+
+@pytest.mark.parametrize("wrong", [{"d": 21}, {"n": 1}, {"extra": -1}, {"n_clients": 0}, {"freedom": "none"}])
+def test_federation_says_what_is_wrong(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        theory.linear_federation(**wrong)
+
+
+# --- Algorithm S3, line by line ---------------------------------------------------------------------------------
+
+
+def test_method_of_moments_is_the_sum_that_clients_send(federation):
+    z, y = federation.embed(federation.oracle)
+    sent = [sum(y[i, j] ** 2 * torch.outer(z[i, j], z[i, j]) for j in range(10)) / 10 for i in range(50)]
+    U = torch.linalg.svd(sum(sent) / 50)[0][:, :2]
+    assert principal_angle(theory.method_of_moments(z, y, 2), U) < 1e-10
+
+
+def test_method_of_moments_finds_the_span_as_samples_grow():
+    # E y² z zᵀ = ‖w‖² I + 2 w wᵀ; the error of a mean of N independent terms falls as N^{-1/2}.
+    errors = []
+    for n in (10, 160, 2560):
+        f = theory.linear_federation(n_clients=40, k=8, n=n, n_test=1, extra=4, seed=1)
+        errors.append(float(principal_angle(theory.method_of_moments(*f.embed(f.oracle), 2), f.A)))
+    assert errors[2] < 0.05
+    assert 2 < errors[0] / errors[1] < 8
+    assert 2 < errors[1] / errors[2] < 8
+
+
+def test_heads_solve_each_client_s_least_squares(federation):
+    z, y = federation.embed(federation.oracle)
+    A = theory.method_of_moments(z, y, 3)
+    noisy = y + normal(*y.shape)
+    heads = theory.least_squares_heads(A, z, noisy)
+    for i in range(len(z)):
+        expected = np.linalg.lstsq((z[i] @ A).numpy(), noisy[i].numpy(), rcond=None)[0]
+        np.testing.assert_allclose(heads[i], expected, atol=1e-10)
+
+
+def test_representation_step_is_the_mean_of_the_clients_gradient_steps(federation):
+    # Line 14 with its own η, then line 18; Theorem S3's η is 2n times as large.
+    z, y = (t[:7] for t in federation.embed(federation.oracle))
+    A, heads = normal(20, 2), normal(7, 2, purpose="heads")
+    uploads = []
+    for i in range(7):
+        leaf = A.clone().requires_grad_()
+        loss = (y[i] - z[i] @ leaf @ heads[i]).square().sum()
+        uploads.append(A - 0.2 / (2 * 10) * torch.autograd.grad(loss, leaf)[0])
+    expected = torch.stack(uploads).mean(0)
+    torch.testing.assert_close(theory.representation_step(A, heads, z, y, 0.2), expected)
+
+
+def test_representation_stays_orthonormal_and_inactive_clients_do_not_matter(federation):
+    z, y = federation.embed(federation.oracle)
+    path = theory.flic_fedrep(z, y, 2, rounds=20, participation=0.2, seed=5)
+    torch.testing.assert_close(path.mT @ path, torch.eye(2).double().expand(21, 2, 2))
+    active = torch.randperm(50, generator=stream(5, "<server>", 0, "active"))[:10]
+    idle = [i for i in range(50) if i not in active.tolist()]
+    z[idle] = 0
+    start = path[0]
+    torch.testing.assert_close(theory.flic_fedrep(z, y, 2, 1, participation=0.2, start=start, seed=5)[1], path[1])
+
+
+def test_algorithm_is_equivariant_the_estimated_path_is_q_times_the_oracle_s(federation, signs):
+    oracle, estimated = federation.embed(federation.oracle), federation.embed(federation.estimated(signs))
+    first = theory.flic_fedrep(*oracle, 2, rounds=60)
+    second = theory.flic_fedrep(*estimated, 2, rounds=60)
+    to_A, to_QA = theory.distances_to(first, federation.A), theory.distances_to(second, signs[:, None] * federation.A)
+    torch.testing.assert_close(to_A, to_QA, rtol=1e-7, atol=1e-12)
+    assert theory.distances_to(second, federation.A)[-1] > 0.5, "without Q there is no convergence"
+    tests = federation.embed(federation.oracle, True), federation.embed(federation.estimated(signs), True)
+    errors = theory.prediction_errors(first, oracle, tests[0]), theory.prediction_errors(second, estimated, tests[1])
+    torch.testing.assert_close(*errors, rtol=1e-6, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y": torch.zeros(5, 3)}, "shape"),
+        ({"z": torch.zeros(5, 4)}, "shape"),
+        ({"d": 5}, "d=5"),
+        ({"participation": 0.0}, "participation"),
+    ],
+)
+def test_algorithm_says_what_is_wrong(change, message):
+    good = {"z": normal(5, 4, 6), "y": normal(5, 4), "d": 2}
+    with pytest.raises(ValueError, match=message):
+        theory.flic_fedrep(**(good | change))
+
+
+# --- the bound --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_figure_2_converges_linearly_within_the_bound(seed):
+    f = theory.linear_federation(seed=seed)
+    signs = theory.random_signs(20, seed)
+    z, y = f.embed(f.estimated(signs))
+    truth = signs[:, None] * f.A
+    bound = theory.convergence_bound(theory.method_of_moments(z, y, 2), truth, f.heads)
+    distances = theory.distances_to(theory.flic_fedrep(z, y, 2, rounds=200, step=bound.step), truth)
+    assert distances[-1] < 1e-6
+    assert (distances <= bound.curve(200) + 1e-14).all()
+    assert theory.measured_rate(distances) < bound.rate
+    above = distances[distances > 1e-9].log()
+    assert np.corrcoef(np.arange(len(above)), above)[0, 1] < -0.99, "a straight line on a log axis"
+    printed = theory.printed_bound(theory.method_of_moments(z, y, 2), truth, f.heads)
+    assert (distances[1:] > printed.curve(200)[1:])[:20].all(), "kappa as printed promises far too much"
+
+
+def test_with_many_samples_the_rate_is_that_of_the_population():
+    # With E z zᵀ = I the error's direction with the least head shrinks by 1 − η σ²_min a round.
+    f = theory.linear_federation(n_clients=30, k=6, n=4000, n_test=1, extra=2, seed=0)
+    z, y = f.embed(f.oracle)
+    eigenvalues = theory.head_spectra(f.heads)[0]
+    path = theory.flic_fedrep(z, y, 2, rounds=80, step=0.2)
+    rate = theory.measured_rate(theory.distances_to(path, f.A)[20:])
+    assert rate == pytest.approx(1 - 0.2 * float(eigenvalues[0]), abs=0.01)
+
+
+def test_constants_are_extremes_over_all_sets_of_clients():
+    heads = normal(6, 2)
+    values = [
+        np.linalg.svd(heads[list(pair)].numpy() / 2**0.5)[1] for pair in [(i, j) for i in range(6) for j in range(i)]
+    ]
+    A0, truth = normal(5, 2, purpose="A0"), normal(5, 2, purpose="A")
+    start = float(principal_angle(A0, truth))
+    ours = theory.convergence_bound(A0, truth, heads, participation=1 / 3)
+    assert ours.sigma_min == pytest.approx(min(s[1] for s in values) ** 2)
+    assert ours.sigma_max == pytest.approx(max(s[0] for s in values) ** 2)
+    assert ours.step == pytest.approx(1 / (4 * ours.sigma_max))
+    assert ours.kappa == pytest.approx(ours.step * (1 - start**2) * ours.sigma_min / 2)
+    printed = theory.printed_bound(A0, truth, heads, participation=1 / 3)
+    assert printed.sigma_min == pytest.approx(min(s[1] for s in values))
+    assert printed.sigma_max == pytest.approx(min(s[0] for s in values))
+    assert printed.kappa == pytest.approx(1 - printed.step * start * printed.sigma_min / 2)
+
+
+def test_step_of_the_printed_minimum_can_move_away_from_the_truth():
+    # d = 12; one set of 12 clients has heads √d e_i (σ²_max = 1), another nearly one head twelve times (σ²_max ≈ 12).
+    # (S16) as printed allows η = 1/4 for both; on the second set 1 − ησ² ≈ −2, and the distance grows.
+    rng = stream(0, "tests", 0, "S16")
+    k, d, n = 20, 12, 600
+    A = torch.linalg.qr(torch.randn(k, d, generator=rng, dtype=torch.float64))[0]
+    one = torch.zeros(d).double()
+    one[0] = d**0.5
+    alike = one + 1e-3 * torch.randn(d, d, generator=rng, dtype=torch.float64)
+    z = torch.randn(d, n, k, generator=rng, dtype=torch.float64)
+    y = torch.einsum("ijp,ip->ij", z, alike @ A.mT)
+    near = torch.linalg.qr(A + 1e-4 * torch.randn(k, d, generator=rng, dtype=torch.float64))[0]
+
+    def growth(step):
+        after = theory.flic_fedrep(z, y, d, 1, step, start=near)[-1]
+        # Along the column of A that the heads use.
+        return float(
+            torch.linalg.vector_norm(A[:, 0] - after @ (after.mT @ A[:, 0]))
+            / torch.linalg.vector_norm(A[:, 0] - near @ (near.mT @ A[:, 0]))
+        )
+
+    assert growth(1 / 4) > 1.5
+    assert growth(1 / (4 * float(theory.head_spectra(alike).max()))) < 1
+
+
+def test_bound_refuses_what_it_cannot_say():
+    heads, A0, truth = normal(60, 2), normal(5, 2, purpose="A0"), normal(5, 2, purpose="A")
+    with pytest.raises(ValueError, match="sets of 30"):
+        theory.convergence_bound(A0, truth, heads, participation=0.5)
+    with pytest.raises(ValueError, match="needs a step"):
+        theory.convergence_bound(A0, truth, heads, step=5.0)
+    with pytest.raises(ValueError, match="two distances"):
+        theory.measured_rate(torch.tensor([1e-12, 1e-13]))
+
+
+def test_measured_rate_of_a_geometric_sequence_is_its_ratio():
+    distances = 0.8 * 0.9 ** torch.arange(100).double()
+    assert theory.measured_rate(distances) == pytest.approx(0.9)
+    distances[50:] = 1e-16
+    assert theory.measured_rate(distances) == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("freedom", ["signs", "rotation"])
+def test_signs_of_each_client_s_own_cannot_be_repaired_by_a(freedom):
+    f = theory.linear_federation(n_clients=50, seed=0, freedom=freedom)
+    errors = {}
+    for name, maps in {"oracle": f.oracle, "estimated": f.estimated()}.items():
+        train, test = f.embed(maps), f.embed(maps, test=True)
+        path = theory.flic_fedrep(*train, 2, rounds=150)
+        errors[name] = float(theory.prediction_errors(path[-1:], train, test)) / float(test[1].var())
+    assert errors["oracle"] < 1e-10
+    assert errors["estimated"] > 0.8
+
+
+# --- Theorem S2 -------------------------------------------------------------------------------------------------
+
+GAUSSIANS = {
+    "three dimensions": (
+        torch.tensor([1.0, 0.5, 0.0]).double(),
+        torch.tensor([[2.0, 0.6, 0.2], [0.6, 1.0, 0.3], [0.2, 0.3, 0.5]]).double(),
+        torch.zeros(3).double(),
+        torch.tensor([[1.0, -0.3, 0.0], [-0.3, 1.5, 0.4], [0.0, 0.4, 0.8]]).double(),
+    ),
+    "on a line": tuple(torch.tensor(t).double() for t in ([0.3], [[4.0]], [1.0], [[1.0]])),
+}
+
+
+def delta_method(m, S, v, anchor):
+    """gᵀ V g by autograd, V the asymptotic covariance of (mean, covariance): Σ, and Σ_ac Σ_bd + Σ_ad Σ_bc."""
+    m, S = m.clone().requires_grad_(), S.clone().requires_grad_()
+    by_m, by_S = torch.autograd.grad(bures_wasserstein(m, S, v, anchor), (m, S))
+    G, S = (by_S + by_S.mT) / 2, S.detach()
+    V = torch.einsum("ac,bd->abcd", S, S) + torch.einsum("ad,bc->abcd", S, S)
+    return float(by_m @ S @ by_m + torch.einsum("ab,abcd,cd", G, V, G))
+
+
+@pytest.mark.parametrize("case", GAUSSIANS)
+def test_limit_variance_is_that_of_the_delta_method(case):
+    assert theory.limit_variance(*GAUSSIANS[case]) == pytest.approx(delta_method(*GAUSSIANS[case]), rel=1e-8)
+
+
+def test_limit_variance_on_a_line_by_hand():
+    # W2² = (m − v)² + (σ − τ)²: gradients 2(m − v) and 1 − τ/σ; the variance of s² is 2σ⁴.
+    assert theory.limit_variance(*GAUSSIANS["on a line"]) == pytest.approx(4 * 0.49 * 4 + (1 - 1 / 2) ** 2 * 2 * 16)
+
+
+def test_limit_variance_is_that_of_simulation_and_the_printed_one_is_not():
+    given = GAUSSIANS["three dimensions"]
+    variance, error = theory.variance_with_error(theory.simulate_w2(*given, n=1000, repeats=3000))
+    assert error < 0.5
+    assert abs(variance - theory.limit_variance(*given)) < 4 * error
+    for eigenpairs in ("class", "product"):
+        assert abs(variance - theory.limit_variance_printed(*given, eigenpairs)) > 20 * error
+
+
+def test_what_the_printed_variance_lacks():
+    given = GAUSSIANS["three dimensions"]
+    missing = 2 * float((given[1] @ given[1]).trace())
+    assert theory.limit_variance(*given) == pytest.approx(theory.limit_variance_printed(*given, "product") + missing)
+
+
+def test_where_class_and_anchor_agree_the_variance_is_zero_and_the_printed_one_negative():
+    m, S, _, _ = GAUSSIANS["three dimensions"]
+    assert theory.limit_variance(m, S, m, S) == pytest.approx(0, abs=1e-10)
+    assert theory.limit_variance_printed(m, torch.eye(3).double(), m, torch.eye(3).double()) == pytest.approx(-6)
+
+
+def test_optimal_map_carries_one_covariance_to_the_other():
+    _, S, _, anchor = GAUSSIANS["three dimensions"]
+    T = theory.optimal_map(S, anchor)
+    torch.testing.assert_close(T @ S @ T, anchor)
+    torch.testing.assert_close(T, T.mT)
+
+
+def test_simulation_is_that_of_its_definition():
+    m, S, v, anchor = GAUSSIANS["three dimensions"]
+    found = theory.simulate_w2(m, S, v, anchor, n=50, repeats=2, seed=4)
+    x = torch.randn(2, 50, 3, generator=stream(4, "<server>", 0, "theorem S2"), dtype=torch.float64)
+    x = m + x @ torch.linalg.cholesky(S).mT
+    for one, rows in zip(found, x, strict=True):
+        distance = bures_wasserstein(v, anchor, rows.mean(0), torch.cov(rows.mT))
+        torch.testing.assert_close(one, 50**0.5 * (distance - bures_wasserstein(v, anchor, m, S)))
+
+
+def test_standard_error_of_a_variance_of_gaussians():
+    draws = normal(20000)
+    variance, error = theory.variance_with_error(draws)
+    assert variance == pytest.approx(1, abs=4 * error)
+    assert error == pytest.approx((2 / 20000) ** 0.5, rel=0.1)
+
+
+def test_limit_law_says_what_is_wrong():
+    m, S, v, anchor = GAUSSIANS["three dimensions"]
+    with pytest.raises(ValueError, match="positive definite"):
+        theory.limit_variance(m, torch.zeros(3, 3).double(), v, anchor)
+    with pytest.raises(ValueError, match="one k for all"):
+        theory.limit_variance(m, S, v[:2], anchor[:2, :2])
+    with pytest.raises(ValueError, match="eigenpairs_of"):
+        theory.limit_variance_printed(m, S, v, anchor, "anchor")
+
+
+# --- figures ----------------------------------------------------------------------------------------------------
+
+
+def test_convergence_is_drawn_on_a_log_axis_with_bounds_apart():
+    line = 0.5 ** torch.arange(30).double()
+    ax = plots.convergence({"ours": line, "theirs": line}, {"bound": 0.9 ** np.arange(30)}, title="rate")
+    ours, theirs, bound = ax.lines
+    assert ax.get_yscale() == "log"
+    assert (ours.get_linestyle(), bound.get_linestyle()) == ("-", "--")
+    assert ours.get_markevery() != theirs.get_markevery(), "equal curves must both be seen"
+    np.testing.assert_allclose(ours.get_ydata(), line)
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["ours", "theirs", "bound"]
+
+
+def test_densities_are_those_of_the_variances_and_negative_ones_are_left_out():
+    ax = plots.against_gaussians(normal(500), {"right": 4.0, "negative": -1.0})
+    (line,) = ax.lines
+    x, density = line.get_data()
+    np.testing.assert_allclose(density, np.exp(-(x**2) / 8) / (8 * np.pi) ** 0.5)
