@@ -345,9 +345,14 @@ def load(
     if not root.is_dir():
         raise FileNotFoundError(f"there is no results folder {root}")
     wanted = {"experiment": experiment, "scale": scale, "method": method}
-    found = (read(path) for path in root.rglob("*.json"))
+    found = (read(path) for path in _files(root, experiment))
     kept = [r for r in found if all(v in (None, getattr(r, k)) for k, v in wanted.items())]
     return sorted(kept, key=lambda r: (r.experiment, r.scale, r.method, r.seed))
+
+
+def _files(root: Path, experiment: str | None) -> list[Path]:
+    """The records' files, those of one experiment without opening any other (`place_of`)."""
+    return sorted((root / experiment).glob("*/*.json") if experiment else root.rglob("*.json"))
 
 
 def tidy(
@@ -685,7 +690,7 @@ def _note(row: Mapping[str, Any], records: list[RunRecord], metric: str) -> str:
 
 def command(experiment: str) -> str:
     """What a reader types to make the records of an experiment."""
-    return f"hetfl reproduce {experiment} --scale paper --seeds 3"
+    return f"hetfl reproduce {experiment} --scale paper"
 
 
 def _count(n: int, noun: str) -> str:

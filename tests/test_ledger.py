@@ -131,7 +131,7 @@ def test_one_seed_says_so():
 def test_nothing_yet():
     got = row([])
     assert got.verdict == "pending"
-    assert got.command == "hetfl reproduce flic/bci-common40 --scale paper --seeds 3"
+    assert got.command == "hetfl reproduce flic/bci-common40 --scale paper"
     assert math.isnan(got.ours)
     table = ledger([])
     assert set(table[table.experiment == "flic/bci-54"].verdict) == {"data not available here"}

@@ -191,8 +191,8 @@ def tsne(x: Tensor, start: Tensor, perplexity: float = 20.0, iterations: int = 5
 def affinities(x: Tensor, perplexity: float) -> Tensor:
     """Joint probabilities P of t-SNE, Eqs. (1) and following of [2]_, shape (n, n), float64.
 
-    p_{j|i} ∝ exp(−β_i ‖x_i − x_j‖²), where β_i is such that 2 to the entropy of p_{·|i}, in bits, is the perplexity;
-    P = (p_{j|i} + p_{i|j}) / 2n.
+    With q(j, i) ∝ exp(−β_i ‖x_i − x_j‖²) summing to 1 over j, where β_i is such that 2 to the entropy of q(·, i), in
+    bits, is the perplexity, P = (q(j, i) + q(i, j)) / 2n.
     """
     d = torch.cdist(x.double(), x.double()).square()
     other = ~torch.eye(len(d), dtype=torch.bool)
