@@ -8,7 +8,8 @@ Euclidean norm R, over all its tensors together, and noise N(0, s² I) is added 
 *From whom, and what counts as neighbouring.* The adversary is the server and anybody it talks to: it sees every single
 message and knows who takes part in which round. Two data sets of a client are neighbours if they differ **in anything
 at all**, one sample or all of them: two clipped moves are never more than 2R apart. This is local differential
-privacy of the client, stronger than that of [2]_, whose server is trusted to add the noise; the privacy of a single sample (added, removed or replaced) is a special case.
+privacy of the client, stronger than that of [2]_, whose server is trusted to add the noise. The privacy of a single
+sample (added, removed or replaced) is a special case.
 
 *Why not a sum of clipped samples?* A client could release :math:`\sum_j \mathrm{clip}(\phi_i(x_j), R)` for each class,
 which looks as if a sample could move it by R only. It cannot be promised: φ_i was itself trained on the samples,

@@ -13,7 +13,7 @@ from hetfl_core.methods.base import cross_entropy
 from hetfl_core.networks import CNN, MLP, Draw, Model
 from hetfl_core.rng import stream
 from hetfl_core.simulation import Simulator, participants
-from hetfl_core.training import architecture, clip_each, n_steps, plan
+from hetfl_core.training import StackedStage, architecture, clip_each, n_steps, plan
 
 SHORT = {"local_epochs": 2, "batch_size": 6, "pretrain_epochs": 2, "pretrain_batch": 4, "tuning_epochs": 1}
 PHI = MLP(hidden=(9,), out=6)
@@ -101,6 +101,29 @@ def test_clients_without_a_batch_left_are_not_moved_by_momentum(optimiser):
         run(fed, Any_(model=Model(PHI)), engine=e, rounds=2, participation=1.0) for e in ("stacked", "loop")
     )
     assert largest_difference(stacked, loop) < 1e-9
+
+
+def test_a_step_is_computed_only_for_the_clients_that_take_it(monkeypatch):
+    """Clients without a batch left cost nothing: parameters, states, batch and noise all have only the others' rows."""
+    seen = []
+    descend = StackedStage._descend
+
+    def watched(self, optimiser, total):
+        descend(self, optimiser, total)
+        states = [t for state in optimiser.state.values() for t in state.values() if t.dim()]
+        sizes = {len(t) for t in [*self.trained.values(), *self.frozen.values(), *states]}
+        seen.append(sizes)
+
+    monkeypatch.setattr(StackedStage, "_descend", watched)
+    fed = ragged(sizes=(4, 60))
+    method = Local(model=Model(PHI), local_epochs=3, batch_size=5)
+    run(fed, method, rounds=1, participation=1.0)
+    stage = method.stages(0, "round")[0]
+    steps = [n_steps(stage, c.n_train) for c in fed]
+    expected = [{sum(s > t for s in steps)} for t in range(max(steps))]
+    assert seen == [*expected, *expected], "one round and the final training"
+    assert expected[0] == {len(fed)}
+    assert expected[-1] != {len(fed)}
 
 
 def test_order_of_clients_changes_nothing_beyond_rounding():

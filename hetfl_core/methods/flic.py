@@ -103,7 +103,7 @@ class FLIC(Method):
         Whether the epochs on α are counted within M (code: M − 1 and 1) or come on top (text: M and 1).
     realign : bool
         Whether all clients, those at rest too, spend an epoch on alignment alone before every round but the first,
-        and before they are evaluated (code).
+        and before they are evaluated (code), in batches of `pretrain_batch`.
     head_decay : float
         Weight decay of the head's weights: 0 in the text, 0.001 in the code.
 
@@ -380,10 +380,9 @@ class FLIC(Method):
         β and α stand for what the scheme trains in and after the local epochs.
         """
         batch: dict[str, Any] = {"batch_size": self.batch_size, "lr": self.lr}
-        align = Stage(("phi",), self.alignment_loss, epochs=1, **batch)
+        align = Stage(("phi",), self.alignment_loss, epochs=1, batch_size=self.pretrain_batch, lr=self.lr)
         if role == "start":
-            long: dict[str, Any] = {"epochs": self.pretrain_epochs, "batch_size": self.pretrain_batch}
-            return [replace(align, **long)] if self.pretrain_epochs else []
+            return [replace(align, epochs=self.pretrain_epochs)] if self.pretrain_epochs else []
         again = [align] * (self.realign and round > 0)
         if role == "rest":
             return again

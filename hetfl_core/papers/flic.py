@@ -381,7 +381,9 @@ def switches(pretrain_batch: int = 100) -> dict[str, Method]:
         "Local, published network": Local(Model(PUBLISHED_MLP)),
         "HetFedRep": HetFedRep(),
         "HetFedRep, published network": HetFedRep(code),
-        "HetFedRep, realigned": replace(base, lambda1=0.0, lambda2=0.0, pretrain_epochs=0, realign=True),
+        "HetFedRep, realigned": replace(
+            base, lambda1=0.0, lambda2=0.0, pretrain_epochs=0, pretrain_batch=10, realign=True
+        ),
     }
 
 

@@ -1,0 +1,71 @@
+"""What `hetfl bench` counts, checked by hand; that its measurements run, and what they add up to."""
+
+import pytest
+import torch
+
+from hetfl_core import benchmark
+from hetfl_core.benchmark import Part
+
+ROOFS = {"flops": 1e9, "bytes": 1e8, "normals": 1e6}
+
+
+def test_floor_is_the_slower_of_arithmetic_and_memory_and_the_draws_on_top():
+    assert Part(9.0, flops=2e6).floor(ROOFS) == pytest.approx(2.0)
+    assert Part(9.0, flops=2e6, bytes=1e6).floor(ROOFS) == pytest.approx(10.0)
+    assert Part(9.0, flops=2e6, normals=1e3).floor(ROOFS) == pytest.approx(3.0)
+    assert Part(9.0).floor(ROOFS) == 0
+
+
+def test_toy_of_given_sizes():
+    federation = benchmark.toy(3, sizes=[40, 20, 70])
+    assert [c.n_train for c in federation] == [40, 20, 70]
+    assert all(20 <= c.n_train <= 300 for c in benchmark.toy(20))
+
+
+TOY = benchmark.toy
+
+
+@pytest.fixture(scope="module")
+def found():
+    """Parts of a step of two clients of 30 samples each, in both roles."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(benchmark, "toy", lambda n: TOY(n, sizes=[30] * n))
+        return {role: benchmark.parts(2, 10, role) for role in ("start", "round")}
+
+
+def test_parts_of_a_step(found):
+    for role, parts in found.items():
+        assert list(parts) == [
+            "batching", "noise", "embedding", "class moments", "Bures term", "heads", "optimiser"
+        ]  # fmt: skip
+        assert all(part.ms >= 0 for part in parts.values())
+        assert min(parts[name].ms for name in ("batching", "embedding", "Bures term", "optimiser")) > 0
+        assert (parts["noise"].ms > 0) == (role == "round"), "only rounds draw samples of the anchors"
+
+
+def test_needs_of_a_step_by_hand(found):
+    """Two clients, padded to inputs of width d: φ is d–64–64–64, α 64–100, β 100–20; 10 rows and 20 anchor samples."""
+    width = max(c.shapes[0] for c in TOY(2, sizes=[30] * 2))
+    phi, phi_bias = 64 * (width + 64 + 64), 3 * 64
+    parts = found["start"]
+    assert parts["embedding"].flops == 2 * 2 * 10 * (3 * phi - 64 * width), "no gradient for the inputs"
+    assert parts["optimiser"].bytes == 7 * 4 * 2 * (phi + phi_bias)
+    assert parts["batching"].bytes == 8 * 2 * 10 * width
+    heads = 64 * 100 + 100 + 100 * 20 + 20
+    assert found["round"]["heads"].flops == 2 * 6 * (10 + 20) * heads
+    assert found["round"]["noise"].normals == 2 * 20 * 64
+    assert found["start"]["noise"].normals == 0
+
+
+def test_roofs_are_positive_rates():
+    threads = torch.get_num_threads()
+    try:
+        assert all(rate > 1e6 for rate in benchmark.roofs(2, 10).values())
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_tail_gives_three_times(monkeypatch):
+    monkeypatch.setattr(benchmark, "EPOCHS", 1)
+    times = benchmark.tail(n_clients=4, few=1, batch_size=10)
+    assert list(times) == ["all", "few left", "few alone"]
