@@ -136,7 +136,7 @@ def _method(name: str, changes: dict[str, Any]) -> Any:
     if name.lower() not in known:
         raise KeyError(unknown("method", name, CATALOGUE))
     method = known[name.lower()]
-    allowed = [f.name for f in fields(method) if f.name != "model"]
+    allowed = [f.name for f in fields(method) if isinstance(getattr(method, f.name), int | float | str)]
     for change in changes:
         if change not in allowed:
             raise KeyError(unknown(f"setting of {name}", change, allowed))

@@ -118,7 +118,7 @@ def _folders(out: Path | None) -> list[Path]:
 
 def available(experiment: Experiment) -> bool:
     """Whether the experiment's data lie in the data folder."""
-    return registry.available(experiment.dataset)
+    return experiment.at_hand() if experiment.at_hand is not None else registry.available(experiment.dataset)
 
 
 class OutOfTime(Exception):

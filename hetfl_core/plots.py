@@ -301,7 +301,7 @@ def sweep(
     """
     ax = _axes(ax)
     for i, (name, mine) in enumerate(rows.groupby(by, sort=False)):
-        found = mine.groupby(x)[y].agg(["mean", "std"]).fillna(0)
+        found = mine.groupby(x)[y].agg(["mean", "std"]).fillna({"std": 0}).dropna()
         ax.errorbar(
             found.index, found["mean"], yerr=found["std"], label=str(name), capsize=3,
             color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)],

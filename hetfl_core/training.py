@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core.federation import Cohort, Spec, Split, crop, map_blocks, pad, pad_stack
-from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage
+from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, has_prefix
 from hetfl_core.networks import Draw, Params
 from hetfl_core.rng import stream
 
@@ -101,7 +101,7 @@ def decay(stage: Stage, name: str) -> float:
     """Weight decay of one parameter."""
     if not isinstance(stage.weight_decay, Mapping):
         return stage.weight_decay
-    matches = [p for p in stage.weight_decay if name == p or name.startswith(p + ".")]
+    matches = [p for p in stage.weight_decay if has_prefix(name, p)]
     return stage.weight_decay[max(matches, key=len)] if matches else 0.0
 
 

@@ -1,12 +1,16 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from small import ragged
 
-from hetfl_core import experiments, records
+from hetfl_core import Federation, adapt, experiments, records, simulate
+from hetfl_core.datasets import text
 from hetfl_core.experiments import EXPERIMENTS, Experiment, Job, OutOfTime, find, jobs, pending, reproduce, run_job
 from hetfl_core.methods import FLIC, Local
 from hetfl_core.networks import MLP, Model
-from hetfl_core.papers import experiment
+from hetfl_core.papers import experiment, flic
+from hetfl_core.simulation import Simulator
 
 MODEL = Model(MLP(hidden=(6,), out=4), alpha=4)
 
@@ -32,7 +36,7 @@ def tiny(monkeypatch, tmp_path):
 def test_the_papers_tables_have_an_experiment():
     """Every setting of FLIC's tables whose data we can load is an experiment, under the name in data/paper."""
     named = {name for name in records.paper_values()["experiment"].dropna() if name.startswith("flic/")}
-    elsewhere = ("flic/bci-54", "flic/bci-40", "flic/textcaps", "flic/femnist-150")
+    elsewhere = ("flic/bci-54", "flic/bci-40", "flic/femnist-150")
     assert {name for name in named if not name.startswith(elsewhere)} <= set(EXPERIMENTS)
 
 
@@ -42,6 +46,86 @@ def test_every_experiment_has_a_place_in_the_queue_and_a_title():
         assert setting.dataset, name
         assert set(setting.prepare) <= set(setting.methods), name
     assert len({setting.title for setting in EXPERIMENTS.values()}) == len(EXPERIMENTS)
+
+
+def test_what_differs_at_paper_scale_differs_at_book_scale():
+    """The book scale must not overwrite what an experiment is about."""
+    for name, setting in EXPERIMENTS.items():
+        paper, book = list(setting.methods.values()), list(setting.at("book").methods.values())
+        same = [(a == b, c == d) for a, c in zip(paper, book) for b, d in zip(paper, book)]
+        assert all(before == after for before, after in same), name
+    k1, k200 = (EXPERIMENTS[f"flic/pretraining-noisy-k{k}"].at("book").methods["FLIC-Class"] for k in (1, 200))
+    assert (k1.pretrain_epochs, k200.pretrain_epochs) == (1, 200)
+    ablation = EXPERIMENTS["flic/ablation-bci"].at("book")
+    assert ablation.methods["FLIC-HL, alpha from round 21"].representation_from < ablation.rounds
+
+
+def test_data_placed_by_hand_are_pending_only_where_they_are(tmp_path, monkeypatch):
+    monkeypatch.setenv("HETFL_DATA", str(tmp_path))
+    assert not experiments.available(EXPERIMENTS["flic/textcaps-b100-c2"])
+    (tmp_path / text.CAPTIONS).parent.mkdir(parents=True)
+    (tmp_path / text.CAPTIONS).write_text("{}")
+    assert experiments.available(EXPERIMENTS["flic/textcaps-b100-c2"])
+
+
+def test_a_method_may_prepare_its_data():
+    def doubled(federation, seed):
+        clients = [replace(c, x_train=2 * c.x_train, x_test=2 * c.x_test) for c in federation]
+        return Federation(clients, federation.n_classes)
+
+    setting = replace(experiments.find("tests/sooner"), prepare={"Local": doubled})
+    plain, prepared = setting.data("FLIC-HL", 0), setting.data("Local", 0)
+    torch.testing.assert_close(prepared[0].x_train, 2 * plain[0].x_train)
+
+
+def test_newcomers_learn_beside_a_run_without_them(tmp_path):
+    """Against the two runs and the adaptation done by hand; interrupted after a round, it ends with the same."""
+    federation, method = ragged(), find("tests/sooner").methods["FLIC-HL"]
+    options = {"rounds": 3, "participation": 0.5, "seed": 1, "progress": False, "device": "cpu", "engine": "loop"}
+    joined = flic.with_newcomers(federation, method, **options, share=0.4)
+    new = [client.name for client in joined.federation]
+    assert len(new) == round(0.4 * len(federation))
+    members = federation.subset([client.name for client in federation if client.name not in new])
+    run, everyone = simulate(members, method, **options), simulate(federation, method, **options)
+    alone = adapt(run, [federation[name] for name in new], rounds=round(0.5 * 3) + 1, engine="loop", progress=False)
+    assert joined.final["accuracy"] == alone.final["accuracy"]
+    assert joined.final["accuracy_members"] == run.final["accuracy"]
+    took_part = everyone.per_client.set_index("client").loc[new, "accuracy"].mean()
+    assert joined.final["accuracy_took_part"] == pytest.approx(took_part)
+    assert (joined.settings["engine"], joined.settings["share"]) == ("loop", 0.4)
+    assert joined.settings["participation_before"] == 0.5
+
+    def stop(row):
+        raise OutOfTime
+
+    with pytest.raises(OutOfTime):
+        flic.with_newcomers(federation, method, **options, share=0.4, checkpoint=tmp_path, on_round=stop)
+    again = flic.with_newcomers(federation, method, **options, share=0.4, checkpoint=tmp_path)
+    for name in ("accuracy", "accuracy_members", "accuracy_took_part"):
+        assert again.final[name] == joined.final[name]
+
+
+def test_a_frozen_embedding_stays_as_the_pre_training_left_it():
+    options = {"model": MODEL, "local_epochs": 1, "pretrain_epochs": 2}
+    runs = {
+        family: simulate(ragged(), family(**options), rounds=2, participation=0.5, progress=False)
+        for family in (FLIC, flic.FrozenEmbedding)
+    }
+    start = Simulator(ragged(), FLIC(**options))
+    outcomes = start.train(start.initial(), range(len(start.specs)), 0, "start")
+    for i, outcome in outcomes.items():
+        frozen, updated = (runs[family].params[i]["phi.0.weight"] for family in (flic.FrozenEmbedding, FLIC))
+        torch.testing.assert_close(frozen, outcome.kept["phi.0.weight"], rtol=0, atol=0)
+        assert not torch.equal(updated, frozen)
+
+
+def test_the_realigned_hetfedrep_moves_its_anchors():
+    """As in the published code, where anchors are updated whatever aligns the embeddings to them."""
+    method = EXPERIMENTS["flic/ablation-bci"].methods["HetFedRep, realigned"]
+    small = replace(method, model=MODEL, local_epochs=1)
+    run = simulate(ragged(), small, rounds=2, participation=0.5, progress=False)
+    start = Simulator(ragged(), small).initial().server["anchor.mean"]
+    assert (run.server["anchor.mean"] - start).abs().max() > 1e-4
 
 
 def test_flic_settings_are_those_of_the_text():

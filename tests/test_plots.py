@@ -97,6 +97,11 @@ def test_a_sweep_shows_means_and_deviations_of_each_method():
     assert ax.get_xlabel() == "number of clients"
 
 
+def test_a_sweep_leaves_out_what_is_missing():
+    rows = pd.DataFrame({"clients": [50, 100], "method": ["A", "A"], "accuracy": [np.nan, 70.0]})
+    assert plots.sweep(rows, "clients").containers[0].lines[0].get_xydata().tolist() == [[100, 70]]
+
+
 def test_differences_fill_what_excludes_zero():
     rows = pd.DataFrame({"mean": [1.0, -1.0], "low": [0.5, -2.0], "high": [1.5, 0.1]}, index=["sure", "open"])
     ax = plots.differences(rows)

@@ -169,6 +169,11 @@ def _check(n_clients: int, variant: str, prune: float) -> None:
         raise ValueError(f"prune must be a share in 0…1, below 1, got {prune}")
 
 
+def at_hand() -> bool:
+    """Whether the captions lie where `textcaps` looks for them (photographs or their vectors are looked at later)."""
+    return (data_home() / CAPTIONS).is_file()
+
+
 def read_pairs(path: Path) -> list[Pair]:
     """The captions of TextCaps whose image is, first of all, of one of the four `CLASSES`.
 

@@ -81,8 +81,8 @@ class FLIC(Method):
     anchor_variance : float
         Initial Σ_c = anchor_variance · I; 1 in the text, e in the code.
     covariance : {"fixed", "learned"}
-        Whether Σ_c stays (as in the experiments) or its Cholesky factor L_c is learned (Algorithm S2). What lies above
-        the diagonal of L_c is 0 and stays so.
+        Whether Σ_c stays (as in the experiments) or its Cholesky factor L_c is learned (Algorithm S2). What may lie
+        above the diagonal of L_c (noise, with `privacy`) is not read.
     anchor_samples : int
         J, samples of each anchor in a step.
     representation_epochs : int
@@ -97,8 +97,8 @@ class FLIC(Method):
         W2 between two empirical Gaussians, the second of fresh samples of the anchor (code), instead of the
         closed form (text); short for ``alignment=SampledWasserstein()``.
     representation_from : int
-        Round from which α is trained; it is random and frozen before (0 in the text, 21 in the code). Where shared
-        weights are trained with the local ones (FedAvg-FT), it has no effect, nor have the epochs after them.
+        Round from which α is trained; it is random and frozen before (0 in the text, 21 in the code), though sent, and
+        with `privacy` noised. Where shared weights are trained with the local ones (FedAvg-FT), it has no effect.
     representation_within : bool
         Whether the epochs on α are counted within M (code: M − 1 and 1) or come on top (text: M and 1).
     realign : bool

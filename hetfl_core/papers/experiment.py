@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
-from hetfl_core.simulation import Run, simulate
+from hetfl_core.simulation import Run, cpu_threads, simulate
 
 Scale = Literal["book", "paper"]
 Preparation = Callable[[Federation, int], Federation]
@@ -34,6 +34,8 @@ class Experiment:
         Rounds between evaluations; more than 1 where evaluating all clients costs as much as training some.
     dataset : str
         Name of the data set in the catalogue; its files must be at hand.
+    at_hand : callable, optional
+        Whether they are, for data that are placed by hand and not in the registry of downloads.
     wanted : int
         Place in the queue of pending runs; smaller is more wanted.
     seeds : int
@@ -53,6 +55,7 @@ class Experiment:
     participation: float = 0.1
     evaluate_every: int = 1
     dataset: str = ""
+    at_hand: Callable[[], bool] | None = None
     wanted: int = 100
     seeds: int = 3
     prepare: Mapping[str, Preparation] = field(default_factory=dict)
@@ -70,7 +73,10 @@ class Experiment:
     def data(self, method: str, seed: int) -> Federation:
         """The federation that a method runs on, prepared as that method's clients do."""
         federation = self.federation(seed)
-        return self.prepare[method](federation, seed) if method in self.prepare else federation
+        if method not in self.prepare:
+            return federation
+        with cpu_threads(1):  # so that the data do not depend on the machine
+            return self.prepare[method](federation, seed)
 
     def run(self, method: str, seed: int, **options: Any) -> Run:
         """One run; `options` go to `hetfl_core.simulate`."""

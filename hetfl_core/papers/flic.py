@@ -8,13 +8,15 @@ References
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hetfl_core.datasets import digits, femnist, flic_bci, project, toy
+from hetfl_core.datasets import digits, femnist, flic_bci, project, text, toy
+from hetfl_core.evaluation import FIGURES
 from hetfl_core.federation import Federation
 from hetfl_core.methods import FLIC, FedHeNN, FedRep, HetFedRep, Local, Method
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein, SampledWasserstein
@@ -132,6 +134,27 @@ def _writers(n_clients: int) -> Data:
     return lambda seed: femnist.digits(n_clients, seed)
 
 
+def _textcaps() -> dict[str, Experiment]:
+    found = {}
+    for b in (100, 200):
+        for classes in (2, 3):
+            for clip in (False, True):
+                table = "Table 4: TextCaps by CLIP" if clip else "Table 3: TextCaps by BERT and ResNet"
+                found[f"flic/textcaps-{'clip-' * clip}b{b}-c{classes}"] = Experiment(
+                    f"FLIC, {table}, {b} clients with {classes} classes",
+                    _captions(b, classes, "clip" if clip else "bert-resnet"),
+                    methods(pretrain_batch=10, fedrep=clip),
+                    dataset="text.textcaps",
+                    at_hand=text.at_hand,
+                    wanted=100 + 30 * clip + b // 10 + classes,
+                )
+    return found
+
+
+def _captions(n_clients: int, classes: int, embeddings: str) -> Data:
+    return lambda seed: text.textcaps(n_clients, classes, seed, embeddings=embeddings)
+
+
 # --- figures on the toys --------------------------------------------------------------------------------------------
 
 
@@ -223,6 +246,7 @@ def _pretraining() -> dict[str, Experiment]:
                 dataset=f"toy.{TOYS[name].__name__}",
                 wanted=320 + epochs // 10 + order,
                 seeds=5,
+                book={"rounds": 10},
             )
     return found
 
@@ -321,12 +345,14 @@ def with_newcomers(
     members = federation.subset([name for name in names if name not in new])
     run = simulate(members, method, checkpoint=folders[1], **options)
     passes = round(options["participation"] * options["rounds"]) + 1
-    joined = adapt(
-        run, [federation[n] for n in names if n in new], rounds=passes, progress=options.get("progress", True)
-    )
-    per_client = everyone.per_client.set_index("client")["accuracy"]
-    joined.final["accuracy_took_part"] = float(per_client[sorted(new)].mean())
-    joined.final["accuracy_members"] = run.final["accuracy"]
+    same = {key: value for key, value in options.items() if key in inspect.signature(adapt).parameters}
+    joined = adapt(run, [federation[name] for name in names if name in new], **{**same, "rounds": passes})
+    figure = FIGURES[federation.task].main
+    took_part = everyone.per_client.set_index("client")[figure]
+    joined.final[f"{figure}_took_part"] = float(took_part[sorted(new)].mean())
+    joined.final[f"{figure}_members"] = run.final[figure]
+    joined.final["seconds"] += everyone.final["seconds"] + run.final["seconds"]
+    joined.settings |= {"share": share, "participation_before": options["participation"]}
     return joined
 
 
@@ -379,12 +405,18 @@ def switches(pretrain_batch: int = 100) -> dict[str, Method]:
     return found | {
         "Local": Local(flat),
         "Local, published network": Local(Model(PUBLISHED_MLP)),
+        "FedHeNN": FedHeNN(flat),
+        "FedHeNN, published": FedHeNN.published(model=flat),
         "HetFedRep": HetFedRep(),
         "HetFedRep, published network": HetFedRep(code),
         "HetFedRep, realigned": replace(
-            base, lambda1=0.0, lambda2=0.0, pretrain_epochs=0, pretrain_batch=10, realign=True
+            base, lambda1=0.0, lambda2=0.0, pretrain_epochs=0, pretrain_batch=10, realign=True, anchor_step="each"
         ),
     }
+
+
+LONG_ENOUGH = {"rounds": 30}
+"""Book scale of the ablations: what they change stays as it is, and round 21, from which the code trains α, comes."""
 
 
 def _ablations() -> dict[str, Experiment]:
@@ -396,6 +428,7 @@ def _ablations() -> dict[str, Experiment]:
             dataset="flic_bci.common40",
             wanted=30,
             evaluate_every=10,
+            book=LONG_ENOUGH,
         )
     }
     for order, name in enumerate(TOYS):
@@ -406,6 +439,7 @@ def _ablations() -> dict[str, Experiment]:
             dataset=f"toy.{TOYS[name].__name__}",
             wanted=31 + order,
             evaluate_every=10,
+            book=LONG_ENOUGH,
         )
     return found
 
@@ -414,6 +448,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     **_bci(),
     **_toys(),
     **_femnist(),
+    **_textcaps(),
     **_digits(),
     **_participation(),
     **_pretraining(),
