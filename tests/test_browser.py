@@ -124,7 +124,7 @@ def visit(site: str, context) -> Iterator[Visit]:
 RAW_MATHS = r"""() => {
     const copy = (document.querySelector("article") || document.body).cloneNode(true);
     copy.querySelectorAll("pre, code, script, style, mjx-container").forEach(e => e.remove());
-    return copy.textContent.match(/\\\(|\\\)|\\\[|\\\]|\$\$|\\begin\{/g) || [];
+    return copy.textContent.match(/\\\(|\\\)|\\\[|\\\]|\$\$|\\begin\{|\$[A-Za-z\\][^$\n]{0,40}\$/g) || [];
 }"""
 
 UNRENDERED = """() => [...document.querySelectorAll("article .math")]
