@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetfl_core.datasets import digits, femnist, flic_bci, project, text, toy
 from hetfl_core.evaluation import FIGURES
@@ -34,6 +34,28 @@ PUBLISHED_MLP = MLP(activation="leaky_relu", dropout=0.5)
 """The network of the published code for the BCI data."""
 
 TOYS: dict[str, Callable[..., Federation]] = {"noisy": toy.noisy_features, "linear": toy.linear_mapping}
+
+
+def toy_data(name: str, n_clients: int = 100, **options: Any) -> Data:
+    """A toy federation with 3 of 20 classes a client, by seed."""
+    return lambda seed: TOYS[name](n_clients, 3, seed, **options)
+
+
+class Setting(NamedTuple):
+    """Data on which several experiments of this file run."""
+
+    data: Data
+    dataset: str
+    words: str
+    pretrain_batch: int
+
+
+BCI = Setting(lambda seed: flic_bci.common40(), "flic_bci.common40", "BCI with the common electrodes", 100)
+TOY_SETTINGS = {
+    name: Setting(toy_data(name), f"toy.{make.__name__}", make.__name__.replace("_", " "), 10)
+    for name, make in TOYS.items()
+}
+SETTINGS = {"bci": BCI, **TOY_SETTINGS}
 
 
 def methods(phi: MLP | CNN | None = None, pretrain_batch: int = 100, fedrep: bool = False) -> dict[str, Method]:
@@ -75,17 +97,17 @@ def _bci() -> dict[str, Experiment]:
     return {
         "flic/bci-common40": Experiment(
             "FLIC, Table 4: BCI with the common electrodes, 40 subjects",
-            lambda seed: flic_bci.common40(),
+            BCI.data,
             methods(fedrep=True),
-            dataset="flic_bci.common40",
+            dataset=BCI.dataset,
             wanted=0,
             book={"rounds": 10},
         ),
         "flic/bci-common40-published": Experiment(
             "The same with FLIC as its published code runs it",
-            lambda seed: flic_bci.common40(),
+            BCI.data,
             published(),
-            dataset="flic_bci.common40",
+            dataset=BCI.dataset,
             wanted=10,
         ),
     }
@@ -158,11 +180,6 @@ def _captions(n_clients: int, classes: int, embeddings: str) -> Data:
 # --- figures on the toys --------------------------------------------------------------------------------------------
 
 
-def toy_data(name: str, n_clients: int = 100, **options: Any) -> Data:
-    """A toy federation with 3 of 20 classes a client, by seed."""
-    return lambda seed: TOYS[name](n_clients, 3, seed, **options)
-
-
 def tsne(federation: Federation, seed: int) -> Federation:
     """Each client's data in 64 dimensions, by its own t-SNE (Appendix S3.7)."""
     return project.to_common_space(federation, 64, "tsne", seed)
@@ -174,15 +191,15 @@ def _toys() -> dict[str, Experiment]:
     That point also has the baseline of Figure S5: t-SNE on each client, then FedRep.
     """
     found = {}
-    for order, name in enumerate(TOYS):
+    for order, (name, toys) in enumerate(TOY_SETTINGS.items()):
         for n_clients in (100, 50, 200, 300, 500):
             main = n_clients == 100
             also: dict[str, Method] = {"t-SNE + FedRep": FedRep(Model())} if main else {}
             found[f"flic/toy-{name}" + ("" if main else f"-b{n_clients}")] = Experiment(
-                f"FLIC, Figure 4: {TOYS[name].__name__.replace('_', ' ')}, {n_clients} clients with 3 of 20 classes",
+                f"FLIC, Figure 4: {toys.words}, {n_clients} clients with 3 of 20 classes",
                 toy_data(name, n_clients),
                 methods(pretrain_batch=10) | also,
-                dataset=f"toy.{TOYS[name].__name__}",
+                dataset=toys.dataset,
                 prepare=dict.fromkeys(also, tsne),
                 wanted=(20 if main else 200 + n_clients // 10) + order,
                 seeds=5,
@@ -200,14 +217,14 @@ def _toys() -> dict[str, Experiment]:
 def _participation() -> dict[str, Experiment]:
     """Figure S3: FLIC-Class, accuracy after the last and in the best round, against the participation rate."""
     found = {}
-    for order, name in enumerate(TOYS):
+    for order, (name, toys) in enumerate(TOY_SETTINGS.items()):
         for rate in (0.3, 0.5, 0.7, 1.0):
             found[f"flic/participation-{name}-r{rate}"] = Experiment(
-                f"FLIC, Figure S3: {TOYS[name].__name__.replace('_', ' ')}, participation rate {rate}",
-                toy_data(name),
+                f"FLIC, Figure S3: {toys.words}, participation rate {rate}",
+                toys.data,
                 {"FLIC-Class": methods(pretrain_batch=10)["FLIC-Class"]},
                 participation=rate,
-                dataset=f"toy.{TOYS[name].__name__}",
+                dataset=toys.dataset,
                 wanted=300 + int(10 * rate) + order,
             )
     return found
@@ -234,16 +251,16 @@ class FrozenEmbedding(FLIC):
 def _pretraining() -> dict[str, Experiment]:
     """Figure S2: accuracy against the epochs of pre-training, φ_i updated or frozen in the rounds."""
     found = {}
-    for order, name in enumerate(TOYS):
+    for order, (name, toys) in enumerate(TOY_SETTINGS.items()):
         for epochs in (1, 10, 50, 100, 200):
             options: dict[str, Any] = {"model": Model(), "pretrain_batch": 10, "pretrain_epochs": epochs}
             variants = (FLIC(**options), FrozenEmbedding(**options))
             found[f"flic/pretraining-{name}-k{epochs}"] = Experiment(
-                f"FLIC, Figure S2: {TOYS[name].__name__.replace('_', ' ')}, {epochs} epochs of pre-training",
-                toy_data(name),
+                f"FLIC, Figure S2: {toys.words}, {epochs} epochs of pre-training",
+                toys.data,
                 {method.name: method for method in variants},
                 evaluate_every=10,
-                dataset=f"toy.{TOYS[name].__name__}",
+                dataset=toys.dataset,
                 wanted=320 + epochs // 10 + order,
                 seeds=5,
                 book={"rounds": 10},
@@ -286,32 +303,25 @@ def private() -> dict[str, Method]:
 
 def _alternatives() -> dict[str, Experiment]:
     found = {
-        "flic/alternatives-bci": Experiment(
-            "FLIC's Table 2 and Remark 2: other schemes, other distances; BCI with the common electrodes",
-            lambda seed: flic_bci.common40(),
-            alternatives(),
+        f"flic/alternatives-{name}": Experiment(
+            f"FLIC's Table 2 and Remark 2: other schemes, other distances; {words}",
+            data,
+            alternatives(batch),
             evaluate_every=10,
-            dataset="flic_bci.common40",
-            wanted=35,
-        ),
-        "flic/privacy-noisy": Experiment(
-            "FLIC's Remark 3: differentially private anchors; noisy features, 100 clients",
-            toy_data("noisy"),
-            private(),
-            evaluate_every=10,
-            dataset="toy.noisy_features",
-            wanted=38,
-        ),
-    }
-    for order, name in enumerate(TOYS):
-        found[f"flic/alternatives-{name}"] = Experiment(
-            f"FLIC's Table 2 and Remark 2: other schemes, other distances; {TOYS[name].__name__.replace('_', ' ')}",
-            toy_data(name),
-            alternatives(pretrain_batch=10),
-            evaluate_every=10,
-            dataset=f"toy.{TOYS[name].__name__}",
-            wanted=36 + order,
+            dataset=dataset,
+            wanted=35 + order,
         )
+        for order, (name, (data, dataset, words, batch)) in enumerate(SETTINGS.items())
+    }
+    noisy = TOY_SETTINGS["noisy"]
+    found["flic/privacy-noisy"] = Experiment(
+        f"FLIC's Remark 3: differentially private anchors; {noisy.words}, 100 clients",
+        noisy.data,
+        private(),
+        evaluate_every=10,
+        dataset=noisy.dataset,
+        wanted=38,
+    )
     return found
 
 
@@ -358,15 +368,10 @@ def with_newcomers(
 
 def _newcomers() -> dict[str, Experiment]:
     wanted = ("Local", "HetFedRep", "FLIC-Class", "FLIC-HL")
-    data: dict[str, tuple[Data, str, int]] = {
-        "bci": (lambda seed: flic_bci.common40(), "flic_bci.common40", 100),
-        "noisy": (toy_data("noisy"), "toy.noisy_features", 10),
-        "linear": (toy_data("linear"), "toy.linear_mapping", 10),
-    }
     return {
         f"flic/new-clients-{name}": Experiment(
             f"FLIC, S1.4: a fifth of the clients join at the end; {dataset}",
-            make,
+            data,
             {m: method for m, method in methods(pretrain_batch=batch).items() if m in wanted},
             evaluate_every=10,
             dataset=dataset,
@@ -374,7 +379,7 @@ def _newcomers() -> dict[str, Experiment]:
             wanted=29 + order,
             seeds=5,
         )
-        for order, (name, (make, dataset, batch)) in enumerate(data.items())
+        for order, (name, (data, dataset, _, batch)) in enumerate(SETTINGS.items())
     }
 
 
@@ -420,28 +425,18 @@ LONG_ENOUGH = {"rounds": 30}
 
 
 def _ablations() -> dict[str, Experiment]:
-    found = {
-        "flic/ablation-bci": Experiment(
-            "FLIC's text against its published code, one switch at a time: BCI with the common electrodes",
-            lambda seed: flic_bci.common40(),
-            switches(),
-            dataset="flic_bci.common40",
-            wanted=30,
+    return {
+        f"flic/ablation-{name}": Experiment(
+            f"FLIC's text against its published code, one switch at a time: {words}",
+            data,
+            switches(batch),
+            dataset=dataset,
+            wanted=30 + order,
             evaluate_every=10,
             book=LONG_ENOUGH,
         )
+        for order, (name, (data, dataset, words, batch)) in enumerate(SETTINGS.items())
     }
-    for order, name in enumerate(TOYS):
-        found[f"flic/ablation-{name}"] = Experiment(
-            f"FLIC's text against its published code, one switch at a time: {TOYS[name].__name__.replace('_', ' ')}",
-            toy_data(name),
-            switches(pretrain_batch=10),
-            dataset=f"toy.{TOYS[name].__name__}",
-            wanted=31 + order,
-            evaluate_every=10,
-            book=LONG_ENOUGH,
-        )
-    return found
 
 
 EXPERIMENTS: dict[str, Experiment] = {
