@@ -561,7 +561,7 @@ class _Bures(torch.autograd.Function):
 
     @staticmethod
     def forward(S1: Tensor, S2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        R1, R2 = _psd_root(S1.double()), _psd_root(S2.double())
+        R1, R2 = psd_root(S1.double()), psd_root(S2.double())
         U, s, Vh = torch.linalg.svd(R2 @ R1)
         kept = s > s.shape[-1] * torch.finfo(s.dtype).eps * s[..., :1]
         inverse = torch.where(kept, 1 / torch.where(kept, s, 1), 0)
@@ -1023,8 +1023,8 @@ def gaussian_barycentre(
 
 
 def _barycentre_step(S: Tensor, covariances: Tensor, weights: Tensor) -> Tensor:
-    root, inverse = _psd_root(S), _psd_root(S, inverse=True)
-    middle = torch.tensordot(weights, _psd_root(root @ covariances @ root), 1)
+    root, inverse = psd_root(S), psd_root(S, inverse=True)
+    middle = torch.tensordot(weights, psd_root(root @ covariances @ root), 1)
     step = inverse @ middle @ middle @ inverse
     return (step + step.mT) / 2
 
@@ -1136,7 +1136,7 @@ def _root(v: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, v, 1).sqrt(), 0)
 
 
-def _psd_root(S: Tensor, inverse: bool = False) -> Tensor:
+def psd_root(S: Tensor, inverse: bool = False) -> Tensor:
     """Symmetric square root of a positive semi-definite matrix, or its pseudo-inverse; rounding counts as 0."""
     eigenvalues, vectors = torch.linalg.eigh(S)
     cut = S.shape[-1] * torch.finfo(S.dtype).eps * eigenvalues[..., -1:]

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_core.distances import bures_wasserstein, principal_angle
+from hetfl_core.distances import bures_wasserstein, principal_angle, psd_root
 from hetfl_core.rng import SERVER, stream
 
 MAX_SUBSETS = 100_000
@@ -592,9 +592,9 @@ def optimal_map(S1: Tensor, S2: Tensor) -> Tensor:
     S1, S2 : Tensor, shape (k, k)
         Covariances, S1 regular.
     """
-    root = _power(S1, 0.5)
-    inverse = _power(S1, -0.5)
-    return inverse @ _power(root @ S2 @ root, 0.5) @ inverse
+    root = psd_root(S1)
+    inverse = psd_root(S1, inverse=True)
+    return inverse @ psd_root(root @ S2 @ root) @ inverse
 
 
 def limit_variance(m: Tensor, S: Tensor, v: Tensor, anchor: Tensor) -> float:
@@ -641,7 +641,7 @@ def limit_variance_printed(m: Tensor, S: Tensor, v: Tensor, anchor: Tensor, eige
     _check_gaussians(m, S, v, anchor)
     if eigenpairs_of not in ("class", "product"):
         raise ValueError(f"eigenpairs_of must be 'class' or 'product', got {eigenpairs_of!r}")
-    root, inverse = _power(anchor, 0.5), _power(anchor, -0.5)
+    root, inverse = psd_root(anchor), psd_root(anchor, inverse=True)
     kappa, r = torch.linalg.eigh(S if eigenpairs_of == "class" else root @ S @ root)
     terms = torch.einsum("pj,pq,qj->j", r, inverse @ S @ root, r)
     spread = 2 * (S @ anchor).trace() - 4 * (kappa.sqrt() * terms).sum()
@@ -686,12 +686,6 @@ def variance_with_error(draws: Tensor) -> tuple[float, float]:
     centred, variance = draws - draws.mean(), draws.var()
     fourth = centred.pow(4).mean()
     return float(variance), float(((fourth - variance**2) / len(draws)).sqrt())
-
-
-def _power(S: Tensor, exponent: float) -> Tensor:
-    """A power of a symmetric positive definite matrix."""
-    eigenvalues, vectors = torch.linalg.eigh(S)
-    return (vectors * eigenvalues.clamp(min=0).pow(exponent)) @ vectors.mT
 
 
 def _check_gaussians(m: Tensor, S: Tensor, v: Tensor, anchor: Tensor) -> None:
