@@ -172,7 +172,15 @@ class CNN:
         return {f"{part}.1.mask": Draw((self.channels[1], 1, 1), "keep", "sample", 1 - self.dropout)}
 
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """A valid convolution by kernels stored as [c · kernel², out]: (n, c, s, s) → (n, out, s', s')."""
+        """A valid convolution by kernels stored as [c · kernel², out]: (n, c, s, s) → (n, out, s', s').
+
+        With one channel a product with all patches: the result has its channels innermost, which the pooling that
+        follows takes in a tenth of the time on a CPU, and the gradient of the kernels is one product too.
+        """
+        if x.shape[1] == 1:
+            patches = x[:, 0].unfold(1, self.kernel, 1).unfold(2, self.kernel, 1)
+            z = torch.addmm(bias, patches.flatten(3).flatten(0, 2), weight)
+            return z.unflatten(0, patches.shape[:3]).movedim(3, 1)
         kernels = weight.T.unflatten(1, (x.shape[1], self.kernel, self.kernel))
         return F.conv2d(x, kernels, bias)
 
