@@ -6,6 +6,7 @@ Each size runs in a process of its own, so that its peak memory is its own.
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import subprocess
@@ -20,8 +21,10 @@ import torch
 
 from hetfl_core import distances
 from hetfl_core.checkpoint import State
-from hetfl_core.federation import Client, Federation
-from hetfl_core.methods.base import Batch, Role
+from hetfl_core.datasets.recordings import CLASSES, TABLE_S1
+from hetfl_core.federation import Client, Federation, make_cohorts
+from hetfl_core.methods.base import Batch, Method, Role
+from hetfl_core.methods.fedavg import Local
 from hetfl_core.methods.flic import FLIC
 from hetfl_core.networks import Params
 from hetfl_core.rng import numpy_stream
@@ -170,8 +173,7 @@ def parts(n_clients: int, batch_size: int, role: Role) -> dict[str, Part]:
     batches = Batches(task, 0, stage)
     noise = StackedNoise(task, 0, stage, batches, run.dtype)
     rows = batches.rows[0]
-    at = (rows + run.offsets()).flatten()
-    batch, draws = run.batch(rows, at, batches.dump), noise.at(0, n_clients)
+    batch, draws = run.batch(rows, batches.dump), noise.at(0, n_clients)
     optimiser = make_optimiser(stage, run.trained, fused=True)
 
     def backward(loss: Callable[..., Any]) -> float:
@@ -192,7 +194,7 @@ def parts(n_clients: int, batch_size: int, role: Role) -> dict[str, Part]:
     fill_gradients(run.trained)
     step = 1e3 * _seconds(optimiser.step)
     block = 1e3 * _seconds(lambda: noise.at(0, n_clients)) / NOISE_STEPS if draws else 0.0
-    gather = 1e3 * _seconds(lambda: run.batch(rows, at, batches.dump))
+    gather = 1e3 * _seconds(lambda: run.batch(rows, batches.dump))
     return _with_needs(
         {
             "batching": gather,
@@ -267,6 +269,118 @@ def tail(n_clients: int = 100, few: int = 10, batch_size: int = 10) -> dict[str,
     }
 
 
+# --- clients of unequal widths --------------------------------------------------------------------------------------
+
+
+def sensors(widths: Sequence[int] | None = None, share: float = 1.0) -> Federation:
+    """Random numbers in the shapes of the 54 subjects of FLIC's Table S1: 6 … 1 830 features, 60 … 720 trials.
+
+    The last session is the test set, or a quarter of the trials where there is one session.
+
+    Parameters
+    ----------
+    widths : sequence of int, length 54, optional
+        Other numbers of features.
+    share : float
+        Share of the trials of each class.
+    """
+    subjects = [recordings for recordings in TABLE_S1.values() for _ in range(recordings.n_subjects)]
+    rng = numpy_stream(0, "bench", 0, "sensors")
+    clients = []
+    for i, recordings in enumerate(subjects):
+        width = recordings.n_features if widths is None else widths[i]
+        n = math.ceil(share * recordings.n_trials) * len(recordings.classes)
+        n_test = n // (recordings.n_sessions if recordings.n_sessions > 1 else 4)
+        x, y = rng.standard_normal((n, width), np.float32), np.arange(n) % len(recordings.classes)
+        name = f"{recordings.name}-{i:02d}"
+        clients.append(Client(x[n_test:], y[n_test:], x[:n_test], y[:n_test], name))
+    return Federation(clients, len(CLASSES), "bench")
+
+
+@dataclass(frozen=True)
+class Padding:
+    """What a way to stack clients of unequal widths costs.
+
+    Attributes
+    ----------
+    stacks : int
+    samples, parameters : float
+        Numbers held, over those of the clients' true shapes.
+    seconds : float
+        CPU seconds of the rounds that were timed.
+    """
+
+    stacks: int
+    samples: float
+    parameters: float
+    seconds: float
+
+
+def paddings(method: Method, rounds: Sequence[Sequence[int]], share: float = 1.0) -> dict[str, Padding]:
+    """Local training of the `sensors` in rounds with these participants, in three ways.
+
+    ``one stack`` is padded to the widest client; ``buckets`` is what `Simulator` does; ``no padding`` has clients of
+    equal widths in one stack, with the same trials, the same steps, and the same sum of widths over clients and
+    steps: the time that the true widths ask for.
+    """
+    torch.set_num_threads(1)
+    true = sensors(share=share)
+    steps = np.array([-(-c.n_train // method.batch_size) for c in true])
+    steps *= np.bincount(np.concatenate(rounds), minlength=len(true))
+    even = round(float(np.average([c.shapes[0] for c in true], weights=steps)))
+    found = {}
+    for name, federation in (
+        ("one stack", true),
+        ("buckets", true),
+        ("no padding", sensors([even] * len(true), share)),
+    ):
+        simulator = Simulator(federation, method, device="cpu")
+        if name == "one stack":
+            simulator.cohorts = make_cohorts(simulator.federation, [0] * len(true))
+        found[name] = _padding(simulator, rounds)
+    return found
+
+
+def _padding(simulator: Simulator, rounds: Sequence[Sequence[int]]) -> Padding:
+    state = simulator.initial()
+    params = simulator.working(state)
+    stacks = [Stack.of([params[m] for m in cohort.members]).params.values() for cohort in simulator.cohorts]
+    held = sum(p.numel() for stack in stacks for p in stack)
+    samples = sum(split.x.numel() for cohort in simulator.cohorts for split in (cohort.train, cohort.test))
+
+    def train() -> None:
+        for number, chosen in enumerate(rounds):
+            simulator.train(state, chosen, number, "round")
+
+    return Padding(
+        len(simulator.cohorts),
+        samples / sum(c.x_train.numel() + c.x_test.numel() for c in simulator.federation),
+        held / sum(p.numel() for own in params for p in own.values()),
+        _seconds(train),
+    )
+
+
+def _describe_paddings() -> Iterator[str]:
+    """Memory and time of the EEG subjects' widths against what their true widths ask for."""
+    names = [c.name for c in sensors()]
+    few = [participants(names, PARTICIPATION, 0, number) for number in range(5)]
+    yield "\nClients of unequal widths: 54, in the shapes of FLIC's EEG subjects (8 with 136 features, 9 with 253,"
+    yield "14 with 120, 9 with 6, 10 with 1830, 4 with 105). Samples, parameters: numbers held over those of the true"
+    yield "widths. Ratio: to the time without padding, of 54 clients as wide as these on average (over steps)."
+    for method, title, rounds in (
+        (Local(local_epochs=2), "a round of all", [range(len(names))]),
+        (FLIC(local_epochs=2), "a round of all", [range(len(names))]),
+        (FLIC(local_epochs=2), "five rounds of 10 %", few),
+    ):
+        found = paddings(method, rounds)
+        yield f"\n{method.name}, {title}, {method.local_epochs} local epochs, batch {method.batch_size}"
+        yield _line("", "stacks", "samples", "parameters", "s", "ratio")
+        for name, way in found.items():
+            ratio = way.seconds / found["no padding"].seconds
+            held = [f"{way.samples:.2f}", f"{way.parameters:.2f}"]
+            yield _line(name, str(way.stacks), *held, f"{way.seconds:.3f}", f"{ratio:.2f}")
+
+
 def _apart(**arguments: Any) -> dict[str, Any]:
     """Run one measurement in a fresh process and return what it printed."""
     command = [sys.executable, "-m", "hetfl_core.benchmark", json.dumps(arguments)]
@@ -301,6 +415,7 @@ def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[st
                 yield _line(str(n), loop[0], stacked[0], loop[1], loop[2], *stacked[1:])
     yield from _describe_parts()
     yield from _describe_tail()
+    yield from _describe_paddings()
 
 
 def _describe_parts() -> Iterator[str]:

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from hetfl_core import checkpoint as checkpoints
 from hetfl_core import evaluation, training
 from hetfl_core.evaluation import FIGURES, Figures
-from hetfl_core.federation import Client, Cohort, Federation, Spec, blocks, bucket, make_cohorts, map_blocks
+from hetfl_core.federation import Client, Cohort, Federation, Spec, Split, blocks, bucket, make_cohorts, map_blocks
 from hetfl_core.methods.base import Method, Role
 from hetfl_core.networks import Params
 from hetfl_core.rng import SERVER, numpy_stream, stream
@@ -162,11 +162,13 @@ class Simulator:
 
     def _cohorts(self, keys: Sequence[Hashable]) -> list[Cohort]:
         """Group clients by architecture and, where padding would cost more than it saves, by width."""
-        widths = [sum(np.prod(s) for s in _shapes(spec)) for spec in self.specs]
+        widths = [tuple(math.prod(shape) for shape in _shapes(spec)) for spec in self.specs]
+        samples = [client.n_train + client.n_test for client in self.federation]
         buckets: dict[int, int] = {}
         for key in dict.fromkeys(keys):
             places = [i for i, k in enumerate(keys) if k == key]
-            buckets |= dict(zip(places, bucket([int(widths[i]) for i in places]), strict=True))
+            found = bucket([widths[i] for i in places], [samples[i] for i in places])
+            buckets |= dict(zip(places, found, strict=True))
         return make_cohorts(self.federation, [(k, buckets[i]) for i, k in enumerate(keys)], self.device)
 
     # --- state ---
@@ -297,17 +299,20 @@ class Simulator:
         params = self.working(state, received) if params is None else params
         out: list[np.ndarray] = [np.zeros(0, int)] * len(self.specs)
         for cohort in self.cohorts:
-            for begin in range(0, len(cohort.members), self.stack_size):
-                members = cohort.members[begin : begin + self.stack_size]
+            samples: Split = getattr(cohort, split)
+            for rows in _similar(samples.n.tolist(), self.stack_size):
+                members = [cohort.members[row] for row in rows]
                 specs = [self.specs[m] for m in members]
-                data = getattr(cohort, split).take(range(begin, begin + len(members)), [s.shapes for s in specs])
+                data = samples.take(rows, [spec.shapes for spec in specs])
                 clients = [params[m] for m in members]
                 some = [received[m] for m in members]
                 if self.engine == "loop":
                     outputs = training.predict_each(self.method.predict, clients, some, specs, data)
                     answers = [self.figures.decide(each) for each in outputs]
                 else:
-                    answers = list(self.figures.decide(training.lift(self.method.predict, clients, some, data.x)))
+                    answers = list(
+                        self.figures.decide(training.lift(self.method.predict, clients, some, data.rectangle()))
+                    )
                 for member, answer, n in zip(members, answers, data.n.tolist(), strict=True):
                     out[member] = answer[:n].cpu().numpy()
         return out
@@ -343,6 +348,16 @@ def _unless_sent(message: Params, other: Outcome | None) -> Params:
     """What of a message another one to the same client does not hold as well: nobody sends that twice."""
     sent = {} if other is None else other.received
     return {name: t for name, t in message.items() if name not in sent or not torch.equal(t, sent[name])}
+
+
+def _similar(n: Sequence[int], most: int) -> list[list[int]]:
+    """Places of `most` clients at most, none with under half the samples of another: padding no more than doubles."""
+    groups: list[list[int]] = []
+    for place in sorted(range(len(n)), key=lambda i: -n[i]):
+        if not groups or len(groups[-1]) == most or 2 * n[place] < n[groups[-1][0]]:
+            groups.append([])
+        groups[-1].append(place)
+    return groups
 
 
 def _shapes(spec: Spec) -> list[tuple[int, ...]]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_core.federation import Cohort, Spec, Split, crop, map_blocks, pad, pad_stack
+from hetfl_core.federation import Cohort, Spec, Split, blocks, crop, map_blocks, pad, pad_stack
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, has_prefix
 from hetfl_core.networks import Draw, Params
 from hetfl_core.rng import stream
@@ -182,7 +182,7 @@ class Task:
     kept, received : sequence of dict of str to Tensor
         What each client keeps and got, in true shapes.
     data : Split
-        Their padded training samples.
+        Their training samples.
     seed, round, role
         Key the random numbers, with the client's name.
     """
@@ -202,10 +202,8 @@ class Task:
 
     def samples(self, client: int) -> Batch:
         """All training samples of one client, in true shapes."""
-        n, shapes = self.specs[client].n, self.specs[client].shapes
-        x = map_blocks(lambda t, shape: crop(t[client], (n, *shape)), self.data.x, shapes)
-        first = x if isinstance(x, Tensor) else next(iter(x.values()))
-        return Batch(x, self.data.y[client, :n], first.new_ones(n))
+        x, y = self.data.client(client, self.specs[client].shapes)
+        return Batch(x, y, blocks(x)[0].new_ones(len(y)))
 
 
 def float_type(received: Sequence[Params], kept: Sequence[Params]) -> torch.dtype:
@@ -357,7 +355,7 @@ class Batches:
     Attributes
     ----------
     rows : Tensor of int32, shape (steps, K, size)
-        Rows of each client's samples; `dump` where a batch is short or a client has no batch left.
+        Rows of the stack's samples; `dump` where a batch is short or a client has no batch left.
     sizes : list of int
         True batch size of each client; `size` is the largest.
     active : list of int
@@ -366,13 +364,13 @@ class Batches:
 
     def __init__(self, task: Task, number: int, stage: Stage) -> None:
         plans = [plan(stage, spec.n, task.rng(i, number, "batches")) for i, spec in enumerate(task.specs)]
-        self.dump = task.data.y.shape[1] - 1
+        self.dump = task.data.dump
         self.sizes = [p.shape[1] for p in plans]
         self.size = max(self.sizes)
         steps = np.array([len(p) for p in plans])
         table = torch.full((steps.max(), len(plans), self.size), -1, dtype=torch.int32)
-        for i, p in enumerate(plans):
-            table[: len(p), i, : p.shape[1]] = p
+        for i, (p, begin) in enumerate(zip(plans, task.data.begins.tolist(), strict=True)):
+            table[: len(p), i, : p.shape[1]] = torch.where(p < 0, p, p + begin)
         self.rows = table.masked_fill_(table < 0, self.dump).to(task.data.y.device)
         self.active = np.searchsorted(-steps, -np.arange(steps.max())).tolist()
 
@@ -419,9 +417,7 @@ class StackedStage:
             return objective({**frozen, **trained}, received, batch, noise)
 
         self.lifted = torch.func.vmap(one, in_dims=(0, 0, dict(dims) or None, 0, 0))
-        self.x = map_blocks(lambda t: t.flatten(0, 1), task.data.x)
-        self.y = task.data.y.flatten()
-        self.height = task.data.y.shape[1]
+        self.x, self.y = task.data.x, task.data.y
         self.dtype = float_type([received], [stack.params])
 
     def run(self, number: int, memory: Params) -> list[dict[str, float]]:
@@ -430,7 +426,6 @@ class StackedStage:
         batches = Batches(self.task, number, self.stage)
         noise = StackedNoise(self.task, number, self.stage, batches, self.dtype)
         optimiser = make_optimiser(self.stage, self.trained, fused=True)
-        offsets = self.offsets()
         sums: dict[str, Tensor] = {}
         k = K
         for step, active in enumerate(batches.active):
@@ -438,28 +433,22 @@ class StackedStage:
                 k = active
                 self._narrow(optimiser, k)
             rows = batches.rows[step, :k]
-            at = (rows + offsets[:k]).flatten()
-            result = self.lifted(
-                self.trained, self.frozen, self.received, self.batch(rows, at, batches.dump), noise.at(step, k)
-            )
+            batch = self.batch(rows, batches.dump)
+            result = self.lifted(self.trained, self.frozen, self.received, batch, noise.at(step, k))
             self._descend(optimiser, result.total.sum())
             for name, value in result.terms.items():
                 sums.setdefault(name, value.new_zeros(K))[:k] += value.detach()
             for name, values in result.remember.items():
-                kept = memory.setdefault(name, values.new_zeros((K, self.height, *values.shape[2:])))
-                kept.flatten(0, 1)[at.long()] = values.detach().flatten(0, 1)
+                kept = memory.setdefault(name, values.new_zeros((len(self.y), *values.shape[2:])))
+                kept[rows.flatten().long()] = values.detach().flatten(0, 1)
         return [
             {name: float(total[i]) / n_steps(self.stage, spec.n) for name, total in sums.items()}
             for i, spec in enumerate(self.task.specs)
         ]
 
-    def offsets(self) -> Tensor:
-        """Where each client's samples begin in the flattened ones, shape (K, 1)."""
-        K = len(self.task.specs)
-        return (torch.arange(K, device=self.y.device, dtype=torch.int32) * self.height)[:, None]
-
-    def batch(self, rows: Tensor, at: Tensor, dump: int) -> Batch:
-        """Gather a batch of each of k clients: `rows`, shape (k, size), lie at `at` in the flattened samples."""
+    def batch(self, rows: Tensor, dump: int) -> Batch:
+        """Gather a batch of each of k clients; `rows` of the stack's samples, shape (k, size)."""
+        at = rows.flatten()
         x = map_blocks(lambda t: t.index_select(0, at).unflatten(0, rows.shape), self.x)
         return Batch(x, self.y.index_select(0, at).unflatten(0, rows.shape), (rows != dump).to(self.dtype))
 
@@ -499,7 +488,8 @@ def train_stacked(task: Task) -> list[Outcome]:
 
 def _outcome(task: Task, i: int, params: Params, memory: Params, terms: dict[str, float]) -> Outcome:
     """What the i-th client of a stack brings out of the round."""
-    seen = {name: values[i, : task.specs[i].n] for name, values in memory.items()}
+    begin = int(task.data.begins[i])
+    seen = {name: values[begin : begin + task.specs[i].n] for name, values in memory.items()}
     upload = _upload(task, i, params, task.samples(i), seen)
     return Outcome(upload, task.method.keep(params, task.kept[i]), task.received[i], terms, params)
 
@@ -529,8 +519,7 @@ def predict_each(
     out = []
     with torch.no_grad():
         for i, spec in enumerate(specs):
-            x = map_blocks(lambda t, shape: crop(t[i], (int(data.n[i]), *shape)), data.x, spec.shapes)  # noqa: B023
-            out.append(call(clients[i], received[i], x))
+            out.append(call(clients[i], received[i], data.client(i, spec.shapes)[0]))
     return out
 
 

@@ -1,10 +1,13 @@
 """What `hetfl bench` counts, checked by hand; that its measurements run, and what they add up to."""
 
+from collections import Counter
+
 import pytest
 import torch
 
 from hetfl_core import benchmark
 from hetfl_core.benchmark import Part
+from hetfl_core.methods import Local
 
 ROOFS = {"flops": 1e9, "bytes": 1e8, "normals": 1e6}
 
@@ -69,3 +72,31 @@ def test_tail_gives_three_times(monkeypatch):
     monkeypatch.setattr(benchmark, "EPOCHS", 1)
     times = benchmark.tail(n_clients=4, few=1, batch_size=10)
     assert list(times) == ["all", "few left", "few alone"]
+
+
+def test_sensors_have_the_shapes_of_table_s1():
+    clients = benchmark.sensors().clients
+    assert Counter(c.shapes[0] for c in clients) == {136: 8, 253: 9, 120: 14, 6: 9, 1830: 10, 105: 4}
+    assert {c.n_train + c.n_test for c in clients if c.shapes == (6,)} == {720}
+    assert {(c.n_train, c.n_test) for c in clients if c.shapes == (136,)} == {(45, 15)}
+    assert {c.shapes[0] for c in benchmark.sensors([9] * 54, share=0.05)} == {9}
+
+
+def test_paddings_are_counted_by_hand():
+    """One stack holds 1830 columns for each of 54 clients; buckets hold at most twice the true ones."""
+    threads = torch.get_num_threads()
+    try:
+        found = benchmark.paddings(Local(local_epochs=1), [[0, 20, 50], [1]], share=0.05)
+    finally:
+        torch.set_num_threads(threads)
+    true = benchmark.sensors(share=0.05)
+    rows = [c.n_train + c.n_test for c in true]
+    held = 1830 * (sum(rows) + 2)  # with the dump rows of training and test
+    assert found["one stack"].samples == held / sum(n * c.shapes[0] for n, c in zip(rows, true, strict=True))
+    rest = 64 + 2 * (64 * 64 + 64) + 64 * 5 + 5
+    clients = [64 * c.shapes[0] + rest for c in true]
+    assert found["one stack"].parameters == 54 * (64 * 1830 + rest) / sum(clients)
+    assert [way.stacks for way in found.values()] == [1, 2, 1]
+    assert 1 < found["buckets"].parameters < found["buckets"].samples < 2
+    assert found["no padding"].parameters == 1
+    assert all(way.seconds > 0 for way in found.values())

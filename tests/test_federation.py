@@ -1,12 +1,16 @@
 import itertools
+import math
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from small import ragged
 
-from hetfl_core import Client, Federation
+from hetfl_core import Client, Federation, federation
+from hetfl_core.datasets.recordings import TABLE_S1
 from hetfl_core.federation import FederationWarning, bucket, crop, make_cohorts, pad, pad_stack, stack_split
 
 
@@ -199,13 +203,36 @@ def test_pad_and_crop_are_inverse_and_pad_with_zeros():
 
 
 def test_stacked_samples_end_in_a_dump_row_of_zeros():
-    split = stack_split([torch.ones(2, 3), torch.ones(4, 1)], [torch.tensor([1, 1]), torch.tensor([1, 1, 1, 1])])
-    assert split.x.shape == (2, 5, 3)
-    assert split.x[0, 2:].sum() == split.x[:, -1].sum() == 0
-    assert split.n.tolist() == [2, 4]
-    small = split.take([1], [(1,)])
-    assert small.x.shape == (1, 5, 1)
-    assert small.x.sum() == 4
+    one, two = torch.full((2, 3), 1.0), torch.full((4, 1), 2.0)
+    split = stack_split([one, two], [torch.tensor([1, 1]), torch.tensor([2, 2, 2, 2])])
+    assert split.x.shape == (7, 3), "widths are padded, numbers of samples are not"
+    assert split.x.sum() == one.sum() + two.sum()
+    assert split.x[-1].sum() == split.y[-1] == 0
+    assert split.y.tolist() == [1, 1, 2, 2, 2, 2, 0]
+    assert (split.n.tolist(), split.begins.tolist(), split.dump) == ([2, 4], [0, 2], 6)
+    x, y = split.client(1, (1,))
+    assert torch.equal(x, two)
+    assert y.tolist() == [2, 2, 2, 2]
+
+
+def test_some_clients_of_a_stack_in_another_order():
+    xs = [torch.full((n, width), float(n)) for n, width in ((2, 3), (4, 1), (3, 2))]
+    split = stack_split(xs, [torch.full((len(x),), len(x)) for x in xs])
+    some = split.take([2, 1], [(2,), (1,)])
+    assert some.x.shape == (3 + 4 + 1, 2), "no wider than these need"
+    assert some.y.tolist() == [3, 3, 3, 4, 4, 4, 4, 0]
+    assert [torch.equal(some.client(i, (w,))[0], xs[c]) for i, (c, w) in enumerate(((2, 2), (1, 1)))] == [True, True]
+    assert some.x[-1].sum() == 0
+
+
+def test_rectangle_pads_with_rows_of_zeros():
+    xs = [torch.ones(2, 3), torch.ones(0, 3), torch.ones(4, 3)]
+    rectangle = stack_split(xs, [torch.ones(len(x), dtype=torch.int64) for x in xs]).rectangle()
+    assert rectangle.shape == (3, 4, 3)
+    assert rectangle.sum((1, 2)).tolist() == [6, 0, 12]
+    assert rectangle[0, 2:].abs().sum() == 0
+    nobody = stack_split([torch.ones(0, 3)], [torch.ones(0, dtype=torch.int64)])
+    assert nobody.rectangle().shape == (1, 1, 3)
 
 
 def test_clients_of_one_cohort_need_inputs_of_equal_rank():
@@ -214,21 +241,82 @@ def test_clients_of_one_cohort_need_inputs_of_equal_rank():
         make_cohorts(fed, ["one", "one"])
 
 
-@pytest.mark.parametrize("overhead", [0, 50, 10_000])
-def test_bucket_finds_the_cheapest_split(overhead):
+@pytest.mark.parametrize("stack", [0.5, 50, 10_000])
+def test_bucket_finds_the_cheapest_split(stack, monkeypatch):
     """Against all splits of the sorted widths into runs."""
+    monkeypatch.setattr(federation, "STACK", stack)
     widths = [6, 6, 120, 136, 136, 253, 1830, 1830]
     order = sorted(set(widths))
 
     def cost(cuts):
         edges = [0, *cuts, len(order)]
         runs = [order[a:b] for a, b in itertools.pairwise(edges)]
-        return sum(overhead + max(run) * sum(w in run for w in widths) for run in runs)
+        return sum(stack + max(run) * sum(w in run for w in widths) for run in runs)
 
     def subsets(items):
         return [[]] if not items else [s + t for s in subsets(items[:-1]) for t in ([], [items[-1]])]
 
     best = min(cost(cuts) for cuts in subsets(list(range(1, len(order)))))
-    chosen = bucket(widths, overhead)
-    groups = {b: [w for w, c in zip(widths, chosen, strict=True) if c == b] for b in chosen}
-    assert sum(overhead + max(g) * len(g) for g in groups.values()) == best
+    stacks = stacks_of([(w,) for w in widths], [10] * len(widths))
+    assert sum(stack + len(s) * max(w for (w,), _ in s) for s in stacks) == best
+
+
+def stacks_of(widths, samples, **options):
+    """Width and samples of the clients of each stack."""
+    stacks = {}
+    for place, w, n in zip(bucket(widths, samples, **options), widths, samples, strict=True):
+        stacks.setdefault(place, []).append((w, n))
+    assert sorted(stacks) == list(range(len(stacks)))
+    return [sorted(stacks[place]) for place in sorted(stacks)]
+
+
+def padded(stack):
+    """Features of one client of a stack, block by block."""
+    return sum(map(max, zip(*(w for w, _ in stack), strict=True)))
+
+
+CLIENTS = st.lists(st.tuples(st.tuples(st.integers(1, 3000)), st.integers(1, 700)), min_size=1, max_size=40)
+BLOCKS = st.lists(
+    st.tuples(st.tuples(*[st.integers(0, 300)] * 3), st.integers(1, 700)), min_size=1, max_size=20
+).filter(lambda clients: any(map(sum, next(zip(*clients, strict=True)))))
+
+
+@given(st.one_of(CLIENTS, BLOCKS), st.sampled_from([1.0, 1.3, 2.0]))
+def test_padding_at_most_doubles_the_memory(clients, most):
+    """Samples and parameters, for single inputs and for named blocks."""
+    stacks = stacks_of(*zip(*clients, strict=True), most=most, small=0)
+    held = sum(padded(stack) * (n + federation.COLUMN) for stack in stacks for _, n in stack)
+    assert held <= most * sum(sum(w) * (n + federation.COLUMN) for w, n in clients)
+
+
+@given(CLIENTS)
+def test_split_is_as_cheap_as_that_by_powers_of_two(clients):
+    """So padding at most doubles the columns, but for what at most log₂(max/min) + 1 stacks cost."""
+    widths, samples = zip(*clients, strict=True)
+    true, most = sum(w for (w,) in widths), 1 + math.log2(max(widths)[0] / min(widths)[0])
+    stacks = stacks_of(widths, samples, small=10**12)
+    columns = sum(len(stack) * padded(stack) for stack in stacks)
+    assert federation.STACK * len(stacks) + columns <= federation.STACK * most + 2 * true
+    runs = [(min(stack)[0], max(stack)[0]) for stack in stacks]
+    assert all(below[1] < above[0] for below, above in itertools.pairwise(runs)), "stacks are runs of widths"
+
+
+@given(CLIENTS, st.randoms(use_true_random=False))
+def test_stacks_do_not_depend_on_the_order_of_clients(clients, random):
+    turned = random.sample(clients, len(clients))
+    before, after = (stacks_of(*zip(*some, strict=True), small=0) for some in (clients, turned))
+    assert before == after
+
+
+def test_clients_of_equal_widths_share_a_stack():
+    assert bucket([(1830,)] * 2000, [30, 600] * 1000, small=0) == [0] * 2000
+
+
+def test_widths_of_the_eeg_subjects_make_two_stacks():
+    """The narrow 44 together: a stack for each of their widths would cost more than their padding."""
+    subjects = [r for r in TABLE_S1.values() for _ in range(r.n_subjects)]
+    stacks = stacks_of([(r.n_features,) for r in subjects], [r.n_trials * len(r.classes) for r in subjects])
+    assert [(len(stack), min(stack)[0], max(stack)[0]) for stack in stacks] == [
+        (44, (6,), (253,)),
+        (10, (1830,), (1830,)),
+    ]

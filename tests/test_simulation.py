@@ -19,7 +19,7 @@ from hetfl_core.datasets import toy
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedHeNN, FedRep, HetFedRep, Local
 from hetfl_core.networks import CNN, MLP, Model
-from hetfl_core.simulation import Simulator, adapt, participants
+from hetfl_core.simulation import Simulator, _similar, adapt, participants
 
 SMALL = Model(MLP(hidden=(8,), out=6), alpha=5)
 QUICK = FLIC(model=SMALL, local_epochs=1, batch_size=8, pretrain_epochs=1)
@@ -53,6 +53,27 @@ def test_bad_arguments(bad, message):
 def test_bad_settings_of_a_method(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         FLIC(**bad)
+
+
+def test_clients_that_are_evaluated_together_have_similar_numbers_of_samples():
+    """So padded rows at most double the work of an evaluation."""
+    n = [5, 40, 0, 21, 19, 20, 100, 0]
+    assert _similar(n, 10) == [[6], [1, 3, 5], [4], [0], [2, 7]]
+    assert _similar(n, 2) == [[6], [1, 3], [5, 4], [0], [2, 7]]
+
+
+def test_predictions_come_back_in_the_order_of_the_federation():
+    """Against the same predictions client by client, with numbers of samples that differ by more than half."""
+    fed = ragged(sizes=(7, 80))
+    simulator = Simulator(fed, QUICK, device="cpu", dtype=torch.float64)
+    state = simulator.initial()
+    for split in ("train", "test"):
+        together = simulator.predicted(state, split)
+        for client, params, received, labels in zip(
+            simulator.federation, simulator.working(state), simulator.downloads(state), together, strict=True
+        ):
+            alone = QUICK.predict(params, received, getattr(client, f"x_{split}")).argmax(1)
+            np.testing.assert_array_equal(labels, alone.numpy())
 
 
 def test_a_federation_is_needed():

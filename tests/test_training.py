@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from small import equal_histories, largest_difference, ragged
 
-from hetfl_core import Client, simulate
+from hetfl_core import Client, federation, simulate
 from hetfl_core.federation import Federation
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, Local, Loss, Method, Stage
 from hetfl_core.methods.base import cross_entropy
@@ -136,6 +137,54 @@ def test_order_of_clients_changes_nothing_beyond_rounding():
 def test_stack_mates_change_nothing_beyond_rounding():
     fed, method = ragged(), short(FLIC())
     assert largest_difference(run(fed, method), run(fed, method, stack_size=2)) < 1e-12
+
+
+def far_apart(blocks=False):
+    """Clients of 3 … 40 features, plain or in two blocks."""
+    fed = ragged(n_clients=8, widths=(3, 9))
+    widths = [c.shapes[0] * (1, 1, 5)[i % 3] for i, c in enumerate(fed)]
+    clients = []
+    for i, (c, width) in enumerate(zip(fed, widths, strict=True)):
+        xs = [x.repeat(1, 5)[:, :width] for x in (c.x_train, c.x_test)]
+        xs = [{"first": x[:, : 1 + i % 2], "second": x[:, 1 + i % 2 :]} for x in xs] if blocks else xs
+        clients.append(Client(xs[0], c.y_train, xs[1], c.y_test, c.name))
+    return Federation(clients, fed.n_classes)
+
+
+@dataclass(frozen=True)
+class TwoBlocks(Local):
+    """Inputs are two named blocks."""
+
+    def init_client(self, spec, rng):
+        params = {f"phi.{b}": 0.3 * torch.randn(shape[0], 4, generator=rng) for b, shape in spec.shapes.items()}
+        return params | {"beta.weight": torch.randn(4, spec.n_classes, generator=rng)}
+
+    def predict(self, params, received, x, noise=None):
+        return torch.tanh(sum(x[b] @ params[f"phi.{b}"] for b in x)) @ params["beta.weight"]
+
+    def loss(self, params, received, batch, noise):
+        task = cross_entropy(self.predict(params, received, batch.x), batch.y, batch.weight)
+        return Loss(task, {"ce": task.detach()})
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["inputs", "blocks"])
+def test_one_stack_and_buckets_and_loop_agree(named, monkeypatch):
+    """How clients are dealt to stacks costs time and memory, and changes no tensor and no figure."""
+    fed = far_apart(named)
+    method = TwoBlocks(local_epochs=2, batch_size=6) if named else short(FLIC(anchor_samples=2))
+    assert len(Simulator(fed, method, device="cpu").cohorts) == 1
+    one, loop = run(fed, method), run(fed, method, engine="loop")
+    monkeypatch.setattr(federation, "STACK", 1.0)
+    cohorts = Simulator(fed, method, device="cpu").cohorts
+    assert len(cohorts) > 2
+    assert sorted(m for cohort in cohorts for m in cohort.members) == list(range(len(fed)))
+    several = run(fed, method)
+    for other in (one, loop):
+        assert largest_difference(several, other) < 1e-9
+        figures = [r.history.drop(columns="seconds").to_numpy(float) for r in (several, other)]
+        np.testing.assert_allclose(*figures, rtol=0, atol=1e-9)
+        for name, predicted in several.predict("test").items():
+            np.testing.assert_allclose(predicted, other.predict("test")[name], rtol=0, atol=1e-9)
 
 
 def test_padded_weights_stay_zero():
