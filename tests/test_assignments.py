@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
@@ -20,15 +20,88 @@ pytest.importorskip("otter", reason="otter-grader is not installed")
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "book" / "assignments"
-MASTER = FOLDER / "assignment1" / "assignment1.ipynb"
-SECOND = FOLDER / "assignment2" / "assignment2.ipynb"
 sys.path.insert(0, str(FOLDER))
 
 import generate  # noqa: E402
 import grade  # noqa: E402
 
-POSSIBLE = {"q1_1": 2, "q1_2": 2, "q1_3": 3, "q2_1": 2, "q2_2": 4, "q3_1": 3, "q3_2": 2, "q3_3": 2}
-POSSIBLE_2 = {"q1_1": 3, "q2_1": 4, "q3_1": 2, "q3_2": 2, "q3_3": 3, "q4_1": 2, "q4_2": 2, "q4_3": 2}
+
+@dataclass(frozen=True)
+class Assignment:
+    """An assignment: its questions with their marks, and pieces of its solution that no hand-out may have."""
+
+    number: int
+    possible: dict[str, int]
+    secrets: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"assignment{self.number}"
+
+    @property
+    def master(self) -> Path:
+        return FOLDER / str(self) / f"{self}.ipynb"
+
+
+@dataclass(frozen=True)
+class Made:
+    """What `generate.py` made of an assignment."""
+
+    assignment: Assignment
+    folder: Path
+
+    @property
+    def possible(self) -> dict[str, int]:
+        return self.assignment.possible
+
+    @property
+    def student(self) -> Path:
+        return self.folder / "student" / f"{self.assignment}.ipynb"
+
+    @property
+    def solution(self) -> Path:
+        return self.folder / "solution" / f"{self.assignment}.ipynb"
+
+    @property
+    def autograder(self) -> Path:
+        return self.folder / "autograder.zip"
+
+
+FIRST = Assignment(
+    1,
+    {"q1_1": 2, "q1_2": 2, "q1_3": 3, "q2_1": 2, "q2_2": 4, "q3_1": 3, "q3_2": 2, "q3_3": 2},
+    ("svdvals((", "np.linalg.eigh(S)"),
+)
+SECOND = Assignment(
+    2,
+    {"q1_1": 3, "q2_1": 4, "q3_1": 2, "q3_2": 2, "q3_3": 3, "q4_1": 2, "q4_2": 2, "q4_3": 2},
+    ("Qb - Qa", "lstsq(zi", "server_step(path", "np.flatnonzero(", "B @ A.T)"),
+)
+THIRD = Assignment(
+    3,
+    {"q1_1": 2, "q1_2": 3, "q2_1": 3, "q2_2": 3, "q3_1": 3, "q3_2": 2, "q4_1": 2, "q4_2": 2},
+    (
+        "centred @ centred.T",
+        "(U * f(",
+        "root @ B @ root",
+        "root @ matrix_function",
+        "L[:, rows",
+        "tangent_vectors(test",
+        "classes[squared",
+    ),
+)
+ASSIGNMENTS = (FIRST, SECOND, THIRD)
+
+
+@pytest.fixture(scope="module", params=ASSIGNMENTS, ids=str)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    out = tmp_path_factory.mktemp(str(request.param))
+    generate.generate(request.param.master, out, check_solution=False)
+    return Made(request.param, out)
+
+
+first_only = pytest.mark.parametrize("made", [FIRST], indirect=True, ids=str)
+"""For what does not depend on the assignment and takes long."""
+
 
 # Wrong answers that one meets: question -> new source of its cell. `{solution}` stands for the right one.
 FORGETS_ROOT = {"q1_1": "def w2_squared_1d(m1, var1, m2, var2):\n    return (m1 - m2) ** 2 + (var1 - var2) ** 2"}
@@ -138,13 +211,6 @@ def text_of(outputs: list) -> str:
     return "\n".join(parts)
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("made")
-    generate.generate(MASTER, out, check_solution=False)
-    return out
-
-
 def functions_of(notebook: Path) -> dict:
     """The functions that a notebook defines, run in this process."""
     env: dict = {"np": np, "torch": torch}
@@ -159,19 +225,19 @@ def functions_of(notebook: Path) -> dict:
 @pytest.fixture(scope="module")
 def functions() -> dict:
     """The functions of the solution."""
-    return functions_of(MASTER)
+    return functions_of(FIRST.master)
 
 
-def run_checks(notebook: Path, autograder: Path, possible: Mapping[str, int] = POSSIBLE) -> list:
-    """Run all checks of an autograder on the functions of a notebook, in this process."""
+def run_checks(notebook: Path, made: Made) -> list:
+    """Run all checks of an assignment on the functions of a notebook, in this process."""
     from otter.test_files.exception_test import ExceptionTestFile
 
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
         env = functions_of(notebook)
-        with zipfile.ZipFile(autograder) as archive:
-            tests = [ExceptionTestFile.from_string(archive.read(f"tests/{q}.py").decode(), q) for q in possible]
+        with zipfile.ZipFile(made.autograder) as archive:
+            tests = [ExceptionTestFile.from_string(archive.read(f"tests/{q}.py").decode(), q) for q in made.possible]
         for test in tests:
             test.run(env)
     finally:
@@ -180,16 +246,16 @@ def run_checks(notebook: Path, autograder: Path, possible: Mapping[str, int] = P
 
 
 @pytest.fixture(scope="module")
-def graded(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+def graded(made: Made, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
     """The table of grades of a small class, by the command that the page for teachers gives."""
     folder = tmp_path_factory.mktemp("class")
-    solution, submissions = made / "solution" / MASTER.name, folder / "submissions"
+    submissions = folder / "submissions"
     for name, answers in {
         "root": FORGETS_ROOT,
         "batch.v2": WHOLE_BATCH,
         "Moodle_123 file/unweighted": UNWEIGHTED,
     }.items():
-        with_answers(solution, answers, submissions / f"{name}.ipynb")
+        with_answers(made.solution, answers, submissions / f"{name}.ipynb")
     zipped = submissions / "Moodle_123 file" / "packed.zip"
     packed = submissions / "Moodle_123 file" / "unweighted.ipynb"
     with zipfile.ZipFile(zipped, "w") as archive:
@@ -199,7 +265,7 @@ def graded(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
     (submissions / "damaged.ipynb").write_text('{"cells": [')
     with zipfile.ZipFile(submissions / "empty.zip", "w") as archive:
         archive.writestr("notes.txt", "I could not do it")
-    arguments = [submissions, "--autograder", made / "autograder.zip", "--out", folder / "grades.csv"]
+    arguments = [submissions, "--autograder", made.autograder, "--out", folder / "grades.csv"]
     grade.main([str(a) for a in [*arguments, "--feedback", folder / "feedback", "--timeout", "200"]])
     with (folder / "grades.csv").open(encoding="utf8") as file:
         rows = {row["submission"]: row for row in csv.DictReader(file)}
@@ -210,7 +276,7 @@ def graded(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
 
 def lost(row: dict[str, str]) -> dict[str, float]:
     """Marks that a submission lost, by question."""
-    return {q: possible - float(row[q]) for q, possible in POSSIBLE.items() if float(row[q]) < possible}
+    return {q: possible - float(row[q]) for q, possible in FIRST.possible.items() if float(row[q]) < possible}
 
 
 # --- the mathematics of the solution ----------------------------------------------------------------------------
@@ -243,37 +309,43 @@ def test_solution_anchor_loss_is_the_distance_summed_over_classes(functions: dic
 # --- generation -------------------------------------------------------------------------------------------------
 
 
-def test_the_page_of_the_book_is_in_step_with_the_master(made: Path) -> None:
-    page = generate.tracked_page(MASTER)
-    generated = (made / "student" / MASTER.name).read_text("utf8")
+def test_every_master_is_tested() -> None:
+    assert [assignment.master for assignment in ASSIGNMENTS] == generate.masters()
+
+
+def test_the_page_of_the_book_is_in_step_with_the_master(made: Made) -> None:
+    page = generate.tracked_page(made.assignment.master)
+    generated = made.student.read_text("utf8")
     assert page.read_text("utf8") == generated, f"{page.name} is out of date: run 'make assignments'"
 
 
-def test_generation_is_deterministic(made: Path, tmp_path: Path) -> None:
-    generate.generate(MASTER, tmp_path, check_solution=False)
-    files = [p.relative_to(made) for p in made.rglob("*") if p.is_file()]
-    assert sorted(map(str, files)) == ["autograder.zip", "solution/assignment1.ipynb", "student/assignment1.ipynb"]
+def test_generation_is_deterministic(made: Made, tmp_path: Path) -> None:
+    generate.generate(made.assignment.master, tmp_path, check_solution=False)
+    files = [p.relative_to(made.folder) for p in made.folder.rglob("*") if p.is_file()]
+    notebook = f"{made.assignment}.ipynb"
+    assert sorted(map(str, files)) == ["autograder.zip", f"solution/{notebook}", f"student/{notebook}"]
     for file in files:
-        assert (tmp_path / file).read_bytes() == (made / file).read_bytes(), f"{file} differs from run to run"
+        assert (tmp_path / file).read_bytes() == (made.folder / file).read_bytes(), f"{file} differs from run to run"
 
 
-def test_no_outputs_and_no_secrets(made: Path) -> None:
-    student = made / "student" / MASTER.name
-    for path in (MASTER, student):
+def test_no_outputs_and_no_secrets(made: Made) -> None:
+    for path in (made.assignment.master, made.student):
         for cell in nbformat.read(path, 4).cells:
             assert not cell.get("outputs"), f"{path.name} has outputs"
             assert cell.get("execution_count") is None, f"{path.name} has execution counts"
-    text = student.read_text("utf8")
-    for secret in ("hidden=True", "_hidden(", "BEGIN SOLUTION", "svdvals((", "np.linalg.eigh(S)"):
-        assert secret not in text, f"the hand-out gives away {secret!r}"
-    assert "svdvals((" in (made / "solution" / MASTER.name).read_text("utf8")
+    student, solution = made.student.read_text("utf8"), made.solution.read_text("utf8")
+    for secret in ("hidden=True", "BEGIN SOLUTION"):
+        assert secret not in student, f"the hand-out gives away {secret!r}"
+    for secret in ("_hidden(", *made.assignment.secrets):
+        assert secret not in student, f"the hand-out gives away {secret!r}"
+        assert secret in solution, f"{secret!r} is no longer in the solution: name another piece of it"
 
 
-def test_marks_in_text_and_checks_must_agree(tmp_path: Path, made: Path) -> None:
-    assert grade.questions(made / "autograder.zip") == POSSIBLE
+def test_marks_in_text_and_checks_must_agree(tmp_path: Path, made: Made) -> None:
+    assert grade.questions(made.autograder) == made.possible
     for old, new in (("(2 marks)", "(3 marks)"), ("**20**", "**21**")):
-        changed = tmp_path / "assignment1.ipynb"
-        changed.write_text(MASTER.read_text("utf8").replace(old, new, 1), "utf8")
+        changed = tmp_path / "changed.ipynb"
+        changed.write_text(made.assignment.master.read_text("utf8").replace(old, new, 1), "utf8")
         with pytest.raises(ValueError, match="promise"):
             generate.generate(changed, tmp_path / "out", check_solution=False)
 
@@ -281,9 +353,10 @@ def test_marks_in_text_and_checks_must_agree(tmp_path: Path, made: Path) -> None
 # --- full marks, and the student's view -------------------------------------------------------------------------
 
 
-def test_solution_gets_full_marks_by_otter_run_under_another_name(made: Path, tmp_path: Path) -> None:
+@first_only
+def test_solution_gets_full_marks_by_otter_run_under_another_name(made: Made, tmp_path: Path) -> None:
     renamed = tmp_path / "Ada Lovelace, final (2).ipynb"
-    renamed.write_bytes((made / "solution" / MASTER.name).read_bytes())
+    renamed.write_bytes(made.solution.read_bytes())
     command = [
         sys.executable,
         "-m",
@@ -291,7 +364,7 @@ def test_solution_gets_full_marks_by_otter_run_under_another_name(made: Path, tm
         "run",
         str(renamed),
         "-a",
-        str(made / "autograder.zip"),
+        str(made.autograder),
         "-o",
         str(tmp_path),
     ]
@@ -302,26 +375,32 @@ def test_solution_gets_full_marks_by_otter_run_under_another_name(made: Path, tm
     for t in results:
         if t.get("max_score"):
             marks[t["name"].split(" ")[0]] += t["score"]
-    assert marks == POSSIBLE
+    assert marks == made.possible
 
 
-def test_solution_runs_in_jupyter_under_another_name(made: Path, tmp_path: Path) -> None:
-    text = (made / "solution" / MASTER.name).read_text("utf8").replace("rounds=30", "rounds=2")
+def test_solution_gets_full_marks_from_every_check(made: Made) -> None:
+    tests = run_checks(made.solution, made)
+    assert {t.name: t.score for t in tests} == made.possible
+
+
+def test_solution_runs_in_jupyter_under_another_name(made: Made, tmp_path: Path) -> None:
+    text = made.solution.read_text("utf8").replace("rounds=30", "rounds=2")
     (tmp_path / "my own name.ipynb").write_text(text, "utf8")
     (tmp_path / "another.ipynb").write_text("", "utf8")
     cells = run_plainly(tmp_path / "my own name.ipynb")
     for source, said, outputs in cells:
         assert not [o for o in outputs if o.output_type == "error"], f"{source}\n{said}"
     checks = {source: said for source, said, _ in cells if source.startswith("grader.check(")}
-    assert list(checks) == [f'grader.check("{q}")' for q in POSSIBLE]
+    assert list(checks) == [f'grader.check("{q}")' for q in made.possible]
     assert all("All test cases passed!" in said for said in checks.values())
 
 
-def test_untouched_student_version_runs_and_gives_hints(made: Path, tmp_path: Path) -> None:
-    (tmp_path / "renamed.ipynb").write_bytes((made / "student" / MASTER.name).read_bytes())
+@first_only
+def test_untouched_student_version_runs_and_gives_hints(made: Made, tmp_path: Path) -> None:
+    (tmp_path / "renamed.ipynb").write_bytes(made.student.read_bytes())
     cells = run_plainly(tmp_path / "renamed.ipynb")
     checks = {source: said for source, said, _ in cells if source.startswith("grader.check(")}
-    assert len(checks) == len(POSSIBLE)
+    assert len(checks) == len(made.possible)
     for source, said in checks.items():
         assert "returns nothing yet" in said, f"{source} says:\n{said}"
 
@@ -329,14 +408,16 @@ def test_untouched_student_version_runs_and_gives_hints(made: Path, tmp_path: Pa
 # --- a class ----------------------------------------------------------------------------------------------------
 
 
+@first_only
 def test_table_has_a_row_for_every_submission(graded: dict) -> None:
     names = ["Moodle_123 file/packed.zip", "batch.v2.ipynb", "damaged.ipynb", "empty.zip", "root.ipynb"]
     assert sorted(graded) == names
     assert {row["out_of"] for row in graded.values()} == {"20"}
     for row in graded.values():
-        assert float(row["total"]) == sum(float(row[q]) for q in POSSIBLE)
+        assert float(row["total"]) == sum(float(row[q]) for q in FIRST.possible)
 
 
+@first_only
 @pytest.mark.parametrize(
     ("name", "expected", "hint"),
     [
@@ -345,16 +426,17 @@ def test_table_has_a_row_for_every_submission(graded: dict) -> None:
         ("Moodle_123 file/packed.zip", {"q3_2": 2, "q3_3": 2}, "this is the unweighted mean"),
     ],
 )
-def test_wrong_answers_are_caught_by_their_question(graded: dict, name: str, expected: dict, hint: str) -> None:
+def test_a_class_loses_marks_where_it_is_wrong(graded: dict, name: str, expected: dict, hint: str) -> None:
     row = graded[name]
     assert row["message"] == ""
     assert lost(row) == expected
     assert hint in row["feedback"]
 
 
-def test_what_passes_the_visible_checks_only_loses_the_hidden_marks(made: Path, tmp_path: Path) -> None:
-    with_answers(made / "solution" / MASTER.name, HINT_ONLY, tmp_path / "hint only.ipynb")
-    tests = run_checks(tmp_path / "hint only.ipynb", made / "autograder.zip")
+@first_only
+def test_what_passes_the_visible_checks_only_loses_the_hidden_marks(made: Made, tmp_path: Path) -> None:
+    with_answers(made.solution, HINT_ONLY, tmp_path / "hint only.ipynb")
+    tests = run_checks(tmp_path / "hint only.ipynb", made)
     missed = {t.name: t.possible - t.score for t in tests if not t.passed_all}
     assert missed == {"q1_3": 2, "q2_1": 1, "q2_2": 1, "q3_1": 2, "q3_2": 1}
     assert all(t.passed_all_public for t in tests)
@@ -363,12 +445,13 @@ def test_what_passes_the_visible_checks_only_loses_the_hidden_marks(made: Path, 
     assert "nan or inf" not in text, "feedback must not tell what the hidden checks are"
 
 
-def test_untouched_hand_out_gets_nothing(made: Path) -> None:
-    tests = run_checks(made / "student" / MASTER.name, made / "autograder.zip")
-    assert [t.score for t in tests] == [0] * len(POSSIBLE)
+def test_untouched_hand_out_gets_nothing(made: Made) -> None:
+    tests = run_checks(made.student, made)
+    assert [t.score for t in tests] == [0] * len(made.possible)
     assert all("returns nothing yet" in grade.feedback(t) for t in tests)
 
 
+@first_only
 def test_broken_submissions_get_zero_and_a_message(graded: dict) -> None:
     assert "not a notebook" in graded["damaged.ipynb"]["message"]
     assert "found 0" in graded["empty.zip"]["message"]
@@ -377,7 +460,8 @@ def test_broken_submissions_get_zero_and_a_message(graded: dict) -> None:
         assert graded[name]["message"] in graded[name]["feedback"]
 
 
-def test_endless_loop_is_stopped_and_leaves_nothing_running(made: Path, tmp_path: Path) -> None:
+@first_only
+def test_endless_loop_is_stopped_and_leaves_nothing_running(made: Made, tmp_path: Path) -> None:
     import psutil
 
     pids = tmp_path / "pid"
@@ -387,18 +471,19 @@ def test_endless_loop_is_stopped_and_leaves_nothing_running(made: Path, tmp_path
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(endless)])
     nb.metadata["kernelspec"] = {"name": "a kernel of the student", "display_name": "mine"}
     nbformat.write(nb, tmp_path / "loop.ipynb")
-    result = grade.grade(tmp_path / "loop.ipynb", made / "autograder.zip", timeout=15)
+    result = grade.grade(tmp_path / "loop.ipynb", made.autograder, timeout=15)
     assert result.message.startswith("stopped after 15 seconds")
-    assert result.marks == dict.fromkeys(POSSIBLE, 0)
+    assert result.marks == dict.fromkeys(made.possible, 0)
     assert pids.exists(), "the loop was never reached: the kernel of this machine was not used"
     pid = int(pids.read_text())
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_kernel_that_stops_itself_gets_zero_and_a_message(made: Path, tmp_path: Path) -> None:
+@first_only
+def test_kernel_that_stops_itself_gets_zero_and_a_message(made: Made, tmp_path: Path) -> None:
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import os\nos._exit(1)")])
     nbformat.write(nb, tmp_path / "dead.ipynb")
-    result = grade.grade(tmp_path / "dead.ipynb", made / "autograder.zip", timeout=100)
+    result = grade.grade(tmp_path / "dead.ipynb", made.autograder, timeout=100)
     assert result.total == 0
     assert result.message
 
@@ -409,11 +494,10 @@ def test_page_for_teachers_names_real_files_and_options() -> None:
     helped = subprocess.run([sys.executable, FOLDER / "grade.py", "--help"], capture_output=True, text=True)
     for option in re.findall(r"--[a-z-]+", command):
         assert option in helped.stdout, f"grade.py has no option {option}"
-    for master, possible in ((MASTER, POSSIBLE), (SECOND, POSSIBLE_2)):
-        (row,) = [
-            line for line in page.splitlines() if f"({generate.tracked_page(master).name})" in line and "|" in line
-        ]
-        assert row.endswith(f"| {sum(possible.values())} |")
+    for assignment in ASSIGNMENTS:
+        link = f"({generate.tracked_page(assignment.master).name})"
+        (row,) = [line for line in page.splitlines() if link in line and "|" in line]
+        assert row.endswith(f"| {sum(assignment.possible.values())} |")
 
 
 # --- Assignment 2 -----------------------------------------------------------------------------------------------
@@ -709,68 +793,10 @@ def rate(distances, floor=1e-10):
 }
 
 
-@pytest.fixture(scope="module")
-def made_2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("made_2")
-    generate.generate(SECOND, out, check_solution=False)
-    return out
-
-
-def test_the_second_page_is_in_step_and_gives_nothing_away(made_2: Path) -> None:
-    student = (made_2 / "student" / SECOND.name).read_text("utf8")
-    page = generate.tracked_page(SECOND)
-    assert page.read_text("utf8") == student, f"{page.name} is out of date: run 'make assignments'"
-    solution = (made_2 / "solution" / SECOND.name).read_text("utf8")
-    for secret in (
-        "_hidden(",
-        "BEGIN SOLUTION",
-        "Qb - Qa",
-        "lstsq(zi",
-        "server_step(path",
-        "np.flatnonzero(",
-        "B @ A.T)",
-    ):
-        assert secret not in student, f"the hand-out gives away {secret!r}"
-        assert secret in solution or secret == "BEGIN SOLUTION"
-    for path in (SECOND, made_2 / "student" / SECOND.name):
-        assert not any(cell.get("outputs") or cell.get("execution_count") for cell in nbformat.read(path, 4).cells)
-
-
-def test_second_solution_gets_full_marks_and_the_untouched_hand_out_none(made_2: Path) -> None:
-    assert grade.questions(made_2 / "autograder.zip") == POSSIBLE_2
-    full = run_checks(made_2 / "solution" / SECOND.name, made_2 / "autograder.zip", POSSIBLE_2)
-    assert {t.name: t.score for t in full} == POSSIBLE_2
-    nothing = run_checks(made_2 / "student" / SECOND.name, made_2 / "autograder.zip", POSSIBLE_2)
-    assert [t.score for t in nothing] == [0] * len(POSSIBLE_2)
-    assert all("returns nothing yet" in grade.feedback(t) for t in nothing)
-
-
-@pytest.mark.parametrize("name", WRONG_2)
-def test_wrong_answers_to_the_second_are_caught_by_their_question(made_2: Path, tmp_path: Path, name: str) -> None:
-    question, source, marks, hint = WRONG_2[name]
-    with_answers(made_2 / "solution" / SECOND.name, {question: source}, tmp_path / "wrong.ipynb")
-    tests = run_checks(tmp_path / "wrong.ipynb", made_2 / "autograder.zip", POSSIBLE_2)
-    assert {t.name: t.possible - t.score for t in tests if not t.passed_all} == {question: marks}
-    (failed,) = [t for t in tests if not t.passed_all]
-    assert failed.passed_all_public == (hint is None)
-    said = grade.feedback(failed)
-    assert re.search(hint or "1 hidden check failed", said), said
-
-
-def test_second_solution_runs_in_jupyter_under_another_name(made_2: Path, tmp_path: Path) -> None:
-    (tmp_path / "my own name.ipynb").write_bytes((made_2 / "solution" / SECOND.name).read_bytes())
-    cells = run_plainly(tmp_path / "my own name.ipynb")
-    for source, said, outputs in cells:
-        assert not [o for o in outputs if o.output_type == "error"], f"{source}\n{said}"
-    checks = {source: said for source, said, _ in cells if source.startswith("grader.check(")}
-    assert list(checks) == [f'grader.check("{q}")' for q in POSSIBLE_2]
-    assert all("All test cases passed!" in said for said in checks.values())
-
-
 def test_second_solution_is_the_core_s_algorithm() -> None:
     from hetfl_core import theory
 
-    solution = functions_of(SECOND)
+    solution = functions_of(SECOND.master)
     federation = theory.linear_federation(n_clients=20, seed=4)
     signs = theory.random_signs(20, 4)
     for client, phi in zip(federation.clients, federation.estimated(signs)):
@@ -788,3 +814,482 @@ def test_second_solution_is_the_core_s_algorithm() -> None:
     bound = theory.convergence_bound(ours[0], truth, federation.heads)
     kappa = solution["bound_kappa"](ours[0].numpy(), truth.numpy(), federation.heads.numpy(), bound.step)
     assert np.isclose(kappa, bound.kappa)
+
+
+# --- Assignment 3 -----------------------------------------------------------------------------------------------
+
+CENTRED = "trial - trial.mean(axis=1, keepdims=True)"
+SHRUNK = "(1 - shrinkage) * S + shrinkage * np.trace(S) / len(S) * np.eye(len(S))"
+LOGARITHM = "matrix_function(inverse @ s @ inverse, np.log)"
+REVERSED = "-matrix_function(inverse @ s @ inverse, np.log)"
+WEIGHT = "np.where(rows == columns, 1, 2**0.5)"
+EVERY = "geometric_mean(np.concatenate([train, test]))"
+UNBIASED = "centred.T @ centred / max(len(rows) - 1, 1)"
+ABOVE_ZERO = "np.maximum(np.linalg.eigvalsh(S), 0)"
+W2 = "np.sum((anchors[c] - rows.mean(axis=0)) ** 2) + np.sum((np.sqrt(eigenvalues) - 1) ** 2)"
+
+WRONG_3 = {
+    **{
+        name: (
+            "q1_1",
+            f"""
+def covariance(trial, shrinkage=0.05):
+    centred = {centred}
+    S = centred @ centred.T / {divisor}
+    return {shrunk}
+""",
+            2,
+            hint,
+        )
+        for name, centred, divisor, shrunk, hint in [
+            ("biased covariance", CENTRED, "trial.shape[1]", SHRUNK, "you divided by T"),
+            ("not centred", "trial", "(trial.shape[1] - 1)", SHRUNK, "mean over time off first"),
+            ("one mean for all", "trial - trial.mean()", "(trial.shape[1] - 1)", SHRUNK, "not the mean of all"),
+            ("moments by moments", f"({CENTRED}).T", "(len(trial) - 1)", SHRUNK, "electrodes by electrodes"),
+            ("no shrinkage", CENTRED, "(trial.shape[1] - 1)", "S", "shrinkage is missing"),
+            (
+                "weights exchanged",
+                CENTRED,
+                "(trial.shape[1] - 1)",
+                "shrinkage * S + (1 - shrinkage) * np.trace(S) / len(S) * np.eye(len(S))",
+                "not that of S",
+            ),
+            (
+                "identity of size one",
+                CENTRED,
+                "(trial.shape[1] - 1)",
+                "(1 - shrinkage) * S + shrinkage * np.eye(len(S))",
+                "as large as S",
+            ),
+        ]
+    },
+    "trial centred in place": (
+        "q1_1",
+        """
+def covariance(trial, shrinkage=0.05):
+    trial -= trial.mean(axis=1, keepdims=True)
+    S = trial @ trial.T / (trial.shape[1] - 1)
+    return (1 - shrinkage) * S + shrinkage * np.trace(S) / len(S) * np.eye(len(S))
+""",
+        1,
+        None,
+    ),
+    **{
+        name: ("q1_2", f"{{solution}}\n\n\ndef {function}:\n    {lines}", marks, hint)
+        for name, function, lines, marks, hint in [
+            ("function of each entry", "matrix_function(S, f)", "return f(S)", 2, "f of each entry"),
+            (
+                "eigenvalues only",
+                "matrix_function(S, f)",
+                "return np.diag(f(np.linalg.eigvalsh(S)))",
+                2,
+                "turn them back",
+            ),
+            (
+                "not turned back",
+                "matrix_function(S, f)",
+                "v, U = np.linalg.eigh(S)\n    return U * f(v)",
+                2,
+                "should be symmetric",
+            ),
+            (
+                "turned the wrong way",
+                "matrix_function(S, f)",
+                "v, U = np.linalg.eigh(S)\n    return U.T @ np.diag(f(v)) @ U",
+                2,
+                "this is U.T diag",
+            ),
+            (
+                "eigenvalues cut off at 1e-10",
+                "matrix_function(S, f)",
+                "v, U = np.linalg.eigh(S)\n    return U @ np.diag(f(np.where(abs(v) < 1e-10, 1e-10, v))) @ U.T",
+                1,
+                None,
+            ),
+            ("positive entries", "is_spd(S)", "return bool((S > 0).all())", 2, "entries may be negative"),
+            ("one triangle", "is_spd(S)", "return np.linalg.eigvalsh(S)[0] > 0", 2, "looks at one triangle only"),
+            ("determinant", "is_spd(S)", "return np.linalg.det(S) > 0 and np.allclose(S, S.T)", 1, None),
+            (
+                "absolute threshold",
+                "is_spd(S)",
+                "return np.linalg.eigvalsh(S)[0] > 1e-10 and np.array_equal(S, S.T)",
+                1,
+                None,
+            ),
+            (
+                "asymmetry in absolute terms",
+                "is_spd(S)",
+                "v = np.linalg.eigvalsh(S)\n    return v[0] > 1e-10 * v[-1] and np.allclose(S, S.T)",
+                1,
+                None,
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q2_1",
+            f"""
+def riemannian_distance(A, B):
+    R = matrix_function(A, lambda v: v**-0.5)
+    {lines}
+""",
+            marks,
+            hint,
+        )
+        for name, lines, marks, hint in [
+            ("Euclidean", "return np.linalg.norm(A - B)", 3, "this is the Euclidean distance"),
+            (
+                "log-Euclidean",
+                "return np.linalg.norm(matrix_function(A, np.log) - matrix_function(B, np.log))",
+                3,
+                "only where A and B commute",
+            ),
+            ("squared", "return np.sum(np.log(np.linalg.eigvalsh(R @ B @ R)) ** 2)", 3, "this is the squared distance"),
+            (
+                "decimal logarithm",
+                "return np.linalg.norm(np.log10(np.linalg.eigvalsh(R @ B @ R)))",
+                3,
+                "natural logarithm",
+            ),
+            ("largest only", "return abs(np.log(np.linalg.eigvalsh(R @ B @ R))).max()", 3, "this is the largest"),
+            (
+                "sum of absolutes",
+                "return abs(np.log(np.linalg.eigvalsh(R @ B @ R))).sum()",
+                3,
+                "this is the sum of the",
+            ),
+            (
+                "logarithm first",
+                "return np.linalg.norm(R @ matrix_function(B, np.log) @ R)",
+                3,
+                "the logarithm comes last",
+            ),
+            (
+                "root instead of inverse root",
+                "R = np.linalg.inv(R)\n    return np.linalg.norm(matrix_function(R @ B @ R, np.log))",
+                3,
+                "inverse root of A on both sides",
+            ),
+            (
+                "triangle of a matrix that is not symmetric",
+                "return np.linalg.norm(np.log(abs(np.linalg.eigvalsh(np.linalg.inv(A) @ B))))",
+                3,
+                "is not symmetric",
+            ),
+            (
+                "floor under the eigenvalues",
+                "return np.linalg.norm(np.log(np.maximum(np.linalg.eigvalsh(R @ B @ R), 1e-10)))",
+                2,
+                None,
+            ),
+            (
+                "identity added for safety",
+                "E = 1e-10 * np.eye(len(A))\n    R = matrix_function(A + E, lambda v: v**-0.5)\n"
+                "    return np.linalg.norm(matrix_function(R @ (B + E) @ R, np.log))",
+                2,
+                None,
+            ),
+            (
+                "ready-made",
+                "from pyriemann.geometry.distance import distance_riemann\n\n    return distance_riemann(A, B)",
+                2,
+                None,
+            ),
+        ]
+    },
+    "arithmetic mean": (
+        "q2_2",
+        "def geometric_mean(S, tol=1e-10, max_iter=100):\n    return S.mean(axis=0)",
+        3,
+        "this is the arithmetic mean",
+    ),
+    "harmonic mean": (
+        "q2_2",
+        "def geometric_mean(S, tol=1e-10, max_iter=100):\n    return np.linalg.inv(np.linalg.inv(S).mean(axis=0))",
+        3,
+        "this is the harmonic mean",
+    ),
+    "mean of the logarithms": (
+        "q2_2",
+        """
+def geometric_mean(S, tol=1e-10, max_iter=100):
+    return matrix_function(np.mean([matrix_function(s, np.log) for s in S], axis=0), np.exp)
+""",
+        3,
+        "exp\\(mean of the logs\\)",
+    ),
+    **{
+        name: (
+            "q2_2",
+            f"""
+def geometric_mean(S, tol=1e-10, max_iter=100):
+    M = S.mean(axis=0)
+    for _ in range({steps}):
+        root, inverse = matrix_function(M, np.sqrt), matrix_function(M, lambda v: v**-0.5)
+        J = np.{pool}([matrix_function(inverse @ s @ inverse, np.log) for s in S], axis=0)
+        before, M = M, root @ matrix_function({sign}J, np.exp) @ root
+        if np.linalg.norm({change}) <= tol:
+            break
+    return M
+""",
+            marks,
+            hint,
+        )
+        for name, steps, pool, sign, change, marks, hint in [
+            ("one step", 1, "mean", "", "J", 3, "after one step it stopped"),
+            ("sum of the logarithms", "max_iter", "sum", "", "J", 3, "runs away"),
+            ("uphill", "max_iter", "mean", "-", "J", 3, "runs away"),
+            ("stopped by the change of M", "max_iter", "mean", "", "M - before", 2, None),
+        ]
+    },
+    **{
+        name: (
+            "q3_1",
+            f"""
+def tangent_vectors(S, M):
+    R, inverse = matrix_function(M, np.sqrt), matrix_function(M, lambda v: v**-0.5)
+    L = np.array([{matrix} for s in S])
+    rows, columns = {order}(len(M))
+    return {weight} * L[:, rows, columns]
+""",
+            3,
+            hint,
+        )
+        for name, matrix, order, weight, hint in [
+            ("root of two forgotten", LOGARITHM, "np.triu_indices", "1", "root of 2 is missing"),
+            ("two for its root", LOGARITHM, "np.triu_indices", "np.where(rows == columns, 1, 2)", "not 2"),
+            ("root of two everywhere", LOGARITHM, "np.triu_indices", "2**0.5", "diagonal is not multiplied"),
+            (
+                "root of two on the diagonal",
+                LOGARITHM,
+                "np.triu_indices",
+                "np.where(rows == columns, 2**0.5, 1)",
+                "diagonal is not multiplied",
+            ),
+            ("lower triangle", LOGARITHM, "np.tril_indices", WEIGHT, "not in the order of the text"),
+            ("logarithm of the wrong order", REVERSED, "np.triu_indices", WEIGHT, "the sign is turned"),
+            ("turned back to M", f"R @ {LOGARITHM} @ R", "np.triu_indices", WEIGHT, "around the logarithm"),
+            (
+                "difference of the logarithms",
+                "matrix_function(s, np.log) - matrix_function(M, np.log)",
+                "np.triu_indices",
+                WEIGHT,
+                "cruder map",
+            ),
+            ("difference of the matrices", "s - M", "np.triu_indices", WEIGHT, "expected"),
+        ]
+    },
+    "all entries": (
+        "q3_1",
+        """
+def tangent_vectors(S, M):
+    inverse = matrix_function(M, lambda v: v**-0.5)
+    return np.array([matrix_function(inverse @ s @ inverse, np.log).ravel() for s in S])
+""",
+        3,
+        "take the upper triangle only",
+    ),
+    "root by Cholesky": (
+        "q3_1",
+        """
+def tangent_vectors(S, M):
+    inverse = np.linalg.inv(np.linalg.cholesky(M))
+    L = np.array([matrix_function(inverse @ s @ inverse.T, np.log) for s in S])
+    rows, columns = np.triu_indices(len(M))
+    return np.where(rows == columns, 1, np.sqrt(2)) * L[:, rows, columns]
+""",
+        2,
+        None,
+    ),
+    **{
+        name: (
+            "q3_2",
+            f"""
+def client_features(train, test):
+    return tangent_vectors(train, {for_train}), tangent_vectors(test, {for_test})
+""",
+            2,
+            hint,
+        )
+        for name, for_train, for_test, hint in [
+            ("reference of all trials", EVERY, EVERY, "that is the leak"),
+            (
+                "reference of the test trials",
+                "geometric_mean(test)",
+                "geometric_mean(test)",
+                "fitted on the test trials",
+            ),
+            ("a reference each", "geometric_mean(train)", "geometric_mean(test)", "a reference of their own"),
+            (
+                "arithmetic reference",
+                "train.mean(axis=0)",
+                "train.mean(axis=0)",
+                "this reference is the arithmetic mean",
+            ),
+        ]
+    },
+    "log-Euclidean features": (
+        "q3_2",
+        """
+def client_features(train, test):
+    M = matrix_function(geometric_mean(train), np.log)
+    rows, columns = np.triu_indices(len(M))
+    weight = np.where(rows == columns, 1, np.sqrt(2))
+    return tuple(
+        np.array([matrix_function(s, np.log) - M for s in S])[:, rows, columns] * weight for S in (train, test)
+    )
+""",
+        1,
+        None,
+    ),
+    **{
+        name: (
+            "q4_1",
+            f"""
+def anchor_distances(z, y, anchors):
+    distances = np.full(len(anchors), {absent})
+    for c in np.unique(y):
+        rows = z[y == c]
+        centred = rows - rows.mean(axis=0)
+        S = {covariance}
+        eigenvalues = {eigenvalues}
+        distances[c] = {distance}
+    return distances
+""",
+            marks,
+            hint,
+        )
+        for name, absent, covariance, eigenvalues, distance, marks, hint in [
+            ("biased spread", "np.nan", "centred.T @ centred / len(rows)", ABOVE_ZERO, W2, 2, "divides by n"),
+            ("spread not rooted", "np.nan", UNBIASED, f"({ABOVE_ZERO})**2", W2, 2, "square roots of the eigenvalues"),
+            ("means only", "np.nan", UNBIASED, "np.ones(1)", W2, 2, "only the means so far"),
+            ("distance not squared", "np.nan", UNBIASED, ABOVE_ZERO, f"np.sqrt({W2})", 2, "its square is asked for"),
+            ("nothing for absent classes", "0.0", UNBIASED, ABOVE_ZERO, W2, 2, "do not occur: nan"),
+            ("negative eigenvalues", "np.nan", UNBIASED, "np.linalg.eigvalsh(S)", W2, 1, None),
+            ("a single trial forgotten", "np.nan", "centred.T @ centred / (len(rows) - 1)", ABOVE_ZERO, W2, 1, None),
+            ("covariance by np.cov", "np.nan", "np.cov(rows.T)", ABOVE_ZERO, W2, 1, None),
+        ]
+    },
+    "distances of present classes only": (
+        "q4_1",
+        """
+def anchor_distances(z, y, anchors):
+    classes = np.unique(y)
+    means = np.array([z[y == c].mean(axis=0) for c in classes])
+    roots = [np.sqrt(np.linalg.eigvalsh(np.cov(z[y == c].T)).clip(0)) for c in classes]
+    return np.sum((anchors[classes] - means) ** 2, axis=1) + np.sum((np.array(roots) - 1) ** 2, axis=1)
+""",
+        2,
+        "one number for each anchor",
+    ),
+    **{
+        name: (
+            "q4_2",
+            f"""
+def nearest_anchor(z, anchors, classes):
+    classes = np.asarray(classes)
+    gap = z[:, None] - anchors[classes]
+    return {answer}
+""",
+            marks,
+            hint,
+        )
+        for name, answer, marks, hint in [
+            ("places instead of labels", "(gap**2).sum(axis=2).argmin(axis=1)", 2, "places in classes"),
+            ("farthest anchor", "classes[(gap**2).sum(axis=2).argmax(axis=1)]", 2, "farthest"),
+            ("largest inner product", "classes[(z @ anchors[classes].T).argmax(axis=1)]", 2, "inner product"),
+            ("all classes", "((z[:, None] - anchors) ** 2).sum(axis=2).argmin(axis=1)", 2, "predict no other label"),
+            ("sum of absolute differences", "classes[abs(gap).sum(axis=2).argmin(axis=1)]", 1, None),
+        ]
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def third() -> dict:
+    """The functions of the third solution."""
+    return functions_of(THIRD.master)
+
+
+def spd(rng: np.random.Generator, n: int, q: int) -> np.ndarray:
+    """Random SPD matrices, shape (n, q, q)."""
+    A = rng.normal(size=(n, q, q + 3))
+    return A @ np.swapaxes(A, 1, 2)
+
+
+def test_third_solution_covariance_is_pyriemanns(third: dict) -> None:
+    estimation = pytest.importorskip("pyriemann.estimation")
+    trials = np.random.default_rng(0).normal(size=(6, 4, 50)) + 3
+    plain = estimation.Covariances("cov").transform(trials)
+    ours = [third["covariance"](trial, 0.2) for trial in trials]
+    np.testing.assert_allclose(ours, estimation.Shrinkage(0.2).transform(plain))
+
+
+@pytest.mark.parametrize("q", [1, 3, 8])
+def test_third_solution_geometry_is_pyriemanns(third: dict, q: int) -> None:
+    pytest.importorskip("pyriemann.geometry")
+    from pyriemann.geometry.base import logm
+    from pyriemann.geometry.distance import distance_riemann
+    from pyriemann.geometry.mean import mean_riemann
+    from pyriemann.geometry.tangentspace import tangent_space
+
+    S = spd(np.random.default_rng(q), 9, q)
+    np.testing.assert_allclose(third["matrix_function"](S[0], np.log), logm(S[0]), atol=1e-10)
+    assert np.isclose(third["riemannian_distance"](S[0], S[1]), distance_riemann(S[0], S[1]))
+    mean = third["geometric_mean"](S)
+    np.testing.assert_allclose(mean, mean_riemann(S, tol=1e-12, maxiter=200), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(third["tangent_vectors"](S, S[0]), tangent_space(S, S[0]), atol=1e-9)
+    x, t = third["client_features"](S[:5], S[5:])
+    np.testing.assert_allclose(t, tangent_space(S[5:], mean_riemann(S[:5], tol=1e-12, maxiter=200)), atol=1e-6)
+    np.testing.assert_allclose(x.mean(axis=0), 0, atol=1e-9)
+
+
+def test_third_solution_anchor_distance_is_the_core_s(third: dict) -> None:
+    from hetfl_core.distances import bures_wasserstein, class_wasserstein
+
+    rng = np.random.default_rng(2)
+    z, y, v = rng.normal(size=(40, 3)), np.repeat([0, 2, 3], [20, 19, 1]), rng.normal(size=(5, 3))
+    found = third["anchor_distances"](z, y, v)
+    assert np.isnan(found[[1, 4]]).all()
+    for c in (0, 2):
+        moments = z[y == c].mean(axis=0), np.cov(z[y == c], rowvar=False)
+        want = bures_wasserstein(*map(torch.tensor, (v[c], np.eye(3), *moments)))
+        assert np.isclose(found[c], want.item())
+    total = class_wasserstein(torch.tensor(z), torch.tensor(y), torch.ones(40), torch.tensor(v))
+    assert np.isclose(np.nansum(found), total.item())
+
+
+def test_embedding_of_the_third_meets_the_anchors_whatever_the_features_are_scaled_by(third: dict) -> None:
+    rng = np.random.default_rng(3)
+    anchors = np.array([[0.0, 2.0], [-2.0, -1.0], [2.0, -1.0]])
+    y = np.repeat(range(3), 200)
+    hidden = np.hstack([anchors[y], np.zeros((600, 3))]) + rng.normal(size=(600, 5))
+    x = hidden @ rng.normal(size=(5, 5)) + rng.normal(size=5)
+    z = third["embedding"](x, y, anchors)(x)
+    assert np.nanmax(third["anchor_distances"](z, y, anchors)) < 0.1
+    centred = z - np.stack([z[y == c].mean(axis=0) for c in range(3)])[y]
+    np.testing.assert_allclose(centred.T @ centred / 597, np.eye(2), atol=1e-9)
+    turned = x @ rng.normal(size=(5, 5))
+    np.testing.assert_allclose(third["embedding"](turned, y, anchors)(turned), z, atol=1e-8)
+
+
+# --- wrong answers to the second and the third ------------------------------------------------------------------
+
+
+WRONG = [
+    pytest.param(assignment, wrong, id=f"{assignment}-{name}")
+    for assignment, table in ((SECOND, WRONG_2), (THIRD, WRONG_3))
+    for name, wrong in table.items()
+]
+
+
+@pytest.mark.parametrize(("made", "wrong"), WRONG, indirect=["made"])
+def test_wrong_answers_are_caught_by_their_question(made: Made, tmp_path: Path, wrong: tuple) -> None:
+    question, source, marks, hint = wrong
+    with_answers(made.solution, {question: source}, tmp_path / "wrong.ipynb")
+    tests = run_checks(tmp_path / "wrong.ipynb", made)
+    assert {t.name: t.possible - t.score for t in tests if not t.passed_all} == {question: marks}
+    (failed,) = [t for t in tests if not t.passed_all]
+    assert failed.passed_all_public == (hint is None)
+    said = grade.feedback(failed)
+    assert re.search(hint or "1 hidden check failed", said), said
