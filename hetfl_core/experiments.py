@@ -21,12 +21,12 @@ import pooch
 
 from hetfl_core import records
 from hetfl_core.datasets import registry
-from hetfl_core.papers import flic
+from hetfl_core.papers import eeg, flic
 from hetfl_core.papers.experiment import Experiment, Scale
 from hetfl_core.resources import data_path
 from hetfl_core.simulation import Run
 
-EXPERIMENTS: dict[str, Experiment] = {**flic.EXPERIMENTS}
+EXPERIMENTS: dict[str, Experiment] = {**flic.EXPERIMENTS, **eeg.EXPERIMENTS}
 
 
 def find(name: str) -> Experiment:
@@ -153,7 +153,7 @@ def plain(value: Any) -> Any:
     """A method's settings as JSON can hold them."""
     if is_dataclass(value) and not isinstance(value, type):
         return {"class": type(value).__name__, **{f.name: plain(getattr(value, f.name)) for f in fields(value)}}
-    return list(value) if isinstance(value, tuple) else value
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def reproduce(

@@ -312,6 +312,45 @@ def sweep(
     return ax
 
 
+def learning_curves(
+    rows: pd.DataFrame,
+    ax: Axes | None = None,
+    title: str = "",
+    intervals: Sequence[str] = (),
+    ylabel: str = "accuracy (%)",
+) -> Axes:
+    """Accuracy against the number of training trials, one line a method.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As from ``hetfl_core.comparison.means(rows, by=["n"])``: one row a method and number of trials.
+    ax : Axes, optional
+    title : str
+    intervals : sequence of str
+        Methods whose 95 % intervals over clients are shaded. Clients differ from each other far more than methods do,
+        so that overlapping bands say nothing of a difference: that is what paired `differences` are for.
+    ylabel : str
+
+    Returns
+    -------
+    Axes
+    """
+    ax = _axes(ax)
+    for i, (name, mine) in enumerate(rows.groupby("method", sort=False)):
+        mine = mine.sort_values("n_train")
+        colour, line = COLOURS[i % len(COLOURS)], ("-", "--")[i // len(COLOURS) % 2]
+        ax.plot(mine["n_train"], mine["mean"], line, color=colour, marker=MARKERS[i % len(MARKERS)], label=str(name))
+        if name in intervals:
+            ax.fill_between(mine["n_train"], mine["low"], mine["high"], color=colour, alpha=0.15, lw=0)
+    ticks = sorted({round(n) for n in rows["n_train"]})
+    ax.set(xscale="log", xlabel="training trials of a client (mean)", ylabel=ylabel, title=title)
+    ax.set_xticks(ticks, [str(n) for n in ticks])
+    ax.minorticks_off()
+    ax.legend(fontsize=9)
+    return ax
+
+
 def differences(
     rows: pd.DataFrame, ax: Axes | None = None, title: str = "", xlabel: str = "difference (points)"
 ) -> Axes:

@@ -122,6 +122,8 @@ class RunRecord:
         Final metrics; accuracies in [0, 1]. What is not finite is None.
     history : DataFrame, or mapping of str to sequence
         One entry a round in each column; kept to 6 significant digits.
+    per_client : DataFrame, or mapping of str to sequence
+        `Run.per_client`: one entry a client in each column; empty in records that were written without.
     commit : str
         Git commit of the code, or ``"unknown"``.
     dirty : bool or None
@@ -144,6 +146,7 @@ class RunRecord:
     federation: dict[str, Any]
     metrics: dict[str, float | None]
     history: dict[str, list[Any]] = field(default_factory=dict)
+    per_client: dict[str, list[Any]] = field(default_factory=dict)
     commit: str = "unknown"
     dirty: bool | None = None
     versions: dict[str, Any] = field(default_factory=dict)
@@ -154,8 +157,10 @@ class RunRecord:
     path: Path | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        history = self.history.to_dict("list") if isinstance(self.history, pd.DataFrame) else self.history
-        object.__setattr__(self, "history", plain(history, "history", DIGITS))
+        for name in ("history", "per_client"):
+            table = getattr(self, name)
+            table = table.to_dict("list") if isinstance(table, pd.DataFrame) else table
+            object.__setattr__(self, name, plain(table, name, DIGITS))
         object.__setattr__(self, "seconds", plain(self.seconds, "seconds", DIGITS))
         for name in ("seed", "dirty", "settings", "federation", "metrics", "versions", "hardware"):
             object.__setattr__(self, name, plain(getattr(self, name), name))
@@ -181,6 +186,7 @@ class RunRecord:
             "federation": what,
             "metrics": run.final,
             "history": run.history,
+            "per_client": run.per_client,
             "seconds": run.final.get("seconds", 0.0),
             **environment(),
         }
@@ -222,16 +228,17 @@ def _check(record: RunRecord) -> None:
     expect(record.scale in SCALES, "scale", f"one of {SCALES}")
     expect(_fits(_METHOD, record.method), "method", "a name like 'FLIC-HL'")
     expect(type(record.seed) is int and record.seed >= 0, "seed", "a whole number from 0 on")
-    for name in ("settings", "federation", "metrics", "history", "versions", "hardware"):
+    for name in ("settings", "federation", "metrics", "history", "per_client", "versions", "hardware"):
         expect(isinstance(getattr(record, name), dict), name, "a mapping")
     expect(isinstance(record.commit, str), "commit", "text")
     expect(record.dirty in (True, False, None), "dirty", "true, false or null")
     expect(isinstance(record.seconds, int | float) and record.seconds >= 0, "seconds", "a number of seconds")
     expect(isinstance(record.created, str), "created", "a time as text")
-    expect(all(isinstance(c, list) for c in record.history.values()), "history", "a mapping of lists")
-    lengths = {name: len(column) for name, column in record.history.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"history must have columns of one length, got {lengths}")
+    for name in ("history", "per_client"):
+        expect(all(isinstance(c, list) for c in getattr(record, name).values()), name, "a mapping of lists")
+        lengths = {key: len(column) for key, column in getattr(record, name).items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"{name} must have columns of one length, got {lengths}")
     for name, x in record.metrics.items():
         _check_metric(name, x)
 
@@ -306,7 +313,7 @@ def _parse(content: Any) -> RunRecord:
     if not isinstance(content, dict):
         raise ValueError(f"it must hold one JSON object, got {type(content).__name__}")
     known = {f.name for f in fields(RunRecord)} - {"path"}
-    missing, strange = sorted(known - set(content)), sorted(set(content) - known)
+    missing, strange = sorted(known - set(content) - {"per_client"}), sorted(set(content) - known)
     if missing or strange:
         raise ValueError(f"fields missing: {missing}, fields unknown: {strange}")
     return RunRecord(**content)

@@ -56,7 +56,10 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path):
         (["run", "Local", "--set", "local_epochs=abc"], "local_epochs must be a number, got 'abc'"),
         (["run", "Local", "--rounds", "0"], "rounds must be a whole number of at least 1, got 0"),
         (["run", "FedAvg"], "FedAvg averages 'phi.0.weight', which must have the same shape"),
-        (["reproduce", "flic/bci"], "no experiment is called 'flic/bci'; did you mean flic/bci-common40"),
+        (
+            ["reproduce", "flic/bci"],
+            "no experiment is called 'flic/bci'; did you mean flic/bci-54, flic/bci-40, flic/bci-common40",
+        ),
         (["reproduce"], "name one experiment, or give --pending"),
         (["reproduce", "flic/toy-noisy", "--scale", "full"], "scale must be 'book' or 'paper', got 'full'"),
         (["reproduce", "flic/toy-noisy", "--budget", "soon"], "budget must look like 90s, 9m or 2h, got 'soon'"),

@@ -4,12 +4,13 @@ import pytest
 import torch
 from small import ragged
 
-from hetfl_core import Federation, adapt, experiments, records, simulate
+from hetfl_core import Federation, adapt, baselines, comparison, experiments, records, simulate
+from hetfl_core.baselines import LDA, Chosen, Pooled, fewer
 from hetfl_core.datasets import text
 from hetfl_core.experiments import EXPERIMENTS, Experiment, Job, OutOfTime, find, jobs, pending, reproduce, run_job
 from hetfl_core.methods import FLIC, Local
 from hetfl_core.networks import MLP, Model
-from hetfl_core.papers import experiment, flic
+from hetfl_core.papers import eeg, experiment, flic
 from hetfl_core.simulation import Simulator
 
 MODEL = Model(MLP(hidden=(6,), out=4), alpha=4)
@@ -36,8 +37,7 @@ def tiny(monkeypatch, tmp_path):
 def test_the_papers_tables_have_an_experiment():
     """Every setting of FLIC's tables whose data we can load is an experiment, under the name in data/paper."""
     named = {name for name in records.paper_values()["experiment"].dropna() if name.startswith("flic/")}
-    elsewhere = ("flic/bci-54", "flic/bci-40", "flic/femnist-150")
-    assert {name for name in named if not name.startswith(elsewhere)} <= set(EXPERIMENTS)
+    assert named - {"flic/femnist-150"} <= set(EXPERIMENTS)
 
 
 def test_every_experiment_has_a_place_in_the_queue_and_a_title():
@@ -103,6 +103,112 @@ def test_newcomers_learn_beside_a_run_without_them(tmp_path):
     again = flic.with_newcomers(federation, method, **options, share=0.4, checkpoint=tmp_path)
     for name in ("accuracy", "accuracy_members", "accuracy_took_part"):
         assert again.final[name] == joined.final[name]
+
+
+# --- alone or together (papers/eeg.py) --------------------------------------------------------------------------------
+
+
+def narrow():
+    return ragged(n_clients=6, n_classes=3, widths=(6, 6), sizes=(20, 40))
+
+
+QUIET = {"rounds": 3, "participation": 0.5, "progress": False, "device": "cpu"}
+
+
+def test_every_point_of_a_learning_curve_is_an_experiment():
+    for source in eeg.SOURCES:
+        points = eeg.curve(source)
+        assert list(points) == [10, 20, 30, 60, 120, "all"]
+        assert set(points.values()) <= set(EXPERIMENTS)
+    everything = EXPERIMENTS[eeg.curve("common40")[10]].methods
+    assert {"Local", *eeg.FEDERATED, *eeg.ALONE, *eeg.POOLED, "Best by cross-validation"} <= set(everything)
+    assert "FedRep" not in EXPERIMENTS["eeg/simulated-54"].methods, "there is no common feature space"
+    assert everything["Local, 100 epochs"].local_epochs == 100
+
+
+def test_a_point_of_a_curve_draws_its_trials_by_the_seed():
+    source = eeg.SOURCES["common40"]._replace(data=narrow)
+    few, more = (eeg._trials(source, n)(0) for n in (6, 12))
+    for a, b in zip(few, more, strict=True):
+        assert (a.n_train, b.n_train) == (6, 12)
+        assert {tuple(x) for x in a.x_train.tolist()} < {tuple(x) for x in b.x_train.tolist()}
+    assert eeg._trials(source, 6)(1).fingerprint() != few.fingerprint()
+    assert eeg._trials(source, None)(1).fingerprint() == narrow().fingerprint()
+
+
+def test_baselines_run_as_experiments_and_their_records_hold_each_client(tmp_path, monkeypatch):
+    methods = {
+        "LDA": LDA(),
+        "Best by cross-validation": Chosen((LDA(),)),
+        "Pooled LDA": Pooled(),
+        "Local": Local(MODEL),
+    }
+    setting = Experiment("made", lambda seed: narrow(), methods, 2, 0.5, dataset="toy.noisy_features",
+                         perform=eeg.compared)  # fmt: skip
+    monkeypatch.setitem(experiments.EXPERIMENTS, "tests/alone", setting)
+    written = [records.read(path) for _, path in reproduce(jobs("tests/alone", "paper", 1), tmp_path, progress=False)]
+    assert [r.method for r in written] == list(methods)
+    direct = baselines.run(narrow(), LDA())
+    assert written[0].metrics["accuracy"] == direct.final["accuracy"]
+    assert written[0].per_client["client"] == [c.name for c in narrow()]
+    assert written[0].per_client["accuracy"] == pytest.approx(direct.per_client["accuracy"].tolist(), abs=1e-5)
+    assert written[1].settings["method"] == {"class": "Chosen", "among": [{"class": "LDA"}], "folds": 5}
+    assert written[3].metrics["accuracy"] == pytest.approx(sum(written[3].per_client["accuracy"]) / 6, abs=1e-5)
+    assert len({r.federation["fingerprint"] for r in written}) == 1
+
+
+def test_everyone_is_left_out_once():
+    federation = ragged(n_clients=23)
+    folds = [eeg.left_out(federation, seed) for seed in range(10)]
+    assert sorted(name for fold in folds for name in fold) == sorted(c.name for c in federation)
+    assert {len(fold) for fold in folds} == {2, 3}
+    assert eeg.left_out(federation, 10) == folds[0]
+
+
+def test_latecomers_learn_from_their_few_trials():
+    """Against the run without them, and the adaptation to each number of trials, done by hand."""
+    federation, method = narrow(), FLIC(model=MODEL, local_epochs=1, pretrain_epochs=2)
+    joined = eeg.with_latecomers(federation, method, seed=1, trials=(6, None), folds=3, **QUIET)
+    new = eeg.left_out(federation, 1, 3)
+    run = simulate(federation.subset([c.name for c in federation if c.name not in new]), method, seed=1, **QUIET)
+    few = adapt(run, [fewer(federation[name], 6, 1) for name in new], rounds=3, progress=False)
+    every = adapt(run, [federation[name] for name in new], rounds=3, progress=False)
+    assert joined.final["accuracy_n6"] == few.final["accuracy"]
+    assert joined.final["accuracy"] == joined.final["accuracy_nall"] == every.final["accuracy"]
+    assert joined.per_client["n"].tolist() == [6, 6, "all", "all"]
+    assert joined.per_client["n_train"].tolist()[:2] == [6, 6]
+    record = experiments.make_record(joined, "eeg/made", "own", "FLIC-HL")
+    assert comparison.table([record])["n"].tolist() == [6, 6, "all", "all"]
+
+
+def test_latecomers_alone_and_pooled():
+    federation = narrow()
+    new = eeg.left_out(federation, 0, 3)
+    alone = eeg.with_latecomers(federation, LDA(), seed=0, trials=(6, None), folds=3, **QUIET)
+    direct = baselines.run(Federation([fewer(federation[name], 6, 0) for name in new], 3), LDA())
+    assert alone.final["accuracy_n6"] == direct.final["accuracy"]
+    pooled = eeg.with_latecomers(federation, Pooled(), seed=0, trials=(6, None), folds=3, **QUIET)
+    everyone = baselines.run(federation, Pooled()).per_client.set_index("client")["accuracy"]
+    assert pooled.final["accuracy_nall"] == pytest.approx(everyone[new].mean())
+    assert pooled.per_client["n_train"].tolist()[:2] == [0, 0]
+    assert alone.federation.fingerprint() == pooled.federation.fingerprint()
+
+
+def test_recordings_are_at_hand_when_each_data_set_has_a_file(tmp_path, monkeypatch):
+    pytest.importorskip("mne")
+    monkeypatch.setenv("MNE_DATA", str(tmp_path))
+    assert not flic.recordings_at_hand()
+    files = ["MNE-alexeeg-data/a.fif", *(f"MNE-bnci-data/00{k}-2014/a.mat" for k in (1, 2, 4)), "MNE-weibo-2014/a.mat"]
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    (tmp_path / "MNE-zhou2016-data").mkdir()
+    assert not flic.recordings_at_hand(), "a folder without files is what a failed download leaves"
+    (tmp_path / "MNE-zhou2016-data/a.edf").touch()
+    assert flic.recordings_at_hand()
+
+
+# --- ablations --------------------------------------------------------------------------------------------------------
 
 
 def test_a_frozen_embedding_stays_as_the_pre_training_left_it():
@@ -175,7 +281,7 @@ def test_data_that_are_not_at_hand_are_not_pending(tmp_path, monkeypatch):
     monkeypatch.setattr(experiments, "EXPERIMENTS", EXPERIMENTS)
     names = {job.experiment for job in pending("paper", 1, tmp_path)}
     assert names
-    assert all(EXPERIMENTS[name].dataset.startswith("toy.") for name in names)
+    assert all(EXPERIMENTS[name].dataset.startswith(("toy.", "eeg.simulated")) for name in names)
 
 
 def test_a_record_says_what_was_run(tmp_path):

@@ -263,13 +263,25 @@ def test_record_of_a_run():
         settings={"seed": 4, "rounds": 2},
         final={"accuracy": 0.5, "seconds": 1.5},
         history=pd.DataFrame({"round": [0, 1]}),
+        per_client=pd.DataFrame({"client": ["a", "b"], "accuracy": [1 / 3, math.nan]}),
     )
     record = RunRecord.of(run, "flic/toy-noisy", "book")
     assert (record.method, record.seed, record.seconds, record.stand_in) == ("Local", 4, 1.5, True)
     assert record.federation["fingerprint"] == fed.fingerprint()
     assert [record.federation[k] for k in ("n_clients", "n_classes", "n_train", "n_test")] == [2, 2, 8, 6]
     assert RunRecord.of(run, "flic/toy-noisy", "book", method="Other").method == "Other"
+    assert record.per_client == {"client": ["a", "b"], "accuracy": [0.333333, None]}
     assert read_back(record) == record
+
+
+def test_a_record_written_before_there_were_results_of_clients_is_read(tmp_path):
+    path = write(made(), tmp_path)
+    content = json.loads(path.read_text())
+    assert content.pop("per_client") == {}
+    path.write_text(json.dumps(content))
+    assert read(path) == made()
+    with pytest.raises(ValueError, match="per_client must have columns of one length"):
+        made(per_client={"client": ["a", "b"], "accuracy": [0.5]})
 
 
 def test_environment_has_no_path_and_fits_a_record():

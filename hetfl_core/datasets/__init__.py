@@ -5,7 +5,7 @@
 
 from collections.abc import Callable
 
-from hetfl_core.datasets import digits, femnist, flic_bci, images, project, registry, text, toy
+from hetfl_core.datasets import digits, eeg, eegmmidb, femnist, flic_bci, images, project, registry, text, toy
 from hetfl_core.datasets.registry import DataError
 from hetfl_core.federation import Federation
 
@@ -18,9 +18,25 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
     "images.fashion_mnist": images.fashion_mnist,
     "femnist.digits": femnist.digits,
     "flic_bci.common40": flic_bci.common40,
+    "eeg.simulated": eeg.simulated,
+    "eeg.moabb": eeg.recorded,
+    "eeg.eegmmidb": eegmmidb.federation,
     "text.textcaps": text.textcaps,
     "text.two_modalities": text.two_modalities,
 }
 """Name of each data set, as in ``hetfl list``, and the function that makes its federation."""
 
-__all__ = ["CATALOGUE", "DataError", "digits", "femnist", "flic_bci", "images", "project", "registry", "text", "toy"]
+__all__ = [
+    "CATALOGUE",
+    "DataError",
+    "digits",
+    "eeg",
+    "eegmmidb",
+    "femnist",
+    "flic_bci",
+    "images",
+    "project",
+    "registry",
+    "text",
+    "toy",
+]

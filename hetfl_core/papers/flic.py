@@ -12,10 +12,11 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hetfl_core.datasets import digits, femnist, flic_bci, project, text, toy
+from hetfl_core.datasets import digits, eeg, femnist, flic_bci, project, text, toy
 from hetfl_core.evaluation import FIGURES
 from hetfl_core.federation import Federation
 from hetfl_core.methods import FLIC, FedHeNN, FedRep, HetFedRep, Local, Method
@@ -101,6 +102,7 @@ def _bci() -> dict[str, Experiment]:
             methods(fedrep=True),
             dataset=BCI.dataset,
             wanted=0,
+            seeds=5,
             book={"rounds": 10},
         ),
         "flic/bci-common40-published": Experiment(
@@ -110,7 +112,37 @@ def _bci() -> dict[str, Experiment]:
             dataset=BCI.dataset,
             wanted=10,
         ),
+        **{
+            f"flic/bci-{b}": Experiment(
+                f"FLIC, Table 3: BCI with all electrodes, {b} subjects",
+                _recorded(b),
+                methods(),
+                dataset="eeg.moabb",
+                at_hand=recordings_at_hand,
+                wanted=15,
+                book={"rounds": 10},
+            )
+            for b in (54, 40)
+        },
     }
+
+
+def _recorded(b: int) -> Data:
+    """The real recordings, split once, as the published files are."""
+    return lambda seed: eeg.recorded("specific", b=b, seed=0)
+
+
+RECORDED = ("mne-alexeeg-data", "001-2014", "002-2014", "004-2014", "mne-weibo-2014", "zhou2016")
+"""Parts of the paths, in lower case, at which MOABB keeps the six recordings."""
+
+
+def recordings_at_hand() -> bool:
+    """Whether MOABB's folder has files of each of the six recordings (`hetfl_core.datasets.eeg.recordings_home`)."""
+    if find_spec("mne") is None:
+        return False
+    home = eeg.recordings_home()
+    paths = [str(path.relative_to(home)).lower() for path in home.rglob("*") if path.is_file()]
+    return all(any(part in path for path in paths) for part in RECORDED)
 
 
 def _digits() -> dict[str, Experiment]:

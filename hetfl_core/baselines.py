@@ -1,0 +1,442 @@
+"""What a practitioner would do without a federation: one classical classifier a subject, or all trials in one place.
+
+The four that brain–computer interfaces are judged by, at the defaults of scikit-learn and pyRiemann; nothing is tuned,
+unless `Chosen` does so by cross-validation *within the training trials*. All of them see what the federated methods
+see, the vectors of a client. They are deterministic: with the same trials they give the same answers whatever the
+seed, but for the folds of `Chosen`. In an experiment the seed matters through the trials that it draws (`fewer`).
+
+A baseline is run by `run` and gives a `Run` like `simulate` does, without rounds and without server.
+
+References
+----------
+.. [1] O. Ledoit, M. Wolf. A well-conditioned estimator for large-dimensional covariance matrices. J. Multivariate
+   Analysis 88(2), 2004.
+.. [2] A. Barachant, S. Bonnet, M. Congedo, C. Jutten. Multiclass brain–computer interface classification by
+   Riemannian geometry. IEEE Trans. Biomed. Eng. 59(4), 2012.
+.. [3] P. Zanini, M. Congedo, C. Jutten, S. Said, Y. Berthoumieu. Transfer learning: a Riemannian geometry framework
+   with applications to brain–computer interfaces. IEEE Trans. Biomed. Eng. 65(5), 2018.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+from hetfl_core import evaluation
+from hetfl_core.evaluation import FIGURES
+from hetfl_core.federation import Client, Federation, map_blocks
+from hetfl_core.rng import numpy_stream
+from hetfl_core.simulation import Run, columns
+
+Predict = Callable[[NDArray[Any]], NDArray[Any]]
+"""From vectors, shape (n, d), to labels, shape (n,)."""
+
+
+# --- fewer trials ---------------------------------------------------------------------------------------------------
+
+
+def order(client: Client, seed: int) -> NDArray[Any]:
+    """The client's training trials in an order of which every beginning is stratified: its first n are *the* n trials.
+
+    Each class is shuffled by the client's own stream, and the classes are interleaved in proportion, one trial of each
+    first. What is drawn for 10 trials is therefore part of what is drawn for 20.
+
+    Returns
+    -------
+    ndarray of int, shape (n_train,)
+    """
+    labels = client.y_train.numpy()
+    rank = np.empty(len(labels))
+    for c in np.unique(labels):
+        (mine,) = np.nonzero(labels == c)
+        rng = numpy_stream(seed, client.name, 0, f"fewer trials:{c}")
+        places = (np.arange(len(mine)) + 0.5) / len(mine)
+        places[0] = 0
+        rank[rng.permutation(mine)] = places
+    return np.lexsort((labels, rank))
+
+
+def fewer(client: Client, n: int, seed: int) -> Client:
+    """The client with its first n training trials (`order`), or all where it has no more; the test set stays.
+
+    Raises
+    ------
+    ValueError
+        If n trials cannot hold every class of the client.
+    """
+    classes = len(np.unique(client.y_train))
+    if n < classes:
+        raise ValueError(f"client {client.name!r}: n must be at least {classes}, one trial of each class, got {n}")
+    kept = torch.from_numpy(order(client, seed)[:n].copy())
+    return replace(client, x_train=map_blocks(lambda x: x[kept], client.x_train), y_train=client.y_train[kept])
+
+
+def fewer_trials(federation: Federation, n: int | None, seed: int) -> Federation:
+    """Every client with at most n training trials, drawn by `fewer`; n None leaves all."""
+    if n is None:
+        return federation
+    clients = [fewer(client, n, seed) for client in federation]
+    info = {**federation.info, "trials": {"at_most": n, "seed": seed}}
+    return Federation(clients, federation.n_classes, federation.name, info, federation.task)
+
+
+# --- alone ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A classifier that each client fits to its own training trials; nothing leaves it."""
+
+    @property
+    def name(self) -> str:
+        """The name used in the literature."""
+        return type(self).__name__
+
+    def make(self) -> Any:
+        """A scikit-learn estimator, not yet fitted."""
+        raise NotImplementedError(f"{type(self).__name__} must define make()")
+
+    def prepare(self, x: NDArray[Any]) -> NDArray[Any]:
+        """What the estimator is given for vectors of shape (n, d): by default the vectors."""
+        return x
+
+    def fit(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Predict:
+        """Learn from vectors, shape (n, d), and labels, shape (n,); `where` names the client.
+
+        Of a single class there is nothing to learn: it is what is always predicted.
+        """
+        if len(np.unique(y)) == 1:
+            return lambda new: np.full(len(new), y[0])
+        try:
+            model = self.make().fit(self.prepare(x), y)
+        except (ValueError, np.linalg.LinAlgError) as error:
+            raise ValueError(f"client {where!r}: {self.name} cannot be fitted to {len(y)} vectors: {error}") from error
+        return lambda new: model.predict(self.prepare(new))
+
+
+@dataclass(frozen=True)
+class LDA(Alone):
+    """Linear discriminant analysis with the shrunk covariance of Ledoit and Wolf [1]_: no number to choose."""
+
+    def make(self) -> Any:
+        """Scikit-learn's least-squares solution, which never inverts the covariance."""
+        return LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
+
+
+@dataclass(frozen=True)
+class LR(Alone):
+    """Logistic regression on standardised features, ridge penalty at its default (C = 1)."""
+
+    def make(self) -> Any:
+        """Standardise, then regress."""
+        return make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))
+
+
+@dataclass(frozen=True)
+class SVM(Alone):
+    """Support vector machine on standardised features, Gaussian kernel at its defaults (C = 1, γ = 1/d).
+
+    Gaussian and not linear, for `LDA` and `LR` are linear already and the federated networks are not.
+    """
+
+    def make(self) -> Any:
+        """Standardise, then separate."""
+        return make_pipeline(StandardScaler(), SVC(kernel="rbf"))
+
+
+@dataclass(frozen=True)
+class MDM(Alone):
+    """Minimum distance to the Riemannian mean of each class [2]_, by pyRiemann.
+
+    It wants covariances, clients hold tangent vectors: the exponential map at the identity makes of such a vector
+    R^{-1/2} C R^{-1/2}, with C the covariance and R the reference point. The affine-invariant distance does not change
+    under congruence, so that the answers are those for the covariances themselves, without knowing R.
+    """
+
+    def make(self) -> Any:
+        """The classifier of pyRiemann.
+
+        Raises
+        ------
+        ImportError
+            Where pyRiemann is not installed; with the command that installs it.
+        """
+        try:
+            from pyriemann.classification import MDM as Minimum  # heavy and optional
+        except ImportError as error:
+            raise ImportError("MDM needs pyRiemann: pip install 'hetfl-core[eeg]'") from error
+        return Minimum(metric="riemann")
+
+    def prepare(self, x: NDArray[Any]) -> NDArray[Any]:
+        """The matrices of tangent vectors (`exponential`)."""
+        return exponential(x)
+
+
+def exponential(x: NDArray[Any]) -> NDArray[Any]:
+    r"""Exponential map at the identity, of tangent vectors in the form that pyRiemann gives them.
+
+    Such a vector is the upper triangle of a symmetric matrix S, row by row, off the diagonal times :math:`\sqrt 2`.
+
+    Parameters
+    ----------
+    x : ndarray, shape (n, q(q+1)/2)
+
+    Returns
+    -------
+    ndarray, shape (n, q, q)
+        The matrices exp(S), symmetric positive definite.
+    """
+    q = (math.isqrt(8 * x.shape[1] + 1) - 1) // 2
+    if q * (q + 1) // 2 != x.shape[1]:
+        raise ValueError(f"tangent vectors must have q(q+1)/2 numbers (1, 3, 6, 10 …), got {x.shape[1]}")
+    rows, cols = np.triu_indices(q)
+    matrices = np.zeros((len(x), q, q))
+    matrices[:, rows, cols] = matrices[:, cols, rows] = x / np.where(rows == cols, 1, math.sqrt(2))
+    values, vectors = np.linalg.eigh(matrices)
+    return (vectors * np.exp(values)[:, None]) @ vectors.swapaxes(1, 2)
+
+
+@dataclass(frozen=True)
+class Chosen(Alone):
+    """The classifier that does best in a cross-validation on the client's own training trials.
+
+    What a practitioner has who does not want to bet on one: the choice costs no look at the test trials.
+
+    Attributes
+    ----------
+    among : tuple of Alone
+        The first of equals wins; also where a class has too few trials (fewer than 2) to leave any out.
+    folds : int
+        Number of stratified folds, fewer where the rarest class has fewer trials.
+    """
+
+    among: tuple[Alone, ...] = (LDA(), LR(), SVM(), MDM())
+    folds: int = 5
+
+    @property
+    def name(self) -> str:
+        """What it does."""
+        return "Best by cross-validation"
+
+    def fit(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Predict:
+        """As the chosen one."""
+        return self.choose(x, y, where, seed).fit(x, y, where, seed)
+
+    def choose(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Alone:
+        """The one with the highest mean accuracy over the folds, which are drawn by the client's stream."""
+        rarest = int(np.unique(y, return_counts=True)[1].min())
+        if len(np.unique(y)) == 1 or rarest < 2:
+            return self.among[0]
+        state = int(numpy_stream(seed, where, 0, "folds").integers(2**32))
+        folds = StratifiedKFold(min(self.folds, rarest), shuffle=True, random_state=state)
+        scores = [cross_val_score(one.make(), one.prepare(x), y, cv=folds).mean() for one in self.among]
+        return self.among[int(np.argmax(scores))]
+
+
+# --- all in one place -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """One linear classifier on the trials of all clients whose vectors mean the same: what federation replaces.
+
+    Tangent vectors at each subject's own reference point are re-centred already, which is what makes subjects
+    comparable [3]_. A client is only ever told one of its own classes: which movements it was asked to imagine is no
+    secret. Clients belong together when they have equally many features and, where the federation's
+    ``info["subjects"]`` gives them, the same ``channels``, or else the same ``data_set`` and not one feature space.
+
+    Attributes
+    ----------
+    of : LDA or LR
+    """
+
+    of: Alone = LDA()
+
+    @property
+    def name(self) -> str:
+        """What is pooled."""
+        return f"Pooled {self.of.name}"
+
+    def fit(self, clients: Sequence[Client]) -> Any:
+        """A fitted estimator, of all training trials of these clients."""
+        x, y = (np.concatenate(arrays) for arrays in zip(*(_arrays(client, "train") for client in clients)))
+        return self.of.make().fit(self.of.prepare(x), y)
+
+    def answer(self, model: Any, classes: Sequence[int]) -> Predict:
+        """Predict the most probable of these classes."""
+        known = [c for c in model.classes_ if c in set(classes)]
+        places = np.searchsorted(model.classes_, known)
+
+        def predict(x: NDArray[Any]) -> NDArray[Any]:
+            return np.array(known)[model.predict_proba(self.of.prepare(x))[:, places].argmax(1)]
+
+        return predict
+
+
+Baseline = Alone | Pooled
+
+
+def together(federation: Federation) -> list[list[Client]]:
+    """The clients in groups whose vectors mean the same (see `Pooled`)."""
+    subjects: Mapping[str, Any] = federation.info.get("subjects", {})
+    one_space = len({str(client.shapes) for client in federation}) == 1
+    groups: dict[Hashable, list[Client]] = {}
+    for client in federation:
+        known = subjects.get(client.name, {})
+        space = known.get("channels") or (None if one_space else known.get("data_set"))
+        groups.setdefault((str(client.shapes), str(space)), []).append(client)
+    return list(groups.values())
+
+
+def _arrays(client: Client, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Vectors as float64, shape (n, d), and labels."""
+    x = getattr(client, f"x_{split}")
+    if isinstance(x, Mapping) or x.dim() != 2:
+        raise ValueError(f"client {client.name!r}: a classical classifier wants vectors, shape (n, d)")
+    return x.numpy().astype(np.float64), getattr(client, f"y_{split}").numpy()
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+
+def run(federation: Federation, baseline: Baseline, *, seed: int = 0, **options: Any) -> Run:
+    """Fit and test a baseline.
+
+    Parameters
+    ----------
+    federation : Federation
+        A classification of vectors.
+    baseline : Alone or Pooled
+    seed : int
+        Of the folds of `Chosen`; nothing else is random.
+    **options
+        Those of `simulate` that have no meaning here (rounds, participation …).
+
+    Returns
+    -------
+    Run
+        Its history has one row. `Pooled` sends up features and labels as they lie in the federation, and the model
+        down to each client.
+
+    Raises
+    ------
+    ValueError
+        For a regression, inputs that are not vectors, and vectors that a classifier cannot take; naming the client.
+    """
+    if federation.task != "classification":
+        raise ValueError(f"a classical classifier wants a classification, got a {federation.task}")
+    begin = time.perf_counter()
+    federation = federation.to(torch.float32)  # what the federated methods see
+    if isinstance(baseline, Pooled):
+        models, sent = _pool(federation, baseline)
+    else:
+        arrays = [(client, *_arrays(client, "train")) for client in federation]
+        models, sent = {c.name: baseline.fit(x, y, c.name, seed) for c, x, y in arrays}, (0, 0)
+    return report(federation, baseline, models, seed, sent, begin)
+
+
+def newcomers(members: Federation, new: Sequence[Client]) -> Federation:
+    """A federation of clients that come when the members are done; named as `hetfl_core.adapt` names it."""
+    return Federation(new, members.n_classes, f"{members.name}, new clients", members.info, members.task)
+
+
+def join(
+    members: Federation, new: Sequence[Client], baseline: Pooled, *, seed: int = 0, untrained: bool = False
+) -> Run:
+    """`run` of a pooled baseline for new clients, whose trials are put to those of the members.
+
+    Parameters
+    ----------
+    members : Federation
+    new : sequence of Client
+    baseline : Pooled
+    seed : int
+    untrained : bool
+        Leave the new clients' own trials out, so that the model knows nothing of them but what their classes are.
+        ``train_accuracy`` is then that of trials it has not seen.
+
+    Returns
+    -------
+    Run
+        Of the new clients.
+    """
+    begin = time.perf_counter()
+    everyone = Federation([*members, *new], members.n_classes, members.name, members.info).to(torch.float32)
+    names = [client.name for client in new]
+    models, sent = _pool(everyone, baseline, names if untrained else ())
+    found = report(newcomers(members, everyone.subset(names).clients), baseline, models, seed, sent, begin)
+    if untrained:
+        found.per_client["n_train"] = 0
+    return found
+
+
+def _pool(
+    federation: Federation, baseline: Pooled, without: Collection[str] = ()
+) -> tuple[dict[str, Predict], tuple[int, int]]:
+    """What predicts for each client, learnt without some of them; and bytes up and down."""
+    models: dict[str, Predict] = {}
+    up = down = 0
+    for group in together(federation):
+        given = [client for client in group if client.name not in without]
+        if not given:
+            raise ValueError(f"client {group[0].name!r}: there is no other client whose vectors mean the same")
+        model = baseline.fit(given)
+        models |= {c.name: baseline.answer(model, c.y_train.unique().tolist()) for c in group}
+        up += sum(c.x_train.nbytes + c.y_train.nbytes for c in given)
+        down += len(group) * _model_bytes(model)
+    return models, (up, down)
+
+
+def _model_bytes(model: Any) -> int:
+    """Bytes of what a linear classifier needs to predict, in double precision."""
+    parts = [step for _, step in model.steps] if hasattr(model, "steps") else [model]
+    learned = (getattr(part, name, None) for part in parts for name in ("mean_", "scale_", "coef_", "intercept_"))
+    return sum(np.asarray(array).nbytes for array in learned if array is not None)
+
+
+def report(
+    federation: Federation,
+    baseline: Any,
+    models: Mapping[str, Predict],
+    seed: int,
+    sent: tuple[int, int],
+    begin: float,
+) -> Run:
+    """The `Run` of models that are fitted, one a client by name; `begin` is the time at which fitting began."""
+    figures = FIGURES["classification"]
+    labels, predicted = {}, {}
+    for split in ("train", "test"):
+        pairs = [(client.name, *_arrays(client, split)) for client in federation]
+        predicted[split] = [models[name](x) if len(x) else y for name, x, y in pairs]
+        labels[split] = [y for _, _, y in pairs]
+    train, final = (evaluation.summarise(predicted[split], labels[split]) for split in ("train", "test"))
+    up, down = sent
+    seconds = time.perf_counter() - begin
+    row = [0, train[figures.main], final.get(figures.main, math.nan), up, down, seconds]
+    final |= {f"train_{figures.main}": row[1], "bytes_up": up, "bytes_down": down, "seconds": seconds}
+    per_client = pd.DataFrame(
+        {
+            "client": [client.name for client in federation],
+            "n_train": [client.n_train for client in federation],
+            "n_test": [client.n_test for client in federation],
+            **{name: measure(predicted["test"], labels["test"]) for name, measure in figures.per_client.items()},
+        }
+    )
+    settings = {"method": repr(baseline), "seed": seed, "rounds": 0, "participation": 1.0}
+    nothing: list[Any] = [{} for _ in federation]
+    history = pd.DataFrame([row], columns=columns(figures.main))
+    return Run(federation, baseline, settings, history, final, per_client, {}, nothing, nothing)

@@ -1,0 +1,601 @@
+"""From trials of imagined movement to a federation: one subject, one client, with the width of its own cap.
+
+Each trial of q electrodes (`hetfl_core.datasets.eeg_trials`) becomes its covariance matrix, and each matrix a vector of
+q(q+1)/2 numbers: its place in the tangent space of the subject's mean covariance [2]_, or its plain upper triangle. The
+last session of a subject is its test set, or a random quarter of its trials where there is one session, as in FLIC
+[1]_, Section S3.2.
+
+*The reference point of the tangent space is fitted on training trials only.* FLIC's published features were fitted on
+training and test trials together; ``reference="all"`` does that, so that the leak can be measured.
+
+References
+----------
+.. [1] A. Rakotomamonjy et al. Personalised federated learning on heterogeneous feature spaces. TMLR, 2024.
+.. [2] A. Barachant, S. Bonnet, M. Congedo, C. Jutten. Multiclass brain–computer interface classification by Riemannian
+   geometry. IEEE Trans. Biomed. Eng. 59(4), 2012.
+.. [3] O. Ledoit, M. Wolf. A well-conditioned estimator for large-dimensional covariance matrices. J. Multivariate
+   Anal. 88(2), 2004.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pooch
+from numpy.typing import NDArray
+from tqdm.auto import tqdm
+
+from hetfl_core.datasets.eeg_trials import (
+    SOURCES,
+    EEGWarning,
+    Trials,
+    UnusableSubject,
+    dataset,
+    need,
+    one_of,
+    places,
+    recordings_home,
+    trials,
+    warn_of,
+)
+from hetfl_core.datasets.recordings import CLASSES, COMMON_CHANNELS, TABLE_S1
+from hetfl_core.datasets.registry import DataError
+from hetfl_core.federation import Client, Federation
+from hetfl_core.files import write_atomically
+from hetfl_core.rng import numpy_stream
+
+__all__ = [
+    "EEGWarning",
+    "SubjectCovariances",
+    "Trials",
+    "UnusableSubject",
+    "cache_home",
+    "covariances",
+    "dataset",
+    "features",
+    "federation",
+    "recorded",
+    "recordings_home",
+    "simulated",
+    "split",
+    "subject_client",
+    "subject_covariances",
+    "subject_covariances_of",
+    "tangent_space",
+    "trials",
+]
+
+_MEMBERS = {("specific", 54): tuple(TABLE_S1)}
+_MEMBERS["specific", 40] = _MEMBERS["common", 40] = tuple(name for name in TABLE_S1 if name != "BNCI2014-002")
+
+
+@dataclass(frozen=True, eq=False)
+class SubjectCovariances:
+    """The covariance matrices of one subject's trials.
+
+    Attributes
+    ----------
+    matrices : ndarray, shape (n, q, q)
+        Symmetric positive definite, µV².
+    y, session, channels, name, notes
+        As in `Trials`.
+    """
+
+    matrices: NDArray[np.float64]
+    y: NDArray[np.int64]
+    session: NDArray[np.str_]
+    channels: tuple[str, ...]
+    name: str
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+# --- covariances and features ---------------------------------------------------------------------------------------
+
+
+def covariances(found: Trials, estimator: str = "lwf") -> NDArray[np.float64]:
+    """Covariance of each trial.
+
+    Parameters
+    ----------
+    found : Trials
+    estimator : str
+        Of `pyriemann.estimation.Covariances`; ``"lwf"`` is Ledoit–Wolf shrinkage [3]_, whose matrices are invertible
+        even where those of the signals are not, as after an average reference.
+
+    Returns
+    -------
+    ndarray, shape (n, q, q)
+        µV².
+
+    Raises
+    ------
+    DataError
+        If a matrix is not positive definite; the message names the trial.
+
+    Warns
+    -----
+    EEGWarning
+        If the signals are linearly dependent.
+    """
+    return subject_covariances_of(found, estimator).matrices
+
+
+def subject_covariances_of(found: Trials, estimator: str = "lwf") -> SubjectCovariances:
+    """As `covariances`, with all that is known of the trials."""
+    from pyriemann.estimation import Covariances
+
+    matrices = Covariances(estimator=estimator).transform(found.x)
+    rank, q = _rank(found.x), len(found.channels)
+    _check_positive(matrices, found.name, rank, estimator)
+    shrunk = f"signals of rank {rank} in {q} channels (an average reference?): shrinkage makes them invertible"
+    notes = (shrunk,) if rank < q else ()
+    warn_of(found.name, notes)
+    return SubjectCovariances(matrices, found.y, found.session, found.channels, found.name, (*found.notes, *notes))
+
+
+def _rank(x: NDArray[np.float64]) -> int:
+    """Rank of the signals of all trials together, to 1e-10 of the largest eigenvalue of their covariance."""
+    total = np.einsum("nqt,nrt->qr", x, x, optimize=True)
+    values = np.linalg.eigvalsh(total)
+    return int((values > 1e-10 * values[-1]).sum())
+
+
+def _check_positive(matrices: NDArray[np.float64], name: str, rank: int, estimator: str) -> None:
+    values = np.linalg.eigvalsh(matrices)
+    bad = np.flatnonzero(values[:, 0] <= 1e-12 * values[:, -1])
+    if len(bad):
+        q = matrices.shape[1]
+        raise DataError(
+            f"{name}: covariances of {places(bad.tolist())} are not positive definite ({q} channels, signals of rank "
+            f"{rank}, estimator {estimator!r}); estimator='lwf' shrinks them, or leave a channel out"
+        )
+
+
+def tangent_space(train: NDArray[Any], test: NDArray[Any], reference: Literal["train", "all"] = "train") -> Any:
+    """The tangent space at the Riemannian mean of the training matrices, or (the published leak) of all.
+
+    Parameters
+    ----------
+    train, test : ndarray, shape (n, q, q)
+    reference : {"train", "all"}
+
+    Returns
+    -------
+    pyriemann.tangentspace.TangentSpace
+        Fitted; its ``reference_`` has shape (q, q).
+    """
+    from pyriemann.tangentspace import TangentSpace
+
+    one_of("reference", reference, ("train", "all"))
+    return TangentSpace().fit(train if reference == "train" else np.concatenate([train, test]))
+
+
+def features(
+    train: NDArray[Any],
+    test: NDArray[Any],
+    kind: Literal["tangent", "vectorised"] = "tangent",
+    reference: Literal["train", "all"] = "train",
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Covariances as vectors of q(q+1)/2 numbers.
+
+    Parameters
+    ----------
+    train, test : ndarray, shape (n, q, q)
+    kind : {"tangent", "vectorised"}
+        Coordinates in the tangent space, which have no unit; or the upper triangle, row by row, in the matrices' units.
+    reference : {"train", "all"}
+        What the tangent space is fitted on; the upper triangle has no reference.
+
+    Returns
+    -------
+    x_train, x_test : ndarray, shape (n, q(q+1)/2)
+    """
+    one_of("features", kind, ("tangent", "vectorised"))
+    if kind == "vectorised":
+        rows, columns = np.triu_indices(train.shape[1])
+        return train[:, rows, columns], test[:, rows, columns]
+    space = tangent_space(train, test, reference)
+    return space.transform(train), space.transform(test)
+
+
+def split(
+    y: NDArray[Any], session: NDArray[Any], name: str, seed: int = 0, by: Literal["session", "random"] = "session"
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Places of the training and of the test trials of one subject.
+
+    Parameters
+    ----------
+    y, session : ndarray, shape (n,)
+    name : str
+        The subject; it keys the random numbers.
+    seed : int
+    by : {"session", "random"}
+        Whether the last session is the test set. Where there is one session, and with ``"random"``, a random quarter of
+        the trials of each class is.
+
+    Returns
+    -------
+    train, test : ndarray of int
+        In increasing order.
+    """
+    one_of("split", by, ("session", "random"))
+    sessions = list(dict.fromkeys(session.tolist()))
+    if by == "session" and len(sessions) > 1:
+        test = session == sessions[-1]
+    else:
+        test = np.zeros(len(y), dtype=bool)
+        rng = numpy_stream(seed, name, 0, "split")
+        for label in np.unique(y):
+            of_class = rng.permutation(np.flatnonzero(y == label))
+            test[of_class[: round(len(of_class) / 4)]] = True
+    return np.flatnonzero(~test), np.flatnonzero(test)
+
+
+def subject_client(
+    subject: Trials | SubjectCovariances,
+    features: Literal["tangent", "vectorised"] = "tangent",
+    reference: Literal["train", "all"] = "train",
+    seed: int = 0,
+    split: Literal["session", "random"] = "session",
+    estimator: str = "lwf",
+) -> Client:
+    """One subject as a client.
+
+    Parameters
+    ----------
+    subject : Trials or SubjectCovariances
+    features, reference
+        As `kind` and `reference` of the function `features`.
+    seed, split
+        As `seed` and `by` of the function `split`.
+    estimator : str
+        Of the covariances, where `subject` holds trials.
+
+    Returns
+    -------
+    Client
+        Inputs of shape (q(q+1)/2,), float32; named after the subject.
+
+    Raises
+    ------
+    UnusableSubject
+        If the training trials are all of one class.
+    """
+    if isinstance(subject, Trials):
+        subject = subject_covariances_of(subject, estimator)
+    train, test = _split(subject.y, subject.session, subject.name, seed, split)
+    if len(np.unique(subject.y[train])) < 2:
+        raise UnusableSubject(
+            f"{subject.name}: {len(train)} training trials, expected at least 2 classes among them, got labels "
+            f"{np.unique(subject.y[train]).tolist()}"
+        )
+    x_train, x_test = _features(subject.matrices[train], subject.matrices[test], features, reference)
+    return Client(
+        x_train.astype(np.float32), subject.y[train], x_test.astype(np.float32), subject.y[test], subject.name
+    )
+
+
+_features, _split = features, split  # by names that the arguments of `subject_client` do not hide
+
+
+# --- the cache ------------------------------------------------------------------------------------------------------
+
+
+def cache_home() -> Path:
+    """Folder of computed features: ``eeg`` in the environment variable HETFL_CACHE, or in the user's cache folder."""
+    return Path(os.environ.get("HETFL_CACHE") or pooch.os_cache("hetfl")).expanduser() / "eeg"
+
+
+def _cached(settings: Mapping[str, Any], make: Callable[[], dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """The arrays that `make` computes, read from disk if they were computed before with the same settings."""
+    text = json.dumps(settings, sort_keys=True)
+    path = cache_home() / f"{settings['subject']}-{hashlib.sha256(text.encode()).hexdigest()[:20]}.npz"
+    arrays = _read_cached(path, text)
+    if arrays is None:
+        arrays = make()
+        file = io.BytesIO()
+        np.savez(file, settings=np.array(text), **arrays)  # type: ignore[arg-type]
+        try:
+            write_atomically(path, file.getvalue())
+        except OSError as error:
+            warnings.warn(f"features are computed anew each time: {error.strerror}", EEGWarning, stacklevel=3)
+    return arrays
+
+
+def _read_cached(path: Path, settings: str) -> dict[str, NDArray[Any]] | None:
+    """What the file holds, or None where it is missing, damaged or of other settings."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        return None
+    except Exception:  # the zip, zlib and npy readers each raise their own kinds for bytes that are not theirs
+        return None
+    return arrays if str(arrays.pop("settings", "")) == settings else None
+
+
+@cache
+def _fingerprint(source: str) -> dict[str, str]:
+    """What computed features depend on besides settings: this code, that of the simulation, versions of libraries."""
+    files = ["eeg.py", "eeg_trials.py", "recordings.py", *(["eeg_simulated.py"] if source == "simulated" else [])]
+    code = b"".join(Path(__file__).with_name(name).read_bytes() for name in files)
+    return {"code": hashlib.sha256(code).hexdigest(), **need("mne", "moabb", "pyriemann")}
+
+
+def _settings(
+    name: str,
+    subject: int,
+    source: str,
+    channels: Sequence[str] | None,
+    classes: Sequence[str],
+    band: tuple[float, float],
+    estimator: str,
+    seed: int,
+    simulator: Any,
+) -> dict[str, Any]:
+    """All that the covariances of a subject depend on, as plain values."""
+    one_of("source", source, SOURCES)
+    return {
+        "subject": f"{name}-{subject}",
+        "source": source,
+        "simulation": [seed, repr(simulator)] if source == "simulated" else None,
+        "channels": list(channels) if channels else None,
+        "classes": list(classes),
+        "band": [float(edge) for edge in band],
+        "estimator": estimator,
+        **_fingerprint(source),
+    }
+
+
+def subject_covariances(
+    name: str,
+    subject: int,
+    source: str = "simulated",
+    channels: Sequence[str] | None = None,
+    classes: Sequence[str] = CLASSES,
+    band: tuple[float, float] = (8.0, 30.0),
+    estimator: str = "lwf",
+    seed: int = 0,
+    simulator: Any = None,
+) -> SubjectCovariances:
+    """The covariance matrices of one subject of `TABLE_S1`, cached on disk.
+
+    Parameters
+    ----------
+    name : str
+        Data set, e.g. ``"AlexMI"``.
+    subject : int
+        Counted from 1.
+    source, seed, simulator
+        As in `dataset`.
+    channels, classes, band
+        As in `trials`.
+    estimator : str
+        As in `covariances`.
+
+    Returns
+    -------
+    SubjectCovariances
+
+    Raises
+    ------
+    DataError
+        As `trials` and `covariances` do.
+    """
+
+    def compute() -> dict[str, NDArray[Any]]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EEGWarning)  # all in the notes, and told below
+            found = trials(dataset(name, source, seed, simulator), subject, channels, band, classes)
+            of = subject_covariances_of(found, estimator)
+        texts = {"channels": np.array(of.channels), "notes": np.array(of.notes, dtype=np.str_)}
+        return {"matrices": of.matrices, "y": of.y, "session": of.session, **texts}
+
+    key = _settings(name, subject, source, channels, classes, band, estimator, seed, simulator)
+    arrays = _cached({"what": "covariances", **key}, compute)
+    there, notes = (tuple(map(str, arrays[part])) for part in ("channels", "notes"))
+    warn_of(f"{name}-{subject}", notes)
+    return SubjectCovariances(arrays["matrices"], arrays["y"], arrays["session"], there, f"{name}-{subject}", notes)
+
+
+# --- federations ----------------------------------------------------------------------------------------------------
+
+
+def federation(
+    kind: Literal["specific", "common"] = "specific",
+    b: int | None = None,
+    source: Literal["simulated", "moabb"] = "simulated",
+    datasets: Sequence[str] | str | None = None,
+    subjects: int | None = None,
+    classes: Sequence[str] | str | None = None,
+    classes_per_client: int | None = None,
+    features: Literal["tangent", "vectorised"] = "tangent",
+    reference: Literal["train", "all"] = "train",
+    split: Literal["session", "random"] = "session",
+    band: tuple[float, float] = (8.0, 30.0),
+    estimator: str = "lwf",
+    seed: int = 0,
+    n_classes: int = len(CLASSES),
+    simulator: Any = None,
+    progress: bool = True,
+) -> Federation:
+    """Subjects of several laboratories as clients, each with the width q(q+1)/2 of its cap of q electrodes.
+
+    Covariances and features are cached on disk, in `cache_home`, by all that they depend on.
+
+    Parameters
+    ----------
+    kind : {"specific", "common"}
+        All electrodes of each data set (widths 6 … 1 830), or `COMMON_CHANNELS` (6), FLIC's *BCI-common*.
+    b : {54, 40}, optional
+        Number of clients of the published federation: all six data sets, or all but BNCI2014-002. By default 54 for
+        ``"specific"``; ``"common"`` has 40, as the channels of BNCI2014-002 have no published names.
+    source : {"simulated", "moabb"}
+    datasets : sequence of str, optional
+        Only these of them (or one text with commas).
+    subjects : int, optional
+        Only the first so many subjects of each data set.
+    classes : sequence of str, optional
+        Only these of `CLASSES` (or one text with commas).
+    classes_per_client : int, optional
+        Only the first so many, in the order of `CLASSES`, of the classes that a data set has. By default all, but two
+        for ``"common"``, as published.
+    features, reference, split
+        As in `subject_client`.
+    band, estimator
+        As in `subject_covariances`.
+    seed : int
+        Seed of the random splits, and of the simulation.
+    n_classes : int
+        Outputs of the classifier.
+    simulator : hetfl_core.datasets.eeg_simulated.Physiology, optional
+        Settings of the simulation.
+    progress : bool
+        Whether to show a progress bar over subjects.
+
+    Returns
+    -------
+    Federation
+        Clients ``AlexMI-1`` … ``Zhou2016-4``, inputs float32. ``info["subjects"]`` gives each client's data set,
+        subject and number of electrodes; ``info["notes"]`` what was repaired, ``info["left_out"]`` who is missing, and
+        why.
+
+    Raises
+    ------
+    DataError
+        If recordings cannot be had, or have a fault that no rule repairs, or no subject is usable.
+    ValueError
+        If an argument is not one of those listed.
+
+    Warns
+    -----
+    EEGWarning
+        For each repaired fault and each subject left out.
+    """
+    names = _members(kind, b, datasets)
+    allowed = _listed(classes, CLASSES, "classes")
+    most = classes_per_client or {"specific": len(CLASSES), "common": 2}[kind]
+    vectors = {"features": features, "reference": reference, "split": split, "seed": seed}
+    reading = {
+        "source": source,
+        "channels": COMMON_CHANNELS if kind == "common" else None,
+        "band": band,
+        "estimator": estimator,
+        "seed": seed,
+        "simulator": simulator,
+    }
+    found: dict[str, dict[str, Any]] = {}
+    left_out: dict[str, str] = {}
+    who = [(name, s + 1) for name in names for s in range(TABLE_S1[name].n_subjects)[:subjects]]
+    for name, subject in tqdm(who, desc=f"EEG, {source}", unit="subject", disable=not progress):
+        some = tuple([c for c in TABLE_S1[name].classes if c in allowed][:most])
+        try:
+            arrays = _subject_arrays(name, subject, {**reading, "classes": some}, vectors)
+            found[f"{name}-{subject}"] = {"data_set": name, "subject": subject, **arrays}
+        except UnusableSubject as error:
+            left_out[f"{name}-{subject}"] = str(error)
+            warnings.warn(f"left out: {error}", EEGWarning, stacklevel=2)
+    if not found:
+        raise DataError(f"no usable subject: {'; '.join(left_out.values())}")
+    settings = {
+        **{"kind": kind, "datasets": list(names), "subjects": subjects, "classes": list(allowed)},
+        **{"classes_per_client": most, "n_classes": n_classes, "band": list(band), "estimator": estimator, **vectors},
+        **({"simulator": repr(simulator)} if simulator else {}),
+    }
+    info = {"settings": settings, **_ORIGIN[source], **_about(found, left_out), "class_names": _class_names(n_classes)}
+    clients = [Client(name=client, **{part: of[part] for part in _PARTS}) for client, of in found.items()]
+    return Federation(clients, n_classes, "eeg.simulated" if source == "simulated" else "eeg.moabb", info)
+
+
+def _about(found: Mapping[str, Mapping[str, Any]], left_out: Mapping[str, str]) -> dict[str, Any]:
+    """Who the clients are, what was repaired in their recordings, and who is missing."""
+    subjects = {
+        client: {"data_set": of["data_set"], "subject": of["subject"], "electrodes": int(of["electrodes"])}
+        for client, of in found.items()
+    }
+    notes = {client: of["notes"].tolist() for client, of in found.items() if len(of["notes"])}
+    return {"subjects": subjects, "notes": notes, "left_out": dict(left_out)}
+
+
+def _class_names(n_classes: int) -> list[str]:
+    names = [name.replace("_", " ") for name in CLASSES[:n_classes]]
+    return names + [f"unused {c}" for c in range(len(CLASSES), n_classes)]
+
+
+_PARTS = ("x_train", "y_train", "x_test", "y_test")
+
+_ORIGIN: dict[str, dict[str, Any]] = {
+    "simulated": {
+        "source": "hetfl_core.datasets.eeg_simulated: simulated twins of the recordings of FLIC's Table S1",
+        "licence": "that of this project; nobody was recorded",
+        "simulated": True,
+        "stand_in": True,
+    },
+    "moabb": {
+        "source": "the recordings of FLIC's Table S1, through MOABB",
+        "licence": "the recordings keep their own terms; see MOABB's page of each",
+        "simulated": False,
+        "stand_in": False,
+    },
+}
+
+
+def simulated(kind: Literal["specific", "common"] = "specific", **settings: Any) -> Federation:
+    """Simulated EEG of 54 subjects with the caps of six laboratories, 6 … 1 830 features; see `federation`."""
+    return federation(kind, source="simulated", **settings)
+
+
+def recorded(kind: Literal["specific", "common"] = "specific", **settings: Any) -> Federation:
+    """The six motor-imagery recordings of FLIC's Table S1 through MOABB (downloads some GB); see `federation`."""
+    return federation(kind, source="moabb", **settings)
+
+
+def _members(kind: str, b: int | None, datasets: Sequence[str] | str | None) -> tuple[str, ...]:
+    one_of("kind", kind, ("specific", "common"))
+    b = b or {"specific": 54, "common": 40}[kind]
+    if (kind, b) not in _MEMBERS:
+        raise ValueError(f"b must be 54 or 40, and 40 for kind='common', got b={b!r} with kind={kind!r}")
+    return _listed(datasets, _MEMBERS[kind, b], "datasets")
+
+
+def _listed(given: Sequence[str] | str | None, known: Sequence[str], argument: str) -> tuple[str, ...]:
+    """Those of `known` that are given, in the order of `known`; all by default."""
+    names = given.split(",") if isinstance(given, str) else list(known) if given is None else list(given)
+    for name in names:
+        one_of(argument, name, known)
+    return tuple(name for name in known if name in names)
+
+
+def _subject_arrays(
+    name: str, subject: int, reading: Mapping[str, Any], vectors: Mapping[str, Any]
+) -> dict[str, NDArray[Any]]:
+    """Features and labels of one subject, from the cache or computed; says what was repaired."""
+    if len(reading["classes"]) < 2:
+        has = ", ".join(reading["classes"]) or "none"
+        raise UnusableSubject(f"{name}-{subject}: two classes are needed; of those asked for, {name} has {has}")
+
+    def compute() -> dict[str, NDArray[Any]]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EEGWarning)  # all in the notes, and told below
+            of = subject_covariances(name, subject, **reading)
+            client = subject_client(of, **vectors)
+        arrays = {part: getattr(client, part).numpy() for part in _PARTS}
+        return {**arrays, "electrodes": np.array(len(of.channels)), "notes": np.array(of.notes, dtype=np.str_)}
+
+    key = {"what": "features", **_settings(name, subject, **reading), "vectors": dict(vectors)}
+    arrays = _cached(key, compute)
+    warn_of(f"{name}-{subject}", arrays["notes"].tolist())
+    return arrays

@@ -1,0 +1,149 @@
+"""Who wins, client by client, worked by hand on made records."""
+
+import math
+from dataclasses import replace
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from hetfl_core import comparison, plots
+from hetfl_core.comparison import against, best, differences, means, table
+from hetfl_core.records import RunRecord, write
+
+CLIENTS = ["A-1", "A-2", "B-1", "B-2", "B-3"]
+
+
+def record(method, seed, accuracies, experiment="tests/curve", created="2026-01-01T00:00:00Z", **per_client):
+    columns = {"client": CLIENTS, "n_train": [10] * 5, "accuracy": accuracies, **per_client}
+    return RunRecord(
+        experiment, "paper", method, seed, {}, {"info": {}}, {"accuracy": float(np.mean(accuracies))},
+        per_client=columns, created=created,
+    )  # fmt: skip
+
+
+RECORDS = [
+    record("FLIC-HL", 0, [0.9, 0.7, 0.8, 0.6, 0.7]),
+    record("FLIC-HL", 1, [0.8, 0.6, 0.9, 0.6, 0.6]),
+    record("Local", 0, [0.7, 0.5, 0.9, 0.6, 0.5]),
+    record("Local", 1, [0.8, 0.6, 0.8, 0.7, 0.6]),
+    record("LDA", 0, [0.6, 0.7, 0.9, 0.9, 0.8]),
+    record("LDA", 1, [0.6, 0.7, 0.9, 0.9, 0.9]),
+]
+
+
+def test_a_row_a_client_method_and_seed():
+    rows = table(RECORDS)
+    assert len(rows) == 30
+    first = rows[(rows["method"] == "Local") & (rows["seed"] == 0) & (rows["client"] == "B-1")].iloc[0]
+    assert (first["data_set"], first["accuracy"], first["n_train"]) == ("B", 90.0, 10)
+
+
+def test_data_sets_are_those_of_the_record_where_it_says():
+    made = record("Local", 0, [0.5] * 5)
+    made.federation["info"] = {"subjects": {name: {"data_set": "Both"} for name in CLIENTS}}
+    assert set(table([made])["data_set"]) == {"Both"}
+
+
+def test_the_newer_of_two_records_counts_and_those_without_clients_do_not():
+    newer = record("Local", 0, [0.1] * 5, created="2026-02-01T00:00:00Z")
+    rows = table([newer, *RECORDS, RunRecord("a", "own", "b", 0, {}, {}, {})])
+    assert rows[(rows["method"] == "Local") & (rows["seed"] == 0)]["accuracy"].tolist() == [10.0] * 5
+    assert set(rows["method"]) == {"FLIC-HL", "Local", "LDA"}
+    with pytest.raises(KeyError, match="has no 'recall' of its clients"):
+        table(RECORDS, "recall")
+
+
+def test_points_of_a_curve():
+    rows = table({10: RECORDS[:2], "all": RECORDS[2:4]})
+    assert rows.groupby("n", sort=False).size().to_dict() == {10: 10, "all": 10}
+    inside = table([record("Local", 0, [0.5] * 5, n=[0, 0, 10, 10, "all"])])
+    assert inside["n"].tolist() == [0, 0, 10, 10, "all"]
+
+
+def test_means_are_over_clients_of_the_means_over_seeds():
+    found = means(table(RECORDS)).set_index(["data_set", "method"])
+    of_clients = np.array([75.0, 55.0])  # Local on A: (70 + 80)/2 and (50 + 60)/2
+    row = found.loc["A", "Local"]
+    half = stats.t.ppf(0.975, 1) * of_clients.std(ddof=1) / math.sqrt(2)
+    assert row["mean"] == pytest.approx(65)
+    assert (row["low"], row["high"]) == pytest.approx((65 - half, 65 + half))
+    assert (row["n_clients"], row["n_seeds"], row["n_train"]) == (2, 2, 10)
+    assert means(table(RECORDS), by=()).set_index("method").loc["LDA", "mean"] == pytest.approx(79)
+
+
+def test_differences_are_paired_over_clients_and_over_seeds():
+    """Against SciPy's paired t-interval. FLIC-HL less Local on B: seed 0: −10, 0, 20; seed 1: 10, −10, 0."""
+    rows = table(RECORDS)
+    row = differences(rows, "FLIC-HL", "Local").set_index("data_set").loc["B"]
+    over_clients = stats.ttest_1samp([0, -5, 10], 0).confidence_interval()
+    over_seeds = stats.ttest_1samp([10 / 3, 0], 0).confidence_interval()
+    assert row["mean"] == pytest.approx(5 / 3)
+    assert (row["low"], row["high"]) == pytest.approx(tuple(over_clients))
+    assert (row["seeds_low"], row["seeds_high"]) == pytest.approx(tuple(over_seeds))
+    assert (row["n_clients"], row["n_seeds"], row["verdict"]) == (3, 2, "open")
+    back = differences(rows, "Local", "FLIC-HL").set_index("data_set").loc["B"]
+    assert (back["low"], back["high"]) == pytest.approx((-row["high"], -row["low"]))
+
+
+def test_verdicts_name_the_winner():
+    clear = [record("a", 0, [0.9, 0.8, 0.7, 0.8, 0.9]), record("b", 0, [0.8, 0.7, 0.61, 0.69, 0.8])]
+    (row,) = differences(table(clear), "a", "b", by=()).to_dict("records")
+    assert row["verdict"] == "a"
+    assert row["seeds_low"] == -math.inf, "one seed says nothing of others"
+    assert differences(table(clear), "b", "a", by=())["verdict"].tolist() == ["a"]
+
+
+def test_only_pairs_count():
+    """The seed that only one of the methods has is left out."""
+    rows = table([*RECORDS, record("FLIC-HL", 2, [0.0] * 5)])
+    assert (
+        differences(rows, "FLIC-HL", "Local")["mean"].tolist()
+        == differences(table(RECORDS), "FLIC-HL", "Local")["mean"].tolist()
+    )
+    assert len(differences(rows, "FLIC-HL", "nobody")) == 0
+    with pytest.raises(ValueError, match="twice: add what differs to `by`"):
+        differences(table({10: RECORDS, 20: RECORDS}), "FLIC-HL", "Local")
+
+
+def test_the_best_of_each_group():
+    assert best(table(RECORDS), ["Local", "LDA"], ["data_set"]).set_index("data_set")["method"].to_dict() == {
+        "A": "Local", "B": "LDA"
+    }  # fmt: skip
+    assert best(table(RECORDS), ["Local", "LDA"])["method"].tolist() == ["LDA"]
+
+
+def test_against_the_best_of_each_data_set_and_of_all():
+    found = against(table(RECORDS), ["FLIC-HL"], ["Local", "LDA"]).set_index("data_set")
+    assert found["b"].to_dict() == {"A": "Local", "B": "LDA", comparison.ALL: "LDA"}
+    assert found.loc["A", "mean"] == pytest.approx(10)
+    assert found.loc["B", "mean"] == pytest.approx(70 - 265 / 3)
+    assert found.loc[comparison.ALL, "n_clients"] == 5
+    plain = against(table({10: RECORDS, 20: RECORDS}), ["FLIC-HL", "LDA"], ["Local"], by=["n"])
+    assert plain[["n", "a"]].values.tolist() == [[10, "FLIC-HL"], [10, "LDA"], [20, "FLIC-HL"], [20, "LDA"]]
+    assert len(against(table([]), ["a"], ["b"])) == 0
+
+
+def test_curves_are_read_from_stored_records(tmp_path):
+    for made in RECORDS:
+        write(made, tmp_path)
+    rows = comparison.curve({10: "tests/curve", 20: "tests/none"}, folder=tmp_path)
+    pd.testing.assert_frame_equal(
+        rows.sort_values(["method", "seed", "client"], ignore_index=True),
+        table({10: RECORDS}).sort_values(["method", "seed", "client"], ignore_index=True),
+    )
+
+
+def test_a_learning_curve_has_a_line_a_method_and_bands_where_asked():
+    mpl.use("Agg")
+    more = [replace(r, per_client={**r.per_client, "n_train": [40] * 5}) for r in RECORDS]
+    rows = means(table({10: RECORDS, "all": more}), by=["n"])
+    ax = plots.learning_curves(rows.iloc[::-1], intervals=["LDA"])
+    lines = {line.get_label(): line for line in ax.lines}
+    assert set(lines) == {"FLIC-HL", "Local", "LDA"}
+    np.testing.assert_allclose(lines["LDA"].get_xydata(), [[10, 79], [40, 79]])
+    assert len(ax.collections) == 1
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["10", "40"]
+    plots.plt.close("all")
