@@ -649,7 +649,7 @@ def _ledger_row(row: dict[str, Any], records: list[RunRecord], accuracy: str) ->
         "tolerance": tolerance(error),
         "verdict": state,
         "note": _note(row, mine, metric),
-        "command": "" if used or state != PENDING else command(row["experiment"]),
+        "command": "" if used else _missing(state, row["experiment"]),
         **_evidence(used),
     }
 
@@ -698,6 +698,13 @@ def _note(row: Mapping[str, Any], records: list[RunRecord], metric: str) -> str:
 def command(experiment: str) -> str:
     """What a reader types to make the records of an experiment."""
     return f"hetfl reproduce {experiment} --scale paper"
+
+
+def _missing(state: str, experiment: str) -> str:
+    """The command for an experiment without records, where there is one: it also runs once its data are at hand."""
+    from hetfl_core.experiments import EXPERIMENTS  # a look upwards, at names only
+
+    return command(experiment) if state in (PENDING, UNAVAILABLE) and experiment in EXPERIMENTS else ""
 
 
 def _count(n: int, noun: str) -> str:
@@ -901,7 +908,7 @@ def _claim_row(row: dict[str, Any], records: list[RunRecord], missing: set[str])
         "high": result.high if result else math.nan,
         "verdict": state,
         "note": "the fingerprints of the data differ" if result and not result.same_data else "",
-        "command": command(row["experiment"]) if state == PENDING else "",
+        "command": _missing(state, row["experiment"]),
         **_evidence(used),
     }
 

@@ -135,7 +135,8 @@ def test_nothing_yet():
     assert math.isnan(got.ours)
     table = ledger([])
     assert set(table[table.experiment == "flic/bci-54"].verdict) == {"data not available here"}
-    assert set(table[table.experiment == "flic/bci-54"].command) == {""}
+    assert set(table[table.experiment == "flic/bci-54"].command) == {"hetfl reproduce flic/bci-54 --scale paper"}
+    assert set(table[table.experiment == "flic/femnist-150"].command) == {""}  # no such experiment
 
 
 def test_book_scale_is_shown_but_not_compared():
