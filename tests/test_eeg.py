@@ -587,6 +587,7 @@ def renumbered(twin, real, subject):
 def test_recordings_out_of_reach(name, monkeypatch, tmp_path):
     def refuse(self, subject):
         assert os.environ["MNE_DATA"] == str(tmp_path / "moabb")
+        (tmp_path / "moabb" / "MNE-data" / name).mkdir(parents=True)
         raise ConnectionError("no route to host")
 
     monkeypatch.setenv("HETFL_DATA", str(tmp_path))
@@ -604,6 +605,7 @@ def test_recordings_out_of_reach(name, monkeypatch, tmp_path):
     ):
         assert word in message
     assert "MNE_DATA" not in os.environ
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
 def test_recordings_are_looked_for_where_mne_keeps_them(monkeypatch, tmp_path):

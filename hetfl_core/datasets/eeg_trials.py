@@ -31,7 +31,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -200,7 +200,14 @@ def download(data: Any, subject: int) -> None:
             recordings_home().mkdir(parents=True, exist_ok=True)
             data.data_path(subject)
         except Exception as error:  # each data set has its own downloader, with its own kinds of errors
+            _remove_empty_folders(data_home() / "moabb")
             raise DataError(_no_recordings(data, subject, error)) from error
+
+
+def _remove_empty_folders(home: Path) -> None:
+    for folder in [*sorted((p for p in home.rglob("*") if p.is_dir()), reverse=True), home]:
+        with suppress(OSError):  # one that holds something stays
+            folder.rmdir()
 
 
 def _no_recordings(data: Any, subject: int, error: Exception) -> str:
