@@ -93,6 +93,63 @@ def alex_covariances(alex):
     return eeg.subject_covariances_of(alex)
 
 
+# --- whole runs and files that are no good ---------------------------------------------------------------------------
+
+
+def silent(raw):
+    """NaN from end to end."""
+    raw._data[:] = np.nan
+
+
+@pytest.mark.filterwarnings("ignore:All epochs were dropped:RuntimeWarning")
+@pytest.mark.parametrize("order", [(silent, None), (None, silent)])
+def test_a_run_without_any_trial_is_passed_over_and_told(order):
+    runs = [run(seed=i, spoil=spoil) for i, spoil in enumerate(order)]
+    with pytest.warns(EEGWarning) as told:
+        found = eeg.trials(made(*runs), 1)
+    assert len(found) == 12
+    texts = " ".join(str(each.message) for each in told)
+    assert "12 of 24 trials left out" in texts
+    assert "usable trials in 1 of 2 sessions only" in texts
+
+
+@pytest.mark.filterwarnings("ignore:All epochs were dropped:RuntimeWarning")
+def test_a_subject_without_any_trial_is_unusable():
+    def by_turns(raw):  # each trial at another electrode, so that none counts as flat
+        for i in range(12):
+            microvolts(raw, (1 + i * EVERY, 3 + i * EVERY), [CAP[i % 4]], np.nan)
+
+    with pytest.raises(UnusableSubject, match=r"Made-1: 0 usable trials \(12 of 12 trials left out .* in C3, Cz, C4, Pz"):
+        eeg.trials(made(run(spoil=by_turns)), 1)
+    with pytest.raises(DataError, match="Made-1: C3, Cz, C4, Pz flat .* or not finite"):
+        eeg.trials(made(run(spoil=silent)), 1)
+
+
+@pytest.mark.parametrize("error", [ValueError("Unknown mat file type"), OSError("truncated file")])
+def test_a_file_that_cannot_be_read_is_not_an_empty_recording(error):
+    data = made(run())
+
+    def broken(subject):
+        raise error
+
+    data._get_single_subject_data = broken
+    with pytest.raises(DataError, match=f"Made-1: the recording cannot be read .*{error}") as raised:
+        eeg.trials(data, 1)
+    assert not isinstance(raised.value, UnusableSubject)
+
+
+@pytest.mark.parametrize("band", [(30, 8), (0, 30), (8, 8)])
+def test_a_band_is_a_band(band):
+    with pytest.raises(ValueError, match="band must be"):
+        eeg.trials(made(run()), 1, band=band)
+
+
+@pytest.mark.parametrize("argument", ["datasets", "classes"])
+def test_an_empty_choice_is_an_error(argument):
+    with pytest.raises(ValueError, match=f"{argument} must name at least one"):
+        eeg.federation(**{argument: []})
+
+
 # --- trials ---------------------------------------------------------------------------------------------------------
 
 
@@ -190,8 +247,11 @@ def test_a_channel_of_nan_counts_as_flat():
     with pytest.warns(EEGWarning, match=r"Made-1: Cz left out: flat, or not finite, in more than half of the trials"):
         found = eeg.trials(made(dead), 1)
     np.testing.assert_allclose(found.x, eeg.trials(made(run()), 1).x[:, [0, 2, 3]])
-    # in one run of two, it costs that run's trials
-    with pytest.warns(EEGWarning, match=r"Made-1: 12 of 36 trials left out \(trials 12, .* …\): flat Cz"):
+    # in one run of three, it costs that run's trials
+    with (
+        pytest.warns(EEGWarning, match=r"Made-1: 12 of 36 trials left out \(trials 12, .* …\): flat Cz"),
+        pytest.warns(EEGWarning, match="Made-1: usable trials in 2 of 3 sessions only"),
+    ):
         assert len(eeg.trials(made(run(), dead, run()), 1)) == 24
 
 
@@ -430,7 +490,8 @@ def test_54_clients_with_the_widths_of_table_s1(quick):
     assert (federation.name, federation.n_classes) == ("eeg.simulated", 5)
     assert federation.info["simulated"]
     assert federation.info["stand_in"]
-    assert federation.info["subjects"]["Weibo2014-10"] == {"data_set": "Weibo2014", "subject": 10, "electrodes": 60}
+    wide = {"data_set": "Weibo2014", "subject": 10, "electrodes": 60, "channels": list(TABLE_S1["Weibo2014"].channels)}
+    assert federation.info["subjects"]["Weibo2014-10"] == wide
     assert federation.info["class_names"] == ["left hand", "right hand", "feet", "tongue", "rest"]
     assert sum("hiccups" in " ".join(notes) for notes in federation.info["notes"].values()) == 6, "each second subject"
     json.dumps(dict(federation.info))
@@ -506,6 +567,15 @@ def test_features_are_computed_once(quick):
 
 
 @pytest.mark.filterwarnings("ignore::hetfl_core.datasets.eeg.EEGWarning")
+def test_other_settings_of_the_vectors_are_not_served_from_the_cache(quick):
+    tangent = SMALL | {"features": "tangent"}
+    first = eeg.federation(**tangent).fingerprint()
+    for change in ({"features": "vectorised"}, {"reference": "all"}, {"split": "random"}, {"estimator": "oas"}):
+        assert eeg.federation(**tangent | change).fingerprint() != first, change
+    assert eeg.federation(**tangent).fingerprint() == first
+
+
+@pytest.mark.filterwarnings("ignore::hetfl_core.datasets.eeg.EEGWarning")
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 nonsense", "half", "flip", "swapped"])
 def test_a_damaged_cache_file_is_computed_anew(quick, damage):
     first = eeg.federation(**SMALL)
@@ -536,7 +606,8 @@ def test_the_simulators_code_is_part_of_what_is_cached(monkeypatch):
     monkeypatch.setattr(eeg.Path, "read_bytes", lambda self: files.append(self.name) or real(self))
     for source in ("simulated", "moabb"):
         eeg._fingerprint.__wrapped__(source)
-    assert files == ["eeg.py", "eeg_trials.py", "recordings.py", "eeg_simulated.py", *files[:3]]
+    always = ["eeg.py", "eeg_trials.py", "recordings.py", "rng.py"]
+    assert files == [*always, "eeg_simulated.py", *always]
 
 
 # --- the whole way --------------------------------------------------------------------------------------------------

@@ -330,9 +330,11 @@ def _read_cached(path: Path, settings: str) -> dict[str, NDArray[Any]] | None:
 @cache
 def _fingerprint(source: str) -> dict[str, str]:
     """What computed features depend on besides settings: this code, that of the simulation, versions of libraries."""
-    files = ["eeg.py", "eeg_trials.py", "recordings.py", *(["eeg_simulated.py"] if source == "simulated" else [])]
-    code = b"".join(Path(__file__).with_name(name).read_bytes() for name in files)
-    return {"code": hashlib.sha256(code).hexdigest(), **need("mne", "moabb", "pyriemann")}
+    files = ["eeg.py", "eeg_trials.py", "recordings.py", "../rng.py"]
+    files += ["eeg_simulated.py"] if source == "simulated" else []
+    code = b"".join((Path(__file__).parent / name).read_bytes() for name in files)
+    packages = need("mne", "moabb", "pyriemann", "numpy", "scipy", "scikit-learn")
+    return {"code": hashlib.sha256(code).hexdigest(), **packages}
 
 
 def _settings(
@@ -523,7 +525,12 @@ def federation(
 def _about(found: Mapping[str, Mapping[str, Any]], left_out: Mapping[str, str]) -> dict[str, Any]:
     """Who the clients are, what was repaired in their recordings, and who is missing."""
     subjects = {
-        client: {"data_set": of["data_set"], "subject": of["subject"], "electrodes": int(of["electrodes"])}
+        client: {
+            "data_set": of["data_set"],
+            "subject": of["subject"],
+            "electrodes": len(of["channels"]),
+            "channels": of["channels"].tolist(),
+        }
         for client, of in found.items()
     }
     notes = {client: of["notes"].tolist() for client, of in found.items() if len(of["notes"])}
@@ -573,7 +580,11 @@ def _members(kind: str, b: int | None, datasets: Sequence[str] | str | None) -> 
 
 def _listed(given: Sequence[str] | str | None, known: Sequence[str], argument: str) -> tuple[str, ...]:
     """Those of `known` that are given, in the order of `known`; all by default."""
-    names = given.split(",") if isinstance(given, str) else list(known) if given is None else list(given)
+    if isinstance(given, str):
+        given = [name.strip() for name in given.split(",")]
+    names = list(known) if given is None else list(given)
+    if not names:
+        raise ValueError(f"{argument} must name at least one of {', '.join(known)}, got none")
     for name in names:
         one_of(argument, name, known)
     return tuple(name for name in known if name in names)
@@ -593,7 +604,7 @@ def _subject_arrays(
             of = subject_covariances(name, subject, **reading)
             client = subject_client(of, **vectors)
         arrays = {part: getattr(client, part).numpy() for part in _PARTS}
-        return {**arrays, "electrodes": np.array(len(of.channels)), "notes": np.array(of.notes, dtype=np.str_)}
+        return {**arrays, "channels": np.array(of.channels), "notes": np.array(of.notes, dtype=np.str_)}
 
     key = {"what": "features", **_settings(name, subject, **reading), "vectors": dict(vectors)}
     arrays = _cached(key, compute)

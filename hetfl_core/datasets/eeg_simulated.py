@@ -42,7 +42,7 @@ import numpy as np
 import scipy.fft
 from numpy.typing import NDArray
 
-from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings
+from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, standard_montage
 from hetfl_core.datasets.registry import DataError
 from hetfl_core.rng import numpy_stream
 
@@ -490,7 +490,7 @@ def _directions(names: Sequence[str]) -> Array:
 def _scalp() -> Mapping[str, Array]:
     """Direction of every electrode of the 10–05 system, and of the eyes, from the centre of the best sphere."""
     mne = _mne()
-    montage = _template()
+    montage = standard_montage()
     info = mne.create_info(montage.ch_names, 250.0, "eeg", verbose="error")
     info.set_montage(montage, verbose="error")
     _, centre, _ = mne.bem.fit_sphere_to_headshape(info, dig_kinds=("eeg",), units="m", verbose="error")
@@ -498,19 +498,11 @@ def _scalp() -> Mapping[str, Array]:
     return places | {name: _unit(np.array(direction)) for name, direction in _EYE_DIRECTIONS.items()}
 
 
-@cache
-def _template() -> Any:
-    """The 10–05 system on MNE's template head; MNE 1.13 gave the montage another name."""
-    channels = _mne().channels
-    names = ("colin27_1005", "standard_1005")
-    return channels.make_standard_montage(next(n for n in names if n in channels.get_builtin_montages()))
-
-
 def _info(recordings: Recordings) -> Any:
     """Channels of a recording in the template montage."""
     mne = _mne()
     info = mne.create_info(list(recordings.channels), recordings.rate, "eeg", verbose="error")
-    info.set_montage(_template(), verbose="error")
+    info.set_montage(standard_montage(), verbose="error")
     return info
 
 
@@ -759,7 +751,7 @@ def _raw(data: Array, recordings: Recordings, mains: float) -> Any:
     mne = _mne()
     types = ["eeg"] * len(recordings.channels) + ["stim"]
     info = mne.create_info([*recordings.channels, "STI"], recordings.rate, types, verbose="error")
-    info.set_montage(_template(), verbose="error")
+    info.set_montage(standard_montage(), verbose="error")
     info["line_freq"] = mains
     return mne.io.RawArray(data, info, verbose="error")
 

@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings
+from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, standard_montage
 from hetfl_core.datasets.registry import DataError, data_home
 
 FLAT = 1e-3
@@ -301,6 +301,8 @@ def _read_trials(
     need("mne", "moabb")
     from moabb.paradigms import MotorImagery
 
+    if not 0 < band[0] < band[1]:
+        raise ValueError(f"band must be (lower, upper) in Hz with 0 < lower < upper, got {tuple(band)}")
     recordings = recordings_of(data)
     wanted = tuple(channels or (recordings.channels if recordings else ()))
     inspection = _Inspection(f"{_short_name(data)}-{subject}", wanted, events, resample)
@@ -321,9 +323,18 @@ def _read_trials(
         channels=tuple(epochs.ch_names),
         rate=float(epochs.info["sfreq"]),
         name=inspection.name,
-        notes=inspection.notes(epochs.drop_log),
+        notes=inspection.notes(),
     )
-    return _enough(_without_flat(found, named=channels is not None))
+    return _enough(_sessions_told(_without_flat(found, named=channels is not None), data.n_sessions))
+
+
+def _sessions_told(found: Trials, whole: int) -> Trials:
+    """The same trials, with a note where a session has none: a split by session then tests on another one."""
+    left = list(dict.fromkeys(found.session.tolist()))
+    if not left or len(left) >= whole:
+        return found
+    note = f"usable trials in {len(left)} of {whole} sessions only; a split by session tests on session {left[-1]!r}"
+    return replace(found, notes=(*found.notes, note))
 
 
 def _run_paradigm(paradigm: Any, data: Any, subject: int, inspection: _Inspection) -> Any:
@@ -335,15 +346,15 @@ def _run_paradigm(paradigm: Any, data: Any, subject: int, inspection: _Inspectio
 
     (pipeline,) = paradigm.make_process_pipelines(data, return_epochs=True)
     annotate, *others = pipeline.steps
-    steps = [annotate, (StepType.RAW, FunctionTransformer(inspection)), *others]
+    inspect, count = FunctionTransformer(inspection), FunctionTransformer(inspection.count)
+    steps = [annotate, (StepType.RAW, inspect), *others, (StepType.EPOCHS, count)]
     with _moabb_settings(), mne.utils.use_log_level("error"):
         try:
             return paradigm.get_data(data, [subject], return_epochs=True, process_pipelines=[FixedPipeline(steps)])
-        except ValueError as error:
-            if inspection.n_events:
-                raise
-            events = ", ".join(inspection.events)
-            raise UnusableSubject(f"{inspection.name}: no trial of {events} in {inspection.n_runs} runs") from error
+        except DataError:
+            raise
+        except Exception as error:  # whatever the reader of a data set raises for a file that is not what it should be
+            raise inspection.explain(error) from error
 
 
 def _enough(found: Trials) -> Trials:
@@ -374,6 +385,7 @@ class _Inspection:
     n_runs: int = 0
     n_events: int = 0
     broken: dict[str, None] = field(default_factory=dict)
+    drop_log: list[Sequence[str]] = field(default_factory=list)
 
     def __call__(self, raw: Any) -> Any:
         self.n_runs += 1
@@ -438,8 +450,22 @@ class _Inspection:
             raw.resample(self.resample, verbose=False)
         return raw
 
-    def notes(self, drop_log: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    def count(self, epochs: Any) -> Any:
+        """The epochs of a run, or None, which MOABB passes over, where none is left."""
+        self.drop_log += epochs.drop_log
+        return epochs if len(epochs) else None
+
+    def explain(self, error: Exception) -> DataError:
+        """What went wrong while MOABB read and cut the recording."""
+        if self.drop_log and all(self.drop_log):
+            return UnusableSubject(f"{self.name}: 0 usable trials ({'; '.join(self.notes())})")
+        if self.n_runs and not self.n_events:
+            return UnusableSubject(f"{self.name}: no trial of {', '.join(self.events)} in {self.n_runs} runs")
+        return DataError(f"{self.name}: the recording cannot be read ({type(error).__name__}: {error})")
+
+    def notes(self) -> tuple[str, ...]:
         """What to say about the trials that MOABB left out."""
+        drop_log = self.drop_log
         gaps = [i for i, why in enumerate(drop_log) if any(w.upper().startswith("BAD") for w in why)]
         other = [i for i, why in enumerate(drop_log) if why and i not in gaps]
         cause = f"NaN or infinite samples in {', '.join(self.broken)}" if self.broken else "marked as bad"
@@ -455,16 +481,6 @@ class _Inspection:
 @cache
 def _electrodes() -> frozenset[str]:
     return frozenset(standard_montage().ch_names)
-
-
-def standard_montage() -> Any:
-    """MNE's montage of the 10–05 system, under its name of today or, in older versions, of before."""
-    import mne
-
-    try:
-        return mne.channels.make_standard_montage("colin27_1005")
-    except ValueError:
-        return mne.channels.make_standard_montage("standard_1005")
 
 
 def _bridge(signal: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -27,8 +27,8 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from hetfl_core.datasets import eeg
-from hetfl_core.datasets.eeg_trials import Trials, need, one_of, standard_montage
-from hetfl_core.datasets.recordings import TABLE_S1
+from hetfl_core.datasets.eeg_trials import Trials, need, one_of
+from hetfl_core.datasets.recordings import TABLE_S1, standard_montage
 from hetfl_core.datasets.registry import fetch
 from hetfl_core.federation import Federation
 

@@ -12,6 +12,8 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 CLASSES = ("left_hand", "right_hand", "feet", "tongue", "rest")
 """What can be imagined, in the order of FLIC's labels 0 … 4; the names are MOABB's."""
@@ -139,3 +141,14 @@ _ALL = (
 
 TABLE_S1: dict[str, Recordings] = {recordings.name: recordings for recordings in _ALL}
 """The six data sets by name, in the paper's order."""
+
+
+@cache
+def standard_montage() -> Any:
+    """MNE's montage of the 10–05 system, under its name of today or, in older versions, of before."""
+    import mne
+
+    try:
+        return mne.channels.make_standard_montage("colin27_1005")
+    except ValueError:
+        return mne.channels.make_standard_montage("standard_1005")
