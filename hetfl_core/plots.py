@@ -321,6 +321,8 @@ def learning_curves(
 ) -> Axes:
     """Accuracy against the number of training trials, one line a method.
 
+    The axis is logarithmic; where a client has no trial, it is linear up to the smallest other number.
+
     Parameters
     ----------
     rows : DataFrame
@@ -344,7 +346,12 @@ def learning_curves(
         if name in intervals:
             ax.fill_between(mine["n_train"], mine["low"], mine["high"], color=colour, alpha=0.15, lw=0)
     ticks = sorted({round(n) for n in rows["n_train"]})
-    ax.set(xscale="log", xlabel="training trials of a client (mean)", ylabel=ylabel, title=title)
+    some = [n for n in ticks if n > 0]
+    if some and 0 in ticks:
+        ax.set_xscale("symlog", linthresh=some[0])
+    elif some:
+        ax.set_xscale("log")
+    ax.set(xlabel="training trials of a client (mean)", ylabel=ylabel, title=title)
     ax.set_xticks(ticks, [str(n) for n in ticks])
     ax.minorticks_off()
     ax.legend(fontsize=9)

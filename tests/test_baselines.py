@@ -1,17 +1,33 @@
 """Classical classifiers alone and pooled, against scikit-learn and pyRiemann called directly."""
 
+import warnings
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from hetfl_core import Client, Federation, baselines
-from hetfl_core.baselines import LDA, LR, MDM, SVM, Chosen, Pooled, exponential, fewer, fewer_trials, order
+from hetfl_core.baselines import (
+    LDA,
+    LR,
+    MDM,
+    SVM,
+    Alone,
+    Chosen,
+    Pooled,
+    exponential,
+    fewer,
+    fewer_trials,
+    order,
+    recentring,
+)
 from hetfl_core.rng import numpy_stream
 
 METHODS = [LDA(), LR(), SVM(), Chosen(among=(LDA(), LR()))]
@@ -135,6 +151,7 @@ def test_a_client_with_one_class_is_always_told_that_class():
 
 
 def test_permuted_labels_leave_chance():
+    pytest.importorskip("pyriemann")
     federation = subjects(8, 120)
     rng = numpy_stream(0, "tests", 0, "permuted")
     clients = [Client(c.x_train, rng.permutation(np.arange(120) % 2), c.x_test, np.arange(60) % 2, c.name)
@@ -163,16 +180,170 @@ def test_with_nothing_to_leave_out_the_first_is_chosen():
     assert Chosen(among=(SVM(), LDA())).choose(x, np.array([0, 0, 1]), "a") == SVM()
 
 
+class NeedsTheFirst(ClassifierMixin, BaseEstimator):
+    """A classifier that always says 0, and cannot be fitted without the trial whose feature is 0."""
+
+    def fit(self, x, y):
+        if not (x == 0).any():
+            raise ValueError("the first trial is missing")
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict(self, x):
+        return np.zeros(len(x), int)
+
+
+class Fragile(Alone):
+    def make(self):
+        return NeedsTheFirst()
+
+
+class Broken(Alone):
+    def make(self):
+        return LogisticRegression(C=-1)
+
+
+def test_what_fails_in_a_fold_is_not_chosen_and_failures_name_the_client():
+    pytest.importorskip("pyriemann")
+    x, y = np.arange(10.0)[:, None], np.arange(10) % 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn tells of the fold
+        assert Chosen(among=(Fragile(), LDA())).choose(x, y, "a") == LDA()
+        with pytest.raises(ValueError, match="client 'a': Broken cannot be fitted to folds of 10 vectors"):
+            Chosen(among=(LDA(), Broken())).choose(x, y, "a")
+    with pytest.raises(ValueError, match=r"client 'a': MDM cannot be fitted to folds .* tangent vectors must"):
+        Chosen(among=(MDM(),)).choose(np.eye(10, 7), y, "a")
+
+
 # --- pooled -----------------------------------------------------------------------------------------------------------
 
 
+def vectors(matrices):
+    """Tangent vectors at the identity."""
+    return pytest.importorskip("pyriemann.geometry.tangentspace").tangent_space(matrices, np.eye(matrices.shape[1]))
+
+
+def moved(client, congruence):
+    """The client at another reference point: C becomes A C A for all its trials, with A symmetric."""
+    x = {
+        part: vectors(congruence @ exponential(getattr(client, part).numpy().astype(float)) @ congruence)
+        for part in ("x_train", "x_test")
+    }
+    return replace(client, **x)
+
+
+def centred(federation):
+    """All vectors at the mean of the client's training trials, in double precision."""
+    made = []
+    for client in federation:
+        train, test = client.x_train.numpy().astype(float), client.x_test.numpy().astype(float)
+        move = recentring(train)
+        made.append(replace(client, x_train=move(train), x_test=move(test)))
+    return Federation(made, federation.n_classes, federation.name, federation.info)
+
+
+def symmetric(seed, q=3):
+    a = 0.4 * numpy_stream(seed, "tests", 0, "congruence").normal(size=(q, q))
+    return exponential(vectors(np.eye(q)[None]) + (a + a.T)[np.triu_indices(q)])[0]
+
+
+def test_recentring_is_a_tangent_space_of_the_given_trials():
+    """Against pyRiemann on the covariances: the same eigenvalues, so the same up to a rotation; idempotent."""
+    tangentspace = pytest.importorskip("pyriemann.tangentspace")
+    rng = numpy_stream(0, "tests", 0, "recentring")
+    signals = rng.normal(size=(30, 4, 20)) * [[1.0], [3.0], [0.5], [2.0]]
+    covariances = signals @ signals.swapaxes(1, 2) / 20
+    few = tangentspace.TangentSpace().fit(covariances[:8])
+    all_trials = tangentspace.TangentSpace().fit(covariances).transform(covariances)
+    got, direct = recentring(all_trials[:8])(all_trials), few.transform(covariances)
+    spectrum = lambda x: np.linalg.eigvalsh(exponential(x))  # noqa: E731
+    np.testing.assert_allclose(spectrum(got), spectrum(direct), rtol=1e-6)
+    assert np.abs(got - all_trials).max() > 0.1
+    np.testing.assert_allclose(recentring(direct[:8])(direct), direct, atol=1e-6)
+    np.testing.assert_allclose(recentring(got[:1])(got[:1]), 0, atol=1e-9)
+
+
+@pytest.mark.parametrize("pooled", [Pooled(), Pooled(LR())], ids=lambda m: m.name)
+def test_the_reference_point_that_vectors_came_with_does_not_matter_to_pooling(pooled):
+    federation = centred(subjects(5, 60))
+    elsewhere = [moved(client, symmetric(i)) for i, client in enumerate(federation)]
+    got = baselines.run(Federation(elsewhere, 3), pooled)
+    np.testing.assert_array_equal(answers(got), answers(baselines.run(federation, pooled)))
+    assert 0.6 < got.final["accuracy"] < 1
+    alone = [answers(baselines.run(Federation(clients, 3), LDA())) for clients in (federation.clients, elsewhere)]
+    assert (alone[0] != alone[1]).any(), "for others it does, or the test would show nothing"
+
+
+def diagonal(power):
+    """Tangent vectors of diagonal covariances, which commute, at the reference point that they are given."""
+    return vectors(np.stack([np.diag(row) for row in np.exp(power)]))
+
+
+def test_of_few_trials_only_those_matter():
+    """The others had a say in the vectors by their mean, test trials too; diagonal, so that no rotation is left."""
+    rng = numpy_stream(0, "tests", 0, "first trials")
+    y = np.arange(40) % 2
+    logs = [0.5 * rng.normal(size=(60, 3)) + 0.5 * np.c_[np.r_[y, y[:20]], np.zeros((60, 2))] for _ in range(3)]
+    kept = {f"subject-{i}": order(Client(logs[0][:40], y, logs[0], np.r_[y, y[:20]], f"subject-{i}"), 0)[:10]
+            for i in range(3)}  # fmt: skip
+
+    def federation(change):
+        made = []
+        for (name, first), log in zip(kept.items(), logs):
+            others = np.setdiff1d(np.arange(40), first)
+            log = log.copy()
+            log[others] += change
+            power = diagonal(log - log.mean(0))
+            made.append(Client(power[:40], y, power[40:], y[:20], name))
+        return fewer_trials(Federation(made, 2), 10, 0)
+
+    few, changed = federation(0.0), federation([3.0, -1.0, 0.0])
+    assert (few[0].x_train - changed[0].x_train).abs().max() > 0.5
+    found = [baselines.run(f, Pooled(LR())) for f in (few, changed)]
+    np.testing.assert_array_equal(answers(found[0]), answers(found[1]))
+    assert found[0].final["train_accuracy"] == found[1].final["train_accuracy"] > 0.5
+
+
+def test_test_trials_do_not_change_the_pooled_model():
+    federation = subjects(3)
+    changed = [replace(c, x_test=torch.cat([c.x_test, c.x_test + 2]), y_test=c.y_test.repeat(2)) for c in federation]
+    model = [baselines._pool(f, Pooled(LR()))[0] for f in (federation, Federation(changed, 3))]
+    new = numpy_stream(0, "tests", 0, "new").normal(size=(50, 6))
+    for client in federation:
+        np.testing.assert_array_equal(*(found[client.name](new) for found in model))
+
+
+def test_what_cannot_be_recentred_is_refused_by_name():
+    pytest.importorskip("pyriemann")
+    y = np.array([0, 1, 0, 1])
+    seven = Federation([Client(np.eye(4, 7), y, np.eye(4, 7), y, "narrow")])
+    with pytest.raises(ValueError, match=r"client 'narrow': its vectors cannot be re-centred: .* got 7"):
+        baselines.run(seven, Pooled())
+    for size in (50, 2000):
+        entries = size * np.ones((4, 6)) * [1, 0.5, 0.2, 1.5, 0.1, 0.3]
+        microvolts = Federation([Client(entries, y, entries, y, "entries")])
+        with pytest.raises(ValueError, match="client 'entries': expected tangent vectors, to re-centre them, got"):
+            baselines.run(microvolts, Pooled())
+
+
+@pytest.mark.filterwarnings("ignore:.*the test set holds classes")
+def test_one_trial_is_its_own_reference():
+    pytest.importorskip("pyriemann")
+    federation = subjects(3)
+    single = replace(federation[2], x_train=federation[2].x_train[:1], y_train=federation[2].y_train[:1])
+    run = baselines.run(Federation([federation[0], federation[1], single], 3), Pooled())
+    assert run.per_client["n_train"].tolist() == [40, 40, 1]
+
+
 def test_pooled_is_one_model_of_all_trials_and_names_only_the_clients_own_classes():
+    pytest.importorskip("pyriemann")
     first, second = subjects(2, classes=(0, 1)), subjects(2, classes=(1, 2), seed=1)
     clients = [*first, *(Client(c.x_train, c.y_train, c.x_test, c.y_test, f"other-{i}") for i, c in enumerate(second))]
     got = answers(baselines.run(Federation(clients, 3), Pooled()))
-    x, y = (np.concatenate([getattr(c, part).numpy() for c in clients]) for part in ("x_train", "y_train"))
+    there = centred(Federation(clients, 3))
+    x, y = (np.concatenate([getattr(c, part).numpy() for c in there]) for part in ("x_train", "y_train"))
     model = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(x, y)
-    for client in clients:
+    for client in there:
         own = np.unique(client.y_train)
         predicted = own[model.predict_proba(client.x_test.numpy())[:, own].argmax(1)]
         assert got[client.name] == (predicted == client.y_test.numpy()).mean()
@@ -200,6 +371,7 @@ def test_who_is_pooled_with_whom():
 
 def test_what_pooling_sends():
     """40 trials of 6 float32 and an int64 label, from 4 clients; and LDA's 6 weights and a bias in float64, to each."""
+    pytest.importorskip("pyriemann")
     run = baselines.run(subjects(classes=(0, 1)), Pooled())
     assert run.final["bytes_up"] == 4 * 40 * (6 * 4 + 8)
     assert run.final["bytes_down"] == 4 * (6 + 1) * 8
@@ -207,10 +379,12 @@ def test_what_pooling_sends():
 
 
 def test_a_newcomer_without_trials_gets_the_others_model():
+    """The others' vectors are moved to their means, the newcomer's stay, having no trial of their own."""
+    pytest.importorskip("pyriemann")
     federation = subjects(4)
     members, new = federation.subset(["subject-0", "subject-1", "subject-2"]), [federation["subject-3"]]
     run = baselines.join(members, new, Pooled(), untrained=True)
-    x, y = (np.concatenate([getattr(c, part).numpy() for c in members]) for part in ("x_train", "y_train"))
+    x, y = (np.concatenate([getattr(c, part).numpy() for c in centred(members)]) for part in ("x_train", "y_train"))
     model = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(x, y)
     right = model.predict(new[0].x_test.numpy()) == new[0].y_test.numpy()
     assert list(run.per_client["client"]) == ["subject-3"]
@@ -223,11 +397,29 @@ def test_a_newcomer_without_trials_gets_the_others_model():
         baselines.join(members, alone, Pooled(), untrained=True)
 
 
+@pytest.mark.parametrize("untrained", [False, True])
+def test_newcomers_do_not_see_each_other(untrained):
+    pytest.importorskip("pyriemann")
+    federation = subjects(5, 30)
+    members = federation.subset(["subject-0", "subject-1"])
+    new = [federation[f"subject-{i}"] for i in (2, 3, 4)]
+    together = baselines.join(members, new, Pooled(LR()), untrained=untrained)
+    each = [baselines.join(members, [client], Pooled(LR()), untrained=untrained) for client in new]
+    assert answers(together).tolist() == [run.final["accuracy"] for run in each]
+    if not untrained:
+        one = baselines.run(Federation([*members, new[0]], 3), Pooled(LR()))
+        assert answers(together)["subject-2"] == answers(one)["subject-2"]
+    trials, model = 30 * (6 * 4 + 8), each[0].final["bytes_down"]
+    assert together.final["bytes_up"] == trials * (2 if untrained else 5)
+    assert together.final["bytes_down"] == 3 * model > 0
+
+
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", [*METHODS, Pooled()], ids=lambda m: m.name)
 def test_a_run_of_a_baseline_looks_like_any_other(method):
+    pytest.importorskip("pyriemann")
     federation = subjects()
     run = baselines.run(federation, method, seed=2, rounds=50, participation=0.1, progress=False)
     assert list(run.history["round"]) == [0]

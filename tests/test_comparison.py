@@ -1,6 +1,7 @@
 """Who wins, client by client, worked by hand on made records."""
 
 import math
+import warnings
 from dataclasses import replace
 
 import matplotlib as mpl
@@ -106,6 +107,16 @@ def test_only_pairs_count():
     assert len(differences(rows, "FLIC-HL", "nobody")) == 0
     with pytest.raises(ValueError, match="twice: add what differs to `by`"):
         differences(table({10: RECORDS, 20: RECORDS}), "FLIC-HL", "Local")
+
+
+def test_pairs_by_numbers_and_all_come_without_a_warning():
+    rows = table([record(m, 0, [a] * 5, n=[0, 10, 10, "all", "all"]) for m, a in (("a", 0.9), ("b", 0.8))])
+    rows = rows[(rows["method"] == "a") | (rows["client"] != "B-3")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = differences(rows, "a", "b", by=["n"]).set_index("n")
+    assert found["n_clients"].to_dict() == {0: 1, 10: 2, "all": 1}
+    assert found["mean"].tolist() == pytest.approx([10, 10, 10])
 
 
 def test_the_best_of_each_group():

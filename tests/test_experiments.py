@@ -7,6 +7,7 @@ from small import ragged
 from hetfl_core import Federation, adapt, baselines, comparison, experiments, records, simulate
 from hetfl_core.baselines import LDA, Chosen, Pooled, fewer
 from hetfl_core.datasets import text
+from hetfl_core.datasets.recordings import TABLE_S1
 from hetfl_core.experiments import EXPERIMENTS, Experiment, Job, OutOfTime, find, jobs, pending, reproduce, run_job
 from hetfl_core.methods import FLIC, Local
 from hetfl_core.networks import MLP, Model
@@ -123,7 +124,11 @@ def test_every_point_of_a_learning_curve_is_an_experiment():
     everything = EXPERIMENTS[eeg.curve("common40")[10]].methods
     assert {"Local", *eeg.FEDERATED, *eeg.ALONE, *eeg.POOLED, "Best by cross-validation"} <= set(everything)
     assert "FedRep" not in EXPERIMENTS["eeg/simulated-54"].methods, "there is no common feature space"
-    assert everything["Local, 100 epochs"].local_epochs == 100
+    longer = {name: method for name, method in everything.items() if name.endswith(", 100 epochs")}
+    assert set(longer) == {f"{name}, 100 epochs" for name in ("Local", "FLIC-Class", "FedRep")}
+    assert {method.local_epochs for method in longer.values()} == {100}
+    assert "FedRep, 100 epochs" not in eeg.longer(flic.methods())
+    assert set(longer).isdisjoint(EXPERIMENTS[eeg.curve("common40")[20]].methods)
 
 
 def test_a_point_of_a_curve_draws_its_trials_by_the_seed():
@@ -137,6 +142,7 @@ def test_a_point_of_a_curve_draws_its_trials_by_the_seed():
 
 
 def test_baselines_run_as_experiments_and_their_records_hold_each_client(tmp_path, monkeypatch):
+    pytest.importorskip("pyriemann")
     methods = {
         "LDA": LDA(),
         "Best by cross-validation": Chosen((LDA(),)),
@@ -163,6 +169,8 @@ def test_everyone_is_left_out_once():
     assert sorted(name for fold in folds for name in fold) == sorted(c.name for c in federation)
     assert {len(fold) for fold in folds} == {2, 3}
     assert eeg.left_out(federation, 10) == folds[0]
+    ordered = sorted(c.name for c in federation)
+    assert all(ordered[i] in folds[i % 10] for i in range(23)), "neighbours by name are in different folds"
 
 
 def test_latecomers_learn_from_their_few_trials():
@@ -182,14 +190,19 @@ def test_latecomers_learn_from_their_few_trials():
 
 
 def test_latecomers_alone_and_pooled():
+    pytest.importorskip("pyriemann")
     federation = narrow()
     new = eeg.left_out(federation, 0, 3)
     alone = eeg.with_latecomers(federation, LDA(), seed=0, trials=(6, None), folds=3, **QUIET)
     direct = baselines.run(Federation([fewer(federation[name], 6, 0) for name in new], 3), LDA())
     assert alone.final["accuracy_n6"] == direct.final["accuracy"]
     pooled = eeg.with_latecomers(federation, Pooled(), seed=0, trials=(6, None), folds=3, **QUIET)
-    everyone = baselines.run(federation, Pooled()).per_client.set_index("client")["accuracy"]
-    assert pooled.final["accuracy_nall"] == pytest.approx(everyone[new].mean())
+    members = federation.subset([c.name for c in federation if c.name not in new])
+    for name in new:
+        one = Federation([*members, federation[name]], 3, members.name, members.info)
+        accuracy = baselines.run(one, Pooled()).per_client.set_index("client")["accuracy"]
+        got = pooled.per_client[pooled.per_client["n"] == "all"].set_index("client")["accuracy"]
+        assert got[name] == accuracy[name]
     assert pooled.per_client["n_train"].tolist()[:2] == [0, 0]
     assert alone.federation.fingerprint() == pooled.federation.fingerprint()
 
@@ -206,6 +219,20 @@ def test_recordings_are_at_hand_when_each_data_set_has_a_file(tmp_path, monkeypa
     assert not flic.recordings_at_hand(), "a folder without files is what a failed download leaves"
     (tmp_path / "MNE-zhou2016-data/a.edf").touch()
     assert flic.recordings_at_hand()
+    (tmp_path / "MNE-bnci-data/002-2014/a.mat").unlink()
+    assert flic.recordings_at_hand(40), "40 subjects are those without BNCI2014-002"
+    assert not flic.recordings_at_hand(54)
+    at_hand = [EXPERIMENTS[f"flic/bci-{b}"].at_hand() for b in (54, 40)]
+    assert at_hand == [False, True]
+
+
+def test_the_recorded_federations_have_the_papers_reference_points(monkeypatch):
+    seen = []
+    monkeypatch.setattr(flic.eeg, "recorded", lambda kind, **settings: seen.append((kind, settings)))
+    for b in (54, 40):
+        EXPERIMENTS[f"flic/bci-{b}"].federation(3)
+    assert seen == [("specific", {"b": b, "reference": "all", "seed": 0}) for b in (54, 40)]
+    assert set(flic.RECORDED) == set(TABLE_S1)
 
 
 # --- ablations --------------------------------------------------------------------------------------------------------
