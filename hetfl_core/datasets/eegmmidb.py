@@ -1,4 +1,4 @@
-"""One real recording: subject 1 of PhysioNet's EEG Motor Movement/Imagery data set, and a federation made of it.
+"""One real recording: subject 1 of the EEG Motor Movement/Imagery set [1]_ of PhysioNet [2]_, and a federation of it.
 
 One person, one sitting, 64 electrodes, 160 Hz. A run of two minutes holds 15 trials of about 4 s, each after as long a
 rest; what to do is told by a target on a screen. A task is done three times in turn with three others:
