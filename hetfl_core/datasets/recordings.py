@@ -1,7 +1,7 @@
 """The six motor-imagery recordings of FLIC's Table S1 [1]_: who wore which electrodes, and what they imagined.
 
-All that the rest of the library needs to know of them stands in `TABLE_S1`. A test holds it against what MOABB [2]_ says
-of its own data sets.
+All that the rest of the library needs to know of them stands in `TABLE_S1`. A test holds it against what MOABB [2]_
+says of its own data sets.
 
 References
 ----------
