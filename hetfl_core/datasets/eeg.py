@@ -463,8 +463,8 @@ def federation(
         Seed of the random splits, and of the simulation.
     n_classes : int
         Outputs of the classifier.
-    simulator : hetfl_core.datasets.eeg_simulated.Physiology, optional
-        Settings of the simulation.
+    simulator : Physiology, optional
+        Settings of the simulation (`hetfl_core.datasets.eeg_simulated`).
     progress : bool
         Whether to show a progress bar over subjects.
 

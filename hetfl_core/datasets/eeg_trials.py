@@ -129,8 +129,8 @@ def dataset(name: str, source: str = "simulated", seed: int = 0, simulator: Any 
         The simulated twin, or the real recordings, which MOABB downloads when they are first read.
     seed : int
         Seed of the simulation.
-    simulator : hetfl_core.datasets.eeg_simulated.Physiology, optional
-        Settings of the simulation.
+    simulator : Physiology, optional
+        Settings of the simulation (`hetfl_core.datasets.eeg_simulated`).
 
     Raises
     ------
