@@ -214,8 +214,12 @@ def reproduce(
     at: Any = scale
     todo = experiments.pending(at, seeds, out) if pending else experiments.jobs(str(name), at, seeds, method)
     print(f"{len(todo)} runs")
+    elsewhere = set(todo)
     for job, path in experiments.reproduce(todo, out, device=device, budget=seconds(budget), again=again):
         print(f"{job.experiment} {job.scale} {job.method} seed {job.seed}: {path or 'stopped; will be resumed'}")
+        elsewhere = elsewhere - {job} if path else set()
+    if elsewhere:
+        print(f"{len(elsewhere)} runs are left to other processes that are at them")
 
 
 def seconds(text: str | None) -> float | None:

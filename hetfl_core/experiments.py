@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pooch
+from filelock import FileLock, Timeout
 
 from hetfl_core import records
 from hetfl_core.datasets import registry
@@ -167,6 +168,8 @@ def reproduce(
 ) -> Iterator[tuple[Job, Path | None]]:
     """Run jobs one after the other and write the record of each as it ends.
 
+    Several processes can work through the same jobs, one a core: each takes what no other is at.
+
     Parameters
     ----------
     todo : sequence of Job
@@ -182,24 +185,40 @@ def reproduce(
     Yields
     ------
     job, path
-        The record's file; None for a job that was stopped by the budget, which is the last.
+        The record's file; None for a job that was stopped by the budget, which is the last. A job that another process
+        is running is left out.
     """
     folder = Path(out) if out is not None else data_path("results")
     deadline = None if budget is None else time.monotonic() + budget
     for job in todo:
-        path = folder / job.place
-        if path.exists() and not again:
-            yield job, path
-            continue
-        if again:
-            shutil.rmtree(job.scratch(), ignore_errors=True)
         try:
-            if deadline is not None and time.monotonic() > deadline:
-                raise OutOfTime
-            record = run_job(job, device, deadline, progress)
-        except OutOfTime:
-            yield job, None
+            with _claim(job):
+                path = _recorded(job, folder / job.place, device, deadline, again, progress)
+        except Timeout:
+            continue
+        yield job, path
+        if path is None:
             return
-        written = records.write(record, folder)
+
+
+def _claim(job: Job) -> FileLock:
+    """Held by the process that runs a job; `filelock.Timeout` for the others, and gone when the process is."""
+    job.scratch().parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(f"{job.scratch()}.lock", timeout=0)
+
+
+def _recorded(job: Job, path: Path, device: str, deadline: float | None, again: bool, progress: bool) -> Path | None:
+    """Where the record of a job is, if need be after running it; None where time is up."""
+    if path.exists() and not again:
+        return path
+    if again:
         shutil.rmtree(job.scratch(), ignore_errors=True)
-        yield job, written
+    try:
+        if deadline is not None and time.monotonic() > deadline:
+            raise OutOfTime
+        record = run_job(job, device, deadline, progress)
+    except OutOfTime:
+        return None
+    written = records.write_to(record, path)
+    shutil.rmtree(job.scratch(), ignore_errors=True)
+    return written

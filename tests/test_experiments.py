@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -358,6 +360,35 @@ def test_what_has_a_record_is_not_run_again_unless_asked(tmp_path, monkeypatch):
     assert runs == []
     list(reproduce([job], tmp_path, progress=False, again=True))
     assert len(runs) == 1
+
+
+def test_processes_share_the_jobs(tmp_path):
+    """What another process is at is left out, and what it has finished meanwhile is not run again."""
+    first, second = jobs("tests/sooner", "book", 1)
+    working = reproduce([first, second], tmp_path, progress=False)
+    claim = experiments._claim(second)
+    with claim:
+        assert [job for job, _ in working] == [first]
+    written = (tmp_path / first.place).stat().st_mtime_ns
+    assert [job for job, _ in reproduce([first, second], tmp_path, progress=False)] == [first, second]
+    assert (tmp_path / first.place).stat().st_mtime_ns == written
+
+
+def test_a_killed_process_leaves_its_job_to_others(tmp_path):
+    [job, _] = jobs("tests/sooner", "book", 1)
+    script = (
+        "import sys, time; from filelock import FileLock; lock = FileLock(sys.argv[1]); lock.acquire(); "
+        "print('held', flush=True); time.sleep(60)"
+    )
+    job.scratch().parent.mkdir(parents=True, exist_ok=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", script, f"{job.scratch()}.lock"], stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        assert list(reproduce([job], tmp_path, progress=False)) == []
+        other.kill()
+    assert list(reproduce([job], tmp_path, progress=False)) == [(job, tmp_path / job.place)]
 
 
 def test_out_of_time_names_the_job():

@@ -157,7 +157,12 @@ def recordings_at_hand(b: int = 54) -> bool:
     return all(any(part in path for path in paths) for part in needed)
 
 
+BRIEF = {"rounds": 2, "pretrain_epochs": 3, "local_epochs": 2}
+"""Book scale of what trains convolutions."""
+
+
 def _digits() -> dict[str, Experiment]:
+    """Tables 3 and 4; and one setting with USPS clients that overlap, which decides what they can learn."""
     found = {}
     for b in (100, 200):
         for classes in (3, 5):
@@ -170,8 +175,17 @@ def _digits() -> dict[str, Experiment]:
                     evaluate_every=10,
                     dataset="digits.mnist_usps",
                     wanted=40 + 30 * bool(options) + b // 10 + classes,
-                    book={"rounds": 2, "pretrain_epochs": 3, "local_epochs": 2},
+                    book=BRIEF,
                 )
+    found["flic/digits-dealt-b100-c3"] = Experiment(
+        "FLIC, Table 3: MNIST and USPS as the published code deals them, 100 clients with 3 classes",
+        _dealt_digits(100, 3, variant="code"),
+        methods(CNN()),
+        evaluate_every=10,
+        dataset="digits.mnist_usps",
+        wanted=54,
+        book=BRIEF,
+    )
     return found
 
 
