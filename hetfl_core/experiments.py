@@ -191,11 +191,14 @@ def reproduce(
     folder = Path(out) if out is not None else data_path("results")
     deadline = None if budget is None else time.monotonic() + budget
     for job in todo:
-        try:
-            with _claim(job):
-                path = _recorded(job, folder / job.place, device, deadline, again, progress)
-        except Timeout:
-            continue
+        place = folder / job.place
+        path: Path | None = place
+        if again or not place.exists():
+            try:
+                with _claim(job):
+                    path = _recorded(job, place, device, deadline, again, progress)
+            except Timeout:
+                continue
         yield job, path
         if path is None:
             return
@@ -208,7 +211,7 @@ def _claim(job: Job) -> FileLock:
 
 
 def _recorded(job: Job, path: Path, device: str, deadline: float | None, again: bool, progress: bool) -> Path | None:
-    """Where the record of a job is, if need be after running it; None where time is up."""
+    """Run a job that another process may have finished meanwhile: where its record is, or None where time is up."""
     if path.exists() and not again:
         return path
     if again:

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -356,8 +357,11 @@ def test_what_has_a_record_is_not_run_again_unless_asked(tmp_path, monkeypatch):
     runs = []
     real = experiments.run_job
     monkeypatch.setattr(experiments, "run_job", lambda *a: runs.append(a) or real(*a))
+    lock = Path(f"{job.scratch()}.lock")
+    lock.unlink(missing_ok=True)
     list(reproduce([job], tmp_path, progress=False))
     assert runs == []
+    assert not lock.exists(), "nothing is claimed that is done"
     list(reproduce([job], tmp_path, progress=False, again=True))
     assert len(runs) == 1
 

@@ -75,8 +75,9 @@ __all__ = [
     "trials",
 ]
 
-_MEMBERS = {("specific", 54): tuple(TABLE_S1)}
-_MEMBERS["specific", 40] = _MEMBERS["common", 40] = tuple(name for name in TABLE_S1 if name != "BNCI2014-002")
+MEMBERS = {("specific", 54): tuple(TABLE_S1)}
+MEMBERS["specific", 40] = MEMBERS["common", 40] = tuple(name for name in TABLE_S1 if name != "BNCI2014-002")
+"""Names of the recordings in each published federation, by its features and its number of clients."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -573,9 +574,9 @@ def recorded(kind: Literal["specific", "common"] = "specific", **settings: Any) 
 def _members(kind: str, b: int | None, datasets: Sequence[str] | str | None) -> tuple[str, ...]:
     one_of("kind", kind, ("specific", "common"))
     b = b or {"specific": 54, "common": 40}[kind]
-    if (kind, b) not in _MEMBERS:
+    if (kind, b) not in MEMBERS:
         raise ValueError(f"b must be 54 or 40, and 40 for kind='common', got b={b!r} with kind={kind!r}")
-    return _listed(datasets, _MEMBERS[kind, b], "datasets")
+    return _listed(datasets, MEMBERS[kind, b], "datasets")
 
 
 def _listed(given: Sequence[str] | str | None, known: Sequence[str], argument: str) -> tuple[str, ...]:

@@ -166,8 +166,7 @@ def recordings_at_hand(b: int = 54) -> bool:
         return False
     home = eeg.recordings_home()
     paths = [str(path.relative_to(home)).lower() for path in home.rglob("*") if path.is_file()]
-    needed = [part for name, part in RECORDED.items() if (b, name) != (40, "BNCI2014-002")]
-    return all(any(part in path for path in paths) for part in needed)
+    return all(any(RECORDED[name] in path for path in paths) for name in eeg.MEMBERS["specific", b])
 
 
 BRIEF = {"rounds": 2, "pretrain_epochs": 3, "local_epochs": 2}
