@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hetfl_core import distances
+from hetfl_core import anchor_terms as terms
 from hetfl_core.checkpoint import State
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1
 from hetfl_core.federation import Client, Federation, make_cohorts
@@ -217,10 +217,10 @@ def _bures_seconds(task: Task, run: StackedStage, batch: Batch, received: Params
         z = torch.func.vmap(lambda p, f, x: task.method.embed({**f, **p}, received, x))(
             run.trained, run.frozen, batch.x
         )
-        member, counts = torch.func.vmap(lambda y, w: distances._membership(y, w, 20, z.dtype))(batch.y, batch.weight)
-        centred = torch.func.vmap(distances._centred_rows)(z, member, counts)[1]
-        noise = distances._size(z, batch.weight)
-        return _seconds(lambda: distances._polar(centred, batch.y, batch.weight, noise))
+        member, counts = torch.func.vmap(lambda y, w: terms._membership(y, w, 20, z.dtype))(batch.y, batch.weight)
+        centred = torch.func.vmap(terms._centred_rows)(z, member, counts)[1]
+        noise = terms._size(z, batch.weight)
+        return _seconds(lambda: terms._polar(centred, batch.y, batch.weight, noise))
 
 
 def _with_needs(ms: Mapping[str, float], run: StackedStage, batch: Batch, draws: Params) -> dict[str, Part]:

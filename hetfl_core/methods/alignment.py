@@ -20,13 +20,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from hetfl_core.distances import (
-    LARGEST_PLAN,
+from hetfl_core.anchor_terms import (
     class_mixture_wasserstein,
     class_mmd,
     class_wasserstein,
     class_wasserstein_sampled,
 )
+from hetfl_core.distances import LARGEST_PLAN
 from hetfl_core.networks import Draw
 
 
@@ -119,7 +119,7 @@ class MMD(Alignment):
     ----------
     bandwidth : float, optional
         Width of the kernel, in the units of the latent space; by default it follows the distance between the rows and
-        the anchor (see `hetfl_core.distances.class_mmd`).
+        the anchor (see `hetfl_core.anchor_terms.class_mmd`).
     """
 
     bandwidth: float | None = None
