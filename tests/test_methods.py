@@ -181,11 +181,12 @@ def test_published_variant_sets_every_switch():
     text = FLIC()
     for switch in (
         "anchor_step", "sampled", "representation_from", "representation_within", "realign", "head_decay", "weighting",
-        "anchor_variance", "model",
+        "anchor_variance", "anchor_samples", "model",
     ):  # fmt: skip
         assert getattr(code, switch) != getattr(text, switch), switch
     assert code.anchor_variance == pytest.approx(np.e)
     assert FLIC.published(head_decay=0.0).head_decay == 0.0
+    assert FLIC.published(batch_size=7).anchor_samples == 7, "as many samples of an anchor as rows of a batch"
 
 
 def test_published_stages_differ_as_documented():

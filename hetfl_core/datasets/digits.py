@@ -85,7 +85,7 @@ def mnist_usps(
     resize: int | None = None,
     max_train: int | None = None,
 ) -> Federation:
-    """FLIC's digits: half the clients hold MNIST (28 × 28), half USPS (16 × 16) (S3.1.2 of [1]_).
+    """FLIC's digits: a client holds MNIST (28 × 28) or USPS (16 × 16) (S3.1.2 of [1]_); half of each, as in its code.
 
     The natural training and test splits are kept, and dealt with the same classes for the same client.
 

@@ -78,7 +78,7 @@ def textcaps(
     split: str = "pairs",
     embedder: Embedder | None = None,
 ) -> Federation:
-    """TextCaps: half the clients hold captions, half photographs, of four kinds of objects (Tables 3 and 4 of [1]_).
+    """TextCaps: a client holds captions or photographs of four kinds of objects (Tables 3 and 4 of [1]_); half of each.
 
     The captions and images of [2]_ (6.6 GB) have to be put into the data folder by hand, as no hash of theirs is known
     to check a download with; the error says from where. Vectors are computed once, which takes models (``pip install

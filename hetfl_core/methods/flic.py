@@ -65,8 +65,9 @@ class FLIC(Method):
     A scheme **without** alignment (FedRep: HetFedRep) is ``lambda1=0, lambda2=0, pretrain_epochs=0,
     local_anchors=False``: anchors are then still sent and counted, but nothing depends on them.
 
-    The defaults are what the paper's text says. The second group of fields says where its published code differs;
-    `published` sets them all. The third group are the paper's alternatives.
+    The defaults are what the paper's text says, where it says something: `weighting`, `anchor_scale` and, in Eq. (3),
+    J are left open there. The second group of fields, with `anchor_samples` and `weighting`, says where its published
+    code differs; `published` sets them all. The third group are the paper's alternatives.
 
     Attributes
     ----------
@@ -84,7 +85,8 @@ class FLIC(Method):
         Whether Σ_c stays (as in the experiments) or its Cholesky factor L_c is learned (Algorithm S2). What may lie
         above the diagonal of L_c (noise, with `privacy`) is not read.
     anchor_samples : int
-        J, samples of each anchor in a step.
+        J, samples of each anchor in a step. Algorithm S2 (line 8) and the code draw as many as the batch has rows; one
+        has the same expectation, with more noise.
     representation_epochs : int
         Epochs on the shared weights (FedRep: α) after the local ones.
     local_anchors : bool
@@ -110,7 +112,8 @@ class FLIC(Method):
     scheme : Scheme
         How θ_i is made of shared and local weights (Table 2): FedRep, FedAvg-FT or L2GD.
     alignment : Alignment
-        What the anchors are and the distance to them (Remark 2): W2, its sampled form, MMD, or MW2 between mixtures.
+        What the anchors are and the distance to them: W2 or its sampled form (code); MMD or, with mixtures for
+        anchors, MW2 (Remark 2).
     barycentre : {"factors", "exact"}
         How the server averages learned covariances: by the mean of the factors L_i (Section 4), or by the covariance
         of the Wasserstein barycentre of the clients' anchors. The mean vectors are averaged in both.
@@ -196,6 +199,7 @@ class FLIC(Method):
         code = cls(
             model=Model(MLP(activation="leaky_relu", dropout=0.5), alpha=100),
             anchor_variance=math.e,
+            anchor_samples=changes.get("batch_size", cls.batch_size),
             anchor_step="each",
             sampled=True,
             representation_from=21,
