@@ -516,8 +516,8 @@ def average_anchors(
     r"""Weighted average of the clients' anchors, Algorithm S2, lines 28–29 of [3]_.
 
     Means and Cholesky factors are averaged entry by entry; the covariance is :math:`L_c L_c^\top` of the averaged
-    factor. For means that is the Wasserstein barycentre; for covariances only where the factors commute and are
-    symmetric, e.g. diagonal (`gaussian_barycentre` is the exact one).
+    factor. For means that is the Wasserstein barycentre; for covariances where the factors are diagonal, but not in
+    general (`gaussian_barycentre` is the exact one).
 
     Parameters
     ----------
