@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,9 @@ from hetfl_core.files import write_atomically
 from hetfl_core.networks import Params
 
 FILE = "state.safetensors"
-FORMAT = "1"
+FORMAT = "2"
+UNSEALED = "-" * 32
+"""Stands in a file for its digest while that is computed."""
 
 
 class CheckpointError(RuntimeError):
@@ -58,7 +61,16 @@ def _pack(kept: Sequence[Params]) -> tuple[dict[str, Tensor], list[Any]]:
     return tensors, index
 
 
-def write(folder: Path, fingerprint: str, state: State) -> None:
+def _seal(content: bytes) -> str:
+    """Digest of a file that holds `UNSEALED` in its place."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _swap(content: bytes, old: str, new: str) -> bytes:
+    return content.replace(old.encode(), new.encode(), 1)
+
+
+def write(folder: Path, fingerprint: str, state: State, names: Sequence[str]) -> None:
     """Write the state of a run into its folder, atomically.
 
     Parameters
@@ -68,6 +80,8 @@ def write(folder: Path, fingerprint: str, state: State) -> None:
     fingerprint : str
         Says which run this is; `read` refuses another.
     state : State
+    names : sequence of str
+        Of the clients, in the order of ``state.kept``.
 
     Raises
     ------
@@ -85,15 +99,18 @@ def write(folder: Path, fingerprint: str, state: State) -> None:
         "index": json.dumps(index),
         "order": json.dumps(order),
         "server": json.dumps(list(state.server)),
+        "clients": json.dumps(list(names)),
+        "seal": UNSEALED,
     }
+    content = save(tensors, metadata)
     try:
-        write_atomically(folder / FILE, save(tensors, metadata))
+        write_atomically(folder / FILE, _swap(content, UNSEALED, _seal(content)))
     except OSError as error:
         raise CheckpointError(f"{error.strerror}; make room or choose another folder, and start again") from error
 
 
-def read(folder: Path, fingerprint: str, device: torch.device | str = "cpu") -> State | None:
-    """The state in a folder, or None where there is none.
+def read(folder: Path, fingerprint: str, names: Sequence[str], device: torch.device | str = "cpu") -> State | None:
+    """The state in a folder, its clients in the order of `names`, or None where there is none.
 
     Raises
     ------
@@ -104,13 +121,9 @@ def read(folder: Path, fingerprint: str, device: torch.device | str = "cpu") -> 
     if not path.exists():
         return None
     try:
-        with safe_open(path, framework="pt") as file:
-            meta = file.metadata() or {}
-            tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
+        meta, tensors = _open(path, device)
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged ({error}); remove it to start the run anew") from error
-    if meta.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has format {meta.get('format')!r}, expected {FORMAT!r}; remove it to start anew")
     if meta["fingerprint"] != fingerprint:
         raise CheckpointError(
             f"{path} belongs to a run with other settings or data:\n  there:    {meta['fingerprint']}\n"
@@ -120,8 +133,21 @@ def read(folder: Path, fingerprint: str, device: torch.device | str = "cpu") -> 
     for number, (name, clients) in enumerate(json.loads(meta["index"])):
         for i, row in zip(clients, tensors[f"kept/{number}"], strict=True):
             loose[i][name] = row.clone()
-    kept = [
-        {name: params[name] for name in order} for params, order in zip(loose, json.loads(meta["order"]), strict=True)
-    ]
+    kept = {
+        client: {name: params[name] for name in order}
+        for client, params, order in zip(json.loads(meta["clients"]), loose, json.loads(meta["order"]), strict=True)
+    }
     server = {name: tensors[f"server/{name}"] for name in json.loads(meta["server"])}
-    return State(int(meta["done"]), server, kept, json.loads(meta["rows"]))
+    return State(int(meta["done"]), server, [kept[name] for name in names], json.loads(meta["rows"]))
+
+
+def _open(path: Path, device: torch.device | str) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and tensors of a file that is as it was written."""
+    with safe_open(path, framework="pt") as file:
+        meta = file.metadata() or {}
+        tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118
+    if meta.get("format") != FORMAT:
+        raise CheckpointError(f"{path} has format {meta.get('format')!r}, expected {FORMAT!r}; remove it to start anew")
+    if _seal(_swap(path.read_bytes(), meta.get("seal", ""), UNSEALED)) != meta.get("seal"):
+        raise ValueError("its content does not fit its digest")
+    return meta, tensors

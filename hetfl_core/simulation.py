@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,10 @@ Engine = Literal["stacked", "loop"]
 def choose_device(device: str | torch.device) -> torch.device:
     """``"auto"`` is CUDA where there is one, else the CPU."""
     if str(device) != "auto":
-        chosen = torch.device(device)
+        try:
+            chosen = torch.device(device)
+        except RuntimeError as error:
+            raise ValueError(f"device must be 'auto', 'cpu' or 'cuda' (or 'cuda:1' …), got {str(device)!r}") from error
         if chosen.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(f"device {str(device)!r} asks for CUDA, but PyTorch sees none here; use 'auto' or 'cpu'")
         return chosen
@@ -142,6 +146,8 @@ class Simulator:
         self.stack_size = stack_size or (1 if alone else 1024)
         self.specs = self.federation.specs()
         self.cohorts = self._cohorts(self._architectures())
+        self.diverged: set[str] = set()
+        """Names of the clients whose outputs were once NaN or infinite."""
 
     def _architectures(self) -> list[Hashable]:
         """What each client must have in common with another to share its stack."""
@@ -310,11 +316,12 @@ class Simulator:
                     outputs = training.predict_each(self.method.predict, clients, some, specs, data)
                     answers = [self.figures.decide(each) for each in outputs]
                 else:
-                    answers = list(
-                        self.figures.decide(training.lift(self.method.predict, clients, some, data.rectangle()))
-                    )
-                for member, answer, n in zip(members, answers, data.n.tolist(), strict=True):
+                    stacked = training.lift(self.method.predict, clients, some, data.rectangle())
+                    outputs, answers = list(stacked), list(self.figures.decide(stacked))
+                for member, output, answer, n in zip(members, outputs, answers, data.n.tolist(), strict=True):
                     out[member] = answer[:n].cpu().numpy()
+                    if not output[:n].isfinite().all():
+                        self.diverged.add(self.specs[member].id)
         return out
 
     def server_predicted(self, state: checkpoints.State) -> list[np.ndarray] | None:
@@ -376,24 +383,29 @@ def _mean_terms(outcomes: Sequence[Outcome], reserved: Sequence[str]) -> dict[st
     return {name: float(np.mean([o.terms[name] for o in outcomes if name in o.terms])) for name in names}
 
 
-def _check_arguments(
-    federation: Federation, rounds: int, participation: float, evaluate_every: int, threads: int
-) -> None:
+def _check_whole(**numbers: Any) -> None:
+    """Refuse what is no whole number of at least 1, or 0 for a seed."""
+    for name, value in numbers.items():
+        least = 0 if name == "seed" else 1
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def _check_arguments(federation: Federation, method: Method, participation: float, dtype: torch.dtype) -> None:
     if not isinstance(federation, Federation):
         raise TypeError(f"federation must be a Federation, got {type(federation).__name__}")
-    if not isinstance(rounds, int | np.integer) or rounds < 1:
-        raise ValueError(f"rounds must be a whole number of at least 1, got {rounds!r}")
-    if not 0 < participation <= 1:
-        raise ValueError(f"participation must lie in (0, 1], got {participation}")
+    if not isinstance(method, Method):
+        made = isinstance(method, type) and issubclass(method, Method)
+        raise TypeError(f"method must be a method such as FLIC(), got {method!r}" + " (without brackets)" * made)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
+    if not isinstance(participation, int | float | np.number) or not 0 < participation <= 1:
+        raise ValueError(f"participation must lie in (0, 1], got {participation!r}")
     if math.floor(participation * len(federation) + 1e-9) < 1:
         raise ValueError(
             f"participation={participation} of {len(federation)} clients selects no client; "
             f"it must be at least {1 / len(federation):.4g}"
         )
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
-    if evaluate_every < 1:
-        raise ValueError(f"evaluate_every must be at least 1, got {evaluate_every}")
 
 
 def simulate(
@@ -475,7 +487,9 @@ def simulate(
     ``final``. Evaluation's downloads do not count. A survey (see `Method.surveyed`) counts its answers as sent up and
     its questions as sent down; what the question and the download of the same round have in common counts once.
     """
-    _check_arguments(federation, rounds, participation, evaluate_every, threads)
+    _check_whole(rounds=rounds, seed=seed, threads=threads, evaluate_every=evaluate_every)
+    _check_arguments(federation, method, participation, dtype)
+    seed, participation, evaluate_every = int(seed), float(participation), int(evaluate_every)
     simulator = Simulator(
         federation, method, seed=seed, engine=engine, device=device, dtype=dtype, stack_size=stack_size
     )
@@ -489,19 +503,19 @@ def simulate(
     }
     folder = Path(checkpoint) if checkpoint is not None else None
     mark = f"{settings} {simulator.federation.fingerprint()}" if folder else ""
-    state = checkpoints.read(folder, mark, simulator.device) if folder else None
+    names = [client.name for client in federation]
+    state = checkpoints.read(folder, mark, names, simulator.device) if folder else None
     if state is not None and state.done > rounds:
         raise checkpoints.CheckpointError(f"{folder} holds {state.done} complete rounds, more than rounds={rounds}")
-    names = [client.name for client in federation]
     with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc=method.name, unit="round") as bar:
         if state is None:
             state = _start(simulator)
-            _save(folder, mark, state)
+            _save(folder, mark, state, names)
         bar.update(state.done)
         while state.done < rounds:
             chosen = participants(names, participation, seed, state.done)
             state = _advance(simulator, state, chosen, evaluate_every, rounds)
-            _save(folder, mark, state)
+            _save(folder, mark, state, names)
             if on_round is not None:
                 on_round(state.rows[-1])
             bar.update()
@@ -525,9 +539,9 @@ def _postfix(row: dict[str, Any], figures: Figures) -> str:
     return "" if value is None else f"test {figures.text(value)}"
 
 
-def _save(folder: Path | None, mark: str, state: checkpoints.State) -> None:
+def _save(folder: Path | None, mark: str, state: checkpoints.State, names: Sequence[str]) -> None:
     if folder is not None:
-        checkpoints.write(folder, mark, state)
+        checkpoints.write(folder, mark, state, names)
 
 
 def _row(simulator: Simulator, state: checkpoints.State, outcomes: Sequence[Outcome], evaluate: bool) -> dict[str, Any]:
@@ -591,7 +605,9 @@ def _finish(simulator: Simulator, state: checkpoints.State, settings: dict[str, 
 
 def _report(simulator: Simulator, state: checkpoints.State, params: list[Params], settings: dict[str, Any]) -> Run:
     """The figures of a state in which clients have these parameters; totals are those of its history."""
+    simulator.diverged.clear()
     predicted, labels = simulator.predicted(state, "test", params), simulator.labels("test")
+    _warn_of_divergence(simulator)
     server = simulator.server_predicted(state)
     main = simulator.figures.main
     lead = columns(main)[1:]
@@ -623,6 +639,17 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
         params,
         simulator.device,
     )
+
+
+def _warn_of_divergence(simulator: Simulator) -> None:
+    if lost := sorted(simulator.diverged):
+        warnings.warn(
+            f"{simulator.method.name}: the outputs of {len(lost)} of {len(simulator.specs)} clients "
+            f"({', '.join(lost[:3])}{' …' * (len(lost) > 3)}) are NaN or infinite: training diverged, and what is "
+            "counted as their result means nothing; a smaller learning rate may help",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 # --- new clients ----------------------------------------------------------------------------------------------------
@@ -673,9 +700,8 @@ def adapt(
         local training moves what a client does not keep: FedAvg-FT fine-tunes a copy of the shared model, so that no
         part of it stays as it is. (FedAvg itself has nothing to learn; its new clients use the server's model.)
     """
-    if not isinstance(rounds, int | np.integer) or rounds < 1:
-        raise ValueError(f"rounds must be a whole number of at least 1, got {rounds!r}")
     seed = run.settings["seed"] if seed is None else seed
+    _check_whole(rounds=rounds, seed=seed, threads=threads)
     simulator = _newcomers(run, clients, seed=seed, engine=engine, device=device, stack_size=stack_size)
     everyone, done = range(len(simulator.specs)), run.settings["rounds"]
     with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc="new clients", unit="pass") as bar:

@@ -28,16 +28,17 @@ def equal_histories(a, b):
 
 
 def largest_difference(run_a, run_b):
-    """Largest difference over all tensors of two runs, client by client's name."""
-    kept = {c.name: k for c, k in zip(run_b.federation, run_b.kept, strict=True)}
-    gaps = [
-        float((p - kept[client.name][name]).abs().max())
-        for client, params in zip(run_a.federation, run_a.kept, strict=True)
-        for name, p in params.items()
-        if p.numel()
-    ]
-    gaps += [float((p - run_b.server[name]).abs().max()) for name, p in run_a.server.items()]
-    return max(gaps)
+    """Largest difference over all tensors of two runs, client by client's name; NaN where there is one."""
+    a, b = ({c.name: k for c, k in zip(run.federation, run.kept, strict=True)} for run in (run_a, run_b))
+    assert a.keys() == b.keys()
+    gaps = [_gap(a[name], b[name]) for name in a]
+    return float(np.max([*gaps, _gap(run_a.server, run_b.server)]))
+
+
+def _gap(a, b):
+    """Largest difference between two dicts of tensors of the same names."""
+    assert a.keys() == b.keys()
+    return np.max([0.0, *(float((p - b[name]).abs().max()) for name, p in a.items() if p.numel())])
 
 
 def assert_same_tensors(a, b):

@@ -39,9 +39,14 @@ def run(fed=None, method=QUICK, **options):
         ({"participation": 1.1}, r"participation must lie in \(0, 1\], got 1.1"),
         ({"participation": 0.1}, r"participation=0.1 of 6 clients selects no client; it must be at least 0.1667"),
         ({"engine": "fast"}, r"engine must be one of \['loop', 'stacked'\], got 'fast'"),
-        ({"evaluate_every": 0}, "evaluate_every must be at least 1"),
-        ({"threads": 0}, "threads must be at least 1, got 0"),
+        ({"evaluate_every": 0}, "evaluate_every must be a whole number of at least 1, got 0"),
+        ({"threads": 0}, "threads must be a whole number of at least 1, got 0"),
         ({"stack_size": 0}, "stack_size must be at least 1"),
+        ({"seed": 1.7}, "seed must be a whole number of at least 0, got 1.7"),
+        ({"seed": "3"}, "seed must be a whole number of at least 0, got '3'"),
+        ({"participation": "0.5"}, r"participation must lie in \(0, 1\], got '0.5'"),
+        ({"dtype": "float64"}, "dtype must be a floating-point type such as torch.float64, got 'float64'"),
+        ({"device": "foo"}, "device must be 'auto', 'cpu' or 'cuda' .* got 'foo'"),
     ],
 )
 def test_bad_arguments(bad, message):
@@ -79,6 +84,17 @@ def test_predictions_come_back_in_the_order_of_the_federation():
 def test_a_federation_is_needed():
     with pytest.raises(TypeError, match="federation must be a Federation, got list"):
         simulate([], Local())
+    with pytest.raises(
+        TypeError, match=r"method must be .* FLIC\(\), got .*Local'> \(without brackets\)"
+    ):
+        simulate(ragged(), Local)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+def test_a_run_that_diverged_says_so(engine):
+    """NaN has an argmax too, the first class: an accuracy that looks like any other."""
+    with pytest.warns(RuntimeWarning, match=r"outputs of 6 of 6 clients \(client-0, .* diverged"):
+        run(method=replace(QUICK, lr=1e30), rounds=1, engine=engine)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -521,6 +537,33 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, damage):
         run(rounds=1, checkpoint=tmp_path)
 
 
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9, 0.999])
+def test_a_flipped_bit_in_a_checkpoint_is_seen(tmp_path, place):
+    """In the header or in a tensor: what is read is what was written, or nothing."""
+    run(rounds=1, checkpoint=tmp_path)
+    file = tmp_path / checkpoint.FILE
+    content = bytearray(file.read_bytes())
+    content[int(place * len(content))] ^= 4
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"state.safetensors is damaged|has format"):
+        run(rounds=1, checkpoint=tmp_path)
+
+
+def test_a_run_resumes_with_its_clients_in_another_order(tmp_path):
+    fed = ragged()
+    turned = Federation(list(fed)[::-1], fed.n_classes, fed.name)
+    run(rounds=2, checkpoint=tmp_path)
+    resumed, whole = run(turned, rounds=4, checkpoint=tmp_path), run(rounds=4)
+    assert equal_histories(resumed.history, whole.history)
+    assert largest_difference(resumed, whole) == 0
+
+
+def test_equal_settings_of_another_type_resume(tmp_path):
+    first = run(rounds=1, seed=0, participation=1.0, checkpoint=tmp_path)
+    again = run(rounds=1, seed=np.int64(0), participation=1, checkpoint=tmp_path)
+    assert first.history.equals(again.history), "seconds too: nothing was run again"
+
+
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     run(rounds=1, checkpoint=tmp_path)
     before = (tmp_path / checkpoint.FILE).read_bytes()
@@ -537,13 +580,19 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
     assert equal_histories(run(rounds=2, checkpoint=tmp_path).history, run(rounds=2).history)
 
 
-def test_a_really_full_disk(tmp_path):
-    """/dev/full is a device on which every write fails as on a full disk."""
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no /dev/full on this system")
-    (tmp_path / "folder").symlink_to("/dev/full")
-    with pytest.raises(CheckpointError, match="cannot write"):
-        run(rounds=1, checkpoint=tmp_path / "folder")
+def test_a_file_that_the_system_refuses_to_let_grow(tmp_path):
+    """A real refusal in the middle of a write, as on a full disk: no file may be longer than a few bytes."""
+    resource = pytest.importorskip("resource", reason="limits of a process are Unix's")
+    run(rounds=1, checkpoint=tmp_path)
+    before, limits = (tmp_path / checkpoint.FILE).read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+        with pytest.raises(CheckpointError, match="File too large; what was there before is untouched"):
+            run(rounds=2, checkpoint=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [p.name for p in tmp_path.iterdir()] == [checkpoint.FILE]
+    assert (tmp_path / checkpoint.FILE).read_bytes() == before
 
 
 def test_a_checkpoint_holds_no_pickle(tmp_path):
@@ -557,21 +606,21 @@ def test_a_checkpoint_holds_no_pickle(tmp_path):
 
 def test_one_tensor_under_two_names_can_be_written(tmp_path):
     v = torch.rand(3)
-    checkpoint.write(tmp_path, "mark", checkpoint.State(0, {"now": v, "before": v}, []))
-    back = checkpoint.read(tmp_path, "mark")
+    checkpoint.write(tmp_path, "mark", checkpoint.State(0, {"now": v, "before": v}, []), [])
+    back = checkpoint.read(tmp_path, "mark", [])
     assert back is not None
     assert_same_tensors(back.server, {"now": v, "before": v})
 
 
 def test_state_survives_the_round_trip(tmp_path):
-    kept = [{"a": torch.rand(2), "b": torch.rand(3, 1)}, {"b": torch.rand(3, 1), "a": torch.rand(5)}, {}]
+    kept, names = [{"a": torch.rand(2), "b": torch.rand(3, 1)}, {"b": torch.rand(3, 1), "a": torch.rand(5)}, {}], "abc"
     state = checkpoint.State(3, {"v": torch.rand(2, 2)}, kept, [{"round": 0, "ce": None}])
-    checkpoint.write(tmp_path, "mark", state)
-    back = checkpoint.read(tmp_path, "mark")
+    checkpoint.write(tmp_path, "mark", state, names)
+    back = checkpoint.read(tmp_path, "mark", names)
     assert back is not None
     assert (back.done, back.rows) == (3, state.rows)
     assert_same_tensors(back.server, state.server)
     for a, b in zip(back.kept, kept, strict=True):
         assert list(a) == list(b)
         assert_same_tensors(a, b)
-    assert checkpoint.read(tmp_path / "nothing", "mark") is None
+    assert checkpoint.read(tmp_path / "nothing", "mark", names) is None
