@@ -15,12 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pooch
 from filelock import FileLock, Timeout
 
 from hetfl_core import records
+from hetfl_core.checkpoint import CheckpointError
 from hetfl_core.datasets import registry
 from hetfl_core.papers import eeg, flic
 from hetfl_core.papers.experiment import Experiment, Scale
@@ -95,10 +96,19 @@ def jobs(
     for method in methods or ():
         if method not in known:
             raise KeyError(unknown(f"method of {name}", method, known))
+    if scale not in get_args(Scale):
+        raise ValueError(f"scale must be one of {get_args(Scale)}, got {scale!r}")
+    return [Job(name, scale, method, seed) for seed in _numbers(seeds) for method in methods or known]
+
+
+def _numbers(seeds: int | Sequence[int]) -> Sequence[int]:
+    """The seeds one by one, of their number or of themselves."""
     numbers = range(seeds) if isinstance(seeds, int) else seeds
+    if isinstance(seeds, str) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+        raise ValueError(f"seeds must be a number of seeds, or whole numbers from 0 on, got {seeds!r}")
     if not len(numbers):
         raise ValueError(f"seeds must be at least 1, got {seeds}")
-    return [Job(name, scale, method, seed) for seed in numbers for method in methods or known]
+    return numbers
 
 
 def pending(scale: Scale = "paper", seeds: int | None = None, out: Path | None = None) -> list[Job]:
@@ -135,6 +145,7 @@ def run_job(job: Job, device: str = "auto", deadline: float | None = None, progr
         When `deadline` (of `time.monotonic`) has passed, after a complete round.
     """
     setting = job.setting
+    records.code_revision()
 
     def stop(row: dict[str, Any]) -> None:
         if deadline is not None and time.monotonic() > deadline:
@@ -168,7 +179,8 @@ def reproduce(
 ) -> Iterator[tuple[Job, Path | None]]:
     """Run jobs one after the other and write the record of each as it ends.
 
-    Several processes can work through the same jobs, one a core: each takes what no other is at.
+    Several processes can work through the same jobs, one a core: each takes what no other is at (whatever folder that
+    writes to: they would share a checkpoint). A job whose checkpoint is damaged does not keep the others from running.
 
     Parameters
     ----------
@@ -180,28 +192,54 @@ def reproduce(
     budget : float, optional
         Seconds after which no round is begun; an unfinished run is resumed by the next call.
     again : bool
-        Run jobs that have a record already.
+        Run jobs that have a record already; what an interrupted run of this code left is gone on with.
 
     Yields
     ------
     job, path
         The record's file; None for a job that was stopped by the budget, which is the last. A job that another process
         is running is left out.
+
+    Raises
+    ------
+    hetfl_core.checkpoint.CheckpointError
+        At the end, if a checkpoint was damaged: the first such error.
+    ValueError
+        If what lies at a job's place is no record.
     """
     folder = Path(out) if out is not None else data_path("results")
     deadline = None if budget is None else time.monotonic() + budget
+    stale = {job: _written(folder / job.place) for job in todo} if again else {}
+    damaged = []
     for job in todo:
-        place = folder / job.place
-        path: Path | None = place
-        if again or not place.exists():
+        path: Path | None = folder / job.place
+        if not _is_done(folder / job.place, stale.get(job)):
             try:
                 with _claim(job):
-                    path = _recorded(job, place, device, deadline, again, progress)
+                    path = _recorded(job, folder / job.place, stale.get(job), device, deadline, progress)
             except Timeout:
+                continue
+            except CheckpointError as error:
+                damaged.append(error)
                 continue
         yield job, path
         if path is None:
-            return
+            break
+    if damaged:
+        raise damaged[0]
+
+
+def _written(path: Path) -> int | None:
+    """When a file was written, in ns; None where there is none."""
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
+def _is_done(path: Path, stale: int | None) -> bool:
+    """Whether there is a record, and a newer one than that which is to be made again."""
+    if _written(path) in (None, stale):
+        return False
+    records.read(path)
+    return True
 
 
 def _claim(job: Job) -> FileLock:
@@ -210,12 +248,12 @@ def _claim(job: Job) -> FileLock:
     return FileLock(f"{job.scratch()}.lock", timeout=0)
 
 
-def _recorded(job: Job, path: Path, device: str, deadline: float | None, again: bool, progress: bool) -> Path | None:
+def _recorded(
+    job: Job, path: Path, stale: int | None, device: str, deadline: float | None, progress: bool
+) -> Path | None:
     """Run a job that another process may have finished meanwhile: where its record is, or None where time is up."""
-    if path.exists() and not again:
+    if _is_done(path, stale):
         return path
-    if again:
-        shutil.rmtree(job.scratch(), ignore_errors=True)
     try:
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTime

@@ -11,6 +11,7 @@ points. `value` converts, and nothing else does.
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import math
 import os
@@ -37,8 +38,13 @@ SCALES = ("paper", "book", "own")
 DIGITS = 6
 """Significant digits of the floating-point columns of a history."""
 
-RUNTIME_SETTINGS = frozenset({"seed", "engine", "device", "stack_size", "checkpoint", "progress", "evaluate_every"})
+RUNTIME_SETTINGS = frozenset(
+    {"seed", "engine", "device", "threads", "stack_size", "checkpoint", "progress", "evaluate_every"}
+)
 """Settings in which the runs behind one number may differ: they do not change what is estimated."""
+
+PROTOCOL = ("rounds", "participation", "dtype")
+"""Settings that both sides of a comparison must share."""
 
 SOURCES = {
     "flic": "FLIC (TMLR 2024)",
@@ -168,8 +174,13 @@ class RunRecord:
 
     @classmethod
     def of(cls, run: Any, experiment: str, scale: str, **changes: Any) -> RunRecord:
-        """The record of a finished run (`hetfl_core.simulation.Run`), with this machine's `environment`."""
-        fed = run.federation
+        """The record of a finished run (`hetfl_core.simulation.Run`), with this machine's `environment`.
+
+        Threads and GPU are those of the run; the commit is the one that `code_revision` saw first.
+        """
+        fed, made = run.federation, environment()
+        used = {"threads": run.settings.get("threads", made["hardware"]["threads"])}
+        used |= {} if run.device.type == "cuda" else {"gpu": None}
         what = {
             "name": fed.name,
             "fingerprint": fed.fingerprint(),
@@ -188,7 +199,8 @@ class RunRecord:
             "history": run.history,
             "per_client": run.per_client,
             "seconds": run.final.get("seconds", 0.0),
-            **environment(),
+            **made,
+            "hardware": made["hardware"] | used,
         }
         return cls(experiment=experiment, scale=scale, **{**values, **changes})
 
@@ -461,7 +473,7 @@ def environment() -> dict[str, Any]:
         ``"unknown"`` and `dirty` None; the environment variable ``HETFL_COMMIT`` (as from ``git describe --always
         --dirty --abbrev=40``) then says it for a copy of the code.
     """
-    commit, dirty = _revision()
+    commit, dirty = code_revision()
     return {"versions": _versions(), "hardware": _hardware(), "commit": commit, "dirty": dirty}
 
 
@@ -492,6 +504,15 @@ def _cpu_model() -> str:
         text = ""
     match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return match[1].strip() if match else platform.processor() or platform.machine() or "unknown"
+
+
+@cache
+def code_revision() -> tuple[str, bool | None]:
+    """Commit of the code that this process runs, and whether the code differs from it, as first asked for.
+
+    Ask before a long run: what is committed meanwhile is not what ran.
+    """
+    return _revision()
 
 
 def _revision() -> tuple[str, bool | None]:
@@ -671,7 +692,15 @@ def _judge(row: Mapping[str, Any], used: list[RunRecord], ours: float, error: fl
 
 
 def _settings_differ(records: list[RunRecord]) -> bool:
-    return any(_differ(records[0].settings, r.settings) for r in records[1:])
+    """Whether any two runs disagree in a setting of the method, of the protocol or of the data."""
+    chosen = [{**r.settings, "data": (r.federation.get("info") or {}).get("settings", {})} for r in records]
+    return any(_differ(a, b) for a, b in itertools.combinations(chosen, 2))
+
+
+def _protocols_differ(records: list[RunRecord]) -> bool:
+    """Whether any two runs, also of different methods, were not run in the same way."""
+    ways = [{k: r.settings[k] for k in PROTOCOL if k in r.settings} for r in records]
+    return any(_differ(a, b) for a, b in itertools.combinations(ways, 2))
 
 
 def _differ(a: Any, b: Any) -> bool:
@@ -731,6 +760,7 @@ class Paired:
     mean, low, high : float
         In points for accuracies, else in the metric's unit. With one seed the interval is infinite.
     seeds : tuple of int
+        Those that count (see `paired`).
     same_data : bool
         Whether each pair has the same fingerprint of the data. It can differ in rounding between machines.
     sd : float
@@ -767,6 +797,9 @@ def paired(
 ) -> Paired:
     """Compare two methods seed by seed: mean difference and 95 % interval of Student's t.
 
+    A seed that repeats an earlier one, on the same data with the same results of both methods, is no new observation
+    and does not count: classifiers without randomness give the same numbers for every seed.
+
     Parameters
     ----------
     records : iterable of RunRecord
@@ -789,6 +822,7 @@ def paired(
             f"{experiment} at scale {scale!r}: no seed has {metric!r} of both methods; "
             f"{a!r} has seeds {sorted(left)}, {b!r} has seeds {sorted(right)}"
         )
+    seeds = tuple(sorted({_observation(left[s], right[s]): s for s in reversed(seeds)}.values()))
     same = [_same_data(left[s], right[s]) for s in seeds]
     x = np.array([value(left[s], metric) - value(right[s], metric) for s in seeds])
     mean, sd = float(x.mean()), float(x.std(ddof=1)) if len(x) > 1 else math.nan
@@ -854,10 +888,21 @@ def _by_seed(records: Iterable[RunRecord], method: str, metric: str) -> dict[int
     return {r.seed: r for r in mine if math.isfinite(value(r, metric))}
 
 
+def _observation(*records: RunRecord) -> str:
+    """All that a seed can change in the records of a comparison, times left out."""
+    parts = [
+        [r.federation.get("fingerprint"), {k: x for k, x in r.metrics.items() if k != "seconds"}, r.per_client]
+        for r in records
+    ]
+    return json.dumps(parts, sort_keys=True)
+
+
 def _same_data(a: RunRecord, b: RunRecord) -> bool:
     sizes = ("n_clients", "n_classes", "n_train", "n_test")
     differing = {k: (a.federation.get(k), b.federation.get(k)) for k in sizes}
     differing = {k: pair for k, pair in differing.items() if pair[0] != pair[1]}
+    if a.stand_in != b.stand_in:
+        differing["stand_in"] = a.stand_in, b.stand_in
     if differing:
         raise ValueError(f"{a.place} and {b.place} cannot be paired: their data differ in {differing}")
     return a.federation.get("fingerprint") == b.federation.get("fingerprint")
@@ -899,7 +944,7 @@ def _claim_row(row: dict[str, Any], records: list[RunRecord], missing: set[str])
     result = paired(used, row["experiment"], better, worse, metric) if common else None
     without = _without_runs(row["experiment"], [better, worse], row["experiment"] in missing)
     state = claim_verdict(result) if result else without
-    if any(_settings_differ(side) for side in sides):
+    if any(_settings_differ(side) for side in sides) or _protocols_differ(used):
         state = "settings differ"
     return {
         **row,

@@ -520,7 +520,7 @@ def simulate(
                 on_round(state.rows[-1])
             bar.update()
             bar.set_postfix_str(_postfix(state.rows[-1], simulator.figures))
-        return _finish(simulator, state, {**settings, "rounds": rounds})
+        return _finish(simulator, state, {**settings, "rounds": rounds, "threads": int(threads)})
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from small import ragged
 
 from hetfl_core import Federation, adapt, baselines, comparison, experiments, records, simulate
 from hetfl_core.baselines import LDA, Chosen, Pooled, fewer
+from hetfl_core.checkpoint import CheckpointError
 from hetfl_core.datasets import text
 from hetfl_core.datasets.recordings import TABLE_S1
 from hetfl_core.experiments import EXPERIMENTS, Experiment, Job, OutOfTime, find, jobs, pending, reproduce, run_job
@@ -62,6 +63,16 @@ def test_what_differs_at_paper_scale_differs_at_book_scale():
     assert (k1.pretrain_epochs, k200.pretrain_epochs) == (1, 200)
     ablation = EXPERIMENTS["flic/ablation-bci"].at("book")
     assert ablation.methods["FLIC-HL, alpha from round 21"].representation_from < ablation.rounds
+
+
+def test_no_number_of_a_method_is_larger_at_book_scale():
+    """What is switched off by 0 stays off, and what takes long takes no longer."""
+    for name, setting in EXPERIMENTS.items():
+        book = setting.at("book")
+        assert book.rounds <= setting.rounds, name
+        for method, short in book.methods.items():
+            for option in setting.book.keys() & vars(short).keys():
+                assert getattr(short, option) <= getattr(setting.methods[method], option), (name, method, option)
 
 
 def test_data_placed_by_hand_are_pending_only_where_they_are(tmp_path, monkeypatch):
@@ -186,6 +197,8 @@ def test_latecomers_learn_from_their_few_trials():
     every = adapt(run, [federation[name] for name in new], rounds=3, progress=False)
     assert joined.final["accuracy_n6"] == few.final["accuracy"]
     assert joined.final["accuracy"] == joined.final["accuracy_nall"] == every.final["accuracy"]
+    assert joined.final["seconds"] > run.final["seconds"] / 2 + few.final["seconds"] / 2, "the others' training counts"
+    assert (joined.settings["participation"], joined.settings["participation_before"]) == (1.0, 0.5)
     assert joined.per_client["n"].tolist() == [6, 6, "all", "all"]
     assert joined.per_client["n_train"].tolist()[:2] == [6, 6]
     record = experiments.make_record(joined, "eeg/made", "own", "FLIC-HL")
@@ -291,6 +304,11 @@ def test_unknown_names_get_the_nearest():
         jobs("tests/sooner", "book", 1, ["FLIC"])
     with pytest.raises(ValueError, match="seeds must be at least 1, got 0"):
         jobs("tests/sooner", "book", 0)
+    for seeds in ("3", [-1], ["0"]):
+        with pytest.raises(ValueError, match="seeds must be a number of seeds, or whole numbers from 0 on, got"):
+            jobs("tests/sooner", "book", seeds)
+    with pytest.raises(ValueError, match=r"scale must be one of \('book', 'paper'\), got 'Paper'"):
+        jobs("tests/sooner", "Paper")
 
 
 def test_pending_is_in_the_order_wanted_and_loses_what_has_a_record(tmp_path):
@@ -364,6 +382,50 @@ def test_what_has_a_record_is_not_run_again_unless_asked(tmp_path, monkeypatch):
     assert not lock.exists(), "nothing is claimed that is done"
     list(reproduce([job], tmp_path, progress=False, again=True))
     assert len(runs) == 1
+
+
+def test_running_again_within_a_budget_ends_after_some_calls(tmp_path, monkeypatch):
+    """Each call goes on where the last one stopped, until there is a newer record."""
+    job = Job("tests/sooner", "paper", "FLIC-HL", 0)
+    list(reproduce([job], tmp_path, progress=False))
+    first, stopped = (tmp_path / job.place).stat().st_mtime_ns, 0
+    path = None
+    while path is None and stopped < 10:
+        clock = iter([0.0, 0.0, *[100.0] * 50])
+        monkeypatch.setattr(experiments.time, "monotonic", lambda clock=clock: next(clock))
+        [(_, path)] = list(reproduce([job], tmp_path, budget=10, again=True, progress=False))
+        stopped += path is None
+    assert stopped == 4, "one round a call; the next call ends the run"
+    assert (tmp_path / job.place).stat().st_mtime_ns > first
+
+
+def test_again_runs_a_job_once_however_many_processes(tmp_path):
+    todo = jobs("tests/sooner", "book", 1)
+    list(reproduce(todo, tmp_path, progress=False))
+    working = reproduce(todo, tmp_path, again=True, progress=False)
+    next(working)  # the first is done again; now another process does all
+    list(reproduce(todo, tmp_path, again=True, progress=False))
+    written = (tmp_path / todo[1].place).stat().st_mtime_ns
+    assert [job for job, _ in working] == todo[1:]
+    assert (tmp_path / todo[1].place).stat().st_mtime_ns == written
+
+
+def test_a_damaged_checkpoint_does_not_keep_the_others_from_running(tmp_path):
+    todo = jobs("tests/sooner", "book", 1)
+    todo[0].scratch().mkdir(parents=True)
+    (todo[0].scratch() / "state.safetensors").write_bytes(b"nothing")
+    done = []
+    with pytest.raises(CheckpointError, match="damaged"):
+        done.extend(job for job, _ in reproduce(todo, tmp_path, progress=False))
+    assert (tmp_path / todo[1].place).exists()
+
+
+def test_a_file_that_is_no_record_is_not_taken_for_one(tmp_path):
+    [job, _] = jobs("tests/sooner", "book", 1)
+    (tmp_path / job.place).parent.mkdir(parents=True)
+    (tmp_path / job.place).touch()
+    with pytest.raises(ValueError, match="Local-seed0.json"):
+        list(reproduce([job], tmp_path, progress=False))
 
 
 def test_processes_share_the_jobs(tmp_path):

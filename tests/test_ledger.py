@@ -204,6 +204,27 @@ def test_a_hyper_parameter_that_older_records_lack_is_no_difference():
     assert row([run(seed=0, settings=old), run(seed=1, settings=new)]).verdict == "settings differ"
 
 
+def test_two_newer_records_that_disagree_are_seen_beside_an_older_one():
+    old, one, two = ({"method": {"lr": 0.1, **more}} for more in ({}, {"k": 1}, {"k": 2}))
+    assert row([run(seed=s, settings=x) for s, x in enumerate((old, one, two))]).verdict == "settings differ"
+
+
+def test_runs_on_data_made_in_different_ways_are_not_averaged():
+    text, code = ({**run().federation, "info": {"settings": {"variant": v, "seed": s}}} for s, v in enumerate("tc"))
+    again = {**text, "info": {"settings": {"variant": "t", "seed": 1}}}
+    assert row([run(seed=0, federation=text), run(seed=1, federation=again)]).verdict == "agrees"
+    assert row([run(seed=0, federation=text), run(seed=1, federation=code)]).verdict == "settings differ"
+
+
+def test_both_sides_of_a_claim_were_run_alike():
+    name = "flic-bci-common40-flic-hl-over-local"
+    longer, shorter = ({"rounds": rounds, "participation": 0.1} for rounds in (50, 1))
+    ours = runs("FLIC-HL", [0.9, 0.91], settings=longer)
+    for settings, verdict in ((longer, "holds"), (shorter, "settings differ")):
+        table = claims([*ours, *runs("Local", [0.70, 0.705], settings=settings)]).set_index("id")
+        assert table.loc[name, "verdict"] == verdict
+
+
 def test_runs_of_different_settings_are_not_averaged():
     assert row([run(seed=0), run(seed=1, settings={"rounds": 5})]).verdict == "settings differ"
     other_machine = run(seed=1, settings={"rounds": 50, "seed": 1, "engine": "loop", "device": "cuda"})
@@ -244,6 +265,25 @@ def test_paired_refuses_data_of_another_size_and_marks_other_fingerprints():
     rounded = run("FLIC-HL", 0, federation={**local.federation, "fingerprint": "other"})
     assert not paired([rounded, local], BCI, "FLIC-HL", "Local").same_data
     assert paired([run("FLIC-HL", 0), local], BCI, "FLIC-HL", "Local").same_data
+
+
+def test_a_seed_that_changes_nothing_is_no_observation():
+    """Two methods without randomness on the same data: five seeds are one difference five times."""
+    fed = {"federation": run().federation}
+    same = [*runs("LDA", [0.72] * 5, **fed), *runs("LR", [0.70] * 5, **fed)]
+    got = paired(same, BCI, "LDA", "LR")
+    assert (got.seeds, got.mean) == ((0,), pytest.approx(2))
+    assert claim_verdict(got) == "open"
+    random = [*runs("LDA", [0.72] * 3, **fed), *runs("FLIC-HL", [0.70, 0.71, 0.70], **fed)]
+    assert paired(random, BCI, "LDA", "FLIC-HL").seeds == (0, 1)
+    other = [*runs("LDA", [0.72] * 2), *runs("LR", [0.70] * 2)]
+    assert paired(other, BCI, "LDA", "LR").n == 2, "equal results on other data are an observation"
+
+
+def test_paired_refuses_a_stand_in_beside_real_data():
+    toy = {**run().federation, "info": {"stand_in": True}}
+    with pytest.raises(ValueError, match="stand_in"):
+        paired([run("FLIC-HL", 0), run("Local", 0, federation=toy)], BCI, "FLIC-HL", "Local")
 
 
 @pytest.mark.parametrize(

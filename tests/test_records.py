@@ -14,9 +14,12 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from small import ragged
 
-from hetfl_core import records
+from hetfl_core import records, simulate
 from hetfl_core.federation import Client, Federation
+from hetfl_core.methods import Local
 from hetfl_core.records import RunRecord, compare, load, read, to_json, write, write_to
 
 
@@ -318,6 +321,32 @@ def test_commit_and_changes(checkout):
     (checkout / "hetfl_core" / "b.py").write_text("b = 1\n")
     assert records._revision() == (commit, True)
     assert made(commit=commit, dirty=True).revision == commit[:10] + "+"
+
+
+def test_a_commit_during_a_run_is_not_what_ran(checkout):
+    records.code_revision.cache_clear()
+    try:
+        before = records.code_revision()
+        (checkout / "hetfl_core" / "b.py").write_text("b = 1\n")
+        who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+        for command in (["add", "."], [*who, "commit", "-q", "-m", "second"]):
+            assert records._git(checkout, *command) is not None
+        assert records._revision()[0] != before[0]
+        assert (records.environment()["commit"], records.environment()["dirty"]) == before
+    finally:
+        records.code_revision.cache_clear()
+
+
+def test_a_record_names_the_threads_and_the_gpu_of_its_run(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    run = simulate(
+        ragged(), Local(local_epochs=1), rounds=1, participation=0.5, threads=3, device="cpu", progress=False
+    )
+    record = RunRecord.of(run, "own/x", "own")
+    assert (record.hardware["threads"], record.hardware["gpu"]) == (3, None)
+    record = RunRecord.of(replace(run, device=torch.device("cuda")), "own/x", "own")
+    assert record.hardware["gpu"] == "a GPU"
 
 
 def test_commit_of_a_repository_around_an_installed_package_is_not_ours(checkout, monkeypatch):

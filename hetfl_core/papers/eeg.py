@@ -188,27 +188,31 @@ def with_latecomers(
     """
     new = left_out(federation, seed, folds)
     members = federation.subset([client.name for client in federation if client.name not in new])
-    learn = _learner(members, [federation[name] for name in new], method, seed, options)
+    learn, trained = _learner(members, [federation[name] for name in new], method, seed, options)
     counts: list[int | None] = [0, *trials] if isinstance(method, Pooled) else list(trials)
-    return _gather({"all" if n is None else n: learn(n) for n in counts}, {"folds": folds})
+    found = _gather({"all" if n is None else n: learn(n) for n in counts}, {"folds": folds})
+    if trained is not None:
+        found.final["seconds"] += trained.final["seconds"]
+        found.settings["participation_before"] = trained.settings["participation"]
+    return found
 
 
 def _learner(
     members: Federation, new: list[Client], method: Any, seed: int, options: dict[str, Any]
-) -> Callable[[int | None], Run]:
-    """What gives the newcomers' run for a number of trials."""
+) -> tuple[Callable[[int | None], Run], Run | None]:
+    """What gives the newcomers' run for a number of trials; and the run of the others, where it needs one."""
 
     def some(n: int | None) -> list[Client]:
         return [client if not n else fewer(client, n, seed) for client in new]
 
     if isinstance(method, Pooled):
-        return lambda n: baselines.join(members, some(n), method, seed=seed, untrained=n == 0)
+        return (lambda n: baselines.join(members, some(n), method, seed=seed, untrained=n == 0)), None
     if isinstance(method, Baseline):
-        return lambda n: baselines.run(baselines.newcomers(members, some(n)), method, seed=seed)
+        return (lambda n: baselines.run(baselines.newcomers(members, some(n)), method, seed=seed)), None
     run = simulate(members, method, seed=seed, **options)
     passes = round(options["participation"] * options["rounds"]) + 1
     same = {key: options[key] for key in ("device", "engine", "progress") if key in options}
-    return lambda n: adapt(run, some(n), rounds=passes, **same)
+    return (lambda n: adapt(run, some(n), rounds=passes, **same)), run
 
 
 def _gather(parts: Mapping[int | str, Run], settings: dict[str, Any]) -> Run:

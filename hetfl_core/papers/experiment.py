@@ -45,7 +45,8 @@ class Experiment:
     perform : callable
         How one run is done; `hetfl_core.simulate`, or a function with its arguments and result.
     book : dict
-        What the book scale changes: ``rounds``, and fields of the methods.
+        What the book scale changes: ``rounds``, and fields of the methods. It makes numbers smaller, never larger: what
+        a method switches off by 0 stays off.
     """
 
     title: str
@@ -68,7 +69,7 @@ class Experiment:
             return self
         changes = {name: value for name, value in self.book.items() if name != "rounds"}
         methods = {name: _change(method, changes) for name, method in self.methods.items()}
-        return replace(self, methods=methods, rounds=self.book.get("rounds", self.rounds))
+        return replace(self, methods=methods, rounds=min(self.book.get("rounds", self.rounds), self.rounds))
 
     def data(self, method: str, seed: int) -> Federation:
         """The federation that a method runs on, prepared as that method's clients do."""
@@ -91,5 +92,5 @@ class Experiment:
 
 
 def _change(method: Method, changes: Mapping[str, Any]) -> Method:
-    own = {f.name for f in fields(method)}
-    return replace(method, **{name: value for name, value in changes.items() if name in own})
+    own = {f.name: getattr(method, f.name) for f in fields(method)}
+    return replace(method, **{name: min(value, own[name]) for name, value in changes.items() if name in own})

@@ -32,6 +32,9 @@ from hetfl_core.simulation import Run, adapt, simulate
 
 Data = Callable[[int], Federation]
 
+LONG_ENOUGH = {"rounds": 30}
+"""Book scale of the ablations: what they change stays as it is, and round 21, from which the code trains α, comes."""
+
 PUBLISHED_MLP = MLP(activation="leaky_relu", dropout=0.5)
 """The network of the published code for the BCI data."""
 
@@ -128,6 +131,7 @@ def _bci() -> dict[str, Experiment]:
             published(),
             dataset=BCI.dataset,
             wanted=10,
+            book=LONG_ENOUGH,
         ),
         **{
             f"flic/bci-{b}": Experiment(
@@ -490,10 +494,6 @@ def switches(pretrain_batch: int = 100) -> dict[str, Method]:
         "HetFedRep, published network": HetFedRep(code),
         "HetFedRep, realigned": realigned(Model(alpha=100), 10),
     }
-
-
-LONG_ENOUGH = {"rounds": 30}
-"""Book scale of the ablations: what they change stays as it is, and round 21, from which the code trains α, comes."""
 
 
 def _ablations() -> dict[str, Experiment]:
