@@ -424,7 +424,7 @@ def test_a_file_that_is_no_record_is_not_taken_for_one(tmp_path):
     [job, _] = jobs("tests/sooner", "book", 1)
     (tmp_path / job.place).parent.mkdir(parents=True)
     (tmp_path / job.place).touch()
-    with pytest.raises(ValueError, match="Local-seed0.json"):
+    with pytest.raises(ValueError, match=r"Local-seed0\.json"):
         list(reproduce([job], tmp_path, progress=False))
 
 

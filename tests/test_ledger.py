@@ -220,9 +220,9 @@ def test_both_sides_of_a_claim_were_run_alike():
     name = "flic-bci-common40-flic-hl-over-local"
     longer, shorter = ({"rounds": rounds, "participation": 0.1} for rounds in (50, 1))
     ours = runs("FLIC-HL", [0.9, 0.91], settings=longer)
-    for settings, verdict in ((longer, "holds"), (shorter, "settings differ")):
+    for settings, expected in ((longer, "holds"), (shorter, "settings differ")):
         table = claims([*ours, *runs("Local", [0.70, 0.705], settings=settings)]).set_index("id")
-        assert table.loc[name, "verdict"] == verdict
+        assert table.loc[name, "verdict"] == expected
 
 
 def test_runs_of_different_settings_are_not_averaged():

@@ -263,6 +263,7 @@ def test_record_of_a_run():
     run = SimpleNamespace(
         federation=fed,
         method=SimpleNamespace(name="Local"),
+        device=torch.device("cpu"),
         settings={"seed": 4, "rounds": 2},
         final={"accuracy": 0.5, "seconds": 1.5},
         history=pd.DataFrame({"round": [0, 1]}),
@@ -416,6 +417,7 @@ def test_effects_without_the_base_or_without_runs_are_an_empty_table():
 
 def test_effects_without_any_spread():
     runs = runs_of({"FLIC-HL": [0.5, 0.5], "same": [0.5, 0.5], "always better": [0.75, 0.75]})
+    runs = [replace(r, federation={**r.federation, "fingerprint": f"draw {r.seed}"}) for r in runs]
     table = records.effects(runs, "flic/bci-common40", "FLIC-HL")
     assert table["p"].tolist() == [1.0, 0.0]
 
