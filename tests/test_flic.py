@@ -465,6 +465,9 @@ BAD = {
     "barycentre must be one of": lambda: FLIC(barycentre="median"),
     "meta_classes must name the meta-classes 0": lambda: FLIC(meta_classes=(0, 2)),
     "privacy needs weighting='uniform'": lambda: FLIC(privacy=Privacy(1.0)),
+    "representation_from must be at least 0, got -1": lambda: FLIC(representation_from=-1),
+    "anchor_variance must be a finite number, got inf": lambda: FLIC(anchor_variance=math.inf),
+    "lambda1 must be a finite number, got nan": lambda: FLIC(lambda1=math.nan),
     "meta_classes must name one for each of 5 classes, got 2": lambda: Simulator(ragged(), short(meta_classes=(0, 1))),
 }
 

@@ -6,13 +6,15 @@ number in, one number out; two classes. Client a holds class 0 only, client b cl
 one, all with x = 1.
 """
 
+from dataclasses import make_dataclass
+
 import numpy as np
 import pytest
 import torch
 
 from hetfl_core import Client, Federation, methods, simulate
 from hetfl_core.federation import Spec
-from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedAvgFT, FedRep, HetFedRep, Local, Method
+from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedAvgFT, FedHeNN, FedRep, HetFedRep, Local, Method
 from hetfl_core.methods.base import Batch, has_prefix, pick, weighted_mean
 from hetfl_core.networks import MLP, Model
 from hetfl_core.simulation import Simulator
@@ -275,6 +277,49 @@ def test_weighted_mean_of_what_was_sent():
     assert mean["b"].tolist() == [5.0]
     with pytest.raises(ValueError, match=r"cannot average 'a': clients sent tensors of shapes \[\(1,\), \(2,\)\]"):
         weighted_mean([{"a": torch.zeros(1)}, {"a": torch.zeros(2)}], [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "message"),
+    [
+        (Local, {"local_epochs": 2.5}, "local_epochs must be a whole number, got 2.5"),
+        (Local, {"local_epochs": True}, "local_epochs must be a whole number, got True"),
+        (Local, {"batch_size": "10"}, "batch_size must be a whole number, got '10'"),
+        (Local, {"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        (Local, {"lr": -1.0}, "lr must be at least 0, got -1.0"),
+        (Local, {"lr": float("nan")}, "lr must be a finite number, got nan"),
+        (Local, {"lr": float("inf")}, "lr must be a finite number, got inf"),
+        (FedAvgFT, {"tuning_epochs": 0}, "tuning_epochs must be at least 1, got 0"),
+        (FedRep, {"representation_epochs": 0}, "representation_epochs must be at least 1, got 0"),
+        (HetFedRep, {"representation_epochs": 1.5}, "representation_epochs must be a whole number, got 1.5"),
+        (FedHeNN, {"n_rad": 3.5}, "n_rad must be a whole number, got 3.5"),
+        (FedHeNN, {"eta": float("nan")}, "eta must be a finite number, got nan"),
+        (FLIC, {"representation_epochs": 0}, "representation_epochs must be at least 1, got 0"),
+        (FLIC, {"pretrain_batch": 0}, "pretrain_batch must be at least 1, got 0"),
+        (FLIC, {"realign": 3}, "realign must be True or False, got 3"),
+    ],
+)
+def test_a_setting_is_refused_when_the_method_is_made(method, setting, message):
+    with pytest.raises(ValueError) as error:
+        method(**setting)
+    assert str(error.value) == message
+
+
+def test_numbers_of_numpy_and_zeros_with_a_meaning_are_settings():
+    assert Local(local_epochs=np.int64(2), lr=np.float32(0.5)).local_epochs == 2
+    assert Local(lr=0).lr == 0
+    zeros = dict.fromkeys(("lambda1", "lambda2", "pretrain_epochs", "anchor_scale", "representation_from"), 0)
+    assert FLIC(**zeros).pretrain_epochs == 0
+
+
+def test_types_of_settings_are_read_from_classes_and_from_their_names():
+    """A method's module may have ``from __future__ import annotations``, which turns types into text, or not."""
+    Mine = make_dataclass("Mine", [("mu", float, 0.1), ("steps", "int", 3)], bases=(Local,), frozen=True)
+    assert (Mine().mu, Mine().steps) == (0.1, 3)
+    with pytest.raises(ValueError, match="mu must be a finite number, got 'big'"):
+        Mine(mu="big")
+    with pytest.raises(ValueError, match="steps must be a whole number, got None"):
+        Mine(steps=None)
 
 
 def test_base_class_says_what_is_missing():

@@ -9,9 +9,11 @@ the true ones. `download`, `upload` and the answer of `survey` are the only door
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -22,6 +24,17 @@ from hetfl_core.federation import Spec
 from hetfl_core.networks import Draw, Model, Params
 
 Role = Literal["start", "round", "rest", "final"]
+
+KINDS = {"int": "a whole number", "float": "a finite number", "bool": "True or False"}
+"""What a setting must be, by the type that its field is declared with; other types are not looked at."""
+
+
+def of_kind(value: Any, kind: str) -> bool:
+    """Whether a value is what `KINDS` says; NumPy's numbers are numbers too."""
+    if kind == "bool":
+        return value in (True, False)
+    number = isinstance(value, Integral if kind == "int" else Real) and not isinstance(value, bool)
+    return number and math.isfinite(value)
 
 
 class Batch(NamedTuple):
@@ -207,12 +220,24 @@ class Method:
     """Who answers a `survey` at the beginning of a round: nobody, as for most methods; participants; all clients."""
 
     def __post_init__(self) -> None:
-        if self.local_epochs < 1:
-            raise ValueError(f"local_epochs must be at least 1, got {self.local_epochs}")
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+        self._check_kinds()
+        self._check_least(1, "local_epochs", "batch_size")
+        self._check_least(0, "lr")
         if self.weighting not in ("samples", "uniform"):
             raise ValueError(f"weighting must be 'samples' or 'uniform', got {self.weighting!r}")
+
+    def _check_kinds(self) -> None:
+        """Refuse what does not go with the type of its field, before anything is trained with it."""
+        for f in fields(self):
+            kind, value = getattr(f.type, "__name__", f.type), getattr(self, f.name)
+            if kind in KINDS and not of_kind(value, kind):
+                raise ValueError(f"{f.name} must be {KINDS[kind]}, got {value!r}")
+
+    def _check_least(self, least: float, *names: str) -> None:
+        """Refuse settings below a limit."""
+        for name in names:
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
     @property
     def name(self) -> str:

@@ -66,6 +66,10 @@ class FedAvgFT(FedAvg):
 
     tuning_epochs: int = 10
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_least(1, "tuning_epochs")
+
     @property
     def name(self) -> str:
         """The name used in the literature."""

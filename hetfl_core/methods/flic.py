@@ -163,13 +163,12 @@ class FLIC(Method):
         for argument, allowed in choices.items():
             if getattr(self, argument) not in allowed:
                 raise ValueError(f"{argument} must be one of {allowed}, got {getattr(self, argument)!r}")
-        for argument in ("lambda1", "lambda2", "pretrain_epochs", "anchor_scale", "head_decay"):
-            if getattr(self, argument) < 0:
-                raise ValueError(f"{argument} must not be negative, got {getattr(self, argument)}")
+        self._check_least(
+            0, "lambda1", "lambda2", "pretrain_epochs", "anchor_scale", "head_decay", "representation_from"
+        )
+        self._check_least(1, "pretrain_batch", "anchor_samples", "representation_epochs")
         if not self.anchor_variance > 0:
             raise ValueError(f"anchor_variance must be positive, got {self.anchor_variance}")
-        if self.anchor_samples < 1:
-            raise ValueError(f"anchor_samples must be at least 1, got {self.anchor_samples}")
         if self.representation_within and self.local_epochs <= self.representation_epochs:
             raise ValueError(
                 f"representation_within needs more local_epochs than representation_epochs, "
