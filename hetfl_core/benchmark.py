@@ -395,7 +395,16 @@ def _line(*cells: str, width: int = 10) -> str:
 
 
 def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[str]:
-    """Measure and describe, line by line."""
+    """Measure and describe, line by line.
+
+    Raises
+    ------
+    ValueError
+        For a number of clients of which none takes part in a round.
+    """
+    least = math.ceil(1 / PARTICIPATION)
+    if small := [n for n in sizes if n < least]:
+        raise ValueError(f"sizes must be at least {least}, so that a client takes part in a round, got {small[0]}")
     yield f"PyTorch {torch.__version__}, 1 thread (as `simulate` uses by default) of {os.cpu_count()} cores"
     yield "FLIC-HL on the noisy-features toy; clients have 20-300 samples, inputs 6-15 wide, k = 64, 20 classes."
     yield "Rounds: 10 % of the clients, 10 local epochs and 1 for α. The loop is measured up to "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
+import tempfile
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,7 +33,7 @@ def main() -> None:
 
     try:
         app()
-    except (ValueError, TypeError, CheckpointError, DataError, OSError, NotImplementedError) as error:
+    except (ValueError, TypeError, CheckpointError, DataError, OSError, ImportError, NotImplementedError) as error:
         sys.exit(f"hetfl: {error}")
     except KeyError as error:
         sys.exit(f"hetfl: {error.args[0]}")
@@ -106,9 +107,19 @@ def verify(
 def _files(keys: list[str] | None) -> list[str]:
     from hetfl_core.datasets import registry
 
-    if not keys:
-        return list(registry.entries())
-    return [file for key in keys for file in (registry.needs(key) or [key])]
+    return [file for key in keys for file in _files_of(key)] if keys else list(registry.entries())
+
+
+def _files_of(key: str) -> list[str]:
+    """The files of a data set, none where it reads none of the registry's; another name is a file's."""
+    from hetfl_core.datasets import CATALOGUE, registry
+
+    if key not in CATALOGUE:
+        return [key]
+    files = registry.needs(key)
+    if not files:
+        print(f"{key}: needs no file of the registry")
+    return files
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
@@ -145,8 +156,6 @@ def _method(name: str, changes: dict[str, Any]) -> Any:
     for change in changes:
         if change not in allowed:
             raise KeyError(unknown(f"setting of {name}", change, allowed))
-        if isinstance(getattr(method, change), int | float) and not isinstance(changes[change], int | float):
-            raise ValueError(f"{change} must be a number, got {changes[change]!r}")
     return replace(method, **changes)
 
 
@@ -156,7 +165,44 @@ def _federation(name: str, changes: dict[str, Any]) -> Any:
 
     if name not in CATALOGUE:
         raise KeyError(unknown("data set", name, CATALOGUE))
-    return CATALOGUE[name](**changes)
+    try:
+        return CATALOGUE[name](**changes)
+    except (TypeError, ValueError) as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in changes.items()) or "its defaults"
+        raise ValueError(f"data set {name} cannot be made with {given}: {error}") from error
+
+
+def _check_device(device: str) -> None:
+    """Refuse a device on which PyTorch cannot compute here."""
+    import torch
+
+    from hetfl_core.simulation import choose_device
+
+    try:
+        torch.zeros(1, device=choose_device(device)).item()
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"device must be 'auto', 'cpu', 'cuda' or another that PyTorch can use here, got {device!r}"
+        ) from error
+
+
+def _check_folder(folder: Path) -> None:
+    """Make the folder of a record, and see that files can be made in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(f"out needs a folder that can be written to, got {folder} ({error.strerror})") from error
+
+
+def _check_record(seed: int, out: Path | None) -> None:
+    """Refuse what a record could not be written with, or to."""
+    if seed < 0:
+        raise ValueError(f"seed must be a whole number from 0 on, got {seed}")
+    if out is not None and out.is_dir():
+        raise ValueError(f"out must be a file, got the folder {out}")
+    if out is not None:
+        _check_folder(out.parent)
 
 
 @app.command()
@@ -182,8 +228,10 @@ def run(
     from hetfl_core.simulation import simulate
 
     keep_freed_memory()
-    fed = _federation(federation, _settings(data))
     chosen = _method(method, _settings(set_))
+    _check_device(device)
+    _check_record(seed, out)
+    fed = _federation(federation, _settings(data))
     if any(isinstance(c.shapes, tuple) and len(c.shapes) == 3 for c in fed):
         chosen = replace(chosen, model=replace(chosen.model, phi=CNN()))
     print(fed)
@@ -195,7 +243,7 @@ def run(
     for name, value in result.final.items():
         print(f"{name:>20}: {value:.4g}" if isinstance(value, float) else f"{name:>20}: {value:,}")
     if out is not None:
-        print(f"record: {records.write_to(make_record(result, f'run/{federation}', 'own', method), out)}")
+        print(f"record: {records.write_to(make_record(result, f'run/{federation}', 'own', chosen.name), out)}")
 
 
 @app.command()
@@ -217,10 +265,15 @@ def reproduce(
 
     if scale not in ("book", "paper"):
         raise ValueError(f"scale must be 'book' or 'paper', got {scale!r}")
-    if pending == (name is not None):
+    if name is None and not pending:
         raise ValueError("name one experiment, or give --pending")
+    if name is not None and pending:
+        raise ValueError(f"name one experiment or give --pending, not both: got {name!r} and --pending")
     at: Any = scale
-    todo = experiments.pending(at, seeds, out) if pending else experiments.jobs(str(name), at, seeds, method)
+    todo = _pending(at, seeds, method, out) if pending else experiments.jobs(str(name), at, seeds, method)
+    _check_device(device)
+    if out is not None:
+        _check_folder(out)
     print(f"{len(todo)} runs")
     elsewhere = set(todo)
     for job, path in experiments.reproduce(todo, out, device=device, budget=seconds(budget), again=again):
@@ -228,6 +281,20 @@ def reproduce(
         elsewhere = elsewhere - {job} if path else set()
     if elsewhere:
         print(f"{len(elsewhere)} runs are left to other processes that are at them")
+
+
+def _pending(scale: Any, seeds: int | None, methods: list[str] | None, out: Path | None) -> list[Any]:
+    """The pending jobs; of these methods alone, where some are named."""
+    from hetfl_core import experiments
+
+    todo = experiments.pending(scale, seeds, out)
+    known = list(dict.fromkeys(job.method for job in todo))
+    for method in methods or ():
+        if not known:
+            raise KeyError(f"no run is pending, of {method!r} as of any other method")
+        if method not in known:
+            raise KeyError(experiments.unknown("method of a pending run", method, known))
+    return [job for job in todo if not methods or job.method in methods]
 
 
 def keep_freed_memory() -> None:
@@ -280,8 +347,15 @@ def bench(
     """How fast is this machine? Loop against stack, time a client, memory, and where a step goes."""
     from hetfl_core import benchmark
 
-    for line in benchmark.report(tuple(int(s) for s in sizes.split(",")), loop_up_to):
+    for line in benchmark.report(_sizes(sizes), loop_up_to):
         print(line, flush=True)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    """``"10,100"`` → ``(10, 100)``."""
+    if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", text):
+        raise ValueError(f"sizes must look like 10,100,1000, got {text!r}")
+    return tuple(int(size) for size in text.split(","))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,12 @@ def test_toy_of_given_sizes():
     assert all(20 <= c.n_train <= 300 for c in benchmark.toy(20))
 
 
+@pytest.mark.parametrize("small", [0, 9])
+def test_sizes_that_leave_a_round_without_clients_are_refused_first(small):
+    with pytest.raises(ValueError, match=f"sizes must be at least 10, .* got {small}"):
+        next(benchmark.report((100, small)))
+
+
 TOY = benchmark.toy
 
 

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from hetfl_core import cli, records
+from hetfl_core import cli, datasets, experiments, records, simulation
+from hetfl_core.experiments import Job
 
 
 def hetfl(*arguments, **options):
@@ -34,7 +35,7 @@ def test_list_names_everything(monkeypatch, capsys):
 def test_run_prints_a_table_and_writes_a_record(tmp_path):
     out = tmp_path / "record.json"
     done = hetfl(
-        "run", "FLIC-Class", "--federation", "digits.bundled", "--rounds", "2", "--data", "n_clients=4",
+        "run", "flic-class", "--federation", "digits.bundled", "--rounds", "2", "--data", "n_clients=4",
         "--set", "pretrain_epochs=1", "--set", "local_epochs=1", "--out", str(out),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -42,7 +43,9 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path):
     assert "balanced_accuracy" in done.stdout
     assert "round/s" in done.stderr or "s/round" in done.stderr, "a progress bar"
     record = records.read(out)
-    assert (record.method, record.scale, record.settings["rounds"]) == ("FLIC-Class", "own", 2)
+    assert (record.method, record.scale, record.settings["rounds"]) == ("FLIC-Class", "own", 2), (
+        "its name, not as typed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,17 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path):
         ),
         (["run", "Local", "--set", "epochs=3"], "no setting of Local is called 'epochs'; did you mean local_epochs"),
         (["run", "Local", "--set", "epochs"], "a setting must look like name=value, got 'epochs'"),
-        (["run", "Local", "--set", "local_epochs=abc"], "local_epochs must be a number, got 'abc'"),
+        (["run", "Local", "--set", "local_epochs=abc"], "local_epochs must be a whole number, got 'abc'"),
+        (["run", "Local", "--set", "local_epochs=2.5"], "local_epochs must be a whole number, got 2.5"),
+        (["run", "Local", "--set", "lr=none"], "lr must be a finite number, got None"),
+        (["run", "FLIC-HL", "--set", "sampled=abc"], "sampled must be True or False, got 'abc'"),
+        (["run", "Local", "--device", "foo"], "got 'foo'"),
+        (["run", "Local", "--seed", "-1"], "seed must be a whole number from 0 on, got -1"),
+        (
+            ["run", "Local", "--federation", "toy.noisy_features", "--data", "n_clients=abc", "--data", "dim=3"],
+            "data set toy.noisy_features cannot be made with n_clients='abc', dim=3: ",
+        ),
+        (["run", "Local", "--data", "seed=abc"], "data set digits.bundled cannot be made with seed='abc': "),
         (["run", "Local", "--rounds", "0"], "rounds must be a whole number of at least 1, got 0"),
         (["run", "FedAvg"], "FedAvg averages 'phi.0.weight', which must have the same shape"),
         (
@@ -63,9 +76,17 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path):
             "no experiment is called 'flic/bci'; did you mean flic/bci-54, flic/bci-40, flic/bci-common40",
         ),
         (["reproduce"], "name one experiment, or give --pending"),
+        (
+            ["reproduce", "flic/toy-noisy", "--pending"],
+            "name one experiment or give --pending, not both: got 'flic/toy-noisy' and --pending",
+        ),
+        (["reproduce", "flic/toy-noisy", "--device", "foo"], "got 'foo'"),
         (["reproduce", "flic/toy-noisy", "--scale", "full"], "scale must be 'book' or 'paper', got 'full'"),
         (["reproduce", "flic/toy-noisy", "--budget", "soon"], "budget must look like 90s, 9m or 2h, got 'soon'"),
         (["data", "verify", "mnist"], "mnist"),
+        (["bench", "--sizes", "foo"], "sizes must look like 10,100,1000, got 'foo'"),
+        (["bench", "--sizes", "-10"], "sizes must look like 10,100,1000, got '-10'"),
+        (["bench", "--sizes", "10,0"], "sizes must be at least 10, so that a client takes part in a round, got 0"),
     ],
 )
 def test_errors_are_one_message_with_the_nearest_right_name(monkeypatch, capsys, arguments, message):
@@ -73,6 +94,56 @@ def test_errors_are_one_message_with_the_nearest_right_name(monkeypatch, capsys,
     assert code != 0
     assert message in out + err
     assert "Traceback" not in out + err
+
+
+def never(*arguments, **options):
+    raise AssertionError("nothing should be trained")
+
+
+def test_where_a_record_goes_is_looked_at_before_anything_is_trained(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(simulation, "simulate", never)
+    monkeypatch.setattr(experiments, "reproduce", never)
+    (tmp_path / "file").write_text("")
+    below = str(tmp_path / "file" / "x")
+    for arguments, message in (
+        (["run", "Local", "--out", below], f"out needs a folder that can be written to, got {tmp_path / 'file'} ("),
+        (["run", "Local", "--out", str(tmp_path)], f"out must be a file, got the folder {tmp_path}"),
+        (["reproduce", "flic/toy-noisy", "--out", below], f"out needs a folder that can be written to, got {below} ("),
+    ):
+        code, _, err = call(monkeypatch, capsys, *arguments)
+        assert code == 1
+        assert message in err
+
+
+def test_a_missing_package_is_one_message(monkeypatch, capsys):
+    def missing():
+        raise ImportError("this needs pyRiemann: pip install 'hetfl-core[eeg]'")
+
+    monkeypatch.setitem(datasets.CATALOGUE, "toy.noisy_features", missing)
+    code, _, err = call(monkeypatch, capsys, "run", "Local", "--federation", "toy.noisy_features")
+    assert (code, err) == (1, "hetfl: this needs pyRiemann: pip install 'hetfl-core[eeg]'")
+
+
+def test_pending_runs_of_some_methods(monkeypatch, capsys):
+    todo = [Job("flic/toy-noisy", "book", method, seed) for seed in (0, 1) for method in ("Local", "FLIC-HL")]
+    begun = []
+    monkeypatch.setattr(experiments, "pending", lambda *arguments: todo)
+    monkeypatch.setattr(experiments, "reproduce", lambda jobs, *arguments, **options: begun.extend(jobs) or iter(()))
+    call(monkeypatch, capsys, "reproduce", "--pending", "--method", "Local")
+    assert begun == [todo[0], todo[2]]
+
+    code, _, err = call(monkeypatch, capsys, "reproduce", "--pending", "--method", "FLIC-H")
+    assert (code, err) == (1, "hetfl: no method of a pending run is called 'FLIC-H'; did you mean FLIC-HL?")
+    todo.clear()
+    code, _, err = call(monkeypatch, capsys, "reproduce", "--pending", "--method", "Local")
+    assert (code, err) == (1, "hetfl: no run is pending, of 'Local' as of any other method")
+    assert len(begun) == 2
+
+
+@pytest.mark.parametrize("command", ["fetch", "verify"])
+def test_a_data_set_that_needs_no_file(monkeypatch, capsys, command):
+    for name in ("toy.noisy_features", "digits.bundled"):
+        assert call(monkeypatch, capsys, "data", command, name) == (0, f"{name}: needs no file of the registry\n", "")
 
 
 def test_values_of_settings():
