@@ -234,6 +234,7 @@ def run(
     fed = _federation(federation, _settings(data))
     if any(isinstance(c.shapes, tuple) and len(c.shapes) == 3 for c in fed):
         chosen = replace(chosen, model=replace(chosen.model, phi=CNN()))
+    records.code_revision()
     print(fed)
     result = simulate(
         fed, chosen, rounds=rounds, participation=participation, seed=seed, engine=engine, device=device,  # type: ignore[arg-type]
