@@ -18,7 +18,7 @@ embedding (or one trained by a private algorithm), which FLIC's is not.
 
 *What is not protected.* What the simulator shows to its user (accuracies, losses, embeddings) but no client sends;
 the number of samples, if it weighs the mean; the trained φ_i, if a client gives its model away; what floating-point
-noise leaks.
+noise leaks; that the training of a client diverged, for a message with NaN or infinite entries is refused, not sent.
 
 References
 ----------
@@ -88,6 +88,11 @@ class Privacy:
             The message, and what it started from; each tensor of `sent` is in `received`, in the same shape.
         rng : torch.Generator
             On the CPU; the client's own stream.
+
+        Raises
+        ------
+        ValueError
+            Naming the tensor whose move has NaN or infinite entries: no factor clips it.
         """
         factor = _clip_factor({name: p - received[name] for name, p in sent.items()}, self.clip)
         clipped = {name: torch.lerp(received[name], p, factor) for name, p in sent.items()}
@@ -101,9 +106,21 @@ class Privacy:
 
 
 def _clip_factor(move: Mapping[str, Tensor], limit: float) -> float:
-    """min(1, limit / norm) for the norm over all tensors together."""
+    """1 where the norm over all tensors together is at most the limit, else limit / norm."""
     norm = math.sqrt(sum(float(p.double().square().sum()) for p in move.values()))
-    return min(1.0, limit / norm) if norm else 1.0
+    if not math.isfinite(norm):
+        _check_finite(move)  # finite entries can have an infinite norm: the factor is then 0
+    return limit / norm if norm > limit else 1.0
+
+
+def _check_finite(move: Mapping[str, Tensor]) -> None:
+    for name, p in move.items():
+        bad = int((~p.isfinite()).sum())
+        if bad:
+            raise ValueError(
+                f"{name}: a move must be finite to be clipped, got {bad} entries that are NaN or infinite; "
+                "nothing was sent. Has training diverged? Then lower its learning rate"
+            )
 
 
 def _normal_like(p: Tensor, rng: torch.Generator) -> Tensor:
@@ -111,6 +128,9 @@ def _normal_like(p: Tensor, rng: torch.Generator) -> Tensor:
 
 
 # --- accounting -----------------------------------------------------------------------------------------------------
+
+_RANGE = (0.05, 1e7)
+"""Noise multipliers that the accountant of sampled releases is asked for; at 3e8 it fails by rounding."""
 
 
 def epsilon(noise_multiplier: float, delta: float, releases: int, sampling: tuple[int, int] | None = None) -> float:
@@ -135,8 +155,8 @@ def epsilon(noise_multiplier: float, delta: float, releases: int, sampling: tupl
     -------
     float
         Without `sampling`, exact: T Gaussian mechanisms are one whose noise multiplier is smaller by √T, and [3]_ has
-        its ε in closed form. With it, the upper bound of [4]_ by Rényi differential privacy. Infinite for a noise
-        multiplier of 0; 0 for no release.
+        its ε in closed form. With it, the upper bound of [4]_ by Rényi differential privacy, in which noise beyond
+        1e7 counts as 1e7. Infinite for a noise multiplier of 0; 0 for no release, and for infinite noise.
 
     Notes
     -----
@@ -145,15 +165,15 @@ def epsilon(noise_multiplier: float, delta: float, releases: int, sampling: tupl
     import dp_accounting
 
     _check_arguments(delta, releases, sampling)
-    if noise_multiplier < 0:
+    if not noise_multiplier >= 0:
         raise ValueError(f"noise_multiplier must not be negative, got {noise_multiplier}")
-    if releases == 0:
+    if releases == 0 or math.isinf(noise_multiplier):
         return 0.0
     if noise_multiplier == 0:
         return math.inf
     if sampling is None:
         return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / math.sqrt(releases), delta))
-    return float(_accountant().compose(_event(noise_multiplier, releases, sampling)).get_epsilon(delta))
+    return _sampled_epsilon(noise_multiplier, delta, releases, sampling)
 
 
 def noise_multiplier(epsilon: float, delta: float, releases: int, sampling: tuple[int, int] | None = None) -> float:
@@ -170,6 +190,12 @@ def noise_multiplier(epsilon: float, delta: float, releases: int, sampling: tupl
     -------
     float
         With `sampling`, found by bisection, to 1e-4, and at least 0.05.
+
+    Raises
+    ------
+    ValueError
+        With `sampling`, also where even a noise multiplier of 1e7 is not known to give this ε: the bound of [4]_ has a
+        floor, which rises as δ falls.
     """
     import dp_accounting
 
@@ -180,9 +206,21 @@ def noise_multiplier(epsilon: float, delta: float, releases: int, sampling: tupl
         raise ValueError("releases must be at least 1 for noise to be needed, got 0")
     if sampling is None:
         return math.sqrt(releases) * float(dp_accounting.get_sigma_gaussian(epsilon, delta))
-    bracket = dp_accounting.LowerEndpointAndGuess(0.05, 1.0)
+    if _sampled_epsilon(_RANGE[0], delta, releases, sampling) <= epsilon:
+        return _RANGE[0]
+    least = _sampled_epsilon(_RANGE[1], delta, releases, sampling)
+    if least > epsilon:
+        raise ValueError(
+            f"epsilon must be at least {least:.3g} with delta={delta} and sampling={sampling}, got {epsilon}"
+        )
+    bracket = dp_accounting.LowerEndpointAndGuess(_RANGE[0], 1.0)
     make_event = lambda z: _event(z, releases, sampling)  # noqa: E731
     return float(dp_accounting.calibrate_dp_mechanism(_accountant, make_event, epsilon, delta, bracket, tol=1e-4))
+
+
+def _sampled_epsilon(noise_multiplier: float, delta: float, releases: int, sampling: tuple[int, int]) -> float:
+    event = _event(min(noise_multiplier, _RANGE[1]), releases, sampling)
+    return float(_accountant().compose(event).get_epsilon(delta))
 
 
 def _accountant() -> Any:
@@ -206,7 +244,7 @@ def _event(noise_multiplier: float, releases: int, sampling: tuple[int, int]) ->
 def _check_arguments(delta: float, releases: int, sampling: tuple[int, int] | None) -> None:
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie in (0, 1), got {delta}")
-    if releases != int(releases) or releases < 0:
+    if not releases >= 0 or releases % 1:
         raise ValueError(f"releases must be a whole number of at least 0, got {releases}")
     if sampling is not None and not 1 <= sampling[0] <= sampling[1]:
         raise ValueError(f"sampling must be (taken, clients) with 1 <= taken <= clients, got {sampling}")

@@ -53,6 +53,22 @@ def test_what_is_within_the_limit_passes_bit_for_bit():
     assert torch.equal(Privacy(1.0, 0.0).protect(sent, sent, rng())["a"], sent["a"]), "no move is no division by zero"
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_cannot_be_clipped_is_not_sent(value):
+    """min(1, R / NaN) is 1: one such entry would let all the others pass whole."""
+    received = {"a": torch.zeros(2), "anchors": torch.zeros(3)}
+    sent = {"a": torch.zeros(2), "anchors": torch.tensor([value, 1e6, 1.0])}
+    for mechanism in (Privacy(1.0, 1.0), Privacy(1.0, 0.0)):
+        with pytest.raises(ValueError, match="anchors: a move must be finite to be clipped, got 1 entries"):
+            mechanism.protect(sent, received, rng())
+
+
+def test_a_finite_move_of_infinite_norm_is_clipped():
+    sent = {"a": torch.tensor([1e300, 1.0], dtype=torch.float64)}
+    out = Privacy(1.0, 0.0).protect(sent, {"a": torch.zeros(2, dtype=torch.float64)}, rng())
+    assert norm_of(out) <= 1
+
+
 def test_two_messages_are_at_most_the_sensitivity_apart():
     """Brute force, also over opposite moves, which attain 2R."""
     received, R = message(0), 0.7
@@ -140,6 +156,15 @@ def test_no_noise_and_no_release():
     assert privacy.epsilon(1.0, DELTA, 0) == 0.0
 
 
+def test_sampled_releases_at_the_ends_of_the_noise():
+    """Noise that the accountant cannot be asked for counts as less; the least that is looked for is 0.05."""
+    for sampling in ((10, 100), (100, 100)):
+        assert privacy.epsilon(1e12, DELTA, 5, sampling) == privacy.epsilon(1e7, DELTA, 5, sampling)
+        assert privacy.epsilon(math.inf, DELTA, 5, sampling) == 0
+        assert privacy.noise_multiplier(1e5, DELTA, 5, sampling) == 0.05
+        assert privacy.epsilon(0.05, DELTA, 5, sampling) < 1e5
+
+
 BAD = {
     "clip must be positive, got 0": lambda: Privacy(0.0),
     "clip must be positive, got nan": lambda: Privacy(math.nan),
@@ -149,6 +174,11 @@ BAD = {
     "releases must be a whole number of at least 0, got 1.5": lambda: privacy.epsilon(1.0, DELTA, 1.5),
     r"sampling must be \(taken, clients\)": lambda: privacy.epsilon(1.0, DELTA, 1, (5, 4)),
     "noise_multiplier must not be negative": lambda: privacy.epsilon(-1.0, DELTA, 1),
+    "noise_multiplier must not be negative, got nan": lambda: privacy.epsilon(math.nan, DELTA, 1),
+    "releases must be a whole number of at least 0, got nan": lambda: privacy.epsilon(1.0, DELTA, math.nan),
+    r"epsilon must be at least 0\.\d+ with delta=1e-12 .*, got 0.001": lambda: privacy.noise_multiplier(
+        0.001, 1e-12, 5, (10, 100)
+    ),
     "epsilon must be positive, got 0": lambda: privacy.noise_multiplier(0.0, DELTA, 1),
     "releases must be at least 1": lambda: privacy.noise_multiplier(1.0, DELTA, 0),
 }
