@@ -172,6 +172,33 @@ def test_a_constant_representation_aligns_with_nothing_and_has_no_gradient():
         assert torch.autograd.grad(similarity, zero)[0].isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [2, 7, 30, 100])
+def test_rounding_is_no_variation(n, dtype):
+    """Centring leaves of the kernel of equal rows up to 1.5 roundings; 0 and no gradient all the same."""
+    y = normal(n, 3).to(dtype)
+    for row in normal(20, 1, 64, purpose="rows").to(dtype):
+        z = row.expand(n, 64).clone().requires_grad_()
+        for K, L in ((z @ z.T, y @ y.T), (y @ y.T, z @ z.T)):
+            value = kernel_alignment(K, L)
+            assert float(value.detach()) == 0
+            assert torch.autograd.grad(value, z)[0].abs().sum() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_little_variation_still_counts(dtype):
+    """Such as an untrained CNN has: its kernel varies by 4e-5 of its norm."""
+    rad = normal(100, 1, 16, 16, purpose="images")
+    model = Model(CNN())
+    params = model.init(Spec("a", (1, 16, 16), 10, 2, (5, 5), 1), stream(0, "a", 0, "init"), model.parts)
+    z = model.embed({name: p.double() for name, p in params.items()}, rad)
+    y = normal(100, 3, purpose="y")
+    exact = cka(z, y)
+    z, y = z.to(dtype), y.to(dtype)
+    assert exact > 0.01
+    torch.testing.assert_close(kernel_alignment(z @ z.T, y @ y.T).double(), exact, rtol=0.05, atol=0)
+
+
 @pytest.mark.parametrize("size", [1.0, 1e-3])
 def test_the_published_formula_by_hand(size):
     """‖K̄K_i‖² / (‖K̄K̄ᵀ‖ max(‖K_iK_i‖, 1)); the maximum is 1 for a small kernel."""

@@ -42,12 +42,14 @@ def centred(kernel: Tensor) -> Tensor:
 def kernel_alignment(K: Tensor, L: Tensor) -> Tensor:
     """Linear CKA from the kernels of two representations, shapes (n, n), (n, n) → ().
 
-    In [0, 1]; 0, with zero gradient, where a representation is constant. Equal to `hetfl_core.distances.cka` of the
-    representations themselves; this form also takes a mean of kernels.
+    In [0, 1]; 0, with zero gradient, where a representation is constant: where centring leaves of its kernel no more
+    than rounding. Equal to `hetfl_core.distances.cka` of the representations themselves; this form also takes a mean
+    of kernels.
     """
+    roundings = [(8 * torch.finfo(kernel.dtype).eps) ** 2 * kernel.square().sum() for kernel in (K, L)]
     K, L = centred(K), centred(L)
     squares = K.square().sum(), L.square().sum()
-    varies = (squares[0] > 0) & (squares[1] > 0)
+    varies = (squares[0] > roundings[0]) & (squares[1] > roundings[1])
     norms = [torch.where(varies, square, 1).sqrt() for square in squares]
     return torch.where(varies, (K * L).sum() / (norms[0] * norms[1]), 0)
 
