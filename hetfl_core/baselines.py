@@ -32,6 +32,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -365,12 +366,27 @@ class Pooled:
         return f"Pooled {self.of.name}"
 
     def fit(self, x: NDArray[Any], y: NDArray[Any]) -> Any:
-        """A fitted estimator, of the vectors of all clients, shape (n, d), and their labels, shape (n,)."""
-        return self.of.make().fit(self.of.prepare(x), y)
+        """A fitted estimator, of the vectors of all clients, shape (n, d), and their labels, shape (n,).
 
-    def answer(self, model: Any, classes: Sequence[int]) -> Predict:
-        """Predict the most probable of these classes."""
+        Of a single class there is nothing to learn: it is what is always predicted.
+        """
+        estimator = self.of.make() if len(np.unique(y)) > 1 else DummyClassifier()
+        return estimator.fit(self.of.prepare(x), y)
+
+    def answer(self, model: Any, classes: Sequence[int], where: str = "") -> Predict:
+        """Predict the most probable of these classes; `where` names the client.
+
+        Raises
+        ------
+        ValueError
+            Naming the client, where the model knows none of them.
+        """
         known = [c for c in model.classes_ if c in set(classes)]
+        if not known:
+            raise ValueError(
+                f"client {where!r}: expected a class among {model.classes_.tolist()}, those of the clients that it is "
+                f"pooled with, got {sorted(classes)}"
+            )
         places = np.searchsorted(model.classes_, known)
 
         def predict(x: NDArray[Any]) -> NDArray[Any]:
@@ -475,6 +491,12 @@ def join(
     -------
     Run
         Of the new clients. The members concerned send their trials once, each newcomer receives a model.
+
+    Raises
+    ------
+    ValueError
+        Naming the new client: for what `run` refuses, where no member's vectors mean the same, and where `untrained`
+        leaves a model that knows none of its classes.
     """
     begin = time.perf_counter()
     everyone = Federation([*members, *new], members.n_classes, members.name, members.info).to(torch.float32)
@@ -527,7 +549,8 @@ def _share(
     """One model of some clients' trials for the use of others, and its bytes."""
     model = baseline.fit(np.concatenate([one.x for one in given]), np.concatenate([one.y for one in given]))
     answers = {
-        one.client.name: _moved(one.move, baseline.answer(model, np.unique(one.y).tolist())) for one in receivers
+        one.client.name: _moved(one.move, baseline.answer(model, np.unique(one.y).tolist(), one.client.name))
+        for one in receivers
     }
     return answers, _model_bytes(model)
 

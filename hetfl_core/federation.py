@@ -106,7 +106,7 @@ class Client:
 
     def _inputs(self, argument: str) -> Callable[[Any], Tensor]:
         def convert(value: Any) -> Tensor:
-            x = torch.as_tensor(np.asarray(value) if not isinstance(value, Tensor) else value)
+            x = _tensor(value, f"client {self.name!r}: {argument}")
             if x.dim() < 2:
                 raise ValueError(
                     f"client {self.name!r}: {argument} must have shape (n, ...) with at least 2 axes, "
@@ -119,8 +119,7 @@ class Client:
         return convert
 
     def _labels(self, argument: str) -> Tensor:
-        value = getattr(self, argument)
-        y = torch.as_tensor(np.asarray(value) if not isinstance(value, Tensor) else value)
+        y = _tensor(getattr(self, argument), f"client {self.name!r}: {argument}")
         if y.dim() != 1:
             raise ValueError(f"client {self.name!r}: {argument} must have shape (n,), got {tuple(y.shape)}")
         if y.is_complex():
@@ -150,7 +149,27 @@ class Client:
         return len(self.y_test)
 
 
+def _tensor(value: Any, where: str) -> Tensor:
+    """A tensor of what NumPy takes for an array, of any byte order and stride."""
+    if isinstance(value, Tensor):
+        return value
+    array = np.asarray(value)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    plain = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
+    try:
+        return torch.as_tensor(array if plain else array.copy())
+    except TypeError as error:
+        kinds = sorted({type(entry).__name__ for entry in array.ravel().tolist()})
+        raise TypeError(
+            f"{where} must hold numbers that torch knows, got dtype {array.dtype} with entries of type "
+            f"{', '.join(kinds)}; encode categories as whole numbers, and leave out what is missing"
+        ) from error
+
+
 def _as_classes(y: Tensor, where: str) -> Tensor:
+    bad = int((~torch.isfinite(y)).sum())
+    if bad:
+        raise TypeError(f"{where} must hold whole numbers, got {bad} values that are NaN or infinite")
     if y.is_floating_point() and not bool((y == y.round()).all()):
         raise TypeError(
             f"{where} must hold whole numbers, got dtype {y.dtype}; "
@@ -164,6 +183,19 @@ def _as_targets(y: Tensor, where: str) -> Tensor:
     if bad:
         raise ValueError(f"{where} must be finite, got {bad} values that are NaN or infinite")
     return y if y.is_floating_point() else y.to(torch.float32)
+
+
+def _cast(t: Tensor, dtype: torch.dtype, where: str) -> Tensor:
+    """The tensor in another floating-point type, whose range must suffice; whole numbers as they are."""
+    if not t.is_floating_point():
+        return t
+    cast = t.to(dtype)
+    if not bool(cast.isfinite().all()):
+        raise ValueError(
+            f"{where} must lie in the range of {dtype}, ±{torch.finfo(dtype).max:.3g}, got values up to "
+            f"{float(t.abs().max()):.3g} in size: scale them down, or use a dtype of wider range"
+        )
+    return cast
 
 
 class FederationWarning(UserWarning):
@@ -193,7 +225,7 @@ class Federation:
     ValueError
         Naming the client and the argument, what was expected and what was found: no client, a repeated name, an
         empty training set, x and y of different length, non-finite values, labels outside 0 … C−1, a test set of
-        another shape than the training set.
+        another shape than the training set. For a number of classes that is not whole.
     TypeError
         Where labels of a classification are not whole numbers.
 
@@ -224,6 +256,8 @@ class Federation:
             raise ValueError("clients: a federation needs at least one client, got none")
         if n_classes is None:
             n_classes = _count_classes(clients) if task == "classification" else 0
+        if not float(n_classes).is_integer():
+            raise ValueError(f"n_classes must be a whole number, got {n_classes}")
         object.__setattr__(self, "clients", clients)
         object.__setattr__(self, "n_classes", int(n_classes))
         object.__setattr__(self, "name", name)
@@ -287,13 +321,22 @@ class Federation:
         return replace(self, clients=[self[name] for name in names])  # type: ignore[arg-type]
 
     def to(self, dtype: torch.dtype) -> Federation:
-        """The same federation with inputs, and the targets of a regression, of another floating-point type."""
+        """The same federation with inputs, and the targets of a regression, of another floating-point type.
+
+        Raises
+        ------
+        ValueError
+            Naming the client whose numbers exceed the range of that type.
+        """
         parts = ("x_train", "y_train", "x_test", "y_test")
         reals = [t for c in self for part in parts for t in blocks(getattr(c, part)) if t.is_floating_point()]
         if all(t.dtype == dtype for t in reals):
             return self
-        cast = lambda t: t.to(dtype) if t.is_floating_point() else t  # noqa: E731
-        clients = [replace(c, **{part: map_blocks(cast, getattr(c, part)) for part in parts}) for c in self]
+
+        def cast(client: Client, part: str) -> Any:
+            return map_blocks(lambda t: _cast(t, dtype, f"client {client.name!r}: {part}"), getattr(client, part))
+
+        clients = [replace(c, **{part: cast(c, part) for part in parts}) for c in self]
         return replace(self, clients=clients)  # type: ignore[arg-type]
 
     def describe(self) -> pd.DataFrame:

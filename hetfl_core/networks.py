@@ -63,6 +63,11 @@ def linear_init(rng: torch.Generator, fan_in: int, *shape: int) -> Tensor:
     return (2 * torch.rand(shape, generator=rng) - 1) * bound
 
 
+def _check_dropout(dropout: float) -> None:
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be a probability of at least 0 and less than 1, got {dropout}")
+
+
 @dataclass(frozen=True)
 class MLP:
     """Fully connected embedding: hidden layers with an activation, then a linear layer to the latent space.
@@ -79,13 +84,16 @@ class MLP:
     activation : str
         One of `ACTIVATIONS`.
     dropout : float
-        Probability that a hidden unit is dropped in training.
+        Probability in [0, 1) that a hidden unit is dropped in training.
     """
 
     hidden: tuple[int, ...] = (64, 64)
     out: int = 64
     activation: str = "relu"
     dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_dropout(self.dropout)
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
         """Parameters for inputs of the given sample shape (flattened)."""
@@ -133,13 +141,16 @@ class CNN:
     kernel : int
         Side of the kernels, pixels.
     dropout : float
-        Probability that a channel value is dropped before the second pooling.
+        Probability in [0, 1) that a channel value is dropped before the second pooling.
     """
 
     out: int = 64
     channels: tuple[int, int] = (32, 20)
     kernel: int = 5
     dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_dropout(self.dropout)
 
     def sides(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """Side of the maps after the second convolution, and after the second pooling."""

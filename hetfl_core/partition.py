@@ -101,7 +101,7 @@ def assign_classes(
         If an argument is not positive, or k > C while repeats are not allowed.
     """
     for name, value in (("n_clients", n_clients), ("n_classes", n_classes), ("k", k)):
-        _positive(name, value)
+        check_positive(name, value)
     if k > n_classes and not allow_repeats:
         raise ValueError(f"k must be at most the number of classes, {n_classes}, got {k}: a client cannot hold more")
     _generator(rng)
@@ -220,18 +220,24 @@ def published_shards(
     Raises
     ------
     ValueError
-        Naming the class that has fewer samples than shards.
+        Naming the class that has fewer samples than shards; or where a client would draw several shards of a class and
+        keep them, for there is only one for each.
     """
     y, table = _labels(labels), np.asarray(assignment)
     _generator(rng)
     each = len(y) // len(table)
+    times = repeats if each < repeat_below else 1
+    if times > 1 and each >= replace_below:
+        raise ValueError(
+            f"replace_below must be more than {each}, the samples a client, where each draws {repeats} shards a class "
+            f"(repeat_below={repeat_below}), got {replace_below}: shards that are taken away run out"
+        )
     shards = {int(c): _shards(y, int(c), int((table == c).sum())) for c in np.unique(table)}
 
     def draw(c: int) -> Indices:
         place = int(rng.integers(len(shards[c])))
         return shards[c][place] if each < replace_below else shards[c].pop(place)
 
-    times = repeats if each < repeat_below else 1
     return [_sorted([draw(c) for c in np.tile(row, times).tolist()]) for row in table]
 
 
@@ -274,7 +280,7 @@ def dirichlet(labels: ArrayLike, n_clients: int, alpha: float, rng: np.random.Ge
         If α is not a positive finite number or there are fewer than ``n_clients * min_size`` samples.
     """
     y = _labels(labels)
-    _positive("n_clients", n_clients)
+    check_positive("n_clients", n_clients)
     _generator(rng)
     if not (np.isfinite(alpha) and alpha > 0):
         raise ValueError(f"alpha must be a positive finite number, got {alpha}")
@@ -422,7 +428,8 @@ def _labels(labels: ArrayLike) -> Indices:
     return y.astype(np.int64)
 
 
-def _positive(name: str, value: int) -> None:
+def check_positive(name: str, value: int) -> None:
+    """Refuse what is not a whole number of at least 1."""
     if int(value) != value or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
 

@@ -397,6 +397,26 @@ def test_a_newcomer_without_trials_gets_the_others_model():
         baselines.join(members, alone, Pooled(), untrained=True)
 
 
+@pytest.mark.parametrize("pooled", [Pooled(), Pooled(LR())], ids=lambda m: m.name)
+def test_a_group_of_one_class_is_always_told_that_class(pooled):
+    pytest.importorskip("pyriemann")
+    federation = subjects(2, classes=(1, 1))
+    run = baselines.run(federation, pooled)
+    assert answers(run).tolist() == [1, 1]
+    assert run.final["bytes_down"] == 0, "nothing is learnt"
+    members, new = federation.subset(["subject-0"]), [federation["subject-1"]]
+    assert baselines.join(members, new, pooled, untrained=True).final["accuracy"] == 1
+
+
+def test_a_newcomer_none_of_whose_classes_is_known_is_refused_by_name():
+    pytest.importorskip("pyriemann")
+    members = subjects(2, classes=(0, 1))
+    new = [replace(subjects(1, classes=(2, 2))[0], name="new")]
+    with pytest.raises(ValueError, match=r"client 'new': expected a class among \[0, 1\], .* got \[2\]"):
+        baselines.join(members, new, Pooled(), untrained=True)
+    assert baselines.join(members, new, Pooled()).final["accuracy"] == 1, "with trials of its own it is told its class"
+
+
 @pytest.mark.parametrize("untrained", [False, True])
 def test_newcomers_do_not_see_each_other(untrained):
     pytest.importorskip("pyriemann")

@@ -289,6 +289,13 @@ def test_a_limit_keeps_classes_balanced(twins):
     assert sum(c.n_test for c in federation) > 4 * 12  # test sets are left whole
 
 
+@pytest.mark.parametrize("most", [-1, 0, 2.5])
+@pytest.mark.parametrize("make", [digits.mnist_usps, images.fashion_mnist])
+def test_a_limit_is_at_least_one(twins, make, most):
+    with pytest.raises(ValueError, match=f"max_train must be a whole number of at least 1, got {most}"):
+        make(4, 3, max_train=most)
+
+
 def test_usps_h5_gives_the_same_images_as_text(twins, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     plain = rng.integers(0, 2001, (20, 256)) * 0.0005

@@ -50,6 +50,52 @@ def test_labels_must_be_whole_numbers():
     assert Federation([client(y=(0.0, 1.0))])[0].y_train.dtype == torch.int64
 
 
+def test_labels_that_are_nan_are_told_so():
+    with pytest.raises(TypeError, match="client 'anna': y_train must hold whole numbers, got 2 values that are NaN or"):
+        Federation([client(y=(np.nan, np.inf))])
+
+
+@pytest.mark.parametrize("bad", [{"y": ("cat", "dog")}, {"y_test": (None,)}])
+def test_labels_that_are_no_numbers_name_the_client(bad):
+    with pytest.raises(TypeError, match=r"client 'anna': y_t.* must hold numbers .* of type (str|NoneType); encode"):
+        client(**bad)
+    with pytest.raises(TypeError, match=r"client 'anna': x_train must hold numbers .* of type float, str"):
+        Client(np.array([[1.0, "x"]], dtype=object), [0], [[0.0, 0.0]], [0], "anna")
+
+
+def field(array):
+    """The same numbers as a field of records, which are not a multiple of a number wide."""
+    records = np.zeros(len(array), [("flag", "i1"), ("numbers", array.dtype, array.shape[1:])])
+    records["numbers"] = array
+    return records["numbers"]
+
+
+@pytest.mark.parametrize("change", [lambda a: a[::-1], lambda a: a.astype(a.dtype.newbyteorder(">")), field])
+def test_arrays_of_any_stride_and_byte_order_are_taken(change):
+    x, y = np.arange(6.0).reshape(3, 2), np.array([0, 1, 2])
+    plain = Client(change(x).tolist(), change(y).tolist(), x, y, "anna")
+    got = Client(change(x), change(y), x, y, "anna")
+    assert Federation([got]).fingerprint() == Federation([plain]).fingerprint()
+    with pytest.raises(ValueError, match=r"y_train must have shape \(n,\), got \(\)"):
+        Client(x, change(y)[0], x, y, "anna")
+
+
+def test_numbers_beyond_the_range_of_a_type_name_the_client():
+    fed = Federation([client(x=((1e300, 0), (-1e301, 1)))])
+    message = r"client 'anna': x_train must lie in the range of torch.float32, ±3.4e\+38, got values up to 1e\+301"
+    with pytest.raises(ValueError, match=message):
+        fed.to(torch.float32)
+    with pytest.raises(ValueError, match=r"client 'anna': y_test must lie in the range of torch.float32"):
+        regression(client(y_test=(1e300,))).to(torch.float32)
+
+
+@pytest.mark.parametrize("n_classes", [2.7, np.nan])
+def test_number_of_classes_is_whole(n_classes):
+    with pytest.raises(ValueError, match=f"n_classes must be a whole number, got {n_classes}"):
+        Federation([client()], n_classes=n_classes)
+    assert Federation([client()], n_classes=np.int64(2)).n_classes == 2
+
+
 def test_labels_must_be_real():
     with pytest.raises(TypeError, match="client 'anna': y_train must hold real numbers, got dtype"):
         client(y=(1j, 1.0))

@@ -80,6 +80,13 @@ def test_dropout_acts_in_training_and_not_in_prediction():
     assert not torch.allclose(net.embed(params, x, noise), net.embed(params, x))
 
 
+@pytest.mark.parametrize("network", [MLP, CNN])
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, 1.5, math.nan])
+def test_dropout_leaves_something(network, dropout):
+    with pytest.raises(ValueError, match=f"dropout must be .* less than 1, got {dropout}"):
+        network(dropout=dropout)
+
+
 def test_a_regression_head_has_one_output():
     net = Model(MLP(hidden=(7,), out=3), alpha=6)
     of = Spec("anna", (5,), 10, 0, (), 1, "regression")

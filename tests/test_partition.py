@@ -189,6 +189,14 @@ def test_published_shards_with_replacement_overlap():
         assert set(y[part]) == set(row)
 
 
+def test_published_shards_that_would_run_out_are_refused():
+    """50 samples a client: few enough for repeated draws, too many for drawing with replacement."""
+    y, table = labels_of(4, 100), assign_classes(8, 4, 2, rng())
+    with pytest.raises(ValueError, match=r"replace_below must be more than 50, .* 50 shards a class .* got 10"):
+        published_shards(y, table, rng(), replace_below=10, repeat_below=100)
+    assert used_once(published_shards(y, table, rng(), replace_below=10, repeat_below=100, repeats=1))
+
+
 def test_toy_rule_draws_with_replacement_but_once():
     y = labels_of(4, 100)
     parts = published_shards(y, assign_classes(8, 4, 2, rng()), rng(1), repeat_below=10)

@@ -21,6 +21,7 @@ from hetfl_core.partition import (
     Indices,
     Parts,
     assign_classes,
+    check_positive,
     dirichlet,
     published_shards,
     share,
@@ -140,7 +141,9 @@ def deal(
 
 
 def limit(part: Indices, labels: Indices, most: int | None, rng: np.random.Generator) -> Indices:
-    """At most that many random samples of a client, about equally many of each of its classes."""
+    """At most that many random samples of a client (`max_train`), about equally many of each of its classes."""
+    if most is not None:
+        check_positive("max_train", most)
     if most is None or len(part) <= most:
         return part
     mixed = rng.permutation(part)
