@@ -387,7 +387,8 @@ def cka(x: Tensor, y: Tensor) -> Tensor:
     Returns
     -------
     Tensor, shape (...)
-        In [0, 1]; 0, with zero gradient, where a representation is constant.
+        In [0, 1]; 0, with zero gradient, where a representation is constant: where centring leaves of it no more than
+        rounding.
     """
     if x.dim() < 2 or y.dim() < 2 or x.shape[-2] != y.shape[-2]:
         raise ValueError(
@@ -396,9 +397,12 @@ def cka(x: Tensor, y: Tensor) -> Tensor:
         )
     _check_finite("x", x)
     _check_finite("y", y)
+    rounding = 32 * torch.finfo(x.dtype).eps
+    sizes = [t.detach().square().sum((-2, -1)) for t in (x, y)]
     x, y = (t - t.mean(-2, keepdim=True) for t in (x, y))
+    varying = [t.detach().square().sum((-2, -1)) > rounding**2 * size for t, size in zip((x, y), sizes, strict=True)]
+    varies = varying[0] & varying[1]
     scale = (x.mT @ x).square().sum((-2, -1)) * (y.mT @ y).square().sum((-2, -1))
-    varies = scale > 0
     return torch.where(varies, (x.mT @ y).square().sum((-2, -1)) / torch.where(varies, scale, 1).sqrt(), 0)
 
 

@@ -224,6 +224,17 @@ def test_cka_against_centred_gram_matrices():
     assert (grad == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_cka_of_a_constant_representation_is_zero_whatever_rounding_leaves(dtype):
+    for n, k, seed in [(2, 1, 0), (10, 3, 1), (100, 64, 2), (1000, 128, 3), (777, 1, 4)]:
+        constant = normal(1, k, seed=seed, dtype=dtype).expand(n, k).clone() * 10 + 3
+        value, gradients = value_and_gradients(d.cka, constant, normal(n, 5, seed=seed, dtype=dtype))
+        assert value == 0
+        assert all((g == 0).all() for g in gradients)
+        faint = constant + 1e-4 * normal(n, k, seed=seed + 9, dtype=dtype)
+        assert d.cka(faint, faint) == pytest.approx(1, abs=1e-4), "a ten-thousandth is not rounding"
+
+
 def test_principal_angle_is_scipys():
     A, B = normal(7, 3), normal(7, 3, seed=1)
     agree(
