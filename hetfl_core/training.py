@@ -238,7 +238,10 @@ def _upload(task: Task, i: int, params: Params, data: Batch, memory: Mapping[str
         return {}
     upload = task.method.upload(params, task.received[i], data, memory)
     rng = stream(task.seed, task.specs[i].id, task.round, "protect")
-    return task.method.protect(upload, task.received[i], rng)
+    try:
+        return task.method.protect(upload, task.received[i], rng)
+    except ValueError as error:
+        raise ValueError(f"client {task.specs[i].id!r}: {error}") from error
 
 
 def _loop_stage(

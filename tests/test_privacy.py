@@ -7,8 +7,11 @@ import pytest
 import torch
 from scipy.optimize import brentq
 from scipy.stats import kstest, norm
+from small import ragged
 
-from hetfl_core import privacy
+from hetfl_core import privacy, simulate
+from hetfl_core.methods import FLIC
+from hetfl_core.networks import Model
 from hetfl_core.privacy import Privacy
 
 DELTA = 1e-5
@@ -61,6 +64,12 @@ def test_what_cannot_be_clipped_is_not_sent(value):
     for mechanism in (Privacy(1.0, 1.0), Privacy(1.0, 0.0)):
         with pytest.raises(ValueError, match="anchors: a move must be finite to be clipped, got 1 entries"):
             mechanism.protect(sent, received, rng())
+
+
+def test_a_run_that_diverged_names_the_client_whose_message_was_refused():
+    method = FLIC(model=Model(), local_epochs=1, pretrain_epochs=0, lr=1e38, weighting="uniform", privacy=Privacy(1, 1))
+    with pytest.raises(ValueError, match=r"client 'client-\d': .* a move must be finite"):
+        simulate(ragged(), method, rounds=2, participation=0.5, progress=False, device="cpu")
 
 
 def test_a_finite_move_of_infinite_norm_is_clipped():
