@@ -255,7 +255,9 @@ def reproduce(
     method: Annotated[list[str] | None, typer.Option(help="Only these methods.")] = None,
     pending: Annotated[bool, typer.Option("--pending", help="The unfinished runs, most wanted first.")] = False,
     budget: Annotated[str | None, typer.Option(help="Begin no round after this time: 90s, 9m, 2h.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the records; by default data/results.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the records; by default data/results, without a checkout results.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     again: Annotated[bool, typer.Option("--again", help="Run what has a record already.")] = False,
 ) -> None:

@@ -25,7 +25,7 @@ from hetfl_core.checkpoint import CheckpointError
 from hetfl_core.datasets import registry
 from hetfl_core.papers import eeg, flic
 from hetfl_core.papers.experiment import Experiment, Scale
-from hetfl_core.resources import data_path
+from hetfl_core.resources import data_path, results_home
 from hetfl_core.simulation import Run
 
 EXPERIMENTS: dict[str, Experiment] = {**flic.EXPERIMENTS, **eeg.EXPERIMENTS}
@@ -123,8 +123,8 @@ def pending(scale: Scale = "paper", seeds: int | None = None, out: Path | None =
 
 
 def _folders(out: Path | None) -> list[Path]:
-    tracked = data_path("results")
-    return [tracked] if out is None or not Path(out).is_dir() else [tracked, Path(out)]
+    new = results_home() if out is None else Path(out)
+    return list(dict.fromkeys([data_path("results"), *([new] if new.is_dir() else [])]))
 
 
 def available(experiment: Experiment) -> bool:
@@ -186,7 +186,7 @@ def reproduce(
     ----------
     todo : sequence of Job
     out : path, optional
-        Folder of the records; by default the checkout's ``data/results``.
+        Folder of the records; by default `hetfl_core.resources.results_home`.
     device : str
         As for `simulate`.
     budget : float, optional
@@ -207,7 +207,7 @@ def reproduce(
     ValueError
         If what lies at a job's place is no record.
     """
-    folder = Path(out) if out is not None else data_path("results")
+    folder = Path(out) if out is not None else results_home()
     deadline = None if budget is None else time.monotonic() + budget
     stale = {job: _written(folder / job.place) for job in todo} if again else {}
     damaged = []

@@ -5,6 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 
+def results_home() -> Path:
+    """Where new records go: the checkout's ``data/results``, or ``results`` in the working folder without a checkout.
+
+    An installed library is no place to write to; `hetfl ledger --out results` reads those records beside its own.
+    """
+    checkout = Path(__file__).resolve().parent.parent / "data"
+    return checkout / "results" if (checkout / "registry.toml").exists() else Path("results")
+
+
 def data_path(*parts: str) -> Path:
     """Path of a tracked data file or folder, e.g. ``data_path("paper")`` or ``data_path("registry.toml")``.
 
