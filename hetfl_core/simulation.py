@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import time
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -30,16 +31,18 @@ Engine = Literal["stacked", "loop"]
 
 
 def choose_device(device: str | torch.device) -> torch.device:
-    """``"auto"`` is CUDA where there is one, else the CPU."""
-    if str(device) != "auto":
-        try:
-            chosen = torch.device(device)
-        except RuntimeError as error:
-            raise ValueError(f"device must be 'auto', 'cpu' or 'cuda' (or 'cuda:1' …), got {str(device)!r}") from error
-        if chosen.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device {str(device)!r} asks for CUDA, but PyTorch sees none here; use 'auto' or 'cpu'")
-        return chosen
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """``"auto"`` is CUDA where there is one, else the CPU; any other is tried, and refused where it cannot compute."""
+    if str(device) == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.zeros(1, device=chosen).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(
+            "device must be 'auto', 'cpu', 'cuda' (or 'cuda:1' …) or another on which PyTorch can compute here, "
+            f"got {str(device)!r}: {textwrap.shorten(str(error), 120)}"
+        ) from error
+    return chosen
 
 
 def participants(names: Sequence[str], participation: float, seed: int, round: int) -> list[int]:

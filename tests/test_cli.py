@@ -63,7 +63,7 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path):
         (["run", "Local", "--set", "lr=none"], "lr must be a finite number, got None"),
         (["run", "FLIC-HL", "--set", "sampled=abc"], "sampled must be True or False, got 'abc'"),
         (["run", "Local", "--device", "foo"], "got 'foo'"),
-        (["run", "Local", "--seed", "-1"], "seed must be a whole number from 0 on, got -1"),
+        (["run", "Local", "--seed", "-1"], "seed must be a whole number of at least 0, got -1"),
         (
             ["run", "Local", "--federation", "toy.noisy_features", "--data", "n_clients=abc", "--data", "dim=3"],
             "data set toy.noisy_features cannot be made with n_clients='abc', dim=3: ",
@@ -81,7 +81,7 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path):
             "name one experiment or give --pending, not both: got 'flic/toy-noisy' and --pending",
         ),
         (["reproduce", "flic/toy-noisy", "--device", "foo"], "got 'foo'"),
-        (["reproduce", "flic/toy-noisy", "--scale", "full"], "scale must be 'book' or 'paper', got 'full'"),
+        (["reproduce", "flic/toy-noisy", "--scale", "full"], "scale must be one of ('book', 'paper'), got 'full'"),
         (["reproduce", "flic/toy-noisy", "--budget", "soon"], "budget must look like 90s, 9m or 2h, got 'soon'"),
         (["data", "verify", "mnist"], "mnist"),
         (["bench", "--sizes", "foo"], "sizes must look like 10,100,1000, got 'foo'"),
