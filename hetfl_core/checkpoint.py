@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,15 @@ class State:
     server: Params
     kept: list[Params]
     rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+@cache
+def code_version() -> str:
+    """A digest of the library's own source."""
+    digest = hashlib.blake2b(digest_size=6)
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _pack(kept: Sequence[Params]) -> tuple[dict[str, Tensor], list[Any]]:
@@ -93,6 +104,7 @@ def write(folder: Path, fingerprint: str, state: State, names: Sequence[str]) ->
     order = [list(params) for params in state.kept]
     metadata = {
         "format": FORMAT,
+        "library": code_version(),
         "fingerprint": fingerprint,
         "done": str(state.done),
         "rows": json.dumps(state.rows),
@@ -116,6 +128,11 @@ def read(folder: Path, fingerprint: str, names: Sequence[str], device: torch.dev
     ------
     CheckpointError
         If the file is damaged, or belongs to a run with other settings or other data.
+
+    Warns
+    -----
+    RuntimeWarning
+        If other source of this library wrote it: what comes of the run then has no version of its own.
     """
     path = folder / FILE
     if not path.exists():
@@ -128,6 +145,13 @@ def read(folder: Path, fingerprint: str, names: Sequence[str], device: torch.dev
         raise CheckpointError(
             f"{path} belongs to a run with other settings or data:\n  there:    {meta['fingerprint']}\n"
             f"  this run: {fingerprint}\nUse another folder, or remove it to start anew."
+        )
+    if meta.get("library") != code_version():
+        warnings.warn(
+            f"{path} was written by another version of hetfl_core; its rounds are kept, those to come are computed by "
+            "this one. Remove it if all should come from one version.",
+            RuntimeWarning,
+            stacklevel=2,
         )
     loose: list[Params] = [{} for _ in json.loads(meta["order"])]
     for number, (name, clients) in enumerate(json.loads(meta["index"])):

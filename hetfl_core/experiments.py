@@ -7,13 +7,11 @@ what it gives is shown in the book as such and never set against a paper's numbe
 from __future__ import annotations
 
 import difflib
-import hashlib
 import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,7 +19,7 @@ import pooch
 from filelock import FileLock, Timeout
 
 from hetfl_core import records
-from hetfl_core.checkpoint import CheckpointError
+from hetfl_core.checkpoint import CheckpointError, code_version
 from hetfl_core.datasets import registry
 from hetfl_core.papers import eeg, flic
 from hetfl_core.papers.experiment import Experiment, Scale
@@ -76,15 +74,6 @@ class Job:
         """Folder of its checkpoint; another for other code, so that no run is half of one and half of another."""
         root = Path(os.environ.get("HETFL_CHECKPOINTS", pooch.os_cache("hetfl") / "checkpoints"))
         return root / code_version() / self.experiment / self.scale / f"{self.method}-seed{self.seed}"
-
-
-@cache
-def code_version() -> str:
-    """A digest of the library's own source."""
-    digest = hashlib.blake2b(digest_size=6)
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def jobs(

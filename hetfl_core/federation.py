@@ -153,7 +153,10 @@ def _tensor(value: Any, where: str) -> Tensor:
     """A tensor of what NumPy takes for an array, of any byte order and stride."""
     if isinstance(value, Tensor):
         return value
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{where} must be an array in which all samples have one shape: {error}") from error
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     plain = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
     try:

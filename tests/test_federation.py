@@ -63,6 +63,11 @@ def test_labels_that_are_no_numbers_name_the_client(bad):
         Client(np.array([[1.0, "x"]], dtype=object), [0], [[0.0, 0.0]], [0], "anna")
 
 
+def test_samples_of_different_lengths_name_the_client():
+    with pytest.raises(ValueError, match="client 'anna': x_test must be an array in which all samples have one shape"):
+        Client([[1.0, 2.0]], [0], [[1.0, 2.0], [3.0]], [0, 1], "anna")
+
+
 def field(array):
     """The same numbers as a field of records, which are not a multiple of a number wide."""
     records = np.zeros(len(array), [("flag", "i1"), ("numbers", array.dtype, array.shape[1:])])

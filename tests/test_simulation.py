@@ -526,6 +526,15 @@ def test_a_checkpoint_of_another_setting_is_refused(tmp_path, change):
     assert (tmp_path / checkpoint.FILE).read_bytes() == before
 
 
+def test_a_checkpoint_of_another_version_of_the_library_warns(tmp_path, monkeypatch):
+    run(rounds=1, checkpoint=tmp_path)
+    with monkeypatch.context() as other:
+        other.setattr(checkpoint, "code_version", lambda: "another")
+        with pytest.warns(RuntimeWarning, match=r"state.safetensors was written by another version of hetfl_core"):
+            resumed = run(rounds=2, checkpoint=tmp_path)
+    assert equal_histories(resumed.history, run(rounds=2).history)
+
+
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"\xff" * 8 + b[8:]])
 def test_a_damaged_checkpoint_is_refused(tmp_path, damage):
     run(rounds=1, checkpoint=tmp_path)
