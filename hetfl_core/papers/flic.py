@@ -288,6 +288,16 @@ def _toys() -> dict[str, Experiment]:
         dataset="toy.linear_mapping",
         wanted=28,
     )
+    for order, (name, toys) in enumerate(TOY_SETTINGS.items()):
+        longer = {called: replace(m, local_epochs=100) for called, m in methods(pretrain_batch=10).items()}  # type: ignore[call-arg]
+        found[f"flic/toy-{name}-epochs100"] = Experiment(
+            f"FLIC, Figure 4 with the 100 local epochs of Appendix S3.3: {toys.words}, 100 clients",
+            toys.data,
+            longer,
+            dataset=toys.dataset,
+            wanted=29 + order,
+            book={"rounds": 10, "pretrain_epochs": 20, "local_epochs": 20},
+        )
     return found
 
 
@@ -333,7 +343,7 @@ def _pretraining() -> dict[str, Experiment]:
             options: dict[str, Any] = {"model": Model(), "pretrain_batch": 10, "pretrain_epochs": epochs}
             variants = (FLIC(**options), FrozenEmbedding(**options))
             found[f"flic/pretraining-{name}-k{epochs}"] = Experiment(
-                f"FLIC, Figure S2: {toys.words}, {epochs} epochs of pre-training",
+                f"FLIC, Figure S2: {toys.words}, {epochs} epoch{'s' * (epochs > 1)} of pre-training",
                 toys.data,
                 {method.name: method for method in variants},
                 evaluate_every=10,
