@@ -5,9 +5,9 @@
 """
 
 from hetfl_core import datasets, methods
+from hetfl_core.engine.simulation import Run, adapt, simulate
 from hetfl_core.federation import Client, Federation, Spec
 from hetfl_core.rng import stream
-from hetfl_core.simulation import Run, adapt, simulate
 
 __all__ = ["Client", "Federation", "Run", "Spec", "adapt", "datasets", "methods", "simulate", "stream"]
 __version__ = "0.1.0"

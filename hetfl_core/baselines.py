@@ -1,4 +1,4 @@
-"""What a practitioner would do without a federation: one classical classifier a subject, or all trials in one place.
+"""What a practitioner would do without a federation: one classical classifier per subject, or all trials in one place.
 
 The four that brain–computer interfaces are judged by, at the defaults of scikit-learn and pyRiemann; nothing is tuned,
 unless `Chosen` does so by cross-validation *within the training trials*. All of them see what the federated methods
@@ -39,11 +39,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from hetfl_core import evaluation
-from hetfl_core.evaluation import FIGURES
+from hetfl_core.engine import evaluation
+from hetfl_core.engine.evaluation import METRICS
+from hetfl_core.engine.simulation import Run, columns
 from hetfl_core.federation import Client, Federation, map_blocks
 from hetfl_core.rng import numpy_stream
-from hetfl_core.simulation import Run, columns
 
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 """From vectors, shape (n, d), to labels, shape (n,)."""
@@ -579,8 +579,8 @@ def report(
     sent: tuple[int, int],
     begin: float,
 ) -> Run:
-    """The `Run` of models that are fitted, one a client by name; `begin` is the time at which fitting began."""
-    figures = FIGURES["classification"]
+    """The `Run` of models that are fitted, one per client by name; `begin` is the time at which fitting began."""
+    metrics = METRICS["classification"]
     labels, predicted = {}, {}
     for split in ("train", "test"):
         pairs = [(client.name, *_arrays(client, split)) for client in federation]
@@ -589,17 +589,17 @@ def report(
     train, final = (evaluation.summarise(predicted[split], labels[split]) for split in ("train", "test"))
     up, down = sent
     seconds = time.perf_counter() - begin
-    row = [0, train[figures.main], final.get(figures.main, math.nan), up, down, seconds]
-    final |= {f"train_{figures.main}": row[1], "bytes_up": up, "bytes_down": down, "seconds": seconds}
+    row = [0, train[metrics.main], final.get(metrics.main, math.nan), up, down, seconds]
+    final |= {f"train_{metrics.main}": row[1], "bytes_up": up, "bytes_down": down, "seconds": seconds}
     per_client = pd.DataFrame(
         {
             "client": [client.name for client in federation],
             "n_train": [client.n_train for client in federation],
             "n_test": [client.n_test for client in federation],
-            **{name: measure(predicted["test"], labels["test"]) for name, measure in figures.per_client.items()},
+            **{name: measure(predicted["test"], labels["test"]) for name, measure in metrics.per_client.items()},
         }
     )
     settings = {"method": repr(baseline), "seed": seed, "rounds": 0, "participation": 1.0}
     nothing: list[Any] = [{} for _ in federation]
-    history = pd.DataFrame([row], columns=columns(figures.main))
+    history = pd.DataFrame([row], columns=columns(metrics.main))
     return Run(federation, baseline, settings, history, final, per_client, {}, nothing, nothing)

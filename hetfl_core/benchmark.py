@@ -19,27 +19,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from hetfl_core import anchor_terms as terms
-from hetfl_core.checkpoint import State
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1
-from hetfl_core.federation import Client, Federation, make_cohorts
+from hetfl_core.engine.checkpoint import State
+from hetfl_core.engine.simulation import Simulator, participants
+from hetfl_core.engine.stacks import make_cohorts
+from hetfl_core.engine.training import (
+    NOISE_STEPS,
+    Batches,
+    LocalJob,
+    Stack,
+    StackedNoise,
+    StackedStage,
+    fill_gradients,
+    make_optimiser,
+    stack_received,
+)
+from hetfl_core.federation import Client, Federation
+from hetfl_core.methods import anchor_terms as terms
 from hetfl_core.methods.base import Batch, Method, Role
 from hetfl_core.methods.fedavg import Local
 from hetfl_core.methods.flic import FLIC
 from hetfl_core.networks import Params
 from hetfl_core.rng import numpy_stream
-from hetfl_core.simulation import Simulator, participants
-from hetfl_core.training import (
-    NOISE_STEPS,
-    Batches,
-    Stack,
-    StackedNoise,
-    StackedStage,
-    Task,
-    fill_gradients,
-    make_optimiser,
-    stack_received,
-)
 
 EPOCHS = 5
 """Epochs of pre-training that are timed; the paper's are 100. Setting up a stack is part of them."""
@@ -51,7 +52,7 @@ PARTICIPATION = 0.1
 def toy(n_clients: int, seed: int = 0, n_classes: int = 20, sizes: Sequence[int] | None = None) -> Federation:
     """The noisy-features toy, each client with 20…300 samples whatever the number of clients.
 
-    The published toy shares a fixed pool, so that more clients would mean less data each and no fair time a client.
+    The published toy shares a fixed pool, so that more clients would mean less data each and no fair time per client.
     `sizes` gives them other numbers.
     """
     rng = numpy_stream(seed, "bench", 0, "toy")
@@ -86,19 +87,19 @@ def measure(n_clients: int, engine: str, role: str, batch_size: int) -> dict[str
     Returns
     -------
     dict
-        ``seconds``, ``clients`` that trained, ``microseconds`` a client and step, ``peak_mb``.
+        ``seconds``, ``clients`` that trained, ``microseconds`` per client and step, ``peak_mb``.
     """
     torch.set_num_threads(1)  # as `simulate` does
     method = FLIC(pretrain_epochs=EPOCHS, pretrain_batch=batch_size, batch_size=batch_size)
     simulator = Simulator(toy(n_clients), method, engine=engine, device="cpu")  # type: ignore[arg-type]
     state = simulator.initial()
-    names = [spec.id for spec in simulator.specs]
+    names = [spec.name for spec in simulator.specs]
     chosen = list(range(n_clients)) if role == "start" else participants(names, PARTICIPATION, 0, 0)
     warm = chosen[: 1 if engine == "loop" else None]
     simulator.train(state, warm, 0, role)  # type: ignore[arg-type]
     seconds = _seconds(lambda: simulator.train(state, chosen, 0, role))  # type: ignore[arg-type]
     epochs = EPOCHS if role == "start" else method.local_epochs + method.representation_epochs
-    steps = sum(epochs * -(-simulator.specs[c].n // batch_size) + (role != "start") for c in chosen)
+    steps = sum(epochs * -(-simulator.specs[c].n_train // batch_size) + (role != "start") for c in chosen)
     return {
         "seconds": seconds,
         "clients": len(chosen),
@@ -145,15 +146,15 @@ def roofs(n_clients: int, batch_size: int, k: int = 64) -> dict[str, float]:
     }
 
 
-def _step_task(simulator: Simulator, role: Role) -> Task:
+def _step_job(simulator: Simulator, role: Role) -> LocalJob:
     """One round of all clients of a federation with one cohort, most samples first."""
     state: State = simulator.initial()
     specs = simulator.specs
-    order = sorted(range(len(specs)), key=lambda c: (-specs[c].n, specs[c].id))
+    order = sorted(range(len(specs)), key=lambda c: (-specs[c].n_train, specs[c].name))
     some = [specs[c] for c in order]
     data = simulator.cohorts[0].train.take(order, [spec.shapes for spec in some])
     received = [simulator.method.download(state.server, spec) for spec in some]
-    return Task(simulator.method, some, [state.kept[c] for c in order], received, data, simulator.seed, 0, role)
+    return LocalJob(simulator.method, some, [state.kept[c] for c in order], received, data, simulator.seed, 0, role)
 
 
 def parts(n_clients: int, batch_size: int, role: Role) -> dict[str, Part]:
@@ -165,13 +166,13 @@ def parts(n_clients: int, batch_size: int, role: Role) -> dict[str, Part]:
     """
     torch.set_num_threads(1)
     method = FLIC(pretrain_batch=batch_size, batch_size=batch_size)
-    task = _step_task(Simulator(toy(n_clients), method, device="cpu"), role)
+    job = _step_job(Simulator(toy(n_clients), method, device="cpu"), role)
     stage = method.stages(0, role)[0]
-    stack = Stack.of([method.start(kept, received) for kept, received in zip(task.kept, task.received, strict=True)])
-    received, dims = stack_received(task.received)
-    run = StackedStage(task, 0, stage, stack, received, dims)
-    batches = Batches(task, 0, stage)
-    noise = StackedNoise(task, 0, stage, batches, run.dtype)
+    stack = Stack.of([method.start(kept, received) for kept, received in zip(job.kept, job.received, strict=True)])
+    received, dims = stack_received(job.received)
+    run = StackedStage(job, 0, stage, stack, received, dims)
+    batches = Batches(job, 0, stage)
+    noise = StackedNoise(job, 0, stage, batches, run.dtype)
     rows = batches.rows[0]
     batch, draws = run.batch(rows, batches.dump), noise.at(0, n_clients)
     optimiser = make_optimiser(stage, run.trained, fused=True)
@@ -190,7 +191,7 @@ def parts(n_clients: int, batch_size: int, role: Role) -> dict[str, Part]:
     embedding = backward(lambda p, r, b, e: method.embed(p, r, b.x).square().sum())
     aligned = backward(lambda p, r, b, e: method.alignment_loss(p, r, b, e).total)
     whole = aligned if role == "start" else backward(lambda p, r, b, e: method.loss(p, r, b, e).total)
-    bures = 1e3 * _bures_seconds(task, run, batch, received)
+    bures = 1e3 * _bures_seconds(job, run, batch, received)
     fill_gradients(run.trained)
     step = 1e3 * _seconds(optimiser.step)
     block = 1e3 * _seconds(lambda: noise.at(0, n_clients)) / NOISE_STEPS if draws else 0.0
@@ -211,12 +212,10 @@ def parts(n_clients: int, batch_size: int, role: Role) -> dict[str, Part]:
     )
 
 
-def _bures_seconds(task: Task, run: StackedStage, batch: Batch, received: Params) -> float:
+def _bures_seconds(job: LocalJob, run: StackedStage, batch: Batch, received: Params) -> float:
     """Seconds of the nuclear norms and polar factors of one step."""
     with torch.no_grad():
-        z = torch.func.vmap(lambda p, f, x: task.method.embed({**f, **p}, received, x))(
-            run.trained, run.frozen, batch.x
-        )
+        z = torch.func.vmap(lambda p, f, x: job.method.embed({**f, **p}, received, x))(run.trained, run.frozen, batch.x)
         member, counts = torch.func.vmap(lambda y, w: terms._membership(y, w, 20, z.dtype))(batch.y, batch.weight)
         centred = torch.func.vmap(terms._centred_rows)(z, member, counts)[1]
         noise = terms._size(z, batch.weight)
@@ -408,7 +407,7 @@ def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[st
     yield f"PyTorch {torch.__version__}, 1 thread (as `simulate` uses by default) of {os.cpu_count()} cores"
     yield "FLIC-HL on the noisy-features toy; clients have 20-300 samples, inputs 6-15 wide, k = 64, 20 classes."
     yield "Rounds: 10 % of the clients, 10 local epochs and 1 for α. The loop is measured up to "
-    yield f"{loop_up_to} clients. µs: microseconds a client and optimisation step."
+    yield f"{loop_up_to} clients. µs: microseconds per client and optimisation step."
     for role, title in (("start", f"{EPOCHS} epochs of alignment pre-training, all clients"), ("round", "One round")):
         for batch_size in (10, 100):
             yield f"\n{title}, batch {batch_size}"

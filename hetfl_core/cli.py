@@ -28,8 +28,8 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 def main() -> None:
     """Run the command line; an error is one message, not a traceback."""
-    from hetfl_core.checkpoint import CheckpointError
     from hetfl_core.datasets import DataError
+    from hetfl_core.engine.checkpoint import CheckpointError
 
     try:
         app()
@@ -205,10 +205,10 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Write the run's record to this file.")] = None,
 ) -> None:
     """Run a method on a data set and print a table."""
-    from hetfl_core import records
+    from hetfl_core import ledger
+    from hetfl_core.engine.simulation import choose_device, simulate
     from hetfl_core.experiments import make_record
     from hetfl_core.networks import CNN
-    from hetfl_core.simulation import choose_device, simulate
 
     keep_freed_memory()
     chosen = _method(method, _settings(set_))
@@ -218,7 +218,7 @@ def run(
     fed = _federation(federation, _settings(data))
     if any(isinstance(c.shapes, tuple) and len(c.shapes) == 3 for c in fed):
         chosen = replace(chosen, model=replace(chosen.model, phi=CNN()))
-    records.code_revision()
+    ledger.code_revision()
     print(fed)
     result = simulate(
         fed, chosen, rounds=rounds, participation=participation, seed=seed, engine=engine, device=device,  # type: ignore[arg-type]
@@ -228,7 +228,7 @@ def run(
     for name, value in result.final.items():
         print(f"{name:>20}: {value:.4g}" if isinstance(value, float) else f"{name:>20}: {value:,}")
     if out is not None:
-        print(f"record: {records.write_to(make_record(result, f'run/{federation}', 'own', chosen.name), out)}")
+        print(f"record: {ledger.write_to(make_record(result, f'run/{federation}', 'own', chosen.name), out)}")
 
 
 @app.command()
@@ -247,7 +247,7 @@ def reproduce(
 ) -> None:
     """Run an experiment of a paper, or the pending ones; every record is written as its run ends."""
     from hetfl_core import experiments
-    from hetfl_core.simulation import choose_device
+    from hetfl_core.engine.simulation import choose_device
 
     keep_freed_memory()
     if name is None and not pending:
@@ -310,12 +310,14 @@ def ledger(
     out: Annotated[Path | None, typer.Option(help="Also read the records in this folder.")] = None,
 ) -> None:
     """What the papers say beside what we got."""
-    from hetfl_core import records
+    from hetfl_core import ledger
+    from hetfl_core.experiments import known
 
-    found = records.load() + (records.load(out) if out else [])
-    table = records.claims(found) if claims else records.ledger(found)
+    found = ledger.load() + (ledger.load(out) if out else [])
+    judge = ledger.claims if claims else ledger.numbers
+    table = judge(found, known=known())
     judged = table["seeds"].map(len) > 0
-    print(records.show(table if everything else table[judged]))
+    print(ledger.show(table if everything else table[judged]))
     if not everything:
         print("\nWithout runs (--all shows them):")
         for verdict, count in table[~judged]["verdict"].value_counts().items():
@@ -329,7 +331,7 @@ def bench(
     sizes: Annotated[str, typer.Option(help="Numbers of clients.")] = "10,100,1000,10000",
     loop_up_to: Annotated[int, typer.Option(help="Largest federation for which the slow loop is timed.")] = 100,
 ) -> None:
-    """How fast is this machine? Loop against stack, time a client, memory, and where a step goes."""
+    """How fast is this machine? Loop against stack, time per client, memory, and where a step goes."""
     from hetfl_core import benchmark
 
     for line in benchmark.report(_sizes(sizes), loop_up_to):

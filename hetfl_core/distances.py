@@ -2,7 +2,7 @@
 
 Distances that a reader may call on anything (`bures_wasserstein`, `gaussian_kl`, `mmd`, `cka`, `principal_angle`),
 and averages that a server takes (`gaussian_barycentre`, `average_anchors`, `product_of_experts`); all check what they
-are given. What FLIC calls at every training step is in `hetfl_core.anchor_terms`.
+are given. What FLIC calls at every training step is in `hetfl_core.methods.anchor_terms`.
 
 Every function takes and returns torch tensors, accepts leading batch axes unless it says otherwise, works under
 `torch.func.vmap`, and gives finite first derivatives, also where the mathematics has none (the docstring says which
@@ -526,7 +526,7 @@ def average_anchors(
     Parameters
     ----------
     means : Tensor, shape (N, C, k)
-        One row a client.
+        One row per client.
     cholesky : Tensor, shape (N, C, k, k), optional
         None where the covariance is not learned.
     weights : Tensor, shape (N,), optional

@@ -18,13 +18,13 @@ from typing import Any, get_args
 import pooch
 from filelock import FileLock, Timeout
 
-from hetfl_core import records
-from hetfl_core.checkpoint import CheckpointError, code_version
+from hetfl_core import ledger
 from hetfl_core.datasets import registry
+from hetfl_core.engine.checkpoint import CheckpointError, code_version
+from hetfl_core.engine.simulation import Run
 from hetfl_core.papers import eeg, flic
 from hetfl_core.papers.experiment import Experiment, Scale
 from hetfl_core.resources import data_path, results_home
-from hetfl_core.simulation import Run
 
 EXPERIMENTS: dict[str, Experiment] = {**flic.EXPERIMENTS, **eeg.EXPERIMENTS}
 
@@ -40,6 +40,11 @@ def find(name: str) -> Experiment:
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]
     raise KeyError(unknown("experiment", name, EXPERIMENTS))
+
+
+def known() -> dict[str, tuple[str, ...]]:
+    """The methods of each experiment, as the ledger (`hetfl_core.ledger.numbers`) wants to be told of them."""
+    return {name: tuple(experiment.methods) for name, experiment in EXPERIMENTS.items()}
 
 
 def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
@@ -61,9 +66,9 @@ class Job:
     seed: int
 
     @property
-    def place(self) -> str:
-        """Path of its record inside a folder of records (`hetfl_core.records.RunRecord.place`)."""
-        return records.place_of(self.experiment, self.scale, self.method, self.seed)
+    def relative_path(self) -> str:
+        """Path of its record inside a folder of records (`hetfl_core.ledger.records.RunRecord.relative_path`)."""
+        return ledger.relative_path_of(self.experiment, self.scale, self.method, self.seed)
 
     @property
     def setting(self) -> Experiment:
@@ -105,10 +110,10 @@ def pending(scale: Scale = "paper", seeds: int | None = None, out: Path | None =
 
     Each experiment has as many seeds as it wants, unless `seeds` says how many.
     """
-    have = {r.place for folder in _folders(out) for r in records.load(folder)}
-    order = sorted(EXPERIMENTS, key=lambda name: EXPERIMENTS[name].wanted)
+    have = {r.relative_path for folder in _folders(out) for r in ledger.load(folder)}
+    order = sorted(EXPERIMENTS, key=lambda name: EXPERIMENTS[name].priority)
     todo = [job for name in order for job in jobs(name, scale, seeds)]
-    return [job for job in todo if job.place not in have and available(find(job.experiment))]
+    return [job for job in todo if job.relative_path not in have and available(find(job.experiment))]
 
 
 def _folders(out: Path | None) -> list[Path]:
@@ -118,14 +123,15 @@ def _folders(out: Path | None) -> list[Path]:
 
 def available(experiment: Experiment) -> bool:
     """Whether the experiment's data lie in the data folder."""
-    return experiment.at_hand() if experiment.at_hand is not None else registry.available(experiment.dataset)
+    own = experiment.files_present
+    return registry.available(experiment.dataset) if own is None else own()
 
 
 class OutOfTime(Exception):
     """The budget is spent; the checkpoint holds what was done."""
 
 
-def run_job(job: Job, device: str = "auto", deadline: float | None = None, progress: bool = True) -> records.RunRecord:
+def run_job(job: Job, device: str = "auto", deadline: float | None = None, progress: bool = True) -> ledger.RunRecord:
     """Run one job to its end and make its record. An interrupted job goes on where it stopped.
 
     Raises
@@ -134,7 +140,7 @@ def run_job(job: Job, device: str = "auto", deadline: float | None = None, progr
         When `deadline` (of `time.monotonic`) has passed, after a complete round.
     """
     setting = job.setting
-    records.code_revision()
+    ledger.code_revision()
 
     def stop(row: dict[str, Any]) -> None:
         if deadline is not None and time.monotonic() > deadline:
@@ -144,10 +150,10 @@ def run_job(job: Job, device: str = "auto", deadline: float | None = None, progr
     return make_record(run, job.experiment, job.scale, job.method)
 
 
-def make_record(run: Run, experiment: str, scale: str, method: str) -> records.RunRecord:
+def make_record(run: Run, experiment: str, scale: str, method: str) -> ledger.RunRecord:
     """The record of a run: what was run, on what, with which result."""
     settings = {**run.settings, "method": plain(run.method)}
-    return records.RunRecord.of(run, experiment, scale, method=method, settings=settings)
+    return ledger.RunRecord.of(run, experiment, scale, method=method, settings=settings)
 
 
 def plain(value: Any) -> Any:
@@ -191,21 +197,21 @@ def reproduce(
 
     Raises
     ------
-    hetfl_core.checkpoint.CheckpointError
+    hetfl_core.engine.checkpoint.CheckpointError
         At the end, if a checkpoint was damaged: the first such error.
     ValueError
         If what lies at a job's place is no record.
     """
     folder = Path(out) if out is not None else results_home()
     deadline = None if budget is None else time.monotonic() + budget
-    stale = {job: _written(folder / job.place) for job in todo} if again else {}
+    stale = {job: _written(folder / job.relative_path) for job in todo} if again else {}
     damaged = []
     for job in todo:
-        path: Path | None = folder / job.place
-        if not _is_done(folder / job.place, stale.get(job)):
+        path: Path | None = folder / job.relative_path
+        if not _is_done(folder / job.relative_path, stale.get(job)):
             try:
                 with _claim(job):
-                    path = _recorded(job, folder / job.place, stale.get(job), device, deadline, progress)
+                    path = _recorded(job, folder / job.relative_path, stale.get(job), device, deadline, progress)
             except Timeout:
                 continue
             except CheckpointError as error:
@@ -227,7 +233,7 @@ def _is_done(path: Path, stale: int | None) -> bool:
     """Whether there is a record, and a newer one than that which is to be made again."""
     if _written(path) in (None, stale):
         return False
-    records.read(path)
+    ledger.read(path)
     return True
 
 
@@ -249,6 +255,6 @@ def _recorded(
         record = run_job(job, device, deadline, progress)
     except OutOfTime:
         return None
-    written = records.write_to(record, path)
+    written = ledger.write_to(record, path)
     shutil.rmtree(job.scratch(), ignore_errors=True)
     return written

@@ -224,7 +224,7 @@ class Model:
     alpha: int | None = None
 
     @property
-    def alone(self) -> bool:
+    def prefers_loop_on_cpu(self) -> bool:
         """Whether a CPU trains several such models faster one after the other than stacked (convolutions)."""
         return isinstance(self.phi, CNN)
 
@@ -239,7 +239,7 @@ class Model:
         params: Params = {}
         if "phi" in parts:
             if isinstance(spec.shapes, Mapping):
-                raise ValueError(f"this model takes one tensor, client {spec.id!r} has the blocks {list(spec.shapes)}")
+                raise ValueError(f"this model takes one tensor; client {spec.name!r} has blocks {list(spec.shapes)}")
             params |= self.phi.init(spec.shapes, rng)
         if "alpha" in parts and self.alpha is not None:
             params |= {"alpha.weight": linear_init(rng, k, k, width), "alpha.bias": linear_init(rng, k, width)}

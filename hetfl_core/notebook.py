@@ -8,14 +8,14 @@ from typing import TypeVar
 import pandas as pd
 from IPython.display import Markdown, display
 
-from hetfl_core import records
+from hetfl_core import ledger
 from hetfl_core.datasets.registry import DataError
 from hetfl_core.experiments import find
 
 Made = TypeVar("Made")
 
 
-def at_hand(make: Callable[[], Made], name: str, instead: str) -> Made | None:
+def files_or_note(make: Callable[[], Made], name: str, instead: str) -> Made | None:
     """The data, or None, visibly, where their files are neither in the data folder nor to be downloaded.
 
     Parameters
@@ -36,23 +36,23 @@ def at_hand(make: Callable[[], Made], name: str, instead: str) -> Made | None:
 
 
 def histories(experiment: str, scale: str | None = "paper") -> dict[str, list[pd.DataFrame]]:
-    """Histories of the stored runs by method, one a seed, in the order of the experiment's methods."""
-    stored = records.load(experiment=experiment, scale=scale)
+    """Histories of the stored runs by method, one per seed, in the order of the experiment's methods."""
+    stored = ledger.load(experiment=experiment, scale=scale)
     return {m: h for m in find(experiment).methods if (h := [r.frame() for r in stored if r.method == m])}
 
 
 def no_records(*experiments: str) -> None:
     """Say that there are no records, and which commands make them."""
-    commands = "\n".join(records.command(experiment) for experiment in experiments)
+    commands = "\n".join(ledger.command(experiment) for experiment in experiments)
     display(Markdown(f"> **No records yet.** These make them:\n\n```bash\n{commands}\n```"))
 
 
 def beside(rows: pd.DataFrame) -> None:
-    """Some lines of `hetfl_core.records.ledger`, a table a setting, narrow enough for a phone."""
+    """Some lines of `hetfl_core.ledger.numbers`, a table a setting, narrow enough for a phone."""
     for setting, lines in rows.groupby("setting", sort=False):
         table = [(r.method, _pair(r.published, r.published_sd), _ours(r), r.verdict) for r in lines.itertuples()]
         display(Markdown(_caption(str(setting), lines)))
-        display(records.show(pd.DataFrame(table, columns=["method", "paper", "ours", "verdict"])))
+        display(ledger.show(pd.DataFrame(table, columns=["method", "paper", "ours", "verdict"])))
 
 
 def _pair(mean: float, sd: float) -> str:
@@ -68,7 +68,7 @@ def _caption(setting: str, lines: pd.DataFrame) -> str:
     first = lines.iloc[0]
     seeds, commits = (sorted(set(lines[c].explode().dropna())) for c in ("seeds", "commits"))
     behind = f"seeds {', '.join(map(str, seeds))}; commit {', '.join(commits)}" if seeds else "no runs yet"
-    source = f"{records.SOURCES[first['paper']]}, Table {first['table']}, {setting}"
+    source = f"{ledger.SOURCES[first['paper']]}, Table {first['table']}, {setting}"
     return f"**{source}**, accuracy in %, mean ± sd. Ours: paper scale, {behind}."
 
 

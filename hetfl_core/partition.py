@@ -1,6 +1,6 @@
 """Dealing a pooled data set to clients.
 
-Every function returns one sorted array of indices a client, draws only from the generator it is given, and (unless it
+Every function returns one sorted array of indices per client, draws only from the generator it is given, and (unless it
 says that it draws with replacement) uses each sample at most once. Training and test sets are dealt apart, with the
 same classes for the same client, so that no test sample can reach a training set.
 """
@@ -41,7 +41,7 @@ def classes_per_client(
     n_clients : int
         Number of clients b.
     k : int
-        Classes a client.
+        Classes per client.
     rng : numpy.random.Generator
     balanced : bool
         Whether each class is held by about equally many clients; see `assign_classes`.
@@ -83,7 +83,7 @@ def assign_classes(
     Parameters
     ----------
     n_clients, n_classes, k : int
-        Number of clients b, of classes C, and of classes a client.
+        Number of clients b, of classes C, and of classes per client.
     rng : numpy.random.Generator
     balanced : bool
         If false, each client draws its classes on its own, so that a class may have many holders or none.
@@ -177,7 +177,7 @@ def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *,
         if len(mine) < at_least * len(holders):
             raise ValueError(
                 f"labels: class {c} has {len(mine)} samples for {len(holders)} clients that hold it, "
-                f"expected at least {at_least * len(holders)}: use fewer clients or fewer classes a client"
+                f"expected at least {at_least * len(holders)}: use fewer clients or fewer classes per client"
             )
         shares = np.array_split(rng.permutation(mine), len(holders))
         for client, piece in zip(rng.permutation(holders), shares):
@@ -198,8 +198,8 @@ def published_shards(
 
     The samples of a class are cut, in the order in which they come, into as many shards as the assignment names the
     class. A client gets one random shard for each class that it was dealt. Where there are fewer than `replace_below`
-    samples a client, a shard is not taken away when it is dealt, so that clients overlap; where there are fewer than
-    `repeat_below`, each client draws `repeats` shards a class, so that it also holds the same sample several times.
+    samples per client, a shard is not taken away when it is dealt, so that clients overlap; where there are fewer than
+    `repeat_below`, each client draws `repeats` shards per class, so that it also holds the same sample several times.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ def published_shards(
         From ``assign_classes(..., allow_repeats=True)``.
     rng : numpy.random.Generator
     replace_below, repeat_below : int
-        Samples a client (n / n_clients). The code has 100 and 100 for images, 100 and 10 for the toys.
+        Samples per client (n / n_clients). The code has 100 and 100 for images, 100 and 10 for the toys.
     repeats : int
         Draws a class where samples are few.
 
@@ -229,8 +229,8 @@ def published_shards(
     times = repeats if each < repeat_below else 1
     if times > 1 and each >= replace_below:
         raise ValueError(
-            f"replace_below must be more than {each}, the samples a client, where each draws {repeats} shards a class "
-            f"(repeat_below={repeat_below}), got {replace_below}: shards that are taken away run out"
+            f"replace_below must be more than {each}, the samples per client, where each draws {repeats} shards per "
+            f"class (repeat_below={repeat_below}), got {replace_below}: shards that are taken away run out"
         )
     shards = {int(c): _shards(y, int(c), int((table == c).sum())) for c in np.unique(table)}
 
@@ -267,7 +267,7 @@ def dirichlet(labels: ArrayLike, n_clients: int, alpha: float, rng: np.random.Ge
         Concentration α > 0: small values give clients of few classes, large ones nearly equal clients.
     rng : numpy.random.Generator
     min_size : int
-        Fewest samples a client.
+        Fewest samples per client.
 
     Returns
     -------
@@ -369,7 +369,7 @@ def subsample(parts: Sequence[Indices], rng: np.random.Generator, *, variant: st
     Returns
     -------
     list of arrays of int
-        Sorted, at least one index a client. Classes are not protected: a small client may lose one.
+        Sorted, at least one index per client. Classes are not protected: a small client may lose one.
 
     References
     ----------

@@ -10,8 +10,8 @@ import torch
 from tensors import agree, normal, refuses_a_second_derivative, rng, value_and_gradients
 from torch.autograd import gradcheck
 
-from hetfl_core import anchor_terms as terms
 from hetfl_core.distances import bures_wasserstein, mmd
+from hetfl_core.methods import anchor_terms as terms
 
 
 def stack(K=3, n=12, k=5, C=6, seed=0, per_client=3, dtype=torch.float64):
@@ -137,7 +137,7 @@ def test_a_batch_of_padding_is_zero():
 
 DEGENERATE = {
     "one row": lambda n, k: normal(1, k),
-    "one row a class": lambda n, k: normal(3, k),
+    "one row per class": lambda n, k: normal(3, k),
     "equal rows": lambda n, k: normal(1, k).expand(n, k) + 1e3,
     "all zero": lambda n, k: torch.zeros(n, k, dtype=torch.float64),
     "on a line": lambda n, k: normal(n, 1) @ normal(1, k, seed=1),

@@ -794,7 +794,7 @@ def rate(distances, floor=1e-10):
 
 
 def test_second_solution_is_the_core_s_algorithm() -> None:
-    from hetfl_core import theory
+    from hetfl_core.theory import flic as theory
 
     solution = functions_of(SECOND.master)
     federation = theory.linear_federation(n_clients=20, seed=4)
@@ -1245,8 +1245,8 @@ def test_third_solution_geometry_is_pyriemanns(third: dict, q: int) -> None:
 
 
 def test_third_solution_anchor_distance_is_the_core_s(third: dict) -> None:
-    from hetfl_core.anchor_terms import class_wasserstein
     from hetfl_core.distances import bures_wasserstein
+    from hetfl_core.methods.anchor_terms import class_wasserstein
 
     rng = np.random.default_rng(2)
     z, y, v = rng.normal(size=(40, 3)), np.repeat([0, 2, 3], [20, 19, 1]), rng.normal(size=(5, 3))

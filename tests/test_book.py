@@ -13,8 +13,9 @@ import nbformat
 import pytest
 import yaml
 
-from hetfl_core import datasets, rng, theory
+from hetfl_core import datasets, rng
 from hetfl_core.methods import FLIC
+from hetfl_core.theory import flic as theory
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
@@ -196,7 +197,7 @@ def test_names_of_the_notation_page_are_those_of_the_code() -> None:
     federation = datasets.digits.bundled()
     spec, method = federation.specs()[0], FLIC(covariance="learned")
     server = method.init_server(federation.specs(), rng.stream(0, rng.SERVER, 0, "init"))
-    kept = method.init_client(spec, rng.stream(0, spec.id, 0, "init"))
+    kept = method.init_client(spec, rng.stream(0, spec.name, 0, "init"))
     objects = {"federation": federation, "client": federation[0], "spec": spec, "model": method.model, "method": method}
     for thing, attribute in re.findall(r"`(federation|client|spec|model|method)\.(\w+)", page):
         assert hasattr(objects[thing], attribute), f"{thing}.{attribute}"

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from hetfl_core import cli, datasets, experiments, records, simulation
+from hetfl_core import cli, datasets, experiments, ledger
+from hetfl_core.engine import simulation
 from hetfl_core.experiments import Job
 
 
@@ -42,7 +43,7 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path):
     assert "test_accuracy" in done.stdout
     assert "balanced_accuracy" in done.stdout
     assert "round/s" in done.stderr or "s/round" in done.stderr, "a progress bar"
-    record = records.read(out)
+    record = ledger.read(out)
     assert (record.method, record.scale, record.settings["rounds"]) == ("FLIC-Class", "own", 2), (
         "its name, not as typed"
     )

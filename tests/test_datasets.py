@@ -260,7 +260,7 @@ def test_mnist_usps_text(twins):
 
 
 def test_mnist_usps_code_variant_overlaps_where_samples_are_few(twins):
-    federation = digits.mnist_usps(10, 2, variant="code")  # twins: 40 and 30 samples a client, fewer than 100
+    federation = digits.mnist_usps(10, 2, variant="code")  # twins: 40 and 30 samples per client, fewer than 100
     assert len(federation) == 10
     usps = [c for c in federation if c.name.startswith("usps")]
     for client in usps:

@@ -1,12 +1,13 @@
-"""Figures of the EEG chapter: what is drawn is what was given, in the right place and unit."""
+"""Metrics of the EEG chapter: what is drawn is what was given, in the right place and unit."""
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
 
-from hetfl_core import eeg_plots, plots
 from hetfl_core.datasets.recordings import TABLE_S1
+from hetfl_core.figures import eeg as eeg_plots
+from hetfl_core.figures import plots
 
 mpl.use("Agg")
 

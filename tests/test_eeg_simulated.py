@@ -332,7 +332,7 @@ def test_what_is_asked_wrongly_is_named():
         eeg_simulated.simulated("Nowhere")
     with pytest.raises(ValueError, match=r"Lab: expected a subject in 1…3, got 4"):
         subject_raw(LAB, 4)
-    with pytest.raises(ValueError, match=r"Lab: expected at least one trial a class in each of 2 sessions, got 1"):
+    with pytest.raises(ValueError, match=r"Lab: expected at least one trial per class in each of 2 sessions, got 1"):
         subject_raw(replace(LAB, n_trials=1, n_sessions=2), 1)
     with pytest.raises(DataError, match=r"EEG7, EEG9.*10–05"):
         subject_raw(replace(LAB, channels=("C3", "EEG7", "EEG9")), 1)

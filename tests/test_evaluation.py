@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, mean_squared_error, r2_score
 
-from hetfl_core.evaluation import (
+from hetfl_core.engine.evaluation import (
     accuracy_per_client,
     balanced_accuracy_per_client,
     expected_calibration_error,

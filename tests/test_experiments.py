@@ -7,16 +7,17 @@ import pytest
 import torch
 from small import ragged
 
-from hetfl_core import Federation, adapt, baselines, comparison, experiments, records, simulate
+from hetfl_core import Federation, adapt, baselines, experiments, ledger, simulate
 from hetfl_core.baselines import LDA, Chosen, Pooled, fewer
-from hetfl_core.checkpoint import CheckpointError
 from hetfl_core.datasets import text
 from hetfl_core.datasets.recordings import TABLE_S1
+from hetfl_core.engine.checkpoint import CheckpointError
+from hetfl_core.engine.simulation import Simulator
 from hetfl_core.experiments import EXPERIMENTS, Experiment, Job, OutOfTime, find, jobs, pending, reproduce, run_job
+from hetfl_core.ledger import comparison
 from hetfl_core.methods import FLIC, Local
 from hetfl_core.networks import MLP, Model
 from hetfl_core.papers import eeg, experiment, flic
-from hetfl_core.simulation import Simulator
 
 MODEL = Model(MLP(hidden=(6,), out=4), alpha=4)
 
@@ -31,7 +32,7 @@ def tiny(monkeypatch, tmp_path):
     made = {
         f"tests/{name}": Experiment(
             name, lambda seed: ragged(seed=seed), methods, rounds=4, participation=0.5, dataset="toy.noisy_features",
-            wanted=wanted, book={"rounds": 1, "pretrain_epochs": 1},
+            priority=wanted, book={"rounds": 1, "pretrain_epochs": 1},
         )
         for name, wanted in (("later", 2), ("sooner", 1))
     }  # fmt: skip
@@ -41,7 +42,7 @@ def tiny(monkeypatch, tmp_path):
 
 def test_the_papers_tables_have_an_experiment():
     """Every setting of FLIC's tables whose data we can load is an experiment, under the name in data/paper."""
-    named = {name for name in records.paper_values()["experiment"].dropna() if name.startswith("flic/")}
+    named = {name for name in ledger.paper_values()["experiment"].dropna() if name.startswith("flic/")}
     assert named - {"flic/femnist-150"} <= set(EXPERIMENTS)
 
 
@@ -166,7 +167,7 @@ def test_baselines_run_as_experiments_and_their_records_hold_each_client(tmp_pat
     setting = Experiment("made", lambda seed: narrow(), methods, 2, 0.5, dataset="toy.noisy_features",
                          perform=eeg.compared)  # fmt: skip
     monkeypatch.setitem(experiments.EXPERIMENTS, "tests/alone", setting)
-    written = [records.read(path) for _, path in reproduce(jobs("tests/alone", "paper", 1), tmp_path, progress=False)]
+    written = [ledger.read(path) for _, path in reproduce(jobs("tests/alone", "paper", 1), tmp_path, progress=False)]
     assert [r.method for r in written] == list(methods)
     direct = baselines.run(narrow(), LDA())
     assert written[0].metrics["accuracy"] == direct.final["accuracy"]
@@ -226,19 +227,19 @@ def test_latecomers_alone_and_pooled():
 def test_recordings_are_at_hand_when_each_data_set_has_a_file(tmp_path, monkeypatch):
     pytest.importorskip("mne")
     monkeypatch.setenv("MNE_DATA", str(tmp_path))
-    assert not flic.recordings_at_hand()
+    assert not flic.recordings_present()
     files = ["MNE-alexeeg-data/a.fif", *(f"MNE-bnci-data/00{k}-2014/a.mat" for k in (1, 2, 4)), "MNE-weibo-2014/a.mat"]
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
     (tmp_path / "MNE-zhou2016-data").mkdir()
-    assert not flic.recordings_at_hand(), "a folder without files is what a failed download leaves"
+    assert not flic.recordings_present(), "a folder without files is what a failed download leaves"
     (tmp_path / "MNE-zhou2016-data/a.edf").touch()
-    assert flic.recordings_at_hand()
+    assert flic.recordings_present()
     (tmp_path / "MNE-bnci-data/002-2014/a.mat").unlink()
-    assert flic.recordings_at_hand(40), "40 subjects are those without BNCI2014-002"
-    assert not flic.recordings_at_hand(54)
-    at_hand = [EXPERIMENTS[f"flic/bci-{b}"].at_hand() for b in (54, 40)]
+    assert flic.recordings_present(40), "40 subjects are those without BNCI2014-002"
+    assert not flic.recordings_present(54)
+    at_hand = [EXPERIMENTS[f"flic/bci-{b}"].files_present() for b in (54, 40)]
     assert at_hand == [False, True]
 
 
@@ -320,7 +321,7 @@ def test_pending_is_in_the_order_wanted_and_loses_what_has_a_record(tmp_path):
     ]
     assert len(todo) == 8
     for job, path in reproduce(todo[:1], tmp_path, progress=False):
-        assert path == tmp_path / job.place
+        assert path == tmp_path / job.relative_path
     assert pending("book", 2, tmp_path) == todo[1:]
 
 
@@ -335,7 +336,7 @@ def test_data_that_are_not_at_hand_are_not_pending(tmp_path, monkeypatch):
 def test_a_record_says_what_was_run(tmp_path):
     job = Job("tests/sooner", "paper", "FLIC-HL", 1)
     [(_, path)] = list(reproduce([job], tmp_path, progress=False))
-    record = records.read(path)
+    record = ledger.read(path)
     assert (record.experiment, record.scale, record.method, record.seed) == ("tests/sooner", "paper", "FLIC-HL", 1)
     assert record.settings["method"]["lambda1"] == 1e-3
     assert record.settings["method"]["model"]["phi"] == {
@@ -364,7 +365,7 @@ def test_a_budget_stops_after_a_round_and_the_next_call_resumes(tmp_path, monkey
     [(_, path)] = list(reproduce([job], tmp_path, progress=False))
     assert seen[0] == 3, "rounds 1 and 2 are not run again"
     again = run_job(job, progress=False)
-    assert {k: v for k, v in records.read(path).metrics.items() if k != "seconds"} == {
+    assert {k: v for k, v in ledger.read(path).metrics.items() if k != "seconds"} == {
         k: v for k, v in again.metrics.items() if k != "seconds"
     }
 
@@ -388,7 +389,7 @@ def test_running_again_within_a_budget_ends_after_some_calls(tmp_path, monkeypat
     """Each call goes on where the last one stopped, until there is a newer record."""
     job = Job("tests/sooner", "paper", "FLIC-HL", 0)
     list(reproduce([job], tmp_path, progress=False))
-    first, stopped = (tmp_path / job.place).stat().st_mtime_ns, 0
+    first, stopped = (tmp_path / job.relative_path).stat().st_mtime_ns, 0
     path = None
     while path is None and stopped < 10:
         clock = iter([0.0, 0.0, *[100.0] * 50])
@@ -396,7 +397,7 @@ def test_running_again_within_a_budget_ends_after_some_calls(tmp_path, monkeypat
         [(_, path)] = list(reproduce([job], tmp_path, budget=10, again=True, progress=False))
         stopped += path is None
     assert stopped == 4, "one round a call; the next call ends the run"
-    assert (tmp_path / job.place).stat().st_mtime_ns > first
+    assert (tmp_path / job.relative_path).stat().st_mtime_ns > first
 
 
 def test_again_runs_a_job_once_however_many_processes(tmp_path):
@@ -405,9 +406,9 @@ def test_again_runs_a_job_once_however_many_processes(tmp_path):
     working = reproduce(todo, tmp_path, again=True, progress=False)
     next(working)  # the first is done again; now another process does all
     list(reproduce(todo, tmp_path, again=True, progress=False))
-    written = (tmp_path / todo[1].place).stat().st_mtime_ns
+    written = (tmp_path / todo[1].relative_path).stat().st_mtime_ns
     assert [job for job, _ in working] == todo[1:]
-    assert (tmp_path / todo[1].place).stat().st_mtime_ns == written
+    assert (tmp_path / todo[1].relative_path).stat().st_mtime_ns == written
 
 
 def test_a_damaged_checkpoint_does_not_keep_the_others_from_running(tmp_path):
@@ -417,13 +418,13 @@ def test_a_damaged_checkpoint_does_not_keep_the_others_from_running(tmp_path):
     done = []
     with pytest.raises(CheckpointError, match="damaged"):
         done.extend(job for job, _ in reproduce(todo, tmp_path, progress=False))
-    assert (tmp_path / todo[1].place).exists()
+    assert (tmp_path / todo[1].relative_path).exists()
 
 
 def test_a_file_that_is_no_record_is_not_taken_for_one(tmp_path):
     [job, _] = jobs("tests/sooner", "book", 1)
-    (tmp_path / job.place).parent.mkdir(parents=True)
-    (tmp_path / job.place).touch()
+    (tmp_path / job.relative_path).parent.mkdir(parents=True)
+    (tmp_path / job.relative_path).touch()
     with pytest.raises(ValueError, match=r"Local-seed0\.json"):
         list(reproduce([job], tmp_path, progress=False))
 
@@ -435,9 +436,9 @@ def test_processes_share_the_jobs(tmp_path):
     claim = experiments._claim(second)
     with claim:
         assert [job for job, _ in working] == [first]
-    written = (tmp_path / first.place).stat().st_mtime_ns
+    written = (tmp_path / first.relative_path).stat().st_mtime_ns
     assert [job for job, _ in reproduce([first, second], tmp_path, progress=False)] == [first, second]
-    assert (tmp_path / first.place).stat().st_mtime_ns == written
+    assert (tmp_path / first.relative_path).stat().st_mtime_ns == written
 
 
 def test_a_killed_process_leaves_its_job_to_others(tmp_path):
@@ -454,7 +455,7 @@ def test_a_killed_process_leaves_its_job_to_others(tmp_path):
         assert other.stdout.readline() == "held\n"
         assert list(reproduce([job], tmp_path, progress=False)) == []
         other.kill()
-    assert list(reproduce([job], tmp_path, progress=False)) == [(job, tmp_path / job.place)]
+    assert list(reproduce([job], tmp_path, progress=False)) == [(job, tmp_path / job.relative_path)]
 
 
 def test_out_of_time_names_the_job():

@@ -9,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small import ragged
 
-from hetfl_core import Client, Federation, federation
+from hetfl_core import Client, Federation
 from hetfl_core.datasets.recordings import TABLE_S1
-from hetfl_core.federation import FederationWarning, bucket, crop, make_cohorts, pad, pad_stack, stack_split
+from hetfl_core.engine import stacks as stacking
+from hetfl_core.engine.stacks import bucket, make_cohorts, stack_split
+from hetfl_core.federation import FederationWarning
+from hetfl_core.padding import crop, pad, pad_stack
 
 
 def client(x=((0.0, 1.0), (2.0, 3.0)), y=(0, 1), x_test=((0.0, 0.0),), y_test=(1,), name="anna"):
@@ -295,7 +298,7 @@ def test_clients_of_one_cohort_need_inputs_of_equal_rank():
 @pytest.mark.parametrize("stack", [0.5, 50, 10_000])
 def test_bucket_finds_the_cheapest_split(stack, monkeypatch):
     """Against all splits of the sorted widths into runs."""
-    monkeypatch.setattr(federation, "STACK", stack)
+    monkeypatch.setattr(stacking, "STACK", stack)
     widths = [6, 6, 120, 136, 136, 253, 1830, 1830]
     order = sorted(set(widths))
 
@@ -336,8 +339,8 @@ BLOCKS = st.lists(
 def test_padding_at_most_doubles_the_memory(clients, most):
     """Samples and parameters, for single inputs and for named blocks."""
     stacks = stacks_of(*zip(*clients, strict=True), most=most, small=0)
-    held = sum(padded(stack) * (n + federation.COLUMN) for stack in stacks for _, n in stack)
-    assert held <= most * sum(sum(w) * (n + federation.COLUMN) for w, n in clients)
+    held = sum(padded(stack) * (n + stacking.COLUMN) for stack in stacks for _, n in stack)
+    assert held <= most * sum(sum(w) * (n + stacking.COLUMN) for w, n in clients)
 
 
 @given(CLIENTS)
@@ -347,7 +350,7 @@ def test_split_is_as_cheap_as_that_by_powers_of_two(clients):
     true, most = sum(w for (w,) in widths), 1 + math.log2(max(widths)[0] / min(widths)[0])
     stacks = stacks_of(widths, samples, small=10**12)
     columns = sum(len(stack) * padded(stack) for stack in stacks)
-    assert federation.STACK * len(stacks) + columns <= federation.STACK * most + 2 * true
+    assert stacking.STACK * len(stacks) + columns <= stacking.STACK * most + 2 * true
     runs = [(min(stack)[0], max(stack)[0]) for stack in stacks]
     assert all(below[1] < above[0] for below, above in itertools.pairwise(runs)), "stacks are runs of widths"
 

@@ -9,13 +9,13 @@ from small import equal_histories, largest_difference, ragged
 
 from hetfl_core import Client, simulate
 from hetfl_core.distances import cka
+from hetfl_core.engine.simulation import Simulator, adapt, participants
 from hetfl_core.federation import Federation, Spec
 from hetfl_core.methods import CATALOGUE, FedHeNN
 from hetfl_core.methods.base import Batch
 from hetfl_core.methods.fedhenn import kernel_alignment, published_alignment
 from hetfl_core.networks import CNN, MLP, Model
 from hetfl_core.rng import stream
-from hetfl_core.simulation import Simulator, adapt, participants
 
 SMALL = FedHeNN(model=Model(MLP(hidden=(9,), out=6)), local_epochs=2, batch_size=6, n_rad=7)
 

@@ -15,6 +15,7 @@ from test_methods import LR, ONE, TINY, close, one_round, two_clients
 
 from hetfl_core import Client, Federation, simulate
 from hetfl_core.distances import gaussian_barycentre
+from hetfl_core.engine.simulation import Simulator
 from hetfl_core.federation import Spec
 from hetfl_core.methods import FLIC, HetFedRep
 from hetfl_core.methods.alignment import (
@@ -26,11 +27,10 @@ from hetfl_core.methods.alignment import (
 )
 from hetfl_core.methods.base import Batch
 from hetfl_core.methods.flic import _lower_factor
+from hetfl_core.methods.privacy import Privacy
 from hetfl_core.methods.schemes import FedAvgFTScheme, FedRepScheme, L2GDScheme, Scheme
 from hetfl_core.networks import MLP, Model
-from hetfl_core.privacy import Privacy
 from hetfl_core.rng import numpy_stream
-from hetfl_core.simulation import Simulator
 
 PHI = MLP(hidden=(9,), out=6)
 SHORT = {"local_epochs": 2, "batch_size": 6, "pretrain_epochs": 2, "pretrain_batch": 4, "lr": LR}

@@ -14,14 +14,15 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from hetfl_core.records import (
+from hetfl_core.experiments import known
+from hetfl_core.ledger import (
     SOURCES,
     Paired,
     RunRecord,
     claim_verdict,
     claims,
     combined_error,
-    ledger,
+    numbers,
     paired,
     paper_table,
     paper_values,
@@ -52,7 +53,7 @@ def runs(method, accuracies, **changes):
 
 
 def row(records, method="FLIC-HL", **options):
-    table = ledger(records, **options)
+    table = numbers(records, known=known(), **options)
     return table[(table.experiment == BCI) & (table.method == method)].iloc[0]
 
 
@@ -133,7 +134,7 @@ def test_nothing_yet():
     assert got.verdict == "pending"
     assert got.command == "hetfl reproduce flic/bci-common40 --scale paper"
     assert math.isnan(got.ours)
-    table = ledger([])
+    table = numbers([], known=known())
     assert set(table[table.experiment == "flic/bci-54"].verdict) == {"data not available here"}
     assert set(table[table.experiment == "flic/bci-54"].command) == {"hetfl reproduce flic/bci-54 --scale paper"}
     assert set(table[table.experiment == "flic/femnist-150"].command) == {""}  # no such experiment
@@ -153,7 +154,9 @@ def test_stand_in_data_are_never_set_against_a_paper():
     assert "stand-in" in got.note
     both = [*runs("FLIC-HL", [0.1], federation=made_up), run(seed=5, accuracy=0.72)]
     assert row(both).seeds == [5]
-    table = claims(runs("FLIC-HL", [0.9, 0.9], federation=made_up) + runs("Local", [0.1, 0.2], federation=made_up))
+    table = claims(
+        runs("FLIC-HL", [0.9, 0.9], federation=made_up) + runs("Local", [0.1, 0.2], federation=made_up), known=known()
+    )
     drawn = {"name": "x", "fingerprint": "f", "info": {"simulated": True}}
     assert row(runs("FLIC-HL", [0.7, 0.7], federation=drawn)).verdict != "pending", "a paper's own toy is no stand-in"
     pair = table[(table.experiment == BCI) & (table.better == "FLIC-HL") & (table.worse == "Local")]
@@ -164,7 +167,7 @@ def test_every_command_that_is_offered_can_run():
     """A method or a setting that is not built yet is said to be so, with no command."""
     from hetfl_core.experiments import EXPERIMENTS
 
-    table = ledger([])
+    table = numbers([], known=known())
     for r in table[table.command != ""].itertuples():
         assert r.method in EXPERIMENTS[r.experiment].methods
         assert r.experiment in r.command
@@ -176,7 +179,7 @@ def test_every_command_that_is_offered_can_run():
 
 
 def test_available_data_make_a_verdict_even_where_the_table_says_no():
-    table = ledger([run(experiment="flic/bci-54", accuracy=0.7627)])
+    table = numbers([run(experiment="flic/bci-54", accuracy=0.7627)])
     got = table[(table.experiment == "flic/bci-54") & (table.method == "FLIC-HL")].iloc[0]
     assert got.verdict == "agrees (1 seed)"
 
@@ -229,7 +232,7 @@ def test_runs_of_different_settings_are_not_averaged():
     assert row([run(seed=0), run(seed=1, settings={"rounds": 5})]).verdict == "settings differ"
     other_machine = run(seed=1, settings={"rounds": 50, "seed": 1, "engine": "loop", "device": "cuda"})
     assert row([run(seed=0), other_machine]).verdict == "agrees"
-    table = claims([run(seed=0), run(seed=1, settings={"rounds": 5}), *runs("Local", [0.1, 0.2])])
+    table = claims([run(seed=0), run(seed=1, settings={"rounds": 5}), *runs("Local", [0.1, 0.2])], known=known())
     assert table.set_index("id").loc["flic-bci-common40-flic-hl-over-local", "verdict"] == "settings differ"
 
 
@@ -310,7 +313,7 @@ def test_claims_on_made_records():
         *runs("HetFedRep", base - [-0.050, -0.052, -0.048]),
         *runs("FedHeNN", [0.5]),
     ]
-    table = claims(records).set_index("id")
+    table = claims(records, known=known()).set_index("id")
     over = {
         name: table.loc[f"flic-bci-common40-flic-hl-over-{name}"]
         for name in ("local", "fedrep", "hetfedrep", "fedhenn")
@@ -338,7 +341,7 @@ def test_claims_on_made_records():
 
 
 def test_show_of_the_ledger():
-    text = str(show(ledger([*runs("FLIC-HL", [0.70, 0.71, 0.72]), run("Local")])))
+    text = str(show(numbers([*runs("FLIC-HL", [0.70, 0.71, 0.72]), run("Local")])))
     line = next(li for li in text.splitlines() if "BCI-common" in li and "FLIC-HL" in li)
     cells = [c.strip() for c in line.strip("|").split("|")]
     assert cells[:4] == ["FLIC (TMLR 2024), Table 4", "BCI-common (b=40)", "FLIC-HL", "72.12 ± 0.6"]

@@ -3,8 +3,10 @@
 import pytest
 from test_records import made
 
-from hetfl_core import notebook, records
+from hetfl_core import ledger, notebook
 from hetfl_core.datasets.registry import DataError
+from hetfl_core.experiments import known
+from hetfl_core.ledger import records
 
 
 @pytest.fixture
@@ -19,8 +21,8 @@ def rows():
     accuracy = {0: 0.721, 1: 0.723}
     mine = [made(method="FLIC-HL", seed=s, metrics={"accuracy": a}) for s, a in accuracy.items()]
     low = [made(method="FedRep", seed=s, metrics={"accuracy": 0.65}) for s in accuracy]
-    ledger = records.ledger(mine + low)
-    return ledger[(ledger["experiment"] == "flic/bci-common40") & (ledger["paper"] == "flic")]
+    numbers = ledger.numbers(mine + low, known=known())
+    return numbers[(numbers["experiment"] == "flic/bci-common40") & (numbers["paper"] == "flic")]
 
 
 def test_paper_and_ours_stand_in_one_line(rows, shown):
@@ -53,15 +55,15 @@ def test_data_that_are_not_at_hand_are_announced(shown):
     def fail():
         raise DataError("no network")
 
-    assert notebook.at_hand(fail, "flic_bci.common40", "records") is None
+    assert notebook.files_or_note(fail, "flic_bci.common40", "records") is None
     assert "flic_bci.common40" in shown[0]
-    assert notebook.at_hand(lambda: 3, "x", "y") == 3
+    assert notebook.files_or_note(lambda: 3, "x", "y") == 3
 
 
 def test_histories_come_in_the_order_of_the_methods(monkeypatch, tmp_path):
     monkeypatch.setattr(records, "_results", lambda: tmp_path)
     for method, seed in (("FLIC-HL", 0), ("FLIC-HL", 1), ("Local", 0)):
-        records.write(made(method=method, seed=seed), tmp_path)
+        ledger.write(made(method=method, seed=seed), tmp_path)
     found = notebook.histories("flic/bci-common40")
     assert {name: len(frames) for name, frames in found.items()} == {"Local": 1, "FLIC-HL": 2}
     assert list(found) == ["Local", "FLIC-HL"]

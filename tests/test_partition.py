@@ -174,13 +174,13 @@ def test_published_shards_without_replacement_use_each_sample_once():
     table = assign_classes(8, 4, 2, rng(), allow_repeats=True)
     parts = published_shards(y, table, rng(1))
     assert used_once(parts)
-    assert len(np.concatenate(parts)) == 1200  # 150 a client: shards are taken away when dealt
+    assert len(np.concatenate(parts)) == 1200  # 150 per client: shards are taken away when dealt
 
 
 def test_published_shards_with_replacement_overlap():
     y = labels_of(4, 100)
     table = assign_classes(8, 4, 2, rng())
-    parts = published_shards(y, table, rng(1))  # 50 samples a client, shards of 25, 50 draws a class
+    parts = published_shards(y, table, rng(1))  # 50 samples per client, shards of 25, 50 draws a class
     assert all(len(p) == 2 * 50 * 25 for p in parts)
     assert not used_once(parts)
     holders = [set(p) for p, row in zip(parts, table.tolist()) if 0 in row]
@@ -190,9 +190,9 @@ def test_published_shards_with_replacement_overlap():
 
 
 def test_published_shards_that_would_run_out_are_refused():
-    """50 samples a client: few enough for repeated draws, too many for drawing with replacement."""
+    """50 samples per client: few enough for repeated draws, too many for drawing with replacement."""
     y, table = labels_of(4, 100), assign_classes(8, 4, 2, rng())
-    with pytest.raises(ValueError, match=r"replace_below must be more than 50, .* 50 shards a class .* got 10"):
+    with pytest.raises(ValueError, match=r"replace_below must be more than 50, .* 50 shards per class .* got 10"):
         published_shards(y, table, rng(), replace_below=10, repeat_below=100)
     assert used_once(published_shards(y, table, rng(), replace_below=10, repeat_below=100, repeats=1))
 

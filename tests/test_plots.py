@@ -3,7 +3,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hetfl_core import plots
+from hetfl_core.figures import plots
 
 mpl.use("Agg")
 
@@ -53,7 +53,7 @@ def test_latent_projects_clients_and_anchors_together(how):
     dots = [c for c in ax.collections if len(c.get_offsets()) > 1]
     assert len(stars) == 3
     assert sum(len(c.get_offsets()) for c in dots) == 36
-    assert len({c.get_paths()[0].vertices.tobytes() for c in dots}) == 2, "a marker a client"
+    assert len({c.get_paths()[0].vertices.tobytes() for c in dots}) == 2, "a marker per client"
 
 
 def test_one_class_can_be_drawn_alone():

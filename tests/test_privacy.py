@@ -9,10 +9,10 @@ from scipy.optimize import brentq
 from scipy.stats import kstest, norm
 from small import ragged
 
-from hetfl_core import privacy, simulate
-from hetfl_core.methods import FLIC
+from hetfl_core import simulate
+from hetfl_core.methods import FLIC, privacy
+from hetfl_core.methods.privacy import Privacy
 from hetfl_core.networks import Model
-from hetfl_core.privacy import Privacy
 
 DELTA = 1e-5
 

@@ -17,10 +17,11 @@ import pytest
 import torch
 from small import ragged
 
-from hetfl_core import records, simulate
+from hetfl_core import ledger, simulate
 from hetfl_core.federation import Client, Federation
+from hetfl_core.ledger import records
+from hetfl_core.ledger.records import RunRecord, compare, load, read, to_json, write, write_to
 from hetfl_core.methods import Local
-from hetfl_core.records import RunRecord, compare, load, read, to_json, write, write_to
 
 
 def made(**changes) -> RunRecord:
@@ -47,7 +48,7 @@ def test_round_trip(tmp_path):
     record = made()
     path = write(record, tmp_path)
     assert path == tmp_path / "flic/bci-common40/paper/FLIC-HL-seed0.json"
-    assert path == tmp_path / record.place
+    assert path == tmp_path / record.relative_path
     assert read(path) == record
     assert read(path).path == path
 
@@ -234,7 +235,7 @@ def test_load_of_nothing(tmp_path, monkeypatch):
 
 def test_tracked_records_can_be_read():
     for record in load():
-        assert record.path.as_posix().endswith(record.place)
+        assert record.path.as_posix().endswith(record.relative_path)
 
 
 # --- comparing, and where a run was made ------------------------------------------------------------------------------
@@ -289,7 +290,7 @@ def test_a_record_written_before_there_were_results_of_clients_is_read(tmp_path)
 
 
 def test_environment_has_no_path_and_fits_a_record():
-    found = records.environment()
+    found = ledger.environment()
     assert set(found) == {"versions", "hardware", "commit", "dirty"}
     assert found["hardware"]["cores"] >= 1
     assert found["versions"]["torch"] != "unknown"
@@ -304,7 +305,7 @@ def checkout(tmp_path, monkeypatch):
         pytest.skip("git is not installed")
     (tmp_path / "hetfl_core").mkdir()
     (tmp_path / "hetfl_core" / "a.py").write_text("a = 1\n")
-    monkeypatch.setattr(records, "__file__", str(tmp_path / "hetfl_core" / "records.py"))
+    monkeypatch.setattr(records, "__file__", str(tmp_path / "hetfl_core" / "ledger" / "records.py"))
     monkeypatch.delenv("HETFL_COMMIT", raising=False)
     who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
     for command in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "first"]):
@@ -325,17 +326,17 @@ def test_commit_and_changes(checkout):
 
 
 def test_a_commit_during_a_run_is_not_what_ran(checkout):
-    records.code_revision.cache_clear()
+    ledger.code_revision.cache_clear()
     try:
-        before = records.code_revision()
+        before = ledger.code_revision()
         (checkout / "hetfl_core" / "b.py").write_text("b = 1\n")
         who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
         for command in (["add", "."], [*who, "commit", "-q", "-m", "second"]):
             assert records._git(checkout, *command) is not None
         assert records._revision()[0] != before[0]
-        assert (records.environment()["commit"], records.environment()["dirty"]) == before
+        assert (ledger.environment()["commit"], ledger.environment()["dirty"]) == before
     finally:
-        records.code_revision.cache_clear()
+        ledger.code_revision.cache_clear()
 
 
 def test_a_record_names_the_threads_and_the_gpu_of_its_run(monkeypatch):
@@ -351,7 +352,7 @@ def test_a_record_names_the_threads_and_the_gpu_of_its_run(monkeypatch):
 
 
 def test_commit_of_a_repository_around_an_installed_package_is_not_ours(checkout, monkeypatch):
-    monkeypatch.setattr(records, "__file__", str(checkout / "site" / "hetfl_core" / "records.py"))
+    monkeypatch.setattr(records, "__file__", str(checkout / "site" / "hetfl_core" / "ledger" / "records.py"))
     (checkout / "site").mkdir()
     assert records._revision() == ("unknown", None)
 
@@ -371,12 +372,12 @@ def test_tidy_gives_one_row_a_run_with_accuracies_in_per_cent(tmp_path, monkeypa
     for seed in (0, 1):
         write(made(experiment="flic/toy-noisy-b50", seed=seed, history=history), tmp_path)
     write(made(experiment="flic/toy-noisy", history=history, metrics={"accuracy": 0.5}), tmp_path)
-    table = records.tidy({50: "flic/toy-noisy-b50", 100: "flic/toy-noisy", 200: "none"}, ["accuracy", "best_accuracy"])
+    table = ledger.tidy({50: "flic/toy-noisy-b50", 100: "flic/toy-noisy", 200: "none"}, ["accuracy", "best_accuracy"])
     assert table.columns.tolist() == ["x", "method", "seed", "accuracy", "best_accuracy"]
     assert table[["x", "seed"]].to_numpy().tolist() == [[50, 0], [50, 1], [100, 0]]
     assert table["accuracy"].tolist() == pytest.approx([72.12, 72.12, 50.0])
     assert table["best_accuracy"].tolist() == pytest.approx([90.0] * 3)
-    assert records.tidy({1: "none"}).empty
+    assert ledger.tidy({1: "none"}).empty
 
 
 def runs_of(accuracies: dict[str, list[float]], **changes) -> list[RunRecord]:
@@ -392,7 +393,7 @@ def test_effects_are_paired_tests_against_the_base():
 
     runs = runs_of({"FLIC-HL": [0.70, 0.72, 0.71], "FLIC-HL, realigned": [0.71, 0.75, 0.76], "Local": [0.6]})
     other = runs_of({"elsewhere": [0.5]}, experiment="flic/toy-noisy")
-    table = records.effects([*runs, *other], "flic/bci-common40", "FLIC-HL")
+    table = ledger.effects([*runs, *other], "flic/bci-common40", "FLIC-HL")
     assert table.index.tolist() == ["FLIC-HL, realigned", "Local"]
     row = table.loc["FLIC-HL, realigned"]
     test = stats.ttest_rel([71, 75, 76], [70, 72, 71])
@@ -405,12 +406,12 @@ def test_effects_are_paired_tests_against_the_base():
     assert (one["mean"], one["seeds"]) == (pytest.approx(-10), (0,))
     assert math.isnan(one["p"])
     assert math.isnan(one["sd"])
-    assert records.effects(runs, "flic/bci-common40", "Local").index.tolist() == ["FLIC-HL", "FLIC-HL, realigned"]
+    assert ledger.effects(runs, "flic/bci-common40", "Local").index.tolist() == ["FLIC-HL", "FLIC-HL, realigned"]
 
 
 def test_effects_without_the_base_or_without_runs_are_an_empty_table():
     runs = runs_of({"Local": [0.6, 0.7]})
-    for found in (records.effects(runs, "flic/bci-common40", "FLIC-HL"), records.effects([], "x", "Local")):
+    for found in (ledger.effects(runs, "flic/bci-common40", "FLIC-HL"), ledger.effects([], "x", "Local")):
         assert found.empty
         assert found.columns.tolist() == ["mean", "low", "high", "sd", "p", "seeds"]
 
@@ -418,16 +419,16 @@ def test_effects_without_the_base_or_without_runs_are_an_empty_table():
 def test_effects_without_any_spread():
     runs = runs_of({"FLIC-HL": [0.5, 0.5], "same": [0.5, 0.5], "always better": [0.75, 0.75]})
     runs = [replace(r, federation={**r.federation, "fingerprint": f"draw {r.seed}"}) for r in runs]
-    table = records.effects(runs, "flic/bci-common40", "FLIC-HL")
+    table = ledger.effects(runs, "flic/bci-common40", "FLIC-HL")
     assert table["p"].tolist() == [1.0, 0.0]
 
 
 def test_holm_by_hand_and_by_the_step_down_rule():
     # 0.005·4 = 0.02, 0.01·3 = 0.03, 0.03·2 = 0.06, and 0.04·1 = 0.04 is lifted to the one before it
-    assert records.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert records.holm([0.9, 0.8]) == pytest.approx([1, 1])
-    np.testing.assert_allclose(records.holm([0.01, math.nan, 0.5]), [0.02, math.nan, 0.5])
-    assert len(records.holm([])) == 0
+    assert ledger.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert ledger.holm([0.9, 0.8]) == pytest.approx([1, 1])
+    np.testing.assert_allclose(ledger.holm([0.01, math.nan, 0.5]), [0.02, math.nan, 0.5])
+    assert len(ledger.holm([])) == 0
     p = np.random.default_rng(0).uniform(size=12) ** 3
     rejected, m = set(), len(p)
     for k, i in enumerate(np.argsort(p)):  # Holm's own words: go on while p_(k) ≤ α / (m − k + 1)
@@ -435,4 +436,4 @@ def test_holm_by_hand_and_by_the_step_down_rule():
             break
         rejected.add(i)
     assert 0 < len(rejected) < m
-    assert set(np.flatnonzero(records.holm(p) <= 0.05)) == rejected
+    assert set(np.flatnonzero(ledger.holm(p) <= 0.05)) == rejected

@@ -13,13 +13,14 @@ import torch
 from sklearn.metrics import mean_squared_error, r2_score
 from small import assert_same_tensors, equal_histories, largest_difference, ragged
 
-from hetfl_core import checkpoint, simulate
-from hetfl_core.checkpoint import CheckpointError
+from hetfl_core import simulate
 from hetfl_core.datasets import toy
+from hetfl_core.engine import checkpoint
+from hetfl_core.engine.checkpoint import CheckpointError
+from hetfl_core.engine.simulation import Simulator, _similar, adapt, participants
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedHeNN, FedRep, HetFedRep, Local
 from hetfl_core.networks import CNN, MLP, Model
-from hetfl_core.simulation import Simulator, _similar, adapt, participants
 
 SMALL = Model(MLP(hidden=(8,), out=6), alpha=5)
 QUICK = FLIC(model=SMALL, local_epochs=1, batch_size=8, pretrain_epochs=1)
@@ -141,7 +142,7 @@ def test_history_has_what_it_promises():
 
 
 def test_bytes_are_those_of_true_shapes():
-    """α: (6·5 + 5), anchors: 5 classes × 6, float32; three participants a round; pre-training and the end: all six."""
+    """α: (6·5 + 5), anchors: 5 classes × 6, float32; three participants per round; pre-training and end: all six."""
     result = run(rounds=2)
     message = 4 * (6 * 5 + 5 + 5 * 6)
     assert result.history["bytes_up"].tolist() == [0, 3 * message, 3 * message]
@@ -209,7 +210,7 @@ def test_an_evaluation_asks_for_one_download_a_client(engine):
     @dataclass(frozen=True)
     class Counting(HetFedRep):
         def download(self, server, spec):
-            asked.append(spec.id)
+            asked.append(spec.name)
             return super().download(server, spec)
 
     simulator = Simulator(ragged(), Counting(model=SMALL), device="cpu", engine=engine)
@@ -287,7 +288,7 @@ class Polls(Local):
         return {"question": torch.zeros(3), "mean": torch.zeros(1)}
 
     def ask(self, server, specs, rng):
-        assert [s.id for s in specs] == sorted(s.id for s in specs)
+        assert [s.name for s in specs] == sorted(s.name for s in specs)
         return {"question": torch.randn(3, generator=rng)}
 
     def survey(self, params, received):

@@ -271,7 +271,8 @@ def test_any_two_classes_of_the_stand_in_are_equally_far_apart_in_both_modalitie
 def test_a_local_linear_classifier_finds_the_stand_in_neither_easy_nor_hopeless():
     scores = []
     for k in (2, 3):
-        federation = text.two_modalities(20, k, n_pairs=3000)  # as many samples a client as with 100 clients of 15 000
+        # As many samples per client as with 100 clients of 15 000.
+        federation = text.two_modalities(20, k, n_pairs=3000)
         fits = [LogisticRegression(C=0.01, max_iter=300).fit(c.x_train, c.y_train) for c in federation]
         scores.append(np.mean([fit.score(c.x_test, c.y_test) for fit, c in zip(fits, federation)]))
     assert 0.65 < scores[1] < scores[0] < 0.92

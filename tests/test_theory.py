@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from hetfl_core import plots, theory
 from hetfl_core.distances import bures_wasserstein, principal_angle
+from hetfl_core.figures import plots
 from hetfl_core.rng import numpy_stream, stream
+from hetfl_core.theory import flic as theory
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +194,7 @@ def test_figure_2_converges_linearly_within_the_bound(seed):
 
 
 def test_with_many_samples_the_rate_is_that_of_the_population():
-    # With E z zᵀ = I the error's direction with the least head shrinks by 1 − η σ²_min a round.
+    # With E z zᵀ = I the error's direction with the least head shrinks by 1 − η σ²_min per round.
     f = theory.linear_federation(n_clients=30, k=6, n=4000, n_test=1, extra=2, seed=0)
     z, y = f.embed(f.oracle)
     eigenvalues = theory.head_spectra(f.heads)[0]

@@ -7,14 +7,15 @@ import pytest
 import torch
 from small import equal_histories, largest_difference, ragged
 
-from hetfl_core import Client, federation, simulate
+from hetfl_core import Client, simulate
+from hetfl_core.engine import stacks as stacking
+from hetfl_core.engine.simulation import Simulator, participants
+from hetfl_core.engine.training import StackedStage, architecture, clip_each, n_steps, plan
 from hetfl_core.federation import Federation
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, Local, Loss, Method, Stage
 from hetfl_core.methods.base import cross_entropy
 from hetfl_core.networks import CNN, MLP, Draw, Model
 from hetfl_core.rng import stream
-from hetfl_core.simulation import Simulator, participants
-from hetfl_core.training import StackedStage, architecture, clip_each, n_steps, plan
 
 SHORT = {"local_epochs": 2, "batch_size": 6, "pretrain_epochs": 2, "pretrain_batch": 4, "tuning_epochs": 1}
 PHI = MLP(hidden=(9,), out=6)
@@ -174,7 +175,7 @@ def test_one_stack_and_buckets_and_loop_agree(named, monkeypatch):
     method = TwoBlocks(local_epochs=2, batch_size=6) if named else short(FLIC(anchor_samples=2))
     assert len(Simulator(fed, method, device="cpu").cohorts) == 1
     one, loop = run(fed, method), run(fed, method, engine="loop")
-    monkeypatch.setattr(federation, "STACK", 1.0)
+    monkeypatch.setattr(stacking, "STACK", 1.0)
     cohorts = Simulator(fed, method, device="cpu").cohorts
     assert len(cohorts) > 2
     assert sorted(m for cohort in cohorts for m in cohort.members) == list(range(len(fed)))
@@ -271,7 +272,7 @@ def test_architecture_tells_hidden_widths_apart_but_not_input_widths():
     @dataclass(frozen=True)
     class Mixed(Local):
         def init_client(self, spec, rng):
-            return replace(self.model, phi=MLP(hidden=(spec.n % 2 + 3,))).init(spec, rng, self.local)
+            return replace(self.model, phi=MLP(hidden=(spec.n_train % 2 + 3,))).init(spec, rng, self.local)
 
     assert len({architecture(Mixed(), spec) for spec in specs}) == 2
 
@@ -351,7 +352,7 @@ def test_clients_with_other_networks_do_not_share_a_stack():
     @dataclass(frozen=True)
     class Mixed(Local):
         def init_client(self, spec, rng):
-            width = 3 + int(spec.id[-1]) % 2
+            width = 3 + int(spec.name[-1]) % 2
             return replace(self.model, phi=MLP(hidden=(width,), out=6, activation="sigmoid")).init(
                 spec, rng, self.local
             )
@@ -371,8 +372,8 @@ def test_downloads_may_differ_in_shape_and_name():
             return {"table": torch.randn(5, 4, generator=rng)}
 
         def download(self, server, spec):
-            own = {"rows": server["table"][list(spec.classes)[: 2 + int(spec.id[-1]) % 2]]}
-            return own | ({"extra": server["table"][:1]} if spec.id.endswith("0") else {})
+            own = {"rows": server["table"][list(spec.classes)[: 2 + int(spec.name[-1]) % 2]]}
+            return own | ({"extra": server["table"][:1]} if spec.name.endswith("0") else {})
 
         def start(self, kept, received):
             return dict(kept)

@@ -100,14 +100,14 @@ def mnist_usps(
     variant : {"text", "code"}
         ``"text"``: each data set is shared out whole among its b/2 clients, each sample used once.
         ``"code"``: as the published code does: each data set is cut into shards for b clients of which only the first
-        b/2 are used, a client may be dealt a class twice, and where there are fewer than 100 samples a client, each
-        client draws 50 shards a class *with replacement* (b = 100: USPS; b = 200: MNIST's test set too). USPS clients
+        b/2 are used, a client may be dealt a class twice, and where there are fewer than 100 samples per client, each
+        client draws 50 shards per class *with replacement* (b = 100: USPS; b = 200: MNIST's test set too). USPS clients
         then overlap: with b = 100 and 3 classes each holds about 3 700 images, 1 650 of them different, which is most
         of what there is of its classes, where the text leaves it about 145.
     resize : int, optional
         Bring all images to resize × resize, as for Table 4's *Digits-Resize*, where the published code has 28.
     max_train : int, optional
-        Keep at most that many training samples a client, about equally many a class; for short runs.
+        Keep at most that many training samples per client, about equally many per class; for short runs.
 
     Returns
     -------

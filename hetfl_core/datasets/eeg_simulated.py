@@ -301,7 +301,7 @@ def _check(recordings: Recordings, subject: int) -> None:
     if unknown := set(recordings.classes) - set(CLASSES):
         raise ValueError(f"{name}: expected classes among {', '.join(CLASSES)}, got {sorted(unknown)}")
     if n < sessions:
-        raise ValueError(f"{name}: expected at least one trial a class in each of {sessions} sessions, got {n}")
+        raise ValueError(f"{name}: expected at least one trial per class in each of {sessions} sessions, got {n}")
 
 
 def _erd(rng: np.random.Generator, classes: Sequence[str], settings: Physiology) -> Array:

@@ -1,4 +1,4 @@
-"""FEMNIST: handwritten digits, one writer a client, as FLIC took them from LEAF (S3.9 of [1]_, [2]_).
+"""FEMNIST: handwritten digits, one writer per client, as FLIC took them from LEAF (S3.9 of [1]_, [2]_).
 
 References
 ----------
@@ -48,7 +48,7 @@ class Writer(NamedTuple):
 
 
 def digits(n_clients: int = 50, seed: int = 0, *, variant: str = "text", scaling: str | None = None) -> Federation:
-    """Handwritten digits of so many writers, one a client: FLIC's *FEMNIST* (Table S2 of [1]_).
+    """Handwritten digits of so many writers, one per client: FLIC's *FEMNIST* (Table S2 of [1]_).
 
     Of the shards published with FLIC, 20 of 36 could be had with their training part: 105 writers with digits in both
     splits. The paper's 50 writers are not known, and its 150 cannot be had.

@@ -30,7 +30,7 @@ N_CLIENTS, N_FEATURES = 40, 6
 
 
 def common40(n_classes: int = 5) -> Federation:
-    """The real covariance features of 40 subjects, one a client: FLIC's *BCI-common* (Table 4 of [1]_).
+    """The real covariance features of 40 subjects, one per client: FLIC's *BCI-common* (Table 4 of [1]_).
 
     Each trial of imagined movement, filtered to 8 … 30 Hz, is the covariance of the three electrodes that all five
     recordings share, mapped to the tangent space of its mean: 6 numbers. All clients have the same number of features,

@@ -179,7 +179,7 @@ def fashion_mnist(
         Image sizes in pixels: client i sees images of ``sizes[i % len(sizes)]`` squared. The default gives all
         clients the same input space, ``(28, 14)`` gives every other client a quarter of the pixels.
     max_train : int, optional
-        Keep at most that many training samples a client.
+        Keep at most that many training samples per client.
 
     Returns
     -------

@@ -169,7 +169,7 @@ def _check(n_clients: int, variant: str, prune: float) -> None:
         raise ValueError(f"prune must be a share in 0…1, below 1, got {prune}")
 
 
-def at_hand() -> bool:
+def files_present() -> bool:
     """Whether the captions lie where `textcaps` looks for them (photographs or their vectors are looked at later)."""
     return (data_home() / CAPTIONS).is_file()
 
@@ -370,7 +370,7 @@ def two_modalities(
     n_clients, classes_per_client, seed, variant, prune
         As in `textcaps`.
     n_pairs : int
-        Number of pairs, equally many a class; 80 % are for training.
+        Number of pairs, equally many per class; 80 % are for training.
     latent : int
         Dimensions of the meaning, at least 4.
     separation : float

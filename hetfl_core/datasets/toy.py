@@ -276,7 +276,7 @@ def gaussian_classes(
     Raises
     ------
     ValueError
-        If the arguments do not allow a dealing: more classes a client than there are, too few samples a class, …
+        If the arguments do not allow a dealing: more classes per client than there are, too few samples per class, …
     """
     check_variant(variant)
     if not sigma >= 0:

@@ -20,13 +20,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from hetfl_core.anchor_terms import (
+from hetfl_core.distances import LARGEST_PLAN
+from hetfl_core.methods.anchor_terms import (
     class_mixture_wasserstein,
     class_mmd,
     class_wasserstein,
     class_wasserstein_sampled,
 )
-from hetfl_core.distances import LARGEST_PLAN
 from hetfl_core.networks import Draw
 
 
@@ -55,7 +55,7 @@ class Anchors(NamedTuple):
 
 @dataclass(frozen=True)
 class Alignment:
-    """One Gaussian a class, and a distance to it that a subclass names."""
+    """One Gaussian per class, and a distance to it that a subclass names."""
 
     term: ClassVar[str] = "w2"
     """Name of the distance in the history."""
@@ -119,7 +119,7 @@ class MMD(Alignment):
     ----------
     bandwidth : float, optional
         Width of the kernel, in the units of the latent space; by default it follows the distance between the rows and
-        the anchor (see `hetfl_core.anchor_terms.class_mmd`).
+        the anchor (see `hetfl_core.methods.anchor_terms.class_mmd`).
     """
 
     bandwidth: float | None = None

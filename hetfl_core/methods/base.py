@@ -268,12 +268,12 @@ class Method:
         for spec in {str(spec.shapes): spec for spec in specs}.values():
             params = self.model.init(spec, torch.Generator(), tuple(self.shared))
             shapes = {name: tuple(p.shape) for name, p in params.items()}
-            first = first or (spec.id, shapes)
+            first = first or (spec.name, shapes)
             for name, shape in shapes.items():
                 if shape != first[1][name]:
                     raise ValueError(
                         f"{self.name} averages {name!r}, which must have the same shape on all clients: "
-                        f"{first[1][name]} on {first[0]!r} but {shape} on {spec.id!r}. "
+                        f"{first[1][name]} on {first[0]!r} but {shape} on {spec.name!r}. "
                         "Use a method that keeps φ local (Local, HetFedRep, FLIC) or bring the inputs to one shape."
                     )
 
@@ -347,7 +347,7 @@ class Method:
     def protect(self, upload: Params, received: Params, rng: torch.Generator) -> Params:
         """What is done to an upload before it leaves the client, such as noise for privacy; here nothing.
 
-        Runs once a client and round, in true shapes. `rng` is the client's own stream and draws on the CPU.
+        Runs once per client and round, in true shapes. `rng` is the client's own stream and draws on the CPU.
         """
         return upload
 
@@ -372,7 +372,7 @@ class Method:
 
     def weight(self, spec: Spec) -> float:
         """The weight ω_i of a client, not normalised."""
-        return float(spec.n) if self.weighting == "samples" else 1.0
+        return float(spec.n_train) if self.weighting == "samples" else 1.0
 
     # --- use ---
 

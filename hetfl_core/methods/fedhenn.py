@@ -28,9 +28,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from hetfl_core.federation import Spec, crop, pad
+from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, weighted_mean
 from hetfl_core.networks import Params
+from hetfl_core.padding import crop, pad
 
 
 def centred(kernel: Tensor) -> Tensor:
@@ -118,7 +119,7 @@ class FedHeNN(Method):
         super().check(specs)
         axes = {len(spec.shapes): spec for spec in specs}
         if len(axes) > 1:
-            some = ", ".join(f"{spec.shapes} on {spec.id!r}" for spec in axes.values())
+            some = ", ".join(f"{spec.shapes} on {spec.name!r}" for spec in axes.values())
             raise ValueError(f"FedHeNN draws common inputs, so all must have the same number of axes, got {some}")
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:

@@ -15,7 +15,7 @@ The weight ω_i multiplies all three terms and is left to the server's mean.
 Four choices can be made apart from each other: how θ_i is made of shared and local weights
 (`hetfl_core.methods.schemes`), what the anchors are and which distance aligns to them
 (`hetfl_core.methods.alignment`), whether several classes share an anchor (``meta_classes``), and whether what leaves a
-client is differentially private (`hetfl_core.privacy`).
+client is differentially private (`hetfl_core.methods.privacy`).
 
 References
 ----------
@@ -45,9 +45,9 @@ from hetfl_core.methods.alignment import (
     segment_means,
 )
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, has_prefix, loss_name, pick, task_loss
+from hetfl_core.methods.privacy import Privacy
 from hetfl_core.methods.schemes import FedAvgFTScheme, FedRepScheme, L2GDScheme, Scheme
 from hetfl_core.networks import MLP, Draw, Model, Params
-from hetfl_core.privacy import Privacy
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ class FLIC(Method):
     # --- anchors ---
 
     def _count(self, spec: Spec) -> int:
-        """Anchors: one a class or meta-class; the two ends a, b of a regression."""
+        """Anchors: one per class or meta-class; the two ends a, b of a regression."""
         if spec.task == "regression":
             return 2
         return spec.n_classes if self.meta_classes is None else max(self.meta_classes) + 1

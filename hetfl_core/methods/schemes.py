@@ -132,7 +132,7 @@ class L2GDScheme(Scheme):
 
     The two heads have the same architecture; α starts at the server, β_i on its client, independently. β_i is trained
     in the local epochs at the α received, α after them at the new β_i, as Algorithm 1 of [1]_ does with FedRep's
-    parts. (L2GD itself draws at random whether a step descends or mixes, and keeps one model a client; Table 2 takes
+    parts. (L2GD itself draws at random whether a step descends or mixes, and keeps one model per client; Table 2 takes
     its mixture, not its schedule.)
 
     Attributes

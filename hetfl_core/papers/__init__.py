@@ -1,1 +1,1 @@
-"""The settings of the papers' tables and figures: one file a paper."""
+"""The settings of the papers' tables and figures: one file per paper."""

@@ -24,11 +24,11 @@ import pandas as pd
 from hetfl_core import baselines
 from hetfl_core.baselines import LDA, LR, MDM, SVM, Baseline, Chosen, Pooled, fewer, fewer_trials
 from hetfl_core.datasets import eeg, flic_bci
+from hetfl_core.engine.simulation import Run, adapt, simulate
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import Method
 from hetfl_core.papers import flic
 from hetfl_core.papers.experiment import Experiment
-from hetfl_core.simulation import Run, adapt, simulate
 
 TRIALS = (10, 20, 30, 60, 120, None)
 """Training trials of a client, points of a learning curve; None is all."""
@@ -85,7 +85,7 @@ class Source(NamedTuple):
     dataset: str
     words: str
     one_space: bool
-    at_hand: Callable[[], bool] | None = None
+    files_present: Callable[[], bool] | None = None
 
 
 def simulated(b: int = 54) -> Federation:
@@ -105,7 +105,7 @@ SOURCES = {
 
 
 def curve(source: str) -> dict[int | str, str]:
-    """The experiment of each number of trials, for `hetfl_core.comparison.curve`."""
+    """The experiment of each number of trials, for `hetfl_core.ledger.comparison.curve`."""
     return {n or "all": _point(source, n) for n in TRIALS}
 
 
@@ -126,9 +126,9 @@ def _curves() -> dict[str, Experiment]:
                 known | more,
                 evaluate_every=50,
                 dataset=source.dataset,
-                at_hand=source.at_hand,
+                files_present=source.files_present,
                 perform=compared,
-                wanted=5 + 205 * order + (n or 0) // 10,
+                priority=5 + 205 * order + (n or 0) // 10,
                 seeds=5,
             )
     return found
@@ -237,9 +237,9 @@ def _newcomers() -> dict[str, Experiment]:
             methods(source.one_space),
             evaluate_every=50,
             dataset=source.dataset,
-            at_hand=source.at_hand,
+            files_present=source.files_present,
             perform=with_latecomers,
-            wanted=20 + 205 * order,
+            priority=20 + 205 * order,
             seeds=FOLDS,
         )
     return found

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from hetfl_core.engine.simulation import Run, cpu_threads, simulate
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
-from hetfl_core.simulation import Run, cpu_threads, simulate
 
 Scale = Literal["book", "paper"]
 Preparation = Callable[[Federation, int], Federation]
@@ -34,9 +34,9 @@ class Experiment:
         Rounds between evaluations; more than 1 where evaluating all clients costs as much as training some.
     dataset : str
         Name of the data set in the catalogue; its files must be at hand.
-    at_hand : callable, optional
+    files_present : callable, optional
         Whether they are, for data that are placed by hand and not in the registry of downloads.
-    wanted : int
+    priority : int
         Place in the queue of pending runs; smaller is more wanted.
     seeds : int
         Seeds that the paper ran, or that we want where the experiment is our own.
@@ -56,8 +56,8 @@ class Experiment:
     participation: float = 0.1
     evaluate_every: int = 1
     dataset: str = ""
-    at_hand: Callable[[], bool] | None = None
-    wanted: int = 100
+    files_present: Callable[[], bool] | None = None
+    priority: int = 100
     seeds: int = 3
     prepare: Mapping[str, Preparation] = field(default_factory=dict)
     perform: Callable[..., Run] | None = None

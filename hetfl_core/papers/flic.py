@@ -1,4 +1,4 @@
-"""FLIC's experiments ([1]_): Tables 3, 4 and S2, Figures 4 and S2 to S6, and our own that take its settings apart.
+"""FLIC's experiments ([1]_): Tables 3, 4 and S2, Metrics 4 and S2 to S6, and our own that take its settings apart.
 
 References
 ----------
@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetfl_core.datasets import digits, eeg, femnist, flic_bci, project, text, toy
-from hetfl_core.evaluation import FIGURES
+from hetfl_core.engine.evaluation import METRICS
+from hetfl_core.engine.simulation import Run, adapt, simulate
 from hetfl_core.federation import Federation
 from hetfl_core.methods import FLIC, FedHeNN, FedRep, HetFedRep, Local, Method
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein, SampledWasserstein
 from hetfl_core.methods.base import Role, Stage
+from hetfl_core.methods.privacy import Privacy
 from hetfl_core.methods.schemes import FedAvgFTScheme, L2GDScheme
 from hetfl_core.networks import CNN, MLP, Model
 from hetfl_core.papers.experiment import Experiment
-from hetfl_core.privacy import Privacy
 from hetfl_core.rng import SERVER, numpy_stream
-from hetfl_core.simulation import Run, adapt, simulate
 
 Data = Callable[[int], Federation]
 
@@ -42,7 +42,7 @@ TOYS: dict[str, Callable[..., Federation]] = {"noisy": toy.noisy_features, "line
 
 
 def toy_data(name: str, n_clients: int = 100, **options: Any) -> Data:
-    """A toy federation with 3 of 20 classes a client, by seed."""
+    """A toy federation with 3 of 20 classes per client, by seed."""
     return lambda seed: TOYS[name](n_clients, 3, seed, **options)
 
 
@@ -121,7 +121,7 @@ def _bci() -> dict[str, Experiment]:
             BCI.data,
             methods(fedrep=True),
             dataset=BCI.dataset,
-            wanted=0,
+            priority=0,
             seeds=5,
             book={"rounds": 10},
         ),
@@ -130,7 +130,7 @@ def _bci() -> dict[str, Experiment]:
             BCI.data,
             published(),
             dataset=BCI.dataset,
-            wanted=10,
+            priority=10,
             book=LONG_ENOUGH,
         ),
         **{
@@ -139,8 +139,8 @@ def _bci() -> dict[str, Experiment]:
                 _recorded(b),
                 methods(),
                 dataset="eeg.moabb",
-                at_hand=partial(recordings_at_hand, b),
-                wanted=15,
+                files_present=partial(recordings_present, b),
+                priority=15,
                 book={"rounds": 10},
             )
             for b in (54, 40)
@@ -167,7 +167,7 @@ RECORDED = {
 """Parts of the paths, in lower case, at which MOABB keeps the six recordings."""
 
 
-def recordings_at_hand(b: int = 54) -> bool:
+def recordings_present(b: int = 54) -> bool:
     """Whether MOABB's folder has files of each recording that b subjects need; 40 do without BNCI2014-002."""
     if find_spec("mne") is None:
         return False
@@ -193,7 +193,7 @@ def _digits() -> dict[str, Experiment]:
                     methods(CNN(), fedrep=bool(options)),
                     evaluate_every=10,
                     dataset="digits.mnist_usps",
-                    wanted=40 + 30 * bool(options) + b // 10 + classes,
+                    priority=40 + 30 * bool(options) + b // 10 + classes,
                     book=BRIEF,
                 )
     found["flic/digits-dealt-b100-c3"] = Experiment(
@@ -202,7 +202,7 @@ def _digits() -> dict[str, Experiment]:
         methods(CNN()) | {"HetFedRep, realigned": realigned(Model(CNN(), alpha=100), 100)},
         evaluate_every=10,
         dataset="digits.mnist_usps",
-        wanted=54,
+        priority=54,
         book=BRIEF,
     )
     return found
@@ -222,7 +222,7 @@ def _femnist() -> dict[str, Experiment]:
             rounds=1000,
             evaluate_every=20,
             dataset="femnist.digits",
-            wanted=25 if n == 50 else 90,
+            priority=25 if n == 50 else 90,
             book={"rounds": 10, "pretrain_epochs": 10},
         )
         for n in (50, 105)
@@ -244,8 +244,8 @@ def _textcaps() -> dict[str, Experiment]:
                     _captions(b, classes, "clip" if clip else "bert-resnet"),
                     methods(pretrain_batch=10, fedrep=clip),
                     dataset="text.textcaps",
-                    at_hand=text.at_hand,
-                    wanted=100 + 30 * clip + b // 10 + classes,
+                    files_present=text.files_present,
+                    priority=100 + 30 * clip + b // 10 + classes,
                 )
     return found
 
@@ -278,7 +278,7 @@ def _toys() -> dict[str, Experiment]:
                 methods(pretrain_batch=10) | also,
                 dataset=toys.dataset,
                 prepare=dict.fromkeys(also, tsne),
-                wanted=(20 if main else 200 + n_clients // 10) + order,
+                priority=(20 if main else 200 + n_clients // 10) + order,
                 seeds=5,
             )
     found["flic/toy-linear-dim30"] = Experiment(
@@ -286,7 +286,7 @@ def _toys() -> dict[str, Experiment]:
         toy_data("linear", dim=30),
         methods(pretrain_batch=10),
         dataset="toy.linear_mapping",
-        wanted=28,
+        priority=28,
     )
     for order, (name, toys) in enumerate(TOY_SETTINGS.items()):
         longer = {called: replace(m, local_epochs=100) for called, m in methods(pretrain_batch=10).items()}  # type: ignore[call-arg]
@@ -295,7 +295,7 @@ def _toys() -> dict[str, Experiment]:
             toys.data,
             longer,
             dataset=toys.dataset,
-            wanted=29 + order,
+            priority=29 + order,
             book={"rounds": 10, "pretrain_epochs": 20, "local_epochs": 20},
         )
     return found
@@ -312,7 +312,7 @@ def _participation() -> dict[str, Experiment]:
                 {"FLIC-Class": methods(pretrain_batch=10)["FLIC-Class"]},
                 participation=rate,
                 dataset=toys.dataset,
-                wanted=300 + int(10 * rate) + order,
+                priority=300 + int(10 * rate) + order,
             )
     return found
 
@@ -348,7 +348,7 @@ def _pretraining() -> dict[str, Experiment]:
                 {method.name: method for method in variants},
                 evaluate_every=10,
                 dataset=toys.dataset,
-                wanted=320 + epochs // 10 + order,
+                priority=320 + epochs // 10 + order,
                 seeds=5,
                 book={"rounds": 10},
             )
@@ -374,7 +374,7 @@ def alternatives(pretrain_batch: int = 100) -> dict[str, Method]:
 
 
 NOISE = (0.5, 1.0, 2.0, 4.0, 8.0, 32.0, 128.0, 512.0)
-"""Noise multipliers of the private runs; `hetfl_core.privacy.epsilon` has the ε that each of them buys."""
+"""Noise multipliers of the private runs; `hetfl_core.methods.privacy.epsilon` has the ε that each of them buys."""
 
 
 def private() -> dict[str, Method]:
@@ -396,7 +396,7 @@ def _alternatives() -> dict[str, Experiment]:
             alternatives(batch),
             evaluate_every=10,
             dataset=dataset,
-            wanted=35 + order,
+            priority=35 + order,
         )
         for order, (name, (data, dataset, words, batch)) in enumerate(SETTINGS.items())
     }
@@ -407,7 +407,7 @@ def _alternatives() -> dict[str, Experiment]:
         private(),
         evaluate_every=10,
         dataset=noisy.dataset,
-        wanted=38,
+        priority=38,
     )
     return found
 
@@ -444,7 +444,7 @@ def with_newcomers(
     passes = round(options["participation"] * options["rounds"]) + 1
     same = {key: value for key, value in options.items() if key in inspect.signature(adapt).parameters}
     joined = adapt(run, [federation[name] for name in names if name in new], **{**same, "rounds": passes})
-    figure = FIGURES[federation.task].main
+    figure = METRICS[federation.task].main
     took_part = everyone.per_client.set_index("client")[figure]
     joined.final[f"{figure}_took_part"] = float(took_part[sorted(new)].mean())
     joined.final[f"{figure}_members"] = run.final[figure]
@@ -463,7 +463,7 @@ def _newcomers() -> dict[str, Experiment]:
             evaluate_every=10,
             dataset=dataset,
             perform=with_newcomers,
-            wanted=29 + order,
+            priority=29 + order,
             seeds=5,
         )
         for order, (name, (data, dataset, _, batch)) in enumerate(SETTINGS.items())
@@ -513,7 +513,7 @@ def _ablations() -> dict[str, Experiment]:
             data,
             switches(batch),
             dataset=dataset,
-            wanted=30 + order,
+            priority=30 + order,
             evaluate_every=10,
             book=LONG_ENOUGH,
         )

@@ -18,14 +18,15 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from hetfl_core import checkpoint as checkpoints
-from hetfl_core import evaluation, training
-from hetfl_core.evaluation import FIGURES, Figures
-from hetfl_core.federation import Client, Cohort, Federation, Spec, Split, blocks, bucket, make_cohorts, map_blocks
+from hetfl_core.engine import checkpoint as checkpoints
+from hetfl_core.engine import evaluation, training
+from hetfl_core.engine.evaluation import METRICS, Metrics
+from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts
+from hetfl_core.engine.training import LocalJob, Outcome
+from hetfl_core.federation import Client, Federation, Spec, blocks, map_blocks
 from hetfl_core.methods.base import Method, Role
 from hetfl_core.networks import Params
 from hetfl_core.rng import SERVER, numpy_stream, stream
-from hetfl_core.training import Outcome, Task
 
 Engine = Literal["stacked", "loop"]
 
@@ -67,11 +68,11 @@ class Run:
     Attributes
     ----------
     history : pandas.DataFrame
-        One row a round (0 is the state after pre-training): ``round``, the mean of each loss term over steps and
+        One row per round (0 is the state after pre-training): ``round``, the mean of each loss term over steps and
         participants, ``train_accuracy`` and ``test_accuracy`` (means over clients; ``train_mse`` and ``test_mse`` for
         a regression), ``bytes_up``, ``bytes_down``, ``seconds``.
     final : dict of str to float
-        Test metrics after the last local training of all clients (see `hetfl_core.evaluation.summarise`),
+        Test metrics after the last local training of all clients (see `hetfl_core.engine.evaluation.summarise`),
         ``train_accuracy``, ``server_accuracy`` where the server has a model of its own (``…_mse`` for a regression),
         and total ``bytes_up``, ``bytes_down``, ``seconds``.
     per_client : pandas.DataFrame
@@ -112,8 +113,8 @@ class Run:
         return self._apply(self.method.predict, split)
 
     def __repr__(self) -> str:
-        figures = FIGURES[self.federation.task]
-        result = figures.text(self.final[figures.main]) if figures.main in self.final else "no test data"
+        metrics = METRICS[self.federation.task]
+        result = metrics.text(self.final[metrics.main]) if metrics.main in self.final else "no test data"
         return f"Run({self.method.name} on {self.federation.name!r}, {self.settings['rounds']} rounds: {result})"
 
 
@@ -144,8 +145,8 @@ class Simulator:
         self.federation = federation.to(dtype)
         self.method, self.seed, self.engine = method, seed, engine
         self.device, self.dtype = choose_device(device), dtype
-        self.figures = FIGURES[federation.task]
-        alone = method.model.alone and self.device.type == "cpu"
+        self.metrics = METRICS[federation.task]
+        alone = method.model.prefers_loop_on_cpu and self.device.type == "cpu"
         self.stack_size = stack_size or (1 if alone else 1024)
         self.specs = self.federation.specs()
         self.cohorts = self._cohorts(self._architectures())
@@ -159,9 +160,9 @@ class Simulator:
                 training.architecture(self.method, spec)
             except (ValueError, RuntimeError, TypeError) as error:
                 what = f"{self.method.name}'s model cannot take inputs of shape {spec.shapes}"
-                raise ValueError(f"client {spec.id!r}: {what}: {error}") from error
+                raise ValueError(f"client {spec.name!r}: {what}: {error}") from error
         self.method.check(self.specs)
-        specs = sorted(self.specs, key=lambda spec: spec.id)
+        specs = sorted(self.specs, key=lambda spec: spec.name)
         true, wider = (
             self.method.init_server(some, stream(self.seed, SERVER, 0, "init"))
             for some in (specs, [training.widened(spec) for spec in specs])
@@ -191,9 +192,9 @@ class Simulator:
     def initial(self) -> checkpoints.State:
         """Server and clients before anything was trained."""
         # The server must not depend on the order of clients: it sees them by name.
-        specs = sorted(self.specs, key=lambda spec: spec.id)
+        specs = sorted(self.specs, key=lambda spec: spec.name)
         server = self.method.init_server(specs, stream(self.seed, SERVER, 0, "init"))
-        kept = [self.method.init_client(spec, stream(self.seed, spec.id, 0, "init")) for spec in self.specs]
+        kept = [self.method.init_client(spec, stream(self.seed, spec.name, 0, "init")) for spec in self.specs]
         return checkpoints.State(0, self._cast(server), [self._cast(k) for k in kept])
 
     # --- training ---
@@ -211,12 +212,12 @@ class Simulator:
         outcomes: dict[int, Outcome] = {}
         for cohort in self.cohorts:
             rows = training.members_of(cohort, chosen)
-            rows.sort(key=lambda row: (-self.specs[cohort.members[row]].n, self.specs[cohort.members[row]].id))
+            rows.sort(key=lambda row: (-self.specs[cohort.members[row]].n_train, self.specs[cohort.members[row]].name))
             for begin in range(0, len(rows), self.stack_size):
                 some = rows[begin : begin + self.stack_size]
                 clients = [cohort.members[row] for row in some]
                 specs = [self.specs[c] for c in clients]
-                task = Task(
+                job = LocalJob(
                     self.method,
                     specs,
                     [state.kept[c] for c in clients],
@@ -226,7 +227,7 @@ class Simulator:
                     round,
                     role,
                 )
-                outcomes |= dict(zip(clients, training.ENGINES[self.engine](task), strict=True))
+                outcomes |= dict(zip(clients, training.ENGINES[self.engine](job), strict=True))
         return outcomes
 
     def survey(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, dict[int, Outcome]]:
@@ -242,7 +243,7 @@ class Simulator:
         if self.method.surveyed is None:
             return state, {}
         rng = stream(self.seed, SERVER, state.done, "survey")
-        everyone = sorted(range(len(self.specs)), key=lambda c: self.specs[c].id)
+        everyone = sorted(range(len(self.specs)), key=lambda c: self.specs[c].name)
         asked = everyone if self.method.surveyed == "all" else [c for c in everyone if c in set(chosen)]
         with torch.no_grad():
             server = self._cast(self.method.ask(state.server, [self.specs[c] for c in everyone], rng))
@@ -276,7 +277,7 @@ class Simulator:
         server = state.server
         if outcomes:
             # Sums are taken in the order of names, so that the order of clients does not matter.
-            order = sorted(outcomes, key=lambda c: self.specs[c].id)
+            order = sorted(outcomes, key=lambda c: self.specs[c].name)
             specs = [self.specs[c] for c in order]
             weights = [self.method.weight(spec) for spec in specs]
             uploads = [outcomes[c].upload for c in order]
@@ -317,14 +318,14 @@ class Simulator:
                 some = [received[m] for m in members]
                 if self.engine == "loop":
                     outputs = training.predict_each(self.method.predict, clients, some, specs, data)
-                    answers = [self.figures.decide(each) for each in outputs]
+                    answers = [self.metrics.decide(each) for each in outputs]
                 else:
                     stacked = training.lift(self.method.predict, clients, some, data.rectangle())
-                    outputs, answers = list(stacked), list(self.figures.decide(stacked))
+                    outputs, answers = list(stacked), list(self.metrics.decide(stacked))
                 for member, output, answer, n in zip(members, outputs, answers, data.n.tolist(), strict=True):
                     out[member] = answer[:n].cpu().numpy()
                     if not output[:n].isfinite().all():
-                        self.diverged.add(self.specs[member].id)
+                        self.diverged.add(self.specs[member].name)
         return out
 
     def server_predicted(self, state: checkpoints.State) -> list[np.ndarray] | None:
@@ -336,7 +337,7 @@ class Simulator:
                 outputs = self.method.predict_server(state.server, x)
             if outputs is None:
                 return None
-            out.append(self.figures.decide(outputs).cpu().numpy())
+            out.append(self.metrics.decide(outputs).cpu().numpy())
         return out
 
     def labels(self, split: str) -> list[np.ndarray]:
@@ -344,14 +345,14 @@ class Simulator:
         return [getattr(client, f"y_{split}").numpy() for client in self.federation]
 
     def summarise(self, predicted: Sequence[np.ndarray], split: str) -> dict[str, float]:
-        """The figures of these predictions (see `hetfl_core.evaluation.summarise`)."""
+        """The figures of these predictions (see `hetfl_core.engine.evaluation.summarise`)."""
         return evaluation.summarise(predicted, self.labels(split), self.federation.task)
 
     def score(
         self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
     ) -> float:
         """Mean over clients of the main figure: accuracy, or mean squared error; NaN where there are no samples."""
-        return self.summarise(self.predicted(state, split, params), split).get(self.figures.main, math.nan)
+        return self.summarise(self.predicted(state, split, params), split).get(self.metrics.main, math.nan)
 
 
 def _unless_sent(message: Params, other: Outcome | None) -> Params:
@@ -473,7 +474,7 @@ def simulate(
     ------
     ValueError
         For T < 1, a participation that selects no client, or a federation that the method cannot run on.
-    hetfl_core.checkpoint.CheckpointError
+    hetfl_core.engine.checkpoint.CheckpointError
         If the checkpoint is damaged, belongs to another setting, or cannot be written.
 
     Notes
@@ -485,7 +486,7 @@ def simulate(
     *Memory.* What a loss asks to remember lives for one round of one client. A sample that was not seen in it holds
     zeros; a sample that was seen more than once holds its last value.
 
-    *Bytes.* Messages are counted at their true shapes, a broadcast once a receiver. The downloads of the start stage
+    *Bytes.* Messages are counted at their true shapes, a broadcast once per receiver. The downloads of the start stage
     count in round 0, those of clients that train while at rest in that round, those of the final training in
     ``final``. Evaluation's downloads do not count. A survey (see `Method.surveyed`) counts its answers as sent up and
     its questions as sent down; what the question and the download of the same round have in common counts once.
@@ -522,7 +523,7 @@ def simulate(
             if on_round is not None:
                 on_round(state.rows[-1])
             bar.update()
-            bar.set_postfix_str(_postfix(state.rows[-1], simulator.figures))
+            bar.set_postfix_str(_postfix(state.rows[-1], simulator.metrics))
         return _finish(simulator, state, {**settings, "rounds": rounds, "threads": int(threads)})
 
 
@@ -537,9 +538,9 @@ def cpu_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _postfix(row: dict[str, Any], figures: Figures) -> str:
-    value = row.get(f"test_{figures.main}")
-    return "" if value is None else f"test {figures.text(value)}"
+def _postfix(row: dict[str, Any], metrics: Metrics) -> str:
+    value = row.get(f"test_{metrics.main}")
+    return "" if value is None else f"test {metrics.text(value)}"
 
 
 def _save(folder: Path | None, mark: str, state: checkpoints.State, names: Sequence[str]) -> None:
@@ -548,7 +549,7 @@ def _save(folder: Path | None, mark: str, state: checkpoints.State, names: Seque
 
 
 def _row(simulator: Simulator, state: checkpoints.State, outcomes: Sequence[Outcome], evaluate: bool) -> dict[str, Any]:
-    main = simulator.figures.main
+    main = simulator.metrics.main
     row: dict[str, Any] = {"round": state.done, **_mean_terms(outcomes, columns(main))}
     for split in ("train", "test"):
         value = simulator.score(state, split) if evaluate else math.nan  # type: ignore[arg-type]
@@ -612,7 +613,7 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
     predicted, labels = simulator.predicted(state, "test", params), simulator.labels("test")
     _warn_of_divergence(simulator)
     server = simulator.server_predicted(state)
-    main = simulator.figures.main
+    main = simulator.metrics.main
     lead = columns(main)[1:]
     history = pd.DataFrame(state.rows).astype({f"train_{main}": float, f"test_{main}": float})
     history = history[[c for c in history if c not in lead] + lead]
@@ -624,10 +625,10 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
     final["seconds"] = float(history["seconds"].sum())
     per_client = pd.DataFrame(
         {
-            "client": [spec.id for spec in simulator.specs],
-            "n_train": [spec.n for spec in simulator.specs],
+            "client": [spec.name for spec in simulator.specs],
+            "n_train": [spec.n_train for spec in simulator.specs],
             "n_test": [len(y) for y in labels],
-            **{name: measure(predicted, labels) for name, measure in simulator.figures.per_client.items()},
+            **{name: measure(predicted, labels) for name, measure in simulator.metrics.per_client.items()},
         }
     )
     return Run(
@@ -694,7 +695,7 @@ def adapt(
     -------
     Run
         Of the new clients alone. `Run.history` has a row a pass (0 is the state after pre-training); ``bytes_down``
-        is one download a client.
+        is one download per client.
 
     Raises
     ------
@@ -719,7 +720,7 @@ def adapt(
             row = _row(simulator, state, list(outcomes.values()), True) | {"bytes_up": 0, "bytes_down": 0}
             state.rows = [*state.rows, {**row, "seconds": time.perf_counter() - begin}]
             bar.update()
-            bar.set_postfix_str(_postfix(row, simulator.figures))
+            bar.set_postfix_str(_postfix(row, simulator.metrics))
         settings = {"seed": seed, "engine": engine, "participation": 1.0, "evaluate_every": 1, "rounds": rounds}
         return _report(simulator, state, simulator.working(state), {**run.settings, **settings, "joined_after": done})
 

@@ -24,8 +24,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from hetfl_core import records
-from hetfl_core.records import RunRecord
+from hetfl_core.ledger import records
+from hetfl_core.ledger.records import RunRecord, to_percent
 
 ALL = "all"
 """Name of the group of all clients."""
@@ -34,7 +34,7 @@ ALL = "all"
 def table(
     found: Iterable[RunRecord] | Mapping[Any, Iterable[RunRecord]], metric: str = "accuracy", key: str = "n"
 ) -> pd.DataFrame:
-    """The clients' own results out of records, one row a client, method and seed.
+    """The clients' own results out of records, one row per client, method and seed.
 
     Parameters
     ----------
@@ -73,10 +73,10 @@ def _newest(some: Iterable[RunRecord]) -> list[RunRecord]:
 def _one(record: RunRecord, metric: str) -> pd.DataFrame:
     frame = pd.DataFrame(record.per_client)
     if metric not in frame:
-        raise KeyError(f"{record.place} has no {metric!r} of its clients; it has {list(frame)}")
+        raise KeyError(f"{record.relative_path} has no {metric!r} of its clients; it has {list(frame)}")
     subjects = (record.federation.get("info") or {}).get("subjects") or {}
     sets = [subjects.get(name, {}).get("data_set") or name.rpartition("-")[0] or name for name in frame["client"]]
-    values = frame[metric].astype(float) * (100 if "accuracy" in metric else 1)
+    values = to_percent(frame[metric].astype(float), metric)
     return frame.assign(method=record.method, seed=record.seed, data_set=sets, **{metric: values})
 
 

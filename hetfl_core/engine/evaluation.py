@@ -1,6 +1,6 @@
 """How good the clients' models are, and what it cost in bytes.
 
-`FIGURES` is the one place that says what is predicted and measured for classifications and for regressions.
+`METRICS` is the one place that says what is predicted and measured for classifications and for regressions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from hetfl_core.federation import Kind
 
 Samples = Sequence[np.ndarray]
-"""One array of n_i predictions, labels or targets a client."""
+"""One array of n_i predictions, labels or targets per client."""
 
 
 def accuracy_per_client(predicted: Samples, labels: Samples) -> np.ndarray:
@@ -69,22 +69,22 @@ def r2_per_client(predicted: Samples, targets: Samples) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Figures:
+class Metrics:
     """What is measured where a federation has one kind of task.
 
     Attributes
     ----------
     main : str
-        Name of the figure that histories follow.
+        Name of the metric that histories follow.
     per_client : dict of str to callable
-        Figures of each client, of predictions and labels; the main one first.
+        Metrics of each client, of predictions and labels; the main one first.
     worst : dict of str to callable
-        Figures of which `summarise` gives, besides the mean over clients, the weighted mean and the worst client's;
+        Metrics of which `summarise` gives, besides the mean over clients, the weighted mean and the worst client's;
         and what picks the worst.
     decide : callable
         From outputs, shape (..., n, C), to predictions, shape (..., n).
     text : callable
-        Puts the main figure into words.
+        Puts the main metric into words.
     """
 
     main: str
@@ -94,15 +94,15 @@ class Figures:
     text: Callable[[float], str]
 
 
-FIGURES: dict[Kind, Figures] = {
-    "classification": Figures(
+METRICS: dict[Kind, Metrics] = {
+    "classification": Metrics(
         "accuracy",
         {"accuracy": accuracy_per_client, "balanced_accuracy": balanced_accuracy_per_client},
         {"accuracy": np.min},
         lambda outputs: outputs.argmax(-1),
         lambda value: f"accuracy {100 * value:.1f} %",
     ),
-    "regression": Figures(
+    "regression": Metrics(
         "mse",
         {"mse": mse_per_client, "r2": r2_per_client},
         {"mse": np.max, "r2": np.min},
@@ -113,7 +113,7 @@ FIGURES: dict[Kind, Figures] = {
 
 
 def summarise(predicted: Samples, labels: Samples, task: Kind = "classification") -> dict[str, float]:
-    """The figures that runs report. Clients without samples are left out.
+    """The metrics that runs report. Clients without samples are left out.
 
     Returns
     -------
@@ -127,12 +127,12 @@ def summarise(predicted: Samples, labels: Samples, task: Kind = "classification"
     sizes = np.array([len(y) for y in labels])
     if not sizes.any():
         return {}
-    figures = FIGURES[task]
+    metrics = METRICS[task]
     summary: dict[str, float] = {}
-    for name, measure in figures.per_client.items():
+    for name, measure in metrics.per_client.items():
         each = measure(predicted, labels)
         some = (sizes > 0) & ~np.isnan(each)
-        summary |= _averages(name, each[some], sizes[some], figures.worst.get(name))
+        summary |= _averages(name, each[some], sizes[some], metrics.worst.get(name))
     return summary
 
 
@@ -148,7 +148,7 @@ def _averages(
 
 
 def n_bytes(messages: Iterable[Mapping[str, Tensor]]) -> int:
-    """Bytes of messages at their true shapes; a broadcast counts once a receiver."""
+    """Bytes of messages at their true shapes; a broadcast counts once per receiver."""
     return sum(t.numel() * t.element_size() for message in messages for t in message.values())
 
 

@@ -1,6 +1,6 @@
-"""Figures of the EEG chapter: heads, traces, covariance matrices, the cone of 2 × 2 covariances.
+"""Metrics of the EEG chapter: heads, traces, covariance matrices, the cone of 2 × 2 covariances.
 
-Like `hetfl_core.plots` in style. Heads are drawn by MNE, which is imported only when one is asked for.
+Like `hetfl_core.figures.plots` in style. Heads are drawn by MNE, which is imported only when one is asked for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from hetfl_core.datasets.recordings import standard_montage
-from hetfl_core.plots import COLOURS, MARKERS
+from hetfl_core.figures.plots import COLOURS, MARKERS
 
 Array = NDArray[np.float64]
 
@@ -125,7 +125,7 @@ def traces(
 def topographies(
     values: Mapping[str, ArrayLike], info: Any, limit: float, label: str, columns: int = 2, cmap: str = "PuOr"
 ) -> Figure:
-    """MNE's maps of one number an electrode, side by side on one scale.
+    """MNE's maps of one number per electrode, side by side on one scale.
 
     Parameters
     ----------
@@ -333,12 +333,12 @@ MOST_BANDS = 5
 def learning_curves(
     rows: Any, methods: Sequence[str], dashed: Sequence[str] = (), ax: Axes | None = None, title: str = ""
 ) -> Axes:
-    """Accuracy against the number of training trials, a line a method; with few lines, its interval over clients.
+    """Accuracy against the number of training trials, a line per method; with few lines, its interval over clients.
 
     Parameters
     ----------
     rows : DataFrame
-        From `hetfl_core.comparison.means` with ``by=["n"]``: columns ``n`` (a number, or ``"all"``), ``method``,
+        From `hetfl_core.ledger.comparison.means` with ``by=["n"]``: columns ``n`` (a number, or ``"all"``), ``method``,
         ``mean``, ``low``, ``high``, in %.
     methods : sequence of str
         Those to draw, as far as there are rows.

@@ -66,12 +66,12 @@ def curves(
     ax: Axes | None = None,
     title: str = "Accuracy of the clients' models",
 ) -> Axes:
-    """A column of the history against rounds, one line a method; with several seeds the mean and a band of ± 1 sd.
+    """A column of the history against rounds, one line per method; with several seeds the mean and a band of ± 1 sd.
 
     Parameters
     ----------
     runs : dict of str to DataFrame or list of DataFrame
-        Histories (`Run.history`, `RunRecord.frame()`), one a seed.
+        Histories (`Run.history`, `RunRecord.frame()`), one per seed.
     column : str
         Accuracies are drawn in per cent, anything else as it is.
     ax : Axes, optional
@@ -255,13 +255,13 @@ def latent(
 
 
 def compare(rows: pd.DataFrame, ax: Axes | None = None, title: str = "", unit: str = "accuracy (%)") -> Axes:
-    """Paper and ours side by side: dots with ± 1 sd, one line a method.
+    """Paper and ours side by side: dots with ± 1 sd, one line per method.
 
     Parameters
     ----------
     rows : DataFrame
-        Columns ``method``, ``published``, ``published_sd``, ``ours``, ``ours_sd``, as `hetfl_core.records.ledger`
-        gives them; NaN is left out.
+        Columns ``method``, ``published``, ``published_sd``, ``ours``, ``ours_sd``, as `hetfl_core.ledger.numbers` gives
+        them; NaN is left out.
     """
     ax = _axes(ax)
     place = np.arange(len(rows))[::-1]
@@ -286,12 +286,12 @@ def sweep(
     xlabel: str = "",
     ylabel: str = "accuracy (%)",
 ) -> Axes:
-    """A metric against a setting, one line a method: means with ± 1 sd over seeds.
+    """A metric against a setting, one line per method: means with ± 1 sd over seeds.
 
     Parameters
     ----------
     rows : DataFrame
-        One row a run, as `hetfl_core.records.tidy` gives them.
+        One row a run, as `hetfl_core.ledger.records.tidy` gives them.
     x, y, by : str
         Columns: the setting, the metric, and what gets a line of its own.
 
@@ -319,14 +319,14 @@ def learning_curves(
     intervals: Sequence[str] = (),
     ylabel: str = "accuracy (%)",
 ) -> Axes:
-    """Accuracy against the number of training trials, one line a method.
+    """Accuracy against the number of training trials, one line per method.
 
     The axis is logarithmic; where a client has no trial, it is linear up to the smallest other number.
 
     Parameters
     ----------
     rows : DataFrame
-        As from ``hetfl_core.comparison.means(rows, by=["n"])``: one row a method and number of trials.
+        As from ``hetfl_core.ledger.comparison.means(rows, by=["n"])``: one row per method and number of trials.
     ax : Axes, optional
     title : str
     intervals : sequence of str
@@ -389,7 +389,7 @@ def convergence(
     ylabel: str = "dist (sine of the largest principal angle)",
     floor: float = 1e-16,
 ) -> Axes:
-    """Numbers that should fall along a straight line on a log axis, one a round, and what a theorem promises of them.
+    """Numbers that should fall along a straight line on a log axis, one per round, and what a theorem promises of them.
 
     Parameters
     ----------

@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_core.federation import Cohort, Spec, Split, blocks, crop, map_blocks, pad, pad_stack
+from hetfl_core.engine.stacks import Cohort, Split
+from hetfl_core.federation import Spec, blocks, map_blocks
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, has_prefix
 from hetfl_core.networks import Draw, Params
+from hetfl_core.padding import crop, pad, pad_stack
 from hetfl_core.rng import stream
 
 NOISE_STEPS = 64
@@ -171,14 +173,14 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Task:
+class LocalJob:
     """One round of training for some members of a cohort.
 
     Attributes
     ----------
     method : Method
     specs : sequence of Spec
-        One a client.
+        One per client.
     kept, received : sequence of dict of str to Tensor
         What each client keeps and got, in true shapes.
     data : Split
@@ -198,7 +200,7 @@ class Task:
 
     def rng(self, client: int, stage: int, purpose: str) -> torch.Generator:
         """The stream of one client for one purpose of one stage."""
-        return stream(self.seed, self.specs[client].id, self.round, f"{self.role}/{stage}/{purpose}")
+        return stream(self.seed, self.specs[client].name, self.round, f"{self.role}/{stage}/{purpose}")
 
     def samples(self, client: int) -> Batch:
         """All training samples of one client, in true shapes."""
@@ -211,47 +213,47 @@ def float_type(received: Sequence[Params], kept: Sequence[Params]) -> torch.dtyp
     return next(t.dtype for params in (*kept, *received) for t in params.values() if t.is_floating_point())
 
 
-def train_loop(task: Task) -> list[Outcome]:
+def train_loop(job: LocalJob) -> list[Outcome]:
     """The slow, obvious engine: one client after the other, in true shapes, without `vmap`."""
-    return [_train_one(task, client) for client in range(len(task.specs))]
+    return [_train_one(job, client) for client in range(len(job.specs))]
 
 
-def _train_one(task: Task, i: int) -> Outcome:
-    method, received, data = task.method, task.received[i], task.samples(i)
-    params = {name: p.clone() for name, p in method.start(task.kept[i], received).items()}
+def _train_one(job: LocalJob, i: int) -> Outcome:
+    method, received, data = job.method, job.received[i], job.samples(i)
+    params = {name: p.clone() for name, p in method.start(job.kept[i], received).items()}
     memory: Params = {}
     terms: dict[str, float] = {}
-    for number, stage in enumerate(method.stages(task.round, task.role)):
+    for number, stage in enumerate(method.stages(job.round, job.role)):
         check_prefixes(method, stage, params)
         trained = {name: p.requires_grad_() for name, p in params.items() if stage.trains(name)}
         if trained:
-            terms |= _loop_stage(task, i, number, stage, params, trained, data, memory)
+            terms |= _loop_stage(job, i, number, stage, params, trained, data, memory)
         params = {name: p.detach() for name, p in params.items()}
     with torch.no_grad():
-        upload = _upload(task, i, params, data, memory)
-        return Outcome(upload, method.keep(params, task.kept[i]), received, terms, params)
+        upload = _upload(job, i, params, data, memory)
+        return Outcome(upload, method.keep(params, job.kept[i]), received, terms, params)
 
 
-def _upload(task: Task, i: int, params: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
+def _upload(job: LocalJob, i: int, params: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
     """What leaves the i-th client, protected as the method wants; nothing outside role ``"round"``."""
-    if task.role != "round":
+    if job.role != "round":
         return {}
-    upload = task.method.upload(params, task.received[i], data, memory)
-    rng = stream(task.seed, task.specs[i].id, task.round, "protect")
+    upload = job.method.upload(params, job.received[i], data, memory)
+    rng = stream(job.seed, job.specs[i].name, job.round, "protect")
     try:
-        return task.method.protect(upload, task.received[i], rng)
+        return job.method.protect(upload, job.received[i], rng)
     except ValueError as error:
-        raise ValueError(f"client {task.specs[i].id!r}: {error}") from error
+        raise ValueError(f"client {job.specs[i].name!r}: {error}") from error
 
 
 def _loop_stage(
-    task: Task, i: int, number: int, stage: Stage, params: Params, trained: Params, data: Batch, memory: Params
+    job: LocalJob, i: int, number: int, stage: Stage, params: Params, trained: Params, data: Batch, memory: Params
 ) -> dict[str, float]:
     """One stage of one client; updates `params` and `memory` in place and returns the mean loss terms."""
-    loss = stage.loss or task.method.loss
-    batches = plan(stage, task.specs[i].n, task.rng(i, number, "batches")).to(data.y.device)
-    draws = task.method.noise(task.specs[i], stage)
-    noise = Noise(draws, batches.shape[1], task.rng(i, number, "noise"), data.weight.dtype)
+    loss = stage.loss or job.method.loss
+    batches = plan(stage, job.specs[i].n_train, job.rng(i, number, "batches")).to(data.y.device)
+    draws = job.method.noise(job.specs[i], stage)
+    noise = Noise(draws, batches.shape[1], job.rng(i, number, "noise"), data.weight.dtype)
     optimiser = make_optimiser(stage, trained, fused=False)
     sums: dict[str, float] = {}
     for step, rows in enumerate(batches):
@@ -259,7 +261,7 @@ def _loop_stage(
             block = {name: t.to(data.y.device) for name, t in noise.block().items()}
         here = {name: t[step % NOISE_STEPS] for name, t in block.items()}
         true = rows >= 0
-        result = loss(params, task.received[i], _pick_rows(data, rows), here)
+        result = loss(params, job.received[i], _pick_rows(data, rows), here)
         optimiser.zero_grad()
         result.total.backward()
         fill_gradients(trained)
@@ -365,27 +367,27 @@ class Batches:
         For each step, how many clients have a batch left: the first so many of the stack.
     """
 
-    def __init__(self, task: Task, number: int, stage: Stage) -> None:
-        plans = [plan(stage, spec.n, task.rng(i, number, "batches")) for i, spec in enumerate(task.specs)]
-        self.dump = task.data.dump
+    def __init__(self, job: LocalJob, number: int, stage: Stage) -> None:
+        plans = [plan(stage, spec.n_train, job.rng(i, number, "batches")) for i, spec in enumerate(job.specs)]
+        self.dump = job.data.dump
         self.sizes = [p.shape[1] for p in plans]
         self.size = max(self.sizes)
         steps = np.array([len(p) for p in plans])
         table = torch.full((steps.max(), len(plans), self.size), -1, dtype=torch.int32)
-        for i, (p, begin) in enumerate(zip(plans, task.data.begins.tolist(), strict=True)):
+        for i, (p, begin) in enumerate(zip(plans, job.data.begins.tolist(), strict=True)):
             table[: len(p), i, : p.shape[1]] = torch.where(p < 0, p, p + begin)
-        self.rows = table.masked_fill_(table < 0, self.dump).to(task.data.y.device)
+        self.rows = table.masked_fill_(table < 0, self.dump).to(job.data.y.device)
         self.active = np.searchsorted(-steps, -np.arange(steps.max())).tolist()
 
 
 class StackedNoise:
     """The declared noise of a stack: drawn by each client for itself, padded as widely as the whole stack needs."""
 
-    def __init__(self, task: Task, number: int, stage: Stage, batches: Batches, dtype: torch.dtype) -> None:
-        self.device = task.data.y.device
+    def __init__(self, job: LocalJob, number: int, stage: Stage, batches: Batches, dtype: torch.dtype) -> None:
+        self.device = job.data.y.device
         self.sources = [
-            Noise(task.method.noise(spec, stage), size, task.rng(i, number, "noise"), dtype)
-            for i, (spec, size) in enumerate(zip(task.specs, batches.sizes, strict=True))
+            Noise(job.method.noise(spec, stage), size, job.rng(i, number, "noise"), dtype)
+            for i, (spec, size) in enumerate(zip(job.specs, batches.sizes, strict=True))
         ]
         self.shapes: dict[str, tuple[int, ...]] = {}
         for name, draw in self.sources[0].draws.items():
@@ -408,26 +410,26 @@ class StackedStage:
     """One stage of training for a stack of K clients."""
 
     def __init__(
-        self, task: Task, number: int, stage: Stage, stack: Stack, received: Params, dims: Mapping[str, int | None]
+        self, job: LocalJob, number: int, stage: Stage, stack: Stack, received: Params, dims: Mapping[str, int | None]
     ) -> None:
-        self.task, self.stage, self.dims = task, stage, dims
+        self.job, self.stage, self.dims = job, stage, dims
         self.trained = {name: p.requires_grad_() for name, p in stack.params.items() if stage.trains(name)}
         self.frozen = {name: p for name, p in stack.params.items() if name not in self.trained}
         self.received = received
-        objective = stage.loss or task.method.loss
+        objective = stage.loss or job.method.loss
 
         def one(trained: Params, frozen: Params, received: Params, batch: Batch, noise: Params) -> Loss:
             return objective({**frozen, **trained}, received, batch, noise)
 
         self.lifted = torch.func.vmap(one, in_dims=(0, 0, dict(dims) or None, 0, 0))
-        self.x, self.y = task.data.x, task.data.y
+        self.x, self.y = job.data.x, job.data.y
         self.dtype = float_type([received], [stack.params])
 
     def run(self, number: int, memory: Params) -> list[dict[str, float]]:
         """All steps. Updates the stack and `memory` in place and returns each client's mean loss terms."""
-        K = len(self.task.specs)
-        batches = Batches(self.task, number, self.stage)
-        noise = StackedNoise(self.task, number, self.stage, batches, self.dtype)
+        K = len(self.job.specs)
+        batches = Batches(self.job, number, self.stage)
+        noise = StackedNoise(self.job, number, self.stage, batches, self.dtype)
         optimiser = make_optimiser(self.stage, self.trained, fused=True)
         sums: dict[str, Tensor] = {}
         k = K
@@ -445,8 +447,8 @@ class StackedStage:
                 kept = memory.setdefault(name, values.new_zeros((len(self.y), *values.shape[2:])))
                 kept[rows.flatten().long()] = values.detach().flatten(0, 1)
         return [
-            {name: float(total[i]) / n_steps(self.stage, spec.n) for name, total in sums.items()}
-            for i, spec in enumerate(self.task.specs)
+            {name: float(total[i]) / n_steps(self.stage, spec.n_train) for name, total in sums.items()}
+            for i, spec in enumerate(self.job.specs)
         ]
 
     def batch(self, rows: Tensor, dump: int) -> Batch:
@@ -472,29 +474,29 @@ class StackedStage:
         optimiser.step()
 
 
-def train_stacked(task: Task) -> list[Outcome]:
-    """All clients of the task as one batched tensor program; they must be sorted by samples, most first."""
-    method = task.method
-    stack = Stack.of([method.start(k, r) for k, r in zip(task.kept, task.received, strict=True)])
-    received, dims = stack_received(task.received)
+def train_stacked(job: LocalJob) -> list[Outcome]:
+    """All clients of the job as one batched tensor program; they must be sorted by samples, most first."""
+    method = job.method
+    stack = Stack.of([method.start(k, r) for k, r in zip(job.kept, job.received, strict=True)])
+    received, dims = stack_received(job.received)
     memory: Params = {}
-    terms: list[dict[str, float]] = [{} for _ in task.specs]
-    for number, stage in enumerate(method.stages(task.round, task.role)):
+    terms: list[dict[str, float]] = [{} for _ in job.specs]
+    for number, stage in enumerate(method.stages(job.round, job.role)):
         check_prefixes(method, stage, stack.params)
         if any(stage.trains(name) for name in stack.params):
-            means = StackedStage(task, number, stage, stack, received, dims).run(number, memory)
+            means = StackedStage(job, number, stage, stack, received, dims).run(number, memory)
             terms = [old | new for old, new in zip(terms, means, strict=True)]
         stack.params = {name: p.detach() for name, p in stack.params.items()}
     with torch.no_grad():
-        return [_outcome(task, i, stack.client(i), memory, terms[i]) for i in range(len(task.specs))]
+        return [_outcome(job, i, stack.client(i), memory, terms[i]) for i in range(len(job.specs))]
 
 
-def _outcome(task: Task, i: int, params: Params, memory: Params, terms: dict[str, float]) -> Outcome:
+def _outcome(job: LocalJob, i: int, params: Params, memory: Params, terms: dict[str, float]) -> Outcome:
     """What the i-th client of a stack brings out of the round."""
-    begin = int(task.data.begins[i])
-    seen = {name: values[begin : begin + task.specs[i].n] for name, values in memory.items()}
-    upload = _upload(task, i, params, task.samples(i), seen)
-    return Outcome(upload, task.method.keep(params, task.kept[i]), task.received[i], terms, params)
+    begin = int(job.data.begins[i])
+    seen = {name: values[begin : begin + job.specs[i].n_train] for name, values in memory.items()}
+    upload = _upload(job, i, params, job.samples(i), seen)
+    return Outcome(upload, job.method.keep(params, job.kept[i]), job.received[i], terms, params)
 
 
 ENGINES = {"stacked": train_stacked, "loop": train_loop}

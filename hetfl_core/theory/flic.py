@@ -142,7 +142,7 @@ def linear_federation(
     n_clients, k, d : int
         b; dimensions of the latent space and of the shared representation, 1 ≤ d ≤ k.
     n, n_test : int
-        Samples a client, n ≥ d.
+        Samples per client, n ≥ d.
     extra : int
         Client i has k_i features, k ≤ k_i ≤ k + extra.
     freedom : {"common", "signs", "rotation"}
@@ -377,7 +377,7 @@ def flic_fedrep(
     Raises
     ------
     ValueError
-        If shapes do not fit, there are fewer than d samples a client, or r is not in (0, 1].
+        If shapes do not fit, there are fewer than d samples per client, or r is not in (0, 1].
     """
     _check_data(z, y, d)
     if not 0 < participation <= 1:

@@ -27,7 +27,7 @@ from torch import Tensor
 from hetfl_core.distances import first_derivative, squared_distances, transport_plan
 
 BLOCK_ROWS = 64
-"""From this many rows a client on, a CPU decomposes class by class: small matrices cost less than one large one."""
+"""From this many rows per client on, a CPU decomposes class by class: small matrices cost less than one large one."""
 
 
 def class_wasserstein(

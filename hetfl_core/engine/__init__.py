@@ -1,0 +1,1 @@
+"""The engine: clients cut into stacks, local training, rounds, checkpoints, evaluation."""

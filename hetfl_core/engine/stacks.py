@@ -1,0 +1,199 @@
+"""Clients side by side: which of them share a stack, and the padded tensors in which a stack keeps their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hetfl_core.federation import Federation, Inputs, map_blocks
+from hetfl_core.padding import crop
+
+
+@dataclass(frozen=True)
+class Split:
+    r"""The training or test samples of a stack of K clients, one client's after the other's.
+
+    Sample shapes are padded to the widest; numbers of samples are not padded to the largest.
+
+    Attributes
+    ----------
+    x : Tensor, shape (N + 1, \*shape), or dict of str to such
+        Inputs, N = Σ n_i. The last row, the *dump row*, is zero: padding for every client.
+    y : Tensor of int (floating-point for a regression), shape (N + 1,)
+        Labels; 0 in the dump row.
+    n : Tensor of int, shape (K,)
+        Numbers of samples.
+    """
+
+    x: Any
+    y: Tensor
+    n: Tensor
+
+    @property
+    def begins(self) -> Tensor:
+        """The row where each client's samples begin, shape (K,)."""
+        return self.n.cumsum(0) - self.n
+
+    @property
+    def dump(self) -> int:
+        """The place of the dump row."""
+        return len(self.y) - 1
+
+    def client(self, i: int, shapes: Any) -> tuple[Any, Tensor]:
+        """Inputs and labels of the i-th client, whose true sample shapes are given (views)."""
+        begin = int(self.begins[i])
+        end = begin + int(self.n[i])
+        return map_blocks(lambda t, shape: crop(t[begin:end], (end - begin, *shape)), self.x, shapes), self.y[begin:end]
+
+    def take(self, rows: Sequence[int], shapes: Sequence[Any]) -> Split:
+        """The same for some of the clients, given by their places in the stack, padded no wider than these need.
+
+        `shapes` are the true sample shapes of those clients.
+        """
+        n = self.n[list(rows)]
+        shift = self.begins[list(rows)] - (n.cumsum(0) - n)
+        at = torch.cat([shift.repeat_interleave(n) + torch.arange(int(n.sum())), torch.tensor([self.dump])])
+        at = at.to(self.y.device)
+
+        def select(t: Tensor, *true: tuple[int, ...]) -> Tensor:
+            widest = [max(sizes) for sizes in zip(*true, strict=True)]
+            return crop(t, (len(t), *widest)).index_select(0, at)
+
+        return Split(map_blocks(select, self.x, *shapes), self.y.index_select(0, at), n)
+
+    def rectangle(self) -> Any:
+        r"""The inputs with a client axis, padded with rows of zeros: shape (K, max(n_i, 1), \*shape)."""
+        place = torch.arange(max(int(self.n.max()), 1))
+        at = torch.where(place < self.n[:, None], self.begins[:, None] + place, self.dump).to(self.y.device)
+        return map_blocks(lambda t: t.index_select(0, at.flatten()).unflatten(0, at.shape), self.x)
+
+
+def stack_split(xs: Sequence[Inputs], ys: Sequence[Tensor]) -> Split:
+    """Pad the samples of several clients to one shape and lay them one after the other."""
+    n = torch.tensor([len(y) for y in ys])
+
+    def join(*arrays: Tensor) -> Tensor:
+        shape = [max(sizes) for sizes in zip(*(a.shape[1:] for a in arrays), strict=True)]
+        out = arrays[0].new_zeros((int(n.sum()) + 1, *shape))
+        for rows, array in zip(out[:-1].split(n.tolist()), arrays, strict=True):
+            rows[tuple(slice(size) for size in array.shape)] = array
+        return out
+
+    return Split(map_blocks(join, xs[0], *xs[1:]), join(*ys), n)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Clients that are trained as one stack.
+
+    Attributes
+    ----------
+    members : tuple of int
+        Places of the clients in the federation.
+    train, test : Split
+        Their samples, padded to one shape.
+    """
+
+    members: tuple[int, ...]
+    train: Split
+    test: Split
+
+
+def make_cohorts(federation: Federation, keys: Sequence[Hashable], device: torch.device | str = "cpu") -> list[Cohort]:
+    """Gather clients with equal keys into cohorts.
+
+    Parameters
+    ----------
+    federation : Federation
+    keys : sequence of hashable, one per client
+        Clients with equal keys share a stack; their inputs must have the same number of axes.
+    device : torch.device or str
+        Where the stacks are to live.
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for place, key in enumerate(keys):
+        groups.setdefault(key, []).append(place)
+    cohorts = []
+    for places in groups.values():
+        clients = [federation.clients[p] for p in places]
+        splits = [
+            stack_split([getattr(c, f"x_{part}") for c in clients], [getattr(c, f"y_{part}") for c in clients])
+            for part in ("train", "test")
+        ]
+        moved = [Split(map_blocks(lambda t: t.to(device), s.x), s.y.to(device), s.n) for s in splits]
+        cohorts.append(Cohort(tuple(places), *moved))
+    return cohorts
+
+
+STACK = 10_000
+"""What one more stack costs a step, in columns of the first layer, of one client each."""
+
+COLUMN = 256
+"""Numbers that a column brings beside the samples: 64 weights, each with its gradient and Adam's two moments."""
+
+SMALL = 2**23
+"""Numbers (32 MiB in float32) below which memory is no reason to split a stack."""
+
+
+def bucket(
+    widths: Sequence[tuple[int, ...]], samples: Sequence[int], most: float = 2.0, small: int = SMALL
+) -> list[int]:
+    """Split clients of different input widths into stacks so that padding does not cost more than it saves.
+
+    *Time.* A stack of K clients costs a step `STACK` + K · (its widest input): what one more stack costs whatever its
+    size, and what is moved. The cheapest split of the sorted widths into runs is found by dynamic programming; as it
+    may not cost more than the split by powers of 2, padding more than doubles the columns of clients only where a
+    stack would cost more than that.
+
+    *Memory.* Samples and parameters, (n_i + `COLUMN`) · width, padded, are at most `most` times the true ones, or
+    `small`. Where the cheapest split takes more, the price of a stack is halved until it does not.
+
+    Parameters
+    ----------
+    widths : sequence of tuple of int, length K
+        Numbers of features of each client, one for each block of its inputs.
+    samples : sequence of int, length K
+        Numbers of samples of each client.
+    most : float
+        Padded numbers over true ones, at least 1.
+    small : int
+        Padded numbers that are always allowed.
+
+    Returns
+    -------
+    list of int, length K
+        The stack of each client; stacks are numbered by increasing width. It does not depend on the order of clients.
+    """
+    kinds = sorted(set(widths), key=lambda w: (sum(w), w))
+    place = {w: i for i, w in enumerate(kinds)}
+    sizes, kind = np.array(kinds), np.array([place[w] for w in widths])
+    count = np.bincount(kind)
+    held = np.bincount(kind, np.asarray(samples) + COLUMN)
+    overhead, allowed = float(STACK), max(most * float(held @ sizes.sum(1)), small)
+    while True:
+        runs = _cheapest_runs(sizes, count, overhead)
+        if sum(held[run].sum() * sizes[run].max(0).sum() for run in runs) <= allowed:
+            return np.repeat(np.arange(len(runs)), [run.stop - run.start for run in runs])[kind].tolist()
+        overhead /= 2
+
+
+def _cheapest_runs(sizes: NDArray[np.int64], count: NDArray[np.int64], overhead: float) -> list[slice]:
+    """The split of sorted kinds of clients into runs that costs least; a run costs `overhead` + clients · width."""
+    total = np.concatenate([[0], np.cumsum(count)])
+    best, begins = np.zeros(len(sizes) + 1), np.zeros(len(sizes) + 1, int)
+    for end in range(1, len(sizes) + 1):
+        widest = np.maximum.accumulate(sizes[:end][::-1])[::-1].sum(1)
+        costs = best[:end] + overhead + (total[end] - total[:end]) * widest
+        begins[end] = np.argmin(costs)
+        best[end] = costs[begins[end]]
+    runs, end = [], len(sizes)
+    while end:
+        runs.append(slice(int(begins[end]), end))
+        end = int(begins[end])
+    return runs[::-1]

@@ -1,0 +1,53 @@
+"""What the papers say: every number of their tables, as it is in ``data/paper/``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from hetfl_core.resources import data_path
+
+SOURCES = {
+    "flic": "FLIC (TMLR 2024)",
+    "flic-v1": "FLIC (arXiv v1)",
+    "fedcr": "FedCR (ICML 2023)",
+    "fedcma": "Fed-CMA",
+    "hyfem": "HyFEM (TMLR 2024)",
+}
+"""The `paper` column of ``data/paper/*.csv``, in words."""
+
+
+def paper_values() -> pd.DataFrame:
+    """Every number of the papers' tables, one row each.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``paper, table, setting, method, metric, unit, value, sd, runs, experiment, available, note``; see
+        ``data/paper/README.md``. Missing text is "", a missing number NaN.
+    """
+    files = sorted(data_path("paper").glob("*-table*.csv"))
+    return pd.concat([_paper_file(f) for f in files], ignore_index=True)
+
+
+def paper_table(paper: str, table: str | int) -> pd.DataFrame:
+    """The numbers of one table of one paper, e.g. ``paper_table("flic", 4)`` (columns as `paper_values`).
+
+    Raises
+    ------
+    KeyError
+        If there is no such table; the message lists those that there are.
+    """
+    path = data_path("paper") / f"{paper}-table{table}.csv"
+    if not path.is_file():
+        known = sorted(f.stem.replace("-table", ", table ") for f in path.parent.glob("*-table*.csv"))
+        raise KeyError(f"no numbers of {paper!r}, table {table!r}; there are: {'; '.join(known)}")
+    return _paper_file(path)
+
+
+def _paper_file(path: Path) -> pd.DataFrame:
+    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    for column in ("value", "sd", "runs"):
+        frame[column] = frame[column].replace("", "nan").astype(float)
+    return frame

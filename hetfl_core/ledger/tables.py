@@ -1,0 +1,113 @@
+"""The ledger for the eye: tables that are HTML in a notebook and aligned text elsewhere."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from hetfl_core.ledger.published import SOURCES
+from hetfl_core.ledger.statistics import Paired
+
+
+def counted(n: int, noun: str) -> str:
+    """A number and what it counts: "1 seed", "3 seeds"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table to look at: HTML in a notebook, aligned text elsewhere (which is also Markdown).
+
+    Attributes
+    ----------
+    table : DataFrame of str
+    """
+
+    table: pd.DataFrame
+
+    def __str__(self) -> str:
+        cells = [list(self.table.columns), *self.table.to_numpy().tolist()]
+        cells = [[str(c).replace("|", "\\|") for c in row] for row in cells]
+        widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |" for row in cells]
+        return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]])
+
+    __repr__ = __str__
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f'<th scope="col">{html.escape(str(c))}</th>' for c in self.table.columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{_cell(str(c))}</td>" for c in row) + "</tr>"
+            for row in self.table.to_numpy().tolist()
+        )
+        return (
+            '<div style="overflow-x:auto"><table class="dataframe">'
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+
+
+def _cell(text: str) -> str:
+    """Text as HTML, with a mean and its ± kept on one line."""
+    return html.escape(text, quote=False).replace(" ± ", "&nbsp;±&nbsp;")
+
+
+def show(table: pd.DataFrame) -> Shown:
+    """A ledger or a table of claims as a reader wants to see it; any other table as it is.
+
+    Examples
+    --------
+    >>> show(numbers([]).query("experiment == 'flic/bci-common40'"))  # doctest: +SKIP
+    """
+    if {"published", "ours"} <= set(table.columns):
+        view = [_number_view(row) for row in table.to_dict("records")]
+        return Shown(pd.DataFrame(view, columns=NUMBER_VIEW))
+    if {"claim", "verdict"} <= set(table.columns):
+        return Shown(pd.DataFrame([_claim_view(row) for row in table.to_dict("records")], columns=CLAIM_VIEW))
+    return Shown(table)
+
+
+NUMBER_VIEW = ["Source", "Setting", "Method", "Paper", "Ours", "Difference", "Verdict", "Behind it"]
+CLAIM_VIEW = ["Source", "Claim", "Difference in points [95 % interval]", "Verdict", "Behind it"]
+
+
+def _number_view(row: Mapping[str, Any]) -> list[str]:
+    seen = row["ours_runs"] > 0 and math.isfinite(row["ours"])
+    seeds = f" ({counted(row['ours_runs'], 'seed')}, {row['scale']} scale)"
+    return [
+        f"{SOURCES.get(row['paper'], row['paper'])}, Table {row['table']}",
+        row["setting"],
+        row["method"],
+        _mean_sd(row["published"], row["published_sd"], "g"),
+        _mean_sd(row["ours"], row["ours_sd"], ".2f") + seeds if seen else "–",
+        f"{row['difference']:+.2f}" if seen else "–",
+        row["verdict"],
+        _behind(row),
+    ]
+
+
+def _claim_view(row: Mapping[str, Any]) -> list[str]:
+    seen = math.isfinite(row["difference"])
+    result = Paired(row["difference"], row["low"], row["high"], tuple(row["seeds"]))
+    source = f"{SOURCES.get(row['paper'], row['paper'])}, {row['where']}"
+    return [source, row["claim"], str(result) if seen else "–", row["verdict"], _behind(row)]
+
+
+def _mean_sd(mean: float, sd: float, form: str) -> str:
+    return f"{mean:.2f} ± {sd:{form}}" if math.isfinite(sd) else f"{mean:.2f}"
+
+
+def _behind(row: Mapping[str, Any]) -> str:
+    """Where to find the records behind a number, or how to make them."""
+    found = ""
+    if row["records"]:
+        folder = str(row["records"][0]).rsplit("/", 1)[0]
+        found = f"{folder}, seeds {', '.join(map(str, row['seeds']))}, commit {', '.join(row['commits'])}"
+    return "; ".join(part for part in (found, row["command"], row["note"]) if part)

@@ -1,0 +1,1 @@
+"""The papers' theorems as functions that can be evaluated: one file per paper."""
