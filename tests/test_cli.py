@@ -62,7 +62,7 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path):
         (["run", "Local", "--set", "local_epochs=abc"], "local_epochs must be a whole number, got 'abc'"),
         (["run", "Local", "--set", "local_epochs=2.5"], "local_epochs must be a whole number, got 2.5"),
         (["run", "Local", "--set", "lr=none"], "lr must be a finite number, got None"),
-        (["run", "FLIC-HL", "--set", "sampled=abc"], "sampled must be True or False, got 'abc'"),
+        (["run", "FLIC-HL", "--set", "realign=abc"], "realign must be True or False, got 'abc'"),
         (["run", "Local", "--device", "foo"], "got 'foo'"),
         (["run", "Local", "--seed", "-1"], "seed must be a whole number of at least 0, got -1"),
         (

@@ -182,8 +182,8 @@ def test_published_variant_sets_every_switch():
     code = FLIC.published()
     text = FLIC()
     for switch in (
-        "anchor_step", "sampled", "representation_from", "representation_within", "realign", "head_decay", "weighting",
-        "anchor_variance", "anchor_samples", "model",
+        "anchor_step", "alignment", "representation_from", "representation_within", "realign", "head_decay",
+        "weighting", "anchor_variance", "anchor_samples", "model",
     ):  # fmt: skip
         assert getattr(code, switch) != getattr(text, switch), switch
     assert code.anchor_variance == pytest.approx(np.e)

@@ -150,8 +150,6 @@ class Simulator:
         self.stack_size = stack_size or (1 if alone else 1024)
         self.specs = self.federation.specs()
         self.cohorts = self._cohorts(self._architectures())
-        self.diverged: set[str] = set()
-        """Names of the clients whose outputs were once NaN or infinite."""
 
     def _architectures(self) -> list[Hashable]:
         """What each client must have in common with another to share its stack."""
@@ -284,10 +282,10 @@ class Simulator:
             rng = stream(self.seed, SERVER, t, "aggregate")
             with torch.no_grad():
                 server = self._cast(self.method.aggregate(server, uploads, weights, specs, rng))
-        state = _keeping(state, {**outcomes, **resting})
-        for c, answer in surveyed.items():
-            answer.received = _unless_sent(answer.received, {**outcomes, **resting}.get(c))
-        everything = [*outcomes.values(), *resting.values(), *surveyed.values()]
+        trained = {**outcomes, **resting}
+        state = _keeping(state, trained)
+        answered = [replace(o, received=_unless_sent(o.received, trained.get(c))) for c, o in surveyed.items()]
+        everything = [*outcomes.values(), *resting.values(), *answered]
         return replace(state, done=t + 1, server=server), everything
 
     # --- evaluation ---
@@ -305,9 +303,29 @@ class Simulator:
         self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
     ) -> list[np.ndarray]:
         """Predictions for every client's samples, in the order of the federation (by `working` unless given)."""
+        return self._numpy({place: answer for place, _, answer in self.outputs(state, split, params)})
+
+    def predicted_and_diverged(
+        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params]
+    ) -> tuple[list[np.ndarray], list[str]]:
+        """As `predicted`, and the sorted names of the clients for which some output is NaN or infinite."""
+        answers: dict[int, Tensor] = {}
+        diverged = []
+        for place, output, answer in self.outputs(state, split, params):
+            answers[place] = answer
+            if not output.isfinite().all():
+                diverged.append(self.specs[place].name)
+        return self._numpy(answers), sorted(diverged)
+
+    def _numpy(self, answers: Mapping[int, Tensor]) -> list[np.ndarray]:
+        return [answers[place].cpu().numpy() for place in range(len(self.specs))]
+
+    def outputs(
+        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """For each client its place, the model's outputs, shape (n_i, C), and what is decided by them, shape (n_i,)."""
         received = self.downloads(state)
         params = self.working(state, received) if params is None else params
-        out: list[np.ndarray] = [np.zeros(0, int)] * len(self.specs)
         for cohort in self.cohorts:
             samples: Split = getattr(cohort, split)
             for rows in _similar(samples.n.tolist(), self.stack_size):
@@ -323,10 +341,7 @@ class Simulator:
                     stacked = training.lift(self.method.predict, clients, some, data.rectangle())
                     outputs, answers = list(stacked), list(self.metrics.decide(stacked))
                 for member, output, answer, n in zip(members, outputs, answers, data.n.tolist(), strict=True):
-                    out[member] = answer[:n].cpu().numpy()
-                    if not output[:n].isfinite().all():
-                        self.diverged.add(self.specs[member].name)
-        return out
+                    yield member, output[:n], answer[:n]
 
     def server_predicted(self, state: checkpoints.State) -> list[np.ndarray] | None:
         """What the server's own model predicts for the clients' test samples; None where there is no such model."""
@@ -609,9 +624,10 @@ def _finish(simulator: Simulator, state: checkpoints.State, settings: dict[str, 
 
 def _report(simulator: Simulator, state: checkpoints.State, params: list[Params], settings: dict[str, Any]) -> Run:
     """The figures of a state in which clients have these parameters; totals are those of its history."""
-    simulator.diverged.clear()
-    predicted, labels = simulator.predicted(state, "test", params), simulator.labels("test")
-    _warn_of_divergence(simulator)
+    predicted, diverged = simulator.predicted_and_diverged(state, "test", params)
+    labels = simulator.labels("test")
+    if diverged:
+        _warn_of_divergence(simulator, diverged)
     server = simulator.server_predicted(state)
     main = simulator.metrics.main
     lead = columns(main)[1:]
@@ -645,15 +661,15 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
     )
 
 
-def _warn_of_divergence(simulator: Simulator) -> None:
-    if lost := sorted(simulator.diverged):
-        warnings.warn(
-            f"{simulator.method.name}: the outputs of {len(lost)} of {len(simulator.specs)} clients "
-            f"({', '.join(lost[:3])}{' …' * (len(lost) > 3)}) are NaN or infinite: training diverged, and what is "
-            "counted as their result means nothing; a smaller learning rate may help",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+def _warn_of_divergence(simulator: Simulator, lost: Sequence[str]) -> None:
+    some = ", ".join(lost[:3]) + (" …" if len(lost) > 3 else "")
+    warnings.warn(
+        f"{simulator.method.name}: the outputs of {len(lost)} of {len(simulator.specs)} clients ({some}) are NaN or "
+        "infinite: training diverged, and what is counted as their result means nothing; a smaller learning rate may "
+        "help",
+        RuntimeWarning,
+        stacklevel=4,
+    )
 
 
 # --- new clients ----------------------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ def architecture(
 # --- one round of a few clients -------------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
     """What one client brings out of a round.
 

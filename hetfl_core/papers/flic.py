@@ -481,7 +481,7 @@ def switches(pretrain_batch: int = 100) -> dict[str, Method]:
         "anchors at e": {"anchor_variance": math.e},
         "100 anchor samples": {"anchor_samples": 100},
         "anchor step at every batch": {"anchor_step": "each"},
-        "sampled W2": {"sampled": True},
+        "sampled W2": {"alignment": SampledWasserstein()},
         "alpha from round 21": {"representation_from": 21},
         "M-1 and 1 epochs": {"representation_within": True},
         "realigned": {"realign": True},
