@@ -7,6 +7,7 @@ import threading
 import zipfile
 
 import numpy as np
+import pooch
 import pytest
 
 from hetfl_core.datasets import CATALOGUE, flic_bci, registry
@@ -262,7 +263,7 @@ def test_an_interrupted_download_leaves_nothing(home, monkeypatch, failure):
             file.write(CONTENT[:20])
         raise failure
 
-    monkeypatch.setattr(registry.pooch.HTTPDownloader, "__call__", half)
+    monkeypatch.setattr(pooch.HTTPDownloader, "__call__", half)
     expected = KeyboardInterrupt if isinstance(failure, KeyboardInterrupt) else DataError
     with pytest.raises(expected) as caught:
         registry.fetch("set/file")

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pooch
 
 from hetfl_core.resources import data_path
 
@@ -101,8 +100,11 @@ class Entry:
 
 def data_home() -> Path:
     """Folder of the data files: the environment variable HETFL_DATA, or else a folder in the user's cache."""
-    given = os.environ.get("HETFL_DATA")
-    return Path(given).expanduser().resolve() if given else Path(pooch.os_cache("hetfl"))
+    if given := os.environ.get("HETFL_DATA"):
+        return Path(given).expanduser().resolve()
+    import pooch
+
+    return Path(pooch.os_cache("hetfl"))
 
 
 @cache
@@ -326,6 +328,8 @@ def _download(entry: Entry, progress: bool) -> Path:
 
 def _try(url: str, scratch: Path, source: Source, progress: bool) -> str:
     """Download to `scratch`; what went wrong, or an empty string."""
+    import pooch
+
     try:
         pooch.HTTPDownloader(progressbar=progress, timeout=30)(url, str(scratch), None)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors
