@@ -170,6 +170,9 @@ def test_killed_before_the_last_step_leaves_the_old_record(tmp_path, monkeypatch
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert len(left_behind(tmp_path)) == 2, "the draft is there, and is no record"
     assert [r.seconds for r in load(tmp_path)] == [12.5]
+    monkeypatch.undo()
+    write(made(seconds=50.0), tmp_path)
+    assert left_behind(tmp_path) == ["FLIC-HL-seed0.json"], "the next write removes what the killed process left"
 
 
 def test_a_file_where_the_folder_should_be(tmp_path):

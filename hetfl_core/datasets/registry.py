@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hetfl_core.files import draft_prefix, remove_drafts
 from hetfl_core.resources import data_path
 
 
@@ -350,11 +351,15 @@ def _convert(entry: Entry, original: Path) -> Path:
 
 @contextmanager
 def _scratch(entry: Entry, target: Path) -> Iterator[Path]:
-    """An empty file beside `target`, gone afterwards whatever happens, unless it was moved away."""
+    """An empty file beside `target`, gone afterwards whatever happens, unless it was moved away.
+
+    What a killed process has left there goes too.
+    """
     made_folder = not target.parent.exists()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        remove_drafts(target)
+        handle, name = tempfile.mkstemp(prefix=draft_prefix(target), suffix=".tmp", dir=target.parent)
         os.close(handle)
     except OSError as error:
         raise DataError(
