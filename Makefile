@@ -46,7 +46,7 @@ lint: $(READY)  ## ruff and mypy alone; 'make test' runs them too
 assignments: $(READY)  ## make the students' versions and the autograders
 	$(PY) book/assignments/generate.py
 
-address: $(READY)  ## after editing project.urls.Repository in pyproject.toml: write it where it must be repeated
+address: $(READY)  ## after setting project.urls.Repository in pyproject.toml: write it where it must be repeated
 	$(PY) book/_ext/hetfl_book.py
 
 # --- the environment: made once, made anew when what it depends on has changed ---------------------------------

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import dis
+import inspect
+import os
 import re
 import sys
 import tempfile
@@ -27,18 +30,36 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def main() -> None:
-    """Run the command line; an error is one message, not a traceback."""
-    from hetfl_core.datasets import DataError
-    from hetfl_core.engine.checkpoint import CheckpointError
+    """Run the command line; what it was asked wrongly is one message, a fault of its own keeps its traceback.
 
+    With the environment variable HETFL_DEBUG set to anything but 0, every error shows its traceback.
+    """
     try:
         app()
-    except (ValueError, TypeError, CheckpointError, DataError, OSError, ImportError, NotImplementedError) as error:
-        sys.exit(f"hetfl: {error}")
-    except KeyError as error:
-        sys.exit(f"hetfl: {error.args[0]}")
     except KeyboardInterrupt:
         sys.exit("hetfl: stopped")
+    except Exception as error:
+        if os.environ.get("HETFL_DEBUG", "0") not in ("", "0") or not is_message(error):
+            raise
+        sys.exit(f"hetfl: {error.args[0] if isinstance(error, KeyError) else error}")
+
+
+def is_message(error: BaseException) -> bool:
+    """Whether an error was written for the user: a ``raise`` of this package, or the system's refusal of a file.
+
+    The same kinds of error also come out of faults, of this package (a key that a dictionary lacks) or of others (two
+    shapes that do not fit). There, no statement of ours says ``raise``, and the traceback is what helps.
+    """
+    if isinstance(error, OSError) and error.filename is not None:
+        return True
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    if at is None or isinstance(error, AssertionError):
+        return False
+    code = at.tb_frame.f_code
+    ours = Path(code.co_filename).is_relative_to(Path(__file__).parent)
+    return ours and dis.opname[code.co_code[at.tb_lasti]] == "RAISE_VARARGS"
 
 
 @app.command("list")
@@ -166,8 +187,11 @@ def _federation(name: str, changes: dict[str, Any]) -> Any:
     if name not in CATALOGUE:
         raise KeyError(unknown("data set", name, CATALOGUE))
     try:
+        inspect.signature(CATALOGUE[name]).bind(**changes)
         return CATALOGUE[name](**changes)
     except (TypeError, ValueError) as error:
+        if not (changes or is_message(error)):
+            raise
         given = ", ".join(f"{key}={value!r}" for key, value in changes.items()) or "its defaults"
         raise ValueError(f"data set {name} cannot be made with {given}: {error}") from error
 

@@ -1,11 +1,15 @@
+import builtins
 import os
 import platform
 import subprocess
 import sys
 
 import pytest
+import torch
 
+import hetfl_core
 from hetfl_core import cli, datasets, experiments, ledger
+from hetfl_core.datasets import eeg_trials
 from hetfl_core.engine import simulation
 from hetfl_core.experiments import Job
 
@@ -118,11 +122,96 @@ def test_where_a_record_goes_is_looked_at_before_anything_is_trained(monkeypatch
 
 def test_a_missing_package_is_one_message(monkeypatch, capsys):
     def missing():
-        raise ImportError("this needs pyRiemann: pip install 'hetfl-core[eeg]'")
+        eeg_trials.need("no_such_package")
 
     monkeypatch.setitem(datasets.CATALOGUE, "toy.noisy_features", missing)
     code, _, err = call(monkeypatch, capsys, "run", "Local", "--federation", "toy.noisy_features")
-    assert (code, err) == (1, "hetfl: this needs pyRiemann: pip install 'hetfl-core[eeg]'")
+    assert (code, err) == (1, "hetfl: EEG needs the package no_such_package: pip install 'hetfl-core[eeg]'")
+
+
+def faulty(kind):
+    """A data set whose maker fails by a fault of its own, where no statement says ``raise``."""
+    faults = {
+        "KeyError": lambda: {}["n_clients"],
+        "ValueError": lambda: int("many"),
+        "TypeError": lambda: len(3),
+        "AttributeError": lambda: None.clients,
+        "RuntimeError": lambda: torch.ones(2) @ torch.ones(3),
+    }
+    return lambda: faults[kind]()
+
+
+@pytest.mark.parametrize("kind", ["KeyError", "ValueError", "TypeError", "AttributeError", "RuntimeError"])
+def test_a_fault_keeps_its_traceback(monkeypatch, kind):
+    monkeypatch.setitem(datasets.CATALOGUE, "toy.noisy_features", faulty(kind))
+    monkeypatch.setattr(sys, "argv", ["hetfl", "run", "Local", "--federation", "toy.noisy_features"])
+    with pytest.raises(getattr(builtins, kind)) as end:
+        cli.main()
+    assert end.traceback[-1].path.name == "test_cli.py", "where it happened, not where it was caught"
+
+
+def test_an_environment_variable_shows_the_traceback_of_a_message_too(monkeypatch, capsys):
+    arguments = ["run", "Local", "--set", "epochs"]
+    for off in ("", "0"):
+        monkeypatch.setenv("HETFL_DEBUG", off)
+        assert call(monkeypatch, capsys, *arguments)[2] == "hetfl: a setting must look like name=value, got 'epochs'"
+    monkeypatch.setenv("HETFL_DEBUG", "1")
+    with pytest.raises(ValueError, match="must look like name=value"):
+        call(monkeypatch, capsys, *arguments)
+
+
+def raised(function, *arguments):
+    with pytest.raises(Exception) as end:
+        function(*arguments)
+    return end.value
+
+
+def test_what_is_a_message_and_what_is_a_fault(tmp_path):
+    def in_a_block():
+        with open(tmp_path / "x", "w"):
+            ledger.read(tmp_path / "x")
+
+    assert cli.is_message(raised(cli.seconds, "soon"))
+    assert cli.is_message(raised(in_a_block)), "the blocks that it leaves change nothing"
+    assert cli.is_message(raised(ledger.read, tmp_path / "none.json")), "the system refuses a file"
+    assert not cli.is_message(raised(cli.seconds, 3)), "an attribute that is not there, in the package"
+    assert not cli.is_message(raised(datasets.toy.noisy_features, "many")), "another package's"
+    assert not cli.is_message(ValueError("never raised"))
+
+
+# --- what an import costs ---------------------------------------------------------------------------------------------
+
+HEAVY = {"sklearn", "scipy", "h5py", "mne", "pyriemann", "moabb", "matplotlib", "pooch", "IPython"}
+
+
+def loaded(command, *arguments):
+    """The packages that are loaded after a command in a fresh interpreter."""
+    script = f"import sys\n{command}\nprint(*{{name.split('.')[0] for name in sys.modules}}, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_the_package_costs_little_more_than_torch():
+    assert loaded("import hetfl_core") & (HEAVY | {"torch", "pandas", "numpy"}) == set()
+    everything = f"from hetfl_core import {', '.join(hetfl_core.__all__)}"
+    assert loaded(everything) & HEAVY == set()
+
+
+def test_the_help_does_not_wait_for_torch():
+    command = "from hetfl_core import cli\ntry:\n    cli.main()\nexcept SystemExit:\n    pass"
+    assert loaded(command, "--help") & (HEAVY | {"torch", "pandas", "numpy"}) == set()
+    assert loaded(command, "run", "--help") & {"torch"} == set()
+
+
+def test_the_face_of_the_package():
+    """What stands in `__all__` is there, is what it says, and is listed before it has been asked for."""
+    script = "import hetfl_core\nassert {*hetfl_core.__all__} <= {*dir(hetfl_core)}\nfrom hetfl_core import *\n"
+    script += "assert simulate.__module__ == 'hetfl_core.engine.simulation' and Spec.__name__ == 'Spec'\n"
+    script += "assert datasets.toy.noisy_features and methods.FLIC and stream(0, 'a', 0, 'b')\n"
+    script += "assert hetfl_core.ledger, 'a room that has been imported is an attribute'"
+    subprocess.run([sys.executable, "-c", "import hetfl_core.ledger\n" + script], check=True)
+    with pytest.raises(AttributeError, match="module 'hetfl_core' has no attribute 'simulator'"):
+        _ = hetfl_core.simulator
 
 
 def test_pending_runs_of_some_methods(monkeypatch, capsys):

@@ -6,12 +6,8 @@ import bz2
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import correlate1d
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from hetfl_core.datasets.images import Pool, client_of, deal, limit, load_idx
 from hetfl_core.datasets.registry import DataError, fetch
@@ -46,6 +42,8 @@ def _read_usps(path: Path, part: str) -> tuple[NDArray[np.uint8], Indices]:
 
 
 def _read_usps_h5(path: Path, part: str) -> tuple[NDArray[np.float64], Indices]:
+    import h5py
+
     try:
         with h5py.File(path, "r") as file:
             x, y = file[f"{part}/data"][()], file[f"{part}/target"][()]
@@ -57,6 +55,8 @@ def _read_usps_h5(path: Path, part: str) -> tuple[NDArray[np.float64], Indices]:
 
 def _smooth(images: NDArray[np.float64]) -> NDArray[np.float64]:
     """Gaussian of σ = 0.75 pixels on 7 × 7 points, background −1, rounded to six decimals as in the text files."""
+    from scipy.ndimage import correlate1d
+
     kernel = np.exp(-(np.arange(-3, 4) ** 2) / (2 * 0.75**2))
     kernel /= kernel.sum()
     for axis in (1, 2):
@@ -186,6 +186,9 @@ def bundled(
     ValueError
         If the arguments do not allow a dealing.
     """
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
     if not 0 < test_fraction < 1:
         raise ValueError(f"test_fraction must lie between 0 and 1, got {test_fraction}")
 

@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pooch
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
@@ -297,6 +296,8 @@ _features, _split = features, split  # by names that the arguments of `subject_c
 
 def cache_home() -> Path:
     """Folder of computed features: ``eeg`` in the environment variable HETFL_CACHE, or in the user's cache folder."""
+    import pooch
+
     return Path(os.environ.get("HETFL_CACHE") or pooch.os_cache("hetfl")).expanduser() / "eeg"
 
 

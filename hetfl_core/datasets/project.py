@@ -19,9 +19,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.spatial.distance import pdist, squareform
-from sklearn.decomposition import PCA
-from sklearn.manifold import TSNE, smacof
 from torch import Tensor
 
 from hetfl_core.federation import Client, Federation
@@ -121,6 +118,8 @@ def _flat(x: Tensor | dict[str, Tensor], name: str) -> NDArray[np.float64]:
 
 def _pca(fitted: NDArray[np.float64], x: NDArray[np.float64], dim: int) -> NDArray[np.float64]:
     """Principal components of the rows of `fitted`, as many as there are up to `dim`, then zeros."""
+    from sklearn.decomposition import PCA
+
     pca = PCA(min(dim, *fitted.shape), svd_solver="full").fit(fitted)
     scores = pca.transform(x)
     return np.pad(scores, ((0, 0), (0, dim - scores.shape[1])))
@@ -133,6 +132,9 @@ def _gaussian(width: int, dim: int, seed: int, name: str) -> NDArray[np.float64]
 
 def _mds(x: NDArray[np.float64], dim: int) -> NDArray[np.float64]:
     """Metric MDS from the classical solution, which for Euclidean distances is that of PCA."""
+    from scipy.spatial.distance import pdist, squareform
+    from sklearn.manifold import smacof
+
     return smacof(squareform(pdist(x)), n_components=dim, init=_pca(x, x, dim), n_init=1)[0]
 
 
@@ -147,6 +149,8 @@ def _place_published(
     x: NDArray[np.float64], dim: int, perplexity: float, iterations: int, generator: torch.Generator
 ) -> NDArray[np.float32]:
     """As the published code calls scikit-learn."""
+    from sklearn.manifold import TSNE
+
     draw = int(torch.randint(2**31, (), generator=generator))
     steps = {"max_iter" if "max_iter" in TSNE().get_params() else "n_iter": iterations}  # renamed in release 1.5
     own = min(perplexity, (len(x) - 1) / 3)

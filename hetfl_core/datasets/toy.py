@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from hetfl_core.federation import Client, Federation
 from hetfl_core.partition import (
@@ -198,6 +197,8 @@ def linear_regression(
             raise ValueError(f"{argument} must be at least {least}, got {number}")
     if not noise >= 0:
         raise ValueError(f"noise must not be negative, got {noise}")
+    from scipy.special import ndtr
+
     name = "toy.linear_regression"
     direction = numpy_stream(seed, SERVER, 0, f"{name}:direction").standard_normal(dim)
     direction /= np.linalg.norm(direction)

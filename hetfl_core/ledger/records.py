@@ -13,7 +13,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -312,19 +312,35 @@ def read(path: str | Path) -> RunRecord:
     """
     path = Path(path)
     try:
-        return replace(_parse(json.loads(path.read_text(encoding="utf-8"))), path=path)
+        return _parse(json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None), path)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not a run record: {error}") from error
 
 
-def _parse(content: Any) -> RunRecord:
+def _parse(content: Any, path: Path) -> RunRecord:
+    """A record from what its file holds, which is plain and was rounded as it was written: only checked, not made anew.
+
+    Going through every number again, as a record of a run does, would take six times as long as reading the file.
+    """
     if not isinstance(content, dict):
         raise ValueError(f"it must hold one JSON object, got {type(content).__name__}")
     known = {f.name for f in fields(RunRecord)} - {"path"}
     missing, strange = sorted(known - set(content) - {"per_client"}), sorted(set(content) - known)
     if missing or strange:
         raise ValueError(f"fields missing: {missing}, fields unknown: {strange}")
-    return RunRecord(**content)
+    record = object.__new__(RunRecord)
+    vars(record).update(_defaults() | content | {"path": path})
+    _check(record)
+    return record
+
+
+def _defaults() -> dict[str, Any]:
+    """The values of the fields that a file may lack."""
+    return {
+        f.name: f.default if f.default_factory is MISSING else f.default_factory()
+        for f in fields(RunRecord)
+        if not (f.default is MISSING and f.default_factory is MISSING)
+    }
 
 
 def load(
@@ -360,14 +376,14 @@ def load(
     if not root.is_dir():
         raise FileNotFoundError(f"there is no results folder {root}")
     wanted = {"experiment": experiment, "scale": scale, "method": method}
-    found = (read(path) for path in _files(root, experiment))
+    found = (read(path) for path in _files(root, experiment, scale or "*", method or "*"))
     kept = [r for r in found if all(v in (None, getattr(r, k)) for k, v in wanted.items())]
     return sorted(kept, key=lambda r: (r.experiment, r.scale, r.method, r.seed))
 
 
-def _files(root: Path, experiment: str | None) -> list[Path]:
+def _files(root: Path, experiment: str | None, scale: str = "*", method: str = "*") -> list[Path]:
     """The records' files, those of one experiment without opening any other (`relative_path_of`)."""
-    return sorted((root / experiment).glob("*/*.json") if experiment else root.rglob("*.json"))
+    return sorted((root / experiment).glob(f"{scale}/{method}-seed*.json") if experiment else root.rglob("*.json"))
 
 
 def tidy(
