@@ -585,7 +585,10 @@ def test_a_refused_checkpoint_says_what_differs_and_nothing_else(tmp_path):
 
 
 def test_wording_is_no_other_code_and_a_changed_constant_is():
-    source = 'class A:\n    """Doc."""\n    x = 1  # one\n    """More."""\n\n    def f(self):\n        "say"\n        return 2\n'
+    source = (
+        'class A:\n    """Doc."""\n\n    x = 1  # one\n    """More."""\n\n'
+        '    def f(self):\n        "say"\n        return 2\n'
+    )
     worded = "class A:\n    x = 1\n    def f(self):\n        return (2)\n"
     assert checkpoint.statements(source) == checkpoint.statements(worded)
     assert checkpoint.statements(source) != checkpoint.statements(worded.replace("2", "3"))
