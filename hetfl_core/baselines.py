@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -44,6 +44,7 @@ from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.simulation import Run, columns
 from hetfl_core.federation import Client, Federation, map_blocks
 from hetfl_core.rng import numpy_stream
+from hetfl_core.settings import plain
 
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 """From vectors, shape (n, d), to labels, shape (n,)."""
@@ -421,6 +422,18 @@ def _arrays(client: Client, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
+class Fitted(Run):
+    """A `Run` of a baseline: it has no rounds, no server and no parameters, so that it can embed nothing."""
+
+    def embed(self, split: Literal["train", "test"] = "train") -> dict[str, np.ndarray]:
+        """Refused: a classical classifier has no latent space."""
+        raise NotImplementedError(f"{self.method.name} has no embedding: it classifies the inputs as they are")
+
+    def predict(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
+        """Refused: only a network's outputs are kept."""
+        raise NotImplementedError(f"the fitted classifiers of {self.method.name} are not kept; see per_client")
+
+
 def run(federation: Federation, baseline: Baseline, *, seed: int = 0, **options: Any) -> Run:
     """Fit and test a baseline.
 
@@ -448,6 +461,8 @@ def run(federation: Federation, baseline: Baseline, *, seed: int = 0, **options:
     ImportError
         Where `MDM` or `Pooled` lack pyRiemann.
     """
+    if not isinstance(baseline, get_args(Baseline)):
+        raise TypeError(f"baseline must be one such as LDA(), got {baseline!r}")
     if federation.task != "classification":
         raise ValueError(f"a classical classifier wants a classification, got a {federation.task}")
     begin = time.perf_counter()
@@ -599,7 +614,7 @@ def report(
             **{name: measure(predicted["test"], labels["test"]) for name, measure in metrics.per_client.items()},
         }
     )
-    settings = {"method": repr(baseline), "seed": seed, "rounds": 0, "participation": 1.0}
+    settings = {"method": plain(baseline), "seed": seed, "rounds": 0, "participation": 1.0}
     nothing: list[Any] = [{} for _ in federation]
     history = pd.DataFrame([row], columns=columns(metrics.main))
-    return Run(federation, baseline, settings, history, final, per_client, {}, nothing, nothing)
+    return Fitted(federation, baseline, settings, history, final, per_client, {}, nothing, nothing)

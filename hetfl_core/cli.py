@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dis
+import importlib
 import inspect
 import os
 import re
@@ -167,17 +168,59 @@ def _value(text: str) -> Any:
 
 def _method(name: str, changes: dict[str, Any]) -> Any:
     from hetfl_core.experiments import unknown
-    from hetfl_core.methods import CATALOGUE
 
-    known = {known.lower(): method for known, method in CATALOGUE.items()} | {"flic": CATALOGUE["FLIC-HL"]}
-    if name.lower() not in known:
-        raise KeyError(unknown("method", name, CATALOGUE))
-    method = known[name.lower()]
+    method = _imported(name) if ":" in name else _known(name)
     allowed = [f.name for f in fields(method) if isinstance(getattr(method, f.name), int | float | str)]
     for change in changes:
         if change not in allowed:
             raise KeyError(unknown(f"setting of {name}", change, allowed))
     return replace(method, **changes)
+
+
+def _known(name: str) -> Any:
+    """A method of the library, by its name in any case."""
+    from hetfl_core.experiments import unknown
+    from hetfl_core.methods import CATALOGUE
+
+    known = {known.lower(): method for known, method in CATALOGUE.items()} | {"flic": CATALOGUE["FLIC-HL"]}
+    if name.lower() not in known:
+        raise KeyError(unknown("method", name, CATALOGUE))
+    return known[name.lower()]
+
+
+def _imported(path: str) -> Any:
+    """A method of one's own, from ``package.module:Name``: a class at its defaults, or a method that is made already.
+
+    Modules are also looked for in the working folder.
+    """
+    from hetfl_core.experiments import unknown
+    from hetfl_core.methods import Method
+
+    module_name, _, attribute = path.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
+        raise ValueError(f"a method of your own must look like package.module:Name, got {path!r}")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ImportError(f"no module {error.name!r} in {Path.cwd()} or among the installed packages") from error
+    if not hasattr(module, attribute):
+        methods = [name for name, thing in vars(module).items() if isinstance(thing, Method) or _is_method_class(thing)]
+        raise KeyError(unknown(f"method of module {module_name}", attribute, methods or ["a subclass of Method"]))
+    found = getattr(module, attribute)
+    made = found() if _is_method_class(found) else found
+    if not isinstance(made, Method):
+        raise TypeError(f"{path} must be a subclass of hetfl_core.methods.Method or one made from it, got {found!r}")
+    return made
+
+
+def _is_method_class(thing: Any) -> bool:
+    from hetfl_core.methods import Method
+
+    return isinstance(thing, type) and issubclass(thing, Method)
 
 
 def _federation(name: str, changes: dict[str, Any]) -> Any:
@@ -214,10 +257,10 @@ def _check_file(out: Path) -> None:
 
 @app.command()
 def run(
-    method: Annotated[str, typer.Argument(help="Name of a method; see `hetfl list`.")],
+    method: Annotated[str, typer.Argument(help="Name of a method (`hetfl list`), or your own as package.module:Name.")],
     federation: Annotated[str, typer.Option(help="Name of a data set; see `hetfl list`.")] = "digits.bundled",
     rounds: Annotated[int, typer.Option(help="Communication rounds T.")] = 10,
-    participation: Annotated[float, typer.Option(help="Share of the clients in a round, r.")] = 0.5,
+    participation: Annotated[float, typer.Option(help="Share of the clients in a round, r.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Keys every random number of the run.")] = 0,
     data: Annotated[list[str] | None, typer.Option(help="Settings of the data set, e.g. n_clients=20.")] = None,
     set_: Annotated[
@@ -232,7 +275,6 @@ def run(
     from hetfl_core import ledger
     from hetfl_core.engine.simulation import choose_device, simulate
     from hetfl_core.experiments import make_record
-    from hetfl_core.networks import CNN
 
     keep_freed_memory()
     chosen = _method(method, _settings(set_))
@@ -240,8 +282,6 @@ def run(
     if out is not None:
         _check_file(out)
     fed = _federation(federation, _settings(data))
-    if any(isinstance(c.shapes, tuple) and len(c.shapes) == 3 for c in fed):
-        chosen = replace(chosen, model=replace(chosen.model, phi=CNN()))
     ledger.code_revision()
     print(fed)
     result = simulate(

@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -78,7 +78,8 @@ class Job:
     def scratch(self) -> Path:
         """Folder of its checkpoint; another for other code, so that no run is half of one and half of another."""
         root = Path(os.environ.get("HETFL_CHECKPOINTS", pooch.os_cache("hetfl") / "checkpoints"))
-        return root / code_version() / self.experiment / self.scale / f"{self.method}-seed{self.seed}"
+        code = code_version(find(self.experiment).methods.get(self.method))
+        return root / code / self.experiment / self.scale / f"{self.method}-seed{self.seed}"
 
 
 def jobs(
@@ -152,15 +153,7 @@ def run_job(job: Job, device: str = "auto", deadline: float | None = None, progr
 
 def make_record(run: Run, experiment: str, scale: str, method: str) -> ledger.RunRecord:
     """The record of a run: what was run, on what, with which result."""
-    settings = {**run.settings, "method": plain(run.method)}
-    return ledger.RunRecord.of(run, experiment, scale, method=method, settings=settings)
-
-
-def plain(value: Any) -> Any:
-    """A method's settings as JSON can hold them."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {"class": type(value).__name__, **{f.name: plain(getattr(value, f.name)) for f in fields(value)}}
-    return [plain(item) for item in value] if isinstance(value, tuple) else value
+    return ledger.RunRecord.of(run, experiment, scale, method=method)
 
 
 def reproduce(

@@ -12,14 +12,14 @@ PACKAGE = Path(hetfl_core.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LEVELS = [
-    {"files", "resources", "rng", "padding"},
+    {"files", "resources", "rng", "padding", "settings"},
     {"federation"},
     {"networks", "distances", "partition"},
     {"methods", "datasets", "theory"},
     {"engine"},
     {"ledger", "figures"},
     {"baselines", "benchmark"},
-    {"papers"},
+    {"papers", "comparing"},
     {"experiments"},
     {"notebook", "cli"},
 ]

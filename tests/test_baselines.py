@@ -462,6 +462,18 @@ def test_neither_the_seed_nor_the_order_of_clients_matters(method):
         np.testing.assert_array_equal(answers(run).sort_index(), answers(runs[0]).sort_index())
 
 
+def test_a_classifier_has_no_embedding_and_says_so():
+    y = np.array([0, 1, 0, 1])
+    run = baselines.run(Federation([Client(np.eye(4), y, np.eye(4), y, "a")]), LDA())
+    with pytest.raises(NotImplementedError, match="LDA has no embedding"):
+        run.embed()
+    with pytest.raises(NotImplementedError, match="classifiers of LDA are not kept; see per_client"):
+        run.predict()
+    assert run.settings["method"] == {"class": "LDA"}
+    with pytest.raises(TypeError, match=r"baseline must be one such as LDA\(\), got <class"):
+        baselines.run(run.federation, LDA)
+
+
 def test_what_a_classifier_cannot_take_is_refused_by_name():
     y = np.array([0, 1, 0, 1])
     pictures = Federation([Client(np.zeros((4, 1, 2, 2)), y, np.zeros((1, 1, 2, 2)), y[:1], "a")])

@@ -1,4 +1,7 @@
 import builtins
+import gc
+import importlib
+import inspect
 import os
 import platform
 import subprocess
@@ -6,12 +9,14 @@ import sys
 
 import pytest
 import torch
+from small import ragged
 
 import hetfl_core
 from hetfl_core import cli, datasets, experiments, ledger
 from hetfl_core.datasets import eeg_trials
 from hetfl_core.engine import simulation
 from hetfl_core.experiments import Job
+from hetfl_core.methods import Local
 
 
 def hetfl(*arguments, **options):
@@ -288,3 +293,72 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=clean)
     assert int(done.stdout) < 200
+
+
+OWN = """
+from dataclasses import dataclass
+from hetfl_core.methods import Local
+
+@dataclass(frozen=True)
+class Mine(Local):
+    mu: float = 0.5
+
+made = Mine(mu=0.25)
+number = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder with a package of one's own, as the working folder; its methods are forgotten afterwards."""
+    (tmp_path / "mypkg").mkdir()
+    (tmp_path / "mypkg" / "mod.py").write_text(OWN)
+    (tmp_path / "mypkg" / "needy.py").write_text("import nothing_that_exists\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    yield tmp_path
+    for name in [name for name in sys.modules if name.split(".")[0] == "mypkg"]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    gc.collect()
+
+
+def test_a_method_of_ones_own_by_its_import_path(own):
+    assert cli._method("mypkg.mod:Mine", {}).mu == 0.5
+    assert cli._method("mypkg.mod:Mine", {"mu": 0.1, "local_epochs": 2}).mu == 0.1
+    assert cli._method("mypkg.mod:made", {"local_epochs": 2}).mu == 0.25
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("mypkg.mod:Min", "no method of module mypkg.mod is called 'Min'; did you mean Mine"),
+        ("mypkg.mud:Mine", "no module 'mypkg.mud' in "),
+        ("yourpkg.mod:Mine", "no module 'yourpkg' in "),
+        ("mypkg.needy:Mine", "No module named 'nothing_that_exists'"),
+        ("mypkg.mod:number", "mypkg.mod:number must be a subclass of hetfl_core.methods.Method or one made"),
+        ("mypkg.mod:", "a method of your own must look like package.module:Name, got 'mypkg.mod:'"),
+        ("mypkg/mod.py:Mine", "a method of your own must look like package.module:Name, got 'mypkg/mod.py:Mine'"),
+    ],
+)
+def test_an_import_path_that_leads_nowhere_says_where_it_ends(own, monkeypatch, capsys, path, message):
+    code, out, err = call(monkeypatch, capsys, "run", path, "--rounds", "1")
+    assert code == 1
+    assert message in err
+    assert "Traceback" not in out + err
+
+
+def test_the_command_line_runs_what_simulate_runs(monkeypatch, capsys):
+    """The same defaults: all clients take part, and each has the network of its inputs."""
+    asked = {}
+
+    def noted(federation, method, **options):
+        asked.update(options, method=method)
+        raise ValueError("noted")
+
+    monkeypatch.setattr(simulation, "simulate", noted)
+    monkeypatch.setitem(datasets.CATALOGUE, "images.fashion_mnist", lambda: ragged(images=True))
+    _, _, err = call(monkeypatch, capsys, "run", "Local", "--federation", "images.fashion_mnist")
+    assert err == "hetfl: noted"
+    assert asked["method"] == Local()
+    assert asked["participation"] == inspect.signature(hetfl_core.simulate).parameters["participation"].default == 1.0

@@ -378,6 +378,8 @@ def test_a_record_names_the_threads_and_the_gpu_of_its_run(monkeypatch):
         ragged(), Local(local_epochs=1), rounds=1, participation=0.5, threads=3, device="cpu", progress=False
     )
     record = RunRecord.of(run, "own/x", "own")
+    assert record.settings["method"]["model"]["phi"]["class"] == "MLP", "settings, not text"
+    assert (record.settings["method"]["class"], record.settings["method"]["local_epochs"]) == ("Local", 1)
     assert (record.hardware["threads"], record.hardware["gpu"]) == (3, None)
     record = RunRecord.of(replace(run, device=torch.device("cuda")), "own/x", "own")
     assert record.hardware["gpu"] == "a GPU"

@@ -27,6 +27,7 @@ from hetfl_core.federation import Client, Federation, Spec, blocks, map_blocks
 from hetfl_core.methods.base import Method, Role
 from hetfl_core.networks import Params
 from hetfl_core.rng import SERVER, numpy_stream, stream
+from hetfl_core.settings import plain
 
 Engine = Literal["stacked", "loop"]
 
@@ -112,6 +113,10 @@ class Run:
         """Outputs for each client's samples, by client name: logits, (n_i, C), or predicted numbers, (n_i, 1)."""
         return self._apply(self.method.predict, split)
 
+    def labels(self, split: Literal["train", "test"] = "train") -> dict[str, np.ndarray]:
+        """Labels of each client's samples, or targets of a regression, by client name; shapes (n_i,), as `embed`."""
+        return {client.name: getattr(client, f"y_{split}").numpy() for client in self.federation}
+
     def __repr__(self) -> str:
         metrics = METRICS[self.federation.task]
         result = metrics.text(self.final[metrics.main]) if metrics.main in self.final else "no test data"
@@ -146,9 +151,9 @@ class Simulator:
         self.method, self.seed, self.engine = method, seed, engine
         self.device, self.dtype = choose_device(device), dtype
         self.metrics = METRICS[federation.task]
-        alone = method.model.prefers_loop_on_cpu and self.device.type == "cpu"
-        self.stack_size = stack_size or (1 if alone else 1024)
         self.specs = self.federation.specs()
+        alone = method.model.prefers_loop_on_cpu(spec.shapes for spec in self.specs) and self.device.type == "cpu"
+        self.stack_size = stack_size or (1 if alone else 1024)
         self.cohorts = self._cohorts(self._architectures())
 
     def _architectures(self) -> list[Hashable]:
@@ -432,7 +437,7 @@ def simulate(
     method: Method,
     *,
     rounds: int = 50,
-    participation: float = 0.1,
+    participation: float = 1.0,
     seed: int = 0,
     engine: Engine = "stacked",
     device: str | torch.device = "auto",
@@ -453,7 +458,8 @@ def simulate(
     rounds : int
         Communication rounds T.
     participation : float
-        Participation rate r in (0, 1]: ⌊r·b⌋ clients take part in a round, drawn without replacement.
+        Participation rate r in (0, 1]: ⌊r·b⌋ clients take part in a round, drawn without replacement. By default all;
+        the papers' experiments say 0.1.
     seed : int
         Keys every random number of the run. The same seed gives bit-identical histories on the same machine.
     engine : {"stacked", "loop"}
@@ -513,7 +519,7 @@ def simulate(
         federation, method, seed=seed, engine=engine, device=device, dtype=dtype, stack_size=stack_size
     )
     settings = {
-        "method": repr(method),
+        "method": method_settings(simulator),
         "participation": participation,
         "seed": seed,
         "engine": engine,
@@ -521,9 +527,9 @@ def simulate(
         "evaluate_every": evaluate_every,
     }
     folder = Path(checkpoint) if checkpoint is not None else None
-    mark = f"{settings} {simulator.federation.fingerprint()}" if folder else ""
+    mark = checkpoints.Identity({**settings, "data": simulator.federation.fingerprint()}, method) if folder else None
     names = [client.name for client in federation]
-    state = checkpoints.read(folder, mark, names, simulator.device) if folder else None
+    state = checkpoints.read(folder, mark, names, simulator.device) if folder and mark else None
     if state is not None and state.done > rounds:
         raise checkpoints.CheckpointError(f"{folder} holds {state.done} complete rounds, more than rounds={rounds}")
     with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc=method.name, unit="round") as bar:
@@ -542,6 +548,13 @@ def simulate(
         return _finish(simulator, state, {**settings, "rounds": rounds, "threads": int(threads)})
 
 
+def method_settings(simulator: Simulator) -> dict[str, Any]:
+    """The method as a record holds it, the network named that ``phi="auto"`` stands for."""
+    method = simulator.method
+    named = replace(method, model=method.model.resolved(spec.shapes for spec in simulator.specs))
+    return dict(plain(named, "method", other=repr))
+
+
 @contextmanager
 def cpu_threads(number: int) -> Iterator[None]:
     """Let PyTorch use so many threads within one operation on the CPU, for the length of a ``with`` block."""
@@ -558,8 +571,10 @@ def _postfix(row: dict[str, Any], metrics: Metrics) -> str:
     return "" if value is None else f"test {metrics.text(value)}"
 
 
-def _save(folder: Path | None, mark: str, state: checkpoints.State, names: Sequence[str]) -> None:
-    if folder is not None:
+def _save(
+    folder: Path | None, mark: checkpoints.Identity | None, state: checkpoints.State, names: Sequence[str]
+) -> None:
+    if folder is not None and mark is not None:
         checkpoints.write(folder, mark, state, names)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hetfl_core.engine.stacks import Cohort, Split
 from hetfl_core.federation import Spec, blocks, map_blocks
-from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, has_prefix
+from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Loss, Method, Optimiser, Role, Stage, has_prefix
 from hetfl_core.networks import Draw, Params
 from hetfl_core.padding import crop, pad, pad_stack
 from hetfl_core.rng import stream
@@ -24,7 +24,7 @@ from hetfl_core.rng import stream
 NOISE_STEPS = 64
 """Steps for which noise is drawn at once; part of what a seed means."""
 
-OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+OPTIMISERS: dict[Optimiser, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
@@ -78,9 +78,7 @@ class Noise:
 def make_optimiser(stage: Stage, params: Mapping[str, Tensor], fused: bool) -> torch.optim.Optimizer:
     """A fresh optimiser; parameters are grouped by weight decay."""
     options: dict[str, Any] = {"lr": stage.lr}
-    if stage.optimiser not in OPTIMISERS:
-        raise ValueError(f"optimiser must be one of {sorted(OPTIMISERS)}, got {stage.optimiser!r}")
-    if stage.optimiser in ("sgd", "rmsprop"):
+    if stage.optimiser in WITH_MOMENTUM:
         options["momentum"] = stage.momentum
     if stage.optimiser in FUSED:
         options["fused"] = fused

@@ -20,11 +20,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from hetfl_core.files import write_atomically
 from hetfl_core.resources import data_path
+from hetfl_core.settings import plain
 
 FORMAT = 1
 SCALES = ("paper", "book", "own")
@@ -36,45 +36,6 @@ _METHOD = re.compile(r"[A-Za-z0-9][\w .+()=,-]*", re.ASCII)
 
 
 # --- one record -------------------------------------------------------------------------------------------------------
-
-
-def plain(x: Any, where: str = "value", digits: int | None = None) -> Any:
-    """A value as JSON can hold it: NumPy scalars and arrays, tuples and mappings become plain Python.
-
-    Parameters
-    ----------
-    x : object
-    where : str
-        Name of the value, for the error.
-    digits : int, optional
-        Significant digits to keep of floats.
-
-    Returns
-    -------
-    object
-        Numbers that are not finite become None, for JSON has no NaN.
-
-    Raises
-    ------
-    TypeError
-        If something in `x` has no plain form, e.g. a path (which would also tell about the machine).
-    """
-    if isinstance(x, np.generic | np.ndarray):
-        x = x.tolist()
-    if x is None or isinstance(x, bool | int | str):
-        return x
-    if isinstance(x, float):
-        return _short(x, digits) if math.isfinite(x) else None
-    if isinstance(x, Mapping):
-        return {str(k): plain(v, f"{where}.{k}", digits) for k, v in x.items()}
-    if isinstance(x, Sequence | set | frozenset):
-        items = sorted(x) if isinstance(x, set | frozenset) else x
-        return [plain(v, f"{where}[{i}]", digits) for i, v in enumerate(items)]
-    raise TypeError(f"{where}: a record holds numbers, text, lists and dicts only, got {type(x).__name__}")
-
-
-def _short(x: float, digits: int | None) -> float:
-    return x if digits is None else float(f"{x:.{digits}g}")
 
 
 @dataclass(frozen=True)
@@ -91,7 +52,7 @@ class RunRecord:
         Name as in the paper's tables, e.g. ``"FLIC-HL"``.
     seed : int
     settings : mapping
-        Everything that was chosen: hyper-parameters, rounds, participation …
+        Everything that was chosen: the method with its hyper-parameters, rounds, participation …
     federation : mapping
         ``name``, ``fingerprint``, ``n_clients``, ``n_classes``, ``n_train``, ``n_test`` and ``info``;
         ``info["stand_in"]`` is true for data that stand in for a paper's own (a toy that the paper itself

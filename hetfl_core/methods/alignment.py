@@ -28,6 +28,7 @@ from hetfl_core.methods.anchor_terms import (
     class_wasserstein_sampled,
 )
 from hetfl_core.networks import Draw
+from hetfl_core.settings import Checked
 
 
 class Anchors(NamedTuple):
@@ -54,7 +55,7 @@ class Anchors(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Alignment:
+class Alignment(Checked):
     """One Gaussian per class, and a distance to it that a subclass names."""
 
     term: ClassVar[str] = "w2"

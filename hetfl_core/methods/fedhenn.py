@@ -98,11 +98,6 @@ class FedHeNN(Method):
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        choices = {"alignment": ("distance", "published"), "answering": ("participants", "all")}
-        for argument, allowed in choices.items():
-            if getattr(self, argument) not in allowed:
-                raise ValueError(f"{argument} must be one of {allowed}, got {getattr(self, argument)!r}")
         for argument in ("eta", "weight_decay"):
             if not getattr(self, argument) >= 0:
                 raise ValueError(f"{argument} must not be negative, got {getattr(self, argument)}")

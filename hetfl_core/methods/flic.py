@@ -151,15 +151,6 @@ class FLIC(Method):
     privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        choices = {
-            "covariance": ("fixed", "learned"),
-            "anchor_step": ("once", "each"),
-            "barycentre": ("factors", "exact"),
-        }
-        for argument, allowed in choices.items():
-            if getattr(self, argument) not in allowed:
-                raise ValueError(f"{argument} must be one of {allowed}, got {getattr(self, argument)!r}")
         self._check_least(
             0, "lambda1", "lambda2", "pretrain_epochs", "anchor_scale", "head_decay", "representation_from"
         )

@@ -39,13 +39,14 @@ from torch import Tensor
 
 from hetfl_core.federation import Spec
 from hetfl_core.networks import Model, Params
+from hetfl_core.settings import Checked
 
 HEAD = ("alpha", "beta")
 """Parts of a model behind its embedding."""
 
 
 @dataclass(frozen=True)
-class Scheme:
+class Scheme(Checked):
     """What the three have in common; a scheme says which prefixes of parameters are shared and which are local."""
 
     name: ClassVar[str] = ""
