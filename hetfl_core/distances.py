@@ -363,9 +363,10 @@ def _vertices(P: int, Q: int) -> Tensor:
 
     A basis is a spanning tree of the bipartite graph of sources and targets: P + Q − 1 cells that determine the rest.
     """
-    sources, targets = torch.eye(P).repeat_interleave(Q, 1), torch.eye(Q).repeat(1, P)
-    cells = torch.cat((sources, targets)).double().mT  # (P Q, P + Q)
-    bases = torch.tensor(list(itertools.combinations(range(P * Q), P + Q - 1)))
+    sources = torch.eye(P, dtype=torch.float64).repeat_interleave(Q, 1)
+    targets = torch.eye(Q, dtype=torch.float64).repeat(1, P)
+    cells = torch.cat((sources, targets)).mT  # (P Q, P + Q)
+    bases = torch.tensor(list(itertools.combinations(range(P * Q), P + Q - 1)), dtype=torch.int64)
     columns = cells[bases].mT
     trees = torch.linalg.matrix_rank(columns) == P + Q - 1
     maps = torch.zeros(int(trees.sum()), P * Q, P + Q, dtype=torch.float64)

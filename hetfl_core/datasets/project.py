@@ -139,7 +139,7 @@ def _mds(x: NDArray[np.float64], dim: int) -> NDArray[np.float64]:
 def _place(
     x: NDArray[np.float64], dim: int, perplexity: float, iterations: int, generator: torch.Generator
 ) -> NDArray[np.float32]:
-    start = 1e-4 * torch.randn(len(x), dim, generator=generator)
+    start = 1e-4 * torch.randn(len(x), dim, generator=generator, dtype=torch.float32)
     return tsne(torch.from_numpy(x), start, min(perplexity, (len(x) - 1) / 3), iterations).numpy()
 
 
@@ -197,7 +197,7 @@ def affinities(x: Tensor, perplexity: float) -> Tensor:
     d = torch.cdist(x.double(), x.double()).square()
     other = ~torch.eye(len(d), dtype=torch.bool)
     d = d - d.where(other, torch.inf).min(1, keepdim=True).values  # leaves p as it is and keeps exp from vanishing
-    low, high = torch.full((len(d), 1), 1e-20).double(), torch.full((len(d), 1), 1e20).double()
+    low, high = (torch.full((len(d), 1), value, dtype=torch.float32).double() for value in (1e-20, 1e20))
     for _ in range(100):
         beta = (low * high).sqrt()
         weight = torch.exp(-beta * d).where(other, 0)

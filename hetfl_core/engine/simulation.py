@@ -37,7 +37,7 @@ def choose_device(device: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-        torch.zeros(1, device=chosen).item()
+        torch.zeros(1, device=chosen, dtype=torch.float32).item()
     except (RuntimeError, AssertionError) as error:  # AssertionError: PyTorch was built without CUDA
         raise ValueError(
             "device must be 'auto', 'cpu', 'cuda' (or 'cuda:1' …) or another on which PyTorch can compute here, "

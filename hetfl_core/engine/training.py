@@ -57,7 +57,7 @@ def plan(stage: Stage, n: int, rng: torch.Generator) -> Tensor:
     size, steps = min(stage.batch_size, n), n_steps(stage, n)
     per_epoch = -(-n // size)
     epochs = -(-steps // per_epoch)
-    order = torch.rand(epochs, n, generator=rng).argsort(1).to(torch.int32)
+    order = torch.rand(epochs, n, generator=rng, dtype=torch.float32).argsort(1).to(torch.int32)
     rows = order.new_full((epochs, per_epoch * size), -1)
     rows[:, :n] = order
     return rows.reshape(-1, size)[:steps]
