@@ -24,6 +24,7 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE, smacof
 from torch import Tensor
 
+from hetfl_core import checks
 from hetfl_core.federation import Client, Federation
 from hetfl_core.partition import check_variant
 from hetfl_core.rng import numpy_stream, stream
@@ -83,14 +84,17 @@ def to_common_space(
         If `how` is unknown, `dim` or `iterations` is not positive, inputs are named blocks, or a client has fewer than
         4 samples, too few for t-SNE.
     """
-    if how not in FITTED_ON:
-        raise ValueError(f"how must be one of {', '.join(map(repr, FITTED_ON))}, got {how!r}")
+    checks.instance("federation", federation, Federation)
+    checks.choice("how", how, tuple(FITTED_ON))
     check_variant(variant)
-    for name, value in (("dim", dim), ("iterations", iterations)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    checks.whole("dim", dim, 1)
+    if iterations is not None:
+        checks.whole("iterations", iterations, 1)
+    checks.seed(seed)
+    checks.number("perplexity", perplexity, above=0)
+    checks.memory(8 * dim * max(client.n_train + client.n_test for client in federation), dim=dim)
     projection = {"how": how, "dim": dim, "seed": seed, "fitted_on": FITTED_ON[how]}
-    steps = iterations or {"text": 500, "code": 250}[variant]
+    steps = {"text": 500, "code": 250}[variant] if iterations is None else iterations
     if how == "tsne":
         projection |= {"variant": variant, "perplexity": perplexity, "iterations": steps}
     place = _place_published if variant == "code" else _place
