@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -13,10 +14,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from hetfl_core import checks
 from hetfl_core.rng import SERVER, numpy_stream
 
 Kind = Literal["classification", "regression"]
 """What a federation learns: labels among C classes, or real numbers."""
+
+MOST_CLASSES = 1_000_000
+"""A label beyond is a mistake, such as an identifier: each class is an output of a head, and a count on each client."""
 
 Inputs = Tensor | dict[str, Tensor]
 r"""Inputs of a client: one tensor of shape (n, \*shape), or named blocks of such tensors with the same n."""
@@ -152,9 +157,10 @@ def _tensor(value: Any, where: str) -> Tensor:
     """A tensor of what NumPy takes for an array, of any byte order and stride."""
     if isinstance(value, Tensor):
         return value
+    checks.unmasked(where, value)
     try:
         array = np.asarray(value)
-    except ValueError as error:
+    except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"{where} must be an array in which all samples have one shape: {error}") from error
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     plain = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
@@ -251,15 +257,27 @@ class Federation:
         info: Mapping[str, Any] | None = None,
         task: Kind = "classification",
     ) -> None:
-        if task not in ("classification", "regression"):
+        if not isinstance(task, str) or task not in ("classification", "regression"):
             raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
+        if not isinstance(clients, Iterable):
+            raise TypeError(f"clients must be a sequence of Client objects, got {checks.shown(clients)}")
+        clients = tuple(clients)
+        for client in clients:
+            checks.instance("clients", client, Client)
+        checks.words("name", name)
+        checks.instance("info", {} if info is None else info, Mapping)
         clients = tuple(client.for_task(task) for client in clients)
         if not clients:
             raise ValueError("clients: a federation needs at least one client, got none")
         if n_classes is None:
             n_classes = _count_classes(clients) if task == "classification" else 0
-        if not float(n_classes).is_integer():
-            raise ValueError(f"n_classes must be a whole number, got {n_classes}")
+        if not isinstance(n_classes, Real) or isinstance(n_classes, bool) or not float(n_classes).is_integer():
+            raise ValueError(f"n_classes must be a whole number, got {checks.shown(n_classes)}")
+        if n_classes > MOST_CLASSES:
+            raise ValueError(
+                f"n_classes, one more than the largest label in y_train unless it is given, must be at most "
+                f"{MOST_CLASSES}, got {int(n_classes)}: number the classes 0 … C−1"
+            )
         object.__setattr__(self, "clients", clients)
         object.__setattr__(self, "n_classes", int(n_classes))
         object.__setattr__(self, "name", name)
@@ -409,6 +427,8 @@ class Federation:
 
     def subset(self, names: Sequence[str]) -> Federation:
         """The federation of the named clients only, in the order given."""
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise TypeError(f"names must be a sequence of clients' names, got {checks.shown(names)}")
         return replace(self, clients=[self[name] for name in names])  # type: ignore[arg-type]
 
     def to(self, dtype: torch.dtype) -> Federation:
@@ -417,8 +437,10 @@ class Federation:
         Raises
         ------
         ValueError
-            Naming the client whose numbers exceed the range of that type.
+            Naming the client whose numbers exceed the range of that type; for a type that is no floating-point one.
         """
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
         parts = ("x_train", "y_train", "x_test", "y_test")
         reals = [t for c in self for part in parts for t in blocks(getattr(c, part)) if t.is_floating_point()]
         if all(t.dtype == dtype for t in reals):

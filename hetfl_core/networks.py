@@ -86,7 +86,7 @@ class Network(Protocol):
 def linear_init(rng: torch.Generator, fan_in: int, *shape: int) -> Tensor:
     """Entries uniform on ±1/√fan_in, as PyTorch's own linear and convolution layers start."""
     bound = 1.0 / math.sqrt(max(fan_in, 1))
-    return (2 * torch.rand(shape, generator=rng) - 1) * bound
+    return (2 * torch.rand(shape, generator=rng, dtype=torch.float32) - 1) * bound
 
 
 def _check_sizes(name: str, *sizes: int) -> None:

@@ -12,7 +12,8 @@ PACKAGE = Path(hetfl_core.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LEVELS = [
-    {"files", "resources", "rng", "padding", "settings"},
+    {"checks", "files", "resources", "settings"},
+    {"rng", "padding"},
     {"federation"},
     {"networks", "distances", "partition"},
     {"methods", "datasets", "theory"},

@@ -184,19 +184,19 @@ def test_toys_depend_on_the_seed_alone(make):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: toy.noisy_features(5, 21), "k must be at most the number of classes, 20, got 21"),
+        (lambda: toy.noisy_features(5, 21), "classes_per_client must be at most the number of classes, 20, got 21"),
         (lambda: toy.noisy_features(5, 3, variant="both"), "variant must be"),
         (lambda: toy.noisy_features(5, 3, added=(4, 2)), "added must be"),
         (lambda: toy.linear_mapping(5, 3, widths=(0, 2)), "widths must be"),
         (lambda: toy.linear_mapping(5, 3, sigma=-1.0), "sigma must not be negative, got -1.0"),
         (lambda: toy.noisy_features(100, 3, n_train_per_class=5), r"class \d+ has 5 samples for 15 clients"),
-        (lambda: digits.bundled(10, 11), "k must be at most"),
+        (lambda: digits.bundled(10, 11), "classes_per_client must be at most"),
         (lambda: digits.bundled(0), "n_clients must be"),
         (lambda: digits.bundled(test_fraction=1.0), "test_fraction must lie between 0 and 1, got 1.0"),
         (lambda: digits.mnist_usps(7), "n_clients must be even.* got 7"),
-        (lambda: digits.mnist_usps(resize=0), "resize must be a positive"),
-        (lambda: images.fashion_mnist(sizes=()), "sizes must be positive"),
-        (lambda: flic_bci.common40(n_classes=2), "n_classes must be at least 3"),
+        (lambda: digits.mnist_usps(resize=0), "resize must be a whole number of at least 1"),
+        (lambda: images.fashion_mnist(sizes=()), "sizes must be"),
+        (lambda: flic_bci.common40(n_classes=2), "n_classes must be a whole number in 3…"),
     ],
 )
 def test_impossible_settings_are_refused(call, message):
@@ -457,8 +457,8 @@ def test_the_toy_regression_depends_on_the_seed_alone_and_not_on_the_number_of_c
     [
         ({"widths": (0, 2)}, "widths must be"),
         ({"n_train": (9, 2)}, "n_train must be"),
-        ({"n_clients": 0}, "n_clients must be at least 1, got 0"),
-        ({"dim": 0}, "dim must be at least 1, got 0"),
+        ({"n_clients": 0}, "n_clients must be a whole number of at least 1, got 0"),
+        ({"dim": 0}, "dim must be a whole number of at least 1, got 0"),
         ({"noise": -1.0}, "noise must not be negative, got -1.0"),
     ],
 )

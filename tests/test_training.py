@@ -1,12 +1,16 @@
 """The stacked engine against the loop oracle, and padding that changes nothing."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from small import equal_histories, largest_difference, ragged
+from tensors import normal
 
 from hetfl_core import Client, simulate
 from hetfl_core.engine import stacks as stacking
@@ -280,6 +284,27 @@ def test_clipping_is_per_client():
     grads = [torch.tensor([[3.0, 4.0], [0.3, 0.4]]), torch.tensor([[0.0], [0.0]])]
     clip_each(grads, 1.0)
     torch.testing.assert_close(grads[0], torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(seed=st.integers(0, 10**6), limit=st.floats(-12, 6), scale=st.floats(-6, 6), n=st.integers(1, 400))
+def test_a_clipped_gradient_is_never_longer_than_the_limit(dtype, seed, limit, scale, n):
+    """Rounding included, and otherwise what PyTorch clips one client's gradient to."""
+    limit, scale = 10.0**limit, 10.0**scale
+    grads = [scale * normal(3, n, seed=seed, dtype=dtype), scale * normal(3, 2, 2, seed=seed + 1, dtype=dtype)]
+    leaves = [torch.zeros_like(g[0]) for g in grads]
+    for leaf, g in zip(leaves, grads, strict=True):
+        leaf.grad = g[0].double().clone().to(dtype)
+    before = [g[0].clone() for g in grads]
+    clip_each(grads, limit)
+    norms = torch.stack([g.flatten(1).double().square().sum(1) for g in grads]).sum(0).sqrt()
+    assert float(norms.max()) <= limit
+    if math.sqrt(sum(float(g.double().square().sum()) for g in before)) <= limit:
+        assert all(torch.equal(g[0], old) for g, old in zip(grads, before, strict=True))
+    elif limit > 1e-2:  # PyTorch divides by the norm + 1e-6
+        torch.nn.utils.clip_grad_norm_(leaves, limit)
+        for g, leaf in zip(grads, leaves, strict=True):
+            torch.testing.assert_close(g[0], leaf.grad, rtol=1e-3, atol=1e-30)
 
 
 def test_architecture_tells_hidden_widths_apart_but_not_input_widths():

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_core import checks
 from hetfl_core.datasets.images import Pool, client_of, deal, limit, load_idx
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Client, Federation
-from hetfl_core.partition import Indices, assign_classes, check_variant, share
+from hetfl_core.partition import Indices, assign_classes, check_k, check_variant, share
 from hetfl_core.rng import SERVER, numpy_stream
 
 DIGITS = [str(d) for d in range(10)]
@@ -127,10 +128,15 @@ def mnist_usps(
     .. [1] A. Rakotomamonjy et al. Personalised federated learning on heterogeneous feature spaces. TMLR, 2024.
     """
     check_variant(variant)
-    if n_clients < 2 or n_clients % 2:
+    if checks.whole("n_clients", n_clients, 1) % 2:
         raise ValueError(f"n_clients must be even, as half hold MNIST and half USPS, got {n_clients}")
-    if resize is not None and resize < 1:
-        raise ValueError(f"resize must be a positive image size in pixels, got {resize}")
+    check_k("classes_per_client", classes_per_client, 10, variant == "code")
+    checks.seed(seed)
+    if resize is not None:
+        checks.whole("resize", resize, 1)
+        checks.memory(4 * 10_000 * resize**2, resize=resize)
+    if max_train is not None:
+        checks.whole("max_train", max_train, 1)
     clients: list[Client] = []
     for domain, pool in (("mnist", load_mnist()), ("usps", load_usps())):
 
@@ -189,8 +195,10 @@ def bundled(
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    if not 0 < test_fraction < 1:
-        raise ValueError(f"test_fraction must lie between 0 and 1, got {test_fraction}")
+    checks.whole("n_clients", n_clients, 1)
+    check_k("classes_per_client", classes_per_client, 10)
+    checks.seed(seed)
+    checks.fraction("test_fraction", test_fraction, "(0, 1)")
 
     def draw(purpose: str) -> np.random.Generator:
         return numpy_stream(seed, SERVER, 0, f"bundled:{purpose}")

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from hetfl_core import checks
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation, training
 from hetfl_core.engine.evaluation import METRICS, Metrics
@@ -38,8 +40,8 @@ def choose_device(device: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-        torch.zeros(1, device=chosen).item()
-    except (RuntimeError, AssertionError) as error:  # AssertionError: PyTorch was built without CUDA
+        torch.zeros(1, device=chosen, dtype=torch.float32).item()
+    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: PyTorch was built without CUDA
         raise ValueError(
             "device must be 'auto', 'cpu', 'cuda' (or 'cuda:1' …) or another on which PyTorch can compute here, "
             f"got {str(device)!r}: {textwrap.shorten(str(error), 120)}"
@@ -97,6 +99,7 @@ class Run:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def _apply(self, call: Callable[..., Tensor], split: str) -> dict[str, np.ndarray]:
+        checks.choice("split", split, ("train", "test"))
         out = {}
         for client, spec, params in zip(self.federation, self.federation.specs(), self.params, strict=True):
             received = self.method.download(self.server, spec)
@@ -143,10 +146,10 @@ class Simulator:
         dtype: torch.dtype = torch.float32,
         stack_size: int | None = None,
     ) -> None:
-        if engine not in training.ENGINES:
+        if not isinstance(engine, str) or engine not in training.ENGINES:
             raise ValueError(f"engine must be one of {sorted(training.ENGINES)}, got {engine!r}")
-        if stack_size is not None and stack_size < 1:
-            raise ValueError(f"stack_size must be at least 1, got {stack_size}")
+        if stack_size is not None:
+            checks.whole("stack_size", stack_size, 1)
         self.federation = federation.to(dtype)
         self.method, self.seed, self.engine = method, seed, engine
         self.device, self.dtype = choose_device(device), dtype
@@ -407,12 +410,25 @@ def _mean_terms(outcomes: Sequence[Outcome], reserved: Sequence[str]) -> dict[st
     return {name: float(np.mean([o.terms[name] for o in outcomes if name in o.terms])) for name in names}
 
 
-def _check_whole(**numbers: Any) -> None:
-    """Refuse what is no whole number of at least 1, or 0 for a seed."""
-    for name, value in numbers.items():
-        least = 0 if name == "seed" else 1
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+def _check_options(
+    seed: int, threads: int, progress: bool, on_round: object = None, checkpoint: object = None, **numbers: int
+) -> None:
+    """What `simulate` and `adapt` are told of how to run; `numbers` are whole ones of at least 1."""
+    checks.wholes(1, **numbers)
+    checks.seed(seed)
+    check_threads(threads)
+    checks.flag("progress", progress)
+    if on_round is not None and not callable(on_round):
+        raise TypeError(f"on_round must be callable, got {checks.shown(on_round)}")
+    if checkpoint is not None:
+        checks.instance("checkpoint", checkpoint, str, PathLike)
+
+
+def check_threads(number: int) -> None:
+    """Refuse a number of threads that cannot be meant: PyTorch takes any, and a million end the process."""
+    checks.whole("threads", number, 1)
+    if number > checks.MOST_THREADS:
+        raise ValueError(f"threads must be at most {checks.MOST_THREADS}, got {number}")
 
 
 def _check_arguments(federation: Federation, method: Method, participation: float, dtype: torch.dtype) -> None:
@@ -423,8 +439,7 @@ def _check_arguments(federation: Federation, method: Method, participation: floa
         raise TypeError(f"method must be a method such as FLIC(), got {method!r}" + " (without brackets)" * made)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
-    if not isinstance(participation, int | float | np.number) or not 0 < participation <= 1:
-        raise ValueError(f"participation must lie in (0, 1], got {participation!r}")
+    checks.fraction("participation", participation)
     if math.floor(participation * len(federation) + 1e-9) < 1:
         raise ValueError(
             f"participation={participation} of {len(federation)} clients selects no client; "
@@ -478,11 +493,12 @@ def simulate(
         Rounds between evaluations; the first and the last are always evaluated.
     stack_size : int, optional
         Largest number of clients in one stack; bounds memory. By default 1024, but 1 for convolutional networks on a
-        CPU: the convolutions of a stack are grouped ones, which take a CPU twice as long. No result depends on it.
+        CPU: the convolutions of a stack are grouped ones, which take a CPU twice as long. Results
+        depend on it to rounding only, which training lets grow: see the notes.
     threads : int
         Threads within one operation on the CPU. The tensors are small: on a machine that is busy with anything else,
         threads that wait for each other cost far more than they bring. More may pay with thousands of clients on an
-        idle machine. PyTorch's own setting is put back at the end.
+        idle machine. PyTorch's own setting is put back at the end. At most 64, or as many as the machine has cores.
     on_round : callable, optional
         Called with the newest row of the history after each round, when its checkpoint is written. It may raise to
         stop the run.
@@ -512,7 +528,7 @@ def simulate(
     ``final``. Evaluation's downloads do not count. A survey (see `Method.surveyed`) counts its answers as sent up and
     its questions as sent down; what the question and the download of the same round have in common counts once.
     """
-    _check_whole(rounds=rounds, seed=seed, threads=threads, evaluate_every=evaluate_every)
+    _check_options(seed, threads, progress, on_round, checkpoint, rounds=rounds, evaluate_every=evaluate_every)
     _check_arguments(federation, method, participation, dtype)
     seed, participation, evaluate_every = int(seed), float(participation), int(evaluate_every)
     simulator = Simulator(
@@ -558,6 +574,7 @@ def method_settings(simulator: Simulator) -> dict[str, Any]:
 @contextmanager
 def cpu_threads(number: int) -> Iterator[None]:
     """Let PyTorch use so many threads within one operation on the CPU, for the length of a ``with`` block."""
+    check_threads(number)
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -735,8 +752,9 @@ def adapt(
         local training moves what a client does not keep: FedAvg-FT fine-tunes a copy of the shared model, so that no
         part of it stays as it is. (FedAvg itself has nothing to learn; its new clients use the server's model.)
     """
+    checks.instance("run", run, Run)
     seed = run.settings["seed"] if seed is None else seed
-    _check_whole(rounds=rounds, seed=seed, threads=threads)
+    _check_options(seed, threads, progress, rounds=rounds)
     simulator = _newcomers(run, clients, seed=seed, engine=engine, device=device, stack_size=stack_size)
     everyone, done = range(len(simulator.specs)), run.settings["rounds"]
     with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc="new clients", unit="pass") as bar:
@@ -758,7 +776,11 @@ def adapt(
 
 def _newcomers(run: Run, clients: Client | Iterable[Client], **options: Any) -> Simulator:
     """A simulator of the new clients alone, once they are seen to fit the run."""
+    if not isinstance(clients, Client | Iterable):
+        raise TypeError(f"clients must be a Client, or several, got {checks.shown(clients)}")
     new = [clients] if isinstance(clients, Client) else list(clients)
+    for client in new:
+        checks.instance("clients", client, Client)
     known = {client.name for client in run.federation}
     if both := sorted(known & {client.name for client in new}):
         raise ValueError(f"clients must be new to the run, but {both[0]!r} took part in it")

@@ -65,7 +65,7 @@ class Alignment(Checked):
 
     def means(self, n_classes: int, k: int, scale: float, rng: torch.Generator) -> Tensor:
         """Means of the anchors before the first round: from N(0, scale² I), shape (C, k)."""
-        return scale * torch.randn(n_classes, k, generator=rng)
+        return scale * torch.randn(n_classes, k, generator=rng, dtype=torch.float32)
 
     def draws(self, k: int) -> dict[str, Draw]:
         """Random numbers that `distance` wants."""
@@ -164,7 +164,8 @@ class MixtureWasserstein(Alignment):
     def means(self, n_classes: int, k: int, scale: float, rng: torch.Generator) -> Tensor:
         """Means of the components, shape (C, P, k)."""
         centres = super().means(n_classes, k, scale, rng)
-        return centres.unsqueeze(1) + self.spread * torch.randn(n_classes, self.components, k, generator=rng)
+        moved = torch.randn(n_classes, self.components, k, generator=rng, dtype=torch.float32)
+        return centres.unsqueeze(1) + self.spread * moved
 
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
         """Σ_c MW2²(μ_c, ν̂_c)."""

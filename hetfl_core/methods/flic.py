@@ -243,7 +243,9 @@ class FLIC(Method):
 
     def _labels(self, y: Tensor) -> Tensor:
         """The anchor of each sample: its class, or its class's meta-class."""
-        return y if self.meta_classes is None else torch.tensor(self.meta_classes, device=y.device)[y]
+        return (
+            y if self.meta_classes is None else torch.tensor(self.meta_classes, dtype=torch.int64, device=y.device)[y]
+        )
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """α⁽⁰⁾ and μ⁽⁰⁾: means from N(0, anchor_scale² I), covariances a multiple of the identity."""
@@ -251,7 +253,8 @@ class FLIC(Method):
         server = self.scheme.init(self.model, specs[0], rng, self.shared)
         server["anchor.mean"] = self.alignment.means(C, k, self.anchor_scale, rng)
         if self.covariance == "learned":
-            server["anchor.cholesky"] = math.sqrt(self.anchor_variance) * torch.eye(k).expand(C, k, k).clone()
+            identity = torch.eye(k, dtype=torch.float32)
+            server["anchor.cholesky"] = math.sqrt(self.anchor_variance) * identity.expand(C, k, k).clone()
         return server
 
     def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
@@ -266,7 +269,7 @@ class FLIC(Method):
         """1 for each anchor that the client has samples of, else 0, shape (C,) or (M,)."""
         labels = self.meta_classes or range(spec.n_classes)
         held = {label for label, n in zip(labels, spec.class_counts) if n}
-        return torch.tensor([float(label in held) for label in range(self._count(spec))])
+        return torch.tensor([label in held for label in range(self._count(spec))], dtype=torch.float32)
 
     def _anchors(self, tensors: Mapping[str, Tensor]) -> Anchors:
         """Means v_c and Cholesky factors L_c, or the common variance."""
@@ -290,7 +293,7 @@ class FLIC(Method):
         logits = self._head(params, z)
         if self.meta_classes is None:
             return logits
-        of = torch.tensor(self.meta_classes, device=z.device)
+        of = torch.tensor(self.meta_classes, dtype=torch.int64, device=z.device)
         members = torch.arange(max(self.meta_classes) + 1, device=z.device).unsqueeze(1) == of
         return torch.where(members, logits.unsqueeze(1), -math.inf).logsumexp(-1)
 
@@ -417,7 +420,7 @@ class FLIC(Method):
         if self.barycentre == "exact" and self.covariance == "learned" and self.local_anchors:
             L = torch.stack([upload["anchor.cholesky"] for upload in uploads]).tril()
             means = torch.stack([upload["anchor.mean"] for upload in uploads])
-            _, covariance = gaussian_barycentre(means, L @ L.mT, torch.tensor(weights))
+            _, covariance = gaussian_barycentre(means, L @ L.mT, torch.tensor(weights, dtype=torch.float32))
             server["anchor.cholesky"] = _lower_factor(covariance)
         return server
 

@@ -94,8 +94,11 @@ class Privacy:
         ValueError
             Naming the tensor whose move has NaN or infinite entries: no factor clips it.
         """
-        factor = _clip_factor({name: p - received[name] for name, p in sent.items()}, self.clip)
-        clipped = {name: torch.lerp(received[name], p, factor) for name, p in sent.items()}
+        moves = {name: p.double() - received[name].double() for name, p in sent.items()}
+        factor = _clip_factor(moves, self.clip)
+        clipped = dict(sent)
+        if factor is not None:
+            clipped = _moved(received, {name: factor * move for name, move in moves.items()}, self.clip)
         if not self.noise_multiplier:
             return clipped
         return {name: p + self.deviation * _normal_like(p, rng) for name, p in clipped.items()}
@@ -105,12 +108,35 @@ class Privacy:
         return epsilon(self.noise_multiplier, delta, releases)
 
 
-def _clip_factor(move: Mapping[str, Tensor], limit: float) -> float:
-    """1 where the norm over all tensors together is at most the limit, else limit / norm."""
-    norm = math.sqrt(sum(float(p.double().square().sum()) for p in move.values()))
+def _clip_factor(move: Mapping[str, Tensor], limit: float) -> float | None:
+    """None where the norm over all tensors together is at most the limit, else what brings it there, rounding included.
+
+    Moves are float64. The sum of n squares errs by n · 1e-16 at most, so that a part in 1e9 less leaves room for
+    the roundings of a million entries.
+    """
+    norm = _norm(move)
     if not math.isfinite(norm):
         _check_finite(move)  # finite entries can have an infinite norm: the factor is then 0
-    return limit / norm if norm > limit else 1.0
+    return None if norm <= limit else limit / norm * (1 - 1e-9)
+
+
+def _norm(move: Mapping[str, Tensor]) -> float:
+    """Euclidean norm over all tensors together, which are float64."""
+    return math.sqrt(sum(float(p.square().sum()) for p in move.values()))
+
+
+def _moved(start: Mapping[str, Tensor], move: Mapping[str, Tensor], limit: float) -> Params:
+    """What was sent, in its own type, where the move of `start` is this one, of float64, and not longer than the limit.
+
+    Rounding may make it longer: near 1000 the numbers of float32 lie 6e-5 apart, which is more than an entry of a
+    clipped move may be. Then each entry is rounded towards where it came from.
+    """
+    nearest = {name: (start[name].double() + m).to(start[name].dtype) for name, m in move.items()}
+    gaps = {name: end.double() - start[name].double() for name, end in nearest.items()}
+    if _norm(gaps) <= limit:
+        return nearest
+    too_far = {name: gaps[name].abs() > m.abs() for name, m in move.items()}
+    return {name: torch.where(too_far[name], torch.nextafter(end, start[name]), end) for name, end in nearest.items()}
 
 
 def _check_finite(move: Mapping[str, Tensor]) -> None:

@@ -178,7 +178,9 @@ def _client(i: int, A: Tensor, n: int, n_test: int, extra: int, freedom: str, se
     rng, k = stream(seed, f"client {i}", 0, "linear federation"), A.shape[0]
     k_i = k + int(torch.randint(extra + 1, (), generator=rng))
     mean = _normal(rng, k_i)
-    spread = torch.logspace(1, -1, k_i, dtype=torch.float64) * (1 + 0.01 * torch.rand(k_i, generator=rng).double())
+    spread = torch.logspace(1, -1, k_i, dtype=torch.float64) * (
+        1 + 0.01 * torch.rand(k_i, generator=rng, dtype=torch.float32).double()
+    )
     root = _haar(k_i, rng) * spread.sqrt()
     covariance = root @ root.mT
     head = torch.nn.functional.normalize(_normal(rng, A.shape[1]), dim=0) * A.shape[1] ** 0.5
@@ -565,7 +567,7 @@ def head_spectra(heads: Tensor, participation: float = 1.0) -> Tensor:
             f"{b} clients have {comb(b, size):.3g} sets of {size}, too many to look at (at most {MAX_SUBSETS}): "
             "use fewer clients or participation=1"
         )
-    sets = heads[torch.tensor(list(combinations(range(b), size)))]
+    sets = heads[torch.tensor(list(combinations(range(b), size)), dtype=torch.int64)]
     return torch.linalg.eigvalsh(sets.mT @ sets / size).clamp(min=0)
 
 
