@@ -10,7 +10,7 @@ import torch
 from tensors import agree, normal, refuses_a_second_derivative, rng, value_and_gradients
 from torch.autograd import gradcheck
 
-from hetfl_core.distances import bures_wasserstein, mmd
+from hetfl_core.distances import bures_wasserstein, expected_root_trace, mmd
 from hetfl_core.methods import anchor_terms as terms
 
 
@@ -334,6 +334,7 @@ def test_mmd_to_an_anchor_follows_the_distance_by_default():
 
 BETWEEN = {
     "mmd": lambda z, y, w, v: terms.class_mmd(z, y, w, v, 1.5),
+    "debiased": lambda z, y, w, v: terms.class_wasserstein_debiased(z, y, w, v, 1.5),
     "mixture": lambda z, y, w, v: terms.class_mixture_wasserstein(z, y, w, torch.stack((v, v + 3, 2 - v), 1), 1.5),
 }
 
@@ -372,6 +373,39 @@ def test_terms_between_samples_and_anchors_gradcheck(name):
     else:
         term = lambda z, v: BETWEEN[name](z, y, weight, v)  # noqa: E731
     assert gradcheck(term, (z.requires_grad_(), means.requires_grad_()))
+
+
+def debiased_by_hand(z, y, means, variance):
+    """Class by class, from the moments of its rows."""
+    total, k = 0.0, z.shape[1]
+    for c in y.unique().tolist():
+        rows = z[y == c]
+        n = len(rows)
+        S = torch.cov(rows.mT) if n > 1 else torch.zeros(k, k).double()
+        factor = k / expected_root_trace(n, k) if n > 1 else 1.0
+        root = torch.linalg.svdvals(rows - rows.mean(0)).sum() / max(n - 1, 1) ** 0.5
+        total += (means[c] - rows.mean(0)).square().sum() + (1 - 1 / n) * S.trace()
+        total += k * variance - 2 * variance**0.5 * factor * root
+    return total
+
+
+def test_debiased_term_is_its_formula_class_by_class():
+    z, y, _, means = (t[0] if t.dim() > 1 and len(t) == 3 else t for t in stack())
+    y[0] = 5 if not (y == 5).any() else y[0]  # a class of one row
+    value = terms.class_wasserstein_debiased(z, y, torch.ones(len(z)).double(), means, 1.5)
+    agree(value, debiased_by_hand(z, y, means, 1.5))
+
+
+@pytest.mark.parametrize(("n", "scale"), [(3, 1.0), (3, 0.4), (12, 1.7)])
+def test_debiased_term_has_the_mean_of_the_true_distance_and_the_plain_one_has_not(n, scale):
+    k, gap, means = 30, 2.0, torch.zeros(1, 30).double()
+    y, weight = torch.zeros(n, dtype=torch.long), torch.ones(n).double()
+    z = gap * torch.ones(k).double() / k**0.5 + scale * normal(2000, n, k)
+    over = torch.func.vmap(lambda z: terms.class_wasserstein_debiased(z, y, weight, means))(z)
+    plain = torch.func.vmap(lambda z: terms.class_wasserstein(z, y, weight, means))(z)
+    true, error = gap**2 + k * (1 - scale) ** 2, float(over.std()) / 2000**0.5
+    assert float(over.mean()) == pytest.approx(true, abs=4 * error + 0.1)
+    assert float(plain.mean()) > true + 4
 
 
 def test_mixture_term_is_pots_distance_to_the_clusters():

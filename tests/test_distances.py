@@ -71,6 +71,20 @@ def test_bures_of_singular_and_equal_matrices(rank):
         assert max(g.abs().max() for g in grads) < 1e-9
 
 
+@pytest.mark.parametrize("k", [5, 64])
+@pytest.mark.parametrize("n", [2, 3, 10, 65, 200])
+def test_expected_root_trace_is_that_of_simulation(n, k):
+    z = normal(300, n, k)
+    roots = torch.linalg.svdvals((z - z.mean(1, keepdim=True)) / (n - 1) ** 0.5).sum(1)
+    allowed = 4 * float(roots.std()) / 300**0.5 + (0.01 if k < 10 else 0.003) * k**0.5
+    assert d.expected_root_trace(n, k) == pytest.approx(float(roots.mean()), abs=allowed)
+    assert d.expected_root_trace(n, k) < k
+
+
+def test_expected_root_trace_of_one_sample_is_zero():
+    assert d.expected_root_trace(1, 7) == 0
+
+
 def test_diagonal_with_zero_variance_is_finite():
     m, v = normal(3), torch.tensor([0.0, 1, 0], dtype=torch.float64)
     value, grads = value_and_gradients(d.bures_wasserstein_diagonal, m, v, m + 1, torch.tensor([2.0, 1, 0]).double())
@@ -365,6 +379,8 @@ BAD = {
     "both be variances": lambda: d.gaussian_kl(TWO, TWO + 1, TWO, EYE),
     "n, m >= 2": lambda: d.mmd(EYE, EYE[:1], unbiased=True),
     "bandwidth must be .* greater than 0": lambda: d.mmd(EYE, EYE, 0.0),
+    "bandwidth must be positive": lambda: d.mmd(EYE, EYE, 0.0),
+    "n and k must be at least 1": lambda: d.expected_root_trace(0, 3),
     "P, Q <= 3": lambda: d.transport_plan(torch.ones(4, 2), torch.ones(4), 2 * torch.ones(2)),
     "must have the same sum": lambda: d.transport_plan(torch.ones(2, 2), torch.ones(2), 2 * torch.ones(2)),
     "with the same n": lambda: d.cka(EYE, torch.ones(3, 2)),

@@ -20,6 +20,7 @@ from hetfl_core.federation import Spec
 from hetfl_core.methods import FLIC, HetFedRep
 from hetfl_core.methods.alignment import (
     MMD,
+    DebiasedWasserstein,
     MixtureWasserstein,
     SampledWasserstein,
     segment_distance,
@@ -72,6 +73,7 @@ CHOICES = {
         scheme=L2GDScheme(), model=Model(PHI, alpha=5), representation_from=1, **SHORT
     ),
     "sampled": short(alignment=SampledWasserstein()),
+    "debiased": short(alignment=DebiasedWasserstein()),
     "MMD": short(alignment=MMD(), lambda1=1.0),
     "MMD of one width": short(alignment=MMD(30.0), lambda1=1.0),
     "mixtures of two": short(alignment=MixtureWasserstein(), lambda1=0.1, anchor_samples=2),

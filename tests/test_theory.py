@@ -49,6 +49,31 @@ def test_theorem_1_estimated_embedding_is_the_oracle_s_up_to_common_signs(federa
     assert (signs == -1).any()
 
 
+def test_gromov_wasserstein_leaves_any_orthogonal_map_free_and_takes_the_leading_eigenvectors(federation):
+    """Theorem 4.1 of Delon et al. with target N(0, I): P_1 is any orthogonal matrix, so that no sign is chosen."""
+    client = federation.clients[0]
+    W = theory.closed_form_phi(client.mean, client.covariance, 20).weight
+    least = theory.gromov_wasserstein_cost(client.covariance, W)
+    for seed in range(3):
+        U = torch.linalg.qr(normal(20, 20, purpose=f"turn {seed}"))[0]
+        assert theory.gromov_wasserstein_cost(client.covariance, U @ W) == pytest.approx(least, rel=1e-12)
+    eigenvalues, P = torch.linalg.eigh(client.covariance)
+    for left_out in (1, 5):  # other eigenvectors: also a map to N(0, I)
+        kept = [j for j in range(len(P)) if j != len(P) - left_out][-20:]
+        other = (P[:, kept] / eigenvalues[kept].sqrt()).mT
+        torch.testing.assert_close(other @ client.covariance @ other.mT, torch.eye(20).double(), atol=1e-9, rtol=0)
+        assert theory.gromov_wasserstein_cost(client.covariance, other) > least * (1 + 1e-4)
+
+
+def test_gromov_wasserstein_cost_is_its_definition():
+    covariance = torch.tensor([[2.0, 0.5], [0.5, 1.0]]).double()
+    W = torch.tensor([[0.3, -0.7]]).double()
+    x = normal(400_000, 2, purpose="pairs") @ torch.linalg.cholesky(2 * covariance).mT  # differences of two samples
+    lost = (x.square().sum(1) - (x @ W.mT).square().sum(1)).square()
+    error = float(lost.std()) / len(lost) ** 0.5
+    assert theory.gromov_wasserstein_cost(covariance, W) == pytest.approx(float(lost.mean()), abs=4 * error)
+
+
 def test_instances_satisfy_h1(federation):
     torch.testing.assert_close(federation.A.mT @ federation.A, torch.eye(2).double())
     torch.testing.assert_close(federation.heads.norm(dim=1), torch.full((50,), 2**0.5).double())
@@ -360,6 +385,47 @@ def test_limit_law_says_what_is_wrong():
         theory.limit_variance(m, S, v[:2], anchor[:2, :2])
     with pytest.raises(ValueError, match="eigenpairs_of"):
         theory.limit_variance_printed(m, S, v, anchor, "anchor")
+
+
+# --- the bias of the estimated distance -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "expected", "shrunk"), [(3, 126, 0.13), (10, 88, 0.33), (33, 46, 0.64), (100, 12, 0.90)])
+def test_bias_of_a_batch_at_perfect_agreement_is_that_of_simulation(n, expected, shrunk):
+    """64 dimensions, as in FLIC: the numbers that the chapters speak of."""
+    v, identity = torch.zeros(64).double(), torch.eye(64).double()
+    drawn = theory.simulate_w2(v, identity, v, identity, n=n, repeats=60) / n**0.5
+    error = float(drawn.std()) / 60**0.5
+    assert theory.batch_bias(n, 64) == pytest.approx(float(drawn.mean()), abs=4 * error + 0.1)
+    assert theory.batch_bias(n, 64) == pytest.approx(expected, abs=1)
+    assert theory.shrunk_scale(n, 64) == pytest.approx(shrunk, abs=0.006)
+
+
+def test_bias_has_the_two_limits_that_are_derived():
+    assert theory.batch_bias(100_000, 64) == pytest.approx((64 + 64 * 65 / 4) / 100_000, rel=2e-3)
+    assert theory.batch_bias(4, 10_000) == pytest.approx(20_000 - 2 * (10_000 * 3) ** 0.5 + 2500, rel=1e-3)
+
+
+def test_expected_distance_of_a_cloud_of_another_size_is_that_of_simulation():
+    v, identity, n = torch.zeros(20).double(), torch.eye(20).double(), 8
+    for scale in (0.3, 2.0):
+        drawn = theory.simulate_w2(v, scale**2 * identity, v, identity, n=n, repeats=400) / n**0.5
+        error = float(drawn.std()) / 400**0.5
+        assert theory.batch_bias(n, 20, scale) == pytest.approx(float(drawn.mean()), abs=4 * error)
+        expected = theory.batch_bias(n, 20, scale) + 20 * (1 - scale) ** 2
+        assert theory.expected_w2(n, 20, scale) == pytest.approx(expected)
+
+
+def test_the_shrunk_cloud_is_where_the_batch_loss_is_smallest():
+    scales = np.linspace(0, 1.5, 1501)
+    found = scales[np.argmin([theory.expected_w2(10, 64, a) for a in scales])]
+    assert theory.shrunk_scale(10, 64) == pytest.approx(found, abs=1e-3)
+
+
+def test_bias_refuses_what_has_no_spread():
+    for call in (lambda: theory.expected_w2(1, 3), lambda: theory.shrunk_scale(1, 3)):
+        with pytest.raises(ValueError, match="n >= 2"):
+            call()
 
 
 # --- figures ----------------------------------------------------------------------------------------------------

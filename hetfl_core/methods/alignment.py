@@ -25,6 +25,7 @@ from hetfl_core.methods.anchor_terms import (
     class_mixture_wasserstein,
     class_mmd,
     class_wasserstein,
+    class_wasserstein_debiased,
     class_wasserstein_sampled,
 )
 from hetfl_core.networks import Draw
@@ -110,6 +111,18 @@ class SampledWasserstein(Alignment):
         """Σ_c W2²(μ̂_c, ν̂_c)."""
         samples = anchors.mean[y] + math.sqrt(anchors.variance) * noise["anchor.samples"]
         return class_wasserstein_sampled(z, samples, y, weight, anchors.mean.shape[0])
+
+
+@dataclass(frozen=True)
+class DebiasedWasserstein(Alignment):
+    """`Wasserstein` less the bias that a batch's few rows per class give it, as far as the class's cloud is round.
+
+    What is taken off depends on the number of rows and the size of the cloud, not on a tuned constant.
+    """
+
+    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
+        """Σ_c W2²(μ_c, ν̂_c) less its bias."""
+        return class_wasserstein_debiased(z, y, weight, anchors.mean, anchors.variance)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """The anchor term of FLIC: how far the classes of a batch are from their anchors.
 
 `class_wasserstein` is called at every training step and is written for speed; `class_wasserstein_loop` is its slow,
-obvious twin. The others stand in its place: against samples of the anchors (`class_wasserstein_sampled`), by another
-distance (`class_mmd`), or between mixtures (`class_mixture_wasserstein`).
+obvious twin. The others stand in its place: against samples of the anchors (`class_wasserstein_sampled`), without the
+bias of small batches (`class_wasserstein_debiased`), by another distance (`class_mmd`), or between mixtures
+(`class_mixture_wasserstein`).
 
 All are written for one client and work under `torch.func.vmap`; gradients are finite everywhere, also where the
 mathematics has none (the docstring says which value is taken there). Padded rows, those of weight 0, change neither
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hetfl_core.distances import first_derivative, squared_distances, transport_plan
+from hetfl_core.distances import expected_root_trace, first_derivative, squared_distances, transport_plan
 
 BLOCK_ROWS = 64
 """From this many rows per client on, a CPU decomposes class by class: small matrices cost less than one large one."""
@@ -126,6 +127,42 @@ def class_wasserstein_sampled(z: Tensor, samples: Tensor, y: Tensor, weight: Ten
     nuclear = _NuclearNorm.apply(cross, y, weight, _size(z, weight) * _size(samples, weight))[0]
     location = (mean - anchor_mean).square().sum()
     return location + centred.square().sum() + anchor_centred.square().sum() - 2 * nuclear
+
+
+def class_wasserstein_debiased(z: Tensor, y: Tensor, weight: Tensor, means: Tensor, variance: float = 1.0) -> Tensor:
+    r"""`class_wasserstein` less what the small number of rows adds to it on average.
+
+    With :math:`n_c` rows the mean :math:`m_c` is off by :math:`\operatorname{tr} S_c / n_c` in square, and the roots
+    of the eigenvalues of :math:`S_c` are too small together: for rows of a round cloud N(m, a² I) by the factor
+    :math:`R(n_c, k) / k` with R of `hetfl_core.distances.expected_root_trace`. Both are put right:
+
+    .. math:: \sum_{c \in y} \| v_c - m_c \|^2 - \tfrac{1}{n_c} \operatorname{tr} S_c + k s^2
+        + \operatorname{tr} S_c - 2 s\, \tfrac{k}{R(n_c, k)} \operatorname{tr} S_c^{1/2}
+
+    has the mean :math:`\sum_c \|v_c - m\|^2 + k (s - a)^2`, whatever a, and is smallest for a = s. For clouds that are
+    not round the first correction still holds and the second goes too far. A single row tells nothing about a spread:
+    its term stays :math:`\|v_c - z\|^2 + k s^2`.
+
+    Parameters
+    ----------
+    z, y, weight, means, variance
+        As for `class_wasserstein`; :math:`s^2` is `variance`.
+
+    Returns
+    -------
+    Tensor, shape ()
+        May be negative.
+    """
+    n, k = z.shape[-2:]
+    member, counts = _membership(y, weight, means.shape[0], z.dtype)
+    mean, centred = _centred_rows(z, member, counts)
+    factors = [1.0, 1.0, *(k / expected_root_trace(rows, k) for rows in range(2, n + 1))]
+    stretch = z.new_tensor(factors)[counts.long()]
+    noise = _size(z, weight) * stretch.square().amax()
+    nuclear = _NuclearNorm.apply((member @ stretch).unsqueeze(-1) * centred, y, weight, noise)[0]
+    location = ((means - mean).square().sum(-1) + k * variance) @ counts.clamp(max=1)
+    less_one = 1 - member @ (1 / counts.clamp(min=1))
+    return location + (less_one.unsqueeze(-1) * centred.square()).sum() - 2 * variance**0.5 * nuclear
 
 
 def class_wasserstein_loop(

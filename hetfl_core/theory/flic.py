@@ -1,7 +1,8 @@
 """Why FLIC works: the linear case that can be proved, and what statistics of the anchor term can be trusted.
 
 Two rooms. The first is Algorithm S3 of [1]_ with the bound of its Theorem S3: Gaussian features, embeddings in closed
-form, FedRep [2]_ on what they give. The second is the limit law of the estimated W2 distance, Theorem S2 of [1]_.
+form, FedRep [2]_ on what they give. The second is the limit law of the estimated W2 distance, Theorem S2 of [1]_, and
+its bias where a batch has few rows.
 Everything is float64. Clients with features of their own are a `LinearFederation`; once embedded they are two tensors,
 ``z`` of shape (b, n, k) and ``y`` of shape (b, n).
 
@@ -29,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_core.distances import bures_wasserstein, principal_angle, psd_root
+from hetfl_core.distances import bures_wasserstein, expected_root_trace, principal_angle, psd_root
 from hetfl_core.rng import SERVER, stream
 
 MAX_SUBSETS = 100_000
@@ -239,6 +240,33 @@ def closed_form_phi(mean: Tensor, covariance: Tensor, k: int, signs: Tensor | No
         raise ValueError(f"covariance must have rank {k} at least, got eigenvalue {eigenvalues[-1]:.3g} in place {k}")
     P = P * P.gather(0, P.abs().argmax(0, keepdim=True)).sign()
     return AffineMap(_checked_signs(signs, k).unsqueeze(-1) * (P / eigenvalues.sqrt()).mT, mean)
+
+
+def gromov_wasserstein_cost(covariance: Tensor, weight: Tensor) -> float:
+    r"""What a linear map z = Wx of N(0, Σ) to N(0, WΣWᵀ) does to squared distances between two samples.
+
+    .. math:: \mathbb{E} \bigl( \|x - x'\|^2 - \|z - z'\|^2 \bigr)^2 = 4 (\operatorname{tr} \Sigma -
+        \operatorname{tr} \Sigma_z)^2 + 8 \|\Sigma\|_F^2 + 8 \|\Sigma_z\|_F^2 - 16 \|\Sigma W^\top\|_F^2
+
+    with :math:`\Sigma_z = W \Sigma W^\top`: the Gromov–Wasserstein objective of [3]_ for the plan (x, Wx). It is the
+    same for UW with any orthogonal U; among the maps to N(0, I_k) it is smallest where W keeps the k leading
+    eigenvectors of Σ, in whatever coordinates.
+
+    Parameters
+    ----------
+    covariance : Tensor, shape (k_i, k_i)
+        Σ.
+    weight : Tensor, shape (k, k_i)
+        W.
+
+    Returns
+    -------
+    float
+    """
+    cross = covariance @ weight.mT
+    image = weight @ cross
+    traces = 4 * (covariance.trace() - image.trace()) ** 2
+    return float(traces + 8 * (covariance.square().sum() + image.square().sum()) - 16 * cross.square().sum())
 
 
 def _checked_signs(signs: Tensor | None, k: int) -> Tensor:
@@ -688,6 +716,46 @@ def variance_with_error(draws: Tensor) -> tuple[float, float]:
     centred, variance = draws - draws.mean(), draws.var()
     fourth = centred.pow(4).mean()
     return float(variance), float(((fourth - variance**2) / len(draws)).sqrt())
+
+
+def expected_w2(n: int, k: int, scale: float = 1.0) -> float:
+    r"""Mean of :math:`W_2^2(\mu, \hat\nu)` for an anchor N(v, I_k) and a class N(v, a² I_k) of which n rows are seen.
+
+    .. math:: \mathbb{E}\, W_2^2 = \frac{a^2 k}{n} + k + a^2 k - 2 a\, R(n, k) , \qquad R(n, k) = \mathbb{E}
+        \operatorname{tr} S^{1/2}
+
+    for n ≥ 2, with :math:`\hat\nu` the Gaussian of the rows' mean and covariance (denominator n − 1) and R of
+    `hetfl_core.distances.expected_root_trace`. The distance itself is :math:`k (1 - a)^2`; what is left is bias. Where
+    the two agree it is :math:`(k + \tfrac14 k (k+1)) / n` to first order for n ≫ k, and
+    :math:`2k - 2\sqrt{k (n - 1)} + k/n` for n ≪ k.
+
+    Parameters
+    ----------
+    n : int
+        Rows, at least 2.
+    k : int
+    scale : float
+        a, not negative.
+
+    Returns
+    -------
+    float
+    """
+    if n < 2 or scale < 0:
+        raise ValueError(f"expected n >= 2 and scale >= 0, got n={n} and scale={scale}")
+    return scale**2 * k / n + k + scale**2 * k - 2 * scale * expected_root_trace(n, k)
+
+
+def batch_bias(n: int, k: int, scale: float = 1.0) -> float:
+    """What n rows add on average to the true distance k (1 − a)²; arguments as for `expected_w2`."""
+    return expected_w2(n, k, scale) - k * (1 - scale) ** 2
+
+
+def shrunk_scale(n: int, k: int) -> float:
+    """The a for which `expected_w2` is smallest, R(n, k) / (k (1 + 1/n)): below 1, the anchor's scale, by the bias."""
+    if n < 2:
+        raise ValueError(f"expected n >= 2, got {n}")
+    return expected_root_trace(n, k) / (k * (1 + 1 / n))
 
 
 def _check_gaussians(m: Tensor, S: Tensor, v: Tensor, anchor: Tensor) -> None:
