@@ -3,7 +3,8 @@
 ``make mutants`` (``N=200 SEED=0 JOBS=2 ONLY=``) draws N changes over the modules of `TESTS`, writes each into a copy of
 the tree, and runs the tests of that module there: first those that run the changed line, the quickest first, then the
 others, until one fails. A change that no test notices is either *equivalent* (nothing that can be observed changes:
-``mutants_equivalent.toml`` lists those, each with its reason) or a hole in the tests. Fewer than 95 % found is an error.
+``mutants_equivalent.toml`` lists those, each with its reason) or a hole in the tests. Less than 95 % noticed is an
+error.
 
 What costs is importing PyTorch: it is imported once, and each change has a fork of that process. (So this runs where
 ``os.fork`` does: not on Windows.) How long each test takes and which lines it runs is measured once and kept in
@@ -81,12 +82,12 @@ TESTS = {
 }
 """Modules of the core that carry numbers, and their tests."""
 
-PRELOAD = (
-    "torch torch._dynamo torch.func numpy pandas scipy.stats scipy.linalg scipy.optimize scipy.signal h5py filelock "
-    "sklearn.discriminant_analysis sklearn.linear_model sklearn.datasets sklearn.decomposition sklearn.manifold "
-    "sklearn.metrics sklearn.neighbors sklearn.svm sklearn.ensemble matplotlib.pyplot typer.testing safetensors.torch "
-    "tqdm.auto pooch ot hypothesis hypothesis.strategies hypothesis.extra.numpy yaml mne pyriemann dp_accounting"
-).split()
+PRELOAD = """
+    torch torch._dynamo torch.func numpy pandas scipy.stats scipy.linalg scipy.optimize scipy.signal h5py filelock
+    sklearn.discriminant_analysis sklearn.linear_model sklearn.datasets sklearn.decomposition sklearn.manifold
+    sklearn.metrics sklearn.neighbors sklearn.svm sklearn.ensemble matplotlib.pyplot typer.testing safetensors.torch
+    tqdm.auto pooch ot hypothesis.strategies hypothesis.extra.numpy yaml mne pyriemann dp_accounting
+"""
 """What is imported before forking, where it is installed."""
 
 
@@ -235,14 +236,21 @@ def words(node: ast.AST) -> bool:
 def draw(n: int, seed: int, only: Sequence[str]) -> list[Mutant]:
     """N changes at different places, uniformly among the places of all modules (n = 0: every place once)."""
     rng = random.Random(seed)
-    chosen = [m for m in TESTS if not only or any(o in m for o in only)]
     places = [
         site
-        for module in chosen
+        for module in TESTS
         for site in sites(f"hetfl_core/{module}.py", (ROOT / "hetfl_core" / f"{module}.py").read_bytes())
+        if not only or any(meant(module, site[0].line, part) for part in only)
     ]
     picked = rng.sample(places, min(n or len(places), len(places)))
     return [rng.choice(site) for site in picked]
+
+
+def meant(module: str, line: int, part: str) -> bool:
+    """Whether a place lies in ``part of a module's name`` or ``part of a name:first line-last line``."""
+    name, _, lines = part.partition(":")
+    first, _, last = lines.partition("-")
+    return name in module and (not lines or int(first) <= line <= int(last))
 
 
 # --- running the tests in a fork ------------------------------------------------------------------------------------
@@ -261,6 +269,7 @@ def fork(tree: Path, log: Path, seconds: float, work: Callable[[], int]) -> int:
         os.dup2(output, 2)
         limit = int(seconds) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+        resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
         os.chdir(tree)
         sys.path[:0] = [str(tree), str(tree / "tests")]
         os.environ["PYTHONPATH"] = str(tree)
@@ -315,7 +324,7 @@ def measure(files: Sequence[str], out: Path) -> int:
 
 
 def attempt(files: Sequence[str], order: dict[str, int]) -> int:
-    """Run tests in the given order until one fails; those that are not in it, because they fail anyway, are left out."""
+    """Run tests in the given order until one fails; others, which fail anyway, are left out."""
     import pytest
 
     class Order:
@@ -386,7 +395,10 @@ class Job:
 
 
 def try_all(
-    mutants: Sequence[Mutant], tests: dict[str, dict[str, Any]], trees: list[Path], report: Callable[[Mutant, str], None]
+    mutants: Sequence[Mutant],
+    tests: dict[str, dict[str, Any]],
+    trees: list[Path],
+    report: Callable[[Mutant, str], None],
 ) -> dict[Mutant, str]:
     """Try each change in a tree of its own; 'killed', 'too long' or 'survived' for each."""
     todo, running, verdicts = list(mutants), {}, {}
@@ -422,7 +434,7 @@ def start(mutant: Mutant, slot: int, tests: dict[str, dict[str, Any]], trees: li
     ranks = sorted(mine, key=lambda n: (mutant.line not in mine[n]["lines"].get(mutant.file, ()), mine[n]["seconds"]))
     source = (ROOT / mutant.file).read_bytes()
     write(trees[slot] / mutant.file, source[: mutant.start] + mutant.new + source[mutant.end :])
-    seconds = 20 + 3 * sum(t["seconds"] for t in mine.values())
+    seconds = 5 + 3 * sum(t["seconds"] for t in mine.values())
     log = trees[slot].with_suffix(".log")
     order = {name: i for i, name in enumerate(ranks)}
     pid = fork(trees[slot], log, seconds, lambda: attempt(files, order))
@@ -454,13 +466,13 @@ def main() -> int:
     parser.add_argument("--n", type=int, default=200, help="changes to draw; 0 for one at every place")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="changes tried at a time")
-    parser.add_argument("--only", default="", help="parts of names of modules, e.g. 'partition theory'")
+    parser.add_argument("--only", default="", help="parts of names, e.g. 'partition theory/flic:380-450'")
     given = parser.parse_args()
     begin = time.monotonic()
     shared = ROOT.parent / "shared" / "data"
     if "HETFL_DATA" not in os.environ and shared.is_dir():
         os.environ["HETFL_DATA"] = str(shared)
-    for name in PRELOAD:
+    for name in PRELOAD.split():
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.freeze()  # else each fork's garbage collection copies all of that

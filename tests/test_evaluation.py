@@ -72,11 +72,11 @@ def test_calibration_error_by_hand():
     assert expected_calibration_error(np.array([[1.0, 0.0]]), np.array([0])) == 0
 
 
-def test_calibration_errors_of_neighbouring_bins_do_not_cancel():
-    """Of ten answers at 0.95 six are right, of ten at 0.85 all, and so is one at 1, which the last bin has as well."""
-    probabilities = np.array([[0.95, 0.05]] * 10 + [[0.85, 0.15]] * 10 + [[1.0, 0.0]])
-    labels = np.array([0] * 6 + [1] * 4 + [0] * 11)
-    expected = (abs(7 - 10.5) + abs(10 - 8.5)) / 21
+def test_bins_of_confidence_are_of_equal_width_and_the_last_has_certainty_as_well():
+    """Ten right answers at 0.95 and a wrong one at 1 share a bin; ten right ones at 0.85 have the bin below."""
+    probabilities = np.array([[0.95, 0.05]] * 10 + [[1.0, 0.0]] + [[0.85, 0.15]] * 10)
+    labels = np.array([0] * 10 + [1] + [0] * 10)
+    expected = (abs(10 - 10.5) + abs(10 - 8.5)) / 21
     assert expected_calibration_error(probabilities, labels, bins=10) == pytest.approx(expected)
 
 

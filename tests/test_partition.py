@@ -123,6 +123,15 @@ def test_mending_ten_thousand_clients_is_quick():
     assert all(len(set(row)) == 3 for row in table.tolist())
 
 
+def test_classes_have_equally_many_holders_unless_told():
+    y = labels_of(10, 30)
+    for balanced, options in ((True, {}), (True, {"balanced": True}), (False, {"balanced": False})):
+        parts = classes_per_client(y, 20, 3, rng(), **options)
+        holders = [sum((y[p] == c).any() for p in parts) for c in range(10)]
+        assert sum(holders) == 60
+        assert (set(holders) == {6}) == balanced
+
+
 def test_labels_need_not_be_consecutive():
     y = np.repeat([3, 7, 9], 10)
     parts = classes_per_client(y, 6, 1, rng())
@@ -217,6 +226,8 @@ def test_published_shards_that_would_run_out_are_refused():
     y, table = labels_of(4, 100), assign_classes(8, 4, 2, rng())
     with pytest.raises(ValueError, match=r"replace_below must be more than 50, .* 50 shards per class .* got 10"):
         published_shards(y, table, rng(), replace_below=10, repeat_below=100)
+    with pytest.raises(ValueError, match="2 shards per class"):
+        published_shards(y, table, rng(), replace_below=50, repeat_below=100, repeats=2)
     assert used_once(published_shards(y, table, rng(), replace_below=10, repeat_below=100, repeats=1))
 
 
@@ -226,6 +237,11 @@ def test_a_hundred_samples_per_client_are_not_few():
     assert used_once(published_shards(labels_of(4, 200), table, rng(1)))
     few = published_shards(labels_of(4, 198), table, rng(1))  # 99 per client
     assert all(2 * 50 * 49 <= len(p) <= 2 * 50 * 50 for p in few)
+
+
+def test_a_shard_may_be_a_single_sample():
+    parts = published_shards(np.zeros(3, int), np.zeros((3, 1), int), rng(), replace_below=0, repeat_below=0)
+    assert sorted(p.tolist() for p in parts) == [[0], [1], [2]]
 
 
 def test_toy_rule_draws_with_replacement_but_once():
@@ -253,6 +269,14 @@ def test_dirichlet_uses_every_sample_once_and_leaves_nobody_empty(y, n_clients, 
     parts = dirichlet(y, n_clients, alpha, rng(seed), min_size)
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(y)))
     assert min(len(p) for p in parts) >= max(min_size, 1)
+
+
+def test_as_many_samples_as_clients_need_are_dealt_evenly():
+    """With α = 0.01 nearly all go to one client at first, which gives them away until nobody has more than another."""
+    for seed in range(20):
+        assert [len(p) for p in dirichlet(np.zeros(12, int), 4, 0.01, rng(seed), min_size=3)] == [3] * 4
+        sizes = [len(p) for p in dirichlet(np.zeros(13, int), 4, 0.01, rng(seed), min_size=3)]
+        assert sorted(sizes) == [3, 3, 3, 4]
 
 
 def test_dirichlet_shares_have_the_variance_of_the_distribution():
