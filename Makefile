@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help book serve lab test lint assignments address browser lock clean
+.PHONY: help book serve lab test mutants lint assignments address browser lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -37,6 +37,12 @@ lab: $(READY)  ## open the chapters in JupyterLab
 
 test: $(READY) browser  ## run every test (PYTEST='-k flic -x' passes options on)
 	$(PY) -m pytest $(PYTEST)
+
+N ?= 200
+SEED ?= 0
+JOBS ?= 2
+mutants: $(READY)  ## change the core at N=200 random places (SEED=0 JOBS=2 ONLY=partition), see whether the tests notice
+	$(PY) tests/mutants.py --n $(N) --seed $(SEED) --jobs $(JOBS) --only '$(ONLY)'
 
 lint: $(READY)  ## ruff and mypy alone; 'make test' runs them too
 	$(PY) -m ruff check .

@@ -453,6 +453,28 @@ def test_a_new_client_downloads_once_and_sends_nothing():
     assert result.final["bytes_down"] == result.history["bytes_down"].sum()
 
 
+def test_passes_of_new_clients_count_on_from_the_rounds_of_the_run(monkeypatch):
+    """So that each draws random numbers of its own; what is not said is as the run had it."""
+    asked, train = [], Simulator.train
+
+    def watched(self, state, chosen, round, role):
+        asked.append((list(chosen), round, role))
+        return train(self, state, chosen, round, role)
+
+    old, new = joiners(ragged(), ["client-1", "client-4"])
+    base = run(old, rounds=3, seed=5)
+    monkeypatch.setattr(Simulator, "train", watched)
+    result = adapt(base, new, rounds=2, progress=False)
+    assert asked == [([0, 1], 0, "start"), ([0, 1], 3, "final"), ([0, 1], 4, "final")]
+    told = {"seed": 5, "rounds": 2, "participation": 1.0, "evaluate_every": 1, "engine": "stacked", "joined_after": 3}
+    assert result.settings == base.settings | told
+    assert adapt(base, new, seed=0, progress=False).settings["seed"] == 0
+    assert len(adapt(base, new, progress=False).history) == 2  # pre-training and one pass
+    assert result.history[["train_accuracy", "test_accuracy"]].notna().all(axis=None)
+    assert result.final["seconds"] == pytest.approx(result.history["seconds"].sum())
+    assert (result.history["seconds"] > 0).all()
+
+
 def test_new_clients_do_not_depend_on_each_other():
     old, new = joiners(ragged(), ["client-1", "client-4"])
     base = run(old, dtype=torch.float64)
