@@ -54,7 +54,7 @@ def run(fed=None, method=QUICK, **options):
     ],
 )
 def test_bad_arguments(bad, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         run(**bad)
 
 
