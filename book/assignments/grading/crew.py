@@ -13,7 +13,7 @@ import psutil
 from grading import marks
 
 PATIENCE = 120
-"""Seconds beyond the time of a submission after which its process of checks is taken for dead."""
+"""Seconds for a process of checks to start, and seconds beyond the time of a submission after which it is taken for dead."""
 
 
 class Worker:
@@ -24,12 +24,24 @@ class Worker:
         self.process = None
 
     def start(self) -> None:
-        """Start the process."""
+        """Start the process.
+
+        Raises
+        ------
+        RuntimeError
+            If it does not come to grading anything, which is the fault of no submission.
+        """
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=marks.work, args=(theirs, self.plan), daemon=True)
         self.process.start()
         theirs.close()
+        try:
+            ready = self.pipe.poll(PATIENCE) and self.pipe.recv() == "ready"
+        except EOFError:
+            ready = False
+        if not ready:
+            raise RuntimeError("the process of the checks did not start; what it said is above")
 
     def stop(self) -> None:
         """End the process and all that it has started."""
@@ -50,7 +62,7 @@ class Worker:
         for _ in range(2):
             if self.process is None:
                 self.start()
-            with contextlib.suppress(EOFError, OSError):
+            with contextlib.suppress(EOFError, OSError):  # it may die at any time
                 self.pipe.send(task)
                 if self.pipe.poll(self.plan.timeout + PATIENCE):
                     grade = self.pipe.recv()

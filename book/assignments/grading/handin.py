@@ -25,8 +25,8 @@ if __name__ == "__main__":
 
 from grading import confine, wire
 
-MAX_VARIABLE = 2_000_000
-"""Largest variable of a notebook that a check sees as it is, in characters of JSON."""
+MAX_VARIABLE, MAX_VARIABLES = 1_000_000, 5_000_000
+"""Largest variable of a notebook that a check sees as it is, and largest sum of them, in characters of JSON."""
 
 LEFT, BROKEN = 3, 4
 """Exit status of a process whose notebook called ``exit()``, and of one that could not be confined."""
@@ -39,6 +39,7 @@ class HandIn(wire.Peer):
         super().__init__(connection, trusting=True)
         self.shell = shell
         self.case = -1
+        self.room = MAX_VARIABLES
 
     def check(self, question: str, variables: dict[str, Any] | None = None) -> str:
         """Have a question checked with the variables as they are now."""
@@ -54,6 +55,7 @@ class HandIn(wire.Peer):
             for n, v in variables.items()
             if isinstance(n, str) and not n.startswith("_") and hidden.get(n) is not v
         }
+        self.room = MAX_VARIABLES
         torch = wire.torch_or_none()
         dtype = str(torch.get_default_dtype()).removeprefix("torch.") if torch else ""
         return {"variables": {name: self.variable(value) for name, value in mine.items()}, "dtype": dtype}
@@ -61,8 +63,12 @@ class HandIn(wire.Peer):
     def variable(self, value: Any) -> Any:
         """A variable as a value if it is plain and not too large, else as a name."""
         try:
+            if self.room < 100:
+                return self._lend(value)
             sent = self.encode(value, wire.Letter())
-            if len(json.dumps(sent)) <= MAX_VARIABLE:
+            size = len(json.dumps(sent))
+            if size <= min(MAX_VARIABLE, self.room):
+                self.room -= size
                 return sent
         except Exception:
             pass
@@ -164,6 +170,7 @@ def run(connection: Connection, job: dict[str, Any]) -> None:
 def live(connection: Connection, log: int, job: dict[str, Any]) -> None:
     """Be the process of a hand-in, and end."""
     os.setsid()
+    confine.prctl(confine.PARENT_DEATH_SIGNAL, 9)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -298,13 +298,12 @@ class Guard:
         return [p for p in psutil.Process().children() if p.pid not in (self.template, self.process)]
 
     def detached(self) -> int:
-        """How many processes have left their parents in order to stay."""
-        found = [p for p in self._orphans() if _alive(p)]
-        if self.plan.bounds.namespaces:
-            with contextlib.suppress(psutil.NoSuchProcess, IndexError):
-                keeper = psutil.Process(self.process).children()[0]
-                found += [p for p in sorted(keeper.children(), key=lambda p: p.pid)[1:] if _alive(p)]
-        return len(found)
+        """How many processes have left their session in order to stay."""
+        found = 0
+        for each in self.processes():
+            with contextlib.suppress(OSError):
+                found += os.getsid(each.pid) != self.process
+        return found
 
     def _watch(self) -> None:
         end = time.monotonic() + self.plan.timeout
@@ -400,13 +399,15 @@ def run_notebook(cells: list[str], plan: Plan, template: Template, result: Grade
                 watched = [*modules_of(plan.tests), *ALSO_WATCHED]
                 bounds = asdict(plan.bounds)
                 checks.send({"cells": cells, "folder": str(folder), "bounds": bounds, "watched": watched})
+                reply = checks.answer(checks.receive())
                 while not checks.finished:
-                    checks.send(checks.answer(checks.receive()))
+                    checks.send(reply)
+                    reply = checks.answer(checks.receive())
             except wire.Gone as error:
                 raise files.UnreadableError(guard.stopped or f"grading broke off: {_last_line(log)}") from error
             finally:
                 left = guard.detached()
-                result.flags += [f"leaves {left} processes behind"] if left else []
+                result.flags += [f"leaves processes behind: {left}"] if left else []
                 result.flags += ["removes the folder that it works in"] if not folder.is_dir() else []
                 guard.end()
                 connection.close()
@@ -437,6 +438,7 @@ def work(pipe: Connection, plan: Plan) -> None:
     for name in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    pipe.send("ready")
     while True:
         try:
             task = pipe.recv()
@@ -444,10 +446,11 @@ def work(pipe: Connection, plan: Plan) -> None:
             break
         try:
             grade = grade_one(task, plan, template)
-        except Exception as error:
-            if template.process.poll() is not None:
-                raise
+        except Exception as error:  # whatever it is, the others go on
             nothing = dict.fromkeys(possible_marks(plan.tests), 0.0)
             grade = Grade(task.name, nothing, f"the grader itself failed: {type(error).__name__}: {error!s:.200}")
+        if template.process.poll() is not None:
+            grade.flags.append("ends a process of the grader")
+            template = Template(modules)
         pipe.send(grade)
     template.process.kill()

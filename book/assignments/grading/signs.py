@@ -34,12 +34,13 @@ MODULES = {
 TEXTS = re.compile(
     r"/proc/|/dev/(sd|vd|nvme|mem)|autograder|answer\.json|grades\.csv|results\.(pkl|json)|/solution/|start_new_session|site-packages"
 )
+FOREIGN = {"bash", "sh", "script", "system", "sx", "!", "perl", "ruby", "writefile", "file"}
+"""Cells in other languages, and cells that become files."""
+
 OWN = re.compile(r"torch\.backends|\.options\.|\.rcParams|\.random\.")
 """Settings that libraries ask one to make by assignment."""
 
-COMPARISONS = {
-    f"__{name}__" for name in "eq ne lt le gt ge bool getattribute array_ufunc array_function torch_function".split()
-}
+COMPARISONS = re.compile(r"__(eq|ne|lt|le|gt|ge|bool|getattribute|array_ufunc|array_function|torch_function)__")
 
 
 def signs_of(cells: list[str]) -> list[str]:
@@ -105,7 +106,8 @@ def _signs_in_tree(tree: ast.AST, aliases: dict[str, str]) -> Iterator[str]:
                 f"imports {name}" for name in names if name.split(".")[0] in MODULES or name.startswith("otter.")
             )
         elif isinstance(node, ast.ClassDef):
-            own = [n.name for n in ast.walk(node) if isinstance(n, ast.FunctionDef) and n.name in COMPARISONS]
+            names = [n.name if isinstance(n, ast.FunctionDef) else getattr(n, "id", "") for n in ast.walk(node)]
+            own = filter(COMPARISONS.fullmatch, names)
             yield from (f"a class of its own says what {name} means" for name in own)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 2000:
             match = TEXTS.search(node.value)
@@ -133,15 +135,21 @@ def _signs_of_call(node: ast.Call, aliases: dict[str, str]) -> Iterator[str]:
         yield f"{path} on {_path(node.args[0], aliases)}"
     if isinstance(node.func, ast.Attribute) and node.func.attr in ("system", "getoutput") and not path:
         yield "calls a command of the shell"
+    if (
+        isinstance(node.func, ast.Attribute)
+        and node.func.attr == "run_cell_magic"
+        and isinstance(node.args[0], ast.Constant)
+    ):
+        yield from (f"a cell of %%{name}" for name in [node.args[0].value] if name in FOREIGN)
+    if isinstance(node.func, ast.Attribute) and node.func.attr in ("rglob", "iglob", "walk", "scandir"):
+        yield f"looks through folders: {node.func.attr}"
     for what, pattern in CALLS.items():
         if path and re.fullmatch(pattern, path):
             yield f"{what}: {path}"
 
 
 def _signs_in_text(cell: str) -> Iterator[str]:
-    """Signs in a cell that is no Python."""
-    if re.match(r"\s*%%(bash|sh|script|perl|ruby|javascript|js|html|writefile)", cell):
-        yield f"a cell of {cell.split()[0]}"
+    """Signs in a cell that is not Python."""
     match = TEXTS.search(cell)
     if match:
         yield f"names {match.group()}"

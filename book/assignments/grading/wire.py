@@ -25,8 +25,11 @@ from typing import Any
 
 import numpy as np
 
-MAX_MESSAGE = 300_000_000
+MAX_MESSAGE = 200_000_000
 """Largest message, in bytes."""
+
+MAX_ARRAY = 50_000_000
+"""Largest array, in bytes."""
 
 MAX_ITEMS = 100_000
 """Items of an iterator (a `map`, say) that is sent as a list."""
@@ -292,6 +295,7 @@ class Peer:
             return {"objects": [list(array.shape), [self.encode(item, letter) for item in array.ravel().tolist()]]}
         if array.dtype.kind not in "biufcSU":
             return self._lend(value)
+        _check_size(array.nbytes)
         if isinstance(value, np.ndarray):
             same = _find_same(array, letter)
             if same is not None:
@@ -303,6 +307,7 @@ class Peer:
     def _encode_tensor(self, value: Any, letter: Letter) -> Any:
         torch = torch_or_none()
         plain = value.detach()
+        _check_size(plain.numel() * plain.element_size())
         if plain.layout != torch.strided or plain.is_quantized or plain.device.type != "cpu":
             plain = plain.to_dense().cpu()
         differentiable = letter.gradients and value.requires_grad
@@ -438,6 +443,12 @@ def _array_of(kind: str, shape: list[int], packed: str) -> np.ndarray:
     if dtype.kind not in "biufcSU":
         raise ProtocolError(f"expected numbers or text in an array, got {dtype}")
     return np.frombuffer(bytearray(base64.b64decode(packed)), dtype).reshape([int(n) for n in shape])
+
+
+def _check_size(size: int) -> None:
+    """Raise where an array is larger than any answer of an exercise."""
+    if size > MAX_ARRAY:
+        raise ValueError(f"an array of {size} bytes is too large: expected at most {MAX_ARRAY}")
 
 
 def _place(array: Any) -> tuple:
