@@ -123,7 +123,8 @@ def autograder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Kind:
     """One hand-in and what the grader should say of it.
 
-    ``content`` is the file, or what makes it; ``marks`` are the true ones; ``says`` is part of the message, ``flag`` of the flags.
+    ``content`` is the file, or what makes it; ``marks`` are the true ones; ``says`` is part of the message,
+    ``flag`` of the flags.
     """
 
     content: bytes | Callable[[Path], None]
