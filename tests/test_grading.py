@@ -160,6 +160,14 @@ HONEST_KINDS = {
     "no checks": Kind(notebook(NORM, UNIT), FULL),
     "magic": Kind(notebook("%matplotlib inline\n%config IPCompleter.greedy = True", "%%time\n1", *HONEST), FULL),
     "writes a file": Kind(notebook("open('mine.txt', 'w').write('x')\nassert open('mine.txt').read()", *HONEST), FULL),
+    "temporary file": Kind(
+        notebook(
+            "import tempfile\nopen(tempfile.mkdtemp() + '/x', 'w').write('x')\ndone = True",
+            NORM,
+            "assert done\n" + UNIT,
+        ),
+        FULL,
+    ),
     "later changed": Kind(notebook(NORM, UNIT, *CHECK[:3], "def norm(x):\n    return 0"), FULL),
     "corrected at last": Kind(notebook(EMPTY, *CHECK[:3], NORM, UNIT, CHECK[3]), FULL),
     "a list": Kind(notebook(NORM, "def unit(x):\n    return [v / norm(x) for v in x]", *CHECK), FULL),

@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import time
 import types
 from collections.abc import Iterator
@@ -179,6 +180,7 @@ def live(connection: Connection, log: int, job: dict[str, Any]) -> None:
         "MPLCONFIGDIR": str(Path(job["folder"], ".matplotlib")),
         "MPLBACKEND": "agg",
     }
+    tempfile.tempdir = None  # which the imports may have set
     bounds = confine.Bounds(**job["bounds"])
     try:
         if bounds.namespaces:
