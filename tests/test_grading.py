@@ -283,6 +283,7 @@ TAMPERING = {
         "writes to the grader itself",
         says="grading broke off",
     ),
+    "flood": attack(FORGED.format("json.dumps([1] * 9).encode()"), "writes to the grader", says="grading broke off"),
     "unknown request": attack(
         FORGED.format("json.dumps({'do': 'forget'}).encode()"), "writes to the grader itself", says="grading broke off"
     ),
@@ -374,7 +375,6 @@ SLOW = {
         "signals",
         says="stopped after 6 seconds",
     ),
-    "flood": attack(FORGED.format("json.dumps([1] * 9).encode()"), "writes to the grader", says="grading broke off"),
 }
 GROUPS = {
     "honest": HONEST_KINDS,
