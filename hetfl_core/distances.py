@@ -599,7 +599,7 @@ def average_anchors(
     means : Tensor, shape (C, k)
     cholesky : Tensor, shape (C, k, k), or None
     """
-    checks.tensors(means=means, cholesky=cholesky)
+    checks.tensors(means=means, **({} if cholesky is None else {"cholesky": cholesky}))
     w = _normalised(weights, means)
     _check_finite("means", means)
     if cholesky is None:
