@@ -108,7 +108,8 @@ def flag(name: str, value: Any) -> bool:
 
 def span(name: str, value: Any, least: int) -> tuple[int, int]:
     """The smallest and the largest of a range of whole numbers."""
-    right = isinstance(value, Sequence | np.ndarray) and np.shape(value) == (2,)
+    right = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
+    right = right and len(value) == 2
     if not right or any(_no_number(end, Integral) for end in value) or not least <= value[0] <= value[1]:
         raise ValueError(
             f"{name} must be (smallest, largest), whole numbers with {least} <= smallest <= largest, got {shown(value)}"

@@ -313,8 +313,6 @@ class Federation:
 
     def __getitem__(self, name: str | int) -> Client:
         if isinstance(name, int):
-            if not -len(self) <= name < len(self):
-                raise IndexError(f"no client {name}; there are {len(self)}")
             return self.clients[name]
         for client in self.clients:
             if client.name == name:
@@ -338,7 +336,10 @@ class Federation:
 
     def subset(self, names: Sequence[str]) -> Federation:
         """The federation of the named clients only, in the order given."""
-        return replace(self, clients=[self[name] for name in checks.several("names", names)])  # type: ignore[arg-type]
+        wanted = checks.several("names", names)
+        for name in wanted:
+            checks.words("names", name)
+        return replace(self, clients=[self[name] for name in wanted])  # type: ignore[arg-type]
 
     def to(self, dtype: torch.dtype) -> Federation:
         """The same federation with inputs, and the targets of a regression, of another floating-point type.

@@ -1,7 +1,7 @@
 """Bad calls: each ends in a result that makes sense, or in an error that names the argument.
 
-`CASES` holds a valid call for every public function that takes arguments of users. Hypothesis replaces one argument by a
-bad value. What is then refused must be refused by a `ValueError`, `TypeError` or `KeyError` whose message names the
+`CASES` holds a valid call for every public function that takes arguments of users. Hypothesis replaces one argument by
+a bad value. What is then refused must be refused by a `ValueError`, `TypeError` or `KeyError` whose message names the
 argument; what is accepted must not be NaN. Sizes that no memory holds must be refused before it is asked for.
 """
 
@@ -32,6 +32,9 @@ from hetfl_core.methods.alignment import MMD, MixtureWasserstein
 from hetfl_core.methods.schemes import L2GDScheme
 from hetfl_core.networks import MLP, Model
 from hetfl_core.theory import flic as theory
+
+AVAILABLE = checks.available_memory
+"""As it is; the tests below pretend to have 2 GiB."""
 
 EYE, TWO = torch.eye(3, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
 MEAN, OTHER = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
@@ -81,8 +84,18 @@ class Case:
     names: Mapping[str, str] = field(default_factory=dict)
 
 
-TOY = {"n_clients": 3, "classes_per_client": 2, "seed": 0, "variant": "text", "n_classes": 4, "dim": 2, "sigma": 1.0,
-       "n_train_per_class": 12, "n_test_per_class": 6, "subsample": True}  # fmt: skip
+TOY = {
+    "n_clients": 3,
+    "classes_per_client": 2,
+    "seed": 0,
+    "variant": "text",
+    "n_classes": 4,
+    "dim": 2,
+    "sigma": 1.0,
+    "n_train_per_class": 12,
+    "n_test_per_class": 6,
+    "subsample": True,
+}
 FOUR = {"m1": MEAN, "S1": EYE, "m2": OTHER, "S2": 2 * EYE}
 LIMITS = {"m": MEAN, "S": EYE, "v": OTHER, "anchor": 2 * EYE}
 RNG = {"rng": generator()}
@@ -108,7 +121,7 @@ CASES = {
             "separation": 1.0,
             "noise": (1.0, 0.7),
         },
-    ),  # fmt: skip
+    ),
     "project.to_common_space": Case(
         project.to_common_space,
         {"federation": FED, "dim": 2, "how": "tsne", "seed": 0, "variant": "text", "perplexity": 2.0, "iterations": 2},
@@ -149,7 +162,7 @@ CASES = {
     "distances.mixture_wasserstein": Case(
         d.mixture_wasserstein,
         {"a": HALVES, "m1": MEANS, "S1": COVARIANCES, "b": HALVES, "m2": MEANS + 1, "S2": COVARIANCES},
-        names={"a": "cost must have", "b": "cost must have"},
+        names={"a": "cost must", "b": "cost must", "m1": "cost must", "m2": "cost must"},
     ),
     "distances.transport_plan": Case(d.transport_plan, {"cost": ROWS[:2, :2].abs(), "a": HALVES, "b": HALVES}),
     "distances.cka": Case(d.cka, {"x": ROWS, "y": ROWS[:, :2]}),
@@ -163,7 +176,7 @@ CASES = {
     "distances.average_anchors": Case(
         d.average_anchors,
         {"means": ROWS.reshape(2, 3, 3), "cholesky": EYE.expand(2, 3, 3, 3), "weights": HALVES},
-        names={"means": "average needs at least one member"},
+        names={"means": "average needs at least one member|weights"},
     ),
     "distances.product_of_experts": Case(
         d.product_of_experts, {"means": MEANS, "variances": MEANS + 1, "weights": HALVES, "prior": True}
@@ -231,7 +244,7 @@ CASES = {
             "task": "classification",
         },
         names={"name": "client names", "x_train": "x_test|y_train|2 axes", "y_train": "x_train"},
-    ),  # fmt: skip
+    ),
     "Client of a regression": Case(
         federation_of,
         {"x_train": X, "y_train": X[:, 0], "x_test": X, "y_test": X[:, 1], "name": "a", "task": "regression"},
@@ -262,7 +275,7 @@ CASES = {
             "on_round": None,
         },
         huge=False,
-    ),  # fmt: skip
+    ),
     "adapt": Case(
         adapt,
         {
@@ -277,7 +290,7 @@ CASES = {
             "threads": 1,
         },
         huge=False,
-    ),  # fmt: skip
+    ),
     "Run.embed": Case(RUN.embed, {"split": "train"}),
     "Run.predict": Case(RUN.predict, {"split": "test"}),
     "baselines.run": Case(
@@ -288,9 +301,7 @@ CASES = {
     "baselines.Chosen": Case(baselines.Chosen, {"among": (baselines.LDA(),), "folds": 3}),
     "Privacy": Case(privacy.Privacy, {"clip": 1.0, "noise_multiplier": 1.0}),
     "privacy.epsilon": Case(privacy.epsilon, {"noise_multiplier": 2.0, "delta": 1e-5, "releases": 3, "sampling": None}),
-    "privacy.noise_multiplier": Case(
-        privacy.noise_multiplier, {"epsilon": 2.0, "delta": 1e-5, "releases": 3, "sampling": None}
-    ),
+    "privacy.noise_multiplier": Case(privacy.noise_multiplier, {"epsilon": 2.0, "delta": 1e-5, "releases": 3}),
     "MMD": Case(MMD, {"bandwidth": 1.0}),
     "MixtureWasserstein": Case(MixtureWasserstein, {"components": 2, "spread": 1.0}),
     "L2GDScheme": Case(L2GDScheme, {"omega": 0.5}),
@@ -318,7 +329,7 @@ CASES = {
             "lr": 0.1,
             "weighting": "samples",
         },
-    ),  # fmt: skip
+    ),
     "FedHeNN": Case(
         FedHeNN,
         {"eta": 0.1, "n_rad": 5, "alignment": "distance", "answering": "all", "weight_decay": 0.0, "lr": 0.1},
@@ -345,7 +356,7 @@ CASES = {
             "prune": 0.1,
             "split": "pairs",
         },
-    ),  # fmt: skip
+    ),
     "eeg.simulated": Case(
         eeg.simulated,
         {
@@ -361,14 +372,21 @@ CASES = {
             "estimator": "lwf",
             "features": "tangent",
         },
-    ),  # fmt: skip
+    ),
     "eeg.eegmmidb": Case(
         eegmmidb.federation, {"features": "tangent", "split": "session", "band": (8.0, 30.0), "seed": 0}
     ),
 }
 
-FILES = {"flic_bci.common40", "femnist.digits", "digits.mnist_usps", "images.fashion_mnist", "text.textcaps",
-         "eeg.simulated", "eeg.eegmmidb"}  # fmt: skip
+FILES = {
+    "flic_bci.common40",
+    "femnist.digits",
+    "digits.mnist_usps",
+    "images.fashion_mnist",
+    "text.textcaps",
+    "eeg.simulated",
+    "eeg.eegmmidb",
+}
 """Read files, or compute for long: only what is refused before is of interest."""
 
 
@@ -377,10 +395,47 @@ class Odd:
         return "<an odd object>"
 
 
-SCALARS = [None, True, False, math.nan, math.inf, -math.inf, -1, 0, 0.5, 1.5, -0.5, 3, 1e308, -1e308, 1e-320, 2j, "x",
-           "", b"x", Odd(), [], {}, (), [[1], [2, 3]], np.int64(2), np.float32(0.5),
-           np.nan, np.array([]), np.array(3), np.array([1.0, math.nan]), torch.tensor(math.nan), torch.zeros(0),
-           pd.DataFrame(), print, range(3), torch.int32, torch.float16, "float32", "3"]  # fmt: skip
+SCALARS = [
+    None,
+    True,
+    False,
+    math.nan,
+    math.inf,
+    -math.inf,
+    -1,
+    0,
+    0.5,
+    1.5,
+    -0.5,
+    3,
+    1e308,
+    -1e308,
+    1e-320,
+    2j,
+    "x",
+    "",
+    b"x",
+    Odd(),
+    [],
+    {},
+    (),
+    [[1], [2, 3]],
+    np.int64(2),
+    np.float32(0.5),
+    np.nan,
+    np.array([]),
+    np.array(3),
+    np.array([1.0, math.nan]),
+    torch.tensor(math.nan),
+    torch.zeros(0),
+    pd.DataFrame(),
+    print,
+    range(3),
+    torch.int32,
+    torch.float16,
+    "float32",
+    "3",
+]
 HUGE = [10**9, 2**31, 2**62, 10**18, 10**30, (1, 10**12), (10**12, 10**12)]
 
 
@@ -444,8 +499,8 @@ PAIRS = [(name, argument) for name, case in CASES.items() for argument in case.v
 
 
 @pytest.fixture(autouse=True)
-def no_download(monkeypatch, tmp_path):
-    """A bad argument must be found before files are looked for."""
+def little_memory(monkeypatch):
+    """So that what is too large does not depend on the machine."""
     monkeypatch.setattr("hetfl_core.checks.available_memory", lambda: 2.0 * 2**30)
 
 
@@ -466,3 +521,121 @@ def test_a_bad_call_names_its_argument(data):
     value = values[data.draw(st.integers(0, len(values) - 1))]
     found = complaint(CASES[name], argument, value)
     assert found is None, f"{name}({argument}={checks.shown(value)}): {found}"
+
+
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_bad_call_is_refused_before_files_are_read(data):
+    """Only what is refused can be tried here: valid arguments would read files, or download them."""
+    name, argument = data.draw(st.sampled_from([pair for pair in PAIRS if pair[0] in FILES]))
+    bad = {
+        "seed": [-1, 1.5, "x", None, math.nan],
+        "variant": ["x", None, 3, []],
+        "n_classes": [0, 1.5, "x", None, 2**62],
+    }
+    bad |= {
+        key: [0, -2, 1.5, "x", math.nan, [], True, 3j] for key in ("n_clients", "classes_per_client", "subjects", "b")
+    }
+    bad |= {key: [0, -1, 1.5, "x", math.inf, 10**9] for key in ("resize", "sizes")}
+    bad |= {"max_train": [0, -1, 1.5, "x"], "prune": [-0.1, 1, "x", math.nan], "progress": ["x", 3, None]}
+    bad |= {"band": [3.0, "x", (30.0, 8.0), (8.0,), (8.0, math.nan), None], "datasets": ["x", 3, ["y"], []]}
+    bad |= {"alpha": [0, -1.0, math.nan, math.inf, 1e308, "x"]}
+    words = [3, "x", math.nan, [], 2j]
+    value = data.draw(st.sampled_from(bad.get(argument, words)))
+    if (argument, value) == ("sizes", 10**9):
+        value = (10**9,)
+    call = dict(CASES[name].valid) | {argument: value}
+    with pytest.raises((ValueError, TypeError, KeyError)) as error:
+        CASES[name].call(**call)
+    assert argument in str(error.value) or CASES[name].names.get(argument, argument) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: toy.noisy_features(n_train_per_class=10**9), r"n_train_per_class=1000000000.* need 1\.49e\+03 GiB"),
+        (lambda: toy.linear_mapping(dim=10**9), r"dim=1000000000 would need [\d.e+,]+ GiB .* 2 GiB are free"),
+        (lambda: toy.linear_mapping(widths=(3, 10**12)), r"widths=\(3, 1000000000000\).* GiB"),
+        (lambda: toy.linear_regression(n_test=10**10), "n_test=10000000000 would need .* GiB"),
+        (lambda: text.two_modalities(n_pairs=10**8), "n_pairs=100000000.* GiB"),
+        (lambda: digits.mnist_usps(resize=10**5), "resize=100000 would need .* GiB"),
+        (lambda: theory.linear_federation(k=10**6), "k=1000000.* GiB"),
+        (lambda: partition.assign_classes(10**9, 4, 2, generator()), "n_clients=1000000000.* GiB"),
+        (lambda: toy.noisy_features(subsample="x"), "subsample must be True or False, got 'x'"),
+        (lambda: toy.noisy_features(seed=-1), "seed must be a whole number of at least 0, got -1"),
+        (lambda: toy.noisy_features(n_test_per_class=1.5), "n_test_per_class must be a whole number .* got 1.5"),
+        (lambda: toy.noisy_features(dim=0), "dim must be a whole number of at least 1, got 0"),
+        (lambda: toy.noisy_features(n_clients="x"), "n_clients must be a whole number of at least 1, got 'x'"),
+        (lambda: partition.dirichlet(LABELS, 3, 1e308, generator()), "alpha must be .* got 1e[+]308"),
+        (lambda: d.transport_plan(EYE[:2, :2], HALVES * math.nan, HALVES), "a must be finite and not negative"),
+        (
+            lambda: d.transport_plan(EYE[:2, :2], HALVES, torch.tensor([1.5, -0.5]).double()),
+            "b must be .* not negative",
+        ),
+        (lambda: evaluation.expected_calibration_error(np.ones((2, 2)), np.array([0, 1])), "probabilities must .* sum"),
+        (lambda: federation_of(y_train=Y9 + 2**62), "n_classes, .* label in y_train .* at most 1000000"),
+        (lambda: federation_of(x_train=np.ma.array(X, mask=X > 0)), "x_train must not be masked"),
+        (
+            lambda: partition.share(np.ma.array(LABELS, mask=LABELS > 2), TABLE, generator()),
+            "labels must not be masked",
+        ),
+        (lambda: FED.to(torch.int32), "dtype must be a floating-point type"),
+        (lambda: simulate(FED, QUICK, threads=10**6), "threads must be at most"),
+        (lambda: simulate(FED, QUICK, threads=2**62), "threads must be at most"),
+    ],
+)
+def test_what_was_once_accepted_or_unclear(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_baseline_is_not_its_class():
+    with pytest.raises(TypeError, match=r"baseline must be Alone or Pooled, such as LDA\(\), got .*without brackets"):
+        baselines.run(FED, baselines.LDA)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "simulate(fed, Local(), threads=10**6)",
+        "simulate(fed, Local(), threads=2**31)",
+        "simulate(fed, Local(), stack_size=10**18, rounds=1, progress=False) and None",
+        "adapt(None, [], threads=10**6)",
+        "Client([[1.0]], [2**62], [[1.0]], [0], 'a') and Federation([Client([[1.0]], [2**62], [[1.0]], [0], 'a')])",
+        "toy.noisy_features(n_clients=10**12)",
+    ],
+)
+def test_no_bad_call_ends_the_process(call):
+    """In a process of its own, for a segmentation fault would end the tests."""
+    code = (
+        "from hetfl_core import *; from hetfl_core.datasets import toy; from hetfl_core.methods import Local\n"
+        "fed = toy.linear_regression(3, n_test=2)\n"
+        f"try:\n    {call}\nexcept (ValueError, TypeError) as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_command_line_says_what_is_wrong():
+    from hetfl_core import cli
+
+    for pair, message in (
+        (
+            "n_train_per_class=1000000000",
+            "toy.noisy_features cannot be made with .* n_train_per_class=1000000000.* GiB",
+        ),
+        ("n_clients=x", "n_clients must be a whole number of at least 1, got 'x'"),
+        ("sigma=nan", "sigma must be a finite number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            cli._federation("toy.noisy_features", cli._settings([pair]))
+
+
+def test_free_memory_is_known():
+    assert AVAILABLE() > 2**20
+
+
+def test_a_size_that_fits_is_not_refused():
+    checks.memory(2.0 * 2**30, n=3)
+    with pytest.raises(ValueError, match=r"n=3, m='x' would need 3 GiB of memory or more, of which 2 GiB are free"):
+        checks.memory(3 * 2**30, n=3, m="x")

@@ -390,7 +390,7 @@ def two_modalities(
     checks.whole("n_pairs", n_pairs, 1)
     if 5 * n_clients * classes_per_client > 8 * n_pairs:
         raise ValueError(
-            f"n_pairs must be enough for each of {n_clients} clients to get one for training of each of "
+            f"n_pairs must be enough for each of n_clients={n_clients} to get one for training of each of "
             f"{classes_per_client} classes, got {n_pairs}"
         )
     checks.number("separation", separation, -1e30, 1e30)

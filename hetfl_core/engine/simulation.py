@@ -499,7 +499,7 @@ def simulate(
     part or not. `Run.final` is measured after a last local training of all clients (role ``"final"``), from a fresh
     download, as FLIC reports accuracy.
 
-    *Rounding.* The same arguments give the same bits on the same kind of machine. Another `stack_size`, `engine`, number
+    *Rounding.* The same arguments give the same bits on the same kind of machine. Another `stack_size`, engine, number
     of threads or device only takes sums in another order; but training amplifies rounding. In float32 and over a few
     rounds parameters were seen to differ by 2e-5, by some 1e-3 where pre-training is long and in FLIC's published
     variant by 2e-3; in float64 by 1e-11. Over many rounds a few predictions may differ.

@@ -224,7 +224,7 @@ def noise_multiplier(epsilon: float, delta: float, releases: int, sampling: tupl
     import dp_accounting
 
     _check_arguments(delta, releases, sampling)
-    checks.number("epsilon", epsilon, above=0)
+    checks.number("epsilon", epsilon, most=1e6, above=0)
     if releases == 0:
         raise ValueError("releases must be at least 1 for noise to be needed, got 0")
     if sampling is None:

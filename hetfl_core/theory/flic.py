@@ -456,7 +456,7 @@ def measured_rate(distances: Tensor, floor: float = 1e-10) -> float:
         Below it rounding takes over.
     """
     checks.tensors(distances=distances)
-    checks.number("floor", floor, 0)
+    checks.number("floor", floor, 0, 1)
     if distances.dim() != 1 or not bool(((distances >= 0) & distances.isfinite()).all()):
         raise ValueError(f"distances must be finite, at least 0, of shape (T + 1,), got shape {tuple(distances.shape)}")
     above = distances > floor
