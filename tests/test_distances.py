@@ -249,6 +249,13 @@ def test_cka_of_a_constant_representation_is_zero_whatever_rounding_leaves(dtype
         assert d.cka(faint, faint) == pytest.approx(1, abs=1e-4), "a ten-thousandth is not rounding"
 
 
+def test_cka_does_not_depend_on_units():
+    """What counts as rounding is relative: tiny representations vary, huge constant ones do not."""
+    x, y = normal(20, 4), normal(20, 3, seed=1)
+    agree(d.cka(1e-9 * x, 1e9 * y), d.cka(x, y))
+    assert d.cka(1e9 * normal(1, 4).expand(20, 4), y) == 0
+
+
 def test_principal_angle_is_scipys():
     A, B = normal(7, 3), normal(7, 3, seed=1)
     agree(
