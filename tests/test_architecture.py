@@ -12,7 +12,7 @@ PACKAGE = Path(hetfl_core.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LEVELS = [
-    {"files", "resources", "rng", "padding"},
+    {"files", "resources", "rng", "padding", "numerics"},
     {"federation"},
     {"networks", "distances", "partition"},
     {"methods", "datasets", "theory"},
@@ -21,6 +21,7 @@ LEVELS = [
     {"baselines", "benchmark"},
     {"papers"},
     {"experiments"},
+    {"verification"},
     {"notebook", "cli"},
 ]
 """The rooms from the ground up: what stands in one line may import what stands in lines before it, and its own room."""
