@@ -78,13 +78,8 @@ class Job:
     def scratch(self) -> Path:
         """Folder of its checkpoint; another for other code or other instructions, so that no run is half of each."""
         root = Path(os.environ.get("HETFL_CHECKPOINTS", pooch.os_cache("hetfl") / "checkpoints"))
-        return (
-            root
-            / f"{code_version()}-{numerics.in_effect()['isa']}"
-            / self.experiment
-            / self.scale
-            / f"{self.method}-seed{self.seed}"
-        )
+        code = f"{code_version()}-{numerics.in_effect()['isa']}"
+        return root / code / self.experiment / self.scale / f"{self.method}-seed{self.seed}"
 
 
 def jobs(

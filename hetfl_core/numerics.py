@@ -26,13 +26,15 @@ import shlex
 import sys
 import warnings
 from collections.abc import Mapping, MutableMapping
-from importlib import metadata
-from typing import Any, Literal
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from typing import Any, Literal, get_args
 
 REVISION = 1
 """Raised whenever a change of the code may change a bit of a result. Records without one are older: revision 0."""
 
 Mode = Literal["portable", "fastest", "scalar"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 SWITCH = "HETFL_FASTEST"
 """Environment variable: 1 lets every library take the fastest instructions that the CPU has."""
@@ -84,7 +86,7 @@ def hold(fastest: bool | None = None, environment: MutableMapping[str, str] | No
     fastest : bool, optional
         Take the fastest instead; by default what the variable HETFL_FASTEST says.
     environment : mapping, optional
-        Where to set it; by default `os.environ`.
+        Where to set it, for processes that are to be started; by default `os.environ`, for this one, too.
 
     Returns
     -------
@@ -110,7 +112,7 @@ def hold(fastest: bool | None = None, environment: MutableMapping[str, str] | No
     new = {} if fast else {name: value for name, value in portable.items() if name not in target}
     old = [name for name, value in portable.items() if fast and target.get(name) == value]
     loaded = [name for name in ("torch", "numpy") if name in sys.modules]
-    if (new or old) and loaded and target is os.environ:
+    if (new or old) and loaded and environment is None:
         warnings.warn(
             f"{' and '.join(loaded)} had been imported before the instructions were chosen, and keep those they have; "
             "call hetfl_core.numerics.hold() first",
@@ -145,13 +147,10 @@ def in_effect() -> dict[str, Any]:
 
 
 def _numpy_isa() -> str:
-    try:
-        from numpy._core._multiarray_umath import __cpu_features__ as features
-    except ImportError:  # before NumPy 2
-        from numpy.core._multiarray_umath import __cpu_features__ as features
     if platform.machine().lower() not in X86:
         return platform.machine().lower()
-    return _widest(features)
+    home = "numpy._core" if find_spec("numpy._core") else "numpy.core"  # the latter before NumPy 2
+    return _widest(import_module(f"{home}._multiarray_umath").__cpu_features__)
 
 
 def _widest(features: Mapping[str, bool]) -> str:
@@ -162,10 +161,9 @@ def _widest(features: Mapping[str, bool]) -> str:
 
 
 def _blas() -> str:
-    from threadpoolctl import threadpool_info
-
     import numpy as np  # noqa: F401  # loads its OpenBLAS
     import scipy.linalg  # noqa: F401
+    from threadpoolctl import threadpool_info
 
     found = {str(lib.get("architecture")).lower() for lib in threadpool_info() if lib["internal_api"] == "openblas"}
     return "+".join(sorted(found))

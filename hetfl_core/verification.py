@@ -66,21 +66,17 @@ def sample(
         raise ValueError(f"sample must be at least 1, got {count}")
     rng = numpy_stream(seed, SERVER, 0, "verify")
     shuffled = [records[i] for i in rng.permutation(len(records))]
-    place: dict[str, Iterator[int]] = {}
-    turns = [next(place.setdefault(r.experiment, itertools.count())) for r in shuffled]
-    drawn = [shuffled[i] for i in sorted(range(len(shuffled)), key=lambda i: turns[i])]
-    if budget is not None:
-        share = budget / min(count or len(records), max(len(records), 1))
-        dear = [r for r in drawn if r.seconds > share]
-        cheap = [r for r in drawn if r.seconds <= share]
-        drawn = _one_each(cheap) + sorted(dear, key=lambda r: r.seconds)
-    return drawn[:count]
+    if budget is None:
+        return _one_each(shuffled)[:count]
+    share = budget / max(min(count or len(records), len(records)), 1)
+    cheap, dear = ([r for r in shuffled if (r.seconds <= share) is wanted] for wanted in (True, False))
+    return [*_one_each(cheap), *sorted(dear, key=lambda r: r.seconds)][:count]
 
 
 def _one_each(records: Sequence[RunRecord]) -> list[RunRecord]:
     """The same records, one of each experiment before a second of any."""
-    place: dict[str, Iterator[int]] = {}
-    turns = [next(place.setdefault(r.experiment, itertools.count())) for r in records]
+    places: dict[str, Iterator[int]] = {}
+    turns = [next(places.setdefault(r.experiment, itertools.count())) for r in records]
     return [records[i] for i in sorted(range(len(records)), key=lambda i: turns[i])]
 
 
@@ -136,13 +132,12 @@ class Check:
 
 def main_metric(record: RunRecord) -> str:
     """``accuracy``, else ``mse``, else the first metric of a record."""
-    return next(
-        (name for name in ("accuracy", "mse") if name in record.metrics), next(iter(record.metrics), "accuracy")
-    )
+    known = [name for name in ("accuracy", "mse", *record.metrics) if name in record.metrics]
+    return known[0] if known else "accuracy"
 
 
 def same_numbers(a: RunRecord, b: RunRecord) -> bool:
-    """Whether two records of a run have equal numbers, to the last digit: metrics, history and clients, but not seconds.
+    """Whether two records of a run have equal numbers, to the last digit: metrics, history, clients, but not seconds.
 
     What only one of them holds (older code wrote fewer columns) is not compared.
     """
@@ -154,7 +149,7 @@ def same_numbers(a: RunRecord, b: RunRecord) -> bool:
 
 
 def spread_of_seeds(record: RunRecord, records: Iterable[RunRecord]) -> float:
-    """Standard deviation of the main metric over the seeds of the same experiment, scale and method; NaN below three."""
+    """Standard deviation of the main metric over the seeds of the same runs; NaN with fewer than three."""
     metric = main_metric(record)
     alike = {
         r.seed: ledger.value(r, metric)
@@ -250,6 +245,15 @@ def table(checks: Sequence[Check]) -> pd.DataFrame:
     return pd.DataFrame([c.row() for c in checks])
 
 
+def shown(checks: Sequence[Check]) -> str:
+    """The table as text, each reason below it once, by a number."""
+    frame = table(checks)
+    reasons = {why: number for number, why in enumerate(dict.fromkeys(w for w in frame["why"] if w), 1)}
+    frame["why"] = [f"({reasons[why]})" if why else "" for why in frame["why"]]
+    text = frame.to_string(index=False, float_format=lambda x: f"{x:.2f}", na_rep="–")
+    return "\n".join([text, *([""] if reasons else []), *(f"({number}) {why}" for why, number in reasons.items())])
+
+
 def summary(checks: Sequence[Check]) -> str:
     """How many of each verdict, in one line."""
     counts = {verdict: sum(c.verdict == verdict for c in checks) for verdict in (SAME, WITHIN, DIFFERENT, NOT_RUN)}
@@ -270,21 +274,21 @@ def varied(job: Job, stack_size: int) -> RunRecord:
         record,
         experiment=f"{ARITHMETIC}/{job.experiment}",
         scale="own",
-        method=f"{job.method}, {record.isa}, stacks of {stack_size}",
+        method=_name(job, stack_size),
         settings={**record.settings, "stack_size": stack_size, "of": {"scale": job.scale, "method": job.method}},
         per_client={},
     )
 
 
-def vary(
-    job: Job, modes: Sequence[numerics.Mode], stack_sizes: Sequence[int], out: Path
-) -> Iterator[tuple[numerics.Mode, int, str]]:
+def vary(job: Job, modes: Sequence[numerics.Mode], stack_sizes: Sequence[int], out: Path) -> Iterator[Path]:
     """Run a job with each of these instructions and sizes of stacks, each in a process of its own; records go to `out`.
+
+    A record that is there already is not made again.
 
     Yields
     ------
-    mode, stack_size, said
-        As each process ends; what it printed (where the record is).
+    Path
+        Of each record. What a CPU does not have, it cannot compute with: then two ways may be one and the same.
 
     Raises
     ------
@@ -304,14 +308,21 @@ def vary(
         )
         if done.returncode:
             raise RuntimeError(f"{job} with {mode} and stacks of {stack_size}: {done.stderr.strip()[-500:]}")
-        yield mode, stack_size, done.stdout.strip()
+        yield Path(done.stdout.strip().splitlines()[-1])
+
+
+def _name(job: Job, stack_size: int) -> str:
+    """What the record of a varied run calls its method."""
+    return f"{job.method}, {numerics.in_effect()['isa']}, stacks of {stack_size}"
 
 
 def _main(arguments: Sequence[str]) -> None:
     """What a child of `vary` does."""
     experiment, scale, method, seed, stack_size, out = arguments
     job = Job(experiment, scale, method, int(seed))  # type: ignore[arg-type]
-    print(ledger.write(varied(job, int(stack_size)), out))
+    place = ledger.relative_path_of(f"{ARITHMETIC}/{experiment}", "own", _name(job, int(stack_size)), int(seed))
+    path = Path(out) / place
+    print(path if path.exists() else ledger.write(varied(job, int(stack_size)), out))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from hetfl_core import numerics
 from hetfl_core.files import write_atomically
 from hetfl_core.networks import Params
 
@@ -105,6 +106,7 @@ def write(folder: Path, fingerprint: str, state: State, names: Sequence[str]) ->
     metadata = {
         "format": FORMAT,
         "library": code_version(),
+        "isa": numerics.in_effect()["isa"],
         "fingerprint": fingerprint,
         "done": str(state.done),
         "rows": json.dumps(state.rows),
@@ -132,7 +134,8 @@ def read(folder: Path, fingerprint: str, names: Sequence[str], device: torch.dev
     Warns
     -----
     RuntimeWarning
-        If other source of this library wrote it: what comes of the run then has no version of its own.
+        If other source of this library wrote it: what comes of the run then has no version of its own. Likewise for
+        other instructions on a CPU.
     """
     path = folder / FILE
     if not path.exists():
@@ -145,6 +148,14 @@ def read(folder: Path, fingerprint: str, names: Sequence[str], device: torch.dev
         raise CheckpointError(
             f"{path} belongs to a run with other settings or data:\n  there:    {meta['fingerprint']}\n"
             f"  this run: {fingerprint}\nUse another folder, or remove it to start anew."
+        )
+    here = numerics.in_effect()["isa"]
+    if torch.device(device).type == "cpu" and meta.get("isa", here) != here:
+        warnings.warn(
+            f"{path} was computed with {meta['isa']} instructions, this process computes with {here}: the run will "
+            "come out as neither alone would give it. Remove it if all should come from one.",
+            RuntimeWarning,
+            stacklevel=2,
         )
     if meta.get("library") != code_version():
         warnings.warn(
