@@ -102,7 +102,7 @@ def test_hold_keeps_what_the_user_set_and_takes_back_its_own():
     assert place["OPENBLAS_CORETYPE"] == "Haswell"
     numerics.hold(fastest=True, environment=place)
     assert place == {"ATEN_CPU_CAPABILITY": "default", "HETFL_FASTEST": "1"}, "processes it starts are as fast"
-    with pytest.raises(ValueError, match="HETFL_FASTEST must be 1 .* got 'yes'"):
+    with pytest.raises(ValueError, match=r"HETFL_FASTEST must be 1 .* got 'yes'"):
         numerics.hold(environment={"HETFL_FASTEST": "yes"})
 
 

@@ -1,4 +1,4 @@
-"""Records run again: the same bits, within the spread of seeds, or different, and why; and one seed rounded otherwise."""
+"""Records run again: the same bits, within the spread of seeds, or different; and one seed rounded otherwise."""
 
 import math
 import sys
@@ -188,10 +188,9 @@ def test_variations_run_in_processes_with_the_instructions_set(tmp_path, monkeyp
 
 def varied_record(accuracy, isa="avx2", stack=1024, seed=0, experiment="tests/one"):
     settings = {"stack_size": stack, "of": {"scale": "paper", "method": "Local"}}
-    return made(
-        f"arithmetic/{experiment}", scale="own", method=f"Local, {isa}, stacks of {stack}", seed=seed, accuracy=accuracy,
-        settings=settings, numerics={"isa": isa, "revision": 1},
-    )  # fmt: skip
+    how = {"scale": "own", "method": f"Local, {isa}, stacks of {stack}", "settings": settings}
+    numbers = {"isa": isa, "revision": 1}
+    return made(f"arithmetic/{experiment}", seed=seed, accuracy=accuracy, numerics=numbers, **how)
 
 
 def test_spread_over_arithmetic_beside_that_over_seeds():
