@@ -323,7 +323,7 @@ def test_a_record_written_before_there_were_results_of_clients_is_read(tmp_path)
 
 def test_environment_has_no_path_and_fits_a_record():
     found = ledger.environment()
-    assert set(found) == {"versions", "hardware", "commit", "dirty"}
+    assert set(found) == {"versions", "hardware", "numerics", "commit", "dirty"}
     assert found["hardware"]["cores"] >= 1
     assert found["versions"]["torch"] != "unknown"
     assert str(Path.home()) not in json.dumps(found)
