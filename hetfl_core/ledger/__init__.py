@@ -7,14 +7,18 @@ tables for the eye (`tables`). The names that pages use are here: ``ledger.load(
 """
 
 from hetfl_core.ledger.judging import (
+    KINDS,
     PENDING,
     UNAVAILABLE,
     UNBUILT,
+    Tally,
+    claim_p,
     claim_verdict,
     claims,
     combined_error,
     command,
     numbers,
+    tally,
     tolerance,
     verdict,
 )
@@ -33,26 +37,46 @@ from hetfl_core.ledger.records import (
     write,
     write_to,
 )
-from hetfl_core.ledger.statistics import Paired, effects, holm, paired
-from hetfl_core.ledger.tables import Shown, show
+from hetfl_core.ledger.statistics import (
+    MIN_SEEDS,
+    NoPairsError,
+    Paired,
+    contrast,
+    corrected,
+    effects,
+    holm,
+    interval,
+    paired,
+    welch,
+)
+from hetfl_core.ledger.tables import Shown, in_full, show
 
 __all__ = [
+    "KINDS",
+    "MIN_SEEDS",
     "PENDING",
     "SOURCES",
     "UNAVAILABLE",
     "UNBUILT",
+    "NoPairsError",
     "Paired",
     "RunRecord",
     "Shown",
+    "Tally",
+    "claim_p",
     "claim_verdict",
     "claims",
     "code_revision",
     "combined_error",
     "command",
     "compare",
+    "contrast",
+    "corrected",
     "effects",
     "environment",
     "holm",
+    "in_full",
+    "interval",
     "load",
     "numbers",
     "paired",
@@ -61,11 +85,13 @@ __all__ = [
     "read",
     "relative_path_of",
     "show",
+    "tally",
     "tidy",
     "to_percent",
     "tolerance",
     "value",
     "verdict",
+    "welch",
     "write",
     "write_to",
 ]
