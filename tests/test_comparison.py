@@ -111,7 +111,7 @@ def test_two_clients_are_too_few_for_a_verdict():
 
 
 def test_verdicts_after_correction_are_those_of_holm_over_the_table():
-    """p = 0.01, 0.03, 0.04: with three rows Holm wants 0.0167, 0.025, 0.05 in this order, and stops at the second."""
+    """p = 0.01, 0.03, 0.04 and one that is not known: Holm wants 0.0125, 0.0167, … and stops at the second."""
     found = pd.DataFrame({"p": [0.01, 0.03, 0.04, math.nan], "verdict": ["a", "b", "a", "open"]})
     assert comparison.corrected(found)["verdict_holm"].tolist() == ["a", "open", "open", "open"]
     assert comparison.corrected(found[:2])["verdict_holm"].tolist() == ["a", "b"]

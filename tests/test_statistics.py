@@ -95,10 +95,11 @@ def test_signs_cannot_decide_with_few_seeds():
 
 
 def test_corrected_is_holm_over_the_table():
-    found = pd.DataFrame({"p": [0.001, 0.04, math.nan, 0.02]}, index=["a", "b", "c", "d"])
+    """0.001 · 4, 0.01 · 3, 0.04 · 2: the comparison that has too few seeds for a p-value was tried, too."""
+    found = pd.DataFrame({"p": [0.001, 0.04, math.nan, 0.01]}, index=["a", "b", "c", "d"])
     got = corrected(found)
-    assert got["p_holm"].tolist() == pytest.approx([0.003, 0.04, math.nan, 0.04], nan_ok=True)
-    assert got["finding"].tolist() == [True, True, False, True]
+    assert got["p_holm"].tolist() == pytest.approx([0.004, 0.08, math.nan, 0.03], nan_ok=True)
+    assert got["finding"].tolist() == [True, False, False, True]
     assert corrected(found, alpha=0.01)["finding"].tolist() == [True, False, False, False]
     assert corrected(found[:0]).empty
 

@@ -49,7 +49,7 @@ from hetfl_core.ledger.statistics import (
     paired,
     welch,
 )
-from hetfl_core.ledger.tables import Shown, in_full, show
+from hetfl_core.ledger.tables import Shown, in_full, outcome, show
 
 __all__ = [
     "KINDS",
@@ -79,6 +79,7 @@ __all__ = [
     "interval",
     "load",
     "numbers",
+    "outcome",
     "paired",
     "paper_table",
     "paper_values",

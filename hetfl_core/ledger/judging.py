@@ -18,7 +18,7 @@ import pandas as pd
 
 from hetfl_core.ledger.published import paper_values
 from hetfl_core.ledger.records import RunRecord, load, measured, value
-from hetfl_core.ledger.statistics import MIN_SEEDS, Paired, contrast, differ, holm, protocols_differ
+from hetfl_core.ledger.statistics import MIN_SEEDS, Paired, contrast, corrected, differ, protocols_differ
 from hetfl_core.ledger.tables import counted
 from hetfl_core.resources import data_path
 
@@ -286,8 +286,8 @@ def claims(
         ``data/paper/README.md`` explains them; ``difference, low, high`` (with 95 % interval; in points, of a *times*
         the ratio, of a *shrinks* how much of the lead is gone); ``p`` (`claim_p`); ``verdict``: holds, reverses, fails,
         open (also with fewer than three seeds in common), pending, data not available here, settings differ, or no
-        experiment yet; ``verdict_holm``: the same after Holm's correction over all claims of the paper that have a
-        ``p``; ``verdict_weighted``: as ``verdict``, with accuracy as FLIC's code takes it; ``baseline``: "" or, where
+        experiment yet; ``verdict_holm``: the same after Holm's correction over all claims of the paper that have
+        runs; ``verdict_weighted``: as ``verdict``, with accuracy as FLIC's code takes it; ``baseline``: "" or, where
         B's own number does not agree with the paper's, how far it is off; ``note``, ``command``, ``seeds``,
         ``records``, ``commits``.
     """
@@ -314,10 +314,12 @@ def claims(
     return table
 
 
-def _after_holm(table: pd.DataFrame, alpha: float = 0.05) -> pd.Series:
-    """The verdicts with Holm's correction, each paper's claims being one family."""
-    adjusted = table.groupby("paper")["p"].transform(lambda p: holm(p))
-    return table["verdict"].where(~((table["p"].notna()) & (adjusted > alpha)), "open")
+def _after_holm(table: pd.DataFrame) -> pd.Series:
+    """The verdicts with Holm's correction, the claims of each paper that have runs being one family."""
+    tried = table[table["difference"].notna()]
+    sure = [corrected(mine)["finding"] for _, mine in tried.groupby("paper")]
+    finding = pd.concat([pd.Series(False, table.index[:0]), *sure]).reindex(table.index, fill_value=False)
+    return table["verdict"].where(table["p"].isna() | finding, "open")
 
 
 def _claim_row(

@@ -250,7 +250,8 @@ def corrected(found: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
     Parameters
     ----------
     found : DataFrame
-        With a column ``p``, as from `effects`; all of its rows are one family, so choose them before you look.
+        With a column ``p``, as from `effects`. All of its rows are one family, also those without a p-value, whose
+        seeds are too few: which comparisons get more seeds is often decided by what the first seeds showed.
     alpha : float
 
     Returns
@@ -258,7 +259,8 @@ def corrected(found: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
     DataFrame
         `found` with two more columns: ``p_holm``, and ``finding``: whether it is at most `alpha`.
     """
-    adjusted = holm(found["p"])
+    p = found["p"].astype(float)
+    adjusted = np.where(p.isna(), math.nan, holm(p.fillna(1.0)))
     return found.assign(p_holm=adjusted, finding=adjusted <= alpha)
 
 

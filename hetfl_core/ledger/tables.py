@@ -96,10 +96,10 @@ def _number_view(row: Mapping[str, Any]) -> list[str]:
 def _claim_view(row: Mapping[str, Any]) -> list[str]:
     source = f"{SOURCES.get(row['paper'], row['paper'])}, {row['where']}"
     judged = math.isfinite(row["p"])
-    return [source, row["claim"], result(row), in_full(row), row["verdict_holm"] if judged else "–", _behind(row)]
+    return [source, row["claim"], outcome(row), in_full(row), row["verdict_holm"] if judged else "–", _behind(row)]
 
 
-def result(row: Mapping[str, Any]) -> str:
+def outcome(row: Mapping[str, Any]) -> str:
     """What came out of a claim: a difference in points, or a ratio, with its interval and number of seeds."""
     if not math.isfinite(row["difference"]):
         return "–"
