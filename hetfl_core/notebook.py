@@ -88,8 +88,8 @@ def in_words(rows: pd.DataFrame) -> Markdown:
             lines.append(f"- **{r.method}** is {r.verdict}: {r.ours:.2f} here, {r.published:.2f} in the paper.")
             continue
         lines.append(
-            f"- **{r.method}** comes out {ledger.in_full(r._asdict())}: {r.ours:.2f} here, {r.published:.2f} in the paper, "
-            f"{r.difference:+.2f} points, where {r.tolerance:.2f} would pass."
+            f"- **{r.method}** comes out {ledger.in_full(r._asdict())}: {r.ours:.2f} here, {r.published:.2f} in the "
+            f"paper, {r.difference:+.2f} points, where {r.tolerance:.2f} would pass."
         )
     lines += [f"- **{r.method}**: {r.verdict}." for r in rows[rows["ours"].isna()].itertuples()]
     return Markdown("\n".join(lines))

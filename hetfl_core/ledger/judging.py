@@ -19,17 +19,11 @@ import pandas as pd
 from hetfl_core.ledger.published import paper_values
 from hetfl_core.ledger.records import RunRecord, load, measured, value
 from hetfl_core.ledger.statistics import MIN_SEEDS, Paired, contrast, corrected, differ, protocols_differ
-from hetfl_core.ledger.tables import counted
+from hetfl_core.ledger.tables import NUMBER_VERDICTS, SETTLED, counted
 from hetfl_core.resources import data_path
 
 WEIGHTED = "accuracy_weighted"
 """Accuracy as FLIC's published code takes it: clients count by their test samples."""
-
-NUMBER_VERDICTS = ("agrees", "higher", "lower")
-"""Verdicts of numbers of which there are runs enough."""
-
-SETTLED = ("holds", "open", "reverses", "fails")
-"""Verdicts of claims about which there are runs."""
 
 BASELINE = "Local"
 """What the methods of a table are measured against: training alone."""

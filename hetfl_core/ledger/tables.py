@@ -13,6 +13,12 @@ import pandas as pd
 from hetfl_core.ledger.published import SOURCES
 from hetfl_core.ledger.statistics import Paired
 
+NUMBER_VERDICTS = ("agrees", "higher", "lower")
+"""Verdicts of numbers of which there are runs enough."""
+
+SETTLED = ("holds", "open", "reverses", "fails")
+"""Verdicts of claims about which there are runs."""
+
 
 def counted(n: int, noun: str) -> str:
     """A number and what it counts: "1 seed", "3 seeds"."""
@@ -114,7 +120,9 @@ def in_full(row: Mapping[str, Any]) -> str:
     """
     verdict, weighted = row["verdict"], row["verdict_weighted"]
     off = "baseline off" if row["baseline"] and not verdict.startswith("open") else ""
-    other = f"weighted by samples: {weighted}" if weighted not in ("", verdict) else ""
+    other = (
+        f"weighted by samples: {weighted}" if weighted != verdict and weighted in (*NUMBER_VERDICTS, *SETTLED) else ""
+    )
     more = "; ".join(filter(None, (off, other)))
     return f"{verdict} ({more})" if more else str(verdict)
 
