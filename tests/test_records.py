@@ -451,7 +451,7 @@ def test_effects_without_the_base_or_without_runs_are_an_empty_table():
 
 
 def test_effects_without_any_spread():
-    runs = runs_of({"FLIC-HL": [0.5, 0.5], "same": [0.5, 0.5], "always better": [0.75, 0.75]})
+    runs = runs_of({"FLIC-HL": [0.5] * 3, "same": [0.5] * 3, "always better": [0.75] * 3})
     runs = [replace(r, federation={**r.federation, "fingerprint": f"draw {r.seed}"}) for r in runs]
     table = ledger.effects(runs, "flic/bci-common40", "FLIC-HL")
     assert table["p"].tolist() == [1.0, 0.0]

@@ -384,14 +384,17 @@ def tidy(
         Columns `by`, ``method``, ``seed`` and the metrics; empty where there are no records.
     """
     rows = [
-        {by: key, "method": r.method, "seed": r.seed, **{m: _metric(r, m) for m in metrics}}
+        {by: key, "method": r.method, "seed": r.seed, **{m: measured(r, m) for m in metrics}}
         for key, experiment in experiments.items()
         for r in load(experiment=experiment, scale=scale)
     ]
     return pd.DataFrame(rows, columns=[by, "method", "seed", *metrics])
 
 
-def _metric(record: RunRecord, metric: str) -> float:
+def measured(record: RunRecord, metric: str) -> float:
+    """As `value`; also ``"best_accuracy"`` of the history (see `tidy`), NaN where a record has none."""
+    if metric == "best_accuracy" and "test_accuracy" not in record.history:
+        return math.nan
     if metric == "best_accuracy":
         return to_percent(float(record.frame()["test_accuracy"].astype(float).max()), metric)
     return value(record, metric)
