@@ -392,7 +392,7 @@ def arithmetic(
 ) -> None:
     """One run with one seed, rounded in several ways: other instructions, other stacks. Each is a record."""
     from hetfl_core import experiments, verification
-    from hetfl_core.resources import results_home
+    from hetfl_core.files import results_home
 
     [job] = experiments.jobs(experiment, "paper", [seed], [method])
     for name in mode or ():

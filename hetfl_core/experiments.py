@@ -22,9 +22,9 @@ from hetfl_core import ledger, numerics
 from hetfl_core.datasets import registry
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.engine.simulation import Run
+from hetfl_core.files import data_path, results_home
 from hetfl_core.papers import eeg, flic
 from hetfl_core.papers.experiment import Experiment, Scale
-from hetfl_core.resources import data_path, results_home
 
 EXPERIMENTS: dict[str, Experiment] = {**flic.EXPERIMENTS, **eeg.EXPERIMENTS}
 
@@ -185,7 +185,7 @@ def reproduce(
     ----------
     todo : sequence of Job
     out : path, optional
-        Folder of the records; by default `hetfl_core.resources.results_home`.
+        Folder of the records; by default `hetfl_core.files.results_home`.
     device : str
         As for `simulate`.
     budget : float, optional

@@ -12,7 +12,7 @@ PACKAGE = Path(hetfl_core.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LEVELS = [
-    {"checks", "files", "numerics", "resources", "settings"},
+    {"checks", "files", "numerics", "settings"},
     {"rng", "padding"},
     {"federation"},
     {"networks", "distances", "partition"},

@@ -17,6 +17,7 @@ import pytest
 from scipy import stats
 
 from hetfl_core.experiments import known
+from hetfl_core.files import data_path
 from hetfl_core.ledger import (
     KINDS,
     SOURCES,
@@ -37,7 +38,6 @@ from hetfl_core.ledger import (
     value,
     verdict,
 )
-from hetfl_core.resources import data_path
 
 BCI = "flic/bci-common40"
 

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hetfl_core.files import data_path
 from hetfl_core.ledger.arithmetic import with_arithmetic
 from hetfl_core.ledger.published import paper_values
 from hetfl_core.ledger.records import RunRecord, load, measured, value
 from hetfl_core.ledger.statistics import MIN_SEEDS, Paired, contrast, corrected, differ, protocols_differ
 from hetfl_core.ledger.tables import NUMBER_VERDICTS, SETTLED, counted
-from hetfl_core.resources import data_path
 
 WEIGHTED = "accuracy_weighted"
 """Accuracy as FLIC's published code takes it: clients count by their test samples."""

@@ -23,8 +23,7 @@ from typing import Any
 import pandas as pd
 
 from hetfl_core import numerics
-from hetfl_core.files import write_atomically
-from hetfl_core.resources import data_path
+from hetfl_core.files import data_path, write_atomically
 from hetfl_core.settings import plain
 
 FORMAT = 1
