@@ -18,12 +18,15 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do $
 # The tensors are small: threads that wait for each other on a busy machine cost more than they bring.
 export OMP_NUM_THREADS ?= 1
 
+# The same instructions on every x86 CPU, so that numbers repeat; HETFL_FASTEST=1 takes the fastest instead.
+HOLD := eval "$$($(PY) -m hetfl_core.numerics)"
+
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 book: $(READY)  ## execute the notebooks (finished ones come from a cache) and build the HTML
 	rm -rf $(HTML)
-	$(VENV)/bin/jupyter-book build book --all -n -W --keep-going
+	$(HOLD) && $(VENV)/bin/jupyter-book build book --all -n -W --keep-going
 	@echo
 	@echo "The book is ready: open $(HTML)/index.html, or run 'make serve'."
 
@@ -33,7 +36,7 @@ serve:  ## serve the built book on http://localhost:8000 (PORT=... for another)
 
 lab: $(READY)  ## open the chapters in JupyterLab
 	@$(PY) -c 'import jupyterlab' 2>/dev/null || $(PY) -m pip install --quiet -c constraints.txt jupyterlab
-	$(PY) -m jupyter lab --notebook-dir=book
+	$(HOLD) && $(PY) -m jupyter lab --notebook-dir=book
 
 test: $(READY) browser  ## run every test (PYTEST='-k flic -x' passes options on)
 	$(PY) -m pytest $(PYTEST)

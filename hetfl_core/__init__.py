@@ -3,7 +3,8 @@
 `simulate` runs a method of `hetfl_core.methods` on a `Federation` and returns a `Run`. A federation is made of
 `Client` objects, or by one of the functions in `hetfl_core.datasets`.
 
-What stands here is fetched when it is first asked for, so that a command that needs no tensors does not wait for torch.
+What stands here is fetched when it is first asked for: a command that needs no tensors does not wait for torch, and
+`hetfl_core.numerics` can say with which instructions PyTorch is to compute before that is loaded.
 """
 
 from importlib import import_module

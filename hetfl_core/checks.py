@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from numbers import Integral, Real
 from pathlib import Path
@@ -70,6 +70,10 @@ def number(
     right = right and least <= value <= most
     right = right and (above is None or value > above) and (below is None or value < below)
     if not right:
+        if not _no_number(value, Real) and value <= 0 and above == 0:
+            raise ValueError(f"{name} must be positive, got {shown(value)}")
+        if not _no_number(value, Real) and value < 0 and least == 0:
+            raise ValueError(f"{name} must not be negative, got {shown(value)}")
         bounds = [
             f"greater than {above:g}" if above is not None else f"of at least {least:g}" if least > -math.inf else "",
             f"less than {below:g}" if below is not None else f"of at most {most:g}" if most < math.inf else "",
@@ -104,7 +108,8 @@ def flag(name: str, value: Any) -> bool:
 
 def span(name: str, value: Any, least: int) -> tuple[int, int]:
     """The smallest and the largest of a range of whole numbers."""
-    right = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and len(value) == 2
+    right = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
+    right = right and len(value) == 2
     if not right or any(_no_number(end, Integral) for end in value) or not least <= value[0] <= value[1]:
         raise ValueError(
             f"{name} must be (smallest, largest), whole numbers with {least} <= smallest <= largest, got {shown(value)}"
@@ -112,11 +117,36 @@ def span(name: str, value: Any, least: int) -> tuple[int, int]:
     return int(value[0]), int(value[1])
 
 
+def band(name: str, value: Any) -> None:
+    """Two frequencies in Hz, the lower first."""
+    right = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
+    right = right and not any(_no_number(edge, Real) or not math.isfinite(edge) for edge in value)
+    if not right or not 0 <= value[0] < value[1]:
+        raise ValueError(f"{name} must be two frequencies in Hz, the lower first, got {shown(value)}")
+
+
 def instance(name: str, value: Any, *kinds: type) -> None:
     """An object of one of these types."""
     if not isinstance(value, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise TypeError(f"{name} must be a {wanted}, got {shown(value)} of type {type(value).__name__}")
+
+
+def several(name: str, value: Any) -> list[Any]:
+    """The members of a sequence, or of another iterable that is no text."""
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        with suppress(TypeError):  # arrays of no axis call themselves iterable
+            return list(value)
+    raise TypeError(f"{name} must be a sequence, got {shown(value)} of type {type(value).__name__}")
+
+
+def array(name: str, value: Any) -> np.ndarray:
+    """What NumPy makes an array of, with nothing masked."""
+    unmasked(name, value)
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{name} must be an array, in which all rows have one length: {error}") from error
 
 
 def words(name: str, value: Any) -> None:
@@ -135,10 +165,8 @@ def unmasked(name: str, value: Any) -> None:
 
 
 def tensors(**named: Any) -> None:
-    """Tensors of floating-point numbers; None is passed over."""
+    """Tensors of floating-point numbers."""
     for name, value in named.items():
-        if value is None:
-            continue
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {shown(value)} of type {type(value).__name__}")
         if not value.is_floating_point():

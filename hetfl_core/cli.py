@@ -1,4 +1,4 @@
-"""The command line: ``hetfl list | data | run | reproduce | ledger | bench``."""
+"""The command line: ``hetfl list | data | run | reproduce | verify | arithmetic | ledger | bench``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from hetfl_core import numerics
 
 app = typer.Typer(
     help="Federated learning when clients do not share a feature space.",
@@ -35,6 +37,7 @@ def main() -> None:
 
     With the environment variable HETFL_DEBUG set to anything but 0, every error shows its traceback.
     """
+    numerics.hold(True if "--fastest" in sys.argv[1:] else None)  # here, before anything imports torch
     try:
         app()
     except KeyboardInterrupt:
@@ -145,6 +148,11 @@ def _files_of(key: str) -> list[str]:
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
+
+Fastest = Annotated[
+    bool,
+    typer.Option("--fastest", help="Compute with all that the CPU has, not with what every CPU has (see `main`)."),
+]
 
 
 def _settings(pairs: list[str] | None) -> dict[str, Any]:
@@ -270,6 +278,7 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     checkpoint: Annotated[Path | None, typer.Option(help="Folder from which a killed run goes on.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the run's record to this file.")] = None,
+    fastest: Fastest = False,
 ) -> None:
     """Run a method on a data set and print a table."""
     from hetfl_core import ledger
@@ -308,6 +317,7 @@ def reproduce(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     again: Annotated[bool, typer.Option("--again", help="Run what has a record already.")] = False,
+    fastest: Fastest = False,
 ) -> None:
     """Run an experiment of a paper, or the pending ones; every record is written as its run ends."""
     from hetfl_core import experiments
@@ -330,6 +340,69 @@ def reproduce(
         elsewhere = elsewhere - {job} if path else set()
     if elsewhere:
         print(f"{len(elsewhere)} runs are left to other processes that are at them")
+
+
+@app.command("verify")
+def verify_records(
+    experiment: Annotated[list[str] | None, typer.Option(help="Only the records of these experiments.")] = None,
+    sample: Annotated[int | None, typer.Option(help="Draw so many records; by default all.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Begin no round after this time (90s, 9m, 2h); cheap records are preferred.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Another seed draws another sample.")] = 0,
+    scale: Annotated[str, typer.Option(help="paper or book")] = "paper",
+    records: Annotated[Path | None, typer.Option(help="Folder of the records; by default data/results.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    fastest: Fastest = False,
+) -> None:
+    """Run records again: same bits, within the spread of seeds, or different, and why. Nothing is written."""
+    from hetfl_core import experiments, ledger, verification
+    from hetfl_core.engine.simulation import choose_device
+
+    keep_freed_memory()
+    choose_device(device)
+    limit = seconds(budget)
+    for name in experiment or ():
+        experiments.find(name)
+    stored = [r for r in ledger.load(records) if r.scale == scale and (not experiment or r.experiment in experiment)]
+    able = [r for r in stored if verification.can_run(r)]
+    todo = verification.sample(able, sample, seed=seed, budget=limit)
+    now = ", ".join(f"{name} {value}" for name, value in numerics.in_effect().items())
+    print(f"{len(stored)} records, {len(able)} of which can be run here; {len(todo)} are run again ({now})", flush=True)
+    done = []
+    for check in verification.verify(todo, budget=limit, device=device, among=stored):
+        done.append(check)
+        r = check.record
+        print(f"{r.experiment} {r.method} seed {r.seed}: {check.verdict}", flush=True)
+    if done:
+        print(f"\n{verification.shown(done)}\n")
+    print(verification.summary(done))
+    if any(check.verdict == verification.DIFFERENT for check in done):
+        raise typer.Exit(1)
+
+
+@app.command()
+def arithmetic(
+    experiment: Annotated[str, typer.Argument(help="Name of an experiment; see `hetfl list`.")],
+    method: Annotated[str, typer.Option(help="Name of one of its methods.")],
+    seed: Annotated[int, typer.Option(help="The one seed.")] = 0,
+    mode: Annotated[list[str] | None, typer.Option(help="portable, fastest or scalar; all by default.")] = None,
+    stack: Annotated[list[int] | None, typer.Option(help="Most clients in a stack; 1024 and 3 by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the records; by default data/results.")] = None,
+) -> None:
+    """One run with one seed, rounded in several ways: other instructions, other stacks. Each is a record."""
+    from hetfl_core import experiments, verification
+    from hetfl_core.files import results_home
+
+    [job] = experiments.jobs(experiment, "paper", [seed], [method])
+    for name in mode or ():
+        if name not in numerics.MODES:
+            raise ValueError(f"mode must be one of {numerics.MODES}, got {name!r}")
+    modes: Any = mode or numerics.MODES
+    folder = out or results_home()
+    _check_folder(folder)
+    for path in verification.vary(job, modes, stack or (1024, 3), folder):
+        print(path, flush=True)
 
 
 def _pending(scale: Any, seeds: int | None, methods: list[str] | None, out: Path | None) -> list[Any]:

@@ -330,7 +330,8 @@ def mmd(x: Tensor, y: Tensor, bandwidth: float | Tensor | None = None, unbiased:
         checks.broadcastable(x=x.shape[:-2], bandwidth=bandwidth.shape)
         _check((bandwidth > 0) & bandwidth.isfinite(), f"bandwidth must be positive, got {bandwidth}")
     elif bandwidth is not None:
-        checks.number("bandwidth", bandwidth, above=0)
+        checks.number("bandwidth", bandwidth, above=0)  # and its square a number that can be divided by
+        checks.number("bandwidth", bandwidth, torch.finfo(x.dtype).tiny ** 0.5, torch.finfo(x.dtype).max ** 0.45)
     squared = squared_distances(torch.cat((x, y), -2))
     h = (
         _median_distance(squared.detach())
@@ -647,7 +648,7 @@ def average_anchors(
     means : Tensor, shape (C, k)
     cholesky : Tensor, shape (C, k, k), or None
     """
-    checks.tensors(means=means, cholesky=cholesky)
+    checks.tensors(means=means, **({} if cholesky is None else {"cholesky": cholesky}))
     w = _normalised(weights, means)
     _check_finite("means", means)
     if cholesky is None:
@@ -816,8 +817,10 @@ def _check_samples(x: Tensor, y: Tensor, least: int) -> None:
         )
     if x.shape[:-2] != y.shape[:-2]:
         raise ValueError(f"x and y must have the same leading axes, got shapes {tuple(x.shape)} and {tuple(y.shape)}")
-    _check_finite("x", x)
-    _check_finite("y", y)
+    for name, t in (("x", x), ("y", y)):
+        _check_finite(name, t)
+        most = torch.finfo(t.dtype).max ** 0.45
+        _check(t.abs() <= most, f"{name} must be at most {most:.1g} in size, or its squares exceed {t.dtype}")
 
 
 def _check_variance(name: str, v: Tensor, k: int | None = None, positive: bool = False) -> None:

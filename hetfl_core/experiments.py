@@ -18,13 +18,13 @@ from typing import Any, get_args
 import pooch
 from filelock import FileLock, Timeout
 
-from hetfl_core import ledger
+from hetfl_core import ledger, numerics
 from hetfl_core.datasets import registry
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.engine.simulation import Run
+from hetfl_core.files import data_path, results_home
 from hetfl_core.papers import eeg, flic
 from hetfl_core.papers.experiment import Experiment, Scale
-from hetfl_core.resources import data_path, results_home
 
 EXPERIMENTS: dict[str, Experiment] = {**flic.EXPERIMENTS, **eeg.EXPERIMENTS}
 
@@ -76,9 +76,9 @@ class Job:
         return find(self.experiment).at(self.scale)
 
     def scratch(self) -> Path:
-        """Folder of its checkpoint; another for other code, so that no run is half of one and half of another."""
+        """Folder of its checkpoint; another for other code or other instructions, so that no run is half of each."""
         root = Path(os.environ.get("HETFL_CHECKPOINTS", pooch.os_cache("hetfl") / "checkpoints"))
-        code = code_version(find(self.experiment).methods.get(self.method))
+        code = f"{code_version(find(self.experiment).methods.get(self.method))}-{numerics.in_effect()['isa']}"
         return root / code / self.experiment / self.scale / f"{self.method}-seed{self.seed}"
 
 
@@ -132,8 +132,18 @@ class OutOfTime(Exception):
     """The budget is spent; the checkpoint holds what was done."""
 
 
-def run_job(job: Job, device: str = "auto", deadline: float | None = None, progress: bool = True) -> ledger.RunRecord:
-    """Run one job to its end and make its record. An interrupted job goes on where it stopped.
+def run_job(
+    job: Job,
+    device: str = "auto",
+    deadline: float | None = None,
+    progress: bool = True,
+    *,
+    resume: bool = True,
+    **options: Any,
+) -> ledger.RunRecord:
+    """Run one job to its end and make its record. An interrupted job goes on where it stopped, unless not to `resume`.
+
+    Further options go to `hetfl_core.simulate`.
 
     Raises
     ------
@@ -147,7 +157,8 @@ def run_job(job: Job, device: str = "auto", deadline: float | None = None, progr
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTime(f"{job}: stopped after round {row['round']} of {setting.rounds}")
 
-    run = setting.run(job.method, job.seed, device=device, checkpoint=job.scratch(), progress=progress, on_round=stop)
+    options |= {"checkpoint": job.scratch()} if resume else {}
+    run = setting.run(job.method, job.seed, device=device, progress=progress, on_round=stop, **options)
     return make_record(run, job.experiment, job.scale, job.method)
 
 
@@ -174,7 +185,7 @@ def reproduce(
     ----------
     todo : sequence of Job
     out : path, optional
-        Folder of the records; by default `hetfl_core.resources.results_home`.
+        Folder of the records; by default `hetfl_core.files.results_home`.
     device : str
         As for `simulate`.
     budget : float, optional

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, Literal
@@ -259,9 +259,7 @@ class Federation:
     ) -> None:
         if not isinstance(task, str) or task not in ("classification", "regression"):
             raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
-        if not isinstance(clients, Iterable):
-            raise TypeError(f"clients must be a sequence of Client objects, got {checks.shown(clients)}")
-        clients = tuple(clients)
+        clients = tuple(checks.several("clients", clients))
         for client in clients:
             checks.instance("clients", client, Client)
         checks.words("name", name)
@@ -427,9 +425,10 @@ class Federation:
 
     def subset(self, names: Sequence[str]) -> Federation:
         """The federation of the named clients only, in the order given."""
-        if isinstance(names, str) or not isinstance(names, Iterable):
-            raise TypeError(f"names must be a sequence of clients' names, got {checks.shown(names)}")
-        return replace(self, clients=[self[name] for name in names])  # type: ignore[arg-type]
+        wanted = checks.several("names", names)
+        for name in wanted:
+            checks.words("names", name)
+        return replace(self, clients=[self[name] for name in wanted])  # type: ignore[arg-type]
 
     def to(self, dtype: torch.dtype) -> Federation:
         """The same federation with inputs, and the targets of a regression, of another floating-point type.

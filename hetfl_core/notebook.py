@@ -63,7 +63,10 @@ def no_records(*experiments: str) -> None:
 def beside(rows: pd.DataFrame) -> None:
     """Some lines of `hetfl_core.ledger.numbers`, a table a setting, narrow enough for a phone."""
     for setting, lines in rows.groupby("setting", sort=False):
-        table = [(r.method, _pair(r.published, r.published_sd), _ours(r), r.verdict) for r in lines.itertuples()]
+        table = [
+            (r.method, _pair(r.published, r.published_sd), _ours(r), ledger.in_full(r._asdict()))
+            for r in lines.itertuples()
+        ]
         display(Markdown(_caption(str(setting), lines)))
         display(ledger.show(pd.DataFrame(table, columns=["method", "paper", "ours", "verdict"])))
 
@@ -94,9 +97,12 @@ def in_words(rows: pd.DataFrame) -> Markdown:
         "ledger's rule."
     ]
     for r in judged.drop(agree.index).itertuples():
+        if r.verdict.startswith("open"):
+            lines.append(f"- **{r.method}** is {r.verdict}: {r.ours:.2f} here, {r.published:.2f} in the paper.")
+            continue
         lines.append(
-            f"- **{r.method}** comes out {r.verdict}: {r.ours:.2f} here, {r.published:.2f} in the paper, "
-            f"{r.difference:+.2f} points, where {r.tolerance:.2f} would pass."
+            f"- **{r.method}** comes out {ledger.in_full(r._asdict())}: {r.ours:.2f} here, {r.published:.2f} in the "
+            f"paper, {r.difference:+.2f} points, where {r.tolerance:.2f} would pass."
         )
     lines += [f"- **{r.method}**: {r.verdict}." for r in rows[rows["ours"].isna()].itertuples()]
     return Markdown("\n".join(lines))

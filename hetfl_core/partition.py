@@ -182,7 +182,8 @@ def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *,
         if len(mine) < at_least * len(holders):
             raise ValueError(
                 f"labels: class {c} has {len(mine)} samples for {len(holders)} clients that hold it, "
-                f"expected at least {at_least * len(holders)}: use fewer clients or fewer classes per client"
+                f"expected at least {at_least * len(holders)} (at_least={at_least}): use fewer clients or classes "
+                "per client"
             )
         shares = np.array_split(rng.permutation(mine), len(holders))
         for client, piece in zip(rng.permutation(holders), shares):
@@ -294,13 +295,13 @@ def dirichlet(labels: ArrayLike, n_clients: int, alpha: float, rng: np.random.Ge
     check_alpha("alpha", alpha)
     if len(y) < n_clients * max(min_size, 1):
         raise ValueError(
-            f"labels: {n_clients} clients with at least {max(min_size, 1)} samples each need "
+            f"labels: n_clients={n_clients} with at least {max(min_size, 1)} samples each (min_size={min_size}) need "
             f"{n_clients * max(min_size, 1)} samples, got {len(y)}"
         )
     pieces: list[list[Indices]] = [[] for _ in range(n_clients)]
     for c in np.unique(y):
         mine = rng.permutation(np.flatnonzero(y == c))
-        _cut(mine, rng.dirichlet(np.full(n_clients, alpha)), pieces, rng)
+        _cut(mine, rng.dirichlet(np.full(n_clients, float(alpha))), pieces, rng)
     return _top_up([_sorted(p) for p in pieces], max(min_size, 1), rng)
 
 
@@ -428,8 +429,7 @@ def feature_blocks(n_features: int, n_blocks: int, rng: np.random.Generator | No
 
 def by_group(groups: ArrayLike) -> dict[Any, Indices]:
     """Indices of the samples of each group (writer, subject, …), in the order of the groups' names."""
-    checks.unmasked("groups", groups)
-    names = np.asarray(groups)
+    names = checks.array("groups", groups)
     if names.ndim != 1 or names.dtype == object:
         raise ValueError(
             f"groups must be names or numbers, of shape (n,), got shape {names.shape} and dtype {names.dtype}"
@@ -458,22 +458,20 @@ def _table(assignment: ArrayLike) -> Indices:
 
 def _parts(parts: Sequence[Indices], n: int | None = None) -> Parts:
     """Indices of each client, into n samples."""
-    checks.instance("parts", parts, Sequence, np.ndarray)
+    parts = checks.several("parts", parts)
     found = [_labels(part, f"parts[{i}]") if len(np.shape(part)) != 1 or len(part) else np.zeros(0, np.int64)
              for i, part in enumerate(parts)]  # fmt: skip
     for i, part in enumerate(found):
         if len(part) and (part.min() < 0 or (n is not None and part.max() >= n)):
             most = "" if n is None else f"…{n - 1}"
-            raise ValueError(f"parts[{i}] must hold indices 0{most}, got {part.min()} to {part.max()}")
+            raise ValueError(
+                f"parts[{i}] must hold indices 0{most}, places in labels, got {part.min()} to {part.max()}"
+            )
     return found
 
 
 def _whole_array(name: str, values: ArrayLike) -> Indices:
-    checks.unmasked(name, values)
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{name} must be an array of whole numbers: {error}") from error
+    array = checks.array(name, values)
     if not np.issubdtype(array.dtype, np.integer):
         raise TypeError(f"{name} must be whole numbers, got dtype {array.dtype}")
     return array.astype(np.int64)

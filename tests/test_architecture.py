@@ -12,7 +12,7 @@ PACKAGE = Path(hetfl_core.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LEVELS = [
-    {"checks", "files", "resources", "settings"},
+    {"checks", "files", "numerics", "settings"},
     {"rng", "padding"},
     {"federation"},
     {"networks", "distances", "partition"},
@@ -22,6 +22,7 @@ LEVELS = [
     {"baselines", "benchmark"},
     {"papers", "comparing"},
     {"experiments"},
+    {"verification"},
     {"notebook", "cli"},
 ]
 """The rooms from the ground up: what stands in one line may import what stands in lines before it, and its own room."""

@@ -67,6 +67,14 @@ def test_fewer_trials_are_nested_stratified_and_the_clients_own():
     assert not np.array_equal(order(federation[0], 0), order(federation[1], 0))
 
 
+def test_classes_are_interleaved_in_proportion():
+    """Five of one class at the places 0, .3, .5, .7, .9 and three of another at 0, .5, .83; equal places by class."""
+    y = torch.tensor([0] * 5 + [1] * 3)
+    client = Client(torch.arange(8.0).reshape(8, 1), y, torch.zeros(1, 1), y[:1], "anna")
+    for seed in range(3):
+        assert y[order(client, seed).tolist()].tolist() == [0, 1, 0, 0, 1, 0, 1, 0]
+
+
 def test_fewer_trials_keep_pairs_and_leave_the_test_set():
     client = subjects()[0]
     some = fewer(client, 10, 3)

@@ -209,6 +209,29 @@ def test_names_of_the_notation_page_are_those_of_the_code() -> None:
         assert hasattr(method, setting), setting
 
 
+def section(page: str, title: str) -> str:
+    return page.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def test_letters_that_mean_several_things_are_warned_of() -> None:
+    listed = section((BOOK / "notation.md").read_text("utf8"), "Letters with several meanings")
+    for letter in ("$W$", "$T$", r"$\kappa$", "$M$", "$z$", r"$\omega$", "$R$"):
+        assert re.search(rf"^\| {re.escape(letter)} \|", listed, re.MULTILINE), letter
+
+
+def test_glossary_has_one_line_for_each_term_and_only_terms_of_the_book() -> None:
+    listed = section((BOOK / "notation.md").read_text("utf8"), "Glossary")
+    entries = re.findall(r"^(\S.*)\n  (\S.*)\n(?=\n|```)", listed, re.MULTILINE)
+    terms = [term for term, _ in entries]
+    assert len(terms) > 30
+    assert terms == sorted(terms, key=str.casefold), "in alphabetical order"
+    assert len(entries) == len(re.findall(r"^  \S", listed, re.MULTILINE)), "one line for each"
+    chapters = "\n".join(text(path) for path in CHAPTERS).casefold()
+    for term in terms:
+        for word in term.casefold().split(", "):
+            assert word.rsplit(" ", 1)[0] in chapters, f"no chapter speaks of {term!r}"
+
+
 # --- the book's own extension -----------------------------------------------------------------------------------
 
 

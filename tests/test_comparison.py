@@ -81,10 +81,14 @@ def test_differences_are_paired_over_clients_and_over_seeds():
     rows = table(RECORDS)
     row = differences(rows, "FLIC-HL", "Local").set_index("data_set").loc["B"]
     over_clients = stats.ttest_1samp([0, -5, 10], 0).confidence_interval()
-    over_seeds = stats.ttest_1samp([10 / 3, 0], 0).confidence_interval()
     assert row["mean"] == pytest.approx(5 / 3)
     assert (row["low"], row["high"]) == pytest.approx(tuple(over_clients))
-    assert (row["seeds_low"], row["seeds_high"]) == pytest.approx(tuple(over_seeds))
+    assert row["p"] == pytest.approx(stats.ttest_1samp([0, -5, 10], 0).pvalue)
+    assert (row["seeds_low"], row["seeds_high"]) == (-math.inf, math.inf), "two seeds say nothing of others"
+    third = [record(name, 2, [0.7] * 4 + [x]) for name, x in (("FLIC-HL", 0.8), ("Local", 0.7))]
+    more = differences(table([*RECORDS, *third]), "FLIC-HL", "Local").set_index("data_set").loc["B"]
+    over_seeds = stats.ttest_1samp([10 / 3, 0, 10 / 3], 0).confidence_interval()
+    assert (more["seeds_low"], more["seeds_high"]) == pytest.approx(tuple(over_seeds))
     assert (row["n_clients"], row["n_seeds"], row["verdict"]) == (3, 2, "open")
     back = differences(rows, "Local", "FLIC-HL").set_index("data_set").loc["B"]
     assert (back["low"], back["high"]) == pytest.approx((-row["high"], -row["low"]))
@@ -96,6 +100,21 @@ def test_verdicts_name_the_winner():
     assert row["verdict"] == "a"
     assert row["seeds_low"] == -math.inf, "one seed says nothing of others"
     assert differences(table(clear), "b", "a", by=())["verdict"].tolist() == ["a"]
+
+
+def test_two_clients_are_too_few_for_a_verdict():
+    (row,) = (
+        differences(table(RECORDS), "FLIC-HL", "Local", by=["data_set"]).query("data_set == 'A'").to_dict("records")
+    )
+    assert (row["n_clients"], row["verdict"], row["low"], row["high"]) == (2, "open", -math.inf, math.inf)
+    assert math.isnan(row["p"])
+
+
+def test_verdicts_after_correction_are_those_of_holm_over_the_table():
+    """p = 0.01, 0.03, 0.04 and one that is not known: Holm wants 0.0125, 0.0167, … and stops at the second."""
+    found = pd.DataFrame({"p": [0.01, 0.03, 0.04, math.nan], "verdict": ["a", "b", "a", "open"]})
+    assert comparison.corrected(found)["verdict_holm"].tolist() == ["a", "open", "open", "open"]
+    assert comparison.corrected(found[:2])["verdict_holm"].tolist() == ["a", "b"]
 
 
 def test_only_pairs_count():

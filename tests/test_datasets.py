@@ -282,6 +282,12 @@ def test_bundled_digits_are_each_held_once_and_averaged_rightly():
     assert sorted(held) == list(range(1797))
 
 
+def test_the_seed_decides_what_is_tested():
+    """One client holds everything, so that nothing but the split can differ."""
+    one, same, other = ({tuple(r) for r in digits.bundled(1, 10, s)[0].x_test.tolist()} for s in (0, 0, 1))
+    assert one == same != other
+
+
 def test_an_odd_number_of_clients_and_a_single_one():
     assert [c.shapes[0] for c in digits.bundled(5)] == [64, 64, 64, 16, 16]
     assert [c.name for c in digits.bundled(1, 10)] == ["fine-000"]

@@ -18,7 +18,7 @@ def shown(monkeypatch):
 
 @pytest.fixture
 def rows():
-    accuracy = {0: 0.721, 1: 0.723}
+    accuracy = {0: 0.721, 1: 0.723, 2: 0.722}
     mine = [made(method="FLIC-HL", seed=s, metrics={"accuracy": a}) for s, a in accuracy.items()]
     low = [made(method="FedRep", seed=s, metrics={"accuracy": 0.65}) for s in accuracy]
     numbers = ledger.numbers(mine + low, known=known())
@@ -29,10 +29,10 @@ def test_paper_and_ours_stand_in_one_line(rows, shown):
     notebook.beside(rows)
     caption, table = shown
     assert "FLIC" in caption
-    assert "seeds 0, 1" in caption
+    assert "seeds 0, 1, 2" in caption
     line = next(line for line in table.splitlines() if "FLIC-HL" in line)
     assert "72.12 ± 0.6" in line
-    assert "72.20 ± 0.14" in line
+    assert "72.20 ± 0.10" in line
     assert "agrees" in line
     assert "–" in next(line for line in table.splitlines() if "HetFedRep" in line)
 
@@ -42,6 +42,13 @@ def test_verdicts_in_words(rows):
     assert f"Of {len(rows)} numbers in this row we have 2; 1 of them agree" in text
     assert "**FedRep** comes out lower: 65.00 here, 71.50 in the paper, -6.50 points" in text
     assert "- **HetFedRep**: pending." in text
+
+
+def test_few_seeds_are_shown_and_not_judged():
+    numbers = ledger.numbers([made(method="FedRep", metrics={"accuracy": 0.65})], known=known())
+    text = notebook.in_words(numbers[numbers["experiment"] == "flic/bci-common40"]).data
+    assert "0 of them agree" in text
+    assert "- **FedRep** is open (1 seed): 65.00 here, 71.50 in the paper." in text
 
 
 def test_what_is_missing_comes_with_its_command(rows, shown):

@@ -323,7 +323,7 @@ def test_a_record_written_before_there_were_results_of_clients_is_read(tmp_path)
 
 def test_environment_has_no_path_and_fits_a_record():
     found = ledger.environment()
-    assert set(found) == {"versions", "hardware", "commit", "dirty"}
+    assert set(found) == {"versions", "hardware", "numerics", "commit", "dirty"}
     assert found["hardware"]["cores"] >= 1
     assert found["versions"]["torch"] != "unknown"
     assert str(Path.home()) not in json.dumps(found)
@@ -451,7 +451,7 @@ def test_effects_without_the_base_or_without_runs_are_an_empty_table():
 
 
 def test_effects_without_any_spread():
-    runs = runs_of({"FLIC-HL": [0.5, 0.5], "same": [0.5, 0.5], "always better": [0.75, 0.75]})
+    runs = runs_of({"FLIC-HL": [0.5] * 3, "same": [0.5] * 3, "always better": [0.75] * 3})
     runs = [replace(r, federation={**r.federation, "fingerprint": f"draw {r.seed}"}) for r in runs]
     table = ledger.effects(runs, "flic/bci-common40", "FLIC-HL")
     assert table["p"].tolist() == [1.0, 0.0]

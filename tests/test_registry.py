@@ -14,7 +14,7 @@ import pytest
 
 from hetfl_core.datasets import CATALOGUE, flic_bci, registry
 from hetfl_core.datasets.registry import DataError, Entry, Source, arrays_digest
-from hetfl_core.resources import data_path
+from hetfl_core.files import data_path
 
 CONTENT = b"forty-two bytes of perfectly good data...."
 

@@ -107,6 +107,13 @@ def test_labels_go_with_the_embedding():
             np.testing.assert_array_equal(labels[client.name], getattr(client, f"y_{split}"))
 
 
+def test_one_client_may_be_all_that_takes_part():
+    """1/6 of 6 is 1; and so is 0.29 of 100 twenty-nine, though 0.29 · 100 < 29 in floating point."""
+    assert run(rounds=1, participation=1 / 6).history["bytes_up"].iloc[1] > 0
+    names = [f"client-{i}" for i in range(100)]
+    assert len(participants(names, 0.29, 0, 0)) == 29
+
+
 @pytest.mark.parametrize("bad", [{"local_epochs": 0}, {"batch_size": 0}, {"lambda1": -1.0}, {"anchor_variance": 0.0}])
 def test_bad_settings_of_a_method(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):

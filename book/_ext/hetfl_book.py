@@ -2,7 +2,8 @@
 
 - The repository's public address stands once, in ``pyproject.toml``; buttons and pages get it from there, or from the
   checkout's remote. Where neither is known there is no button.
-- Results in the cache are forgotten when the core, its records or the data at hand have changed.
+- Notebooks compute with the instructions that records are made with, on whatever CPU.
+- Results in the cache are forgotten when the core, its records, the instructions or the data at hand have changed.
 - The API reference has one page a module, written from the docstrings.
 
 Run as a script (``make address``), it writes the address where files outside the book must repeat it.
@@ -28,6 +29,8 @@ from typing import Any
 from docutils import nodes
 from numpydoc import numpydoc
 from sphinx.pycode import ModuleAnalyzer
+
+from hetfl_core import numerics
 
 ROOT = Path(__file__).resolve().parents[2]
 BRANCH = "main"
@@ -185,8 +188,8 @@ def drop_scripts(app: Any, page: str, template: str, context: dict[str, Any], do
 
 
 def inputs_digest() -> str:
-    """Digest of all that a chapter's numbers depend on besides its own text: core, records, versions, data at hand."""
-    digest = hashlib.sha256(data_at_hand().encode())
+    """Digest of all that a chapter's numbers depend on but its own text: core, records, versions, instructions, data."""
+    digest = hashlib.sha256((data_at_hand() + repr(numerics.hold(environment=os.environ))).encode())
     files = [*ROOT.glob("hetfl_core/**/*.py"), *ROOT.glob("data/**/*.*"), ROOT / "constraints.txt"]
     for path in sorted(p for p in files if p.is_file()):
         digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
@@ -330,7 +333,8 @@ def module_of(name: str) -> str:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connect the above to Sphinx's events."""
+    """Hold the kernels, which inherit this process's environment, to the portable instructions; connect the rest."""
+    numerics.hold(environment=os.environ)
     app.connect("config-inited", set_address)
     app.connect("config-inited", forget_stale_results)
     app.connect("config-inited", write_api)

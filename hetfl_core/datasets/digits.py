@@ -198,7 +198,9 @@ def bundled(
     checks.whole("n_clients", n_clients, 1)
     check_k("classes_per_client", classes_per_client, 10)
     checks.seed(seed)
-    checks.fraction("test_fraction", test_fraction, "(0, 1)")
+    test_fraction = checks.fraction("test_fraction", test_fraction, "(0, 1)")
+    if not 10 <= round(1797 * test_fraction) <= 1787:
+        raise ValueError(f"test_fraction must leave an image of each class on either side, got {test_fraction}")
 
     def draw(purpose: str) -> np.random.Generator:
         return numpy_stream(seed, SERVER, 0, f"bundled:{purpose}")

@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hetfl_core.files import draft_prefix, remove_drafts
-from hetfl_core.resources import data_path
+from hetfl_core.files import data_path, draft_prefix, remove_drafts
 
 
 class DataError(RuntimeError):

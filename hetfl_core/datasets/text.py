@@ -388,6 +388,11 @@ def two_modalities(
     _check(n_clients, classes_per_client, seed, variant, prune)
     checks.whole("latent", latent, len(CLASSES))
     checks.whole("n_pairs", n_pairs, 1)
+    if 5 * n_clients * classes_per_client > 8 * n_pairs:
+        raise ValueError(
+            f"n_pairs must be enough for each of n_clients={n_clients} to get one for training of each of "
+            f"{classes_per_client} classes, got {n_pairs}"
+        )
     checks.number("separation", separation, -1e30, 1e30)
     if not isinstance(noise, Sequence) or len(noise) != 2 or isinstance(noise, str):
         raise ValueError(f"noise must be two numbers, of captions and of images, got {checks.shown(noise)}")

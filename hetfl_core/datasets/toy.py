@@ -218,7 +218,7 @@ def linear_regression(
         width, n = (int(rng.integers(low, high + 1)) for low, high in ranges.values())
         mapping = rng.standard_normal((dim, width))
         z = rng.standard_normal((n + n_test, dim))
-        score = (z @ direction + noise * rng.standard_normal(len(z))) / np.sqrt(1 + noise**2)
+        score = (z @ direction + noise * rng.standard_normal(len(z))) / np.sqrt(1 + float(noise) ** 2)
         x, y = (z @ mapping).astype(np.float32), ndtr(score).astype(np.float32)
         return Client(x[:n], y[:n], x[n:], y[n:], name_)
 

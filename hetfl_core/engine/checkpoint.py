@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from hetfl_core import numerics
 from hetfl_core.files import write_atomically
 from hetfl_core.networks import Params
 from hetfl_core.settings import Checked, changed
@@ -180,6 +181,7 @@ def write(folder: Path, identity: Identity, state: State, names: Sequence[str]) 
     metadata = {
         "format": FORMAT,
         "code": identity.code,
+        "isa": numerics.in_effect()["isa"],
         "settings": json.dumps(identity.settings),
         "done": str(state.done),
         "rows": json.dumps(state.rows),
@@ -208,6 +210,7 @@ def read(folder: Path, identity: Identity, names: Sequence[str], device: torch.d
     -----
     RuntimeWarning
         If other code of this library, or of the method, wrote it: what comes of the run then has no version of its own.
+        Likewise for other instructions on a CPU.
     """
     path = folder / FILE
     if not path.exists():
@@ -221,6 +224,14 @@ def read(folder: Path, identity: Identity, names: Sequence[str], device: torch.d
             f"{path} belongs to a run with other settings or data (there → this run):\n  "
             + "\n  ".join(differing)
             + "\nUse another folder, or remove it to start anew."
+        )
+    here = numerics.in_effect()["isa"]
+    if torch.device(device).type == "cpu" and meta.get("isa", here) != here:
+        warnings.warn(
+            f"{path} was computed with {meta['isa']} instructions, this process computes with {here}: the run will "
+            "come out as neither alone would give it. Remove it if all should come from one.",
+            RuntimeWarning,
+            stacklevel=2,
         )
     if meta.get("code") != identity.code:
         warnings.warn(

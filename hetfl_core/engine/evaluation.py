@@ -75,15 +75,9 @@ def r2_per_client(predicted: Samples, targets: Samples) -> np.ndarray:
 
 def _each(name: str, samples: Samples) -> list[np.ndarray]:
     """One array of shape (n_i,) per client, of real numbers."""
-    if isinstance(samples, str) or not isinstance(samples, Sequence | np.ndarray):
-        raise TypeError(f"{name} must be a sequence of arrays, one per client, got {checks.shown(samples)}")
     arrays = []
-    for i, some in enumerate(samples):
-        checks.unmasked(f"{name}[{i}]", some)
-        try:
-            array = np.asarray(some)
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise TypeError(f"{name}[{i}] must be an array of numbers: {error}") from error
+    for i, some in enumerate(checks.several(name, samples)):
+        array = checks.array(f"{name}[{i}]", some)
         if array.ndim != 1 or array.dtype.kind not in "biuf":
             raise ValueError(f"{name}[{i}] must be numbers of shape (n,), got shape {array.shape}, dtype {array.dtype}")
         arrays.append(array)
@@ -102,8 +96,7 @@ def _pairs(predicted: Samples, truth: Samples, name: str) -> tuple[list[np.ndarr
 
 
 def _probabilities(rows: np.ndarray) -> np.ndarray:
-    checks.unmasked("probabilities", rows)
-    array = np.asarray(rows)
+    array = checks.array("probabilities", rows)
     if array.ndim != 2 or not array.size or array.dtype.kind != "f":
         raise ValueError(
             "probabilities must be real numbers of shape (n, C), n and C at least 1, "
@@ -115,8 +108,7 @@ def _probabilities(rows: np.ndarray) -> np.ndarray:
 
 
 def _labels(labels: np.ndarray) -> np.ndarray:
-    checks.unmasked("labels", labels)
-    array = np.asarray(labels)
+    array = checks.array("labels", labels)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ValueError(f"labels must be whole numbers of shape (n,), got shape {array.shape} and dtype {array.dtype}")
     return array

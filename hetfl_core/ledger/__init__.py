@@ -1,20 +1,25 @@
 """What we measured, and what the papers say of it.
 
 Records of runs (`records`), the papers' numbers (`published`), paired differences over seeds (`statistics`), the
-papers' numbers and claims judged by one rule (`judging`), methods compared client by client (`comparison`), and
-tables for the eye (`tables`). The names that pages use are here: ``ledger.load()``, ``ledger.numbers()``,
-``ledger.claims()``, ``ledger.show(…)``.
+papers' numbers and claims judged by one rule (`judging`), methods compared client by client (`comparison`), how far
+arithmetic alone carries a result (`arithmetic`), and tables for the eye (`tables`). The names that pages use are here:
+``ledger.load()``, ``ledger.numbers()``, ``ledger.claims()``, ``ledger.show(…)``.
 """
 
+from hetfl_core.ledger.arithmetic import arithmetic_reach, arithmetic_spreads, generations, with_arithmetic
 from hetfl_core.ledger.judging import (
+    KINDS,
     PENDING,
     UNAVAILABLE,
     UNBUILT,
+    Tally,
+    claim_p,
     claim_verdict,
     claims,
     combined_error,
     command,
     numbers,
+    tally,
     tolerance,
     verdict,
 )
@@ -33,39 +38,66 @@ from hetfl_core.ledger.records import (
     write,
     write_to,
 )
-from hetfl_core.ledger.statistics import Paired, effects, holm, paired
-from hetfl_core.ledger.tables import Shown, show
+from hetfl_core.ledger.statistics import (
+    MIN_SEEDS,
+    NoPairsError,
+    Paired,
+    contrast,
+    corrected,
+    effects,
+    holm,
+    interval,
+    paired,
+    welch,
+)
+from hetfl_core.ledger.tables import Shown, in_full, outcome, show
 
 __all__ = [
+    "KINDS",
+    "MIN_SEEDS",
     "PENDING",
     "SOURCES",
     "UNAVAILABLE",
     "UNBUILT",
+    "NoPairsError",
     "Paired",
     "RunRecord",
     "Shown",
+    "Tally",
+    "arithmetic_reach",
+    "arithmetic_spreads",
+    "claim_p",
     "claim_verdict",
     "claims",
     "code_revision",
     "combined_error",
     "command",
     "compare",
+    "contrast",
+    "corrected",
     "effects",
     "environment",
+    "generations",
     "holm",
+    "in_full",
+    "interval",
     "load",
     "numbers",
+    "outcome",
     "paired",
     "paper_table",
     "paper_values",
     "read",
     "relative_path_of",
     "show",
+    "tally",
     "tidy",
     "to_percent",
     "tolerance",
     "value",
     "verdict",
+    "welch",
+    "with_arithmetic",
     "write",
     "write_to",
 ]

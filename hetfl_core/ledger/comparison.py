@@ -6,26 +6,23 @@ clients**. *Clients*: other subjects of the same kind; an interval over clients 
 **other people**, which is what "method A wins on this data set" claims. Both are intervals of Student's t, paired: over
 seeds of the mean over clients, over clients of the mean over seeds.
 
-Two reservations. *Many verdicts*: each interval misses in 5 % of cases, and nothing corrects for their number. Five
-methods in six groups at six numbers of trials are 180 verdicts, of which about nine would be wrong by chance where
-there is no difference at all. A pattern that several groups and points share is worth more than a single verdict.
-*Clients are not quite independent*: those that share a model, or parts of one, err together, and intervals over clients
-are then a little too narrow.
+Two reservations. *Many verdicts*: each interval misses in 5 % of cases. Five methods in six groups at six numbers of
+trials are 180 verdicts, of which about nine would be wrong by chance where there is no difference at all: `corrected`
+keeps those that survive Holm's correction over a whole table. *Clients are not quite independent*: those that share a
+model, or parts of one, err together, and intervals over clients are then a little too narrow.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from scipy import stats
 
-from hetfl_core.ledger import records
+from hetfl_core.ledger import records, statistics
 from hetfl_core.ledger.records import RunRecord, to_percent
+from hetfl_core.ledger.statistics import Paired, interval
 
 ALL = "all"
 """Name of the group of all clients."""
@@ -119,13 +116,6 @@ def _mean(group: pd.DataFrame, metric: str) -> tuple[float, float, float, int, i
     return *interval(of_clients), len(of_clients), group["seed"].nunique(), float(group["n_train"].mean())
 
 
-def interval(values: np.ndarray) -> tuple[float, float, float]:
-    """Mean of some values and its 95 % interval by Student's t; infinite for a single value."""
-    n, mean = len(values), float(np.mean(values)) if len(values) else math.nan
-    half = float(stats.t.ppf(0.975, n - 1) * np.std(values, ddof=1) / math.sqrt(n)) if n > 1 else math.inf
-    return mean, mean - half, mean + half
-
-
 def differences(
     rows: pd.DataFrame, a: str, b: str, by: Sequence[str] = ("data_set",), metric: str = "accuracy"
 ) -> pd.DataFrame:
@@ -141,14 +131,15 @@ def differences(
     Returns
     -------
     DataFrame
-        Columns `by`, ``a``, ``b``, ``mean``; ``low`` and ``high``: over **clients**, by which ``verdict`` says who
-        wins: the name of a method, or ``"open"``; ``seeds_low`` and ``seeds_high``: over **seeds**; ``n_clients``
-        and ``n_seeds``. Groups in which the two methods have no pair are left out.
+        Columns `by`, ``a``, ``b``, ``mean``; ``low``, ``high`` and ``p``: over **clients**, by which ``verdict`` says
+        who wins: the name of a method, or ``"open"``; ``seeds_low`` and ``seeds_high``: over **seeds**; ``n_clients``
+        and ``n_seeds``. Groups in which the two methods have no pair are left out. With fewer than three clients, or
+        seeds, the interval over them is infinite. Each verdict is on its own; see `corrected`.
     """
     pairs = _pairs(rows, a, b, by, metric)
     groups = pairs.groupby(list(by), sort=False) if by else [((), pairs)]
     found = [[*_key(key), a, b, *_difference(group, a, b)] for key, group in groups if len(group)]
-    names = ["a", "b", "mean", "low", "high", "verdict", "seeds_low", "seeds_high", "n_clients", "n_seeds"]
+    names = ["a", "b", "mean", "low", "high", "p", "verdict", "seeds_low", "seeds_high", "n_clients", "n_seeds"]
     return pd.DataFrame(found, columns=[*by, *names])
 
 
@@ -163,14 +154,32 @@ def _pairs(rows: pd.DataFrame, a: str, b: str, by: Sequence[str], metric: str) -
 
 
 def _difference(pairs: pd.DataFrame, a: str, b: str) -> tuple[Any, ...]:
-    over = {unit: pairs.groupby(unit)["difference"].mean().to_numpy() for unit in ("client", "seed")}
-    mean, low, high = interval(over["client"])
-    _, seeds_low, seeds_high = interval(over["seed"])
-    return mean, low, high, _winner(low, high, a, b), seeds_low, seeds_high, len(over["client"]), len(over["seed"])
+    means = {unit: pairs.groupby(unit)["difference"].mean().to_numpy() for unit in ("client", "seed")}
+    clients, seeds = (Paired.of(dict(enumerate(x))) for x in means.values())
+    low, high = clients.low, clients.high
+    return clients.mean, low, high, clients.p, _winner(low, high, a, b), seeds.low, seeds.high, clients.n, seeds.n
 
 
 def _winner(low: float, high: float, a: str, b: str) -> str:
     return a if low > 0 else b if high < 0 else "open"
+
+
+def corrected(found: pd.DataFrame) -> pd.DataFrame:
+    """A table of `differences` with the verdicts that Holm's correction over all of its rows leaves.
+
+    Parameters
+    ----------
+    found : DataFrame
+        As from `differences` or `against`; all of its rows are one family.
+
+    Returns
+    -------
+    DataFrame
+        `found` with a column ``verdict_holm``: the name of a method, or ``"open"``. The chance that any of the names is
+        wrong is at most 5 % (`hetfl_core.ledger.statistics.corrected`).
+    """
+    sure = statistics.corrected(found)["finding"]
+    return found.assign(verdict_holm=found["verdict"].where(sure, "open"))
 
 
 def best(rows: pd.DataFrame, among: Iterable[str], by: Sequence[str] = (), metric: str = "accuracy") -> pd.DataFrame:

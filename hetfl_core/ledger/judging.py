@@ -1,7 +1,8 @@
 """The ledger: the papers' numbers and claims beside our records, each pair judged by one rule.
 
-`verdict` judges a number, `claim_verdict` a statement of the form "A is better than B". Which experiments can be run
-is handed over (``known``, as from `hetfl_core.experiments.known`): the ledger knows nothing of how records are made.
+`verdict` judges a number, `claim_verdict` a statement, and neither judges anything with fewer than three seeds; `tally`
+counts. Which experiments can be run is handed over (``known``, as from `hetfl_core.experiments.known`): the ledger
+knows nothing of how records are made.
 """
 
 from __future__ import annotations
@@ -9,24 +10,24 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from hetfl_core.files import data_path
+from hetfl_core.ledger.arithmetic import with_arithmetic
 from hetfl_core.ledger.published import paper_values
-from hetfl_core.ledger.records import RunRecord, load, value
-from hetfl_core.ledger.statistics import Paired, paired
-from hetfl_core.ledger.tables import counted
-from hetfl_core.resources import data_path
+from hetfl_core.ledger.records import RunRecord, load, measured, value
+from hetfl_core.ledger.statistics import MIN_SEEDS, Paired, contrast, corrected, differ, protocols_differ
+from hetfl_core.ledger.tables import NUMBER_VERDICTS, SETTLED, counted
 
-RUNTIME_SETTINGS = frozenset(
-    {"seed", "engine", "device", "threads", "stack_size", "checkpoint", "progress", "evaluate_every"}
-)
-"""Settings in which the runs behind one number may differ: they do not change what is estimated."""
+WEIGHTED = "accuracy_weighted"
+"""Accuracy as FLIC's published code takes it: clients count by their test samples."""
 
-PROTOCOL = ("rounds", "participation", "dtype")
-"""Settings that both sides of a comparison must share."""
+BASELINE = "Local"
+"""What the methods of a table are measured against: training alone."""
 
 UNAVAILABLE = "data not available here"
 PENDING = "pending"
@@ -91,14 +92,36 @@ def numbers(
     DataFrame
         One row a number: ``paper, table, setting, experiment, method, metric``; ``published, published_sd,
         published_runs``; ``ours, ours_sd, ours_runs, scale``; ``difference`` and ``tolerance`` (points); ``verdict``:
-        agrees, higher, lower (with "(1 seed)" where our standard error is unknown), pending, data not available here,
-        no experiment yet, settings differ, or metric missing; ``note``; ``command`` that would fill a pending row;
+        agrees, higher, lower, open (fewer than three seeds, and how many), pending, data not available here,
+        no experiment yet, settings differ, or metric missing; ``verdict_weighted``: the same with accuracy as FLIC's
+        code takes it; ``baseline``: "" or, where `BASELINE` itself does not agree, how far it is off; ``note``;
+        ``command`` that would fill a pending row;
         and what is behind our number: ``seeds``, ``records`` (places in the results folder), ``commits``.
     """
     records = list(load() if records is None else records)
+    known = known or {}
     rows = paper_values()
-    rows = rows[rows["experiment"] != ""]
-    return pd.DataFrame([_number_row(row, records, accuracy, known or {}) for row in rows.to_dict("records")])
+    rows = rows[rows["experiment"] != ""].to_dict("records")
+    table = pd.DataFrame([_number_row(row, records, accuracy, known) for row in rows])
+    weighted = [_number_row(row, records, WEIGHTED, known)["verdict"] for row in rows]
+    off = _off(table)
+    baselines = [
+        off.get((r.experiment, BASELINE), "") if r.method != BASELINE and r.verdict in NUMBER_VERDICTS else ""
+        for r in table.itertuples()
+    ]
+    at = table.columns.get_loc("verdict") + 1
+    table.insert(at, "verdict_weighted", weighted)
+    table.insert(at + 1, "baseline", baselines)
+    return table
+
+
+def _off(table: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Of each (experiment, method) whose number does not agree with the paper's, the two numbers."""
+    far = table[table["verdict"].isin(["higher", "lower"])]  # not those with too few seeds
+    return {
+        (r.experiment, r.method): f"baseline off: {r.method} {r.ours:.2f} here, {r.published:.2f} printed"
+        for r in far.itertuples()
+    }
 
 
 def _number_row(
@@ -149,30 +172,13 @@ def _judge(
         return "settings differ"
     if math.isnan(ours):
         return "metric missing"
-    return verdict(ours - row["value"], error) + (" (1 seed)" if len(used) == 1 else "")
+    return verdict(ours - row["value"], error) if len(used) >= MIN_SEEDS else f"open ({counted(len(used), 'seed')})"
 
 
 def _settings_differ(records: list[RunRecord]) -> bool:
     """Whether any two runs disagree in a setting of the method, of the protocol or of the data."""
     chosen = [{**r.settings, "data": (r.federation.get("info") or {}).get("settings", {})} for r in records]
-    return any(_differ(a, b) for a, b in itertools.combinations(chosen, 2))
-
-
-def _protocols_differ(records: list[RunRecord]) -> bool:
-    """Whether any two runs, also of different methods, were not run in the same way."""
-    ways = [{k: r.settings[k] for k in PROTOCOL if k in r.settings} for r in records]
-    return any(_differ(a, b) for a, b in itertools.combinations(ways, 2))
-
-
-def _differ(a: Any, b: Any) -> bool:
-    """Whether two settings disagree where both say something.
-
-    A hyper-parameter that a method did not have yet when the older record was written is no disagreement: new ones
-    come with a default that leaves the method as it was.
-    """
-    if isinstance(a, dict) and isinstance(b, dict):
-        return any(_differ(a[k], b[k]) for k in a.keys() & b.keys() - RUNTIME_SETTINGS)
-    return a != b
+    return any(differ(a, b) for a, b in itertools.combinations(chosen, 2))
 
 
 def _note(row: Mapping[str, Any], records: list[RunRecord], metric: str) -> str:
@@ -206,17 +212,60 @@ def _evidence(used: Sequence[RunRecord]) -> dict[str, list[Any]]:
 # --- claims -----------------------------------------------------------------------------------------------------------
 
 
-def claim_verdict(result: Paired) -> str:
-    """*holds* when the interval lies above zero, *reverses* when below, else *open*; always open with one seed."""
-    if result.n >= 2 and result.low > 0:
+KINDS = {
+    "better": "A is more accurate than B: the difference is above zero",
+    "about": "A less B is about a value: within its margin, in points; about zero is 'comparable'",
+    "shrinks": "A leads B in one experiment, and leads by less in another",
+    "times": "A takes about so many times what B takes: the ratio is within its margin",
+}
+"""The kinds of claims, and what has to be true of each."""
+
+
+def claim_verdict(result: Paired, low: float = 0.0, high: float = math.inf) -> str:
+    """The rule for every claim, which says that some difference lies between two bounds.
+
+    *holds* when the 95 % interval lies between them, else, when it lies beyond one of them, *reverses* (of "A is better
+    than B") or *fails* (where there are two bounds, and no other way round); else *open*, which it always is with fewer
+    than three seeds. For bounds −m and m this is an equivalence test: two one-sided t-tests [1]_, at 2.5 % each, as
+    the interval is that of all other claims.
+
+    Parameters
+    ----------
+    result : Paired
+    low, high : float
+        The bounds; by default the claim is "A is better than B".
+
+    References
+    ----------
+    .. [1] D. J. Schuirmann. A comparison of the two one-sided tests procedure and the power approach for assessing the
+       equivalence of average bioavailability. Journal of Pharmacokinetics and Biopharmaceutics 15, 1987.
+    """
+    if result.n < MIN_SEEDS:
+        return "open"
+    if result.low > low and result.high < high:
         return "holds"
-    return "reverses" if result.n >= 2 and result.high < 0 else "open"
+    if result.low > high or result.high < low:
+        return "fails" if math.isfinite(high) else "reverses"
+    return "open"
+
+
+def claim_p(result: Paired, low: float = 0.0, high: float = math.inf) -> float:
+    """The level at which `claim_verdict` would just stop to be open; NaN with fewer than three seeds.
+
+    For "A is better than B" this is the two-sided p-value of Student's t. The claim is either true or false, so that
+    only one of "holds" and its opposite can be wrong, and the chance of it at this level is at most the level.
+    """
+    if result.n < MIN_SEEDS:
+        return math.nan
+    inside = max(result.above(low), result.below(high))
+    outside = min(result.below(low), result.above(high))
+    return min(1.0, 2 * min(inside, outside))
 
 
 def claims(
     records: Iterable[RunRecord] | None = None, *, known: Mapping[str, Collection[str]] | None = None
 ) -> pd.DataFrame:
-    """Each statement "A is better than B" of the papers, and whether our runs bear it out.
+    """Each statement of the papers about a difference, and whether our runs bear it out.
 
     Only records at scale ``"paper"`` on real data count, as in `numbers`.
 
@@ -228,41 +277,130 @@ def claims(
     Returns
     -------
     DataFrame
-        ``paper, id, claim, experiment, metric, better, worse, where``; ``difference, low, high`` (points, with 95 %
-        interval); ``verdict``: holds, reverses, open (also with fewer than two seeds in common), pending, data not
-        available here, settings differ, or no experiment yet; ``note``, ``command``, ``seeds``, ``records``,
-        ``commits``.
+        ``paper, id, claim, kind`` (`KINDS`), ``experiment, against, metric, better, worse, value, margin, where``, as
+        ``data/paper/README.md`` explains them; ``difference, low, high`` (with 95 % interval; in points, of a *times*
+        the ratio, of a *shrinks* how much of the lead is gone); ``p`` (`claim_p`); ``verdict``: holds, reverses, fails,
+        open (also with fewer than three seeds in common), pending, data not available here, settings differ, or no
+        experiment yet; ``verdict_holm``: the same after Holm's correction over all claims of the paper that have
+        runs; ``verdict_weighted``: as ``verdict``, with accuracy as FLIC's code takes it; ``baseline``: "" or, where
+        B's own number does not agree with the paper's, how far it is off; ``note``, ``command``, ``seeds``,
+        ``records``, ``commits``; ``reach`` and ``turns``: whether other arithmetic could turn the verdict
+        (`with_arithmetic`).
     """
     records = list(load() if records is None else records)
     values = paper_values()
     missing = set(values.loc[values["available"] == "no", "experiment"])
+    printed = _off(numbers(records, known=known))
     rows = pd.read_csv(data_path("paper", "claims.csv"), dtype=str, keep_default_na=False).to_dict("records")
-    return pd.DataFrame([_claim_row(row, records, missing, known or {}) for row in rows])
+    table = pd.DataFrame([_claim_row(row, records, missing, known or {}) for row in rows])
+    by_code = [
+        _claim_row({**row, "metric": WEIGHTED}, records, missing, known or {})["verdict"]
+        if row["metric"] == "accuracy"
+        else ""
+        for row in rows
+    ]
+    baselines = [
+        printed.get((r.against or r.experiment, r.worse), "") if r.metric == "accuracy" and r.verdict in SETTLED else ""
+        for r in table.itertuples()
+    ]
+    at = table.columns.get_loc("verdict") + 1
+    table.insert(at, "verdict_holm", _after_holm(table))
+    table.insert(at + 1, "verdict_weighted", by_code)
+    table.insert(at + 2, "baseline", baselines)
+    return with_arithmetic(table, records)
+
+
+def _after_holm(table: pd.DataFrame) -> pd.Series:
+    """The verdicts with Holm's correction, the claims of each paper that have runs being one family."""
+    tried = table[table["difference"].notna()]
+    sure = [corrected(mine)["finding"] for _, mine in tried.groupby("paper")]
+    finding = pd.concat([pd.Series(False, table.index[:0]), *sure]).reindex(table.index, fill_value=False)
+    return table["verdict"].where(table["p"].isna() | finding, "open")
 
 
 def _claim_row(
     row: dict[str, Any], records: list[RunRecord], missing: set[str], known: Mapping[str, Collection[str]]
 ) -> dict[str, Any]:
-    metric, better, worse = row["metric"], row["better"], row["worse"]
-    mine = [r for r in records if r.experiment == row["experiment"] and math.isfinite(value(r, metric))]
-    sides = [_comparable(r for r in mine if r.method == name) for name in (better, worse)]
-    common = {r.seed for r in sides[0]} & {r.seed for r in sides[1]}
-    used = [r for side in sides for r in side if r.seed in common]
-    result = paired(used, row["experiment"], better, worse, metric) if common else None
-    without = _without_runs(row["experiment"], [better, worse], row["experiment"] in missing, known)
-    state = claim_verdict(result) if result else without
-    if any(_settings_differ(side) for side in sides) or _protocols_differ(used):
+    terms, metric = _terms(row), row["metric"]
+    cells = [
+        _comparable(r for r in records if r.experiment == e and r.method == m and math.isfinite(measured(r, metric)))
+        for _, e, m in terms
+    ]
+    common = set.intersection(*({r.seed for r in cell} for cell in cells))
+    if row["kind"] == "times":
+        common -= _on_different_machines(*cells)
+    used = [r for cell in cells for r in cell if r.seed in common]
+    places = {(e, m): None for _, e, m in terms}
+    result, p, note = None, math.nan, ""
+    if any(_settings_differ(cell) for cell in cells) or protocols_differ(used):
         state = "settings differ"
+    elif not common:
+        state = _without(places, missing, known)
+    else:
+        result, state, p, note = _settle(row, terms, used)
+    names = list(dict.fromkeys(e for e, _ in places))
     return {
         **row,
+        "value": float(row["value"] or "nan"),
+        "margin": float(row["margin"] or "nan"),
         "difference": result.mean if result else math.nan,
         "low": result.low if result else math.nan,
         "high": result.high if result else math.nan,
+        "p": p,
         "verdict": state,
-        "note": "the fingerprints of the data differ" if result and not result.same_data else "",
-        "command": _missing(state, row["experiment"], known),
+        "note": note,
+        "command": "; ".join(filter(None, (_missing(state, name, known) for name in names))),
         **_evidence(used),
     }
+
+
+def _terms(row: Mapping[str, Any]) -> list[tuple[float, str, str]]:
+    """What is added up for a claim: weight, experiment, method."""
+    here, there, a, b = row["experiment"], row["against"] or row["experiment"], row["better"], row["worse"]
+    if row["kind"] == "shrinks":
+        return [(1.0, here, a), (-1.0, here, b), (-1.0, there, a), (1.0, there, b)]
+    return [(1.0, here, a), (-1.0, there, b)]
+
+
+def _settle(
+    row: Mapping[str, Any], terms: Sequence[tuple[float, str, str]], used: Sequence[RunRecord]
+) -> tuple[Paired, str, float, str]:
+    """Result, verdict, p-value and note of a claim whose runs are there and alike."""
+    kind, metric = row["kind"], row["metric"]
+    if kind == "times":
+        logs = contrast(used, terms, metric, transform=math.log)
+        bounds = tuple(math.log(float(row["value"]) + side * float(row["margin"])) for side in (-1, 1))
+        ratio = replace(logs, mean=math.exp(logs.mean), low=math.exp(logs.low), high=math.exp(logs.high))
+        return (
+            ratio,
+            claim_verdict(logs, *bounds),
+            claim_p(logs, *bounds),
+            "seconds of runs that may have shared their machine",
+        )
+    result = contrast(used, terms, metric)
+    note = "" if result.same_data else "the fingerprints of the data differ"
+    if kind == "about":
+        bounds = float(row["value"]) - float(row["margin"]), float(row["value"]) + float(row["margin"])
+        return result, claim_verdict(result, *bounds), claim_p(result, *bounds), note
+    if kind == "shrinks":
+        lead = contrast(used, terms[:2], metric)
+        told = f"{row['better']} less {row['worse']} in {row['experiment']}: {lead}"
+        if claim_verdict(lead) != "holds":  # without a lead there is none to shrink: the change is not even tested
+            return result, claim_verdict(lead), claim_p(lead), "; ".join(filter(None, (f"no sure lead: {told}", note)))
+        return result, claim_verdict(result), max(claim_p(lead), claim_p(result)), "; ".join(filter(None, (told, note)))
+    return result, claim_verdict(result), claim_p(result), note
+
+
+def _on_different_machines(a: Iterable[RunRecord], b: Iterable[RunRecord]) -> set[int]:
+    """Seeds whose two runs cannot be compared in seconds."""
+    machines = [{r.seed: [r.hardware.get(k) for k in ("cpu", "gpu", "threads")] for r in side} for side in (a, b)]
+    return {seed for seed in machines[0].keys() & machines[1].keys() if machines[0][seed] != machines[1][seed]}
+
+
+def _without(places: Iterable[tuple[str, str]], missing: set[str], known: Mapping[str, Collection[str]]) -> str:
+    """Why a claim has no result: the most final reason of the runs that it needs."""
+    reasons = [_without_runs(e, [m], e in missing, known) for e, m in places]
+    return next((reason for reason in (UNAVAILABLE, UNBUILT) if reason in reasons), PENDING)
 
 
 def _without_runs(
@@ -272,3 +410,66 @@ def _without_runs(
     if unavailable and experiment:
         return UNAVAILABLE
     return PENDING if all(method in known.get(experiment, ()) for method in methods) else UNBUILT
+
+
+# --- counts -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What the ledger amounts to, in numbers of lines.
+
+    Attributes
+    ----------
+    numbers : int
+        Printed numbers.
+    runnable : int
+        Those for which there is an experiment here and the data can be had, run or not.
+    judged : dict of str to int
+        Verdicts (agrees, higher, lower) of those with three seeds or more.
+    claims : int
+        Statements of the papers.
+    by_rule : dict of str to int
+        Verdicts (holds, open, reverses, fails) of the claims with three seeds or more, each by its own interval.
+    corrected : dict of str to int
+        The same claims after Holm's correction.
+    too_few : int
+        Claims with runs of fewer than three common seeds, of which nothing is said.
+    baseline_off : int
+        Claims that are not open by the rule although B's own number does not agree with the paper's.
+    """
+
+    numbers: int
+    runnable: int
+    judged: dict[str, int]
+    claims: int
+    by_rule: dict[str, int]
+    corrected: dict[str, int]
+    too_few: int
+    baseline_off: int
+
+
+def tally(numbers: pd.DataFrame, claims: pd.DataFrame) -> Tally:
+    """Count the lines of `numbers` and of `claims`, or of a part of them.
+
+    Parameters
+    ----------
+    numbers, claims : DataFrame
+        As the two functions of these names give them.
+    """
+    told = claims[claims["p"].notna()]
+    sure = told["verdict"] != "open"
+    return Tally(
+        numbers=len(numbers),
+        runnable=int((~numbers["verdict"].isin([UNAVAILABLE, UNBUILT])).sum()),
+        judged=_count(numbers["verdict"], NUMBER_VERDICTS),
+        claims=len(claims),
+        by_rule=_count(told["verdict"], SETTLED),
+        corrected=_count(told["verdict_holm"], SETTLED),
+        too_few=int((claims["verdict"].isin(SETTLED) & claims["p"].isna()).sum()),
+        baseline_off=int((sure & (told["baseline"] != "")).sum()),
+    )
+
+
+def _count(verdicts: pd.Series, wanted: Iterable[str]) -> dict[str, int]:
+    return {verdict: int((verdicts == verdict).sum()) for verdict in wanted}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from hetfl_core.resources import data_path
+from hetfl_core.files import data_path
 
 SOURCES = {
     "flic": "FLIC (TMLR 2024)",

@@ -22,8 +22,8 @@ from typing import Any
 
 import pandas as pd
 
-from hetfl_core.files import write_atomically
-from hetfl_core.resources import data_path
+from hetfl_core import numerics
+from hetfl_core.files import data_path, write_atomically
 from hetfl_core.settings import plain
 
 FORMAT = 1
@@ -67,8 +67,9 @@ class RunRecord:
         Git commit of the code, or ``"unknown"``.
     dirty : bool or None
         Whether the code differed from the commit; None where that is not known.
-    versions, hardware : mapping
-        As from `environment`.
+    versions, hardware, numerics : mapping
+        As from `environment`. `numerics` says with which instructions was computed (`hetfl_core.numerics.in_effect`);
+        empty in records that were written without, for which `isa` is None and `numerics_revision` 0.
     seconds : float
         Wall time of the run, s.
     created : str
@@ -90,6 +91,7 @@ class RunRecord:
     dirty: bool | None = None
     versions: dict[str, Any] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
+    numerics: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     created: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
     format: int = FORMAT
@@ -101,7 +103,7 @@ class RunRecord:
             table = table.to_dict("list") if isinstance(table, pd.DataFrame) else table
             object.__setattr__(self, name, plain(table, name, DIGITS))
         object.__setattr__(self, "seconds", plain(self.seconds, "seconds", DIGITS))
-        for name in ("seed", "dirty", "settings", "federation", "metrics", "versions", "hardware"):
+        for name in ("seed", "dirty", "settings", "federation", "metrics", "versions", "hardware", "numerics"):
             object.__setattr__(self, name, plain(getattr(self, name), name))
         _check(self)
 
@@ -148,6 +150,16 @@ class RunRecord:
         return bool((self.federation.get("info") or {}).get("stand_in", False))
 
     @property
+    def isa(self) -> str | None:
+        """Instructions with which PyTorch computed, e.g. ``"avx2"``; None where the record does not say."""
+        return self.numerics.get("isa")
+
+    @property
+    def numerics_revision(self) -> int:
+        """`hetfl_core.numerics.REVISION` of the code; 0 for records that are older than it."""
+        return int(self.numerics.get("revision", 0))
+
+    @property
     def revision(self) -> str:
         """Short commit, with ``+`` where the code differed from it."""
         short = self.commit[:10]
@@ -173,8 +185,10 @@ def _check(record: RunRecord) -> None:
     expect(record.scale in SCALES, "scale", f"one of {SCALES}")
     expect(_fits(_METHOD, record.method), "method", "a name like 'FLIC-HL'")
     expect(type(record.seed) is int and record.seed >= 0, "seed", "a whole number from 0 on")
-    for name in ("settings", "federation", "metrics", "history", "per_client", "versions", "hardware"):
+    for name in ("settings", "federation", "metrics", "history", "per_client", "versions", "hardware", "numerics"):
         expect(isinstance(getattr(record, name), dict), name, "a mapping")
+    revision = record.numerics.get("revision", 0)
+    expect(type(revision) is int and revision >= 0, "numerics", "a mapping whose revision is a whole number from 0 on")
     expect(isinstance(record.commit, str), "commit", "text")
     expect(record.dirty in (True, False, None), "dirty", "true, false or null")
     expect(isinstance(record.seconds, int | float) and record.seconds >= 0, "seconds", "a number of seconds")
@@ -286,7 +300,7 @@ def _parse(content: Any, path: Path) -> RunRecord:
     if not isinstance(content, dict):
         raise ValueError(f"it must hold one JSON object, got {type(content).__name__}")
     known = {f.name for f in fields(RunRecord)} - {"path"}
-    missing, strange = sorted(known - set(content) - {"per_client"}), sorted(set(content) - known)
+    missing, strange = sorted(known - set(content) - {"per_client", "numerics"}), sorted(set(content) - known)
     if missing or strange:
         raise ValueError(f"fields missing: {missing}, fields unknown: {strange}")
     record = object.__new__(RunRecord)
@@ -369,14 +383,17 @@ def tidy(
         Columns `by`, ``method``, ``seed`` and the metrics; empty where there are no records.
     """
     rows = [
-        {by: key, "method": r.method, "seed": r.seed, **{m: _metric(r, m) for m in metrics}}
+        {by: key, "method": r.method, "seed": r.seed, **{m: measured(r, m) for m in metrics}}
         for key, experiment in experiments.items()
         for r in load(experiment=experiment, scale=scale)
     ]
     return pd.DataFrame(rows, columns=[by, "method", "seed", *metrics])
 
 
-def _metric(record: RunRecord, metric: str) -> float:
+def measured(record: RunRecord, metric: str) -> float:
+    """As `value`; also ``"best_accuracy"`` of the history (see `tidy`), NaN where a record has none."""
+    if metric == "best_accuracy" and "test_accuracy" not in record.history:
+        return math.nan
     if metric == "best_accuracy":
         return to_percent(float(record.frame()["test_accuracy"].astype(float).max()), metric)
     return value(record, metric)
@@ -442,12 +459,13 @@ def environment() -> dict[str, Any]:
     -------
     dict
         ``versions`` (Python and the packages that matter), ``hardware`` (``cpu`` model, ``cores`` and ``threads`` in
-        use, ``gpu`` name or None), ``commit`` and ``dirty``. Without git, or outside a checkout, the commit is
-        ``"unknown"`` and `dirty` None; the environment variable ``HETFL_COMMIT`` (as from ``git describe --always
-        --dirty --abbrev=40``) then says it for a copy of the code.
+        use, ``gpu`` name or None), ``numerics`` (`hetfl_core.numerics.in_effect`), ``commit`` and ``dirty``. Without
+        git, or outside a checkout, the commit is ``"unknown"`` and `dirty` None; the environment variable
+        ``HETFL_COMMIT`` (as from ``git describe --always --dirty --abbrev=40``) then says it for a copy of the code.
     """
     commit, dirty = code_revision()
-    return {"versions": _versions(), "hardware": _hardware(), "commit": commit, "dirty": dirty}
+    made = {"versions": _versions(), "hardware": _hardware(), "numerics": numerics.in_effect()}
+    return {**made, "commit": commit, "dirty": dirty}
 
 
 @cache

@@ -13,6 +13,12 @@ import pandas as pd
 from hetfl_core.ledger.published import SOURCES
 from hetfl_core.ledger.statistics import Paired
 
+NUMBER_VERDICTS = ("agrees", "higher", "lower")
+"""Verdicts of numbers of which there are runs enough."""
+
+SETTLED = ("holds", "open", "reverses", "fails")
+"""Verdicts of claims about which there are runs."""
+
 
 def counted(n: int, noun: str) -> str:
     """A number and what it counts: "1 seed", "3 seeds"."""
@@ -75,7 +81,7 @@ def show(table: pd.DataFrame) -> Shown:
 
 
 NUMBER_VIEW = ["Source", "Setting", "Method", "Paper", "Ours", "Difference", "Verdict", "Behind it"]
-CLAIM_VIEW = ["Source", "Claim", "Difference in points [95 % interval]", "Verdict", "Behind it"]
+CLAIM_VIEW = ["Source", "Claim", "Result [95 % interval]", "Verdict", "After Holm", "Behind it"]
 
 
 def _number_view(row: Mapping[str, Any]) -> list[str]:
@@ -88,16 +94,37 @@ def _number_view(row: Mapping[str, Any]) -> list[str]:
         _mean_sd(row["published"], row["published_sd"], "g"),
         _mean_sd(row["ours"], row["ours_sd"], ".2f") + seeds if seen else "–",
         f"{row['difference']:+.2f}" if seen else "–",
-        row["verdict"],
+        in_full(row),
         _behind(row),
     ]
 
 
 def _claim_view(row: Mapping[str, Any]) -> list[str]:
-    seen = math.isfinite(row["difference"])
-    result = Paired(row["difference"], row["low"], row["high"], tuple(row["seeds"]))
     source = f"{SOURCES.get(row['paper'], row['paper'])}, {row['where']}"
-    return [source, row["claim"], str(result) if seen else "–", row["verdict"], _behind(row)]
+    judged = math.isfinite(row["p"])
+    return [source, row["claim"], outcome(row), in_full(row), row["verdict_holm"] if judged else "–", _behind(row)]
+
+
+def outcome(row: Mapping[str, Any]) -> str:
+    """What came out of a claim: a difference in points, or a ratio, with its interval and number of seeds."""
+    if not math.isfinite(row["difference"]):
+        return "–"
+    found = str(Paired(row["difference"], row["low"], row["high"], tuple(row["seeds"])))
+    return found.replace("+", "×") if row["kind"] == "times" else found
+
+
+def in_full(row: Mapping[str, Any]) -> str:
+    """A verdict with what a reader should know beside it.
+
+    That the baseline is off, and the verdict by the other definition of accuracy where that is another one.
+    """
+    verdict, weighted = row["verdict"], row["verdict_weighted"]
+    off = "baseline off" if row["baseline"] and not verdict.startswith("open") else ""
+    other = (
+        f"weighted by samples: {weighted}" if weighted != verdict and weighted in (*NUMBER_VERDICTS, *SETTLED) else ""
+    )
+    more = "; ".join(filter(None, (off, other)))
+    return f"{verdict} ({more})" if more else str(verdict)
 
 
 def _mean_sd(mean: float, sd: float, form: str) -> str:
@@ -110,4 +137,4 @@ def _behind(row: Mapping[str, Any]) -> str:
     if row["records"]:
         folder = str(row["records"][0]).rsplit("/", 1)[0]
         found = f"{folder}, seeds {', '.join(map(str, row['seeds']))}, commit {', '.join(row['commits'])}"
-    return "; ".join(part for part in (found, row["command"], row["note"]) if part)
+    return "; ".join(part for part in (found, row["command"], row["baseline"], row["note"]) if part)

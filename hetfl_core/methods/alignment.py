@@ -20,6 +20,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from hetfl_core import checks
 from hetfl_core.distances import LARGEST_PLAN
 from hetfl_core.methods.anchor_terms import (
     class_mixture_wasserstein,
@@ -141,8 +142,8 @@ class MMD(Alignment):
     term: ClassVar[str] = "mmd"
 
     def __post_init__(self) -> None:
-        if self.bandwidth is not None and not self.bandwidth > 0:
-            raise ValueError(f"bandwidth must be positive, got {self.bandwidth}")
+        if self.bandwidth is not None:
+            checks.number("bandwidth", self.bandwidth, above=0)
 
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
         """Σ_c MMD²(μ_c, ν̂_c), ν̂_c the empirical distribution."""
@@ -169,10 +170,8 @@ class MixtureWasserstein(Alignment):
     term: ClassVar[str] = "mw2"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.components <= LARGEST_PLAN:
-            raise ValueError(f"components must lie in 1…{LARGEST_PLAN}, got {self.components}")
-        if self.spread < 0:
-            raise ValueError(f"spread must not be negative, got {self.spread}")
+        checks.whole("components", self.components, 1, LARGEST_PLAN)
+        checks.number("spread", self.spread, 0)
 
     def means(self, n_classes: int, k: int, scale: float, rng: torch.Generator) -> Tensor:
         """Means of the components, shape (C, P, k)."""

@@ -41,6 +41,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hetfl_core import checks
 from hetfl_core.networks import Params
 
 
@@ -62,10 +63,8 @@ class Privacy:
     noise_multiplier: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.clip > 0:
-            raise ValueError(f"clip must be positive, got {self.clip}")
-        if not self.noise_multiplier >= 0:
-            raise ValueError(f"noise_multiplier must not be negative, got {self.noise_multiplier}")
+        checks.number("clip", self.clip, above=0, infinite=True)
+        checks.number("noise_multiplier", self.noise_multiplier, 0)
         if math.isinf(self.clip) and self.noise_multiplier:
             raise ValueError(f"noise needs a finite clip, got clip={self.clip}")
 
@@ -191,8 +190,7 @@ def epsilon(noise_multiplier: float, delta: float, releases: int, sampling: tupl
     import dp_accounting
 
     _check_arguments(delta, releases, sampling)
-    if not noise_multiplier >= 0:
-        raise ValueError(f"noise_multiplier must not be negative, got {noise_multiplier}")
+    checks.number("noise_multiplier", noise_multiplier, 0, infinite=True)
     if releases == 0 or math.isinf(noise_multiplier):
         return 0.0
     if noise_multiplier == 0:
@@ -226,8 +224,7 @@ def noise_multiplier(epsilon: float, delta: float, releases: int, sampling: tupl
     import dp_accounting
 
     _check_arguments(delta, releases, sampling)
-    if not epsilon > 0:
-        raise ValueError(f"epsilon must be positive, got {epsilon}")
+    checks.number("epsilon", epsilon, most=1e6, above=0)
     if releases == 0:
         raise ValueError("releases must be at least 1 for noise to be needed, got 0")
     if sampling is None:
@@ -268,9 +265,13 @@ def _event(noise_multiplier: float, releases: int, sampling: tuple[int, int]) ->
 
 
 def _check_arguments(delta: float, releases: int, sampling: tuple[int, int] | None) -> None:
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie in (0, 1), got {delta}")
-    if not releases >= 0 or releases % 1:
-        raise ValueError(f"releases must be a whole number of at least 0, got {releases}")
-    if sampling is not None and not 1 <= sampling[0] <= sampling[1]:
-        raise ValueError(f"sampling must be (taken, clients) with 1 <= taken <= clients, got {sampling}")
+    checks.fraction("delta", delta, "(0, 1)")
+    checks.whole("releases", releases, 0)
+    if sampling is not None:
+        try:
+            checks.span("sampling", sampling, 1)
+        except ValueError as error:
+            raise ValueError(
+                "sampling must be (taken, clients), whole numbers with 1 <= taken <= clients, "
+                f"got {checks.shown(sampling)}"
+            ) from error
