@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from small import ragged
 
@@ -513,7 +513,7 @@ def test_the_calls_that_are_varied_are_valid(name):
         assert _nonsense(case.call(**call)) is None
 
 
-@settings(max_examples=400, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_bad_call_names_its_argument(data):
     name, argument = data.draw(st.sampled_from([pair for pair in PAIRS if pair[0] not in FILES]))
@@ -523,7 +523,7 @@ def test_a_bad_call_names_its_argument(data):
     assert found is None, f"{name}({argument}={checks.shown(value)}): {found}"
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_bad_call_is_refused_before_files_are_read(data):
     """Only what is refused can be tried here: valid arguments would read files, or download them."""
