@@ -540,6 +540,7 @@ def test_a_bad_call_is_refused_before_files_are_read(data):
     bad |= {"max_train": [0, -1, 1.5, "x"], "prune": [-0.1, 1, "x", math.nan], "progress": ["x", 3, None]}
     bad |= {"band": [3.0, "x", (30.0, 8.0), (8.0,), (8.0, math.nan), None], "datasets": ["x", 3, ["y"], []]}
     bad |= {"alpha": [0, -1.0, math.nan, math.inf, 1e308, "x"]}
+    bad |= {"estimator": [3, math.nan, [], 2j]}
     words = [3, "x", math.nan, [], 2j]
     value = data.draw(st.sampled_from(bad.get(argument, words)))
     if (argument, value) == ("sizes", 10**9):

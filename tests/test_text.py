@@ -233,7 +233,7 @@ def test_entries_without_a_class_are_left_out(home):
         ({"n_clients": 7}, "n_clients must be even"),
         ({"prune": 1.0}, r"prune must lie in \[0, 1\), got 1.0"),
         ({"variant": "paper"}, "variant"),
-        ({"classes_per_client": 5}, "k must be at most the number of classes"),
+        ({"classes_per_client": 5}, "classes_per_client must be at most the number of classes"),
     ],
 )
 def test_wrong_arguments(home, options, message):
