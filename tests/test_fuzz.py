@@ -560,7 +560,7 @@ def test_a_bad_call_is_refused_before_files_are_read(data):
     ("call", "message"),
     [
         (lambda: toy.noisy_features(n_train_per_class=10**9), r"n_train_per_class=1000000000.* need 1\.49e\+03 GiB"),
-        (lambda: toy.linear_mapping(dim=10**9), r"dim=1000000000 would need [\d.e+,]+ GiB .* 2 GiB are free"),
+        (lambda: toy.linear_mapping(dim=10**9), r"dim=1000000000.* would need [\d.e+,]+ GiB .* 2 GiB are free"),
         (lambda: toy.linear_mapping(widths=(3, 10**12)), r"widths=\(3, 1000000000000\).* GiB"),
         (lambda: toy.linear_regression(n_test=10**10), "n_test=10000000000 would need .* GiB"),
         (lambda: text.two_modalities(n_pairs=10**8), "n_pairs=100000000.* GiB"),
