@@ -70,9 +70,9 @@ def number(
     right = right and least <= value <= most
     right = right and (above is None or value > above) and (below is None or value < below)
     if not right:
-        if not _no_number(value, Real) and value <= 0 and above == 0:
+        if not _no_number(value, Real) and not value > 0 and above == 0:
             raise ValueError(f"{name} must be positive, got {shown(value)}")
-        if not _no_number(value, Real) and value < 0 and least == 0:
+        if not _no_number(value, Real) and not value >= 0 and least == 0:
             raise ValueError(f"{name} must not be negative, got {shown(value)}")
         bounds = [
             f"greater than {above:g}" if above is not None else f"of at least {least:g}" if least > -math.inf else "",

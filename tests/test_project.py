@@ -166,8 +166,8 @@ def test_in_64_dimensions_the_published_call_ends_above_its_start_and_ours_near_
     ("options", "message"),
     [
         ({"how": "umap"}, "how must be one of 'tsne', 'mds', 'pca', 'random', got 'umap'"),
-        ({"dim": 0}, "dim must be at least 1, got 0"),
-        ({"iterations": 0}, "iterations must be at least 1, got 0"),
+        ({"dim": 0}, "dim must be a whole number of at least 1, got 0"),
+        ({"iterations": 0}, "iterations must be a whole number of at least 1, got 0"),
         ({"variant": "paper"}, "variant"),
     ],
 )

@@ -231,9 +231,9 @@ def test_entries_without_a_class_are_left_out(home):
         ({"embeddings": "word2vec"}, "embeddings must be one of 'bert-resnet', 'clip', got 'word2vec'"),
         ({"split": "words"}, "split must be one of 'pairs', 'images', got 'words'"),
         ({"n_clients": 7}, "n_clients must be even"),
-        ({"prune": 1.0}, "prune must be a share in 0…1, below 1, got 1.0"),
+        ({"prune": 1.0}, r"prune must lie in \[0, 1\), got 1.0"),
         ({"variant": "paper"}, "variant"),
-        ({"classes_per_client": 5}, "k must be at most the number of classes"),
+        ({"classes_per_client": 5}, "classes_per_client must be at most the number of classes"),
     ],
 )
 def test_wrong_arguments(home, options, message):
@@ -279,5 +279,5 @@ def test_a_local_linear_classifier_finds_the_stand_in_neither_easy_nor_hopeless(
 
 
 def test_the_stand_in_needs_room_for_its_classes():
-    with pytest.raises(ValueError, match="latent must be at least 4, got 3"):
+    with pytest.raises(ValueError, match="latent must be a whole number of at least 4, got 3"):
         text.two_modalities(latent=3)

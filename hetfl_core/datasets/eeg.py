@@ -492,6 +492,10 @@ def federation(
     """
     names = _members(kind, b, datasets)
     _check_federation(source, subjects, classes_per_client, band, seed, n_classes, progress)
+    one_of("features", features, ("tangent", "vectorised"))
+    one_of("reference", reference, ("train", "all"))
+    one_of("split", split, ("session", "random"))
+    checks.words("estimator", estimator)
     allowed = _listed(classes, CLASSES, "classes")
     most = {"specific": len(CLASSES), "common": 2}[kind] if classes_per_client is None else classes_per_client
     vectors = {"features": features, "reference": reference, "split": split, "seed": seed}
@@ -536,7 +540,7 @@ def _check_federation(
             checks.whole(name, value, 1)
     checks.band("band", band)
     checks.seed(seed)
-    checks.whole("n_classes", n_classes, 1)
+    checks.whole("n_classes", n_classes, 1, 1_000_000)
     checks.flag("progress", progress)
 
 

@@ -238,6 +238,9 @@ def federation(
     DataError
         If a file is missing and cannot be downloaded, or is damaged.
     """
+    one_of("features", features, ("tangent", "vectorised"))
+    one_of("reference", reference, ("train", "all"))
+    one_of("split", split, ("session", "random"))
     checks.seed(seed)
     checks.band("band", band)
     tasks = {key: trials(*key, band=band) for key in dict.fromkeys((view.task, view.imagined) for view in CLIENTS)}

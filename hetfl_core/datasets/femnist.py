@@ -86,12 +86,12 @@ def digits(n_clients: int = 50, seed: int = 0, *, variant: str = "text", scaling
         Where a writer's test set holds a digit that its training set lacks.
     """
     check_variant(variant)
-    checks.whole("n_clients", n_clients, 1)
+    checks.whole("n_clients", n_clients)
     checks.seed(seed)
     scaling = {"text": "symmetric", "code": "tenth"}[variant] if scaling is None else scaling
     checks.choice("scaling", scaling, tuple(_SCALINGS))
     writers = load_writers()
-    if n_clients > len(writers):
+    if not 1 <= n_clients <= len(writers):
         raise ValueError(f"n_clients must lie in 1…{len(writers)}, the number of writers at hand, got {n_clients}")
     chosen = range(n_clients) if variant == "code" else _choice(len(writers), n_clients, seed)
     clients = [_client(writers[i], scaling) for i in chosen]

@@ -510,10 +510,10 @@ def _check_matrix(name: str, M: Any, shape: tuple[int | None, int | None]) -> No
 
 def _check_data(z: Tensor, y: Tensor, d: int) -> None:
     checks.tensors(z=z, y=y)
-    checks.same_dtype(z=z, y=y)
     checks.whole("d", d)
     if z.dim() != 3 or y.shape != z.shape[:2]:
         raise ValueError(f"expected z of shape (b, n, k) and y of shape (b, n), got {tuple(z.shape)}, {tuple(y.shape)}")
+    checks.same_dtype(z=z, y=y)
     if not 1 <= d <= min(z.shape[1:]):
         raise ValueError(f"d must be between 1 and both n and k of z, got d={d}, n={z.shape[1]}, k={z.shape[2]}")
     for name, t in (("z", z), ("y", y)):
