@@ -71,6 +71,15 @@ def test_potentials_add_up_and_do_not_depend_on_the_other_electrodes():
     np.testing.assert_allclose(parts @ way[0], gains[0, :1], rtol=1e-4)
 
 
+def test_gains_are_microvolts_per_nanoampere_metre():
+    """A dipole p below an electrode at r, in an endless medium of 0.33 S/m: p / (4π σ r²); the skull takes some of it."""
+    radius, depth = 90.0, 20.0
+    up = np.array([[0.0, 0.0, 1.0]])
+    (gain,) = leadfield(("Cz",), radius, (radius - depth) * up, up)[:, 0]
+    endless = 1e-9 / (4 * np.pi * 0.33 * (depth * 1e-3) ** 2) * 1e6
+    assert 1 / 3 < gain / endless < 3
+
+
 @pytest.mark.parametrize(
     ("source", "electrode"),
     [("hand C3", "C3"), ("hand C4", "C4"), ("feet", "Cz"), ("tongue left", "T7"), ("tongue right", "T8")],
