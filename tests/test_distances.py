@@ -243,6 +243,14 @@ def test_columns_are_dependent_relative_to_the_largest():
     agree(d.principal_angle(small[:, :2], torch.eye(3).double()[:, :2]), torch.tensor(0.0).double())
 
 
+def test_variances_of_zero_have_a_derivative_of_zero():
+    """W2² = Σ (√v₁ − √v₂)²: its derivative at v₁ = 0 is infinite; what stays at 0 must not become NaN."""
+    m = torch.zeros(2, dtype=torch.float64)
+    value, (grad,) = value_and_gradients(lambda v: d.bures_wasserstein_diagonal(m, v, m, m + 4), m)
+    assert value == 8
+    assert (grad == 0).all()
+
+
 def test_cka_does_not_depend_on_units():
     """What counts as rounding is relative: tiny representations vary, huge constant ones do not."""
     x, y = normal(20, 4), normal(20, 3, seed=1)
