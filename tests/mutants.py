@@ -323,13 +323,14 @@ def measure(files: Sequence[str], out: Path) -> int:
     return 0 if code in (0, 1) else int(code)
 
 
-def attempt(files: Sequence[str], order: dict[str, int]) -> int:
-    """Run tests in the given order until one fails; others, which fail anyway, are left out."""
+def attempt(files: Sequence[str], order: dict[str, int], failing: set[str]) -> int:
+    """Run tests in the given order until one fails, but for those that fail anyway."""
     import pytest
 
     class Order:
         def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-            items[:] = sorted((i for i in items if i.nodeid in order), key=lambda item: order[item.nodeid])
+            good = [item for item in items if item.nodeid not in failing]
+            items[:] = sorted(good, key=lambda item: order.get(item.nodeid, -1))
 
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -419,7 +420,7 @@ def try_all(
         write(trees[job.slot] / job.mutant.file, (ROOT / job.mutant.file).read_bytes())
         free.append(job.slot)
         code = os.waitstatus_to_exitcode(status)
-        if code in (4, 5, 70):
+        if code in (5, 70):
             raise SystemExit(f"the tests could not be run on {job.mutant}:\n{job.log.read_text()[-3000:]}")
         verdicts[job.mutant] = "survived" if code == 0 else "too long" if code < 0 else "killed"
         report(job.mutant, verdicts[job.mutant])
@@ -437,7 +438,8 @@ def start(mutant: Mutant, slot: int, tests: dict[str, dict[str, Any]], trees: li
     seconds = 5 + 3 * sum(t["seconds"] for t in mine.values())
     log = trees[slot].with_suffix(".log")
     order = {name: i for i, name in enumerate(ranks)}
-    pid = fork(trees[slot], log, seconds, lambda: attempt(files, order))
+    failing = {name for name, t in tests.items() if not t["good"]}
+    pid = fork(trees[slot], log, seconds, lambda: attempt(files, order, failing))
     return pid, Job(mutant, slot, log, time.monotonic() + 10 * seconds)
 
 

@@ -33,6 +33,14 @@ def test_toy_has_one_to_ten_columns_of_noise_and_20_to_300_samples():
     assert 290 < max(sizes) <= 300
 
 
+def test_all_clients_pre_train_and_a_tenth_takes_part_in_a_round(monkeypatch):
+    monkeypatch.setattr(benchmark, "EPOCHS", 1)
+    monkeypatch.setattr(benchmark, "_seconds", lambda call: call() and 1.0)
+    monkeypatch.setattr(benchmark, "toy", lambda n: TOY(n, sizes=[20] * n))
+    trained = {role: benchmark.measure(20, "stacked", role, 10)["clients"] for role in ("start", "round")}
+    assert trained == {"start": 20, "round": 2}
+
+
 def test_paddings_measure_all_trials_unless_told(monkeypatch):
     asked = []
 

@@ -178,3 +178,8 @@ def test_a_learning_curve_has_a_line_a_method_and_bands_where_asked():
     assert len(ax.collections) == 1
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["10", "40"]
     plots.plt.close("all")
+
+
+def test_an_interval_that_holds_zero_leaves_the_winner_open():
+    given = [(0.1, 0.2), (-0.2, -0.1), (-0.1, 0.2), (-0.1, 0.0), (0.0, 0.1)]
+    assert [comparison._winner(low, high, "a", "b") for low, high in given] == ["a", "b", "open", "open", "open"]

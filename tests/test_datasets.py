@@ -295,6 +295,7 @@ def test_an_odd_number_of_clients_and_a_single_one():
 
 def test_mnist_usps_text(twins):
     federation = digits.mnist_usps(10, 3)
+    assert federation.n_classes == 10
     assert [c.shapes for c in federation] == [(1, 28, 28)] * 5 + [(1, 16, 16)] * 5
     assert [c.name for c in federation][4:6] == ["mnist-004", "usps-000"]
     assert all(len(h) == 3 for h in classes_held(federation))

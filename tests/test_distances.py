@@ -249,6 +249,22 @@ def test_cka_of_a_constant_representation_is_zero_whatever_rounding_leaves(dtype
         assert d.cka(faint, faint) == pytest.approx(1, abs=1e-4), "a ten-thousandth is not rounding"
 
 
+def test_columns_are_dependent_relative_to_the_largest():
+    sizes = torch.diag(torch.tensor([1.0, 1e-20, 1e-20], dtype=torch.float64))
+    with pytest.raises(ValueError, match="A must have linearly independent columns"):
+        d.principal_angle(sizes, torch.eye(3).double())
+    small = 1e-20 * torch.eye(3).double()
+    agree(d.principal_angle(small[:, :2], torch.eye(3).double()[:, :2]), torch.tensor(0.0).double())
+
+
+def test_variances_of_zero_have_a_derivative_of_zero():
+    """W2² = Σ (√v₁ − √v₂)²: its derivative at v₁ = 0 is infinite; what stays at 0 must not become NaN."""
+    m = torch.zeros(2, dtype=torch.float64)
+    value, (grad,) = value_and_gradients(lambda v: d.bures_wasserstein_diagonal(m, v, m, m + 4), m)
+    assert value == 8
+    assert (grad == 0).all()
+
+
 def test_cka_does_not_depend_on_units():
     """What counts as rounding is relative: tiny representations vary, huge constant ones do not."""
     x, y = normal(20, 4), normal(20, 3, seed=1)

@@ -48,6 +48,15 @@ def power(x):
     return np.square(x - x.mean(axis=-1, keepdims=True)).mean(axis=-1)
 
 
+def test_desynchronisation_comes_after_the_cue_and_goes_after_the_imagery():
+    """From 0 to 1 within `rise` seconds of cue + latency and back within as many of the end, half way in the middle."""
+    cue, end = LAB.interval
+    course = eeg_simulated._course(0.2, LAB, 0.4)
+    expected = {0: 0, cue + 0.2: 0, cue + 0.4: 0.5, cue + 0.6: 1, end: 1, end + 0.2: 0.5, end + 0.396: 0}
+    for time, value in expected.items():
+        assert course[round(time * LAB.rate)] == pytest.approx(value, abs=1e-3)
+
+
 # --- the head ------------------------------------------------------------------------------------------------------
 
 
@@ -69,6 +78,22 @@ def test_potentials_add_up_and_do_not_depend_on_the_other_electrodes():
     # A dipole of a tilted direction is the sum of its parts along the axes.
     parts = leadfield(("C3",), radius, np.repeat(where[:1], 3, axis=0), np.eye(3))
     np.testing.assert_allclose(parts @ way[0], gains[0, :1], rtol=1e-4)
+
+
+def test_gains_are_microvolts_per_nanoampere_metre():
+    """A dipole p at r below an electrode, in an endless medium of 0.33 S/m: p / (4π σ r²); the skull changes that."""
+    radius, depth = 90.0, 20.0
+    up = np.array([[0.0, 0.0, 1.0]])
+    (gain,) = leadfield(("Cz",), radius, (radius - depth) * up, up)[:, 0]
+    endless = 1e-9 / (4 * np.pi * 0.33 * (depth * 1e-3) ** 2) * 1e6
+    assert 1 / 3 < gain / endless < 3
+
+
+def test_the_first_world_is_drawn_unless_told():
+    for draw in (eeg_simulated.person, lambda *which: ground_truth(*which).person):
+        usual, first, other = (draw(LAB, 1, *seed).positions for seed in ((), (0,), (1,)))
+        assert np.array_equal(usual, first)
+        assert not np.array_equal(usual, other)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import itertools
 import math
+import re
 import warnings
 
 import numpy as np
@@ -152,6 +153,11 @@ def test_copies_of_a_regression_are_regressions():
 def test_casting_leaves_class_labels_alone():
     fed = Federation([client()], 2).to(torch.float32)
     assert (fed[0].x_train.dtype, fed[0].y_train.dtype) == (torch.float32, torch.int64)
+
+
+def test_a_fingerprint_is_128_bits_in_hexadecimal():
+    """As records hold it; another length would make all recorded data look different."""
+    assert re.fullmatch("[0-9a-f]{32}", Federation([client()]).fingerprint())
 
 
 def test_fingerprint_tells_targets_apart_and_from_labels():

@@ -471,3 +471,8 @@ def test_holm_by_hand_and_by_the_step_down_rule():
         rejected.add(i)
     assert 0 < len(rejected) < m
     assert set(np.flatnonzero(ledger.holm(p) <= 0.05)) == rejected
+
+
+def test_the_processor_is_named_without_the_label_that_linux_prints():
+    assert "model name" not in records._cpu_model()
+    assert records._cpu_model() == records._cpu_model().strip() != ""

@@ -107,6 +107,13 @@ def test_labels_go_with_the_embedding():
             np.testing.assert_array_equal(labels[client.name], getattr(client, f"y_{split}"))
 
 
+def test_stacks_hold_1024_clients_and_those_of_convolutions_on_a_cpu_one():
+    images, plain = ragged(n_clients=2, images=True), ragged(n_clients=2)
+    assert Simulator(images, Local(model=Model(CNN(out=6, channels=(3, 4)))), device="cpu").stack_size == 1
+    assert Simulator(plain, Local(model=SMALL), device="cpu").stack_size == 1024
+    assert Simulator(plain, Local(model=SMALL), device="cpu", stack_size=1).stack_size == 1
+
+
 def test_one_client_may_be_all_that_takes_part():
     """1/6 of 6 is 1; and so is 0.29 of 100 twenty-nine, though 0.29 · 100 < 29 in floating point."""
     assert run(rounds=1, participation=1 / 6).history["bytes_up"].iloc[1] > 0

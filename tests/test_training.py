@@ -15,7 +15,15 @@ from tensors import normal
 from hetfl_core import Client, simulate
 from hetfl_core.engine import stacks as stacking
 from hetfl_core.engine.simulation import Simulator, participants
-from hetfl_core.engine.training import OPTIMISERS, StackedStage, architecture, clip_each, n_steps, plan
+from hetfl_core.engine.training import (
+    OPTIMISERS,
+    StackedStage,
+    architecture,
+    clip_each,
+    n_steps,
+    plan,
+    stack_received,
+)
 from hetfl_core.federation import Federation
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, Local, Loss, Method, Stage
 from hetfl_core.methods.base import WITH_MOMENTUM, Optimiser, cross_entropy
@@ -524,3 +532,12 @@ def test_a_loss_term_must_not_hide_a_column():
 def test_every_method_says_what_it_trains():
     with pytest.raises(NotImplementedError, match="Method must define stages"):
         Method().stages(0, "round")
+
+
+def test_what_all_clients_receive_alike_is_not_copied():
+    """One object for all stays one; two that are only equal are stacked."""
+    one, other = torch.ones(2), torch.ones(2)
+    stacked, dims = stack_received([{"same": one, "own": one}, {"same": one, "own": other}])
+    assert stacked["same"] is one
+    assert stacked["own"].shape == (2, 2)
+    assert dims == {"same": None, "own": 0}
