@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help book serve lab test lint assignments address browser lock clean
+.PHONY: help book serve lab test mutants lint assignments address browser lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -18,12 +18,15 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do $
 # The tensors are small: threads that wait for each other on a busy machine cost more than they bring.
 export OMP_NUM_THREADS ?= 1
 
+# The same instructions on every x86 CPU, so that numbers repeat; HETFL_FASTEST=1 takes the fastest instead.
+HOLD := eval "$$($(PY) -m hetfl_core.numerics)"
+
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 book: $(READY)  ## execute the notebooks (finished ones come from a cache) and build the HTML
 	rm -rf $(HTML)
-	$(VENV)/bin/jupyter-book build book --all -n -W --keep-going
+	$(HOLD) && $(VENV)/bin/jupyter-book build book --all -n -W --keep-going
 	@echo
 	@echo "The book is ready: open $(HTML)/index.html, or run 'make serve'."
 
@@ -33,10 +36,16 @@ serve:  ## serve the built book on http://localhost:8000 (PORT=... for another)
 
 lab: $(READY)  ## open the chapters in JupyterLab
 	@$(PY) -c 'import jupyterlab' 2>/dev/null || $(PY) -m pip install --quiet -c constraints.txt jupyterlab
-	$(PY) -m jupyter lab --notebook-dir=book
+	$(HOLD) && $(PY) -m jupyter lab --notebook-dir=book
 
 test: $(READY) browser  ## run every test (PYTEST='-k flic -x' passes options on)
 	$(PY) -m pytest $(PYTEST)
+
+N ?= 200
+SEED ?= 0
+JOBS ?= 2
+mutants: $(READY)  ## change the core at N=200 random places (SEED=0 JOBS=2 ONLY=partition), see whether the tests notice
+	$(PY) tests/mutants.py --n $(N) --seed $(SEED) --jobs $(JOBS) --only '$(ONLY)'
 
 lint: $(READY)  ## ruff and mypy alone; 'make test' runs them too
 	$(PY) -m ruff check .
@@ -46,7 +55,7 @@ lint: $(READY)  ## ruff and mypy alone; 'make test' runs them too
 assignments: $(READY)  ## make the students' versions and the autograders
 	$(PY) book/assignments/generate.py
 
-address: $(READY)  ## after editing project.urls.Repository in pyproject.toml: write it where it must be repeated
+address: $(READY)  ## after setting project.urls.Repository in pyproject.toml: write it where it must be repeated
 	$(PY) book/_ext/hetfl_book.py
 
 # --- the environment: made once, made anew when what it depends on has changed ---------------------------------

@@ -2,12 +2,42 @@
 
 `simulate` runs a method of `hetfl_core.methods` on a `Federation` and returns a `Run`. A federation is made of
 `Client` objects, or by one of the functions in `hetfl_core.datasets`.
+
+What stands here is fetched when it is first asked for: a command that needs no tensors does not wait for torch, and
+`hetfl_core.numerics` can say with which instructions PyTorch is to compute before that is loaded.
 """
 
-from hetfl_core import datasets, methods
-from hetfl_core.engine.simulation import Run, adapt, simulate
-from hetfl_core.federation import Client, Federation, Spec
-from hetfl_core.rng import stream
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Client", "Federation", "Run", "Spec", "adapt", "datasets", "methods", "simulate", "stream"]
+if TYPE_CHECKING:
+    from hetfl_core import datasets, methods
+    from hetfl_core.comparing import compare
+    from hetfl_core.engine.simulation import Run, adapt, simulate
+    from hetfl_core.federation import Client, Federation, Spec
+    from hetfl_core.rng import stream
+
+__all__ = ["Client", "Federation", "Run", "Spec", "adapt", "compare", "datasets", "methods", "simulate", "stream"]
 __version__ = "0.1.0"
+
+_HOMES = {
+    **dict.fromkeys(["Run", "adapt", "simulate"], "hetfl_core.engine.simulation"),
+    **dict.fromkeys(["Client", "Federation", "Spec"], "hetfl_core.federation"),
+    "compare": "hetfl_core.comparing",
+    "stream": "hetfl_core.rng",
+}
+"""The module of each name that is not itself a module."""
+
+
+def __getattr__(name: str) -> Any:
+    """Fetch a name of `__all__` when it is first asked for (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES.get(name)
+    found = getattr(import_module(home), name) if home else import_module(f"{__name__}.{name}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

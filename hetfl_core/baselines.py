@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -39,11 +39,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
+from hetfl_core import checks
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.simulation import Run, columns
 from hetfl_core.federation import Client, Federation, map_blocks
 from hetfl_core.rng import numpy_stream
+from hetfl_core.settings import plain
 
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 """From vectors, shape (n, d), to labels, shape (n,)."""
@@ -87,6 +89,8 @@ def fewer(client: Client, n: int, seed: int) -> Client:
     ValueError
         If n trials cannot hold every class of the client.
     """
+    checks.instance("client", client, Client)
+    checks.whole("n", n)
     classes = len(np.unique(client.y_train))
     if n < classes:
         raise ValueError(f"client {client.name!r}: n must be at least {classes}, one trial of each class, got {n}")
@@ -96,6 +100,8 @@ def fewer(client: Client, n: int, seed: int) -> Client:
 
 def fewer_trials(federation: Federation, n: int | None, seed: int) -> Federation:
     """Every client with at most n training trials, drawn by `fewer`; n None leaves all."""
+    checks.instance("federation", federation, Federation)
+    checks.seed(seed)
     if n is None:
         return federation
     clients = [fewer(client, n, seed) for client in federation]
@@ -239,6 +245,14 @@ class Chosen(Alone):
 
     among: tuple[Alone, ...] = (LDA(), LR(), SVM(), MDM())
     folds: int = 5
+
+    def __post_init__(self) -> None:
+        checks.whole("folds", self.folds, 2)
+        checks.instance("among", self.among, tuple)
+        for one in self.among:
+            checks.instance("among", one, Alone)
+        if not self.among:
+            raise ValueError("among must name at least one classifier, got none")
 
     @property
     def name(self) -> str:
@@ -421,6 +435,18 @@ def _arrays(client: Client, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
+class Fitted(Run):
+    """A `Run` of a baseline: it has no rounds, no server and no parameters, so that it can embed nothing."""
+
+    def embed(self, split: Literal["train", "test"] = "train") -> dict[str, np.ndarray]:
+        """Refused: a classical classifier has no latent space."""
+        raise NotImplementedError(f"{self.method.name} has no embedding: it classifies the inputs as they are")
+
+    def predict(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
+        """Refused: only a network's outputs are kept."""
+        raise NotImplementedError(f"the fitted classifiers of {self.method.name} are not kept; see per_client")
+
+
 def run(federation: Federation, baseline: Baseline, *, seed: int = 0, **options: Any) -> Run:
     """Fit and test a baseline.
 
@@ -448,6 +474,9 @@ def run(federation: Federation, baseline: Baseline, *, seed: int = 0, **options:
     ImportError
         Where `MDM` or `Pooled` lack pyRiemann.
     """
+    checks.instance("federation", federation, Federation)
+    _check_baseline(baseline, Alone, Pooled)
+    checks.seed(seed)
     if federation.task != "classification":
         raise ValueError(f"a classical classifier wants a classification, got a {federation.task}")
     begin = time.perf_counter()
@@ -458,6 +487,16 @@ def run(federation: Federation, baseline: Baseline, *, seed: int = 0, **options:
         arrays = [(client, *_arrays(client, "train")) for client in federation]
         models, sent = {c.name: baseline.fit(x, y, c.name, seed) for c, x, y in arrays}, (0, 0)
     return report(federation, baseline, models, seed, sent, begin)
+
+
+def _check_baseline(baseline: Any, *kinds: type) -> None:
+    if not isinstance(baseline, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        made = isinstance(baseline, type) and issubclass(baseline, kinds)
+        raise TypeError(
+            f"baseline must be {wanted}, such as {'Pooled()' if kinds == (Pooled,) else 'LDA()'}, got {baseline!r}"
+            + " (without brackets)" * made
+        )
 
 
 def newcomers(members: Federation, new: Sequence[Client]) -> Federation:
@@ -498,6 +537,14 @@ def join(
         Naming the new client: for what `run` refuses, where no member's vectors mean the same, and where `untrained`
         leaves a model that knows none of its classes.
     """
+    checks.instance("members", members, Federation)
+    if not isinstance(new, Sequence):
+        raise TypeError(f"new must be a sequence of clients, got {checks.shown(new)}")
+    for client in new:
+        checks.instance("new", client, Client)
+    _check_baseline(baseline, Pooled)
+    checks.seed(seed)
+    checks.flag("untrained", untrained)
     begin = time.perf_counter()
     everyone = Federation([*members, *new], members.n_classes, members.name, members.info).to(torch.float32)
     names = [client.name for client in new]
@@ -599,7 +646,7 @@ def report(
             **{name: measure(predicted["test"], labels["test"]) for name, measure in metrics.per_client.items()},
         }
     )
-    settings = {"method": repr(baseline), "seed": seed, "rounds": 0, "participation": 1.0}
+    settings = {"method": plain(baseline), "seed": seed, "rounds": 0, "participation": 1.0}
     nothing: list[Any] = [{} for _ in federation]
     history = pd.DataFrame([row], columns=columns(metrics.main))
-    return Run(federation, baseline, settings, history, final, per_client, {}, nothing, nothing)
+    return Fitted(federation, baseline, settings, history, final, per_client, {}, nothing, nothing)

@@ -137,8 +137,9 @@ def roofs(n_clients: int, batch_size: int, k: int = 64) -> dict[str, float]:
     ``flops`` in batched products, ``bytes`` read and written in a copy of one layer's weights, ``normals`` drawn.
     """
     torch.set_num_threads(1)
-    rows, weights = torch.randn(n_clients, batch_size, k), torch.randn(n_clients, k, k)
-    target, block, rng = weights.clone(), torch.empty(64, 20, k), torch.Generator()
+    rows = torch.randn(n_clients, batch_size, k, dtype=torch.float32)
+    weights = torch.randn(n_clients, k, k, dtype=torch.float32)
+    target, block, rng = weights.clone(), torch.empty(64, 20, k, dtype=torch.float32), torch.Generator()
     return {
         "flops": 2 * rows.numel() * k / _seconds(lambda: rows @ weights),
         "bytes": 2 * 4 * weights.numel() / _seconds(lambda: target.copy_(weights)),

@@ -1,8 +1,12 @@
-"""The command line: ``hetfl list | data | run | reproduce | ledger | bench``."""
+"""The command line: ``hetfl list | data | run | reproduce | verify | arithmetic | ledger | bench``."""
 
 from __future__ import annotations
 
 import ctypes
+import dis
+import importlib
+import inspect
+import os
 import re
 import sys
 import tempfile
@@ -11,6 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from hetfl_core import numerics
 
 app = typer.Typer(
     help="Federated learning when clients do not share a feature space.",
@@ -27,18 +33,37 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def main() -> None:
-    """Run the command line; an error is one message, not a traceback."""
-    from hetfl_core.datasets import DataError
-    from hetfl_core.engine.checkpoint import CheckpointError
+    """Run the command line; what it was asked wrongly is one message, a fault of its own keeps its traceback.
 
+    With the environment variable HETFL_DEBUG set to anything but 0, every error shows its traceback.
+    """
+    numerics.hold(True if "--fastest" in sys.argv[1:] else None)  # here, before anything imports torch
     try:
         app()
-    except (ValueError, TypeError, CheckpointError, DataError, OSError, ImportError, NotImplementedError) as error:
-        sys.exit(f"hetfl: {error}")
-    except KeyError as error:
-        sys.exit(f"hetfl: {error.args[0]}")
     except KeyboardInterrupt:
         sys.exit("hetfl: stopped")
+    except Exception as error:
+        if os.environ.get("HETFL_DEBUG", "0") not in ("", "0") or not is_message(error):
+            raise
+        sys.exit(f"hetfl: {error.args[0] if isinstance(error, KeyError) else error}")
+
+
+def is_message(error: BaseException) -> bool:
+    """Whether an error was written for the user: a ``raise`` of this package, or the system's refusal of a file.
+
+    The same kinds of error also come out of faults, of this package (a key that a dictionary lacks) or of others (two
+    shapes that do not fit). There, no statement of ours says ``raise``, and the traceback is what helps.
+    """
+    if isinstance(error, OSError) and error.filename is not None:
+        return True
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    if at is None or isinstance(error, AssertionError):
+        return False
+    code = at.tb_frame.f_code
+    ours = Path(code.co_filename).is_relative_to(Path(__file__).parent)
+    return ours and dis.opname[code.co_code[at.tb_lasti]] == "RAISE_VARARGS"
 
 
 @app.command("list")
@@ -124,6 +149,11 @@ def _files_of(key: str) -> list[str]:
 
 # --- runs -----------------------------------------------------------------------------------------------------------
 
+Fastest = Annotated[
+    bool,
+    typer.Option("--fastest", help="Compute with all that the CPU has, not with what every CPU has (see `main`)."),
+]
+
 
 def _settings(pairs: list[str] | None) -> dict[str, Any]:
     """``["seed=3", "variant=code"]`` → ``{"seed": 3, "variant": "code"}``."""
@@ -146,17 +176,59 @@ def _value(text: str) -> Any:
 
 def _method(name: str, changes: dict[str, Any]) -> Any:
     from hetfl_core.experiments import unknown
-    from hetfl_core.methods import CATALOGUE
 
-    known = {known.lower(): method for known, method in CATALOGUE.items()} | {"flic": CATALOGUE["FLIC-HL"]}
-    if name.lower() not in known:
-        raise KeyError(unknown("method", name, CATALOGUE))
-    method = known[name.lower()]
+    method = _imported(name) if ":" in name else _known(name)
     allowed = [f.name for f in fields(method) if isinstance(getattr(method, f.name), int | float | str)]
     for change in changes:
         if change not in allowed:
             raise KeyError(unknown(f"setting of {name}", change, allowed))
     return replace(method, **changes)
+
+
+def _known(name: str) -> Any:
+    """A method of the library, by its name in any case."""
+    from hetfl_core.experiments import unknown
+    from hetfl_core.methods import CATALOGUE
+
+    known = {known.lower(): method for known, method in CATALOGUE.items()} | {"flic": CATALOGUE["FLIC-HL"]}
+    if name.lower() not in known:
+        raise KeyError(unknown("method", name, CATALOGUE))
+    return known[name.lower()]
+
+
+def _imported(path: str) -> Any:
+    """A method of one's own, from ``package.module:Name``: a class at its defaults, or a method that is made already.
+
+    Modules are also looked for in the working folder.
+    """
+    from hetfl_core.experiments import unknown
+    from hetfl_core.methods import Method
+
+    module_name, _, attribute = path.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
+        raise ValueError(f"a method of your own must look like package.module:Name, got {path!r}")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ImportError(f"no module {error.name!r} in {Path.cwd()} or among the installed packages") from error
+    if not hasattr(module, attribute):
+        methods = [name for name, thing in vars(module).items() if isinstance(thing, Method) or _is_method_class(thing)]
+        raise KeyError(unknown(f"method of module {module_name}", attribute, methods or ["a subclass of Method"]))
+    found = getattr(module, attribute)
+    made = found() if _is_method_class(found) else found
+    if not isinstance(made, Method):
+        raise TypeError(f"{path} must be a subclass of hetfl_core.methods.Method or one made from it, got {found!r}")
+    return made
+
+
+def _is_method_class(thing: Any) -> bool:
+    from hetfl_core.methods import Method
+
+    return isinstance(thing, type) and issubclass(thing, Method)
 
 
 def _federation(name: str, changes: dict[str, Any]) -> Any:
@@ -166,8 +238,11 @@ def _federation(name: str, changes: dict[str, Any]) -> Any:
     if name not in CATALOGUE:
         raise KeyError(unknown("data set", name, CATALOGUE))
     try:
+        inspect.signature(CATALOGUE[name]).bind(**changes)
         return CATALOGUE[name](**changes)
     except (TypeError, ValueError) as error:
+        if not (changes or is_message(error)):
+            raise
         given = ", ".join(f"{key}={value!r}" for key, value in changes.items()) or "its defaults"
         raise ValueError(f"data set {name} cannot be made with {given}: {error}") from error
 
@@ -190,10 +265,10 @@ def _check_file(out: Path) -> None:
 
 @app.command()
 def run(
-    method: Annotated[str, typer.Argument(help="Name of a method; see `hetfl list`.")],
+    method: Annotated[str, typer.Argument(help="Name of a method (`hetfl list`), or your own as package.module:Name.")],
     federation: Annotated[str, typer.Option(help="Name of a data set; see `hetfl list`.")] = "digits.bundled",
     rounds: Annotated[int, typer.Option(help="Communication rounds T.")] = 10,
-    participation: Annotated[float, typer.Option(help="Share of the clients in a round, r.")] = 0.5,
+    participation: Annotated[float, typer.Option(help="Share of the clients in a round, r.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Keys every random number of the run.")] = 0,
     data: Annotated[list[str] | None, typer.Option(help="Settings of the data set, e.g. n_clients=20.")] = None,
     set_: Annotated[
@@ -203,12 +278,12 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     checkpoint: Annotated[Path | None, typer.Option(help="Folder from which a killed run goes on.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the run's record to this file.")] = None,
+    fastest: Fastest = False,
 ) -> None:
     """Run a method on a data set and print a table."""
     from hetfl_core import ledger
     from hetfl_core.engine.simulation import choose_device, simulate
     from hetfl_core.experiments import make_record
-    from hetfl_core.networks import CNN
 
     keep_freed_memory()
     chosen = _method(method, _settings(set_))
@@ -216,8 +291,6 @@ def run(
     if out is not None:
         _check_file(out)
     fed = _federation(federation, _settings(data))
-    if any(isinstance(c.shapes, tuple) and len(c.shapes) == 3 for c in fed):
-        chosen = replace(chosen, model=replace(chosen.model, phi=CNN()))
     ledger.code_revision()
     print(fed)
     result = simulate(
@@ -244,6 +317,7 @@ def reproduce(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     again: Annotated[bool, typer.Option("--again", help="Run what has a record already.")] = False,
+    fastest: Fastest = False,
 ) -> None:
     """Run an experiment of a paper, or the pending ones; every record is written as its run ends."""
     from hetfl_core import experiments
@@ -266,6 +340,69 @@ def reproduce(
         elsewhere = elsewhere - {job} if path else set()
     if elsewhere:
         print(f"{len(elsewhere)} runs are left to other processes that are at them")
+
+
+@app.command("verify")
+def verify_records(
+    experiment: Annotated[list[str] | None, typer.Option(help="Only the records of these experiments.")] = None,
+    sample: Annotated[int | None, typer.Option(help="Draw so many records; by default all.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Begin no round after this time (90s, 9m, 2h); cheap records are preferred.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Another seed draws another sample.")] = 0,
+    scale: Annotated[str, typer.Option(help="paper or book")] = "paper",
+    records: Annotated[Path | None, typer.Option(help="Folder of the records; by default data/results.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    fastest: Fastest = False,
+) -> None:
+    """Run records again: same bits, within the spread of seeds, or different, and why. Nothing is written."""
+    from hetfl_core import experiments, ledger, verification
+    from hetfl_core.engine.simulation import choose_device
+
+    keep_freed_memory()
+    choose_device(device)
+    limit = seconds(budget)
+    for name in experiment or ():
+        experiments.find(name)
+    stored = [r for r in ledger.load(records) if r.scale == scale and (not experiment or r.experiment in experiment)]
+    able = [r for r in stored if verification.can_run(r)]
+    todo = verification.sample(able, sample, seed=seed, budget=limit)
+    now = ", ".join(f"{name} {value}" for name, value in numerics.in_effect().items())
+    print(f"{len(stored)} records, {len(able)} of which can be run here; {len(todo)} are run again ({now})", flush=True)
+    done = []
+    for check in verification.verify(todo, budget=limit, device=device, among=stored):
+        done.append(check)
+        r = check.record
+        print(f"{r.experiment} {r.method} seed {r.seed}: {check.verdict}", flush=True)
+    if done:
+        print(f"\n{verification.shown(done)}\n")
+    print(verification.summary(done))
+    if any(check.verdict == verification.DIFFERENT for check in done):
+        raise typer.Exit(1)
+
+
+@app.command()
+def arithmetic(
+    experiment: Annotated[str, typer.Argument(help="Name of an experiment; see `hetfl list`.")],
+    method: Annotated[str, typer.Option(help="Name of one of its methods.")],
+    seed: Annotated[int, typer.Option(help="The one seed.")] = 0,
+    mode: Annotated[list[str] | None, typer.Option(help="portable, fastest or scalar; all by default.")] = None,
+    stack: Annotated[list[int] | None, typer.Option(help="Most clients in a stack; 1024 and 3 by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the records; by default data/results.")] = None,
+) -> None:
+    """One run with one seed, rounded in several ways: other instructions, other stacks. Each is a record."""
+    from hetfl_core import experiments, verification
+    from hetfl_core.resources import results_home
+
+    [job] = experiments.jobs(experiment, "paper", [seed], [method])
+    for name in mode or ():
+        if name not in numerics.MODES:
+            raise ValueError(f"mode must be one of {numerics.MODES}, got {name!r}")
+    modes: Any = mode or numerics.MODES
+    folder = out or results_home()
+    _check_folder(folder)
+    for path in verification.vary(job, modes, stack or (1024, 3), folder):
+        print(path, flush=True)
 
 
 def _pending(scale: Any, seeds: int | None, methods: list[str] | None, out: Path | None) -> list[Any]:

@@ -43,6 +43,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hetfl_core import checks
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Distances
 # ---------------------------------------------------------------------------------------------------------------------
@@ -71,8 +73,11 @@ def bures_wasserstein(m1: Tensor, S1: Tensor, m2: Tensor, S2: Tensor) -> Tensor:
     --------
     bures : what is said there of singular covariances holds here too.
     """
+    checks.tensors(m1=m1, S1=S1, m2=m2, S2=S2)
     _check_mean("m1", m1, S1)
     _check_mean("m2", m2, S2)
+    checks.means(m1, m2)
+    checks.broadcastable(m1=m1.shape[:-1], S1=S1.shape[:-2], m2=m2.shape[:-1], S2=S2.shape[:-2])
     return (m1 - m2).square().sum(-1) + bures(S1, S2)
 
 
@@ -94,9 +99,12 @@ def bures_wasserstein_diagonal(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -
     -----
     The square root has no derivative at 0: a variance of 0 gets gradient 0.
     """
+    checks.tensors(m1=m1, v1=v1, m2=m2, v2=v2)
+    checks.means(m1, m2)
     for name, m, v in (("m1", m1, v1), ("m2", m2, v2)):
         _check_finite(name, m)
         _check_variance(name.replace("m", "v"), v, m.shape[-1])
+    checks.broadcastable(m1=m1.shape, v1=v1.shape, m2=m2.shape, v2=v2.shape)
     return (m1 - m2).square().sum(-1) + (_root(v1) - _root(v2)).square().sum(-1)
 
 
@@ -114,8 +122,16 @@ def bures_wasserstein_isotropic(m1: Tensor, v1: Tensor | float, m2: Tensor, v2: 
     -------
     Tensor, shape (...)
     """
+    checks.tensors(m1=m1, m2=m2)
+    checks.means(m1, m2)
     _check_finite("m1", m1)
     _check_finite("m2", m2)
+    for name, v in (("v1", v1), ("v2", v2)):
+        if isinstance(v, Tensor):
+            checks.tensors(**{name: v})
+            checks.broadcastable(m1=m1.shape[:-1], m2=m2.shape[:-1], **{name: v.shape})
+        else:
+            checks.number(name, v, 0)
     first, second = (torch.as_tensor(v, dtype=m1.dtype, device=m1.device) for v in (v1, v2))
     for name, v in (("v1", first), ("v2", second)):
         _check_variance(name, v)
@@ -150,10 +166,12 @@ def bures(S1: Tensor, S2: Tensor) -> Tensor:
     pseudo-inverses, so that T is the least map between the supports, and the gradient is finite. The work is
     done in float64. There are first derivatives only; asking for a second one is an error.
     """
+    checks.tensors(S1=S1, S2=S2)
     for name, S in (("S1", S1), ("S2", S2)):
         _check_covariance(name, S)
     if S1.shape[-1] != S2.shape[-1]:
         raise ValueError(f"S1 and S2 must be of one size, got shapes {tuple(S1.shape)} and {tuple(S2.shape)}")
+    checks.broadcastable(S1=S1.shape[:-2], S2=S2.shape[:-2])
     S1, S2 = torch.broadcast_tensors(S1, S2)
     return _Bures.apply((S1 + S1.mT) / 2, (S2 + S2.mT) / 2)[0]
 
@@ -255,6 +273,8 @@ def gaussian_kl(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> Tensor:
     ValueError
         If shapes do not match, one is diagonal and the other full, or a covariance is not positive definite.
     """
+    checks.tensors(m1=m1, v1=v1, m2=m2, v2=v2)
+    checks.means(m1, m2)
     full = [v.dim() - m.dim() for m, v in ((m1, v1), (m2, v2))]
     if full not in ([0, 0], [1, 1]):
         shapes = [tuple(t.shape) for t in (m1, v1, m2, v2)]
@@ -262,6 +282,9 @@ def gaussian_kl(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> Tensor:
             "v1 and v2 must both be variances of shape (..., k) or both be covariances of shape (..., k, k), "
             f"got shapes {shapes} for m1, v1, m2, v2"
         )
+    tail = 1 + full[0]
+    checks.broadcastable(m1=m1.shape[:-1], v1=v1.shape[:-tail], m2=m2.shape[:-1], v2=v2.shape[:-tail])
+    checks.same_dtype(m1=m1, v1=v1, m2=m2, v2=v2)
     return _kl_full(m1, v1, m2, v2) if full[0] else _kl_diagonal(m1, v1, m2, v2)
 
 
@@ -300,9 +323,15 @@ def mmd(x: Tensor, y: Tensor, bandwidth: float | Tensor | None = None, unbiased:
     -------
     Tensor, shape (...)
     """
+    checks.flag("unbiased", unbiased)
     _check_samples(x, y, least=2 if unbiased else 1)
-    if bandwidth is not None:
-        _check(torch.as_tensor(bandwidth) > 0, f"bandwidth must be positive, got {bandwidth}")
+    if isinstance(bandwidth, Tensor):
+        checks.tensors(bandwidth=bandwidth)
+        checks.broadcastable(x=x.shape[:-2], bandwidth=bandwidth.shape)
+        _check((bandwidth > 0) & bandwidth.isfinite(), f"bandwidth must be positive, got {bandwidth}")
+    elif bandwidth is not None:
+        checks.number("bandwidth", bandwidth, above=0)  # and its square a number that can be divided by
+        checks.number("bandwidth", bandwidth, torch.finfo(x.dtype).tiny ** 0.5, torch.finfo(x.dtype).max ** 0.45)
     squared = squared_distances(torch.cat((x, y), -2))
     h = (
         _median_distance(squared.detach())
@@ -356,6 +385,14 @@ def mixture_wasserstein(a: Tensor, m1: Tensor, S1: Tensor, b: Tensor, m2: Tensor
     Tensor, shape (...)
         Differentiable in means and covariances; the weights are constants.
     """
+    checks.tensors(a=a, m1=m1, S1=S1, b=b, m2=m2, S2=S2)
+    for k, m, S in ((1, m1, S1), (2, m2, S2)):
+        if m.dim() < 2 or S.dim() < 3 or S.shape[-3:] != (*m.shape[-2:], m.shape[-1]):
+            raise ValueError(
+                f"m{k}, S{k} must have shapes (..., P, k) and (..., P, k, k), got {tuple(m.shape)} and {tuple(S.shape)}"
+            )
+    checks.means(m1, m2)
+    checks.broadcastable(m1=m1.shape[:-2], S1=S1.shape[:-3], m2=m2.shape[:-2], S2=S2.shape[:-3])
     cost = bures_wasserstein(
         m1.unsqueeze(-2).expand(*m1.shape[:-1], m2.shape[-2], m1.shape[-1]),
         S1.unsqueeze(-3),
@@ -388,12 +425,23 @@ def transport_plan(cost: Tensor, a: Tensor, b: Tensor) -> Tensor:
         Not differentiated: for the optimal value ``(plan * cost).sum()`` the plan is the gradient for the cost. Where
         several plans are optimal, one of them.
     """
+    checks.tensors(cost=cost, a=a, b=b)
+    if cost.dim() < 2 or a.dim() < 1 or b.dim() < 1 or not cost.numel():
+        raise ValueError(
+            "cost must have shape (..., P, Q), a (..., P) and b (..., Q), "
+            f"got shapes {tuple(cost.shape)}, {tuple(a.shape)}, {tuple(b.shape)}"
+        )
     P, Q = cost.shape[-2:]
     if max(P, Q) > LARGEST_PLAN or a.shape[-1] != P or b.shape[-1] != Q:
         raise ValueError(
             f"cost must have shape (..., P, Q) with P, Q <= {LARGEST_PLAN} to go with a (..., P) and b (..., Q), "
             f"got shapes {tuple(cost.shape)}, {tuple(a.shape)}, {tuple(b.shape)}"
         )
+    checks.broadcastable(cost=cost.shape[:-2], a=a.shape[:-1], b=b.shape[:-1])
+    _check_finite("cost", cost)
+    for name, t in (("a", a), ("b", b)):
+        _check((t >= 0) & t.isfinite(), f"{name} must be finite and not negative (weights)")
+        _check(t.sum(-1) > 0, f"{name} must not be 0 everywhere (weights)")
     _check((a.sum(-1) - b.sum(-1)).abs() <= 1e-4 * a.sum(-1), "a and b must have the same sum")
     a, b = (t.double() / t.sum(-1, keepdim=True).clamp(min=torch.finfo(t.dtype).tiny) for t in (a.detach(), b.detach()))
     batch = torch.broadcast_shapes(cost.shape[:-2], a.shape[:-1], b.shape[:-1])
@@ -411,9 +459,10 @@ def _vertices(P: int, Q: int) -> Tensor:
 
     A basis is a spanning tree of the bipartite graph of sources and targets: P + Q − 1 cells that determine the rest.
     """
-    sources, targets = torch.eye(P).repeat_interleave(Q, 1), torch.eye(Q).repeat(1, P)
-    cells = torch.cat((sources, targets)).double().mT  # (P Q, P + Q)
-    bases = torch.tensor(list(itertools.combinations(range(P * Q), P + Q - 1)))
+    sources = torch.eye(P, dtype=torch.float64).repeat_interleave(Q, 1)
+    targets = torch.eye(Q, dtype=torch.float64).repeat(1, P)
+    cells = torch.cat((sources, targets)).mT  # (P Q, P + Q)
+    bases = torch.tensor(list(itertools.combinations(range(P * Q), P + Q - 1)), dtype=torch.int64)
     columns = cells[bases].mT
     trees = torch.linalg.matrix_rank(columns) == P + Q - 1
     maps = torch.zeros(int(trees.sum()), P * Q, P + Q, dtype=torch.float64)
@@ -438,13 +487,16 @@ def cka(x: Tensor, y: Tensor) -> Tensor:
         In [0, 1]; 0, with zero gradient, where a representation is constant: where centring leaves of it no more than
         rounding.
     """
-    if x.dim() < 2 or y.dim() < 2 or x.shape[-2] != y.shape[-2]:
+    checks.tensors(x=x, y=y)
+    if x.dim() < 2 or y.dim() < 2 or x.shape[-2] != y.shape[-2] or not x.numel() or not y.numel():
         raise ValueError(
             "x and y must have shapes (..., n, k) and (..., n, l) with the same n, "
             f"got {tuple(x.shape)} and {tuple(y.shape)}"
         )
     _check_finite("x", x)
     _check_finite("y", y)
+    checks.same_dtype(x=x, y=y)
+    checks.broadcastable(x=x.shape[:-2], y=y.shape[:-2])
     rounding = 32 * torch.finfo(x.dtype).eps
     sizes = [t.detach().square().sum((-2, -1)) for t in (x, y)]
     x, y = (t - t.mean(-2, keepdim=True) for t in (x, y))
@@ -472,8 +524,11 @@ def principal_angle(A: Tensor, B: Tensor) -> Tensor:
     ValueError
         If shapes do not match, or the columns of a matrix are linearly dependent.
     """
-    if A.dim() < 2 or A.shape[-2:] != B.shape[-2:] or A.shape[-1] > A.shape[-2]:
+    checks.tensors(A=A, B=B)
+    if A.dim() < 2 or A.shape[-2:] != B.shape[-2:] or not 1 <= A.shape[-1] <= A.shape[-2]:
         raise ValueError(f"A and B must both have shape (..., d, r), r <= d, got {tuple(A.shape)} and {tuple(B.shape)}")
+    checks.same_dtype(A=A, B=B)
+    checks.broadcastable(A=A.shape[:-2], B=B.shape[:-2])
     bases = []
     for name, M in (("A", A), ("B", B)):
         _check_finite(name, M)
@@ -532,7 +587,15 @@ def gaussian_barycentre(
     -----
     Not differentiated, and not for `vmap`: stack what should be averaged at once in the middle axes.
     """
+    checks.tensors(means=means, covariances=covariances)
+    checks.number("tolerance", tolerance, 0)
+    checks.whole("max_iterations", max_iterations, 1)
     _check_mean("means", means, covariances, "covariances")
+    if means.dim() < 2 or covariances.shape[:-1] != means.shape:
+        raise ValueError(
+            "means and covariances must have shapes (N, ..., k) and (N, ..., k, k), "
+            f"got {tuple(means.shape)} and {tuple(covariances.shape)}"
+        )
     _check_covariance("covariances", covariances)
     w = _normalised(weights, means)
     stack = covariances.double()
@@ -585,6 +648,7 @@ def average_anchors(
     means : Tensor, shape (C, k)
     cholesky : Tensor, shape (C, k, k), or None
     """
+    checks.tensors(means=means, **({} if cholesky is None else {"cholesky": cholesky}))
     w = _normalised(weights, means)
     _check_finite("means", means)
     if cholesky is None:
@@ -619,7 +683,9 @@ def product_of_experts(
     mean, variance : Tensor, shape (..., k)
         Where nobody has an opinion and there is no prior: mean 0, variance infinite.
     """
-    if means.shape != variances.shape or means.dim() < 2:
+    checks.tensors(means=means, variances=variances)
+    checks.flag("prior", prior)
+    if means.shape != variances.shape or means.dim() < 2 or not len(means):
         raise ValueError(
             "means and variances must have one shape (N, ..., k), "
             f"got {tuple(means.shape)} and {tuple(variances.shape)}"
@@ -637,9 +703,10 @@ def product_of_experts(
 
 def _exponents(weights: Tensor, means: Tensor) -> Tensor:
     """Weights (N,) with axes for means (N, …, k); other shapes as they are."""
-    weights = torch.as_tensor(weights, dtype=means.dtype, device=means.device)
+    weights = checks.weights(weights, means)
     _check((weights >= 0) & weights.isfinite(), "weights must be finite and not negative")
     if weights.dim() > 1:
+        checks.broadcastable(means=means.shape, weights=weights.shape)
         return weights
     if weights.shape != means.shape[:1]:
         raise ValueError(f"weights must have shape ({means.shape[0]},), one an expert, got {tuple(weights.shape)}")
@@ -709,7 +776,7 @@ def _normalised(weights: Tensor | None, like: Tensor) -> Tensor:
         raise ValueError(f"an average needs at least one member, got shape {tuple(like.shape)}")
     if weights is None:
         return like.new_full((n,), 1 / n)
-    weights = torch.as_tensor(weights, dtype=like.dtype, device=like.device)
+    weights = checks.weights(weights, like)
     if weights.shape != (n,):
         raise ValueError(f"weights must have shape ({n},), one a member, got {tuple(weights.shape)}")
     _check((weights >= 0) & weights.isfinite(), "weights must be finite and not negative")
@@ -741,13 +808,19 @@ def _check_mean(name: str, m: Tensor, S: Tensor, partner: str | None = None) -> 
 
 
 def _check_samples(x: Tensor, y: Tensor, least: int) -> None:
+    checks.tensors(x=x, y=y)
+    checks.same_dtype(x=x, y=y)
     if x.dim() < 2 or y.dim() < 2 or x.shape[-1] != y.shape[-1] or min(x.shape[-2], y.shape[-2]) < least:
         raise ValueError(
             f"x and y must have shapes (..., n, k) and (..., m, k) with n, m >= {least}, "
             f"got {tuple(x.shape)} and {tuple(y.shape)}"
         )
-    _check_finite("x", x)
-    _check_finite("y", y)
+    if x.shape[:-2] != y.shape[:-2]:
+        raise ValueError(f"x and y must have the same leading axes, got shapes {tuple(x.shape)} and {tuple(y.shape)}")
+    for name, t in (("x", x), ("y", y)):
+        _check_finite(name, t)
+        most = torch.finfo(t.dtype).max ** 0.45
+        _check(t.abs() <= most, f"{name} must be at most {most:.1g} in size, or its squares exceed {t.dtype}")
 
 
 def _check_variance(name: str, v: Tensor, k: int | None = None, positive: bool = False) -> None:
@@ -758,7 +831,7 @@ def _check_variance(name: str, v: Tensor, k: int | None = None, positive: bool =
 
 
 def _check_covariance(name: str, S: Tensor, definite: bool = False) -> None:
-    if S.dim() < 2 or S.shape[-1] != S.shape[-2]:
+    if S.dim() < 2 or S.shape[-1] != S.shape[-2] or not S.numel():
         raise ValueError(f"{name} must have shape (..., k, k), got {tuple(S.shape)}")
     _check_finite(name, S)
     S = S.detach()

@@ -11,14 +11,14 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import pooch
 from filelock import FileLock, Timeout
 
-from hetfl_core import ledger
+from hetfl_core import ledger, numerics
 from hetfl_core.datasets import registry
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.engine.simulation import Run
@@ -76,9 +76,10 @@ class Job:
         return find(self.experiment).at(self.scale)
 
     def scratch(self) -> Path:
-        """Folder of its checkpoint; another for other code, so that no run is half of one and half of another."""
+        """Folder of its checkpoint; another for other code or other instructions, so that no run is half of each."""
         root = Path(os.environ.get("HETFL_CHECKPOINTS", pooch.os_cache("hetfl") / "checkpoints"))
-        return root / code_version() / self.experiment / self.scale / f"{self.method}-seed{self.seed}"
+        code = f"{code_version(find(self.experiment).methods.get(self.method))}-{numerics.in_effect()['isa']}"
+        return root / code / self.experiment / self.scale / f"{self.method}-seed{self.seed}"
 
 
 def jobs(
@@ -131,8 +132,18 @@ class OutOfTime(Exception):
     """The budget is spent; the checkpoint holds what was done."""
 
 
-def run_job(job: Job, device: str = "auto", deadline: float | None = None, progress: bool = True) -> ledger.RunRecord:
-    """Run one job to its end and make its record. An interrupted job goes on where it stopped.
+def run_job(
+    job: Job,
+    device: str = "auto",
+    deadline: float | None = None,
+    progress: bool = True,
+    *,
+    resume: bool = True,
+    **options: Any,
+) -> ledger.RunRecord:
+    """Run one job to its end and make its record. An interrupted job goes on where it stopped, unless not to `resume`.
+
+    Further options go to `hetfl_core.simulate`.
 
     Raises
     ------
@@ -146,21 +157,14 @@ def run_job(job: Job, device: str = "auto", deadline: float | None = None, progr
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTime(f"{job}: stopped after round {row['round']} of {setting.rounds}")
 
-    run = setting.run(job.method, job.seed, device=device, checkpoint=job.scratch(), progress=progress, on_round=stop)
+    options |= {"checkpoint": job.scratch()} if resume else {}
+    run = setting.run(job.method, job.seed, device=device, progress=progress, on_round=stop, **options)
     return make_record(run, job.experiment, job.scale, job.method)
 
 
 def make_record(run: Run, experiment: str, scale: str, method: str) -> ledger.RunRecord:
     """The record of a run: what was run, on what, with which result."""
-    settings = {**run.settings, "method": plain(run.method)}
-    return ledger.RunRecord.of(run, experiment, scale, method=method, settings=settings)
-
-
-def plain(value: Any) -> Any:
-    """A method's settings as JSON can hold them."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {"class": type(value).__name__, **{f.name: plain(getattr(value, f.name)) for f in fields(value)}}
-    return [plain(item) for item in value] if isinstance(value, tuple) else value
+    return ledger.RunRecord.of(run, experiment, scale, method=method)
 
 
 def reproduce(

@@ -6,6 +6,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -13,10 +14,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from hetfl_core.rng import SERVER
+from hetfl_core import checks
+from hetfl_core.rng import SERVER, numpy_stream
 
 Kind = Literal["classification", "regression"]
 """What a federation learns: labels among C classes, or real numbers."""
+
+MOST_CLASSES = 1_000_000
+"""A label beyond is a mistake, such as an identifier: each class is an output of a head, and a count on each client."""
 
 Inputs = Tensor | dict[str, Tensor]
 r"""Inputs of a client: one tensor of shape (n, \*shape), or named blocks of such tensors with the same n."""
@@ -152,9 +157,10 @@ def _tensor(value: Any, where: str) -> Tensor:
     """A tensor of what NumPy takes for an array, of any byte order and stride."""
     if isinstance(value, Tensor):
         return value
+    checks.unmasked(where, value)
     try:
         array = np.asarray(value)
-    except ValueError as error:
+    except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"{where} must be an array in which all samples have one shape: {error}") from error
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     plain = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
@@ -251,21 +257,120 @@ class Federation:
         info: Mapping[str, Any] | None = None,
         task: Kind = "classification",
     ) -> None:
-        if task not in ("classification", "regression"):
+        if not isinstance(task, str) or task not in ("classification", "regression"):
             raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
+        clients = tuple(checks.several("clients", clients))
+        for client in clients:
+            checks.instance("clients", client, Client)
+        checks.words("name", name)
+        checks.instance("info", {} if info is None else info, Mapping)
         clients = tuple(client.for_task(task) for client in clients)
         if not clients:
             raise ValueError("clients: a federation needs at least one client, got none")
         if n_classes is None:
             n_classes = _count_classes(clients) if task == "classification" else 0
-        if not float(n_classes).is_integer():
-            raise ValueError(f"n_classes must be a whole number, got {n_classes}")
+        if not isinstance(n_classes, Real) or isinstance(n_classes, bool) or not float(n_classes).is_integer():
+            raise ValueError(f"n_classes must be a whole number, got {checks.shown(n_classes)}")
+        if n_classes > MOST_CLASSES:
+            raise ValueError(
+                f"n_classes, one more than the largest label in y_train unless it is given, must be at most "
+                f"{MOST_CLASSES}, got {int(n_classes)}: number the classes 0 … C−1"
+            )
         object.__setattr__(self, "clients", clients)
         object.__setattr__(self, "n_classes", int(n_classes))
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "info", dict(info or {}))
         object.__setattr__(self, "task", task)
         self._check()
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: pd.DataFrame,
+        *,
+        client: str,
+        target: str,
+        test_size: float = 0.2,
+        seed: int = 0,
+        task: Kind = "classification",
+        name: str = "federation",
+    ) -> Federation:
+        """The federation of a table with a row per sample, a column that says whose it is, and one to be predicted.
+
+        All other columns are features. A column that has no value at all in the rows of a client is a feature that this
+        client does not have, and is left out there; so clients may end up with different ones.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame
+        client, target : str
+            Columns: the name of the client, and the label (or the number, for a regression).
+        test_size, seed, task, name
+            As for `from_arrays`.
+
+        Returns
+        -------
+        Federation
+            ``info["features"]`` has the columns of each client, in the order of its inputs.
+
+        Raises
+        ------
+        ValueError
+            Naming the column, and the client where it is about one: a column that is not there, holds no numbers, or
+            lacks single values; and what `from_arrays` refuses.
+        """
+        _check_columns(frame, client, target)
+        parts = {str(who): rows for who, rows in frame.groupby(client, sort=False, observed=True)}
+        features = {who: _features(who, rows.drop(columns=[client, target])) for who, rows in parts.items()}
+        arrays = {who: (features[who].to_numpy(float), rows[target].to_numpy()) for who, rows in parts.items()}
+        made = cls.from_arrays(arrays, test_size=test_size, seed=seed, task=task, name=name)
+        columns = {who: [str(column) for column in x.columns] for who, x in features.items()}
+        return replace(made, info={**made.info, "features": columns})
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arrays: Mapping[str, tuple[Any, Any]],
+        *,
+        test_size: float = 0.2,
+        seed: int = 0,
+        task: Kind = "classification",
+        name: str = "federation",
+    ) -> Federation:
+        r"""The federation of arrays per client, split into training and test sets by scikit-learn.
+
+        Parameters
+        ----------
+        arrays : dict of str to (array_like, array_like)
+            Inputs, shape (n, \*shape), and labels, shape (n,), of each client by its name. Labels may be text or any
+            numbers: they are counted 0 … C−1 in their order over all clients, and ``info["classes"]`` keeps them.
+        test_size : float
+            Share of each client's samples that becomes its test set, in [0, 1); 0 for no test sets. Every class is
+            split in this proportion (stratified).
+        seed : int
+            Of the split; each client has a stream of its own, so that it does not matter who else there is.
+        task : {"classification", "regression"}
+        name : str
+
+        Raises
+        ------
+        ValueError
+            Naming the client: for what `Federation` refuses, missing labels, labels that look like a regression's, and
+            samples too few to be split.
+        """
+        if not isinstance(arrays, Mapping) or not arrays:
+            raise ValueError(f"arrays must map at least one client's name to its (x, y), got {arrays!r}")
+        if not isinstance(test_size, int | float | np.number) or not 0 <= test_size < 1:
+            raise ValueError(f"test_size must be a share of the samples in [0, 1), got {test_size!r}")
+        pairs = {who: _pair(who, pair) for who, pair in arrays.items()}
+        classes, coded = _coded({who: y for who, (_, y) in pairs.items()}, task)
+        clients = []
+        for who, (x, _) in pairs.items():
+            train, test = _split(who, coded[who], float(test_size), seed, task)
+            clients.append(Client(x[train], coded[who][train], x[test], coded[who][test], who))
+        settings = {"test_size": float(test_size), "seed": seed}
+        info = {"settings": settings, **({"classes": classes} if task == "classification" else {})}
+        return cls(clients, len(classes) if task == "classification" else 0, name, info, task)
 
     def _check(self) -> None:
         if self.task == "regression" and self.n_classes:
@@ -320,7 +425,10 @@ class Federation:
 
     def subset(self, names: Sequence[str]) -> Federation:
         """The federation of the named clients only, in the order given."""
-        return replace(self, clients=[self[name] for name in names])  # type: ignore[arg-type]
+        wanted = checks.several("names", names)
+        for name in wanted:
+            checks.words("names", name)
+        return replace(self, clients=[self[name] for name in wanted])  # type: ignore[arg-type]
 
     def to(self, dtype: torch.dtype) -> Federation:
         """The same federation with inputs, and the targets of a regression, of another floating-point type.
@@ -328,8 +436,10 @@ class Federation:
         Raises
         ------
         ValueError
-            Naming the client whose numbers exceed the range of that type.
+            Naming the client whose numbers exceed the range of that type; for a type that is no floating-point one.
         """
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
         parts = ("x_train", "y_train", "x_test", "y_test")
         reals = [t for c in self for part in parts for t in blocks(getattr(c, part)) if t.is_floating_point()]
         if all(t.dtype == dtype for t in reals):
@@ -453,3 +563,100 @@ def _check_classes(client: Client, n_classes: int) -> None:
             FederationWarning,
             stacklevel=4,
         )
+
+
+# --- from a table, or from arrays -----------------------------------------------------------------------------------
+
+
+def _check_columns(frame: pd.DataFrame, client: str, target: str) -> None:
+    if not isinstance(frame, pd.DataFrame):
+        raise TypeError(f"frame must be a pandas.DataFrame, got {type(frame).__name__}")
+    if client == target:
+        raise ValueError(f"client and target must be two columns, got {client!r} for both")
+    for argument, column in (("client", client), ("target", target)):
+        if column not in frame.columns:
+            raise ValueError(f"{argument} must be one of the columns {[*map(str, frame.columns)]}, got {column!r}")
+    if not frame.columns.is_unique:
+        raise ValueError(
+            f"frame must have columns of different names, got {[*frame.columns[frame.columns.duplicated()]]} twice"
+        )
+    if lost := int(frame[client].isna().sum()):
+        raise ValueError(f"column {client!r} must say whose every row is, got {lost} rows without a client")
+    names = frame[client].unique()
+    if len({str(name) for name in names}) < len(names):
+        raise ValueError(
+            f"column {client!r} must have one name per client, got names that read alike: {sorted(map(repr, names))}"
+        )
+
+
+def _features(who: str, columns: pd.DataFrame) -> pd.DataFrame:
+    """The features that a client has: the columns that are not wholly empty in its rows."""
+    own = columns.dropna(axis=1, how="all")
+    if own.columns.empty:
+        raise ValueError(f"client {who!r}: every feature is missing, expected at least one column with values")
+    for column, values in own.items():
+        if not pd.api.types.is_numeric_dtype(values):
+            raise ValueError(
+                f"client {who!r}: column {column!r} must hold numbers, got dtype {values.dtype}; encode categories "
+                "first, for instance by pandas.get_dummies"
+            )
+        if lost := int(values.isna().sum()):
+            raise ValueError(
+                f"client {who!r}: column {column!r} lacks {lost} of {len(values)} values; fill them in, or leave out "
+                "the rows (a column that a client does not have at all may be empty)"
+            )
+    return own
+
+
+def _pair(who: str, pair: Any) -> tuple[Any, np.ndarray]:
+    """A client's inputs and labels, once they are seen to be as many."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise ValueError(f"client {who!r}: arrays must have a pair (x, y), got {type(pair).__name__}")
+    x, y = np.asarray(pair[0]), np.asarray(pair[1])
+    if x.ndim < 2:
+        raise ValueError(f"client {who!r}: x must have shape (n, ...) with at least 2 axes, got {x.shape}")
+    if y.ndim != 1 or len(x) != len(y):
+        raise ValueError(f"client {who!r}: y must have shape ({len(x)},), a label per row of x, got {y.shape}")
+    if lost := int(pd.isna(y).sum()):
+        raise ValueError(f"client {who!r}: y must have no gaps, got {lost} missing labels")
+    return x, y
+
+
+def _coded(labels: Mapping[str, np.ndarray], task: Kind) -> tuple[list[Any], dict[str, np.ndarray]]:
+    """The classes in their order, and each client's labels as places in it; targets of a regression stay."""
+    if task == "regression":
+        return [], dict(labels)
+    for who, y in labels.items():
+        if y.dtype.kind == "f" and not np.array_equal(y, np.round(y)):
+            raise ValueError(
+                f"client {who!r}: labels must be whole numbers or text, got {y[y != np.round(y)][0]:g}; real targets "
+                'need task="regression"'
+            )
+    held: set[Any] = set().union(*(y.tolist() for y in labels.values()))
+    try:
+        classes = sorted(held)
+    except TypeError as error:
+        kinds = sorted({type(label).__name__ for label in held})
+        raise ValueError(f"labels must be of one type over all clients, got {', '.join(kinds)}") from error
+    place = {label: c for c, label in enumerate(classes)}
+    return classes, {who: np.array([place[label] for label in y.tolist()], int) for who, y in labels.items()}
+
+
+def _split(who: str, y: np.ndarray, share: float, seed: int, task: Kind) -> tuple[np.ndarray, np.ndarray]:
+    """Places of a client's training and test samples, by scikit-learn; stratified where there are classes."""
+    from sklearn.model_selection import train_test_split
+
+    everything = np.arange(len(y))
+    if share == 0:
+        return everything, everything[:0]
+    state = int(numpy_stream(seed, who, 0, "split").integers(2**32))
+    try:
+        train, test = train_test_split(
+            everything, test_size=share, random_state=state, stratify=y if task == "classification" else None
+        )
+    except ValueError as error:
+        raise ValueError(
+            f"client {who!r}: its {len(y)} samples cannot be split with test_size={share:g}: {error} Take another "
+            "share (0 for no test set), leave out rare classes, or split yourself and make each Client"
+        ) from error
+    return np.sort(train), np.sort(test)

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
+import re
+import time
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+
+DAY = 24 * 3600
+"""Seconds after which nobody is still writing a draft."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -20,10 +29,15 @@ def write_atomically(path: Path, content: bytes) -> None:
     OSError
         If the disk refuses (full, read-only …). The message names the file; the old one is untouched and no part of
         the new one is left.
+
+    Notes
+    -----
+    Only a kill leaves a draft behind; the next write of the same file removes it (`remove_drafts`).
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = path.with_name(draft_prefix(path) + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_drafts(path)
         with open(draft, "wb") as file:
             file.write(content)
             file.flush()
@@ -38,3 +52,49 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise OSError(
             error.errno, f"cannot write {path} ({len(content)} bytes): {why}; what was there before is untouched"
         ) from error
+
+
+def draft_prefix(path: Path) -> str:
+    """How the names of this process's drafts of a file begin; they end in ``.tmp`` and lie beside the file."""
+    return f".{path.name}.{_machine()}-{os.getpid()}-"
+
+
+def remove_drafts(path: Path) -> None:
+    """Remove the drafts of a file that nobody is writing any more.
+
+    A draft of this machine goes when its process is gone. Of other machines that share the folder, and of a process
+    whose number another has got since, that cannot be seen: such a draft goes when it is a `DAY` old.
+    """
+    name = re.compile(rf"\.{re.escape(path.name)}\.(?:([0-9a-f]{{8}})-(\d+)-)?\w*\.tmp")
+    with suppress(OSError):  # a folder that cannot be read, or another process that has removed the draft
+        for draft in list(path.parent.iterdir()):
+            if (match := name.fullmatch(draft.name)) and _abandoned(draft, *match.groups()):
+                draft.unlink(missing_ok=True)
+
+
+def _abandoned(draft: Path, machine: str | None, pid: str | None) -> bool:
+    if machine == _machine() and pid is not None and not _alive(int(pid)):
+        return True
+    return time.time() - draft.stat().st_mtime > DAY
+
+
+@cache
+def _machine() -> str:
+    """Eight hex digits for the space in which the numbers of processes are unique: the machine, or the container."""
+    space = ""
+    with suppress(OSError):  # only Linux has it
+        space = os.readlink("/proc/self/ns/pid")
+    return hashlib.sha256(f"{platform.node()} {space}".encode()).hexdigest()[:8]
+
+
+def _alive(pid: int) -> bool:
+    """Whether there is a process of this number; on Windows, where asking would end it, the answer is yes."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True

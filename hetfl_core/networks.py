@@ -12,23 +12,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from hetfl_core.federation import Spec
+from hetfl_core.settings import Checked
 
 Params = dict[str, Tensor]
 
 ACTIVATIONS = {"relu": torch.relu, "leaky_relu": F.leaky_relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
+Activation = Literal["relu", "leaky_relu", "sigmoid", "tanh"]
 
 
 @dataclass(frozen=True)
-class Draw:
+class Draw(Checked):
     """Random numbers that a method declares and the engine draws, from the client's own stream.
 
     Attributes
@@ -57,10 +59,39 @@ class Draw:
         return numbers if self.kind == "uniform" else (numbers < self.keep).to(dtype) / self.keep
 
 
+@runtime_checkable
+class Network(Protocol):
+    """What an embedding φ_i has to offer: `MLP`, `CNN` and `Auto` do, and one of your own may."""
+
+    @property
+    def out(self) -> int:
+        """Latent dimension k."""
+        ...
+
+    def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
+        """Parameters for inputs of the given sample shape, named ``"<part>.…"``."""
+        ...
+
+    def draws(self, part: str = "phi") -> dict[str, Draw]:
+        """Random numbers that training needs."""
+        ...
+
+    def __call__(
+        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
+    ) -> Tensor:
+        r"""Embed a batch, shape (n, \*shape) → (n, k)."""
+        ...
+
+
 def linear_init(rng: torch.Generator, fan_in: int, *shape: int) -> Tensor:
     """Entries uniform on ±1/√fan_in, as PyTorch's own linear and convolution layers start."""
     bound = 1.0 / math.sqrt(max(fan_in, 1))
-    return (2 * torch.rand(shape, generator=rng) - 1) * bound
+    return (2 * torch.rand(shape, generator=rng, dtype=torch.float32) - 1) * bound
+
+
+def _check_sizes(name: str, *sizes: int) -> None:
+    if min(sizes, default=1) < 1:
+        raise ValueError(f"{name} must be at least 1, got {min(sizes)}")
 
 
 def _check_dropout(dropout: float) -> None:
@@ -69,7 +100,7 @@ def _check_dropout(dropout: float) -> None:
 
 
 @dataclass(frozen=True)
-class MLP:
+class MLP(Checked):
     """Fully connected embedding: hidden layers with an activation, then a linear layer to the latent space.
 
     The default is FLIC's (Appendix S3.3): d → 64 → 64 → k = 64 with ReLU after the first two. Its published code
@@ -81,18 +112,19 @@ class MLP:
         Widths of the hidden layers.
     out : int
         Latent dimension k.
-    activation : str
-        One of `ACTIVATIONS`.
+    activation : {"relu", "leaky_relu", "sigmoid", "tanh"}
     dropout : float
         Probability in [0, 1) that a hidden unit is dropped in training.
     """
 
     hidden: tuple[int, ...] = (64, 64)
     out: int = 64
-    activation: str = "relu"
+    activation: Activation = "relu"
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        _check_sizes("hidden", *self.hidden)
+        _check_sizes("out", self.out)
         _check_dropout(self.dropout)
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
@@ -126,7 +158,7 @@ class MLP:
 
 
 @dataclass(frozen=True)
-class CNN:
+class CNN(Checked):
     """Convolutional embedding of one-channel images, after FLIC's published code for the digits.
 
     conv 5×5 (32) – max-pool – sigmoid – conv 5×5 (20) – dropout – max-pool – sigmoid – linear to k. With 28 × 28
@@ -150,6 +182,9 @@ class CNN:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        _check_sizes("channels", *self.channels)
+        _check_sizes("kernel", self.kernel)
+        _check_sizes("out", self.out)
         _check_dropout(self.dropout)
 
     def sides(self, shape: tuple[int, ...]) -> tuple[int, int]:
@@ -208,25 +243,99 @@ class CNN:
 
 
 @dataclass(frozen=True)
-class Model:
+class Auto(Checked):
+    """The usual embedding for a client's inputs: `MLP` for vectors, shape (d,), and `CNN` for square images.
+
+    Each client gets that of its own inputs, so that some may hold vectors and others images.
+
+    Attributes
+    ----------
+    out : int
+        Latent dimension k.
+    """
+
+    out: int = 64
+
+    def __post_init__(self) -> None:
+        _check_sizes("out", self.out)
+
+    def of(self, shape: Any) -> MLP | CNN:
+        """The network for inputs of the given sample shape.
+
+        Raises
+        ------
+        ValueError
+            For inputs that are neither vectors nor square images large enough for two convolutions.
+        """
+        if isinstance(shape, Mapping):
+            raise ValueError(f"phi='auto' takes one tensor, got blocks {list(shape)}")
+        if len(shape) == 1:
+            return MLP(out=self.out)
+        network = CNN(out=self.out)
+        try:
+            network.sides(shape)
+        except ValueError as error:
+            raise ValueError(
+                "phi='auto' is an MLP for vectors, shape (d,), and a CNN for square images, shape (channels, side, "
+                f"side), got {tuple(shape)} ({error}); name the network, such as Model(phi=MLP()), which flattens"
+            ) from error
+        return network
+
+    def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
+        """Parameters for inputs of the given sample shape."""
+        return self.of(shape).init(shape, rng, part)
+
+    def draws(self, part: str = "phi") -> dict[str, Draw]:
+        """Nothing: neither network has dropout unless asked for."""
+        return {}
+
+    def __call__(
+        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
+    ) -> Tensor:
+        r"""Embed a batch, shape (n, \*shape) → (n, k)."""
+        return self.of(tuple(x.shape[1:]))(params, x, noise, part)
+
+
+@dataclass(frozen=True)
+class Model(Checked):
     """Embedding, optional representation layer and linear head: outputs = β_i(α(φ_i(x))).
 
     Attributes
     ----------
-    phi : MLP or CNN
-        The embedding φ_i : X_i → R^k, part ``"phi"``.
+    phi : Network or "auto"
+        The embedding φ_i : X_i → R^k, part ``"phi"``. ``"auto"`` (`Auto`) is an MLP for clients that hold vectors and a
+        CNN for clients that hold images; `MLP` and `CNN` can be named.
     alpha : int or None
         Width of the representation layer α, a linear layer followed by LeakyReLU, part ``"alpha"``; None for no
         such layer. FLIC's published code uses 100 where there is one (FLIC-HL).
     """
 
-    phi: MLP | CNN = MLP()
+    phi: Network = Auto()
     alpha: int | None = None
 
-    @property
-    def prefers_loop_on_cpu(self) -> bool:
-        """Whether a CPU trains several such models faster one after the other than stacked (convolutions)."""
-        return isinstance(self.phi, CNN)
+    def __init__(self, phi: Network | Literal["auto"] = "auto", alpha: int | None = None) -> None:
+        object.__setattr__(self, "phi", Auto() if isinstance(phi, str) and phi == "auto" else phi)
+        object.__setattr__(self, "alpha", alpha)
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None:
+            _check_sizes("alpha", self.alpha)
+
+    def resolved(self, shapes: Iterable[Any]) -> Model:
+        """The model with its network named, where it is one and the same for inputs of all these shapes."""
+        if not isinstance(self.phi, Auto):
+            return self
+        try:
+            networks = {self.phi.of(shape) for shape in shapes}
+        except ValueError:  # a method may well have a network of its own for such inputs
+            return self
+        return replace(self, phi=networks.pop()) if len(networks) == 1 else self
+
+    def prefers_loop_on_cpu(self, shapes: Iterable[Any]) -> bool:
+        """Whether a CPU trains such models faster one after the other than stacked: convolutions on some of them."""
+        images = any(isinstance(shape, tuple) and len(shape) == 3 for shape in shapes)
+        return isinstance(self.phi, CNN) or (isinstance(self.phi, Auto) and images)
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 from IPython.display import Markdown, display
@@ -33,6 +35,17 @@ def files_or_note(make: Callable[[], Made], name: str, instead: str) -> Made | N
         why = f"The files of `{name}` are neither in the data folder nor to be downloaded"
         display(Markdown(f"> **Data not at hand.** {why}; what follows shows {instead} instead."))
         return None
+
+
+def say(*lines: str) -> None:
+    """Show lines of Markdown."""
+    display(Markdown("\n".join(lines)))
+
+
+def listing(*parts: Any) -> None:
+    """The source of functions or classes of the core, so that what a page shows cannot be out of date."""
+    source = "\n\n".join(textwrap.dedent(inspect.getsource(part)).strip() for part in parts)
+    display(Markdown(f"```python\n{source}\n```"))
 
 
 def histories(experiment: str, scale: str | None = "paper") -> dict[str, list[pd.DataFrame]]:

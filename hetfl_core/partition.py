@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hetfl_core import checks
+
 Indices = NDArray[np.int64]
 Parts = list[Indices]
 
@@ -100,11 +102,13 @@ def assign_classes(
     ValueError
         If an argument is not positive, or k > C while repeats are not allowed.
     """
-    for name, value in (("n_clients", n_clients), ("n_classes", n_classes), ("k", k)):
-        check_positive(name, value)
-    if k > n_classes and not allow_repeats:
-        raise ValueError(f"k must be at most the number of classes, {n_classes}, got {k}: a client cannot hold more")
+    checks.wholes(1, n_clients=n_clients, n_classes=n_classes)
+    checks.flag("balanced", balanced)
+    checks.flag("allow_repeats", allow_repeats)
+    check_k("k", k, n_classes, allow_repeats)
     _generator(rng)
+    checks.memory(32 * n_clients * k, n_clients=n_clients, k=k)
+    checks.memory(8 * n_classes, n_classes=n_classes)
     if not balanced:
         draws = [rng.choice(n_classes, k, replace=allow_repeats) for _ in range(n_clients)]
         return np.array(draws, dtype=np.int64)
@@ -169,7 +173,8 @@ def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *,
     ValueError
         Naming the class that has fewer samples than its holders need.
     """
-    y, table = _labels(labels), np.asarray(assignment)
+    y, table = _labels(labels), _table(assignment)
+    checks.whole("at_least", at_least, 0)
     _generator(rng)
     pieces: list[list[Indices]] = [[] for _ in table]
     for c in np.unique(table):
@@ -177,7 +182,8 @@ def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *,
         if len(mine) < at_least * len(holders):
             raise ValueError(
                 f"labels: class {c} has {len(mine)} samples for {len(holders)} clients that hold it, "
-                f"expected at least {at_least * len(holders)}: use fewer clients or fewer classes per client"
+                f"expected at least {at_least * len(holders)} (at_least={at_least}): use fewer clients or classes "
+                "per client"
             )
         shares = np.array_split(rng.permutation(mine), len(holders))
         for client, piece in zip(rng.permutation(holders), shares):
@@ -223,7 +229,10 @@ def published_shards(
         Naming the class that has fewer samples than shards; or where a client would draw several shards of a class and
         keep them, for there is only one for each.
     """
-    y, table = _labels(labels), np.asarray(assignment)
+    y, table = _labels(labels), _table(assignment)
+    checks.wholes(0, replace_below=replace_below, repeat_below=repeat_below)
+    checks.whole("repeats", repeats, 1)
+    checks.memory(8 * repeats * table.size, repeats=repeats)
     _generator(rng)
     each = len(y) // len(table)
     times = repeats if each < repeat_below else 1
@@ -280,19 +289,19 @@ def dirichlet(labels: ArrayLike, n_clients: int, alpha: float, rng: np.random.Ge
         If α is not a positive finite number or there are fewer than ``n_clients * min_size`` samples.
     """
     y = _labels(labels)
-    check_positive("n_clients", n_clients)
+    checks.whole("n_clients", n_clients, 1)
+    checks.whole("min_size", min_size, 0)
     _generator(rng)
-    if not (np.isfinite(alpha) and alpha > 0):
-        raise ValueError(f"alpha must be a positive finite number, got {alpha}")
+    check_alpha("alpha", alpha)
     if len(y) < n_clients * max(min_size, 1):
         raise ValueError(
-            f"labels: {n_clients} clients with at least {max(min_size, 1)} samples each need "
+            f"labels: n_clients={n_clients} with at least {max(min_size, 1)} samples each (min_size={min_size}) need "
             f"{n_clients * max(min_size, 1)} samples, got {len(y)}"
         )
     pieces: list[list[Indices]] = [[] for _ in range(n_clients)]
     for c in np.unique(y):
         mine = rng.permutation(np.flatnonzero(y == c))
-        _cut(mine, rng.dirichlet(np.full(n_clients, alpha)), pieces, rng)
+        _cut(mine, rng.dirichlet(np.full(n_clients, float(alpha))), pieces, rng)
     return _top_up([_sorted(p) for p in pieces], max(min_size, 1), rng)
 
 
@@ -317,7 +326,9 @@ def share_alike(labels: ArrayLike, parts: Sequence[Indices], others: ArrayLike, 
     list of arrays of int
         Sorted indices into `others`; samples of classes that nobody holds are left out. A part may be empty.
     """
-    y, z = _labels(labels), _labels(others)
+    y, z = _labels(labels), _labels(others, "others")
+    _generator(rng)
+    parts = _parts(parts, len(y))
     pieces: list[list[Indices]] = [[] for _ in parts]
     for c in np.unique(z):
         weights = np.array([(y[p] == c).sum() for p in parts], dtype=float)
@@ -377,6 +388,9 @@ def subsample(parts: Sequence[Indices], rng: np.random.Generator, *, variant: st
     """
     check_variant(variant)
     _generator(rng)
+    parts = _parts(parts)
+    if empty := [i for i, part in enumerate(parts) if not len(part)]:
+        raise ValueError(f"parts must hold at least one index each, got none in part {empty[0]}")
     percentage = _text_percentage if variant == "text" else _code_percentage
     kept = []
     for part in parts:
@@ -397,21 +411,29 @@ def _code_percentage(rng: np.random.Generator) -> float:
 
 def check_variant(variant: str) -> None:
     """Refuse a variant other than ``"text"`` (as the paper says) and ``"code"`` (as the published code does)."""
-    if variant not in ("text", "code"):
+    if not isinstance(variant, str) or variant not in ("text", "code"):
         raise ValueError(f'variant must be "text" (the paper) or "code" (its published code), got {variant!r}')
 
 
 def feature_blocks(n_features: int, n_blocks: int, rng: np.random.Generator | None = None) -> Parts:
     """Cut features 0 … n_features−1 into blocks of (nearly) equal size, at random where a generator is given."""
-    if not 1 <= n_blocks <= n_features:
+    checks.wholes(1, n_features=n_features, n_blocks=n_blocks)
+    if n_blocks > n_features:
         raise ValueError(f"n_blocks must lie in 1…{n_features}, the number of features, got {n_blocks}")
+    checks.memory(16 * n_features, n_features=n_features)
+    if rng is not None:
+        _generator(rng)
     order = np.arange(n_features) if rng is None else rng.permutation(n_features)
     return [np.sort(block) for block in np.array_split(order, n_blocks)]
 
 
 def by_group(groups: ArrayLike) -> dict[Any, Indices]:
     """Indices of the samples of each group (writer, subject, …), in the order of the groups' names."""
-    names = np.asarray(groups)
+    names = checks.array("groups", groups)
+    if names.ndim != 1 or names.dtype == object:
+        raise ValueError(
+            f"groups must be names or numbers, of shape (n,), got shape {names.shape} and dtype {names.dtype}"
+        )
     return {name.item(): np.flatnonzero(names == name) for name in np.unique(names)}
 
 
@@ -419,19 +441,59 @@ def _sorted(pieces: list[Indices]) -> Indices:
     return np.sort(np.concatenate([np.zeros(0, np.int64), *pieces]))
 
 
-def _labels(labels: ArrayLike) -> Indices:
-    y = np.asarray(labels)
+def _labels(labels: ArrayLike, name: str = "labels") -> Indices:
+    y = _whole_array(name, labels)
     if y.ndim != 1:
-        raise ValueError(f"labels must have shape (n,), got {y.shape}")
-    if not np.issubdtype(y.dtype, np.integer):
-        raise TypeError(f"labels must be whole numbers, got dtype {y.dtype}")
-    return y.astype(np.int64)
+        raise ValueError(f"{name} must have shape (n,), got {y.shape}")
+    return y
 
 
-def check_positive(name: str, value: int) -> None:
-    """Refuse what is not a whole number of at least 1."""
-    if int(value) != value or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
+def _table(assignment: ArrayLike) -> Indices:
+    """The classes of each client, shape (n_clients, k)."""
+    table = _whole_array("assignment", assignment)
+    if table.ndim != 2 or not table.size:
+        raise ValueError(f"assignment must have shape (n_clients, k), both at least 1, got {table.shape}")
+    return table
+
+
+def _parts(parts: Sequence[Indices], n: int | None = None) -> Parts:
+    """Indices of each client, into n samples."""
+    parts = checks.several("parts", parts)
+    found = [_labels(part, f"parts[{i}]") if len(np.shape(part)) != 1 or len(part) else np.zeros(0, np.int64)
+             for i, part in enumerate(parts)]  # fmt: skip
+    for i, part in enumerate(found):
+        if len(part) and (part.min() < 0 or (n is not None and part.max() >= n)):
+            most = "" if n is None else f"…{n - 1}"
+            raise ValueError(
+                f"parts[{i}] must hold indices 0{most}, places in labels, got {part.min()} to {part.max()}"
+            )
+    return found
+
+
+def _whole_array(name: str, values: ArrayLike) -> Indices:
+    array = checks.array(name, values)
+    if not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"{name} must be whole numbers, got dtype {array.dtype}")
+    return array.astype(np.int64)
+
+
+def check_k(name: str, k: int, n_classes: int, allow_repeats: bool = False) -> None:
+    """Refuse a number of classes per client that is none, or more than there are classes."""
+    checks.whole(name, k, 1)
+    if k > n_classes and not allow_repeats:
+        raise ValueError(
+            f"{name} must be at most the number of classes, {n_classes}, got {k}: a client cannot hold more"
+        )
+
+
+def check_alpha(name: str, alpha: float) -> None:
+    """Refuse a concentration of a Dirichlet distribution that is none, or whose sums overflow."""
+    try:
+        checks.number(name, alpha, most=1e100, above=0)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} must be a positive finite number, got {checks.shown(alpha)}" + " (at most 1e100)"
+        ) from error
 
 
 def _generator(rng: object) -> None:

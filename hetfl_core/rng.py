@@ -2,7 +2,7 @@
 
 Every draw in the library comes from a generator made here, and none from a global one. A result therefore depends
 neither on the engine that trains the clients, nor on which clients share a stack, nor on the order in which they are
-listed: a client is known by its *name*.
+listed: a client is known by its *name*. (But for rounding: sums over other stacks are taken in another order.)
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import hashlib
 
 import numpy as np
 import torch
+
+from hetfl_core import checks
 
 SERVER = "<server>"
 """Name under which the server draws; no client may be called so."""
@@ -24,7 +26,7 @@ def key(seed: int, client: str, round: int, purpose: str) -> int:
     Parameters
     ----------
     seed : int
-        Seed of the run.
+        Seed of the run, at least 0.
     client : str
         Name of the client, or `SERVER`.
     round : int
@@ -36,10 +38,19 @@ def key(seed: int, client: str, round: int, purpose: str) -> int:
     -------
     int
         In ``[0, 2**63)``: the first 8 bytes of a BLAKE2b hash, less the top bit.
+
+    Raises
+    ------
+    ValueError
+        For a seed or round that is no whole number of at least 0.
+    TypeError
+        For a client or purpose that is no text.
     """
     if not isinstance(client, str):
         raise TypeError(f"client must be a name (str), got {client!r} of type {type(client).__name__}")
-    text = "\x1f".join((str(int(seed)), client, str(int(round)), purpose))
+    if not isinstance(purpose, str):
+        raise TypeError(f"purpose must be a str, got {purpose!r} of type {type(purpose).__name__}")
+    text = "\x1f".join((str(checks.seed(seed)), client, str(checks.whole("round", round, 0)), purpose))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % MAX_SEED
 
 

@@ -9,6 +9,10 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 if "HETFL_DATA" not in os.environ and SHARED.is_dir():
     os.environ["HETFL_DATA"] = str(SHARED)
 
+from hetfl_core import numerics  # noqa: E402
+
+numerics.hold()  # before torch is imported: what the tests compute is what records were computed with
+
 import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
 

@@ -12,15 +12,17 @@ PACKAGE = Path(hetfl_core.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 LEVELS = [
-    {"files", "resources", "rng", "padding"},
+    {"checks", "files", "numerics", "resources", "settings"},
+    {"rng", "padding"},
     {"federation"},
     {"networks", "distances", "partition"},
     {"methods", "datasets", "theory"},
     {"engine"},
     {"ledger", "figures"},
     {"baselines", "benchmark"},
-    {"papers"},
+    {"papers", "comparing"},
     {"experiments"},
+    {"verification"},
     {"notebook", "cli"},
 ]
 """The rooms from the ground up: what stands in one line may import what stands in lines before it, and its own room."""

@@ -67,6 +67,14 @@ def test_fewer_trials_are_nested_stratified_and_the_clients_own():
     assert not np.array_equal(order(federation[0], 0), order(federation[1], 0))
 
 
+def test_classes_are_interleaved_in_proportion():
+    """Five of one class at the places 0, .3, .5, .7, .9 and three of another at 0, .5, .83; equal places by class."""
+    y = torch.tensor([0] * 5 + [1] * 3)
+    client = Client(torch.arange(8.0).reshape(8, 1), y, torch.zeros(1, 1), y[:1], "anna")
+    for seed in range(3):
+        assert y[order(client, seed).tolist()].tolist() == [0, 1, 0, 0, 1, 0, 1, 0]
+
+
 def test_fewer_trials_keep_pairs_and_leave_the_test_set():
     client = subjects()[0]
     some = fewer(client, 10, 3)
@@ -460,6 +468,18 @@ def test_neither_the_seed_nor_the_order_of_clients_matters(method):
         runs.append(baselines.run(federation, method, seed=5))
     for run in runs:
         np.testing.assert_array_equal(answers(run).sort_index(), answers(runs[0]).sort_index())
+
+
+def test_a_classifier_has_no_embedding_and_says_so():
+    y = np.array([0, 1, 0, 1])
+    run = baselines.run(Federation([Client(np.eye(4), y, np.eye(4), y, "a")]), LDA())
+    with pytest.raises(NotImplementedError, match="LDA has no embedding"):
+        run.embed()
+    with pytest.raises(NotImplementedError, match="classifiers of LDA are not kept; see per_client"):
+        run.predict()
+    assert run.settings["method"] == {"class": "LDA"}
+    with pytest.raises(TypeError, match=r"baseline must be one such as LDA\(\), got <class"):
+        baselines.run(run.federation, LDA)
 
 
 def test_what_a_classifier_cannot_take_is_refused_by_name():

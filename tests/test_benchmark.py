@@ -25,6 +25,27 @@ def test_toy_of_given_sizes():
     assert all(20 <= c.n_train <= 300 for c in benchmark.toy(20))
 
 
+def test_toy_has_one_to_ten_columns_of_noise_and_20_to_300_samples():
+    federation = benchmark.toy(300)
+    assert {c.shapes[0] for c in federation} == set(range(6, 16))
+    sizes = [c.n_train for c in federation]
+    assert 20 <= min(sizes) < 30
+    assert 290 < max(sizes) <= 300
+
+
+def test_paddings_measure_all_trials_unless_told(monkeypatch):
+    asked = []
+
+    def watched(widths=None, share=1.0):
+        asked.append(share)
+        raise InterruptedError
+
+    monkeypatch.setattr(benchmark, "sensors", watched)
+    with pytest.raises(InterruptedError):
+        benchmark.paddings(Local(), [[0]])
+    assert asked == [1.0]
+
+
 @pytest.mark.parametrize("small", [0, 9])
 def test_sizes_that_leave_a_round_without_clients_are_refused_first(small):
     with pytest.raises(ValueError, match=f"sizes must be at least 10, .* got {small}"):
@@ -60,6 +81,7 @@ def test_needs_of_a_step_by_hand(found):
     assert parts["embedding"].flops == 2 * 2 * 10 * (3 * phi - 64 * width), "no gradient for the inputs"
     assert parts["optimiser"].bytes == 7 * 4 * 2 * (phi + phi_bias)
     assert parts["batching"].bytes == 8 * 2 * 10 * width
+    assert parts["class moments"].bytes == 6 * 4 * 2 * 10 * 64, "read and written six times in single precision"
     heads = 64 * 100 + 100 + 100 * 20 + 20
     assert found["round"]["heads"].flops == 2 * 6 * (10 + 20) * heads
     assert found["round"]["noise"].normals == 2 * 20 * 64

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import tomllib
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,14 +23,16 @@ BOOK = ROOT / "book"
 MADE = ("_build", "dist", "generated", ".ipynb_checkpoints")
 NOTEBOOKS = sorted(p for p in BOOK.rglob("*.ipynb") if not set(MADE) & set(p.parts))
 CHAPTERS = [p for p in NOTEBOOKS if p.parent == BOOK]
-ADDRESS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 
-INSTALL = f'''\
+INSTALL = '''\
 # In Colab this installs the library; where it is installed already, nothing happens.
 import importlib.util
 
+REPOSITORY = ""  # the public address of the repository: `make address` writes it here
 if importlib.util.find_spec("hetfl_core") is None:
-    %pip install --quiet "hetfl-core @ git+{ADDRESS}"'''
+    if not REPOSITORY:
+        raise ModuleNotFoundError("no hetfl_core: run `pip install .` in a clone of the repository, restart the kernel")
+    %pip install --quiet "hetfl-core @ git+{REPOSITORY}"'''
 """The cell that makes a chapter run on Colab; `make address` renews the address in it."""
 
 
@@ -99,7 +102,8 @@ def outside_code(source: str) -> Iterator[str]:
 
 def test_first_code_cell_of_a_chapter_installs_the_core(chapter: nbformat.NotebookNode) -> None:
     first = next(c for c in chapter.cells if c.cell_type == "code")
-    assert first.source.startswith(INSTALL), f"the first code cell must start with:\n{INSTALL}"
+    source = re.sub(r'(?<=REPOSITORY = ")[^"]*', "", first.source)
+    assert source.startswith(INSTALL), f"the first code cell must start with:\n{INSTALL}"
 
 
 def test_exercises_have_hidden_solutions(chapter: nbformat.NotebookNode) -> None:
@@ -175,11 +179,6 @@ def test_pictures_have_alt_text(page: Path) -> None:
     assert not re.findall(r"!\[\s*\]\(", source)
     for options in re.findall(r"\{(?:image|figure)\}[^\n]*\n((?::.*\n)*)", source):
         assert re.search(r"^:alt: \S", options, re.MULTILINE), f"no alt text: {options}"
-
-
-@pytest.mark.parametrize("page", pages(), ids=name)
-def test_pages_write_no_address_of_the_repository(page: Path) -> None:
-    assert ADDRESS not in text(page), "write {{ repository }} on prose pages; notebooks need it in the first cell only"
 
 
 def test_mathjax_is_vendored_with_its_licence_and_nothing_more() -> None:
@@ -281,22 +280,204 @@ def test_digest_of_the_inputs_sees_the_core_and_the_data(
     assert len(digests) == 3
 
 
-def test_address_is_written_wherever_it_is_repeated(
-    extension: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    new, cell = "https://example.org/a/b", nbformat.v4.new_code_cell(INSTALL)
-    (tmp_path / "book").mkdir()
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "book" / "a.ipynb")
-    for document in ("README.md", "CITATION.cff"):
-        (tmp_path / document).write_text((ROOT / document).read_text("utf8"), "utf8")
+# --- the repository's address -----------------------------------------------------------------------------------
+
+PROJECT = """[project]
+name = "a"
+"""
+SOMEWHERE = "https://github.com/owner/name"
+
+
+@pytest.fixture
+def copy(extension: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with no address and no remote, and with every file that repeats the address."""
+    for path, _ in extension.repeated():
+        place = tmp_path / path.relative_to(ROOT)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(path.read_text("utf8"), "utf8")
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    if subprocess.run(["git", "init", "-q", str(tmp_path)], check=False).returncode:
+        pytest.skip("git is not installed")
     monkeypatch.setattr(extension, "ROOT", tmp_path)
-    monkeypatch.setattr(extension, "repository", lambda: new)
+    return tmp_path
+
+
+def put(copy: Path, setting: str = "", remote: str = "") -> None:
+    """Set the address of the project, and the remote of its checkout."""
+    (copy / "pyproject.toml").write_text(PROJECT + (f'[project.urls]\nRepository = "{setting}"\n' if setting else ""))
+    if remote:
+        subprocess.run(["git", "-C", str(copy), "config", "remote.origin.url", remote], check=True)
+
+
+def test_the_address_is_the_setting_else_a_public_remote_else_none(extension: ModuleType, copy: Path) -> None:
+    assert extension.repository() == ""
+    put(copy, remote="git@github.com:other/name.git")
+    assert extension.repository() == "https://github.com/other/name"
+    put(copy, setting="https://example.org/a/b/")
+    assert extension.repository() == "https://example.org/a/b"
+    for wrong in ("example.org/a/b", "http://localhost/a", "/srv/git/a", "https://example.org"):
+        put(copy, setting=wrong)
+        with pytest.raises(ValueError, match=re.escape(f"must look like https://host/owner/name, got '{wrong}'")):
+            extension.repository()
+    put(copy)
+    (copy / ".git").rename(copy / "elsewhere")
+    assert extension.repository() == "", "a copy without its git folder has no remote"
+
+
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("https://github.com/owner/name.git", SOMEWHERE),
+        ("https://github.com/owner/name/", SOMEWHERE),
+        ("http://github.com/owner/name", SOMEWHERE),
+        ("https://somebody:secret@github.com/owner/name.git", SOMEWHERE),
+        ("git@github.com:owner/name.git", SOMEWHERE),
+        ("ssh://git@github.com/owner/name", SOMEWHERE),
+        ("https://gitlab.com/group/part/name.git", "https://gitlab.com/group/part/name"),
+        ("", ""),
+        ("/srv/git/name.git", ""),
+        ("file:///srv/git/github.com/owner/name", ""),
+        ("../github.com/owner/name", ""),
+        ("git@build.internal:owner/name.git", ""),
+        ("https://127.0.0.1:3000/owner/name", ""),
+        ("https://github.com.internal/owner/name", ""),
+        ("https://github.com/owner", ""),
+    ],
+)
+def test_which_remotes_are_public(extension: ModuleType, remote: str, address: str) -> None:
+    assert extension.public(remote) == address
+
+
+def addresses(root: Path) -> dict[str, list[str]]:
+    """The addresses of the repository in the files that repeat it."""
+    found = {
+        "README.md": r"git clone ([^\s`]+)",
+        "CITATION.cff": r'^repository-code: "(.*)"$',
+        "book/**/*.ipynb": r'(?:"REPOSITORY = \\"|git\+)(https:[^"\\]*)',
+    }
+    paths = {p: pattern for glob, pattern in found.items() for p in root.glob(glob) if not set(MADE) & set(p.parts)}
+    return {p.name: re.findall(pattern, p.read_text("utf8"), re.MULTILINE) for p, pattern in paths.items()}
+
+
+def test_address_is_written_wherever_it_is_repeated_and_taken_out_again(extension: ModuleType, copy: Path) -> None:
     extension.write_address()
-    for document in ("README.md", "CITATION.cff", "book/a.ipynb"):
-        written = (tmp_path / document).read_text("utf8")
-        assert new in written
-        assert ADDRESS not in written
-    assert nbformat.read(tmp_path / "book" / "a.ipynb", as_version=4).cells[0].source == INSTALL.replace(ADDRESS, new)
+    before = {path: path.read_text("utf8") for path, _ in extension.repeated()}
+    assert len(before) == len(NOTEBOOKS) + 2
+    assert {address for found in addresses(copy).values() for address in found} == set()
+    for address in (SOMEWHERE, "https://example.org/a/b"):
+        put(copy, setting=address)
+        extension.write_address()
+        found = addresses(copy)
+        assert all(set(here) == {address} for here in found.values()), found
+        assert all(len(found[f"assignment{n}.ipynb"]) == 2 for n in (1, 2, 3)), (
+            "the install cell, and what otter installs"
+        )
+        assert yaml.safe_load((copy / "CITATION.cff").read_text("utf8"))["repository-code"] == address
+        for path, _ in extension.repeated():
+            if path.suffix == ".ipynb":
+                nbformat.validate(nbformat.read(path, as_version=4))
+    put(copy)
+    extension.write_address()
+    assert {path: path.read_text("utf8") for path, _ in extension.repeated()} == before
+
+
+def test_tracked_files_know_one_address_or_none(extension: ModuleType) -> None:
+    """The one that is set; where none is set, that of the remote, if `make address` took it from there."""
+    found = {address for here in addresses(ROOT).values() for address in here}
+    assert found <= {extension.setting() or extension.repository()}, "run 'make address'"
+    placeholder = "/".join(["hetfl", "hetfl-book"])
+    named = [path for path, _ in extension.repeated() if placeholder in path.read_text("utf8")]
+    named += [path for path in [*pages(), ROOT / "pyproject.toml"] if placeholder in path.read_text("utf8")]
+    assert not named or placeholder in extension.repository(), f"an address that nobody has set: {named}"
+
+
+def test_without_an_address_an_assignment_asks_no_index_for_the_core(extension: ModuleType, copy: Path) -> None:
+    extension.write_address()
+    for path in copy.glob("book/assignments/*/*.ipynb"):
+        config = nbformat.read(path, as_version=4).cells[0].source
+        assert "matplotlib" in config
+        assert "hetfl" not in config
+
+
+def run_cell(source: str, **found: bool) -> list[str]:
+    """What an install cell asks pip to install where only these packages are found."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell, asked = InteractiveShell(), []
+    shell.register_magic_function(asked.append, magic_name="pip")
+    shell.user_ns["importlib"] = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: found.get(name) or None))
+    result = shell.run_cell(source.replace("import importlib.util\n", ""))
+    result.raise_error()
+    return asked
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name)
+def test_install_cells_say_what_to_do_or_install_from_the_address(path: Path) -> None:
+    cell = next(c.source for c in nbformat.read(path, as_version=4).cells if c.source.count("REPOSITORY = "))
+    cell = re.sub(r'(?<=REPOSITORY = ")[^"]*', "", cell.partition("git+{REPOSITORY}")[0] + 'git+{REPOSITORY}"')
+    assert run_cell(cell, hetfl_core=True, otter=True) == []
+    with pytest.raises(ModuleNotFoundError, match=r"run `pip install \.` in a clone"):
+        run_cell(cell, otter=True)
+    filled = cell.replace('REPOSITORY = ""', f'REPOSITORY = "{SOMEWHERE}"')
+    (asked,) = run_cell(filled, otter=True)
+    assert asked.endswith(f'"hetfl-core @ git+{SOMEWHERE}"')
+
+
+CONF = """
+import importlib.util
+spec = importlib.util.spec_from_file_location("hetfl_book", {extension!r})
+book = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(book)
+book.repository = lambda: {address!r}
+extensions = ["myst_nb"]
+html_theme = "sphinx_book_theme"
+html_theme_options = {{"launch_buttons": {{"binderhub_url": "https://mybinder.org", "colab_url": "https://colab.research.google.com"}}}}
+nb_execution_mode = "off"
+exclude_patterns = ["_build"]
+
+def setup(app):
+    app.connect("config-inited", book.set_address)
+    app.connect("source-read", book.fill_in)
+"""
+
+
+@pytest.mark.parametrize("address", ["", SOMEWHERE, "https://gitlab.com/group/name", "https://example.org/a/b"])
+def test_no_button_leads_nowhere(tmp_path: Path, address: str) -> None:
+    """A book of two pages: every address outside that it links to begins with the one that is known."""
+    conf = CONF.format(extension=str(BOOK / "_ext" / "hetfl_book.py"), address=address)
+    (tmp_path / "conf.py").write_text(conf, "utf8")
+    (tmp_path / "index.md").write_text((BOOK / "how-to-run.md").read_text("utf8") + TOC, "utf8")
+    chapter = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A chapter")])
+    chapter.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(chapter, tmp_path / "chapter.ipynb")
+    command = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", str(tmp_path), str(tmp_path / "_build")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = {name: (tmp_path / "_build" / f"{name}.html").read_text("utf8") for name in ("chapter", "index")}
+    buttons = set(re.findall(r'<a href="(http[^"]*)"', pages["chapter"].partition("<article")[0]))
+    launch = {
+        "https://colab.research.google.com/github/owner/name/blob/main/book/chapter.ipynb",
+        "https://mybinder.org/v2/gh/owner/name/main?urlpath=tree/book/chapter.ipynb",
+    }
+    on_github = address == SOMEWHERE
+    assert buttons & launch == (launch if on_github else set())
+    known = address.startswith(("https://github.com", "https://gitlab.com"))
+    assert all(known and link.startswith(address) for link in buttons - launch), buttons
+    assert bool(buttons) == known
+    text = re.sub(r"<[^>]+>", "", pages["index"])
+    assert ("The rocket on top" in text) == on_github
+    assert ("no buttons that open a chapter elsewhere" in text) == (not on_github)
+    assert (f"git clone {address}" in text) == bool(address)
+    assert ("In a clone of this repository:" in text) == (not address)
+    assert (f'href="{address}/issues"' in pages["index"]) == bool(address)
+    assert ("report it where you got this book" in text) == (not address)
+
+
+TOC = """
+```{toctree}
+chapter
+```
+"""
 
 
 def test_every_module_has_a_page_with_all_that_is_public(extension: ModuleType) -> None:

@@ -7,11 +7,11 @@ as in `.ci/run`, that is a failure.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import re
 import shutil
 import threading
-import tomllib
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -199,14 +199,23 @@ def test_search_finds_anchor(visit: Visit) -> None:
     assert visit.outside == []
 
 
-def test_launch_buttons_open_the_very_notebook(visit: Visit) -> None:
+BUTTONS = "[...document.querySelectorAll('.article-header-buttons a')].map(a => a.href)"
+
+
+def test_launch_buttons_open_the_very_notebook_and_no_button_leads_nowhere(visit: Visit) -> None:
     root = HTML.parents[2]
-    address = tomllib.loads((root / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    spec = importlib.util.spec_from_file_location("hetfl_book", root / "book" / "_ext" / "hetfl_book.py")
+    extension = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(extension)
+    address = extension.repository()
     repository = address.removeprefix("https://github.com/")
     chapters = [p.stem for p in (root / "book").glob("*.ipynb")]
     assert chapters
     for chapter in chapters:
-        links = [link for link in visit.open(f"{chapter}.html").evaluate(LINKS) if "colab" in link or "binder" in link]
+        links = [link for link in visit.open(f"{chapter}.html").evaluate(BUTTONS) if not link.startswith(visit.site)]
+        if repository in ("", address):
+            assert [link for link in links if not (address and link.startswith(address))] == []
+            continue
         assert f"https://colab.research.google.com/github/{repository}/blob/main/book/{chapter}.ipynb" in links
         assert f"https://mybinder.org/v2/gh/{repository}/main?urlpath=lab/tree/book/{chapter}.ipynb" in links
         assert (HTML / "_sources" / f"{chapter}.ipynb").exists(), "the download button's file"

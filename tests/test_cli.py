@@ -1,13 +1,23 @@
+import builtins
+import gc
+import importlib
+import inspect
+import json
 import os
 import platform
 import subprocess
 import sys
 
 import pytest
+import torch
+from small import ragged
 
-from hetfl_core import cli, datasets, experiments, ledger
+import hetfl_core
+from hetfl_core import cli, datasets, experiments, ledger, simulate
+from hetfl_core.datasets import eeg_trials
 from hetfl_core.engine import simulation
 from hetfl_core.experiments import Job
+from hetfl_core.methods import Local
 
 
 def hetfl(*arguments, **options):
@@ -62,7 +72,7 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path):
         (["run", "Local", "--set", "local_epochs=abc"], "local_epochs must be a whole number, got 'abc'"),
         (["run", "Local", "--set", "local_epochs=2.5"], "local_epochs must be a whole number, got 2.5"),
         (["run", "Local", "--set", "lr=none"], "lr must be a finite number, got None"),
-        (["run", "FLIC-HL", "--set", "sampled=abc"], "sampled must be True or False, got 'abc'"),
+        (["run", "FLIC-HL", "--set", "realign=abc"], "realign must be True or False, got 'abc'"),
         (["run", "Local", "--device", "foo"], "got 'foo'"),
         (["run", "Local", "--seed", "-1"], "seed must be a whole number of at least 0, got -1"),
         (
@@ -118,11 +128,96 @@ def test_where_a_record_goes_is_looked_at_before_anything_is_trained(monkeypatch
 
 def test_a_missing_package_is_one_message(monkeypatch, capsys):
     def missing():
-        raise ImportError("this needs pyRiemann: pip install 'hetfl-core[eeg]'")
+        eeg_trials.need("no_such_package")
 
     monkeypatch.setitem(datasets.CATALOGUE, "toy.noisy_features", missing)
     code, _, err = call(monkeypatch, capsys, "run", "Local", "--federation", "toy.noisy_features")
-    assert (code, err) == (1, "hetfl: this needs pyRiemann: pip install 'hetfl-core[eeg]'")
+    assert (code, err) == (1, "hetfl: EEG needs the package no_such_package: pip install 'hetfl-core[eeg]'")
+
+
+def faulty(kind):
+    """A data set whose maker fails by a fault of its own, where no statement says ``raise``."""
+    faults = {
+        "KeyError": lambda: {}["n_clients"],
+        "ValueError": lambda: int("many"),
+        "TypeError": lambda: len(3),
+        "AttributeError": lambda: None.clients,
+        "RuntimeError": lambda: torch.ones(2) @ torch.ones(3),
+    }
+    return lambda: faults[kind]()
+
+
+@pytest.mark.parametrize("kind", ["KeyError", "ValueError", "TypeError", "AttributeError", "RuntimeError"])
+def test_a_fault_keeps_its_traceback(monkeypatch, kind):
+    monkeypatch.setitem(datasets.CATALOGUE, "toy.noisy_features", faulty(kind))
+    monkeypatch.setattr(sys, "argv", ["hetfl", "run", "Local", "--federation", "toy.noisy_features"])
+    with pytest.raises(getattr(builtins, kind)) as end:
+        cli.main()
+    assert end.traceback[-1].path.name == "test_cli.py", "where it happened, not where it was caught"
+
+
+def test_an_environment_variable_shows_the_traceback_of_a_message_too(monkeypatch, capsys):
+    arguments = ["run", "Local", "--set", "epochs"]
+    for off in ("", "0"):
+        monkeypatch.setenv("HETFL_DEBUG", off)
+        assert call(monkeypatch, capsys, *arguments)[2] == "hetfl: a setting must look like name=value, got 'epochs'"
+    monkeypatch.setenv("HETFL_DEBUG", "1")
+    with pytest.raises(ValueError, match="must look like name=value"):
+        call(monkeypatch, capsys, *arguments)
+
+
+def raised(function, *arguments):
+    with pytest.raises(Exception) as end:
+        function(*arguments)
+    return end.value
+
+
+def test_what_is_a_message_and_what_is_a_fault(tmp_path):
+    def in_a_block():
+        with open(tmp_path / "x", "w"):
+            ledger.read(tmp_path / "x")
+
+    assert cli.is_message(raised(cli.seconds, "soon"))
+    assert cli.is_message(raised(in_a_block)), "the blocks that it leaves change nothing"
+    assert cli.is_message(raised(ledger.read, tmp_path / "none.json")), "the system refuses a file"
+    assert not cli.is_message(raised(cli.seconds, 3)), "an attribute that is not there, in the package"
+    assert not cli.is_message(raised(json.loads, "{")), "another package's"
+    assert not cli.is_message(ValueError("never raised"))
+
+
+# --- what an import costs ---------------------------------------------------------------------------------------------
+
+HEAVY = {"sklearn", "scipy", "h5py", "mne", "pyriemann", "moabb", "matplotlib", "pooch", "IPython"}
+
+
+def loaded(command, *arguments):
+    """The packages that are loaded after a command in a fresh interpreter."""
+    script = f"import sys\n{command}\nprint(*{{name.split('.')[0] for name in sys.modules}}, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_the_package_costs_little_more_than_torch():
+    assert loaded("import hetfl_core") & (HEAVY | {"torch", "pandas", "numpy"}) == set()
+    everything = f"from hetfl_core import {', '.join(hetfl_core.__all__)}"
+    assert loaded(everything) & HEAVY == set()
+
+
+def test_the_help_does_not_wait_for_torch():
+    command = "from hetfl_core import cli\ntry:\n    cli.main()\nexcept SystemExit:\n    pass"
+    assert loaded(command, "--help") & (HEAVY | {"torch", "pandas", "numpy"}) == set()
+    assert loaded(command, "run", "--help") & {"torch"} == set()
+
+
+def test_the_face_of_the_package():
+    """What stands in `__all__` is there, is what it says, and is listed before it has been asked for."""
+    script = "import hetfl_core\nassert {*hetfl_core.__all__} <= {*dir(hetfl_core)}\nfrom hetfl_core import *\n"
+    script += "assert simulate.__module__ == 'hetfl_core.engine.simulation' and Spec.__name__ == 'Spec'\n"
+    script += "assert datasets.toy.noisy_features and methods.FLIC and stream(0, 'a', 0, 'b')\n"
+    script += "assert hetfl_core.ledger, 'a room that has been imported is an attribute'"
+    subprocess.run([sys.executable, "-c", "import hetfl_core.ledger\n" + script], check=True)
+    with pytest.raises(AttributeError, match="module 'hetfl_core' has no attribute 'simulator'"):
+        _ = hetfl_core.simulator
 
 
 def test_pending_runs_of_some_methods(monkeypatch, capsys):
@@ -199,3 +294,77 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=clean)
     assert int(done.stdout) < 200
+
+
+OWN = """
+from dataclasses import dataclass
+from hetfl_core.methods import Local
+
+@dataclass(frozen=True)
+class Mine(Local):
+    mu: float = 0.5
+
+made = Mine(mu=0.25)
+number = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder with a package of one's own, as the working folder; its methods are forgotten afterwards."""
+    (tmp_path / "mypkg").mkdir()
+    (tmp_path / "mypkg" / "mod.py").write_text(OWN)
+    (tmp_path / "mypkg" / "needy.py").write_text("import nothing_that_exists\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    yield tmp_path
+    for name in [name for name in sys.modules if name.split(".")[0] == "mypkg"]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    gc.collect()
+
+
+def test_a_method_of_ones_own_by_its_import_path(own):
+    assert cli._method("mypkg.mod:Mine", {}).mu == 0.5
+    assert cli._method("mypkg.mod:Mine", {"mu": 0.1, "local_epochs": 2}).mu == 0.1
+    assert cli._method("mypkg.mod:made", {"local_epochs": 2}).mu == 0.25
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("mypkg.mod:Min", "no method of module mypkg.mod is called 'Min'; did you mean Mine"),
+        ("mypkg.mud:Mine", "no module 'mypkg.mud' in "),
+        ("yourpkg.mod:Mine", "no module 'yourpkg' in "),
+        ("mypkg.mod:number", "mypkg.mod:number must be a subclass of hetfl_core.methods.Method or one made"),
+        ("mypkg.mod:", "a method of your own must look like package.module:Name, got 'mypkg.mod:'"),
+        ("mypkg/mod.py:Mine", "a method of your own must look like package.module:Name, got 'mypkg/mod.py:Mine'"),
+    ],
+)
+def test_an_import_path_that_leads_nowhere_says_where_it_ends(own, monkeypatch, capsys, path, message):
+    code, out, err = call(monkeypatch, capsys, "run", path, "--rounds", "1")
+    assert code == 1
+    assert message in err
+    assert "Traceback" not in out + err
+
+
+def test_a_fault_of_ones_own_module_keeps_its_traceback(own, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["hetfl", "run", "mypkg.needy:Mine"])
+    with pytest.raises(ModuleNotFoundError, match="nothing_that_exists"):
+        cli.main()
+
+
+def test_the_command_line_runs_what_simulate_runs(monkeypatch, capsys):
+    """The same defaults: all clients take part, and each has the network of its inputs."""
+    asked = {}
+
+    def noted(federation, method, **options):
+        asked.update(options, method=method)
+        sys.exit("noted")
+
+    monkeypatch.setattr(simulation, "simulate", noted)
+    monkeypatch.setitem(datasets.CATALOGUE, "images.fashion_mnist", lambda: ragged(images=True))
+    _, _, err = call(monkeypatch, capsys, "run", "Local", "--federation", "images.fashion_mnist")
+    assert err == "noted"
+    assert asked["method"] == Local()
+    assert asked["participation"] == inspect.signature(simulate).parameters["participation"].default == 1.0

@@ -97,6 +97,51 @@ def test_toys_have_the_published_make_up(make, variant):
     assert sum(c.n_test for c in federation) == 20 * tested
 
 
+def test_defaults_are_those_of_the_paper():
+    """FLIC, S3.1.1: 100 clients, 3 of 20 classes each, in 5 dimensions; 2000 training and 1000 test samples a class."""
+    common = {"n_clients": 100, "classes_per_client": 3, "seed": 0, "variant": "text", "n_classes": 20, "dim": 5}
+    common |= {"n_train_per_class": 2000, "n_test_per_class": 1000, "subsample": True}
+
+    def settings(federation):
+        return federation.info["settings"]
+
+    plain = toy.gaussian_classes(lambda rng: lambda x, noise: x)
+    assert settings(plain) == common | {"sigma": 1.0}
+    assert {c.shapes for c in plain} == {(5,)}
+    assert settings(toy.noisy_features()) == common | {"sigma": 0.8, "added": [1, 10]}
+    assert settings(toy.linear_mapping()) == common | {"sigma": 0.5, "widths": [3, 100]}
+    code = {"variant": "code", "sigma": 0.5, "widths": [3, 99], "n_test_per_class": 2000}
+    assert settings(toy.linear_mapping(variant="code")) == common | code
+    ours = {"n_clients": 20, "seed": 0, "dim": 5, "noise": 0.1, "n_test": 100, "widths": [5, 30], "n_train": [20, 100]}
+    assert settings(toy.linear_regression()) == ours
+    assert plain.info["simulated"]
+    assert toy.linear_regression().info["simulated"]
+
+
+def test_smallest_settings_are_allowed():
+    """Classes that coincide; one sample for each holder of a class; test sets too small for everybody."""
+    alike = toy.noisy_features(1, 20, sigma=0.0, added=(0, 0), subsample=False)[0]
+    assert alike.x_train.double().mean(0).abs().max() < 4.5 / 40_000**0.5
+    scarce = toy.linear_mapping(widths=(1, 1), n_train_per_class=15, n_test_per_class=5, subsample=False)
+    assert {c.n_train for c in scarce} == {3}  # 100 × 3 places, 15 of each class
+    assert {c.shapes for c in scarce} == {(1,)}
+    assert sum(c.n_test for c in scarce) == 100
+    one = toy.linear_regression(1, dim=1, widths=(1, 1), noise=0.0, n_train=(50, 50), n_test=0)[0]
+    assert (one.n_train, one.n_test) == (50, 0)
+    scores = stats.norm.ppf(one.y_train.double().numpy())
+    assert abs(np.corrcoef(scores, one.x_train.double().numpy()[:, 0])[0, 1]) == pytest.approx(1)
+
+
+def test_code_variant_draws_fifty_shards_below_ten_samples_per_client():
+    """20 clients and 20 classes: as many samples per client as per class, in 3 shards of 3 or 4."""
+    few, enough = (
+        toy.noisy_features(20, 3, variant="code", n_train_per_class=n, n_test_per_class=10, subsample=False)
+        for n in (9, 10)
+    )
+    assert {c.n_train for c in few} == {3 * 50 * 3}
+    assert {c.n_train for c in enough} <= set(range(9, 13))
+
+
 def test_noisy_features_appends_pure_noise():
     federation = toy.noisy_features(40, 3, seed=1)
     added = [c.shapes[0] - 5 for c in federation]
@@ -184,19 +229,19 @@ def test_toys_depend_on_the_seed_alone(make):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: toy.noisy_features(5, 21), "k must be at most the number of classes, 20, got 21"),
+        (lambda: toy.noisy_features(5, 21), "classes_per_client must be at most the number of classes, 20, got 21"),
         (lambda: toy.noisy_features(5, 3, variant="both"), "variant must be"),
         (lambda: toy.noisy_features(5, 3, added=(4, 2)), "added must be"),
         (lambda: toy.linear_mapping(5, 3, widths=(0, 2)), "widths must be"),
         (lambda: toy.linear_mapping(5, 3, sigma=-1.0), "sigma must not be negative, got -1.0"),
         (lambda: toy.noisy_features(100, 3, n_train_per_class=5), r"class \d+ has 5 samples for 15 clients"),
-        (lambda: digits.bundled(10, 11), "k must be at most"),
+        (lambda: digits.bundled(10, 11), "classes_per_client must be at most"),
         (lambda: digits.bundled(0), "n_clients must be"),
         (lambda: digits.bundled(test_fraction=1.0), "test_fraction must lie between 0 and 1, got 1.0"),
         (lambda: digits.mnist_usps(7), "n_clients must be even.* got 7"),
-        (lambda: digits.mnist_usps(resize=0), "resize must be a positive"),
-        (lambda: images.fashion_mnist(sizes=()), "sizes must be positive"),
-        (lambda: flic_bci.common40(n_classes=2), "n_classes must be at least 3"),
+        (lambda: digits.mnist_usps(resize=0), "resize must be a whole number of at least 1"),
+        (lambda: images.fashion_mnist(sizes=()), "sizes must be"),
+        (lambda: flic_bci.common40(n_classes=2), "n_classes must be a whole number in 3…"),
     ],
 )
 def test_impossible_settings_are_refused(call, message):
@@ -235,6 +280,12 @@ def test_bundled_digits_are_each_held_once_and_averaged_rightly():
                 assert y[place] == label
                 held.append(place)
     assert sorted(held) == list(range(1797))
+
+
+def test_the_seed_decides_what_is_tested():
+    """One client holds everything, so that nothing but the split can differ."""
+    one, same, other = ({tuple(r) for r in digits.bundled(1, 10, s)[0].x_test.tolist()} for s in (0, 0, 1))
+    assert one == same != other
 
 
 def test_an_odd_number_of_clients_and_a_single_one():
@@ -457,8 +508,8 @@ def test_the_toy_regression_depends_on_the_seed_alone_and_not_on_the_number_of_c
     [
         ({"widths": (0, 2)}, "widths must be"),
         ({"n_train": (9, 2)}, "n_train must be"),
-        ({"n_clients": 0}, "n_clients must be at least 1, got 0"),
-        ({"dim": 0}, "dim must be at least 1, got 0"),
+        ({"n_clients": 0}, "n_clients must be a whole number of at least 1, got 0"),
+        ({"dim": 0}, "dim must be a whole number of at least 1, got 0"),
         ({"noise": -1.0}, "noise must not be negative, got -1.0"),
     ],
 )

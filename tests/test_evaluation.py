@@ -4,6 +4,7 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, mean_squared_error, r2_score
 
 from hetfl_core.engine.evaluation import (
+    METRICS,
     accuracy_per_client,
     balanced_accuracy_per_client,
     expected_calibration_error,
@@ -69,3 +70,32 @@ def test_calibration_error_by_hand():
     labels = np.array(([0] * 6 + [1] * 4) * 2)
     assert expected_calibration_error(probabilities, labels, bins=10) == pytest.approx(0.15)
     assert expected_calibration_error(np.array([[1.0, 0.0]]), np.array([0])) == 0
+
+
+def test_bins_of_confidence_are_of_equal_width_and_the_last_has_certainty_as_well():
+    """Ten right answers at 0.95 and a wrong one at 1 share a bin; ten right ones at 0.85 have the bin below."""
+    probabilities = np.array([[0.95, 0.05]] * 10 + [[1.0, 0.0]] + [[0.85, 0.15]] * 10)
+    labels = np.array([0] * 10 + [1] + [0] * 10)
+    expected = (abs(10 - 10.5) + abs(10 - 8.5)) / 21
+    assert expected_calibration_error(probabilities, labels, bins=10) == pytest.approx(expected)
+
+
+def test_calibration_has_fifteen_bins_unless_told():
+    """0.87 and 0.93 lie together in [13/15, 14/15), and apart for 14 and 16 bins: there the gaps would not cancel."""
+    probabilities = np.array([[0.87, 0.13]] * 100 + [[0.93, 0.07]] * 100)
+    labels = np.array([0] * 93 + [1] * 7 + [0] * 87 + [1] * 13)
+    assert expected_calibration_error(probabilities, labels) == pytest.approx(0, abs=1e-12)
+
+
+def test_outputs_become_predictions_along_their_last_axis():
+    outputs = torch.tensor([[[0.0, 2.0, 1.0], [5.0, 4.0, 3.0]]])
+    assert METRICS["classification"].decide(outputs).tolist() == [[1, 0]]
+    assert METRICS["regression"].decide(outputs[..., :1]).tolist() == [[0.0, 5.0]]
+    assert METRICS["classification"].text(0.5) == "accuracy 50.0 %"
+    assert METRICS["regression"].text(0.25) == "mean squared error 0.25"
+
+
+@pytest.mark.parametrize("measure", [m for metrics in METRICS.values() for m in metrics.per_client.values()])
+def test_predictions_and_labels_are_of_the_same_clients(measure):
+    with pytest.raises(ValueError):
+        measure([np.zeros(2)], [np.zeros(2), np.zeros(2)])

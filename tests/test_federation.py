@@ -3,6 +3,7 @@ import math
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -374,3 +375,98 @@ def test_widths_of_the_eeg_subjects_make_two_stacks():
         (44, (6,), (253,)),
         (10, (1830,), (1830,)),
     ]
+
+
+# --- from a table, or from arrays -------------------------------------------------------------------------------------
+
+
+def frame(**changes):
+    """Two sites with ten rows each; the second has no temperature."""
+    n = 10
+    columns = {
+        "site": ["b"] * n + ["a"] * n,
+        "age": np.arange(2.0 * n),
+        "temperature": [37.0] * n + [math.nan] * n,
+        "ill": (["no"] * 5 + ["yes"] * 5) * 2,
+    }
+    return pd.DataFrame(columns | changes)
+
+
+def from_frame(table=None, **options):
+    return Federation.from_frame(frame() if table is None else table, **{"client": "site", "target": "ill"} | options)
+
+
+def test_a_table_becomes_a_federation_with_each_sites_own_features():
+    fed = from_frame(seed=3)
+    assert [(c.name, c.shapes) for c in fed] == [("b", (2,)), ("a", (1,))]
+    assert fed.info["features"] == {"b": ["age", "temperature"], "a": ["age"]}
+    assert fed.info["classes"] == ["no", "yes"]
+    assert fed.info["settings"] == {"test_size": 0.2, "seed": 3}
+    for client, ages in zip(fed, (range(10), range(10, 20)), strict=True):
+        everything = sorted([*client.x_train[:, 0].tolist(), *client.x_test[:, 0].tolist()])
+        assert everything == list(map(float, ages)), "each row once"
+        assert client.y_test.bincount().tolist() == [1, 1], "stratified"
+        for x, y in ((client.x_train, client.y_train), (client.x_test, client.y_test)):
+            np.testing.assert_array_equal(y.numpy(), (x[:, 0].numpy() % 10 >= 5).astype(int))
+
+
+def test_a_sites_split_depends_on_nobody_else_and_on_the_seed():
+    both, one = from_frame(), from_frame(frame()[:10])
+    assert both["b"].x_test.tolist() == one["b"].x_test.tolist()
+    assert from_frame(seed=1).fingerprint() != both.fingerprint() == from_frame().fingerprint()
+
+
+def test_a_regression_and_no_test_set():
+    targets = np.linspace(0, 1, 20)
+    fed = from_frame(frame(ill=targets), task="regression", test_size=0)
+    assert (fed.task, fed.n_classes, [c.n_test for c in fed]) == ("regression", 0, [0, 0])
+    assert fed["b"].y_train.tolist() == targets[:10].tolist()
+    assert "classes" not in fed.info
+
+
+def test_labels_are_counted_over_all_clients():
+    x = np.zeros((4, 2))
+    fed = Federation.from_arrays({"a": (x, [7, 7, 3, 3]), "b": (x, [9, 9, 7, 7])}, test_size=0)
+    assert (fed.n_classes, fed.info["classes"]) == (3, [3, 7, 9])
+    assert [c.y_train.tolist() for c in fed] == [[1, 1, 0, 0], [2, 2, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: from_frame([[1]]), "frame must be a pandas.DataFrame, got list"),
+        (lambda: from_frame(client="where"), r"client must be one of the columns \['site', .* got 'where'"),
+        (lambda: from_frame(target="y"), "target must be one of the columns .* got 'y'"),
+        (lambda: from_frame(target="site"), "client and target must be two columns, got 'site' for both"),
+        (lambda: from_frame(frame(site=[None] * 20)), "column 'site' must say whose every row is, got 20 rows"),
+        (lambda: from_frame(frame(site=[1] * 10 + ["1"] * 10)), "one name per client, got names that read alike"),
+        (
+            lambda: from_frame(frame(age=["old"] * 20)),
+            "client 'b': column 'age' must hold numbers, got dtype .*dummies",
+        ),
+        (lambda: from_frame(frame(age=[math.nan] + [1.0] * 19)), "client 'b': column 'age' lacks 1 of 10 values"),
+        (lambda: from_frame(frame(age=[1.0] * 10 + [math.nan] * 10)), "client 'a': every feature is missing"),
+        (lambda: from_frame(frame(ill=[None] + ["no"] * 19)), "client 'b': y must have no gaps, got 1 missing labels"),
+        (
+            lambda: from_frame(frame(ill=np.linspace(0, 1, 20))),
+            "client 'b': labels must be whole .* task=\"regression\"",
+        ),
+        (lambda: from_frame(frame(ill=["no"] * 19 + ["yes"])), "client 'a': its 10 samples cannot be split .* least"),
+        (
+            lambda: from_frame(frame(ill=[1] * 10 + ["no"] * 10)),
+            "labels must be of one type over all clients, got int, str",
+        ),
+        (lambda: from_frame(test_size=1.0), r"test_size must be a share of the samples in \[0, 1\), got 1.0"),
+        (lambda: from_frame(pd.concat([frame(), frame()["age"]], axis=1)), r"different names, got \['age'\] twice"),
+        (lambda: Federation.from_arrays({}), "arrays must map at least one client's name"),
+        (
+            lambda: Federation.from_arrays({"a": np.eye(2)}),
+            r"client 'a': arrays must have a pair \(x, y\), got ndarray",
+        ),
+        (lambda: Federation.from_arrays({"a": (np.eye(2), [1])}), r"client 'a': y must have shape \(2,\).* got \(1,\)"),
+        (lambda: Federation.from_arrays({"a": ([1, 2], [0, 1])}), r"client 'a': x must have shape .* got \(2,\)"),
+    ],
+)
+def test_tables_and_arrays_that_are_refused(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()

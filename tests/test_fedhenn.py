@@ -161,6 +161,12 @@ def test_the_alignment_of_kernels_is_the_cka_of_representations():
     torch.testing.assert_close(kernel_alignment(x @ x.T, 5 * x @ x.T), torch.tensor(1.0, dtype=torch.float64))
 
 
+def test_the_alignment_does_not_depend_on_units():
+    x, y = normal(20, 4), normal(20, 6, purpose="y")
+    K, L = x @ x.T, y @ y.T
+    torch.testing.assert_close(kernel_alignment(1e-18 * K, 1e18 * L), kernel_alignment(K, L))
+
+
 def test_a_constant_representation_aligns_with_nothing_and_has_no_gradient():
     x, y = torch.ones(5, 2, dtype=torch.float64, requires_grad=True), normal(5, 3)
     value = kernel_alignment(x @ x.T, y @ y.T)

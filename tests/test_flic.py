@@ -179,11 +179,6 @@ def test_a_scheme_must_say_what_it_shares():
 # --- alignment ------------------------------------------------------------------------------------------------------
 
 
-def test_the_sampled_form_has_two_names():
-    a, b = (run(ragged(), short(**change)) for change in ({"sampled": True}, {"alignment": SampledWasserstein()}))
-    assert largest_difference(a, b) == 0
-
-
 def test_mmd_by_hand():
     """All rows of a client are one point z: MMD² = 1 − 2 √(h²/(h²+1)) e^{−(z−v)²/2(h²+1)} + √(h²/(h²+2)) in one
     dimension, and a step moves φ's bias towards v.
@@ -278,7 +273,7 @@ def test_pretraining_of_a_regression_maps_onto_the_segment():
     ("argument", "value"),
     [
         ("alignment", MMD()),
-        ("sampled", True),
+        ("alignment", SampledWasserstein()),
         ("covariance", "learned"),
         ("anchor_variance", 2.0),
         ("anchor_step", "each"),
@@ -293,7 +288,7 @@ def test_a_regression_refuses_what_needs_classes(argument, value):
 # --- meta-classes ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("changes", [{}, {"anchor_step": "each", "sampled": True}])
+@pytest.mark.parametrize("changes", [{}, {"anchor_step": "each", "alignment": SampledWasserstein()}])
 def test_identity_meta_classes_are_plain_flic_bit_for_bit(changes):
     a, b = (run(ragged(), short(**changes, meta_classes=meta, lambda2=0.5)) for meta in (None, (0, 1, 2, 3, 4)))
     assert largest_difference(a, b) == 0
@@ -460,7 +455,6 @@ BAD = {
     "bandwidth must be positive, got 0": lambda: MMD(0.0),
     "components must lie in 1…3, got 4": lambda: MixtureWasserstein(4),
     "spread must not be negative": lambda: MixtureWasserstein(2, -1.0),
-    "sampled=True is a form of W2": lambda: FLIC(sampled=True, alignment=MMD()),
     "covariance='learned' needs the closed-form W2, got alignment=MMD": lambda: FLIC(
         covariance="learned", alignment=MMD()
     ),

@@ -6,7 +6,8 @@ number in, one number out; two classes. Client a holds class 0 only, client b cl
 one, all with x = 1.
 """
 
-from dataclasses import make_dataclass
+from dataclasses import dataclass, make_dataclass
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from hetfl_core.engine.simulation import Simulator
 from hetfl_core.federation import Spec
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedAvgFT, FedHeNN, FedRep, HetFedRep, Local, Method
 from hetfl_core.methods.base import Batch, has_prefix, pick, weighted_mean
-from hetfl_core.networks import MLP, Model
+from hetfl_core.networks import CNN, MLP, Model
 
 LR = 0.01
 TINY = Model(MLP(hidden=(), out=1))
@@ -182,8 +183,8 @@ def test_published_variant_sets_every_switch():
     code = FLIC.published()
     text = FLIC()
     for switch in (
-        "anchor_step", "sampled", "representation_from", "representation_within", "realign", "head_decay", "weighting",
-        "anchor_variance", "anchor_samples", "model",
+        "anchor_step", "alignment", "representation_from", "representation_within", "realign", "head_decay",
+        "weighting", "anchor_variance", "anchor_samples", "model",
     ):  # fmt: skip
         assert getattr(code, switch) != getattr(text, switch), switch
     assert code.anchor_variance == pytest.approx(np.e)
@@ -297,6 +298,16 @@ def test_weighted_mean_of_what_was_sent():
         (FLIC, {"representation_epochs": 0}, "representation_epochs must be at least 1, got 0"),
         (FLIC, {"pretrain_batch": 0}, "pretrain_batch must be at least 1, got 0"),
         (FLIC, {"realign": 3}, "realign must be True or False, got 3"),
+        (FLIC, {"scheme": None}, "scheme must be a Scheme, got None"),
+        (FLIC, {"alignment": "mmd"}, "alignment must be an Alignment, got 'mmd'"),
+        (FLIC, {"covariance": "full"}, "covariance must be one of ('fixed', 'learned'), got 'full'"),
+        (Local, {"weighting": "equal"}, "weighting must be one of ('samples', 'uniform'), got 'equal'"),
+        (Local, {"model": "mlp"}, "model must be a Model, got 'mlp'"),
+        (MLP, {"activation": "x"}, "activation must be one of ('relu', 'leaky_relu', 'sigmoid', 'tanh'), got 'x'"),
+        (MLP, {"hidden": (8, 0)}, "hidden must be at least 1, got 0"),
+        (CNN, {"channels": (3,)}, "channels must be a tuple of a whole number, a whole number, got (3,)"),
+        (Model, {"phi": "mlp"}, "phi must be a Network, got 'mlp'"),
+        (Model, {"alpha": 0}, "alpha must be at least 1, got 0"),
     ],
 )
 def test_a_setting_is_refused_when_the_method_is_made(method, setting, message):
@@ -320,6 +331,33 @@ def test_types_of_settings_are_read_from_classes_and_from_their_names():
         Mine(mu="big")
     with pytest.raises(ValueError, match="steps must be a whole number, got None"):
         Mine(steps=None)
+
+
+def test_settings_are_checked_where_a_subclass_has_checks_of_its_own():
+    """Even where these forget to call their parent's."""
+
+    @dataclass(frozen=True)
+    class Careless(Local):
+        kind: Literal["a", "b"] = "a"
+        depth: "int | None" = None
+
+        def __post_init__(self):
+            if self.kind == "b" and self.depth is None:
+                raise ValueError("own check")
+
+    try:
+        with pytest.raises(ValueError, match="own check"):
+            Careless(kind="b")
+        for bad, message in (
+            ({"local_epochs": 0}, "local_epochs must be at least 1"),
+            ({"lr": "fast"}, "lr must be a finite number"),
+            ({"kind": "c"}, r"kind must be one of \('a', 'b'\), got 'c'"),
+            ({"depth": 1.5}, "depth must be a whole number or None, got 1.5"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                Careless(**bad)
+    finally:
+        del Careless
 
 
 def test_base_class_says_what_is_missing():

@@ -96,9 +96,40 @@ def test_repeats_are_mended_without_favouring_classes():
     assert np.abs(off / off.mean() - 1).max() < 0.15
 
 
+class Counting(np.random.Generator):
+    """A generator that counts the choices that it makes."""
+
+    choices = 0
+
+    def choice(self, *args, **options):
+        self.choices += 1
+        return super().choice(*args, **options)
+
+
+def test_each_swap_mends_a_repeat():
+    """Two choices a swap, of the row and of its entry; a swap that mended nothing would bring more swaps."""
+    for seed in range(50):
+        dealt = assign_classes(30, 6, 4, rng(seed), allow_repeats=True)
+        repeats = sum(4 - len(set(row)) for row in dealt.tolist())
+        counting = Counting(np.random.PCG64(seed))
+        table = assign_classes(30, 6, 4, counting)
+        assert repeats > 10
+        assert counting.choices <= 2 * repeats
+        assert all(len(set(row)) == 4 for row in table.tolist())
+
+
 def test_mending_ten_thousand_clients_is_quick():
     table = assign_classes(10_000, 20, 3, rng())
     assert all(len(set(row)) == 3 for row in table.tolist())
+
+
+def test_classes_have_equally_many_holders_unless_told():
+    y = labels_of(10, 30)
+    for balanced, options in ((True, {}), (True, {"balanced": True}), (False, {"balanced": False})):
+        parts = classes_per_client(y, 20, 3, rng(), **options)
+        holders = [sum((y[p] == c).any() for p in parts) for c in range(10)]
+        assert sum(holders) == 60
+        assert (set(holders) == {6}) == balanced
 
 
 def test_labels_need_not_be_consecutive():
@@ -152,6 +183,7 @@ def test_small_test_sets_may_leave_a_client_with_nothing():
         (lambda: published_shards(np.zeros(2, int), np.zeros((3, 1), int), rng()), "class 0 has 2 samples"),
         (lambda: subsample([np.arange(3)], rng(), variant="paper"), "variant must be .*'paper'"),
         (lambda: feature_blocks(3, 4), r"n_blocks must lie in 1…3, .* got 4"),
+        (lambda: feature_blocks(3, 0), r"n_blocks must lie in 1…3, .* got 0"),
     ],
 )
 def test_impossible_settings_are_refused(call, message):
@@ -194,7 +226,22 @@ def test_published_shards_that_would_run_out_are_refused():
     y, table = labels_of(4, 100), assign_classes(8, 4, 2, rng())
     with pytest.raises(ValueError, match=r"replace_below must be more than 50, .* 50 shards per class .* got 10"):
         published_shards(y, table, rng(), replace_below=10, repeat_below=100)
+    with pytest.raises(ValueError, match="2 shards per class"):
+        published_shards(y, table, rng(), replace_below=50, repeat_below=100, repeats=2)
     assert used_once(published_shards(y, table, rng(), replace_below=10, repeat_below=100, repeats=1))
+
+
+def test_a_hundred_samples_per_client_are_not_few():
+    """Fewer than 100 per client are drawn with replacement, 50 times a class; from 100 on, each once."""
+    table = assign_classes(8, 4, 2, rng())
+    assert used_once(published_shards(labels_of(4, 200), table, rng(1)))
+    few = published_shards(labels_of(4, 198), table, rng(1))  # 99 per client
+    assert all(2 * 50 * 49 <= len(p) <= 2 * 50 * 50 for p in few)
+
+
+def test_a_shard_may_be_a_single_sample():
+    parts = published_shards(np.zeros(3, int), np.zeros((3, 1), int), rng(), replace_below=0, repeat_below=0)
+    assert sorted(p.tolist() for p in parts) == [[0], [1], [2]]
 
 
 def test_toy_rule_draws_with_replacement_but_once():
@@ -222,6 +269,14 @@ def test_dirichlet_uses_every_sample_once_and_leaves_nobody_empty(y, n_clients, 
     parts = dirichlet(y, n_clients, alpha, rng(seed), min_size)
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(y)))
     assert min(len(p) for p in parts) >= max(min_size, 1)
+
+
+def test_as_many_samples_as_clients_need_are_dealt_evenly():
+    """With α = 0.01 nearly all go to one client at first, which gives them away until nobody has more than another."""
+    for seed in range(20):
+        assert [len(p) for p in dirichlet(np.zeros(12, int), 4, 0.01, rng(seed), min_size=3)] == [3] * 4
+        sizes = [len(p) for p in dirichlet(np.zeros(13, int), 4, 0.01, rng(seed), min_size=3)]
+        assert sorted(sizes) == [3, 3, 3, 4]
 
 
 def test_dirichlet_shares_have_the_variance_of_the_distribution():
@@ -276,7 +331,7 @@ def test_subsample_keeps_some_of_each_clients_own(sizes, variant, seed):
 def test_subsample_text_keeps_five_to_a_hundred_per_cent_uniformly():
     kept = np.array([len(p) for p in subsample([np.arange(1000)] * 2000, rng())]) / 1000
     assert 0.05 <= kept.min() < 0.06
-    assert 0.98 < kept.max() <= 1
+    assert 0.99 < kept.max() <= 1
     assert np.histogram(kept, bins=5, range=(0.05, 1))[0] == pytest.approx(np.full(5, 400), rel=0.15)
 
 
@@ -289,6 +344,19 @@ def test_subsample_code_mixes_two_ranges_and_repeats_samples():
     assert not used_once([max(kept, key=len)])
 
 
+def test_subsample_code_has_the_distribution_of_the_published_rule():
+    """½ of min(U + 5, 100) with U uniform on 0 … 100, and ½ of the uniform one on 15 … 35."""
+    kept = subsample([np.arange(1000)] * 20_000, rng(), variant="code")
+    percentages = np.array([len(p) for p in kept]) / 10
+    assert 5 <= percentages.min() < 5.2
+    assert np.mean(percentages == 100) == pytest.approx(0.025, abs=0.003)
+    some = percentages[percentages < 100]
+    at = np.arange(6, 100, 0.5)
+    cumulated = np.searchsorted(np.sort(some), at) / len(percentages)
+    expected = 0.5 * (at - 5) / 100 + 0.5 * np.clip((at - 15) / 20, 0, 1)
+    assert np.abs(cumulated - expected).max() < 0.012  # 1 in 150 for random numbers; an end off by 1 % makes 0.025
+
+
 # --- the rest -----------------------------------------------------------------------------------------------------
 
 
@@ -297,6 +365,7 @@ def test_feature_blocks_cover_all_features():
     mixed = feature_blocks(20, 3, rng())
     assert sorted(np.concatenate(mixed).tolist()) == list(range(20))
     assert mixed[0].tolist() != list(range(7))
+    assert [b.tolist() for b in feature_blocks(3, 3)] == [[0], [1], [2]]
 
 
 def test_by_group():

@@ -5,9 +5,12 @@ import math
 import dp_accounting
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import kstest, norm
 from small import ragged
+from tensors import normal
 
 from hetfl_core import simulate
 from hetfl_core.methods import FLIC, privacy
@@ -88,6 +91,37 @@ def test_two_messages_are_at_most_the_sensitivity_apart():
     up, down = ({name: p + sign * 1e3 for name, p in received.items()} for sign in (1, -1))
     far = norm_of(difference(*(mechanism.protect(m, received, rng()) for m in (up, down))))
     assert far == pytest.approx(mechanism.sensitivity) == pytest.approx(2 * R)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(
+    seed=st.integers(0, 10**6),
+    clip=st.floats(-9, 3),
+    far=st.floats(-3, 4),
+    near=st.floats(-9, 4),
+    n=st.integers(1, 500),
+)
+def test_no_clipped_move_is_longer_than_the_limit(dtype, seed, clip, far, near, n):
+    """Measured as the server can: between numbers as they are sent, which lie apart by more than a small R allows."""
+    clip = 10.0**clip
+    received = {"a": 10.0**far * normal(n, seed=seed, dtype=dtype), "b": normal(2, 3, seed=seed + 1, dtype=dtype)}
+    sent = {name: p + 10.0**near * normal(*p.shape, seed=seed + 2, dtype=dtype) for name, p in received.items()}
+    out = Privacy(clip, 0.0).protect(sent, received, rng())
+    assert all(out[name].dtype == dtype for name in out)
+    exact = {name: out[name].double() - received[name].double() for name in out}
+    assert norm_of(exact) <= clip
+    moved = difference({n: p.double() for n, p in sent.items()}, {n: p.double() for n, p in received.items()})
+    assert all(bool((exact[n] * moved[n] >= 0).all()) for n in exact), "nothing moves the other way"
+
+
+def test_a_limit_below_the_spacing_of_numbers_near_the_anchors():
+    """Rounded to nearest, as it was, this move comes out 1.056 R long."""
+    received = {"a": 300 * normal(64, 64, dtype=torch.float32)}
+    sent = {"a": received["a"] + normal(64, 64, seed=1, dtype=torch.float32)}
+    exact, move = received["a"].double(), sent["a"].double() - received["a"].double()
+    nearest = (exact + 1e-3 * move / move.norm()).float()
+    assert float((nearest.double() - exact).norm()) > 1.05e-3, "or this test says nothing"
+    assert float((Privacy(1e-3, 0.0).protect(sent, received, rng())["a"].double() - exact).norm()) <= 1e-3
 
 
 def test_noise_is_normal_of_the_stated_deviation():

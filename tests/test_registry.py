@@ -3,10 +3,13 @@ import http.server
 import io
 import os
 import pickle
+import signal
 import threading
 import zipfile
+from pathlib import Path
 
 import numpy as np
+import pooch
 import pytest
 
 from hetfl_core.datasets import CATALOGUE, flic_bci, registry
@@ -262,13 +265,37 @@ def test_an_interrupted_download_leaves_nothing(home, monkeypatch, failure):
             file.write(CONTENT[:20])
         raise failure
 
-    monkeypatch.setattr(registry.pooch.HTTPDownloader, "__call__", half)
+    monkeypatch.setattr(pooch.HTTPDownloader, "__call__", half)
     expected = KeyboardInterrupt if isinstance(failure, KeyboardInterrupt) else DataError
     with pytest.raises(expected) as caught:
         registry.fetch("set/file")
     assert all_files(home) == []
     if expected is DataError:
         assert "No space left on device" in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_what_a_killed_download_leaves_goes_with_the_next(home, monkeypatch):
+    register(monkeypatch)
+
+    def killed(self, url, path, pooch):
+        with open(path, "wb") as file:
+            file.write(CONTENT[:20])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pooch.HTTPDownloader, "__call__", killed)
+        child = os.fork()
+        if child == 0:
+            registry.fetch("set/file", progress=False)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert [path.name[-4:] for path in home.rglob("*") if path.is_file()] == [".tmp"]
+    monkeypatch.setattr(
+        pooch.HTTPDownloader, "__call__", lambda self, url, path, pooch: Path(path).write_bytes(CONTENT)
+    )
+    path = registry.fetch("set/file", progress=False)
+    assert [found for found in home.rglob("*") if found.is_file()] == [path]
 
 
 def test_a_folder_that_cannot_be_written_to(home, monkeypatch):

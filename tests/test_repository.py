@@ -71,16 +71,10 @@ def test_citation_licence_and_changelog_agree_with_the_package() -> None:
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
     assert citation["version"] == hetfl_core.__version__
     assert citation["license"] == PROJECT["license"] == "BSD-3-Clause"
-    assert citation["repository-code"] == PROJECT["urls"]["Repository"]
     assert (ROOT / "LICENSE").read_text().startswith("BSD 3-Clause License")
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None
     assert newest[1] == hetfl_core.__version__
-
-
-def test_readme_clones_from_the_one_address() -> None:
-    clones = re.findall(r"git clone (\S+)", (ROOT / "README.md").read_text())
-    assert set(clones) == {PROJECT["urls"]["Repository"]}
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "book/how-to-run.md", ".ci/run"])

@@ -42,7 +42,10 @@ def run(fed=None, method=QUICK, **options):
         ({"engine": "fast"}, r"engine must be one of \['loop', 'stacked'\], got 'fast'"),
         ({"evaluate_every": 0}, "evaluate_every must be a whole number of at least 1, got 0"),
         ({"threads": 0}, "threads must be a whole number of at least 1, got 0"),
-        ({"stack_size": 0}, "stack_size must be at least 1"),
+        ({"stack_size": 0}, "stack_size must be a whole number of at least 1, got 0"),
+        ({"threads": 10**6}, "threads must be at most"),
+        ({"progress": "no"}, "progress must be True or False, got 'no'"),
+        ({"on_round": 3}, "on_round must be callable, got 3"),
         ({"seed": 1.7}, "seed must be a whole number of at least 0, got 1.7"),
         ({"seed": "3"}, "seed must be a whole number of at least 0, got '3'"),
         ({"participation": "0.5"}, r"participation must lie in \(0, 1\], got '0.5'"),
@@ -53,6 +56,62 @@ def run(fed=None, method=QUICK, **options):
 def test_bad_arguments(bad, message):
     with pytest.raises(ValueError, match=message):
         run(**bad)
+
+
+def test_by_default_every_client_takes_part():
+    """A tenth of them, as the papers have it, is nobody where there are fewer than ten."""
+    result = simulate(ragged(n_clients=3), Local(model=SMALL, local_epochs=1), rounds=1, progress=False)
+    assert result.settings["participation"] == 1.0
+
+
+def mixed():
+    """Two clients with vectors and one with images."""
+    image = Client(torch.rand(6, 1, 16, 16), [0, 1, 2, 0, 1, 2], torch.rand(2, 1, 16, 16), [0, 1], "image")
+    return Federation([*ragged(n_clients=2), image], 5)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+def test_each_client_gets_the_network_of_its_own_inputs(engine):
+    """``phi="auto"``: images a CNN, vectors an MLP, in one federation, as if each were named."""
+    fed, quick = mixed(), FLIC(Model(phi="auto", alpha=5), local_epochs=1, pretrain_epochs=1)
+    together = run(fed, quick, rounds=1, participation=1.0, engine=engine)
+    assert together.settings["method"]["model"]["phi"] == {"class": "Auto", "out": 64}
+    shapes = [params["phi.0.weight"].shape for params in together.params]
+    assert shapes[2] == (25, 32), "kernels of 5 × 5"
+    assert [shape[1] for shape in shapes[:2]] == [64, 64]
+    assert [z.shape[1] for z in together.embed().values()] == [64] * 3
+
+
+@pytest.mark.parametrize(("images", "network"), [(False, MLP()), (True, CNN())])
+def test_the_usual_network_is_the_one_of_the_same_name(images, network):
+    fed = ragged(n_clients=2, images=images)
+    auto, named = (run(fed, Local(model, local_epochs=1), rounds=1) for model in (Model(), Model(network)))
+    assert largest_difference(auto, named) == 0
+    assert auto.settings == named.settings, "a record names the network that was used"
+
+
+def test_inputs_without_a_usual_network_name_the_client_and_the_remedy():
+    odd = Client(torch.zeros(4, 3, 7), [0, 1, 0, 1], torch.zeros(1, 3, 7), [0], "odd")
+    with pytest.raises(ValueError, match=r"client 'odd': .* phi='auto' .* got \(3, 7\) .* Model\(phi=MLP\(\)\)"):
+        run(Federation([odd]), Local(), participation=1.0)
+    run(Federation([odd]), Local(Model(phi=MLP()), local_epochs=1), rounds=1, participation=1.0)
+
+
+def test_labels_go_with_the_embedding():
+    result = run(method=Local(model=SMALL, local_epochs=1), rounds=1)
+    for split in ("train", "test"):
+        embedded, labels = result.embed(split), result.labels(split)
+        assert list(embedded) == list(labels)
+        for client in result.federation:
+            assert len(embedded[client.name]) == len(labels[client.name])
+            np.testing.assert_array_equal(labels[client.name], getattr(client, f"y_{split}"))
+
+
+def test_one_client_may_be_all_that_takes_part():
+    """1/6 of 6 is 1; and so is 0.29 of 100 twenty-nine, though 0.29 · 100 < 29 in floating point."""
+    assert run(rounds=1, participation=1 / 6).history["bytes_up"].iloc[1] > 0
+    names = [f"client-{i}" for i in range(100)]
+    assert len(participants(names, 0.29, 0, 0)) == 29
 
 
 @pytest.mark.parametrize("bad", [{"local_epochs": 0}, {"batch_size": 0}, {"lambda1": -1.0}, {"anchor_variance": 0.0}])
@@ -401,6 +460,28 @@ def test_a_new_client_downloads_once_and_sends_nothing():
     assert result.final["bytes_down"] == result.history["bytes_down"].sum()
 
 
+def test_passes_of_new_clients_count_on_from_the_rounds_of_the_run(monkeypatch):
+    """So that each draws random numbers of its own; what is not said is as the run had it."""
+    asked, train = [], Simulator.train
+
+    def watched(self, state, chosen, round, role):
+        asked.append((list(chosen), round, role))
+        return train(self, state, chosen, round, role)
+
+    old, new = joiners(ragged(), ["client-1", "client-4"])
+    base = run(old, rounds=3, seed=5)
+    monkeypatch.setattr(Simulator, "train", watched)
+    result = adapt(base, new, rounds=2, progress=False)
+    assert asked == [([0, 1], 0, "start"), ([0, 1], 3, "final"), ([0, 1], 4, "final")]
+    told = {"seed": 5, "rounds": 2, "participation": 1.0, "evaluate_every": 1, "engine": "stacked", "joined_after": 3}
+    assert result.settings == base.settings | told
+    assert adapt(base, new, seed=0, progress=False).settings["seed"] == 0
+    assert len(adapt(base, new, progress=False).history) == 2  # pre-training and one pass
+    assert result.history[["train_accuracy", "test_accuracy"]].notna().all(axis=None)
+    assert result.final["seconds"] == pytest.approx(result.history["seconds"].sum())
+    assert (result.history["seconds"] > 0).all()
+
+
 def test_new_clients_do_not_depend_on_each_other():
     old, new = joiners(ragged(), ["client-1", "client-4"])
     base = run(old, dtype=torch.float64)
@@ -527,10 +608,42 @@ def test_a_checkpoint_of_another_setting_is_refused(tmp_path, change):
     assert (tmp_path / checkpoint.FILE).read_bytes() == before
 
 
+def test_a_refused_checkpoint_says_what_differs_and_nothing_else(tmp_path):
+    run(rounds=1, checkpoint=tmp_path)
+    with pytest.raises(CheckpointError) as refused:
+        run(method=replace(QUICK, lr=0.1, model=replace(SMALL, alpha=7)), rounds=1, checkpoint=tmp_path)
+    changes = [line.strip() for line in str(refused.value).splitlines() if "→" in line][1:]
+    assert changes == ["method.model.alpha: 5 → 7", "method.lr: 0.001 → 0.1"]
+
+
+def test_wording_is_no_other_code_and_a_changed_constant_is():
+    source = (
+        'class A:\n    """Doc."""\n\n    x = 1  # one\n    """More."""\n\n'
+        '    def f(self):\n        "say"\n        return 2\n'
+    )
+    worded = "class A:\n    x = 1\n    def f(self):\n        return (2)\n"
+    assert checkpoint.statements(source) == checkpoint.statements(worded)
+    assert checkpoint.statements(source) != checkpoint.statements(worded.replace("2", "3"))
+
+
+def test_code_is_that_of_the_engine_and_of_a_method_from_elsewhere(monkeypatch):
+    files = [path.name for room in checkpoint.ROOMS for path in checkpoint._files(room)]
+    assert {"simulation.py", "flic.py", "networks.py", "rng.py"} <= set(files)
+    assert not {"plots.py", "records.py", "cli.py", "settings.py"} & set(files)
+    assert checkpoint.code_version(QUICK) == checkpoint.code_version(Local()) == checkpoint.code_version()
+
+    @dataclass(frozen=True)
+    class Mine(Local):
+        def weight(self, spec):
+            return 1.0
+
+    assert checkpoint.code_version(Mine()) != checkpoint.code_version()
+
+
 def test_a_checkpoint_of_another_version_of_the_library_warns(tmp_path, monkeypatch):
     run(rounds=1, checkpoint=tmp_path)
     with monkeypatch.context() as other:
-        other.setattr(checkpoint, "code_version", lambda: "another")
+        other.setattr(checkpoint, "code_version", lambda method: "another")
         with pytest.warns(RuntimeWarning, match=r"state.safetensors was written by another version of hetfl_core"):
             resumed = run(rounds=2, checkpoint=tmp_path)
     assert equal_histories(resumed.history, run(rounds=2).history)
@@ -612,10 +725,13 @@ def test_a_checkpoint_holds_no_pickle(tmp_path):
     assert all(set(v) == {"dtype", "shape", "data_offsets"} for k, v in header.items() if k != "__metadata__")
 
 
+MARK = checkpoint.Identity({"seed": 0})
+
+
 def test_one_tensor_under_two_names_can_be_written(tmp_path):
     v = torch.rand(3)
-    checkpoint.write(tmp_path, "mark", checkpoint.State(0, {"now": v, "before": v}, []), [])
-    back = checkpoint.read(tmp_path, "mark", [])
+    checkpoint.write(tmp_path, MARK, checkpoint.State(0, {"now": v, "before": v}, []), [])
+    back = checkpoint.read(tmp_path, MARK, [])
     assert back is not None
     assert_same_tensors(back.server, {"now": v, "before": v})
 
@@ -623,12 +739,12 @@ def test_one_tensor_under_two_names_can_be_written(tmp_path):
 def test_state_survives_the_round_trip(tmp_path):
     kept, names = [{"a": torch.rand(2), "b": torch.rand(3, 1)}, {"b": torch.rand(3, 1), "a": torch.rand(5)}, {}], "abc"
     state = checkpoint.State(3, {"v": torch.rand(2, 2)}, kept, [{"round": 0, "ce": None}])
-    checkpoint.write(tmp_path, "mark", state, names)
-    back = checkpoint.read(tmp_path, "mark", names)
+    checkpoint.write(tmp_path, MARK, state, names)
+    back = checkpoint.read(tmp_path, MARK, names)
     assert back is not None
     assert (back.done, back.rows) == (3, state.rows)
     assert_same_tensors(back.server, state.server)
     for a, b in zip(back.kept, kept, strict=True):
         assert list(a) == list(b)
         assert_same_tensors(a, b)
-    assert checkpoint.read(tmp_path / "nothing", "mark", names) is None
+    assert checkpoint.read(tmp_path / "nothing", MARK, names) is None

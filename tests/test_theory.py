@@ -84,6 +84,69 @@ def test_instances_satisfy_h1(federation):
     torch.testing.assert_close(y, torch.einsum("ijp,ip->ij", z, federation.heads @ federation.A.mT))
 
 
+def test_instances_have_the_sizes_of_figure_2_unless_told():
+    f = theory.linear_federation()
+    assert len(f.clients) == 100
+    assert f.A.shape == (20, 2)
+    widths = {len(client.mean) for client in f.clients}
+    assert widths <= set(range(20, 41))
+    assert {20, 40} & widths, "both ends can occur"
+    assert all(len(client.x) == len(client.y) == 10 for client in f.clients)
+    assert all(len(client.x_test) == len(client.y_test) == 200 for client in f.clients)
+    assert torch.equal(f.A, theory.linear_federation(n_clients=1, seed=0).A)
+    assert not torch.equal(f.A, theory.linear_federation(n_clients=1, seed=1).A)
+
+
+def test_covariances_are_spread_evenly_in_logarithm_and_no_two_eigenvalues_are_equal(federation):
+    for client in federation.clients:
+        eigenvalues = torch.linalg.eigvalsh(client.covariance).flip(0)
+        moved = eigenvalues / torch.logspace(1, -1, len(eigenvalues), dtype=torch.float64)
+        assert 1 - 1e-9 < moved.min() < moved.max() < 1.01 + 1e-9
+        assert moved.max() - moved.min() > 0.005
+        assert eigenvalues.diff().max() < 0
+
+
+def test_features_have_the_mean_and_covariance_of_their_client():
+    client = theory.linear_federation(n_clients=1, k=3, n=20_000, n_test=1, extra=0).clients[0]
+    assert torch.cov(client.x.mT).sub(client.covariance).abs().max() < 0.05 * client.covariance.abs().max()
+    torch.testing.assert_close(client.x.mean(0), client.mean, rtol=0, atol=4.5 * (10 / 20_000) ** 0.5)
+
+
+def test_smallest_and_largest_sizes_are_allowed():
+    """One client; as many columns of A as latent dimensions and as samples; as many features as latent dimensions."""
+    f = theory.linear_federation(n_clients=1, k=3, d=3, n=3, n_test=0, extra=0)
+    assert [t.shape for t in f.embed(f.oracle)] == [(1, 3, 3), (1, 3)]
+    path = theory.flic_fedrep(*f.embed(f.oracle), 3, rounds=1)
+    assert path.shape == (2, 3, 3)
+    assert {len(theory.linear_federation(1, 2, 1, extra=1, seed=s).clients[0].mean) for s in range(20)} == {2, 3}
+
+
+def test_the_largest_entry_of_each_eigenvector_is_positive_unless_signs_are_given():
+    A = normal(6, 6)
+    weight = theory.closed_form_phi(torch.zeros(6).double(), A @ A.mT, 4).weight
+    assert (weight.gather(1, weight.abs().argmax(1, keepdim=True)) > 0).all()
+
+
+def test_what_counts_as_rank_does_not_depend_on_units():
+    mean, identity = torch.zeros(3).double(), torch.eye(3).double()
+    for scale in (1e-30, 1e30):
+        weight = theory.closed_form_phi(mean, scale * identity, 3).weight
+        torch.testing.assert_close(weight.abs().sort()[0][:, -1], torch.full((3,), scale**-0.5).double())
+        with pytest.raises(ValueError, match="rank 3"):
+            theory.closed_form_phi(mean, scale * torch.diag(torch.tensor([1, 1, 1e-17]).double()), 3)
+
+
+def test_random_signs_have_both_signs():
+    drawn = [theory.random_signs(2, seed) for seed in range(20)]
+    assert all(signs.sum() == 0 for signs in drawn)
+    assert len({tuple(signs.tolist()) for signs in drawn}) == 2
+    many = torch.stack([theory.random_signs(50, seed) for seed in range(200)])
+    assert set(many.unique().tolist()) == {-1.0, 1.0}
+    assert many.mean().abs() < 4.5 / 10_000**0.5
+    assert {theory.random_signs(1, seed).item() for seed in range(20)} == {-1.0, 1.0}
+    assert torch.equal(theory.random_signs(50), many[0])
+
+
 @pytest.mark.parametrize("freedom", ["signs", "rotation"])
 def test_freedom_changes_the_oracle_and_not_what_a_client_sees(federation, freedom):
     other = theory.linear_federation(n_clients=50, seed=3, freedom=freedom)
@@ -98,6 +161,7 @@ def test_freedom_changes_the_oracle_and_not_what_a_client_sees(federation, freed
     ("arguments", "message"),
     [
         ({"k": 4}, r"between 1 and the client's number of features, 3"),
+        ({"k": 0}, r"between 1 and the client's number of features, 3"),
         ({"covariance": torch.tensor([[1.0, 2, 0], [0, 1, 0], [0, 0, 1]]).double()}, "symmetric"),
         ({"covariance": torch.diag(torch.tensor([1.0, 0, 0])).double()}, "rank 2"),
         ({"covariance": torch.eye(2).double()}, r"shape \(3, 3\)"),
@@ -110,7 +174,7 @@ def test_embedding_says_what_is_wrong(arguments, message):
         theory.closed_form_phi(**(good | arguments))
 
 
-@pytest.mark.parametrize("wrong", [{"d": 21}, {"n": 1}, {"extra": -1}, {"n_clients": 0}, {"freedom": "none"}])
+@pytest.mark.parametrize("wrong", [{"d": 21}, {"d": 0}, {"n": 1}, {"extra": -1}, {"n_clients": 0}, {"freedom": "none"}])
 def test_federation_says_what_is_wrong(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         theory.linear_federation(**wrong)
@@ -183,13 +247,25 @@ def test_algorithm_is_equivariant_the_estimated_path_is_q_times_the_oracle_s(fed
     torch.testing.assert_close(*errors, rtol=1e-6, atol=1e-15)
 
 
+def test_algorithm_runs_as_figure_2_unless_told(federation):
+    z, y = federation.embed(federation.oracle)
+    path = theory.flic_fedrep(z, y, 2)
+    assert len(path) == 201
+    told = theory.flic_fedrep(z, y, 2, rounds=3, step=0.25, participation=1.0, seed=0)
+    torch.testing.assert_close(path[:4], told)
+    part, again = (theory.flic_fedrep(z, y, 2, rounds=3, participation=0.2, **s) for s in ({}, {"seed": 0}))
+    torch.testing.assert_close(part, again)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"y": torch.zeros(5, 3)}, "shape"),
         ({"z": torch.zeros(5, 4)}, "shape"),
         ({"d": 5}, "d=5"),
+        ({"d": 0}, "d=0"),
         ({"participation": 0.0}, "participation"),
+        ({"participation": 1.1}, "participation"),
     ],
 )
 def test_algorithm_says_what_is_wrong(change, message):
@@ -275,10 +351,30 @@ def test_bound_refuses_what_it_cannot_say():
     heads, A0, truth = normal(60, 2), normal(5, 2, purpose="A0"), normal(5, 2, purpose="A")
     with pytest.raises(ValueError, match="sets of 30"):
         theory.convergence_bound(A0, truth, heads, participation=0.5)
-    with pytest.raises(ValueError, match="needs a step"):
-        theory.convergence_bound(A0, truth, heads, step=5.0)
+    with pytest.raises(ValueError, match="sets of 29,"):
+        theory.head_spectra(normal(100, 2), participation=0.29)  # 0.29 · 100 is a little less than 29
+    largest = 1 / (4 * float(theory.head_spectra(heads).max()))
+    assert theory.convergence_bound(A0, truth, heads, step=largest) == theory.convergence_bound(A0, truth, heads)
+    for step in (5.0, 1.001 * largest, 0.0, -0.1):
+        with pytest.raises(ValueError, match="needs a step"):
+            theory.convergence_bound(A0, truth, heads, step=step)
     with pytest.raises(ValueError, match="two distances"):
         theory.measured_rate(torch.tensor([1e-12, 1e-13]))
+
+
+def test_a_hundred_thousand_sets_of_clients_are_looked_at():
+    heads = normal(100_001, 1)
+    spectra = theory.head_spectra(heads[:-1], participation=1e-5)
+    torch.testing.assert_close(spectra[:, 0], heads[:-1, 0].square())
+    with pytest.raises(ValueError, match="at most 100000"):
+        theory.head_spectra(heads, participation=1e-5)
+
+
+def test_a_rate_is_measured_above_a_floor_and_from_two_distances():
+    assert theory.measured_rate(torch.tensor([1.0, 0.5]).double()) == pytest.approx(0.5)
+    assert theory.measured_rate(torch.tensor([1e-8, 1e-9, 1.5e-10]).double()) == pytest.approx(0.015**0.5)
+    assert theory.measured_rate(torch.tensor([1e-8, 1e-9, 0.8e-10]).double()) == pytest.approx(0.1)
+    assert theory.measured_rate(torch.tensor([1.0, 0.25, 0.1]).double(), floor=0.2) == pytest.approx(0.25)
 
 
 def test_measured_rate_of_a_geometric_sequence_is_its_ratio():

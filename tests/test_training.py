@@ -1,19 +1,24 @@
 """The stacked engine against the loop oracle, and padding that changes nothing."""
 
+import math
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from small import equal_histories, largest_difference, ragged
+from tensors import normal
 
 from hetfl_core import Client, simulate
 from hetfl_core.engine import stacks as stacking
 from hetfl_core.engine.simulation import Simulator, participants
-from hetfl_core.engine.training import StackedStage, architecture, clip_each, n_steps, plan
+from hetfl_core.engine.training import OPTIMISERS, StackedStage, architecture, clip_each, n_steps, plan
 from hetfl_core.federation import Federation
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, Local, Loss, Method, Stage
-from hetfl_core.methods.base import cross_entropy
+from hetfl_core.methods.base import WITH_MOMENTUM, Optimiser, cross_entropy
 from hetfl_core.networks import CNN, MLP, Draw, Model
 from hetfl_core.rng import stream
 
@@ -93,9 +98,8 @@ def test_clients_without_a_batch_left_are_not_moved_by_momentum(optimiser):
     @dataclass(frozen=True)
     class Any_(Local):
         def stages(self, round, role):
-            stage = Stage(
-                ("phi", "beta"), epochs=3, batch_size=5, optimiser=optimiser, momentum=0.9, weight_decay=0.1, clip=0.5
-            )
+            momentum = 0.9 if optimiser in WITH_MOMENTUM else 0.0
+            stage = Stage(("phi", "beta"), None, 3, None, 5, optimiser, momentum=momentum, weight_decay=0.1, clip=0.5)
             return [stage] if role == "round" else []
 
     fed = ragged(sizes=(4, 60))
@@ -252,6 +256,14 @@ def test_steps_of_a_stage():
         ({"steps": -1}, "steps must be at least 1, got -1"),
         ({"epochs": 1, "batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"epochs": 1, "lr": -1.0}, "lr must not be negative"),
+        ({"epochs": 1, "optimiser": "lbfgs"}, r"optimiser must be one of \('adam', .* got 'lbfgs'"),
+        ({"epochs": 1, "clip": 0.0}, "clip must be greater than 0, or None, got 0.0"),
+        ({"epochs": 1, "clip": "1"}, "clip must be a finite number or None, got '1'"),
+        ({"epochs": 1, "optimiser": "sgd", "momentum": -0.1}, "momentum must not be negative, got -0.1"),
+        ({"epochs": 1, "momentum": 0.9}, "momentum is for sgd and rmsprop, got 0.9 with adam"),
+        ({"epochs": 1, "weight_decay": -1e-3}, "weight_decay must not be negative, got -0.001"),
+        ({"epochs": 1, "weight_decay": {"phi": 0.1, "beta": -2}}, "weight_decay must not be negative, got -2"),
+        ({"epochs": 1, "weight_decay": "much"}, "weight_decay must be a finite number or a mapping of .* got 'much'"),
     ],
 )
 def test_bad_stages_are_refused(bad, message):
@@ -259,10 +271,40 @@ def test_bad_stages_are_refused(bad, message):
         Stage(("phi",), **bad)
 
 
+def test_a_stage_trains_a_tuple_of_parts_not_the_letters_of_one():
+    with pytest.raises(ValueError, match=r"train must be a tuple of .* got 'phi'"):
+        Stage("phi", epochs=1)
+
+
+def test_the_optimisers_that_a_stage_may_name_are_those_there_are():
+    assert set(get_args(Optimiser)) == set(OPTIMISERS)
+
+
 def test_clipping_is_per_client():
     grads = [torch.tensor([[3.0, 4.0], [0.3, 0.4]]), torch.tensor([[0.0], [0.0]])]
     clip_each(grads, 1.0)
     torch.testing.assert_close(grads[0], torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(seed=st.integers(0, 10**6), limit=st.floats(-12, 6), scale=st.floats(-6, 6), n=st.integers(1, 400))
+def test_a_clipped_gradient_is_never_longer_than_the_limit(dtype, seed, limit, scale, n):
+    """Rounding included, and otherwise what PyTorch clips one client's gradient to."""
+    limit, scale = 10.0**limit, 10.0**scale
+    grads = [scale * normal(3, n, seed=seed, dtype=dtype), scale * normal(3, 2, 2, seed=seed + 1, dtype=dtype)]
+    leaves = [torch.zeros_like(g[0]) for g in grads]
+    for leaf, g in zip(leaves, grads, strict=True):
+        leaf.grad = g[0].double().clone().to(dtype)
+    before = [g[0].clone() for g in grads]
+    clip_each(grads, limit)
+    norms = torch.stack([g.flatten(1).double().square().sum(1) for g in grads]).sum(0).sqrt()
+    assert float(norms.max()) <= limit
+    if math.sqrt(sum(float(g.double().square().sum()) for g in before)) <= limit:
+        assert all(torch.equal(g[0], old) for g, old in zip(grads, before, strict=True))
+    elif limit > 1e-2:  # PyTorch divides by the norm + 1e-6
+        torch.nn.utils.clip_grad_norm_(leaves, limit)
+        for g, leaf in zip(grads, leaves, strict=True):
+            torch.testing.assert_close(g[0], leaf.grad, rtol=1e-3, atol=1e-30)
 
 
 def test_architecture_tells_hidden_widths_apart_but_not_input_widths():

@@ -1,7 +1,9 @@
 """What the book asks of Sphinx beyond `_config.yml`.
 
-- The repository's public address stands once, in ``pyproject.toml``; buttons and pages get it from there.
-- Results in the cache are forgotten when the core, its records or the data at hand have changed.
+- The repository's public address stands once, in ``pyproject.toml``; buttons and pages get it from there, or from the
+  checkout's remote. Where neither is known there is no button.
+- Notebooks compute with the instructions that records are made with, on whatever CPU.
+- Results in the cache are forgotten when the core, its records, the instructions or the data at hand have changed.
 - The API reference has one page a module, written from the docstrings.
 
 Run as a script (``make address``), it writes the address where files outside the book must repeat it.
@@ -16,8 +18,10 @@ import os
 import pkgutil
 import re
 import shutil
+import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,57 +30,145 @@ from docutils import nodes
 from numpydoc import numpydoc
 from sphinx.pycode import ModuleAnalyzer
 
+from hetfl_core import numerics
+
 ROOT = Path(__file__).resolve().parents[2]
 BRANCH = "main"
-
-
-def repository() -> str:
-    """The public address of the repository."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf8"))["project"]
-    return project["urls"]["Repository"].rstrip("/")
 
 
 # --- the address ------------------------------------------------------------------------------------------------
 
 
+def repository() -> str:
+    """The public address of the repository: that of `setting`, or else of the checkout's remote; "" if none is known."""
+    return setting() or public(remote())
+
+
+def setting() -> str:
+    """``project.urls.Repository`` of pyproject.toml, "" where it is not set.
+
+    Raises
+    ------
+    ValueError
+        If it is no address that a browser opens.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf8"))["project"]
+    address = project.get("urls", {}).get("Repository", "").rstrip("/")
+    if address and not re.fullmatch(r"https://[\w.-]+\.\w+(/[\w.~-]+)+", address):
+        raise ValueError(f"project.urls.Repository must look like https://host/owner/name, got {address!r}")
+    return address
+
+
+def remote() -> str:
+    """The remote ``origin`` of the checkout, as git has it; "" without git or a remote."""
+    if not (ROOT / ".git").exists():
+        return ""  # a plain copy, perhaps within somebody else's checkout
+    try:
+        command = ["git", "-C", str(ROOT), "remote", "get-url", "origin"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def public(remote: str) -> str:
+    """The address under which a browser finds a remote on GitHub or GitLab; "" for a folder or any other machine.
+
+    Names and passwords in a remote are left out. Whether the repository is open to all cannot be seen here.
+    """
+    places = r"(?:https?://(?:[^@/]*@)?|ssh://git@|git@)(github\.com|gitlab\.com)[/:]([\w.-]+(?:/[\w.-]+)+)"
+    match = re.fullmatch(places, remote.rstrip("/").removesuffix(".git"))
+    return f"https://{match[1]}/{match[2]}" if match else ""
+
+
 def set_address(app: Any, config: Any) -> None:
-    """Point the launch, source and issue buttons at the repository."""
+    """Point the launch, repository and issue buttons at the repository, or leave out those that would lead nowhere.
+
+    Pages say by ``{only} launch`` what there is to say of launch buttons.
+    """
+    address = repository()
+    known = address.startswith(("https://github.com/", "https://gitlab.com/"))  # those the theme knows its way around
+    launch = address.startswith("https://github.com/")  # the only one that Colab opens
     config.html_theme_options |= {
-        "repository_url": repository(),
+        "repository_url": address if known else "",
         "repository_branch": BRANCH,
         "path_to_docs": "book",
-        "use_repository_button": True,
-        "use_issues_button": True,
+        "use_repository_button": known,
+        "use_issues_button": known,
+        "use_source_button": False,
+        "use_edit_page_button": False,
     }
+    if launch:
+        app.tags.add("launch")
+    else:
+        config.html_theme_options["launch_buttons"] = {}
 
 
 def fill_in(app: Any, docname: str, source: list[str]) -> None:
     """Replace the book's own placeholders in a page, in code blocks too."""
     if app.env.doc2path(docname).endswith(".md"):
-        source[0] = source[0].replace("{{ repository }}", repository())
+        address = repository()
+        source[0] = source[0].replace("{{ clone }}", clone(address)).replace("{{ report }}", report(address))
         if "{{ modules }}" in source[0]:
             source[0] = source[0].replace("{{ modules }}", module_table())
 
 
-PLACES = {
-    "README.md": r"(?<=git clone )https://\S+",
-    "CITATION.cff": r'(?<=^repository-code: ")[^"]+',
-    "book/**/*.ipynb": r'(?<=git\+)https://[^"\\@]+',
+def clone(address: str) -> str:
+    """How one gets to a clone, as the sentence before the commands that are typed there."""
+    return f"After `git clone {address}`, in its folder:" if address else "In a clone of this repository:"
+
+
+def report(address: str) -> str:
+    """Where a fault is reported, as a piece of a sentence."""
+    return f"open an issue at <{address}/issues>" if address else "report it where you got this book"
+
+
+def in_readme(text: str, address: str) -> str:
+    """README.md with the address, or without."""
+    return re.sub(r"(?<=<!-- clone -->).*?(?=<!-- /clone -->)", clone(address), text)
+
+
+def in_citation(text: str, address: str) -> str:
+    """CITATION.cff with the address, or without."""
+    line = f'repository-code: "{address}"\n' if address else ""
+    return re.sub(r"^(license: .*\n)(?:repository-code: .*\n)?", rf"\g<1>{line}", text, flags=re.MULTILINE)
+
+
+def in_notebook(text: str, address: str) -> str:
+    """A notebook with the address in its install cell, or without; a master of an assignment asks for it too.
+
+    Without an address a master must not ask for the bare name: anybody could register it on a package index.
+    """
+    text = re.sub(r'(?<="REPOSITORY = \\")[^"\\]*(?=\\")', address, text)
+    line = rf'    "  - hetfl-core @ git+{address}\\n",\n' if address else ""
+    last = r'^(    "  - matplotlib\\n",\n)(?:    "  - hetfl-core @ git\+.*\n)?'
+    return re.sub(last, rf"\g<1>{line}", text, flags=re.MULTILINE)
+
+
+PLACES: dict[str, Callable[[str, str], str]] = {
+    "README.md": in_readme,
+    "CITATION.cff": in_citation,
+    "book/**/*.ipynb": in_notebook,
 }
-"""Where the address is repeated because nothing could fill it in there, and how it is recognised."""
+"""Where the address is repeated because nothing could fill it in there, and what writes it."""
+
+
+def repeated() -> list[tuple[Path, Callable[[str, str], str]]]:
+    """Every file of `PLACES`, with what writes the address into it."""
+    made = {"_build", "dist", ".ipynb_checkpoints"}
+    return [
+        (path, write) for glob, write in PLACES.items() for path in sorted(ROOT.glob(glob)) if not made & {*path.parts}
+    ]
 
 
 def write_address() -> None:
-    """Write the address into `PLACES`."""
-    for pattern, address in PLACES.items():
-        for path in sorted(ROOT.glob(pattern)):
-            if "_build" in path.parts:
-                continue
-            before = path.read_text("utf8")
-            after = re.sub(address, repository(), before, flags=re.MULTILINE)
-            if after != before:
-                path.write_text(after, "utf8")
-                print(f"{path.relative_to(ROOT)}: now {repository()}")
+    """Write the address into `PLACES`, or take it out where none is known."""
+    address = repository()
+    for path, write in repeated():
+        before = path.read_text("utf8")
+        after = write(before, address)
+        if after != before:
+            path.write_text(after, "utf8")
+            print(f"{path.relative_to(ROOT)}: now {address or 'without an address'}")
 
 
 # --- scripts ----------------------------------------------------------------------------------------------------
@@ -96,8 +188,8 @@ def drop_scripts(app: Any, page: str, template: str, context: dict[str, Any], do
 
 
 def inputs_digest() -> str:
-    """Digest of all that a chapter's numbers depend on besides its own text: core, records, versions, data at hand."""
-    digest = hashlib.sha256(data_at_hand().encode())
+    """Digest of all that a chapter's numbers depend on but its own text: core, records, versions, instructions, data."""
+    digest = hashlib.sha256((data_at_hand() + repr(numerics.hold(environment=os.environ))).encode())
     files = [*ROOT.glob("hetfl_core/**/*.py"), *ROOT.glob("data/**/*.*"), ROOT / "constraints.txt"]
     for path in sorted(p for p in files if p.is_file()):
         digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
@@ -241,7 +333,8 @@ def module_of(name: str) -> str:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connect the above to Sphinx's events."""
+    """Hold the kernels, which inherit this process's environment, to the portable instructions; connect the rest."""
+    numerics.hold(environment=os.environ)
     app.connect("config-inited", set_address)
     app.connect("config-inited", forget_stale_results)
     app.connect("config-inited", write_api)

@@ -6,17 +6,14 @@ import bz2
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import correlate1d
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
+from hetfl_core import checks
 from hetfl_core.datasets.images import Pool, client_of, deal, limit, load_idx
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Client, Federation
-from hetfl_core.partition import Indices, assign_classes, check_variant, share
+from hetfl_core.partition import Indices, assign_classes, check_k, check_variant, share
 from hetfl_core.rng import SERVER, numpy_stream
 
 DIGITS = [str(d) for d in range(10)]
@@ -46,6 +43,8 @@ def _read_usps(path: Path, part: str) -> tuple[NDArray[np.uint8], Indices]:
 
 
 def _read_usps_h5(path: Path, part: str) -> tuple[NDArray[np.float64], Indices]:
+    import h5py
+
     try:
         with h5py.File(path, "r") as file:
             x, y = file[f"{part}/data"][()], file[f"{part}/target"][()]
@@ -57,6 +56,8 @@ def _read_usps_h5(path: Path, part: str) -> tuple[NDArray[np.float64], Indices]:
 
 def _smooth(images: NDArray[np.float64]) -> NDArray[np.float64]:
     """Gaussian of σ = 0.75 pixels on 7 × 7 points, background −1, rounded to six decimals as in the text files."""
+    from scipy.ndimage import correlate1d
+
     kernel = np.exp(-(np.arange(-3, 4) ** 2) / (2 * 0.75**2))
     kernel /= kernel.sum()
     for axis in (1, 2):
@@ -127,10 +128,15 @@ def mnist_usps(
     .. [1] A. Rakotomamonjy et al. Personalised federated learning on heterogeneous feature spaces. TMLR, 2024.
     """
     check_variant(variant)
-    if n_clients < 2 or n_clients % 2:
+    if checks.whole("n_clients", n_clients, 1) % 2:
         raise ValueError(f"n_clients must be even, as half hold MNIST and half USPS, got {n_clients}")
-    if resize is not None and resize < 1:
-        raise ValueError(f"resize must be a positive image size in pixels, got {resize}")
+    check_k("classes_per_client", classes_per_client, 10, variant == "code")
+    checks.seed(seed)
+    if resize is not None:
+        checks.whole("resize", resize, 1)
+        checks.memory(4 * 10_000 * resize**2, resize=resize)
+    if max_train is not None:
+        checks.whole("max_train", max_train, 1)
     clients: list[Client] = []
     for domain, pool in (("mnist", load_mnist()), ("usps", load_usps())):
 
@@ -186,8 +192,15 @@ def bundled(
     ValueError
         If the arguments do not allow a dealing.
     """
-    if not 0 < test_fraction < 1:
-        raise ValueError(f"test_fraction must lie between 0 and 1, got {test_fraction}")
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    checks.whole("n_clients", n_clients, 1)
+    check_k("classes_per_client", classes_per_client, 10)
+    checks.seed(seed)
+    test_fraction = checks.fraction("test_fraction", test_fraction, "(0, 1)")
+    if not 10 <= round(1797 * test_fraction) <= 1787:
+        raise ValueError(f"test_fraction must leave an image of each class on either side, got {test_fraction}")
 
     def draw(purpose: str) -> np.random.Generator:
         return numpy_stream(seed, SERVER, 0, f"bundled:{purpose}")

@@ -31,10 +31,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pooch
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
+from hetfl_core import checks
 from hetfl_core.datasets.eeg_trials import (
     SOURCES,
     EEGWarning,
@@ -297,6 +297,8 @@ _features, _split = features, split  # by names that the arguments of `subject_c
 
 def cache_home() -> Path:
     """Folder of computed features: ``eeg`` in the environment variable HETFL_CACHE, or in the user's cache folder."""
+    import pooch
+
     return Path(os.environ.get("HETFL_CACHE") or pooch.os_cache("hetfl")).expanduser() / "eeg"
 
 
@@ -489,8 +491,9 @@ def federation(
         For each repaired fault and each subject left out.
     """
     names = _members(kind, b, datasets)
+    _check_federation(source, subjects, classes_per_client, band, seed, n_classes, progress)
     allowed = _listed(classes, CLASSES, "classes")
-    most = classes_per_client or {"specific": len(CLASSES), "common": 2}[kind]
+    most = {"specific": len(CLASSES), "common": 2}[kind] if classes_per_client is None else classes_per_client
     vectors = {"features": features, "reference": reference, "split": split, "seed": seed}
     reading = {
         "source": source,
@@ -521,6 +524,20 @@ def federation(
     info = {"settings": settings, **_ORIGIN[source], **_about(found, left_out), "class_names": _class_names(n_classes)}
     clients = [Client(name=client, **{part: of[part] for part in _PARTS}) for client, of in found.items()]
     return Federation(clients, n_classes, "eeg.simulated" if source == "simulated" else "eeg.moabb", info)
+
+
+def _check_federation(
+    source: str, subjects: Any, classes_per_client: Any, band: Any, seed: Any, n_classes: Any, progress: Any
+) -> None:
+    """Arguments of `federation` that would be found wrong only once recordings have been read, or never."""
+    one_of("source", source, tuple(_ORIGIN))
+    for name, value in (("subjects", subjects), ("classes_per_client", classes_per_client)):
+        if value is not None:
+            checks.whole(name, value, 1)
+    checks.band("band", band)
+    checks.seed(seed)
+    checks.whole("n_classes", n_classes, 1)
+    checks.flag("progress", progress)
 
 
 def _about(found: Mapping[str, Mapping[str, Any]], left_out: Mapping[str, str]) -> dict[str, Any]:
@@ -573,7 +590,7 @@ def recorded(kind: Literal["specific", "common"] = "specific", **settings: Any) 
 
 def _members(kind: str, b: int | None, datasets: Sequence[str] | str | None) -> tuple[str, ...]:
     one_of("kind", kind, ("specific", "common"))
-    b = b or {"specific": 54, "common": 40}[kind]
+    b = {"specific": 54, "common": 40}[kind] if b is None else checks.whole("b", b)
     if (kind, b) not in MEMBERS:
         raise ValueError(f"b must be 54 or 40, and 40 for kind='common', got b={b!r} with kind={kind!r}")
     return _listed(datasets, MEMBERS[kind, b], "datasets")
@@ -583,6 +600,8 @@ def _listed(given: Sequence[str] | str | None, known: Sequence[str], argument: s
     """Those of `known` that are given, in the order of `known`; all by default."""
     if isinstance(given, str):
         given = [name.strip() for name in given.split(",")]
+    if given is not None and not isinstance(given, Sequence):
+        raise TypeError(f"{argument} must be a sequence of names, got {checks.shown(given)}")
     names = list(known) if given is None else list(given)
     if not names:
         raise ValueError(f"{argument} must name at least one of {', '.join(known)}, got none")

@@ -13,12 +13,9 @@ tongue     T7h and T8h, the sides of the head   the tongue, on both sides
 ========== ==================================== =================================================
 
 Areas that take no part lose a little too in some persons and grow stronger in others (surround ERS [3]_); at rest
-nothing changes. Around that there is what makes a recording a recording: occipital alpha, 1/f background of many
-dipoles, sensor noise, the mains and blinks.
-Persons differ in head, peaks, strength, depth and latency of the ERD; sessions differ in the gains of electrodes and
-in the strength of the rhythms of the day.
-
-Each person is drawn from a stream of random numbers of its own, so that nobody's data depend on who else is made.
+nothing changes. Around that is what makes a recording one: occipital alpha, 1/f background of many dipoles, sensor
+noise, the mains and blinks. Persons differ in head, peaks, strength, depth and latency of the ERD; sessions differ in
+gains and in the strength of the day's rhythms. Nobody's data depend on who else is made: each has a stream of its own.
 
 References
 ----------
@@ -39,7 +36,6 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.fft
 from numpy.typing import NDArray
 
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, standard_montage
@@ -542,6 +538,8 @@ def coloured(rng: np.random.Generator, density: Array, n: int, rate: float) -> A
     array, shape (k, n), float32
         µV; independent rows. They are periodic: the end of a row leads smoothly into its begin.
     """
+    import scipy.fft
+
     # A bin of z ~ N(0, 1) + i N(0, 1) with weight a adds 4 a²/n² to the variance, and shall add density × rate / n.
     weights = np.sqrt(density * (rate * n / 4)).astype(np.float32)
     spectrum = rng.standard_normal((*density.shape, 2), dtype=np.float32).view(np.complex64)[..., 0]
@@ -598,9 +596,11 @@ class _Plan:
 
 def _plan(rng: np.random.Generator, labels: NDArray[np.int64], recordings: Recordings, settings: Physiology) -> _Plan:
     """Shuffle the trials of a run and put pauses between them; the first and the last have 2 s to the ends."""
+    from scipy.fft import next_fast_len
+
     length = recordings.interval[1] + rng.uniform(*settings.pause, len(labels))
     starts = 2.0 + np.r_[0.0, np.cumsum(length)[:-1]]
-    n = scipy.fft.next_fast_len(round((starts[-1] + recordings.interval[1] + 2.0) * recordings.rate), real=True)
+    n = next_fast_len(round((starts[-1] + recordings.interval[1] + 2.0) * recordings.rate), real=True)
     return _Plan(np.round(starts * recordings.rate).astype(np.int64), rng.permutation(labels), n)
 
 

@@ -41,6 +41,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_core import checks
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, standard_montage
 from hetfl_core.datasets.registry import DataError, data_home
 
@@ -114,8 +115,7 @@ def need(*packages: str) -> dict[str, str]:
 
 def one_of(argument: str, value: Any, known: Sequence[str]) -> None:
     """Refuse a value that is not one of those known, with a `ValueError` that lists them."""
-    if value not in known:
-        raise ValueError(f"{argument} must be one of {', '.join(map(repr, known))}, got {value!r}")
+    checks.choice(argument, value, tuple(known))
 
 
 def dataset(name: str, source: str = "simulated", seed: int = 0, simulator: Any = None) -> Any:

@@ -26,6 +26,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
+from hetfl_core import checks
 from hetfl_core.datasets import eeg
 from hetfl_core.datasets.eeg_trials import Trials, need, one_of
 from hetfl_core.datasets.recordings import TABLE_S1, standard_montage
@@ -237,6 +238,8 @@ def federation(
     DataError
         If a file is missing and cannot be downloaded, or is damaged.
     """
+    checks.seed(seed)
+    checks.band("band", band)
     tasks = {key: trials(*key, band=band) for key in dict.fromkeys((view.task, view.imagined) for view in CLIENTS)}
     seen = [_through(tasks[view.task, view.imagined], view) for view in CLIENTS]
     clients = [eeg.subject_client(of, features, reference, seed, split) for of in seen]

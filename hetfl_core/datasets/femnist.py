@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_core import checks
 from hetfl_core.datasets.registry import DataError, fetch, needs
 from hetfl_core.federation import Client, Federation
 from hetfl_core.partition import Indices, check_variant
@@ -85,11 +86,12 @@ def digits(n_clients: int = 50, seed: int = 0, *, variant: str = "text", scaling
         Where a writer's test set holds a digit that its training set lacks.
     """
     check_variant(variant)
-    scaling = scaling or {"text": "symmetric", "code": "tenth"}[variant]
-    if scaling not in _SCALINGS:
-        raise ValueError(f"scaling must be one of {', '.join(map(repr, _SCALINGS))}, got {scaling!r}")
+    checks.whole("n_clients", n_clients, 1)
+    checks.seed(seed)
+    scaling = {"text": "symmetric", "code": "tenth"}[variant] if scaling is None else scaling
+    checks.choice("scaling", scaling, tuple(_SCALINGS))
     writers = load_writers()
-    if not 1 <= n_clients <= len(writers):
+    if n_clients > len(writers):
         raise ValueError(f"n_clients must lie in 1…{len(writers)}, the number of writers at hand, got {n_clients}")
     chosen = range(n_clients) if variant == "code" else _choice(len(writers), n_clients, seed)
     clients = [_client(writers[i], scaling) for i in chosen]

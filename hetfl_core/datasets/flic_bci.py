@@ -11,6 +11,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_core import checks
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Client, Federation
 
@@ -60,8 +61,7 @@ def common40(n_classes: int = 5) -> Federation:
     ----------
     .. [1] A. Rakotomamonjy et al. Personalised federated learning on heterogeneous feature spaces. TMLR, 2024.
     """
-    if n_classes < 3:
-        raise ValueError(f"n_classes must be at least 3, as the labels are 0, 1 and 2, got {n_classes}")
+    checks.whole("n_classes", n_classes, 3, 1_000_000)  # the labels are 0, 1 and 2
     path = fetch("flic/bci_common40")
     with np.load(path, allow_pickle=False) as file:
         clients, subjects = read_clients(dict(file), path)

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from hetfl_core import checks
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Client, Federation
 from hetfl_core.partition import (
     Indices,
     Parts,
     assign_classes,
-    check_positive,
+    check_alpha,
+    check_k,
     dirichlet,
     published_shards,
     share,
@@ -143,7 +145,7 @@ def deal(
 def limit(part: Indices, labels: Indices, most: int | None, rng: np.random.Generator) -> Indices:
     """At most that many random samples of a client (`max_train`), about equally many of each of its classes."""
     if most is not None:
-        check_positive("max_train", most)
+        checks.whole("max_train", most, 1)
     if most is None or len(part) <= most:
         return part
     mixed = rng.permutation(part)
@@ -193,8 +195,19 @@ def fashion_mnist(
     ValueError
         If an argument does not allow a dealing.
     """
-    if not sizes or min(sizes) < 1:
-        raise ValueError(f"sizes must be positive image sizes in pixels, got {tuple(sizes)}")
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes:
+        raise ValueError(f"sizes must be image sizes in pixels, at least one, got {checks.shown(sizes)}")
+    for size in sizes:
+        checks.whole("sizes", size, 1)
+    checks.whole("n_clients", n_clients, 1)
+    if alpha is None:
+        check_k("classes_per_client", classes_per_client, 10)
+    else:
+        check_alpha("alpha", alpha)
+    checks.seed(seed)
+    if max_train is not None:
+        checks.whole("max_train", max_train, 1)
+    checks.memory(4 * 10_000 * max(sizes) ** 2 / len(sizes), sizes=sizes)
     pool = load_idx("fashion_mnist")
 
     def draw(purpose: str) -> np.random.Generator:

@@ -19,11 +19,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.spatial.distance import pdist, squareform
-from sklearn.decomposition import PCA
-from sklearn.manifold import TSNE, smacof
 from torch import Tensor
 
+from hetfl_core import checks
 from hetfl_core.federation import Client, Federation
 from hetfl_core.partition import check_variant
 from hetfl_core.rng import numpy_stream, stream
@@ -83,14 +81,17 @@ def to_common_space(
         If `how` is unknown, `dim` or `iterations` is not positive, inputs are named blocks, or a client has fewer than
         4 samples, too few for t-SNE.
     """
-    if how not in FITTED_ON:
-        raise ValueError(f"how must be one of {', '.join(map(repr, FITTED_ON))}, got {how!r}")
+    checks.instance("federation", federation, Federation)
+    checks.choice("how", how, tuple(FITTED_ON))
     check_variant(variant)
-    for name, value in (("dim", dim), ("iterations", iterations)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    checks.whole("dim", dim, 1)
+    if iterations is not None:
+        checks.whole("iterations", iterations, 1)
+    checks.seed(seed)
+    checks.number("perplexity", perplexity, above=0)
+    checks.memory(8 * dim * max(client.n_train + client.n_test for client in federation), dim=dim)
     projection = {"how": how, "dim": dim, "seed": seed, "fitted_on": FITTED_ON[how]}
-    steps = iterations or {"text": 500, "code": 250}[variant]
+    steps = {"text": 500, "code": 250}[variant] if iterations is None else iterations
     if how == "tsne":
         projection |= {"variant": variant, "perplexity": perplexity, "iterations": steps}
     place = _place_published if variant == "code" else _place
@@ -121,6 +122,8 @@ def _flat(x: Tensor | dict[str, Tensor], name: str) -> NDArray[np.float64]:
 
 def _pca(fitted: NDArray[np.float64], x: NDArray[np.float64], dim: int) -> NDArray[np.float64]:
     """Principal components of the rows of `fitted`, as many as there are up to `dim`, then zeros."""
+    from sklearn.decomposition import PCA
+
     pca = PCA(min(dim, *fitted.shape), svd_solver="full").fit(fitted)
     scores = pca.transform(x)
     return np.pad(scores, ((0, 0), (0, dim - scores.shape[1])))
@@ -133,13 +136,16 @@ def _gaussian(width: int, dim: int, seed: int, name: str) -> NDArray[np.float64]
 
 def _mds(x: NDArray[np.float64], dim: int) -> NDArray[np.float64]:
     """Metric MDS from the classical solution, which for Euclidean distances is that of PCA."""
+    from scipy.spatial.distance import pdist, squareform
+    from sklearn.manifold import smacof
+
     return smacof(squareform(pdist(x)), n_components=dim, init=_pca(x, x, dim), n_init=1)[0]
 
 
 def _place(
     x: NDArray[np.float64], dim: int, perplexity: float, iterations: int, generator: torch.Generator
 ) -> NDArray[np.float32]:
-    start = 1e-4 * torch.randn(len(x), dim, generator=generator)
+    start = 1e-4 * torch.randn(len(x), dim, generator=generator, dtype=torch.float32)
     return tsne(torch.from_numpy(x), start, min(perplexity, (len(x) - 1) / 3), iterations).numpy()
 
 
@@ -147,6 +153,8 @@ def _place_published(
     x: NDArray[np.float64], dim: int, perplexity: float, iterations: int, generator: torch.Generator
 ) -> NDArray[np.float32]:
     """As the published code calls scikit-learn."""
+    from sklearn.manifold import TSNE
+
     draw = int(torch.randint(2**31, (), generator=generator))
     steps = {"max_iter" if "max_iter" in TSNE().get_params() else "n_iter": iterations}  # renamed in release 1.5
     own = min(perplexity, (len(x) - 1) / 3)
@@ -197,7 +205,7 @@ def affinities(x: Tensor, perplexity: float) -> Tensor:
     d = torch.cdist(x.double(), x.double()).square()
     other = ~torch.eye(len(d), dtype=torch.bool)
     d = d - d.where(other, torch.inf).min(1, keepdim=True).values  # leaves p as it is and keeps exp from vanishing
-    low, high = torch.full((len(d), 1), 1e-20).double(), torch.full((len(d), 1), 1e20).double()
+    low, high = (torch.full((len(d), 1), value, dtype=torch.float32).double() for value in (1e-20, 1e20))
     for _ in range(100):
         beta = (low * high).sqrt()
         weight = torch.exp(-beta * d).where(other, 0)

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pooch
 
+from hetfl_core.files import draft_prefix, remove_drafts
 from hetfl_core.resources import data_path
 
 
@@ -101,8 +101,11 @@ class Entry:
 
 def data_home() -> Path:
     """Folder of the data files: the environment variable HETFL_DATA, or else a folder in the user's cache."""
-    given = os.environ.get("HETFL_DATA")
-    return Path(given).expanduser().resolve() if given else Path(pooch.os_cache("hetfl"))
+    if given := os.environ.get("HETFL_DATA"):
+        return Path(given).expanduser().resolve()
+    import pooch
+
+    return Path(pooch.os_cache("hetfl"))
 
 
 @cache
@@ -326,6 +329,8 @@ def _download(entry: Entry, progress: bool) -> Path:
 
 def _try(url: str, scratch: Path, source: Source, progress: bool) -> str:
     """Download to `scratch`; what went wrong, or an empty string."""
+    import pooch
+
     try:
         pooch.HTTPDownloader(progressbar=progress, timeout=30)(url, str(scratch), None)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors
@@ -346,11 +351,15 @@ def _convert(entry: Entry, original: Path) -> Path:
 
 @contextmanager
 def _scratch(entry: Entry, target: Path) -> Iterator[Path]:
-    """An empty file beside `target`, gone afterwards whatever happens, unless it was moved away."""
+    """An empty file beside `target`, gone afterwards whatever happens, unless it was moved away.
+
+    What a killed process has left there goes too.
+    """
     made_folder = not target.parent.exists()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        remove_drafts(target)
+        handle, name = tempfile.mkstemp(prefix=draft_prefix(target), suffix=".tmp", dir=target.parent)
         os.close(handle)
     except OSError as error:
         raise DataError(

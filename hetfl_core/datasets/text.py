@@ -20,11 +20,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hetfl_core import checks
 from hetfl_core.datasets.images import Pool, deal
 from hetfl_core.datasets.registry import DataError, data_home
 from hetfl_core.federation import Client, Federation
 from hetfl_core.files import write_atomically
-from hetfl_core.partition import Indices, check_variant
+from hetfl_core.partition import Indices, check_k, check_variant
 from hetfl_core.rng import SERVER, numpy_stream
 
 CLASSES = ("Bottle", "Car", "Food", "Book")
@@ -123,11 +124,11 @@ def textcaps(
     ValueError
         If an argument does not allow a dealing.
     """
-    _check_choice("embeddings", embeddings, ("bert-resnet", "clip"))
-    _check_choice("split", split, ("pairs", "images"))
+    checks.choice("embeddings", embeddings, ("bert-resnet", "clip"))
+    checks.choice("split", split, ("pairs", "images"))
     if prune is None:
         prune = 0.0 if embeddings == "clip" else 0.1
-    _check(n_clients, variant, prune)
+    _check(n_clients, classes_per_client, seed, variant, prune)
     pairs = read_pairs(data_home() / CAPTIONS)
     vectors = embed(pairs, embedder or (Clip() if embeddings == "clip" else BertResNet()))
     rng = numpy_stream(seed, SERVER, 0, "textcaps:split")
@@ -156,17 +157,13 @@ def textcaps(
     return Federation(clients, len(CLASSES), "text.textcaps", info)
 
 
-def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
-
-
-def _check(n_clients: int, variant: str, prune: float) -> None:
+def _check(n_clients: int, classes_per_client: int, seed: int, variant: str, prune: float) -> None:
     check_variant(variant)
-    if n_clients < 2 or n_clients % 2:
+    if checks.whole("n_clients", n_clients, 1) % 2:
         raise ValueError(f"n_clients must be even, as half hold captions and half images, got {n_clients}")
-    if not 0 <= prune < 1:
-        raise ValueError(f"prune must be a share in 0…1, below 1, got {prune}")
+    check_k("classes_per_client", classes_per_client, len(CLASSES), variant == "code")
+    checks.seed(seed)
+    checks.fraction("prune", prune, "[0, 1)")
 
 
 def files_present() -> bool:
@@ -388,9 +385,21 @@ def two_modalities(
     ValueError
         If an argument does not allow a dealing.
     """
-    _check(n_clients, variant, prune)
-    if latent < len(CLASSES):
-        raise ValueError(f"latent must be at least {len(CLASSES)}, got {latent}")
+    _check(n_clients, classes_per_client, seed, variant, prune)
+    checks.whole("latent", latent, len(CLASSES))
+    checks.whole("n_pairs", n_pairs, 1)
+    if 5 * n_clients * classes_per_client > 8 * n_pairs:
+        raise ValueError(
+            f"n_pairs must be enough for each of n_clients={n_clients} to get one for training of each of "
+            f"{classes_per_client} classes, got {n_pairs}"
+        )
+    checks.number("separation", separation, -1e30, 1e30)
+    if not isinstance(noise, Sequence) or len(noise) != 2 or isinstance(noise, str):
+        raise ValueError(f"noise must be two numbers, of captions and of images, got {checks.shown(noise)}")
+    for blur in noise:
+        checks.number("noise", blur, 0, 1e30)
+    checks.memory(8 * n_pairs * (latent + 768 + 512 / 2), n_pairs=n_pairs, latent=latent)
+    checks.memory(8 * latent * 768, latent=latent)
     rng = numpy_stream(seed, SERVER, 0, "two_modalities:pairs")
     y = rng.permutation(np.arange(n_pairs) % len(CLASSES))
     meaning = rng.standard_normal((n_pairs, latent)) + separation / np.sqrt(2) * np.eye(len(CLASSES), latent)[y]

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
+from hetfl_core import checks
 from hetfl_core.federation import Client, Federation
 from hetfl_core.partition import (
     Indices,
     Parts,
     assign_classes,
+    check_k,
     check_variant,
     published_shards,
     share,
@@ -29,6 +30,9 @@ from hetfl_core.partition import subsample as subsample_parts
 from hetfl_core.rng import SERVER, numpy_stream
 
 Features = NDArray[np.float64]
+NOISIEST = 1e30
+"""Largest standard deviation of a toy: squares of its samples still fit into float32."""
+
 View = Callable[[Features, np.random.Generator], Features]
 """What a client makes of samples of the common space, (n, dim) to (n, d_i)."""
 
@@ -64,7 +68,8 @@ def noisy_features(
     Federation
         Clients ``client-000`` … with inputs of shape (dim + added columns,).
     """
-    low, high = _range("added", added, at_least=0)
+    low, high = checks.span("added", added, 0)
+    _check_size(n_clients, n_classes, dim, n_train_per_class, n_test_per_class, added=(low, high))
 
     def view(rng: np.random.Generator) -> View:
         width = int(rng.integers(low, high + 1))
@@ -121,7 +126,9 @@ def linear_mapping(
     """
     check_variant(variant)
     text = variant == "text"
-    low, high = _range("widths", widths or ((3, 100) if text else (3, 99)), at_least=1)
+    low, high = checks.span("widths", ((3, 100) if text else (3, 99)) if widths is None else widths, 1)
+    n_test_per_class = (1000 if text else 2000) if n_test_per_class is None else n_test_per_class
+    _check_size(n_clients, n_classes, dim, n_train_per_class, n_test_per_class, widths=(low, high))
 
     def view(rng: np.random.Generator) -> View:
         mapping = rng.standard_normal((dim, int(rng.integers(low, high + 1))))
@@ -137,7 +144,7 @@ def linear_mapping(
         dim=dim,
         sigma=sigma,
         n_train_per_class=n_train_per_class,
-        n_test_per_class=(1000 if text else 2000) if n_test_per_class is None else n_test_per_class,
+        n_test_per_class=n_test_per_class,
         subsample=subsample,
         name="toy.linear_mapping",
         settings={"widths": [low, high]},
@@ -192,12 +199,16 @@ def linear_regression(
     ValueError
         If a range is not one, or a number too small.
     """
-    ranges = {"widths": _range("widths", widths, 1), "n_train": _range("n_train", n_train, 1)}
-    for argument, number, least in (("n_clients", n_clients, 1), ("dim", dim, 1), ("n_test", n_test, 0)):
-        if number < least:
-            raise ValueError(f"{argument} must be at least {least}, got {number}")
-    if not noise >= 0:
-        raise ValueError(f"noise must not be negative, got {noise}")
+    from scipy.special import ndtr
+
+    ranges = {"widths": checks.span("widths", widths, 1), "n_train": checks.span("n_train", n_train, 1)}
+    checks.wholes(1, n_clients=n_clients, dim=dim)
+    checks.whole("n_test", n_test, 0)
+    checks.number("noise", noise, 0, NOISIEST)
+    checks.seed(seed)
+    rows, mean_width = n_clients * (sum(ranges["n_train"]) / 2 + n_test), sum(ranges["widths"]) / 2
+    sizes = {"n_clients": n_clients, "dim": dim, "widths": widths, "n_train": n_train, "n_test": n_test}
+    checks.memory(max(4 * rows * mean_width, 8 * dim * mean_width, 8 * dim * rows / n_clients), **sizes)
     name = "toy.linear_regression"
     direction = numpy_stream(seed, SERVER, 0, f"{name}:direction").standard_normal(dim)
     direction /= np.linalg.norm(direction)
@@ -207,7 +218,7 @@ def linear_regression(
         width, n = (int(rng.integers(low, high + 1)) for low, high in ranges.values())
         mapping = rng.standard_normal((dim, width))
         z = rng.standard_normal((n + n_test, dim))
-        score = (z @ direction + noise * rng.standard_normal(len(z))) / np.sqrt(1 + noise**2)
+        score = (z @ direction + noise * rng.standard_normal(len(z))) / np.sqrt(1 + float(noise) ** 2)
         x, y = (z @ mapping).astype(np.float32), ndtr(score).astype(np.float32)
         return Client(x[:n], y[:n], x[n:], y[n:], name_)
 
@@ -279,8 +290,11 @@ def gaussian_classes(
         If the arguments do not allow a dealing: more classes per client than there are, too few samples per class, …
     """
     check_variant(variant)
-    if not sigma >= 0:
-        raise ValueError(f"sigma must not be negative, got {sigma}")
+    checks.number("sigma", sigma, 0, NOISIEST)
+    checks.flag("subsample", subsample)
+    checks.seed(seed)
+    _check_size(n_clients, n_classes, dim, n_train_per_class, n_test_per_class)
+    check_k("classes_per_client", classes_per_client, n_classes, variant == "code")
 
     def draw(purpose: str, client: str = SERVER) -> np.random.Generator:
         return numpy_stream(seed, client, 0, f"{name}:{purpose}")
@@ -333,8 +347,14 @@ def _deal(y: Indices, table: Indices, variant: str, rng: np.random.Generator, at
     return share(y, table, rng, at_least=at_least)
 
 
-def _range(name: str, given: tuple[int, int], at_least: int) -> tuple[int, int]:
-    low, high = given
-    if not at_least <= low <= high:
-        raise ValueError(f"{name} must be (smallest, largest) with {at_least} <= smallest <= largest, got {given}")
-    return int(low), int(high)
+def _check_size(
+    n_clients: int, n_classes: int, dim: int, n_train_per_class: int, n_test_per_class: int, **widths: tuple[int, int]
+) -> None:
+    """Refuse numbers that are none, and pools or clients (whose widths lie in a range) that memory cannot hold."""
+    sizes = {"n_clients": n_clients, "n_classes": n_classes, "dim": dim, "n_train_per_class": n_train_per_class}
+    checks.wholes(1, **sizes)
+    sizes["n_test_per_class"] = checks.whole("n_test_per_class", n_test_per_class, 0)
+    rows = n_classes * (n_train_per_class + n_test_per_class)
+    checks.memory(max(2 * 8 * rows * dim, 8 * n_clients * n_classes), **sizes)
+    for name, (low, high) in widths.items():
+        checks.memory(max(8 * dim * high, rows * (low + high)), **{name: (low, high)}, **sizes)

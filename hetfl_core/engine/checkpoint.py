@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import inspect
 import json
+import textwrap
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,11 +19,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from hetfl_core import numerics
 from hetfl_core.files import write_atomically
 from hetfl_core.networks import Params
+from hetfl_core.settings import Checked, changed
 
 FILE = "state.safetensors"
-FORMAT = "2"
+FORMAT = "3"
+ROOMS = ("engine", "methods", "networks", "distances", "padding", "rng", "federation")
+"""The parts of the library that a run is made by; what draws figures or reads records does not count."""
 UNSEALED = "-" * 32
 """Stands in a file for its digest while that is computed."""
 
@@ -50,13 +57,82 @@ class State:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Identity:
+    """Which run it is whose state a file holds.
+
+    Attributes
+    ----------
+    settings : dict
+        What was chosen, and the fingerprint of the data, as JSON can hold it. `read` refuses others.
+    method : object, optional
+        Code that does not belong to the library and yet makes the run: that of the method's class. Of other code than
+        what wrote the file, `read` warns.
+    """
+
+    settings: dict[str, Any]
+    method: Any = None
+
+    @property
+    def code(self) -> str:
+        """Digest of the code."""
+        return code_version(self.method)
+
+
+def code_version(method: Any = None) -> str:
+    """A digest of the code that makes a run: of the `ROOMS` of the library, and of a method's class from elsewhere.
+
+    Comments, docstrings and layout do not count; the order of statements and names of variables do.
+
+    Parameters
+    ----------
+    method : object, optional
+        Where its class, a parent's, or that of a dataclass in one of its fields is not in these rooms, its source
+        counts too. A class whose source cannot be had, as one that was typed into an interpreter, does not.
+    """
+    own = [_class_code(cls) for cls in sorted(_classes(method), key=lambda cls: cls.__qualname__)]
+    return hashlib.blake2b("\n".join([_rooms_code(), *own]).encode(), digest_size=6).hexdigest()
+
+
 @cache
-def code_version() -> str:
-    """A digest of the library's own source."""
-    digest = hashlib.blake2b(digest_size=6)
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+def _rooms_code() -> str:
+    return "\n".join(statements(path.read_text("utf8")) for room in ROOMS for path in _files(room))
+
+
+def _files(room: str) -> list[Path]:
+    root = Path(__file__).parents[1]
+    return sorted(path for path in (root / f"{room}.py", *(root / room).rglob("*.py")) if path.exists())
+
+
+def statements(source: str) -> str:
+    """Python source without comments, docstrings and layout: its syntax tree as text."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [line for line in node.body if not _is_text(line)]
+    return ast.dump(tree)
+
+
+def _is_text(line: ast.stmt) -> bool:
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and isinstance(line.value.value, str)
+
+
+def _classes(thing: Any) -> set[type]:
+    """The classes outside of `ROOMS` of a dataclass, its parents and its fields."""
+    if not is_dataclass(thing) or isinstance(thing, type):
+        return set()
+    inside = tuple(f"hetfl_core.{room}" for room in ROOMS)
+    known = (object, Checked)
+    mine = {cls for cls in type(thing).__mro__ if cls not in known and not cls.__module__.startswith(inside)}
+    return mine.union(*(_classes(getattr(thing, f.name)) for f in fields(thing)))
+
+
+@cache
+def _class_code(cls: type) -> str:
+    try:
+        return statements(textwrap.dedent(inspect.getsource(cls)))
+    except (OSError, TypeError, SyntaxError):
+        return cls.__qualname__
 
 
 def _pack(kept: Sequence[Params]) -> tuple[dict[str, Tensor], list[Any]]:
@@ -81,14 +157,14 @@ def _swap(content: bytes, old: str, new: str) -> bytes:
     return content.replace(old.encode(), new.encode(), 1)
 
 
-def write(folder: Path, fingerprint: str, state: State, names: Sequence[str]) -> None:
+def write(folder: Path, identity: Identity, state: State, names: Sequence[str]) -> None:
     """Write the state of a run into its folder, atomically.
 
     Parameters
     ----------
     folder : Path
         Made if it is missing.
-    fingerprint : str
+    identity : Identity
         Says which run this is; `read` refuses another.
     state : State
     names : sequence of str
@@ -104,8 +180,9 @@ def write(folder: Path, fingerprint: str, state: State, names: Sequence[str]) ->
     order = [list(params) for params in state.kept]
     metadata = {
         "format": FORMAT,
-        "library": code_version(),
-        "fingerprint": fingerprint,
+        "code": identity.code,
+        "isa": numerics.in_effect()["isa"],
+        "settings": json.dumps(identity.settings),
         "done": str(state.done),
         "rows": json.dumps(state.rows),
         "index": json.dumps(index),
@@ -121,18 +198,19 @@ def write(folder: Path, fingerprint: str, state: State, names: Sequence[str]) ->
         raise CheckpointError(f"{error.strerror}; make room or choose another folder, and start again") from error
 
 
-def read(folder: Path, fingerprint: str, names: Sequence[str], device: torch.device | str = "cpu") -> State | None:
+def read(folder: Path, identity: Identity, names: Sequence[str], device: torch.device | str = "cpu") -> State | None:
     """The state in a folder, its clients in the order of `names`, or None where there is none.
 
     Raises
     ------
     CheckpointError
-        If the file is damaged, or belongs to a run with other settings or other data.
+        If the file is damaged, or belongs to a run with other settings or other data; with what differs.
 
     Warns
     -----
     RuntimeWarning
-        If other source of this library wrote it: what comes of the run then has no version of its own.
+        If other code of this library, or of the method, wrote it: what comes of the run then has no version of its own.
+        Likewise for other instructions on a CPU.
     """
     path = folder / FILE
     if not path.exists():
@@ -141,15 +219,24 @@ def read(folder: Path, fingerprint: str, names: Sequence[str], device: torch.dev
         meta, tensors = _open(path, device)
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged ({error}); remove it to start the run anew") from error
-    if meta["fingerprint"] != fingerprint:
+    if differing := changed(json.loads(meta["settings"]), json.loads(json.dumps(identity.settings))):
         raise CheckpointError(
-            f"{path} belongs to a run with other settings or data:\n  there:    {meta['fingerprint']}\n"
-            f"  this run: {fingerprint}\nUse another folder, or remove it to start anew."
+            f"{path} belongs to a run with other settings or data (there → this run):\n  "
+            + "\n  ".join(differing)
+            + "\nUse another folder, or remove it to start anew."
         )
-    if meta.get("library") != code_version():
+    here = numerics.in_effect()["isa"]
+    if torch.device(device).type == "cpu" and meta.get("isa", here) != here:
         warnings.warn(
-            f"{path} was written by another version of hetfl_core; its rounds are kept, those to come are computed by "
-            "this one. Remove it if all should come from one version.",
+            f"{path} was computed with {meta['isa']} instructions, this process computes with {here}: the run will "
+            "come out as neither alone would give it. Remove it if all should come from one.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    if meta.get("code") != identity.code:
+        warnings.warn(
+            f"{path} was written by another version of hetfl_core or of the method; its rounds are kept, those to come "
+            "are computed by this one. Remove it if all should come from one version.",
             RuntimeWarning,
             stacklevel=2,
         )

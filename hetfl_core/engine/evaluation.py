@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from hetfl_core import checks
 from hetfl_core.federation import Kind
 
 Samples = Sequence[np.ndarray]
@@ -28,6 +29,7 @@ def accuracy_per_client(predicted: Samples, labels: Samples) -> np.ndarray:
     -------
     ndarray, shape (n_clients,)
     """
+    predicted, labels = _pairs(predicted, labels, "labels")
     return np.array([np.mean(p == y) if len(y) else np.nan for p, y in zip(predicted, labels, strict=True)])
 
 
@@ -37,6 +39,7 @@ def balanced_accuracy_per_client(predicted: Samples, labels: Samples) -> np.ndar
     def one(p: np.ndarray, y: np.ndarray) -> float:
         return float(np.mean([np.mean(p[y == c] == c) for c in np.unique(y)])) if len(y) else np.nan
 
+    predicted, labels = _pairs(predicted, labels, "labels")
     return np.array([one(p, y) for p, y in zip(predicted, labels, strict=True)])
 
 
@@ -55,6 +58,7 @@ def mse_per_client(predicted: Samples, targets: Samples) -> np.ndarray:
     def one(p: np.ndarray, y: np.ndarray) -> float:
         return float(np.mean(np.subtract(p, y, dtype=np.float64) ** 2)) if len(y) else np.nan
 
+    predicted, targets = _pairs(predicted, targets, "targets")
     return np.array([one(p, y) for p, y in zip(predicted, targets, strict=True)])
 
 
@@ -64,8 +68,50 @@ def r2_per_client(predicted: Samples, targets: Samples) -> np.ndarray:
     Arguments and result as for `mse_per_client`. 1 is perfect, 0 no better than the client's mean target; NaN where
     the targets do not vary.
     """
+    predicted, targets = _pairs(predicted, targets, "targets")
     spread = np.array([np.var(y, dtype=np.float64) if len(y) else np.nan for y in targets])
     return 1 - mse_per_client(predicted, targets) / np.where(spread > 0, spread, np.nan)
+
+
+def _each(name: str, samples: Samples) -> list[np.ndarray]:
+    """One array of shape (n_i,) per client, of real numbers."""
+    arrays = []
+    for i, some in enumerate(checks.several(name, samples)):
+        array = checks.array(f"{name}[{i}]", some)
+        if array.ndim != 1 or array.dtype.kind not in "biuf":
+            raise ValueError(f"{name}[{i}] must be numbers of shape (n,), got shape {array.shape}, dtype {array.dtype}")
+        arrays.append(array)
+    return arrays
+
+
+def _pairs(predicted: Samples, truth: Samples, name: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Predictions and labels (or targets) of the same clients and samples."""
+    first, second = _each("predicted", predicted), _each(name, truth)
+    if [len(p) for p in first] != [len(y) for y in second]:
+        raise ValueError(
+            f"predicted and {name} must have equally many samples on each client, got "
+            f"{checks.shown([len(p) for p in first])} and {checks.shown([len(y) for y in second])}"
+        )
+    return first, second
+
+
+def _probabilities(rows: np.ndarray) -> np.ndarray:
+    array = checks.array("probabilities", rows)
+    if array.ndim != 2 or not array.size or array.dtype.kind != "f":
+        raise ValueError(
+            "probabilities must be real numbers of shape (n, C), n and C at least 1, "
+            f"got shape {array.shape} and dtype {array.dtype}"
+        )
+    if not ((array >= 0).all() and (np.abs(array.sum(1, dtype=np.float64) - 1) <= 1e-3).all()):
+        raise ValueError("probabilities must be at least 0 and sum to 1 in each row, got others")
+    return array
+
+
+def _labels(labels: np.ndarray) -> np.ndarray:
+    array = checks.array("labels", labels)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ValueError(f"labels must be whole numbers of shape (n,), got shape {array.shape} and dtype {array.dtype}")
+    return array
 
 
 @dataclass(frozen=True)
@@ -124,6 +170,8 @@ def summarise(predicted: Samples, labels: Samples, task: Kind = "classification"
         For a regression: ``mse`` and ``r2``, their means over clients, and both ``…_weighted`` and ``…_worst`` too;
         a client whose targets do not vary has no ``r2`` and is left out of it.
     """
+    checks.choice("task", task, tuple(METRICS))
+    predicted, labels = _pairs(predicted, labels, "labels")
     sizes = np.array([len(y) for y in labels])
     if not sizes.any():
         return {}
@@ -160,12 +208,31 @@ def expected_calibration_error(probabilities: np.ndarray, labels: np.ndarray, bi
     probabilities : ndarray, shape (n, C)
         Predicted class probabilities.
     labels : ndarray of int, shape (n,)
+        0 … C−1.
     bins : int
+        At least 1.
+
+    Returns
+    -------
+    float
+        In [0, 1].
+
+    Raises
+    ------
+    ValueError
+        For rows that are no probabilities (not negative, of sum 1 to 1e-3), labels that are no classes, or no sample.
 
     References
     ----------
     .. [1] C. Guo, G. Pleiss, Y. Sun, K. Q. Weinberger. On calibration of modern neural networks. ICML 2017, Eq. (3).
     """
+    checks.whole("bins", bins, 1, 1_000_000)
+    probabilities, labels = _probabilities(probabilities), _labels(labels)
+    if len(labels) != len(probabilities) or labels.min() < 0 or labels.max() >= probabilities.shape[1]:
+        raise ValueError(
+            f"labels must be {len(probabilities)} classes in 0…{probabilities.shape[1] - 1}, one for each row of "
+            f"probabilities, got {len(labels)} from {labels.min(initial=0)} to {labels.max(initial=0)}"
+        )
     confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
     which = np.minimum((confidence * bins).astype(int), bins - 1)
     gaps = [

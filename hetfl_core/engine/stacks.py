@@ -58,7 +58,9 @@ class Split:
         """
         n = self.n[list(rows)]
         shift = self.begins[list(rows)] - (n.cumsum(0) - n)
-        at = torch.cat([shift.repeat_interleave(n) + torch.arange(int(n.sum())), torch.tensor([self.dump])])
+        at = torch.cat(
+            [shift.repeat_interleave(n) + torch.arange(int(n.sum())), torch.tensor([self.dump], dtype=torch.int64)]
+        )
         at = at.to(self.y.device)
 
         def select(t: Tensor, *true: tuple[int, ...]) -> Tensor:
@@ -76,7 +78,7 @@ class Split:
 
 def stack_split(xs: Sequence[Inputs], ys: Sequence[Tensor]) -> Split:
     """Pad the samples of several clients to one shape and lay them one after the other."""
-    n = torch.tensor([len(y) for y in ys])
+    n = torch.tensor([len(y) for y in ys], dtype=torch.int64)
 
     def join(*arrays: Tensor) -> Tensor:
         shape = [max(sizes) for sizes in zip(*(a.shape[1:] for a in arrays), strict=True)]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hetfl_core.engine.stacks import Cohort, Split
 from hetfl_core.federation import Spec, blocks, map_blocks
-from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, has_prefix
+from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Loss, Method, Optimiser, Role, Stage, has_prefix
 from hetfl_core.networks import Draw, Params
 from hetfl_core.padding import crop, pad, pad_stack
 from hetfl_core.rng import stream
@@ -24,7 +24,7 @@ from hetfl_core.rng import stream
 NOISE_STEPS = 64
 """Steps for which noise is drawn at once; part of what a seed means."""
 
-OPTIMISERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+OPTIMISERS: dict[Optimiser, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
@@ -57,7 +57,7 @@ def plan(stage: Stage, n: int, rng: torch.Generator) -> Tensor:
     size, steps = min(stage.batch_size, n), n_steps(stage, n)
     per_epoch = -(-n // size)
     epochs = -(-steps // per_epoch)
-    order = torch.rand(epochs, n, generator=rng).argsort(1).to(torch.int32)
+    order = torch.rand(epochs, n, generator=rng, dtype=torch.float32).argsort(1).to(torch.int32)
     rows = order.new_full((epochs, per_epoch * size), -1)
     rows[:, :n] = order
     return rows.reshape(-1, size)[:steps]
@@ -78,9 +78,7 @@ class Noise:
 def make_optimiser(stage: Stage, params: Mapping[str, Tensor], fused: bool) -> torch.optim.Optimizer:
     """A fresh optimiser; parameters are grouped by weight decay."""
     options: dict[str, Any] = {"lr": stage.lr}
-    if stage.optimiser not in OPTIMISERS:
-        raise ValueError(f"optimiser must be one of {sorted(OPTIMISERS)}, got {stage.optimiser!r}")
-    if stage.optimiser in ("sgd", "rmsprop"):
+    if stage.optimiser in WITH_MOMENTUM:
         options["momentum"] = stage.momentum
     if stage.optimiser in FUSED:
         options["fused"] = fused
@@ -149,7 +147,7 @@ def architecture(
 # --- one round of a few clients -------------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
     """What one client brings out of a round.
 
@@ -266,7 +264,7 @@ def _loop_stage(
         result.total.backward()
         fill_gradients(trained)
         if stage.clip is not None:
-            torch.nn.utils.clip_grad_norm_(list(trained.values()), stage.clip)
+            clip_each([p.grad.unsqueeze(0) for p in trained.values() if p.grad is not None], stage.clip)
         optimiser.step()
         for name, value in result.terms.items():
             sums[name] = sums.get(name, 0.0) + float(value)
@@ -347,11 +345,16 @@ def narrow(optimiser: torch.optim.Optimizer, trained: Params, k: int) -> Params:
 
 
 def clip_each(grads: Sequence[Tensor], limit: float) -> None:
-    """Scale each client's gradient, over all its leaves together, to norm at most `limit`, in place."""
-    squares = torch.stack([g.flatten(1).square().sum(1) for g in grads]).sum(0)
-    factor = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+    """Scale each client's gradient, over all its leaves together, to norm at most `limit`, in place.
+
+    Norms are summed in float64, and what is scaled is scaled by a few roundings less than limit / norm, so that the
+    norm of what comes out is never above the limit.
+    """
+    norms = torch.stack([g.flatten(1).double().square().sum(1) for g in grads]).sum(0).sqrt()
+    slack = 1 - 4 * max(torch.finfo(g.dtype).eps for g in grads)
+    factor = torch.where(norms <= limit, 1.0, slack * limit / norms.clamp(min=limit))  # NaN where the norm is
     for g in grads:
-        g.mul_(factor.reshape(-1, *[1] * (g.dim() - 1)))
+        g.mul_(factor.to(g.dtype).reshape(-1, *[1] * (g.dim() - 1)))
 
 
 class Batches:

@@ -381,6 +381,72 @@ def differences(
     return ax
 
 
+def forest(
+    rows: pd.DataFrame,
+    ax: Axes | None = None,
+    title: str = "",
+    xlabel: str = "difference (points)",
+    groups: Sequence[int] = (),
+) -> Axes:
+    """`differences` for many lines of unequal certainty, in groups.
+
+    Few seeds can make one interval so long that it hides the rest: such intervals leave the frame.
+
+    Parameters
+    ----------
+    rows, ax, title, xlabel
+        As for `differences`.
+    groups : sequence of int
+        Sizes of the groups from the top, each but the last closed by a grey line; by default all is one group.
+    """
+    ax = differences(rows, ax, title, xlabel)
+    for above in np.cumsum(groups)[:-1]:
+        ax.axhline(len(rows) - above - 0.5, color="grey", lw=1)
+    ax.tick_params(axis="y", labelsize=11)
+    lengths = (rows["high"] - rows["mean"]).astype(float).replace(np.inf, np.nan)
+    reach = np.nanmax([2.0, 1.5 * float(rows["mean"].abs().max()), float(lengths.median())])
+    limits = rows[["low", "high"]].astype(float).replace([np.inf, -np.inf], np.nan)
+    if (limits.abs() > reach).any(axis=None):
+        ax.set_xlim(-1.05 * reach, 1.05 * reach)
+    return ax
+
+
+def gaps(
+    rows: pd.DataFrame,
+    ax: Axes | None = None,
+    title: str = "",
+    xlabel: str = "",
+    ylabel: str = "difference (points)",
+    spread: float = 0.0,
+) -> Axes:
+    """Paired differences along a setting, a line per method, with 95 % intervals and zero marked.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As from `hetfl_core.ledger.results.gaps`. A point with one seed has no interval and is drawn hollow.
+    ax, title, xlabel, ylabel
+    spread : float
+        How far methods stand apart from each other along the axis, so that intervals do not cover each other.
+    """
+    ax = _axes(ax)
+    methods = list(dict.fromkeys(rows["method"]))
+    for i, (method, of) in enumerate(rows.groupby("method", sort=False)):
+        x = of["x"].to_numpy(dtype=float) + spread * (i - (len(methods) - 1) / 2)
+        mean = of["mean"].to_numpy(dtype=float)
+        arms = np.array([mean - of["low"], of["high"] - mean], dtype=float)
+        arms[~np.isfinite(arms)] = 0.0
+        look: dict[str, Any] = {"color": COLOURS[i + 1], "marker": MARKERS[i + 1]}
+        ax.errorbar(x, mean, arms, capsize=3, label=method, **look)
+        alone = (of["n"] < 2).to_numpy()
+        ax.plot(x[alone], mean[alone], ls="", markerfacecolor="white", zorder=3, **look)
+    ax.axhline(0, color="black", lw=1)
+    ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    if methods:
+        ax.legend(fontsize=10, ncols=min(len(methods), 4), loc="upper center", bbox_to_anchor=(0.5, -0.17))
+    return ax
+
+
 def convergence(
     curves: Mapping[str, Any],
     bounds: Mapping[str, Any] | None = None,

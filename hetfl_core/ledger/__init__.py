@@ -1,11 +1,12 @@
 """What we measured, and what the papers say of it.
 
 Records of runs (`records`), the papers' numbers (`published`), paired differences over seeds (`statistics`), the
-papers' numbers and claims judged by one rule (`judging`), methods compared client by client (`comparison`), and
-tables for the eye (`tables`). The names that pages use are here: ``ledger.load()``, ``ledger.numbers()``,
-``ledger.claims()``, ``ledger.show(…)``.
+papers' numbers and claims judged by one rule (`judging`), methods compared client by client (`comparison`), how far
+arithmetic alone carries a result (`arithmetic`), and tables for the eye (`tables`). The names that pages use are here:
+``ledger.load()``, ``ledger.numbers()``, ``ledger.claims()``, ``ledger.show(…)``.
 """
 
+from hetfl_core.ledger.arithmetic import arithmetic_reach, arithmetic_spreads, generations, with_arithmetic
 from hetfl_core.ledger.judging import (
     PENDING,
     UNAVAILABLE,
@@ -44,6 +45,8 @@ __all__ = [
     "Paired",
     "RunRecord",
     "Shown",
+    "arithmetic_reach",
+    "arithmetic_spreads",
     "claim_verdict",
     "claims",
     "code_revision",
@@ -52,6 +55,7 @@ __all__ = [
     "compare",
     "effects",
     "environment",
+    "generations",
     "holm",
     "load",
     "numbers",
@@ -66,6 +70,7 @@ __all__ = [
     "tolerance",
     "value",
     "verdict",
+    "with_arithmetic",
     "write",
     "write_to",
 ]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hetfl_core.ledger.arithmetic import with_arithmetic
 from hetfl_core.ledger.published import paper_values
 from hetfl_core.ledger.records import RunRecord, load, value
 from hetfl_core.ledger.statistics import Paired, paired
@@ -231,13 +232,13 @@ def claims(
         ``paper, id, claim, experiment, metric, better, worse, where``; ``difference, low, high`` (points, with 95 %
         interval); ``verdict``: holds, reverses, open (also with fewer than two seeds in common), pending, data not
         available here, settings differ, or no experiment yet; ``note``, ``command``, ``seeds``, ``records``,
-        ``commits``.
+        ``commits``; ``reach`` and ``turns``: whether other arithmetic could turn the verdict (`with_arithmetic`).
     """
     records = list(load() if records is None else records)
     values = paper_values()
     missing = set(values.loc[values["available"] == "no", "experiment"])
     rows = pd.read_csv(data_path("paper", "claims.csv"), dtype=str, keep_default_na=False).to_dict("records")
-    return pd.DataFrame([_claim_row(row, records, missing, known or {}) for row in rows])
+    return with_arithmetic(pd.DataFrame([_claim_row(row, records, missing, known or {}) for row in rows]), records)
 
 
 def _claim_row(

@@ -13,18 +13,19 @@ import platform
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from hetfl_core import numerics
 from hetfl_core.files import write_atomically
 from hetfl_core.resources import data_path
+from hetfl_core.settings import plain
 
 FORMAT = 1
 SCALES = ("paper", "book", "own")
@@ -36,45 +37,6 @@ _METHOD = re.compile(r"[A-Za-z0-9][\w .+()=,-]*", re.ASCII)
 
 
 # --- one record -------------------------------------------------------------------------------------------------------
-
-
-def plain(x: Any, where: str = "value", digits: int | None = None) -> Any:
-    """A value as JSON can hold it: NumPy scalars and arrays, tuples and mappings become plain Python.
-
-    Parameters
-    ----------
-    x : object
-    where : str
-        Name of the value, for the error.
-    digits : int, optional
-        Significant digits to keep of floats.
-
-    Returns
-    -------
-    object
-        Numbers that are not finite become None, for JSON has no NaN.
-
-    Raises
-    ------
-    TypeError
-        If something in `x` has no plain form, e.g. a path (which would also tell about the machine).
-    """
-    if isinstance(x, np.generic | np.ndarray):
-        x = x.tolist()
-    if x is None or isinstance(x, bool | int | str):
-        return x
-    if isinstance(x, float):
-        return _short(x, digits) if math.isfinite(x) else None
-    if isinstance(x, Mapping):
-        return {str(k): plain(v, f"{where}.{k}", digits) for k, v in x.items()}
-    if isinstance(x, Sequence | set | frozenset):
-        items = sorted(x) if isinstance(x, set | frozenset) else x
-        return [plain(v, f"{where}[{i}]", digits) for i, v in enumerate(items)]
-    raise TypeError(f"{where}: a record holds numbers, text, lists and dicts only, got {type(x).__name__}")
-
-
-def _short(x: float, digits: int | None) -> float:
-    return x if digits is None else float(f"{x:.{digits}g}")
 
 
 @dataclass(frozen=True)
@@ -91,7 +53,7 @@ class RunRecord:
         Name as in the paper's tables, e.g. ``"FLIC-HL"``.
     seed : int
     settings : mapping
-        Everything that was chosen: hyper-parameters, rounds, participation …
+        Everything that was chosen: the method with its hyper-parameters, rounds, participation …
     federation : mapping
         ``name``, ``fingerprint``, ``n_clients``, ``n_classes``, ``n_train``, ``n_test`` and ``info``;
         ``info["stand_in"]`` is true for data that stand in for a paper's own (a toy that the paper itself
@@ -106,8 +68,9 @@ class RunRecord:
         Git commit of the code, or ``"unknown"``.
     dirty : bool or None
         Whether the code differed from the commit; None where that is not known.
-    versions, hardware : mapping
-        As from `environment`.
+    versions, hardware, numerics : mapping
+        As from `environment`. `numerics` says with which instructions was computed (`hetfl_core.numerics.in_effect`);
+        empty in records that were written without, for which `isa` is None and `numerics_revision` 0.
     seconds : float
         Wall time of the run, s.
     created : str
@@ -129,6 +92,7 @@ class RunRecord:
     dirty: bool | None = None
     versions: dict[str, Any] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
+    numerics: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     created: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
     format: int = FORMAT
@@ -140,7 +104,7 @@ class RunRecord:
             table = table.to_dict("list") if isinstance(table, pd.DataFrame) else table
             object.__setattr__(self, name, plain(table, name, DIGITS))
         object.__setattr__(self, "seconds", plain(self.seconds, "seconds", DIGITS))
-        for name in ("seed", "dirty", "settings", "federation", "metrics", "versions", "hardware"):
+        for name in ("seed", "dirty", "settings", "federation", "metrics", "versions", "hardware", "numerics"):
             object.__setattr__(self, name, plain(getattr(self, name), name))
         _check(self)
 
@@ -187,6 +151,16 @@ class RunRecord:
         return bool((self.federation.get("info") or {}).get("stand_in", False))
 
     @property
+    def isa(self) -> str | None:
+        """Instructions with which PyTorch computed, e.g. ``"avx2"``; None where the record does not say."""
+        return self.numerics.get("isa")
+
+    @property
+    def numerics_revision(self) -> int:
+        """`hetfl_core.numerics.REVISION` of the code; 0 for records that are older than it."""
+        return int(self.numerics.get("revision", 0))
+
+    @property
     def revision(self) -> str:
         """Short commit, with ``+`` where the code differed from it."""
         short = self.commit[:10]
@@ -212,8 +186,10 @@ def _check(record: RunRecord) -> None:
     expect(record.scale in SCALES, "scale", f"one of {SCALES}")
     expect(_fits(_METHOD, record.method), "method", "a name like 'FLIC-HL'")
     expect(type(record.seed) is int and record.seed >= 0, "seed", "a whole number from 0 on")
-    for name in ("settings", "federation", "metrics", "history", "per_client", "versions", "hardware"):
+    for name in ("settings", "federation", "metrics", "history", "per_client", "versions", "hardware", "numerics"):
         expect(isinstance(getattr(record, name), dict), name, "a mapping")
+    revision = record.numerics.get("revision", 0)
+    expect(type(revision) is int and revision >= 0, "numerics", "a mapping whose revision is a whole number from 0 on")
     expect(isinstance(record.commit, str), "commit", "text")
     expect(record.dirty in (True, False, None), "dirty", "true, false or null")
     expect(isinstance(record.seconds, int | float) and record.seconds >= 0, "seconds", "a number of seconds")
@@ -312,19 +288,35 @@ def read(path: str | Path) -> RunRecord:
     """
     path = Path(path)
     try:
-        return replace(_parse(json.loads(path.read_text(encoding="utf-8"))), path=path)
+        return _parse(json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None), path)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not a run record: {error}") from error
 
 
-def _parse(content: Any) -> RunRecord:
+def _parse(content: Any, path: Path) -> RunRecord:
+    """A record from what its file holds, which is plain and was rounded as it was written: only checked, not made anew.
+
+    Going through every number again, as a record of a run does, would take six times as long as reading the file.
+    """
     if not isinstance(content, dict):
         raise ValueError(f"it must hold one JSON object, got {type(content).__name__}")
     known = {f.name for f in fields(RunRecord)} - {"path"}
-    missing, strange = sorted(known - set(content) - {"per_client"}), sorted(set(content) - known)
+    missing, strange = sorted(known - set(content) - {"per_client", "numerics"}), sorted(set(content) - known)
     if missing or strange:
         raise ValueError(f"fields missing: {missing}, fields unknown: {strange}")
-    return RunRecord(**content)
+    record = object.__new__(RunRecord)
+    vars(record).update(_defaults() | content | {"path": path})
+    _check(record)
+    return record
+
+
+def _defaults() -> dict[str, Any]:
+    """The values of the fields that a file may lack."""
+    return {
+        f.name: f.default if f.default_factory is MISSING else f.default_factory()
+        for f in fields(RunRecord)
+        if not (f.default is MISSING and f.default_factory is MISSING)
+    }
 
 
 def load(
@@ -360,14 +352,14 @@ def load(
     if not root.is_dir():
         raise FileNotFoundError(f"there is no results folder {root}")
     wanted = {"experiment": experiment, "scale": scale, "method": method}
-    found = (read(path) for path in _files(root, experiment))
+    found = (read(path) for path in _files(root, experiment, scale or "*", method or "*"))
     kept = [r for r in found if all(v in (None, getattr(r, k)) for k, v in wanted.items())]
     return sorted(kept, key=lambda r: (r.experiment, r.scale, r.method, r.seed))
 
 
-def _files(root: Path, experiment: str | None) -> list[Path]:
+def _files(root: Path, experiment: str | None, scale: str = "*", method: str = "*") -> list[Path]:
     """The records' files, those of one experiment without opening any other (`relative_path_of`)."""
-    return sorted((root / experiment).glob("*/*.json") if experiment else root.rglob("*.json"))
+    return sorted((root / experiment).glob(f"{scale}/{method}-seed*.json") if experiment else root.rglob("*.json"))
 
 
 def tidy(
@@ -465,12 +457,13 @@ def environment() -> dict[str, Any]:
     -------
     dict
         ``versions`` (Python and the packages that matter), ``hardware`` (``cpu`` model, ``cores`` and ``threads`` in
-        use, ``gpu`` name or None), ``commit`` and ``dirty``. Without git, or outside a checkout, the commit is
-        ``"unknown"`` and `dirty` None; the environment variable ``HETFL_COMMIT`` (as from ``git describe --always
-        --dirty --abbrev=40``) then says it for a copy of the code.
+        use, ``gpu`` name or None), ``numerics`` (`hetfl_core.numerics.in_effect`), ``commit`` and ``dirty``. Without
+        git, or outside a checkout, the commit is ``"unknown"`` and `dirty` None; the environment variable
+        ``HETFL_COMMIT`` (as from ``git describe --always --dirty --abbrev=40``) then says it for a copy of the code.
     """
     commit, dirty = code_revision()
-    return {"versions": _versions(), "hardware": _hardware(), "commit": commit, "dirty": dirty}
+    made = {"versions": _versions(), "hardware": _hardware(), "numerics": numerics.in_effect()}
+    return {**made, "commit": commit, "dirty": dirty}
 
 
 @cache

@@ -20,6 +20,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from hetfl_core import checks
 from hetfl_core.distances import LARGEST_PLAN
 from hetfl_core.methods.anchor_terms import (
     class_mixture_wasserstein,
@@ -29,6 +30,7 @@ from hetfl_core.methods.anchor_terms import (
     class_wasserstein_sampled,
 )
 from hetfl_core.networks import Draw
+from hetfl_core.settings import Checked
 
 
 class Anchors(NamedTuple):
@@ -55,7 +57,7 @@ class Anchors(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Alignment:
+class Alignment(Checked):
     """One Gaussian per class, and a distance to it that a subclass names."""
 
     term: ClassVar[str] = "w2"
@@ -65,7 +67,7 @@ class Alignment:
 
     def means(self, n_classes: int, k: int, scale: float, rng: torch.Generator) -> Tensor:
         """Means of the anchors before the first round: from N(0, scale² I), shape (C, k)."""
-        return scale * torch.randn(n_classes, k, generator=rng)
+        return scale * torch.randn(n_classes, k, generator=rng, dtype=torch.float32)
 
     def draws(self, k: int) -> dict[str, Draw]:
         """Random numbers that `distance` wants."""
@@ -140,8 +142,8 @@ class MMD(Alignment):
     term: ClassVar[str] = "mmd"
 
     def __post_init__(self) -> None:
-        if self.bandwidth is not None and not self.bandwidth > 0:
-            raise ValueError(f"bandwidth must be positive, got {self.bandwidth}")
+        if self.bandwidth is not None:
+            checks.number("bandwidth", self.bandwidth, above=0)
 
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
         """Σ_c MMD²(μ_c, ν̂_c), ν̂_c the empirical distribution."""
@@ -168,15 +170,14 @@ class MixtureWasserstein(Alignment):
     term: ClassVar[str] = "mw2"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.components <= LARGEST_PLAN:
-            raise ValueError(f"components must lie in 1…{LARGEST_PLAN}, got {self.components}")
-        if self.spread < 0:
-            raise ValueError(f"spread must not be negative, got {self.spread}")
+        checks.whole("components", self.components, 1, LARGEST_PLAN)
+        checks.number("spread", self.spread, 0)
 
     def means(self, n_classes: int, k: int, scale: float, rng: torch.Generator) -> Tensor:
         """Means of the components, shape (C, P, k)."""
         centres = super().means(n_classes, k, scale, rng)
-        return centres.unsqueeze(1) + self.spread * torch.randn(n_classes, self.components, k, generator=rng)
+        moved = torch.randn(n_classes, self.components, k, generator=rng, dtype=torch.float32)
+        return centres.unsqueeze(1) + self.spread * moved
 
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
         """Σ_c MW2²(μ_c, ν̂_c)."""

@@ -9,11 +9,9 @@ the true ones. `download`, `upload` and the answer of `survey` are the only door
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from numbers import Integral, Real
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -22,19 +20,11 @@ from torch import Tensor
 
 from hetfl_core.federation import Spec
 from hetfl_core.networks import Draw, Model, Params
+from hetfl_core.settings import Checked
 
 Role = Literal["start", "round", "rest", "final"]
-
-KINDS = {"int": "a whole number", "float": "a finite number", "bool": "True or False"}
-"""What a setting must be, by the type that its field is declared with; other types are not looked at."""
-
-
-def of_kind(value: Any, kind: str) -> bool:
-    """Whether a value is what `KINDS` says; NumPy's numbers are numbers too."""
-    if kind == "bool":
-        return value in (True, False)
-    number = isinstance(value, Integral if kind == "int" else Real) and not isinstance(value, bool)
-    return number and math.isfinite(value)
+Optimiser = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
+WITH_MOMENTUM = ("sgd", "rmsprop")
 
 
 class Batch(NamedTuple):
@@ -73,7 +63,7 @@ class Loss(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(Checked):
     """A stretch of local training: which parameters, which objective, how long.
 
     Attributes
@@ -93,9 +83,9 @@ class Stage:
     weight_decay : float or dict of str to float
         As in `torch.optim`; a dict gives it by prefix, for all others it is 0.
     momentum : float
-        For SGD and RMSprop.
+        For SGD and RMSprop; the others have none.
     clip : float, optional
-        Largest norm of **one client's** gradient.
+        Largest norm of **one client's** gradient, greater than 0.
     """
 
     train: tuple[str, ...]
@@ -103,7 +93,7 @@ class Stage:
     epochs: int | None = None
     steps: int | None = None
     batch_size: int = 100
-    optimiser: str = "adam"
+    optimiser: Optimiser = "adam"
     lr: float = 1e-3
     weight_decay: float | Mapping[str, float] = 0.0
     momentum: float = 0.0
@@ -116,8 +106,15 @@ class Stage:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.lr < 0:
-            raise ValueError(f"lr must not be negative, got {self.lr}")
+        decays = self.weight_decay.values() if isinstance(self.weight_decay, Mapping) else (self.weight_decay,)
+        for name, value in (("lr", self.lr), ("momentum", self.momentum), ("weight_decay", min(decays, default=0))):
+            if value < 0:
+                raise ValueError(f"{name} must not be negative, got {value}")
+        if self.momentum and self.optimiser not in WITH_MOMENTUM:
+            users = " and ".join(WITH_MOMENTUM)
+            raise ValueError(f"momentum is for {users}, got {self.momentum} with {self.optimiser}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip must be greater than 0, or None, got {self.clip}")
 
     def trains(self, name: str) -> bool:
         """Whether the parameter of this name is trained."""
@@ -188,10 +185,11 @@ def loss_name(y: Tensor) -> str:
 
 
 @dataclass(frozen=True)
-class Method:
+class Method(Checked):
     """Defaults of the contract, for methods whose model is φ, α, β and whose server averages some of these parts.
 
-    A subclass says which parts are shared (`shared`) and what is trained when (`stages`); the rest follows.
+    A subclass says which parts are shared (`shared`) and what is trained when (`stages`); the rest follows. Its fields
+    are checked by their annotations, whether it has a ``__post_init__`` of its own or not.
 
     Attributes
     ----------
@@ -220,18 +218,8 @@ class Method:
     """Who answers a `survey` at the beginning of a round: nobody, as for most methods; participants; all clients."""
 
     def __post_init__(self) -> None:
-        self._check_kinds()
         self._check_least(1, "local_epochs", "batch_size")
         self._check_least(0, "lr")
-        if self.weighting not in ("samples", "uniform"):
-            raise ValueError(f"weighting must be 'samples' or 'uniform', got {self.weighting!r}")
-
-    def _check_kinds(self) -> None:
-        """Refuse what does not go with the type of its field, before anything is trained with it."""
-        for f in fields(self):
-            kind, value = getattr(f.type, "__name__", f.type), getattr(self, f.name)
-            if kind in KINDS and not of_kind(value, kind):
-                raise ValueError(f"{f.name} must be {KINDS[kind]}, got {value!r}")
 
     def _check_least(self, least: float, *names: str) -> None:
         """Refuse settings below a limit."""

@@ -67,7 +67,6 @@ class FedAvgFT(FedAvg):
     tuning_epochs: int = 10
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self._check_least(1, "tuning_epochs")
 
     @property

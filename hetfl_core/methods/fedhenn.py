@@ -98,11 +98,6 @@ class FedHeNN(Method):
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        choices = {"alignment": ("distance", "published"), "answering": ("participants", "all")}
-        for argument, allowed in choices.items():
-            if getattr(self, argument) not in allowed:
-                raise ValueError(f"{argument} must be one of {allowed}, got {getattr(self, argument)!r}")
         for argument in ("eta", "weight_decay"):
             if not getattr(self, argument) >= 0:
                 raise ValueError(f"{argument} must not be negative, got {getattr(self, argument)}")
@@ -124,7 +119,7 @@ class FedHeNN(Method):
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """A RAD, and a K̄ of zeros that nobody aligns with: the first survey replaces both."""
-        return {**self.ask({}, specs, rng), "kernel": torch.zeros(self.n_rad, self.n_rad)}
+        return {**self.ask({}, specs, rng), "kernel": torch.zeros(self.n_rad, self.n_rad, dtype=torch.float32)}
 
     # --- the survey ---
 
@@ -136,7 +131,7 @@ class FedHeNN(Method):
     def ask(self, server: Params, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """The RAD of this round, drawn in the largest feature space."""
         largest = [max(sizes) for sizes in zip(*(spec.shapes for spec in specs), strict=True)]
-        return {"rad": torch.randn(self.n_rad, *largest, generator=rng)}
+        return {"rad": torch.randn(self.n_rad, *largest, generator=rng, dtype=torch.float32)}
 
     def download(self, server: Params, spec: Spec) -> Params:
         """The RAD in the client's own shape, and K̄ where it is known: not yet with the survey's question."""

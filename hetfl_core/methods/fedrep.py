@@ -35,7 +35,6 @@ class FedRep(Method):
     shared: ClassVar[tuple[str, ...]] = ("phi", "alpha")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self._check_least(1, "representation_epochs")
 
     def stages(self, round: int, role: Role) -> list[Stage]:

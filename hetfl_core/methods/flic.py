@@ -95,9 +95,6 @@ class FLIC(Method):
     anchor_step : {"once", "each"}
         One step on F_i after the local epochs (text), or one at every minibatch with λ1 = λ2 = 1 on the
         cross-entropy of all C anchor means and the alignment (code).
-    sampled : bool
-        W2 between two empirical Gaussians, the second of fresh samples of the anchor (code), instead of the
-        closed form (text); short for ``alignment=SampledWasserstein()``.
     representation_from : int
         Round from which α is trained; it is random and frozen before (0 in the text, 21 in the code), though sent, and
         with `privacy` noised. Where shared weights are trained with the local ones (FedAvg-FT), it has no effect.
@@ -112,8 +109,9 @@ class FLIC(Method):
     scheme : Scheme
         How θ_i is made of shared and local weights (Table 2): FedRep, FedAvg-FT or L2GD.
     alignment : Alignment
-        What the anchors are and the distance to them: W2 or its sampled form (code); MMD or, with mixtures for
-        anchors, MW2 (Remark 2).
+        What the anchors are and the distance to them: W2 in closed form (text), or between two empirical Gaussians, the
+        second of fresh samples of the anchor (`SampledWasserstein`, code); MMD or, with mixtures for anchors, MW2
+        (Remark 2).
     barycentre : {"factors", "exact"}
         How the server averages learned covariances: by the mean of the factors L_i (Section 4), or by the covariance
         of the Wasserstein barycentre of the clients' anchors. The mean vectors are averaged in both.
@@ -141,7 +139,6 @@ class FLIC(Method):
     local_anchors: bool = True
 
     anchor_step: Literal["once", "each"] = "once"
-    sampled: bool = False
     representation_from: int = 0
     representation_within: bool = False
     realign: bool = False
@@ -154,15 +151,6 @@ class FLIC(Method):
     privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        choices = {
-            "covariance": ("fixed", "learned"),
-            "anchor_step": ("once", "each"),
-            "barycentre": ("factors", "exact"),
-        }
-        for argument, allowed in choices.items():
-            if getattr(self, argument) not in allowed:
-                raise ValueError(f"{argument} must be one of {allowed}, got {getattr(self, argument)!r}")
         self._check_least(
             0, "lambda1", "lambda2", "pretrain_epochs", "anchor_scale", "head_decay", "representation_from"
         )
@@ -174,13 +162,9 @@ class FLIC(Method):
                 f"representation_within needs more local_epochs than representation_epochs, "
                 f"got {self.local_epochs} and {self.representation_epochs}"
             )
-        if self.sampled and self.covariance == "learned":
-            raise ValueError("sampled=True is the published code's variant, which has fixed covariances")
         self._check_choices()
 
     def _check_choices(self) -> None:
-        if self.sampled and self.alignment not in (Wasserstein(), SampledWasserstein()):
-            raise ValueError(f"sampled=True is a form of W2, got alignment={self.alignment}")
         if self.covariance == "learned" and not self.alignment.learns_covariance:
             raise ValueError(f"covariance='learned' needs the closed-form W2, got alignment={self.alignment}")
         meta = self.meta_classes
@@ -200,7 +184,7 @@ class FLIC(Method):
             anchor_variance=math.e,
             anchor_samples=changes.get("batch_size", cls.batch_size),
             anchor_step="each",
-            sampled=True,
+            alignment=SampledWasserstein(),
             representation_from=21,
             representation_within=True,
             realign=True,
@@ -233,11 +217,6 @@ class FLIC(Method):
         """The scheme's shared weights."""
         return self.scheme.shared(self.model)
 
-    @property
-    def aligner(self) -> Alignment:
-        """The alignment, with what `sampled` says."""
-        return SampledWasserstein() if self.sampled else self.alignment
-
     def check(self, specs: Sequence[Spec]) -> None:
         """Refuse what does not go with the federation's task, or with its number of classes."""
         super().check(specs)
@@ -249,7 +228,7 @@ class FLIC(Method):
 
     def _check_regression(self) -> None:
         plain = FLIC()
-        for argument in ("alignment", "sampled", "covariance", "anchor_variance", "anchor_step", "meta_classes"):
+        for argument in ("alignment", "covariance", "anchor_variance", "anchor_step", "meta_classes"):
             value, expected = getattr(self, argument), getattr(plain, argument)
             if value != expected:
                 raise ValueError(f"anchors of a regression need {argument}={expected!r}, got {value!r}")
@@ -264,15 +243,18 @@ class FLIC(Method):
 
     def _labels(self, y: Tensor) -> Tensor:
         """The anchor of each sample: its class, or its class's meta-class."""
-        return y if self.meta_classes is None else torch.tensor(self.meta_classes, device=y.device)[y]
+        return (
+            y if self.meta_classes is None else torch.tensor(self.meta_classes, dtype=torch.int64, device=y.device)[y]
+        )
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """α⁽⁰⁾ and μ⁽⁰⁾: means from N(0, anchor_scale² I), covariances a multiple of the identity."""
         C, k = self._count(specs[0]), self.model.phi.out
         server = self.scheme.init(self.model, specs[0], rng, self.shared)
-        server["anchor.mean"] = self.aligner.means(C, k, self.anchor_scale, rng)
+        server["anchor.mean"] = self.alignment.means(C, k, self.anchor_scale, rng)
         if self.covariance == "learned":
-            server["anchor.cholesky"] = math.sqrt(self.anchor_variance) * torch.eye(k).expand(C, k, k).clone()
+            identity = torch.eye(k, dtype=torch.float32)
+            server["anchor.cholesky"] = math.sqrt(self.anchor_variance) * identity.expand(C, k, k).clone()
         return server
 
     def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
@@ -287,7 +269,7 @@ class FLIC(Method):
         """1 for each anchor that the client has samples of, else 0, shape (C,) or (M,)."""
         labels = self.meta_classes or range(spec.n_classes)
         held = {label for label, n in zip(labels, spec.class_counts) if n}
-        return torch.tensor([float(label in held) for label in range(self._count(spec))])
+        return torch.tensor([label in held for label in range(self._count(spec))], dtype=torch.float32)
 
     def _anchors(self, tensors: Mapping[str, Tensor]) -> Anchors:
         """Means v_c and Cholesky factors L_c, or the common variance."""
@@ -304,14 +286,14 @@ class FLIC(Method):
         """Σ_c W2²(μ_c, ν̂_c) over the classes of the batch, or what takes its place."""
         if batch.y.is_floating_point():
             return segment_distance(anchors["anchor.mean"], z, batch.y, batch.weight)
-        return self.aligner.distance(self._anchors(anchors), z, self._labels(batch.y), batch.weight, noise)
+        return self.alignment.distance(self._anchors(anchors), z, self._labels(batch.y), batch.weight, noise)
 
     def _anchor_logits(self, params: Mapping[str, Tensor], z: Tensor) -> Tensor:
         """Logits over the anchors' labels: those of the head, or, for meta-classes, of their summed probabilities."""
         logits = self._head(params, z)
         if self.meta_classes is None:
             return logits
-        of = torch.tensor(self.meta_classes, device=z.device)
+        of = torch.tensor(self.meta_classes, dtype=torch.int64, device=z.device)
         members = torch.arange(max(self.meta_classes) + 1, device=z.device).unsqueeze(1) == of
         return torch.where(members, logits.unsqueeze(1), -math.inf).logsumexp(-1)
 
@@ -321,7 +303,7 @@ class FLIC(Method):
         """Σ_{c ∈ Y_i} (1/J) Σ_j ℓ(c, g(Z_c^(j))), with Z_c = v_c + L_c ξ (Algorithm S2, line 8)."""
         if batch.y.is_floating_point():
             return self._target_loss(params, anchors["anchor.mean"], batch, noise)
-        samples = self.aligner.samples(self._anchors(anchors), noise)
+        samples = self.alignment.samples(self._anchors(anchors), noise)
         J, C = samples.shape[:2]
         labels = torch.arange(C, device=samples.device).repeat(J)
         losses = F.cross_entropy(self._anchor_logits(params, samples.flatten(0, 1)), labels, reduction="none")
@@ -342,7 +324,7 @@ class FLIC(Method):
         gap = self._alignment(z, batch, anchors, noise)
         anchor = self._anchor_loss(params, anchors, batch, noise)
         total = task + self.lambda1 * gap + self.lambda2 * anchor
-        names = (loss_name(batch.y), self.aligner.term, "anchor")
+        names = (loss_name(batch.y), self.alignment.term, "anchor")
         return Loss(total, {name: term.detach() for name, term in zip(names, (task, gap, anchor), strict=True)})
 
     # --- objectives of the stages ---
@@ -358,7 +340,7 @@ class FLIC(Method):
     def alignment_loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """Σ_c W2²(μ_c, ν̂_c), the loss of the pre-training."""
         gap = self._alignment(self.model.embed(params, batch.x, noise), batch, received, noise)
-        return Loss(gap, {self.aligner.term: gap.detach()})
+        return Loss(gap, {self.alignment.term: gap.detach()})
 
     def published_loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """F_i for φ and β, plus the code's anchor objective for the anchors, each blind to the other's parameters.
@@ -386,34 +368,36 @@ class FLIC(Method):
         align = Stage(("phi",), self.alignment_loss, epochs=1, batch_size=self.pretrain_batch, lr=self.lr)
         if role == "start":
             return [replace(align, epochs=self.pretrain_epochs)] if self.pretrain_epochs else []
-        again = [align] * (self.realign and round > 0)
+        realigned = [align] if self.realign else []
+        again = realigned if round > 0 else []
         if role == "rest":
             return again
-        shared = self.scheme.after(self.model)
-        within = self.representation_epochs * self.representation_within * (role == "round")
         decay = {self.scheme.classifier: self.head_decay}
-        each = self.anchor_step == "each" and self.local_anchors and role == "round"
         head = self.scheme.during(self.model)
-        local = Stage(("phi", *head), epochs=self.local_epochs - within, weight_decay=decay, **batch)
-        if each:
-            local = replace(local, train=("phi", *head, "anchor"), loss=self.published_loss)
+        local = Stage(("phi", *head), epochs=self.local_epochs, weight_decay=decay, **batch)
         if role == "final":
-            return [*again, local, *[align] * self.realign]
-        stages = [*again, local]
-        if self.local_anchors and not each:  # at α^(t), so before α moves
-            stages.append(Stage(("anchor",), self.anchor_objective, steps=1, **batch))
+            return [*again, local, *realigned]
+        if self.representation_within:
+            local = replace(local, epochs=self.local_epochs - self.representation_epochs)
+        if self.local_anchors and self.anchor_step == "each":
+            stages = [*again, replace(local, train=("phi", *head, "anchor"), loss=self.published_loss)]
+        elif self.local_anchors:  # at α^(t), so before α moves
+            stages = [*again, local, Stage(("anchor",), self.anchor_objective, steps=1, **batch)]
+        else:
+            stages = [*again, local]
+        shared = self.scheme.after(self.model)
         if shared and round >= self.representation_from:
             stages.append(Stage(shared, epochs=self.representation_epochs, **batch))
         return stages
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
         """ξ of Algorithm S2, line 8, and what the network and the alignment need."""
-        k, draws = self.model.phi.out, self.model.draws() | self.aligner.draws(self.model.phi.out)
+        k, draws = self.model.phi.out, self.model.draws() | self.alignment.draws(self.model.phi.out)
         if stage.loss == self.alignment_loss:
             return draws
         if spec.task == "regression":
             return draws | {"anchor.xi": Draw((self.anchor_samples, k), per="sample")}
-        return draws | self.aligner.sample_draws(self.anchor_samples, self._count(spec), k)
+        return draws | self.alignment.sample_draws(self.anchor_samples, self._count(spec), k)
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
         """α_i and the client's anchors (line 16)."""
@@ -436,7 +420,7 @@ class FLIC(Method):
         if self.barycentre == "exact" and self.covariance == "learned" and self.local_anchors:
             L = torch.stack([upload["anchor.cholesky"] for upload in uploads]).tril()
             means = torch.stack([upload["anchor.mean"] for upload in uploads])
-            _, covariance = gaussian_barycentre(means, L @ L.mT, torch.tensor(weights))
+            _, covariance = gaussian_barycentre(means, L @ L.mT, torch.tensor(weights, dtype=torch.float32))
             server["anchor.cholesky"] = _lower_factor(covariance)
         return server
 

@@ -37,15 +37,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from hetfl_core import checks
 from hetfl_core.federation import Spec
 from hetfl_core.networks import Model, Params
+from hetfl_core.settings import Checked
 
 HEAD = ("alpha", "beta")
 """Parts of a model behind its embedding."""
 
 
 @dataclass(frozen=True)
-class Scheme:
+class Scheme(Checked):
     """What the three have in common; a scheme says which prefixes of parameters are shared and which are local."""
 
     name: ClassVar[str] = ""
@@ -147,8 +149,7 @@ class L2GDScheme(Scheme):
     classifier: ClassVar[str] = "own.beta.weight"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.omega <= 1:
-            raise ValueError(f"omega must lie in [0, 1], got {self.omega}")
+        checks.fraction("omega", self.omega, "[0, 1]")
 
     def shared(self, model: Model) -> tuple[str, ...]:
         """The common head α."""

@@ -271,7 +271,7 @@ def _toys() -> dict[str, Experiment]:
     for order, (name, toys) in enumerate(TOY_SETTINGS.items()):
         for n_clients in (100, 50, 200, 300, 500):
             main = n_clients == 100
-            also: dict[str, Method] = {"t-SNE + FedRep": FedRep(Model())} if main else {}
+            also: dict[str, Method] = {"t-SNE + FedRep": FedRep(Model(MLP()))} if main else {}
             found[f"flic/toy-{name}" + ("" if main else f"-b{n_clients}")] = Experiment(
                 f"FLIC, Figure 4: {toys.words}, {n_clients} clients with 3 of 20 classes",
                 toy_data(name, n_clients),
@@ -340,7 +340,7 @@ def _pretraining() -> dict[str, Experiment]:
     found = {}
     for order, (name, toys) in enumerate(TOY_SETTINGS.items()):
         for epochs in (1, 10, 50, 100, 200):
-            options: dict[str, Any] = {"model": Model(), "pretrain_batch": 10, "pretrain_epochs": epochs}
+            options: dict[str, Any] = {"model": Model(MLP()), "pretrain_batch": 10, "pretrain_epochs": epochs}
             variants = (FLIC(**options), FrozenEmbedding(**options))
             found[f"flic/pretraining-{name}-k{epochs}"] = Experiment(
                 f"FLIC, Figure S2: {toys.words}, {epochs} epoch{'s' * (epochs > 1)} of pre-training",
@@ -360,7 +360,7 @@ def _pretraining() -> dict[str, Experiment]:
 
 def alternatives(pretrain_batch: int = 100) -> dict[str, Method]:
     """FLIC on the schemes of Table 2, and with other distances: those of Remark 2, and the code's."""
-    base = FLIC(pretrain_batch=pretrain_batch)
+    base = FLIC(Model(MLP(), alpha=100), pretrain_batch=pretrain_batch)
     changes: dict[str, dict[str, Any]] = {
         "FLIC-FedAvgFT": {"scheme": FedAvgFTScheme()},
         "FLIC-L2GD": {"scheme": L2GDScheme()},
@@ -379,7 +379,7 @@ NOISE = (0.5, 1.0, 2.0, 4.0, 8.0, 32.0, 128.0, 512.0)
 
 def private() -> dict[str, Method]:
     """FLIC-Class with anchors that are private for a client, at several strengths of noise."""
-    plain = FLIC(Model(), pretrain_batch=10, weighting="uniform")
+    plain = FLIC(Model(MLP()), pretrain_batch=10, weighting="uniform")
     clip = 0.02  # a client's move is one step of Adam on the anchors of 3 classes: 1e-3 · √(3 · 64) = 0.014
     found: dict[str, Method] = {
         "FLIC-Class": plain,
@@ -475,13 +475,13 @@ def _newcomers() -> dict[str, Experiment]:
 
 def switches(pretrain_batch: int = 100) -> dict[str, Method]:
     """FLIC-HL as the text has it, and with one thing changed at a time, most of them towards the published code."""
-    base = FLIC(pretrain_batch=pretrain_batch)
-    flat, code = Model(), Model(PUBLISHED_MLP, alpha=100)
+    base = FLIC(Model(MLP(), alpha=100), pretrain_batch=pretrain_batch)
+    flat, code = Model(MLP()), Model(PUBLISHED_MLP, alpha=100)
     changes: dict[str, dict[str, Any]] = {
         "anchors at e": {"anchor_variance": math.e},
         "100 anchor samples": {"anchor_samples": 100},
         "anchor step at every batch": {"anchor_step": "each"},
-        "sampled W2": {"sampled": True},
+        "sampled W2": {"alignment": SampledWasserstein()},
         "alpha from round 21": {"representation_from": 21},
         "M-1 and 1 epochs": {"representation_within": True},
         "realigned": {"realign": True},
@@ -500,9 +500,9 @@ def switches(pretrain_batch: int = 100) -> dict[str, Method]:
         "Local, published network": Local(Model(PUBLISHED_MLP)),
         "FedHeNN": FedHeNN(flat),
         "FedHeNN, published": FedHeNN.published(model=flat),
-        "HetFedRep": HetFedRep(),
+        "HetFedRep": HetFedRep(Model(MLP(), alpha=100)),
         "HetFedRep, published network": HetFedRep(code),
-        "HetFedRep, realigned": realigned(Model(alpha=100), 10),
+        "HetFedRep, realigned": realigned(Model(MLP(), alpha=100), 10),
     }
 
 

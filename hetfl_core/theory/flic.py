@@ -24,17 +24,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hetfl_core import checks
 from hetfl_core.distances import bures_wasserstein, expected_root_trace, principal_angle, psd_root
 from hetfl_core.rng import SERVER, stream
 
 MAX_SUBSETS = 100_000
 """Most sets of clients that `head_spectra` looks at."""
+
+LARGEST = 1e60
+"""Beyond it a number does not count as finite: its fourth power, which the theory takes, would not be."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -161,13 +165,18 @@ def linear_federation(
     ValueError
         If a size does not fit.
     """
+    checks.wholes(0, n_test=n_test, extra=extra, seed=seed)
+    checks.wholes(1, n_clients=n_clients, k=k, d=d, n=n)
     if not 1 <= d <= k or n < d or extra < 0 or n_clients < 1:
         raise ValueError(
             "expected n_clients >= 1, 1 <= d <= k, n >= d and extra >= 0, "
             f"got n_clients={n_clients}, k={k}, d={d}, n={n}, extra={extra}"
         )
-    if freedom not in ("common", "signs", "rotation"):
+    if not isinstance(freedom, str) or freedom not in ("common", "signs", "rotation"):
         raise ValueError(f"freedom must be 'common', 'signs' or 'rotation', got {freedom!r}")
+    width = k + extra / 2
+    sizes = {"n_clients": n_clients, "k": k, "n": n, "n_test": n_test, "extra": extra}
+    checks.memory(8 * n_clients * width * (n + n_test + width), **sizes)
     A = _haar(k, stream(seed, SERVER, 0, "A*"))[:, :d]
     return LinearFederation(
         tuple(_client(i, A, n, n_test, extra, freedom, seed) for i in range(n_clients)), A.contiguous()
@@ -179,7 +188,9 @@ def _client(i: int, A: Tensor, n: int, n_test: int, extra: int, freedom: str, se
     rng, k = stream(seed, f"client {i}", 0, "linear federation"), A.shape[0]
     k_i = k + int(torch.randint(extra + 1, (), generator=rng))
     mean = _normal(rng, k_i)
-    spread = torch.logspace(1, -1, k_i, dtype=torch.float64) * (1 + 0.01 * torch.rand(k_i, generator=rng).double())
+    spread = torch.logspace(1, -1, k_i, dtype=torch.float64) * (
+        1 + 0.01 * torch.rand(k_i, generator=rng, dtype=torch.float32).double()
+    )
     root = _haar(k_i, rng) * spread.sqrt()
     covariance = root @ root.mT
     head = torch.nn.functional.normalize(_normal(rng, A.shape[1]), dim=0) * A.shape[1] ** 0.5
@@ -225,6 +236,10 @@ def closed_form_phi(mean: Tensor, covariance: Tensor, k: int, signs: Tensor | No
     ValueError
         If k > k_i, Σ is not symmetric, one of its k largest eigenvalues is not positive, or signs are not ±1.
     """
+    checks.tensors(mean=mean, covariance=covariance, **({} if signs is None else {"signs": signs}))
+    if mean.dim() != 1 or not mean.numel() or not bool((mean.abs() < LARGEST).all()):
+        raise ValueError(f"mean must be finite numbers of shape (k_i,), got shape {tuple(mean.shape)}")
+    checks.whole("k", k)
     k_i = mean.shape[-1]
     if covariance.shape != (k_i, k_i):
         raise ValueError(f"covariance must have shape ({k_i}, {k_i}) as mean has {k_i}, got {tuple(covariance.shape)}")
@@ -272,12 +287,14 @@ def _checked_signs(signs: Tensor | None, k: int) -> Tensor:
     if signs is None:
         return torch.ones(k, dtype=torch.float64)
     if signs.shape != (k,) or not bool((signs.abs() == 1).all()):
-        raise ValueError(f"signs must be {k} numbers +1 or -1, got {signs.tolist()}")
+        raise ValueError(f"signs must be k={k} numbers +1 or -1, got {checks.shown(signs.tolist())}")
     return signs.double()
 
 
 def random_signs(k: int, seed: int = 0) -> Tensor:
     """A diagonal of ±1, shape (k,), with at least one −1 where k > 1 and at least one +1."""
+    checks.whole("k", k, 1)
+    checks.memory(8 * k, k=k)
     signs = _signs(k, stream(seed, SERVER, 0, "signs"))
     if k > 1 and signs.sum().abs() == k:
         signs[0] = -signs[0]
@@ -338,7 +355,10 @@ def least_squares_heads(A: Tensor, z: Tensor, y: Tensor) -> Tensor:
     -------
     Tensor, shape (b, d)
     """
+    _check_matrix("A", A, (None, None))
     _check_data(z, y, A.shape[1])
+    _check_matrix("A", A, (z.shape[2], None))
+    checks.same_dtype(A=A, z=z, y=y)
     return torch.linalg.lstsq(z @ A, y.unsqueeze(-1)).solution.squeeze(-1)
 
 
@@ -363,6 +383,12 @@ def representation_step(A: Tensor, heads: Tensor, z: Tensor, y: Tensor, step: fl
     -------
     Tensor, shape (k, d)
     """
+    _check_matrix("A", A, (None, None))
+    _check_data(z, y, A.shape[1])
+    _check_matrix("A", A, (z.shape[2], None))
+    _check_matrix("heads", heads, (len(z), A.shape[1]))
+    checks.same_dtype(A=A, heads=heads, z=z, y=y)
+    checks.number("step", step, -LARGEST, LARGEST)
     residual = y - torch.einsum("ijp,ip->ij", z, heads @ A.mT)
     return A + step / y.numel() * torch.einsum("ij,ijp,iq->pq", residual, z, heads)
 
@@ -408,8 +434,14 @@ def flic_fedrep(
         If shapes do not fit, there are fewer than d samples per client, or r is not in (0, 1].
     """
     _check_data(z, y, d)
-    if not 0 < participation <= 1:
-        raise ValueError(f"participation must be in (0, 1], got {participation}")
+    checks.whole("rounds", rounds, 0)
+    checks.number("step", step, 0, LARGEST)
+    checks.fraction("participation", participation)
+    checks.seed(seed)
+    checks.memory(8 * (rounds + 1) * z.shape[-1] * d, rounds=rounds)
+    if start is not None:
+        _check_matrix("start", start, (z.shape[-1], d))
+        checks.same_dtype(start=start, z=z)
     b = len(z)
     A = method_of_moments(z, y, d) if start is None else start
     path = [A]
@@ -451,10 +483,14 @@ def measured_rate(distances: Tensor, floor: float = 1e-10) -> float:
     floor : float
         Below it rounding takes over.
     """
+    checks.tensors(distances=distances)
+    checks.number("floor", floor, 0, 1)
+    if distances.dim() != 1 or not bool(((distances >= 0) & distances.isfinite()).all()):
+        raise ValueError(f"distances must be finite, at least 0, of shape (T + 1,), got shape {tuple(distances.shape)}")
     above = distances > floor
     rounds = len(distances) if bool(above.all()) else int((~above).int().argmax())
     if rounds < 2:
-        raise ValueError(f"expected two distances at least above {floor:g} to measure a rate, got {rounds}")
+        raise ValueError(f"expected two distances at least above floor={floor:g} to measure a rate, got {rounds}")
     return float(np.exp(np.polyfit(np.arange(rounds), distances[:rounds].log().numpy(), 1)[0]))
 
 
@@ -463,11 +499,26 @@ def _n_active(b: int, participation: float) -> int:
     return max(int(participation * b + 1e-9), 1)
 
 
+def _check_matrix(name: str, M: Any, shape: tuple[int | None, int | None]) -> None:
+    """Finite numbers of this shape, None for any size but 0."""
+    checks.tensors(**{name: M})
+    right = M.dim() == 2 and all(have == want or (want is None and have) for have, want in zip(M.shape, shape))
+    if not right or not bool((M.abs() < LARGEST).all()):
+        wanted = ", ".join("·" if size is None else str(size) for size in shape)
+        raise ValueError(f"{name} must be finite numbers of shape ({wanted}), got shape {tuple(M.shape)}")
+
+
 def _check_data(z: Tensor, y: Tensor, d: int) -> None:
+    checks.tensors(z=z, y=y)
+    checks.same_dtype(z=z, y=y)
+    checks.whole("d", d)
     if z.dim() != 3 or y.shape != z.shape[:2]:
         raise ValueError(f"expected z of shape (b, n, k) and y of shape (b, n), got {tuple(z.shape)}, {tuple(y.shape)}")
     if not 1 <= d <= min(z.shape[1:]):
-        raise ValueError(f"d must be between 1 and both n and k, got d={d}, n={z.shape[1]}, k={z.shape[2]}")
+        raise ValueError(f"d must be between 1 and both n and k of z, got d={d}, n={z.shape[1]}, k={z.shape[2]}")
+    for name, t in (("z", z), ("y", y)):
+        if not t.numel() or not bool((t.abs() < LARGEST).all()):
+            raise ValueError(f"{name} must be finite and not empty, got shape {tuple(t.shape)}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -586,6 +637,8 @@ def head_spectra(heads: Tensor, participation: float = 1.0) -> Tensor:
     ValueError
         If there are more than `MAX_SUBSETS` sets.
     """
+    checks.fraction("participation", participation)
+    _check_matrix("heads", heads, (None, None))
     b = len(heads)
     size = _n_active(b, participation)
     if comb(b, size) > MAX_SUBSETS:
@@ -593,7 +646,7 @@ def head_spectra(heads: Tensor, participation: float = 1.0) -> Tensor:
             f"{b} clients have {comb(b, size):.3g} sets of {size}, too many to look at (at most {MAX_SUBSETS}): "
             "use fewer clients or participation=1"
         )
-    sets = heads[torch.tensor(list(combinations(range(b), size)))]
+    sets = heads[torch.tensor(list(combinations(range(b), size)), dtype=torch.int64)]
     return torch.linalg.eigvalsh(sets.mT @ sets / size).clamp(min=0)
 
 
@@ -601,7 +654,7 @@ def _checked_step(step: float | None, sigma_max: float) -> float:
     largest = 1 / (4 * sigma_max)
     if step is None:
         return largest
-    if not 0 < step <= largest * (1 + 1e-12):
+    if checks.number("step", step) <= 0 or step > largest * (1 + 1e-12):
         raise ValueError(f"the theorem needs a step in (0, {largest:.4g}], got {step}")
     return step
 
@@ -620,6 +673,9 @@ def optimal_map(S1: Tensor, S2: Tensor) -> Tensor:
     S1, S2 : Tensor, shape (k, k)
         Covariances, S1 regular.
     """
+    for name, S in (("S1", S1), ("S2", S2)):
+        _check_matrix(name, S, (len(S1), len(S1)) if isinstance(S1, Tensor) and S1.dim() == 2 else (None, None))
+    checks.same_dtype(S1=S1, S2=S2)
     root = psd_root(S1)
     inverse = psd_root(S1, inverse=True)
     return inverse @ psd_root(root @ S2 @ root) @ inverse
@@ -667,7 +723,7 @@ def limit_variance_printed(m: Tensor, S: Tensor, v: Tensor, anchor: Tensor, eige
         \Sigma_c^{1/2}`, with which only :math:`2 \operatorname{tr} \Sigma^2` is missing.
     """
     _check_gaussians(m, S, v, anchor)
-    if eigenpairs_of not in ("class", "product"):
+    if not isinstance(eigenpairs_of, str) or eigenpairs_of not in ("class", "product"):
         raise ValueError(f"eigenpairs_of must be 'class' or 'product', got {eigenpairs_of!r}")
     root, inverse = psd_root(anchor), psd_root(anchor, inverse=True)
     kappa, r = torch.linalg.eigh(S if eigenpairs_of == "class" else root @ S @ root)
@@ -696,6 +752,9 @@ def simulate_w2(
     Tensor, shape (repeats,)
     """
     _check_gaussians(m, S, v, anchor)
+    checks.wholes(2, n=n)
+    checks.wholes(1, repeats=repeats)
+    checks.memory(8 * max(n * len(m), repeats), n=n, repeats=repeats)
     rng, factor, found = stream(seed, SERVER, 0, "theorem S2"), torch.linalg.cholesky(S), []
     for some in torch.arange(repeats).split(max(2_000_000 // (n * len(m)), 1)):
         x = m + _normal(rng, len(some), n, len(m)) @ factor.mT
@@ -711,6 +770,9 @@ def variance_with_error(draws: Tensor) -> tuple[float, float]:
     ----------
     draws : Tensor, shape (R,)
     """
+    checks.tensors(draws=draws)
+    if draws.dim() != 1 or len(draws) < 2 or not bool((draws.abs() < LARGEST).all()):
+        raise ValueError(f"draws must be two finite numbers or more, of shape (R,), got shape {tuple(draws.shape)}")
     centred, variance = draws - draws.mean(), draws.var()
     fourth = centred.pow(4).mean()
     return float(variance), float(((fourth - variance**2) / len(draws)).sqrt())
@@ -757,7 +819,14 @@ def shrunk_scale(n: int, k: int) -> float:
 
 
 def _check_gaussians(m: Tensor, S: Tensor, v: Tensor, anchor: Tensor) -> None:
+    checks.tensors(m=m, S=S, v=v, anchor=anchor)
+    checks.same_dtype(m=m, S=S, v=v, anchor=anchor)
+    for name, t in (("m", m), ("S", S), ("v", v), ("anchor", anchor)):
+        if not t.numel() or not bool((t.abs() < LARGEST).all()):
+            raise ValueError(f"{name} must be finite and not empty, got shape {tuple(t.shape)}")
     for name, mean, covariance in (("m, S", m, S), ("v, anchor", v, anchor)):
+        if mean.dim() == 0:
+            raise ValueError(f"{name} must have shapes (k,) and (k, k), got {tuple(mean.shape)} for the mean")
         k = mean.shape[-1]
         if mean.dim() != 1 or covariance.shape != (k, k) or k != m.shape[-1]:
             raise ValueError(

@@ -1,0 +1,15 @@
+"""The parts of `grade.py`.
+
+========== ===================================================================================================
+files      find what was handed in, and read one notebook out of it
+signs      read the source for what a hand-in has no reason to do
+confine    limits of a process; namespaces of Linux, where the machine allows them
+wire       plain values and calls of functions between two processes, one of which does not trust the other
+handin     the process of one hand-in: runs its notebook and lends its functions to the checks
+marks      the process of the checks: calls these functions, compares what they return, gives the marks
+crew       one process of checks a core, replaced when it dies
+========== ===================================================================================================
+
+The checks and the libraries with which they compare live in a process that never runs a line of a hand-in. So there is nothing
+in the process of the hand-in whose replacement would change a mark: it can only answer calls, well or badly.
+"""

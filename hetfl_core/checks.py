@@ -1,0 +1,243 @@
+"""Checks of arguments, where they enter the library: what came is named, with what was expected.
+
+A call that cannot be meant shall end here, and not in another library's error or in a wrong result. Every check takes
+the argument's name first, so that the message begins with it; all raise `ValueError`, but for the types of arrays and
+objects (`TypeError`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MOST_THREADS = max(64, os.cpu_count() or 1)
+"""More threads than that are a mistake, and very many end the process: PyTorch does not notice."""
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it: its ``repr`` on one line, cut where it is long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 100 else text[:97] + "…"
+
+
+def _no_number(value: Any, kind: type) -> bool:
+    return not isinstance(value, kind) or isinstance(value, bool | np.bool_)
+
+
+def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """A whole number (Python's or NumPy's, no boolean) within bounds, both included."""
+    if _no_number(value, Integral) or (least is not None and value < least) or (most is not None and value > most):
+        within = "" if least is None else f" of at least {least}" if most is None else f" in {least}…{most}"
+        raise ValueError(f"{name} must be a whole number{within}, got {shown(value)}")
+    return int(value)
+
+
+def wholes(least: int, **numbers: Any) -> None:
+    """Several whole numbers of at least `least`, by name."""
+    for name, value in numbers.items():
+        whole(name, value, least)
+
+
+def seed(value: Any, name: str = "seed") -> int:
+    """A seed: a whole number of at least 0."""
+    return whole(name, value, 0)
+
+
+def number(
+    name: str,
+    value: Any,
+    least: float = -math.inf,
+    most: float = math.inf,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    infinite: bool = False,
+) -> float:
+    """A real number within bounds: `least` and `most` included, `above` and `below` not. Never NaN.
+
+    Infinity is refused unless `infinite` says otherwise.
+    """
+    right = not _no_number(value, Real) and (math.isfinite(value) or (infinite and not math.isnan(value)))
+    right = right and least <= value <= most
+    right = right and (above is None or value > above) and (below is None or value < below)
+    if not right:
+        if not _no_number(value, Real) and value <= 0 and above == 0:
+            raise ValueError(f"{name} must be positive, got {shown(value)}")
+        if not _no_number(value, Real) and value < 0 and least == 0:
+            raise ValueError(f"{name} must not be negative, got {shown(value)}")
+        bounds = [
+            f"greater than {above:g}" if above is not None else f"of at least {least:g}" if least > -math.inf else "",
+            f"less than {below:g}" if below is not None else f"of at most {most:g}" if most < math.inf else "",
+        ]
+        kind = "a number" if infinite else "a finite number"
+        wanted = " ".join([kind, " and ".join(bound for bound in bounds if bound)]).strip()
+        raise ValueError(f"{name} must be {wanted}, got {shown(value)}")
+    return float(value)
+
+
+def fraction(name: str, value: Any, interval: str = "(0, 1]") -> float:
+    """A number in [0, 1], (0, 1], [0, 1) or (0, 1), as `interval` says."""
+    within = not _no_number(value, Real) and 0 <= value <= 1
+    if not within or (value == 0 and interval[0] == "(") or (value == 1 and interval[-1] == ")"):
+        raise ValueError(f"{name} must lie in {interval}, got {shown(value)}")
+    return float(value)
+
+
+def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
+    """One of several words."""
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False, got {shown(value)}")
+    return bool(value)
+
+
+def span(name: str, value: Any, least: int) -> tuple[int, int]:
+    """The smallest and the largest of a range of whole numbers."""
+    right = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
+    right = right and len(value) == 2
+    if not right or any(_no_number(end, Integral) for end in value) or not least <= value[0] <= value[1]:
+        raise ValueError(
+            f"{name} must be (smallest, largest), whole numbers with {least} <= smallest <= largest, got {shown(value)}"
+        )
+    return int(value[0]), int(value[1])
+
+
+def band(name: str, value: Any) -> None:
+    """Two frequencies in Hz, the lower first."""
+    right = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
+    right = right and not any(_no_number(edge, Real) or not math.isfinite(edge) for edge in value)
+    if not right or not 0 <= value[0] < value[1]:
+        raise ValueError(f"{name} must be two frequencies in Hz, the lower first, got {shown(value)}")
+
+
+def instance(name: str, value: Any, *kinds: type) -> None:
+    """An object of one of these types."""
+    if not isinstance(value, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"{name} must be a {wanted}, got {shown(value)} of type {type(value).__name__}")
+
+
+def several(name: str, value: Any) -> list[Any]:
+    """The members of a sequence, or of another iterable that is no text."""
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        with suppress(TypeError):  # arrays of no axis call themselves iterable
+            return list(value)
+    raise TypeError(f"{name} must be a sequence, got {shown(value)} of type {type(value).__name__}")
+
+
+def array(name: str, value: Any) -> np.ndarray:
+    """What NumPy makes an array of, with nothing masked."""
+    unmasked(name, value)
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{name} must be an array, in which all rows have one length: {error}") from error
+
+
+def words(name: str, value: Any) -> None:
+    """A text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} must be a text that is not empty, got {shown(value)}")
+
+
+def unmasked(name: str, value: Any) -> None:
+    """An array of which nothing is masked: NumPy's conversions drop masks without a word."""
+    if np.ma.isMaskedArray(value) and np.ma.count_masked(value):
+        raise ValueError(
+            f"{name} must not be masked, got {np.ma.count_masked(value)} masked entries of {value.size}: "
+            "leave these samples out"
+        )
+
+
+def tensors(**named: Any) -> None:
+    """Tensors of floating-point numbers."""
+    for name, value in named.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {shown(value)} of type {type(value).__name__}")
+        if not value.is_floating_point():
+            raise TypeError(f"{name} must hold floating-point numbers, got dtype {value.dtype}")
+
+
+def same_dtype(**named: Tensor) -> None:
+    """Tensors of one type."""
+    if len({t.dtype for t in named.values()}) > 1:
+        found = ", ".join(f"{name} of {t.dtype}" for name, t in named.items())
+        raise TypeError(f"{' and '.join(named)} must have one dtype, got {found}")
+
+
+def broadcastable(**shapes: Sequence[int]) -> None:
+    """Shapes that go together in one operation."""
+    try:
+        np.broadcast_shapes(*(tuple(shape) for shape in shapes.values()))
+    except ValueError as error:
+        found = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        raise ValueError(f"leading axes must broadcast, got {found}") from error
+
+
+def weights(weights: Any, like: Tensor) -> Tensor:
+    """Weights, given as a tensor or as a sequence of numbers, in the type of `like`."""
+    try:
+        return torch.as_tensor(weights, dtype=like.dtype, device=like.device)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise TypeError(f"weights must be numbers, got {shown(weights)}") from error
+
+
+def means(m1: Tensor, m2: Tensor) -> None:
+    """Of one dimension, which is not 0."""
+    if m1.dim() < 1 or m2.dim() < 1 or m1.shape[-1] != m2.shape[-1] or not m1.numel() or not m2.numel():
+        raise ValueError(
+            f"m1 and m2 must have shapes (..., k) with one k for both, got {tuple(m1.shape)} and {tuple(m2.shape)}"
+        )
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+def available_memory() -> float:
+    """Bytes that this process can still have: of the machine, or of its control group; infinite where unknown."""
+    found = [math.inf]
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
+    with suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        limit, used, stat = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current", "stat"))
+        cached = dict(line.split() for line in stat.splitlines()).get("file", "0")  # given up when it is asked for
+        found.append(math.inf if limit == "max" else float(limit) - float(used) + float(cached))
+    with suppress(OSError, ValueError, AttributeError):
+        found.append(float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES"))
+    return min(found)
+
+
+def memory(n_bytes: float, **sizes: Any) -> None:
+    """Refuse sizes whose arrays would not fit into the memory that is free; an estimate will do.
+
+    Parameters
+    ----------
+    n_bytes : float
+        What they need, at least.
+    **sizes
+        The arguments that are to blame, by name.
+    """
+    free = available_memory()
+    if n_bytes > free:
+        asked = ", ".join(f"{name}={shown(value)}" for name, value in sizes.items())
+        raise ValueError(
+            f"{asked} would need {min(n_bytes, 1e300) / 2**30:,.3g} GiB of memory or more, "
+            f"of which {free / 2**30:,.3g} GiB are free: choose less"
+        )

@@ -1,0 +1,221 @@
+"""Settings: dataclasses that check their fields by the types they are declared with, and their plain form.
+
+A method, a network or a stage of training is a frozen dataclass. `Checked` refuses what does not go with a field's
+annotation, before anything is computed with it; `plain` turns settings into what JSON can hold, for records and
+checkpoints; `changed` says in words where two such forms differ.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from numbers import Integral, Real
+from typing import Any, Literal, Union, get_args, get_origin
+
+import numpy as np
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+class Checked:
+    """A dataclass whose fields are checked (`check`) when one is made.
+
+    A subclass that adds checks of its own in ``__post_init__`` need not call its parent's: that runs first in any
+    case.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own: Callable[[Any], None] | None = cls.__dict__.get("__post_init__")
+        if own is None:
+            return
+
+        @functools.wraps(own)
+        def __post_init__(self: Any) -> None:
+            super(cls, self).__post_init__()  # type: ignore[misc]
+            own(self)
+
+        cls.__post_init__ = __post_init__  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def check(settings: Any) -> None:
+    """Refuse a dataclass in which a field has a value that does not go with its annotation.
+
+    Numbers, truth values, text, ``Literal``, ``None``, classes, callables, tuples and mappings of these, and unions are
+    looked at; other annotations, and those that cannot be resolved (of a class within a function), are not.
+
+    Raises
+    ------
+    ValueError
+        Naming the field, what was expected and what was got.
+    """
+    hints = _hints(type(settings))  # type: ignore[arg-type]
+    for field in fields(settings):
+        hint, value = hints.get(field.name, Any), getattr(settings, field.name)
+        if not fits(value, hint):
+            raise ValueError(f"{field.name} must be {words(hint)}, got {value!r}" + _without_brackets(value))
+
+
+def _without_brackets(value: Any) -> str:
+    return f" (the class; did you mean {value.__name__}()?)" if isinstance(value, type) else ""
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """The annotations of a class and its parents as types; those that cannot be resolved are left out."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        for name, hint in inspect.get_annotations(base).items():
+            found.pop(name, None)
+            try:
+                found[name] = eval(hint, vars(sys.modules[base.__module__])) if isinstance(hint, str) else hint
+            except (NameError, AttributeError, TypeError, KeyError):
+                continue
+    return found
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value goes with a type. NumPy's numbers are numbers, True is none, and a list passes for a tuple."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint in _SCALARS:
+        return _SCALARS[hint][1](value)
+    if hint is None:
+        return value is None
+    if origin is Literal:
+        return any(type(value) is type(allowed) and value == allowed for allowed in inner)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, one) for one in inner)
+    if origin is tuple:
+        return isinstance(value, tuple | list) and _items_fit(value, inner)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping) and all(fits(k, inner[0]) and fits(v, inner[1]) for k, v in value.items())
+    kind = origin or hint
+    return not isinstance(kind, type) or (isinstance(value, kind) and (kind is type or not isinstance(value, type)))
+
+
+def _items_fit(values: Sequence[Any], hints: tuple[Any, ...]) -> bool:
+    if len(hints) == 2 and hints[1] is ...:
+        return all(fits(value, hints[0]) for value in values)
+    return len(values) == len(hints) and all(map(fits, values, hints))
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_SCALARS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    int: ("a whole number", _is_int),
+    float: ("a finite number", _is_float),
+    bool: ("True or False", lambda value: isinstance(value, bool | np.bool_) or (_is_int(value) and value in (0, 1))),
+    str: ("text", lambda value: isinstance(value, str)),
+    Any: ("anything", lambda value: True),
+}
+"""Simple types: what is said of them, and what goes with them."""
+
+
+def words(hint: Any) -> str:
+    """A type in words, for an error: ``"a whole number"``, ``"one of ('fixed', 'learned')"``, ``"a Model"``."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint in _SCALARS:
+        return _SCALARS[hint][0]
+    if hint in (None, type(None)):
+        return "None"
+    if origin is Literal:
+        return f"one of {inner}" if len(inner) > 1 else repr(inner[0])
+    if origin in (Union, types.UnionType):
+        return " or ".join(words(one) for one in inner)
+    if origin is tuple:
+        each = f"any number of entries, each {words(inner[0])}" if inner[-1] is ... else ", ".join(map(words, inner))
+        return f"a tuple of {each}"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"a mapping of {words(inner[0])} to {words(inner[1])}"
+    return "callable" if origin is Callable or hint is Callable else _article(getattr(hint, "__name__", str(hint)))
+
+
+def _article(name: str) -> str:
+    return f"an {name}" if name[0] in "AEIO" or name in ("MLP", "MMD") else f"a {name}"
+
+
+# --- their plain form -------------------------------------------------------------------------------------------------
+
+
+def plain(x: Any, where: str = "value", digits: int | None = None, other: Callable[[Any], Any] | None = None) -> Any:
+    """A value as JSON can hold it: dataclasses, NumPy scalars and arrays, tuples and mappings become plain Python.
+
+    Parameters
+    ----------
+    x : object
+    where : str
+        Name of the value, for the error.
+    digits : int, optional
+        Significant digits to keep of floats.
+    other : callable, optional
+        What is made of a value that has no plain form; by default it is refused.
+
+    Returns
+    -------
+    object
+        Numbers that are not finite become None, for JSON has no NaN. A dataclass becomes a dict of its fields, with its
+        ``class``.
+
+    Raises
+    ------
+    TypeError
+        If something in `x` has no plain form, e.g. a path (which would also tell about the machine).
+    """
+    if isinstance(x, np.generic | np.ndarray):
+        x = x.tolist()
+    if x is None or isinstance(x, bool | int | str):
+        return x
+    if isinstance(x, float):
+        return _short(x, digits) if math.isfinite(x) else None
+    if is_dataclass(x) and not isinstance(x, type):
+        inside = {f.name: plain(getattr(x, f.name), f"{where}.{f.name}", digits, other) for f in fields(x)}
+        return {"class": type(x).__name__, **inside}
+    if isinstance(x, Mapping):
+        return {str(k): plain(v, f"{where}.{k}", digits, other) for k, v in x.items()}
+    if isinstance(x, Sequence | set | frozenset):
+        items = sorted(x) if isinstance(x, set | frozenset) else x
+        return [plain(v, f"{where}[{i}]", digits, other) for i, v in enumerate(items)]
+    if other is not None:
+        return other(x)
+    raise TypeError(f"{where}: a record holds numbers, text, lists and dicts only, got {type(x).__name__}")
+
+
+def _short(x: float, digits: int | None) -> float:
+    return x if digits is None else float(f"{x:.{digits}g}")
+
+
+def changed(old: Any, new: Any) -> list[str]:
+    """Where two plain forms differ, a line a place: ``"method.lr: 0.1 → 0.01"``."""
+    left, right = dict(_leaves(old)), dict(_leaves(new))
+    names = dict.fromkeys([*left, *right])
+    return [
+        f"{name}: {_shown(left, name)} → {_shown(right, name)}"
+        for name in names
+        if _shown(left, name) != _shown(right, name)
+    ]
+
+
+def _shown(leaves: Mapping[str, Any], name: str) -> str:
+    return repr(leaves[name]) if name in leaves else "(none)"
+
+
+def _leaves(x: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(x, Mapping) or not x:
+        yield name, x
+        return
+    for key, value in x.items():
+        yield from _leaves(value, f"{name}.{key}" if name else key)

@@ -1,0 +1,515 @@
+"""How much the tests notice: change one operator or constant of the core at random, and see whether they fail.
+
+``make mutants`` (``N=200 SEED=0 JOBS=2 ONLY=``) draws N changes over the modules of `TESTS`, writes each into a copy of
+the tree, and runs the tests of that module there: first those that run the changed line, the quickest first, then the
+others, until one fails. A change that no test notices is either *equivalent* (nothing that can be observed changes:
+``mutants_equivalent.toml`` lists those, each with its reason) or a hole in the tests. Less than 95 % noticed is an
+error.
+
+What costs is importing PyTorch: it is imported once, and each change has a fork of that process. (So this runs where
+``os.fork`` does: not on Windows.) How long each test takes and which lines it runs is measured once and kept in
+``.pytest_cache/mutants`` until the core or the test changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import gc
+import hashlib
+import importlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+
+ROOT = Path(__file__).resolve().parents[1]
+KEPT = ROOT / ".pytest_cache" / "mutants"
+EQUIVALENT = ROOT / "tests" / "mutants_equivalent.toml"
+WANTED = 0.95
+
+TESTS = {
+    "rng": "rng",
+    "padding": "federation training",
+    "federation": "federation",
+    "partition": "partition",
+    "networks": "networks",
+    "distances": "distances",
+    "baselines": "baselines",
+    "benchmark": "benchmark",
+    "engine/checkpoint": "simulation",
+    "engine/evaluation": "evaluation",
+    "engine/simulation": "simulation methods",
+    "engine/stacks": "training federation",
+    "engine/training": "training methods",
+    "methods/alignment": "flic anchor_terms",
+    "methods/anchor_terms": "anchor_terms flic",
+    "methods/base": "methods training simulation",
+    "methods/fedavg": "methods",
+    "methods/fedhenn": "fedhenn",
+    "methods/fedrep": "methods",
+    "methods/flic": "flic methods",
+    "methods/privacy": "privacy flic",
+    "methods/schemes": "methods flic simulation",
+    "theory/flic": "theory",
+    "ledger/comparison": "comparison",
+    "ledger/judging": "ledger",
+    "ledger/published": "ledger",
+    "ledger/records": "records",
+    "ledger/statistics": "ledger records",
+    "datasets/toy": "datasets",
+    "datasets/digits": "datasets",
+    "datasets/project": "project",
+    "datasets/eeg": "eeg",
+    "datasets/eeg_simulated": "eeg_simulated",
+    "datasets/eeg_trials": "eeg",
+    "datasets/femnist": "femnist",
+    "datasets/text": "text",
+}
+"""Modules of the core that carry numbers, and their tests."""
+
+PRELOAD = """
+    torch torch._dynamo torch.func numpy pandas scipy.stats scipy.linalg scipy.optimize scipy.signal h5py filelock
+    sklearn.discriminant_analysis sklearn.linear_model sklearn.datasets sklearn.decomposition sklearn.manifold
+    sklearn.metrics sklearn.neighbors sklearn.svm sklearn.ensemble matplotlib.pyplot typer.testing safetensors.torch
+    tqdm.auto pooch ot hypothesis.strategies hypothesis.extra.numpy yaml mne pyriemann dp_accounting
+"""
+"""What is imported before forking, where it is installed."""
+
+
+# --- changes --------------------------------------------------------------------------------------------------------
+
+SWAPS: dict[type, tuple[str, tuple[str, ...]]] = {
+    ast.Add: ("+", ("-",)),
+    ast.Sub: ("-", ("+",)),
+    ast.Mult: ("*", ("/",)),
+    ast.Div: ("/", ("*",)),
+    ast.FloorDiv: ("//", ("/",)),
+    ast.Mod: ("%", ("//",)),
+    ast.Pow: ("**", ("*",)),
+    ast.BitAnd: ("&", ("|",)),
+    ast.BitOr: ("|", ("&",)),
+    ast.Lt: ("<", ("<=", ">")),
+    ast.LtE: ("<=", ("<", ">=")),
+    ast.Gt: (">", (">=", "<")),
+    ast.GtE: (">=", (">", "<=")),
+    ast.Eq: ("==", ("!=",)),
+    ast.NotEq: ("!=", ("==",)),
+    ast.In: ("in", ("not in",)),
+    ast.NotIn: ("not in", ("in",)),
+    ast.Is: ("is", ("is not",)),
+    ast.IsNot: ("is not", ("is",)),
+    ast.And: ("and", ("or",)),
+    ast.Or: ("or", ("and",)),
+}
+NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "argmin": "argmax", "argmax": "argmin"}
+SILENT = {"warn", "tqdm", "print", "set_postfix_str"}
+"""Calls of which the arguments are words or looks."""
+
+TESTED = (ast.If, ast.IfExp, ast.While)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: bytes `start` to `end` of a file become `new`."""
+
+    file: str
+    line: int
+    was: str
+    now: str
+    start: int
+    end: int
+    new: bytes
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """By which a change is known when lines above it come or go."""
+        return self.file, self.was, self.now
+
+
+def sites(file: str, source: bytes) -> list[list[Mutant]]:
+    """The places of a module at which something can be changed, each with its possible changes.
+
+    Left out are words (docstrings, messages of errors and warnings, f-strings), annotations and decorators.
+    """
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+
+    def at(line: int, column: int) -> int:
+        return starts[line - 1] + column
+
+    def edit(start: int, end: int, new: str) -> Mutant:
+        line = sum(s <= start for s in starts)
+        row = source[starts[line - 1] : starts[line]]
+        a, b = start - starts[line - 1], end - starts[line - 1]
+        now = row[:a] + new.encode() + row[b:]
+        return Mutant(file, line, row.decode().strip(), now.decode().strip(), start, end, new.encode())
+
+    def between(left: ast.expr, right: ast.expr, operator: ast.AST) -> list[Mutant]:
+        old, new = SWAPS.get(type(operator), ("", ()))
+        start, end = at(left.end_lineno, left.end_col_offset), at(right.lineno, right.col_offset)  # type: ignore[arg-type]
+        place = source[start:end].find(old.encode())
+        if not new or place < 0 or b"#" in source[start:end]:
+            return []
+        return [edit(start + place, start + place + len(old.encode()), n) for n in new]
+
+    def here(node: ast.expr, new: str) -> Mutant:
+        return edit(at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset), new)  # type: ignore[arg-type]
+
+    def text(node: ast.AST) -> str:
+        return ast.get_source_segment(source.decode(), node) or ""
+
+    def of(node: ast.AST) -> Iterator[list[Mutant]]:
+        if isinstance(node, ast.BinOp):
+            yield between(node.left, node.right, node.op)
+        elif isinstance(node, ast.AugAssign):
+            yield between(node.target, node.value, node.op)
+        elif isinstance(node, ast.BoolOp):
+            yield from (between(a, b, node.op) for a, b in zip(node.values, node.values[1:], strict=False))
+        elif isinstance(node, ast.Compare):
+            terms = [node.left, *node.comparators]
+            yield from (between(a, b, o) for a, b, o in zip(terms, terms[1:], node.ops, strict=False))
+        elif isinstance(node, ast.UnaryOp):
+            yield [here(node, f"({text(node.operand)})")]
+        elif isinstance(node, ast.Constant):
+            yield [here(node, new) for new in constants(node.value)]
+        elif isinstance(node, ast.Name | ast.Attribute):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            if isinstance(node.ctx, ast.Load) and name in NAMES:
+                end = at(node.end_lineno, node.end_col_offset)  # type: ignore[arg-type]
+                yield [edit(end - len(name.encode()), end, NAMES[name])]
+        if isinstance(node, TESTED):
+            yield [here(node.test, f"(not ({text(node.test)}))")]
+        elif isinstance(node, ast.comprehension):
+            yield from ([here(test, f"(not ({text(test)}))")] for test in node.ifs)
+
+    def walk(node: ast.AST) -> Iterator[list[Mutant]]:
+        yield from of(node)
+        for field, value in ast.iter_fields(node):
+            if field in ("annotation", "returns", "decorator_list"):
+                continue
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST) and not words(child):
+                    yield from walk(child)
+
+    return [found for found in walk(ast.parse(source)) if found]
+
+
+def constants(value: object) -> list[str]:
+    """Other values for a number or a truth value; none for words."""
+    if isinstance(value, bool):
+        return [str(not value)]
+    if isinstance(value, int):
+        return [str(value + 1), str(value - 1)] if value > 0 else [str(value + 1)]
+    if isinstance(value, float):
+        return [repr(2 * value), repr(value / 2)] if value else ["1.0"]
+    return []
+
+
+def words(node: ast.AST) -> bool:
+    """Whether a node carries words or types rather than numbers."""
+    if isinstance(node, ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom):
+        return True
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr) and isinstance(node.right, ast.Name):
+        return node.right.id[:1].isupper()  # a union of types
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return name in SILENT
+    return isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+
+
+def draw(n: int, seed: int, only: Sequence[str]) -> list[Mutant]:
+    """N changes at different places, uniformly among the places of all modules (n = 0: every place once)."""
+    rng = random.Random(seed)
+    places = [
+        site
+        for module in TESTS
+        for site in sites(f"hetfl_core/{module}.py", (ROOT / "hetfl_core" / f"{module}.py").read_bytes())
+        if not only or any(meant(module, site[0].line, part) for part in only)
+    ]
+    picked = rng.sample(places, min(n or len(places), len(places)))
+    return [rng.choice(site) for site in picked]
+
+
+def meant(module: str, line: int, part: str) -> bool:
+    """Whether a place lies in ``part of a module's name`` or ``part of a name:first line-last line``."""
+    name, _, lines = part.partition(":")
+    first, _, last = lines.partition("-")
+    return name in module and (not lines or int(first) <= line <= int(last))
+
+
+# --- running the tests in a fork ------------------------------------------------------------------------------------
+
+
+def fork(tree: Path, log: Path, seconds: float, work: Callable[[], int]) -> int:
+    """Start `work` in a process of its own, within a copy of the project and a limit of CPU time; its process id."""
+    if pid := os.fork():
+        return pid
+    code = 70
+    try:
+        os.setsid()
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        limit = int(seconds) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+        resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
+        os.chdir(tree)
+        sys.path[:0] = [str(tree), str(tree / "tests")]
+        os.environ["PYTHONPATH"] = str(tree)
+        code = work()
+    finally:
+        os._exit(code)
+
+
+def options(*more: str) -> list[str]:
+    return ["-q", "-p", "no:cacheprovider", *more]
+
+
+def measure(files: Sequence[str], out: Path) -> int:
+    """Run test files unchanged; write outcome, CPU seconds and lines of each test as JSON."""
+    import pytest
+
+    try:
+        from coverage import Coverage
+    except ImportError:  # without it tests are ordered by their time alone
+        cover = None
+    else:
+        cover = Coverage(source=[str(Path.cwd() / "hetfl_core")], data_file=None, config_file=False)
+        cover.start()
+    found: dict[str, dict[str, Any]] = {}
+
+    class Watch:
+        @pytest.hookimpl(wrapper=True)
+        def pytest_runtest_protocol(self, item: Any) -> Any:
+            if cover:
+                cover.switch_context(item.nodeid)
+            begin = time.process_time()
+            found[item.nodeid] = {"good": True, "lines": {}}
+            result = yield
+            found[item.nodeid]["seconds"] = time.process_time() - begin
+            return result
+
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            found[report.nodeid]["good"] &= not report.failed
+
+    code = pytest.main(options(*files), plugins=[Watch()])
+    if cover:
+        cover.stop()
+        data = cover.get_data()
+        for path in data.measured_files():
+            name = Path(path).relative_to(Path.cwd()).as_posix()
+            for line, contexts in data.contexts_by_lineno(path).items():
+                for test in contexts:
+                    if test:
+                        found[test]["lines"].setdefault(name, []).append(line)
+    out.write_text(json.dumps(found))
+    return 0 if code in (0, 1) else int(code)
+
+
+def attempt(files: Sequence[str], order: dict[str, int]) -> int:
+    """Run tests in the given order until one fails; others, which fail anyway, are left out."""
+    import pytest
+
+    class Order:
+        def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+            items[:] = sorted((i for i in items if i.nodeid in order), key=lambda item: order[item.nodeid])
+
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    return int(pytest.main(options("-x", "--tb=line", *files), plugins=[Order()]))
+
+
+def make_tree(folder: Path) -> Path:
+    """A copy of the core and the tests; all else of the project is linked."""
+    folder.mkdir()
+    for path in ROOT.iterdir():
+        if path.name in ("hetfl_core", "tests"):
+            shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif not path.name.startswith((".venv", ".pytest_cache")):
+            (folder / path.name).symlink_to(path)
+    return folder
+
+
+def fingerprint(file: str) -> str:
+    """Of a test file and of what it depends on."""
+    tests = [ROOT / file, *(p for p in (ROOT / "tests").glob("*.py") if not p.name.startswith(("test_", "mutants")))]
+    digest = hashlib.sha256()
+    for path in sorted([*tests, *(ROOT / "hetfl_core").rglob("*.py")]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def baseline(files: Sequence[str], tree: Path, jobs: int) -> dict[str, dict[str, Any]]:
+    """Outcome, time and lines of each test of these files, measured now or remembered."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    kept = {file: KEPT / f"{Path(file).stem}-{fingerprint(file)}.json" for file in files}
+    running: dict[int, tuple[str, Path]] = {}
+    todo = [file for file in files if not kept[file].exists()]
+    while todo or running:
+        while todo and len(running) < jobs:
+            file = todo.pop(0)
+            new = kept[file].with_suffix(".tmp")
+            log = tree.parent / f"{Path(file).stem}.log"
+            work = lambda file=file, new=new: measure([file], new)  # noqa: E731
+            print(f"measuring {file}", flush=True)
+            running[fork(tree, log, 3600, work)] = file, new
+        pid, status = os.wait()
+        file, new = running.pop(pid)
+        if status or not new.exists():
+            log = tree.parent / f"{Path(file).stem}.log"
+            raise SystemExit(f"{file} could not be run unchanged:\n{log.read_text()[-3000:]}")
+        for old in KEPT.glob(f"{Path(file).stem}-????????????????.json"):
+            old.unlink()
+        new.replace(kept[file])
+    tests: dict[str, dict[str, Any]] = {}
+    for path in kept.values():
+        tests |= json.loads(path.read_text())
+    return tests
+
+
+@dataclass
+class Job:
+    """A change that is being tried."""
+
+    mutant: Mutant
+    slot: int
+    log: Path
+    deadline: float
+
+
+def try_all(
+    mutants: Sequence[Mutant],
+    tests: dict[str, dict[str, Any]],
+    trees: list[Path],
+    report: Callable[[Mutant, str], None],
+) -> dict[Mutant, str]:
+    """Try each change in a tree of its own; 'killed', 'too long' or 'survived' for each."""
+    todo, running, verdicts = list(mutants), {}, {}
+    free = list(range(len(trees)))
+    while todo or running:
+        while todo and free:
+            job = start(todo.pop(0), free.pop(), tests, trees)
+            running[job[0]] = job[1]
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            time.sleep(0.05)
+            for late in [p for p, job in running.items() if time.monotonic() > job.deadline]:
+                os.killpg(late, signal.SIGKILL)
+            continue
+        job = running.pop(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # what the tests left behind
+        write(trees[job.slot] / job.mutant.file, (ROOT / job.mutant.file).read_bytes())
+        free.append(job.slot)
+        code = os.waitstatus_to_exitcode(status)
+        if code in (4, 5, 70):
+            raise SystemExit(f"the tests could not be run on {job.mutant}:\n{job.log.read_text()[-3000:]}")
+        verdicts[job.mutant] = "survived" if code == 0 else "too long" if code < 0 else "killed"
+        report(job.mutant, verdicts[job.mutant])
+    return verdicts
+
+
+def start(mutant: Mutant, slot: int, tests: dict[str, dict[str, Any]], trees: list[Path]) -> tuple[int, Job]:
+    """Write a change into a tree and start its tests: those that run the line first, the quickest first."""
+    module = mutant.file.removeprefix("hetfl_core/").removesuffix(".py")
+    files = [f"tests/test_{name}.py" for name in TESTS[module].split()]
+    mine = {name: t for name, t in tests.items() if name.split("::")[0] in files and t["good"]}
+    ranks = sorted(mine, key=lambda n: (mutant.line not in mine[n]["lines"].get(mutant.file, ()), mine[n]["seconds"]))
+    source = (ROOT / mutant.file).read_bytes()
+    write(trees[slot] / mutant.file, source[: mutant.start] + mutant.new + source[mutant.end :])
+    seconds = 5 + 3 * sum(t["seconds"] for t in mine.values())
+    log = trees[slot].with_suffix(".log")
+    order = {name: i for i, name in enumerate(ranks)}
+    pid = fork(trees[slot], log, seconds, lambda: attempt(files, order))
+    return pid, Job(mutant, slot, log, time.monotonic() + 10 * seconds)
+
+
+def write(path: Path, source: bytes) -> None:
+    """Replace a module, and what Python has compiled of it: two versions of one length within one second look alike."""
+    path.write_bytes(source)
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        compiled.unlink()
+
+
+# --- the report -----------------------------------------------------------------------------------------------------
+
+
+def known() -> dict[tuple[str, str, str], str]:
+    """Changes that are known to change nothing, with their reasons."""
+    entries = tomllib.loads(EQUIVALENT.read_text("utf8")).get("equivalent", []) if EQUIVALENT.exists() else []
+    return {(e["file"], e["was"], e["now"]): e["why"] for e in entries}
+
+
+def shown(mutant: Mutant) -> str:
+    return f"{mutant.file}:{mutant.line}\n  - {mutant.was}\n  + {mutant.now}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, default=200, help="changes to draw; 0 for one at every place")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2, help="changes tried at a time")
+    parser.add_argument("--only", default="", help="parts of names, e.g. 'partition theory/flic:380-450'")
+    given = parser.parse_args()
+    begin = time.monotonic()
+    shared = ROOT.parent / "shared" / "data"
+    if "HETFL_DATA" not in os.environ and shared.is_dir():
+        os.environ["HETFL_DATA"] = str(shared)
+    for name in PRELOAD.split():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    gc.freeze()  # else each fork's garbage collection copies all of that
+    drawn = draw(given.n, given.seed, given.only.split())
+    same = known()
+    equivalent, trial = [m for m in drawn if m.key in same], [m for m in drawn if m.key not in same]
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        trees = [make_tree(Path(folder) / f"tree{i}") for i in range(max(1, given.jobs))]
+        files = sorted({f"tests/test_{t}.py" for m in trial for t in TESTS[m.file[11:-3]].split()})
+        tests = baseline(files, trees[0], given.jobs)
+        for name in sorted(n for n, t in tests.items() if not t["good"]):
+            print(f"left out, it fails unchanged: {name}")
+        print(f"{len(drawn)} changes, {len(equivalent)} of them known to be equivalent", flush=True)
+        done = 0
+
+        def report(mutant: Mutant, verdict: str) -> None:
+            nonlocal done
+            done += 1
+            if verdict != "killed":
+                print(f"[{done}/{len(trial)}, {time.monotonic() - begin:.0f} s] {verdict}: {shown(mutant)}", flush=True)
+
+        verdicts = try_all(trial, tests, trees, report)
+    survived = [m for m, verdict in verdicts.items() if verdict == "survived"]
+    late = sum(verdict == "too long" for verdict in verdicts.values())
+    share = 1 - len(survived) / max(len(trial), 1)
+    print(f"\nknown to be equivalent: {len(equivalent)}")
+    for m in sorted(equivalent, key=lambda m: m.key):
+        print(f"{shown(m)}\n  {same[m.key]}")
+    print(f"\nnot noticed: {len(survived)}")
+    for m in sorted(survived, key=lambda m: m.key):
+        print(shown(m))
+    print(
+        f"\ndrawn {len(drawn)}, equivalent {len(equivalent)}, noticed {len(trial) - len(survived)} of {len(trial)} "
+        f"({share:.1%}; {late} of them by running too long), {time.monotonic() - begin:.0f} s"
+    )
+    return 0 if share >= WANTED else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,641 @@
+"""Bad calls: each ends in a result that makes sense, or in an error that names the argument.
+
+`CASES` holds a valid call for every public function that takes arguments of users. Hypothesis replaces one argument by
+a bad value. What is then refused must be refused by a `ValueError`, `TypeError` or `KeyError` whose message names the
+argument; what is accepted must not be NaN. Sizes that no memory holds must be refused before it is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small import ragged
+
+from hetfl_core import Client, Federation, Run, adapt, baselines, checks, partition, rng, simulate
+from hetfl_core import distances as d
+from hetfl_core.datasets import digits, eeg, eegmmidb, femnist, flic_bci, images, project, text, toy
+from hetfl_core.engine import evaluation
+from hetfl_core.methods import FLIC, FedHeNN, Local, privacy
+from hetfl_core.methods.alignment import MMD, MixtureWasserstein
+from hetfl_core.methods.schemes import L2GDScheme
+from hetfl_core.networks import MLP, Model
+from hetfl_core.theory import flic as theory
+
+AVAILABLE = checks.available_memory
+"""As it is; the tests below pretend to have 2 GiB."""
+
+EYE, TWO = torch.eye(3, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+MEAN, OTHER = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+ROWS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+HALVES = torch.full((2,), 0.5, dtype=torch.float64)
+MEANS, COVARIANCES = torch.stack([MEAN, OTHER]), torch.stack([EYE, 2 * EYE])
+LABELS = np.arange(60) % 4
+PARTS = [np.arange(30), np.arange(30, 60)]
+TABLE = [[0, 1], [2, 3], [0, 2]]
+SMALL = Model(MLP((4,), 3), alpha=2)
+QUICK = Local(model=SMALL, local_epochs=1)
+FED = ragged(3, sizes=(8, 14))
+RUN = simulate(FED, QUICK, rounds=1, participation=1.0, device="cpu", progress=False)
+LINEAR = theory.linear_federation(3, 4, 2, n=6, n_test=5, extra=2)
+Z, Y = LINEAR.embed(LINEAR.oracle)
+X = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+Y9 = np.arange(9) % 2
+
+
+def generator() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def client(name: str = "a", **changes: Any) -> Client:
+    return Client(**({"x_train": X, "y_train": Y9, "x_test": X[:2], "y_test": Y9[:2], "name": name} | changes))
+
+
+def federation_of(**changes: Any) -> Federation:
+    """A client and its federation, where it is checked."""
+    options = {key: changes.pop(key) for key in ("n_classes", "task", "info") if key in changes}
+    return Federation([client(**changes)], **options)
+
+
+def newcomer() -> Client:
+    one = FED[0]
+    return Client(one.x_train, one.y_train, one.x_test, one.y_test, "new")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A valid call, and by which other names an error may speak of an argument."""
+
+    call: Callable[..., Any]
+    valid: Mapping[str, Any]
+    huge: bool = True
+    """Whether sizes beyond all measure may be tried; not where they only mean a long time."""
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+TOY = {
+    "n_clients": 3,
+    "classes_per_client": 2,
+    "seed": 0,
+    "variant": "text",
+    "n_classes": 4,
+    "dim": 2,
+    "sigma": 1.0,
+    "n_train_per_class": 12,
+    "n_test_per_class": 6,
+    "subsample": True,
+}
+FOUR = {"m1": MEAN, "S1": EYE, "m2": OTHER, "S2": 2 * EYE}
+LIMITS = {"m": MEAN, "S": EYE, "v": OTHER, "anchor": 2 * EYE}
+RNG = {"rng": generator()}
+
+CASES = {
+    "toy.noisy_features": Case(toy.noisy_features, TOY | {"added": (1, 3)}),
+    "toy.linear_mapping": Case(toy.linear_mapping, TOY | {"widths": (1, 3)}),
+    "toy.linear_regression": Case(
+        toy.linear_regression,
+        {"n_clients": 2, "seed": 0, "dim": 2, "widths": (2, 3), "noise": 0.1, "n_train": (3, 5), "n_test": 2},
+    ),
+    "digits.bundled": Case(digits.bundled, {"n_clients": 4, "classes_per_client": 2, "seed": 0, "test_fraction": 0.25}),
+    "text.two_modalities": Case(
+        text.two_modalities,
+        {
+            "n_clients": 4,
+            "classes_per_client": 2,
+            "seed": 0,
+            "variant": "text",
+            "prune": 0.1,
+            "n_pairs": 60,
+            "latent": 4,
+            "separation": 1.0,
+            "noise": (1.0, 0.7),
+        },
+    ),
+    "project.to_common_space": Case(
+        project.to_common_space,
+        {"federation": FED, "dim": 2, "how": "tsne", "seed": 0, "variant": "text", "perplexity": 2.0, "iterations": 2},
+        huge=False,
+    ),
+    "partition.classes_per_client": Case(
+        partition.classes_per_client,
+        {"labels": LABELS, "n_clients": 3, "k": 2, "balanced": True, "allow_repeats": False} | RNG,
+        names={"labels": "number of classes|n_classes"},
+    ),
+    "partition.assign_classes": Case(
+        partition.assign_classes,
+        {"n_clients": 3, "n_classes": 4, "k": 2, "balanced": True, "allow_repeats": False} | RNG,
+    ),
+    "partition.share": Case(partition.share, {"labels": LABELS, "assignment": TABLE, "at_least": 1} | RNG),
+    "partition.published_shards": Case(
+        partition.published_shards,
+        {"labels": LABELS, "assignment": TABLE, "replace_below": 100, "repeat_below": 10, "repeats": 2} | RNG,
+    ),
+    "partition.dirichlet": Case(
+        partition.dirichlet, {"labels": LABELS, "n_clients": 3, "alpha": 0.5, "min_size": 1} | RNG
+    ),
+    "partition.share_alike": Case(partition.share_alike, {"labels": LABELS, "parts": PARTS, "others": LABELS} | RNG),
+    "partition.subsample": Case(partition.subsample, {"parts": PARTS, "variant": "text"} | RNG),
+    "partition.feature_blocks": Case(partition.feature_blocks, {"n_features": 7, "n_blocks": 2}),
+    "partition.by_group": Case(partition.by_group, {"groups": ["a", "b", "a"]}),
+    "distances.bures": Case(d.bures, {"S1": EYE, "S2": 2 * EYE}),
+    "distances.bures_wasserstein": Case(d.bures_wasserstein, FOUR),
+    "distances.bures_wasserstein_diagonal": Case(
+        d.bures_wasserstein_diagonal, {"m1": MEAN, "v1": OTHER, "m2": OTHER, "v2": OTHER}
+    ),
+    "distances.bures_wasserstein_isotropic": Case(
+        d.bures_wasserstein_isotropic, {"m1": MEAN, "v1": 1.0, "m2": OTHER, "v2": torch.tensor(2.0).double()}
+    ),
+    "distances.gaussian_kl": Case(d.gaussian_kl, {"m1": MEAN, "v1": OTHER, "m2": OTHER, "v2": OTHER}),
+    "distances.gaussian_kl of matrices": Case(d.gaussian_kl, {"m1": MEAN, "v1": EYE, "m2": OTHER, "v2": EYE}),
+    "distances.mmd": Case(d.mmd, {"x": ROWS, "y": ROWS + 1, "bandwidth": 1.0, "unbiased": True}),
+    "distances.mixture_wasserstein": Case(
+        d.mixture_wasserstein,
+        {"a": HALVES, "m1": MEANS, "S1": COVARIANCES, "b": HALVES, "m2": MEANS + 1, "S2": COVARIANCES},
+        names={"a": "cost must", "b": "cost must", "m1": "cost must", "m2": "cost must"},
+    ),
+    "distances.transport_plan": Case(d.transport_plan, {"cost": ROWS[:2, :2].abs(), "a": HALVES, "b": HALVES}),
+    "distances.cka": Case(d.cka, {"x": ROWS, "y": ROWS[:, :2]}),
+    "distances.principal_angle": Case(d.principal_angle, {"A": ROWS[:, :2], "B": ROWS[:, 1:]}),
+    "distances.gaussian_barycentre": Case(
+        d.gaussian_barycentre,
+        {"means": MEANS, "covariances": COVARIANCES, "weights": HALVES, "tolerance": 1e-6, "max_iterations": 50},
+        huge=False,
+        names={"means": "average needs at least one member"},
+    ),
+    "distances.average_anchors": Case(
+        d.average_anchors,
+        {"means": ROWS.reshape(2, 3, 3), "cholesky": EYE.expand(2, 3, 3, 3), "weights": HALVES},
+        names={"means": "average needs at least one member|weights"},
+    ),
+    "distances.product_of_experts": Case(
+        d.product_of_experts, {"means": MEANS, "variances": MEANS + 1, "weights": HALVES, "prior": True}
+    ),
+    "theory.linear_federation": Case(
+        theory.linear_federation,
+        {"n_clients": 2, "k": 3, "d": 2, "n": 4, "n_test": 2, "extra": 1, "freedom": "signs", "seed": 0},
+    ),
+    "theory.closed_form_phi": Case(
+        theory.closed_form_phi, {"mean": MEAN, "covariance": 2 * EYE, "k": 2, "signs": torch.ones(2).double()}
+    ),
+    "theory.random_signs": Case(theory.random_signs, {"k": 3, "seed": 0}),
+    "theory.method_of_moments": Case(theory.method_of_moments, {"z": Z, "y": Y, "d": 2}),
+    "theory.least_squares_heads": Case(theory.least_squares_heads, {"A": LINEAR.A, "z": Z, "y": Y}),
+    "theory.representation_step": Case(
+        theory.representation_step,
+        {"A": LINEAR.A, "heads": LINEAR.heads, "z": Z, "y": Y, "step": 0.1},
+        names={"A": "heads", "z": "heads|A must"},
+    ),
+    "theory.flic_fedrep": Case(
+        theory.flic_fedrep,
+        {"z": Z, "y": Y, "d": 2, "rounds": 2, "step": 0.1, "participation": 0.5, "start": LINEAR.A, "seed": 0},
+        huge=False,
+        names={"d": "start", "z": "start"},
+    ),
+    "theory.measured_rate": Case(
+        theory.measured_rate, {"distances": torch.tensor([0.5, 0.25, 0.1]).double(), "floor": 1e-10}
+    ),
+    "theory.convergence_bound": Case(
+        theory.convergence_bound,
+        {"A0": LINEAR.A + 0.1, "truth": LINEAR.A, "heads": LINEAR.heads, "participation": 1.0, "step": 1e-3},
+        names={"A0": "A and B|A must", "truth": "A and B|B must"},
+    ),
+    "theory.head_spectra": Case(theory.head_spectra, {"heads": LINEAR.heads, "participation": 0.7}),
+    "theory.optimal_map": Case(theory.optimal_map, {"S1": EYE, "S2": 2 * EYE}),
+    "theory.limit_variance": Case(theory.limit_variance, LIMITS),
+    "theory.limit_variance_printed": Case(theory.limit_variance_printed, LIMITS | {"eigenpairs_of": "class"}),
+    "theory.simulate_w2": Case(theory.simulate_w2, LIMITS | {"n": 5, "repeats": 3, "seed": 0}),
+    "theory.variance_with_error": Case(theory.variance_with_error, {"draws": ROWS.flatten()}),
+    "evaluation.accuracy_per_client": Case(
+        evaluation.accuracy_per_client, {"predicted": [LABELS, LABELS[:3]], "labels": [LABELS, LABELS[:3]]}
+    ),
+    "evaluation.balanced_accuracy_per_client": Case(
+        evaluation.balanced_accuracy_per_client, {"predicted": [LABELS], "labels": [LABELS]}
+    ),
+    "evaluation.mse_per_client": Case(evaluation.mse_per_client, {"predicted": [X[:, 0]], "targets": [X[:, 1]]}),
+    "evaluation.r2_per_client": Case(evaluation.r2_per_client, {"predicted": [X[:, 0]], "targets": [X[:, 1]]}),
+    "evaluation.summarise": Case(
+        evaluation.summarise, {"predicted": [LABELS], "labels": [LABELS], "task": "classification"}
+    ),
+    "evaluation.expected_calibration_error": Case(
+        evaluation.expected_calibration_error,
+        {"probabilities": np.full((4, 2), 0.5), "labels": np.array([0, 1, 1, 0]), "bins": 5},
+    ),
+    "Client": Case(
+        federation_of,
+        {
+            "x_train": X,
+            "y_train": Y9,
+            "x_test": X,
+            "y_test": Y9,
+            "name": "a",
+            "n_classes": 2,
+            "info": {},
+            "task": "classification",
+        },
+        names={"name": "client names", "x_train": "x_test|y_train|2 axes", "y_train": "x_train"},
+    ),
+    "Client of a regression": Case(
+        federation_of,
+        {"x_train": X, "y_train": X[:, 0], "x_test": X, "y_test": X[:, 1], "name": "a", "task": "regression"},
+        names={"name": "client names", "x_train": "x_test|y_train", "y_train": "x_train"},
+    ),
+    "Federation": Case(
+        Federation,
+        {"clients": [client("a"), client("b")], "n_classes": 2, "name": "f", "info": {}, "task": "classification"},
+    ),
+    "Federation.to": Case(FED.to, {"dtype": torch.float64}),
+    "Federation.subset": Case(FED.subset, {"names": ["client-0"]}, names={"names": "no client|clients"}),
+    "simulate": Case(
+        simulate,
+        {
+            "federation": FED,
+            "method": QUICK,
+            "rounds": 1,
+            "participation": 1.0,
+            "seed": 0,
+            "engine": "stacked",
+            "device": "cpu",
+            "dtype": torch.float32,
+            "checkpoint": None,
+            "progress": False,
+            "evaluate_every": 1,
+            "stack_size": 2,
+            "threads": 1,
+            "on_round": None,
+        },
+        huge=False,
+    ),
+    "adapt": Case(
+        adapt,
+        {
+            "run": RUN,
+            "clients": [newcomer()],
+            "rounds": 1,
+            "seed": 0,
+            "engine": "stacked",
+            "device": "cpu",
+            "progress": False,
+            "stack_size": 1,
+            "threads": 1,
+        },
+        huge=False,
+    ),
+    "Run.embed": Case(RUN.embed, {"split": "train"}),
+    "Run.predict": Case(RUN.predict, {"split": "test"}),
+    "baselines.run": Case(
+        baselines.run, {"federation": FED, "baseline": baselines.LDA(), "seed": 0}, names={"baseline": "baseline"}
+    ),
+    "baselines.fewer": Case(baselines.fewer, {"client": client(), "n": 4, "seed": 0}),
+    "baselines.fewer_trials": Case(baselines.fewer_trials, {"federation": FED, "n": 4, "seed": 0}),
+    "baselines.Chosen": Case(baselines.Chosen, {"among": (baselines.LDA(),), "folds": 3}),
+    "Privacy": Case(privacy.Privacy, {"clip": 1.0, "noise_multiplier": 1.0}),
+    "privacy.epsilon": Case(privacy.epsilon, {"noise_multiplier": 2.0, "delta": 1e-5, "releases": 3, "sampling": None}),
+    "privacy.noise_multiplier": Case(privacy.noise_multiplier, {"epsilon": 2.0, "delta": 1e-5, "releases": 3}),
+    "MMD": Case(MMD, {"bandwidth": 1.0}),
+    "MixtureWasserstein": Case(MixtureWasserstein, {"components": 2, "spread": 1.0}),
+    "L2GDScheme": Case(L2GDScheme, {"omega": 0.5}),
+    "FLIC": Case(
+        FLIC,
+        {
+            "lambda1": 0.1,
+            "lambda2": 0.1,
+            "pretrain_epochs": 1,
+            "pretrain_batch": 1,
+            "anchor_scale": 1.0,
+            "anchor_variance": 1.0,
+            "covariance": "fixed",
+            "anchor_samples": 1,
+            "representation_epochs": 1,
+            "local_anchors": True,
+            "anchor_step": "once",
+            "representation_from": 0,
+            "representation_within": False,
+            "realign": False,
+            "head_decay": 0.0,
+            "barycentre": "factors",
+            "local_epochs": 2,
+            "batch_size": 5,
+            "lr": 0.1,
+            "weighting": "samples",
+        },
+    ),
+    "FedHeNN": Case(
+        FedHeNN,
+        {"eta": 0.1, "n_rad": 5, "alignment": "distance", "answering": "all", "weight_decay": 0.0, "lr": 0.1},
+    ),
+    "stream": Case(rng.stream, {"seed": 0, "client": "a", "round": 0, "purpose": "init"}, names={"client": "client"}),
+    "flic_bci.common40": Case(flic_bci.common40, {"n_classes": 5}),
+    "femnist.digits": Case(femnist.digits, {"n_clients": 2, "seed": 0, "variant": "text", "scaling": "tenth"}),
+    "digits.mnist_usps": Case(
+        digits.mnist_usps,
+        {"n_clients": 4, "classes_per_client": 2, "seed": 0, "variant": "text", "resize": 8, "max_train": 9},
+    ),
+    "images.fashion_mnist": Case(
+        images.fashion_mnist,
+        {"n_clients": 2, "classes_per_client": 2, "seed": 0, "alpha": None, "sizes": (8,), "max_train": 9},
+    ),
+    "text.textcaps": Case(
+        text.textcaps,
+        {
+            "n_clients": 4,
+            "classes_per_client": 2,
+            "seed": 0,
+            "variant": "text",
+            "embeddings": "clip",
+            "prune": 0.1,
+            "split": "pairs",
+        },
+    ),
+    "eeg.simulated": Case(
+        eeg.simulated,
+        {
+            "kind": "common",
+            "b": 40,
+            "datasets": "AlexMI",
+            "subjects": 1,
+            "classes_per_client": 2,
+            "band": (8.0, 30.0),
+            "seed": 0,
+            "n_classes": 5,
+            "progress": False,
+            "estimator": "lwf",
+            "features": "tangent",
+        },
+    ),
+    "eeg.eegmmidb": Case(
+        eegmmidb.federation, {"features": "tangent", "split": "session", "band": (8.0, 30.0), "seed": 0}
+    ),
+}
+
+FILES = {
+    "flic_bci.common40",
+    "femnist.digits",
+    "digits.mnist_usps",
+    "images.fashion_mnist",
+    "text.textcaps",
+    "eeg.simulated",
+    "eeg.eegmmidb",
+}
+"""Read files, or compute for long: only what is refused before is of interest."""
+
+
+class Odd:
+    def __repr__(self) -> str:
+        return "<an odd object>"
+
+
+SCALARS = [
+    None,
+    True,
+    False,
+    math.nan,
+    math.inf,
+    -math.inf,
+    -1,
+    0,
+    0.5,
+    1.5,
+    -0.5,
+    3,
+    1e308,
+    -1e308,
+    1e-320,
+    2j,
+    "x",
+    "",
+    b"x",
+    Odd(),
+    [],
+    {},
+    (),
+    [[1], [2, 3]],
+    np.int64(2),
+    np.float32(0.5),
+    np.nan,
+    np.array([]),
+    np.array(3),
+    np.array([1.0, math.nan]),
+    torch.tensor(math.nan),
+    torch.zeros(0),
+    pd.DataFrame(),
+    print,
+    range(3),
+    torch.int32,
+    torch.float16,
+    "float32",
+    "3",
+]
+HUGE = [10**9, 2**31, 2**62, 10**18, 10**30, (1, 10**12), (10**12, 10**12)]
+
+
+def _spoiled(array: Any) -> list[Any]:
+    """An array or tensor with something wrong in it."""
+    if isinstance(array, torch.Tensor):
+        bad = [array.to(torch.int64), array.bool(), array.to(torch.complex64), array.numpy(), array.unsqueeze(0)]
+        bad += [array.flatten()[:0], array.float(), -array, array * math.nan, 1e200 * array]
+        bad += [array[..., :1], array[:1]] if array.dim() else []
+        if array.numel():
+            some = array.clone()
+            some.view(-1)[0] = math.inf
+            bad += [some, array.clone().index_fill_(0, torch.tensor([0]), -1.0) if array.dim() else -array - 1]
+        return bad
+    if not isinstance(array, np.ndarray):
+        return [np.array([1, 2]), np.ma.array([1, 2, 3], mask=[0, 1, 0])]
+    masked = np.ma.array(array, mask=np.arange(array.size).reshape(array.shape) % 2 == 0)
+    bad = [masked, array.astype(complex), array.astype(object), array[:0], array[:1], array[None], array.astype(str)]
+    return [*bad, -array - 1, array.astype(float) * math.nan, array + 2**62, array.astype(float) + 0.5, array > 0]
+
+
+def bad_values(case: Case, argument: str) -> list[Any]:
+    return [*SCALARS, *_spoiled(case.valid[argument]), *(HUGE if case.huge else [])]
+
+
+def complaint(case: Case, argument: str, value: Any) -> str | None:
+    """What is wrong with how a bad call ended; None where nothing is."""
+    call = dict(case.valid) | {argument: value}
+    if "rng" in call and argument != "rng":
+        call["rng"] = generator()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            result = case.call(**call)
+        except (ValueError, TypeError, KeyError) as error:
+            names = [argument, *case.names.get(argument, argument).split("|")]
+            text = str(error)
+            return None if any(name in text for name in names) else f"{type(error).__name__} names no argument: {text}"
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    return _nonsense(result)
+
+
+def _nonsense(result: Any) -> str | None:
+    """What cannot be a result: NaN in numbers, tensors, inputs."""
+    if isinstance(result, Federation):
+        result = [x for one in result for x in (one.x_train, one.x_test, one.y_train, one.y_test)]
+    if isinstance(result, theory.LinearFederation):
+        result = [one.x for one in result.clients]
+    if isinstance(result, Run):
+        result = [params for params in result.params for params in params.values()]
+    if isinstance(result, Mapping):
+        result = list(result.values())
+    for one in result if isinstance(result, list | tuple) else [result]:
+        if isinstance(one, float | torch.Tensor | np.ndarray) and np.isnan(np.asarray(one, dtype=float)).any():
+            return "NaN was accepted or returned"
+    return None
+
+
+PAIRS = [(name, argument) for name, case in CASES.items() for argument in case.valid]
+
+
+@pytest.fixture(autouse=True)
+def little_memory(monkeypatch):
+    """So that what is too large does not depend on the machine."""
+    monkeypatch.setattr("hetfl_core.checks.available_memory", lambda: 2.0 * 2**30)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in FILES])
+def test_the_calls_that_are_varied_are_valid(name):
+    case = CASES[name]
+    call = dict(case.valid) | ({"rng": generator()} if "rng" in case.valid else {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert _nonsense(case.call(**call)) is None
+
+
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_bad_call_names_its_argument(data):
+    name, argument = data.draw(st.sampled_from([pair for pair in PAIRS if pair[0] not in FILES]))
+    values = bad_values(CASES[name], argument)
+    value = values[data.draw(st.integers(0, len(values) - 1))]
+    found = complaint(CASES[name], argument, value)
+    assert found is None, f"{name}({argument}={checks.shown(value)}): {found}"
+
+
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_bad_call_is_refused_before_files_are_read(data):
+    """Only what is refused can be tried here: valid arguments would read files, or download them."""
+    name, argument = data.draw(st.sampled_from([pair for pair in PAIRS if pair[0] in FILES]))
+    bad = {
+        "seed": [-1, 1.5, "x", None, math.nan],
+        "variant": ["x", None, 3, []],
+        "n_classes": [0, 1.5, "x", None, 2**62],
+    }
+    bad |= {
+        key: [0, -2, 1.5, "x", math.nan, [], True, 3j] for key in ("n_clients", "classes_per_client", "subjects", "b")
+    }
+    bad |= {key: [0, -1, 1.5, "x", math.inf, 10**9] for key in ("resize", "sizes")}
+    bad |= {"max_train": [0, -1, 1.5, "x"], "prune": [-0.1, 1, "x", math.nan], "progress": ["x", 3, None]}
+    bad |= {"band": [3.0, "x", (30.0, 8.0), (8.0,), (8.0, math.nan), None], "datasets": ["x", 3, ["y"], []]}
+    bad |= {"alpha": [0, -1.0, math.nan, math.inf, 1e308, "x"]}
+    words = [3, "x", math.nan, [], 2j]
+    value = data.draw(st.sampled_from(bad.get(argument, words)))
+    if (argument, value) == ("sizes", 10**9):
+        value = (10**9,)
+    call = dict(CASES[name].valid) | {argument: value}
+    with pytest.raises((ValueError, TypeError, KeyError)) as error:
+        CASES[name].call(**call)
+    assert argument in str(error.value) or CASES[name].names.get(argument, argument) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: toy.noisy_features(n_train_per_class=10**9), r"n_train_per_class=1000000000.* need 1\.49e\+03 GiB"),
+        (lambda: toy.linear_mapping(dim=10**9), r"dim=1000000000 would need [\d.e+,]+ GiB .* 2 GiB are free"),
+        (lambda: toy.linear_mapping(widths=(3, 10**12)), r"widths=\(3, 1000000000000\).* GiB"),
+        (lambda: toy.linear_regression(n_test=10**10), "n_test=10000000000 would need .* GiB"),
+        (lambda: text.two_modalities(n_pairs=10**8), "n_pairs=100000000.* GiB"),
+        (lambda: digits.mnist_usps(resize=10**5), "resize=100000 would need .* GiB"),
+        (lambda: theory.linear_federation(k=10**6), "k=1000000.* GiB"),
+        (lambda: partition.assign_classes(10**9, 4, 2, generator()), "n_clients=1000000000.* GiB"),
+        (lambda: toy.noisy_features(subsample="x"), "subsample must be True or False, got 'x'"),
+        (lambda: toy.noisy_features(seed=-1), "seed must be a whole number of at least 0, got -1"),
+        (lambda: toy.noisy_features(n_test_per_class=1.5), "n_test_per_class must be a whole number .* got 1.5"),
+        (lambda: toy.noisy_features(dim=0), "dim must be a whole number of at least 1, got 0"),
+        (lambda: toy.noisy_features(n_clients="x"), "n_clients must be a whole number of at least 1, got 'x'"),
+        (lambda: partition.dirichlet(LABELS, 3, 1e308, generator()), "alpha must be .* got 1e[+]308"),
+        (lambda: d.transport_plan(EYE[:2, :2], HALVES * math.nan, HALVES), "a must be finite and not negative"),
+        (
+            lambda: d.transport_plan(EYE[:2, :2], HALVES, torch.tensor([1.5, -0.5]).double()),
+            "b must be .* not negative",
+        ),
+        (lambda: evaluation.expected_calibration_error(np.ones((2, 2)), np.array([0, 1])), "probabilities must .* sum"),
+        (lambda: federation_of(y_train=Y9 + 2**62), "n_classes, .* label in y_train .* at most 1000000"),
+        (lambda: federation_of(x_train=np.ma.array(X, mask=X > 0)), "x_train must not be masked"),
+        (
+            lambda: partition.share(np.ma.array(LABELS, mask=LABELS > 2), TABLE, generator()),
+            "labels must not be masked",
+        ),
+        (lambda: FED.to(torch.int32), "dtype must be a floating-point type"),
+        (lambda: simulate(FED, QUICK, threads=10**6), "threads must be at most"),
+        (lambda: simulate(FED, QUICK, threads=2**62), "threads must be at most"),
+    ],
+)
+def test_what_was_once_accepted_or_unclear(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_baseline_is_not_its_class():
+    with pytest.raises(TypeError, match=r"baseline must be Alone or Pooled, such as LDA\(\), got .*without brackets"):
+        baselines.run(FED, baselines.LDA)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "simulate(fed, Local(), threads=10**6)",
+        "simulate(fed, Local(), threads=2**31)",
+        "simulate(fed, Local(), stack_size=10**18, rounds=1, progress=False) and None",
+        "adapt(None, [], threads=10**6)",
+        "Client([[1.0]], [2**62], [[1.0]], [0], 'a') and Federation([Client([[1.0]], [2**62], [[1.0]], [0], 'a')])",
+        "toy.noisy_features(n_clients=10**12)",
+    ],
+)
+def test_no_bad_call_ends_the_process(call):
+    """In a process of its own, for a segmentation fault would end the tests."""
+    code = (
+        "from hetfl_core import *; from hetfl_core.datasets import toy; from hetfl_core.methods import Local\n"
+        "fed = toy.linear_regression(3, n_test=2)\n"
+        f"try:\n    {call}\nexcept (ValueError, TypeError) as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_command_line_says_what_is_wrong():
+    from hetfl_core import cli
+
+    for pair, message in (
+        (
+            "n_train_per_class=1000000000",
+            "toy.noisy_features cannot be made with .* n_train_per_class=1000000000.* GiB",
+        ),
+        ("n_clients=x", "n_clients must be a whole number of at least 1, got 'x'"),
+        ("sigma=nan", "sigma must be a finite number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            cli._federation("toy.noisy_features", cli._settings([pair]))
+
+
+def test_free_memory_is_known():
+    assert AVAILABLE() > 2**20
+
+
+def test_a_size_that_fits_is_not_refused():
+    checks.memory(2.0 * 2**30, n=3)
+    with pytest.raises(ValueError, match=r"n=3, m='x' would need 3 GiB of memory or more, of which 2 GiB are free"):
+        checks.memory(3 * 2**30, n=3, m="x")

@@ -1,0 +1,60 @@
+"""The tool behind `make mutants`: what it changes, and what it leaves alone."""
+
+import ast
+import tomllib
+
+import mutants
+import pytest
+
+
+def changes(code):
+    return [m.now for site in mutants.sites("x.py", code.encode()) for m in site]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("a + b", ["a - b"]),
+        ("(a) * (b)", ["(a) / (b)"]),
+        ("x -= y", ["x += y"]),
+        ("a < b <= c", ["a <= b <= c", "a > b <= c", "a < b < c", "a < b >= c"]),
+        ("a and b", ["a or b"]),
+        ("not a", ["(a)"]),
+        ("é = 3", ["é = 4", "é = 2"]),
+        ("a = 0, 0.5, True", ["a = 1, 0.5, True", "a = 0, 1.0, True", "a = 0, 0.25, True", "a = 0, 0.5, False"]),
+        ("if a: pass", ["if (not (a)): pass"]),
+        ("[a for a in b if a]", ["[a for a in b if (not (a))]"]),
+        ("x.max()", ["x.min()"]),
+        ("a is not None", ["a is None"]),
+    ],
+)
+def test_one_operator_or_constant_is_changed(code, expected):
+    assert changes(code) == expected
+    for now in expected:
+        ast.parse(now)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ['"""1 + 1"""', "a: int | None", "f'{x + 1}'", "def f(x: 'a | b') -> A: pass", "raise E(f(1 + 1))", "A = B | C"],
+)
+def test_words_and_types_are_left_alone(code):
+    assert changes(code) == []
+
+
+def test_a_draw_is_repeatable_and_takes_each_place_at_most_once():
+    one, two, other = (mutants.draw(50, seed, ["partition"]) for seed in (0, 0, 1))
+    assert one == two != other
+    assert len({m.start for m in one}) > 45  # a negation starts where its condition does
+    every = mutants.draw(0, 0, ["partition:330-340"])
+    assert {m.line for m in every} <= set(range(330, 341))
+
+
+def test_the_known_equivalent_changes_are_changes():
+    """Each has a reason, and turns one line into another of a module that is looked at."""
+    entries = tomllib.loads(mutants.EQUIVALENT.read_text("utf8"))["equivalent"]
+    assert len(mutants.known()) == len(entries), "none is listed twice"
+    for entry in entries:
+        assert entry["file"].removeprefix("hetfl_core/").removesuffix(".py") in mutants.TESTS
+        assert entry["was"] != entry["now"]
+        assert entry["why"]

@@ -1,0 +1,209 @@
+"""The instructions that compute are chosen before PyTorch is loaded, and bits do not change unnoticed."""
+
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from small import ragged
+
+import hetfl_core
+from hetfl_core import ledger, numerics, simulate
+from hetfl_core.engine import checkpoint
+from hetfl_core.methods import FLIC, HetFedRep, Local
+from hetfl_core.networks import CNN, MLP, Model
+
+x86 = pytest.mark.skipif(platform.machine().lower() not in numerics.X86, reason="other CPUs have nothing to hold")
+CPU = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+
+
+def child(code, **environment):
+    """What a fresh process prints; variables of this process's portable mode are not handed on."""
+    kept = {k: v for k, v in os.environ.items() if k not in numerics.settings("portable", "x86_64")}
+    kept.pop(numerics.SWITCH, None)
+    done = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", "-c", code],
+        env=kept | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_the_package_loads_neither_pytorch_nor_numpy():
+    """Else nobody could choose the instructions in time; and it changes no variable of a user's session."""
+    said = child(
+        "import os, sys; before = dict(os.environ); import hetfl_core, hetfl_core.cli, hetfl_core.numerics; "
+        "print('torch' in sys.modules, 'numpy' in sys.modules, os.environ == before)"
+    )
+    assert said == "False False True"
+
+
+def test_the_face_of_the_package_is_there_when_asked_for():
+    said = child(
+        "import hetfl_core; names = hetfl_core.__all__; assert set(names) <= set(dir(hetfl_core)); "
+        "print(all(getattr(hetfl_core, name) is not None for name in names), hetfl_core.methods.FLIC.__name__)"
+    )
+    assert said == "True FLIC"
+    assert child("from hetfl_core import *; print(simulate.__name__, Federation.__name__)") == "simulate Federation"
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        hetfl_core.nothing  # noqa: B018
+
+
+IN_EFFECT = "from hetfl_core import numerics; numerics.hold(); print(numerics.in_effect())"
+
+
+@x86
+@pytest.mark.skipif("avx2" not in CPU, reason="this CPU has no AVX2, or does not say so")
+def test_held_libraries_compute_with_avx2():
+    expected = {"isa": "avx2", "numpy": "avx2", "blas": "haswell", "revision": numerics.REVISION}
+    assert child(IN_EFFECT) == str(expected)
+    told = child(IN_EFFECT.replace("hold()", "hold(fastest=True)"))
+    assert told == child(IN_EFFECT, HETFL_FASTEST="1") == child(IN_EFFECT.replace("numerics.hold(); ", ""))
+    scalar = child(IN_EFFECT, **numerics.settings("scalar"))
+    assert "'isa': 'default', 'numpy': 'sse', 'blas': 'nehalem'" in scalar, "what a user has set stays"
+
+
+@x86
+@pytest.mark.skipif("avx512f" not in CPU, reason="this CPU has no AVX-512, or does not say so")
+def test_wider_vectors_round_otherwise_and_holding_undoes_it():
+    """The reason for all this: without it, the same call gives other bits on a newer CPU."""
+    code = (
+        "from hetfl_core import numerics; numerics.hold(); import torch, numpy as np, hashlib; "
+        "x = np.random.default_rng(0).normal(size=(100, 100)); "
+        "print([hashlib.md5(y.tobytes()).hexdigest()[:6] for y in "
+        "(np.exp(x), x @ x, torch.softmax(torch.tensor(x, dtype=torch.float32), 1).numpy())])"
+    )
+    assert child(code) == child(code)
+    held, free = (eval(child(code, HETFL_FASTEST=wish)) for wish in "01")
+    assert all(a != b for a, b in zip(held, free, strict=True))
+
+
+def test_settings_of_other_machines_and_modes():
+    assert numerics.settings("portable", "aarch64") == numerics.settings("portable", "arm64") == {}
+    assert numerics.settings("fastest", "x86_64") == {}
+    held = numerics.settings("portable", "AMD64")
+    assert (held["ATEN_CPU_CAPABILITY"], held["MKL_ENABLE_INSTRUCTIONS"], held["ONEDNN_MAX_CPU_ISA"]) == (
+        "avx2", "AVX2", "AVX2"
+    )  # fmt: skip
+
+
+@x86
+def test_hold_keeps_what_the_user_set_and_takes_back_its_own():
+    place = {"ATEN_CPU_CAPABILITY": "default"}
+    assert numerics.hold(environment=place)["ATEN_CPU_CAPABILITY"] == "default"
+    assert place["OPENBLAS_CORETYPE"] == "Haswell"
+    numerics.hold(fastest=True, environment=place)
+    assert place == {"ATEN_CPU_CAPABILITY": "default", "HETFL_FASTEST": "1"}, "processes it starts are as fast"
+    with pytest.raises(ValueError, match=r"HETFL_FASTEST must be 1 .* got 'yes'"):
+        numerics.hold(environment={"HETFL_FASTEST": "yes"})
+
+
+@x86
+def test_too_late_is_said(monkeypatch):
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    with pytest.warns(RuntimeWarning, match="torch and numpy had been imported before the instructions were chosen"):
+        numerics.hold()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        numerics.hold()  # nothing is left to change
+
+
+def test_the_widest_of_numpys_features():
+    """NumPy 2.4 chooses by levels; that the CPU has single features says nothing then."""
+    assert numerics._widest({"AVX512F": True, "AVX2": True, "X86_V3": True, "X86_V4": False}) == "avx2"
+    assert numerics._widest({"AVX512_SKX": True, "AVX2": True}) == "avx512"
+    assert numerics._widest({"AVX512_SKX": False, "AVX2": False}) == "sse"
+
+
+def test_the_shell_gets_lines_to_export():
+    said = subprocess.run(
+        [sys.executable, "-m", "hetfl_core.numerics"], capture_output=True, text=True, check=True
+    ).stdout
+    held = numerics.settings()
+    assert said.count("export ") == len(held)
+    assert all(f"export {name}=" in said for name in held)
+
+
+def test_difference_in_words():
+    now = {"isa": "avx2", "numpy": "avx2", "blas": "haswell", "revision": 2}
+    assert numerics.difference(now, dict(now)) == ""
+    assert numerics.difference({}, now) == "instructions not recorded (here avx2)"
+    assert numerics.difference({"isa": "avx512", "revision": 1}, now) == (
+        "isa avx512 → avx2, numpy not recorded → avx2, blas not recorded → haswell, revision 1 → 2"
+    )
+
+
+# --- records and checkpoints ------------------------------------------------------------------------------------------
+
+
+def test_a_record_says_what_computed():
+    run = simulate(ragged(), Local(Model(MLP((4,), 3))), rounds=1, participation=0.5, progress=False)
+    record = ledger.RunRecord.of(run, "tests/numerics", "own")
+    assert (record.numerics, record.numerics_revision) == (numerics.in_effect(), numerics.REVISION)
+    assert record.isa == numerics.in_effect()["isa"]
+    old = replace(record, numerics={})
+    assert (old.isa, old.numerics_revision) == (None, 0)
+    with pytest.raises(ValueError, match="numerics must be a mapping whose revision is a whole number"):
+        replace(record, numerics={"isa": "avx2", "revision": "1"})
+
+
+def test_a_file_without_the_field_is_read_as_before(tmp_path):
+    run = simulate(ragged(), Local(Model(MLP((4,), 3))), rounds=1, participation=0.5, progress=False)
+    path = ledger.write(ledger.RunRecord.of(run, "tests/numerics", "own", numerics={}), tmp_path)
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith('"numerics"')))
+    assert ledger.read(path).isa is None
+
+
+def test_a_checkpoint_of_other_instructions_warns(tmp_path, monkeypatch):
+    options = {"participation": 0.5, "progress": False, "checkpoint": tmp_path, "device": "cpu"}
+    simulate(ragged(), Local(Model(MLP((4,), 3))), rounds=1, **options)
+    real = numerics.in_effect()
+    monkeypatch.setattr(checkpoint.numerics, "in_effect", lambda: real | {"isa": "sve256"})
+    with pytest.warns(RuntimeWarning, match=f"computed with {real['isa']} instructions, this process .* sve256"):
+        simulate(ragged(), Local(Model(MLP((4,), 3))), rounds=2, **options)
+
+
+# --- bits -------------------------------------------------------------------------------------------------------------
+
+TINY = {
+    "FLIC": (FLIC(Model(MLP((6,), 4), alpha=4), local_epochs=1, pretrain_epochs=2), False),
+    "HetFedRep": (HetFedRep(Model(MLP((6,), 4), alpha=4), local_epochs=2), False),
+    "Local, images": (Local(Model(CNN()), local_epochs=1), True),
+}
+BITS = {"FLIC": "b899872fbd8309fc", "HetFedRep": "586b45e11d913bc1", "Local, images": "e97e8f8c59d6db44"}
+"""Digests of what the runs of `TINY` trained, at `REVISION_OF_BITS`."""
+
+REVISION_OF_BITS = 1
+MADE_WITH = {"torch": "2.13.0", "vendor": "AuthenticAMD", "isa": "avx2"}
+"""Other versions, and MKL on CPUs of another maker, round otherwise."""
+
+
+def vendor():
+    return next((line.split(":")[1].strip() for line in CPU.splitlines() if line.startswith("vendor_id")), "unknown")
+
+
+def digest(method, images):
+    run = simulate(ragged(images=images), method, rounds=2, participation=0.5, progress=False, device="cpu")
+    found = hashlib.blake2b(digest_size=8)
+    for params in run.params:
+        for name, p in sorted(params.items()):
+            found.update(name.encode() + p.detach().numpy().tobytes())
+    return found.hexdigest()
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_bits_change_only_with_the_revision(name):
+    """Where this fails after a change that was meant to: raise `numerics.REVISION`, and write the new digests here."""
+    here = {"torch": torch.__version__.split("+")[0], "vendor": vendor(), "isa": numerics.in_effect()["isa"]}
+    if here != MADE_WITH:
+        pytest.skip(f"the digests are of {MADE_WITH}, this is {here}")
+    assert numerics.REVISION == REVISION_OF_BITS, "the revision was raised: write the new digests, and it, here"
+    assert digest(*TINY[name]) == BITS[name], "results change in their bits: raise numerics.REVISION (CONTRIBUTING.md)"

@@ -1,0 +1,101 @@
+"""What a results page asks of records: by seed, in pairs, along a setting; and how it is drawn."""
+
+from __future__ import annotations
+
+import math
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from hetfl_core import ledger
+from hetfl_core.figures import plots
+from hetfl_core.ledger import results
+from hetfl_core.ledger.records import RunRecord
+
+DATA = {"fingerprint": "f", "n_clients": 2, "n_classes": 2, "n_train": 8, "n_test": 8, "info": {}}
+
+
+def run(experiment, method, seed, accuracy, created="2026-01-01T00:00:00Z"):
+    metrics = {"accuracy": accuracy, "seconds": 1.0 + seed}
+    return RunRecord(experiment, "paper", method, seed, {}, DATA, metrics, created=created)
+
+
+RUNS = [
+    *(run("t/b50", "A", s, a) for s, a in enumerate([0.70, 0.72, 0.77])),
+    *(run("t/b50", "B", s, a) for s, a in enumerate([0.69, 0.70, 0.72])),
+    *(run("t/b99", "A", s, a) for s, a in enumerate([0.60, 0.61])),
+    run("t/b99", "B", 1, 0.63),
+    run("t/b99", "C", 7, 0.5),
+]
+
+
+def test_values_by_seed_are_in_per_cent_and_the_newest_counts():
+    old = run("t/b50", "A", 1, 0.1, created="2025-01-01T00:00:00Z")
+    lacking = run("t/b50", "A", 9, None)
+    found = results.by_seed([old, lacking, *RUNS], "t/b50", "A")
+    assert found.index.tolist() == [0, 1, 2]
+    np.testing.assert_allclose(found, [70, 72, 77])
+    np.testing.assert_allclose(results.by_seed(RUNS, "t/b50", "A", "seconds"), [1, 2, 3])
+    assert results.by_seed(RUNS, "t/b50", "nobody").empty
+
+
+def test_mean_and_spread_in_words():
+    assert results.mean_sd(pd.Series([70.0, 72.0, 77.0]), 1) == "73.0 ± 3.6"
+    assert results.mean_sd(pd.Series([70.0])) == "70.00 (1 seed)"
+    assert results.mean_sd(pd.Series([], dtype=float)) == "–"
+
+
+def test_a_pair_is_that_of_the_ledger_or_none():
+    assert results.pair(RUNS, "t/b50", "A", "B") == ledger.paired(RUNS, "t/b50", "A", "B")
+    assert results.pair(RUNS, "t/b99", "C", "B") is None, "no seed has both"
+    assert results.pair(RUNS, "t/elsewhere", "A", "B") is None
+
+
+def test_gaps_along_a_setting_by_hand():
+    """At 50: differences 1, 2, 5 points. At 99 one seed has both: −2, without an interval. C meets B nowhere."""
+    found = results.gaps(RUNS, {50: "t/b50", 99: "t/b99"}, ["A", "C"], "B")
+    assert found[["x", "method", "n"]].to_numpy().tolist() == [[50, "A", 3], [99, "A", 1]]
+    np.testing.assert_allclose(found["mean"], [8 / 3, -2])
+    low, high = stats.t.interval(0.95, 2, 8 / 3, stats.sem([1, 2, 5]))
+    np.testing.assert_allclose(found.loc[0, ["low", "high"]].astype(float), [low, high])
+    assert found.loc[1, ["low", "high"]].tolist() == [-math.inf, math.inf]
+
+
+def test_methods_of_several_experiments_can_be_paired_at_one_place():
+    moved = results.at_one_place(RUNS, {"t/b50": ["A"], "t/b99": ["B"]}, "t/both")
+    assert {(r.experiment, r.method) for r in moved} == {("t/both", "A"), ("t/both", "B")}
+    found = results.pair(moved, "t/both", "A", "B")
+    assert found is not None
+    assert (found.seeds, pytest.approx(found.mean)) == ((1,), 9.0)
+
+
+# --- drawn ------------------------------------------------------------------------------------------------------------
+
+
+def rows(mean, half):
+    mean, half = np.array(mean), np.array(half)
+    names = [f"r{i}" for i in range(len(mean))]
+    return pd.DataFrame({"mean": mean, "low": mean - half, "high": mean + half}, index=names)
+
+
+def test_a_forest_lets_one_long_interval_leave_the_frame():
+    ax = plots.forest(rows([1.0, -1.0, 0.5], [0.5, 0.5, 40.0]), groups=[2, 1])
+    assert ax.get_xlim()[1] < 5
+    grey = [line for line in ax.lines if line.get_color() == "grey"]
+    assert [line.get_ydata()[0] for line in grey] == [0.5], "below the first two of three"
+    plt.close(ax.figure)
+    ax = plots.forest(rows([1.0, -1.0], [0.5, 0.5]))
+    assert ax.get_xlim()[0] <= -1.5, "short intervals are seen whole"
+    assert not [line for line in ax.lines if line.get_color() == "grey"]
+    plt.close(ax.figure)
+
+
+def test_gaps_are_drawn_hollow_without_an_interval():
+    ax = plots.gaps(results.gaps(RUNS, {50: "t/b50", 99: "t/b99"}, ["A"], "B"), xlabel="clients", spread=4)
+    hollow = [line for line in ax.lines if line.get_markerfacecolor() == "white"]
+    assert [line.get_xydata().tolist() for line in hollow] == [[[99.0, pytest.approx(-2.0)]]]
+    assert np.isfinite(ax.get_ylim()).all()
+    plt.close(ax.figure)
