@@ -1,4 +1,4 @@
-"""FLIC's experiments ([1]_): Tables 3, 4 and S2, Metrics 4 and S2 to S6, and our own that take its settings apart.
+"""FLIC's experiments ([1]_): Tables 3, 4 and S2, Figures 4 and S2 to S6, and our own that take its settings apart.
 
 References
 ----------
