@@ -600,6 +600,19 @@ def test_a_cache_that_cannot_be_written(quick, tmp_path, monkeypatch):
         assert len(eeg.federation(**SMALL | {"subjects": 1})) == 2
 
 
+def test_features_of_other_instructions_are_not_taken_from_the_cache(monkeypatch):
+    """They differ in their last bits: one machine's cache gave records that no other could repeat."""
+    pytest.importorskip("mne")
+    real = eeg.numerics.in_effect()
+    found = []
+    for isa in ("avx2", "avx512"):
+        monkeypatch.setattr(eeg.numerics, "in_effect", lambda isa=isa: real | {"numpy": isa})
+        eeg._fingerprint.cache_clear()
+        found.append(eeg._fingerprint("simulated"))
+    eeg._fingerprint.cache_clear()
+    assert found[0] != found[1]
+
+
 def test_the_simulators_code_is_part_of_what_is_cached(monkeypatch):
     files = []
     real = eeg.Path.read_bytes

@@ -204,6 +204,8 @@ def test_spread_over_arithmetic_beside_that_over_seeds():
     assert (line["varied"], line["ways"], line["seeds"], line["same_data"]) == (2, 5, 3, True)
     assert (line["largest"], line["over_seeds"]) == (pytest.approx(3.0), pytest.approx(1.0))
     assert ledger.arithmetic_spreads(seeds).empty
+    assert ledger.arithmetic_spreads([ways[0], ways[3]])["arithmetic"].tolist() == [0.0], "tried, and the same"
+    assert ledger.arithmetic_spreads(ways[:1])["arithmetic"].isna().all(), "not tried"
 
 
 def test_a_verdict_that_other_arithmetic_could_turn():

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
-from hetfl_core import checks
+from hetfl_core import checks, numerics
 from hetfl_core.datasets.eeg_trials import (
     SOURCES,
     EEGWarning,
@@ -332,12 +332,13 @@ def _read_cached(path: Path, settings: str) -> dict[str, NDArray[Any]] | None:
 
 @cache
 def _fingerprint(source: str) -> dict[str, str]:
-    """What computed features depend on besides settings: this code, that of the simulation, versions of libraries."""
+    """What computed features depend on besides settings: this code, the simulation's, libraries and instructions."""
     files = ["eeg.py", "eeg_trials.py", "recordings.py", "../rng.py"]
     files += ["eeg_simulated.py"] if source == "simulated" else []
     code = b"".join((Path(__file__).parent / name).read_bytes() for name in files)
     packages = need("mne", "moabb", "pyriemann", "numpy", "scipy", "scikit-learn")
-    return {"code": hashlib.sha256(code).hexdigest(), **packages}
+    used = {name: value for name, value in numerics.in_effect().items() if name in ("numpy", "blas")}
+    return {"code": hashlib.sha256(code).hexdigest(), **packages, "instructions": json.dumps(used)}
 
 
 def _settings(

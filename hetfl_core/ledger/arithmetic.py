@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -43,7 +44,7 @@ def generations(records: Iterable[RunRecord]) -> pd.DataFrame:
 def arithmetic_spreads(records: Iterable[RunRecord], metric: str = "accuracy") -> pd.DataFrame:
     """The spread of a result over ways to round, at one seed, beside its spread over seeds.
 
-    Two ways that came to the same numbers are one.
+    Two ways that came to the same numbers are one; where all did, the spread is 0.
 
     Parameters
     ----------
@@ -55,16 +56,18 @@ def arithmetic_spreads(records: Iterable[RunRecord], metric: str = "accuracy") -
     Returns
     -------
     DataFrame
-        One line for each experiment and method: ``experiment``, ``method``; ``ways`` (to round, all seeds together) at
-        ``varied`` seeds; ``arithmetic``: standard deviation over them, pooled over the seeds; ``largest``: difference
-        of two of them at one seed; ``seeds`` and ``over_seeds``: number of seeds and standard deviation over them at
-        scale ``"paper"``; ``same_data``: whether these had the same data.
+        One line for each experiment and method: ``experiment``, ``method``; ``ways``: to round that gave different
+        numbers, all seeds together, at ``varied`` seeds; ``arithmetic``: standard deviation over them, pooled over the
+        seeds; ``largest``: difference of two of them at one seed; ``seeds`` and ``over_seeds``: number of seeds and
+        standard deviation over them at scale ``"paper"``; ``same_data``: whether these had the same data.
     """
     records = list(records)
+    tried: Counter[tuple[str, str, int]] = Counter()
     found: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
     for r in records:
         if r.experiment.startswith(f"{ARITHMETIC}/") and math.isfinite(value(r, metric)):
             of = r.experiment.removeprefix(f"{ARITHMETIC}/"), str(r.settings["of"]["method"])
+            tried[*of, r.seed] += 1
             found.setdefault(of, {}).setdefault(r.seed, {})[_numbers(r)] = value(r, metric)
     columns = [
         "experiment", "method", "varied", "ways", "arithmetic", "largest", "seeds", "over_seeds", "same_data",
@@ -72,7 +75,7 @@ def arithmetic_spreads(records: Iterable[RunRecord], metric: str = "accuracy") -
     rows = []
     for (experiment, method), by_seed in found.items():
         groups = [np.array(list(ways.values())) for ways in by_seed.values()]
-        freedom = sum(len(g) - 1 for g in groups)
+        freedom = sum(max(len(g) - 1, int(tried[experiment, method, seed] > 1)) for seed, g in zip(by_seed, groups))
         squares = sum(((g - g.mean()) ** 2).sum() for g in groups)
         seeds = {r.seed: r for r in records if (r.experiment, r.scale, r.method) == (experiment, "paper", method)}
         over = np.array([value(r, metric) for r in seeds.values()])
