@@ -292,7 +292,7 @@ def _checked_signs(signs: Tensor | None, k: int) -> Tensor:
 
 
 def random_signs(k: int, seed: int = 0) -> Tensor:
-    """A diagonal of ±1, shape (k,), with at least one −1 where k > 1 and at least one +1."""
+    """A diagonal of ±1, shape (k,); where k > 1, both signs occur."""
     checks.whole("k", k, 1)
     checks.memory(8 * k, k=k)
     signs = _signs(k, stream(seed, SERVER, 0, "signs"))
