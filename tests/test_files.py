@@ -66,8 +66,8 @@ GONE = 2**22 + 1
     [
         pytest.param(f".a.json.{{machine}}-{GONE}-.tmp", 0, False, marks=posix),
         pytest.param(f".a.json.{{machine}}-{GONE}-x8_k2.tmp", 0, False, marks=posix),
-        (f".a.json.{{machine}}-{os.getpid()}-.tmp", 0, True),
-        (f".a.json.{{machine}}-{os.getpid()}-.tmp", 25, False),  # the number belongs to another process now
+        (".a.json.{machine}-{mine}-.tmp", 0, True),
+        (".a.json.{machine}-{mine}-.tmp", 25, False),  # the number belongs to another process now
         (f".a.json.00000000-{GONE}-.tmp", 0, True),  # another machine's
         (f".a.json.00000000-{GONE}-.tmp", 25, False),
         (f".a.json.{GONE}.tmp", 25, False),  # as earlier versions named them
@@ -77,7 +77,7 @@ GONE = 2**22 + 1
     ],
 )
 def test_which_drafts_are_abandoned(tmp_path, draft, hours, stays):
-    place = tmp_path / draft.format(machine=files._machine())
+    place = tmp_path / draft.format(machine=files._machine(), mine=os.getpid())
     place.write_text("half")
     then = time.time() - 3600 * hours
     os.utime(place, (then, then))
