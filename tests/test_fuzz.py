@@ -504,8 +504,9 @@ PAIRS = [(name, argument) for name, case in CASES.items() for argument in case.v
 
 
 @pytest.fixture(autouse=True)
-def little_memory(monkeypatch):
-    """So that what is too large does not depend on the machine."""
+def little_memory_and_a_folder_of_ones_own(monkeypatch, tmp_path):
+    """So that what is too large does not depend on the machine, and a checkpoint called "x" leaves nothing here."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hetfl_core.checks.available_memory", lambda: 2.0 * 2**30)
 
 
