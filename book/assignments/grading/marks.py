@@ -277,7 +277,7 @@ class Guard:
 
     def __init__(self, process: int, plan: Plan, template: int) -> None:
         self.process, self.plan, self.template = process, plan, template
-        self.stopped = ""
+        self.stopped, self.left = "", 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -313,6 +313,7 @@ class Guard:
             elif not self.stopped:
                 self.stopped = self._too_much()
             if self.stopped:
+                self.left = max(self.left, self.detached())
                 self._kill()
 
     def _too_much(self) -> str:
@@ -406,7 +407,7 @@ def run_notebook(cells: list[str], plan: Plan, template: Template, result: Grade
             except wire.Gone as error:
                 raise files.UnreadableError(guard.stopped or f"grading broke off: {_last_line(log)}") from error
             finally:
-                left = guard.detached()
+                left = max(guard.left, guard.detached())
                 result.flags += [f"leaves processes behind: {left}"] if left else []
                 result.flags += ["removes the folder that it works in"] if not folder.is_dir() else []
                 guard.end()
