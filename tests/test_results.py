@@ -64,12 +64,22 @@ def test_gaps_along_a_setting_by_hand():
     assert found.loc[1, ["low", "high"]].tolist() == [-math.inf, math.inf]
 
 
-def test_methods_of_several_experiments_can_be_paired_at_one_place():
-    moved = results.at_one_place(RUNS, {"t/b50": ["A"], "t/b99": ["B"]}, "t/both")
-    assert {(r.experiment, r.method) for r in moved} == {("t/both", "A"), ("t/both", "B")}
-    found = results.pair(moved, "t/both", "A", "B")
+def test_two_metrics_of_the_same_runs():
+    """Seconds are 1 + seed and accuracies 70, 72, 77: differences 69, 70, 74."""
+    accuracy, seconds = (results.by_seed(RUNS, "t/b50", "A", metric) for metric in ("accuracy", "seconds"))
+    found = results.difference(accuracy, seconds)
     assert found is not None
-    assert (found.seeds, pytest.approx(found.mean)) == ((1,), 9.0)
+    low, high = stats.t.interval(0.95, 2, 71, stats.sem([69, 70, 74]))
+    assert (found.mean, found.low, found.high, found.n) == (
+        pytest.approx(71),
+        pytest.approx(low),
+        pytest.approx(high),
+        3,
+    )
+    two = results.difference(accuracy[:2], seconds)
+    assert two is not None
+    assert (two.mean, two.low, two.high) == (pytest.approx(69.5), -math.inf, math.inf), "too few for an interval"
+    assert results.difference(accuracy[:1], seconds[1:]) is None
 
 
 # --- drawn ------------------------------------------------------------------------------------------------------------

@@ -424,7 +424,7 @@ def gaps(
     Parameters
     ----------
     rows : DataFrame
-        As from `hetfl_core.ledger.results.gaps`. A point with one seed has no interval and is drawn hollow.
+        As from `hetfl_core.ledger.results.gaps`. A point of too few seeds has no interval and is drawn hollow.
     ax, title, xlabel, ylabel
     spread : float
         How far methods stand apart from each other along the axis, so that intervals do not cover each other.
@@ -438,8 +438,8 @@ def gaps(
         arms[~np.isfinite(arms)] = 0.0
         look: dict[str, Any] = {"color": COLOURS[i + 1], "marker": MARKERS[i + 1]}
         ax.errorbar(x, mean, arms, capsize=3, label=method, **look)
-        alone = (of["n"] < 2).to_numpy()
-        ax.plot(x[alone], mean[alone], ls="", markerfacecolor="white", zorder=3, **look)
+        few = ~np.isfinite(of["low"].to_numpy(dtype=float))
+        ax.plot(x[few], mean[few], ls="", markerfacecolor="white", zorder=3, **look)
     ax.axhline(0, color="black", lw=1)
     ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
     if methods:

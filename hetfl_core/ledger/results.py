@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from hetfl_core.ledger.records import RunRecord, value
-from hetfl_core.ledger.statistics import Paired, paired
+from hetfl_core.ledger.statistics import MIN_SEEDS, NoPairsError, Paired, interval, paired
 
 
 def by_seed(records: Iterable[RunRecord], experiment: str, method: str, metric: str = "accuracy") -> pd.Series:
@@ -44,10 +43,25 @@ def pair(
     records: Iterable[RunRecord], experiment: str, a: str, b: str, metric: str = "accuracy", scale: str = "paper"
 ) -> Paired | None:
     """As `hetfl_core.ledger.paired`, or None where no seed has both methods."""
-    runs = [r for r in records if (r.experiment, r.scale) == (experiment, scale)]
-    if by_seed(runs, experiment, a, metric).index.intersection(by_seed(runs, experiment, b, metric).index).empty:
+    try:
+        return paired(records, experiment, a, b, metric, scale)
+    except NoPairsError:
         return None
-    return paired(runs, experiment, a, b, metric, scale)
+
+
+def difference(a: pd.Series, b: pd.Series) -> Paired | None:
+    """Values by seed less others (`by_seed`), such as two metrics of the same runs; None where they share no seed.
+
+    Returns
+    -------
+    Paired or None
+        As from `hetfl_core.ledger.paired`: no interval with fewer than `MIN_SEEDS` seeds.
+    """
+    d = (a - b).dropna()
+    if d.empty:
+        return None
+    mean, low, high = interval(d.to_numpy()) if len(d) >= MIN_SEEDS else (float(d.mean()), -math.inf, math.inf)
+    return Paired(mean, low, high, tuple(int(seed) for seed in d.index), sd=float(d.std()))
 
 
 def gaps(
@@ -72,8 +86,8 @@ def gaps(
     Returns
     -------
     DataFrame
-        Columns ``x`` (the setting), ``method``, ``mean, low, high`` (points, 95 % interval; infinite with one seed)
-        and ``n`` (seeds). Points without a pair are left out.
+        Columns ``x`` (the setting), ``method``, ``mean, low, high`` (points, 95 % interval; infinite with fewer than
+        `MIN_SEEDS` seeds) and ``n`` (seeds). Points without a pair are left out.
     """
     runs = list(records)
     rows = [
@@ -83,22 +97,3 @@ def gaps(
         if (found := pair(runs, experiment, method, base, metric)) is not None
     ]
     return pd.DataFrame(rows, columns=["x", "method", "mean", "low", "high", "n"])
-
-
-def at_one_place(records: Iterable[RunRecord], places: Mapping[str, Sequence[str]], experiment: str) -> list[RunRecord]:
-    """Records of several experiments as if of one, so that methods run on the same data can be paired.
-
-    Parameters
-    ----------
-    records : iterable of RunRecord
-    places : dict of str to sequence of str
-        Which methods are taken from which experiment.
-    experiment : str
-        Name that the copies get.
-
-    Returns
-    -------
-    list of RunRecord
-        Whether the data are the same, `hetfl_core.ledger.paired` sees by their sizes and fingerprints.
-    """
-    return [replace(r, experiment=experiment) for r in records if r.method in places.get(r.experiment, ())]
