@@ -4,7 +4,7 @@ PyTorch, MKL, oneDNN, OpenBLAS and NumPy each choose, when they are loaded, the 
 has. Wider vectors add the same numbers in another order, so the last bit of a sum depends on the CPU; training
 amplifies it over some thousand steps into points of accuracy. On x86 all five can be held to AVX2, which every such CPU
 since 2015 has: `hold`, before the first of them is imported. The settings are environment variables of these libraries
-([1]_ to [5]_).
+([1]_, [2]_, [3]_, [4]_, [5]_).
 
 What stays open: MKL promises equal bits between CPUs of one maker only, and takes the hint on Intel's alone ([2]_); on
 ARM nothing is set, for nothing could be tried there. Records say what computed (`in_effect`), whatever was wished for.

@@ -7,13 +7,14 @@ import os
 import platform
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 from small import ragged
 
 import hetfl_core
-from hetfl_core import cli, datasets, experiments, ledger, simulate
+from hetfl_core import benchmark, cli, datasets, experiments, ledger, simulate
 from hetfl_core.datasets import eeg_trials
 from hetfl_core.engine import simulation
 from hetfl_core.experiments import Job
@@ -267,7 +268,16 @@ def test_data_status(monkeypatch, capsys):
     assert "mnist/train-images" in out
 
 
+def once(run, least=0.0, most=1):
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
 def test_bench_prints_ratios_and_parts(monkeypatch, capsys):
+    """The whole report, each of its timings taken once and none in a process of its own."""
+    monkeypatch.setattr(benchmark, "_apart", lambda **arguments: benchmark.measure(**arguments))
+    monkeypatch.setattr(benchmark, "_seconds", once)
     code, out, err = call(monkeypatch, capsys, "bench", "--sizes", "10", "--loop-up-to", "10")
     assert code == 0, err
     assert out.count("×") == 4, "two batch sizes for pre-training and for a round"

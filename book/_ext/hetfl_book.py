@@ -245,7 +245,7 @@ def members(module: ModuleType) -> list[tuple[str, str]]:
     own = [(n, x) for n, x in vars(module).items() if getattr(x, "__module__", "") == module.__name__]
     public = [(n, x) for n, x in own if not n.startswith("_") and inspect.getdoc(x)]
     classes = [("autoclass", n) for n, x in public if inspect.isclass(x)]
-    functions = [("autofunction", n) for n, x in public if inspect.isfunction(x)]
+    functions = [("autofunction", n) for n, x in public if inspect.isfunction(inspect.unwrap(x))]
     return [*classes, *functions, *(("autodata", n) for n in constants(module))]
 
 

@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from hetfl_core.ledger.records import RunRecord, measured
 
@@ -65,6 +64,8 @@ def interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> tuple
     x = np.asarray(values, dtype=float)
     if len(x) < 2:
         return (float(x[0]), -math.inf, math.inf) if len(x) else (math.nan, math.nan, math.nan)
+    from scipy import stats  # on demand: it is half of what importing this costs
+
     mean, error = float(x.mean()), float(stats.sem(x))
     low, high = stats.t.interval(level, len(x) - 1, mean, error) if error else (mean, mean)
     return mean, float(low), float(high)
@@ -129,6 +130,8 @@ class Paired:
             return math.nan
         if self.sd == 0:
             return 0.5 if gap == 0 else float(gap < 0)
+        from scipy import stats
+
         return float(stats.t.sf(gap * math.sqrt(self.n) / self.sd, self.n - 1))
 
     def __str__(self) -> str:
@@ -311,6 +314,8 @@ def welch(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple
         math.sqrt(sum(parts)),
         sum(parts) ** 2 / sum(v**2 / (n - 1) for v, (_, _, n) in zip(parts, (a, b), strict=True)),
     )
+    from scipy import stats
+
     low, high = stats.t.interval(0.95, freedom, difference, error)
     test = stats.ttest_ind_from_stats(*a, *b, equal_var=False)
     return difference, float(low), float(high), float(test.pvalue)
