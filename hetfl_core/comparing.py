@@ -92,7 +92,7 @@ def _check(methods: Mapping[str, Any], seeds: int | Sequence[int]) -> list[int]:
         raise ValueError(f"methods must map at least two names to methods, got {methods!r}")
     whole = isinstance(seeds, int | np.integer)
     numbers = list(range(seeds)) if whole else list(seeds)  # type: ignore[call-overload, arg-type]
-    if len(set(numbers)) < 3:
+    if len(set(numbers)) < ledger.MIN_SEEDS:
         raise ValueError(f"seeds must be at least three different ones, got {seeds!r}")
     return numbers
 

@@ -200,7 +200,7 @@ def _short(x: float, digits: int | None) -> float:
 
 def changed(old: Any, new: Any) -> list[str]:
     """Where two plain forms differ, a line a place: ``"method.lr: 0.1 → 0.01"``."""
-    left, right = dict(_leaves(old)), dict(_leaves(new))
+    left, right = dict(leaves(old)), dict(leaves(new))
     names = dict.fromkeys([*left, *right])
     return [
         f"{name}: {_shown(left, name)} → {_shown(right, name)}"
@@ -213,9 +213,10 @@ def _shown(leaves: Mapping[str, Any], name: str) -> str:
     return repr(leaves[name]) if name in leaves else "(none)"
 
 
-def _leaves(x: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(x: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """What lies at the ends of nested mappings, each under its dotted name; an empty mapping is an end."""
     if not isinstance(x, Mapping) or not x:
         yield name, x
         return
     for key, value in x.items():
-        yield from _leaves(value, f"{name}.{key}" if name else key)
+        yield from leaves(value, f"{name}.{key}" if name else key)

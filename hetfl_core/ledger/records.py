@@ -24,7 +24,7 @@ import pandas as pd
 
 from hetfl_core import numerics
 from hetfl_core.files import data_path, write_atomically
-from hetfl_core.settings import plain
+from hetfl_core.settings import leaves, plain
 
 FORMAT = 1
 SCALES = ("paper", "book", "own")
@@ -422,19 +422,7 @@ def compare(a: RunRecord, b: RunRecord) -> pd.DataFrame:
 
 
 def _flat(record: RunRecord) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-
-    def walk(name: str, x: Any) -> None:
-        if isinstance(x, dict) and x:
-            for key, item in x.items():
-                walk(f"{name}.{key}", item)
-        else:
-            out[name] = x
-
-    for f in fields(record):
-        if f.name != "path":
-            walk(f.name, getattr(record, f.name))
-    return out
+    return dict(leaves({f.name: getattr(record, f.name) for f in fields(record) if f.name != "path"}))
 
 
 def _difference(x: Any, y: Any) -> float:

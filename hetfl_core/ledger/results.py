@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from hetfl_core.ledger.records import RunRecord, value
-from hetfl_core.ledger.statistics import MIN_SEEDS, NoPairsError, Paired, interval, paired
+from hetfl_core.ledger.records import RunRecord, measured
+from hetfl_core.ledger.statistics import MIN_SEEDS, NoPairsError, Paired, interval, newest_by_seed, paired
 
 
 def by_seed(records: Iterable[RunRecord], experiment: str, method: str, metric: str = "accuracy") -> pd.Series:
@@ -25,10 +25,8 @@ def by_seed(records: Iterable[RunRecord], experiment: str, method: str, metric: 
         Indexed by seed, in increasing order; accuracies in per cent. Of two records of one seed the newer counts;
         seeds without the metric are left out. Empty where there are no records.
     """
-    mine = sorted(
-        (r for r in records if (r.experiment, r.method) == (experiment, method)), key=lambda r: (r.seed, r.created)
-    )
-    found = {r.seed: x for r in mine if math.isfinite(x := value(r, metric))}
+    mine = newest_by_seed((r for r in records if r.experiment == experiment), method, metric)
+    found = {seed: measured(mine[seed], metric) for seed in sorted(mine)}
     return pd.Series(found, dtype=float, name=method).rename_axis("seed")
 
 

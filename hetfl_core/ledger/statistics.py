@@ -194,7 +194,9 @@ def contrast(
         As for `paired`.
     """
     records = [r for r in records if r.scale == scale]
-    cells = [_by_seed((r for r in records if r.experiment == where), method, metric) for _, where, method in terms]
+    cells = [
+        newest_by_seed((r for r in records if r.experiment == where), method, metric) for _, where, method in terms
+    ]
     common = set.intersection(*(set(cell) for cell in cells))
     if not common:
         have = ", ".join(f"{name!r} has seeds {sorted(c)}" for (_, _, name), c in zip(terms, cells, strict=True))
@@ -236,8 +238,10 @@ def effects(
         As for `paired`.
     """
     runs = [r for r in records if (r.experiment, r.scale) == (experiment, scale)]
-    have = _by_seed(runs, base, metric).keys()
-    others = [m for m in dict.fromkeys(r.method for r in runs) if m != base and have & _by_seed(runs, m, metric).keys()]
+    have = newest_by_seed(runs, base, metric).keys()
+    others = [
+        m for m in dict.fromkeys(r.method for r in runs) if m != base and have & newest_by_seed(runs, m, metric).keys()
+    ]
     pairs = [paired(runs, experiment, m, base, metric, scale) for m in others]
     columns = ["mean", "low", "high", "sd", "p", "seeds"]
     rows = [[getattr(pair, column) for column in columns] for pair in pairs]
@@ -373,7 +377,8 @@ def _pairs_of_one_experiment(records: Sequence[RunRecord]) -> list[tuple[RunReco
     return [(a, b) for a, b in itertools.combinations(records, 2) if a.experiment == b.experiment]
 
 
-def _by_seed(records: Iterable[RunRecord], method: str, metric: str) -> dict[int, RunRecord]:
+def newest_by_seed(records: Iterable[RunRecord], method: str, metric: str) -> dict[int, RunRecord]:
+    """A method's newest record of each seed that has the metric."""
     mine = sorted((r for r in records if r.method == method), key=lambda r: r.created)
     return {r.seed: r for r in mine if math.isfinite(measured(r, metric))}
 
