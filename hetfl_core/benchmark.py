@@ -21,10 +21,10 @@ import torch
 
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1
 from hetfl_core.engine.checkpoint import State
-from hetfl_core.engine.simulation import Simulator, participants
+from hetfl_core.engine.layout import MOST, Layout
+from hetfl_core.engine.simulator import Simulator, participants
 from hetfl_core.engine.stacks import make_cohorts
 from hetfl_core.engine.training import (
-    NOISE_STEPS,
     Batches,
     LocalJob,
     Stack,
@@ -195,7 +195,7 @@ def parts(n_clients: int, batch_size: int, role: Role) -> dict[str, Part]:
     bures = 1e3 * _bures_seconds(job, run, batch, received)
     fill_gradients(run.trained)
     step = 1e3 * _seconds(optimiser.step)
-    block = 1e3 * _seconds(lambda: noise.at(0, n_clients)) / NOISE_STEPS if draws else 0.0
+    block = 1e3 * _seconds(lambda: noise.at(0, n_clients)) / noise.steps if draws else 0.0
     gather = 1e3 * _seconds(lambda: run.batch(rows, batches.dump))
     return _with_needs(
         {
@@ -255,7 +255,7 @@ def tail(n_clients: int = 100, few: int = 10, batch_size: int = 10) -> dict[str,
     method = FLIC(pretrain_epochs=EPOCHS, pretrain_batch=batch_size)
 
     def seconds(sizes: Sequence[int]) -> float:
-        simulator = Simulator(toy(len(sizes), sizes=sizes), method, device="cpu")
+        simulator = Simulator(toy(len(sizes), sizes=sizes), method, device="cpu", workers=1)
         state = simulator.initial()
         return _seconds(lambda: simulator.train(state, range(len(sizes)), 0, "start"), least=0.0)
 
@@ -334,9 +334,10 @@ def paddings(method: Method, rounds: Sequence[Sequence[int]], share: float = 1.0
         ("buckets", true),
         ("no padding", sensors([even] * len(true), share)),
     ):
-        simulator = Simulator(federation, method, device="cpu")
+        simulator = Simulator(federation, method, device="cpu", workers=1)
         if name == "one stack":
             simulator.cohorts = make_cohorts(simulator.federation, [0] * len(true))
+            simulator.layouts = [Layout("stacked", MOST)]
         found[name] = _padding(simulator, rounds)
     return found
 

@@ -153,6 +153,10 @@ Fastest = Annotated[
     bool,
     typer.Option("--fastest", help="Compute with all that the CPU has, not with what every CPU has (see `main`)."),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(help="Cores that one run uses; by default all. The result does not depend on it."),
+]
 
 
 def _settings(pairs: list[str] | None) -> dict[str, Any]:
@@ -274,15 +278,17 @@ def run(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Settings of the method, e.g. local_epochs=5.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="stacked or loop")] = "stacked",
+    engine: Annotated[str, typer.Option(help="auto, stacked or loop")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    workers: Workers = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder from which a killed run goes on.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the run's record to this file.")] = None,
     fastest: Fastest = False,
 ) -> None:
     """Run a method on a data set and print a table."""
     from hetfl_core import ledger
-    from hetfl_core.engine.simulation import choose_device, simulate
+    from hetfl_core.engine.simulation import simulate
+    from hetfl_core.engine.simulator import choose_device
     from hetfl_core.experiments import make_record
 
     keep_freed_memory()
@@ -295,7 +301,7 @@ def run(
     print(fed)
     result = simulate(
         fed, chosen, rounds=rounds, participation=participation, seed=seed, engine=engine, device=device,  # type: ignore[arg-type]
-        checkpoint=checkpoint,
+        workers=workers, checkpoint=checkpoint,
     )  # fmt: skip
     print(result.history.tail(10).to_string(index=False, float_format=lambda v: f"{v:.4g}"))
     for name, value in result.final.items():
@@ -317,11 +323,12 @@ def reproduce(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     again: Annotated[bool, typer.Option("--again", help="Run what has a record already.")] = False,
+    workers: Workers = None,
     fastest: Fastest = False,
 ) -> None:
     """Run an experiment of a paper, or the pending ones; every record is written as its run ends."""
     from hetfl_core import experiments
-    from hetfl_core.engine.simulation import choose_device
+    from hetfl_core.engine.simulator import choose_device
 
     keep_freed_memory()
     if name is None and not pending:
@@ -335,7 +342,8 @@ def reproduce(
         _check_folder(out)
     print(f"{len(todo)} runs")
     elsewhere = set(todo)
-    for job, path in experiments.reproduce(todo, out, device=device, budget=seconds(budget), again=again):
+    options: dict[str, Any] = {"device": device, "budget": seconds(budget), "again": again, "workers": workers}
+    for job, path in experiments.reproduce(todo, out, **options):
         print(f"{job.experiment} {job.scale} {job.method} seed {job.seed}: {path or 'stopped; will be resumed'}")
         elsewhere = elsewhere - {job} if path else set()
     if elsewhere:
@@ -357,7 +365,7 @@ def verify_records(
 ) -> None:
     """Run records again: same bits, within the spread of seeds, or different, and why. Nothing is written."""
     from hetfl_core import experiments, ledger, verification
-    from hetfl_core.engine.simulation import choose_device
+    from hetfl_core.engine.simulator import choose_device
 
     keep_freed_memory()
     choose_device(device)

@@ -10,8 +10,9 @@ import difflib
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -174,6 +175,7 @@ def reproduce(
     device: str = "auto",
     budget: float | None = None,
     again: bool = False,
+    workers: int | None = None,
     progress: bool = True,
 ) -> Iterator[tuple[Job, Path | None]]:
     """Run jobs one after the other and write the record of each as it ends.
@@ -192,6 +194,8 @@ def reproduce(
         Seconds after which no round is begun; an unfinished run is resumed by the next call.
     again : bool
         Run jobs that have a record already; what an interrupted run of this code left is gone on with.
+    workers : int, optional
+        As for `simulate`. One, where as many processes as there are cores work through the jobs.
 
     Yields
     ------
@@ -215,7 +219,8 @@ def reproduce(
         if not _is_done(folder / job.relative_path, stale.get(job)):
             try:
                 with _claim(job):
-                    path = _recorded(job, folder / job.relative_path, stale.get(job), device, deadline, progress)
+                    call = partial(run_job, job, device, deadline, progress, workers=workers)
+                    path = _recorded(job, folder / job.relative_path, stale.get(job), deadline, call)
             except Timeout:
                 continue
             except CheckpointError as error:
@@ -248,7 +253,7 @@ def _claim(job: Job) -> FileLock:
 
 
 def _recorded(
-    job: Job, path: Path, stale: int | None, device: str, deadline: float | None, progress: bool
+    job: Job, path: Path, stale: int | None, deadline: float | None, run: Callable[[], ledger.RunRecord]
 ) -> Path | None:
     """Run a job that another process may have finished meanwhile: where its record is, or None where time is up."""
     if _is_done(path, stale):
@@ -256,7 +261,7 @@ def _recorded(
     try:
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTime
-        record = run_job(job, device, deadline, progress)
+        record = run()
     except OutOfTime:
         return None
     written = ledger.write_to(record, path)

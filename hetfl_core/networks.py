@@ -222,13 +222,15 @@ class CNN(Checked):
 
         With one channel a product with all patches: the result has its channels innermost, which the pooling that
         follows takes in a tenth of the time on a CPU, and the gradient of the kernels is one product too. Patches are
-        laid out pixel by pixel of the kernel, so that whole rows of the images are copied at once.
+        laid out pixel by pixel of the kernel, so that whole rows of the images are copied at once. With more channels
+        the kernels have theirs innermost, which makes a CPU keep that order throughout: two thirds of the time.
         """
         if x.shape[1] == 1:
             patches = x[:, 0].unfold(1, self.kernel, 1).unfold(2, self.kernel, 1)
             pixels = patches.movedim((3, 4), (0, 1)).flatten(2).flatten(0, 1)
             return (pixels.mT @ weight).unflatten(0, patches.shape[:3]).movedim(3, 1)
-        return F.conv2d(x, weight.T.unflatten(1, (x.shape[1], self.kernel, self.kernel)))
+        kernels = weight.T.unflatten(1, (x.shape[1], self.kernel, self.kernel))
+        return F.conv2d(x, kernels.movedim(1, 3).contiguous().movedim(3, 1))
 
     def __call__(
         self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
@@ -331,11 +333,6 @@ class Model(Checked):
         except ValueError:  # a method may well have a network of its own for such inputs
             return self
         return replace(self, phi=networks.pop()) if len(networks) == 1 else self
-
-    def prefers_loop_on_cpu(self, shapes: Iterable[Any]) -> bool:
-        """Whether a CPU trains such models faster one after the other than stacked: convolutions on some of them."""
-        images = any(isinstance(shape, tuple) and len(shape) == 3 for shape in shapes)
-        return isinstance(self.phi, CNN) or (isinstance(self.phi, Auto) and images)
 
     @property
     def parts(self) -> tuple[str, ...]:

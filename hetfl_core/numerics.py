@@ -30,8 +30,14 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
-REVISION = 1
-"""Raised whenever a change of the code may change a bit of a result. Records without one are older: revision 0."""
+REVISION = 2
+"""Raised whenever a change of the code may change a bit of a result. Records without one are older: revision 0.
+
+1: PyTorch, MKL, oneDNN, OpenBLAS and NumPy are held to the same instructions; clipping in float64.
+2: convolutions and clients without company are trained by the loop on a CPU (stacks of one before); kernels of several
+channels have them innermost; noise of more than `NOISE_NUMBERS` is drawn for fewer steps at once. Runs of stacks of
+vectors keep their bits.
+"""
 
 Mode = Literal["portable", "fastest", "scalar"]
 MODES: tuple[Mode, ...] = get_args(Mode)

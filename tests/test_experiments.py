@@ -12,7 +12,7 @@ from hetfl_core.baselines import LDA, Chosen, Pooled, fewer
 from hetfl_core.datasets import text
 from hetfl_core.datasets.recordings import TABLE_S1
 from hetfl_core.engine.checkpoint import CheckpointError
-from hetfl_core.engine.simulation import Simulator
+from hetfl_core.engine.simulator import Simulator
 from hetfl_core.experiments import EXPERIMENTS, Experiment, Job, OutOfTime, find, jobs, pending, reproduce, run_job
 from hetfl_core.ledger import comparison
 from hetfl_core.methods import FLIC, Local
@@ -375,7 +375,7 @@ def test_what_has_a_record_is_not_run_again_unless_asked(tmp_path, monkeypatch):
     list(reproduce([job], tmp_path, progress=False))
     runs = []
     real = experiments.run_job
-    monkeypatch.setattr(experiments, "run_job", lambda *a: runs.append(a) or real(*a))
+    monkeypatch.setattr(experiments, "run_job", lambda *a, **k: runs.append(a) or real(*a, **k))
     lock = Path(f"{job.scratch()}.lock")
     lock.unlink(missing_ok=True)
     list(reproduce([job], tmp_path, progress=False))

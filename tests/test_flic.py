@@ -15,7 +15,7 @@ from test_methods import LR, ONE, TINY, close, one_round, two_clients
 
 from hetfl_core import Client, Federation, simulate
 from hetfl_core.distances import gaussian_barycentre
-from hetfl_core.engine.simulation import Simulator
+from hetfl_core.engine.simulator import Simulator
 from hetfl_core.federation import Spec
 from hetfl_core.methods import FLIC, HetFedRep
 from hetfl_core.methods.alignment import (

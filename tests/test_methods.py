@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hetfl_core import Client, Federation, methods, simulate
-from hetfl_core.engine.simulation import Simulator
+from hetfl_core.engine.simulator import Simulator
 from hetfl_core.federation import Spec
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedAvgFT, FedHeNN, FedRep, HetFedRep, Local, Method
 from hetfl_core.methods.base import Batch, has_prefix, pick, weighted_mean

@@ -17,7 +17,8 @@ from hetfl_core import simulate
 from hetfl_core.datasets import toy
 from hetfl_core.engine import checkpoint
 from hetfl_core.engine.checkpoint import CheckpointError
-from hetfl_core.engine.simulation import Simulator, _similar, adapt, participants
+from hetfl_core.engine.simulation import adapt
+from hetfl_core.engine.simulator import Simulator, _similar, participants
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedHeNN, FedRep, HetFedRep, Local
 from hetfl_core.networks import CNN, MLP, Model
@@ -39,7 +40,7 @@ def run(fed=None, method=QUICK, **options):
         ({"participation": 0.0}, r"participation must lie in \(0, 1\], got 0.0"),
         ({"participation": 1.1}, r"participation must lie in \(0, 1\], got 1.1"),
         ({"participation": 0.1}, r"participation=0.1 of 6 clients selects no client; it must be at least 0.1667"),
-        ({"engine": "fast"}, r"engine must be one of \['loop', 'stacked'\], got 'fast'"),
+        ({"engine": "fast"}, r"engine must be one of 'auto', 'stacked', 'loop', got 'fast'"),
         ({"evaluate_every": 0}, "evaluate_every must be a whole number of at least 1, got 0"),
         ({"threads": 0}, "threads must be a whole number of at least 1, got 0"),
         ({"stack_size": 0}, "stack_size must be a whole number of at least 1, got 0"),
@@ -105,13 +106,6 @@ def test_labels_go_with_the_embedding():
         for client in result.federation:
             assert len(embedded[client.name]) == len(labels[client.name])
             np.testing.assert_array_equal(labels[client.name], getattr(client, f"y_{split}"))
-
-
-def test_stacks_hold_1024_clients_and_those_of_convolutions_on_a_cpu_one():
-    images, plain = ragged(n_clients=2, images=True), ragged(n_clients=2)
-    assert Simulator(images, Local(model=Model(CNN(out=6, channels=(3, 4)))), device="cpu").stack_size == 1
-    assert Simulator(plain, Local(model=SMALL), device="cpu").stack_size == 1024
-    assert Simulator(plain, Local(model=SMALL), device="cpu", stack_size=1).stack_size == 1
 
 
 def test_one_client_may_be_all_that_takes_part():
@@ -480,7 +474,7 @@ def test_passes_of_new_clients_count_on_from_the_rounds_of_the_run(monkeypatch):
     monkeypatch.setattr(Simulator, "train", watched)
     result = adapt(base, new, rounds=2, progress=False)
     assert asked == [([0, 1], 0, "start"), ([0, 1], 3, "final"), ([0, 1], 4, "final")]
-    told = {"seed": 5, "rounds": 2, "participation": 1.0, "evaluate_every": 1, "engine": "stacked", "joined_after": 3}
+    told = {"seed": 5, "rounds": 2, "participation": 1.0, "evaluate_every": 1, "engine": "auto", "joined_after": 3}
     assert result.settings == base.settings | told
     assert adapt(base, new, seed=0, progress=False).settings["seed"] == 0
     assert len(adapt(base, new, progress=False).history) == 2  # pre-training and one pass
@@ -494,7 +488,7 @@ def test_new_clients_do_not_depend_on_each_other():
     base = run(old, dtype=torch.float64)
     both, one = adapt(base, new, rounds=2, progress=False), adapt(base, new[1], rounds=2, progress=False)
     for name, p in one.kept[0].items():
-        assert (both.kept[1][name] - p).abs().max() < 1e-12
+        assert (both.kept[1][name] - p).abs().max() < 1e-9  # one client alone is trained by the loop, two by a stack
 
 
 @pytest.mark.parametrize("method", [replace(QUICK, pretrain_epochs=0), HetFedRep(model=SMALL, local_epochs=1)])

@@ -14,9 +14,12 @@ from tensors import normal
 
 from hetfl_core import Client, simulate
 from hetfl_core.engine import stacks as stacking
-from hetfl_core.engine.simulation import Simulator, participants
+from hetfl_core.engine import training
+from hetfl_core.engine.simulator import Simulator, participants
 from hetfl_core.engine.training import (
+    NOISE_NUMBERS,
     OPTIMISERS,
+    Noise,
     StackedStage,
     architecture,
     clip_each,
@@ -354,8 +357,38 @@ def test_values_to_remember_reach_upload_sample_by_sample():
             torch.testing.assert_close(memory[touched, 0], x[touched, 0] + 1)
 
 
-def test_noise_is_the_clients_own():
-    """Draws do not depend on the stack's batch size: a short client sees the same numbers beside a long one."""
+def test_noise_is_drawn_for_fewer_steps_at_once_where_a_step_needs_much():
+    """FedCR's settings: 18 draws of 512 numbers a sample, batch 48, were 113 MB a client when 64 steps were drawn."""
+    much = Noise({"xi": Draw((18, 512), per="sample")}, 48, stream(0, "a", 0, "noise"), torch.float32)
+    assert much.steps == 8
+    assert 8 * 48 * 18 * 512 <= NOISE_NUMBERS < 16 * 48 * 18 * 512
+    one = Noise({"xi": Draw((3 * NOISE_NUMBERS,))}, 1, stream(0, "a", 0, "noise"), torch.float32)
+    assert one.steps == 1
+    assert Noise({}, 5, stream(0, "a", 0, "noise"), torch.float32).steps == 64
+
+
+@pytest.mark.parametrize("kind", ["normal", "uniform", "keep"])
+def test_smaller_blocks_of_one_draw_hold_the_same_numbers(kind, monkeypatch):
+    """What a seed means does not change with the bound where one thing is drawn, of 16 numbers or a multiple."""
+    draws = {"xi": Draw((16, 3), kind, "sample", 0.5)}
+
+    def numbers():
+        noise = Noise(draws, 7, stream(0, "a", 0, "noise"), torch.float32)
+        return noise.steps, torch.cat([noise.of(step, noise.steps)["xi"] for step in range(0, 64, noise.steps)])
+
+    (whole, expected), _ = numbers(), monkeypatch.setattr(training, "NOISE_NUMBERS", 4 * 7 * 16 * 3)
+    steps, found = numbers()
+    assert (whole, steps) == (64, 4)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("bound", [NOISE_NUMBERS, 600])
+def test_noise_is_the_clients_own(bound, monkeypatch):
+    """Draws do not depend on the stack's batch size: a short client sees the same numbers beside a long one.
+
+    Nor on who needs so many numbers that they are drawn for fewer steps at once (600: for 8 to 32).
+    """
+    monkeypatch.setattr(training, "NOISE_NUMBERS", bound)
 
     @dataclass(frozen=True)
     class Noisy(Local):

@@ -1,12 +1,11 @@
-"""Rounds: sample, survey, download, train, upload, aggregate, evaluate; and what a new client learns afterwards."""
+"""A whole run: pre-training, rounds and their checkpoints, evaluation; and what a new client learns afterwards."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 import time
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -21,47 +20,15 @@ from tqdm.auto import tqdm
 
 from hetfl_core import checks
 from hetfl_core.engine import checkpoint as checkpoints
-from hetfl_core.engine import evaluation, training
+from hetfl_core.engine import evaluation
 from hetfl_core.engine.evaluation import METRICS, Metrics
-from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts
-from hetfl_core.engine.training import LocalJob, Outcome
-from hetfl_core.federation import Client, Federation, Spec, blocks, map_blocks
-from hetfl_core.methods.base import Method, Role
+from hetfl_core.engine.layout import Engine
+from hetfl_core.engine.simulator import Simulator, keeping, participants
+from hetfl_core.engine.training import Outcome
+from hetfl_core.federation import Client, Federation, blocks, map_blocks
+from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
-from hetfl_core.rng import SERVER, numpy_stream, stream
 from hetfl_core.settings import plain
-
-Engine = Literal["stacked", "loop"]
-
-
-def choose_device(device: str | torch.device) -> torch.device:
-    """``"auto"`` is CUDA where there is one, else the CPU; any other is tried, and refused where it cannot compute."""
-    if str(device) == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-        torch.zeros(1, device=chosen, dtype=torch.float32).item()
-    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: PyTorch was built without CUDA
-        raise ValueError(
-            "device must be 'auto', 'cpu', 'cuda' (or 'cuda:1' …) or another on which PyTorch can compute here, "
-            f"got {str(device)!r}: {textwrap.shorten(str(error), 120)}"
-        ) from error
-    return chosen
-
-
-def participants(names: Sequence[str], participation: float, seed: int, round: int) -> list[int]:
-    """The ⌊r·b⌋ clients of a round, without replacement, independent of the order of the clients.
-
-    Each client draws a number from its own stream; the smallest take part.
-
-    Returns
-    -------
-    list of int
-        Places in `names`, sorted.
-    """
-    count = math.floor(participation * len(names) + 1e-9)
-    draws = [(numpy_stream(seed, name, round, "participation").random(), name, i) for i, name in enumerate(names)]
-    return sorted(i for _, _, i in sorted(draws)[:count])
 
 
 @dataclass(eq=False)
@@ -126,278 +93,6 @@ class Run:
         return f"Run({self.method.name} on {self.federation.name!r}, {self.settings['rounds']} rounds: {result})"
 
 
-class Simulator:
-    """A federation, a method and an engine, ready to run round by round. `simulate` is the usual way in.
-
-    Parameters
-    ----------
-    federation, method, seed, engine, device, dtype, stack_size
-        As for `simulate`.
-    """
-
-    def __init__(
-        self,
-        federation: Federation,
-        method: Method,
-        *,
-        seed: int = 0,
-        engine: Engine = "stacked",
-        device: str | torch.device = "auto",
-        dtype: torch.dtype = torch.float32,
-        stack_size: int | None = None,
-    ) -> None:
-        if not isinstance(engine, str) or engine not in training.ENGINES:
-            raise ValueError(f"engine must be one of {sorted(training.ENGINES)}, got {engine!r}")
-        if stack_size is not None:
-            checks.whole("stack_size", stack_size, 1)
-        self.federation = federation.to(dtype)
-        self.method, self.seed, self.engine = method, seed, engine
-        self.device, self.dtype = choose_device(device), dtype
-        self.metrics = METRICS[federation.task]
-        self.specs = self.federation.specs()
-        alone = method.model.prefers_loop_on_cpu(spec.shapes for spec in self.specs) and self.device.type == "cpu"
-        self.stack_size = stack_size or (1 if alone else 1024)
-        self.cohorts = self._cohorts(self._architectures())
-
-    def _architectures(self) -> list[Hashable]:
-        """What each client must have in common with another to share its stack."""
-        for spec in {str(spec.shapes): spec for spec in reversed(self.specs)}.values():
-            try:
-                training.architecture(self.method, spec)
-            except (ValueError, RuntimeError, TypeError) as error:
-                what = f"{self.method.name}'s model cannot take inputs of shape {spec.shapes}"
-                raise ValueError(f"client {spec.name!r}: {what}: {error}") from error
-        self.method.check(self.specs)
-        specs = sorted(self.specs, key=lambda spec: spec.name)
-        true, wider = (
-            self.method.init_server(some, stream(self.seed, SERVER, 0, "init"))
-            for some in (specs, [training.widened(spec) for spec in specs])
-        )
-        known: dict[Hashable, Any] = {}
-        return [training.architecture(self.method, spec, true, wider, known) for spec in self.specs]
-
-    def _cohorts(self, keys: Sequence[Hashable]) -> list[Cohort]:
-        """Group clients by architecture and, where padding would cost more than it saves, by width."""
-        widths = [tuple(math.prod(shape) for shape in _shapes(spec)) for spec in self.specs]
-        samples = [client.n_train + client.n_test for client in self.federation]
-        buckets: dict[int, int] = {}
-        for key in dict.fromkeys(keys):
-            places = [i for i, k in enumerate(keys) if k == key]
-            found = bucket([widths[i] for i in places], [samples[i] for i in places])
-            buckets |= dict(zip(places, found, strict=True))
-        return make_cohorts(self.federation, [(k, buckets[i]) for i, k in enumerate(keys)], self.device)
-
-    # --- state ---
-
-    def _cast(self, params: Params) -> Params:
-        return {
-            name: p.detach().to(self.device, self.dtype if p.is_floating_point() else p.dtype)
-            for name, p in params.items()
-        }
-
-    def initial(self) -> checkpoints.State:
-        """Server and clients before anything was trained."""
-        # The server must not depend on the order of clients: it sees them by name.
-        specs = sorted(self.specs, key=lambda spec: spec.name)
-        server = self.method.init_server(specs, stream(self.seed, SERVER, 0, "init"))
-        kept = [self.method.init_client(spec, stream(self.seed, spec.name, 0, "init")) for spec in self.specs]
-        return checkpoints.State(0, self._cast(server), [self._cast(k) for k in kept])
-
-    # --- training ---
-
-    def train(self, state: checkpoints.State, chosen: Sequence[int], round: int, role: Role) -> dict[int, Outcome]:
-        """Local training of the chosen clients; nothing of `state` changes.
-
-        Returns
-        -------
-        dict
-            Outcome of each chosen client, by its place; empty if this role trains nothing.
-        """
-        if role != "round" and not self.method.stages(round, role):
-            return {}
-        outcomes: dict[int, Outcome] = {}
-        for cohort in self.cohorts:
-            rows = training.members_of(cohort, chosen)
-            rows.sort(key=lambda row: (-self.specs[cohort.members[row]].n_train, self.specs[cohort.members[row]].name))
-            for begin in range(0, len(rows), self.stack_size):
-                some = rows[begin : begin + self.stack_size]
-                clients = [cohort.members[row] for row in some]
-                specs = [self.specs[c] for c in clients]
-                job = LocalJob(
-                    self.method,
-                    specs,
-                    [state.kept[c] for c in clients],
-                    [self.method.download(state.server, spec) for spec in specs],
-                    cohort.train.take(some, [spec.shapes for spec in specs]),
-                    self.seed,
-                    round,
-                    role,
-                )
-                outcomes |= dict(zip(clients, training.ENGINES[self.engine](job), strict=True))
-        return outcomes
-
-    def survey(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, dict[int, Outcome]]:
-        """The first exchange of a round, where the method asks for one; clients are left as they are.
-
-        Returns
-        -------
-        State
-            With what the server made of the answers.
-        dict
-            Message and answer of each surveyed client, by its place.
-        """
-        if self.method.surveyed is None:
-            return state, {}
-        rng = stream(self.seed, SERVER, state.done, "survey")
-        everyone = sorted(range(len(self.specs)), key=lambda c: self.specs[c].name)
-        asked = everyone if self.method.surveyed == "all" else [c for c in everyone if c in set(chosen)]
-        with torch.no_grad():
-            server = self._cast(self.method.ask(state.server, [self.specs[c] for c in everyone], rng))
-            specs = [self.specs[c] for c in asked]
-            outcomes = {
-                c: self._answer(state.kept[c], self.method.download(server, spec))
-                for c, spec in zip(asked, specs, strict=True)
-            }
-            weights = [self.method.weight(spec) for spec in specs]
-            server = self._cast(self.method.digest(server, [o.upload for o in outcomes.values()], weights, specs, rng))
-        return replace(state, server=server), outcomes
-
-    def _answer(self, kept: Params, received: Params) -> Outcome:
-        params = self.method.start(kept, received)
-        return Outcome(self.method.survey(params, received), kept, received, {}, params)
-
-    def round(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, list[Outcome]]:
-        """One communication round: survey, local training, aggregation, and what clients at rest do.
-
-        Returns
-        -------
-        State
-        list of Outcome
-            Of the participants; then of clients that trained while at rest; then of those that answered a survey.
-        """
-        state, surveyed = self.survey(state, chosen)
-        t = state.done
-        outcomes = self.train(state, chosen, t, "round")
-        at_rest = sorted(set(range(len(self.specs))) - set(chosen))
-        resting = self.train(state, at_rest, t, "rest")
-        server = state.server
-        if outcomes:
-            # Sums are taken in the order of names, so that the order of clients does not matter.
-            order = sorted(outcomes, key=lambda c: self.specs[c].name)
-            specs = [self.specs[c] for c in order]
-            weights = [self.method.weight(spec) for spec in specs]
-            uploads = [outcomes[c].upload for c in order]
-            rng = stream(self.seed, SERVER, t, "aggregate")
-            with torch.no_grad():
-                server = self._cast(self.method.aggregate(server, uploads, weights, specs, rng))
-        trained = {**outcomes, **resting}
-        state = _keeping(state, trained)
-        answered = [replace(o, received=_unless_sent(o.received, trained.get(c))) for c, o in surveyed.items()]
-        everything = [*outcomes.values(), *resting.values(), *answered]
-        return replace(state, done=t + 1, server=server), everything
-
-    # --- evaluation ---
-
-    def downloads(self, state: checkpoints.State) -> list[Params]:
-        """What the server would send to every client."""
-        return [self.method.download(state.server, spec) for spec in self.specs]
-
-    def working(self, state: checkpoints.State, received: Sequence[Params] | None = None) -> list[Params]:
-        """Parameters of every client: what it keeps and a fresh download (`downloads`, unless given)."""
-        received = self.downloads(state) if received is None else received
-        return [self.method.start(*pair) for pair in zip(state.kept, received, strict=True)]
-
-    def predicted(
-        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
-    ) -> list[np.ndarray]:
-        """Predictions for every client's samples, in the order of the federation (by `working` unless given)."""
-        return self._numpy({place: answer for place, _, answer in self.outputs(state, split, params)})
-
-    def predicted_and_diverged(
-        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params]
-    ) -> tuple[list[np.ndarray], list[str]]:
-        """As `predicted`, and the sorted names of the clients for which some output is NaN or infinite."""
-        answers: dict[int, Tensor] = {}
-        diverged = []
-        for place, output, answer in self.outputs(state, split, params):
-            answers[place] = answer
-            if not output.isfinite().all():
-                diverged.append(self.specs[place].name)
-        return self._numpy(answers), sorted(diverged)
-
-    def _numpy(self, answers: Mapping[int, Tensor]) -> list[np.ndarray]:
-        return [answers[place].cpu().numpy() for place in range(len(self.specs))]
-
-    def outputs(
-        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
-    ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """For each client its place, the model's outputs, shape (n_i, C), and what is decided by them, shape (n_i,)."""
-        received = self.downloads(state)
-        params = self.working(state, received) if params is None else params
-        for cohort in self.cohorts:
-            samples: Split = getattr(cohort, split)
-            for rows in _similar(samples.n.tolist(), self.stack_size):
-                members = [cohort.members[row] for row in rows]
-                specs = [self.specs[m] for m in members]
-                data = samples.take(rows, [spec.shapes for spec in specs])
-                clients = [params[m] for m in members]
-                some = [received[m] for m in members]
-                if self.engine == "loop":
-                    outputs = training.predict_each(self.method.predict, clients, some, specs, data)
-                    answers = [self.metrics.decide(each) for each in outputs]
-                else:
-                    stacked = training.lift(self.method.predict, clients, some, data.rectangle())
-                    outputs, answers = list(stacked), list(self.metrics.decide(stacked))
-                for member, output, answer, n in zip(members, outputs, answers, data.n.tolist(), strict=True):
-                    yield member, output[:n], answer[:n]
-
-    def server_predicted(self, state: checkpoints.State) -> list[np.ndarray] | None:
-        """What the server's own model predicts for the clients' test samples; None where there is no such model."""
-        out = []
-        for client in self.federation:
-            x = map_blocks(lambda t: t.to(self.device), client.x_test)
-            with torch.no_grad():
-                outputs = self.method.predict_server(state.server, x)
-            if outputs is None:
-                return None
-            out.append(self.metrics.decide(outputs).cpu().numpy())
-        return out
-
-    def labels(self, split: str) -> list[np.ndarray]:
-        """True labels, or targets, of every client."""
-        return [getattr(client, f"y_{split}").numpy() for client in self.federation]
-
-    def summarise(self, predicted: Sequence[np.ndarray], split: str) -> dict[str, float]:
-        """The figures of these predictions (see `hetfl_core.engine.evaluation.summarise`)."""
-        return evaluation.summarise(predicted, self.labels(split), self.federation.task)
-
-    def score(
-        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
-    ) -> float:
-        """Mean over clients of the main figure: accuracy, or mean squared error; NaN where there are no samples."""
-        return self.summarise(self.predicted(state, split, params), split).get(self.metrics.main, math.nan)
-
-
-def _unless_sent(message: Params, other: Outcome | None) -> Params:
-    """What of a message another one to the same client does not hold as well: nobody sends that twice."""
-    sent = {} if other is None else other.received
-    return {name: t for name, t in message.items() if name not in sent or not torch.equal(t, sent[name])}
-
-
-def _similar(n: Sequence[int], most: int) -> list[list[int]]:
-    """Places of `most` clients at most, none with under half the samples of another: padding no more than doubles."""
-    groups: list[list[int]] = []
-    for place in sorted(range(len(n)), key=lambda i: -n[i]):
-        if not groups or len(groups[-1]) == most or 2 * n[place] < n[groups[-1][0]]:
-            groups.append([])
-        groups[-1].append(place)
-    return groups
-
-
-def _shapes(spec: Spec) -> list[tuple[int, ...]]:
-    return list(spec.shapes.values()) if isinstance(spec.shapes, dict) else [spec.shapes]
-
-
 def columns(main: str) -> list[str]:
     """Columns that every history has, where `main` is the figure that it follows; no loss term may be called so."""
     return ["round", f"train_{main}", f"test_{main}", "bytes_up", "bytes_down", "seconds"]
@@ -454,13 +149,14 @@ def simulate(
     rounds: int = 50,
     participation: float = 1.0,
     seed: int = 0,
-    engine: Engine = "stacked",
+    engine: Engine = "auto",
     device: str | torch.device = "auto",
     dtype: torch.dtype = torch.float32,
     checkpoint: str | Path | None = None,
     progress: bool = True,
     evaluate_every: int = 1,
     stack_size: int | None = None,
+    workers: int | None = None,
     threads: int = 1,
     on_round: Callable[[dict[str, Any]], None] | None = None,
 ) -> Run:
@@ -477,8 +173,10 @@ def simulate(
         the papers' experiments say 0.1.
     seed : int
         Keys every random number of the run. The same seed gives bit-identical histories on the same machine.
-    engine : {"stacked", "loop"}
-        Train the clients of a round as one batched tensor program, or one after the other (slow; the oracle).
+    engine : {"auto", "stacked", "loop"}
+        Train clients as batched tensor programs, or one after the other in the slow, obvious way (the oracle).
+        ``"auto"`` takes what is faster for each kind of client, by `hetfl_core.engine.layout.choose`: stacks of small
+        networks, smaller stacks of wide ones, and the loop for most convolutions on a CPU.
     device : str or torch.device
         ``"auto"``: CUDA where there is one. Random numbers are drawn on the CPU in any case.
     dtype : torch.dtype
@@ -492,9 +190,11 @@ def simulate(
     evaluate_every : int
         Rounds between evaluations; the first and the last are always evaluated.
     stack_size : int, optional
-        Largest number of clients in one stack; bounds memory. By default 1024, but 1 for convolutional networks on a
-        CPU: the convolutions of a stack are grouped ones, which take a CPU twice as long. Results
-        depend on it to rounding only, which training lets grow: see the notes.
+        Largest number of clients in one stack; bounds memory. By default 1024, or as many as ``engine="auto"`` finds
+        worth it. Results depend on it to rounding only, which training lets grow: see the notes.
+    workers : int, optional
+        Stacks, or clients of the loop, that are trained side by side on a CPU, each on a core; by default as many as
+        there are cores. The result does not depend on it, not by a bit.
     threads : int
         Threads within one operation on the CPU. The tensors are small: on a machine that is busy with anything else,
         threads that wait for each other cost far more than they bring. More may pay with thousands of clients on an
@@ -537,7 +237,14 @@ def simulate(
     _check_arguments(federation, method, participation, dtype)
     seed, participation, evaluate_every = int(seed), float(participation), int(evaluate_every)
     simulator = Simulator(
-        federation, method, seed=seed, engine=engine, device=device, dtype=dtype, stack_size=stack_size
+        federation,
+        method,
+        seed=seed,
+        engine=engine,
+        device=device,
+        dtype=dtype,
+        stack_size=stack_size,
+        workers=workers,
     )
     settings = {
         "method": method_settings(simulator),
@@ -618,17 +325,11 @@ def _start(simulator: Simulator, server: Params | None = None) -> checkpoints.St
     state = simulator.initial()
     state = state if server is None else replace(state, server=server)
     outcomes = simulator.train(state, range(len(simulator.specs)), 0, "start")
-    state = _keeping(state, outcomes)
+    state = keeping(state, outcomes)
     row = _row(simulator, state, list(outcomes.values()), True)
     row |= {"bytes_up": 0, "bytes_down": evaluation.n_bytes(o.received for o in outcomes.values())}
     state.rows = [{**row, "seconds": time.perf_counter() - begin}]
     return state
-
-
-def _keeping(state: checkpoints.State, outcomes: Mapping[int, Outcome]) -> checkpoints.State:
-    """The state after local training: clients that trained keep what came out of it."""
-    kept = [outcomes[c].kept if c in outcomes else k for c, k in enumerate(state.kept)]
-    return replace(state, kept=kept)
 
 
 def _advance(
@@ -651,7 +352,7 @@ def _finish(simulator: Simulator, state: checkpoints.State, settings: dict[str, 
     """The last local training of all clients, and the figures after it."""
     begin = time.perf_counter()
     outcomes = simulator.train(state, range(len(simulator.specs)), state.done, "final")
-    last = _keeping(state, outcomes)
+    last = keeping(state, outcomes)
     params = [outcomes[c].params if c in outcomes else p for c, p in enumerate(simulator.working(last))]
     run = _report(simulator, last, params, settings)
     run.final["bytes_down"] += evaluation.n_bytes(o.received for o in outcomes.values())
@@ -718,10 +419,11 @@ def adapt(
     *,
     rounds: int = 1,
     seed: int | None = None,
-    engine: Engine = "stacked",
+    engine: Engine = "auto",
     device: str | torch.device = "auto",
     progress: bool = True,
     stack_size: int | None = None,
+    workers: int | None = None,
     threads: int = 1,
 ) -> Run:
     """Let clients that had no part in a run learn their local parts, with the shared ones as the run left them.
@@ -741,7 +443,7 @@ def adapt(
         average), and one more at the end.
     seed : int, optional
         By default the run's.
-    engine, device, progress, stack_size, threads
+    engine, device, progress, stack_size, workers, threads
         As for `simulate`.
 
     Returns
@@ -760,7 +462,8 @@ def adapt(
     checks.instance("run", run, Run)
     seed = run.settings["seed"] if seed is None else seed
     _check_options(seed, threads, progress, rounds=rounds)
-    simulator = _newcomers(run, clients, seed=seed, engine=engine, device=device, stack_size=stack_size)
+    options = {"seed": seed, "engine": engine, "device": device, "stack_size": stack_size, "workers": workers}
+    simulator = _newcomers(run, clients, **options)
     everyone, done = range(len(simulator.specs)), run.settings["rounds"]
     with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc="new clients", unit="pass") as bar:
         server = simulator._cast(run.server)
@@ -770,7 +473,7 @@ def adapt(
         for number in range(rounds):
             begin = time.perf_counter()
             outcomes = simulator.train(state, everyone, done + number, "final")
-            state = replace(_keeping(state, outcomes), done=number + 1)
+            state = replace(keeping(state, outcomes), done=number + 1)
             row = _row(simulator, state, list(outcomes.values()), True) | {"bytes_up": 0, "bytes_down": 0}
             state.rows = [*state.rows, {**row, "seconds": time.perf_counter() - begin}]
             bar.update()

@@ -6,6 +6,7 @@ all batches of a stage before it starts, `Noise` hands out declared random numbe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,11 +19,14 @@ from hetfl_core.engine.stacks import Cohort, Split
 from hetfl_core.federation import Spec, blocks, map_blocks
 from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Loss, Method, Optimiser, Role, Stage, has_prefix
 from hetfl_core.networks import Draw, Params
-from hetfl_core.padding import crop, pad, pad_stack
+from hetfl_core.padding import crop, pad_stack
 from hetfl_core.rng import stream
 
 NOISE_STEPS = 64
-"""Steps for which noise is drawn at once; part of what a seed means."""
+"""Most steps for which noise is drawn at once; part of what a seed means, as is `NOISE_NUMBERS`."""
+
+NOISE_NUMBERS = 2**22
+"""Most random numbers of one client that are drawn at once (16 MiB in float32), unless a single step needs more."""
 
 OPTIMISERS: dict[Optimiser, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -64,15 +68,35 @@ def plan(stage: Stage, n: int, rng: torch.Generator) -> Tensor:
 
 
 class Noise:
-    """The declared random numbers of one client and stage, drawn `NOISE_STEPS` steps at a time."""
+    """The declared random numbers of one client and stage, drawn for several steps at a time.
+
+    Attributes
+    ----------
+    steps : int
+        Steps that are drawn at once: `NOISE_STEPS`, halved until they are no more than `NOISE_NUMBERS` numbers.
+    """
 
     def __init__(self, draws: Mapping[str, Draw], rows: int, rng: torch.Generator, dtype: torch.dtype) -> None:
         self.draws, self.rows, self.rng, self.dtype = draws, rows, rng, dtype
+        each = sum(math.prod(draw.shape) * (rows if draw.per == "sample" else 1) for draw in draws.values())
+        self.steps = NOISE_STEPS
+        while self.steps > 1 and self.steps * each > NOISE_NUMBERS:
+            self.steps //= 2
+        self.drawn: Params = {}
 
-    def block(self) -> Params:
-        r"""The numbers of the next steps, each of shape (NOISE_STEPS, [rows,] \*shape)."""
-        size = {"step": (NOISE_STEPS,), "sample": (NOISE_STEPS, self.rows)}
-        return {name: draw.sample(size[draw.per], self.rng, self.dtype) for name, draw in self.draws.items()}
+    def of(self, step: int, count: int) -> Params:
+        r"""The numbers of `count` steps from `step` on, each of shape (count, [rows,] \*shape).
+
+        Steps are asked for in order, and both are multiples and divisors of `steps`, which is a power of two.
+        """
+        begin = step % self.steps
+        if begin == 0:
+            size = {"step": (self.steps,), "sample": (self.steps, self.rows)}
+            self.drawn = {name: draw.sample(size[draw.per], self.rng, self.dtype) for name, draw in self.draws.items()}
+        found = {name: numbers[begin : begin + count] for name, numbers in self.drawn.items()}
+        if begin + count == self.steps:
+            self.drawn = {}
+        return found
 
 
 def make_optimiser(stage: Stage, params: Mapping[str, Tensor], fused: bool) -> torch.optim.Optimizer:
@@ -255,9 +279,9 @@ def _loop_stage(
     optimiser = make_optimiser(stage, trained, fused=False)
     sums: dict[str, float] = {}
     for step, rows in enumerate(batches):
-        if step % NOISE_STEPS == 0:
-            block = {name: t.to(data.y.device) for name, t in noise.block().items()}
-        here = {name: t[step % NOISE_STEPS] for name, t in block.items()}
+        if step % noise.steps == 0:
+            block = {name: t.to(data.y.device) for name, t in noise.of(step, noise.steps).items()}
+        here = {name: t[step % noise.steps] for name, t in block.items()}
         true = rows >= 0
         result = loss(params, job.received[i], _pick_rows(data, rows), here)
         optimiser.zero_grad()
@@ -392,21 +416,22 @@ class StackedNoise:
             Noise(job.method.noise(spec, stage), size, job.rng(i, number, "noise"), dtype)
             for i, (spec, size) in enumerate(zip(job.specs, batches.sizes, strict=True))
         ]
+        self.steps, self.dtype = min(source.steps for source in self.sources), dtype
         self.shapes: dict[str, tuple[int, ...]] = {}
         for name, draw in self.sources[0].draws.items():
             widest = [max(sizes) for sizes in zip(*(s.draws[name].shape for s in self.sources), strict=True)]
-            self.shapes[name] = (NOISE_STEPS, *([batches.size] if draw.per == "sample" else []), *widest)
+            self.shapes[name] = (*([batches.size] if draw.per == "sample" else []), *widest)
         self.block: Params = {}
 
     def at(self, step: int, k: int) -> Params:
         r"""The noise of the first k clients at a step, each of shape (k, [rows,] \*shape); steps must be in order."""
-        if step % NOISE_STEPS == 0:
-            blocks = [source.block() for source in self.sources[:k]]
-            self.block = {
-                name: torch.stack([pad(b[name], shape) for b in blocks], dim=1).to(self.device)
-                for name, shape in self.shapes.items()
-            }
-        return {name: t[step % NOISE_STEPS, :k] for name, t in self.block.items()}
+        if step % self.steps == 0:
+            block = {n: torch.zeros(self.steps, k, *shape, dtype=self.dtype) for n, shape in self.shapes.items()}
+            for i, source in enumerate(self.sources[:k]):  # one after the other: no client's numbers are held twice
+                for name, numbers in source.of(step, self.steps).items():
+                    crop(block[name][:, i], numbers.shape).copy_(numbers)
+            self.block = {name: t.to(self.device) for name, t in block.items()}
+        return {name: t[step % self.steps, :k] for name, t in self.block.items()}
 
 
 class StackedStage:

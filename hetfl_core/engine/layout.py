@@ -1,0 +1,141 @@
+"""How clients are laid out in training: in stacks of what size, or one after the other; and how cores share the work.
+
+Stacking saves what a step costs whatever its size (Python, dispatch), and loses where operations on a stack are
+slower than those on single clients: convolutions on a CPU, and stacks whose numbers do not fit in the caches.
+`choose` weighs the two by the `Costs` of a step. These are constants, measured once by ``hetfl bench`` and not anew on
+each machine: who shares a stack decides in what order sums are taken, and a result must not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+Engine = Literal["auto", "stacked", "loop"]
+
+MOST = 1024
+"""Most clients in one stack, unless asked for otherwise."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a training step costs beside its arithmetic; `hetfl bench` prints these as measured where it runs.
+
+    Attributes
+    ----------
+    loop, stacked : float
+        Seconds of a step of one client, or of one stack, beside its arithmetic.
+    grouped : float
+        What the convolutions of a stack, which are grouped ones, take over those of single clients.
+    rate : float
+        Operations a second of the convolutions of single clients.
+    state : float
+        Bytes of parameters, gradients and Adam's two moments up to which larger stacks are not slower.
+    """
+
+    loop: float = 0.6e-3
+    stacked: float = 1.1e-3
+    grouped: float = 1.6
+    rate: float = 60e9
+    state: float = 2.0**27
+
+
+CPU = Costs()
+GPU = Costs(stacked=0.6e-3, grouped=1.0, state=2.0**34)
+"""On a GPU a stack is one launch an operation: it always pays."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the clients of a cohort are trained.
+
+    Attributes
+    ----------
+    engine : {"stacked", "loop"}
+    size : int
+        Most clients in one stack. With the loop, how many clients one piece of work has.
+    """
+
+    engine: Literal["stacked", "loop"]
+    size: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one step of one client's training computes.
+
+    Attributes
+    ----------
+    convolutions : float
+        Floating-point operations in convolutions, forward and backward.
+    numbers : int
+        Numbers in its working copy.
+    """
+
+    convolutions: float
+    numbers: int
+
+
+def work(call: Callable[..., Tensor], params: dict[str, Tensor], received: dict[str, Tensor], x: Any) -> Work:
+    """Count what a step on the inputs `x` computes, from one prediction ``call(params, received, x)``.
+
+    The backward pass takes twice the operations of the forward pass.
+    """
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        call(params, received, x)
+    counts = counter.get_flop_counts()["Global"]
+    forward = sum(flops for operation, flops in counts.items() if "conv" in str(operation))
+    return Work(3.0 * forward, sum(p.numel() for p in params.values()))
+
+
+def choose(work: Work, clients: int, costs: Costs, itemsize: int = 4) -> Layout:
+    """The faster of stacks and the loop for so many clients.
+
+    Parameters
+    ----------
+    work : Work
+        Of the client with the widest inputs.
+    clients : int
+        In the cohort.
+    costs : Costs
+    itemsize : int
+        Bytes of a number.
+    """
+    held = 4 * itemsize * max(work.numbers, 1)
+    size = max(1, min(MOST, clients, int(costs.state // held)))
+    slower = (costs.grouped - 1) * work.convolutions / costs.rate if size > 1 else 0.0
+    return Layout("loop", 1) if costs.stacked / size + slower >= costs.loop else Layout("stacked", size)
+
+
+def idle_cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def side_by_side(call: Callable[[T], R], pieces: Sequence[T], workers: int) -> Iterator[R]:
+    """``call(piece)`` for each piece of work, in their order, on so many threads.
+
+    PyTorch's operations let go of Python's lock, so that threads share the cores and the memory; each operation runs
+    on one of them. What a piece computes does not depend on how many there are.
+    """
+    if workers == 1 or len(pieces) < 2:
+        yield from map(call, pieces)
+        return
+    with ThreadPoolExecutor(min(workers, len(pieces)), "hetfl") as pool:
+        try:
+            yield from pool.map(call, pieces)
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise

@@ -1,0 +1,363 @@
+"""Rounds of a federation: sample, survey, download, train, upload, aggregate; and what clients predict."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hetfl_core import checks
+from hetfl_core.engine import checkpoint as checkpoints
+from hetfl_core.engine import evaluation, layout, training
+from hetfl_core.engine.evaluation import METRICS
+from hetfl_core.engine.layout import Engine, Layout
+from hetfl_core.engine.stacks import Cohort, bucket, make_cohorts
+from hetfl_core.engine.training import LocalJob, Outcome
+from hetfl_core.federation import Federation, Spec, map_blocks
+from hetfl_core.methods.base import Method, Role
+from hetfl_core.networks import Params
+from hetfl_core.rng import SERVER, numpy_stream, stream
+
+
+def choose_device(device: str | torch.device) -> torch.device:
+    """``"auto"`` is CUDA where there is one, else the CPU; any other is tried, and refused where it cannot compute."""
+    if str(device) == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.zeros(1, device=chosen, dtype=torch.float32).item()
+    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: PyTorch was built without CUDA
+        raise ValueError(
+            "device must be 'auto', 'cpu', 'cuda' (or 'cuda:1' …) or another on which PyTorch can compute here, "
+            f"got {str(device)!r}: {textwrap.shorten(str(error), 120)}"
+        ) from error
+    return chosen
+
+
+def participants(names: Sequence[str], participation: float, seed: int, round: int) -> list[int]:
+    """The ⌊r·b⌋ clients of a round, without replacement, independent of the order of the clients.
+
+    Each client draws a number from its own stream; the smallest take part.
+
+    Returns
+    -------
+    list of int
+        Places in `names`, sorted.
+    """
+    count = math.floor(participation * len(names) + 1e-9)
+    draws = [(numpy_stream(seed, name, round, "participation").random(), name, i) for i, name in enumerate(names)]
+    return sorted(i for _, _, i in sorted(draws)[:count])
+
+
+class Simulator:
+    """A federation, a method and an engine, ready to run round by round. `simulate` is the usual way in.
+
+    Parameters
+    ----------
+    federation, method, seed, engine, device, dtype, stack_size, workers
+        As for `simulate`.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        method: Method,
+        *,
+        seed: int = 0,
+        engine: Engine = "auto",
+        device: str | torch.device = "auto",
+        dtype: torch.dtype = torch.float32,
+        stack_size: int | None = None,
+        workers: int | None = None,
+    ) -> None:
+        checks.choice("engine", engine, get_args(Engine))
+        if stack_size is not None:
+            checks.whole("stack_size", stack_size, 1)
+        if workers is not None:
+            checks.whole("workers", workers, 1)
+        self.federation = federation.to(dtype)
+        self.method, self.seed, self.engine = method, seed, engine
+        self.device, self.dtype = choose_device(device), dtype
+        self.metrics = METRICS[federation.task]
+        self.specs = self.federation.specs()
+        on_cpu = self.device.type == "cpu"
+        self.workers = (workers or layout.idle_cores()) if on_cpu else 1
+        self.cohorts = self._cohorts(self._architectures())
+        costs = layout.CPU if on_cpu else layout.GPU
+        self.layouts = [self._layout(cohort, costs, stack_size) for cohort in self.cohorts]
+
+    def _architectures(self) -> list[Hashable]:
+        """What each client must have in common with another to share its stack."""
+        for spec in {str(spec.shapes): spec for spec in reversed(self.specs)}.values():
+            try:
+                training.architecture(self.method, spec)
+            except (ValueError, RuntimeError, TypeError) as error:
+                what = f"{self.method.name}'s model cannot take inputs of shape {spec.shapes}"
+                raise ValueError(f"client {spec.name!r}: {what}: {error}") from error
+        self.method.check(self.specs)
+        true, wider = self._server(self.specs), self._server([training.widened(spec) for spec in self.specs])
+        known: dict[Hashable, Any] = {}
+        return [training.architecture(self.method, spec, true, wider, known) for spec in self.specs]
+
+    def _cohorts(self, keys: Sequence[Hashable]) -> list[Cohort]:
+        """Group clients by architecture and, where padding would cost more than it saves, by width."""
+        widths = [tuple(math.prod(shape) for shape in _shapes(spec)) for spec in self.specs]
+        samples = [client.n_train + client.n_test for client in self.federation]
+        buckets: dict[int, int] = {}
+        for key in dict.fromkeys(keys):
+            places = [i for i, k in enumerate(keys) if k == key]
+            found = bucket([widths[i] for i in places], [samples[i] for i in places])
+            buckets |= dict(zip(places, found, strict=True))
+        return make_cohorts(self.federation, [(k, buckets[i]) for i, k in enumerate(keys)], self.device)
+
+    def _layout(self, cohort: Cohort, costs: layout.Costs, most: int | None) -> Layout:
+        """How a cohort is trained: as asked for, or as its member with the widest inputs is trained fastest."""
+        if self.engine != "auto":
+            return Layout(self.engine, 1 if self.engine == "loop" else most or layout.MOST)
+        specs = [self.specs[m] for m in cohort.members]
+        spec = max(specs, key=lambda spec: (sum(math.prod(shape) for shape in _shapes(spec)), spec.name))
+        received, kept = self.method.download(self._cast(self._server(self.specs)), spec), self._client(spec)
+        rows = min(self.method.batch_size, max(spec.n_train, 1))
+        x = map_blocks(lambda shape: torch.zeros(rows, *shape, dtype=self.dtype, device=self.device), spec.shapes)
+        work = layout.work(self.method.predict, self.method.start(kept, received), received, x)
+        found = layout.choose(work, len(specs), costs, self.dtype.itemsize)
+        return found if most is None else replace(found, size=min(found.size, most))
+
+    # --- state ---
+
+    def _cast(self, params: Params) -> Params:
+        return {
+            name: p.detach().to(self.device, self.dtype if p.is_floating_point() else p.dtype)
+            for name, p in params.items()
+        }
+
+    def initial(self) -> checkpoints.State:
+        """Server and clients before anything was trained."""
+        return checkpoints.State(0, self._cast(self._server(self.specs)), [self._client(spec) for spec in self.specs])
+
+    def _server(self, specs: Sequence[Spec]) -> Params:
+        """The server's first tensors. It must not depend on the order of clients: it sees them by name."""
+        return self.method.init_server(sorted(specs, key=lambda s: s.name), stream(self.seed, SERVER, 0, "init"))
+
+    def _client(self, spec: Spec) -> Params:
+        """A client's first tensors."""
+        return self._cast(self.method.init_client(spec, stream(self.seed, spec.name, 0, "init")))
+
+    # --- training ---
+
+    def train(self, state: checkpoints.State, chosen: Sequence[int], round: int, role: Role) -> dict[int, Outcome]:
+        """Local training of the chosen clients; nothing of `state` changes.
+
+        Returns
+        -------
+        dict
+            Outcome of each chosen client, by its place; empty if this role trains nothing.
+        """
+        if role != "round" and not self.method.stages(round, role):
+            return {}
+        pieces: list[tuple[Cohort, Layout, list[int]]] = []
+        for cohort, way in zip(self.cohorts, self.layouts, strict=True):
+            rows = training.members_of(cohort, chosen)
+            rows.sort(key=lambda row: (-self.specs[cohort.members[row]].n_train, self.specs[cohort.members[row]].name))
+            pieces += [(cohort, way, rows[begin : begin + way.size]) for begin in range(0, len(rows), way.size)]
+
+        def train(piece: tuple[Cohort, Layout, list[int]]) -> dict[int, Outcome]:
+            cohort, way, rows = piece
+            clients = [cohort.members[row] for row in rows]
+            specs = [self.specs[c] for c in clients]
+            job = LocalJob(
+                self.method,
+                specs,
+                [state.kept[c] for c in clients],
+                [self.method.download(state.server, spec) for spec in specs],
+                cohort.train.take(rows, [spec.shapes for spec in specs]),
+                self.seed,
+                round,
+                role,
+            )
+            return dict(zip(clients, training.ENGINES[way.engine](job), strict=True))
+
+        outcomes: dict[int, Outcome] = {}
+        for some in layout.side_by_side(train, pieces, self.workers):
+            outcomes |= some
+        return outcomes
+
+    def survey(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, dict[int, Outcome]]:
+        """The first exchange of a round, where the method asks for one; clients are left as they are.
+
+        Returns
+        -------
+        State
+            With what the server made of the answers.
+        dict
+            Message and answer of each surveyed client, by its place.
+        """
+        if self.method.surveyed is None:
+            return state, {}
+        rng = stream(self.seed, SERVER, state.done, "survey")
+        everyone = sorted(range(len(self.specs)), key=lambda c: self.specs[c].name)
+        asked = everyone if self.method.surveyed == "all" else [c for c in everyone if c in set(chosen)]
+        with torch.no_grad():
+            server = self._cast(self.method.ask(state.server, [self.specs[c] for c in everyone], rng))
+            specs = [self.specs[c] for c in asked]
+            outcomes = {
+                c: self._answer(state.kept[c], self.method.download(server, spec))
+                for c, spec in zip(asked, specs, strict=True)
+            }
+            weights = [self.method.weight(spec) for spec in specs]
+            server = self._cast(self.method.digest(server, [o.upload for o in outcomes.values()], weights, specs, rng))
+        return replace(state, server=server), outcomes
+
+    def _answer(self, kept: Params, received: Params) -> Outcome:
+        params = self.method.start(kept, received)
+        return Outcome(self.method.survey(params, received), kept, received, {}, params)
+
+    def round(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, list[Outcome]]:
+        """One communication round: survey, local training, aggregation, and what clients at rest do.
+
+        Returns
+        -------
+        State
+        list of Outcome
+            Of the participants; then of clients that trained while at rest; then of those that answered a survey.
+        """
+        state, surveyed = self.survey(state, chosen)
+        t = state.done
+        outcomes = self.train(state, chosen, t, "round")
+        at_rest = sorted(set(range(len(self.specs))) - set(chosen))
+        resting = self.train(state, at_rest, t, "rest")
+        server = state.server
+        if outcomes:
+            # Sums are taken in the order of names, so that the order of clients does not matter.
+            order = sorted(outcomes, key=lambda c: self.specs[c].name)
+            specs = [self.specs[c] for c in order]
+            weights = [self.method.weight(spec) for spec in specs]
+            uploads = [outcomes[c].upload for c in order]
+            rng = stream(self.seed, SERVER, t, "aggregate")
+            with torch.no_grad():
+                server = self._cast(self.method.aggregate(server, uploads, weights, specs, rng))
+        trained = {**outcomes, **resting}
+        state = keeping(state, trained)
+        answered = [replace(o, received=_unless_sent(o.received, trained.get(c))) for c, o in surveyed.items()]
+        everything = [*outcomes.values(), *resting.values(), *answered]
+        return replace(state, done=t + 1, server=server), everything
+
+    # --- evaluation ---
+
+    def downloads(self, state: checkpoints.State) -> list[Params]:
+        """What the server would send to every client."""
+        return [self.method.download(state.server, spec) for spec in self.specs]
+
+    def working(self, state: checkpoints.State, received: Sequence[Params] | None = None) -> list[Params]:
+        """Parameters of every client: what it keeps and a fresh download (`downloads`, unless given)."""
+        received = self.downloads(state) if received is None else received
+        return [self.method.start(*pair) for pair in zip(state.kept, received, strict=True)]
+
+    def predicted(
+        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
+    ) -> list[np.ndarray]:
+        """Predictions for every client's samples, in the order of the federation (by `working` unless given)."""
+        return self._numpy({place: answer for place, _, answer in self.outputs(state, split, params)})
+
+    def predicted_and_diverged(
+        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params]
+    ) -> tuple[list[np.ndarray], list[str]]:
+        """As `predicted`, and the sorted names of the clients for which some output is NaN or infinite."""
+        answers: dict[int, Tensor] = {}
+        diverged = []
+        for place, output, answer in self.outputs(state, split, params):
+            answers[place] = answer
+            if not output.isfinite().all():
+                diverged.append(self.specs[place].name)
+        return self._numpy(answers), sorted(diverged)
+
+    def _numpy(self, answers: Mapping[int, Tensor]) -> list[np.ndarray]:
+        return [answers[place].cpu().numpy() for place in range(len(self.specs))]
+
+    def outputs(
+        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """For each client its place, the model's outputs, shape (n_i, C), and what is decided by them, shape (n_i,)."""
+        received = self.downloads(state)
+        working = self.working(state, received) if params is None else params
+
+        def predict(piece: tuple[Cohort, Layout, list[int]]) -> list[tuple[int, Tensor, Tensor]]:
+            cohort, way, rows = piece
+            members = [cohort.members[row] for row in rows]
+            specs = [self.specs[m] for m in members]
+            data = getattr(cohort, split).take(rows, [spec.shapes for spec in specs])
+            clients, some = [working[m] for m in members], [received[m] for m in members]
+            if way.engine == "loop":
+                outputs = training.predict_each(self.method.predict, clients, some, specs, data)
+                answers = [self.metrics.decide(each) for each in outputs]
+            else:
+                stacked = training.lift(self.method.predict, clients, some, data.rectangle())
+                outputs, answers = list(stacked), list(self.metrics.decide(stacked))
+            found = zip(members, outputs, answers, data.n.tolist(), strict=True)
+            return [(member, output[:n], answer[:n]) for member, output, answer, n in found]
+
+        pieces = [
+            (cohort, way, rows)
+            for cohort, way in zip(self.cohorts, self.layouts, strict=True)
+            for rows in _similar(getattr(cohort, split).n.tolist(), way.size)
+        ]
+        for some in layout.side_by_side(predict, pieces, self.workers):
+            yield from some
+
+    def server_predicted(self, state: checkpoints.State) -> list[np.ndarray] | None:
+        """What the server's own model predicts for the clients' test samples; None where there is no such model."""
+        out = []
+        for client in self.federation:
+            x = map_blocks(lambda t: t.to(self.device), client.x_test)
+            with torch.no_grad():
+                outputs = self.method.predict_server(state.server, x)
+            if outputs is None:
+                return None
+            out.append(self.metrics.decide(outputs).cpu().numpy())
+        return out
+
+    def labels(self, split: str) -> list[np.ndarray]:
+        """True labels, or targets, of every client."""
+        return [getattr(client, f"y_{split}").numpy() for client in self.federation]
+
+    def summarise(self, predicted: Sequence[np.ndarray], split: str) -> dict[str, float]:
+        """The figures of these predictions (see `hetfl_core.engine.evaluation.summarise`)."""
+        return evaluation.summarise(predicted, self.labels(split), self.federation.task)
+
+    def score(
+        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
+    ) -> float:
+        """Mean over clients of the main figure: accuracy, or mean squared error; NaN where there are no samples."""
+        return self.summarise(self.predicted(state, split, params), split).get(self.metrics.main, math.nan)
+
+
+def _unless_sent(message: Params, other: Outcome | None) -> Params:
+    """What of a message another one to the same client does not hold as well: nobody sends that twice."""
+    sent = {} if other is None else other.received
+    return {name: t for name, t in message.items() if name not in sent or not torch.equal(t, sent[name])}
+
+
+def _similar(n: Sequence[int], most: int) -> list[list[int]]:
+    """Places of `most` clients at most, none with under half the samples of another: padding no more than doubles."""
+    groups: list[list[int]] = []
+    for place in sorted(range(len(n)), key=lambda i: -n[i]):
+        if not groups or len(groups[-1]) == most or 2 * n[place] < n[groups[-1][0]]:
+            groups.append([])
+        groups[-1].append(place)
+    return groups
+
+
+def _shapes(spec: Spec) -> list[tuple[int, ...]]:
+    return list(spec.shapes.values()) if isinstance(spec.shapes, dict) else [spec.shapes]
+
+
+def keeping(state: checkpoints.State, outcomes: Mapping[int, Outcome]) -> checkpoints.State:
+    """The state after local training: clients that trained keep what came out of it."""
+    kept = [outcomes[c].kept if c in outcomes else k for c, k in enumerate(state.kept)]
+    return replace(state, kept=kept)

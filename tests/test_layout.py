@@ -1,0 +1,186 @@
+"""Which engine trains a cohort and in stacks of what size; and that a result does not depend on the cores at work."""
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from small import equal_histories, largest_difference, ragged
+
+from hetfl_core import Client, Federation, simulate
+from hetfl_core.engine import layout, training
+from hetfl_core.engine.layout import CPU, GPU, Layout, Work, choose, side_by_side, work
+from hetfl_core.engine.simulator import Simulator
+from hetfl_core.methods import FLIC, FedAvg, FedHeNN, Local
+from hetfl_core.networks import CNN, MLP, Model
+
+PHI = MLP(hidden=(9,), out=6)
+METHODS = {
+    "FLIC": FLIC(model=Model(PHI), local_epochs=2, batch_size=6, pretrain_epochs=2, pretrain_batch=4),
+    "FLIC published": FLIC.published(
+        model=Model(MLP(hidden=(9,), out=6, dropout=0.5), alpha=5), local_epochs=2, batch_size=6, pretrain_epochs=2,
+        pretrain_batch=4, representation_from=1,
+    ),
+    "FedHeNN": FedHeNN(model=Model(PHI), local_epochs=2, batch_size=6),
+}  # fmt: skip
+
+
+def images(n_clients=3, side=28, n=30, channels=1):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n_clients, n, channels, side, side))
+    y = np.arange(n) % 5
+    return Federation([Client(a, y, a[:5], y[:5], f"image-{i}") for i, a in enumerate(x)], 5, "images")
+
+
+# --- the cost of a step ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "maps"), [((1, 28, 28), 1), ((3, 32, 32), 2)])
+def test_convolutions_are_counted_as_their_definition_has_them(shape, maps):
+    """2 operations a kernel entry and output, forward; twice that backward. One channel is a product, not counted."""
+    network = CNN(out=9, channels=(6, 4))
+    params = network.init(shape, torch.Generator())
+    found = work(lambda p, _, x: network(p, x), params, {}, torch.zeros(7, *shape))
+    first, second = shape[1] - 4, (shape[1] - 4) // 2 - 4
+    flops = 2 * 7 * second**2 * 4 * (6 * 25) + (maps == 2) * 2 * 7 * first**2 * 6 * (shape[0] * 25)
+    assert found == Work(3.0 * flops, sum(p.numel() for p in params.values()))
+
+
+def test_a_network_without_convolutions_has_none():
+    assert work(lambda p, _, x: PHI(p, x), PHI.init((4,), torch.Generator()), {}, torch.zeros(3, 4)).convolutions == 0
+
+
+SMALL = Work(0.0, 10_000)
+
+
+def test_small_networks_share_a_stack_and_a_single_client_needs_none():
+    assert choose(SMALL, 100, CPU) == Layout("stacked", 100)
+    assert choose(SMALL, 1, CPU) == Layout("loop", 1)
+    assert choose(SMALL, 10**6, GPU) == Layout("stacked", layout.MOST)
+
+
+def test_a_stack_holds_what_the_caches_do():
+    """Parameters, gradients, two moments: 4 numbers each, of 4 or 8 bytes."""
+    wide = Work(0.0, 2_000_000)
+    assert choose(wide, 100, CPU) == Layout("stacked", int(CPU.state // 32e6))
+    assert choose(wide, 100, CPU, itemsize=8) == Layout("stacked", int(CPU.state // 64e6))
+    assert choose(Work(0.0, 10**8), 100, CPU) == Layout("loop", 1)
+    assert choose(wide, 100, GPU).size == 100
+
+
+def test_convolutions_are_stacked_where_grouping_costs_less_than_the_steps_saved():
+    even = CPU.rate * (CPU.loop - CPU.stacked / 10) / (CPU.grouped - 1)
+    assert choose(Work(0.99 * even, 10_000), 10, CPU).engine == "stacked"
+    assert choose(Work(1.01 * even, 10_000), 10, CPU).engine == "loop"
+    assert choose(Work(100 * even, 10_000), 10, GPU).engine == "stacked"
+
+
+# --- what the simulator makes of it ---------------------------------------------------------------------------------
+
+
+def test_the_simulator_asks_for_each_cohort():
+    def ways(federation, method, **options):
+        return Simulator(federation, method, device="cpu", **options).layouts
+
+    small = Local(Model(PHI), batch_size=20)
+    plain = Federation([*ragged(n_clients=4, widths=(4, 4))], 5)
+    assert ways(plain, small) == [Layout("stacked", 4)]
+    assert ways(plain, small, stack_size=3) == [Layout("stacked", 3)]
+    assert ways(plain, small, engine="stacked") == [Layout("stacked", layout.MOST)]
+    assert ways(plain, small, engine="loop") == [Layout("loop", 1)]
+    assert ways(images(), Local(Model(CNN()), batch_size=100)) == [Layout("loop", 1)]
+    assert ways(images(side=16), Local(Model(CNN()), batch_size=10)) == [Layout("stacked", 3)]
+    mixed = Federation([*plain, *images(n_clients=2)], 5)
+    assert ways(mixed, Local(Model("auto"), batch_size=100)) == [Layout("stacked", 4), Layout("loop", 1)]
+
+
+def test_clients_of_the_loop_and_of_small_stacks_come_out_as_those_of_one_stack():
+    """A cohort that is dealt otherwise differs by rounding only."""
+    options = {"rounds": 2, "progress": False, "device": "cpu", "dtype": torch.float64}
+    for federation, method in (
+        (images(), Local(Model(CNN(out=6, channels=(3, 4))), local_epochs=1, batch_size=20)),
+        (ragged(), METHODS["FLIC"]),
+    ):
+        one = simulate(federation, method, engine="stacked", **options)
+        for other in ({"engine": "loop"}, {"engine": "stacked", "stack_size": 2}, {}):
+            assert largest_difference(one, simulate(federation, method, **options, **other)) < 1e-11
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("options", [{"stack_size": 2}, {"engine": "loop"}])
+def test_the_number_of_workers_changes_no_bit(name, options):
+    method, federation = METHODS[name], ragged(n_clients=7)
+    options = {"rounds": 2, "progress": False, "device": "cpu", **options}
+    alone, *others = (simulate(federation, method, workers=workers, **options) for workers in (1, 2, 16))
+    for other in others:
+        assert equal_histories(alone.history, other.history)
+        assert largest_difference(alone, other) == 0
+        assert alone.final | {"seconds": 0} == other.final | {"seconds": 0}
+
+
+def test_a_run_that_stopped_goes_on_with_another_number_of_workers(tmp_path):
+    method, options = METHODS["FLIC"], {"stack_size": 2, "progress": False, "device": "cpu"}
+    simulate(ragged(), method, rounds=1, workers=3, checkpoint=tmp_path, **options)
+    resumed = simulate(ragged(), method, rounds=3, workers=2, checkpoint=tmp_path, **options)
+    whole = simulate(ragged(), method, rounds=3, workers=1, **options)
+    assert equal_histories(resumed.history, whole.history)
+    assert largest_difference(resumed, whole) == 0
+
+
+def test_the_order_of_clients_changes_no_bit_with_several_workers():
+    method, options = METHODS["FLIC"], {"rounds": 2, "stack_size": 2, "workers": 3, "progress": False, "device": "cpu"}
+    federation = ragged()
+    turned = replace(federation, clients=[*reversed(federation.clients)])
+    assert largest_difference(simulate(federation, method, **options), simulate(turned, method, **options)) == 0
+
+
+def test_stacks_are_trained_on_several_threads(monkeypatch):
+    seen, train = set(), training.train_loop
+
+    def watched(job):
+        seen.add(threading.get_ident())
+        time.sleep(0.05)
+        return train(job)
+
+    monkeypatch.setitem(training.ENGINES, "loop", watched)
+    federation, method = ragged(), FedAvg(Model(PHI), local_epochs=1)
+    federation = Federation([*ragged(widths=(4, 4))], 5)
+    for workers in (1, 3):
+        seen.clear()
+        simulate(federation, method, rounds=1, engine="loop", workers=workers, progress=False, device="cpu")
+        assert len(seen) == workers
+    assert Simulator(federation, method, device="cpu").workers == layout.idle_cores()
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
+def test_a_number_of_workers_that_cannot_be_meant_is_refused(workers):
+    with pytest.raises((ValueError, TypeError), match="workers must be a whole number of at least 1"):
+        Simulator(ragged(), METHODS["FLIC"], workers=workers)
+
+
+# --- pieces side by side --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_results_come_in_the_order_of_the_pieces(workers):
+    def call(piece):
+        time.sleep(0.01 * (5 - piece))
+        return piece
+
+    assert list(side_by_side(call, range(5), workers)) == list(range(5))
+
+
+def test_an_error_in_a_piece_is_raised_and_what_has_not_begun_is_left():
+    begun = []
+
+    def call(piece):
+        begun.append(piece)
+        if piece == 0:
+            raise ValueError("the first")
+        time.sleep(0.05)
+
+    with pytest.raises(ValueError, match="the first"):
+        list(side_by_side(call, range(50), 2))
+    assert len(begun) < 10
