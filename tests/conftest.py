@@ -24,10 +24,12 @@ settings.load_profile("hetfl")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test marked ``realdata`` where files are missing, saying which.
+    """Skip a test marked ``cuda`` without a GPU, and one marked ``realdata`` where files are missing, saying which.
 
     ``@pytest.mark.realdata("flic_bci.common40")`` needs the files of the named data sets only.
     """
+    if item.get_closest_marker("cuda") and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
     marker = item.get_closest_marker("realdata")
     if marker is None:
         return

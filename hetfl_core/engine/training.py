@@ -465,19 +465,25 @@ class StackedStage:
             if active < k:
                 k = active
                 self._narrow(optimiser, k)
-            rows = batches.rows[step, :k]
-            batch = self.batch(rows, batches.dump)
-            result = self.lifted(self.trained, self.frozen, self.received, batch, noise.at(step, k))
-            self._descend(optimiser, result.total.sum())
-            for name, value in result.terms.items():
-                sums.setdefault(name, value.new_zeros(K))[:k] += value.detach()
-            for name, values in result.remember.items():
-                kept = memory.setdefault(name, values.new_zeros((len(self.y), *values.shape[2:])))
-                kept[rows.flatten().long()] = values.detach().flatten(0, 1)
+            self.step(optimiser, batches.rows[step, :k], batches.dump, noise.at(step, k), sums, memory)
+        totals = {name: total.tolist() for name, total in sums.items()}  # the one time that a GPU is waited for
         return [
-            {name: float(total[i]) / n_steps(self.stage, spec.n_train) for name, total in sums.items()}
+            {name: total[i] / n_steps(self.stage, spec.n_train) for name, total in totals.items()}
             for i, spec in enumerate(self.job.specs)
         ]
+
+    def step(
+        self, optimiser: torch.optim.Optimizer, rows: Tensor, dump: int, noise: Params, sums: Params, memory: Params
+    ) -> None:
+        """One step of the clients that have a batch left; adds its loss terms to `sums`. Waits for no device."""
+        k = len(rows)
+        result = self.lifted(self.trained, self.frozen, self.received, self.batch(rows, dump), noise)
+        self._descend(optimiser, result.total.sum())
+        for name, value in result.terms.items():
+            sums.setdefault(name, value.new_zeros(len(self.job.specs)))[:k] += value.detach()
+        for name, values in result.remember.items():
+            kept = memory.setdefault(name, values.new_zeros((len(self.y), *values.shape[2:])))
+            kept[rows.flatten().long()] = values.detach().flatten(0, 1)
 
     def batch(self, rows: Tensor, dump: int) -> Batch:
         """Gather a batch of each of k clients; `rows` of the stack's samples, shape (k, size)."""
