@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import torch
 
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1
 from hetfl_core.engine.checkpoint import State
-from hetfl_core.engine.layout import MOST, Layout
+from hetfl_core.engine.layout import CPU, MOST, Costs, Layout, work
 from hetfl_core.engine.simulator import Simulator, participants
 from hetfl_core.engine.stacks import make_cohorts
 from hetfl_core.engine.training import (
@@ -34,12 +35,12 @@ from hetfl_core.engine.training import (
     make_optimiser,
     stack_received,
 )
-from hetfl_core.federation import Client, Federation
+from hetfl_core.federation import Client, Federation, Spec
 from hetfl_core.methods import anchor_terms as terms
-from hetfl_core.methods.base import Batch, Method, Role
+from hetfl_core.methods.base import Batch, Method, Role, Stage
 from hetfl_core.methods.fedavg import Local
 from hetfl_core.methods.flic import FLIC
-from hetfl_core.networks import Params
+from hetfl_core.networks import CNN, MLP, Draw, Model, Network, Params
 from hetfl_core.rng import numpy_stream
 
 EPOCHS = 5
@@ -382,6 +383,204 @@ def _describe_paddings() -> Iterator[str]:
             yield _line(name, str(way.stacks), *held, f"{way.seconds:.3f}", f"{ratio:.2f}")
 
 
+# --- stacks, the loop, and what is chosen -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """Clients of one kind, for `engines`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of a sample.
+    phi : Network
+    batch_size, clients : int
+    """
+
+    shape: tuple[int, ...]
+    phi: Network
+    batch_size: int
+    clients: int
+
+
+CASES = {
+    "MLP 64-64, batch 10": Case((15,), MLP(), 10, 20),
+    "MLP 64-64, batch 100": Case((15,), MLP(), 100, 20),
+    "MLP 256-256, batch 48": Case((784,), MLP((256, 256)), 48, 20),
+    "MLP 1024, batch 48": Case((784,), MLP((1024,), 1024), 48, 10),
+    "CNN 28 × 28, batch 100": Case((1, 28, 28), CNN(), 100, 3),
+    "CNN 16 × 16, batch 10": Case((1, 16, 16), CNN(), 10, 20),
+    "CNN 3 × 32 × 32, batch 48": Case((3, 32, 32), CNN(), 48, 3),
+}
+"""From FLIC's toys to FedCR's wide networks and colour images."""
+
+
+def alike(case: Case, steps: int = 2) -> Federation:
+    """Clients with random numbers in the shape of the case and two batches each, ten of them for testing."""
+    rng = numpy_stream(0, "bench", 0, "alike")
+    clients = []
+    for i in range(case.clients):
+        x = rng.standard_normal((steps * case.batch_size, *case.shape), np.float32)
+        y = np.arange(len(x)) % 10
+        clients.append(Client(x, y, x[:10], y[:10], f"client-{i:03d}"))
+    return Federation(clients, 10, "bench")
+
+
+def engines(case: Case) -> tuple[dict[str, float], Layout]:
+    """Milliseconds per client and step of the loop, stacks of one, one stack, and what is chosen; and which that is."""
+    torch.set_num_threads(1)
+    federation, method = alike(case), Local(Model(case.phi), local_epochs=1, batch_size=case.batch_size)
+    ways: dict[str, dict[str, Any]] = {
+        "loop": {"engine": "loop"},
+        "one by one": {"engine": "stacked", "stack_size": 1},
+        "one stack": {"engine": "stacked"},
+        "chosen": {},
+    }
+    found = {}
+    for name, options in ways.items():
+        simulator = Simulator(federation, method, device="cpu", workers=1, **options)
+        state, everyone = simulator.initial(), range(case.clients)
+        seconds = _seconds(partial(simulator.train, state, everyone, 0, "round"), least=0.3)
+        found[name] = 1e3 * seconds / (2 * case.clients)
+    return found, simulator.layouts[0]
+
+
+def costs() -> Costs:
+    """The constants by which an engine is chosen, as they are on this machine (`Costs.state` is not measured)."""
+    tiny = Case((4,), MLP((4,), 4), 2, 1)
+    pair = Case((1, 28, 28), CNN(), 10, 2)
+    overhead, convolutions = engines(tiny)[0], engines(pair)[0]
+    network = CNN()
+    done = work(
+        lambda params, _, x: network(params, x),
+        network.init(pair.shape, torch.Generator()),
+        {},
+        torch.zeros(pair.batch_size, *pair.shape),
+    )
+    loop = convolutions["loop"] - overhead["loop"]
+    stack = convolutions["one stack"] - overhead["one by one"] / 2
+    return Costs(
+        loop=overhead["loop"] / 1e3,
+        stacked=overhead["one by one"] / 1e3,
+        grouped=stack / loop,
+        rate=1e3 * done.convolutions / loop,
+    )
+
+
+def _describe_engines() -> Iterator[str]:
+    """What each way of training a kind of client costs, and the constants of the choice."""
+    yield "\nStacks or the loop? Milliseconds per client and step, local training with Adam, and what is chosen."
+    yield f"{'':<28}" + _line("loop", "one by one", "one stack", "chosen") + "  which is"
+    for name, case in CASES.items():
+        found, way = engines(case)
+        which = "the loop" if way.engine == "loop" else f"stacks of {min(way.size, case.clients)}"
+        yield f"{name:<28}" + _line(*(f"{ms:.3f}" for ms in found.values())) + f"  {which}"
+    here = costs()
+    yield "\nThe constants of that choice (`hetfl_core.engine.layout.Costs`), and as they are here:"
+    units = {"loop": (1e3, "ms"), "stacked": (1e3, "ms"), "grouped": (1, "times"), "rate": (1e-9, "GFLOP/s")}
+    for name, (scale, unit) in units.items():
+        yield f"{name:>10} {scale * getattr(CPU, name):8.2f} {scale * getattr(here, name):8.2f} {unit}"
+
+
+@dataclass(frozen=True)
+class Noisy(Local):
+    """Local training with as much noise as FedCR declares: 18 draws of 512 numbers a sample."""
+
+    def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
+        """The declared noise; it is drawn, and has no effect."""
+        return {"xi": Draw((18, 512), per="sample")}
+
+
+def noise_memory(n_clients: int) -> dict[str, Any]:
+    """Peak memory of one round of clients in one stack that draw noise of FedCR's size."""
+    torch.set_num_threads(1)
+    federation = alike(Case((10,), MLP(), 48, n_clients), steps=11)
+    method = Noisy(Model(MLP()), local_epochs=1, batch_size=48)
+    simulator = Simulator(federation, method, device="cpu", engine="stacked")
+    begin = time.process_time()
+    simulator.train(simulator.initial(), range(n_clients), 0, "round")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"seconds": time.process_time() - begin, "peak_mb": peak}
+
+
+def evaluation(n_clients: int = 100, n_test: int = 200) -> dict[str, float]:
+    """CPU seconds of evaluating wide clients, and of one forward pass of each."""
+    torch.set_num_threads(1)
+    case = Case((784,), MLP((1024,), 1024), n_test, n_clients)
+    simulator = Simulator(alike(case, steps=1), Local(Model(case.phi)), device="cpu", workers=1)
+    state = simulator.initial()
+    params = simulator.working(state)
+
+    def forward() -> None:
+        with torch.no_grad():
+            for client, own in zip(simulator.federation, params, strict=True):
+                simulator.method.predict(own, {}, client.x_train)
+
+    return {
+        "evaluation": _seconds(lambda: simulator.predicted(state, "train", params)),
+        "forward pass": _seconds(forward),
+    }
+
+
+def _describe_size() -> Iterator[str]:
+    """Memory of large noise, and time of evaluation."""
+    n = 100
+    noise = _apart(kind="noise", n_clients=n)
+    yield f"\nNoise of FedCR's size (18 × 512 numbers a sample, batch 48, 11 steps), {n} clients in one stack:"
+    yield f"peak memory {noise['peak_mb']:.0f} MB, {noise['seconds']:.1f} s"
+    found = evaluation()
+    yield "\nEvaluation of 100 clients of 200 samples, an MLP 1024 wide: "
+    ratio = found["evaluation"] / found["forward pass"]
+    yield f"{found['evaluation']:.2f} s, {ratio:.2f} times one forward pass of each"
+
+
+# --- ours beside another command --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """What something took: `wall` seconds, and `cpu` seconds over all its threads and processes."""
+
+    wall: float
+    cpu: float
+
+
+def timed(call: Callable[[], Any]) -> Seconds:
+    """What a call takes, in this process."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    call()
+    return Seconds(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def command(line: str) -> Seconds:
+    """What a command of the shell takes, with all that it starts.
+
+    Raises
+    ------
+    RuntimeError
+        If it fails, with the end of what it said.
+    """
+    before, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    done = subprocess.run(line, shell=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - wall
+    if done.returncode:
+        raise RuntimeError(f"the command {line!r} ended with {done.returncode}: {done.stderr[-2000:].strip()}")
+    return Seconds(wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def beside(ours: Seconds, theirs: Seconds | None = None) -> Iterator[str]:
+    """Ours, and the other command's, in CPU and wall seconds."""
+    yield _line("", "CPU s", "wall s")
+    yield _line("ours", f"{ours.cpu:.1f}", f"{ours.wall:.1f}")
+    if theirs is not None:
+        yield _line("theirs", f"{theirs.cpu:.1f}", f"{theirs.wall:.1f}")
+        yield _line("ratio", f"{theirs.cpu / ours.cpu:.1f}", f"{theirs.wall / ours.wall:.1f}")
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
 def _apart(**arguments: Any) -> dict[str, Any]:
     """Run one measurement in a fresh process and return what it printed."""
     command = [sys.executable, "-m", "hetfl_core.benchmark", json.dumps(arguments)]
@@ -426,6 +625,8 @@ def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[st
     yield from _describe_parts()
     yield from _describe_tail()
     yield from _describe_paddings()
+    yield from _describe_engines()
+    yield from _describe_size()
 
 
 def _describe_parts() -> Iterator[str]:
@@ -461,4 +662,5 @@ def _describe_tail(n_clients: int = 100, few: int = 10) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(**json.loads(sys.argv[1]))))
+    asked = json.loads(sys.argv[1])
+    print(json.dumps(noise_memory(asked["n_clients"]) if asked.pop("kind", "") == "noise" else measure(**asked)))

@@ -475,12 +475,31 @@ def ledger(
 def bench(
     sizes: Annotated[str, typer.Option(help="Numbers of clients.")] = "10,100,1000,10000",
     loop_up_to: Annotated[int, typer.Option(help="Largest federation for which the slow loop is timed.")] = 100,
+    experiment: Annotated[
+        str | None, typer.Option(help="Time one run of an experiment instead, at paper scale.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="Which of its methods; by default the first.")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="A command of the shell to time beside that run, such as a published code's.")
+    ] = None,
+    workers: Workers = None,
 ) -> None:
-    """How fast is this machine? Loop against stack, time per client, memory, and where a step goes."""
-    from hetfl_core import benchmark
+    """How fast is this machine? Loop against stack, time per client, memory, where a step goes; or one whole run."""
+    from hetfl_core import benchmark, experiments
 
-    for line in benchmark.report(_sizes(sizes), loop_up_to):
-        print(line, flush=True)
+    if experiment is None:
+        if against is not None or method is not None:
+            raise ValueError("method and against need an experiment to time")
+        for line in benchmark.report(_sizes(sizes), loop_up_to):
+            print(line, flush=True)
+        return
+    keep_freed_memory()
+    job = experiments.jobs(experiment, "paper", 1, None if method is None else [method])[0]
+    theirs = None if against is None else benchmark.command(against)
+    ours = benchmark.timed(lambda: experiments.run_job(job, "cpu", resume=False, workers=workers))
+    print(f"{job.experiment}, {job.method}, seed {job.seed}")
+    for line in benchmark.beside(ours, theirs):
+        print(line)
 
 
 def _sizes(text: str) -> tuple[int, ...]:

@@ -426,6 +426,7 @@ class StackedNoise:
     def at(self, step: int, k: int) -> Params:
         r"""The noise of the first k clients at a step, each of shape (k, [rows,] \*shape); steps must be in order."""
         if step % self.steps == 0:
+            self.block = {}  # before the next one is made
             block = {n: torch.zeros(self.steps, k, *shape, dtype=self.dtype) for n, shape in self.shapes.items()}
             for i, source in enumerate(self.sources[:k]):  # one after the other: no client's numbers are held twice
                 for name, numbers in source.of(step, self.steps).items():
