@@ -125,11 +125,13 @@ def band(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be two frequencies in Hz, the lower first, got {shown(value)}")
 
 
-def instance(name: str, value: Any, *kinds: type) -> None:
-    """An object of one of these types."""
+def instance(name: str, value: Any, *kinds: type, such_as: str = "") -> None:
+    """An object of one of these types; `such_as` is one, as it is typed. A class in its place lacks its brackets."""
     if not isinstance(value, kinds):
-        wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise TypeError(f"{name} must be a {wanted}, got {shown(value)} of type {type(value).__name__}")
+        wanted = " or ".join(kind.__name__ for kind in kinds) + f", such as {such_as}" * bool(such_as)
+        bare = " (without brackets)" if isinstance(value, type) and issubclass(value, kinds) else ""
+        article = "an" if wanted[0] in "AEIOU" else "a"
+        raise TypeError(f"{name} must be {article} {wanted}, got {shown(value)} of type {type(value).__name__}{bare}")
 
 
 def several(name: str, value: Any) -> list[Any]:

@@ -82,8 +82,6 @@ class Case:
     huge: bool = True
     """Whether sizes beyond all measure may be tried; not where they only mean a long time."""
     names: Mapping[str, str] = field(default_factory=dict)
-    arrays: bool = True
-    """Whether arrays may be tried; not as settings of methods, which compare them with words."""
 
 
 TOY = {
@@ -331,12 +329,10 @@ CASES = {
             "lr": 0.1,
             "weighting": "samples",
         },
-        arrays=False,
     ),
     "FedHeNN": Case(
         FedHeNN,
         {"eta": 0.1, "n_rad": 5, "alignment": "distance", "answering": "all", "weight_decay": 0.0, "lr": 0.1},
-        arrays=False,
     ),
     "stream": Case(rng.stream, {"seed": 0, "client": "a", "round": 0, "purpose": "init"}, names={"client": "client"}),
     "flic_bci.common40": Case(flic_bci.common40, {"n_classes": 5}),
@@ -462,8 +458,7 @@ def _spoiled(array: Any) -> list[Any]:
 
 
 def bad_values(case: Case, argument: str) -> list[Any]:
-    single = [value for value in SCALARS if case.arrays or not hasattr(value, "shape")]
-    return [*single, *(_spoiled(case.valid[argument]) if case.arrays else []), *(HUGE if case.huge else [])]
+    return [*SCALARS, *_spoiled(case.valid[argument]), *(HUGE if case.huge else [])]
 
 
 def complaint(case: Case, argument: str, value: Any) -> str | None:
@@ -597,7 +592,7 @@ def test_what_was_once_accepted_or_unclear(call, message):
 
 
 def test_a_baseline_is_not_its_class():
-    with pytest.raises(TypeError, match=r"baseline must be Alone or Pooled, such as LDA\(\), got .*without brackets"):
+    with pytest.raises(TypeError, match=r"baseline must be an Alone or Pooled, such as LDA\(\), got .*without brackets"):
         baselines.run(FED, baselines.LDA)
 
 
