@@ -60,6 +60,23 @@ def test_sizes_that_leave_a_round_without_clients_are_refused_first(small):
         next(benchmark.report((100, small)))
 
 
+def test_the_loop_is_measured_up_to_the_size_asked_for_and_with_it(monkeypatch):
+    asked = []
+
+    def measured(n_clients, engine, **how):
+        asked.append((n_clients, engine))
+        return {"seconds": 6.0 if engine == "loop" else 2.0, "microseconds": 5.0, "peak_mb": 7.0}
+
+    monkeypatch.setattr(benchmark, "_apart", measured)
+    for rest in ("_describe_parts", "_describe_tail", "_describe_paddings"):
+        monkeypatch.setattr(benchmark, rest, lambda: [])
+    lines = list(benchmark.report((10, 20, 30), loop_up_to=20))
+    assert {n for n, engine in asked if engine == "stacked"} == {10, 20, 30}
+    assert {n for n, engine in asked if engine == "loop"} == {10, 20}
+    cells = [line.split() for line in lines if line.startswith((f"{20:>10}", f"{30:>10}"))]
+    assert cells[:2] == [["20", "6.000", "2.000", "3.0×", "5", "5", "7"], ["30", "2.000", "5", "7"]]
+
+
 TOY = benchmark.toy
 
 

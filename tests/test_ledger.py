@@ -466,6 +466,15 @@ def test_best_accuracy_is_of_the_history():
     assert (got.verdict, got.difference) == ("holds", 0)
 
 
+def test_a_claim_about_runs_of_unequal_data_says_so():
+    """Two fingerprints of one seed: the same sizes, so that the pair stands, but perhaps other numbers."""
+    mine, local = runs("FLIC-HL", [0.70, 0.71, 0.72]), runs("Local", [0.60, 0.61, 0.63])
+    moved = [replace(r, federation={**r.federation, "fingerprint": "other"}) for r in local[:1]]
+    name = "flic-bci-common40-flic-hl-over-local"
+    assert by_id([*mine, *local]).loc[name, "note"] == ""
+    assert by_id([*mine, *moved, *local[1:]]).loc[name, "note"] == "the fingerprints of the data differ"
+
+
 # --- what stands beside a verdict, and the counts ---------------------------------------------------------------------
 
 

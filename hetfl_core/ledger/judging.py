@@ -167,7 +167,7 @@ def _judge(
     known: Mapping[str, Collection[str]],
 ) -> str:
     if not used:
-        return _without_runs(row["experiment"], [row["method"]], row["available"] == "no", known)
+        return _without_runs(row["experiment"], row["method"], row["available"] == "no", known)
     if _settings_differ(used):
         return "settings differ"
     if math.isnan(ours):
@@ -399,17 +399,15 @@ def _on_different_machines(a: Iterable[RunRecord], b: Iterable[RunRecord]) -> se
 
 def _without(places: Iterable[tuple[str, str]], missing: set[str], known: Mapping[str, Collection[str]]) -> str:
     """Why a claim has no result: the most final reason of the runs that it needs."""
-    reasons = [_without_runs(e, [m], e in missing, known) for e, m in places]
+    reasons = [_without_runs(e, m, e in missing, known) for e, m in places]
     return next((reason for reason in (UNAVAILABLE, UNBUILT) if reason in reasons), PENDING)
 
 
-def _without_runs(
-    experiment: str, methods: Iterable[str], unavailable: bool, known: Mapping[str, Collection[str]]
-) -> str:
+def _without_runs(experiment: str, method: str, unavailable: bool, known: Mapping[str, Collection[str]]) -> str:
     """Why there is no number of ours: no data, no such experiment or method here yet, or just not run."""
     if unavailable and experiment:
         return UNAVAILABLE
-    return PENDING if all(method in known.get(experiment, ()) for method in methods) else UNBUILT
+    return PENDING if method in known.get(experiment, ()) else UNBUILT
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
