@@ -98,42 +98,49 @@ def numbers(
         ``command`` that would fill a pending row;
         and what is behind our number: ``seeds``, ``records`` (places in the results folder), ``commits``.
     """
-    records = list(load() if records is None else records)
-    known = known or {}
+    cells, known = _by_cell(load() if records is None else records), known or {}
     rows = paper_values()
     rows = rows[rows["experiment"] != ""].to_dict("records")
-    table = pd.DataFrame([_number_row(row, records, accuracy, known) for row in rows])
-    weighted = [_number_row(row, records, WEIGHTED, known)["verdict"] for row in rows]
-    off = _off(table)
+    table = pd.DataFrame([_number_row(row, cells, accuracy, known) for row in rows])
+    off = _off(table.to_dict("records"))
     baselines = [
         off.get((r.experiment, BASELINE), "") if r.method != BASELINE and r.verdict in NUMBER_VERDICTS else ""
         for r in table.itertuples()
     ]
-    at = table.columns.get_loc("verdict") + 1
-    table.insert(at, "verdict_weighted", weighted)
-    table.insert(at + 1, "baseline", baselines)
+    table.insert(table.columns.get_loc("verdict_weighted") + 1, "baseline", baselines)
     return table
 
 
-def _off(table: pd.DataFrame) -> dict[tuple[str, str], str]:
+Cells = Mapping[tuple[str, str], Sequence[RunRecord]]
+"""The records of each experiment and method."""
+
+
+def _by_cell(records: Iterable[RunRecord]) -> Cells:
+    found: dict[tuple[str, str], list[RunRecord]] = {}
+    for r in records:
+        found.setdefault((r.experiment, r.method), []).append(r)
+    return found
+
+
+def _off(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
     """Of each (experiment, method) whose number does not agree with the paper's, the two numbers."""
-    far = table[table["verdict"].isin(["higher", "lower"])]  # not those with too few seeds
     return {
-        (r.experiment, r.method): f"baseline off: {r.method} {r.ours:.2f} here, {r.published:.2f} printed"
-        for r in far.itertuples()
+        (r["experiment"], r["method"]): f"baseline off: {r['method']} {r['ours']:.2f} here, "
+        f"{r['published']:.2f} printed"
+        for r in rows
+        if r["verdict"] in ("higher", "lower")  # not those with too few seeds
     }
 
 
 def _number_row(
-    row: dict[str, Any], records: list[RunRecord], accuracy: str, known: Mapping[str, Collection[str]]
+    row: Mapping[str, Any], cells: Cells, accuracy: str, known: Mapping[str, Collection[str]]
 ) -> dict[str, Any]:
-    metric = accuracy if row["metric"] == "accuracy" else row["metric"]
-    mine = [r for r in records if (r.experiment, r.method) == (row["experiment"], row["method"])]
+    metric, by_code = (of if row["metric"] == "accuracy" else row["metric"] for of in (accuracy, WEIGHTED))
+    mine = cells.get((row["experiment"], row["method"]), ())
     used = _comparable(mine)
-    x = np.array([value(r, metric) for r in used])
-    ours, sd = (float(x.mean()) if len(x) else math.nan), (float(x.std(ddof=1)) if len(x) > 1 else math.nan)
-    error = combined_error((row["sd"], row["runs"]), (sd, len(x)))
+    ours, sd, error = _ours(row, used, metric)
     state = _judge(row, used, ours, error, known)
+    weighted, _, its_error = _ours(row, used, by_code)
     return {
         **{k: row[k] for k in ("paper", "table", "setting", "experiment", "method")},
         "metric": metric,
@@ -142,15 +149,23 @@ def _number_row(
         "published_runs": row["runs"],
         "ours": ours,
         "ours_sd": sd,
-        "ours_runs": len(x),
+        "ours_runs": len(used),
         "scale": "paper" if used else "",
         "difference": ours - row["value"],
         "tolerance": tolerance(error),
         "verdict": state,
+        "verdict_weighted": state if by_code == metric else _judge(row, used, weighted, its_error, known),
         "note": _note(row, mine, metric),
         "command": "" if used else _missing(state, row["experiment"], known),
         **_evidence(used),
     }
+
+
+def _ours(row: Mapping[str, Any], used: Sequence[RunRecord], metric: str) -> tuple[float, float, float]:
+    """Mean and standard deviation of our runs, and the standard error of ours less theirs."""
+    x = np.array([value(r, metric) for r in used])
+    mean, sd = (float(x.mean()) if len(x) else math.nan), (float(x.std(ddof=1)) if len(x) > 1 else math.nan)
+    return mean, sd, combined_error((row["sd"], row["runs"]), (sd, len(x)))
 
 
 def _comparable(records: Iterable[RunRecord]) -> list[RunRecord]:
@@ -181,7 +196,7 @@ def _settings_differ(records: list[RunRecord]) -> bool:
     return any(differ(a, b) for a, b in itertools.combinations(chosen, 2))
 
 
-def _note(row: Mapping[str, Any], records: list[RunRecord], metric: str) -> str:
+def _note(row: Mapping[str, Any], records: Sequence[RunRecord], metric: str) -> str:
     notes = [row["note"]] if row["available"] != "yes" else []
     if any(r.stand_in for r in records):
         notes.append("records on stand-in data are not set against the paper")
@@ -287,26 +302,22 @@ def claims(
         ``records``, ``commits``; ``reach`` and ``turns``: whether other arithmetic could turn the verdict
         (`with_arithmetic`).
     """
-    records = list(load() if records is None else records)
-    values = paper_values()
+    records, known = list(load() if records is None else records), known or {}
+    cells, values = _by_cell(records), paper_values()
     missing = set(values.loc[values["available"] == "no", "experiment"])
-    printed = _off(numbers(records, known=known))
     rows = pd.read_csv(data_path("paper", "claims.csv"), dtype=str, keep_default_na=False).to_dict("records")
-    table = pd.DataFrame([_claim_row(row, records, missing, known or {}) for row in rows])
-    by_code = [
-        _claim_row({**row, "metric": WEIGHTED}, records, missing, known or {})["verdict"]
-        if row["metric"] == "accuracy"
-        else ""
-        for row in rows
-    ]
-    baselines = [
-        printed.get((r.against or r.experiment, r.worse), "") if r.metric == "accuracy" and r.verdict in SETTLED else ""
+    table = pd.DataFrame([_claim_row(row, cells, missing, known) for row in rows])
+    measured_against = {
+        r.id: (r.against or r.experiment, r.worse)
         for r in table.itertuples()
-    ]
+        if r.metric == "accuracy" and r.verdict in SETTLED
+    }
+    of_baselines = {cell for cell in measured_against.values() if cell[0]}
+    printed = [row for row in values.to_dict("records") if (row["experiment"], row["method"]) in of_baselines]
+    off = _off(_number_row(row, cells, "accuracy", known) for row in printed)
     at = table.columns.get_loc("verdict") + 1
     table.insert(at, "verdict_holm", _after_holm(table))
-    table.insert(at + 1, "verdict_weighted", by_code)
-    table.insert(at + 2, "baseline", baselines)
+    table.insert(at + 2, "baseline", [off.get(measured_against.get(name, ("", "")), "") for name in table["id"]])
     return with_arithmetic(table, records)
 
 
@@ -319,26 +330,11 @@ def _after_holm(table: pd.DataFrame) -> pd.Series:
 
 
 def _claim_row(
-    row: dict[str, Any], records: list[RunRecord], missing: set[str], known: Mapping[str, Collection[str]]
+    row: Mapping[str, Any], cells: Cells, missing: set[str], known: Mapping[str, Collection[str]]
 ) -> dict[str, Any]:
-    terms, metric = _terms(row), row["metric"]
-    cells = [
-        _comparable(r for r in records if r.experiment == e and r.method == m and math.isfinite(measured(r, metric)))
-        for _, e, m in terms
-    ]
-    common = set.intersection(*({r.seed for r in cell} for cell in cells))
-    if row["kind"] == "times":
-        common -= _on_different_machines(*cells)
-    used = [r for cell in cells for r in cell if r.seed in common]
-    places = {(e, m): None for _, e, m in terms}
-    result, p, note = None, math.nan, ""
-    if any(_settings_differ(cell) for cell in cells) or protocols_differ(used):
-        state = "settings differ"
-    elif not common:
-        state = _without(places, missing, known)
-    else:
-        result, state, p, note = _settle(row, terms, used)
-    names = list(dict.fromkeys(e for e, _ in places))
+    result, state, p, note, used = _judged(row, cells, missing, known)
+    names = dict.fromkeys(e for _, e, _ in _terms(row))
+    weighted = _judged({**row, "metric": WEIGHTED}, cells, missing, known)[1] if row["metric"] == "accuracy" else ""
     return {
         **row,
         "value": float(row["value"] or "nan"),
@@ -348,10 +344,28 @@ def _claim_row(
         "high": result.high if result else math.nan,
         "p": p,
         "verdict": state,
+        "verdict_weighted": weighted,
         "note": note,
         "command": "; ".join(filter(None, (_missing(state, name, known) for name in names))),
         **_evidence(used),
     }
+
+
+def _judged(
+    row: Mapping[str, Any], cells: Cells, missing: set[str], known: Mapping[str, Collection[str]]
+) -> tuple[Paired | None, str, float, str, list[RunRecord]]:
+    """Result (where there is one), verdict, p-value, note and runs of a claim, by its metric."""
+    terms, metric = _terms(row), row["metric"]
+    runs = [_comparable(r for r in cells.get((e, m), ()) if math.isfinite(measured(r, metric))) for _, e, m in terms]
+    common = set.intersection(*({r.seed for r in some} for some in runs))
+    if row["kind"] == "times":
+        common -= _on_different_machines(*runs)
+    used = [r for some in runs for r in some if r.seed in common]
+    if any(_settings_differ(some) for some in runs) or protocols_differ(used):
+        return None, "settings differ", math.nan, "", used
+    if not common:
+        return None, _without({(e, m): None for _, e, m in terms}, missing, known), math.nan, "", used
+    return *_settle(row, terms, used), used
 
 
 def _terms(row: Mapping[str, Any]) -> list[tuple[float, str, str]]:
