@@ -592,7 +592,9 @@ def test_what_was_once_accepted_or_unclear(call, message):
 
 
 def test_a_baseline_is_not_its_class():
-    with pytest.raises(TypeError, match=r"baseline must be an Alone or Pooled, such as LDA\(\), got .*without brackets"):
+    with pytest.raises(
+        TypeError, match=r"baseline must be an Alone or Pooled, such as LDA\(\), got .*without brackets"
+    ):
         baselines.run(FED, baselines.LDA)
 
 
