@@ -225,6 +225,11 @@ def test_power_falls_in_mu_and_in_beta(fmin, fmax):
     assert right.mean() < left.mean() - 4 * np.sqrt(right.var() / len(right) + left.var() / len(left))
 
 
+def test_the_background_lies_at_the_depth_of_the_cortex():
+    one = eeg_simulated.person(TABLE_S1["AlexMI"], 1)
+    np.testing.assert_allclose(np.linalg.norm(one.others, axis=1), one.radius - Physiology().depth)
+
+
 @cache
 def nine_persons():
     """Covariances of the trials of nine persons with three electrodes, labels, and which are of the first session."""
