@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral, Real
 from pathlib import Path
@@ -155,6 +155,51 @@ def words(name: str, value: Any) -> None:
     """A text that is not empty."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} must be a text that is not empty, got {shown(value)}")
+
+
+def texts(**named: Any) -> None:
+    """Several texts that are not empty, by name."""
+    for name, value in named.items():
+        words(name, value)
+
+
+def mapping(name: str, value: Any) -> Mapping[Any, Any]:
+    """A dict, or what is like one."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a mapping, got {shown(value)} of type {type(value).__name__}")
+    return value
+
+
+def path(name: str, value: Any) -> Path:
+    """A path, or the text of one."""
+    if not isinstance(value, str | os.PathLike) or value == "":
+        raise TypeError(f"{name} must be a path, got {shown(value)} of type {type(value).__name__}")
+    return Path(value)
+
+
+def reals(name: str, value: Any, axes: int | None = None, *, gaps: bool = False) -> np.ndarray:
+    """Real numbers, at least one, as an array of so many axes (any by default).
+
+    They must be finite, unless `gaps` says that NaN and infinity stand for what is missing.
+    """
+    found = array(name, value)
+    right = found.dtype.kind in "iuf" and found.size > 0 and axes in (None, found.ndim)
+    if not right or not (gaps or np.isfinite(found).all()):
+        shape = "" if axes is None else f" of {axes} {'axis' if axes == 1 else 'axes'}"
+        kind = "numbers" if gaps else "finite numbers"
+        raise ValueError(f"{name} must be {kind}{shape}, at least one, got {shown(value)}")
+    return found.astype(float)
+
+
+def frame(name: str, value: Any, *columns: Any) -> None:
+    """A pandas DataFrame that has these columns."""
+    import pandas as pd  # on demand: torch comes without it
+
+    if not isinstance(value, pd.DataFrame):
+        raise TypeError(f"{name} must be a DataFrame, got {shown(value)} of type {type(value).__name__}")
+    missing = [column for column in columns if column not in value.columns]
+    if missing:
+        raise KeyError(f"{name} must have the columns {list(columns)}, lacks {missing} and has {list(value.columns)}")
 
 
 def unmasked(name: str, value: Any) -> None:

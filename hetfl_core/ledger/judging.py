@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hetfl_core import checks
 from hetfl_core.files import data_path
 from hetfl_core.ledger.arithmetic import with_arithmetic
 from hetfl_core.ledger.published import paper_values
-from hetfl_core.ledger.records import RunRecord, load, measured, value
+from hetfl_core.ledger.records import RunRecord, load, measured, records_of, value
 from hetfl_core.ledger.statistics import MIN_SEEDS, Paired, contrast, corrected, differ, protocols_differ
 from hetfl_core.ledger.tables import NUMBER_VERDICTS, SETTLED, counted
 
@@ -42,6 +43,9 @@ def combined_error(*samples: tuple[float, float]) -> float:
 
     A side whose deviation is not known (one run, or none printed) adds nothing: say so beside the result.
     """
+    for sample in samples:
+        if len(checks.reals("samples", sample, 1, gaps=True)) != 2:
+            raise ValueError(f"samples must each be (standard deviation, number of runs), got {checks.shown(sample)}")
     known = [sd**2 / n for sd, n in samples if n > 1 and math.isfinite(sd)]
     return math.sqrt(sum(known))
 
@@ -56,6 +60,7 @@ def verdict(difference: float, standard_error: float) -> str:
     standard_error : float
         Of the difference, in points, as from `combined_error`.
     """
+    checks.number("difference", difference)
     if abs(difference) <= tolerance(standard_error) + 1e-9:  # 1e-9: rounding of decimal fractions, not leniency
         return "agrees"
     return "higher" if difference > 0 else "lower"
@@ -63,7 +68,7 @@ def verdict(difference: float, standard_error: float) -> str:
 
 def tolerance(standard_error: float) -> float:
     """How far a value may lie from the paper's and still agree, in points."""
-    return max(1.0, 2.0 * standard_error)
+    return max(1.0, 2.0 * checks.number("standard_error", standard_error, 0))
 
 
 def numbers(
@@ -98,7 +103,8 @@ def numbers(
         ``command`` that would fill a pending row;
         and what is behind our number: ``seeds``, ``records`` (places in the results folder), ``commits``.
     """
-    cells, known = _by_cell(load() if records is None else records), known or {}
+    checks.words("accuracy", accuracy)
+    cells, known = _by_cell(_records(records)), _known(known)
     rows = paper_values()
     rows = rows[rows["experiment"] != ""].to_dict("records")
     table = pd.DataFrame([_number_row(row, cells, accuracy, known) for row in rows])
@@ -113,6 +119,14 @@ def numbers(
 
 Cells = Mapping[tuple[str, str], Sequence[RunRecord]]
 """The records of each experiment and method."""
+
+
+def _records(records: Iterable[RunRecord] | None) -> list[RunRecord]:
+    return load() if records is None else records_of(records)
+
+
+def _known(known: Mapping[str, Collection[str]] | None) -> Mapping[str, Collection[str]]:
+    return checks.mapping("known", {} if known is None else known)
 
 
 def _by_cell(records: Iterable[RunRecord]) -> Cells:
@@ -208,6 +222,7 @@ def _note(row: Mapping[str, Any], records: Sequence[RunRecord], metric: str) -> 
 
 def command(experiment: str) -> str:
     """What a reader types to make the records of an experiment."""
+    checks.words("experiment", experiment)
     return f"hetfl reproduce {experiment} --scale paper"
 
 
@@ -255,6 +270,7 @@ def claim_verdict(result: Paired, low: float = 0.0, high: float = math.inf) -> s
     .. [1] D. J. Schuirmann. A comparison of the two one-sided tests procedure and the power approach for assessing the
        equivalence of average bioavailability. Journal of Pharmacokinetics and Biopharmaceutics 15, 1987.
     """
+    _check_bounds(result, low, high)
     if result.n < MIN_SEEDS:
         return "open"
     if result.low > low and result.high < high:
@@ -270,11 +286,18 @@ def claim_p(result: Paired, low: float = 0.0, high: float = math.inf) -> float:
     For "A is better than B" this is the two-sided p-value of Student's t. The claim is either true or false, so that
     only one of "holds" and its opposite can be wrong, and the chance of it at this level is at most the level.
     """
+    _check_bounds(result, low, high)
     if result.n < MIN_SEEDS:
         return math.nan
     inside = max(result.above(low), result.below(high))
     outside = min(result.below(low), result.above(high))
     return min(1.0, 2 * min(inside, outside))
+
+
+def _check_bounds(result: Paired, low: float, high: float) -> None:
+    checks.instance("result", result, Paired)
+    checks.number("low", low, infinite=True)
+    checks.number("high", high, infinite=True)
 
 
 def claims(
@@ -302,7 +325,7 @@ def claims(
         ``records``, ``commits``; ``reach`` and ``turns``: whether other arithmetic could turn the verdict
         (`with_arithmetic`).
     """
-    records, known = list(load() if records is None else records), known or {}
+    records, known = _records(records), _known(known)
     cells, values = _by_cell(records), paper_values()
     missing = set(values.loc[values["available"] == "no", "experiment"])
     rows = pd.read_csv(data_path("paper", "claims.csv"), dtype=str, keep_default_na=False).to_dict("records")
@@ -469,6 +492,8 @@ def tally(numbers: pd.DataFrame, claims: pd.DataFrame) -> Tally:
     numbers, claims : DataFrame
         As the two functions of these names give them.
     """
+    checks.frame("numbers", numbers, "verdict")
+    checks.frame("claims", claims, "p", "verdict", "verdict_holm", "baseline")
     told = claims[claims["p"].notna()]
     sure = told["verdict"] != "open"
     return Tally(
