@@ -177,17 +177,17 @@ def path(name: str, value: Any) -> Path:
     return Path(value)
 
 
-def reals(name: str, value: Any, axes: int | None = None, *, gaps: bool = False) -> np.ndarray:
-    """Real numbers, at least one, as an array of so many axes (any by default).
+def reals(name: str, value: Any, axes: int | None = None, *, gaps: bool = False, least: int = 1) -> np.ndarray:
+    """Real numbers, at least `least` (0 or 1), as an array of so many axes (any by default).
 
     They must be finite, unless `gaps` says that NaN and infinity stand for what is missing.
     """
     found = array(name, value)
-    right = found.dtype.kind in "iuf" and found.size > 0 and axes in (None, found.ndim)
+    right = found.dtype.kind in "iuf" and found.size >= least and axes in (None, found.ndim)
     if not right or not (gaps or np.isfinite(found).all()):
         shape = "" if axes is None else f" of {axes} {'axis' if axes == 1 else 'axes'}"
         kind = "numbers" if gaps else "finite numbers"
-        raise ValueError(f"{name} must be {kind}{shape}, at least one, got {shown(value)}")
+        raise ValueError(f"{name} must be {kind}{shape}{', at least one' * least}, got {shown(value)}")
     return found.astype(float)
 
 

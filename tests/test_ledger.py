@@ -88,6 +88,7 @@ def test_verdict_at_its_boundaries(difference, error, expected):
 
 def test_combined_error_by_hand():
     """sqrt(0.6² / 3 + 1.2² / 3) = sqrt(0.12 + 0.48) = sqrt(0.6)."""
+    assert combined_error((0.6, 2)) == pytest.approx(0.6 / math.sqrt(2))
     assert combined_error((0.6, 3), (1.2, 3)) == pytest.approx(math.sqrt(0.6))
     assert combined_error((0.6, 3), (math.nan, 1)) == pytest.approx(math.sqrt(0.12))
     assert combined_error((0.6, math.nan), (1.2, 3)) == pytest.approx(math.sqrt(0.48))

@@ -490,6 +490,17 @@ def test_standard_error_of_a_variance_of_gaussians():
     assert error == pytest.approx((2 / 20000) ** 0.5, rel=0.1)
 
 
+def test_smallest_sizes_of_the_limit_law():
+    """Two samples have a covariance; one client at least takes part, however small the rate."""
+    assert theory.simulate_w2(*GAUSSIANS["three dimensions"], n=2, repeats=3).isfinite().all()
+    assert 0 < theory.shrunk_scale(2, 3) < 1
+    with pytest.raises(ValueError, match="expected n >= 2, got 1"):
+        theory.shrunk_scale(1, 3)
+    assert [theory._n_active(5, r) for r in (0.1, 0.2, 0.5, 1.0)] == [1, 1, 2, 5]
+    with pytest.raises(ValueError, match=r"^S2 must be finite numbers of shape \(3, 3\), got shape \(2, 2\)"):
+        theory.optimal_map(torch.eye(3).double(), torch.eye(2).double())
+
+
 def test_limit_law_says_what_is_wrong():
     m, S, v, anchor = GAUSSIANS["three dimensions"]
     with pytest.raises(ValueError, match="positive definite"):

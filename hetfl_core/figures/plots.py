@@ -62,9 +62,9 @@ def _axes(ax: Axes | None, **figure: Any) -> Axes:
     return ax
 
 
-def _arrays(name: str, value: Any, axes: int) -> dict[Any, np.ndarray]:
+def _arrays(name: str, value: Any, axes: int, least: int = 1) -> dict[Any, np.ndarray]:
     """Finite numbers of so many axes, by name."""
-    return {key: checks.reals(name, each, axes) for key, each in checks.mapping(name, value).items()}
+    return {key: checks.reals(name, each, axes, least=least) for key, each in checks.mapping(name, value).items()}
 
 
 def _every(n: int) -> int:
@@ -187,7 +187,7 @@ def _labelled(
     name: str, points: Any, labels: Any, classes: Any
 ) -> tuple[dict[Any, np.ndarray], dict[Any, np.ndarray], list[int]]:
     """Points and labels by client, and the classes to draw (all that occur, by default)."""
-    points, labels = _arrays(name, points, 2), {k: v.astype(int) for k, v in _arrays("labels", labels, 1).items()}
+    points, labels = _arrays(name, points, 2, 0), {k: v.astype(int) for k, v in _arrays("labels", labels, 1, 0).items()}
     for client, z in points.items():
         if client not in labels or len(labels[client]) != len(z):
             raise ValueError(f"labels must have one for each of the {len(z)} points in {name} of client {client!r}")
@@ -467,7 +467,7 @@ def forest(
     groups : sequence of int
         Sizes of the groups from the top, each but the last closed by a grey line; by default all is one group.
     """
-    groups = [checks.whole("groups", size, 1) for size in checks.several("groups", groups)]
+    groups = [checks.whole("groups", size, 0) for size in checks.several("groups", groups)]
     ax = differences(rows, ax, title, xlabel)
     if sum(groups) > len(rows):
         raise ValueError(f"groups must be sizes that add up to at most {len(rows)}, got {groups}")
