@@ -104,6 +104,9 @@ def test_memory_is_asked_for_by_hand(memory_asked):
     z, y = federation.embed(federation.oracle)
     theory.flic_fedrep(z, y, d=2, rounds=3)
     assert memory_asked[1:] == [8 * 4 * 4 * 2]
+    for n, repeats in ((5, 40), (20, 1)):
+        theory.simulate_w2(*GAUSSIANS["three dimensions"], n=n, repeats=repeats)
+    assert memory_asked[2:] == [8 * 40, 8 * 20 * 3], "the draws, or one data set of 20 samples in three dimensions"
 
 
 def test_covariances_are_spread_evenly_in_logarithm_and_no_two_eigenvalues_are_equal(federation):
