@@ -475,7 +475,7 @@ def run(federation: Federation, baseline: Baseline, *, seed: int = 0, **options:
         Where `MDM` or `Pooled` lack pyRiemann.
     """
     checks.instance("federation", federation, Federation)
-    _check_baseline(baseline, Alone, Pooled)
+    checks.instance("baseline", baseline, Alone, Pooled, such_as="LDA()")
     checks.seed(seed)
     if federation.task != "classification":
         raise ValueError(f"a classical classifier wants a classification, got a {federation.task}")
@@ -487,16 +487,6 @@ def run(federation: Federation, baseline: Baseline, *, seed: int = 0, **options:
         arrays = [(client, *_arrays(client, "train")) for client in federation]
         models, sent = {c.name: baseline.fit(x, y, c.name, seed) for c, x, y in arrays}, (0, 0)
     return report(federation, baseline, models, seed, sent, begin)
-
-
-def _check_baseline(baseline: Any, *kinds: type) -> None:
-    if not isinstance(baseline, kinds):
-        wanted = " or ".join(kind.__name__ for kind in kinds)
-        made = isinstance(baseline, type) and issubclass(baseline, kinds)
-        raise TypeError(
-            f"baseline must be {wanted}, such as {'Pooled()' if kinds == (Pooled,) else 'LDA()'}, got {baseline!r}"
-            + " (without brackets)" * made
-        )
 
 
 def newcomers(members: Federation, new: Sequence[Client]) -> Federation:
@@ -542,7 +532,7 @@ def join(
         raise TypeError(f"new must be a sequence of clients, got {checks.shown(new)}")
     for client in new:
         checks.instance("new", client, Client)
-    _check_baseline(baseline, Pooled)
+    checks.instance("baseline", baseline, Pooled, such_as="Pooled()")
     checks.seed(seed)
     checks.flag("untrained", untrained)
     begin = time.perf_counter()

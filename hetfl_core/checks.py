@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral, Real
 from pathlib import Path
@@ -125,11 +125,13 @@ def band(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be two frequencies in Hz, the lower first, got {shown(value)}")
 
 
-def instance(name: str, value: Any, *kinds: type) -> None:
-    """An object of one of these types."""
+def instance(name: str, value: Any, *kinds: type, such_as: str = "") -> None:
+    """An object of one of these types; `such_as` is one, as it is typed. A class in its place lacks its brackets."""
     if not isinstance(value, kinds):
-        wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise TypeError(f"{name} must be a {wanted}, got {shown(value)} of type {type(value).__name__}")
+        wanted = " or ".join(kind.__name__ for kind in kinds) + f", such as {such_as}" * bool(such_as)
+        bare = " (without brackets)" if isinstance(value, type) and issubclass(value, kinds) else ""
+        article = "an" if wanted[0] in "AEIOU" else "a"
+        raise TypeError(f"{name} must be {article} {wanted}, got {shown(value)} of type {type(value).__name__}{bare}")
 
 
 def several(name: str, value: Any) -> list[Any]:
@@ -153,6 +155,51 @@ def words(name: str, value: Any) -> None:
     """A text that is not empty."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} must be a text that is not empty, got {shown(value)}")
+
+
+def texts(**named: Any) -> None:
+    """Several texts that are not empty, by name."""
+    for name, value in named.items():
+        words(name, value)
+
+
+def mapping(name: str, value: Any) -> Mapping[Any, Any]:
+    """A dict, or what is like one."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} must be a mapping, got {shown(value)} of type {type(value).__name__}")
+    return value
+
+
+def path(name: str, value: Any) -> Path:
+    """A path, or the text of one."""
+    if not isinstance(value, str | os.PathLike) or value == "":
+        raise TypeError(f"{name} must be a path, got {shown(value)} of type {type(value).__name__}")
+    return Path(value)
+
+
+def reals(name: str, value: Any, axes: int | None = None, *, gaps: bool = False, least: int = 1) -> np.ndarray:
+    """Real numbers, at least `least` (0 or 1), as an array of so many axes (any by default).
+
+    They must be finite, unless `gaps` says that NaN and infinity stand for what is missing.
+    """
+    found = array(name, value)
+    right = found.dtype.kind in "iuf" and found.size >= least and axes in (None, found.ndim)
+    if not right or not (gaps or np.isfinite(found).all()):
+        shape = "" if axes is None else f" of {axes} {'axis' if axes == 1 else 'axes'}"
+        kind = "numbers" if gaps else "finite numbers"
+        raise ValueError(f"{name} must be {kind}{shape}{', at least one' * least}, got {shown(value)}")
+    return found.astype(float)
+
+
+def frame(name: str, value: Any, *columns: Any) -> None:
+    """A pandas DataFrame that has these columns."""
+    import pandas as pd  # on demand: torch comes without it
+
+    if not isinstance(value, pd.DataFrame):
+        raise TypeError(f"{name} must be a DataFrame, got {shown(value)} of type {type(value).__name__}")
+    missing = [column for column in columns if column not in value.columns]
+    if missing:
+        raise KeyError(f"{name} must have the columns {list(columns)}, lacks {missing} and has {list(value.columns)}")
 
 
 def unmasked(name: str, value: Any) -> None:

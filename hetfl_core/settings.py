@@ -15,9 +15,12 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import numpy as np
+
+Unbounded = Annotated[float, "may be infinite"]
+"""The annotation of a field that may be infinite; one of `float` may not."""
 
 # --- checks -----------------------------------------------------------------------------------------------------------
 
@@ -112,12 +115,17 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_float(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    return _is_number(value) and math.isfinite(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
 
 
 _SCALARS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     int: ("a whole number", _is_int),
     float: ("a finite number", _is_float),
+    Unbounded: ("a number", _is_number),
     bool: ("True or False", lambda value: isinstance(value, bool | np.bool_) or (_is_int(value) and value in (0, 1))),
     str: ("text", lambda value: isinstance(value, str)),
     Any: ("anything", lambda value: True),

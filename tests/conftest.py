@@ -23,6 +23,14 @@ settings.register_profile("hetfl", deadline=None, max_examples=50, derandomize=T
 settings.load_profile("hetfl")
 
 
+@pytest.fixture
+def memory_asked(monkeypatch) -> list[float]:
+    """Bytes that `checks.memory` was asked for, call after call; nothing is refused."""
+    asked: list[float] = []
+    monkeypatch.setattr("hetfl_core.checks.memory", lambda n_bytes, **sizes: asked.append(n_bytes))
+    return asked
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test marked ``cuda`` without a GPU, and one marked ``realdata`` where files are missing, saying which.
 

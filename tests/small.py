@@ -1,10 +1,15 @@
-"""Small federations for the tests."""
+"""Small federations and experiments for the tests."""
 
 import numpy as np
 import torch
 
-from hetfl_core import Client, Federation
+from hetfl_core import Client, Federation, experiments
+from hetfl_core.methods import FLIC, Local
+from hetfl_core.networks import MLP, Model
+from hetfl_core.papers.experiment import Experiment
 from hetfl_core.rng import numpy_stream
+
+SMALL_MODEL = Model(MLP(hidden=(6,), out=4), alpha=4)
 
 
 def ragged(n_clients=6, n_classes=5, widths=(3, 8), sizes=(7, 40), seed=0, images=False):
@@ -19,6 +24,21 @@ def ragged(n_clients=6, n_classes=5, widths=(3, 8), sizes=(7, 40), seed=0, image
         x = rng.normal(size=(n, *shape)) + y.reshape(-1, *[1] * len(shape))
         clients.append(Client(x, y, x[: 5 + i], y[: 5 + i], f"client-{i}"))
     return Federation(clients, n_classes, "ragged")
+
+
+def small_experiments(monkeypatch, tmp_path, named, **options):
+    """``tests/<name>`` for each name with options of its own, in place of all others; checkpoints below `tmp_path`."""
+    methods = {
+        "Local": Local(model=SMALL_MODEL, local_epochs=1),
+        "FLIC-HL": FLIC(model=SMALL_MODEL, local_epochs=1, pretrain_epochs=2),
+    }
+    common = {"participation": 0.5, "dataset": "toy.noisy_features", **options}
+    made = {
+        f"tests/{name}": Experiment(name, lambda seed: ragged(seed=seed), methods, **common, **own)
+        for name, own in named.items()
+    }
+    monkeypatch.setattr(experiments, "EXPERIMENTS", made)
+    monkeypatch.setenv("HETFL_CHECKPOINTS", str(tmp_path / "checkpoints"))
 
 
 def equal_histories(a, b):

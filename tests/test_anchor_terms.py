@@ -179,6 +179,14 @@ def test_equal_rows_do_not_feel_rounding(n):
         torch.testing.assert_close(grad, 2 * z / n, rtol=1e-4, atol=0)
 
 
+def test_equal_rows_do_not_feel_rounding_beside_a_wide_anchor():
+    """What rounding can make up grows with the anchor's covariance, which multiplies it."""
+    z, means = (normal(1, 5) + 100).expand(10, 5).float(), torch.zeros(1, 5)
+    y, w, wide = torch.zeros(10, dtype=torch.long), torch.ones(10), 100 * torch.eye(5).expand(1, 5, 5)
+    _, (grad,) = value_and_gradients(lambda z: terms.class_wasserstein(z, y, w, means, cholesky=wide), z)
+    torch.testing.assert_close(grad, 2 * z / 10, rtol=1e-4, atol=0)
+
+
 @pytest.mark.parametrize("n", [8, terms.BLOCK_ROWS])
 def test_nan_stays_with_its_client(n):
     z, y, weight, means = stack(3, n, 5)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,12 +34,30 @@ def test_toy_has_one_to_ten_columns_of_noise_and_20_to_300_samples():
     assert 290 < max(sizes) <= 300
 
 
+def test_the_largest_numbers_that_the_toy_draws_are_300_and_10(monkeypatch):
+    class Largest:
+        def __init__(self, *name):
+            self.rng = np.random.default_rng(0)
+
+        def integers(self, low, high):
+            return high - 1
+
+        def __getattr__(self, name):
+            return getattr(self.rng, name)
+
+    monkeypatch.setattr(benchmark, "numpy_stream", Largest)
+    assert [(c.n_train, c.shapes[0]) for c in benchmark.toy(2)] == [(300, 15)] * 2
+
+
 def test_all_clients_pre_train_and_a_tenth_takes_part_in_a_round(monkeypatch):
     monkeypatch.setattr(benchmark, "EPOCHS", 1)
     monkeypatch.setattr(benchmark, "_seconds", lambda call: call() and 1.0)
     monkeypatch.setattr(benchmark, "toy", lambda n: TOY(n, sizes=[20] * n))
-    trained = {role: benchmark.measure(20, "stacked", role, 10)["clients"] for role in ("start", "round")}
-    assert trained == {"start": 20, "round": 2}
+    found = {role: benchmark.measure(20, "stacked", role, 8) for role in ("start", "round")}
+    assert {role: each["clients"] for role, each in found.items()} == {"start": 20, "round": 2}
+    steps = {"start": 20 * 3, "round": 2 * (3 * (10 + 1) + 1)}  # 20 samples in batches of 8; one step on the anchors
+    for role, each in found.items():
+        assert each["microseconds"] == pytest.approx(1e6 / steps[role]), role
 
 
 def test_paddings_measure_all_trials_unless_told(monkeypatch):
@@ -58,6 +77,23 @@ def test_paddings_measure_all_trials_unless_told(monkeypatch):
 def test_sizes_that_leave_a_round_without_clients_are_refused_first(small):
     with pytest.raises(ValueError, match=f"sizes must be at least 10, .* got {small}"):
         next(benchmark.report((100, small)))
+
+
+def test_the_loop_is_measured_up_to_the_size_asked_for_and_with_it(monkeypatch):
+    asked = []
+
+    def measured(n_clients, engine, **how):
+        asked.append((n_clients, engine))
+        return {"seconds": 6.0 if engine == "loop" else 2.0, "microseconds": 5.0, "peak_mb": 7.0}
+
+    monkeypatch.setattr(benchmark, "_apart", measured)
+    for rest in ("_describe_parts", "_describe_tail", "_describe_paddings"):
+        monkeypatch.setattr(benchmark, rest, lambda: [])
+    lines = list(benchmark.report((10, 20, 30), loop_up_to=20))
+    assert {n for n, engine in asked if engine == "stacked"} == {10, 20, 30}
+    assert {n for n, engine in asked if engine == "loop"} == {10, 20}
+    cells = [line.split() for line in lines if line.startswith((f"{20:>10}", f"{30:>10}"))]
+    assert cells[:2] == [["20", "6.000", "2.000", "3.0×", "5", "5", "7"], ["30", "2.000", "5", "7"]]
 
 
 TOY = benchmark.toy

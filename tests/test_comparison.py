@@ -54,7 +54,7 @@ def test_the_newer_of_two_records_counts_and_those_without_clients_do_not():
     rows = table([newer, *RECORDS, RunRecord("a", "own", "b", 0, {}, {}, {})])
     assert rows[(rows["method"] == "Local") & (rows["seed"] == 0)]["accuracy"].tolist() == [10.0] * 5
     assert set(rows["method"]) == {"FLIC-HL", "Local", "LDA"}
-    with pytest.raises(KeyError, match="has no 'recall' of its clients"):
+    with pytest.raises(KeyError, match="has no metric 'recall' of its clients"):
         table(RECORDS, "recall")
 
 

@@ -603,3 +603,29 @@ def test_real_fashion_mnist():
     assert np.bincount(pool.y_train).tolist() == [6000] * 10
     assert np.bincount(pool.y_test).tolist() == [1000] * 10
     assert pool.x_train.mean() / 255 == pytest.approx(0.2860, abs=1e-4)  # published mean of the grey levels
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        # 80 rows of inputs 4 wide on average, in float32; one client's mapping or samples, in float64
+        ({"n_clients": 4, "dim": 3, "widths": (2, 6), "n_train": (10, 20), "n_test": 5}, 4 * 80 * 4),
+        ({"n_clients": 4, "dim": 90, "widths": (2, 6), "n_train": (1, 1), "n_test": 1}, 8 * 90 * 4),
+        ({"n_clients": 4, "dim": 90, "widths": (1, 1), "n_train": (10, 20), "n_test": 5}, 8 * 90 * 20),
+    ],
+)
+def test_memory_of_a_regression_is_the_largest_of_its_arrays(memory_asked, sizes, expected):
+    toy.linear_regression(**sizes)
+    assert memory_asked == [expected]
+
+
+def test_memory_of_a_toy_is_that_of_its_pools_or_of_its_table_and_then_of_its_clients(memory_asked):
+    common = {"n_clients": 3, "classes_per_client": 2, "n_classes": 4, "n_train_per_class": 12, "n_test_per_class": 6}
+    toy.noisy_features(**common, dim=2, added=(1, 3))
+    assert memory_asked[:2] == [2 * 8 * 72 * 2, 72 * (1 + 3)], "twice 72 rows of 2 numbers; widths of noise"
+    memory_asked.clear()
+    toy.linear_mapping(**common, dim=90, widths=(1, 3))
+    assert memory_asked[:2] == [2 * 8 * 72 * 90, 8 * 90 * 3], "a mapping of 90 × 3"
+    memory_asked.clear()
+    toy._check_size(9999, 4, 2, 1, 0)
+    assert memory_asked == [8 * 9999 * 4], "who holds which class"

@@ -81,6 +81,15 @@ def test_expected_root_trace_is_that_of_simulation(n, k):
     assert d.expected_root_trace(n, k) < k
 
 
+def test_expected_root_trace_has_its_correction():
+    """At n = 10 and k = 5 the limit law alone is off by 0.05 or more, and with the correction by less than 0.01."""
+    z = normal(50_000, 10, 5)
+    centred = (z - z.mean(1, keepdim=True)) / 3
+    roots = torch.linalg.eigvalsh(centred.mT @ centred).clamp(min=0).sqrt().sum(1)
+    allowed = 0.01 + 4 * float(roots.std()) / len(z) ** 0.5
+    assert d.expected_root_trace(10, 5) == pytest.approx(float(roots.mean()), abs=allowed)
+
+
 def test_expected_root_trace_of_one_sample_is_zero():
     assert d.expected_root_trace(1, 7) == 0
 
@@ -173,6 +182,13 @@ def test_mmd_is_its_definition(unbiased):
     expected = mean(x, x, True) + mean(y, y, True) - 2 * mean(x, y, False)
     assert d.mmd(x, y, h, unbiased).item() == pytest.approx(expected, rel=1e-10)
     assert gradcheck(lambda x, y: d.mmd(x, y, h, unbiased), (x.requires_grad_(), y.requires_grad_()))
+
+
+def test_mmd_takes_one_sample_a_side_or_two_where_it_is_unbiased():
+    x = normal(2, 3)
+    one = d.mmd(x[:1], x[1:], 1.0).item()
+    assert one == pytest.approx(2 - 2 * math.exp(-float((x[0] - x[1]).square().sum()) / 2))
+    assert math.isfinite(d.mmd(x, x + 1, 1.0, unbiased=True).item())
 
 
 def test_mmd_of_equal_samples_and_default_bandwidth():

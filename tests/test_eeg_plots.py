@@ -80,7 +80,7 @@ def test_matrices_share_one_scale_that_is_symmetric_about_zero():
 
 
 def test_matrices_name_the_one_that_does_not_fit():
-    with pytest.raises(ValueError, match=r"feet: expected a matrix of 2 channels, got shape \(3, 3\)"):
+    with pytest.raises(ValueError, match=r"given: expected matrices .* channels, 2, got \(3, 3\) of 'feet'"):
         eeg_plots.matrices({"feet": np.eye(3)}, ["C3", "C4"], "")
 
 

@@ -225,6 +225,20 @@ def test_power_falls_in_mu_and_in_beta(fmin, fmax):
     assert right.mean() < left.mean() - 4 * np.sqrt(right.var() / len(right) + left.var() / len(left))
 
 
+def test_the_background_lies_at_the_depth_of_the_cortex():
+    one = eeg_simulated.person(TABLE_S1["AlexMI"], 1)
+    np.testing.assert_allclose(np.linalg.norm(one.others, axis=1), one.radius - Physiology().depth)
+
+
+def test_a_run_ends_two_seconds_after_its_last_trial():
+    """And a little later, where that makes its Fourier transform faster."""
+    recordings = TABLE_S1["AlexMI"]
+    plan = eeg_simulated._plan(np.random.default_rng(0), np.zeros(9, np.int64), recordings, Physiology())
+    assert plan.starts[0] == 2 * recordings.rate
+    after = plan.n / recordings.rate - plan.starts[-1] / recordings.rate - recordings.interval[1]
+    assert 2.0 <= round(after, 2) < 3.0
+
+
 @cache
 def nine_persons():
     """Covariances of the trials of nine persons with three electrodes, labels, and which are of the first session."""

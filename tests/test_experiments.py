@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import ragged
+from small import SMALL_MODEL, ragged, small_experiments
 
 from hetfl_core import Federation, adapt, baselines, experiments, ledger, simulate
 from hetfl_core.baselines import LDA, Chosen, Pooled, fewer
@@ -16,28 +16,14 @@ from hetfl_core.engine.simulator import Simulator
 from hetfl_core.experiments import EXPERIMENTS, Experiment, Job, OutOfTime, find, jobs, pending, reproduce, run_job
 from hetfl_core.ledger import comparison
 from hetfl_core.methods import FLIC, Local
-from hetfl_core.networks import MLP, Model
 from hetfl_core.papers import eeg, experiment, flic
-
-MODEL = Model(MLP(hidden=(6,), out=4), alpha=4)
 
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch, tmp_path):
-    """Two small experiments, the second more wanted, with checkpoints in a folder of their own."""
-    methods = {
-        "Local": Local(model=MODEL, local_epochs=1),
-        "FLIC-HL": FLIC(model=MODEL, local_epochs=1, pretrain_epochs=2),
-    }
-    made = {
-        f"tests/{name}": Experiment(
-            name, lambda seed: ragged(seed=seed), methods, rounds=4, participation=0.5, dataset="toy.noisy_features",
-            priority=wanted, book={"rounds": 1, "pretrain_epochs": 1},
-        )
-        for name, wanted in (("later", 2), ("sooner", 1))
-    }  # fmt: skip
-    monkeypatch.setattr(experiments, "EXPERIMENTS", made)
-    monkeypatch.setenv("HETFL_CHECKPOINTS", str(tmp_path / "checkpoints"))
+    """Two small experiments, the second more wanted."""
+    two = {"later": {"priority": 2}, "sooner": {"priority": 1}}
+    small_experiments(monkeypatch, tmp_path, two, rounds=4, book={"rounds": 1, "pretrain_epochs": 1})
 
 
 def test_the_papers_tables_have_an_experiment():
@@ -162,7 +148,7 @@ def test_baselines_run_as_experiments_and_their_records_hold_each_client(tmp_pat
         "LDA": LDA(),
         "Best by cross-validation": Chosen((LDA(),)),
         "Pooled LDA": Pooled(),
-        "Local": Local(MODEL),
+        "Local": Local(SMALL_MODEL),
     }
     setting = Experiment("made", lambda seed: narrow(), methods, 2, 0.5, dataset="toy.noisy_features",
                          perform=eeg.compared)  # fmt: skip
@@ -190,7 +176,7 @@ def test_everyone_is_left_out_once():
 
 def test_latecomers_learn_from_their_few_trials():
     """Against the run without them, and the adaptation to each number of trials, done by hand."""
-    federation, method = narrow(), FLIC(model=MODEL, local_epochs=1, pretrain_epochs=2)
+    federation, method = narrow(), FLIC(model=SMALL_MODEL, local_epochs=1, pretrain_epochs=2)
     joined = eeg.with_latecomers(federation, method, seed=1, trials=(6, None), folds=3, **QUIET)
     new = eeg.left_out(federation, 1, 3)
     run = simulate(federation.subset([c.name for c in federation if c.name not in new]), method, seed=1, **QUIET)
@@ -256,7 +242,7 @@ def test_the_recorded_federations_have_the_papers_reference_points(monkeypatch):
 
 
 def test_a_frozen_embedding_stays_as_the_pre_training_left_it():
-    options = {"model": MODEL, "local_epochs": 1, "pretrain_epochs": 2}
+    options = {"model": SMALL_MODEL, "local_epochs": 1, "pretrain_epochs": 2}
     runs = {
         family: simulate(ragged(), family(**options), rounds=2, participation=0.5, progress=False)
         for family in (FLIC, flic.FrozenEmbedding)
@@ -272,7 +258,7 @@ def test_a_frozen_embedding_stays_as_the_pre_training_left_it():
 def test_the_realigned_hetfedrep_moves_its_anchors():
     """As in the published code, where anchors are updated whatever aligns the embeddings to them."""
     method = EXPERIMENTS["flic/ablation-bci"].methods["HetFedRep, realigned"]
-    small = replace(method, model=MODEL, local_epochs=1)
+    small = replace(method, model=SMALL_MODEL, local_epochs=1)
     run = simulate(ragged(), small, rounds=2, participation=0.5, progress=False)
     start = Simulator(ragged(), small).initial().server["anchor.mean"]
     assert (run.server["anchor.mean"] - start).abs().max() > 1e-4

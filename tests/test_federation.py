@@ -106,6 +106,12 @@ def test_number_of_classes_is_whole(n_classes):
     assert Federation([client()], n_classes=np.int64(2)).n_classes == 2
 
 
+@pytest.mark.parametrize(("x", "dtype"), [(1j * np.ones((2, 3)), "complex128"), (np.ones((2, 3), bool), "bool")])
+def test_inputs_must_be_real_numbers(x, dtype):
+    with pytest.raises(TypeError, match=f"client 'a': x_train must hold real numbers, got dtype torch.{dtype}"):
+        Client(x, [0, 1], np.ones((1, 3)), [0], "a")
+
+
 def test_labels_must_be_real():
     with pytest.raises(TypeError, match="client 'anna': y_train must hold real numbers, got dtype"):
         client(y=(1j, 1.0))

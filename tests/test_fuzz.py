@@ -11,19 +11,17 @@ import math
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
+from fuzzing import Case, bad_values, complaint, generator, nonsense
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from small import ragged
 
-from hetfl_core import Client, Federation, Run, adapt, baselines, checks, partition, rng, simulate
+from hetfl_core import Client, Federation, adapt, baselines, checks, partition, rng, simulate
 from hetfl_core import distances as d
 from hetfl_core.datasets import digits, eeg, eegmmidb, femnist, flic_bci, images, project, text, toy
 from hetfl_core.engine import evaluation
@@ -54,10 +52,6 @@ X = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
 Y9 = np.arange(9) % 2
 
 
-def generator() -> np.random.Generator:
-    return np.random.default_rng(0)
-
-
 def client(name: str = "a", **changes: Any) -> Client:
     return Client(**({"x_train": X, "y_train": Y9, "x_test": X[:2], "y_test": Y9[:2], "name": name} | changes))
 
@@ -71,19 +65,6 @@ def federation_of(**changes: Any) -> Federation:
 def newcomer() -> Client:
     one = FED[0]
     return Client(one.x_train, one.y_train, one.x_test, one.y_test, "new")
-
-
-@dataclass(frozen=True)
-class Case:
-    """A valid call, and by which other names an error may speak of an argument."""
-
-    call: Callable[..., Any]
-    valid: Mapping[str, Any]
-    huge: bool = True
-    """Whether sizes beyond all measure may be tried; not where they only mean a long time."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    arrays: bool = True
-    """Whether arrays may be tried; not as settings of methods, which compare them with words."""
 
 
 TOY = {
@@ -331,12 +312,10 @@ CASES = {
             "lr": 0.1,
             "weighting": "samples",
         },
-        arrays=False,
     ),
     "FedHeNN": Case(
         FedHeNN,
         {"eta": 0.1, "n_rad": 5, "alignment": "distance", "answering": "all", "weight_decay": 0.0, "lr": 0.1},
-        arrays=False,
     ),
     "stream": Case(rng.stream, {"seed": 0, "client": "a", "round": 0, "purpose": "init"}, names={"client": "client"}),
     "flic_bci.common40": Case(flic_bci.common40, {"n_classes": 5}),
@@ -394,112 +373,6 @@ FILES = {
 """Read files, or compute for long: only what is refused before is of interest."""
 
 
-class Odd:
-    def __repr__(self) -> str:
-        return "<an odd object>"
-
-
-SCALARS = [
-    None,
-    True,
-    False,
-    math.nan,
-    math.inf,
-    -math.inf,
-    -1,
-    0,
-    0.5,
-    1.5,
-    -0.5,
-    3,
-    1e308,
-    -1e308,
-    1e-320,
-    2j,
-    "x",
-    "",
-    b"x",
-    Odd(),
-    [],
-    {},
-    (),
-    [[1], [2, 3]],
-    np.int64(2),
-    np.float32(0.5),
-    np.nan,
-    np.array([]),
-    np.array(3),
-    np.array([1.0, math.nan]),
-    torch.tensor(math.nan),
-    torch.zeros(0),
-    pd.DataFrame(),
-    print,
-    range(3),
-    torch.int32,
-    torch.float16,
-    "float32",
-    "3",
-]
-HUGE = [10**9, 2**31, 2**62, 10**18, 10**30, (1, 10**12), (10**12, 10**12)]
-
-
-def _spoiled(array: Any) -> list[Any]:
-    """An array or tensor with something wrong in it."""
-    if isinstance(array, torch.Tensor):
-        bad = [array.to(torch.int64), array.bool(), array.to(torch.complex64), array.numpy(), array.unsqueeze(0)]
-        bad += [array.flatten()[:0], array.float(), -array, array * math.nan, 1e200 * array]
-        bad += [array[..., :1], array[:1]] if array.dim() else []
-        if array.numel():
-            some = array.clone()
-            some.view(-1)[0] = math.inf
-            bad += [some, array.clone().index_fill_(0, torch.tensor([0]), -1.0) if array.dim() else -array - 1]
-        return bad
-    if not isinstance(array, np.ndarray):
-        return [np.array([1, 2]), np.ma.array([1, 2, 3], mask=[0, 1, 0])]
-    masked = np.ma.array(array, mask=np.arange(array.size).reshape(array.shape) % 2 == 0)
-    bad = [masked, array.astype(complex), array.astype(object), array[:0], array[:1], array[None], array.astype(str)]
-    return [*bad, -array - 1, array.astype(float) * math.nan, array + 2**62, array.astype(float) + 0.5, array > 0]
-
-
-def bad_values(case: Case, argument: str) -> list[Any]:
-    single = [value for value in SCALARS if case.arrays or not hasattr(value, "shape")]
-    return [*single, *(_spoiled(case.valid[argument]) if case.arrays else []), *(HUGE if case.huge else [])]
-
-
-def complaint(case: Case, argument: str, value: Any) -> str | None:
-    """What is wrong with how a bad call ended; None where nothing is."""
-    call = dict(case.valid) | {argument: value}
-    if "rng" in call and argument != "rng":
-        call["rng"] = generator()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            result = case.call(**call)
-        except (ValueError, TypeError, KeyError) as error:
-            names = [argument, *case.names.get(argument, argument).split("|")]
-            text = str(error)
-            return None if any(name in text for name in names) else f"{type(error).__name__} names no argument: {text}"
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-    return _nonsense(result)
-
-
-def _nonsense(result: Any) -> str | None:
-    """What cannot be a result: NaN in numbers, tensors, inputs."""
-    if isinstance(result, Federation):
-        result = [x for one in result for x in (one.x_train, one.x_test, one.y_train, one.y_test)]
-    if isinstance(result, theory.LinearFederation):
-        result = [one.x for one in result.clients]
-    if isinstance(result, Run):
-        result = [params for params in result.params for params in params.values()]
-    if isinstance(result, Mapping):
-        result = list(result.values())
-    for one in result if isinstance(result, list | tuple) else [result]:
-        if isinstance(one, float | torch.Tensor | np.ndarray) and np.isnan(np.asarray(one, dtype=float)).any():
-            return "NaN was accepted or returned"
-    return None
-
-
 PAIRS = [(name, argument) for name, case in CASES.items() for argument in case.valid]
 
 
@@ -516,7 +389,7 @@ def test_the_calls_that_are_varied_are_valid(name):
     call = dict(case.valid) | ({"rng": generator()} if "rng" in case.valid else {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert _nonsense(case.call(**call)) is None
+        assert nonsense(case.call(**call)) is None
 
 
 @settings(max_examples=400, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
@@ -597,7 +470,9 @@ def test_what_was_once_accepted_or_unclear(call, message):
 
 
 def test_a_baseline_is_not_its_class():
-    with pytest.raises(TypeError, match=r"baseline must be Alone or Pooled, such as LDA\(\), got .*without brackets"):
+    with pytest.raises(
+        TypeError, match=r"baseline must be an Alone or Pooled, such as LDA\(\), got .*without brackets"
+    ):
         baselines.run(FED, baselines.LDA)
 
 

@@ -88,6 +88,7 @@ def test_verdict_at_its_boundaries(difference, error, expected):
 
 def test_combined_error_by_hand():
     """sqrt(0.6² / 3 + 1.2² / 3) = sqrt(0.12 + 0.48) = sqrt(0.6)."""
+    assert combined_error((0.6, 2)) == pytest.approx(0.6 / math.sqrt(2))
     assert combined_error((0.6, 3), (1.2, 3)) == pytest.approx(math.sqrt(0.6))
     assert combined_error((0.6, 3), (math.nan, 1)) == pytest.approx(math.sqrt(0.12))
     assert combined_error((0.6, math.nan), (1.2, 3)) == pytest.approx(math.sqrt(0.48))
@@ -464,6 +465,15 @@ def test_best_accuracy_is_of_the_history():
     every = [replace(r, experiment="flic/participation-linear-r1.0") for r in few]
     got = by_id([*few, *every]).loc["flic-participation-linear-best-stable"]
     assert (got.verdict, got.difference) == ("holds", 0)
+
+
+def test_a_claim_about_runs_of_unequal_data_says_so():
+    """Two fingerprints of one seed: the same sizes, so that the pair stands, but perhaps other numbers."""
+    mine, local = runs("FLIC-HL", [0.70, 0.71, 0.72]), runs("Local", [0.60, 0.61, 0.63])
+    moved = [replace(r, federation={**r.federation, "fingerprint": "other"}) for r in local[:1]]
+    name = "flic-bci-common40-flic-hl-over-local"
+    assert by_id([*mine, *local]).loc[name, "note"] == ""
+    assert by_id([*mine, *moved, *local[1:]]).loc[name, "note"] == "the fingerprints of the data differ"
 
 
 # --- what stands beside a verdict, and the counts ---------------------------------------------------------------------

@@ -6,10 +6,11 @@ number in, one number out; two classes. Client a holds class 0 only, client b cl
 one, all with x = 1.
 """
 
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass, replace
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ from hetfl_core import Client, Federation, methods, simulate
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.federation import Spec
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedAvgFT, FedHeNN, FedRep, HetFedRep, Local, Method
-from hetfl_core.methods.base import Batch, has_prefix, pick, weighted_mean
+from hetfl_core.methods.base import Batch, Stage, has_prefix, pick, weighted_mean
 from hetfl_core.networks import CNN, MLP, Model
 
 LR = 0.01
@@ -314,6 +315,34 @@ def test_a_setting_is_refused_when_the_method_is_made(method, setting, message):
     with pytest.raises(ValueError) as error:
         method(**setting)
     assert str(error.value) == message
+
+
+ARRAYS = [
+    np.array([]),
+    np.array(3),
+    np.array([1.0, 2.0]),
+    np.array(["uniform", "samples"]),
+    np.array([None, True]),
+    np.ma.array([1, 2, 3], mask=[0, 1, 0]),
+    torch.tensor(3),
+    torch.ones(2),
+    pd.Series([1.0, 2.0]),
+    pd.DataFrame({"a": [1]}),
+    [np.arange(2), np.arange(2)],
+    {"phi": np.ones(2)},
+]
+
+
+SETTINGS = [*CATALOGUE.values(), MLP(), CNN(), Model(), Stage(("phi",), epochs=1)]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: getattr(s, "name", type(s).__name__))
+def test_an_array_is_no_setting(settings):
+    """Nor equal to a word, a number or None: comparing it with one has no truth value."""
+    for field in fields(settings):
+        for array in ARRAYS:
+            with pytest.raises(ValueError, match=f"^{field.name} must be "):
+                replace(settings, **{field.name: array})
 
 
 def test_numbers_of_numpy_and_zeros_with_a_meaning_are_settings():

@@ -50,6 +50,10 @@ def test_cnn_is_what_torch_convolutions_compute(side, flat):
     torch.testing.assert_close(net(params, x), z @ params["phi.2.weight"] + params["phi.2.bias"], rtol=1e-4, atol=1e-5)
 
 
+def test_dropout_of_a_cnn_is_by_channel_and_sample():
+    assert CNN(channels=(4, 7), dropout=0.25).draws("phi") == {"phi.1.mask": Draw((7, 1, 1), "keep", "sample", 0.75)}
+
+
 def test_cnn_refuses_what_it_cannot_read():
     with pytest.raises(ValueError, match="square images"):
         CNN().init((1, 28, 16), rng())

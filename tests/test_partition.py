@@ -181,6 +181,10 @@ def test_small_test_sets_may_leave_a_client_with_nothing():
         (lambda: dirichlet(np.zeros(2, int), 3, 1.0, rng()), "n_clients=3 .* need 3 samples, got 2"),
         (lambda: dirichlet(np.zeros(9, int), 3, 1.0, rng(), min_size=4), "need 12 samples, got 9"),
         (lambda: published_shards(np.zeros(2, int), np.zeros((3, 1), int), rng()), "class 0 has 2 samples"),
+        (
+            lambda: published_shards(np.zeros(6, int), np.zeros((3, 1), int), rng(), repeats=0),
+            "repeats must be a whole number of at least 1, got 0",
+        ),
         (lambda: subsample([np.arange(3)], rng(), variant="paper"), "variant must be .*'paper'"),
         (lambda: feature_blocks(3, 4), r"n_blocks must lie in 1…3, .* got 4"),
         (lambda: feature_blocks(3, 0), r"n_blocks must be .* at least 1, got 0"),

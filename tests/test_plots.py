@@ -56,6 +56,12 @@ def test_latent_projects_clients_and_anchors_together(how):
     assert len({c.get_paths()[0].vertices.tobytes() for c in dots}) == 2, "a marker per client"
 
 
+def test_a_client_may_have_no_points():
+    flat = {"a": np.ones((2, 2)), "b": np.zeros((0, 2))}
+    ax = plots.clients_and_classes(flat, {"a": np.array([0, 1]), "b": np.array([], dtype=int)})
+    assert sum(len(c.get_offsets()) for c in ax.collections) == 2
+
+
 def test_one_class_can_be_drawn_alone():
     labels = {"a": np.repeat([0, 1], 10)}
     ax = plots.latent({"a": np.random.default_rng(0).normal(size=(20, 4))}, labels, how="PCA", classes=[1])

@@ -1,8 +1,10 @@
 """Clipping, noise and accounting, against closed forms and brute force."""
 
 import math
+from dataclasses import dataclass
 
 import dp_accounting
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -210,7 +212,7 @@ def test_sampled_releases_at_the_ends_of_the_noise():
 
 BAD = {
     "clip must be positive, got 0": lambda: Privacy(0.0),
-    "clip must be positive, got nan": lambda: Privacy(math.nan),
+    "clip must be a number, got nan": lambda: Privacy(math.nan),
     "noise_multiplier must not be negative, got -1": lambda: Privacy(1.0, -1.0),
     "noise needs a finite clip": lambda: Privacy(math.inf, 1.0),
     r"delta must lie in \(0, 1\), got 1": lambda: privacy.epsilon(1.0, 1.0, 1),
@@ -225,6 +227,28 @@ BAD = {
     "epsilon must be positive, got 0": lambda: privacy.noise_multiplier(0.0, DELTA, 1),
     "releases must be at least 1": lambda: privacy.noise_multiplier(1.0, DELTA, 0),
 }
+
+
+def test_privacy_is_checked_as_other_settings_are():
+    """Also by a subclass whose own checks forget those of its parent, and with the class in place of an object."""
+
+    @dataclass(frozen=True)
+    class Careless(Privacy):
+        rounds: int = 1
+
+        def __post_init__(self):
+            pass
+
+    for bad, message in (
+        ({"clip": -1.0}, "clip must be positive, got -1"),
+        ({"clip": np.ones(2)}, r"clip must be a number, got array\(\[1., 1.\]\)"),
+        ({"clip": True}, "clip must be a number, got True"),
+        ({"clip": 1.0, "noise_multiplier": math.inf}, "noise_multiplier must be a finite number, got inf"),
+        ({"clip": 1.0, "rounds": 1.5}, "rounds must be a whole number, got 1.5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Careless(**bad)
+    assert Careless(math.inf, 0.0).clip == math.inf
 
 
 @pytest.mark.parametrize("text", BAD)

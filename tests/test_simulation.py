@@ -143,9 +143,11 @@ def test_predictions_come_back_in_the_order_of_the_federation():
 
 
 def test_a_federation_is_needed():
-    with pytest.raises(TypeError, match="federation must be a Federation, got list"):
+    with pytest.raises(TypeError, match=r"federation must be a Federation, got \[\] of type list$"):
         simulate([], Local())
-    with pytest.raises(TypeError, match=r"method must be .* FLIC\(\), got .*Local'> \(without brackets\)"):
+    with pytest.raises(
+        TypeError, match=r"method must be a Method, such as FLIC\(\), got .*Local'> of type type \(without"
+    ):
         simulate(ragged(), Local)
 
 

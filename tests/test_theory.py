@@ -97,6 +97,18 @@ def test_instances_have_the_sizes_of_figure_2_unless_told():
     assert not torch.equal(f.A, theory.linear_federation(n_clients=1, seed=1).A)
 
 
+def test_memory_is_asked_for_by_hand(memory_asked):
+    """Numbers of 8 bytes: on average 5 features of 11 samples and a covariance for 3 clients; 4 matrices of 4 × 2."""
+    federation = theory.linear_federation(n_clients=3, k=4, d=2, n=6, n_test=5, extra=2)
+    assert memory_asked == [8 * 3 * 5 * (11 + 5)]
+    z, y = federation.embed(federation.oracle)
+    theory.flic_fedrep(z, y, d=2, rounds=3)
+    assert memory_asked[1:] == [8 * 4 * 4 * 2]
+    for n, repeats in ((5, 40), (20, 1)):
+        theory.simulate_w2(*GAUSSIANS["three dimensions"], n=n, repeats=repeats)
+    assert memory_asked[2:] == [8 * 40, 8 * 20 * 3], "the draws, or one data set of 20 samples in three dimensions"
+
+
 def test_covariances_are_spread_evenly_in_logarithm_and_no_two_eigenvalues_are_equal(federation):
     for client in federation.clients:
         eigenvalues = torch.linalg.eigvalsh(client.covariance).flip(0)
@@ -166,6 +178,8 @@ def test_freedom_changes_the_oracle_and_not_what_a_client_sees(federation, freed
         ({"covariance": torch.diag(torch.tensor([1.0, 0, 0])).double()}, "rank 2"),
         ({"covariance": torch.eye(2).double()}, r"shape \(3, 3\)"),
         ({"signs": torch.tensor([1.0, 0.5])}, r"\+1 or -1"),
+        ({"mean": torch.zeros(2, 3).double()}, r"^mean must be finite numbers of shape \(k_i,\), got shape \(2, 3\)"),
+        ({"mean": torch.zeros(0).double()}, r"^mean must be finite numbers of shape \(k_i,\), got shape \(0,\)"),
     ],
 )
 def test_embedding_says_what_is_wrong(arguments, message):
@@ -377,6 +391,12 @@ def test_a_rate_is_measured_above_a_floor_and_from_two_distances():
     assert theory.measured_rate(torch.tensor([1.0, 0.25, 0.1]).double(), floor=0.2) == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize("bad", [[[1.0, 0.5]], [1.0, -0.5], [1.0, float("inf")]])
+def test_a_rate_is_of_one_sequence_of_finite_distances(bad):
+    with pytest.raises(ValueError, match=r"^distances must be finite, at least 0, of shape \(T \+ 1,\)"):
+        theory.measured_rate(torch.tensor(bad).double())
+
+
 def test_measured_rate_of_a_geometric_sequence_is_its_ratio():
     distances = 0.8 * 0.9 ** torch.arange(100).double()
     assert theory.measured_rate(distances) == pytest.approx(0.9)
@@ -471,6 +491,17 @@ def test_standard_error_of_a_variance_of_gaussians():
     variance, error = theory.variance_with_error(draws)
     assert variance == pytest.approx(1, abs=4 * error)
     assert error == pytest.approx((2 / 20000) ** 0.5, rel=0.1)
+
+
+def test_smallest_sizes_of_the_limit_law():
+    """Two samples have a covariance; one client at least takes part, however small the rate."""
+    assert theory.simulate_w2(*GAUSSIANS["three dimensions"], n=2, repeats=3).isfinite().all()
+    assert 0 < theory.shrunk_scale(2, 3) < 1
+    with pytest.raises(ValueError, match="expected n >= 2, got 1"):
+        theory.shrunk_scale(1, 3)
+    assert [theory._n_active(5, r) for r in (0.1, 0.2, 0.5, 1.0)] == [1, 1, 2, 5]
+    with pytest.raises(ValueError, match=r"^S2 must be finite numbers of shape \(3, 3\), got shape \(2, 2\)"):
+        theory.optimal_map(torch.eye(3).double(), torch.eye(2).double())
 
 
 def test_limit_law_says_what_is_wrong():

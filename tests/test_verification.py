@@ -7,34 +7,18 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from small import ragged
+from small import small_experiments
 
 from hetfl_core import cli, experiments, ledger, numerics, verification
 from hetfl_core.experiments import Job, reproduce
 from hetfl_core.ledger import arithmetic
-from hetfl_core.methods import FLIC, Local
-from hetfl_core.networks import MLP, Model
-from hetfl_core.papers.experiment import Experiment
 from hetfl_core.verification import DIFFERENT, NOT_RUN, SAME, WITHIN, check, sample, verify
-
-MODEL = Model(MLP(hidden=(6,), out=4), alpha=4)
 
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch, tmp_path):
-    """Two small experiments, with checkpoints in a folder of their own."""
-    methods = {
-        "Local": Local(model=MODEL, local_epochs=1),
-        "FLIC-HL": FLIC(model=MODEL, local_epochs=1, pretrain_epochs=2),
-    }
-    made = {
-        f"tests/{name}": Experiment(
-            name, lambda seed: ragged(seed=seed), methods, rounds=2, participation=0.5, dataset="toy.noisy_features"
-        )
-        for name in ("one", "two")
-    }
-    monkeypatch.setattr(experiments, "EXPERIMENTS", made)
-    monkeypatch.setenv("HETFL_CHECKPOINTS", str(tmp_path / "checkpoints"))
+    """Two small experiments."""
+    small_experiments(monkeypatch, tmp_path, {"one": {}, "two": {}}, rounds=2)
 
 
 @pytest.fixture

@@ -127,11 +127,8 @@ def check_threads(number: int) -> None:
 
 
 def _check_arguments(federation: Federation, method: Method, participation: float, dtype: torch.dtype) -> None:
-    if not isinstance(federation, Federation):
-        raise TypeError(f"federation must be a Federation, got {type(federation).__name__}")
-    if not isinstance(method, Method):
-        made = isinstance(method, type) and issubclass(method, Method)
-        raise TypeError(f"method must be a method such as FLIC(), got {method!r}" + " (without brackets)" * made)
+    checks.instance("federation", federation, Federation)
+    checks.instance("method", method, Method, such_as="FLIC()")
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
     checks.fraction("participation", participation)

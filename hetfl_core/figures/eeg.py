@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import is_color_like
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from mpl_toolkits.mplot3d import Axes3D
 from numpy.typing import ArrayLike, NDArray
 
+from hetfl_core import checks
 from hetfl_core.datasets.recordings import standard_montage
-from hetfl_core.figures.plots import COLOURS, MARKERS
+from hetfl_core.figures.plots import COLOURS, FARTHEST, MARKERS, _axes
 
 Array = NDArray[np.float64]
 
@@ -40,6 +44,10 @@ def head(channels: Sequence[str], rate: float = 160.0) -> Any:
     ValueError
         Naming the electrodes that the 10–05 system does not have.
     """
+    channels = _names("channels", channels)
+    if not channels or len(set(channels)) < len(channels):
+        raise ValueError(f"channels must be different names, one at least, got {checks.shown(channels)}")
+    rate = checks.number("rate", rate, above=0)
     import mne
 
     montage = standard_montage()
@@ -49,6 +57,13 @@ def head(channels: Sequence[str], rate: float = 160.0) -> Any:
     info = mne.create_info(list(channels), rate, "eeg")
     with mne.utils.use_log_level("ERROR"):
         return info.set_montage(montage)
+
+
+def _names(argument: str, value: Any) -> list[str]:
+    """Texts, none of them empty, as a list."""
+    for name in (found := checks.several(argument, value)):
+        checks.words(argument, name)
+    return found
 
 
 def caps(electrodes: Mapping[str, Sequence[str]], columns: int = 2) -> Figure:
@@ -62,15 +77,21 @@ def caps(electrodes: Mapping[str, Sequence[str]], columns: int = 2) -> Figure:
     """
     import mne
 
-    fig, axes = _grid(len(electrodes), columns, 3.1)
-    for ax, (title, channels) in zip(axes, electrodes.items(), strict=True):
-        mne.viz.plot_sensors(head(channels), axes=ax, show=False, pointsize=28, linewidth=0)
+    heads = {
+        title: head(_names("electrodes", names)) for title, names in checks.mapping("electrodes", electrodes).items()
+    }
+    fig, axes = _grid("electrodes", len(heads), columns, 3.1)
+    for ax, (title, info) in zip(axes, heads.items(), strict=True):
+        mne.viz.plot_sensors(info, axes=ax, show=False, pointsize=28, linewidth=0)
         ax.set_title(title, loc="center", fontsize=13)
     return fig
 
 
-def _grid(count: int, columns: int, side: float) -> tuple[Figure, list[Axes]]:
-    """A figure as wide as a phone's, and its first `count` axes."""
+def _grid(argument: str, count: int, columns: int, side: float) -> tuple[Figure, list[Axes]]:
+    """A figure as wide as a phone's, and its first `count` axes, which are as many as what is drawn."""
+    checks.whole("columns", columns, 1, 12)
+    if not count:
+        raise ValueError(f"{argument} must have one entry at least, got none")
     rows = -(-count // columns)
     fig, axes = plt.subplots(rows, columns, figsize=(6.4, side * rows), squeeze=False)
     for ax in axes.flat[count:]:
@@ -102,10 +123,16 @@ def traces(
     marks : dict of float to str, optional
         What happened when, s.
     """
-    ax = plt.subplots(figsize=(6.4, 0.55 * len(names) + 1.6))[1] if ax is None else ax
-    data, times = np.asarray(data, float), np.asarray(times, float)
+    names, data, times = _names("names", names), checks.reals("data", data, 2), checks.reals("times", times, 1)
+    step = checks.number("step", step, above=0, most=FARTHEST)
+    for when in checks.mapping("marks", {} if marks is None else marks):
+        checks.number("marks", when)
+    for name, found in (("data", data), ("times", times)):
+        if np.abs(found).max() > FARTHEST:
+            raise ValueError(f"{name} must lie within ±{FARTHEST:g}, got {np.abs(found).max():g}")
     if data.shape != (len(names), len(times)):
         raise ValueError(f"data: expected shape {(len(names), len(times))} from names and times, got {data.shape}")
+    ax = _axes(ax, figsize=(6.4, 0.55 * len(names) + 1.6))
     place = -step * np.arange(len(names))
     for row, y in zip(data, place, strict=True):
         ax.plot(times, row + y, color="black", lw=0.8)
@@ -140,10 +167,18 @@ def topographies(
     """
     import mne
 
-    fig, axes = _grid(len(values), columns, 3.3)
-    for ax, (title, each) in zip(axes, values.items(), strict=True):
+    checks.instance("info", info, mne.Info)
+    limit = checks.number("limit", limit, above=0)
+    checks.instance("label", label, str)
+    found = {title: checks.reals("values", each, 1) for title, each in checks.mapping("values", values).items()}
+    for title, each in found.items():
+        if len(each) != len(info.ch_names):
+            raise ValueError(f"values must be {len(info.ch_names)}, as electrodes, got {len(each)} of {title!r}")
+    checks.choice("cmap", cmap, list(mpl.colormaps))
+    fig, axes = _grid("values", len(found), columns, 3.3)
+    for ax, (title, each) in zip(axes, found.items(), strict=True):
         look: dict[str, Any] = {"cmap": cmap, "vlim": (-limit, limit), "show": False, "contours": 4}
-        image, _ = mne.viz.plot_topomap(np.asarray(each, float), info, axes=ax, **look)
+        image, _ = mne.viz.plot_topomap(each, info, axes=ax, **look)
         ax.set_title(title, loc="center")
     fig.colorbar(image, ax=axes, location="bottom", shrink=0.8, aspect=30, label=label, extend="both")
     return fig
@@ -170,13 +205,19 @@ def matrices(
     limit : float, optional
         End of the scale; by default the largest entry.
     """
-    found = {title: np.asarray(each, float) for title, each in given.items()}
+    found = {title: checks.reals("given", each, 2) for title, each in checks.mapping("given", given).items()}
+    channels, ticks = _names("channels", channels), checks.several("ticks", ticks)
+    checks.instance("label", label, str)
+    for title, each in found.items():
+        if each.shape != (len(channels),) * 2:
+            raise ValueError(
+                f"given: expected matrices of as many rows as channels, {len(channels)}, got {each.shape} of {title!r}"
+            )
+    fig, axes = _grid("given", len(found), columns, 4.3)
     limit = max(float(np.abs(each).max()) for each in found.values()) if limit is None else limit
-    fig, axes = _grid(len(found), columns, 4.3)
+    limit = checks.number("limit", limit, 0)
     shown = [i for i, name in enumerate(channels) if name in ticks or len(channels) <= 6]
     for ax, (title, each) in zip(axes, found.items(), strict=True):
-        if each.shape != (len(channels),) * 2:
-            raise ValueError(f"{title}: expected a matrix of {len(channels)} channels, got shape {each.shape}")
         image = ax.imshow(each, cmap="PuOr", vmin=-limit, vmax=limit)
         ax.set_xticks(shown, [channels[i] for i in shown], rotation=90)
         ax.set_yticks(shown, [channels[i] for i in shown])
@@ -204,7 +245,9 @@ def upright(S: ArrayLike) -> Array:
     array, shape (..., 3)
         (v, w, u), u pointing up.
     """
-    S = np.asarray(S, float)
+    S = checks.reals("S", S)
+    if S.shape[-2:] != (2, 2):
+        raise ValueError(f"S must be matrices of shape (..., 2, 2), got shape {S.shape}")
     a, b, c = S[..., 0, 0], S[..., 0, 1], S[..., 1, 1]
     return np.stack([(a - c) / np.sqrt(2), np.sqrt(2) * b, (a + c) / np.sqrt(2)], -1)
 
@@ -223,7 +266,10 @@ def cone(top: float, ax: Any = None, bowl: bool = False, title: str = "") -> Any
     Axes3D
         Of places as `upright` has them.
     """
+    top = checks.number("top", top, above=0, most=FARTHEST)
+    checks.flag("bowl", bowl)
     ax = plt.figure(figsize=(6.4, 6.2)).add_subplot(projection="3d") if ax is None else ax
+    checks.instance("ax", ax, Axes3D)
     angle, height = np.meshgrid(np.linspace(0, 2 * np.pi, 73), np.linspace(0, top, 2))
     surface(ax, height, angle, height, COLOURS[5], 0.16)
     ax.plot(top * np.cos(angle[0]), top * np.sin(angle[0]), top, color=COLOURS[5], lw=1.5)
@@ -248,11 +294,20 @@ def surface(ax: Any, radius: Array, angle: Array, height: Array, colour: str, al
 
 def along(ax: Any, path: ArrayLike, label: str, colour: str, style: str = "-") -> None:
     """A path of 2 × 2 matrices, shape (n, 2, 2), in the cone."""
+    path = checks.reals("path", path, 3)
+    if path.shape[1:] != (2, 2):
+        raise ValueError(f"path must be matrices of shape (n, 2, 2), got shape {path.shape}")
+    if not is_color_like(colour):
+        raise ValueError(f"colour must be one of Matplotlib's, got {checks.shown(colour)}")
+    checks.choice("style", style, ("-", "--", ":", "-."))
     ax.plot(*upright(path).T, style, color=colour, lw=3, label=label)
 
 
 def points(ax: Any, S: ArrayLike, label: str, i: int, size: float = 26) -> None:
     """2 × 2 matrices, shape (n, 2, 2), as dots in the cone, in the i-th colour and marker of the house."""
+    checks.whole("i", i, 0, len(COLOURS) - 1)
+    size = checks.number("size", size, above=0)
+    S = checks.reals("S", S, 3)
     look: dict[str, Any] = {"color": COLOURS[i], "marker": MARKERS[i], "s": size, "label": label, "depthshade": False}
     ax.scatter(*upright(S).T, **look)
 
@@ -271,17 +326,35 @@ def laboratories(rows: Mapping[str, tuple[Sequence[str], ArrayLike, ArrayLike, A
     label : str
         What the colours of the features mean, with the unit.
     """
-    fig, axes = plt.subplots(len(rows), 3, figsize=(6.4, 2.1 * len(rows)), width_ratios=(1, 1, 1.5), squeeze=False)
-    for (cap, picture, table), (name, (channels, matrix, features, labels)) in zip(axes, rows.items(), strict=True):
+    checks.instance("label", label, str)
+    found = {name: _laboratory(row) for name, row in checks.mapping("rows", rows).items()}
+    if not found:
+        raise ValueError("rows must have one laboratory at least, got none")
+    fig, axes = plt.subplots(len(found), 3, figsize=(6.4, 2.1 * len(found)), width_ratios=(1, 1, 1.5), squeeze=False)
+    for (cap, picture, table), (name, (channels, matrix, features, labels)) in zip(axes, found.items(), strict=True):
         _cap(cap, channels, name)
-        picture.imshow(np.asarray(matrix, float), cmap="PuOr", vmin=-1, vmax=1)
+        picture.imshow(matrix, cmap="PuOr", vmin=-1, vmax=1)
         picture.set_title(f"{len(channels)} × {len(channels)}", loc="center", fontsize=12)
-        image = _sorted_trials(table, np.asarray(features, float), np.asarray(labels))
+        image = _sorted_trials(table, features, labels)
         for ax in (picture, table):
             ax.set(xticks=[], yticks=[])
             ax.grid(False)
     fig.colorbar(image, ax=axes, location="bottom", shrink=0.8, aspect=40, label=label, extend="both")
     return fig
+
+
+def _laboratory(row: Any) -> tuple[list[str], Array, Array, NDArray[Any]]:
+    """Electrodes, matrix, features and labels of a laboratory, checked."""
+    if not isinstance(row, tuple | list) or len(row) != 4:
+        raise ValueError(f"rows must each be (channels, matrix, features, labels), got {checks.shown(row)}")
+    channels, labels = _names("rows", row[0]), checks.array("rows", row[3])
+    matrix, features = (checks.reals("rows", each, 2) for each in row[1:3])
+    if matrix.shape != (len(channels),) * 2 or labels.shape != (len(features),):
+        raise ValueError(
+            f"rows must have matrices of as many rows as channels and a label for each trial, got {len(channels)} "
+            f"channels, a matrix {matrix.shape}, features {features.shape} and labels {labels.shape}"
+        )
+    return channels, matrix, features, labels
 
 
 def _cap(ax: Axes, channels: Sequence[str], name: str) -> None:
@@ -309,7 +382,10 @@ def widths(clients: Mapping[str, tuple[ArrayLike, ArrayLike]], ax: Axes | None =
     clients : dict of str to (features, trials)
         By data set; two arrays of one length.
     """
-    ax = plt.subplots(figsize=(6.4, 4.8))[1] if ax is None else ax
+    for pair in checks.mapping("clients", clients).values():
+        if len(checks.reals("clients", pair, 2)) != 2:
+            raise ValueError(f"clients must each be (features, trials), got {checks.shown(pair)}")
+    ax = _axes(ax, figsize=(6.4, 4.8))
     for i, (name, (features, trials)) in enumerate(clients.items()):
         look: dict[str, Any] = {"color": COLOURS[i], "marker": MARKERS[i], "s": 45, "alpha": 0.75, "label": name}
         ax.scatter(features, trials, **look)
@@ -345,7 +421,9 @@ def learning_curves(
     dashed : sequence of str
         Those of them with a dashed line.
     """
-    ax = plt.subplots(figsize=(6.4, 5.0))[1] if ax is None else ax
+    checks.frame("rows", rows, "n", "method", "mean", "low", "high")
+    methods, dashed = _names("methods", methods), _names("dashed", dashed)
+    ax = _axes(ax, figsize=(6.4, 5.0))
     places = sorted(set(rows["n"]), key=_count)
     drawn = [method for method in methods if method in set(rows["method"])]
     for i, method in enumerate(drawn):

@@ -15,6 +15,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from hetfl_core import checks
+
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 """Okabe and Ito's colours, told apart with every common form of colour blindness."""
 
@@ -52,8 +54,17 @@ def style() -> Iterator[None]:
         yield
 
 
-def _axes(ax: Axes | None) -> Axes:
-    return plt.subplots()[1] if ax is None else ax
+def _axes(ax: Axes | None, **figure: Any) -> Axes:
+    """The axes given, or new ones in a figure with these options."""
+    if ax is None:
+        return plt.subplots(**figure)[1]
+    checks.instance("ax", ax, Axes)
+    return ax
+
+
+def _arrays(name: str, value: Any, axes: int, least: int = 1) -> dict[Any, np.ndarray]:
+    """Finite numbers of so many axes, by name."""
+    return {key: checks.reals(name, each, axes, least=least) for key, each in checks.mapping(name, value).items()}
 
 
 def _every(n: int) -> int:
@@ -81,10 +92,13 @@ def curves(
     -------
     Axes
     """
+    checks.words("column", column)
     ax = _axes(ax)
     percent = column.endswith("accuracy")
-    for i, (name, given) in enumerate(runs.items()):
-        frames = [given] if isinstance(given, pd.DataFrame) else list(given)
+    for i, (name, given) in enumerate(checks.mapping("runs", runs).items()):
+        frames = [given] if isinstance(given, pd.DataFrame) else checks.several("runs", given)
+        for frame in frames:
+            checks.frame("runs", frame, "round")
         if any(column not in frame for frame in frames):
             raise KeyError(f"the history of {name!r} has no column {column!r}; it has {list(frames[0])}")
         table = pd.concat([f.set_index("round")[column].astype(float) for f in frames], axis=1).dropna()
@@ -113,6 +127,10 @@ def losses(
     terms : sequence of str
         Columns to draw, e.g. ``["ce", "w2"]``.
     """
+    terms = checks.several("terms", terms)
+    for term in terms:
+        checks.words("terms", term)
+    checks.frame("history", history, "round", *terms)
     ax = _axes(ax)
     for i, term in enumerate(terms):
         drawn = history[["round", term]].dropna()
@@ -122,6 +140,10 @@ def losses(
     ax.set(yscale="log", xlabel="communication round", ylabel="mean over steps and participants", title=title)
     ax.legend()
     return ax
+
+
+FARTHEST = 1e100
+"""Beyond it the square of a distance is no number."""
 
 
 def project(
@@ -142,6 +164,13 @@ def project(
     -------
     ndarray, shape (n, 2)
     """
+    points = checks.reals("points", points, 2)
+    checks.choice("how", how, ("t-SNE", "MDS", "PCA"))
+    checks.whole("seed", seed, 0, 2**32 - 1)
+    if min(points.shape) < 2:
+        raise ValueError(f"points must be two at least, with two coordinates or more, got shape {points.shape}")
+    if np.abs(points).max() > FARTHEST:
+        raise ValueError(f"points must lie within ±{FARTHEST:g}, got {np.abs(points).max():g}")
     from sklearn.decomposition import PCA
     from sklearn.manifold import MDS, TSNE
 
@@ -151,9 +180,32 @@ def project(
     if how == "MDS":
         options = {"n_init": 1, "init": "random", "normalized_stress": "auto"} | options
         return MDS(2, random_state=seed, **options).fit_transform(points)
-    if how == "PCA":
-        return PCA(2, random_state=seed, **options).fit_transform(points)
-    raise ValueError(f"how must be 't-SNE', 'MDS' or 'PCA', got {how!r}")
+    return PCA(2, random_state=seed, **options).fit_transform(points)
+
+
+def _labelled(
+    name: str, points: Any, labels: Any, classes: Any
+) -> tuple[dict[Any, np.ndarray], dict[Any, np.ndarray], list[int]]:
+    """Points and labels by client, and the classes to draw (all that occur, by default)."""
+    points, labels = _arrays(name, points, 2, 0), {k: v.astype(int) for k, v in _arrays("labels", labels, 1, 0).items()}
+    for client, z in points.items():
+        if client not in labels or len(labels[client]) != len(z):
+            raise ValueError(f"labels must have one for each of the {len(z)} points in {name} of client {client!r}")
+        if z.shape[1] < 2:
+            raise ValueError(f"{name} must have two coordinates or more, got shape {z.shape} of client {client!r}")
+    if not points:
+        raise ValueError(f"{name} must hold the points of one client at least, got none")
+    found = np.unique(np.concatenate([labels[client] for client in points])).tolist()
+    classes = found if classes is None else checks.several("classes", classes)
+    return points, labels, [checks.whole("classes", c, 0) for c in classes]
+
+
+def _of_classes(anchors: Any, classes: Sequence[int]) -> np.ndarray:
+    """Anchors, of which those of these classes are drawn; the others may be NaN."""
+    anchors = checks.reals("anchors", anchors, 2, gaps=True)
+    if max(classes, default=-1) >= len(anchors) or anchors.shape[1] < 2 or not np.isfinite(anchors[classes]).all():
+        raise ValueError(f"anchors must be finite points, one for each of the classes {classes}, got {anchors.shape}")
+    return anchors
 
 
 def clients_and_classes(
@@ -183,9 +235,13 @@ def clients_and_classes(
     size : float
         Area of a marker, points².
     """
+    flat, labels, classes = _labelled("flat", flat, labels, classes)
+    if anchors is not None:
+        anchors = _of_classes(anchors, classes)
+    checks.flag("legend", legend)
+    checks.number("size", size, above=0)
+    names = checks.mapping("class_names", {} if class_names is None else class_names)
     ax = _axes(ax)
-    found = np.unique(np.concatenate([np.asarray(y) for y in labels.values()])).tolist()
-    classes = found if classes is None else list(classes)
     colour = {c: COLOURS[i % len(COLOURS)] for i, c in enumerate(classes)}
     for i, (client, xy) in enumerate(flat.items()):
         for c in classes:
@@ -199,7 +255,6 @@ def clients_and_classes(
     ax.set(xticks=[], yticks=[], title=title)
     ax.grid(False)
     if legend:
-        names = class_names or {}
         shown = [Line2D([], [], color=colour[c], marker="o", ls="", label=names.get(c, f"class {c}")) for c in classes]
         if len(flat) <= len(MARKERS):
             shown += [
@@ -237,9 +292,10 @@ def latent(
     **drawing
         As for `clients_and_classes`.
     """
-    classes = drawing.get("classes")
-    if classes is None:
-        classes = np.unique(np.concatenate([np.asarray(y) for y in labels.values()])).tolist()
+    points, labels, classes = _labelled("points", points, labels, drawing.get("classes"))
+    if anchors is not None:
+        anchors = _of_classes(anchors, classes)
+    checks.mapping("options", {} if options is None else options)
     keep = {client: np.isin(np.asarray(labels[client]), classes) for client in points}
     parts = [np.asarray(z)[keep[client]] for client, z in points.items()]
     stars = np.asarray(anchors)[classes] if anchors is not None else np.zeros((0, parts[0].shape[1]))
@@ -263,6 +319,7 @@ def compare(rows: pd.DataFrame, ax: Axes | None = None, title: str = "", unit: s
         Columns ``method``, ``published``, ``published_sd``, ``ours``, ``ours_sd``, as `hetfl_core.ledger.numbers` gives
         them; NaN is left out.
     """
+    checks.frame("rows", rows, "method", "published", "published_sd", "ours", "ours_sd")
     ax = _axes(ax)
     place = np.arange(len(rows))[::-1]
     for i, (name, label) in enumerate((("published", "paper"), ("ours", "ours"))):
@@ -299,6 +356,12 @@ def sweep(
     -------
     Axes
     """
+    checks.texts(x=x, y=y, by=by)
+    checks.instance("xlabel", xlabel, str)
+    checks.frame("rows", rows)
+    for argument, column in (("x", x), ("y", y), ("by", by)):
+        if column not in rows:
+            raise KeyError(f"{argument}: the rows have no column {column!r}; they have {list(rows)}")
     ax = _axes(ax)
     for i, (name, mine) in enumerate(rows.groupby(by, sort=False)):
         found = mine.groupby(x)[y].agg(["mean", "std"]).fillna({"std": 0}).dropna()
@@ -338,6 +401,10 @@ def learning_curves(
     -------
     Axes
     """
+    checks.frame("rows", rows, "method", "n_train", "mean", "low", "high")
+    intervals = checks.several("intervals", intervals)
+    for method in intervals:
+        checks.words("intervals", method)
     ax = _axes(ax)
     for i, (name, mine) in enumerate(rows.groupby("method", sort=False)):
         mine = mine.sort_values("n_train")
@@ -368,6 +435,7 @@ def differences(
     rows : DataFrame
         Indexed by what is compared; columns ``mean``, ``low``, ``high``. An interval that excludes zero is filled.
     """
+    checks.frame("rows", rows, "mean", "low", "high")
     ax = _axes(ax)
     place = np.arange(len(rows))[::-1]
     for at, (_, row) in zip(place, rows.iterrows(), strict=True):
@@ -399,7 +467,10 @@ def forest(
     groups : sequence of int
         Sizes of the groups from the top, each but the last closed by a grey line; by default all is one group.
     """
+    groups = [checks.whole("groups", size, 0) for size in checks.several("groups", groups)]
     ax = differences(rows, ax, title, xlabel)
+    if sum(groups) > len(rows):
+        raise ValueError(f"groups must be sizes that add up to at most {len(rows)}, got {groups}")
     for above in np.cumsum(groups)[:-1]:
         ax.axhline(len(rows) - above - 0.5, color="grey", lw=1)
     ax.tick_params(axis="y", labelsize=11)
@@ -429,6 +500,8 @@ def gaps(
     spread : float
         How far methods stand apart from each other along the axis, so that intervals do not cover each other.
     """
+    checks.frame("rows", rows, "x", "method", "mean", "low", "high")
+    checks.number("spread", spread, 0)
     ax = _axes(ax)
     methods = list(dict.fromkeys(rows["method"]))
     for i, (method, of) in enumerate(rows.groupby("method", sort=False)):
@@ -466,14 +539,15 @@ def convergence(
     floor : float
         The axis ends here at the latest; smaller values, which are rounding, are cut off.
     """
+    curves, bounds = _arrays("curves", curves, 1), _arrays("bounds", {} if bounds is None else bounds, 1)
+    floor = checks.number("floor", floor, above=0)
     ax = _axes(ax)
     for i, (name, values) in enumerate(curves.items()):
-        values = np.asarray(values, float)
         step = max(len(values) // 9, 1)
         marks = (i * step // max(len(curves), 1), step)
         ax.plot(values, color=COLOURS[i], marker=MARKERS[i], markevery=marks, label=name)
-    for style_, (name, values) in zip(("--", ":", "-."), (bounds or {}).items()):
-        ax.plot(np.asarray(values, float), style_, color="black", label=name)
+    for style_, (name, values) in zip(("--", ":", "-."), bounds.items()):
+        ax.plot(values, style_, color="black", label=name)
     ax.set(yscale="log", xlabel="communication round", ylabel=ylabel, title=title)
     ax.set_ylim(bottom=max(ax.get_ylim()[0], floor))
     ax.legend(fontsize=10)
@@ -491,8 +565,10 @@ def against_gaussians(
     variances : dict of str to float
         Those that are not positive are left out.
     """
+    draws = checks.reals("draws", draws, 1)
+    for s in checks.mapping("variances", variances).values():
+        checks.number("variances", s)
     ax = _axes(ax)
-    draws = np.asarray(draws, float)
     ax.hist(draws, bins=50, density=True, color="lightgrey", edgecolor="white", label="simulated")
     grid = np.linspace(draws.min(), draws.max(), 400)
     for i, (name, s) in enumerate(variances.items()):

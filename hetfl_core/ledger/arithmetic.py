@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from hetfl_core import numerics
-from hetfl_core.ledger.records import RunRecord, value
+from hetfl_core import checks, numerics
+from hetfl_core.ledger.records import RunRecord, records_of, value
 
 ARITHMETIC = "arithmetic"
 """Folder of the experiments whose runs differ in nothing but their arithmetic (`hetfl_core.verification.vary`)."""
@@ -33,7 +33,7 @@ def generations(records: Iterable[RunRecord]) -> pd.DataFrame:
         ``revision`` (0: from before there was one), ``instructions`` (PyTorch's; "not recorded"), ``records``,
         ``experiments``, ``older`` (whether `hetfl_core.numerics.REVISION` is higher: their bits may not repeat).
     """
-    rows = [(r.numerics_revision, r.isa or "not recorded", r.experiment) for r in records]
+    rows = [(r.numerics_revision, r.isa or "not recorded", r.experiment) for r in records_of(records)]
     frame = pd.DataFrame(rows, columns=["revision", "instructions", "experiment"])
     grouped = frame.groupby(["revision", "instructions"])["experiment"].agg(["size", "nunique"]).reset_index()
     grouped = grouped.set_axis(["revision", "instructions", "records", "experiments"], axis=1)
@@ -61,7 +61,8 @@ def arithmetic_spreads(records: Iterable[RunRecord], metric: str = "accuracy") -
         seeds; ``largest``: difference of two of them at one seed; ``seeds`` and ``over_seeds``: number of seeds and
         standard deviation over them at scale ``"paper"``; ``same_data``: whether these had the same data.
     """
-    records = list(records)
+    checks.words("metric", metric)
+    records = records_of(records)
     tried: Counter[tuple[str, str, int]] = Counter()
     found: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
     for r in records:
@@ -111,6 +112,8 @@ def arithmetic_reach(spread: float, seeds: int) -> float:
     seeds : int
         Number n of pairs.
     """
+    checks.number("spread", spread, 0)
+    checks.whole("seeds", seeds, 0)
     return 2 * spread * math.sqrt(2 / seeds) if seeds else math.nan
 
 
@@ -126,12 +129,14 @@ def with_arithmetic(claims: pd.DataFrame, records: Sequence[RunRecord]) -> pd.Da
         With two more columns: ``reach`` (`arithmetic_reach`; NaN without a measurement or an interval) and ``turns``:
         whether zero is nearer to an end of the interval than that.
     """
+    checks.frame("claims", claims, "experiment", "seeds", "low", "high")
     spreads = arithmetic_spreads(records).dropna(subset=["arithmetic"])
     own = spreads.groupby("experiment")["arithmetic"].max()
     usual = float(np.sqrt((spreads["arithmetic"] ** 2).mean())) if len(spreads) else math.nan
+    known = [own.get(c.experiment, usual) if np.isfinite(c.low) else math.nan for c in claims.itertuples()]
     reach = [
-        arithmetic_reach(own.get(c.experiment, usual), len(c.seeds)) if np.isfinite(c.low) else math.nan
-        for c in claims.itertuples()
+        arithmetic_reach(s, len(seeds)) if np.isfinite(s) else math.nan
+        for s, seeds in zip(known, claims["seeds"], strict=True)
     ]
     end = np.minimum(claims["low"].abs(), claims["high"].abs())
     return claims.assign(reach=reach, turns=(end < reach).fillna(False).astype(bool))

@@ -14,14 +14,15 @@ model, or parts of one, err together, and intervals over clients are then a litt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from hetfl_core import checks
 from hetfl_core.ledger import records, statistics
-from hetfl_core.ledger.records import RunRecord, to_percent
+from hetfl_core.ledger.records import RunRecord, records_of, to_percent
 from hetfl_core.ledger.statistics import Paired, interval
 
 ALL = "all"
@@ -48,11 +49,12 @@ def table(
         A client's data set is what ``info["subjects"]`` of its federation says, else its name up to the last hyphen.
         Of two records of the same run the newer counts; records without results of clients are left out.
     """
+    checks.texts(metric=metric, key=key)
     parts = found if isinstance(found, Mapping) else {None: found}
     frames = [
         _one(record, metric).assign(**({} if value is None else {key: value}))
         for value, some in parts.items()
-        for record in _newest(some)
+        for record in _newest(records_of(some, "found"))
         if record.per_client
     ]
     if not frames:
@@ -70,7 +72,7 @@ def _newest(some: Iterable[RunRecord]) -> list[RunRecord]:
 def _one(record: RunRecord, metric: str) -> pd.DataFrame:
     frame = pd.DataFrame(record.per_client)
     if metric not in frame:
-        raise KeyError(f"{record.relative_path} has no {metric!r} of its clients; it has {list(frame)}")
+        raise KeyError(f"{record.relative_path} has no metric {metric!r} of its clients; it has {list(frame)}")
     subjects = (record.federation.get("info") or {}).get("subjects") or {}
     sets = [subjects.get(name, {}).get("data_set") or name.rpartition("-")[0] or name for name in frame["client"]]
     values = to_percent(frame[metric].astype(float), metric)
@@ -81,6 +83,8 @@ def curve(
     experiments: Mapping[Any, str], metric: str = "accuracy", scale: str = "paper", folder: str | Path | None = None
 ) -> pd.DataFrame:
     """`table` of the stored records of several experiments, e.g. ``curve(papers.eeg.curve("common40"))``."""
+    for name in checks.mapping("experiments", experiments).values():
+        checks.words("experiments", name)
     stored = {n: records.load(folder, experiment=name, scale=scale) for n, name in experiments.items()}
     return table(stored, metric)
 
@@ -102,9 +106,28 @@ def means(rows: pd.DataFrame, by: Sequence[str] = ("data_set",), metric: str = "
         Columns `by`, ``method``, ``mean``, ``low``, ``high``, ``n_clients``, ``n_seeds``, and ``n_train``, the mean
         number of training trials of a client.
     """
+    by = _grouping(rows, by, metric)
     groups = rows.groupby([*by, "method"], sort=False)
     found = [[*_key(key), *_mean(group, metric)] for key, group in groups]
     return pd.DataFrame(found, columns=[*by, "method", "mean", "low", "high", "n_clients", "n_seeds", "n_train"])
+
+
+def _names(argument: str, value: Any) -> list[str]:
+    """Names of methods as a list."""
+    for name in (found := checks.several(argument, value)):
+        checks.words(argument, name)
+    return found
+
+
+def _grouping(rows: pd.DataFrame, by: Any, metric: str) -> list[Any]:
+    """The columns that make a group, where the table has them and the others that a comparison needs."""
+    checks.words("metric", metric)
+    by = checks.several("by", by)
+    checks.frame("rows", rows, "method", "seed", "client", "n_train")
+    for name, column in [("metric", metric), *(("by", column) for column in by)]:
+        if not isinstance(column, Hashable) or column not in rows.columns:
+            raise KeyError(f"{name}: the table has no column {column!r}; it has {list(rows)}")
+    return by
 
 
 def _key(key: Any) -> tuple[Any, ...]:
@@ -114,6 +137,10 @@ def _key(key: Any) -> tuple[Any, ...]:
 def _mean(group: pd.DataFrame, metric: str) -> tuple[float, float, float, int, int, float]:
     of_clients = group.groupby("client")[metric].mean().dropna().to_numpy()
     return *interval(of_clients), len(of_clients), group["seed"].nunique(), float(group["n_train"].mean())
+
+
+DIFFERENCE = ["a", "b", "mean", "low", "high", "p", "verdict", "seeds_low", "seeds_high", "n_clients", "n_seeds"]
+"""Columns of `differences`, besides those that make a group."""
 
 
 def differences(
@@ -136,11 +163,12 @@ def differences(
         and ``n_seeds``. Groups in which the two methods have no pair are left out. With fewer than three clients, or
         seeds, the interval over them is infinite. Each verdict is on its own; see `corrected`.
     """
+    by = _grouping(rows, by, metric)
+    checks.texts(a=a, b=b)
     pairs = _pairs(rows, a, b, by, metric)
     groups = pairs.groupby(list(by), sort=False) if by else [((), pairs)]
     found = [[*_key(key), a, b, *_difference(group, a, b)] for key, group in groups if len(group)]
-    names = ["a", "b", "mean", "low", "high", "p", "verdict", "seeds_low", "seeds_high", "n_clients", "n_seeds"]
-    return pd.DataFrame(found, columns=[*by, *names])
+    return pd.DataFrame(found, columns=[*by, *DIFFERENCE])
 
 
 def _pairs(rows: pd.DataFrame, a: str, b: str, by: Sequence[str], metric: str) -> pd.DataFrame:
@@ -178,6 +206,7 @@ def corrected(found: pd.DataFrame) -> pd.DataFrame:
         `found` with a column ``verdict_holm``: the name of a method, or ``"open"``. The chance that any of the names is
         wrong is at most 5 % (`hetfl_core.ledger.statistics.corrected`).
     """
+    checks.frame("found", found, "p", "verdict")
     sure = statistics.corrected(found)["finding"]
     return found.assign(verdict_holm=found["verdict"].where(sure, "open"))
 
@@ -194,7 +223,7 @@ def best(rows: pd.DataFrame, among: Iterable[str], by: Sequence[str] = (), metri
     DataFrame
         Columns as `means`, one row a group.
     """
-    among = list(among)
+    among, by = _names("among", among), _grouping(rows, by, metric)
     found = means(rows[rows["method"].isin(among)], by, metric)
     ranked = found.sort_values("mean", ascending=False, kind="stable")
     return (ranked.groupby(list(by), sort=False).head(1) if by else ranked.head(1)).reset_index(drop=True)
@@ -222,6 +251,8 @@ def against(
     DataFrame
         As from `differences`, one row a group and method.
     """
+    by = _grouping(rows, by, metric)
+    methods, opponents = _names("methods", methods), _names("opponents", opponents)
     if "data_set" in by:
         rows = pd.concat([rows, rows.assign(data_set=ALL)], ignore_index=True)
     found = []
@@ -229,4 +260,4 @@ def against(
         top = best(group, opponents, (), metric)
         for method in methods if len(top) else ():
             found.append(differences(group, method, top["method"][0], by, metric))
-    return pd.concat(found, ignore_index=True) if found else differences(rows[:0], "", "", by, metric)
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=[*by, *DIFFERENCE])

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hetfl_core import checks
 from hetfl_core.files import data_path
 from hetfl_core.ledger.arithmetic import with_arithmetic
 from hetfl_core.ledger.published import paper_values
-from hetfl_core.ledger.records import RunRecord, load, measured, value
+from hetfl_core.ledger.records import RunRecord, load, measured, records_of, value
 from hetfl_core.ledger.statistics import MIN_SEEDS, Paired, contrast, corrected, differ, protocols_differ
 from hetfl_core.ledger.tables import NUMBER_VERDICTS, SETTLED, counted
 
@@ -42,6 +43,9 @@ def combined_error(*samples: tuple[float, float]) -> float:
 
     A side whose deviation is not known (one run, or none printed) adds nothing: say so beside the result.
     """
+    for sample in samples:
+        if len(checks.reals("samples", sample, 1, gaps=True)) != 2:
+            raise ValueError(f"samples must each be (standard deviation, number of runs), got {checks.shown(sample)}")
     known = [sd**2 / n for sd, n in samples if n > 1 and math.isfinite(sd)]
     return math.sqrt(sum(known))
 
@@ -56,6 +60,7 @@ def verdict(difference: float, standard_error: float) -> str:
     standard_error : float
         Of the difference, in points, as from `combined_error`.
     """
+    checks.number("difference", difference)
     if abs(difference) <= tolerance(standard_error) + 1e-9:  # 1e-9: rounding of decimal fractions, not leniency
         return "agrees"
     return "higher" if difference > 0 else "lower"
@@ -63,7 +68,7 @@ def verdict(difference: float, standard_error: float) -> str:
 
 def tolerance(standard_error: float) -> float:
     """How far a value may lie from the paper's and still agree, in points."""
-    return max(1.0, 2.0 * standard_error)
+    return max(1.0, 2.0 * checks.number("standard_error", standard_error, 0))
 
 
 def numbers(
@@ -98,42 +103,58 @@ def numbers(
         ``command`` that would fill a pending row;
         and what is behind our number: ``seeds``, ``records`` (places in the results folder), ``commits``.
     """
-    records = list(load() if records is None else records)
-    known = known or {}
+    checks.words("accuracy", accuracy)
+    cells, known = _by_cell(_records(records)), _known(known)
     rows = paper_values()
     rows = rows[rows["experiment"] != ""].to_dict("records")
-    table = pd.DataFrame([_number_row(row, records, accuracy, known) for row in rows])
-    weighted = [_number_row(row, records, WEIGHTED, known)["verdict"] for row in rows]
-    off = _off(table)
+    table = pd.DataFrame([_number_row(row, cells, accuracy, known) for row in rows])
+    off = _off(table.to_dict("records"))
     baselines = [
         off.get((r.experiment, BASELINE), "") if r.method != BASELINE and r.verdict in NUMBER_VERDICTS else ""
         for r in table.itertuples()
     ]
-    at = table.columns.get_loc("verdict") + 1
-    table.insert(at, "verdict_weighted", weighted)
-    table.insert(at + 1, "baseline", baselines)
+    table.insert(table.columns.get_loc("verdict_weighted") + 1, "baseline", baselines)
     return table
 
 
-def _off(table: pd.DataFrame) -> dict[tuple[str, str], str]:
+Cells = Mapping[tuple[str, str], Sequence[RunRecord]]
+"""The records of each experiment and method."""
+
+
+def _records(records: Iterable[RunRecord] | None) -> list[RunRecord]:
+    return load() if records is None else records_of(records)
+
+
+def _known(known: Mapping[str, Collection[str]] | None) -> Mapping[str, Collection[str]]:
+    return checks.mapping("known", {} if known is None else known)
+
+
+def _by_cell(records: Iterable[RunRecord]) -> Cells:
+    found: dict[tuple[str, str], list[RunRecord]] = {}
+    for r in records:
+        found.setdefault((r.experiment, r.method), []).append(r)
+    return found
+
+
+def _off(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
     """Of each (experiment, method) whose number does not agree with the paper's, the two numbers."""
-    far = table[table["verdict"].isin(["higher", "lower"])]  # not those with too few seeds
     return {
-        (r.experiment, r.method): f"baseline off: {r.method} {r.ours:.2f} here, {r.published:.2f} printed"
-        for r in far.itertuples()
+        (r["experiment"], r["method"]): f"baseline off: {r['method']} {r['ours']:.2f} here, "
+        f"{r['published']:.2f} printed"
+        for r in rows
+        if r["verdict"] in ("higher", "lower")  # not those with too few seeds
     }
 
 
 def _number_row(
-    row: dict[str, Any], records: list[RunRecord], accuracy: str, known: Mapping[str, Collection[str]]
+    row: Mapping[str, Any], cells: Cells, accuracy: str, known: Mapping[str, Collection[str]]
 ) -> dict[str, Any]:
-    metric = accuracy if row["metric"] == "accuracy" else row["metric"]
-    mine = [r for r in records if (r.experiment, r.method) == (row["experiment"], row["method"])]
+    metric, by_code = (of if row["metric"] == "accuracy" else row["metric"] for of in (accuracy, WEIGHTED))
+    mine = cells.get((row["experiment"], row["method"]), ())
     used = _comparable(mine)
-    x = np.array([value(r, metric) for r in used])
-    ours, sd = (float(x.mean()) if len(x) else math.nan), (float(x.std(ddof=1)) if len(x) > 1 else math.nan)
-    error = combined_error((row["sd"], row["runs"]), (sd, len(x)))
+    ours, sd, error = _ours(row, used, metric)
     state = _judge(row, used, ours, error, known)
+    weighted, _, its_error = _ours(row, used, by_code)
     return {
         **{k: row[k] for k in ("paper", "table", "setting", "experiment", "method")},
         "metric": metric,
@@ -142,15 +163,23 @@ def _number_row(
         "published_runs": row["runs"],
         "ours": ours,
         "ours_sd": sd,
-        "ours_runs": len(x),
+        "ours_runs": len(used),
         "scale": "paper" if used else "",
         "difference": ours - row["value"],
         "tolerance": tolerance(error),
         "verdict": state,
+        "verdict_weighted": state if by_code == metric else _judge(row, used, weighted, its_error, known),
         "note": _note(row, mine, metric),
         "command": "" if used else _missing(state, row["experiment"], known),
         **_evidence(used),
     }
+
+
+def _ours(row: Mapping[str, Any], used: Sequence[RunRecord], metric: str) -> tuple[float, float, float]:
+    """Mean and standard deviation of our runs, and the standard error of ours less theirs."""
+    x = np.array([value(r, metric) for r in used])
+    mean, sd = (float(x.mean()) if len(x) else math.nan), (float(x.std(ddof=1)) if len(x) > 1 else math.nan)
+    return mean, sd, combined_error((row["sd"], row["runs"]), (sd, len(x)))
 
 
 def _comparable(records: Iterable[RunRecord]) -> list[RunRecord]:
@@ -167,7 +196,7 @@ def _judge(
     known: Mapping[str, Collection[str]],
 ) -> str:
     if not used:
-        return _without_runs(row["experiment"], [row["method"]], row["available"] == "no", known)
+        return _without_runs(row["experiment"], row["method"], row["available"] == "no", known)
     if _settings_differ(used):
         return "settings differ"
     if math.isnan(ours):
@@ -181,7 +210,7 @@ def _settings_differ(records: list[RunRecord]) -> bool:
     return any(differ(a, b) for a, b in itertools.combinations(chosen, 2))
 
 
-def _note(row: Mapping[str, Any], records: list[RunRecord], metric: str) -> str:
+def _note(row: Mapping[str, Any], records: Sequence[RunRecord], metric: str) -> str:
     notes = [row["note"]] if row["available"] != "yes" else []
     if any(r.stand_in for r in records):
         notes.append("records on stand-in data are not set against the paper")
@@ -193,6 +222,7 @@ def _note(row: Mapping[str, Any], records: list[RunRecord], metric: str) -> str:
 
 def command(experiment: str) -> str:
     """What a reader types to make the records of an experiment."""
+    checks.words("experiment", experiment)
     return f"hetfl reproduce {experiment} --scale paper"
 
 
@@ -240,6 +270,7 @@ def claim_verdict(result: Paired, low: float = 0.0, high: float = math.inf) -> s
     .. [1] D. J. Schuirmann. A comparison of the two one-sided tests procedure and the power approach for assessing the
        equivalence of average bioavailability. Journal of Pharmacokinetics and Biopharmaceutics 15, 1987.
     """
+    _check_bounds(result, low, high)
     if result.n < MIN_SEEDS:
         return "open"
     if result.low > low and result.high < high:
@@ -255,11 +286,18 @@ def claim_p(result: Paired, low: float = 0.0, high: float = math.inf) -> float:
     For "A is better than B" this is the two-sided p-value of Student's t. The claim is either true or false, so that
     only one of "holds" and its opposite can be wrong, and the chance of it at this level is at most the level.
     """
+    _check_bounds(result, low, high)
     if result.n < MIN_SEEDS:
         return math.nan
     inside = max(result.above(low), result.below(high))
     outside = min(result.below(low), result.above(high))
     return min(1.0, 2 * min(inside, outside))
+
+
+def _check_bounds(result: Paired, low: float, high: float) -> None:
+    checks.instance("result", result, Paired)
+    checks.number("low", low, infinite=True)
+    checks.number("high", high, infinite=True)
 
 
 def claims(
@@ -287,26 +325,22 @@ def claims(
         ``records``, ``commits``; ``reach`` and ``turns``: whether other arithmetic could turn the verdict
         (`with_arithmetic`).
     """
-    records = list(load() if records is None else records)
-    values = paper_values()
+    records, known = _records(records), _known(known)
+    cells, values = _by_cell(records), paper_values()
     missing = set(values.loc[values["available"] == "no", "experiment"])
-    printed = _off(numbers(records, known=known))
     rows = pd.read_csv(data_path("paper", "claims.csv"), dtype=str, keep_default_na=False).to_dict("records")
-    table = pd.DataFrame([_claim_row(row, records, missing, known or {}) for row in rows])
-    by_code = [
-        _claim_row({**row, "metric": WEIGHTED}, records, missing, known or {})["verdict"]
-        if row["metric"] == "accuracy"
-        else ""
-        for row in rows
-    ]
-    baselines = [
-        printed.get((r.against or r.experiment, r.worse), "") if r.metric == "accuracy" and r.verdict in SETTLED else ""
+    table = pd.DataFrame([_claim_row(row, cells, missing, known) for row in rows])
+    measured_against = {
+        r.id: (r.against or r.experiment, r.worse)
         for r in table.itertuples()
-    ]
+        if r.metric == "accuracy" and r.verdict in SETTLED
+    }
+    of_baselines = {cell for cell in measured_against.values() if cell[0]}
+    printed = [row for row in values.to_dict("records") if (row["experiment"], row["method"]) in of_baselines]
+    off = _off(_number_row(row, cells, "accuracy", known) for row in printed)
     at = table.columns.get_loc("verdict") + 1
     table.insert(at, "verdict_holm", _after_holm(table))
-    table.insert(at + 1, "verdict_weighted", by_code)
-    table.insert(at + 2, "baseline", baselines)
+    table.insert(at + 2, "baseline", [off.get(measured_against.get(name, ("", "")), "") for name in table["id"]])
     return with_arithmetic(table, records)
 
 
@@ -319,26 +353,11 @@ def _after_holm(table: pd.DataFrame) -> pd.Series:
 
 
 def _claim_row(
-    row: dict[str, Any], records: list[RunRecord], missing: set[str], known: Mapping[str, Collection[str]]
+    row: Mapping[str, Any], cells: Cells, missing: set[str], known: Mapping[str, Collection[str]]
 ) -> dict[str, Any]:
-    terms, metric = _terms(row), row["metric"]
-    cells = [
-        _comparable(r for r in records if r.experiment == e and r.method == m and math.isfinite(measured(r, metric)))
-        for _, e, m in terms
-    ]
-    common = set.intersection(*({r.seed for r in cell} for cell in cells))
-    if row["kind"] == "times":
-        common -= _on_different_machines(*cells)
-    used = [r for cell in cells for r in cell if r.seed in common]
-    places = {(e, m): None for _, e, m in terms}
-    result, p, note = None, math.nan, ""
-    if any(_settings_differ(cell) for cell in cells) or protocols_differ(used):
-        state = "settings differ"
-    elif not common:
-        state = _without(places, missing, known)
-    else:
-        result, state, p, note = _settle(row, terms, used)
-    names = list(dict.fromkeys(e for e, _ in places))
+    result, state, p, note, used = _judged(row, cells, missing, known)
+    names = dict.fromkeys(e for _, e, _ in _terms(row))
+    weighted = _judged({**row, "metric": WEIGHTED}, cells, missing, known)[1] if row["metric"] == "accuracy" else ""
     return {
         **row,
         "value": float(row["value"] or "nan"),
@@ -348,10 +367,28 @@ def _claim_row(
         "high": result.high if result else math.nan,
         "p": p,
         "verdict": state,
+        "verdict_weighted": weighted,
         "note": note,
         "command": "; ".join(filter(None, (_missing(state, name, known) for name in names))),
         **_evidence(used),
     }
+
+
+def _judged(
+    row: Mapping[str, Any], cells: Cells, missing: set[str], known: Mapping[str, Collection[str]]
+) -> tuple[Paired | None, str, float, str, list[RunRecord]]:
+    """Result (where there is one), verdict, p-value, note and runs of a claim, by its metric."""
+    terms, metric = _terms(row), row["metric"]
+    runs = [_comparable(r for r in cells.get((e, m), ()) if math.isfinite(measured(r, metric))) for _, e, m in terms]
+    common = set.intersection(*({r.seed for r in some} for some in runs))
+    if row["kind"] == "times":
+        common -= _on_different_machines(*runs)
+    used = [r for some in runs for r in some if r.seed in common]
+    if any(_settings_differ(some) for some in runs) or protocols_differ(used):
+        return None, "settings differ", math.nan, "", used
+    if not common:
+        return None, _without({(e, m): None for _, e, m in terms}, missing, known), math.nan, "", used
+    return *_settle(row, terms, used), used
 
 
 def _terms(row: Mapping[str, Any]) -> list[tuple[float, str, str]]:
@@ -399,17 +436,15 @@ def _on_different_machines(a: Iterable[RunRecord], b: Iterable[RunRecord]) -> se
 
 def _without(places: Iterable[tuple[str, str]], missing: set[str], known: Mapping[str, Collection[str]]) -> str:
     """Why a claim has no result: the most final reason of the runs that it needs."""
-    reasons = [_without_runs(e, [m], e in missing, known) for e, m in places]
+    reasons = [_without_runs(e, m, e in missing, known) for e, m in places]
     return next((reason for reason in (UNAVAILABLE, UNBUILT) if reason in reasons), PENDING)
 
 
-def _without_runs(
-    experiment: str, methods: Iterable[str], unavailable: bool, known: Mapping[str, Collection[str]]
-) -> str:
+def _without_runs(experiment: str, method: str, unavailable: bool, known: Mapping[str, Collection[str]]) -> str:
     """Why there is no number of ours: no data, no such experiment or method here yet, or just not run."""
     if unavailable and experiment:
         return UNAVAILABLE
-    return PENDING if all(method in known.get(experiment, ()) for method in methods) else UNBUILT
+    return PENDING if method in known.get(experiment, ()) else UNBUILT
 
 
 # --- counts -----------------------------------------------------------------------------------------------------------
@@ -457,6 +492,8 @@ def tally(numbers: pd.DataFrame, claims: pd.DataFrame) -> Tally:
     numbers, claims : DataFrame
         As the two functions of these names give them.
     """
+    checks.frame("numbers", numbers, "verdict")
+    checks.frame("claims", claims, "p", "verdict", "verdict_holm", "baseline")
     told = claims[claims["p"].notna()]
     sure = told["verdict"] != "open"
     return Tally(

@@ -22,7 +22,7 @@ from typing import Any
 
 import pandas as pd
 
-from hetfl_core import numerics
+from hetfl_core import checks, numerics
 from hetfl_core.files import data_path, write_atomically
 from hetfl_core.settings import leaves, plain
 
@@ -170,6 +170,14 @@ class RunRecord:
         return pd.DataFrame(self.history)
 
 
+def records_of(value: Any, name: str = "records") -> list[RunRecord]:
+    """Records as a list, or an error that names the argument."""
+    found = checks.several(name, value)
+    for record in found:
+        checks.instance(name, record, RunRecord)
+    return found
+
+
 def relative_path_of(experiment: str, scale: str, method: str, seed: int) -> str:
     """Path of a run's record inside a results folder, whether it exists yet or not."""
     return f"{experiment}/{scale}/{method}-seed{seed}.json"
@@ -182,7 +190,7 @@ def _check(record: RunRecord) -> None:
 
     expect(record.format == FORMAT, "format", str(FORMAT))
     expect(_fits(_EXPERIMENT, record.experiment), "experiment", "a name like 'flic/bci-common40'")
-    expect(record.scale in SCALES, "scale", f"one of {SCALES}")
+    expect(isinstance(record.scale, str) and record.scale in SCALES, "scale", f"one of {SCALES}")
     expect(_fits(_METHOD, record.method), "method", "a name like 'FLIC-HL'")
     expect(type(record.seed) is int and record.seed >= 0, "seed", "a whole number from 0 on")
     for name in ("settings", "federation", "metrics", "history", "per_client", "versions", "hardware", "numerics"):
@@ -226,11 +234,14 @@ def to_percent(x: Any, metric: str) -> Any:
     metric : str
         Its name says whether it is an accuracy: a fraction in records, in [0, 1].
     """
+    checks.words("metric", metric)
     return 100.0 * x if _is_fraction(metric) else x
 
 
 def value(record: RunRecord, metric: str) -> float:
     """A metric of a record through `to_percent`; NaN where the record does not have it."""
+    checks.instance("record", record, RunRecord)
+    checks.words("metric", metric)
     x = record.metrics.get(metric)
     if x is None:
         return math.nan
@@ -259,13 +270,16 @@ def write(record: RunRecord, folder: str | Path) -> Path:
     OSError
         If the disk refuses (full, read-only …); the message names the file, and an older record stays as it was.
     """
-    return write_to(record, Path(folder) / record.relative_path)
+    checks.instance("record", record, RunRecord)
+    return write_to(record, checks.path("folder", folder) / record.relative_path)
 
 
 def write_to(record: RunRecord, path: str | Path) -> Path:
     """As `write`, to a file of one's own choice."""
-    write_atomically(Path(path), to_json(record).encode())
-    return Path(path)
+    checks.instance("record", record, RunRecord)
+    path = checks.path("path", path)
+    write_atomically(path, to_json(record).encode())
+    return path
 
 
 def to_json(record: RunRecord) -> str:
@@ -285,7 +299,7 @@ def read(path: str | Path) -> RunRecord:
     FileNotFoundError
         If there is no such file.
     """
-    path = Path(path)
+    path = checks.path("path", path)
     try:
         return _parse(json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None), path)
     except (ValueError, TypeError) as error:
@@ -345,12 +359,13 @@ def load(
     FileNotFoundError
         If a folder was given that does not exist.
     """
-    root = _results() if folder is None else Path(folder)
+    wanted = {"experiment": experiment, "scale": scale, "method": method}
+    checks.texts(**{name: text for name, text in wanted.items() if text is not None})
+    root = _results() if folder is None else checks.path("folder", folder)
     if root is None:
         return []
     if not root.is_dir():
         raise FileNotFoundError(f"there is no results folder {root}")
-    wanted = {"experiment": experiment, "scale": scale, "method": method}
     found = (read(path) for path in _files(root, experiment, scale or "*", method or "*"))
     kept = [r for r in found if all(v in (None, getattr(r, k)) for k, v in wanted.items())]
     return sorted(kept, key=lambda r: (r.experiment, r.scale, r.method, r.seed))
@@ -382,6 +397,11 @@ def tidy(
     DataFrame
         Columns `by`, ``method``, ``seed`` and the metrics; empty where there are no records.
     """
+    checks.texts(scale=scale, by=by)
+    for metric in checks.several("metrics", metrics):
+        checks.words("metrics", metric)
+    for name in checks.mapping("experiments", experiments).values():
+        checks.words("experiments", name)
     rows = [
         {by: key, "method": r.method, "seed": r.seed, **{m: measured(r, m) for m in metrics}}
         for key, experiment in experiments.items()
@@ -415,6 +435,8 @@ def compare(a: RunRecord, b: RunRecord) -> pd.DataFrame:
         Columns ``field``, ``a``, ``b``, ``difference`` (b − a for numbers; for a column of the history the largest
         absolute difference over the rounds).
     """
+    checks.instance("a", a, RunRecord)
+    checks.instance("b", b, RunRecord)
     left, right = _flat(a), _flat(b)
     names = [n for n in dict.fromkeys([*left, *right]) if n.startswith("metrics.") or left.get(n) != right.get(n)]
     rows = [(n, left.get(n), right.get(n), _difference(left.get(n), right.get(n))) for n in names]

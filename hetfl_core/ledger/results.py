@@ -12,7 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from hetfl_core.ledger.records import RunRecord, measured
+from hetfl_core import checks
+from hetfl_core.ledger.records import RunRecord, measured, records_of
 from hetfl_core.ledger.statistics import MIN_SEEDS, NoPairsError, Paired, interval, newest_by_seed, paired
 
 
@@ -25,13 +26,16 @@ def by_seed(records: Iterable[RunRecord], experiment: str, method: str, metric: 
         Indexed by seed, in increasing order; accuracies in per cent. Of two records of one seed the newer counts;
         seeds without the metric are left out. Empty where there are no records.
     """
-    mine = newest_by_seed((r for r in records if r.experiment == experiment), method, metric)
+    checks.texts(experiment=experiment, method=method, metric=metric)
+    mine = newest_by_seed((r for r in records_of(records) if r.experiment == experiment), method, metric)
     found = {seed: measured(mine[seed], metric) for seed in sorted(mine)}
     return pd.Series(found, dtype=float, name=method).rename_axis("seed")
 
 
 def mean_sd(values: pd.Series, digits: int = 2) -> str:
     """Mean ± standard deviation over seeds in words; with one seed just its value, with none a dash."""
+    checks.instance("values", values, pd.Series)
+    checks.whole("digits", digits, 0, 17)
     if len(values) < 2:
         return f"{values.iloc[0]:.{digits}f} (1 seed)" if len(values) else "–"
     return f"{values.mean():.{digits}f} ± {values.std():.{digits}f}"
@@ -55,6 +59,8 @@ def difference(a: pd.Series, b: pd.Series) -> Paired | None:
     Paired or None
         As from `hetfl_core.ledger.paired`: no interval with fewer than `MIN_SEEDS` seeds.
     """
+    checks.instance("a", a, pd.Series)
+    checks.instance("b", b, pd.Series)
     d = (a - b).dropna()
     if d.empty:
         return None
@@ -87,7 +93,12 @@ def gaps(
         Columns ``x`` (the setting), ``method``, ``mean, low, high`` (points, 95 % interval; infinite with fewer than
         `MIN_SEEDS` seeds) and ``n`` (seeds). Points without a pair are left out.
     """
-    runs = list(records)
+    runs, methods = records_of(records), checks.several("methods", methods)
+    for name in checks.mapping("experiments", experiments).values():
+        checks.words("experiments", name)
+    checks.words("base", base)
+    for method in methods:
+        checks.words("methods", method)
     rows = [
         (x, method, found.mean, found.low, found.high, found.n)
         for method in methods

@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hetfl_core.ledger.records import RunRecord, measured
+from hetfl_core import checks
+from hetfl_core.ledger.records import RunRecord, measured, records_of
 
 MIN_SEEDS = 3
 """Seeds that a statement takes. With fewer there is a mean, but no interval, no p-value and no verdict."""
@@ -61,7 +62,8 @@ def interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> tuple
     mean, low, high : float
         The limits are infinite for a single value, and all three NaN without any.
     """
-    x = np.asarray(values, dtype=float)
+    x = checks.reals("values", values, 1) if len(checks.several("values", values)) else np.zeros(0)
+    checks.fraction("level", level, "(0, 1)")
     if len(x) < 2:
         return (float(x[0]), -math.inf, math.inf) if len(x) else (math.nan, math.nan, math.nan)
     from scipy import stats  # on demand: it is half of what importing this costs
@@ -97,10 +99,10 @@ class Paired:
     @classmethod
     def of(cls, by_seed: Mapping[int, float], same_data: bool = True) -> Paired:
         """From the difference of each seed; {} raises ValueError."""
-        if not by_seed:
+        if not checks.mapping("by_seed", by_seed):
             raise ValueError("by_seed must hold the difference of at least one seed, got {}")
-        seeds = tuple(sorted(by_seed))
-        x = np.array([by_seed[s] for s in seeds], dtype=float)
+        seeds = tuple(sorted(checks.whole("by_seed", s) for s in by_seed))
+        x = checks.reals("by_seed", [by_seed[s] for s in seeds], 1)
         mean, low, high = interval(x)
         if len(x) < MIN_SEEDS:
             low, high = -math.inf, math.inf
@@ -118,10 +120,12 @@ class Paired:
 
     def above(self, bound: float) -> float:
         """One-sided p-value for "the true difference is at most `bound`": small where it is surely above."""
+        checks.number("bound", bound, infinite=True)
         return self._tail(self.mean - bound)
 
     def below(self, bound: float) -> float:
         """One-sided p-value for "the true difference is at least `bound`": small where it is surely below."""
+        checks.number("bound", bound, infinite=True)
         return self._tail(bound - self.mean)
 
     def _tail(self, gap: float) -> float:
@@ -165,6 +169,7 @@ def paired(
     ValueError
         If a pair was run on data of different size, or the runs differ in `PROTOCOL` (rounds, participation, dtype).
     """
+    checks.texts(experiment=experiment, a=a, b=b)
     return contrast(records, [(1.0, experiment, a), (-1.0, experiment, b)], metric, scale)
 
 
@@ -193,7 +198,12 @@ def contrast(
     NoPairsError, ValueError
         As for `paired`.
     """
-    records = [r for r in records if r.scale == scale]
+    terms = [_term(term) for term in checks.several("terms", terms)]
+    checks.texts(metric=metric, scale=scale)
+    checks.instance("transform", transform, Callable)  # type: ignore[arg-type]
+    if not terms:
+        raise ValueError("terms must name the runs of one method at least, got none")
+    records = [r for r in records_of(records) if r.scale == scale]
     cells = [
         newest_by_seed((r for r in records if r.experiment == where), method, metric) for _, where, method in terms
     ]
@@ -209,8 +219,22 @@ def contrast(
     pairs = [_pairs_of_one_experiment(runs[s]) for s in seeds]
     same = [_same_data(a, b) for some in pairs for a, b in some]
     weights = [weight for weight, _, _ in terms]
-    by_seed = {s: sum(w * transform(measured(r, metric)) for w, r in zip(weights, runs[s], strict=True)) for s in seeds}
+    by_seed = {
+        s: sum(
+            w * checks.number("what transform makes of a result", transform(measured(r, metric)))
+            for w, r in zip(weights, runs[s], strict=True)
+        )
+        for s in seeds
+    }
     return Paired.of(by_seed, all(same))
+
+
+def _term(term: Any) -> tuple[float, str, str]:
+    """One of `contrast`'s terms, checked."""
+    right = isinstance(term, Sequence) and len(term) == 3 and all(isinstance(name, str) for name in term[1:])
+    if not right:
+        raise ValueError(f"terms must each be (weight, experiment, method), got {checks.shown(term)}")
+    return checks.number("terms", term[0]), term[1], term[2]
 
 
 def effects(
@@ -237,7 +261,8 @@ def effects(
     ValueError
         As for `paired`.
     """
-    runs = [r for r in records if (r.experiment, r.scale) == (experiment, scale)]
+    checks.texts(experiment=experiment, base=base, metric=metric, scale=scale)
+    runs = [r for r in records_of(records) if (r.experiment, r.scale) == (experiment, scale)]
     have = newest_by_seed(runs, base, metric).keys()
     others = [
         m for m in dict.fromkeys(r.method for r in runs) if m != base and have & newest_by_seed(runs, m, metric).keys()
@@ -266,6 +291,8 @@ def corrected(found: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
     DataFrame
         `found` with two more columns: ``p_holm``, and ``finding``: whether it is at most `alpha`.
     """
+    checks.frame("found", found, "p")
+    checks.fraction("alpha", alpha, "(0, 1)")
     p = found["p"].astype(float)
     adjusted = np.where(p.isna(), math.nan, holm(p.fillna(1.0)))
     return found.assign(p_holm=adjusted, finding=adjusted <= alpha)
@@ -286,7 +313,10 @@ def holm(p: Sequence[float] | np.ndarray | pd.Series) -> np.ndarray:
     ndarray, shape (…, m)
         At most 1.
     """
-    p = np.asarray(p, dtype=float)
+    found = checks.array("p", p)
+    p = checks.reals("p", p, gaps=True) if found.size else found.astype(float)
+    if p.ndim < 1 or ((p < 0) | (p > 1)).any():
+        raise ValueError(f"p must be probabilities in [0, 1], or NaN, along one axis at least, got {checks.shown(p)}")
     order = np.argsort(p, axis=-1)  # NaN sorts last
     ranked = np.take_along_axis(p, order, -1)
     factors = np.isfinite(p).sum(-1, keepdims=True) - np.arange(p.shape[-1])
@@ -310,6 +340,10 @@ def welch(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple
         a − b, its 95 % interval and two-sided p-value by Student's t with Welch's degrees of freedom; the last three
         are NaN where a deviation or a number of runs is missing, or either is less than `MIN_SEEDS`.
     """
+    for name, side in (("a", a), ("b", b)):
+        if len(checks.reals(name, side, 1, gaps=True)) != 3:
+            raise ValueError(f"{name} must be (mean, standard deviation, number of runs), got {checks.shown(side)}")
+        checks.number(name, side[0])
     difference = a[0] - b[0]
     if not all(math.isfinite(sd) and n >= MIN_SEEDS for _, sd, n in (a, b)) or not a[1] + b[1]:
         return difference, math.nan, math.nan, math.nan

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from hetfl_core import checks
 from hetfl_core.ledger.published import SOURCES
 from hetfl_core.ledger.statistics import Paired
 
@@ -72,6 +73,7 @@ def show(table: pd.DataFrame) -> Shown:
     --------
     >>> show(numbers([]).query("experiment == 'flic/bci-common40'"))  # doctest: +SKIP
     """
+    checks.frame("table", table)
     if {"published", "ours"} <= set(table.columns):
         view = [_number_view(row) for row in table.to_dict("records")]
         return Shown(pd.DataFrame(view, columns=NUMBER_VIEW))
@@ -107,6 +109,7 @@ def _claim_view(row: Mapping[str, Any]) -> list[str]:
 
 def outcome(row: Mapping[str, Any]) -> str:
     """What came out of a claim: a difference in points, or a ratio, with its interval and number of seeds."""
+    _check_row(row, "difference", "low", "high", "seeds", "kind")
     if not math.isfinite(row["difference"]):
         return "–"
     found = str(Paired(row["difference"], row["low"], row["high"], tuple(row["seeds"])))
@@ -118,6 +121,7 @@ def in_full(row: Mapping[str, Any]) -> str:
 
     That the baseline is off, and the verdict by the other definition of accuracy where that is another one.
     """
+    _check_row(row, "verdict", "verdict_weighted", "baseline")
     verdict, weighted = row["verdict"], row["verdict_weighted"]
     off = "baseline off" if row["baseline"] and not verdict.startswith("open") else ""
     other = (
@@ -125,6 +129,11 @@ def in_full(row: Mapping[str, Any]) -> str:
     )
     more = "; ".join(filter(None, (off, other)))
     return f"{verdict} ({more})" if more else str(verdict)
+
+
+def _check_row(row: Any, *columns: str) -> None:
+    if not isinstance(row, Mapping | pd.Series) or any(column not in row for column in columns):
+        raise TypeError(f"row must be one of a table with the columns {list(columns)}, got {checks.shown(row)}")
 
 
 def _mean_sd(mean: float, sd: float, form: str) -> str:

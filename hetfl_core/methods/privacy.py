@@ -43,10 +43,11 @@ from torch import Tensor
 
 from hetfl_core import checks
 from hetfl_core.networks import Params
+from hetfl_core.settings import Checked, Unbounded
 
 
 @dataclass(frozen=True)
-class Privacy:
+class Privacy(Checked):
     """Clip and noise of a client's message.
 
     Attributes
@@ -54,12 +55,12 @@ class Privacy:
     clip : float
         R, the largest Euclidean norm of a move, over all tensors of a message together. For scale: one step of Adam
         moves each entry that has a gradient by about the learning rate, so FLIC's anchors of 3 classes in R^64
-        move by about 1e-3 · √192 = 0.014.
+        move by about 1e-3 · √192 = 0.014. It may be infinite where there is no noise.
     noise_multiplier : float
         z, standard deviation of the noise over the sensitivity 2R; 0 for clipping alone, which protects nothing.
     """
 
-    clip: float
+    clip: Unbounded
     noise_multiplier: float = 1.0
 
     def __post_init__(self) -> None:

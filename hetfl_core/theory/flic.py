@@ -167,11 +167,8 @@ def linear_federation(
     """
     checks.wholes(0, n_test=n_test, extra=extra, seed=seed)
     checks.wholes(1, n_clients=n_clients, k=k, d=d, n=n)
-    if not 1 <= d <= k or n < d or extra < 0 or n_clients < 1:
-        raise ValueError(
-            "expected n_clients >= 1, 1 <= d <= k, n >= d and extra >= 0, "
-            f"got n_clients={n_clients}, k={k}, d={d}, n={n}, extra={extra}"
-        )
+    if d > min(k, n):
+        raise ValueError(f"d must be at most k and n, got d={d}, k={k}, n={n}")
     if not isinstance(freedom, str) or freedom not in ("common", "signs", "rotation"):
         raise ValueError(f"freedom must be 'common', 'signs' or 'rotation', got {freedom!r}")
     width = k + extra / 2

@@ -1,0 +1,279 @@
+"""Bad calls of the ledger and of the figures, as `test_fuzz` tries them of the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from fuzzing import Case, bad_values, complaint, nonsense
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from hetfl_core import checks, ledger
+from hetfl_core.figures import eeg, plots
+from hetfl_core.ledger import RunRecord, comparison, results
+from hetfl_core.ledger.statistics import Paired
+
+mpl.use("Agg")
+
+BCI = "flic/bci-common40"
+
+
+def run(method: str, seed: int, accuracy: float) -> RunRecord:
+    clients = {"client": ["A-1", "A-2", "B-1"], "n_train": [4, 5, 6], "accuracy": [accuracy, 0.5, accuracy / 2]}
+    data = {"name": "bci", "fingerprint": f"f{seed}", "n_clients": 3}
+    metrics = {"accuracy": accuracy, "accuracy_weighted": accuracy / 2, "seconds": 9.0 + seed}
+    return RunRecord(BCI, "paper", method, seed, {"rounds": 50}, data, metrics, per_client=clients)
+
+
+RECORDS = [
+    run(name, seed, at + seed / 100)
+    for name, at in (("FLIC-HL", 0.7), ("Local", 0.6), ("FedRep", 0.65))
+    for seed in range(3)
+]
+PAIR = ledger.paired(RECORDS, BCI, "FLIC-HL", "Local")
+NUMBERS, CLAIMS = ledger.numbers(RECORDS), ledger.claims(RECORDS)
+CLIENTS = comparison.table(RECORDS)
+VALUES = pd.Series([70.0, 71.0, 72.0], index=[0, 1, 2])
+COMMON = {"records": RECORDS, "experiment": BCI, "metric": "accuracy"}
+KNOWN = {BCI: ["Local"]}
+NO_PAIRS = dict.fromkeys(("records", "experiment", "a", "b", "metric", "scale"), "no seed has")
+
+
+def there(call: Any) -> Any:
+    """A call in which a file or folder that is not there, or is there already, is no fault."""
+
+    def tolerant(**options: Any) -> None:
+        with contextlib.suppress(OSError):
+            call(**options)
+
+    return tolerant
+
+
+def gaps(call: Any) -> Any:
+    """A call that may say NaN: it stands for what is not known."""
+
+    def silent(**options: Any) -> None:
+        call(**options)
+
+    return silent
+
+
+LEDGER = {
+    "RunRecord": Case(
+        RunRecord,
+        {
+            "experiment": BCI,
+            "scale": "own",
+            "method": "Local",
+            "seed": 0,
+            "settings": {},
+            "federation": {},
+            "metrics": {"accuracy": 0.5},
+            "history": {"round": [0]},
+            "per_client": {"client": ["a"]},
+            "commit": "0",
+            "dirty": None,
+            "versions": {},
+            "hardware": {},
+            "numerics": {},
+            "seconds": 1.0,
+            "created": "2026-01-01T00:00:00Z",
+        },
+    ),
+    "value": Case(gaps(ledger.value), {"record": RECORDS[0], "metric": "accuracy"}),
+    "to_percent": Case(lambda metric: ledger.to_percent(0.5, metric), {"metric": "accuracy"}),
+    "compare": Case(ledger.compare, {"a": RECORDS[0], "b": RECORDS[1]}),
+    "write": Case(there(ledger.write), {"record": RECORDS[0], "folder": "out"}),
+    "write_to": Case(there(ledger.write_to), {"record": RECORDS[0], "path": "out.json"}),
+    "load": Case(
+        there(ledger.load),
+        {"folder": None, "experiment": BCI, "scale": "paper", "method": "Local"},
+        names={"folder": "results folder"},
+    ),
+    "tidy": Case(ledger.tidy, {"experiments": {50: BCI}, "metrics": ("accuracy",), "scale": "paper", "by": "x"}),
+    "relative_path_of": Case(
+        ledger.relative_path_of, {"experiment": BCI, "scale": "paper", "method": "Local", "seed": 0}
+    ),
+    "paper_table": Case(ledger.paper_table, {"paper": "flic", "table": 4}, names={"paper": "no numbers of"}),
+    "combined_error": Case(
+        lambda sample: ledger.combined_error(sample, (1.0, 3)), {"sample": (1.0, 3)}, names={"sample": "samples"}
+    ),
+    "verdict": Case(ledger.verdict, {"difference": 1.5, "standard_error": 0.5}),
+    "tolerance": Case(ledger.tolerance, {"standard_error": 0.5}),
+    "numbers": Case(ledger.numbers, {"records": RECORDS, "accuracy": "accuracy", "known": KNOWN}),
+    "claims": Case(ledger.claims, {"records": RECORDS, "known": KNOWN}),
+    "claim_verdict": Case(ledger.claim_verdict, {"result": PAIR, "low": -1.0, "high": 1.0}),
+    "claim_p": Case(ledger.claim_p, {"result": PAIR, "low": -1.0, "high": 1.0}),
+    "command": Case(ledger.command, {"experiment": BCI}),
+    "tally": Case(ledger.tally, {"numbers": NUMBERS, "claims": CLAIMS}),
+    "show": Case(ledger.show, {"table": NUMBERS}),
+    "outcome": Case(ledger.outcome, {"row": CLAIMS.to_dict("records")[0]}),
+    "in_full": Case(ledger.in_full, {"row": NUMBERS.to_dict("records")[0]}),
+    "interval": Case(gaps(ledger.interval), {"values": [1.0, 2.0, 4.0], "level": 0.9}),
+    "Paired.of": Case(Paired.of, {"by_seed": {0: 1.0, 1: 2.0, 2: 4.0}}),
+    "Paired.above": Case(PAIR.above, {"bound": 0.5}),
+    "paired": Case(ledger.paired, COMMON | {"a": "FLIC-HL", "b": "Local", "scale": "paper"}, names=NO_PAIRS),
+    "contrast": Case(
+        ledger.contrast,
+        {"records": RECORDS, "terms": [(1.0, BCI, "FLIC-HL"), (-1.0, BCI, "Local")], "metric": "accuracy"}
+        | {"scale": "paper", "transform": float},
+        names=NO_PAIRS | {"terms": "no seed has|terms"},
+    ),
+    "effects": Case(ledger.effects, COMMON | {"base": "Local", "scale": "paper"}),
+    "corrected": Case(ledger.corrected, {"found": pd.DataFrame({"p": [0.01, 0.5]}), "alpha": 0.05}),
+    "holm": Case(gaps(ledger.holm), {"p": np.array([0.01, 0.5])}),
+    "welch": Case(gaps(ledger.welch), {"a": (70.0, 1.0, 3), "b": (69.0, 2.0, 3)}),
+    "generations": Case(ledger.generations, {"records": RECORDS}),
+    "arithmetic_spreads": Case(ledger.arithmetic_spreads, {"records": RECORDS, "metric": "accuracy"}),
+    "arithmetic_reach": Case(gaps(ledger.arithmetic_reach), {"spread": 0.5, "seeds": 3}),
+    "with_arithmetic": Case(ledger.with_arithmetic, {"claims": CLAIMS, "records": RECORDS}),
+    "comparison.table": Case(comparison.table, {"found": RECORDS, "metric": "accuracy", "key": "n"}),
+    "comparison.curve": Case(
+        there(comparison.curve),
+        {"experiments": {4: BCI}, "metric": "accuracy", "scale": "own", "folder": None},
+        names={"folder": "results folder"},
+    ),
+    "comparison.means": Case(comparison.means, {"rows": CLIENTS, "by": ["data_set"], "metric": "accuracy"}),
+    "comparison.differences": Case(
+        comparison.differences,
+        {"rows": CLIENTS, "a": "FLIC-HL", "b": "Local", "by": ["data_set"], "metric": "accuracy"},
+    ),
+    "comparison.corrected": Case(comparison.corrected, {"found": comparison.differences(CLIENTS, "FLIC-HL", "Local")}),
+    "comparison.best": Case(
+        comparison.best, {"rows": CLIENTS, "among": ["Local", "FedRep"], "by": ["data_set"], "metric": "accuracy"}
+    ),
+    "comparison.against": Case(
+        comparison.against,
+        {"rows": CLIENTS, "methods": ["FLIC-HL"], "opponents": ["Local"], "by": ["data_set"], "metric": "accuracy"},
+    ),
+    "results.by_seed": Case(results.by_seed, COMMON | {"method": "Local"}),
+    "results.mean_sd": Case(results.mean_sd, {"values": VALUES, "digits": 2}),
+    "results.pair": Case(results.pair, COMMON | {"a": "FLIC-HL", "b": "Local", "scale": "paper"}),
+    "results.difference": Case(results.difference, {"a": VALUES, "b": VALUES - 1}),
+    "results.gaps": Case(
+        results.gaps,
+        {"records": RECORDS, "experiments": {3: BCI}, "methods": ["FLIC-HL"], "base": "Local", "metric": "accuracy"},
+    ),
+}
+
+HISTORY = pd.DataFrame({"round": [0, 1, 2], "test_accuracy": [0.1, 0.2, 0.3], "ce": [3.0, 2.0, 1.0]})
+POINTS = {"a": np.random.default_rng(0).normal(size=(6, 3)), "b": np.random.default_rng(1).normal(size=(5, 3))}
+FLAT = {name: z[:, :2] for name, z in POINTS.items()}
+LABELS = {"a": np.arange(6) % 2, "b": np.arange(5) % 2}
+DIFFERENCES = pd.DataFrame({"mean": [1.0, 2.0], "low": [0.5, -1.0], "high": [1.5, 5.0]}, index=["one", "two"])
+SWEEP = pd.DataFrame({"n": [1, 1, 2, 2], "method": list("aaab"), "accuracy": [1.0, 2.0, 3.0, 4.0]})
+GAPS = pd.DataFrame(
+    {"x": [1, 2], "method": ["a", "a"], "mean": [1.0, 2.0], "low": [0.5, -np.inf], "high": [1.5, np.inf]}
+)
+LEARNING = pd.DataFrame(
+    {"n": [4, "all"], "method": ["a", "a"], "n_train": [4.0, 9.0], "mean": [60.0, 70.0], "low": [50.0, 60.0]}
+).assign(high=lambda rows: rows["mean"] + 10)
+PUBLISHED = pd.DataFrame(
+    {"method": ["a", "b"], "published": [70.0, 71.0], "published_sd": [1.0, np.nan], "ours": [69.0, np.nan]}
+).assign(ours_sd=np.nan)
+C3 = ["C3", "Cz", "C4"]
+SPD = np.array([np.diag([4.0, 0.25]), np.eye(2)])
+ON = {"ax": None, "title": ""}
+
+FIGURES = {
+    "curves": Case(plots.curves, ON | {"runs": {"FLIC": [HISTORY, HISTORY]}, "column": "test_accuracy"}),
+    "losses": Case(plots.losses, ON | {"history": HISTORY, "terms": ["ce"]}),
+    "project": Case(plots.project, {"points": POINTS["a"], "how": "PCA", "seed": 0}),
+    "clients_and_classes": Case(
+        plots.clients_and_classes,
+        ON
+        | {"flat": FLAT, "labels": LABELS, "anchors": np.eye(2), "classes": [0, 1], "class_names": None}
+        | {"legend": True, "size": 18.0},
+        huge=False,
+    ),
+    "latent": Case(
+        plots.latent,
+        {"points": POINTS, "labels": LABELS, "anchors": np.eye(2, 3), "how": "PCA", "seed": 0, "ax": None}
+        | {"options": None},
+    ),
+    "compare": Case(plots.compare, ON | {"rows": PUBLISHED, "unit": "accuracy (%)"}),
+    "sweep": Case(plots.sweep, ON | {"rows": SWEEP, "x": "n", "y": "accuracy", "by": "method", "xlabel": ""}),
+    "learning_curves": Case(plots.learning_curves, ON | {"rows": LEARNING, "intervals": ["a"], "ylabel": "%"}),
+    "differences": Case(plots.differences, ON | {"rows": DIFFERENCES, "xlabel": "points"}),
+    "forest": Case(plots.forest, ON | {"rows": DIFFERENCES, "xlabel": "points", "groups": [1, 1]}),
+    "gaps": Case(plots.gaps, ON | {"rows": GAPS, "xlabel": "", "spread": 0.1}),
+    "convergence": Case(
+        plots.convergence,
+        ON | {"curves": {"one": [1.0, 0.5, 0.1]}, "bounds": {"theorem": [1.0, 0.6, 0.4]}, "floor": 1e-16},
+    ),
+    "against_gaussians": Case(
+        plots.against_gaussians, ON | {"draws": [1.0, 2.0, -1.0], "variances": {"ours": 1.0}, "xlabel": ""}
+    ),
+    "eeg.head": Case(eeg.head, {"channels": C3, "rate": 160.0}),
+    "eeg.caps": Case(eeg.caps, {"electrodes": {"cap": C3}, "columns": 1}, huge=False),
+    "eeg.traces": Case(
+        eeg.traces,
+        ON | {"data": np.ones((3, 4)), "times": [0.0, 0.1, 0.2, 0.3], "names": C3, "step": 20.0, "marks": {0.1: "cue"}},
+    ),
+    "eeg.topographies": Case(
+        eeg.topographies,
+        {"values": {"now": [1.0, -1.0, 0.5]}, "info": eeg.head(C3), "limit": 1.0, "label": "µV", "columns": 1},
+        huge=False,
+    ),
+    "eeg.matrices": Case(
+        eeg.matrices,
+        {"given": {"one": np.eye(3)}, "channels": C3, "label": "µV²", "columns": 1, "ticks": ["Cz"], "limit": None},
+        huge=False,
+    ),
+    "eeg.upright": Case(eeg.upright, {"S": SPD}),
+    "eeg.cone": Case(eeg.cone, ON | {"top": 4.0, "bowl": True}),
+    "eeg.along": Case(
+        lambda **a: eeg.along(eeg.cone(4.0), **a), {"path": SPD, "label": "a", "colour": "k", "style": "-"}
+    ),
+    "eeg.points": Case(lambda **a: eeg.points(eeg.cone(4.0), **a), {"S": SPD, "label": "a", "i": 0, "size": 26.0}),
+    "eeg.laboratories": Case(
+        eeg.laboratories, {"rows": {"A": (C3, np.eye(3), np.ones((4, 6)), [0, 1, 0, 1])}, "label": "one"}
+    ),
+    "eeg.widths": Case(eeg.widths, ON | {"clients": {"A": ([6, 10], [20, 30])}}),
+    "eeg.learning_curves": Case(eeg.learning_curves, ON | {"rows": LEARNING, "methods": ["a"], "dashed": []}),
+}
+CASES: Mapping[str, Case] = {**LEDGER, **FIGURES}
+
+
+@pytest.fixture(autouse=True)
+def a_folder_of_ones_own(monkeypatch, tmp_path):
+    """For records that are written, and figures that are closed."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    plots.plt.close("all")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_calls_that_are_varied_are_valid(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert nonsense(CASES[name].call(**CASES[name].valid)) is None
+
+
+def tried(data: Any, cases: Mapping[str, Case]) -> None:
+    """One bad value in the place of one argument of one of these calls."""
+    name, argument = data.draw(st.sampled_from([(name, a) for name, case in cases.items() for a in case.valid]))
+    values = bad_values(cases[name], argument)
+    value = values[data.draw(st.integers(0, len(values) - 1))]
+    found = complaint(cases[name], argument, value)
+    plots.plt.close("all")
+    assert found is None, f"{name}({argument}={checks.shown(value)}): {found}"
+
+
+@settings(max_examples=400, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_bad_call_of_the_ledger_names_its_argument(data):
+    tried(data, LEDGER)
+
+
+@settings(max_examples=100, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_bad_call_of_a_figure_names_its_argument(data):
+    tried(data, FIGURES)
