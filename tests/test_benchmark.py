@@ -1,5 +1,7 @@
 """What `hetfl bench` counts, checked by hand; that its measurements run, and what they add up to."""
 
+import sys
+import time
 from collections import Counter
 
 import numpy as np
@@ -8,7 +10,10 @@ import torch
 
 from hetfl_core import benchmark
 from hetfl_core.benchmark import Part
-from hetfl_core.methods import Local
+from hetfl_core.engine.layout import Layout
+from hetfl_core.engine.training import Noise
+from hetfl_core.methods import Local, Stage
+from hetfl_core.networks import CNN, MLP
 
 ROOFS = {"flops": 1e9, "bytes": 1e8, "normals": 1e6}
 
@@ -87,7 +92,7 @@ def test_the_loop_is_measured_up_to_the_size_asked_for_and_with_it(monkeypatch):
         return {"seconds": 6.0 if engine == "loop" else 2.0, "microseconds": 5.0, "peak_mb": 7.0}
 
     monkeypatch.setattr(benchmark, "_apart", measured)
-    for rest in ("_describe_parts", "_describe_tail", "_describe_paddings"):
+    for rest in ("_describe_parts", "_describe_tail", "_describe_paddings", "_describe_engines", "_describe_size"):
         monkeypatch.setattr(benchmark, rest, lambda: [])
     lines = list(benchmark.report((10, 20, 30), loop_up_to=20))
     assert {n for n, engine in asked if engine == "stacked"} == {10, 20, 30}
@@ -172,3 +177,49 @@ def test_paddings_are_counted_by_hand():
     assert 1 < found["buckets"].parameters < found["buckets"].samples < 2
     assert found["no padding"].parameters == 1
     assert all(way.seconds > 0 for way in found.values())
+
+
+# --- engines, memory, and other commands ------------------------------------------------------------------------------
+
+
+def test_engines_are_timed_and_what_is_chosen_is_said(monkeypatch):
+    monkeypatch.setattr(benchmark, "_seconds", lambda call, **options: call() and 1.0)
+    found, way = benchmark.engines(benchmark.Case((4,), MLP((4,), 3), 5, 3))
+    assert list(found) == ["loop", "one by one", "one stack", "chosen"]
+    assert set(found.values()) == {1e3 / (2 * 3)}, "two steps of three clients"
+    assert way == Layout("stacked", 3)
+
+
+def test_clients_that_are_alike_have_two_batches():
+    federation = benchmark.alike(benchmark.Case((1, 16, 16), CNN(), 7, 3))
+    assert [(c.n_train, c.n_test, c.shapes) for c in federation] == [(14, 10, (1, 16, 16))] * 3
+
+
+def test_noise_of_fedcrs_size_is_drawn():
+    stage = Stage(("phi",), epochs=1, batch_size=48, lr=1e-3)
+    [spec] = benchmark.alike(benchmark.Case((10,), MLP(), 48, 1)).specs()
+    draws = benchmark.Noisy().noise(spec, stage)
+    noise = Noise(draws, 48, torch.Generator(), torch.float32)
+    assert [t.shape for t in noise.of(0, noise.steps).values()] == [(8, 48, 18, 512)]
+    assert benchmark.noise_memory(2)["peak_mb"] > 10
+
+
+def test_a_command_is_timed_with_what_it_starts():
+    busy = f"{sys.executable} -c 'import time; b = time.process_time()\nwhile time.process_time() - b < 0.3: pass'"
+    took = benchmark.command(busy)
+    assert 0.3 <= took.cpu < 30
+    assert took.wall > 0.2
+    with pytest.raises(RuntimeError, match="the command 'echo so >&2; exit 3' ended with 3: so"):
+        benchmark.command("echo so >&2; exit 3")
+
+
+def test_a_call_is_timed():
+    took = benchmark.timed(lambda: time.sleep(0.2))
+    assert took.wall >= 0.2 > took.cpu
+
+
+def test_ours_is_set_beside_theirs():
+    ours, theirs = benchmark.Seconds(wall=2.0, cpu=4.0), benchmark.Seconds(wall=30.0, cpu=40.0)
+    lines = [line.split() for line in benchmark.beside(ours, theirs)]
+    assert lines[1:] == [["ours", "4.0", "2.0"], ["theirs", "40.0", "30.0"], ["ratio", "10.0", "15.0"]]
+    assert len(list(benchmark.beside(ours))) == 2

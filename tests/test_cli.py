@@ -5,13 +5,15 @@ import inspect
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 import torch
-from small import ragged
+from small import ragged, small_experiments
 
 import hetfl_core
 from hetfl_core import benchmark, cli, datasets, experiments, ledger, simulate
@@ -19,6 +21,7 @@ from hetfl_core.datasets import eeg_trials
 from hetfl_core.engine import simulation
 from hetfl_core.experiments import Job
 from hetfl_core.methods import Local
+from hetfl_core.networks import MLP
 
 
 def hetfl(*arguments, **options):
@@ -276,13 +279,37 @@ def once(run, least=0.0, most=1):
 
 def test_bench_prints_ratios_and_parts(monkeypatch, capsys):
     """The whole report, each of its timings taken once and none in a process of its own."""
-    monkeypatch.setattr(benchmark, "_apart", lambda **arguments: benchmark.measure(**arguments))
+    noise = {"kind": "noise", "n_clients": 100}
+    known = {"peak_mb": 1.0, "seconds": 1.0}
+    monkeypatch.setattr(benchmark, "_apart", lambda **asked: known if asked == noise else benchmark.measure(**asked))
     monkeypatch.setattr(benchmark, "_seconds", once)
+    monkeypatch.setattr(benchmark, "CASES", {"a tiny MLP": benchmark.Case((4,), MLP((4,), 4), 3, 2)})
+    monkeypatch.setattr(benchmark, "evaluation", partial(benchmark.evaluation, 2, 20))
     code, out, err = call(monkeypatch, capsys, "bench", "--sizes", "10", "--loop-up-to", "10")
     assert code == 0, err
-    assert out.count("×") == 4, "two batch sizes for pre-training and for a round"
-    for part in ("embedding", "anchor term", "optimiser", "batching", "peak MB"):
+    assert len(re.findall(r"\d×", out)) == 4, "two batch sizes for pre-training and for a round"
+    for part in (
+        "embedding",
+        "anchor term",
+        "optimiser",
+        "batching",
+        "peak MB",
+        "a tiny MLP",
+        "grouped",
+        "forward pass",
+    ):
         assert part in out
+
+
+def test_bench_sets_a_run_beside_any_command(monkeypatch, capsys, tmp_path):
+    small_experiments(monkeypatch, tmp_path, {"tiny": {}}, rounds=2)
+    options = ["--experiment", "tests/tiny", "--method", "Local", "--against", "true"]
+    code, out, err = call(monkeypatch, capsys, "bench", *options)
+    assert code == 0, err
+    assert [line.split()[0] for line in out.splitlines()[-4:]] == ["CPU", "ours", "theirs", "ratio"]
+    code, out, err = call(monkeypatch, capsys, "bench", "--against", "true")
+    assert code == 1
+    assert "method and against need an experiment to time" in err
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
