@@ -42,8 +42,10 @@ lab: $(READY)  ## open the chapters in JupyterLab
 	@$(PY) -c 'import jupyterlab' 2>/dev/null || $(PY) -m pip install --quiet -c constraints.txt jupyterlab
 	$(HOLD) && $(PY) -m jupyter lab --notebook-dir=book
 
-test: $(READY) browser  ## run every test (PYTEST='-k flic -x' passes options on)
-	$(PY) -m pytest $(PYTEST)
+# A process that has nothing left takes tests off the end of another's list, so that tests of one file, which share what
+# is costly to make, stay together as long as both are busy.
+test: $(READY) browser  ## run every test, one process a core, and list the slowest (PYTEST='-k flic -x' passes options on)
+	$(PY) -m pytest -n $(JOBS) --dist worksteal --durations=20 $(PYTEST)
 
 N ?= 200
 SEED ?= 0

@@ -1,4 +1,5 @@
 import builtins
+import functools
 import gc
 import importlib
 import inspect
@@ -202,6 +203,8 @@ def test_the_package_costs_little_more_than_torch():
     assert loaded("import hetfl_core") & (HEAVY | {"torch", "pandas", "numpy"}) == set()
     everything = f"from hetfl_core import {', '.join(hetfl_core.__all__)}"
     assert loaded(everything) & HEAVY == set()
+    run = loaded("from hetfl_core import cli, experiments")
+    assert run & HEAVY <= {"pooch"}, "what `hetfl run` begins with; pooch has the downloads"
 
 
 def test_the_help_does_not_wait_for_torch():
@@ -275,9 +278,13 @@ def once(run, least=0.0, most=1):
 
 
 def test_bench_prints_ratios_and_parts(monkeypatch, capsys):
-    """The whole report, each of its timings taken once and none in a process of its own."""
+    """The whole report, each of its timings taken once, on less, and none in a process of its own."""
+    tail = benchmark.tail
     monkeypatch.setattr(benchmark, "_apart", lambda **arguments: benchmark.measure(**arguments))
     monkeypatch.setattr(benchmark, "_seconds", once)
+    monkeypatch.setattr(benchmark, "EPOCHS", 1)
+    monkeypatch.setattr(benchmark, "tail", lambda *n_clients: tail(10, 2))
+    monkeypatch.setattr(benchmark, "paddings", functools.partial(benchmark.paddings, share=0.02))
     code, out, err = call(monkeypatch, capsys, "bench", "--sizes", "10", "--loop-up-to", "10")
     assert code == 0, err
     assert out.count("×") == 4, "two batch sizes for pre-training and for a round"
