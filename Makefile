@@ -15,8 +15,8 @@ PYTEST ?=
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do $$p -c '$(NEW_ENOUGH)' 2>/dev/null && { echo $$p; break; }; done)
 
-# How many notebooks, tests or mutants at a time: make book JOBS=1.
-JOBS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+# How many notebooks, tests or mutants at a time: one a core, but eight at most, for each holds about half a gigabyte.
+JOBS ?= $(shell cores=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores : 8)))
 export HETFL_JOBS := $(JOBS)
 
 # The tensors are small: threads that wait for each other on a busy machine cost more than they bring.
