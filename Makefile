@@ -15,6 +15,10 @@ PYTEST ?=
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do $$p -c '$(NEW_ENOUGH)' 2>/dev/null && { echo $$p; break; }; done)
 
+# How many notebooks, tests or mutants at a time: one a core, but eight at most, for each holds about half a gigabyte.
+JOBS ?= $(shell cores=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores : 8)))
+export HETFL_JOBS := $(JOBS)
+
 # The tensors are small: threads that wait for each other on a busy machine cost more than they bring.
 export OMP_NUM_THREADS ?= 1
 
@@ -24,7 +28,7 @@ HOLD := eval "$$($(PY) -m hetfl_core.numerics)"
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-book: $(READY)  ## execute the notebooks (finished ones come from a cache) and build the HTML
+book: $(READY)  ## execute the notebooks, one a core (finished ones come from a cache), and build the HTML (JOBS=2)
 	rm -rf $(HTML)
 	$(HOLD) && $(VENV)/bin/jupyter-book build book --all -n -W --keep-going
 	@echo
@@ -38,13 +42,14 @@ lab: $(READY)  ## open the chapters in JupyterLab
 	@$(PY) -c 'import jupyterlab' 2>/dev/null || $(PY) -m pip install --quiet -c constraints.txt jupyterlab
 	$(HOLD) && $(PY) -m jupyter lab --notebook-dir=book
 
-test: $(READY) browser  ## run every test (PYTEST='-k flic -x' passes options on)
-	$(PY) -m pytest $(PYTEST)
+# A process that has nothing left takes tests off the end of another's list, so that tests of one file, which share what
+# is costly to make, stay together as long as both are busy.
+test: $(READY) browser  ## run every test, one process a core, and list the slowest (PYTEST='-k flic -x' passes options on)
+	$(PY) -m pytest -n $(JOBS) --dist worksteal --durations=20 $(PYTEST)
 
 N ?= 200
 SEED ?= 0
-JOBS ?= 2
-mutants: $(READY)  ## change the core at N=200 random places (SEED=0 JOBS=2 ONLY=partition), see whether the tests notice
+mutants: $(READY)  ## change the core at N=200 random places (SEED=0 ONLY=partition JOBS=2), see whether the tests notice
 	$(PY) tests/mutants.py --n $(N) --seed $(SEED) --jobs $(JOBS) --only '$(ONLY)'
 
 lint: $(READY)  ## ruff and mypy alone; 'make test' runs them too

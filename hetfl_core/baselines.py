@@ -25,19 +25,12 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.dummy import DummyClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
 
 from hetfl_core import checks
 from hetfl_core.engine import evaluation
@@ -46,6 +39,9 @@ from hetfl_core.engine.simulation import Run, columns
 from hetfl_core.federation import Client, Federation, map_blocks
 from hetfl_core.rng import numpy_stream
 from hetfl_core.settings import plain
+
+if TYPE_CHECKING:  # scikit-learn takes as long to load as PyTorch, and most who load this module train networks
+    from sklearn.model_selection import StratifiedKFold
 
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 """From vectors, shape (n, d), to labels, shape (n,)."""
@@ -149,6 +145,8 @@ class LDA(Alone):
 
     def make(self) -> Any:
         """Scikit-learn's least-squares solution, which never inverts the covariance."""
+        from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
         return LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
 
 
@@ -158,6 +156,10 @@ class LR(Alone):
 
     def make(self) -> Any:
         """Standardise, then regress."""
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
         return make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))
 
 
@@ -170,6 +172,10 @@ class SVM(Alone):
 
     def make(self) -> Any:
         """Standardise, then separate."""
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+        from sklearn.svm import SVC
+
         return make_pipeline(StandardScaler(), SVC(kernel="rbf"))
 
 
@@ -268,6 +274,8 @@ class Chosen(Alone):
 
         One that cannot be fitted in some fold comes last.
         """
+        from sklearn.model_selection import StratifiedKFold
+
         rarest = int(np.unique(y, return_counts=True)[1].min())
         if len(np.unique(y)) == 1 or rarest < 2:
             return self.among[0]
@@ -279,6 +287,8 @@ class Chosen(Alone):
 
 def _mean_score(one: Alone, x: NDArray[Any], y: NDArray[Any], folds: StratifiedKFold, where: str) -> float:
     """Mean accuracy over folds; NaN where it could not be fitted in one of them."""
+    from sklearn.model_selection import cross_val_score
+
     try:
         return float(cross_val_score(one.make(), one.prepare(x), y, cv=folds).mean())
     except (ValueError, np.linalg.LinAlgError) as error:
@@ -384,6 +394,8 @@ class Pooled:
 
         Of a single class there is nothing to learn: it is what is always predicted.
         """
+        from sklearn.dummy import DummyClassifier
+
         estimator = self.of.make() if len(np.unique(y)) > 1 else DummyClassifier()
         return estimator.fit(self.of.prepare(x), y)
 

@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,7 +157,7 @@ def sites(file: str, source: bytes) -> list[list[Mutant]]:
         return starts[line - 1] + column
 
     def edit(start: int, end: int, new: str) -> Mutant:
-        line = sum(s <= start for s in starts)
+        line = bisect_right(starts, start)
         row = source[starts[line - 1] : starts[line]]
         a, b = start - starts[line - 1], end - starts[line - 1]
         now = row[:a] + new.encode() + row[b:]
@@ -173,8 +174,8 @@ def sites(file: str, source: bytes) -> list[list[Mutant]]:
     def here(node: ast.expr, new: str) -> Mutant:
         return edit(at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset), new)  # type: ignore[arg-type]
 
-    def text(node: ast.AST) -> str:
-        return ast.get_source_segment(source.decode(), node) or ""
+    def text(node: ast.expr) -> str:
+        return source[at(node.lineno, node.col_offset) : at(node.end_lineno, node.end_col_offset)].decode()
 
     def of(node: ast.AST) -> Iterator[list[Mutant]]:
         if isinstance(node, ast.BinOp):

@@ -203,8 +203,10 @@ def loaded(command, *arguments):
 
 def test_the_package_costs_little_more_than_torch():
     assert loaded("import hetfl_core") & (HEAVY | {"torch", "pandas", "numpy"}) == set()
-    everything = f"from hetfl_core import {', '.join(hetfl_core.__all__)}"
-    assert loaded(everything) & HEAVY == set()
+    now = f"{HEAVY} & {{name.split('.')[0] for name in sys.modules}}"
+    everything = f"from hetfl_core import {', '.join(hetfl_core.__all__)}\nassert not {now}, {now}"
+    run = loaded(f"{everything}\nfrom hetfl_core import cli, experiments")
+    assert run & HEAVY <= {"pooch"}, "what `hetfl run` begins with; pooch has the downloads"
 
 
 def test_the_help_does_not_wait_for_torch():
@@ -278,11 +280,15 @@ def once(run, least=0.0, most=1):
 
 
 def test_bench_prints_ratios_and_parts(monkeypatch, capsys):
-    """The whole report, each of its timings taken once and none in a process of its own."""
+    """The whole report, each of its timings taken once, on less, and none in a process of its own."""
+    tail = benchmark.tail
     noise = {"kind": "noise", "n_clients": 100}
     known = {"peak_mb": 1.0, "seconds": 1.0}
     monkeypatch.setattr(benchmark, "_apart", lambda **asked: known if asked == noise else benchmark.measure(**asked))
     monkeypatch.setattr(benchmark, "_seconds", once)
+    monkeypatch.setattr(benchmark, "EPOCHS", 1)
+    monkeypatch.setattr(benchmark, "tail", lambda *n_clients: tail(10, 2))
+    monkeypatch.setattr(benchmark, "paddings", partial(benchmark.paddings, share=0.02))
     monkeypatch.setattr(benchmark, "CASES", {"a tiny MLP": benchmark.Case((4,), MLP((4,), 4), 3, 2)})
     monkeypatch.setattr(benchmark, "evaluation", partial(benchmark.evaluation, 2, 20))
     code, out, err = call(monkeypatch, capsys, "bench", "--sizes", "10", "--loop-up-to", "10")

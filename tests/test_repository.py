@@ -178,7 +178,7 @@ def test_installed_command_trains_and_writes_a_record(hetfl, tmp_path: Path) -> 
 
 def test_installed_command_reproduces_into_the_working_folder(hetfl, installed: Path, tmp_path: Path) -> None:
     """Not into the installed library, which carries records of its own."""
-    name, method = "flic/pretraining-noisy-k1", "FLIC-Class, embedding frozen"
+    name, method = "flic/toy-noisy", "Local"
     hetfl("hetfl", "reproduce", name, "--scale", "book", "--seeds", "1", "--method", method)
     assert (tmp_path / "results" / name / "book" / f"{method}-seed0.json").exists()
     assert not list(installed.parent.rglob(f"results/{name}/book"))

@@ -1,0 +1,134 @@
+"""Notebooks are executed side by side, before Sphinx reads the pages.
+
+myst-nb executes a notebook when Sphinx reads its page, one after the other: Jupyter Book hands no number of processes
+on to Sphinx, and Sphinx would deal its pages out in alphabetical chunks, so that the notebooks, which stand next to
+each other there, would still wait for each other. Here those of them that are not in the cache are executed first, by
+the workers of jupyter-cache ([1]_), one notebook a process; myst-nb then finds all of them in the cache.
+
+``HETFL_JOBS`` says how many at a time (``make book JOBS=4``); without it, as many as this process may use cores.
+
+References
+----------
+.. [1] jupyter-cache, jupyter_cache.executors.basic: the worker of the executor ``local-parallel``. Its executor takes
+   neither a number of processes nor an order, and deals notebooks out in chunks, hence a pool of our own.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from logging import ERROR
+from pathlib import Path
+from typing import Any
+
+from jupyter_cache import get_cache
+from jupyter_cache.base import JupyterCacheAbstract
+from jupyter_cache.executors.basic import ExecutionWorkerLocalMProc, ProcessData
+from sphinx.errors import SphinxError
+from sphinx.util import logging
+
+LOGGER = logging.getLogger(__name__)
+
+
+class NotebookError(SphinxError):
+    """Notebooks that failed, with their tracebacks."""
+
+    category = "Notebooks failed"
+
+
+def jobs() -> int:
+    """How many notebooks are executed at a time.
+
+    Raises
+    ------
+    ValueError
+        If the environment variable ``HETFL_JOBS`` is set to something else than a whole number of at least 1.
+    """
+    wish = os.environ.get("HETFL_JOBS", "")
+    if not wish:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not wish.isdecimal() or int(wish) < 1:
+        raise ValueError(f"HETFL_JOBS must be a whole number of at least 1, got {wish!r}")
+    return int(wish)
+
+
+def in_order(names: Sequence[str], first: Sequence[str]) -> list[str]:
+    """Names in the order in which they are started: those of `first`, then the others as they come.
+
+    The longest has to be among the first, or all other cores wait for it in the end.
+    """
+    return sorted(names, key=lambda name: first.index(name) if name in first else len(first))
+
+
+def waiting(app: Any, names: Sequence[str], cache: JupyterCacheAbstract) -> list[Any]:
+    """Those of the pages that are notebooks, not excluded from execution and not in the cache, as its records."""
+    found = []
+    for name in in_order(names, app.config.hetfl_first):
+        path = Path(app.env.doc2path(name))
+        excluded = any(path.match(pattern) for pattern in app.env.mystnb_config.execution_excludepatterns)
+        if path.suffix == ".ipynb" and not excluded:
+            record = cache.add_nb_to_project(str(path))
+            found += cache.list_unexecuted(filter_pks=[record.pk])
+    return found
+
+
+def execute(cache: JupyterCacheAbstract, records: Sequence[Any], timeout: int, at_once: int) -> Iterator[Any]:
+    """Execute notebooks into the cache, and yield the record of each when it is done, whether it failed or not.
+
+    Every worker is a fresh process: one forked from Sphinx's would inherit the threads and locks of what is loaded there.
+    """
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(at_once, context, multiprocessing.log_to_stderr, (ERROR,)) as pool:
+        started = {
+            pool.submit(ExecutionWorkerLocalMProc(), ProcessData(r.pk, r.uri, cache, timeout, False)): r
+            for r in records
+        }
+        for done in as_completed(started):
+            if done.exception() and not isinstance(done.exception(), BrokenProcessPool):
+                raise done.exception()
+            yield cache.get_project_record(started[done].pk)
+
+
+def what_failed(traceback: str | None) -> str:
+    """What a notebook's cell says, without the calls by which it was reached; of a kernel that died nothing is kept."""
+    return traceback.partition("nbclient.exceptions.")[2] if traceback else "its kernel or process died; see above"
+
+
+def execute_side_by_side(app: Any, env: Any, names: list[str]) -> None:
+    """Execute the notebooks among the pages that Sphinx is about to read, so that it finds them in the cache.
+
+    Raises
+    ------
+    NotebookError
+        If notebooks failed: their names and tracebacks. The others have been executed and are kept.
+    """
+    settings = env.mystnb_config
+    if settings.execution_mode != "cache":
+        return
+    cache = get_cache(settings.execution_cache_path)
+    records = waiting(app, names, cache)
+    if not records:
+        return
+    # Kernels that compute at the same time must not each take all cores; the Makefile sets the same for all commands.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    at_once, failed = min(jobs(), len(records)), []
+    LOGGER.info("executing %d notebooks, %d at a time", len(records), at_once)
+    for record in execute(cache, records, settings.execution_timeout, at_once):
+        name, result = Path(record.uri).name, cache.get_cached_project_nb(record.pk)
+        if result:
+            LOGGER.info("executed %s in %.0f s", name, result.data["execution_seconds"])
+        else:
+            LOGGER.info("%s failed", name)
+            failed.append(f"{record.uri}\n{what_failed(record.traceback)}")
+    if failed:
+        raise NotebookError("\n\n".join(["", *failed]))
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Execute before any page is read. ``hetfl_first``: pages whose notebooks take longest, and are started first."""
+    app.add_config_value("hetfl_first", [], "")
+    app.connect("env-before-read-docs", execute_side_by_side)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,157 @@
+"""Notebooks of a small book, executed side by side before its pages are read."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import nbformat
+import pytest
+import yaml
+
+BOOK = Path(__file__).resolve().parents[1] / "book"
+
+CONF = f"""
+import sys
+sys.path.insert(0, {str(BOOK / "_ext")!r})
+extensions = ["myst_nb", "hetfl_notebooks"]
+nb_execution_mode = "cache"
+nb_execution_timeout = 60
+nb_execution_excludepatterns = ["excluded/*"]
+hetfl_first = ["z"]
+exclude_patterns = ["_build"]
+"""
+INDEX = """# A book
+
+```{toctree}
+:glob:
+*
+excluded/*
+```
+
+```{nb-exec-table}
+```
+"""
+NOTE = "with open('log', 'a') as log: log.write({name!r} + ' ')"
+MEET = """\
+import pathlib, time
+pathlib.Path({own!r}).touch()
+for _ in range(600):
+    if pathlib.Path({other!r}).exists(): break
+    time.sleep(0.05)
+else: raise TimeoutError("the other notebook did not start while this one ran")
+print("met", {other!r})"""
+
+
+@pytest.fixture(scope="module")
+def extension() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hetfl_notebooks", BOOK / "_ext" / "hetfl_notebooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    (tmp_path / "conf.py").write_text(CONF, "utf8")
+    (tmp_path / "index.md").write_text(INDEX, "utf8")
+    write(tmp_path, "excluded/gaps", "...")
+    return tmp_path
+
+
+def write(book: Path, name: str, code: str) -> None:
+    """A notebook that notes when it is started, and then does what it is told."""
+    source = [NOTE.format(name=Path(name).name), code]
+    cells = [nbformat.v4.new_markdown_cell(f"# {name}"), *map(nbformat.v4.new_code_cell, source)]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    notebook.metadata["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}
+    path = book / f"{name}.ipynb"
+    path.parent.mkdir(exist_ok=True)
+    nbformat.write(notebook, path)
+
+
+def build(book: Path, at_once: int) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-n",
+        "-W",
+        "--keep-going",
+        "-a",
+        "-E",
+        str(book),
+        str(book / "_build/html"),
+    ]
+    environment = {**os.environ, "HETFL_JOBS": str(at_once), "NO_COLOR": "1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def started(book: Path) -> list[str]:
+    return (book / "log").read_text().split()
+
+
+def test_notebooks_run_at_the_same_time_once_and_tell_their_seconds(book: Path) -> None:
+    write(book, "a", MEET.format(own="a.here", other="b.here"))
+    write(book, "b", MEET.format(own="b.here", other="a.here"))
+    done = build(book, at_once=2)
+    assert done.returncode == 0, done.stderr
+    assert "executing 2 notebooks, 2 at a time" in done.stdout
+    assert sorted(started(book)) == ["a", "b"], "the excluded one was not executed, and no other twice"
+    assert "met b.here" in (book / "_build/html/a.html").read_text("utf8")
+    rows = re.findall(r"<tr.*?</tr>", (book / "_build/html/index.html").read_text("utf8"), re.DOTALL)
+    seconds = {cells[0]: float(cells[3]) for row in rows if (cells := re.findall(r"<td><p>(?:<.*?>)*([^<]*)", row))}
+    assert set(seconds) == {"a", "b"}
+    assert min(seconds.values()) > 0
+    again = build(book, at_once=2)
+    assert again.returncode == 0, again.stderr
+    assert "executing" not in again.stdout
+    assert len(started(book)) == 2
+
+
+def test_a_notebook_that_fails_ends_the_build_with_its_name_and_traceback(book: Path) -> None:
+    """The others are executed and kept, the longest first; a kernel that dies is told, too."""
+    write(book, "a", "1 / 0")
+    write(book, "b", "import os; os.kill(os.getpid(), 9)")
+    write(book, "z", "print('fine')")
+    done = build(book, at_once=1)
+    assert done.returncode != 0
+    assert started(book) == ["z", "a", "b"]
+    told = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
+    assert "Notebooks failed" in told
+    assert re.search(r"a\.ipynb\n.*ZeroDivisionError: division by zero", told, re.DOTALL)
+    assert re.search(r"b\.ipynb\nits kernel or process died", told)
+    assert "DeadKernelError" in told
+    assert "executed z.ipynb" in told
+    write(book, "a", "1 / 1")
+    write(book, "b", "2 / 1")
+    mended = build(book, at_once=1)
+    assert mended.returncode == 0, mended.stderr
+    assert started(book) == ["z", "a", "b", "a", "b"]
+
+
+def test_number_of_notebooks_at_a_time(extension: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HETFL_JOBS", raising=False)
+    assert 1 <= extension.jobs() <= (os.cpu_count() or 1)
+    monkeypatch.setenv("HETFL_JOBS", "3")
+    assert extension.jobs() == 3
+    for wrong in ("0", "-1", "two", "1.5"):
+        monkeypatch.setenv("HETFL_JOBS", wrong)
+        with pytest.raises(ValueError, match=f"HETFL_JOBS must be a whole number of at least 1, got '{wrong}'"):
+            extension.jobs()
+
+
+def test_those_that_are_started_first_are_notebooks_of_the_book(extension: ModuleType) -> None:
+    first = yaml.safe_load((BOOK / "_config.yml").read_text("utf8"))["sphinx"]["config"]["hetfl_first"]
+    notebooks = {path.stem for path in BOOK.glob("*.ipynb")}
+    assert first
+    assert set(first) <= notebooks
+    assert extension.in_order(["a", "b", "c"], ["c", "x", "b"]) == ["c", "b", "a"]
