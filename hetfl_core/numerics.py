@@ -34,9 +34,8 @@ REVISION = 2
 """Raised whenever a change of the code may change a bit of a result. Records without one are older: revision 0.
 
 1: PyTorch, MKL, oneDNN, OpenBLAS and NumPy are held to the same instructions; clipping in float64.
-2: convolutions and clients without company are trained by the loop on a CPU (stacks of one before); kernels of several
-channels have them innermost; noise of more than `NOISE_NUMBERS` is drawn for fewer steps at once. Runs of stacks of
-vectors keep their bits.
+2: most convolutions are trained by the loop on a CPU (stacks of one before), and with several channels have them
+innermost; noise of more than `NOISE_NUMBERS` is drawn for fewer steps at once. Networks of vectors keep their bits.
 """
 
 Mode = Literal["portable", "fastest", "scalar"]

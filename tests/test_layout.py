@@ -55,9 +55,11 @@ def test_a_network_without_convolutions_has_none():
 SMALL = Work(0.0, 10_000)
 
 
-def test_small_networks_share_a_stack_and_a_single_client_needs_none():
+def test_small_networks_share_a_stack_and_a_single_client_is_one():
+    """A client alone gets the bits that it gets among others."""
     assert choose(SMALL, 100, CPU) == Layout("stacked", 100)
-    assert choose(SMALL, 1, CPU) == Layout("loop", 1)
+    assert choose(SMALL, 1, CPU) == Layout("stacked", 1)
+    assert choose(Work(1e6, 10_000), 1, CPU) == Layout("loop", 1)
     assert choose(SMALL, 10**6, GPU) == Layout("stacked", layout.MOST)
 
 
@@ -66,7 +68,7 @@ def test_a_stack_holds_what_the_caches_do():
     wide = Work(0.0, 2_000_000)
     assert choose(wide, 100, CPU) == Layout("stacked", int(CPU.state // 32e6))
     assert choose(wide, 100, CPU, itemsize=8) == Layout("stacked", int(CPU.state // 64e6))
-    assert choose(Work(0.0, 10**8), 100, CPU) == Layout("loop", 1)
+    assert choose(Work(0.0, 10**8), 100, CPU) == Layout("stacked", 1)
     assert choose(wide, 100, GPU).size == 100
 
 

@@ -101,6 +101,9 @@ def work(call: Callable[..., Tensor], params: dict[str, Tensor], received: dict[
 def choose(work: Work, clients: int, costs: Costs, itemsize: int = 4) -> Layout:
     """The faster of stacks and the loop for so many clients.
 
+    Without convolutions it is a stack in any case, also of one: so a client comes out with the same bits whether others
+    are there or not, as far as they need no wider padding.
+
     Parameters
     ----------
     work : Work
@@ -114,7 +117,9 @@ def choose(work: Work, clients: int, costs: Costs, itemsize: int = 4) -> Layout:
     held = 4 * itemsize * max(work.numbers, 1)
     size = max(1, min(MOST, clients, int(costs.state // held)))
     slower = (costs.grouped - 1) * work.convolutions / costs.rate if size > 1 else 0.0
-    return Layout("loop", 1) if costs.stacked / size + slower >= costs.loop else Layout("stacked", size)
+    if work.convolutions and costs.stacked / size + slower >= costs.loop:
+        return Layout("loop", 1)
+    return Layout("stacked", size)
 
 
 def idle_cores() -> int:

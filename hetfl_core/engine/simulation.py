@@ -220,7 +220,8 @@ def simulate(
     *Rounding.* The same arguments give the same bits on the same kind of machine. Another `stack_size`, engine, number
     of threads or device only takes sums in another order; but training amplifies rounding. In float32 and over a few
     rounds parameters were seen to differ by 2e-5, by some 1e-3 where pre-training is long and in FLIC's published
-    variant by 2e-3; in float64 by 1e-11. Over many rounds a few predictions may differ.
+    variant by 2e-3; in float64 by 1e-11, and by 1e-5 under FLIC's anchor term where classes are nearly flat, as those
+    of clients with few features are. Over many rounds a few predictions may differ.
 
     *Memory.* What a loss asks to remember lives for one round of one client. A sample that was not seen in it holds
     zeros; a sample that was seen more than once holds its last value.
