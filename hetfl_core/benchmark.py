@@ -456,7 +456,7 @@ def costs() -> Costs:
         lambda params, _, x: network(params, x),
         network.init(pair.shape, torch.Generator()),
         {},
-        torch.zeros(pair.batch_size, *pair.shape),
+        torch.zeros(pair.batch_size, *pair.shape, dtype=torch.float32),
     )
     loop = convolutions["loop"] - overhead["loop"]
     stack = convolutions["one stack"] - overhead["one by one"] / 2
