@@ -3,6 +3,7 @@
 import sys
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -39,19 +40,58 @@ def test_toy_has_one_to_ten_columns_of_noise_and_20_to_300_samples():
     assert 290 < max(sizes) <= 300
 
 
-def test_the_largest_numbers_that_the_toy_draws_are_300_and_10(monkeypatch):
-    class Largest:
+@pytest.mark.parametrize(
+    ("pick", "expected"), [(lambda low, high: low, (20, 5 + 1)), (lambda low, high: high - 1, (300, 5 + 10))]
+)
+def test_the_toy_draws_20_to_300_samples_and_1_to_10_columns_both_ends_included(monkeypatch, pick, expected):
+    class Extreme:
         def __init__(self, *name):
             self.rng = np.random.default_rng(0)
 
         def integers(self, low, high):
-            return high - 1
+            return pick(low, high)
 
         def __getattr__(self, name):
             return getattr(self.rng, name)
 
-    monkeypatch.setattr(benchmark, "numpy_stream", Largest)
-    assert [(c.n_train, c.shapes[0]) for c in benchmark.toy(2)] == [(300, 15)] * 2
+    monkeypatch.setattr(benchmark, "numpy_stream", Extreme)
+    assert [(c.n_train, c.shapes[0]) for c in benchmark.toy(2)] == [expected] * 2
+
+
+def test_each_client_of_the_toy_holds_three_different_classes():
+    assert {len(set(c.y_train.tolist())) for c in benchmark.toy(60, sizes=[20] * 60)} == {3}
+
+
+@pytest.mark.parametrize(
+    ("durations", "options", "calls"),
+    [
+        ([4.0, 3.0, 1.0], {"least": 0.0}, 2),
+        ([5.0, 1.0], {"least": 0.0}, 1),
+        ([0.25, 0.125, 0.125, 0.0625], {"least": 0.5}, 3),
+        ([0.0] * 9, {"least": 0.5, "most": 7}, 7),
+    ],
+)
+def test_the_least_of_two_calls_or_of_as_many_as_fit_into_the_time(monkeypatch, durations, options, calls):
+    clock = SimpleNamespace(now=0.0, calls=0)
+
+    def call():
+        clock.now += durations[clock.calls]
+        clock.calls += 1
+
+    monkeypatch.setattr(benchmark, "time", SimpleNamespace(process_time=lambda: clock.now))
+    assert benchmark._seconds(call, **options) == min(durations[:calls])
+    assert clock.calls == calls
+
+
+def test_the_whole_stack_is_warmed_up_but_not_every_client_of_the_loop(monkeypatch):
+    trained = []
+    monkeypatch.setattr(benchmark, "_seconds", lambda call: 1.0)
+    monkeypatch.setattr(benchmark, "toy", lambda n: TOY(n, sizes=[20] * n))
+    monkeypatch.setattr(benchmark.Simulator, "train", lambda self, state, clients, *rest: trained.append(len(clients)))
+    for engine in ("stacked", "loop"):
+        benchmark.measure(12, engine, "start", 10)
+    stacked, loop = trained
+    assert loop < stacked == 12
 
 
 def test_all_clients_pre_train_and_a_tenth_takes_part_in_a_round(monkeypatch):
@@ -128,6 +168,7 @@ def test_needs_of_a_step_by_hand(found):
     phi, phi_bias = 64 * (width + 64 + 64), 3 * 64
     parts = found["start"]
     assert parts["embedding"].flops == 2 * 2 * 10 * (3 * phi - 64 * width), "no gradient for the inputs"
+    assert parts["embedding"].bytes == 3 * 4 * 2 * phi, "weights are read twice and their gradient is written"
     assert parts["optimiser"].bytes == 7 * 4 * 2 * (phi + phi_bias)
     assert parts["batching"].bytes == 8 * 2 * 10 * width
     assert parts["class moments"].bytes == 6 * 4 * 2 * 10 * 64, "read and written six times in single precision"
@@ -135,6 +176,14 @@ def test_needs_of_a_step_by_hand(found):
     assert found["round"]["heads"].flops == 2 * 6 * (10 + 20) * heads
     assert found["round"]["noise"].normals == 2 * 20 * 64
     assert found["start"]["noise"].normals == 0
+
+
+def test_operations_of_the_bures_term_by_hand(monkeypatch):
+    """A batch of all 30 samples of two clients: 3 classes of 10 rows each, of which centring leaves rank 9."""
+    monkeypatch.setattr(benchmark, "toy", lambda n: TOY(n, sizes=[30] * n))
+    monkeypatch.setattr(benchmark, "_seconds", lambda call, **options: (call(), 1.0)[1])
+    flops = benchmark.parts(2, 30, "start")["Bures term"].flops
+    assert flops == 2 * 3 * (4 * 64 * 9**2 + 10 * 9**3)
 
 
 def test_roofs_are_positive_rates():
@@ -188,6 +237,17 @@ def test_engines_are_timed_and_what_is_chosen_is_said(monkeypatch):
     assert list(found) == ["loop", "one by one", "one stack", "chosen"]
     assert set(found.values()) == {1e3 / (2 * 3)}, "two steps of three clients"
     assert way == Layout("stacked", 3)
+
+
+@pytest.mark.parametrize("name", benchmark.CASES)
+def test_a_case_is_what_its_name_says(name):
+    case = benchmark.CASES[name]
+    if isinstance(case.phi, MLP):
+        kind = "MLP " + "-".join(map(str, case.phi.hidden))
+    else:
+        grey = case.shape[0] == 1
+        kind = "CNN " + " × ".join(map(str, case.shape[1:] if grey else case.shape))
+    assert name == f"{kind}, batch {case.batch_size}"
 
 
 def test_clients_that_are_alike_have_two_batches():

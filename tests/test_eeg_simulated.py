@@ -3,6 +3,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -68,6 +69,19 @@ def test_a_head_twice_as_large_sees_a_quarter_of_the_potential():
     small = leadfield(LAB.channels, radius, where, way)
     large = leadfield(LAB.channels, 2 * radius, 2 * where, way)
     np.testing.assert_allclose(large, small / 4, atol=1e-4 * np.abs(small).max())
+
+
+def test_sources_lie_as_deep_as_told_and_the_feet_deeper():
+    settings = Physiology(depth=15.0, depth_feet=25.0)
+    lengths = np.linalg.norm(eeg_simulated._nominal_positions(90.0, settings), axis=1)
+    expected = [90 - 25 if source == "feet" else 90 - 15 for source in SOURCES]
+    np.testing.assert_allclose(lengths, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("drawn", "expected"), [(-9.0, 6.0), (0.5, 11.0), (9.0, 14.0)])
+def test_nobody_is_farther_from_the_mean_than_two_standard_deviations(drawn, expected):
+    rng = SimpleNamespace(standard_normal=lambda: drawn)
+    assert eeg_simulated.Spread(10.0, 2.0).draw(rng) == expected
 
 
 def test_potentials_add_up_and_do_not_depend_on_the_other_electrodes():

@@ -135,6 +135,21 @@ def test_the_gradient_is_that_of_the_objective(dim):
     torch.testing.assert_close(kl_gradient(p, y.detach()), y.grad, atol=1e-12, rtol=1e-9)
 
 
+def test_gains_shrink_to_a_hundredth_where_the_slope_keeps_turning(monkeypatch):
+    """With slopes ±1 in turn and a gain g at rest, steps u of alternating sign obey u = g − u/2 (n = 48: no factor)."""
+    turns = iter(range(200))
+    monkeypatch.setattr(project, "kl_gradient", lambda p, y: torch.full_like(y, (-1.0) ** next(turns)))
+    x = torch.randn(48, 2, generator=torch.Generator().manual_seed(0))
+    start = torch.zeros(48, 1, dtype=torch.float64)
+    before, after = (tsne(x, start, 5, n) for n in (80, 81))  # 80 is even: the second run has the same signs
+    torch.testing.assert_close((after - before).abs(), torch.full_like(start, 0.01 / 1.5), rtol=1e-6, atol=0)
+
+
+def test_a_perplexity_of_20_unless_told(federation):
+    projection = to_common_space(federation, 2, iterations=1).info["projection"]
+    assert projection["perplexity"] == 20
+
+
 def test_in_two_dimensions_as_good_as_scikit_learn():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(150, 8)) + 3 * rng.integers(0, 3, (150, 1))
@@ -183,6 +198,17 @@ def test_too_few_samples_and_blocks():
     x = {"a": np.ones((5, 2)), "b": np.ones((5, 1))}
     with pytest.raises(ValueError, match=r"client 'two': x_train must be one tensor .*\['a', 'b'\]"):
         to_common_space(Federation([Client(x, [0] * 5, x, [0] * 5, "two")]), how="pca")
+
+
+def test_four_samples_are_enough_for_t_sne():
+    four = Federation([Client(np.eye(2, 3), [0, 1], 2 * np.eye(2, 3), [0, 1], "four")])
+    assert to_common_space(four, 2, iterations=3)[0].x_train.isfinite().all()
+
+
+def test_memory_is_that_of_the_client_with_most_samples(memory_asked):
+    clients = [Client(np.eye(n, 3), [0] * n, np.eye(2, 3), [0, 0], f"{n}") for n in (5, 9, 4)]
+    to_common_space(Federation(clients), 7, "random")
+    assert memory_asked == [8 * 7 * (9 + 2)]
 
 
 def test_images_are_flattened():

@@ -104,6 +104,27 @@ def test_clip_shares_one_space_and_is_not_pruned(home):
     assert {c.shapes for c in federation} == {(512,)}
 
 
+@pytest.mark.parametrize(("embeddings", "model"), [("clip", "Clip"), ("bert-resnet", "BertResNet")])
+def test_each_kind_of_vectors_is_made_by_its_own_model(home, monkeypatch, embeddings, model):
+    made = {name: Fake((512, 512)) for name in ("Clip", "BertResNet")}
+    for name, fake in made.items():
+        monkeypatch.setattr(text, name, lambda fake=fake: fake)
+    text.textcaps(8, 2, embeddings=embeddings)
+    assert [name for name, fake in made.items() if fake.calls] == [model]
+
+
+def test_models_get_all_items_in_order_64_at_a_time():
+    sizes = []
+
+    def vectors(part):
+        sizes.append(len(part))
+        return torch.tensor(part, dtype=torch.float32)[:, None]
+
+    found = text._batches(range(130), vectors, "numbers")
+    assert sizes == [64, 64, 2]
+    assert found[:, 0].tolist() == list(range(130))
+
+
 def test_the_published_code_prunes_less_in_random_order_and_shares_half(home):
     federation = text.textcaps(8, 2, variant="code", embedder=Fake())
     captions, images = ([c for c in federation if c.name.startswith(m)] for m in ("caption", "image"))
