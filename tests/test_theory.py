@@ -288,6 +288,18 @@ def test_algorithm_says_what_is_wrong(change, message):
         theory.flic_fedrep(**(good | change))
 
 
+@pytest.mark.parametrize("name", ["z", "y"])
+@pytest.mark.parametrize("bad", [float("inf"), float("nan"), None])
+def test_data_that_are_not_finite_or_of_no_client_are_refused(name, bad):
+    data = {"z": normal(5, 4, 6), "y": normal(5, 4)}
+    if bad is None:
+        data, name = {key: t[:0] for key, t in data.items()}, "z"
+    else:
+        data[name][1, 2] = bad
+    with pytest.raises(ValueError, match=f"{name} must be finite and not empty"):
+        theory.method_of_moments(**data, d=2)
+
+
 # --- the bound --------------------------------------------------------------------------------------------------
 
 
