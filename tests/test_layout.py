@@ -167,7 +167,7 @@ def test_stacks_are_made_by_what_clients_hold_in_all(monkeypatch):
     seen, bucket = [], simulator.bucket
     monkeypatch.setattr(simulator, "bucket", lambda widths, samples: seen.append(samples) or bucket(widths, samples))
     federation = ragged()
-    Simulator(federation, METHODS["FLIC"], device="cpu")
+    Simulator(federation, Local(Model(PHI)), engine="loop", device="cpu")
     assert sorted(n for samples in seen for n in samples) == sorted(
         client.n_train + client.n_test for client in federation
     )
