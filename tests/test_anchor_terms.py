@@ -416,6 +416,17 @@ def test_debiased_term_has_the_mean_of_the_true_distance_and_the_plain_one_has_n
     assert float(plain.mean()) > true + 4
 
 
+@pytest.mark.parametrize("n", [2, 3])
+def test_debiased_term_does_not_feel_rounding_in_its_rows(n):
+    """What rounding can make up grows with the factor by which the term stretches the rows: here 7 and 5."""
+    k = 50
+    z = (normal(1, k) + 100 + 1e-5 * normal(n, k, seed=1)).float()
+    assert not torch.equal(z[0], z[1])
+    y, w, means = torch.zeros(n, dtype=torch.long), torch.ones(n), torch.zeros(1, k)
+    _, (grad,) = value_and_gradients(lambda z: terms.class_wasserstein_debiased(z, y, w, means), z)
+    torch.testing.assert_close(grad, 2 * z / n, rtol=1e-4, atol=0)
+
+
 def test_mixture_term_is_pots_distance_to_the_clusters():
     """Three clusters of 20, 20 and 10 rows, far apart, are found; what is left is MW2 between two mixtures."""
     label = torch.cat((torch.arange(40) % 2, torch.full((10,), 2)))
@@ -431,6 +442,15 @@ def test_mixture_term_is_pots_distance_to_the_clusters():
     agree(terms.class_mixture_wasserstein(z, y, weight, means, variance), expected, 1e-7)
     order = torch.randperm(50, generator=rng(3))
     agree(terms.class_mixture_wasserstein(z[order], y, weight, means, variance), expected, 1e-7)
+
+
+def test_a_cluster_of_one_row_has_its_centre_there():
+    """10 is alone, 4 and 5 are together: with the centre of the single row anywhere else, 5 would go over to it."""
+    z, y, weight = torch.tensor([[10.0], [4.0], [5.0]]), torch.zeros(3, dtype=torch.long), torch.ones(3)
+    value = terms.class_mixture_wasserstein(z, y, weight, torch.tensor([[[10.0], [4.5]]]), variance=1.0)
+    location = 5.5**2 * (2 / 3 - 1 / 2)  # a sixth of the mass has to move from one component to the other
+    spread = 1 / 3 + 2 / 3 * (1 - 0.5**0.5) ** 2  # of a single row, and of 4 and 5 with their variance 1/2
+    agree(value, torch.tensor(location + spread), 1e-5)
 
 
 def test_mixture_term_of_one_component_is_the_anchor_term():

@@ -343,6 +343,13 @@ def test_barycentre_warns_when_it_does_not_converge():
         d.gaussian_barycentre(normal(4, 3), covariance(4, k=3), max_iterations=2)
 
 
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_barycentre_does_not_depend_on_units(scale):
+    """What counts as converged is a change relative to the covariance, not an absolute one."""
+    S = covariance(4, k=3)
+    agree(d.gaussian_barycentre(normal(4, 3), scale * S)[1] / scale, d.gaussian_barycentre(normal(4, 3), S)[1], 1e-7)
+
+
 def test_barycentre_in_float32_converges():
     _, cov = d.gaussian_barycentre(normal(4, 3).float(), covariance(4, k=3).float())
     assert cov.dtype == torch.float32
@@ -399,6 +406,17 @@ def test_product_of_silent_experts():
     )
 
 
+# --- distances between rows ---
+
+
+def test_squared_distances_of_rows_far_from_the_origin():
+    """Rows are centred before they are multiplied: in float32 nothing else is left of distances of 1 beside 10 000."""
+    x = normal(6, 3)
+    torch.testing.assert_close(
+        d.squared_distances(x.float() + 10_000).double(), torch.cdist(x, x).square(), rtol=0.01, atol=0.01
+    )
+
+
 # --- bad input ---
 
 EYE, TWO = torch.eye(2), torch.zeros(2)
@@ -420,6 +438,7 @@ BAD = {
     "bandwidth must be": lambda: d.mmd(EYE, EYE, 0.0),
     "n and k must be at least 1": lambda: d.expected_root_trace(0, 3),
     "P, Q <= 3": lambda: d.transport_plan(torch.ones(4, 2), torch.ones(4), 2 * torch.ones(2)),
+    "broadcast": lambda: d.transport_plan(torch.ones(2, 2, 2), torch.ones(2, 2), torch.ones(3, 2)),
     "must have the same sum": lambda: d.transport_plan(torch.ones(2, 2), torch.ones(2), 2 * torch.ones(2)),
     "with the same n": lambda: d.cka(EYE, torch.ones(3, 2)),
     "A and B must both have shape": lambda: d.principal_angle(EYE, torch.ones(3, 2)),
@@ -431,6 +450,7 @@ BAD = {
     "cholesky must have shape": lambda: d.average_anchors(torch.zeros(3, 1, 2), torch.zeros(3, 1, 2)),
     "variances must be positive": lambda: d.product_of_experts(EYE, EYE),
     "means and variances must have one shape": lambda: d.product_of_experts(EYE, TWO),
+    r"one shape \(N, ..., k\), got \(2,\)": lambda: d.product_of_experts(TWO, TWO + 1),
 }
 
 

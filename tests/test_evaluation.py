@@ -99,3 +99,21 @@ def test_outputs_become_predictions_along_their_last_axis():
 def test_predictions_and_labels_are_of_the_same_clients(measure):
     with pytest.raises(ValueError):
         measure([np.zeros(2)], [np.zeros(2), np.zeros(2)])
+
+
+@pytest.mark.parametrize("bad", [np.zeros((2, 2)), np.array(["a", "b"])])
+def test_predictions_that_are_no_numbers_of_one_axis_are_refused(bad):
+    with pytest.raises(ValueError, match=r"predicted\[0\] must be numbers of shape \(n,\)"):
+        accuracy_per_client([bad], [np.zeros(2)])
+
+
+@pytest.mark.parametrize("bad", [np.eye(2, dtype=int), np.zeros((0, 2))])
+def test_probabilities_that_are_whole_numbers_or_of_no_sample_are_refused(bad):
+    with pytest.raises(ValueError, match=r"probabilities must be real numbers of shape \(n, C\)"):
+        expected_calibration_error(bad, np.zeros(len(bad), int))
+
+
+@pytest.mark.parametrize("bad", [[0, 2], [-1, 1], [0]])
+def test_labels_that_are_no_classes_are_refused(bad):
+    with pytest.raises(ValueError, match=r"labels must be 2 classes in 0…1"):
+        expected_calibration_error(np.full((2, 2), 0.5), np.array(bad))

@@ -10,7 +10,7 @@ import torch
 from small import equal_histories, largest_difference, ragged
 
 from hetfl_core import Client, Federation, simulate
-from hetfl_core.engine import layout, training
+from hetfl_core.engine import layout, simulator, training
 from hetfl_core.engine.layout import CPU, GPU, Layout, Work, choose, side_by_side, work
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.methods import FLIC, FedAvg, FedHeNN, Local
@@ -162,6 +162,17 @@ def test_a_number_of_workers_that_cannot_be_meant_is_refused(workers):
         Simulator(ragged(), METHODS["FLIC"], workers=workers)
 
 
+def test_stacks_are_made_by_what_clients_hold_in_all(monkeypatch):
+    """Training and test samples are both kept in a stack: their sum counts for its memory."""
+    seen, bucket = [], simulator.bucket
+    monkeypatch.setattr(simulator, "bucket", lambda widths, samples: seen.append(samples) or bucket(widths, samples))
+    federation = ragged()
+    Simulator(federation, Local(Model(PHI)), engine="loop", device="cpu")
+    assert sorted(n for samples in seen for n in samples) == sorted(
+        client.n_train + client.n_test for client in federation
+    )
+
+
 # --- pieces side by side --------------------------------------------------------------------------------------------
 
 
@@ -186,3 +197,20 @@ def test_an_error_in_a_piece_is_raised_and_what_has_not_begun_is_left():
     with pytest.raises(ValueError, match="the first"):
         list(side_by_side(call, range(50), 2))
     assert len(begun) < 10
+
+
+def test_an_interruption_while_work_is_handed_out_leaves_what_has_not_begun():
+    begun = []
+
+    class Interrupted(list):
+        def __iter__(self):
+            yield from range(50)
+            raise KeyboardInterrupt
+
+    def call(piece):
+        begun.append(piece)
+        time.sleep(0.02)
+
+    with pytest.raises(KeyboardInterrupt):
+        list(side_by_side(call, Interrupted(range(50)), 2))
+    assert len(begun) < 25

@@ -345,6 +345,11 @@ def test_an_array_is_no_setting(settings):
                 replace(settings, **{field.name: array})
 
 
+def test_settings_that_every_method_has_unless_told():
+    method = Local()
+    assert (method.local_epochs, method.batch_size, method.lr, method.weighting) == (10, 100, 1e-3, "samples")
+
+
 def test_numbers_of_numpy_and_zeros_with_a_meaning_are_settings():
     assert Local(local_epochs=np.int64(2), lr=np.float32(0.5)).local_epochs == 2
     assert Local(lr=0).lr == 0

@@ -21,6 +21,7 @@ from hetfl_core import ledger, simulate
 from hetfl_core.federation import Client, Federation
 from hetfl_core.ledger import records
 from hetfl_core.ledger.records import RunRecord, compare, load, read, to_json, write, write_to
+from hetfl_core.ledger.statistics import contrast
 from hetfl_core.methods import Local
 
 
@@ -284,6 +285,11 @@ def test_compare_lists_every_metric_and_what_else_differs():
     assert table.loc["settings.rounds", "difference"] == 10
 
 
+def test_compare_shows_the_largest_difference_of_a_history():
+    a, b = (made(history={"round": [0, 1, 2], "loss": loss}) for loss in ([1.0, 0.5, 0.25], [1.0, 1.25, 0.5]))
+    assert compare(a, b).set_index("field").loc["history.loss", "difference"] == 0.75
+
+
 def test_compare_shows_what_only_one_has():
     table = compare(made(metrics={}), made()).set_index("field")
     assert table.loc["metrics.accuracy", "b"] == 0.7212
@@ -455,6 +461,20 @@ def test_effects_without_any_spread():
     runs = [replace(r, federation={**r.federation, "fingerprint": f"draw {r.seed}"}) for r in runs]
     table = ledger.effects(runs, "flic/bci-common40", "FLIC-HL")
     assert table["p"].tolist() == [1.0, 0.0]
+
+
+def test_p_values_of_differences_without_spread():
+    """The limits of Student's t: at the mean itself one half, beyond it nothing, short of it all."""
+    got = ledger.Paired(1.0, 1.0, 1.0, (0, 1, 2), sd=0.0)
+    assert (got.above(1.0), got.below(1.0)) == (0.5, 0.5)
+    assert (got.above(0.5), got.above(1.5)) == (0, 1)
+    assert (got.below(0.5), got.below(1.5)) == (1, 0)
+
+
+@pytest.mark.parametrize("term", [(1.0, "x"), (1.0, "x", 3), "abcd", 3])
+def test_a_term_of_a_contrast_is_weight_experiment_and_method(term):
+    with pytest.raises(ValueError, match=r"terms must each be \(weight, experiment, method\)"):
+        contrast([], [term])
 
 
 def test_holm_by_hand_and_by_the_step_down_rule():

@@ -288,6 +288,20 @@ def test_algorithm_says_what_is_wrong(change, message):
         theory.flic_fedrep(**(good | change))
 
 
+@pytest.mark.parametrize("name", ["z", "y"])
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_data_that_are_not_finite_are_refused(name, bad):
+    data = {"z": normal(5, 4, 6), "y": normal(5, 4)}
+    data[name][1, 2] = bad
+    with pytest.raises(ValueError, match=f"{name} must be finite and not empty"):
+        theory.method_of_moments(**data, d=2)
+
+
+def test_data_of_no_client_are_refused():
+    with pytest.raises(ValueError, match="z must be finite and not empty"):
+        theory.method_of_moments(normal(0, 4, 6), normal(0, 4), 2)
+
+
 # --- the bound --------------------------------------------------------------------------------------------------
 
 
@@ -502,6 +516,15 @@ def test_smallest_sizes_of_the_limit_law():
     assert [theory._n_active(5, r) for r in (0.1, 0.2, 0.5, 1.0)] == [1, 1, 2, 5]
     with pytest.raises(ValueError, match=r"^S2 must be finite numbers of shape \(3, 3\), got shape \(2, 2\)"):
         theory.optimal_map(torch.eye(3).double(), torch.eye(2).double())
+
+
+@pytest.mark.parametrize("name", ["m", "S", "v", "anchor"])
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_limit_law_is_of_finite_numbers(name, bad):
+    of = {"m": torch.zeros(2), "S": torch.eye(2), "v": torch.ones(2), "anchor": torch.eye(2)}
+    of[name][0] = bad
+    with pytest.raises(ValueError, match=f"{name} must be finite and not empty"):
+        theory.limit_variance(**of)
 
 
 def test_limit_law_says_what_is_wrong():

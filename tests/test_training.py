@@ -23,6 +23,7 @@ from hetfl_core.engine.training import (
     StackedStage,
     architecture,
     clip_each,
+    decay,
     n_steps,
     plan,
     stack_received,
@@ -285,6 +286,12 @@ def test_bad_stages_are_refused(bad, message):
 def test_a_stage_trains_a_tuple_of_parts_not_the_letters_of_one():
     with pytest.raises(ValueError, match=r"train must be a tuple of .* got 'phi'"):
         Stage("phi", epochs=1)
+
+
+def test_the_longest_prefix_decides_on_the_decay():
+    stage = Stage(("phi",), epochs=1, weight_decay={"phi": 0.1, "phi.0": 0.2})
+    decays = {name: decay(stage, name) for name in ("phi.0.weight", "phi.1.weight", "beta.weight")}
+    assert decays == {"phi.0.weight": 0.2, "phi.1.weight": 0.1, "beta.weight": 0.0}
 
 
 def test_the_optimisers_that_a_stage_may_name_are_those_there_are():
