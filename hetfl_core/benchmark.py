@@ -92,7 +92,7 @@ def measure(n_clients: int, engine: str, role: str, batch_size: int) -> dict[str
     """
     torch.set_num_threads(1)  # as `simulate` does
     method = FLIC(pretrain_epochs=EPOCHS, pretrain_batch=batch_size, batch_size=batch_size)
-    simulator = Simulator(toy(n_clients), method, engine=engine, device="cpu")  # type: ignore[arg-type]
+    simulator = Simulator(toy(n_clients), method, engine=engine, device="cpu", workers=1)  # type: ignore[arg-type]
     state = simulator.initial()
     names = [spec.name for spec in simulator.specs]
     chosen = list(range(n_clients)) if role == "start" else participants(names, PARTICIPATION, 0, 0)

@@ -35,7 +35,8 @@ REVISION = 2
 
 1: PyTorch, MKL, oneDNN, OpenBLAS and NumPy are held to the same instructions; clipping in float64.
 2: most convolutions are trained by the loop on a CPU (stacks of one before), and with several channels have them
-innermost; noise of more than `NOISE_NUMBERS` is drawn for fewer steps at once. Networks of vectors keep their bits.
+innermost; noise of more than `NOISE_NUMBERS` is drawn for fewer steps at once. Networks of vectors keep their bits
+in float32; in float64 FLIC's anchor term counts more directions as flat.
 """
 
 Mode = Literal["portable", "fastest", "scalar"]

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -10,9 +10,9 @@ import torch
 from small import equal_histories, largest_difference, ragged
 
 from hetfl_core import Client, Federation, simulate
-from hetfl_core.engine import layout, simulator, training
+from hetfl_core.engine import layout, simulation, simulator, training
 from hetfl_core.engine.layout import CPU, GPU, Layout, Work, choose, side_by_side, work
-from hetfl_core.engine.simulator import Simulator
+from hetfl_core.engine.simulator import Simulator, _similar
 from hetfl_core.methods import FLIC, FedAvg, FedHeNN, Local
 from hetfl_core.networks import CNN, MLP, Model
 
@@ -93,9 +93,54 @@ def test_the_simulator_asks_for_each_cohort():
     assert ways(plain, small, engine="stacked") == [Layout("stacked", layout.MOST)]
     assert ways(plain, small, engine="loop") == [Layout("loop", 1)]
     assert ways(images(), Local(Model(CNN()), batch_size=100)) == [Layout("loop", 1)]
-    assert ways(images(side=16), Local(Model(CNN()), batch_size=10)) == [Layout("stacked", 3)]
+    assert ways(images(side=16), Local(Model(CNN()), batch_size=10)) == [Layout("stacked", 3, layout.ROWS)]
     mixed = Federation([*plain, *images(n_clients=2)], 5)
     assert ways(mixed, Local(Model("auto"), batch_size=100)) == [Layout("stacked", 4), Layout("loop", 1)]
+
+
+def test_a_client_with_few_images_does_not_decide_for_the_others():
+    few = images(n=3)[0]
+    few = Client(few.x_train, few.y_train, few.x_test, few.y_test, "zzz")
+    both = Federation([*images(n=100), few], 5)
+    assert Simulator(both, Local(Model(CNN()), batch_size=100), device="cpu").layouts == [Layout("loop", 1)]
+
+
+def test_images_are_predicted_a_few_thousand_at_a_time():
+    assert _similar([100] * 10, 1024) == [list(range(10))]
+    assert [len(group) for group in _similar([100] * 10, 1024, 300)] == [3, 3, 3, 1]
+    assert [len(group) for group in _similar([500, 500, 10], 1024, 300)] == [1, 1, 1]
+
+
+def test_a_model_that_cannot_predict_before_training_runs_all_the_same():
+    @dataclass(frozen=True)
+    class Later(Local):
+        def predict(self, params, received, x, noise=None):
+            if not torch._C._functorch.is_batchedtensor(x):
+                raise ValueError("asked before anything was trained")
+            return super().predict(params, received, x, noise)
+
+    result = simulate(ragged(), Later(Model(PHI), local_epochs=1), rounds=1, progress=False, device="cpu")
+    assert np.isfinite(result.final["accuracy"])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_runs_do_not_mind_where_they_are_called(mode, workers):
+    """Whether gradients are recorded is a matter of each thread."""
+    options = {"rounds": 1, "stack_size": 2, "workers": workers, "progress": False, "device": "cpu"}
+    expected = simulate(ragged(), Local(Model(PHI), local_epochs=1), **options)
+    with mode():
+        found = simulate(ragged(), Local(Model(PHI), local_epochs=1), **options)
+    assert largest_difference(expected, found) == 0
+
+
+def test_threads_within_an_operation_leave_fewer_workers(monkeypatch):
+    asked = []
+    monkeypatch.setattr(simulation, "Simulator", lambda *a, workers, **k: asked.append(workers) or Simulator(*a, **k))
+    monkeypatch.setattr(simulation, "idle_cores", lambda: 8)
+    for threads in (1, 3):
+        simulate(ragged(), Local(Model(PHI), local_epochs=1), rounds=1, threads=threads, progress=False, device="cpu")
+    assert asked == [8, 2]
 
 
 def test_clients_of_the_loop_and_of_small_stacks_come_out_as_those_of_one_stack():
@@ -156,9 +201,9 @@ def test_stacks_are_trained_on_several_threads(monkeypatch):
     assert Simulator(federation, method, device="cpu").workers == layout.idle_cores()
 
 
-@pytest.mark.parametrize("workers", [0, -1, 1.5, "2"])
+@pytest.mark.parametrize("workers", [0, -1, 1.5, "2", 10**6])
 def test_a_number_of_workers_that_cannot_be_meant_is_refused(workers):
-    with pytest.raises((ValueError, TypeError), match="workers must be a whole number of at least 1"):
+    with pytest.raises((ValueError, TypeError), match=r"workers must be (a whole number of at least 1|at most)"):
         Simulator(ragged(), METHODS["FLIC"], workers=workers)
 
 
@@ -214,3 +259,21 @@ def test_an_interruption_while_work_is_handed_out_leaves_what_has_not_begun():
     with pytest.raises(KeyboardInterrupt):
         list(side_by_side(call, Interrupted(range(50)), 2))
     assert len(begun) < 25
+
+
+def test_pieces_that_have_begun_stop_at_their_next_step_when_one_fails():
+    steps = []
+
+    def call(piece):
+        if piece == 0:
+            time.sleep(0.05)
+            raise ValueError("the first")
+        for step in range(1000):
+            layout.go_on()
+            steps.append(step)
+            time.sleep(0.01)
+
+    with pytest.raises(ValueError, match="the first"):
+        list(side_by_side(call, range(2), 2))
+    assert 1 <= len(steps) < 100
+    layout.go_on()  # nothing is left behind for what comes next

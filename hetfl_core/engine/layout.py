@@ -9,6 +9,7 @@ each machine: who shares a stack decides in what order sums are taken, and a res
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 Engine = Literal["auto", "stacked", "loop"]
+
+ROWS = 4096
+"""Most images that a stack predicts at once: their maps take far more memory than they do."""
 
 MOST = 1024
 """Most clients in one stack, unless asked for otherwise."""
@@ -51,7 +55,7 @@ class Costs:
 
 
 CPU = Costs()
-GPU = Costs(stacked=0.6e-3, grouped=1.0, state=2.0**34)
+GPU = Costs(stacked=0.5e-3, grouped=1.0, state=2.0**34)
 """On a GPU a stack is one launch an operation: it always pays."""
 
 
@@ -64,10 +68,13 @@ class Layout:
     engine : {"stacked", "loop"}
     size : int
         Most clients in one stack. With the loop, how many clients one piece of work has.
+    rows : int or None
+        Most samples, padding counted, that a stack predicts at once.
     """
 
     engine: Literal["stacked", "loop"]
     size: int
+    rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,7 @@ def choose(work: Work, clients: int, costs: Costs, itemsize: int = 4) -> Layout:
     slower = (costs.grouped - 1) * work.convolutions / costs.rate if size > 1 else 0.0
     if work.convolutions and costs.stacked / size + slower >= costs.loop:
         return Layout("loop", 1)
-    return Layout("stacked", size)
+    return Layout("stacked", size, ROWS if work.convolutions else None)
 
 
 def idle_cores() -> int:
@@ -133,14 +140,42 @@ def side_by_side(call: Callable[[T], R], pieces: Sequence[T], workers: int) -> I
     """``call(piece)`` for each piece of work, in their order, on so many threads.
 
     PyTorch's operations let go of Python's lock, so that threads share the cores and the memory; each operation runs
-    on one of them. What a piece computes does not depend on how many there are.
+    on one of them. What a piece computes does not depend on how many there are. When one fails, or the whole is
+    interrupted, those that have not begun are left and the others stop at their next `go_on`.
     """
     if workers == 1 or len(pieces) < 2:
         yield from map(call, pieces)
         return
+    stop = threading.Event()
+
+    def watched(piece: T) -> R:
+        _THREAD.stop = stop
+        return call(piece)
+
     with ThreadPoolExecutor(min(workers, len(pieces)), "hetfl") as pool:
         try:
-            yield from pool.map(call, pieces)
+            yield from pool.map(watched, pieces)
         except BaseException:
+            stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+_THREAD = threading.local()
+
+
+class Stopped(Exception):
+    """Another piece of the work failed, or all of it was interrupted."""
+
+
+def go_on() -> None:
+    """Called once a step.
+
+    Raises
+    ------
+    Stopped
+        Where the piece of work to which this thread belongs is not needed any more.
+    """
+    stop = getattr(_THREAD, "stop", None)
+    if stop is not None and stop.is_set():
+        raise Stopped

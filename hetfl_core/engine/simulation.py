@@ -22,7 +22,7 @@ from hetfl_core import checks
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.evaluation import METRICS, Metrics
-from hetfl_core.engine.layout import Engine
+from hetfl_core.engine.layout import Engine, idle_cores
 from hetfl_core.engine.simulator import Simulator, keeping, participants
 from hetfl_core.engine.training import Outcome
 from hetfl_core.federation import Client, Federation, blocks, map_blocks
@@ -124,6 +124,11 @@ def check_threads(number: int) -> None:
     checks.whole("threads", number, 1)
     if number > checks.MOST_THREADS:
         raise ValueError(f"threads must be at most {checks.MOST_THREADS}, got {number}")
+
+
+def _workers(asked: int | None, threads: int) -> int:
+    """Stacks that are trained side by side: as many as there are cores for, unless told."""
+    return max(1, idle_cores() // threads) if asked is None else asked
 
 
 def _check_arguments(federation: Federation, method: Method, participation: float, dtype: torch.dtype) -> None:
@@ -242,7 +247,7 @@ def simulate(
         device=device,
         dtype=dtype,
         stack_size=stack_size,
-        workers=workers,
+        workers=_workers(workers, threads),
     )
     settings = {
         "method": method_settings(simulator),
@@ -460,8 +465,8 @@ def adapt(
     checks.instance("run", run, Run)
     seed = run.settings["seed"] if seed is None else seed
     _check_options(seed, threads, progress, rounds=rounds)
-    options = {"seed": seed, "engine": engine, "device": device, "stack_size": stack_size, "workers": workers}
-    simulator = _newcomers(run, clients, **options)
+    options = {"seed": seed, "engine": engine, "device": device, "stack_size": stack_size}
+    simulator = _newcomers(run, clients, workers=_workers(workers, threads), **options)
     everyone, done = range(len(simulator.specs)), run.settings["rounds"]
     with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc="new clients", unit="pass") as bar:
         server = simulator._cast(run.server)

@@ -81,6 +81,8 @@ class Simulator:
             checks.whole("stack_size", stack_size, 1)
         if workers is not None:
             checks.whole("workers", workers, 1)
+            if workers > checks.MOST_THREADS:
+                raise ValueError(f"workers must be at most {checks.MOST_THREADS}, got {workers}")
         self.federation = federation.to(dtype)
         self.method, self.seed, self.engine = method, seed, engine
         self.device, self.dtype = choose_device(device), dtype
@@ -123,9 +125,12 @@ class Simulator:
         specs = [self.specs[m] for m in cohort.members]
         spec = max(specs, key=lambda spec: (sum(math.prod(shape) for shape in _shapes(spec)), spec.name))
         received, kept = self.method.download(self._cast(self._server(self.specs)), spec), self._client(spec)
-        rows = min(self.method.batch_size, max(spec.n_train, 1))
+        rows = min(self.method.batch_size, max(1, *(spec.n_train for spec in specs)))
         x = map_blocks(lambda shape: torch.zeros(rows, *shape, dtype=self.dtype, device=self.device), spec.shapes)
-        work = layout.work(self.method.predict, self.method.start(kept, received), received, x)
+        try:
+            work = layout.work(self.method.predict, self.method.start(kept, received), received, x)
+        except Exception:  # a model that predicts nothing before it was trained, or nothing from zeros
+            work = layout.Work(0.0, sum(p.numel() for p in (kept | received).values()))
         found = layout.choose(work, len(specs), costs, self.dtype.itemsize)
         return found if most is None else replace(found, size=min(found.size, most))
 
@@ -181,7 +186,8 @@ class Simulator:
                 round,
                 role,
             )
-            return dict(zip(clients, training.ENGINES[way.engine](job), strict=True))
+            with torch.inference_mode(False), torch.enable_grad():  # whatever holds where `simulate` is called
+                return dict(zip(clients, training.ENGINES[way.engine](job), strict=True))
 
         outcomes: dict[int, Outcome] = {}
         for some in layout.side_by_side(train, pieces, self.workers):
@@ -305,7 +311,7 @@ class Simulator:
         pieces = [
             (cohort, way, rows)
             for cohort, way in zip(self.cohorts, self.layouts, strict=True)
-            for rows in _similar(getattr(cohort, split).n.tolist(), way.size)
+            for rows in _similar(getattr(cohort, split).n.tolist(), way.size, way.rows)
         ]
         for some in layout.side_by_side(predict, pieces, self.workers):
             yield from some
@@ -343,11 +349,15 @@ def _unless_sent(message: Params, other: Outcome | None) -> Params:
     return {name: t for name, t in message.items() if name not in sent or not torch.equal(t, sent[name])}
 
 
-def _similar(n: Sequence[int], most: int) -> list[list[int]]:
-    """Places of `most` clients at most, none with under half the samples of another: padding no more than doubles."""
+def _similar(n: Sequence[int], most: int, rows: int | None = None) -> list[list[int]]:
+    """Places of `most` clients at most, none with under half the samples of another: padding no more than doubles.
+
+    With `rows`, no group but one of a single client has more samples in all, padding counted.
+    """
     groups: list[list[int]] = []
     for place in sorted(range(len(n)), key=lambda i: -n[i]):
-        if not groups or len(groups[-1]) == most or 2 * n[place] < n[groups[-1][0]]:
+        full = bool(groups) and rows is not None and (len(groups[-1]) + 1) * n[groups[-1][0]] > rows
+        if not groups or full or len(groups[-1]) == most or 2 * n[place] < n[groups[-1][0]]:
             groups.append([])
         groups[-1].append(place)
     return groups

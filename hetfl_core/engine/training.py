@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hetfl_core.engine.layout import go_on
 from hetfl_core.engine.stacks import Cohort, Split
 from hetfl_core.federation import Spec, blocks, map_blocks
 from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Loss, Method, Optimiser, Role, Stage, has_prefix
@@ -279,6 +280,7 @@ def _loop_stage(
     optimiser = make_optimiser(stage, trained, fused=False)
     sums: dict[str, float] = {}
     for step, rows in enumerate(batches):
+        go_on()
         if step % noise.steps == 0:
             block = {name: t.to(data.y.device) for name, t in noise.of(step, noise.steps).items()}
         here = {name: t[step % noise.steps] for name, t in block.items()}
@@ -463,6 +465,7 @@ class StackedStage:
         sums: dict[str, Tensor] = {}
         k = K
         for step, active in enumerate(batches.active):
+            go_on()
             if active < k:
                 k = active
                 self._narrow(optimiser, k)

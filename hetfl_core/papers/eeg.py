@@ -211,7 +211,7 @@ def _learner(
         return (lambda n: baselines.run(baselines.newcomers(members, some(n)), method, seed=seed)), None
     run = simulate(members, method, seed=seed, **options)
     passes = round(options["participation"] * options["rounds"]) + 1
-    same = {key: options[key] for key in ("device", "engine", "progress") if key in options}
+    same = {key: options[key] for key in ("device", "engine", "progress", "workers") if key in options}
     return (lambda n: adapt(run, some(n), rounds=passes, **same)), run
 
 
