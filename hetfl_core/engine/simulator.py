@@ -92,7 +92,7 @@ class Simulator:
         self.workers = (workers or layout.idle_cores()) if on_cpu else 1
         self.cohorts = self._cohorts(self._architectures())
         costs = layout.CPU if on_cpu else layout.GPU
-        self.layouts = [self._layout(cohort, costs, stack_size) for cohort in self.cohorts]
+        self.layouts = self._layouts(costs, stack_size)
 
     def _architectures(self) -> list[Hashable]:
         """What each client must have in common with another to share its stack."""
@@ -118,13 +118,18 @@ class Simulator:
             buckets |= dict(zip(places, found, strict=True))
         return make_cohorts(self.federation, [(k, buckets[i]) for i, k in enumerate(keys)], self.device)
 
-    def _layout(self, cohort: Cohort, costs: layout.Costs, most: int | None) -> Layout:
-        """How a cohort is trained: as asked for, or as its member with the widest inputs is trained fastest."""
+    def _layouts(self, costs: layout.Costs, most: int | None) -> list[Layout]:
+        """How each cohort is trained: as asked for, or in the faster way."""
         if self.engine != "auto":
-            return Layout(self.engine, 1 if self.engine == "loop" else most or layout.MOST)
+            return [Layout(self.engine, 1 if self.engine == "loop" else most or layout.MOST)] * len(self.cohorts)
+        server = self._cast(self._server(self.specs))
+        return [self._fastest(cohort, server, costs, most) for cohort in self.cohorts]
+
+    def _fastest(self, cohort: Cohort, server: Params, costs: layout.Costs, most: int | None) -> Layout:
+        """How the member of a cohort that has the widest inputs is trained fastest."""
         specs = [self.specs[m] for m in cohort.members]
         spec = max(specs, key=lambda spec: (sum(math.prod(shape) for shape in _shapes(spec)), spec.name))
-        received, kept = self.method.download(self._cast(self._server(self.specs)), spec), self._client(spec)
+        received, kept = self.method.download(server, spec), self._client(spec)
         rows = min(self.method.batch_size, max(1, *(spec.n_train for spec in specs)))
         x = map_blocks(lambda shape: torch.zeros(rows, *shape, dtype=self.dtype, device=self.device), spec.shapes)
         try:
