@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help book serve lab test mutants lint assignments address browser lock clean
+.PHONY: help book serve lab test mutants values lint assignments address browser lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -16,7 +16,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do $$p -c '$(NEW_ENOUGH)' 2>/dev/null && { echo $$p; break; }; done)
 
 # How many notebooks, tests or mutants at a time: one a core, but eight at most, for each holds about half a gigabyte.
-JOBS ?= $(shell cores=$$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores : 8)))
+JOBS ?= $(shell cores=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores : 8)))
 export HETFL_JOBS := $(JOBS)
 
 # The tensors are small: threads that wait for each other on a busy machine cost more than they bring.
@@ -51,7 +51,10 @@ test: $(READY) browser  ## run every test, on all cores, and list the slowest (P
 N ?= 200
 SEED ?= 0
 mutants: $(READY)  ## change the core at N=200 random places (SEED=0 ONLY=partition JOBS=2), see whether the tests notice
-	$(PY) tests/mutants.py --n $(N) --seed $(SEED) --jobs $(JOBS) --only '$(ONLY)'
+	$(HOLD) && $(PY) tests/mutants.py --n $(N) --seed $(SEED) --jobs $(JOBS) --only '$(ONLY)'
+
+values: $(READY)  ## write down anew what the core computes (tests/values.json), where a change of it is meant
+	$(HOLD) && $(PY) tests/test_values.py
 
 lint: $(READY)  ## ruff and mypy alone; 'make test' runs them too
 	$(PY) -m ruff check .

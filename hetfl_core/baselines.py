@@ -384,6 +384,10 @@ class Pooled:
 
     of: Alone = LDA()
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, LDA | LR):
+            raise TypeError(f"of must be LDA() or LR(), which tell probabilities, got {self.of!r}")
+
     @property
     def name(self) -> str:
         """What is pooled."""

@@ -81,7 +81,7 @@ SCALARS = [
 HUGE = [10**9, 2**31, 2**62, 10**18, 10**30, (1, 10**12), (10**12, 10**12)]
 
 
-def _spoiled(array: Any) -> list[Any]:
+def spoiled(array: Any) -> list[Any]:
     """An array or tensor with something wrong in it."""
     if isinstance(array, torch.Tensor):
         bad = [array.to(torch.int64), array.bool(), array.to(torch.complex64), array.numpy(), array.unsqueeze(0)]
@@ -100,7 +100,7 @@ def _spoiled(array: Any) -> list[Any]:
 
 
 def bad_values(case: Case, argument: str) -> list[Any]:
-    return [*SCALARS, *_spoiled(case.valid[argument]), *(HUGE if case.huge else [])]
+    return [*SCALARS, *spoiled(case.valid[argument]), *(HUGE if case.huge else [])]
 
 
 def complaint(case: Case, argument: str, value: Any) -> str | None:

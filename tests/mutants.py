@@ -1,10 +1,10 @@
 """How much the tests notice: change one operator or constant of the core at random, and see whether they fail.
 
 ``make mutants`` (``N=200 SEED=0 JOBS=2 ONLY=``) draws N changes over the modules of `TESTS`, writes each into a copy of
-the tree, and runs the tests of that module there: first those that run the changed line, the quickest first, then the
-others, until one fails. A change that no test notices is either *equivalent* (nothing that can be observed changes:
-``mutants_equivalent.toml`` lists those, each with its reason) or a hole in the tests. Less than 95 % noticed is an
-error.
+the tree, and runs the tests of that module there: first those that run the changed line, the quickest first, then what
+else is in their files, until one fails. A change that no test notices is either *equivalent* (nothing that can be
+observed changes: ``mutants_equivalent.toml`` lists those, each with its reason) or a hole in the tests. Less than 95 %
+noticed is an error.
 
 What costs is importing PyTorch: it is imported once, and each change has a fork of that process. (So this runs where
 ``os.fork`` does: not on Windows.) How long each test takes and which lines it runs is measured once and kept in
@@ -30,8 +30,9 @@ import tempfile
 import time
 import tomllib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,9 @@ TESTS = {
     "datasets/femnist": "femnist",
     "datasets/text": "text",
 }
-"""Modules of the core that carry numbers, and their tests."""
+"""Modules of the core that carry numbers, and their tests; `EVERYWHERE` are those of all."""
+
+EVERYWHERE = "values"
 
 PRELOAD = """
     torch torch._dynamo torch.func numpy pandas scipy.stats scipy.linalg scipy.optimize scipy.signal h5py filelock
@@ -326,13 +329,13 @@ def measure(files: Sequence[str], out: Path) -> int:
     return 0 if code in (0, 1) else int(code)
 
 
-def attempt(files: Sequence[str], order: dict[str, int], failing: set[str]) -> int:
-    """Run tests in the given order until one fails, but for those that fail anyway."""
+def attempt(files: Sequence[str], order: dict[str, int], left_out: Set[str]) -> int:
+    """Run tests in the given order until one fails, but for those that are left out."""
     import pytest
 
     class Order:
         def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-            good = [item for item in items if item.nodeid not in failing]
+            good = [item for item in items if item.nodeid not in left_out]
             items[:] = sorted(good, key=lambda item: order.get(item.nodeid, -1))
 
     sys.dont_write_bytecode = True
@@ -433,17 +436,37 @@ def try_all(
 def start(mutant: Mutant, slot: int, tests: dict[str, dict[str, Any]], trees: list[Path]) -> tuple[int, Job]:
     """Write a change into a tree and start its tests: those that run the line first, the quickest first."""
     module = mutant.file.removeprefix("hetfl_core/").removesuffix(".py")
-    files = [f"tests/test_{name}.py" for name in TESTS[module].split()]
+    files = files_of(module)
     mine = {name: t for name, t in tests.items() if name.split("::")[0] in files and t["good"]}
-    ranks = sorted(mine, key=lambda n: (mutant.line not in mine[n]["lines"].get(mutant.file, ()), mine[n]["seconds"]))
     source = (ROOT / mutant.file).read_bytes()
+    if mutant.line in in_functions(source):
+        runs = {name for name, t in mine.items() if mutant.line in t["lines"].get(mutant.file, ())}
+        near = {name.split("::")[0] for name in runs} - {f"tests/test_{EVERYWHERE}.py"}
+        mine = {n: t for n, t in mine.items() if n in runs or n.split("::")[0] in near} or mine
+    ranks = sorted(mine, key=lambda n: (mutant.line not in mine[n]["lines"].get(mutant.file, ()), mine[n]["seconds"]))
     write(trees[slot] / mutant.file, source[: mutant.start] + mutant.new + source[mutant.end :])
     seconds = 5 + 3 * sum(t["seconds"] for t in mine.values())
     log = trees[slot].with_suffix(".log")
     order = {name: i for i, name in enumerate(ranks)}
-    failing = {name for name, t in tests.items() if not t["good"]}
-    pid = fork(trees[slot], log, seconds, lambda: attempt(files, order, failing))
+    left_out = tests.keys() - mine.keys()
+    files = sorted({name.split("::")[0] for name in mine})
+    pid = fork(trees[slot], log, seconds, lambda: attempt(files, order, left_out))
     return pid, Job(mutant, slot, log, time.monotonic() + 10 * seconds)
+
+
+def files_of(module: str) -> list[str]:
+    """The test files of a module."""
+    return [f"tests/test_{name}.py" for name in f"{TESTS[module]} {EVERYWHERE}".split()]
+
+
+@cache
+def in_functions(source: bytes) -> frozenset[int]:
+    """Lines that run when a function is called, and not when the module is imported."""
+    found: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.update(range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1))
+    return frozenset(found)
 
 
 def write(path: Path, source: bytes) -> None:
@@ -486,7 +509,7 @@ def main() -> int:
     equivalent, trial = [m for m in drawn if m.key in same], [m for m in drawn if m.key not in same]
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         trees = [make_tree(Path(folder) / f"tree{i}") for i in range(max(1, given.jobs))]
-        files = sorted({f"tests/test_{t}.py" for m in trial for t in TESTS[m.file[11:-3]].split()})
+        files = sorted({f for m in trial for f in files_of(m.file[11:-3])})
         tests = baseline(files, trees[0], given.jobs)
         for name in sorted(n for n, t in tests.items() if not t["good"]):
             print(f"left out, it fails unchanged: {name}")

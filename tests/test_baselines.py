@@ -358,6 +358,12 @@ def test_pooled_is_one_model_of_all_trials_and_names_only_the_clients_own_classe
     assert Pooled(LR()).name == "Pooled LR"
 
 
+@pytest.mark.parametrize("of", [SVM(), MDM(), Chosen(), LDA, None])
+def test_only_what_tells_probabilities_is_pooled(of):
+    with pytest.raises(TypeError, match=r"of must be LDA\(\) or LR\(\)"):
+        Pooled(of)
+
+
 def test_who_is_pooled_with_whom():
     """By width; by electrodes where they are known; by data set where there is more than one width."""
     narrow, wide = subjects(3, q=3), subjects(2, q=4)
