@@ -399,3 +399,10 @@ def test_importing_needs_neither_mne_nor_moabb():
         "e.Physiology(); assert not {'mne', 'moabb', 'pyriemann'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("subject", [0, LAB.n_subjects + 1])
+def test_a_subject_that_is_not_there(subject):
+    with pytest.raises(ValueError, match=f"Lab: expected a subject in 1…{LAB.n_subjects}, got {subject}"):
+        eeg_simulated.person(LAB, subject)
+    assert eeg_simulated.person(LAB, LAB.n_subjects)

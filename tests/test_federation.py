@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small import ragged
 
-from hetfl_core import Client, Federation
+from hetfl_core import Client, Federation, federation
 from hetfl_core.datasets.recordings import TABLE_S1
 from hetfl_core.engine import stacks as stacking
 from hetfl_core.engine.stacks import bucket, make_cohorts, stack_split
@@ -482,3 +482,14 @@ def test_labels_are_counted_over_all_clients():
 def test_tables_and_arrays_that_are_refused(call, message):
     with pytest.raises((ValueError, TypeError), match=message):
         call()
+
+
+def test_arrays_are_taken_as_they_lie_in_memory_unless_torch_cannot():
+    """A field of a record of 12 bytes has strides that are no whole number of its items; others are not copied."""
+    x = np.arange(12.0).reshape(4, 3)
+    assert federation._tensor(x, "x").data_ptr() == x.ctypes.data
+    assert federation._tensor(x[:, ::2], "x").data_ptr() == x.ctypes.data
+    records = np.zeros(4, dtype=[("number", "<f8"), ("mark", "<i4")])
+    records["number"] = np.arange(4)
+    assert federation._tensor(records["number"], "x").tolist() == [0, 1, 2, 3]
+    assert federation._tensor(x[::-1], "x")[0].tolist() == [9, 10, 11]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from small import equal_histories, largest_difference, ragged
 
-from hetfl_core import Client, Federation, simulate
+from hetfl_core import Client, Federation, checks, simulate
 from hetfl_core.engine import layout, simulation, simulator, training
 from hetfl_core.engine.layout import CPU, GPU, Layout, Work, choose, side_by_side, work
 from hetfl_core.engine.simulator import Simulator, _similar
@@ -277,3 +277,29 @@ def test_pieces_that_have_begun_stop_at_their_next_step_when_one_fails():
         list(side_by_side(call, range(2), 2))
     assert 1 <= len(steps) < 100
     layout.go_on()  # nothing is left behind for what comes next
+
+
+def test_counting_operations_says_nothing(capsys):
+    work(lambda p, _, x: PHI(p, x), PHI.init((4,), torch.Generator()), {}, torch.zeros(3, 4))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_single_worker_is_the_thread_that_asks():
+    assert set(side_by_side(lambda _: threading.get_ident(), range(3), 1)) == {threading.get_ident()}
+    assert threading.get_ident() not in set(side_by_side(lambda _: threading.get_ident(), range(3), 2))
+
+
+def test_where_cores_cannot_be_asked_for_all_count(monkeypatch):
+    monkeypatch.setattr(layout.os, "sched_getaffinity", lambda process: {0, 2, 5}, raising=False)
+    assert layout.idle_cores() == 3
+    monkeypatch.delattr(layout.os, "sched_getaffinity")
+    monkeypatch.setattr(layout.os, "cpu_count", lambda: 7)
+    assert layout.idle_cores() == 7
+    monkeypatch.setattr(layout.os, "cpu_count", lambda: None)
+    assert layout.idle_cores() == 1
+
+
+def test_as_many_workers_as_there_may_be():
+    assert Simulator(ragged(2), Local(Model(PHI)), device="cpu", workers=checks.MOST_THREADS).workers
+    with pytest.raises(ValueError, match=f"workers must be at most {checks.MOST_THREADS}"):
+        Simulator(ragged(2), Local(Model(PHI)), device="cpu", workers=checks.MOST_THREADS + 1)

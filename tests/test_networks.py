@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from hetfl_core.federation import Spec
-from hetfl_core.networks import CNN, MLP, Draw, Model
+from hetfl_core.networks import CNN, MLP, Draw, Model, linear_init
 from hetfl_core.rng import stream
 
 
@@ -106,3 +106,22 @@ def test_the_penultimate_layer_is_what_the_head_reads():
         h = net.represent(params, z)
         assert h.shape == (4, net.alpha or 3)
         torch.testing.assert_close(net.head(params, z), h @ params["beta.weight"] + params["beta.bias"])
+
+
+def test_layers_may_be_one_wide_and_no_narrower():
+    assert MLP(hidden=(1, 5), out=1).hidden == (1, 5)
+    for hidden in ((0, 5), (5, 0)):
+        with pytest.raises(ValueError, match="at least 1, got 0"):
+            MLP(hidden=hidden)
+
+
+def test_one_input_is_scaled_by_one():
+    """Uniform on ±1/√1."""
+    drawn = linear_init(rng(), 1, 4000)
+    assert 0.99 < float(drawn.abs().max()) <= 1
+
+
+def test_a_network_that_is_named_stays():
+    model = Model(MLP((3,), 2))
+    assert model.resolved([(4,), (9,)]) is model
+    assert Model().resolved([(4,), (9,)]).phi == Model().phi.of((4,))

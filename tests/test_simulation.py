@@ -751,3 +751,17 @@ def test_state_survives_the_round_trip(tmp_path):
         assert list(a) == list(b)
         assert_same_tensors(a, b)
     assert checkpoint.read(tmp_path / "nothing", MARK, names) is None
+
+
+def test_a_round_takes_the_time_that_it_takes():
+    begin = time.perf_counter()
+    run = simulate(ragged(2), Local(Model(MLP((4,), 3))), rounds=2, device="cpu", progress=False)
+    assert (run.history["seconds"] >= 0).all()
+    assert run.history["seconds"].sum() <= run.final["seconds"]
+    assert run.final["seconds"] <= time.perf_counter() - begin
+
+
+def test_the_history_ends_with_what_every_history_has():
+    run = simulate(ragged(2), Local(Model(MLP((4,), 3))), rounds=1, device="cpu", progress=False)
+    assert list(run.history)[-5:] == ["train_accuracy", "test_accuracy", "bytes_up", "bytes_down", "seconds"]
+    assert next(iter(run.history)) == "round"

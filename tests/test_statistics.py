@@ -222,3 +222,26 @@ def test_all_stored_comparisons_are_of_runs_made_alike():
     stored = ledger.load(scale="paper")
     assert stored
     assert protocols_differ(stored) == {}
+
+
+def test_holm_of_a_single_number_has_no_axis():
+    with pytest.raises(ValueError, match="along one axis at least"):
+        holm(np.array(0.5))
+
+
+def test_welch_needs_a_spread_and_enough_seeds_on_either_side():
+    assert all(map(math.isnan, welch((0.7, 0.02, 5), (0.6, 0.02, MIN_SEEDS - 1))[1:]))
+    assert all(map(math.isnan, welch((0.7, math.nan, 5), (0.6, 0.02, 5))[1:]))
+    assert all(map(math.isnan, welch((0.7, 0.0, 5), (0.6, 0.0, 5))[1:]))
+    assert welch((0.7, 0.02, 5), (0.6, 0.02, 5))[3] < 0.01
+
+
+def test_one_seed_has_no_spread_and_says_nothing_of_it():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert math.isnan(Paired.of({3: 1.0}).sd)
+
+
+def test_what_has_too_few_seeds_counts_in_the_family_as_the_least_sure():
+    found = corrected(pd.DataFrame({"p": [0.012, math.nan, 0.7, 0.024]}))
+    assert found["p_holm"].tolist() == pytest.approx([0.048, math.nan, 1.0, 0.072], nan_ok=True)

@@ -656,6 +656,7 @@ def _() -> Any:
         statistics.holm([0.01, 0.04, 0.03, 0.005, 0.9]),
         statistics.welch((0.7, 0.02, 5), (0.65, 0.05, 3)),
         statistics.welch((0.7, 0.02, 5), (0.65, 0.0, 1)),
+        statistics.welch((0.7, 0.02, 5), (0.65, 0.02, 4)),
         judging.combined_error((0.1, 3), (0.2, 5)),
         [judging.verdict(a, b) for a in (-5.0, -1.0, 0.3, 2.1, 9.0) for b in (0.5, 1.0, 3.0)],
         [judging.tolerance(s) for s in (0.1, 0.5, 1.0, 3.0)],
@@ -683,7 +684,7 @@ def _() -> Any:
     tables = [statistics.effects(some, one.experiment, "Local"), judging.numbers(some, known={one.experiment: methods})]
     tables += [statistics.corrected(tables[0]), statistics.corrected(tables[0], 0.2), judging.claims(some)]
     pair = statistics.paired(some, one.experiment, "FLIC-HL", "FLIC-Class")
-    same = {"TextCaps": some[:4], "Digits": some[4:8]}
+    same = {"TextCaps": [*some[:2], *some[4:6]], "Digits": [*some[2:4], *some[6:8]]}
     rows = comparison.table(some)
     return [
         *tables,
@@ -700,6 +701,7 @@ def _() -> Any:
         [records.to_percent(0.3, metric) for metric in ("accuracy", "seconds")],
         rows,
         comparison.table(same),
+        comparison.against(comparison.table(same), ["FLIC-HL"], ["FLIC-Class"]),
         comparison.means(rows),
         comparison.differences(rows, "FLIC-HL", "FLIC-Class"),
         comparison.best(rows, ["FLIC-HL", "FLIC-Class", "HetFedRep"]),
