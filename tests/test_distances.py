@@ -458,3 +458,14 @@ BAD = {
 def test_bad_input_is_named(message):
     with pytest.raises(ValueError, match=message):
         BAD[message]()
+
+
+def test_principal_angle_of_lines_and_of_dependent_columns():
+    """One column is a line: the sine of the angle between two vectors. Dependence may hide behind the second column."""
+    a, b = normal(6, 1, seed=1), normal(6, 1, seed=2)
+    cosine = float((a * b).sum() / (a.norm() * b.norm()))
+    assert float(d.principal_angle(a, b)) == pytest.approx(math.sqrt(1 - cosine**2))
+    A = normal(6, 3, seed=3)
+    A[:, 2] = A[:, 0] - 2 * A[:, 1]
+    with pytest.raises(ValueError, match="A must have linearly independent columns"):
+        d.principal_angle(A, normal(6, 3, seed=4))

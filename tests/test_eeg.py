@@ -831,3 +831,10 @@ def test_the_federation_of_one_person_depends_on_the_seed_only_if_split_at_rando
     assert eegmmidb.federation(seed=1).fingerprint() == eegmmidb.federation().fingerprint()
     seeds = [eegmmidb.federation(split="random", seed=seed).fingerprint() for seed in (0, 1)]
     assert seeds[0] != seeds[1]
+
+
+def test_a_covariance_is_singular_beside_its_largest_eigenvalue():
+    found = np.stack([np.diag([1e-4, 1.0, 1e7]), np.diag([1e-6, 1.0, 1e7])])
+    eeg._check_positive(found[:1], "anna", 3, "scm")
+    with pytest.raises(DataError, match="anna: covariances of trial 1 are not positive definite"):
+        eeg._check_positive(found, "anna", 3, "scm")

@@ -830,3 +830,7 @@ def test_cells_stand_in_one_line_of_the_text(paper, table):
 
 def _within(cells: list[str], line: list[str]) -> bool:
     return any(line[i : i + len(cells)] == cells for i in range(len(line)))
+
+
+def test_every_number_of_the_papers_has_a_row_number_of_its_own():
+    assert paper_values().index.is_unique

@@ -249,7 +249,12 @@ def several_clients(n: int) -> Any:
         for of in (terms.class_wasserstein, terms.class_wasserstein_debiased, terms.class_mmd):
             found.append(with_gradients(lambda z, v, of=of, d=dims: torch.vmap(of, d)(z, y, w, v), z, v))
     both = torch.vmap(torch.vmap(terms.class_wasserstein, (0, 0, 0, None)), (None, None, None, 0))
-    return [*found, with_gradients(lambda z, v: both(z, y, w, v), z, means)]
+    shared = torch.vmap(torch.vmap(terms.class_wasserstein, (0, 0, 0, None)), (0, None, None, None))
+    return [
+        *found,
+        with_gradients(lambda z, v: both(z, y, w, v), z, means),
+        with_gradients(lambda z, v: shared(z, y, w, v), torch.stack([z, 2 * z.flip(1)]), means[0]),
+    ]
 
 
 # --- the linear theory ------------------------------------------------------------------------------------------------
@@ -382,10 +387,10 @@ def _() -> Any:
 def _() -> Any:
     fed = ragged(sizes=(12, 20))
     found = [
-        of_federation(project.to_common_space(fed, 3, how, 1, variant=variant, perplexity=3.0, iterations=250))
-        for variant in ("text", "code")
+        of_federation(project.to_common_space(fed, 3, how, 1, variant=variant, perplexity=perplexity, iterations=250))
+        for variant, perplexity in (("text", 3.0), ("code", 3.0), ("text", 30.0), ("code", 30.0))
         for how in ("tsne", "mds", "pca", "random")
-        if how == "tsne" or variant == "text"
+        if how == "tsne" or (variant, perplexity) == ("text", 3.0)
     ]
     x = normal(12, 4, seed=3)
     p = project.affinities(x, 4.0)
