@@ -13,8 +13,8 @@ from hetfl_core import Client, Federation, checks, simulate
 from hetfl_core.engine import layout, simulation, simulator, training
 from hetfl_core.engine.layout import CPU, GPU, Layout, Work, choose, side_by_side, work
 from hetfl_core.engine.simulator import Simulator, _similar
-from hetfl_core.methods import FLIC, FedAvg, FedHeNN, Local
-from hetfl_core.networks import CNN, MLP, Model
+from hetfl_core.methods import FLIC, FedAvg, FedHeNN, Local, Stage
+from hetfl_core.networks import CNN, MLP, Draw, Model
 
 PHI = MLP(hidden=(9,), out=6)
 METHODS = {
@@ -70,6 +70,38 @@ def test_a_stack_holds_what_the_caches_do():
     assert choose(wide, 100, CPU, itemsize=8) == Layout("stacked", int(CPU.state // 64e6))
     assert choose(Work(0.0, 10**8), 100, CPU) == Layout("stacked", 1)
     assert choose(wide, 100, GPU).size == 100
+
+
+def test_a_stack_holds_no_more_noise_than_fits():
+    """A client that draws 3 · 2^20 numbers of 4 bytes has 12 MiB of it: 170 fit into 2 GiB, with 8 bytes 85."""
+    noisy = replace(SMALL, noise=3 * 2**20)
+    assert choose(noisy, 1000, CPU).size == 170
+    assert choose(noisy, 1000, CPU, itemsize=8).size == 85
+    assert choose(noisy, 7, CPU).size == 7
+    assert choose(replace(SMALL, noise=2**40), 7, CPU).size == 1
+
+
+@dataclass(frozen=True)
+class Noisy(Local):
+    """With noise a sample at the end and a step in the rounds, none of it used."""
+
+    tuning: int = 8
+
+    def stages(self, round, role):
+        if role == "final":
+            return [Stage(("phi", "beta"), epochs=1, batch_size=self.tuning)]
+        return super().stages(round, role)
+
+    def noise(self, spec, stage):
+        return {"xi": Draw((1000,), per="sample" if stage.batch_size == self.tuning else "step")}
+
+
+def test_the_noise_of_every_stage_counts_in_the_batches_that_there_are():
+    """64 steps of 1000 numbers a sample: of batches of 8, or of all 5 samples that a client has."""
+    for sizes, rows in (((20, 21), 8), ((5, 6), 5)):
+        made = Simulator(ragged(2, sizes=sizes), Noisy(Model(PHI)), device="cpu")
+        assert made._noise(made.specs[0]) == 64 * 1000 * rows
+    assert Simulator(ragged(2), Local(Model(PHI)), device="cpu")._noise(made.specs[0]) == 0
 
 
 def test_convolutions_are_stacked_where_grouping_costs_less_than_the_steps_saved():
@@ -137,7 +169,7 @@ def test_runs_do_not_mind_where_they_are_called(mode, workers):
 def test_threads_within_an_operation_leave_fewer_workers(monkeypatch):
     asked = []
     monkeypatch.setattr(simulation, "Simulator", lambda *a, workers, **k: asked.append(workers) or Simulator(*a, **k))
-    monkeypatch.setattr(simulation, "idle_cores", lambda: 8)
+    monkeypatch.setattr(simulation, "usable_cores", lambda: 8)
     for threads in (1, 3):
         simulate(ragged(), Local(Model(PHI), local_epochs=1), rounds=1, threads=threads, progress=False, device="cpu")
     assert asked == [8, 2]
@@ -198,7 +230,7 @@ def test_stacks_are_trained_on_several_threads(monkeypatch):
         seen.clear()
         simulate(federation, method, rounds=1, engine="loop", workers=workers, progress=False, device="cpu")
         assert len(seen) == workers
-    assert Simulator(federation, method, device="cpu").workers == layout.idle_cores()
+    assert Simulator(federation, method, device="cpu").workers == layout.usable_cores()
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, "2", 10**6])
@@ -291,12 +323,12 @@ def test_a_single_worker_is_the_thread_that_asks():
 
 def test_where_cores_cannot_be_asked_for_all_count(monkeypatch):
     monkeypatch.setattr(layout.os, "sched_getaffinity", lambda process: {0, 2, 5}, raising=False)
-    assert layout.idle_cores() == 3
+    assert layout.usable_cores() == 3
     monkeypatch.delattr(layout.os, "sched_getaffinity")
     monkeypatch.setattr(layout.os, "cpu_count", lambda: 7)
-    assert layout.idle_cores() == 7
+    assert layout.usable_cores() == 7
     monkeypatch.setattr(layout.os, "cpu_count", lambda: None)
-    assert layout.idle_cores() == 1
+    assert layout.usable_cores() == 1
 
 
 def test_as_many_workers_as_there_may_be():

@@ -1,9 +1,9 @@
-"""What the core computes, beside what it computed when `values.json` was written.
+"""What the core computes and promises, beside what it computed when `values.json` was written.
 
-Other tests say what is right. This one says that something has changed: a small example of each way through the code,
-of which the digest and three numbers are kept. Where a change was meant, ``make values`` writes the file anew; what
-differs in it belongs in the commit's message. (Where results of runs change, `numerics.REVISION` has to rise too:
-`test_numerics.py`.)
+Other tests say what is right. This one says that something has changed. It keeps the digest and three numbers of a
+small example of each way through the code, and all defaults and constants. Where a change was meant, ``make values``
+writes the file anew; what differs in it belongs in the commit's message. (Where results of runs change,
+`numerics.REVISION` has to rise too: `test_numerics.py`.)
 """
 
 from __future__ import annotations
@@ -154,6 +154,13 @@ def test_nothing_has_changed(name):
     assert found == kept["values"][name], f"{name} gives other numbers; if that is meant: make values"
 
 
+def test_defaults_and_constants_are_as_they_were():
+    """Of what has been written down: what is new may be missing."""
+    kept, found = stored()["promises"], json.loads(json.dumps(values.promises()))
+    changed = [f"{name}: {was} -> {found.get(name)}" for name, was in kept.items() if found.get(name) != was]
+    assert not changed, "\n".join([*changed, "if that is meant: make values"])
+
+
 def test_every_case_is_kept_and_no_other():
     assert set(stored()["values"]) == set(values.CASES)
 
@@ -188,7 +195,8 @@ def main():
             os.environ["HETFL_CACHE"] = folder
             changed[name] = computed(name)
         print(name, *(f"{x:.6g}" for x in changed[name]["numbers"]))
-    KEPT.write_text(json.dumps({"made with": here(), "values": changed}, indent=1, ensure_ascii=False) + "\n", "utf8")
+    kept = {"made with": here(), "promises": values.promises(), "values": changed}
+    KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", "utf8")
 
 
 if __name__ == "__main__":

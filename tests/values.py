@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import inspect
 import math
@@ -82,20 +83,20 @@ def psd(*batch: int, k: int = 4, seed: int = 0, rank: int | None = None) -> Tens
 # --- what is promised -------------------------------------------------------------------------------------------------
 
 
-@case("defaults and constants")
-def _() -> Any:
-    """What every function takes when it is not told, and every number and truth value that has a name."""
+def promises() -> dict[str, Any]:
+    """What every function takes when it is not told, and every number, text and table that has a name."""
     found: dict[str, Any] = {}
     for about in pkgutil.walk_packages(hetfl_core.__path__, "hetfl_core."):
         module = importlib.import_module(about.name)
         for name, value in sorted(vars(module).items()):
-            where = f"{about.name}.{name}"
+            where = f"{about.name.removeprefix('hetfl_core.')}.{name}"
             if getattr(value, "__module__", None) == about.name and callable(value):
                 for inner, made in [("", value), *(vars(value).items() if isinstance(value, type) else ())]:
-                    if callable(made) and not (inner.startswith("__") and inner != "__init__"):
-                        found[f"{where}.{inner}"] = defaults(made)
+                    if callable(made) and not inner.startswith("__") and (told := defaults(made)):
+                        found[f"{where}.{inner}".rstrip(".")] = told
             elif name.lstrip("_").isupper() and isinstance(value, int | float | str | tuple | list | dict | set):
-                found[where] = plain(value)
+                text = plain(value)
+                found[where] = text if len(text) < 300 else hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     return found
 
 
@@ -112,9 +113,10 @@ def _() -> Any:
 
 def defaults(function: Any) -> list[str]:
     try:
-        return [f"{p.name}={plain(p.default)}" for p in inspect.signature(function).parameters.values()]
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return []
+    return [f"{p.name}={plain(p.default)}" for p in parameters if p.default is not p.empty]
 
 
 def plain(value: Any) -> str:

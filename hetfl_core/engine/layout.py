@@ -45,6 +45,8 @@ class Costs:
         Operations a second of the convolutions of single clients.
     state : float
         Bytes of parameters, gradients and Adam's two moments up to which larger stacks are not slower.
+    noise : float
+        Bytes of noise that a stack may hold, unless a single client's are more.
     """
 
     loop: float = 0.6e-3
@@ -52,6 +54,7 @@ class Costs:
     grouped: float = 1.6
     rate: float = 60e9
     state: float = 2.0**27
+    noise: float = 2.0**31
 
 
 CPU = Costs()
@@ -87,10 +90,13 @@ class Work:
         Floating-point operations in convolutions, forward and backward.
     numbers : int
         Numbers in its working copy.
+    noise : int
+        Random numbers that are drawn at once.
     """
 
     convolutions: float
     numbers: int
+    noise: int = 0
 
 
 def work(call: Callable[..., Tensor], params: dict[str, Tensor], received: dict[str, Tensor], x: Any) -> Work:
@@ -121,15 +127,15 @@ def choose(work: Work, clients: int, costs: Costs, itemsize: int = 4) -> Layout:
     itemsize : int
         Bytes of a number.
     """
-    held = 4 * itemsize * max(work.numbers, 1)
-    size = max(1, min(MOST, clients, int(costs.state // held)))
+    held, drawn = 4 * itemsize * max(work.numbers, 1), itemsize * max(work.noise, 1)
+    size = max(1, min(MOST, clients, int(costs.state // held), int(costs.noise // drawn)))
     slower = (costs.grouped - 1) * work.convolutions / costs.rate if size > 1 else 0.0
     if work.convolutions and costs.stacked / size + slower >= costs.loop:
         return Layout("loop", 1)
     return Layout("stacked", size, ROWS if work.convolutions else None)
 
 
-def idle_cores() -> int:
+def usable_cores() -> int:
     """The cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

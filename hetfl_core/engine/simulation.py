@@ -22,7 +22,7 @@ from hetfl_core import checks
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.evaluation import METRICS, Metrics
-from hetfl_core.engine.layout import Engine, idle_cores
+from hetfl_core.engine.layout import Engine, usable_cores
 from hetfl_core.engine.simulator import Simulator, keeping, participants
 from hetfl_core.engine.training import Outcome
 from hetfl_core.federation import Client, Federation, blocks, map_blocks
@@ -128,7 +128,7 @@ def check_threads(number: int) -> None:
 
 def _workers(asked: int | None, threads: int) -> int:
     """Stacks that are trained side by side: as many as there are cores for, unless told."""
-    return max(1, idle_cores() // threads) if asked is None else asked
+    return max(1, usable_cores() // threads) if asked is None else asked
 
 
 def _check_arguments(federation: Federation, method: Method, participation: float, dtype: torch.dtype) -> None:

@@ -89,7 +89,7 @@ class Simulator:
         self.metrics = METRICS[federation.task]
         self.specs = self.federation.specs()
         on_cpu = self.device.type == "cpu"
-        self.workers = (workers or layout.idle_cores()) if on_cpu else 1
+        self.workers = (workers or layout.usable_cores()) if on_cpu else 1
         self.cohorts = self._cohorts(self._architectures())
         costs = layout.CPU if on_cpu else layout.GPU
         self.layouts = self._layouts(costs, stack_size)
@@ -125,6 +125,12 @@ class Simulator:
         server = self._cast(self._server(self.specs))
         return [self._fastest(cohort, server, costs, most) for cohort in self.cohorts]
 
+    def _noise(self, spec: Spec) -> int:
+        """Most numbers of noise that a client draws at once, before, in or after the rounds."""
+        stages = [stage for role in get_args(Role) for stage in self.method.stages(0, role)]
+        each = [(self.method.noise(spec, stage), min(stage.batch_size, spec.n_train)) for stage in stages]
+        return max((training.noise_at_once(*one)[1] for one in each), default=0)
+
     def _fastest(self, cohort: Cohort, server: Params, costs: layout.Costs, most: int | None) -> Layout:
         """How the member of a cohort that has the widest inputs is trained fastest."""
         specs = [self.specs[m] for m in cohort.members]
@@ -136,6 +142,7 @@ class Simulator:
             work = layout.work(self.method.predict, self.method.start(kept, received), received, x)
         except Exception:  # a model that predicts nothing before it was trained, or nothing from zeros
             work = layout.Work(0.0, sum(p.numel() for p in (kept | received).values()))
+        work = replace(work, noise=self._noise(replace(spec, n_train=max(spec.n_train for spec in specs))))
         found = layout.choose(work, len(specs), costs, self.dtype.itemsize)
         return found if most is None else replace(found, size=min(found.size, most))
 

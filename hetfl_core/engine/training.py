@@ -68,21 +68,30 @@ def plan(stage: Stage, n: int, rng: torch.Generator) -> Tensor:
     return rows.reshape(-1, size)[:steps]
 
 
+def noise_at_once(draws: Mapping[str, Draw], rows: int) -> tuple[int, int]:
+    """Steps of which a client's noise is drawn at once for batches of so many rows, and how many numbers those are.
+
+    They are `NOISE_STEPS`, halved until they are no more than `NOISE_NUMBERS` numbers.
+    """
+    each = sum(math.prod(draw.shape) * (rows if draw.per == "sample" else 1) for draw in draws.values())
+    steps = NOISE_STEPS
+    while steps > 1 and steps * each > NOISE_NUMBERS:
+        steps //= 2
+    return steps, steps * each
+
+
 class Noise:
     """The declared random numbers of one client and stage, drawn for several steps at a time.
 
     Attributes
     ----------
     steps : int
-        Steps that are drawn at once: `NOISE_STEPS`, halved until they are no more than `NOISE_NUMBERS` numbers.
+        Steps that are drawn at once; see `noise_at_once`.
     """
 
     def __init__(self, draws: Mapping[str, Draw], rows: int, rng: torch.Generator, dtype: torch.dtype) -> None:
         self.draws, self.rows, self.rng, self.dtype = draws, rows, rng, dtype
-        each = sum(math.prod(draw.shape) * (rows if draw.per == "sample" else 1) for draw in draws.values())
-        self.steps = NOISE_STEPS
-        while self.steps > 1 and self.steps * each > NOISE_NUMBERS:
-            self.steps //= 2
+        self.steps, _ = noise_at_once(draws, rows)
         self.drawn: Params = {}
 
     def of(self, step: int, count: int) -> Params:
