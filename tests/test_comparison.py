@@ -183,3 +183,11 @@ def test_a_learning_curve_has_a_line_a_method_and_bands_where_asked():
 def test_an_interval_that_holds_zero_leaves_the_winner_open():
     given = [(0.1, 0.2), (-0.2, -0.1), (-0.1, 0.2), (-0.1, 0.0), (0.0, 0.1)]
     assert [comparison._winner(low, high, "a", "b") for low, high in given] == ["a", "b", "open", "open", "open"]
+
+
+def test_a_column_that_is_not_there_is_named():
+    rows = table([record("A", 0, [0.5, 0.6, 0.7, 0.8, 0.9])])
+    with pytest.raises(KeyError, match="by: the table has no column 'nowhere'"):
+        means(rows, ["nowhere"])
+    with pytest.raises(KeyError, match="metric: the table has no column 'nothing'"):
+        means(rows, ["data_set"], "nothing")

@@ -629,3 +629,14 @@ def test_memory_of_a_toy_is_that_of_its_pools_or_of_its_table_and_then_of_its_cl
     memory_asked.clear()
     toy._check_size(9999, 4, 2, 1, 0)
     assert memory_asked == [8 * 9999 * 4], "who holds which class"
+
+
+@pytest.mark.parametrize(("labels", "good"), [([1, 2, 3], True), ([0, 9, 9], True), ([0, 10, 9], False)])
+def test_usps_holds_digits_but_need_not_hold_all(tmp_path, labels, good):
+    with h5py.File(tmp_path / "usps.h5", "w") as file:
+        file["train/data"], file["train/target"] = np.zeros((3, 256)), np.array(labels)
+    if good:
+        assert digits._read_usps(tmp_path / "usps.h5", "train")[1].tolist() == labels
+    else:
+        with pytest.raises(DataError, match="expected digits 0…9"):
+            digits._read_usps(tmp_path / "usps.h5", "train")

@@ -194,3 +194,13 @@ def test_real_seeds_choose_different_writers():
     assert 10 < len({c.name for c in a} & {c.name for c in b}) < 40  # 24 expected
     assert [c.name for c in everyone] == [w.name for w in femnist.load_writers()]
     assert {c.shapes for c in everyone} == {(784,)}
+
+
+@pytest.mark.parametrize("grey", [-1, 256])
+def test_a_grey_level_outside_a_byte_is_refused(grey):
+    x = np.zeros((2, 784))
+    x[1, 3] = grey / 255
+    with pytest.raises(DataError, match="here: expected pixels that are multiples of 1/255"):
+        femnist._samples({"x": x.tolist(), "y": [1, 2]}, 2, "here")
+    x[1, 3] = 1
+    assert femnist._samples({"x": x.tolist(), "y": [1, 2]}, 2, "here")[0].max() == 255

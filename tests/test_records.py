@@ -500,3 +500,17 @@ def test_holm_by_hand_and_by_the_step_down_rule():
 def test_the_processor_is_named_without_the_label_that_linux_prints():
     assert "model name" not in records._cpu_model()
     assert records._cpu_model() == records._cpu_model().strip() != ""
+
+
+@pytest.mark.parametrize("revision", [-1, True, 1.5, "1", None])
+def test_a_revision_of_the_numerics_is_a_whole_number(revision):
+    with pytest.raises(ValueError, match="numerics must be a mapping whose revision is a whole number from 0 on"):
+        RunRecord("tests/x", "paper", "Local", 0, {}, {}, {}, numerics={"revision": revision})
+
+
+def test_a_machine_without_proc_tells_its_cpu_otherwise(monkeypatch):
+    monkeypatch.setattr(records.Path, "read_text", lambda *a, **k: (_ for _ in ()).throw(OSError))
+    for processor, machine, expected in (("arm", "arm64", "arm"), ("", "arm64", "arm64"), ("", "", "unknown")):
+        monkeypatch.setattr(records.platform, "processor", lambda p=processor: p)
+        monkeypatch.setattr(records.platform, "machine", lambda m=machine: m)
+        assert records._cpu_model.__wrapped__() == expected

@@ -302,3 +302,10 @@ def test_a_local_linear_classifier_finds_the_stand_in_neither_easy_nor_hopeless(
 def test_the_stand_in_needs_room_for_its_classes():
     with pytest.raises(ValueError, match="latent must be a whole number of at least 4, got 3"):
         text.two_modalities(latent=3)
+
+
+def test_as_few_pairs_as_each_client_needs_for_a_class():
+    """Four fifths of the pairs train, in two modalities: 8/5 of their number for 10 clients with 2 classes each."""
+    assert len(text.two_modalities(10, 2, n_pairs=14)) == 10
+    with pytest.raises(ValueError, match="n_pairs must be enough"):
+        text.two_modalities(10, 2, n_pairs=12)
