@@ -13,15 +13,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hetfl_core import datasets, methods
     from hetfl_core.comparing import compare
-    from hetfl_core.engine.simulation import Run, adapt, simulate
+    from hetfl_core.engine.simulation import Run, adapt, simulate, simulate_seeds
     from hetfl_core.federation import Client, Federation, Spec
     from hetfl_core.rng import stream
 
-__all__ = ["Client", "Federation", "Run", "Spec", "adapt", "compare", "datasets", "methods", "simulate", "stream"]
+__all__ = [
+    "Client",
+    "Federation",
+    "Run",
+    "Spec",
+    "adapt",
+    "compare",
+    "datasets",
+    "methods",
+    "simulate",
+    "simulate_seeds",
+    "stream",
+]
 __version__ = "0.1.0"
 
 _HOMES = {
-    **dict.fromkeys(["Run", "adapt", "simulate"], "hetfl_core.engine.simulation"),
+    **dict.fromkeys(["Run", "adapt", "simulate", "simulate_seeds"], "hetfl_core.engine.simulation"),
     **dict.fromkeys(["Client", "Federation", "Spec"], "hetfl_core.federation"),
     "compare": "hetfl_core.comparing",
     "stream": "hetfl_core.rng",

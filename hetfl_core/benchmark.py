@@ -23,7 +23,7 @@ import torch
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1
 from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.layout import CPU, MOST, Costs, Layout, work
-from hetfl_core.engine.simulator import Simulator, participants
+from hetfl_core.engine.simulator import Simulator, Training, participants, train
 from hetfl_core.engine.stacks import make_cohorts
 from hetfl_core.engine.training import (
     Batches,
@@ -156,7 +156,8 @@ def _step_job(simulator: Simulator, role: Role) -> LocalJob:
     some = [specs[c] for c in order]
     data = simulator.cohorts[0].train.take(order, [spec.shapes for spec in some])
     received = [simulator.method.download(state.server, spec) for spec in some]
-    return LocalJob(simulator.method, some, [state.kept[c] for c in order], received, data, simulator.seed, 0, role)
+    kept, seeds = [state.kept[c] for c in order], [simulator.seed] * len(order)
+    return LocalJob(simulator.method, some, kept, received, data, seeds, 0, role)
 
 
 def parts(n_clients: int, batch_size: int, role: Role) -> dict[str, Part]:
@@ -268,6 +269,36 @@ def tail(n_clients: int = 100, few: int = 10, batch_size: int = 10) -> dict[str,
         "few left": 1e3 * (seconds([long] * few + [short] * (n_clients - few)) - every) / steps,
         "few alone": 1e3 * (seconds([long] * few) - seconds([short] * few)) / steps,
     }
+
+
+# --- seeds side by side -----------------------------------------------------------------------------------------------
+
+
+def seeds_together(n_seeds: int = 5, n_clients: int = 100, batch_size: int = 100) -> dict[str, float]:
+    """Microseconds per client and step of one round of several runs, alone and in common stacks."""
+    torch.set_num_threads(1)
+    method = FLIC(batch_size=batch_size)
+    asked, steps = [], 0
+    for seed in range(n_seeds):
+        simulator = Simulator(toy(n_clients, seed), method, seed=seed, device="cpu", workers=1)
+        chosen = participants([spec.name for spec in simulator.specs], PARTICIPATION, seed, 0)
+        asked.append(Training(simulator, simulator.initial(), chosen, 0, "round"))
+        steps += sum(_round_steps(method, simulator.specs[c].n_train) for c in chosen)
+    alone, all_ = _seconds(lambda: [train([one]) for one in asked]), _seconds(lambda: train(asked))
+    return {"alone": 1e6 * alone / steps, "together": 1e6 * all_ / steps}
+
+
+def _round_steps(method: FLIC, n: int) -> int:
+    """Steps of a participant with n samples: local epochs, those on α, and the one on the anchors."""
+    return (method.local_epochs + method.representation_epochs) * -(-n // method.batch_size) + 1
+
+
+def _describe_seeds() -> Iterator[str]:
+    """What `hetfl reproduce --together` saves in the rounds."""
+    found = seeds_together()
+    yield "\nFive seeds of 100 clients, 10 of each in a round, batch 100: µs per client and step"
+    ratio = found["alone"] / found["together"]
+    yield f"alone {found['alone']:.0f}, in common stacks {found['together']:.0f}: {ratio:.2f} times faster"
 
 
 # --- clients of unequal widths --------------------------------------------------------------------------------------
@@ -624,6 +655,7 @@ def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[st
                 yield _line(str(n), loop[0], stacked[0], loop[1], loop[2], *stacked[1:])
     yield from _describe_parts()
     yield from _describe_tail()
+    yield from _describe_seeds()
     yield from _describe_paddings()
     yield from _describe_engines()
     yield from _describe_size()

@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -76,11 +77,15 @@ class Job:
         """The experiment at this scale."""
         return find(self.experiment).at(self.scale)
 
-    def scratch(self) -> Path:
-        """Folder of its checkpoint; another for other code or other instructions, so that no run is half of each."""
+    def scratch(self, together: Sequence[int] = ()) -> Path:
+        """Folder of its checkpoint; another for other code or other instructions, so that no run is half of each.
+
+        With several seeds that run `together`, that of them all.
+        """
         root = Path(os.environ.get("HETFL_CHECKPOINTS", pooch.os_cache("hetfl") / "checkpoints"))
         code = f"{code_version(find(self.experiment).methods.get(self.method))}-{numerics.in_effect()['isa']}"
-        return root / code / self.experiment / self.scale / f"{self.method}-seed{self.seed}"
+        seeds = ",".join(map(str, together)) if len(together) > 1 else self.seed
+        return root / code / self.experiment / self.scale / f"{self.method}-seed{seeds}"
 
 
 def jobs(
@@ -151,6 +156,21 @@ def run_job(
     OutOfTime
         When `deadline` (of `time.monotonic`) has passed, after a complete round.
     """
+    (record,) = run_jobs([job], device, deadline, progress, resume=resume, **options)
+    return record
+
+
+def run_jobs(
+    some: Sequence[Job],
+    device: str = "auto",
+    deadline: float | None = None,
+    progress: bool = True,
+    *,
+    resume: bool = True,
+    **options: Any,
+) -> list[ledger.RunRecord]:
+    """As `run_job`, for jobs that differ in their seeds only, side by side (`hetfl_core.simulate_seeds`)."""
+    job, seeds = some[0], sorted(job.seed for job in some)
     setting = job.setting
     ledger.code_revision()
 
@@ -158,9 +178,13 @@ def run_job(
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTime(f"{job}: stopped after round {row['round']} of {setting.rounds}")
 
-    options |= {"checkpoint": job.scratch()} if resume else {}
-    run = setting.run(job.method, job.seed, device=device, progress=progress, on_round=stop, **options)
-    return make_record(run, job.experiment, job.scale, job.method)
+    options |= {"checkpoint": job.scratch(seeds)} if resume else {}
+    options |= {"device": device, "progress": progress}
+    if len(some) == 1:
+        runs = {job.seed: setting.run(job.method, job.seed, on_round=stop, **options)}
+    else:
+        runs = setting.run_together(job.method, seeds, on_round=lambda seed, row: stop(row), **options)
+    return [make_record(runs[each.seed], each.experiment, each.scale, each.method) for each in some]
 
 
 def make_record(run: Run, experiment: str, scale: str, method: str) -> ledger.RunRecord:
@@ -177,6 +201,7 @@ def reproduce(
     again: bool = False,
     workers: int | None = None,
     progress: bool = True,
+    together: bool = False,
 ) -> Iterator[tuple[Job, Path | None]]:
     """Run jobs one after the other and write the record of each as it ends.
 
@@ -196,6 +221,9 @@ def reproduce(
         Run jobs that have a record already; what an interrupted run of this code left is gone on with.
     workers : int, optional
         As for `simulate`. One, where as many processes as there are cores work through the jobs.
+    together : bool
+        Run jobs that differ in their seeds only, and have no record yet, side by side where the experiment allows it;
+        each record then names the seeds, and is the same as that of a run of its own to rounding.
 
     Yields
     ------
@@ -214,23 +242,36 @@ def reproduce(
     deadline = None if budget is None else time.monotonic() + budget
     stale = {job: _written(folder / job.relative_path) for job in todo} if again else {}
     damaged = []
-    for job in todo:
-        path: Path | None = folder / job.relative_path
-        if not _is_done(folder / job.relative_path, stale.get(job)):
+    for some in _grouped(todo) if together else [[job] for job in todo]:
+        open_ = [job for job in some if not _is_done(folder / job.relative_path, stale.get(job))]
+        paths: dict[Job, Path | None] = {job: folder / job.relative_path for job in some if job not in open_}
+        if open_:
             try:
-                with _claim(job):
-                    call = partial(run_job, job, device, deadline, progress, workers=workers)
-                    path = _recorded(job, folder / job.relative_path, stale.get(job), deadline, call)
+                with ExitStack() as claims:
+                    for job in open_:
+                        claims.enter_context(_claim(job))
+                    call = partial(run_jobs, open_, device, deadline, progress, workers=workers)
+                    at = {job: (folder / job.relative_path, stale.get(job)) for job in open_}
+                    paths |= _recorded(at, deadline, call)
             except Timeout:
-                continue
+                open_ = []
             except CheckpointError as error:
                 damaged.append(error)
-                continue
-        yield job, path
-        if path is None:
+                open_ = []
+        yield from ((job, paths[job]) for job in some if job in paths)
+        if None in paths.values():
             break
     if damaged:
         raise damaged[0]
+
+
+def _grouped(todo: Sequence[Job]) -> list[list[Job]]:
+    """Jobs that differ in their seeds only together, unless their experiment's runs are more than rounds."""
+    groups: dict[tuple[Any, ...], list[Job]] = {}
+    for job in todo:
+        one_by_one = find(job.experiment).perform is not None
+        groups.setdefault((job.experiment, job.scale, job.method, job.seed if one_by_one else None), []).append(job)
+    return list(groups.values())
 
 
 def _written(path: Path) -> int | None:
@@ -253,17 +294,20 @@ def _claim(job: Job) -> FileLock:
 
 
 def _recorded(
-    job: Job, path: Path, stale: int | None, deadline: float | None, run: Callable[[], ledger.RunRecord]
-) -> Path | None:
-    """Run a job that another process may have finished meanwhile: where its record is, or None where time is up."""
-    if _is_done(path, stale):
-        return path
+    at: Mapping[Job, tuple[Path, int | None]], deadline: float | None, run: Callable[[], list[ledger.RunRecord]]
+) -> dict[Job, Path | None]:
+    """Run jobs that another process may have finished meanwhile: where each record is, or None where time is up.
+
+    `at` is where a job's record belongs, and when the one was written that is to be made again.
+    """
+    if all(_is_done(path, stale) for path, stale in at.values()):
+        return {job: path for job, (path, _) in at.items()}
     try:
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTime
-        record = run()
+        made = run()
     except OutOfTime:
-        return None
-    written = ledger.write_to(record, path)
-    shutil.rmtree(job.scratch(), ignore_errors=True)
-    return written
+        return dict.fromkeys(at)
+    written = {job: ledger.write_to(record, path) for (job, (path, _)), record in zip(at.items(), made, strict=True)}
+    shutil.rmtree(next(iter(at)).scratch(sorted(job.seed for job in at)), ignore_errors=True)
+    return dict(written)

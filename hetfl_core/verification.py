@@ -233,11 +233,19 @@ def verify(
             yield Check(record, None, NOT_RUN, why="the budget was spent")
             continue
         try:
-            again = experiments.run_job(job, device, deadline, progress=False, resume=False)
+            again = _again(job, record, device, deadline)
         except OutOfTime:
             yield Check(record, None, NOT_RUN, why="the budget was spent")
         else:
             yield check(record, again, among)
+
+
+def _again(job: Job, record: RunRecord, device: str, deadline: float | None) -> RunRecord:
+    """The run of a record, with those that it was run together with."""
+    seeds = record.settings.get("together") or [job.seed]
+    some = [replace(job, seed=seed) for seed in seeds]
+    made = experiments.run_jobs(some, device, deadline, progress=False, resume=False)
+    return made[seeds.index(job.seed)]
 
 
 def table(checks: Sequence[Check]) -> pd.DataFrame:

@@ -56,9 +56,9 @@ SMALL = Work(0.0, 10_000)
 
 
 def test_small_networks_share_a_stack_and_a_single_client_is_one():
-    """A client alone gets the bits that it gets among others."""
-    assert choose(SMALL, 100, CPU) == Layout("stacked", 100)
-    assert choose(SMALL, 1, CPU) == Layout("stacked", 1)
+    """A client alone gets the bits that it gets among others; clients of other runs may come to a stack's."""
+    fits = int(CPU.state // 160e3)
+    assert choose(SMALL, 100, CPU) == choose(SMALL, 1, CPU) == Layout("stacked", fits)
     assert choose(Work(1e6, 10_000), 1, CPU) == Layout("loop", 1)
     assert choose(SMALL, 10**6, GPU) == Layout("stacked", layout.MOST)
 
@@ -69,7 +69,7 @@ def test_a_stack_holds_what_the_caches_do():
     assert choose(wide, 100, CPU) == Layout("stacked", int(CPU.state // 32e6))
     assert choose(wide, 100, CPU, itemsize=8) == Layout("stacked", int(CPU.state // 64e6))
     assert choose(Work(0.0, 10**8), 100, CPU) == Layout("stacked", 1)
-    assert choose(wide, 100, GPU).size == 100
+    assert choose(wide, 100, GPU).size == int(GPU.state // 32e6)
 
 
 def test_a_stack_holds_no_more_noise_than_fits():
@@ -77,7 +77,6 @@ def test_a_stack_holds_no_more_noise_than_fits():
     noisy = replace(SMALL, noise=3 * 2**20)
     assert choose(noisy, 1000, CPU).size == 170
     assert choose(noisy, 1000, CPU, itemsize=8).size == 85
-    assert choose(noisy, 7, CPU).size == 7
     assert choose(replace(SMALL, noise=2**40), 7, CPU).size == 1
 
 
@@ -120,14 +119,17 @@ def test_the_simulator_asks_for_each_cohort():
 
     small = Local(Model(PHI), batch_size=20)
     plain = Federation([*ragged(n_clients=4, widths=(4, 4))], 5)
-    assert ways(plain, small) == [Layout("stacked", 4)]
+    assert ways(plain, small) == [Layout("stacked", layout.MOST)]
     assert ways(plain, small, stack_size=3) == [Layout("stacked", 3)]
     assert ways(plain, small, engine="stacked") == [Layout("stacked", layout.MOST)]
     assert ways(plain, small, engine="loop") == [Layout("loop", 1)]
     assert ways(images(), Local(Model(CNN()), batch_size=100)) == [Layout("loop", 1)]
-    assert ways(images(side=16), Local(Model(CNN()), batch_size=10)) == [Layout("stacked", 3, layout.ROWS)]
+    (way,) = ways(images(side=16), Local(Model(CNN()), batch_size=10))
+    assert (way.engine, way.rows, way.size >= 3) == ("stacked", layout.ROWS, True)
     mixed = Federation([*plain, *images(n_clients=2)], 5)
-    assert ways(mixed, Local(Model("auto"), batch_size=100)) == [Layout("stacked", 4), Layout("loop", 1)]
+    vectors, pictures = ways(mixed, Local(Model("auto"), batch_size=100))
+    assert (vectors.engine, vectors.rows, vectors.size >= 4) == ("stacked", None, True)
+    assert pictures == Layout("loop", 1)
 
 
 def test_a_client_with_few_images_does_not_decide_for_the_others():

@@ -16,6 +16,7 @@ from small import assert_same_tensors, equal_histories, largest_difference, ragg
 from hetfl_core import simulate
 from hetfl_core.datasets import toy
 from hetfl_core.engine import checkpoint
+from hetfl_core.engine import simulator as simulator_module
 from hetfl_core.engine.checkpoint import CheckpointError
 from hetfl_core.engine.simulation import adapt
 from hetfl_core.engine.simulator import Simulator, _similar, participants
@@ -465,15 +466,15 @@ def test_a_new_client_downloads_once_and_sends_nothing():
 
 def test_passes_of_new_clients_count_on_from_the_rounds_of_the_run(monkeypatch):
     """So that each draws random numbers of its own; what is not said is as the run had it."""
-    asked, train = [], Simulator.train
+    asked, train = [], simulator_module.train
 
-    def watched(self, state, chosen, round, role):
-        asked.append((list(chosen), round, role))
-        return train(self, state, chosen, round, role)
+    def watched(some):
+        asked.extend((list(one.chosen), one.round, one.role) for one in some)
+        return train(some)
 
     old, new = joiners(ragged(), ["client-1", "client-4"])
     base = run(old, rounds=3, seed=5)
-    monkeypatch.setattr(Simulator, "train", watched)
+    monkeypatch.setattr(simulator_module, "train", watched)
     result = adapt(base, new, rounds=2, progress=False)
     assert asked == [([0, 1], 0, "start"), ([0, 1], 3, "final"), ([0, 1], 4, "final")]
     told = {"seed": 5, "rounds": 2, "participation": 1.0, "evaluate_every": 1, "engine": "auto", "joined_after": 3}

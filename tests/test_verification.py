@@ -221,3 +221,9 @@ def test_claims_say_it():
     found = ledger.claims([])
     assert {"reach", "turns"} <= set(found.columns)
     assert not found["turns"].any()
+
+
+def test_what_was_run_together_is_run_together_again(tmp_path):
+    list(reproduce(experiments.jobs("tests/one", "paper", 3, ["FLIC-HL"]), tmp_path, progress=False, together=True))
+    found = list(verify(ledger.load(tmp_path)))
+    assert [c.verdict for c in found] == [SAME] * 3

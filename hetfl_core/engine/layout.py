@@ -70,7 +70,7 @@ class Layout:
     ----------
     engine : {"stacked", "loop"}
     size : int
-        Most clients in one stack. With the loop, how many clients one piece of work has.
+        Most clients in one stack, if there are as many. With the loop, how many clients one piece of work has.
     rows : int or None
         Most samples, padding counted, that a stack predicts at once.
     """
@@ -128,9 +128,10 @@ def choose(work: Work, clients: int, costs: Costs, itemsize: int = 4) -> Layout:
         Bytes of a number.
     """
     held, drawn = 4 * itemsize * max(work.numbers, 1), itemsize * max(work.noise, 1)
-    size = max(1, min(MOST, clients, int(costs.state // held), int(costs.noise // drawn)))
-    slower = (costs.grouped - 1) * work.convolutions / costs.rate if size > 1 else 0.0
-    if work.convolutions and costs.stacked / size + slower >= costs.loop:
+    size = max(1, min(MOST, int(costs.state // held), int(costs.noise // drawn)))
+    together = min(size, clients)
+    slower = (costs.grouped - 1) * work.convolutions / costs.rate if together > 1 else 0.0
+    if work.convolutions and costs.stacked / together + slower >= costs.loop:
         return Layout("loop", 1)
     return Layout("stacked", size, ROWS if work.convolutions else None)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -23,7 +25,7 @@ from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.evaluation import METRICS, Metrics
 from hetfl_core.engine.layout import Engine, usable_cores
-from hetfl_core.engine.simulator import Simulator, keeping, participants
+from hetfl_core.engine.simulator import Simulator, Steps, Training, keeping, participants, together
 from hetfl_core.engine.training import Outcome
 from hetfl_core.federation import Client, Federation, blocks, map_blocks
 from hetfl_core.methods.base import Method
@@ -236,47 +238,225 @@ def simulate(
     ``final``. Evaluation's downloads do not count. A survey (see `Method.surveyed`) counts its answers as sent up and
     its questions as sent down; what the question and the download of the same round have in common counts once.
     """
-    _check_options(seed, threads, progress, on_round, checkpoint, rounds=rounds, evaluate_every=evaluate_every)
-    _check_arguments(federation, method, participation, dtype)
-    seed, participation, evaluate_every = int(seed), float(participation), int(evaluate_every)
-    simulator = Simulator(
-        federation,
+    (run,) = _simulate(
+        [(seed, federation)],
         method,
-        seed=seed,
+        rounds=rounds,
+        participation=participation,
         engine=engine,
         device=device,
         dtype=dtype,
+        checkpoint=checkpoint,
+        progress=progress,
+        evaluate_every=evaluate_every,
         stack_size=stack_size,
-        workers=_workers(workers, threads),
+        workers=workers,
+        threads=threads,
+        on_round=on_round,
     )
-    settings = {
-        "method": method_settings(simulator),
-        "participation": participation,
-        "seed": seed,
-        "engine": engine,
-        "dtype": str(dtype),
-        "evaluate_every": evaluate_every,
-    }
-    folder = Path(checkpoint) if checkpoint is not None else None
-    mark = checkpoints.Identity({**settings, "data": simulator.federation.fingerprint()}, method) if folder else None
-    names = [client.name for client in federation]
-    state = checkpoints.read(folder, mark, names, simulator.device) if folder and mark else None
-    if state is not None and state.done > rounds:
-        raise checkpoints.CheckpointError(f"{folder} holds {state.done} complete rounds, more than rounds={rounds}")
+    return run
+
+
+def simulate_seeds(
+    federations: Mapping[int, Federation],
+    method: Method,
+    *,
+    on_round: Callable[[int, dict[str, Any]], None] | None = None,
+    **options: Any,
+) -> dict[int, Run]:
+    """Runs that differ in their seeds only, side by side: their clients share stacks as the clients of one run do.
+
+    It pays where few clients take part in a round: ten of each of five runs are one stack of fifty.
+
+    Parameters
+    ----------
+    federations : dict of int to Federation
+        The data of each seed; they may be the same.
+    method : Method
+    on_round : callable, optional
+        Called with the seed and the newest row of its history when all runs have ended a round and their common
+        checkpoint is written. It may raise to stop them all.
+    **options
+        As for `simulate`, but for `seed`. A `checkpoint` is one for all of these seeds.
+
+    Returns
+    -------
+    dict of int to Run
+        Each the same as `simulate` gives with that seed, to rounding: a stack is padded to its widest client, of
+        whatever run. ``Run.settings["together"]`` names the seeds. The seconds are a run's share of those that passed.
+
+    Raises
+    ------
+    ValueError, hetfl_core.engine.checkpoint.CheckpointError
+        As for `simulate`.
+
+    Notes
+    -----
+    The same seeds give the same bits, in whatever order, also when they were interrupted and go on.
+    """
+    if not checks.mapping("federations", federations):
+        raise ValueError("federations must hold the data of at least one seed, got {}")
+    if on_round is not None and not callable(on_round):
+        raise TypeError(f"on_round must be callable, got {checks.shown(on_round)}")
+    given = {name: p.default for name, p in inspect.signature(simulate).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    del given["seed"], given["on_round"]
+    for name in options:
+        if name not in given:
+            raise TypeError(f"simulate_seeds() got an unexpected keyword argument {name!r}")
+    seeds = sorted(federations)
+    runs = _simulate([(seed, federations[seed]) for seed in seeds], method, **{**given, **options}, on_each=on_round)
+    return dict(zip(seeds, runs, strict=True))
+
+
+def _simulate(
+    data: Sequence[tuple[int, Federation]],
+    method: Method,
+    *,
+    rounds: int,
+    participation: float,
+    dtype: torch.dtype,
+    checkpoint: str | Path | None,
+    progress: bool,
+    evaluate_every: int,
+    workers: int | None,
+    threads: int,
+    on_round: Callable[[dict[str, Any]], None] | None = None,
+    on_each: Callable[[int, dict[str, Any]], None] | None = None,
+    **options: Any,
+) -> list[Run]:
+    """The run of each seed."""
+    for seed, federation in data:
+        _check_options(seed, threads, progress, on_round, checkpoint, rounds=rounds, evaluate_every=evaluate_every)
+        _check_arguments(federation, method, participation, dtype)
+    participation, evaluate_every = float(participation), int(evaluate_every)
+    options |= {"dtype": dtype, "workers": _workers(workers, threads)}
+    simulators = [Simulator(federation, method, seed=int(seed), **options) for seed, federation in data]
+    settings: list[dict[str, Any]] = [
+        {
+            "method": method_settings(simulator),
+            "participation": participation,
+            "seed": simulator.seed,
+            "engine": simulator.engine,
+            "dtype": str(dtype),
+            "evaluate_every": evaluate_every,
+        }
+        for simulator in simulators
+    ]
+    if len(simulators) > 1:
+        for simulator, mine in zip(simulators, settings, strict=True):
+            simulator.sharing, mine["together"] = len(simulators), [int(seed) for seed, _ in data]
+
+    def report(number: int, row: dict[str, Any]) -> None:
+        if on_round is not None:
+            on_round(row)
+        if on_each is not None:
+            on_each(simulators[number].seed, row)
+
+    journal = _Journal(simulators, method, settings, checkpoint, report)
+    states = journal.read()
+    for state in states:
+        if state is not None and state.done > rounds:
+            raise checkpoints.CheckpointError(
+                f"{checkpoint} holds {state.done} complete rounds, more than rounds={rounds}"
+            )
+    last = {"rounds": rounds, "threads": int(threads)}
     with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc=method.name, unit="round") as bar:
-        if state is None:
-            state = _start(simulator)
-            _save(folder, mark, state, names)
-        bar.update(state.done)
-        while state.done < rounds:
-            chosen = participants(names, participation, seed, state.done)
-            state = _advance(simulator, state, chosen, evaluate_every, rounds)
-            _save(folder, mark, state, names)
-            if on_round is not None:
-                on_round(state.rows[-1])
+        bar.update(states[0].done if states[0] is not None else 0)
+        return together(
+            [
+                _run(simulator, number, state, journal, {**mine, **last}, bar if number == 0 else None)
+                for number, (simulator, state, mine) in enumerate(zip(simulators, states, settings, strict=True))
+            ]
+        )
+
+
+def _run(
+    simulator: Simulator,
+    number: int,
+    state: checkpoints.State | None,
+    journal: _Journal,
+    settings: dict[str, Any],
+    bar: Any,
+) -> Steps[Run]:
+    """One run, from its beginning or the state in which it was left."""
+    if state is None:
+        state = yield from _start(simulator)
+        journal.write(number, state)
+    names, rounds = [spec.name for spec in simulator.specs], settings["rounds"]
+    while state.done < rounds:
+        chosen = participants(names, settings["participation"], simulator.seed, state.done)
+        state = yield from _advance(simulator, state, chosen, settings["evaluate_every"], rounds)
+        journal.write(number, state)
+        if bar is not None:
             bar.update()
             bar.set_postfix_str(_postfix(state.rows[-1], simulator.metrics))
-        return _finish(simulator, state, {**settings, "rounds": rounds, "threads": int(threads)})
+    return (yield from _finish(simulator, state, settings))
+
+
+class _Journal:
+    """The checkpoint of runs that go on side by side: one file, written when all of them have ended a round."""
+
+    def __init__(
+        self,
+        simulators: Sequence[Simulator],
+        method: Method,
+        settings: Sequence[dict[str, Any]],
+        folder: str | Path | None,
+        report: Callable[[int, dict[str, Any]], None],
+    ) -> None:
+        self.simulators, self.report = simulators, report
+        self.states: list[checkpoints.State | None] = [None] * len(simulators)
+        self.folder = None if folder is None else Path(folder)
+        if self.folder is not None:
+            data = [simulator.federation.fingerprint() for simulator in simulators]
+            one = len(data) == 1
+            self.mark = checkpoints.Identity({**settings[0], "data": data[0] if one else data}, method)
+        self.names = [[spec.name for spec in simulator.specs] for simulator in simulators]
+
+    def read(self) -> Sequence[checkpoints.State | None]:
+        """The state of each run that was left, or None."""
+        if self.folder is None:
+            return self.states
+        device = self.simulators[0].device
+        if len(self.names) == 1:
+            return [checkpoints.read(self.folder, self.mark, self.names[0], device)]
+        found = checkpoints.read(self.folder, self.mark, self._all(), device)
+        return self.states if found is None else _split_state(found, [len(names) for names in self.names])
+
+    def write(self, number: int, state: checkpoints.State) -> None:
+        """Take the state of a run after a round; when it is the last to end it, write all and report their rows."""
+        self.states[number] = state
+        if {known.done if known is not None else -1 for known in self.states} != {state.done}:
+            return
+        states = [known for known in self.states if known is not None]
+        if self.folder is not None:
+            names, whole = (self.names[0], state) if len(states) == 1 else (self._all(), _join_states(states))
+            checkpoints.write(self.folder, self.mark, whole, names)
+        if state.done:
+            for i, known in enumerate(states):
+                self.report(i, known.rows[-1])
+
+    def _all(self) -> list[str]:
+        """The clients of all runs, each by its seed and name."""
+        return [f"{s.seed}/{name}" for s, names in zip(self.simulators, self.names, strict=True) for name in names]
+
+
+def _join_states(states: Sequence[checkpoints.State]) -> checkpoints.State:
+    """One state of several runs after the same round."""
+    server = {f"{i}/{name}": p for i, state in enumerate(states) for name, p in state.server.items()}
+    rows = [{"run": i, "row": row} for i, state in enumerate(states) for row in state.rows]
+    return checkpoints.State(states[0].done, server, [kept for state in states for kept in state.kept], rows)
+
+
+def _split_state(whole: checkpoints.State, clients: Sequence[int]) -> list[checkpoints.State]:
+    """The states that `_join_states` joined, of runs with so many clients."""
+    ends = list(itertools.accumulate(clients))
+    states = []
+    for i, (end, n) in enumerate(zip(ends, clients, strict=True)):
+        server = {name.removeprefix(f"{i}/"): p for name, p in whole.server.items() if name.startswith(f"{i}/")}
+        rows = [told["row"] for told in whole.rows if told["run"] == i]
+        states.append(checkpoints.State(whole.done, server, whole.kept[end - n : end], rows))
+    return states
 
 
 def method_settings(simulator: Simulator) -> dict[str, Any]:
@@ -303,13 +483,6 @@ def _postfix(row: dict[str, Any], metrics: Metrics) -> str:
     return "" if value is None else f"test {metrics.text(value)}"
 
 
-def _save(
-    folder: Path | None, mark: checkpoints.Identity | None, state: checkpoints.State, names: Sequence[str]
-) -> None:
-    if folder is not None and mark is not None:
-        checkpoints.write(folder, mark, state, names)
-
-
 def _row(simulator: Simulator, state: checkpoints.State, outcomes: Sequence[Outcome], evaluate: bool) -> dict[str, Any]:
     main = simulator.metrics.main
     row: dict[str, Any] = {"round": state.done, **_mean_terms(outcomes, columns(main))}
@@ -319,7 +492,12 @@ def _row(simulator: Simulator, state: checkpoints.State, outcomes: Sequence[Outc
     return row
 
 
-def _start(simulator: Simulator, server: Params | None = None) -> checkpoints.State:
+def _since(begin: float, simulator: Simulator) -> float:
+    """Seconds that have passed, or the share of a run that goes on beside others."""
+    return (time.perf_counter() - begin) / simulator.sharing
+
+
+def _start(simulator: Simulator, server: Params | None = None) -> Steps[checkpoints.State]:
     """Initial tensors, then the start stage (pre-training) of all clients: the state of round 0.
 
     The server is a fresh one unless given.
@@ -327,39 +505,39 @@ def _start(simulator: Simulator, server: Params | None = None) -> checkpoints.St
     begin = time.perf_counter()
     state = simulator.initial()
     state = state if server is None else replace(state, server=server)
-    outcomes = simulator.train(state, range(len(simulator.specs)), 0, "start")
+    outcomes = yield Training(simulator, state, range(len(simulator.specs)), 0, "start")
     state = keeping(state, outcomes)
     row = _row(simulator, state, list(outcomes.values()), True)
     row |= {"bytes_up": 0, "bytes_down": evaluation.n_bytes(o.received for o in outcomes.values())}
-    state.rows = [{**row, "seconds": time.perf_counter() - begin}]
+    state.rows = [{**row, "seconds": _since(begin, simulator)}]
     return state
 
 
 def _advance(
     simulator: Simulator, state: checkpoints.State, chosen: Sequence[int], evaluate_every: int, rounds: int
-) -> checkpoints.State:
+) -> Steps[checkpoints.State]:
     """One round and its row of the history."""
     begin = time.perf_counter()
-    new, outcomes = simulator.round(state, chosen)
+    new, outcomes = yield from simulator.round_in_steps(state, chosen)
     due = new.done % evaluate_every == 0 or new.done == rounds
     row = _row(simulator, new, outcomes[: len(chosen)], due)
     row |= {
         "bytes_up": evaluation.n_bytes(o.upload for o in outcomes),
         "bytes_down": evaluation.n_bytes(o.received for o in outcomes),
     }
-    new.rows = [*state.rows, {**row, "seconds": time.perf_counter() - begin}]
+    new.rows = [*state.rows, {**row, "seconds": _since(begin, simulator)}]
     return new
 
 
-def _finish(simulator: Simulator, state: checkpoints.State, settings: dict[str, Any]) -> Run:
+def _finish(simulator: Simulator, state: checkpoints.State, settings: dict[str, Any]) -> Steps[Run]:
     """The last local training of all clients, and the figures after it."""
     begin = time.perf_counter()
-    outcomes = simulator.train(state, range(len(simulator.specs)), state.done, "final")
+    outcomes = yield Training(simulator, state, range(len(simulator.specs)), state.done, "final")
     last = keeping(state, outcomes)
     params = [outcomes[c].params if c in outcomes else p for c, p in enumerate(simulator.working(last))]
     run = _report(simulator, last, params, settings)
     run.final["bytes_down"] += evaluation.n_bytes(o.received for o in outcomes.values())
-    run.final["seconds"] += time.perf_counter() - begin
+    run.final["seconds"] += _since(begin, simulator)
     return run
 
 
@@ -471,7 +649,7 @@ def adapt(
     with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc="new clients", unit="pass") as bar:
         server = simulator._cast(run.server)
         _check_stays_local(simulator, replace(simulator.initial(), server=server), done)
-        state = _start(simulator, server)
+        (state,) = together([_start(simulator, server)])
         state.rows[0]["bytes_down"] = evaluation.n_bytes(simulator.downloads(state))
         for number in range(rounds):
             begin = time.perf_counter()

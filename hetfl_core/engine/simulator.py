@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal, get_args
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation, layout, training
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.layout import Engine, Layout
-from hetfl_core.engine.stacks import Cohort, bucket, make_cohorts
+from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts, stack_split
 from hetfl_core.engine.training import LocalJob, Outcome
 from hetfl_core.federation import Federation, Spec, map_blocks
 from hetfl_core.methods.base import Method, Role
@@ -90,7 +90,9 @@ class Simulator:
         self.specs = self.federation.specs()
         on_cpu = self.device.type == "cpu"
         self.workers = (workers or layout.usable_cores()) if on_cpu else 1
-        self.cohorts = self._cohorts(self._architectures())
+        self.sharing = 1
+        self.kinds = self._kinds(self._architectures())
+        self.cohorts = make_cohorts(self.federation, self.kinds, self.device)
         costs = layout.CPU if on_cpu else layout.GPU
         self.layouts = self._layouts(costs, stack_size)
 
@@ -107,8 +109,8 @@ class Simulator:
         known: dict[Hashable, Any] = {}
         return [training.architecture(self.method, spec, true, wider, known) for spec in self.specs]
 
-    def _cohorts(self, keys: Sequence[Hashable]) -> list[Cohort]:
-        """Group clients by architecture and, where padding would cost more than it saves, by width."""
+    def _kinds(self, keys: Sequence[Hashable]) -> list[Hashable]:
+        """What clients of a stack have in common: the architecture and, where padding would cost much, the width."""
         widths = [tuple(math.prod(shape) for shape in _shapes(spec)) for spec in self.specs]
         samples = [client.n_train + client.n_test for client in self.federation]
         buckets: dict[int, int] = {}
@@ -116,7 +118,7 @@ class Simulator:
             places = [i for i, k in enumerate(keys) if k == key]
             found = bucket([widths[i] for i in places], [samples[i] for i in places])
             buckets |= dict(zip(places, found, strict=True))
-        return make_cohorts(self.federation, [(k, buckets[i]) for i, k in enumerate(keys)], self.device)
+        return [(key, buckets[i]) for i, key in enumerate(keys)]
 
     def _layouts(self, costs: layout.Costs, most: int | None) -> list[Layout]:
         """How each cohort is trained: as asked for, or in the faster way."""
@@ -176,35 +178,7 @@ class Simulator:
         dict
             Outcome of each chosen client, by its place; empty if this role trains nothing.
         """
-        if role != "round" and not self.method.stages(round, role):
-            return {}
-        pieces: list[tuple[Cohort, Layout, list[int]]] = []
-        for cohort, way in zip(self.cohorts, self.layouts, strict=True):
-            rows = training.members_of(cohort, chosen)
-            rows.sort(key=lambda row: (-self.specs[cohort.members[row]].n_train, self.specs[cohort.members[row]].name))
-            pieces += [(cohort, way, rows[begin : begin + way.size]) for begin in range(0, len(rows), way.size)]
-
-        def train(piece: tuple[Cohort, Layout, list[int]]) -> dict[int, Outcome]:
-            cohort, way, rows = piece
-            clients = [cohort.members[row] for row in rows]
-            specs = [self.specs[c] for c in clients]
-            job = LocalJob(
-                self.method,
-                specs,
-                [state.kept[c] for c in clients],
-                [self.method.download(state.server, spec) for spec in specs],
-                cohort.train.take(rows, [spec.shapes for spec in specs]),
-                self.seed,
-                round,
-                role,
-            )
-            with torch.inference_mode(False), torch.enable_grad():  # whatever holds where `simulate` is called
-                return dict(zip(clients, training.ENGINES[way.engine](job), strict=True))
-
-        outcomes: dict[int, Outcome] = {}
-        for some in layout.side_by_side(train, pieces, self.workers):
-            outcomes |= some
-        return outcomes
+        return train([Training(self, state, chosen, round, role)])[0]
 
     def survey(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, dict[int, Outcome]]:
         """The first exchange of a round, where the method asks for one; clients are left as they are.
@@ -245,11 +219,17 @@ class Simulator:
         list of Outcome
             Of the participants; then of clients that trained while at rest; then of those that answered a survey.
         """
+        return together([self.round_in_steps(state, chosen)])[0]
+
+    def round_in_steps(
+        self, state: checkpoints.State, chosen: Sequence[int]
+    ) -> Steps[tuple[checkpoints.State, list[Outcome]]]:
+        """As `round`, but local training is asked for."""
         state, surveyed = self.survey(state, chosen)
         t = state.done
-        outcomes = self.train(state, chosen, t, "round")
+        outcomes = yield Training(self, state, chosen, t, "round")
         at_rest = sorted(set(range(len(self.specs))) - set(chosen))
-        resting = self.train(state, at_rest, t, "rest")
+        resting = yield Training(self, state, at_rest, t, "rest")
         server = state.server
         if outcomes:
             # Sums are taken in the order of names, so that the order of clients does not matter.
@@ -353,6 +333,124 @@ class Simulator:
     ) -> float:
         """Mean over clients of the main figure: accuracy, or mean squared error; NaN where there are no samples."""
         return self.summarise(self.predicted(state, split, params), split).get(self.metrics.main, math.nan)
+
+
+# --- several runs side by side ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Training:
+    """Local training that a run asks for: of these clients, from this state, in this round and role."""
+
+    simulator: Simulator
+    state: checkpoints.State
+    chosen: Sequence[int]
+    round: int
+    role: Role
+
+
+T = TypeVar("T")
+Steps = Generator[Training, dict[int, Outcome], T]
+"""A computation that asks for local training, is sent each client's outcome by its place, and returns a `T`."""
+
+
+def together(runs: Sequence[Steps[T]]) -> list[T]:
+    """Let computations go on side by side: what they ask for at the same time is trained in the same stacks."""
+    asked: dict[int, Training] = {}
+    results: dict[int, T] = {}
+
+    def go_on(number: int, answer: dict[int, Outcome] | None) -> None:
+        try:
+            asked[number] = runs[number].send(answer)  # type: ignore[arg-type]
+        except StopIteration as end:
+            results[number] = end.value
+
+    for number in range(len(runs)):
+        go_on(number, None)
+    while asked:
+        waiting, asked = asked, {}
+        for number, answer in zip(waiting, train(list(waiting.values())), strict=True):
+            go_on(number, answer)
+    return [results[number] for number in range(len(runs))]
+
+
+def train(asked: Sequence[Training]) -> list[dict[int, Outcome]]:
+    """Local training for several runs of one method on one device; no state changes.
+
+    Clients of different runs share a stack where those of one run would: if the round, the role and their kind are the
+    same.
+
+    Returns
+    -------
+    list of dict
+        For each run, the outcome of each chosen client by its place; empty where the role trains nothing.
+    """
+    groups: dict[Hashable, list[_Place]] = {}
+    for number, one in enumerate(asked):
+        if one.role != "round" and not one.simulator.method.stages(one.round, one.role):
+            continue
+        for cohort, way in zip(one.simulator.cohorts, one.simulator.layouts, strict=True):
+            kind = one.simulator.kinds[cohort.members[0]]
+            found = groups.setdefault((one.round, one.role, kind), [])
+            found += [_Place(one, number, cohort, way, row) for row in training.members_of(cohort, one.chosen)]
+    pieces: list[list[_Place]] = []
+    for places in groups.values():
+        places.sort(key=lambda place: (-place.spec.n_train, place.spec.name, place.number))
+        size = places[0].way.size if places else 1
+        pieces += [places[begin : begin + size] for begin in range(0, len(places), size)]
+    outcomes: list[dict[int, Outcome]] = [{} for _ in asked]
+    for piece, some in zip(pieces, layout.side_by_side(_train, pieces, asked[0].simulator.workers), strict=True):
+        for place, outcome in zip(piece, some, strict=True):
+            outcomes[place.number][place.member] = outcome
+    return outcomes
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A client of a run that is to be trained: the row of a cohort."""
+
+    asked: Training
+    number: int
+    cohort: Cohort
+    way: Layout
+    row: int
+
+    @property
+    def member(self) -> int:
+        return self.cohort.members[self.row]
+
+    @property
+    def spec(self) -> Spec:
+        return self.asked.simulator.specs[self.member]
+
+    @property
+    def received(self) -> Params:
+        return self.asked.simulator.method.download(self.asked.state.server, self.spec)
+
+
+def _train(piece: Sequence[_Place]) -> list[Outcome]:
+    """Local training of one stack."""
+    first, specs = piece[0].asked, [place.spec for place in piece]
+    job = LocalJob(
+        first.simulator.method,
+        specs,
+        [place.asked.state.kept[place.member] for place in piece],
+        [place.received for place in piece],
+        _samples(piece, specs),
+        [place.asked.simulator.seed for place in piece],
+        first.round,
+        first.role,
+    )
+    with torch.inference_mode(False), torch.enable_grad():  # whatever holds where `simulate` is called
+        return training.ENGINES[piece[0].way.engine](job)
+
+
+def _samples(piece: Sequence[_Place], specs: Sequence[Spec]) -> Split:
+    """The training samples of a stack."""
+    if len({id(place.cohort) for place in piece}) == 1:
+        return piece[0].cohort.train.take([place.row for place in piece], [spec.shapes for spec in specs])
+    each = [place.cohort.train.client(place.row, spec.shapes) for place, spec in zip(piece, specs, strict=True)]
+    return stack_split([x for x, _ in each], [y for _, y in each])
 
 
 def _unless_sent(message: Params, other: Outcome | None) -> Params:

@@ -206,7 +206,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class LocalJob:
-    """One round of training for some members of a cohort.
+    """One round of training for clients that share a stack, of one run or of several.
 
     Attributes
     ----------
@@ -217,8 +217,10 @@ class LocalJob:
         What each client keeps and got, in true shapes.
     data : Split
         Their training samples.
-    seed, round, role
-        Key the random numbers, with the client's name.
+    seeds : sequence of int
+        That of each client's run.
+    round, role
+        Key the random numbers, with the seed and the client's name.
     """
 
     method: Method
@@ -226,13 +228,13 @@ class LocalJob:
     kept: Sequence[Params]
     received: Sequence[Params]
     data: Split
-    seed: int
+    seeds: Sequence[int]
     round: int
     role: Role
 
     def rng(self, client: int, stage: int, purpose: str) -> torch.Generator:
         """The stream of one client for one purpose of one stage."""
-        return stream(self.seed, self.specs[client].name, self.round, f"{self.role}/{stage}/{purpose}")
+        return stream(self.seeds[client], self.specs[client].name, self.round, f"{self.role}/{stage}/{purpose}")
 
     def samples(self, client: int) -> Batch:
         """All training samples of one client, in true shapes."""
@@ -271,7 +273,7 @@ def _upload(job: LocalJob, i: int, params: Params, data: Batch, memory: Mapping[
     if job.role != "round":
         return {}
     upload = job.method.upload(params, job.received[i], data, memory)
-    rng = stream(job.seed, job.specs[i].name, job.round, "protect")
+    rng = stream(job.seeds[i], job.specs[i].name, job.round, "protect")
     try:
         return job.method.protect(upload, job.received[i], rng)
     except ValueError as error:
