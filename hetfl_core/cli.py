@@ -324,7 +324,10 @@ def reproduce(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     again: Annotated[bool, typer.Option("--again", help="Run what has a record already.")] = False,
     together: Annotated[
-        bool, typer.Option("--together", help="Runs that differ in the seed share stacks; the same to rounding.")
+        bool,
+        typer.Option(
+            "--together", help="Seeds of one setting share stacks: the same to rounding. Resumed only together."
+        ),
     ] = False,
     workers: Workers = None,
     fastest: Fastest = False,

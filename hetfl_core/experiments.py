@@ -7,6 +7,7 @@ what it gives is shown in the book as such and never set against a paper's numbe
 from __future__ import annotations
 
 import difflib
+import hashlib
 import os
 import shutil
 import time
@@ -80,12 +81,15 @@ class Job:
     def scratch(self, together: Sequence[int] = ()) -> Path:
         """Folder of its checkpoint; another for other code or other instructions, so that no run is half of each.
 
-        With several seeds that run `together`, that of them all.
+        With several seeds that run `together`, that of them all, and of no others.
         """
         root = Path(os.environ.get("HETFL_CHECKPOINTS", pooch.os_cache("hetfl") / "checkpoints"))
         code = f"{code_version(find(self.experiment).methods.get(self.method))}-{numerics.in_effect()['isa']}"
-        seeds = ",".join(map(str, together)) if len(together) > 1 else self.seed
-        return root / code / self.experiment / self.scale / f"{self.method}-seed{seeds}"
+        folder = root / code / self.experiment / self.scale
+        if len(together) < 2:
+            return folder / f"{self.method}-seed{self.seed}"
+        seeds = ",".join(map(str, together))
+        return folder / f"{self.method}-seeds{hashlib.blake2b(seeds.encode(), digest_size=8).hexdigest()}"
 
 
 def jobs(
@@ -222,14 +226,15 @@ def reproduce(
     workers : int, optional
         As for `simulate`. One, where as many processes as there are cores work through the jobs.
     together : bool
-        Run jobs that differ in their seeds only, and have no record yet, side by side where the experiment allows it;
-        each record then names the seeds, and is the same as that of a run of its own to rounding.
+        Run jobs that differ in their seeds only, have no record yet and are no other process's, side by side where
+        the experiment allows it. Each record then names the seeds, and is the same as that of a run of its own to
+        rounding. What was interrupted goes on when the same seeds run together again, and from the beginning else.
 
     Yields
     ------
     job, path
-        The record's file; None for a job that was stopped by the budget, which is the last. A job that another process
-        is running is left out.
+        The record's file; None for a job that was stopped by the budget, after which none is begun. A job that another
+        process is running is left out.
 
     Raises
     ------
@@ -243,21 +248,15 @@ def reproduce(
     stale = {job: _written(folder / job.relative_path) for job in todo} if again else {}
     damaged = []
     for some in _grouped(todo) if together else [[job] for job in todo]:
-        open_ = [job for job in some if not _is_done(folder / job.relative_path, stale.get(job))]
-        paths: dict[Job, Path | None] = {job: folder / job.relative_path for job in some if job not in open_}
-        if open_:
+        at = {job: (folder / job.relative_path, stale.get(job)) for job in some}
+        paths: dict[Job, Path | None] = {job: path for job, (path, _) in at.items() if _is_done(*at[job])}
+        with ExitStack() as claims:
+            mine = [job for job in some if job not in paths and _claimed(job, claims)]
+            call = partial(run_jobs, device=device, deadline=deadline, progress=progress, workers=workers)
             try:
-                with ExitStack() as claims:
-                    for job in open_:
-                        claims.enter_context(_claim(job))
-                    call = partial(run_jobs, open_, device, deadline, progress, workers=workers)
-                    at = {job: (folder / job.relative_path, stale.get(job)) for job in open_}
-                    paths |= _recorded(at, deadline, call)
-            except Timeout:
-                open_ = []
+                paths |= _recorded({job: at[job] for job in mine}, deadline, call)
             except CheckpointError as error:
                 damaged.append(error)
-                open_ = []
         yield from ((job, paths[job]) for job in some if job in paths)
         if None in paths.values():
             break
@@ -268,7 +267,7 @@ def reproduce(
 def _grouped(todo: Sequence[Job]) -> list[list[Job]]:
     """Jobs that differ in their seeds only together, unless their experiment's runs are more than rounds."""
     groups: dict[tuple[Any, ...], list[Job]] = {}
-    for job in todo:
+    for job in dict.fromkeys(todo):
         one_by_one = find(job.experiment).perform is not None
         groups.setdefault((job.experiment, job.scale, job.method, job.seed if one_by_one else None), []).append(job)
     return list(groups.values())
@@ -293,21 +292,36 @@ def _claim(job: Job) -> FileLock:
     return FileLock(f"{job.scratch()}.lock", timeout=0)
 
 
+def _claimed(job: Job, claims: ExitStack) -> bool:
+    """Claim a job, until `claims` are given back; False where another process has it."""
+    try:
+        claims.enter_context(_claim(job))
+    except Timeout:
+        return False
+    return True
+
+
 def _recorded(
-    at: Mapping[Job, tuple[Path, int | None]], deadline: float | None, run: Callable[[], list[ledger.RunRecord]]
+    at: Mapping[Job, tuple[Path, int | None]],
+    deadline: float | None,
+    run: Callable[[Sequence[Job]], list[ledger.RunRecord]],
 ) -> dict[Job, Path | None]:
-    """Run jobs that another process may have finished meanwhile: where each record is, or None where time is up.
+    """Run jobs, but for those that another process finished meanwhile: where each record is, or None: time is up.
 
     `at` is where a job's record belongs, and when the one was written that is to be made again.
     """
-    if all(_is_done(path, stale) for path, stale in at.values()):
-        return {job: path for job, (path, _) in at.items()}
+    paths: dict[Job, Path | None] = {job: path for job, (path, stale) in at.items() if _is_done(path, stale)}
+    todo = [job for job in at if job not in paths]
+    if not todo:
+        return paths
     try:
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTime
-        made = run()
+        made = run(todo)
     except OutOfTime:
-        return dict.fromkeys(at)
-    written = {job: ledger.write_to(record, path) for (job, (path, _)), record in zip(at.items(), made, strict=True)}
-    shutil.rmtree(next(iter(at)).scratch(sorted(job.seed for job in at)), ignore_errors=True)
-    return dict(written)
+        return paths | dict.fromkeys(todo)
+    for job, record in zip(todo, made, strict=True):
+        paths[job] = ledger.write_to(record, at[job][0])
+    for left in (todo[0].scratch(sorted(job.seed for job in todo)), *(job.scratch() for job in todo)):
+        shutil.rmtree(left, ignore_errors=True)
+    return paths

@@ -476,9 +476,12 @@ def test_seeds_together_stop_at_the_budget_and_go_on(tmp_path, monkeypatch):
     todo = jobs("tests/sooner", "paper", 2, ["FLIC-HL"])
     whole = [ledger.read(path) for _, path in reproduce(todo, tmp_path / "whole", progress=False, together=True)]
     clock = iter(range(1000))
-    monkeypatch.setattr(experiments.time, "monotonic", lambda: next(clock))
-    first = [*reproduce(todo, tmp_path / "cut", budget=3.5, progress=False, together=True)]
+    with monkeypatch.context() as patch:
+        patch.setattr(experiments.time, "monotonic", lambda: next(clock))
+        first = [*reproduce(todo, tmp_path / "cut", budget=3.5, progress=False, together=True)]
     assert [path for _, path in first] == [None, None]
+    (left,) = (tmp_path / "checkpoints").rglob("*.safetensors")
+    assert "seeds" in left.parent.name
     again = [ledger.read(path) for _, path in reproduce(todo, tmp_path / "cut", progress=False, together=True)]
     for a, b in zip(whole, again, strict=True):
         assert {**a.metrics, "seconds": 0} == {**b.metrics, "seconds": 0}
@@ -492,8 +495,24 @@ def test_runs_that_are_more_than_rounds_run_one_by_one(tmp_path, monkeypatch):
         find("tests/own").run_together("Local", [0, 1])
 
 
-def test_another_process_at_one_of_the_seeds_keeps_all_of_them(tmp_path):
-    todo = jobs("tests/sooner", "paper", 2, ["Local"])
+def test_seeds_that_no_other_process_is_at_run_together(tmp_path):
+    todo = jobs("tests/sooner", "paper", 3, ["Local"])
     with experiments._claim(todo[1]):
-        assert [*reproduce(todo, tmp_path, progress=False, together=True)] == []
-    assert len([*reproduce(todo, tmp_path, progress=False, together=True)]) == 2
+        first = [*reproduce([*todo, todo[0]], tmp_path, progress=False, together=True)]
+    assert [job.seed for job, _ in first] == [0, 2]
+    again = [*reproduce(todo, tmp_path, progress=False, together=True)]
+    assert [ledger.read(path).settings.get("together") for _, path in again] == [[0, 2], None, [0, 2]]
+
+
+def test_what_another_process_ended_meanwhile_is_not_run_again(tmp_path, monkeypatch):
+    """Its record is written after the first look, before the claim."""
+    todo, claimed = jobs("tests/sooner", "paper", 2, ["Local"]), experiments._claimed
+
+    def late(job, claims):
+        monkeypatch.setattr(experiments, "_claimed", claimed)
+        list(reproduce([todo[0]], tmp_path, progress=False))
+        return claimed(job, claims)
+
+    monkeypatch.setattr(experiments, "_claimed", late)
+    found = [*reproduce(todo, tmp_path, progress=False, together=True)]
+    assert [ledger.read(path).settings.get("together") for _, path in found] == [None, None]

@@ -834,3 +834,20 @@ def _within(cells: list[str], line: list[str]) -> bool:
 
 def test_every_number_of_the_papers_has_a_row_number_of_its_own():
     assert paper_values().index.is_unique
+
+
+def test_runs_of_several_seeds_side_by_side_count_as_those_alone():
+    settings = {"rounds": 50, "engine": "auto"}
+    groups = [{**settings, "together": [0, 1]}] * 2 + [{**settings, "together": [2, 3]}] * 2 + [settings]
+    found = [run(seed=s, accuracy=0.72, settings={**g, "seed": s}) for s, g in enumerate(groups)]
+    assert row(found).verdict == "agrees"
+    assert row(found).ours_runs == 5
+
+
+def test_seconds_of_runs_that_shared_a_machine_are_not_those_of_runs_alone():
+    from hetfl_core.ledger.judging import _on_different_machines
+
+    alone = [run(seed=s, hardware={"cpu": "x"}) for s in range(3)]
+    shared = [run("Local", s, hardware={"cpu": "x"}, settings={"together": [0, 1, 2]}) for s in range(3)]
+    assert _on_different_machines(alone, shared) == {0, 1, 2}
+    assert _on_different_machines(shared, shared) == set()

@@ -1,5 +1,8 @@
 """Runs that differ in their seeds, side by side: the same as alone, to rounding, and bit for bit when interrupted."""
 
+import time
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +10,9 @@ from small import assert_same_tensors, equal_histories, largest_difference, ragg
 from values import METHODS
 
 from hetfl_core import Federation, adapt, simulate, simulate_seeds
+from hetfl_core.datasets import toy
+from hetfl_core.engine import layout, stacks, training
 from hetfl_core.engine import simulator as simulator_module
-from hetfl_core.engine import training
 from hetfl_core.engine.checkpoint import CheckpointError
 from hetfl_core.methods import Local
 from hetfl_core.networks import MLP, Model
@@ -21,12 +25,16 @@ def federations(**options):
     return {seed: ragged(seed=seed, **options) for seed in SEEDS}
 
 
+def runs_of(all_, method, **options):
+    return simulate_seeds(all_.__getitem__, method, seeds=list(all_), **{**QUIET, **options})
+
+
 @pytest.mark.parametrize(("name", "engine"), [*((name, "stacked") for name in METHODS), ("FLIC", "loop")])
 def test_each_run_is_that_which_it_is_alone(name, engine):
     method, options = METHODS[name]
     settings = {**QUIET, "rounds": 2, "dtype": torch.float64, "engine": engine}
     all_ = federations(**options)
-    runs = simulate_seeds(all_, method, **settings)
+    runs = runs_of(all_, method, **settings)
     assert list(runs) == list(SEEDS)
     for seed, run in runs.items():
         alone = simulate(all_[seed], method, seed=seed, **settings)
@@ -46,16 +54,16 @@ def test_clients_of_all_runs_share_a_stack(monkeypatch):
         return stacked(job)
 
     monkeypatch.setitem(training.ENGINES, "stacked", watched)
-    simulate_seeds(federations(widths=(4, 4)), METHODS["FLIC"][0], **QUIET)
+    runs_of(federations(widths=(4, 4)), METHODS["FLIC"][0])
     assert jobs == [(role, n, list(SEEDS)) for role, n in (("start", 18), *[("round", 9)] * 3, ("final", 18))]
 
 
 def test_one_run_and_one_federation_for_all():
     fed = ragged()
-    runs = simulate_seeds({5: fed, 2: fed}, METHODS["HetFedRep"][0], **QUIET)
+    runs = simulate_seeds(fed, METHODS["HetFedRep"][0], seeds=[5, 2, 5], **QUIET)
     assert list(runs) == [2, 5]
     assert largest_difference(runs[2], runs[5]) > 0
-    (alone,) = simulate_seeds({2: fed}, METHODS["HetFedRep"][0], **QUIET).values()
+    (alone,) = simulate_seeds(fed, METHODS["HetFedRep"][0], seeds=[2], **QUIET).values()
     same = simulate(fed, METHODS["HetFedRep"][0], seed=2, **QUIET)
     assert largest_difference(alone, same) == 0
     assert alone.settings == same.settings, "there is nobody else"
@@ -63,8 +71,8 @@ def test_one_run_and_one_federation_for_all():
 
 def test_the_order_of_the_seeds_and_the_number_of_workers_change_no_bit():
     all_, method = federations(), METHODS["FLIC"][0]
-    one = simulate_seeds(all_, method, workers=1, stack_size=4, **QUIET)
-    two = simulate_seeds(dict(reversed(all_.items())), method, workers=3, stack_size=4, **QUIET)
+    one = runs_of(all_, method, workers=1, stack_size=4)
+    two = runs_of(dict(reversed(all_.items())), method, workers=3, stack_size=4)
     for seed in SEEDS:
         assert largest_difference(one[seed], two[seed]) == 0
         assert equal_histories(one[seed].history, two[seed].history)
@@ -83,11 +91,13 @@ def test_an_interrupted_set_of_runs_goes_on_bit_for_bit(tmp_path, after):
         if row["round"] == after and seed == SEEDS[-1]:
             raise Stop
 
-    whole = simulate_seeds(all_, method, **QUIET)
+    whole = runs_of(all_, method)
     with pytest.raises(Stop):
-        simulate_seeds(all_, method, checkpoint=tmp_path, on_round=stop, **QUIET)
+        runs_of(all_, method, checkpoint=tmp_path, on_round=stop)
     assert seen == [(seed, number) for number in range(1, after + 1) for seed in SEEDS]
-    again = simulate_seeds(all_, method, checkpoint=tmp_path, **QUIET)
+    later = []
+    again = runs_of(all_, method, checkpoint=tmp_path, on_round=lambda seed, row: later.append(row["round"]))
+    assert later == [number for number in range(after + 1, 4) for _ in SEEDS], "what was done is not done again"
     for seed in SEEDS:
         assert_same_tensors(whole[seed].server, again[seed].server)
         assert largest_difference(whole[seed], again[seed]) == 0
@@ -95,9 +105,9 @@ def test_an_interrupted_set_of_runs_goes_on_bit_for_bit(tmp_path, after):
 
 
 def test_killed_in_the_middle_of_a_round_nothing_of_it_counts(tmp_path, monkeypatch):
-    """The second run has trained and the third has not when it ends: all three begin that round anew."""
+    """All have trained, the first has ended the round and the second has not: all three begin it anew."""
     all_, method = federations(), METHODS["FLIC"][0]
-    whole = simulate_seeds(all_, method, **QUIET)
+    whole = runs_of(all_, method)
     advance = simulator_module.Simulator.round_in_steps
 
     def dying(self, state, chosen):
@@ -109,46 +119,87 @@ def test_killed_in_the_middle_of_a_round_nothing_of_it_counts(tmp_path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(simulator_module.Simulator, "round_in_steps", dying)
         with pytest.raises(Stop):
-            simulate_seeds(all_, method, checkpoint=tmp_path, **QUIET)
-    again = simulate_seeds(all_, method, checkpoint=tmp_path, **QUIET)
+            runs_of(all_, method, checkpoint=tmp_path)
+    later = []
+    again = runs_of(all_, method, checkpoint=tmp_path, on_round=lambda seed, row: later.append((seed, row["round"])))
+    assert later == [(seed, number) for number in (2, 3) for seed in SEEDS]
     for seed in SEEDS:
         assert largest_difference(whole[seed], again[seed]) == 0
 
 
 def test_a_checkpoint_is_of_these_seeds_and_no_others(tmp_path):
     all_, method = federations(), METHODS["Local"][0]
-    simulate_seeds(all_, method, checkpoint=tmp_path, **QUIET)
+    runs_of(all_, method, checkpoint=tmp_path)
     for other in ({**all_, 9: ragged()}, {3: all_[3], 4: all_[4]}, {0: all_[0]}):
         with pytest.raises(CheckpointError, match="other settings or data"):
-            simulate_seeds(other, method, checkpoint=tmp_path, **QUIET)
-    more = simulate_seeds(all_, method, checkpoint=tmp_path, **{**QUIET, "rounds": 4})
+            runs_of(other, method, checkpoint=tmp_path)
+    more = runs_of(all_, method, checkpoint=tmp_path, rounds=4)
     assert [len(run.history) for run in more.values()] == [5] * 3
 
 
 def test_new_clients_of_one_of_the_runs():
-    all_, method = federations(), METHODS["HetFedRep"][0]
-    run = simulate_seeds(all_, method, **QUIET)[3]
-    new = [c for c in ragged(2, seed=8)]
-    named = [type(c)(c.x_train, c.y_train, c.x_test, c.y_test, f"new-{c.name}") for c in new]
-    assert adapt(run, named, progress=False).settings["seed"] == 3
+    run = runs_of(federations(), METHODS["HetFedRep"][0])[3]
+    named = [replace(c, name=f"new-{c.name}") for c in ragged(2, seed=8)]
+    settings = adapt(run, named, progress=False).settings
+    assert settings["seed"] == 3
+    assert "together" not in settings, "they came alone"
 
 
 def test_seconds_are_a_share():
-    runs = simulate_seeds(federations(), METHODS["Local"][0], **QUIET)
-    totals = [run.final["seconds"] for run in runs.values()]
-    assert max(totals) < 2 * min(totals)
+    begin = time.perf_counter()
+    runs = runs_of(federations(), METHODS["FLIC"][0])
+    assert sum(run.final["seconds"] for run in runs.values()) <= time.perf_counter() - begin
+
+
+def test_stacks_are_made_as_if_all_clients_were_of_one_run(monkeypatch):
+    """Narrow clients of one run and wide ones of another share none, nor is a stack larger than the widest allow."""
+    jobs, stacked = [], training.ENGINES["stacked"]
+
+    def watched(job):
+        jobs.append((len(job.specs), {spec.shapes[0] for spec in job.specs}))
+        return stacked(job)
+
+    monkeypatch.setitem(training.ENGINES, "stacked", watched)
+    monkeypatch.setattr(stacks.bucket, "__defaults__", (2.0, 0))  # no stack is small enough for any padding
+    method = Local(Model(MLP((64,), 8)), local_epochs=1)
+    wide = {0: ragged(8, widths=(4, 4)), 1: ragged(8, widths=(4000, 4000), sizes=(7, 12), seed=1)}
+    runs_of(wide, method, rounds=1, participation=1.0)
+    assert {frozenset(widths) for _, widths in jobs} == {frozenset({4}), frozenset({4000})}
+    jobs.clear()
+    monkeypatch.setattr(layout, "CPU", replace(layout.CPU, state=16.0 * 3 * 64 * 60))
+    near = {0: ragged(8, widths=(40, 40)), 1: ragged(8, widths=(50, 50), sizes=(7, 12), seed=1)}
+    runs_of(near, method, rounds=1, participation=1.0)
+    assert max(n for n, widths in jobs if 50 in widths) <= 3
+
+
+def test_a_run_that_diverges_says_of_which_seed_it_is():
+    with pytest.warns(RuntimeWarning, match=r"Local, seed [03]: the outputs of .* clients") as told:
+        runs_of({s: ragged(seed=s) for s in (0, 3)}, Local(Model(MLP((4,), 3)), lr=1e30), rounds=2)
+    mine = [w for w in told if "the outputs of" in str(w.message)]
+    assert [str(w.message).split(":")[0] for w in mine] == ["Local, seed 0", "Local, seed 3"]
+    assert {w.filename for w in mine} == {__file__}, "it points to the call from outside"
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda fed, m: simulate_seeds({}, m), ValueError, "federations must hold the data of at least one seed"),
-        (lambda fed, m: simulate_seeds(fed, m), TypeError, "federations"),
-        (lambda fed, m: simulate_seeds({-1: fed}, m), ValueError, "seed"),
-        (lambda fed, m: simulate_seeds({0: 3}, m), TypeError, "federation must be a Federation"),
-        (lambda fed, m: simulate_seeds({0: fed}, m, seed=3), TypeError, "unexpected keyword argument 'seed'"),
-        (lambda fed, m: simulate_seeds({0: fed}, m, on_round=3), TypeError, "on_round must be callable"),
-        (lambda fed, m: simulate_seeds({0: fed}, m, rounds=0), ValueError, "rounds"),
+        (lambda fed, m: simulate_seeds(fed, m, seeds=[]), ValueError, "seeds must be at least one"),
+        (lambda fed, m: simulate_seeds(fed, m, seeds=0), ValueError, "seeds must be a whole number of at least 1"),
+        (lambda fed, m: simulate_seeds(fed, m, seeds=[0, "a"]), (TypeError, ValueError), "seeds"),
+        (lambda fed, m: simulate_seeds(fed, m, seeds=[-1]), ValueError, "seeds"),
+        (lambda fed, m: simulate_seeds(3, m), TypeError, "federation must be a Federation"),
+        (lambda fed, m: simulate_seeds(fed, m, on_round=3), TypeError, "on_round must be callable"),
+        (lambda fed, m: simulate_seeds(fed, m, rounds=0), ValueError, "rounds"),
+        (
+            lambda fed, m: simulate_seeds(lambda s: ragged(n_classes=5 + s), m, seeds=2),
+            ValueError,
+            r"federation must have the same n_classes for every seed, got \{0: 5, 1: 6\}",
+        ),
+        (
+            lambda fed, m: simulate_seeds(lambda s: toy.linear_regression(3) if s else fed, m, seeds=2),
+            ValueError,
+            "federation must have the same task for every seed",
+        ),
     ],
 )
 def test_what_cannot_be_meant(call, error, message):
@@ -157,5 +208,6 @@ def test_what_cannot_be_meant(call, error, message):
 
 
 def test_all_runs_must_fit_the_method():
+    few = {0: ragged(), 1: Federation([ragged()[0]], 5, "one")}
     with pytest.raises(ValueError, match="selects no client"):
-        simulate_seeds({0: ragged(), 1: Federation([ragged()[0]], 5, "one")}, Local(), participation=0.2)
+        runs_of(few, Local(), participation=0.2)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +26,7 @@ from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.evaluation import METRICS, Metrics
 from hetfl_core.engine.layout import Engine, usable_cores
-from hetfl_core.engine.simulator import Simulator, Steps, Training, keeping, participants, together
+from hetfl_core.engine.simulator import Simulator, Steps, Training, keeping, participants, share, together
 from hetfl_core.engine.training import Outcome
 from hetfl_core.federation import Client, Federation, blocks, map_blocks
 from hetfl_core.methods.base import Method
@@ -258,26 +259,43 @@ def simulate(
 
 
 def simulate_seeds(
-    federations: Mapping[int, Federation],
+    federation: Federation | Callable[[int], Federation],
     method: Method,
     *,
+    seeds: int | Sequence[int] = 5,
+    rounds: int = 50,
+    participation: float = 1.0,
+    engine: Engine = "auto",
+    device: str | torch.device = "auto",
+    dtype: torch.dtype = torch.float32,
+    checkpoint: str | Path | None = None,
+    progress: bool = True,
+    evaluate_every: int = 1,
+    stack_size: int | None = None,
+    workers: int | None = None,
+    threads: int = 1,
     on_round: Callable[[int, dict[str, Any]], None] | None = None,
-    **options: Any,
 ) -> dict[int, Run]:
     """Runs that differ in their seeds only, side by side: their clients share stacks as the clients of one run do.
 
-    It pays where few clients take part in a round: ten of each of five runs are one stack of fifty.
+    It pays where few clients take part in a round: ten of each of five runs are one stack of fifty. The memory is that
+    of all runs at once, and a run that fails ends all of them.
 
     Parameters
     ----------
-    federations : dict of int to Federation
-        The data of each seed; they may be the same.
+    federation : Federation, or callable
+        The data, or ``federation(seed)``, which makes those of a seed.
     method : Method
+    seeds : int or sequence of int
+        Number of seeds, from 0 on, or the seeds themselves.
+    checkpoint : path, optional
+        As for `simulate`, but one folder for all of these seeds: it does not go on with other ones, nor with runs that
+        `simulate` left.
     on_round : callable, optional
         Called with the seed and the newest row of its history when all runs have ended a round and their common
         checkpoint is written. It may raise to stop them all.
-    **options
-        As for `simulate`, but for `seed`. A `checkpoint` is one for all of these seeds.
+    rounds, participation, engine, device, dtype, progress, evaluate_every, stack_size, workers, threads
+        As for `simulate`.
 
     Returns
     -------
@@ -288,24 +306,42 @@ def simulate_seeds(
     Raises
     ------
     ValueError, hetfl_core.engine.checkpoint.CheckpointError
-        As for `simulate`.
+        As for `simulate`, and where the seeds have different tasks or numbers of classes.
 
     Notes
     -----
     The same seeds give the same bits, in whatever order, also when they were interrupted and go on.
     """
-    if not checks.mapping("federations", federations):
-        raise ValueError("federations must hold the data of at least one seed, got {}")
     if on_round is not None and not callable(on_round):
         raise TypeError(f"on_round must be callable, got {checks.shown(on_round)}")
-    given = {name: p.default for name, p in inspect.signature(simulate).parameters.items() if p.kind is p.KEYWORD_ONLY}
-    del given["seed"], given["on_round"]
-    for name in options:
-        if name not in given:
-            raise TypeError(f"simulate_seeds() got an unexpected keyword argument {name!r}")
-    seeds = sorted(federations)
-    runs = _simulate([(seed, federations[seed]) for seed in seeds], method, **{**given, **options}, on_each=on_round)
-    return dict(zip(seeds, runs, strict=True))
+    numbers = sorted({checks.seed(seed, "seeds") for seed in _several_seeds(seeds)})
+    data = [(seed, federation(seed) if callable(federation) else federation) for seed in numbers]
+    runs = _simulate(
+        data,
+        method,
+        rounds=rounds,
+        participation=participation,
+        engine=engine,
+        device=device,
+        dtype=dtype,
+        checkpoint=checkpoint,
+        progress=progress,
+        evaluate_every=evaluate_every,
+        stack_size=stack_size,
+        workers=workers,
+        threads=threads,
+        on_each=on_round,
+    )
+    return dict(zip(numbers, runs, strict=True))
+
+
+def _several_seeds(seeds: int | Sequence[int]) -> list[int]:
+    """The seeds one by one, of their number or of themselves."""
+    if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
+        return list(range(checks.whole("seeds", seeds, 1)))
+    if not len(found := checks.several("seeds", seeds)):
+        raise ValueError("seeds must be at least one, got none")
+    return found
 
 
 def _simulate(
@@ -343,8 +379,10 @@ def _simulate(
         for simulator in simulators
     ]
     if len(simulators) > 1:
-        for simulator, mine in zip(simulators, settings, strict=True):
-            simulator.sharing, mine["together"] = len(simulators), [int(seed) for seed, _ in data]
+        _check_alike(simulators)
+        share(simulators)
+        for mine in settings:
+            mine["together"] = [simulator.seed for simulator in simulators]
 
     def report(number: int, row: dict[str, Any]) -> None:
         if on_round is not None:
@@ -368,6 +406,14 @@ def _simulate(
                 for number, (simulator, state, mine) in enumerate(zip(simulators, states, settings, strict=True))
             ]
         )
+
+
+def _check_alike(simulators: Sequence[Simulator]) -> None:
+    """Refuse runs that differ in more than their seeds and data."""
+    for name in ("task", "n_classes"):
+        found = {simulator.seed: getattr(simulator.federation, name) for simulator in simulators}
+        if len(set(found.values())) > 1:
+            raise ValueError(f"federation must have the same {name} for every seed, got {found}")
 
 
 def _run(
@@ -582,13 +628,23 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
 
 def _warn_of_divergence(simulator: Simulator, lost: Sequence[str]) -> None:
     some = ", ".join(lost[:3]) + (" …" if len(lost) > 3 else "")
+    which = f"{simulator.method.name}, seed {simulator.seed}" if simulator.sharing > 1 else simulator.method.name
     warnings.warn(
-        f"{simulator.method.name}: the outputs of {len(lost)} of {len(simulator.specs)} clients ({some}) are NaN or "
+        f"{which}: the outputs of {len(lost)} of {len(simulator.specs)} clients ({some}) are NaN or "
         "infinite: training diverged, and what is counted as their result means nothing; a smaller learning rate may "
         "help",
         RuntimeWarning,
-        stacklevel=4,
+        stacklevel=1 + _own_calls(),
     )
+
+
+def _own_calls() -> int:
+    """Calls of this package on top of the one from outside, to which a warning should point."""
+    frame: FrameType | None = sys._getframe(1)
+    depth = 0
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("hetfl_core"):
+        frame, depth = frame.f_back, depth + 1
+    return depth
 
 
 # --- new clients ----------------------------------------------------------------------------------------------------
@@ -660,7 +716,9 @@ def adapt(
             bar.update()
             bar.set_postfix_str(_postfix(row, simulator.metrics))
         settings = {"seed": seed, "engine": engine, "participation": 1.0, "evaluate_every": 1, "rounds": rounds}
-        return _report(simulator, state, simulator.working(state), {**run.settings, **settings, "joined_after": done})
+        settings = {**run.settings, **settings, "joined_after": done}
+        settings.pop("together", None)
+        return _report(simulator, state, simulator.working(state), settings)
 
 
 def _newcomers(run: Run, clients: Client | Iterable[Client], **options: Any) -> Simulator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, get_args
 
@@ -19,7 +19,7 @@ from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.layout import Engine, Layout
 from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts, stack_split
 from hetfl_core.engine.training import LocalJob, Outcome
-from hetfl_core.federation import Federation, Spec, map_blocks
+from hetfl_core.federation import Client, Federation, Spec, map_blocks
 from hetfl_core.methods.base import Method, Role
 from hetfl_core.networks import Params
 from hetfl_core.rng import SERVER, numpy_stream, stream
@@ -90,11 +90,16 @@ class Simulator:
         self.specs = self.federation.specs()
         on_cpu = self.device.type == "cpu"
         self.workers = (workers or layout.usable_cores()) if on_cpu else 1
-        self.sharing = 1
-        self.kinds = self._kinds(self._architectures())
-        self.cohorts = make_cohorts(self.federation, self.kinds, self.device)
-        costs = layout.CPU if on_cpu else layout.GPU
-        self.layouts = self._layouts(costs, stack_size)
+        self.sharing, self.most = 1, stack_size
+        self.architectures = self._architectures()
+        self.group(_kinds(self.architectures, self.federation))
+
+    def group(self, kinds: Sequence[Hashable]) -> None:
+        """Let clients of one kind share stacks."""
+        self.kinds = kinds
+        self.cohorts = make_cohorts(self.federation, kinds, self.device)
+        costs = layout.CPU if self.device.type == "cpu" else layout.GPU
+        self.layouts = self._layouts(costs, self.most)
 
     def _architectures(self) -> list[Hashable]:
         """What each client must have in common with another to share its stack."""
@@ -108,17 +113,6 @@ class Simulator:
         true, wider = self._server(self.specs), self._server([training.widened(spec) for spec in self.specs])
         known: dict[Hashable, Any] = {}
         return [training.architecture(self.method, spec, true, wider, known) for spec in self.specs]
-
-    def _kinds(self, keys: Sequence[Hashable]) -> list[Hashable]:
-        """What clients of a stack have in common: the architecture and, where padding would cost much, the width."""
-        widths = [tuple(math.prod(shape) for shape in _shapes(spec)) for spec in self.specs]
-        samples = [client.n_train + client.n_test for client in self.federation]
-        buckets: dict[int, int] = {}
-        for key in dict.fromkeys(keys):
-            places = [i for i, k in enumerate(keys) if k == key]
-            found = bucket([widths[i] for i in places], [samples[i] for i in places])
-            buckets |= dict(zip(places, found, strict=True))
-        return [(key, buckets[i]) for i, key in enumerate(keys)]
 
     def _layouts(self, costs: layout.Costs, most: int | None) -> list[Layout]:
         """How each cohort is trained: as asked for, or in the faster way."""
@@ -374,6 +368,16 @@ def together(runs: Sequence[Steps[T]]) -> list[T]:
     return [results[number] for number in range(len(runs))]
 
 
+def share(simulators: Sequence[Simulator]) -> None:
+    """Have runs of one method go on side by side: their clients are grouped as if they were one run's."""
+    clients = [client for simulator in simulators for client in simulator.federation]
+    kinds = _kinds([key for simulator in simulators for key in simulator.architectures], clients)
+    for simulator in simulators:
+        simulator.sharing = len(simulators)
+        mine, kinds = kinds[: len(simulator.specs)], kinds[len(simulator.specs) :]
+        simulator.group(mine)
+
+
 def train(asked: Sequence[Training]) -> list[dict[int, Outcome]]:
     """Local training for several runs of one method on one device; no state changes.
 
@@ -391,12 +395,12 @@ def train(asked: Sequence[Training]) -> list[dict[int, Outcome]]:
             continue
         for cohort, way in zip(one.simulator.cohorts, one.simulator.layouts, strict=True):
             kind = one.simulator.kinds[cohort.members[0]]
-            found = groups.setdefault((one.round, one.role, kind), [])
+            found = groups.setdefault((one.round, one.role, kind, way.engine), [])
             found += [_Place(one, number, cohort, way, row) for row in training.members_of(cohort, one.chosen)]
     pieces: list[list[_Place]] = []
     for places in groups.values():
         places.sort(key=lambda place: (-place.spec.n_train, place.spec.name, place.number))
-        size = places[0].way.size if places else 1
+        size = min((place.way.size for place in places), default=1)
         pieces += [places[begin : begin + size] for begin in range(0, len(places), size)]
     outcomes: list[dict[int, Outcome]] = [{} for _ in asked]
     for piece, some in zip(pieces, layout.side_by_side(_train, pieces, asked[0].simulator.workers), strict=True):
@@ -473,7 +477,20 @@ def _similar(n: Sequence[int], most: int, rows: int | None = None) -> list[list[
     return groups
 
 
-def _shapes(spec: Spec) -> list[tuple[int, ...]]:
+def _kinds(architectures: Sequence[Hashable], clients: Iterable[Client]) -> list[Hashable]:
+    """What clients of a stack have in common: the architecture and, where padding would cost much, the width."""
+    clients = list(clients)
+    widths = [tuple(math.prod(shape) for shape in _shapes(client)) for client in clients]
+    samples = [client.n_train + client.n_test for client in clients]
+    buckets: dict[int, int] = {}
+    for key in dict.fromkeys(architectures):
+        places = [i for i, k in enumerate(architectures) if k == key]
+        found = bucket([widths[i] for i in places], [samples[i] for i in places])
+        buckets |= dict(zip(places, found, strict=True))
+    return [(key, buckets[i]) for i, key in enumerate(architectures)]
+
+
+def _shapes(spec: Spec | Client) -> list[tuple[int, ...]]:
     return list(spec.shapes.values()) if isinstance(spec.shapes, dict) else [spec.shapes]
 
 

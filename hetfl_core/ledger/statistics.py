@@ -39,7 +39,7 @@ PROTOCOL = ("rounds", "participation", "dtype")
 """Settings that both sides of a comparison must share."""
 
 RUNTIME_SETTINGS = frozenset(
-    {"seed", "engine", "device", "threads", "stack_size", "checkpoint", "progress", "evaluate_every"}
+    {"seed", "engine", "device", "threads", "stack_size", "checkpoint", "progress", "evaluate_every", "together"}
 )
 """Settings in which the runs behind one number may differ: they do not change what is estimated."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, Literal
 
 from hetfl_core.engine.simulation import Run, cpu_threads, simulate, simulate_seeds
@@ -105,8 +106,8 @@ class Experiment:
             "participation": self.participation,
             "evaluate_every": self.evaluate_every,
         }
-        federations = {seed: self.data(method, seed) for seed in seeds}
-        return simulate_seeds(federations, self.methods[method], **settings, **options)
+        made = partial(self.data, method)
+        return simulate_seeds(made, self.methods[method], seeds=seeds, **settings, **options)
 
 
 def _change(method: Method, changes: Mapping[str, Any]) -> Method:
