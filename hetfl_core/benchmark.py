@@ -99,14 +99,19 @@ def measure(n_clients: int, engine: str, role: str, batch_size: int) -> dict[str
     warm = chosen[: 1 if engine == "loop" else None]
     simulator.train(state, warm, 0, role)  # type: ignore[arg-type]
     seconds = _seconds(lambda: simulator.train(state, chosen, 0, role))  # type: ignore[arg-type]
-    epochs = EPOCHS if role == "start" else method.local_epochs + method.representation_epochs
-    steps = sum(epochs * -(-simulator.specs[c].n_train // batch_size) + (role != "start") for c in chosen)
+    steps = sum(_steps(method, simulator.specs[c].n_train, role) for c in chosen)
     return {
         "seconds": seconds,
         "clients": len(chosen),
         "microseconds": 1e6 * seconds / steps,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
+
+
+def _steps(method: FLIC, n: int, role: str) -> int:
+    """Steps of a client with n samples: `EPOCHS` before the rounds; in one local epochs, those on α, one on anchors."""
+    epochs = EPOCHS if role == "start" else method.local_epochs + method.representation_epochs
+    return epochs * -(-n // method.batch_size) + (role != "start")
 
 
 @dataclass(frozen=True)
@@ -283,14 +288,9 @@ def seeds_together(n_seeds: int = 5, n_clients: int = 100, batch_size: int = 100
         simulator = Simulator(toy(n_clients, seed), method, seed=seed, device="cpu", workers=1)
         chosen = participants([spec.name for spec in simulator.specs], PARTICIPATION, seed, 0)
         asked.append(Training(simulator, simulator.initial(), chosen, 0, "round"))
-        steps += sum(_round_steps(method, simulator.specs[c].n_train) for c in chosen)
+        steps += sum(_steps(method, simulator.specs[c].n_train, "round") for c in chosen)
     alone, all_ = _seconds(lambda: [train([one]) for one in asked]), _seconds(lambda: train(asked))
     return {"alone": 1e6 * alone / steps, "together": 1e6 * all_ / steps}
-
-
-def _round_steps(method: FLIC, n: int) -> int:
-    """Steps of a participant with n samples: local epochs, those on α, and the one on the anchors."""
-    return (method.local_epochs + method.representation_epochs) * -(-n // method.batch_size) + 1
 
 
 def _describe_seeds() -> Iterator[str]:

@@ -25,6 +25,7 @@ import pandas as pd
 import pytest
 import torch
 import values
+from test_numerics import vendor
 
 from hetfl_core import checks, numerics
 
@@ -82,10 +83,8 @@ def summary(value):
 def here():
     """What rounding depends on, but for what `numerics` holds: versions, and the maker of the CPU for MKL."""
     libraries = ("torch", "numpy", "scipy", "scikit-learn", "mne", "pyriemann", "moabb")
-    cpu = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    vendor = next((line.split(":")[1].strip() for line in cpu.splitlines() if line.startswith("vendor_id")), "unknown")
     found = {name: version(name).split("+")[0] for name in libraries if installed(name)}
-    return {**found, "vendor": vendor, "isa": numerics.in_effect()["isa"]}
+    return {**found, "vendor": vendor(), "isa": numerics.in_effect()["isa"]}
 
 
 def installed(name):

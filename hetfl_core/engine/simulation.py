@@ -253,7 +253,7 @@ def simulate(
         stack_size=stack_size,
         workers=workers,
         threads=threads,
-        on_round=on_round,
+        on_round=on_round if not callable(on_round) else lambda seed, row: on_round(row),
     )
     return run
 
@@ -312,8 +312,6 @@ def simulate_seeds(
     -----
     The same seeds give the same bits, in whatever order, also when they were interrupted and go on.
     """
-    if on_round is not None and not callable(on_round):
-        raise TypeError(f"on_round must be callable, got {checks.shown(on_round)}")
     numbers = sorted({checks.seed(seed, "seeds") for seed in _several_seeds(seeds)})
     data = [(seed, federation(seed) if callable(federation) else federation) for seed in numbers]
     runs = _simulate(
@@ -330,7 +328,7 @@ def simulate_seeds(
         stack_size=stack_size,
         workers=workers,
         threads=threads,
-        on_each=on_round,
+        on_round=on_round,
     )
     return dict(zip(numbers, runs, strict=True))
 
@@ -356,8 +354,7 @@ def _simulate(
     evaluate_every: int,
     workers: int | None,
     threads: int,
-    on_round: Callable[[dict[str, Any]], None] | None = None,
-    on_each: Callable[[int, dict[str, Any]], None] | None = None,
+    on_round: Callable[[int, dict[str, Any]], None] | None,
     **options: Any,
 ) -> list[Run]:
     """The run of each seed."""
@@ -383,14 +380,7 @@ def _simulate(
         share(simulators)
         for mine in settings:
             mine["together"] = [simulator.seed for simulator in simulators]
-
-    def report(number: int, row: dict[str, Any]) -> None:
-        if on_round is not None:
-            on_round(row)
-        if on_each is not None:
-            on_each(simulators[number].seed, row)
-
-    journal = _Journal(simulators, method, settings, checkpoint, report)
+    journal = _Journal(simulators, method, settings, checkpoint, on_round)
     states = journal.read()
     for state in states:
         if state is not None and state.done > rounds:
@@ -448,9 +438,9 @@ class _Journal:
         method: Method,
         settings: Sequence[dict[str, Any]],
         folder: str | Path | None,
-        report: Callable[[int, dict[str, Any]], None],
+        on_round: Callable[[int, dict[str, Any]], None] | None,
     ) -> None:
-        self.simulators, self.report = simulators, report
+        self.simulators, self.on_round = simulators, on_round
         self.states: list[checkpoints.State | None] = [None] * len(simulators)
         self.folder = None if folder is None else Path(folder)
         if self.folder is not None:
@@ -478,9 +468,9 @@ class _Journal:
         if self.folder is not None:
             names, whole = (self.names[0], state) if len(states) == 1 else (self._all(), _join_states(states))
             checkpoints.write(self.folder, self.mark, whole, names)
-        if state.done:
-            for i, known in enumerate(states):
-                self.report(i, known.rows[-1])
+        if state.done and self.on_round is not None:
+            for simulator, known in zip(self.simulators, states, strict=True):
+                self.on_round(simulator.seed, known.rows[-1])
 
     def _all(self) -> list[str]:
         """The clients of all runs, each by its seed and name."""
