@@ -61,7 +61,7 @@ class Draw(Checked):
 
 @runtime_checkable
 class Network(Protocol):
-    """What an embedding φ_i has to offer: `MLP`, `CNN` and `Auto` do, and one of your own may."""
+    """What an embedding φ_i has to offer: `MLP`, `CNN`, `LeNet` and `Auto` do, and one of your own may."""
 
     @property
     def out(self) -> int:
@@ -115,12 +115,15 @@ class MLP(Checked):
     activation : {"relu", "leaky_relu", "sigmoid", "tanh"}
     dropout : float
         Probability in [0, 1) that a hidden unit is dropped in training.
+    last : {"relu", "leaky_relu", "sigmoid", "tanh"}, optional
+        Activation of the latent layer, which is linear without: FedCR's networks have ReLU before the head.
     """
 
     hidden: tuple[int, ...] = (64, 64)
     out: int = 64
     activation: Activation = "relu"
     dropout: float = 0.0
+    last: Activation | None = None
 
     def __post_init__(self) -> None:
         _check_sizes("hidden", *self.hidden)
@@ -154,7 +157,23 @@ class MLP(Checked):
                 z = ACTIVATIONS[self.activation](z)
                 mask = (noise or {}).get(f"{part}.{i}.mask")
                 z = z if mask is None else z * mask
-        return z
+        return z if self.last is None else ACTIVATIONS[self.last](z)
+
+
+def convolve(x: Tensor, weight: Tensor, kernel: int) -> Tensor:
+    """A valid convolution by kernels stored as [c · kernel², out]: (n, c, s, s) → (n, out, s', s').
+
+    With one channel a product with all patches: the result has its channels innermost, which the pooling that
+    follows takes in a tenth of the time on a CPU, and the gradient of the kernels is one product too. Patches are
+    laid out pixel by pixel of the kernel, so that whole rows of the images are copied at once. With more channels
+    the kernels have theirs innermost, which makes a CPU keep that order throughout: two thirds of the time.
+    """
+    if x.shape[1] == 1:
+        patches = x[:, 0].unfold(1, kernel, 1).unfold(2, kernel, 1)
+        pixels = patches.movedim((3, 4), (0, 1)).flatten(2).flatten(0, 1)
+        return (pixels.mT @ weight).unflatten(0, patches.shape[:3]).movedim(3, 1)
+    kernels = weight.T.unflatten(1, (x.shape[1], kernel, kernel))
+    return F.conv2d(x, kernels.movedim(1, 3).contiguous().movedim(3, 1))
 
 
 @dataclass(frozen=True)
@@ -217,31 +236,100 @@ class CNN(Checked):
             return {}
         return {f"{part}.1.mask": Draw((self.channels[1], 1, 1), "keep", "sample", 1 - self.dropout)}
 
-    def _convolve(self, x: Tensor, weight: Tensor) -> Tensor:
-        """A valid convolution by kernels stored as [c · kernel², out]: (n, c, s, s) → (n, out, s', s').
-
-        With one channel a product with all patches: the result has its channels innermost, which the pooling that
-        follows takes in a tenth of the time on a CPU, and the gradient of the kernels is one product too. Patches are
-        laid out pixel by pixel of the kernel, so that whole rows of the images are copied at once. With more channels
-        the kernels have theirs innermost, which makes a CPU keep that order throughout: two thirds of the time.
-        """
-        if x.shape[1] == 1:
-            patches = x[:, 0].unfold(1, self.kernel, 1).unfold(2, self.kernel, 1)
-            pixels = patches.movedim((3, 4), (0, 1)).flatten(2).flatten(0, 1)
-            return (pixels.mT @ weight).unflatten(0, patches.shape[:3]).movedim(3, 1)
-        kernels = weight.T.unflatten(1, (x.shape[1], self.kernel, self.kernel))
-        return F.conv2d(x, kernels.movedim(1, 3).contiguous().movedim(3, 1))
-
     def __call__(
         self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
     ) -> Tensor:
         """Embed a batch of images, shape (n, channels, side, side) → (n, k)."""
         first, second = (params[f"{part}.{i}.bias"][:, None, None] for i in range(2))
-        z = F.max_pool2d(self._convolve(x, params[f"{part}.0.weight"]), 2) + first  # moves all alike
-        z = self._convolve(torch.sigmoid(z), params[f"{part}.1.weight"]) + second
+        z = F.max_pool2d(convolve(x, params[f"{part}.0.weight"], self.kernel), 2) + first  # moves all alike
+        z = convolve(torch.sigmoid(z), params[f"{part}.1.weight"], self.kernel) + second
         mask = (noise or {}).get(f"{part}.1.mask")
         z = torch.sigmoid(F.max_pool2d(z if mask is None else z * mask, 2)).flatten(1)
         return torch.addmm(params[f"{part}.2.bias"], z, params[f"{part}.2.weight"])
+
+
+@dataclass(frozen=True)
+class LeNet(Checked):
+    """Convolutions, each with an activation and 2 × 2 max-pooling, then fully connected layers with an activation each.
+
+    The default is LeNet-5's shape with ReLU. FedCR's network for CIFAR (its Table 5) is
+    ``LeNet(channels=(64, 64), hidden=(1024,), out=1024)``: 1 600 numbers enter the first fully connected layer.
+
+    Attributes
+    ----------
+    channels : tuple of int
+        Channels of the convolutions, at least one.
+    hidden : tuple of int
+        Widths of the fully connected layers before the latent one.
+    out : int
+        Latent dimension k.
+    kernel : int
+        Side of the kernels, pixels; nothing is padded.
+    activation : {"relu", "leaky_relu", "sigmoid", "tanh"}
+    """
+
+    channels: tuple[int, ...] = (6, 16)
+    hidden: tuple[int, ...] = (120,)
+    out: int = 84
+    kernel: int = 5
+    activation: Activation = "relu"
+
+    def __post_init__(self) -> None:
+        if not self.channels:
+            raise ValueError("channels must name at least one convolution, got ()")
+        _check_sizes("channels", *self.channels)
+        _check_sizes("hidden", *self.hidden)
+        _check_sizes("kernel", self.kernel)
+        _check_sizes("out", self.out)
+
+    def side(self, shape: tuple[int, ...]) -> int:
+        """Side of the maps that enter the fully connected layers.
+
+        Raises
+        ------
+        ValueError
+            For inputs that are not square images, or are too small.
+        """
+        if len(shape) != 3 or shape[1] != shape[2]:
+            raise ValueError(f"a LeNet needs square images of shape (channels, side, side), got {tuple(shape)}")
+        side = shape[1]
+        for _ in self.channels:
+            side = (side - self.kernel + 1) // 2
+        if side < 1:
+            raise ValueError(
+                f"images of side {shape[1]} are too small for {len(self.channels)} {self.kernel}×{self.kernel} "
+                "convolutions with pooling"
+            )
+        return side
+
+    def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
+        """Parameters for images of shape (channels, side, side)."""
+        widths = [shape[0], *self.channels]
+        layers = [(fan_in * self.kernel**2, fan_out) for fan_in, fan_out in itertools.pairwise(widths)]
+        flat = self.channels[-1] * self.side(shape) ** 2
+        layers += itertools.pairwise([flat, *self.hidden, self.out])
+        params: Params = {}
+        for i, (fan_in, fan_out) in enumerate(layers):
+            params[f"{part}.{i}.weight"] = linear_init(rng, fan_in, fan_in, fan_out)
+            params[f"{part}.{i}.bias"] = linear_init(rng, fan_in, fan_out)
+        return params
+
+    def draws(self, part: str = "phi") -> dict[str, Draw]:
+        """Nothing."""
+        return {}
+
+    def __call__(
+        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
+    ) -> Tensor:
+        """Embed a batch of images, shape (n, channels, side, side) → (n, k)."""
+        act = ACTIVATIONS[self.activation]
+        for i in range(len(self.channels)):  # the activation does not fall, so that pooling may come first: it is less
+            maps = F.max_pool2d(convolve(x, params[f"{part}.{i}.weight"], self.kernel), 2)
+            x = act(maps + params[f"{part}.{i}.bias"][:, None, None])
+        z = x.flatten(1)
+        for i in range(len(self.channels), len(self.channels) + len(self.hidden) + 1):
+            z = act(torch.addmm(params[f"{part}.{i}.bias"], z, params[f"{part}.{i}.weight"]))
+        return z
 
 
 @dataclass(frozen=True)
@@ -300,7 +388,10 @@ class Auto(Checked):
 
 @dataclass(frozen=True)
 class Model(Checked):
-    """Embedding, optional representation layer and linear head: outputs = β_i(α(φ_i(x))).
+    """Embedding, optional Gaussian and representation layers, and linear head: outputs = β_i(α(z)), z = φ_i(x).
+
+    With a Gaussian layer z is random, N(μ(x), diag σ²(x)): both are linear in φ_i(x), and softplus makes σ positive
+    (FedCR's Tables 6 and 8, FedSR). What takes no draws uses the mean, z = μ(x).
 
     Attributes
     ----------
@@ -310,19 +401,26 @@ class Model(Checked):
     alpha : int or None
         Width of the representation layer α, a linear layer followed by LeakyReLU, part ``"alpha"``; None for no
         such layer. FLIC's published code uses 100 where there is one (FLIC-HL).
+    gaussian : int or None
+        V, dimension of the Gaussian layer, part ``"gaussian"``; None for no such layer: z = φ_i(x).
     """
 
     phi: Network = Auto()
     alpha: int | None = None
+    gaussian: int | None = None
 
-    def __init__(self, phi: Network | Literal["auto"] = "auto", alpha: int | None = None) -> None:
+    def __init__(
+        self, phi: Network | Literal["auto"] = "auto", alpha: int | None = None, gaussian: int | None = None
+    ) -> None:
         object.__setattr__(self, "phi", Auto() if isinstance(phi, str) and phi == "auto" else phi)
         object.__setattr__(self, "alpha", alpha)
+        object.__setattr__(self, "gaussian", gaussian)
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        if self.alpha is not None:
-            _check_sizes("alpha", self.alpha)
+        for name in ("alpha", "gaussian"):
+            if getattr(self, name) is not None:
+                _check_sizes(name, getattr(self, name))
 
     def resolved(self, shapes: Iterable[Any]) -> Model:
         """The model with its network named, where it is one and the same for inputs of all these shapes."""
@@ -337,18 +435,29 @@ class Model(Checked):
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of the parts that this model has."""
-        return ("phi", "beta") if self.alpha is None else ("phi", "alpha", "beta")
+        between = [name for name in ("gaussian", "alpha") if getattr(self, name) is not None]
+        return ("phi", *between, "beta")
+
+    @property
+    def latent(self) -> int:
+        """Dimension of z."""
+        return self.phi.out if self.gaussian is None else self.gaussian
 
     def init(self, spec: Spec, rng: torch.Generator, parts: tuple[str, ...]) -> Params:
         """Parameters of the named parts for one client's true shapes."""
-        k, width = self.phi.out, self.phi.out if self.alpha is None else self.alpha
+        k, latent = self.phi.out, self.latent
+        width = latent if self.alpha is None else self.alpha
         params: Params = {}
         if "phi" in parts:
             if isinstance(spec.shapes, Mapping):
                 raise ValueError(f"this model takes one tensor; client {spec.name!r} has blocks {list(spec.shapes)}")
             params |= self.phi.init(spec.shapes, rng)
+        if "gaussian" in parts and self.gaussian is not None:
+            params |= {"gaussian.weight": linear_init(rng, k, k, 2 * latent)}
+            params |= {"gaussian.bias": linear_init(rng, k, 2 * latent)}
         if "alpha" in parts and self.alpha is not None:
-            params |= {"alpha.weight": linear_init(rng, k, k, width), "alpha.bias": linear_init(rng, k, width)}
+            params |= {"alpha.weight": linear_init(rng, latent, latent, width)}
+            params |= {"alpha.bias": linear_init(rng, latent, width)}
         if "beta" in parts:
             C = spec.outputs
             params |= {"beta.weight": linear_init(rng, width, width, C), "beta.bias": linear_init(rng, width, C)}
@@ -359,8 +468,16 @@ class Model(Checked):
         return self.phi.draws()
 
     def embed(self, params: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
-        r"""φ_i(x), shape (n, \*shape) → (n, k)."""
+        r"""z: φ_i(x), or the mean μ(x) of the Gaussian layer; shape (n, \*shape) → (n, k)."""
+        if self.gaussian is not None:
+            return self.posterior(params, x, noise)[0]
         return self.phi(params, x, noise)
+
+    def posterior(self, params: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        r"""μ(x) and σ(x) > 0 of the Gaussian layer, shape (n, \*shape) → two of (n, V); needs `gaussian`."""
+        both = torch.addmm(params["gaussian.bias"], self.phi(params, x, noise), params["gaussian.weight"])
+        mean, raw = both.unflatten(-1, (2, self.latent)).unbind(-2)
+        return mean, F.softplus(raw)
 
     def represent(self, params: Params, z: Tensor) -> Tensor:
         """The penultimate layer at latent points: α(z), or z where there is no α; shape (n, k) → (n, width)."""

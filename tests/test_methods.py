@@ -64,6 +64,55 @@ def test_fedavg_with_equal_weights():
     close(after.server["beta.bias"] - start.server["beta.bias"], [0, 0])
 
 
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_sgd_with_momentum_clip_and_decay_by_round(decay):
+    """Two steps on one sample, worked with NumPy: v ← m·v + clip(g) + λ·b, b ← b − η_t·v, η_t = η·decay^t."""
+    settings = {"optimiser": "sgd", "lr": 0.2, "momentum": 0.9, "weight_decay": 0.1, "clip": 0.05, "lr_decay": decay}
+    method = Local(model=TINY, batch_size=10, local_steps=2, **settings)
+    simulator = Simulator(two_clients(), method, dtype=torch.float64, device="cpu")
+    state = simulator.initial()
+    for t in (0, 3):
+        outcome = simulator.train(state, [1], t, "round")[1]
+        params = {name: p.numpy() for name, p in state.kept[1].items()}
+        move = {name: 0.0 for name in params}
+        for _ in range(2):
+            gradient = gradient_of_client_b(params)
+            size = np.sqrt(sum((g**2).sum() for g in gradient.values()))
+            for name, p in params.items():
+                move[name] = 0.9 * move[name] + gradient[name] * min(1, 0.05 / size) + 0.1 * p
+            params = {name: p - 0.2 * decay**t * move[name] for name, p in params.items()}
+        for name, p in params.items():
+            close(outcome.kept[name], p)
+
+
+def gradient_of_client_b(params):
+    """Of the cross-entropy of its one sample, x = 1 of class 1, through two linear layers."""
+    z = params["phi.0.weight"] @ np.ones(1) + params["phi.0.bias"]
+    logits = z @ params["beta.weight"] + params["beta.bias"]
+    p = np.exp(logits - logits.max())
+    error = p / p.sum() - np.array([0.0, 1.0])
+    back = params["beta.weight"] @ error
+    return {
+        "phi.0.weight": back[None, :], "phi.0.bias": back, "beta.weight": z[:, None] * error, "beta.bias": error,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_method_trains_with_its_own_optimiser(name):
+    """Each stage of each role, so that none falls back to Adam; alignment may have a batch of its own."""
+    settings = {"optimiser": "sgd", "lr": 0.1, "momentum": 0.5, "clip": 2.0, "lr_decay": 0.5}
+    method = replace(CATALOGUE[name], local_steps=7, **settings)
+    for role in ("start", "round", "rest", "final"):
+        for stage in method.stages(2, role):
+            assert (stage.optimiser, stage.momentum, stage.clip, stage.lr) == ("sgd", 0.5, 2.0, 0.1 * 0.25)
+    assert any(stage.steps == 7 for stage in method.stages(2, "round"))
+
+
+def test_weight_decay_is_for_weights_and_not_for_anchors():
+    decays = [stage.weight_decay for stage in FLIC(weight_decay=0.1, head_decay=0.2).stages(1, "round")]
+    assert decays == [{"phi": 0.1, "beta": 0.1, "beta.weight": 0.1 + 0.2}, 0.0, 0.1]
+
+
 def test_fedavg_of_one_participant_is_its_model():
     start, after = one_round(FedAvg(**ONE), both=[1])
     close(after.server["beta.bias"] - start.server["beta.bias"], [-LR, LR])
@@ -249,6 +298,7 @@ def test_every_public_method_is_exported():
     for method in CATALOGUE.values():
         if type(method).__module__.startswith("hetfl_core"):
             assert getattr(methods, type(method).__name__) is type(method)
+            assert type(method).__name__ in methods.__all__, "`from hetfl_core.methods import *` must bring it"
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -261,7 +311,13 @@ def test_hooks_do_not_write_into_what_they_get(name):
     received = method.download(server, spec)
     params = method.start(kept, received)
     data = Batch(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long), torch.ones(4))
-    method.protect(method.upload(params, received, data, {}), received, torch.Generator().manual_seed(2))
+    draws = {name: draw for stage in method.stages(0, "round") for name, draw in method.noise(spec, stage).items()}
+    size = {"sample": (4,), "step": ()}
+    noise = {name: draw.sample(size[draw.per], torch.Generator(), torch.float32) for name, draw in draws.items()}
+    memory = {}
+    for stage in method.stages(0, "round"):  # what losses remember is what `upload` is given
+        memory |= (stage.loss or method.loss)(params, received, data, noise).remember
+    method.protect(method.upload(params, received, data, memory), received, torch.Generator().manual_seed(2))
     method.keep(params, kept)
     assert all(torch.equal(before[n], p) for n, p in {**kept, **server}.items())
     assert set(method.keep(params, kept)) == set(kept)
@@ -291,6 +347,21 @@ def test_weighted_mean_of_what_was_sent():
         (Local, {"lr": -1.0}, "lr must be at least 0, got -1.0"),
         (Local, {"lr": float("nan")}, "lr must be a finite number, got nan"),
         (Local, {"lr": float("inf")}, "lr must be a finite number, got inf"),
+        (Local, {"lr_decay": 0.0}, "lr_decay must be greater than 0, got 0.0"),
+        (Local, {"local_steps": 0}, "local_steps must be at least 1, got 0"),
+        (Local, {"clip": 0.0}, "clip must be greater than 0, or None, got 0.0"),
+        (Local, {"weight_decay": -1.0}, "weight_decay must not be negative, got -1.0"),
+        (Local, {"momentum": 0.9}, "momentum is for sgd and rmsprop, got 0.9 with adam"),
+        (
+            Local,
+            {"optimiser": "lbfgs"},
+            "optimiser must be one of ('adam', 'adamw', 'sgd', 'rmsprop', 'adagrad'), got 'lbfgs'",
+        ),
+        (
+            FLIC,
+            {"representation_within": True, "local_steps": 3},
+            "representation_within counts epochs: local_steps must be None, got 3",
+        ),
         (FedAvgFT, {"tuning_epochs": 0}, "tuning_epochs must be at least 1, got 0"),
         (FedRep, {"representation_epochs": 0}, "representation_epochs must be at least 1, got 0"),
         (HetFedRep, {"representation_epochs": 1.5}, "representation_epochs must be a whole number, got 1.5"),

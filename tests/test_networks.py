@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from hetfl_core.federation import Spec
-from hetfl_core.networks import CNN, MLP, Draw, Model, linear_init
+from hetfl_core.methods import FLIC
+from hetfl_core.networks import CNN, MLP, Draw, LeNet, Model, Network, linear_init
 from hetfl_core.rng import stream
 
 
@@ -26,6 +27,91 @@ def test_mlp_is_what_torch_layers_compute():
         z = F.linear(z, params[f"phi.{i}.weight"].T, params[f"phi.{i}.bias"])
         z = F.relu(z) if i < 2 else z
     torch.testing.assert_close(net(params, x), z)
+
+
+@pytest.mark.parametrize(("last", "expected"), [("relu", F.relu), ("tanh", torch.tanh), (None, lambda z: z)])
+def test_an_activation_may_follow_the_latent_layer(last, expected):
+    linear, net = MLP(hidden=(7,), out=3), MLP(hidden=(7,), out=3, last=last)
+    params = net.init((5,), rng())
+    x = torch.randn(40, 5, generator=rng())
+    z = linear(params, x)
+    assert (z < 0).any()
+    assert torch.equal(net(params, x), expected(z))
+
+
+@pytest.mark.parametrize(("shape", "flat"), [((1, 28, 28), 12 * 4 * 4), ((3, 32, 32), 12 * 5 * 5)])
+def test_lenet_is_what_torch_layers_compute(shape, flat):
+    """Convolution, activation, pooling, as the papers have it: to rounding, whichever of the last two comes first."""
+    net = LeNet(channels=(4, 12), hidden=(30, 20), out=9, activation="leaky_relu")
+    params = net.init(shape, rng())
+    assert params["phi.2.weight"].shape == (flat, 30)
+    x = z = torch.randn(3, *shape, generator=rng())
+    for i, (c, out) in enumerate([(shape[0], 4), (4, 12)]):
+        kernels = params[f"phi.{i}.weight"].T.reshape(out, c, 5, 5)
+        z = F.max_pool2d(F.leaky_relu(F.conv2d(z, kernels, params[f"phi.{i}.bias"])), 2)
+    z = z.flatten(1)
+    for i in (2, 3, 4):
+        z = F.leaky_relu(F.linear(z, params[f"phi.{i}.weight"].T, params[f"phi.{i}.bias"]))
+    assert z.shape == (3, 9)
+    torch.testing.assert_close(net(params, x), z, rtol=1e-4, atol=1e-6)
+
+
+def test_lenet_has_the_parameters_of_fedcrs_table_5():
+    """Two convolutions 5×5×64 of colour images, 1 600 × 1024 and 1024 × 1024: counted from the table."""
+    params = LeNet(channels=(64, 64), hidden=(1024,), out=1024).init((3, 32, 32), rng())
+    expected = (75 + 1) * 64 + (1600 + 1) * 64 + (1600 + 1) * 1024 + (1024 + 1) * 1024
+    assert sum(p.numel() for p in params.values()) == expected
+    assert isinstance(LeNet(), Network)
+
+
+def test_lenet_is_lenet_5_unless_told():
+    """LeCun et al. 1998: 32 × 32 pixels, 6 and 16 maps, 120 and 84 units."""
+    shapes = [tuple(p.shape) for name, p in LeNet().init((1, 32, 32), rng()).items() if "weight" in name]
+    assert shapes == [(25, 6), (150, 16), (400, 120), (120, 84)]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LeNet().init((1, 28, 16), rng()), r"a LeNet needs square images .* got \(1, 28, 16\)"),
+        (lambda: LeNet().init((5,), rng()), r"a LeNet needs square images .* got \(5,\)"),
+        (lambda: LeNet().init((1, 15, 15), rng()), "side 15 are too small for 2 5×5 convolutions with pooling"),
+        (lambda: LeNet(channels=()), r"channels must name at least one convolution, got \(\)"),
+        (lambda: LeNet(hidden=(0,)), "hidden must be at least 1, got 0"),
+        (lambda: LeNet(kernel=0), "kernel must be at least 1, got 0"),
+        (lambda: LeNet(channels=(3, 0)), "channels must be at least 1, got 0"),
+        (lambda: LeNet(out=0), "out must be at least 1, got 0"),
+        (lambda: MLP(last="softmax"), "last must be one of .* or None, got 'softmax'"),
+        (lambda: Model(gaussian=0), "gaussian must be at least 1, got 0"),
+        (lambda: FLIC(model=Model(gaussian=3)), "FLIC.* aligns .* model must have no Gaussian layer, got 3"),
+    ],
+)
+def test_what_a_layer_cannot_be_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_the_smallest_image_of_a_lenet():
+    assert LeNet().side((1, 16, 16)) == 1
+
+
+@pytest.mark.parametrize("alpha", [None, 6])
+def test_a_gaussian_layer_has_a_mean_and_a_deviation_of_its_own_width(alpha):
+    """Between φ (7 wide) and the head: V = 3 means and as many deviations, softplus of a linear layer."""
+    model = Model(MLP(hidden=(), out=7, last="relu"), alpha=alpha, gaussian=3)
+    assert model.parts == ("phi", "gaussian", *(["alpha"] if alpha else []), "beta")
+    assert model.latent == 3
+    params = model.init(spec(), rng(), model.parts)
+    assert params["gaussian.weight"].shape == (7, 6)
+    assert params["beta.weight"].shape == (alpha or 3, 4)
+    x = torch.randn(5, 5, generator=rng())
+    h = F.relu(F.linear(x, params["phi.0.weight"].T, params["phi.0.bias"]))
+    both = F.linear(h, params["gaussian.weight"].T, params["gaussian.bias"])
+    mean, deviation = model.posterior(params, x)
+    torch.testing.assert_close(mean, both[:, :3])
+    torch.testing.assert_close(deviation, torch.log1p(both[:, 3:].exp()))
+    assert torch.equal(model.embed(params, x), mean)
+    assert model.head(params, mean).shape == (5, 4)
 
 
 def test_flic_default_has_the_papers_widths():

@@ -15,14 +15,14 @@ from small import assert_same_tensors, equal_histories, largest_difference, ragg
 
 from hetfl_core import simulate
 from hetfl_core.datasets import toy
-from hetfl_core.engine import checkpoint
+from hetfl_core.engine import checkpoint, training
 from hetfl_core.engine import simulator as simulator_module
 from hetfl_core.engine.checkpoint import CheckpointError
 from hetfl_core.engine.simulation import adapt
 from hetfl_core.engine.simulator import Simulator, _similar, participants
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedHeNN, FedRep, HetFedRep, Local
-from hetfl_core.networks import CNN, MLP, Model
+from hetfl_core.networks import CNN, MLP, Draw, Model
 
 SMALL = Model(MLP(hidden=(8,), out=6), alpha=5)
 QUICK = FLIC(model=SMALL, local_epochs=1, batch_size=8, pretrain_epochs=1)
@@ -239,6 +239,146 @@ def test_clients_at_rest_are_not_touched():
 def test_evaluate_every_leaves_gaps_but_not_at_the_ends():
     accuracy = run(evaluate_every=3).history["test_accuracy"]
     assert accuracy.isna().tolist() == [False, True, True, False, False]
+
+
+# --- random predictions, and what else is measured --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shaken(FedAvg):
+    """Predicts from latent points that are shaken by noise of its own, and by one draw for all samples."""
+
+    def prediction_noise(self, spec):
+        return {"each": Draw((3, 6), per="sample"), "all": Draw((6,), "uniform")}
+
+    def predict(self, params, received, x, noise=None):
+        z = self.model.embed(params, x)
+        if noise is None:
+            return self.model.head(params, z)
+        shaken = z.unsqueeze(1) + noise["each"] + noise["all"]
+        return self.model.head(params, shaken.flatten(0, 1)).unflatten(0, shaken.shape[:2]).mean(1)
+
+
+SHAKEN = Shaken(model=Model(MLP(hidden=(8,), out=6)), local_epochs=1, batch_size=8)
+EQUAL = ragged(widths=(4, 4))
+
+
+@pytest.mark.parametrize("options", [{"engine": "loop"}, {"stack_size": 1}, {"stack_size": 4, "workers": 3}])
+def test_random_predictions_depend_on_neither_engine_nor_stacks(options, monkeypatch):
+    common = {"dtype": torch.float64, "measure": ["own", "server"]}
+    one = run(EQUAL, SHAKEN, engine="stacked", **common)
+    monkeypatch.setattr(training, "PREDICTED_NUMBERS", 18 * 50)  # so that few are predicted at once
+    other = run(EQUAL, SHAKEN, **common, **options)
+    for name, logits in one.predict().items():
+        np.testing.assert_allclose(logits, other.predict()[name], rtol=0, atol=1e-9)
+    columns = ["test_accuracy", "own_test_accuracy", "server_test_accuracy"]
+    np.testing.assert_allclose(one.history[columns], other.history[columns])
+
+
+def test_few_samples_are_predicted_at_once_where_each_wants_much_noise(monkeypatch):
+    simulator = Simulator(EQUAL, SHAKEN, device="cpu", engine="stacked")
+    monkeypatch.setattr(training, "PREDICTED_NUMBERS", 18 * 20)
+    rows = simulator._pieces(simulator.cohorts[0], simulator.layouts[0], "test", None)
+    n = simulator.cohorts[0].test.n.tolist()
+    assert sorted(row for piece in rows for row in piece) == list(range(6))
+    assert all(len(piece) == 1 or len(piece) * max(n[row] for row in piece) <= 20 for piece in rows)
+    assert len(rows) > 1
+
+
+def test_predictions_of_a_run_are_those_that_were_measured():
+    """A sample's noise is that of its client, round and split: the same when asked again, another in another split."""
+    result = run(EQUAL, SHAKEN)
+    assert result.final["accuracy"] == result.history["test_accuracy"].iloc[-1] != 0
+    for row in result.per_client.itertuples():
+        right = result.predict()[row.client].argmax(1) == result.labels("test")[row.client]
+        assert right.mean() == pytest.approx(row.accuracy)
+    assert all(np.array_equal(a, b) for a, b in zip(result.predict().values(), result.predict().values(), strict=True))
+    silent = {c.name: SHAKEN.predict(p, {}, c.x_test) for c, p in zip(result.federation, result.params, strict=True)}
+    assert all(np.abs(result.predict()[name] - silent[name].numpy()).max() > 1e-3 for name in silent)
+    parts = [training.prediction_noise(SHAKEN, EQUAL.specs()[0], 9, 0, 4, split, torch.float32)
+             for split in ("train", "test")]  # fmt: skip
+    assert parts[0]["each"].shape == (9, 3, 6)
+    assert parts[0]["all"].shape == (6,)
+    assert (parts[0]["all"] >= 0).all()
+    assert not torch.equal(parts[0]["each"], parts[1]["each"])
+
+
+def test_another_round_and_another_client_have_other_noise():
+    one, two = EQUAL.specs()[:2]
+    first, *others = [
+        training.prediction_noise(SHAKEN, spec, 5, seed, round, "test", torch.float32)["each"]
+        for spec, seed, round in [(one, 0, 0), (two, 0, 0), (one, 1, 0), (one, 0, 1)]
+    ]
+    assert not any(torch.equal(first, other) for other in others)
+
+
+def test_own_models_are_measured_before_the_server_averages():
+    """By hand: what comes out of local training, on the participants' own test samples."""
+    method = FedAvg(model=SMALL, local_epochs=3, lr=0.02, batch_size=8)
+    result, fed = run(EQUAL, method, rounds=2, evaluate_every=1, measure=("own",)), EQUAL.to(torch.float32)
+    simulator = Simulator(EQUAL, method, device="cpu")
+    state = simulator.initial()
+    for t in range(2):
+        chosen = participants([c.name for c in EQUAL], 0.5, 0, t)
+        outcomes = simulator.train(state, chosen, t, "round")
+        right = [
+            (method.predict(outcomes[c].params, {}, fed[c].x_test).argmax(1) == fed[c].y_test).float().mean()
+            for c in chosen
+        ]
+        assert result.history["own_test_accuracy"].iloc[t + 1] == pytest.approx(float(np.mean(right)))
+        state, _ = simulator.round(state, chosen)
+    assert np.isnan(result.history["own_test_accuracy"].iloc[0])
+    assert result.settings["measure"] == ["own"]
+
+
+def test_the_servers_model_is_measured_in_each_evaluated_round():
+    """FedAvg's is every client's model; Local's server has none; what is not asked for costs no column."""
+    history = run(EQUAL, FedAvg(model=SMALL), evaluate_every=2, measure=["server"]).history
+    assert history["server_test_accuracy"].isna().tolist() == [True, True, False, True, False]
+    after = history.iloc[[2, 4]]
+    np.testing.assert_allclose(after["server_test_accuracy"], after["test_accuracy"])
+    assert run(EQUAL, Local(model=SMALL), measure=["server"]).history["server_test_accuracy"].isna().all()
+    assert not {"own_test_accuracy", "server_test_accuracy"} & set(run(EQUAL, Local(model=SMALL)).history)
+
+
+def test_measuring_more_changes_nothing_else(tmp_path):
+    plain = run(EQUAL, FedAvg(model=SMALL))
+    more = run(EQUAL, FedAvg(model=SMALL), measure=["server", "own", "own"], checkpoint=tmp_path)
+    assert equal_histories(plain.history, more.history[list(plain.history)])
+    assert more.settings["measure"] == ["own", "server"]
+    with pytest.raises(CheckpointError, match="measure"):
+        run(EQUAL, FedAvg(model=SMALL), checkpoint=tmp_path)
+
+
+def test_a_newcomer_of_a_run_that_measured_more():
+    result = run(method=replace(QUICK, model=SMALL), measure=["own"])
+    old = ragged(seed=7)[0]
+    new = adapt(result, Client(old.x_train, old.y_train, old.x_test, old.y_test, "new"), progress=False)
+    assert "measure" not in new.settings
+    assert "own_test_accuracy" not in new.history
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (["best"], "measure must be 'own' or 'server', got 'best'|measure must be one of .*, got 'best'"),
+        ("own", "measure must be a sequence, got 'own' of type str"),
+        (3, "measure must be a sequence, got 3"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(bad, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        run(measure=bad)
+
+
+def test_probabilities_are_the_softmax_of_what_is_predicted():
+    result = run()
+    for name, p in result.probabilities("train").items():
+        np.testing.assert_allclose(p.sum(1), 1)
+        logits = result.predict("train")[name].astype(float)
+        np.testing.assert_allclose(np.log(p) - np.log(p[:, :1]), logits - logits[:, :1], atol=1e-6)
+    with pytest.raises(ValueError, match=r"probabilities are those of classes, but .* is a regression"):
+        run(REAL, Local(model=SMALL), rounds=1).probabilities()
 
 
 def test_threads_are_put_back():

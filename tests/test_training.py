@@ -54,8 +54,11 @@ def federation_for(method):
     return fed
 
 
+DESCENT = {"optimiser": "sgd", "lr": 0.05, "momentum": 0.5, "weight_decay": 0.01, "clip": 0.5, "lr_decay": 0.8}
+
 VARIANTS = {
     **{name: short(method) for name, method in CATALOGUE.items()},
+    **{f"{name} by SGD": replace(short(method), local_steps=3, **DESCENT) for name, method in CATALOGUE.items()},
     "FLIC learned": short(FLIC(covariance="learned", anchor_samples=3)),
     "FLIC published": FLIC.published(
         model=Model(MLP(hidden=(9,), out=6, dropout=0.5), alpha=5), local_epochs=2, batch_size=6, pretrain_epochs=2,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ from hetfl_core.engine import evaluation
 from hetfl_core.engine.evaluation import METRICS, Metrics
 from hetfl_core.engine.layout import Engine, usable_cores
 from hetfl_core.engine.simulator import Simulator, Steps, Training, keeping, participants, share, together
-from hetfl_core.engine.training import Outcome
+from hetfl_core.engine.training import Outcome, prediction_noise
 from hetfl_core.federation import Client, Federation, blocks, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
@@ -68,14 +68,20 @@ class Run:
     params: list[Params]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
-    def _apply(self, call: Callable[..., Tensor], split: str) -> dict[str, np.ndarray]:
+    def _apply(self, call: Callable[..., Tensor], split: str, noisy: bool = False) -> dict[str, np.ndarray]:
         checks.choice("split", split, ("train", "test"))
         out = {}
         for client, spec, params in zip(self.federation, self.federation.specs(), self.params, strict=True):
             received = self.method.download(self.server, spec)
             x = map_blocks(lambda t: t.to(self.device), getattr(client, f"x_{split}"))
+            noise: list[Params] = []
+            if noisy and self.method.prediction_noise(spec):
+                seed, done = self.settings["seed"], self.settings["rounds"]
+                n, dtype = len(getattr(client, f"y_{split}")), blocks(x)[0].dtype
+                drawn = prediction_noise(self.method, spec, n, seed, done, split, dtype)
+                noise = [{name: numbers.to(self.device) for name, numbers in drawn.items()}]
             with torch.no_grad():
-                out[client.name] = call(params, received, x).cpu().numpy()
+                out[client.name] = call(params, received, x, *noise).cpu().numpy()
         return out
 
     def embed(self, split: Literal["train", "test"] = "train") -> dict[str, np.ndarray]:
@@ -83,8 +89,24 @@ class Run:
         return self._apply(self.method.embed, split)
 
     def predict(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
-        """Outputs for each client's samples, by client name: logits, (n_i, C), or predicted numbers, (n_i, 1)."""
-        return self._apply(self.method.predict, split)
+        """Outputs for each client's samples, by client name: logits, (n_i, C), or predicted numbers, (n_i, 1).
+
+        A method that predicts at random gives what `final` was measured on.
+        """
+        return self._apply(self.method.predict, split, noisy=True)
+
+    def probabilities(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
+        """Class probabilities, the softmax of `predict`, by client name; shapes (n_i, C), for calibration.
+
+        Raises
+        ------
+        ValueError
+            For a regression.
+        """
+        if self.federation.task != "classification":
+            raise ValueError(f"probabilities are those of classes, but {self.federation.name!r} is a regression")
+        logits = {name: torch.as_tensor(outputs) for name, outputs in self.predict(split).items()}
+        return {name: outputs.double().softmax(-1).numpy() for name, outputs in logits.items()}
 
     def labels(self, split: Literal["train", "test"] = "train") -> dict[str, np.ndarray]:
         """Labels of each client's samples, or targets of a regression, by client name; shapes (n_i,), as `embed`."""
@@ -94,6 +116,15 @@ class Run:
         metrics = METRICS[self.federation.task]
         result = metrics.text(self.final[metrics.main]) if metrics.main in self.final else "no test data"
         return f"Run({self.method.name} on {self.federation.name!r}, {self.settings['rounds']} rounds: {result})"
+
+
+Measure = Literal["own", "server"]
+"""What a history may follow beside the usual columns."""
+
+
+def measured(name: Measure, main: str) -> str:
+    """Column of such a figure."""
+    return f"{name}_test_{main}"
 
 
 def columns(main: str) -> list[str]:
@@ -120,6 +151,13 @@ def _check_options(
         raise TypeError(f"on_round must be callable, got {checks.shown(on_round)}")
     if checkpoint is not None:
         checks.instance("checkpoint", checkpoint, str, PathLike)
+
+
+def _check_measure(measure: Sequence[Measure]) -> list[Measure]:
+    """What is to be measured beside the usual, each once and in one order."""
+    for name in (asked := checks.several("measure", measure)):
+        checks.choice("measure", name, get_args(Measure))
+    return [name for name in get_args(Measure) if name in asked]
 
 
 def check_threads(number: int) -> None:
@@ -160,6 +198,7 @@ def simulate(
     checkpoint: str | Path | None = None,
     progress: bool = True,
     evaluate_every: int = 1,
+    measure: Sequence[Measure] = (),
     stack_size: int | None = None,
     workers: int | None = None,
     threads: int = 1,
@@ -194,6 +233,11 @@ def simulate(
         Show a progress bar.
     evaluate_every : int
         Rounds between evaluations; the first and the last are always evaluated.
+    measure : sequence of {"own", "server"}
+        What else each evaluation looks at, as columns of the history: ``own_test_accuracy``, the mean over the
+        participants of their models as they leave local training, before the server averages anything (one forward
+        pass of the participants' test samples); ``server_test_accuracy``, that of the server's own model on the
+        clients' test samples (one forward pass of all), where the method has one.
     stack_size : int, optional
         Largest number of clients in one stack; bounds memory. By default 1024, or as many as ``engine="auto"`` finds
         worth it. Results depend on it to rounding only, which training lets grow: see the notes.
@@ -250,6 +294,7 @@ def simulate(
         checkpoint=checkpoint,
         progress=progress,
         evaluate_every=evaluate_every,
+        measure=measure,
         stack_size=stack_size,
         workers=workers,
         threads=threads,
@@ -271,6 +316,7 @@ def simulate_seeds(
     checkpoint: str | Path | None = None,
     progress: bool = True,
     evaluate_every: int = 1,
+    measure: Sequence[Measure] = (),
     stack_size: int | None = None,
     workers: int | None = None,
     threads: int = 1,
@@ -294,7 +340,7 @@ def simulate_seeds(
     on_round : callable, optional
         Called with the seed and the newest row of its history when all runs have ended a round and their common
         checkpoint is written. It may raise to stop them all.
-    rounds, participation, engine, device, dtype, progress, evaluate_every, stack_size, workers, threads
+    rounds, participation, engine, device, dtype, progress, evaluate_every, measure, stack_size, workers, threads
         As for `simulate`.
 
     Returns
@@ -325,6 +371,7 @@ def simulate_seeds(
         checkpoint=checkpoint,
         progress=progress,
         evaluate_every=evaluate_every,
+        measure=measure,
         stack_size=stack_size,
         workers=workers,
         threads=threads,
@@ -352,6 +399,7 @@ def _simulate(
     checkpoint: str | Path | None,
     progress: bool,
     evaluate_every: int,
+    measure: Sequence[Measure],
     workers: int | None,
     threads: int,
     on_round: Callable[[int, dict[str, Any]], None] | None,
@@ -362,6 +410,7 @@ def _simulate(
         _check_options(seed, threads, progress, on_round, checkpoint, rounds=rounds, evaluate_every=evaluate_every)
         _check_arguments(federation, method, participation, dtype)
     participation, evaluate_every = float(participation), int(evaluate_every)
+    also = _check_measure(measure)
     options |= {"dtype": dtype, "workers": _workers(workers, threads)}
     simulators = [Simulator(federation, method, seed=int(seed), **options) for seed, federation in data]
     settings: list[dict[str, Any]] = [
@@ -372,6 +421,7 @@ def _simulate(
             "engine": simulator.engine,
             "dtype": str(dtype),
             "evaluate_every": evaluate_every,
+            **({"measure": also} if also else {}),
         }
         for simulator in simulators
     ]
@@ -421,7 +471,7 @@ def _run(
     names, rounds = [spec.name for spec in simulator.specs], settings["rounds"]
     while state.done < rounds:
         chosen = participants(names, settings["participation"], simulator.seed, state.done)
-        state = yield from _advance(simulator, state, chosen, settings["evaluate_every"], rounds)
+        state = yield from _advance(simulator, state, chosen, settings, rounds)
         journal.write(number, state)
         if bar is not None:
             bar.update()
@@ -521,7 +571,8 @@ def _postfix(row: dict[str, Any], metrics: Metrics) -> str:
 
 def _row(simulator: Simulator, state: checkpoints.State, outcomes: Sequence[Outcome], evaluate: bool) -> dict[str, Any]:
     main = simulator.metrics.main
-    row: dict[str, Any] = {"round": state.done, **_mean_terms(outcomes, columns(main))}
+    reserved = [*columns(main), *(measured(name, main) for name in get_args(Measure))]
+    row: dict[str, Any] = {"round": state.done, **_mean_terms(outcomes, reserved)}
     for split in ("train", "test"):
         value = simulator.score(state, split) if evaluate else math.nan  # type: ignore[arg-type]
         row[f"{split}_{main}"] = None if math.isnan(value) else value
@@ -550,16 +601,23 @@ def _start(simulator: Simulator, server: Params | None = None) -> Steps[checkpoi
 
 
 def _advance(
-    simulator: Simulator, state: checkpoints.State, chosen: Sequence[int], evaluate_every: int, rounds: int
+    simulator: Simulator, state: checkpoints.State, chosen: Sequence[int], settings: dict[str, Any], rounds: int
 ) -> Steps[checkpoints.State]:
     """One round and its row of the history."""
-    begin = time.perf_counter()
-    new, outcomes = yield from simulator.round_in_steps(state, chosen)
-    due = new.done % evaluate_every == 0 or new.done == rounds
-    row = _row(simulator, new, outcomes[: len(chosen)], due)
+    begin, main = time.perf_counter(), simulator.metrics.main
+    exchange = yield from simulator.round_in_steps(state, chosen)
+    new, messages = exchange.state, exchange.messages
+    due = new.done % settings["evaluate_every"] == 0 or new.done == rounds
+    row = _row(simulator, new, list(exchange.participants.values()), due)
+    for name in settings.get("measure", ()):
+        own = name == "own"
+        value = math.nan
+        if due:
+            value = simulator.own_score(state, exchange.participants) if own else simulator.server_score(new)
+        row[measured(name, main)] = None if math.isnan(value) else value
     row |= {
-        "bytes_up": evaluation.n_bytes(o.upload for o in outcomes),
-        "bytes_down": evaluation.n_bytes(o.received for o in outcomes),
+        "bytes_up": evaluation.n_bytes(o.upload for o in messages),
+        "bytes_down": evaluation.n_bytes(o.received for o in messages),
     }
     new.rows = [*state.rows, {**row, "seconds": _since(begin, simulator)}]
     return new
@@ -586,7 +644,8 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
     server = simulator.server_predicted(state)
     main = simulator.metrics.main
     lead = columns(main)[1:]
-    history = pd.DataFrame(state.rows).astype({f"train_{main}": float, f"test_{main}": float})
+    figures = [f"train_{main}", f"test_{main}", *(measured(name, main) for name in settings.get("measure", ()))]
+    history = pd.DataFrame(state.rows).astype(dict.fromkeys(figures, float))
     history = history[[c for c in history if c not in lead] + lead]
     final = simulator.summarise(predicted, "test")
     final[f"train_{main}"] = simulator.score(state, "train", params)
@@ -707,7 +766,8 @@ def adapt(
             bar.set_postfix_str(_postfix(row, simulator.metrics))
         settings = {"seed": seed, "engine": engine, "participation": 1.0, "evaluate_every": 1, "rounds": rounds}
         settings = {**run.settings, **settings, "joined_after": done}
-        settings.pop("together", None)
+        for name in ("together", "measure"):
+            settings.pop(name, None)
         return _report(simulator, state, simulator.working(state), settings)
 
 

@@ -213,11 +213,10 @@ class Simulator:
         list of Outcome
             Of the participants; then of clients that trained while at rest; then of those that answered a survey.
         """
-        return together([self.round_in_steps(state, chosen)])[0]
+        (exchange,) = together([self.round_in_steps(state, chosen)])
+        return exchange.state, exchange.messages
 
-    def round_in_steps(
-        self, state: checkpoints.State, chosen: Sequence[int]
-    ) -> Steps[tuple[checkpoints.State, list[Outcome]]]:
+    def round_in_steps(self, state: checkpoints.State, chosen: Sequence[int]) -> Steps[Exchange]:
         """As `round`, but local training is asked for."""
         state, surveyed = self.survey(state, chosen)
         t = state.done
@@ -237,8 +236,7 @@ class Simulator:
         trained = {**outcomes, **resting}
         state = keeping(state, trained)
         answered = [replace(o, received=_unless_sent(o.received, trained.get(c))) for c, o in surveyed.items()]
-        everything = [*outcomes.values(), *resting.values(), *answered]
-        return replace(state, done=t + 1, server=server), everything
+        return Exchange(replace(state, done=t + 1, server=server), outcomes, [*resting.values(), *answered])
 
     # --- evaluation ---
 
@@ -273,23 +271,40 @@ class Simulator:
         return [answers[place].cpu().numpy() for place in range(len(self.specs))]
 
     def outputs(
-        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
+        self,
+        state: checkpoints.State,
+        split: Literal["train", "test"],
+        params: Sequence[Params] | None = None,
+        some: Mapping[int, Outcome] | None = None,
     ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """For each client its place, the model's outputs, shape (n_i, C), and what is decided by them, shape (n_i,)."""
-        received = self.downloads(state)
-        working = self.working(state, received) if params is None else params
+        """For each client its place, the model's outputs, shape (n_i, C), and what is decided by them, shape (n_i,).
+
+        With `some`, for those clients alone, by what they have after local training and what they had been sent.
+        """
+        received: Sequence[Params] | Mapping[int, Params]
+        working: Sequence[Params] | Mapping[int, Params]
+        if some is None:
+            received = self.downloads(state)
+            working = self.working(state, received) if params is None else params
+        else:
+            received = {place: outcome.received for place, outcome in some.items()}
+            working = {place: outcome.params for place, outcome in some.items()}
 
         def predict(piece: tuple[Cohort, Layout, list[int]]) -> list[tuple[int, Tensor, Tensor]]:
             cohort, way, rows = piece
             members = [cohort.members[row] for row in rows]
             specs = [self.specs[m] for m in members]
             data = getattr(cohort, split).take(rows, [spec.shapes for spec in specs])
-            clients, some = [working[m] for m in members], [received[m] for m in members]
+            clients, sent = [working[m] for m in members], [received[m] for m in members]
+            noise = [
+                self.prediction_noise(spec, n, state.done, split)
+                for spec, n in zip(specs, data.n.tolist(), strict=True)
+            ]
             if way.engine == "loop":
-                outputs = training.predict_each(self.method.predict, clients, some, specs, data)
+                outputs = training.predict_each(self.method.predict, clients, sent, specs, data, noise)
                 answers = [self.metrics.decide(each) for each in outputs]
             else:
-                stacked = training.lift(self.method.predict, clients, some, data.rectangle())
+                stacked = training.lift(self.method.predict, clients, sent, data.rectangle(), noise)
                 outputs, answers = list(stacked), list(self.metrics.decide(stacked))
             found = zip(members, outputs, answers, data.n.tolist(), strict=True)
             return [(member, output[:n], answer[:n]) for member, output, answer, n in found]
@@ -297,18 +312,51 @@ class Simulator:
         pieces = [
             (cohort, way, rows)
             for cohort, way in zip(self.cohorts, self.layouts, strict=True)
-            for rows in _similar(getattr(cohort, split).n.tolist(), way.size, way.rows)
+            for rows in self._pieces(cohort, way, split, some)
         ]
-        for some in layout.side_by_side(predict, pieces, self.workers):
-            yield from some
+        for found in layout.side_by_side(predict, pieces, self.workers):
+            yield from found
+
+    def _pieces(self, cohort: Cohort, way: Layout, split: str, some: Mapping[int, Outcome] | None) -> list[list[int]]:
+        """Rows of a cohort that are predicted at once: all, or those of some places."""
+        rows = [row for row, member in enumerate(cohort.members) if some is None or member in some]
+        n = getattr(cohort, split).n.tolist()
+        found = _similar([n[row] for row in rows], way.size, self._rows(cohort, way))
+        return [[rows[place] for place in places] for places in found]
+
+    def own_score(self, state: checkpoints.State, participants: Mapping[int, Outcome]) -> float:
+        """Mean over participants of the main figure of their own models, as they left local training, on test data."""
+        answers = {place: answer.cpu().numpy() for place, _, answer in self.outputs(state, "test", some=participants)}
+        places = sorted(answers)
+        truth = [self.federation[place].y_test.numpy() for place in places]
+        found = evaluation.summarise([answers[place] for place in places], truth, self.federation.task)
+        return found.get(self.metrics.main, math.nan)
+
+    def server_score(self, state: checkpoints.State) -> float:
+        """Mean over clients of the main figure of the server's own model on their test data; NaN where it has none."""
+        predicted = self.server_predicted(state)
+        return math.nan if predicted is None else self.summarise(predicted, "test").get(self.metrics.main, math.nan)
+
+    def _rows(self, cohort: Cohort, way: Layout) -> int | None:
+        """Most samples that a stack predicts at once: with noise, as many as it can be held for."""
+        draws = self.method.prediction_noise(self.specs[cohort.members[0]]).values()
+        each = sum(math.prod(draw.shape) for draw in draws if draw.per == "sample")
+        most = max(1, training.PREDICTED_NUMBERS // each) if each else None
+        return min((rows for rows in (way.rows, most) if rows is not None), default=None)
+
+    def prediction_noise(self, spec: Spec, n: int, round: int, split: str) -> Params:
+        """The random numbers with which a client predicts the n samples of a split after so many rounds."""
+        drawn = training.prediction_noise(self.method, spec, n, self.seed, round, split, self.dtype)
+        return {name: numbers.to(self.device) for name, numbers in drawn.items()}
 
     def server_predicted(self, state: checkpoints.State) -> list[np.ndarray] | None:
         """What the server's own model predicts for the clients' test samples; None where there is no such model."""
         out = []
-        for client in self.federation:
+        for client, spec in zip(self.federation, self.specs, strict=True):
             x = map_blocks(lambda t: t.to(self.device), client.x_test)
+            noise = self.prediction_noise(spec, len(client.y_test), state.done, "test")
             with torch.no_grad():
-                outputs = self.method.predict_server(state.server, x)
+                outputs = self.method.predict_server(state.server, x, *([noise] if noise else []))
             if outputs is None:
                 return None
             out.append(self.metrics.decide(outputs).cpu().numpy())
@@ -327,6 +375,29 @@ class Simulator:
     ) -> float:
         """Mean over clients of the main figure: accuracy, or mean squared error; NaN where there are no samples."""
         return self.summarise(self.predicted(state, split, params), split).get(self.metrics.main, math.nan)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What a communication round leaves.
+
+    Attributes
+    ----------
+    state : State
+    participants : dict of int to Outcome
+        By place.
+    others : list of Outcome
+        Of clients that trained while at rest; then of those that answered a survey.
+    """
+
+    state: checkpoints.State
+    participants: Mapping[int, Outcome]
+    others: Sequence[Outcome]
+
+    @property
+    def messages(self) -> list[Outcome]:
+        """All outcomes, whose bytes count."""
+        return [*self.participants.values(), *self.others]
 
 
 # --- several runs side by side ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Federated methods, one file per paper or family. A new one takes one file and one import line here.
+"""Federated methods, one file per paper or family. A new one takes one file, and here its import and its name.
 
 `CATALOGUE` then has it, and with it the command line and the tests that every method must pass.
 """

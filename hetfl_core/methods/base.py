@@ -200,9 +200,19 @@ class Method(Checked):
     batch_size : int
         Samples a step.
     lr : float
-        Learning rate of Adam.
+        Learning rate η of the first round.
     weighting : {"samples", "uniform"}
         Weights ω_i of the server's mean, normalised over the participants: by number of training samples, or equal.
+    optimiser : {"adam", "adamw", "sgd", "rmsprop", "adagrad"}
+        Of local training; a fresh one starts each stage.
+    momentum, weight_decay : float
+        As in `torch.optim`. Momentum is for SGD and RMSprop.
+    clip : float, optional
+        Largest norm of one client's gradient, greater than 0.
+    lr_decay : float
+        Factor of the learning rate from round to round, greater than 0: η · lr_decay^t in round t = 0, 1, …
+    local_steps : int, optional
+        Optimisation steps of a round, in the place of `local_epochs`.
     """
 
     model: Model = field(default_factory=Model)
@@ -210,6 +220,12 @@ class Method(Checked):
     batch_size: int = 100
     lr: float = 1e-3
     weighting: Literal["samples", "uniform"] = "samples"
+    optimiser: Optimiser = "adam"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    lr_decay: float = 1.0
+    local_steps: int | None = None
 
     shared: ClassVar[tuple[str, ...]] = ()
     """Parts of the model that the server averages."""
@@ -220,6 +236,29 @@ class Method(Checked):
     def __post_init__(self) -> None:
         self._check_least(1, "local_epochs", "batch_size")
         self._check_least(0, "lr")
+        if self.local_steps is not None:
+            self._check_least(1, "local_steps")
+        if not self.lr_decay > 0:
+            raise ValueError(f"lr_decay must be greater than 0, got {self.lr_decay}")
+        self.stage((), 0)  # which refuses what does not go together
+
+    def stage(self, train: tuple[str, ...], round: int, **changes: Any) -> Stage:
+        """A stretch of training with this method's optimiser: M local epochs (or steps) at the round's learning rate.
+
+        Parameters
+        ----------
+        train : tuple of str
+            Prefixes of the parameters to be trained.
+        round : int
+            t, which decides the learning rate.
+        **changes
+            Other fields of `Stage`: a `loss`, or another length. With `epochs` it lasts epochs, with `steps` steps.
+        """
+        if "epochs" not in changes and "steps" not in changes:
+            steps = self.local_steps is not None
+            changes |= {"steps": self.local_steps} if steps else {"epochs": self.local_epochs}
+        own = {name: getattr(self, name) for name in ("batch_size", "optimiser", "momentum", "weight_decay", "clip")}
+        return Stage(train, **{**own, "lr": self.lr * self.lr_decay**round, **changes})
 
     def _check_least(self, least: float, *names: str) -> None:
         """Refuse settings below a limit."""
@@ -312,7 +351,10 @@ class Method(Checked):
         return {**kept, **received}
 
     def stages(self, round: int, role: Role) -> list[Stage]:
-        """What is trained when: before the first round, by a participant, by a client at rest, after the last round."""
+        """What is trained when: before the first round, by a participant, by a client at rest, after the last round.
+
+        `stage` makes one with the method's optimiser.
+        """
         raise NotImplementedError(f"{self.name} must define stages(round, role)")
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
@@ -364,11 +406,22 @@ class Method(Checked):
 
     # --- use ---
 
+    def prediction_noise(self, spec: Spec) -> dict[str, Draw]:
+        """Random numbers that `predict` and `predict_server` want, declared; the engine draws them. By default none.
+
+        A sample's are the same whoever else is predicted with it. (`per="step"` is one draw for all of a client's
+        training, or test, samples.)
+        """
+        return {}
+
     def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
-        r"""Logits, shape (n, \*shape) → (n, C); the predicted numbers of a regression, (n, 1)."""
+        r"""Logits, shape (n, \*shape) → (n, C); the predicted numbers of a regression, (n, 1).
+
+        `noise` is what `prediction_noise` declares; without, a random model predicts by its mean features.
+        """
         return self.model.head(params, self.model.embed(params, x))
 
-    def predict_server(self, server: Params, x: Any) -> Tensor | None:
+    def predict_server(self, server: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor | None:
         """Outputs of the server's own model, where there is one; None where there is none."""
         return None
 

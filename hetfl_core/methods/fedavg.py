@@ -10,6 +10,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ class Local(Method):
         """M epochs on all parameters, when selected and at the end."""
         if role not in ("round", "final"):
             return []
-        return [Stage(self.local, epochs=self.local_epochs, batch_size=self.batch_size, lr=self.lr)]
+        return [self.stage(self.local, round)]
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,15 @@ class FedAvg(Method):
         """All parts."""
         return self.model.parts
 
-    def predict_server(self, server: Params, x: Any) -> Tensor:
+    def predict_server(self, server: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
         """Logits of the averaged model."""
-        return self.predict(server, {}, x)
+        return self.predict(server, {}, x, noise)
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all parameters when selected."""
         if role != "round":
             return []
-        return [Stage(self.shared, epochs=self.local_epochs, batch_size=self.batch_size, lr=self.lr)]
+        return [self.stage(self.shared, round)]
 
 
 @dataclass(frozen=True)
@@ -78,4 +79,4 @@ class FedAvgFT(FedAvg):
         """FedAvg's rounds, and `tuning_epochs` epochs at the end."""
         if role != "final":
             return super().stages(round, role)
-        return [Stage(self.shared, epochs=self.tuning_epochs, batch_size=self.batch_size, lr=self.lr)]
+        return [self.stage(self.shared, round, epochs=self.tuning_epochs)]

@@ -86,7 +86,7 @@ class FedHeNN(Method):
     answering : {"participants", "all"}
         Whose kernels are averaged: the participants', or every client's (code).
     weight_decay : float
-        Of all parameters: 0 in the text, 1e-4 in the code.
+        0 in the text, 1e-4 in the code.
     """
 
     weighting: Literal["samples", "uniform"] = "uniform"
@@ -95,12 +95,10 @@ class FedHeNN(Method):
 
     alignment: Literal["distance", "published"] = "distance"
     answering: Literal["participants", "all"] = "participants"
-    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        for argument in ("eta", "weight_decay"):
-            if not getattr(self, argument) >= 0:
-                raise ValueError(f"{argument} must not be negative, got {getattr(self, argument)}")
+        if not self.eta >= 0:
+            raise ValueError(f"eta must not be negative, got {self.eta}")
         if self.n_rad < 2:
             raise ValueError(f"n_rad must be at least 2, got {self.n_rad}")
 
@@ -167,8 +165,7 @@ class FedHeNN(Method):
         """M epochs on all parameters, when selected and at the end."""
         if role not in ("round", "final"):
             return []
-        options: dict[str, Any] = {"batch_size": self.batch_size, "lr": self.lr, "weight_decay": self.weight_decay}
-        return [Stage(self.local, epochs=self.local_epochs, **options)]
+        return [self.stage(self.local, round)]
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """f_i + η (1 − CKA(K_i, K̄)), or f_i + η · similarity as in the published code."""

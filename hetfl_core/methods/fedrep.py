@@ -32,7 +32,7 @@ class FedRep(Method):
 
     representation_epochs: int = 1
 
-    shared: ClassVar[tuple[str, ...]] = ("phi", "alpha")
+    shared: ClassVar[tuple[str, ...]] = ("phi", "gaussian", "alpha")
 
     def __post_init__(self) -> None:
         self._check_least(1, "representation_epochs")
@@ -41,10 +41,10 @@ class FedRep(Method):
         """The local parts for M epochs, then the shared ones."""
         if role not in ("round", "final"):
             return []
-        local = Stage(self.local, epochs=self.local_epochs, batch_size=self.batch_size, lr=self.lr)
+        local = self.stage(self.local, round)
         if role == "final":
             return [local]
-        common = Stage(self.shared, epochs=self.representation_epochs, batch_size=self.batch_size, lr=self.lr)
+        common = self.stage(self.shared, round, epochs=self.representation_epochs)
         return [local, common]
 
 

@@ -162,6 +162,10 @@ class FLIC(Method):
                 f"representation_within needs more local_epochs than representation_epochs, "
                 f"got {self.local_epochs} and {self.representation_epochs}"
             )
+        if self.representation_within and self.local_steps is not None:
+            raise ValueError(f"representation_within counts epochs: local_steps must be None, got {self.local_steps}")
+        if self.model.gaussian is not None:
+            raise ValueError(f"{self.name} aligns φ(x): model must have no Gaussian layer, got {self.model.gaussian}")
         self._check_choices()
 
     def _check_choices(self) -> None:
@@ -364,17 +368,17 @@ class FLIC(Method):
 
         β and α stand for what the scheme trains in and after the local epochs.
         """
-        batch: dict[str, Any] = {"batch_size": self.batch_size, "lr": self.lr}
-        align = Stage(("phi",), self.alignment_loss, epochs=1, batch_size=self.pretrain_batch, lr=self.lr)
+        align = self.stage(("phi",), round, loss=self.alignment_loss, epochs=1, batch_size=self.pretrain_batch)
         if role == "start":
             return [replace(align, epochs=self.pretrain_epochs)] if self.pretrain_epochs else []
         realigned = [align] if self.realign else []
         again = realigned if round > 0 else []
         if role == "rest":
             return again
-        decay = {self.scheme.classifier: self.head_decay}
         head = self.scheme.during(self.model)
-        local = Stage(("phi", *head), epochs=self.local_epochs, weight_decay=decay, **batch)
+        decay = dict.fromkeys(("phi", *head), self.weight_decay) if self.weight_decay else {}
+        decay[self.scheme.classifier] = self.weight_decay + self.head_decay
+        local = self.stage(("phi", *head), round, weight_decay=decay)
         if role == "final":
             return [*again, local, *realigned]
         if self.representation_within:
@@ -382,12 +386,16 @@ class FLIC(Method):
         if self.local_anchors and self.anchor_step == "each":
             stages = [*again, replace(local, train=("phi", *head, "anchor"), loss=self.published_loss)]
         elif self.local_anchors:  # at α^(t), so before α moves
-            stages = [*again, local, Stage(("anchor",), self.anchor_objective, steps=1, **batch)]
+            stages = [
+                *again,
+                local,
+                self.stage(("anchor",), round, loss=self.anchor_objective, steps=1, weight_decay=0.0),
+            ]
         else:
             stages = [*again, local]
         shared = self.scheme.after(self.model)
         if shared and round >= self.representation_from:
-            stages.append(Stage(shared, epochs=self.representation_epochs, **batch))
+            stages.append(self.stage(shared, round, epochs=self.representation_epochs))
         return stages
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal
 
-from hetfl_core.engine.simulation import Run, cpu_threads, simulate, simulate_seeds
+from hetfl_core.engine.simulation import Measure, Run, cpu_threads, simulate, simulate_seeds
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
 
@@ -33,6 +33,8 @@ class Experiment:
         Participation rate r.
     evaluate_every : int
         Rounds between evaluations; more than 1 where evaluating all clients costs as much as training some.
+    measure : tuple of {"own", "server"}
+        What else is evaluated; see `hetfl_core.simulate`.
     dataset : str
         Name of the data set in the catalogue; its files must be at hand.
     files_present : callable, optional
@@ -56,6 +58,7 @@ class Experiment:
     rounds: int = 50
     participation: float = 0.1
     evaluate_every: int = 1
+    measure: tuple[Measure, ...] = ()
     dataset: str = ""
     files_present: Callable[[], bool] | None = None
     priority: int = 100
@@ -86,6 +89,7 @@ class Experiment:
             "rounds": self.rounds,
             "participation": self.participation,
             "evaluate_every": self.evaluate_every,
+            **({"measure": self.measure} if self.measure else {}),
             "seed": seed,
         }
         perform = self.perform or simulate
@@ -105,6 +109,7 @@ class Experiment:
             "rounds": self.rounds,
             "participation": self.participation,
             "evaluate_every": self.evaluate_every,
+            **({"measure": self.measure} if self.measure else {}),
         }
         made = partial(self.data, method)
         return simulate_seeds(made, self.methods[method], seeds=seeds, **settings, **options)
