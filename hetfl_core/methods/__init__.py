@@ -6,9 +6,14 @@
 from collections.abc import Iterator
 
 from hetfl_core.methods.base import Batch, Loss, Method, Stage
+from hetfl_core.methods.ditto import Ditto
 from hetfl_core.methods.fedavg import FedAvg, FedAvgFT, Local
+from hetfl_core.methods.fedcr import FedCR
 from hetfl_core.methods.fedhenn import FedHeNN
+from hetfl_core.methods.fedpac import FedPAC
+from hetfl_core.methods.fedper import FedBABU, FedPer, LGFedAvg
 from hetfl_core.methods.fedrep import FedRep, HetFedRep
+from hetfl_core.methods.fedsr import FedSR
 from hetfl_core.methods.flic import FLIC
 
 
@@ -25,11 +30,18 @@ __all__ = [
     "CATALOGUE",
     "FLIC",
     "Batch",
+    "Ditto",
     "FedAvg",
     "FedAvgFT",
+    "FedBABU",
+    "FedCR",
     "FedHeNN",
+    "FedPAC",
+    "FedPer",
     "FedRep",
+    "FedSR",
     "HetFedRep",
+    "LGFedAvg",
     "Local",
     "Loss",
     "Method",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -57,15 +57,18 @@ class FedAvg(Method):
 
 @dataclass(frozen=True)
 class FedAvgFT(FedAvg):
-    """FedAvg, then fine-tuning of the whole model on each client ([2]_; FLIC's Table 2).
+    """FedAvg, then fine-tuning on each client ([2]_; FLIC's Table 2).
 
     Attributes
     ----------
     tuning_epochs : int
         Epochs of the final local training.
+    tuned : {"all", "head"}
+        What it moves: the whole model, or the classifier β alone, as FedCR's comparison does.
     """
 
     tuning_epochs: int = 10
+    tuned: Literal["all", "head"] = "all"
 
     def __post_init__(self) -> None:
         self._check_least(1, "tuning_epochs")
@@ -79,4 +82,5 @@ class FedAvgFT(FedAvg):
         """FedAvg's rounds, and `tuning_epochs` epochs at the end."""
         if role != "final":
             return super().stages(round, role)
-        return [self.stage(self.shared, round, epochs=self.tuning_epochs)]
+        parts = self.shared if self.tuned == "all" else ("beta",)
+        return [self.stage(parts, round, epochs=self.tuning_epochs)]

@@ -1,0 +1,78 @@
+r"""Ditto: a model of one's own, kept near the server's.
+
+References
+----------
+.. [1] T. Li, S. Hu, A. Beirami, V. Smith. Ditto: fair and robust federated learning through personalization. ICML 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hetfl_core.federation import Spec
+from hetfl_core.methods.base import Batch, Loss, Role, Stage
+from hetfl_core.methods.fedavg import FedAvg
+from hetfl_core.networks import Params
+
+OWN = "own"
+
+
+@dataclass(frozen=True)
+class Ditto(FedAvg):
+    r"""FedAvg, and on each client a model :math:`v_i` that pays for leaving the server's ([1]_, Algorithm 1).
+
+    A participant minimises :math:`f_i(v_i) + \frac{\lambda}{2}\|v_i - w^{(t)}\|^2` for M epochs, w⁽ᵗ⁾ as it was
+    received, and :math:`f_i(w)` from w⁽ᵗ⁾ for M epochs; it sends w. Only v_i predicts. Clients must share a feature
+    space.
+
+    Attributes
+    ----------
+    lam : float
+        λ. At 0 v_i is what `Local` learns; as it grows, v_i follows w⁽ᵗ⁾.
+    """
+
+    lam: float = 0.1
+
+    def __post_init__(self) -> None:
+        self._check_least(0, "lam")
+
+    def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
+        """v_i, its names led by ``own``."""
+        return {f"{OWN}.{name}": p for name, p in self.model.init(spec, rng, self.model.parts).items()}
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """v_i, then w, when selected; v_i once more at the end."""
+        if role not in ("round", "final"):
+            return []
+        personal = self.stage((OWN,), round, loss=self.personal_loss)
+        return [personal, *super().stages(round, role)]
+
+    def personal_loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+        """f_i(v) + (λ/2)‖v − w⁽ᵗ⁾‖², Eq. (2) of [1]_."""
+        own = _own(params)
+        task = self.loss(own, received, batch, noise)
+        drift = torch.stack([(p - received[name]).square().sum() for name, p in own.items()]).sum()
+        terms = {**{f"{OWN} {name}": value for name, value in task.terms.items()}, "drift": drift.detach()}
+        return Loss(task.total + self.lam / 2 * drift, terms)
+
+    def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
+        r"""Logits of v_i, shape (n, \*shape) → (n, C)."""
+        return super().predict(_own(params), received, x, noise)
+
+    def predict_server(self, server: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Logits of w."""
+        return super().predict(server, {}, x, noise)
+
+    def embed(self, params: Params, received: Params, x: Any) -> Tensor:
+        r"""Latent features of v_i, shape (n, \*shape) → (n, k)."""
+        return super().embed(_own(params), received, x)
+
+
+def _own(params: Mapping[str, Tensor]) -> Params:
+    """v_i under the names of a plain model."""
+    return {name.removeprefix(f"{OWN}."): p for name, p in params.items() if name.startswith(f"{OWN}.")}

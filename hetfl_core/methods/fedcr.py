@@ -1,0 +1,172 @@
+r"""FedCR: random features whose distribution, class by class, is kept near a product of all clients' distributions.
+
+Symbols: :math:`q_i(z \mid x) = N(\mu(x), \Sigma(x))`, Σ diagonal, are a client's features, of dimension V;
+:math:`(\mu_i^c, \Sigma_i^c)` the product of those of its samples of class c; :math:`(\mu^c, \Sigma^c)` the joint ones,
+the product over the participants of a round and of a prior N(0, I). Products are computed by *precisions*
+:math:`\Lambda = \Sigma^{-1}`: those of a product are the sum of those of its factors, and its mean is the mean of
+theirs, weighted by them.
+
+References
+----------
+.. [1] H. Zhang, C. Li, W. Dai, J. Zou, H. Xiong. FedCR: personalized federated learning based on across-client common
+   representation with conditional mutual information regularization. ICML 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hetfl_core.federation import Spec
+from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, has_prefix, pick
+from hetfl_core.methods.fedper import BODY, HEAD
+from hetfl_core.methods.stochastic import Stochastic, gaussian_gap, row_mean
+from hetfl_core.networks import Params
+
+JOINT = "joint"
+
+
+@dataclass(frozen=True)
+class FedCR(Stochastic):
+    r"""A shared body, local heads, and features near the clients' joint ones ([1]_, Algorithm 2).
+
+    A participant minimises :math:`\ell + \beta\,\mathrm{KL}(N(\mu^c, \Sigma^c)\,\|\,N(\mu(x), \Sigma(x)))`, c the
+    class of x; it uploads the body and, for each of its classes, the product of its samples' features as they passed
+    last in local training. The server averages the bodies and multiplies the features.
+
+    Attributes
+    ----------
+    beta : float
+        β, the weight of the term. At 0 and without draws (``scale="none"``) this is `FedPer` with one more layer.
+    shares : bool
+        Whether bodies are averaged. If not (Section 4.4), only features leave a client, and networks and inputs may
+        differ.
+    joint : {"product", "mixture"}
+        The joint features: the product of the clients' (Eq. 9), or the Gaussian with the moments of their equal
+        mixture, which is no sharper than they are.
+    prior : {"once", "each"}
+        How often N(0, I) enters the product: once (Algorithm 2), or with each participant (Eq. 9 as it is printed).
+    towards : {"both", "mean", "variance"}
+        What of the joint features clients are drawn to; in the place of the rest stands N(0, I).
+    joint_step : float
+        Part γ in [0, 1] of the new joint features that the server takes, (1 − γ) old + γ new. 0 leaves N(0, I) for
+        ever, which is the default of the published code.
+    """
+
+    weighting: Literal["samples", "uniform"] = "uniform"
+    samples: int = 18
+    test_samples: int = 18
+    beta: float = 5e-4
+    shares: bool = True
+    joint: Literal["product", "mixture"] = "product"
+    prior: Literal["once", "each"] = "once"
+    towards: Literal["both", "mean", "variance"] = "both"
+    joint_step: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._check_least(0, "beta")
+        if not 0 <= self.joint_step <= 1:
+            raise ValueError(f"joint_step must be in [0, 1], got {self.joint_step}")
+
+    @classmethod
+    def variants(cls) -> list[Method]:
+        """With and without averaging of bodies."""
+        return [cls(), cls(shares=False)]
+
+    @property
+    def name(self) -> str:
+        """Name in tables and records."""
+        return "FedCR" if self.shares else "FedCR, own bodies"
+
+    @property
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The body, Gaussian layer included, unless nothing is."""
+        return BODY if self.shares else ()
+
+    def check(self, specs: Sequence[Spec]) -> None:
+        """Refuse regressions, which have no classes."""
+        super().check(specs)
+        for spec in specs:
+            if spec.task == "regression":
+                raise ValueError(f"{self.name} has joint features for each class; client {spec.name!r} has targets")
+
+    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+        """Line 1: μ^c = 0, Σ^c = 1; and one fresh copy of the body."""
+        mean = torch.zeros(specs[0].n_classes, self.model.latent, dtype=torch.float32)
+        body = super().init_server(specs, rng) if self.shares else {}
+        return {**body, f"{JOINT}.mean": mean, f"{JOINT}.variance": torch.ones_like(mean)}
+
+    def start(self, kept: Params, received: Params) -> Params:
+        """Line 6: the received body and the client's head; the joint features are no parameters."""
+        return {**kept, **{name: p for name, p in received.items() if not has_prefix(name, JOINT)}}
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """M epochs on all parts when selected (lines 7-14); at the end on the head."""
+        if role == "round":
+            return [self.stage(self.model.parts, round)]
+        return [self.stage(HEAD, round)] if role == "final" else []
+
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+        """Line 11, Eq. (7). What is remembered (line 13) are the natural parameters Λ μ and Λ of each sample."""
+        mean, deviation = self.model.posterior(params, batch.x, noise)
+        variance = deviation.square()
+        logits = self.logits(params, self.drawn(mean, deviation, noise))
+        task = self.likelihood_loss(logits, batch)
+        joint_mean, joint_variance = received[f"{JOINT}.mean"][batch.y], received[f"{JOINT}.variance"][batch.y]
+        if self.towards == "mean":
+            joint_variance = torch.ones_like(joint_variance)
+        if self.towards == "variance":
+            joint_mean = torch.zeros_like(joint_mean)
+        gap = row_mean(gaussian_gap(joint_mean, joint_variance, mean, variance), batch.weight)
+        precision = variance.detach().reciprocal()
+        remember = {"natural": precision * mean.detach(), "precision": precision}
+        return Loss(task + self.beta * gap, {"ce": task.detach(), "kl": gap.detach()}, remember)
+
+    def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
+        """Lines 15-20: the body, and Λ_i^c μ_i^c and Λ_i^c by class; zeros for a class that the client lacks."""
+        member = torch.eye(len(received[f"{JOINT}.mean"]), dtype=params["beta.weight"].dtype, device=data.y.device)
+        member = member[data.y.long()] * data.weight.unsqueeze(-1)
+        features = {f"{JOINT}.{name}": member.mT @ memory[name] for name in ("natural", "precision")}
+        return {**pick(params, self.shared), **features}
+
+    def aggregate(
+        self,
+        server: Params,
+        uploads: Sequence[Params],
+        weights: Sequence[float],
+        specs: Sequence[Spec],
+        rng: torch.Generator,
+    ) -> Params:
+        """Lines 22-30: the mean of the bodies; the joint features, of classes that nobody has as they were."""
+        bodies = [pick(upload, self.shared) for upload in uploads]
+        new = super().aggregate(server, bodies, weights, specs, rng) if self.shares else dict(server)
+        natural = torch.stack([upload[f"{JOINT}.natural"] for upload in uploads])
+        precision = torch.stack([upload[f"{JOINT}.precision"] for upload in uploads])
+        combine = self._product if self.joint == "product" else _mixture
+        mean, variance = combine(natural.double(), precision.double())
+        seen = (precision > 0).any(0)
+        for name, joint in (("mean", mean), ("variance", variance)):
+            old = server[f"{JOINT}.{name}"]
+            moved = torch.lerp(old.double(), joint, self.joint_step).to(old.dtype)
+            new[f"{JOINT}.{name}"] = torch.where(seen, moved, old)
+        return new
+
+    def _product(self, natural: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
+        """Eq. (9): Λ^c = Λ_0 + Σ_i Λ_i^c and μ^c = Σ_i Λ_i^c μ_i^c / Λ^c; two (P, C, V) → two (C, V)."""
+        holders = (precision > 0).sum(0)
+        total = precision.sum(0) + (holders if self.prior == "each" else 1)
+        return natural.sum(0) / total.clamp(min=1), total.clamp(min=1).reciprocal()
+
+
+def _mixture(natural: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the equal mixture of the clients that have a class; two (P, C, V) → two (C, V)."""
+    holds = (precision > 0).to(precision.dtype)
+    holders = holds.sum(0).clamp(min=1)
+    safe = torch.where(precision > 0, precision, 1)
+    means, variances = natural / safe, holds / safe
+    mean = means.sum(0) / holders
+    return mean, (variances + holds * (means - mean).square()).sum(0) / holders

@@ -1,0 +1,219 @@
+r"""FedPAC: features near the classes' common centroids, and heads that clients combine from one another's.
+
+References
+----------
+.. [1] J. Xu, X. Tong, S.-L. Huang. Personalized federated learning with feature alignment and classifier collaboration.
+   ICLR 2023.
+.. [2] H. Zhang, C. Li, W. Dai, J. Zou, H. Xiong. FedCR: personalized federated learning based on across-client common
+   representation with conditional mutual information regularization. ICML 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from hetfl_core.federation import Spec
+from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, loss_name, pick, task_loss
+from hetfl_core.methods.fedper import BODY, HEAD, body
+from hetfl_core.methods.stochastic import row_mean
+from hetfl_core.networks import Params
+
+
+@dataclass(frozen=True)
+class FedPAC(Method):
+    r"""A shared body with aligned features, and for each client its own mixture of heads ([1]_, Algorithm 1).
+
+    A participant trains its head with the received body frozen, then the body for M epochs on
+    :math:`f_i + \frac{\lambda}{V}\,\|f_\phi(x) - c_y\|^2`, :math:`c_y` the centroid of its class over the participants
+    of the last round that had it (once there is one). For each participant the server finds the head
+    :math:`\sum_j \alpha_j \beta_j` whose expected error is least (Section 4.2). Clients must share a feature space.
+
+    Attributes
+    ----------
+    lam : float
+        λ.
+    head_epochs : int
+        Epochs on the head, before the body's `local_epochs`: 1 and 5 in [1]_; 9 and 1 in [2]_'s code.
+    head_lr : float, optional
+        Learning rate of the head; by default that of the body.
+    combines : bool
+        Whether heads are combined: not in [2]_'s code, and not on its second split in the text.
+    penalty : {"mean", "norm"}
+        The squared distance averaged over batch and dimensions (summed over dimensions it ends the training of wide
+        layers), or, as in [2]_'s code, the norm of the batch's deviations over the size of the batch.
+    centroids : {"mean", "scalar"}
+        The mean feature of a class, or one number a class, the mean over its dimensions too: a fault of [2]_'s code.
+    aligns_from : int
+        First round with the penalty. Centroids are zero in round 0, to which [2]_'s code aligns all the same.
+    """
+
+    lam: float = 1.0
+    head_epochs: int = 1
+    head_lr: float | None = None
+    combines: bool = True
+    penalty: Literal["mean", "norm"] = "mean"
+    centroids: Literal["mean", "scalar"] = "mean"
+    aligns_from: int = 1
+
+    shared: ClassVar[tuple[str, ...]] = BODY
+
+    def __post_init__(self) -> None:
+        self._check_least(0, "lam", "aligns_from")
+        self._check_least(1, "head_epochs")
+        if self.head_lr is not None:
+            self._check_least(0, "head_lr")
+
+    def check(self, specs: Sequence[Spec]) -> None:
+        """Refuse regressions, which have no classes."""
+        super().check(specs)
+        for spec in specs:
+            if spec.task == "regression":
+                raise ValueError(f"{self.name} has a centroid for each class; client {spec.name!r} has targets")
+
+    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+        """The body, centroids that nobody knows yet, and the empty place of a combined head."""
+        server = super().init_server(specs, rng)
+        head = self.model.init(specs[0], torch.Generator().manual_seed(0), HEAD)
+        C, width = specs[0].n_classes, len(head["beta.weight"])
+        server |= {"centroid.mean": torch.zeros(C, width, dtype=torch.float32)}
+        server |= {"centroid.known": torch.zeros(C, dtype=torch.float32)}
+        if self.combines:
+            server |= {f"none/{name}": torch.zeros_like(p) for name, p in head.items()}
+            server |= {"none/known": torch.zeros(1, dtype=torch.float32)}
+        return server
+
+    def download(self, server: Params, spec: Spec) -> Params:
+        """The body, the centroids, and the head that was combined for this client, if there is one."""
+        sent = {name: p for name, p in server.items() if "/" not in name}
+        for name in (name.removeprefix("none/") for name in server if name.startswith("none/")):
+            sent[f"head/{name}"] = server.get(f"own/{spec.name}/{name}", server[f"none/{name}"])
+        return sent
+
+    def start(self, kept: Params, received: Params) -> Params:
+        """The received body, and the combined head, or the client's own where there is none."""
+        params = {**kept, **pick(received, BODY)}
+        if self.combines:
+            known = received["head/known"] > 0
+            params |= {name: torch.where(known, received[f"head/{name}"], p) for name, p in kept.items()}
+        return params
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """The head, then the body, when selected; the head at the end."""
+        rate = {} if self.head_lr is None else {"lr": self.head_lr * self.lr_decay**round}
+        if role == "final":
+            return [self.stage(HEAD, round, loss=super().loss, **rate)]
+        if role != "round":
+            return []
+        head = self.stage(HEAD, round, loss=super().loss, epochs=self.head_epochs, **rate)
+        aligned = self.loss if round >= self.aligns_from else super().loss
+        return [head, self.stage(body(self.model), round, loss=aligned)]
+
+    def features(self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> Tensor:
+        """What the head reads, shape (n, …) → (n, V)."""
+        return self.model.represent(params, self.model.embed(params, x, noise))
+
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+        """f_i and the distance to the centroids of the classes that have one (Eq. 9 of [1]_)."""
+        z = self.model.embed(params, batch.x, noise)
+        task = task_loss(self.model.head(params, z), batch.y, batch.weight)
+        known = received["centroid.known"][batch.y] * batch.weight
+        away = (self.model.represent(params, z) - received["centroid.mean"][batch.y]) * known.unsqueeze(-1)
+        if self.penalty == "mean":
+            gap = row_mean(away.square().mean(-1), batch.weight)
+        else:
+            squared = away.square().sum()
+            gap = squared.clamp(min=torch.finfo(z.dtype).tiny).sqrt() / batch.weight.sum().clamp(min=1)
+        return Loss(task + self.lam * gap, {loss_name(batch.y): task.detach(), "gap": gap.detach()})
+
+    def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
+        """The body; counts and mean features of the classes; the head, and what weighs it: h and v (Section 4.2).
+
+        Features are those of the trained body for the centroids, and of the received one for h and v.
+        """
+        after = self.features(params, data.x)
+        member = torch.eye(len(received["centroid.mean"]), dtype=after.dtype, device=after.device)[data.y.long()]
+        counts = member.sum(0)
+        mean = (member.mT @ after) / counts.clamp(min=1).unsqueeze(-1)
+        if self.centroids == "scalar":
+            mean = mean.mean(-1, keepdim=True).expand_as(mean).contiguous()
+        sent = {**pick(params, BODY), "centroid.mean": mean, "centroid.count": counts}
+        if not self.combines:
+            return sent
+        before = self.features({**params, **pick(received, BODY)}, data.x)
+        h = (member.mT @ before) / len(data.y)
+        v = (before.square().sum() / len(data.y) - h.square().sum()) / len(data.y)
+        return {**sent, **pick(params, HEAD), "h": h, "v": v.reshape(1)}
+
+    def aggregate(
+        self,
+        server: Params,
+        uploads: Sequence[Params],
+        weights: Sequence[float],
+        specs: Sequence[Spec],
+        rng: torch.Generator,
+    ) -> Params:
+        """The mean of the bodies, the centroids by counts, and each participant's combined head."""
+        new = super().aggregate(server, [pick(upload, BODY) for upload in uploads], weights, specs, rng)
+        counts = torch.stack([upload["centroid.count"] for upload in uploads])
+        sums = torch.stack([upload["centroid.mean"] for upload in uploads]) * counts.unsqueeze(-1)
+        seen, total = (counts > 0).any(0), counts.sum(0).clamp(min=1)
+        mean = torch.where(seen.unsqueeze(-1), sums.sum(0) / total.unsqueeze(-1), server["centroid.mean"])
+        new |= {"centroid.mean": mean, "centroid.known": torch.where(seen, 1, server["centroid.known"])}
+        if self.combines:
+            for spec, alpha in zip(specs, head_weights(uploads), strict=True):
+                for name in pick(uploads[0], HEAD):
+                    heads = torch.stack([upload[name] for upload in uploads])
+                    new[f"own/{spec.name}/{name}"] = torch.tensordot(torch.as_tensor(alpha).to(heads), heads, 1)
+                new[f"own/{spec.name}/known"] = torch.ones_like(server["none/known"])
+        return new
+
+
+def head_weights(uploads: Sequence[Params]) -> np.ndarray:
+    r"""For each client the weights α of all clients' heads in its own (Eq. 12 of [1]_), shape (P, P).
+
+    Client i's minimise :math:`\alpha^\top P_i \alpha` on the simplex,
+    :math:`(P_i)_{jk} = v_j \delta_{jk} + \langle h_i - h_j, h_i - h_k \rangle`: the variance of the estimates, and the
+    bias of taking another client's.
+
+    Parameters
+    ----------
+    uploads : sequence of dict of str to Tensor
+        With ``h``, shape (C, V), the mean features of the classes times their shares, and ``v``, shape (1,).
+    """
+    h = np.stack([upload["h"].double().cpu().numpy().ravel() for upload in uploads])
+    v = np.array([float(upload["v"]) for upload in uploads])
+    return np.stack([simplex_minimum(np.diag(v) + (h[i] - h) @ (h[i] - h).T) for i in range(len(h))])
+
+
+def simplex_minimum(P: np.ndarray) -> np.ndarray:
+    """The α ≥ 0 with Σα = 1 for which αᵀPα is least; P (n, n) symmetric and positive semi-definite.
+
+    By sequential quadratic programming (SciPy's SLSQP). Of several minima, one near equal weights.
+
+    Raises
+    ------
+    ValueError
+        If P is not finite, as after a training that diverged.
+    """
+    n = len(P)
+    if not np.isfinite(P).all():
+        raise ValueError("P must be finite, got NaN or infinite entries: some client's training diverged")
+    scaled = P / max(float(np.abs(P).max()), np.finfo(float).tiny)
+    found = minimize(
+        lambda a: a @ scaled @ a,
+        np.full(n, 1 / n),
+        jac=lambda a: 2 * scaled @ a,
+        bounds=[(0, 1)] * n,
+        constraints={"type": "eq", "fun": lambda a: a.sum() - 1, "jac": np.ones_like},
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 1000},
+    )
+    alpha = np.clip(found.x, 0, None)
+    return alpha / alpha.sum()

@@ -1,0 +1,154 @@
+"""FedPer, LG-FedAvg and FedBABU: which part of one network is shared, and which is trained when.
+
+=========== ============== ===================== =======================
+method      shared         trained in a round    trained at the end
+=========== ============== ===================== =======================
+FedPer      the body       all                   the head
+LG-FedAvg   the head       all                   the body
+FedBABU     the body       the body              all (or one of the two)
+=========== ============== ===================== =======================
+
+The body is all of a model but its head β. FedRep (`hetfl_core.methods.fedrep`) shares the body too and trains one part
+after the other.
+
+References
+----------
+.. [1] M. G. Arivazhagan, V. Aggarwal, A. K. Singh, S. Choudhary. Federated learning with personalization layers.
+   arXiv:1912.00818, 2019.
+.. [2] P. P. Liang, T. Liu, L. Ziyin, N. B. Allen, R. P. Auerbach, D. Brent, R. Salakhutdinov, L.-P. Morency. Think
+   locally, act globally: federated learning with local and global representations. arXiv:2001.01523, 2020.
+.. [3] J. Oh, S. Kim, S.-Y. Yun. FedBABU: towards enhanced representation for federated image classification.
+   ICLR 2022.
+.. [4] H. Zhang, C. Li, W. Dai, J. Zou, H. Xiong. FedCR: personalized federated learning based on across-client common
+   representation with conditional mutual information regularization. ICML 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from hetfl_core.federation import Spec
+from hetfl_core.methods.base import Batch, Method, Role, Stage, pick
+from hetfl_core.networks import Model, Params
+
+BODY = ("phi", "gaussian", "alpha")
+"""Parts before the head."""
+HEAD = ("beta",)
+
+
+def body(model: Model) -> tuple[str, ...]:
+    """The parts of a model before its head."""
+    return tuple(part for part in model.parts if part in BODY)
+
+
+@dataclass(frozen=True)
+class FedPer(Method):
+    """A shared body, a local head, trained together ([1]_). Clients must share a feature space.
+
+    After the last round each client trains its head alone, as FedCR's comparison does ([4]_).
+    """
+
+    shared: ClassVar[tuple[str, ...]] = BODY
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """M epochs on all parts when selected; at the end on the head."""
+        if role == "round":
+            return [self.stage(self.model.parts, round)]
+        return [self.stage(HEAD, round)] if role == "final" else []
+
+
+@dataclass(frozen=True)
+class LGFedAvg(Method):
+    """A local body, a shared head, trained together ([2]_): clients may hold inputs of any shape.
+
+    After the last round each client trains its body, in a copy where layers of it are shared.
+
+    Attributes
+    ----------
+    layers : tuple of str
+        What else is shared, as prefixes of parameters: FedCR's published code ([4]_) shares the last hidden layer of
+        its networks too, ``("phi.3",)`` of a `LeNet` of two convolutions and two hidden layers: most of its numbers.
+    """
+
+    layers: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name used in the literature."""
+        return "LG-FedAvg"
+
+    @property
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The head, and the layers named."""
+        return (*HEAD, *self.layers)
+
+    def check(self, specs: Sequence[Spec]) -> None:
+        """Refuse layers that no client has, and such as have not one shape on all."""
+        first: tuple[str, dict[str, tuple[int, ...]]] | None = None
+        for spec in {str(spec.shapes): spec for spec in specs}.values():
+            params = self.model.init(spec, torch.Generator(), self.model.parts)
+            for prefix in self.layers:
+                if not pick(params, (prefix,)):
+                    raise ValueError(f"layers must be prefixes of parameters such as {sorted(params)}, got {prefix!r}")
+            shapes = {name: tuple(p.shape) for name, p in pick(params, self.shared).items()}
+            first = first or (spec.name, shapes)
+            if shapes != first[1]:
+                odd = next(name for name in first[1] if shapes[name] != first[1][name])
+                raise ValueError(
+                    f"{self.name} averages {odd!r}, which must have the same shape on all clients: {first[1][odd]} on "
+                    f"{first[0]!r} but {shapes[odd]} on {spec.name!r}"
+                )
+
+    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+        """One fresh copy of what is shared."""
+        return pick(self.model.init(specs[0], rng, self.model.parts), self.shared)
+
+    def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
+        """The rest."""
+        whole = self.model.init(spec, rng, self.model.parts)
+        common = pick(whole, self.shared)
+        return {name: p for name, p in whole.items() if name not in common}
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """M epochs on all parts when selected; at the end on the body."""
+        if role == "round":
+            return [self.stage(self.model.parts, round)]
+        return [self.stage(body(self.model), round)] if role == "final" else []
+
+
+@dataclass(frozen=True)
+class FedBABU(Method):
+    """Only the body is trained and averaged, at a random head that nobody moves ([3]_). One feature space.
+
+    All clients have the same head, from the server, which sends it with the body; only the body comes back. The whole
+    model is fine-tuned after the last round. In FedCR's published code the head is trained in each round, so that what
+    it calls FedBABU is `FedPer`.
+
+    Attributes
+    ----------
+    tuned : {"all", "head", "body"}
+        What is fine-tuned: [3]_ compares the three and takes all.
+    """
+
+    tuned: Literal["all", "head", "body"] = "all"
+
+    @property
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Body and head: no client has parts of its own."""
+        return self.model.parts
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """M epochs on the body when selected; at the end on what is tuned."""
+        if role == "round":
+            return [self.stage(body(self.model), round)]
+        parts = {"all": self.model.parts, "head": HEAD, "body": body(self.model)}
+        return [self.stage(parts[self.tuned], round)] if role == "final" else []
+
+    def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
+        """The body."""
+        return pick(params, BODY)

@@ -1,0 +1,90 @@
+r"""FedSR: random features that are small and carry little about the input beyond its class.
+
+References
+----------
+.. [1] A. T. Nguyen, P. Torr, S.-N. Lim. FedSR: a simple and effective domain generalization method for federated
+   learning. NeurIPS 2022.
+.. [2] H. Zhang, C. Li, W. Dai, J. Zou, H. Xiong. FedCR: personalized federated learning based on across-client common
+   representation with conditional mutual information regularization. ICML 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hetfl_core.federation import Spec
+from hetfl_core.methods.base import Batch, Loss, Role, Stage
+from hetfl_core.methods.stochastic import Stochastic, gaussian_gap, row_mean
+from hetfl_core.networks import Params
+
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True)
+class FedSR(Stochastic):
+    r"""FedAvg of a random model, with two penalties on its features ([1]_), and heads fine-tuned at the end ([2]_).
+
+    A client minimises :math:`\mathrm{CE} + \alpha^{L2R} E\|z\|^2 + \alpha^{CMI} E\,\mathrm{KL}(q(z|x)\,\|\,r(z|y))`,
+    with a Gaussian r of trained mean and deviation for each class, which stays on the client. The last term is an
+    upper bound of I(z; x | y). Clients must share a feature space.
+
+    Attributes
+    ----------
+    l2, cmi : float
+        Weights of the two penalties.
+    norm : {"square", "plain"}
+        ‖z‖², as the text has it, or ‖z‖, as its published code.
+    shares : bool
+        Whether the model is exchanged at all. In FedCR's published code ([2]_) it is not, by a fault: what it calls
+        FedSR is local training from common first weights.
+    """
+
+    l2: float = 0.01
+    cmi: float = 0.001
+    norm: Literal["square", "plain"] = "square"
+    shares: bool = True
+
+    def __post_init__(self) -> None:
+        self._check_least(0, "l2", "cmi")
+
+    @property
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The whole model, unless nothing is."""
+        return self.model.parts if self.shares else ()
+
+    def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
+        """r: a mean and, through softplus, a deviation for each class, N(0, 1) at first."""
+        own = super().init_client(spec, rng)
+        zeros = torch.zeros(spec.outputs, self.model.latent, dtype=torch.float32)
+        one = torch.full_like(zeros, 1.0).expm1().log()  # softplus of it is 1
+        return {**own, f"{REFERENCE}.mean": zeros, f"{REFERENCE}.raw": one}
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """M epochs on model and r when selected; at the end on the head."""
+        if role == "round":
+            return [self.stage((*self.model.parts, REFERENCE), round)]
+        return [self.stage(("beta",), round)] if role == "final" else []
+
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+        """Cross-entropy and the two penalties."""
+        mean, deviation = self.model.posterior(params, batch.x, noise)
+        z = self.drawn(mean, deviation, noise)
+        task = self.likelihood_loss(self.logits(params, z), batch)
+        squared = z.square().sum(-1)
+        size = squared if self.norm == "square" else squared.clamp(min=torch.finfo(z.dtype).tiny).sqrt()
+        r_mean = params[f"{REFERENCE}.mean"][batch.y]
+        r_deviation = F.softplus(params[f"{REFERENCE}.raw"])[batch.y]
+        gap = gaussian_gap(mean, deviation.square(), r_mean, r_deviation.square())
+        l2, cmi = row_mean(size.mean(1), batch.weight), row_mean(gap, batch.weight)
+        terms = {"ce": task.detach(), "l2": l2.detach(), "cmi": cmi.detach()}
+        return Loss(task + self.l2 * l2 + self.cmi * cmi, terms)
+
+    def predict_server(self, server: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor | None:
+        """Outputs of the averaged model."""
+        return self.predict(server, {}, x, noise) if self.shares else None

@@ -1,0 +1,634 @@
+"""FedPer, LG-FedAvg, FedBABU, Ditto, FedPAC, FedSR and FedCR: rounds by hand, and the limits in which they meet."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+from small import assert_same_tensors, equal_histories, largest_difference, ragged
+from torch.distributions import Independent, Normal, kl_divergence
+
+from hetfl_core import Client, Federation, simulate
+from hetfl_core.datasets import toy
+from hetfl_core.engine.simulation import adapt
+from hetfl_core.engine.simulator import Simulator
+from hetfl_core.federation import Spec
+from hetfl_core.methods import (
+    CATALOGUE,
+    Ditto,
+    FedAvg,
+    FedAvgFT,
+    FedBABU,
+    FedCR,
+    FedPAC,
+    FedPer,
+    FedSR,
+    LGFedAvg,
+    Local,
+)
+from hetfl_core.methods.base import Batch
+from hetfl_core.methods.fedpac import head_weights, simplex_minimum
+from hetfl_core.methods.stochastic import Stochastic, gaussian_gap, mean_log_probability
+from hetfl_core.networks import MLP, LeNet, Model
+
+PHI = MLP(hidden=(7,), out=5, last="relu")
+PLAIN, RANDOM = Model(PHI), Model(PHI, gaussian=3)
+SHORT = {"local_epochs": 2, "batch_size": 6}
+DESCENT = {"optimiser": "sgd", "lr": 0.1}
+NEW = ["FedPer", "LG-FedAvg", "FedBABU", "Ditto", "FedPAC", "FedSR", "FedCR", "FedCR, own bodies"]
+NO_NEWCOMERS = ["FedAvg-FT", "FedBABU", "FedSR", "FLIC-FedAvgFT"]
+EQUAL = ragged(widths=(4, 4))
+
+
+def small(name, **changes):
+    method = CATALOGUE[name]
+    return replace(method, model=replace(method.model, phi=PHI), **{**SHORT, **changes})
+
+
+def run(method, fed=EQUAL, **options):
+    settings = {"rounds": 3, "participation": 0.5, "dtype": torch.float64, "device": "cpu", "progress": False}
+    return simulate(fed, method, **settings | options)
+
+
+def start_and_round(method, fed=EQUAL, chosen=None, t=0):
+    simulator = Simulator(fed, method, dtype=torch.float64, device="cpu")
+    start = replace(simulator.initial(), done=t)
+    chosen = list(range(len(fed))) if chosen is None else chosen
+    return simulator, start, simulator.train(start, chosen, t, "round")
+
+
+def moved(outcome, start):
+    """Names of the parameters that local training changed."""
+    return {name.split(".")[0] for name, p in outcome.params.items() if not torch.equal(p, start[name])}
+
+
+# --- what is shared, and what is trained ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "trained", "sent", "kept", "tuned"),
+    [
+        (FedPer(PLAIN, **SHORT), {"phi", "beta"}, {"phi"}, {"beta"}, {"beta"}),
+        (LGFedAvg(PLAIN, **SHORT), {"phi", "beta"}, {"beta"}, {"phi"}, {"phi"}),
+        (FedBABU(PLAIN, **SHORT), {"phi"}, {"phi"}, set(), {"phi", "beta"}),
+        (FedBABU(PLAIN, tuned="head", **SHORT), {"phi"}, {"phi"}, set(), {"beta"}),
+        (FedBABU(PLAIN, tuned="body", **SHORT), {"phi"}, {"phi"}, set(), {"phi"}),
+        (FedAvgFT(PLAIN, tuned="head", **SHORT), {"phi", "beta"}, {"phi", "beta"}, set(), {"beta"}),
+        (FedPer(RANDOM, **SHORT), {"phi", "gaussian", "beta"}, {"phi", "gaussian"}, {"beta"}, {"beta"}),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_parts_that_are_trained_sent_kept_and_tuned(method, trained, sent, kept, tuned):
+    simulator, start, outcomes = start_and_round(method)
+    before = simulator.working(start)
+    for i, outcome in outcomes.items():
+        assert moved(outcome, before[i]) == trained
+        assert {name.split(".")[0] for name in outcome.upload} == sent
+        assert {name.split(".")[0] for name in outcome.kept} == kept
+    last = simulator.train(start, [0], 3, "final")[0]
+    assert moved(last, before[0]) == tuned
+
+
+def test_fedbabus_head_is_one_and_stays():
+    """Of all clients, in all rounds; only bodies come back, so that 5 · 5 + 5 numbers of the head are not paid for."""
+    result = run(FedBABU(PLAIN, **SHORT))
+    first = Simulator(EQUAL, FedBABU(PLAIN, **SHORT), dtype=torch.float64, device="cpu").initial().server
+    assert_same_tensors(*[{n: p for n, p in s.items() if "beta" in n} for s in (first, result.server)])
+    assert not torch.equal(first["phi.0.weight"], result.server["phi.0.weight"])
+    row = result.history.iloc[1]
+    assert row["bytes_down"] - row["bytes_up"] == 3 * (5 * 5 + 5) * 8
+
+
+def test_lg_fedavg_takes_clients_of_any_width_and_shares_named_layers():
+    run(LGFedAvg(PLAIN, **SHORT), ragged())
+    deeper = LGFedAvg(PLAIN, layers=("phi.1",), **SHORT)
+    _, _, outcomes = start_and_round(deeper)
+    assert set(outcomes[0].upload) == {"phi.1.weight", "phi.1.bias", "beta.weight", "beta.bias"}
+    assert set(outcomes[0].kept) == {"phi.0.weight", "phi.0.bias"}
+    with pytest.raises(ValueError, match=r"averages 'phi.0.weight', which must have the same shape .* on 'client-4'"):
+        run(LGFedAvg(PLAIN, layers=("phi.0",)), ragged())
+    with pytest.raises(ValueError, match=r"layers must be prefixes of parameters such as \['beta.bias'.*got 'phi.7'"):
+        run(LGFedAvg(PLAIN, layers=("phi.7",)))
+
+
+def test_lg_fedavg_as_fedcrs_code_shares_most_of_its_network():
+    """Its network for Fashion-MNIST: 4 and 12 channels, two layers of 1 024; 84 % of all numbers are sent."""
+    method = LGFedAvg(Model(LeNet(channels=(4, 12), hidden=(1024,), out=1024)), layers=("phi.3",))
+    spec = Spec("a", (1, 28, 28), 490, 10, (49,) * 10, 100)
+    sent, own = method.init_server([spec], torch.Generator()), method.init_client(spec, torch.Generator())
+    sizes = [sum(p.numel() for p in params.values()) for params in (sent, own)]
+    assert sum(sizes) == 1_258_798
+    assert sizes[0] / sum(sizes) == pytest.approx(0.84, abs=0.005)
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_a_killed_run_goes_on_bit_for_bit(name, tmp_path):
+    whole = run(small(name), rounds=4)
+
+    class Killed(Exception):
+        pass
+
+    def kill(row):
+        if row["round"] == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(small(name), rounds=4, checkpoint=tmp_path, on_round=kill)
+    again = run(small(name), rounds=4, checkpoint=tmp_path)
+    assert equal_histories(whole.history, again.history)
+    assert_same_tensors(whole.server, again.server)
+    for a, b in zip(whole.params, again.params, strict=True):
+        assert_same_tensors(a, b)
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_the_order_of_clients_does_not_matter(name):
+    backwards = Federation(list(reversed(EQUAL.clients)), EQUAL.n_classes, EQUAL.name)
+    assert largest_difference(run(small(name)), run(small(name), backwards)) < 1e-12
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_nothing_that_is_sent_grows_with_the_samples(name):
+    """Not what a member sends, nor a newcomer: with ten times the samples every message has the same shapes."""
+    method = small(name) if name in NEW else replace(CATALOGUE[name], local_epochs=1)
+    if hasattr(method, "pretrain_epochs"):
+        method = replace(method, pretrain_epochs=1)
+    few, many = (
+        toy.noisy_features(3, 2, n_classes=3, n_train_per_class=n, n_test_per_class=4, added=(2, 2), subsample=False)
+        for n in (20, 200)
+    )
+    shapes = []
+    for fed in (few, many):
+        simulator = Simulator(fed, method, device="cpu")
+        state = simulator.initial()
+        _, outcomes = simulator.round(state, [0, 1, 2])
+        shapes.append(sorted(str({n: tuple(p.shape) for n, p in o.upload.items()}) for o in outcomes))
+        assert all(n not in shapes[-1][0] for n in ("200", "400"))
+    assert shapes[0] == shapes[1]
+    joined = run(method, few, rounds=1, participation=1.0)
+    if name in NO_NEWCOMERS:
+        with pytest.raises(ValueError, match=f"a new client learns only local parts, but {method.name} trains"):
+            adapt(joined, replaced(few[0]), progress=False)
+    else:
+        assert (adapt(joined, replaced(few[0]), progress=False).history["bytes_up"] == 0).all()
+
+
+def replaced(client):
+    return Client(client.x_train, client.y_train, client.x_test, client.y_test, "new")
+
+
+# --- Ditto ------------------------------------------------------------------------------------------------------------
+
+
+def test_ditto_without_its_penalty_is_local_training_beside_fedavg():
+    """λ = 0: v_i is what Local learns, bit for bit, and w what FedAvg learns (in one batch an epoch, to rounding)."""
+    settings = {"batch_size": 100, "local_epochs": 3, **DESCENT}
+    ditto, local = run(Ditto(PLAIN, lam=0.0, **settings)), run(Local(PLAIN, **settings))
+    for own, kept in zip(ditto.params, local.params, strict=True):
+        assert_same_tensors({n.removeprefix("own."): p for n, p in own.items() if n.startswith("own.")}, kept)
+    together = run(FedAvg(PLAIN, **settings))
+    for name, p in together.server.items():
+        torch.testing.assert_close(ditto.server[name], p, rtol=0, atol=1e-12)
+    assert ditto.final["server_accuracy"] == together.final["accuracy"]
+    assert ditto.final["accuracy"] == local.final["accuracy"]
+
+
+def test_ditto_with_a_heavy_penalty_starts_each_step_at_the_server():
+    """With η λ = 1 a step of gradient descent on f(v) + (λ/2)‖v − w‖² ends at w − η ∇f(v): by arithmetic."""
+    eta = 1e-3
+    method = Ditto(PLAIN, lam=1 / eta, optimiser="sgd", lr=eta, batch_size=100, local_epochs=1)
+    simulator, start, outcomes = start_and_round(method)
+    for i, outcome in outcomes.items():
+        own = {n.removeprefix("own."): p.clone().requires_grad_() for n, p in start.kept[i].items()}
+        data = simulator.federation[i]
+        loss = torch.nn.functional.cross_entropy(PLAIN.head(own, PLAIN.embed(own, data.x_train)), data.y_train)
+        gradient = torch.autograd.grad(loss, list(own.values()))
+        for (name, _), g in zip(own.items(), gradient, strict=True):
+            expected = start.server[name] - eta * g
+            torch.testing.assert_close(outcome.kept[f"own.{name}"], expected, rtol=0, atol=1e-12)
+
+
+def test_ditto_pulls_the_harder_the_larger_lambda():
+    gaps = []
+    for lam in (0.0, 1.0, 10.0):
+        result = run(Ditto(PLAIN, lam=lam, lr=0.02, optimiser="sgd", **SHORT), rounds=6)
+        gaps.append(
+            np.mean([float((p["own.phi.0.weight"] - result.server["phi.0.weight"]).norm()) for p in result.params])
+        )
+    assert gaps[0] > gaps[1] > gaps[2]
+
+
+# --- FedPAC -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_weights_of_heads_against_brute_force(n):
+    """Every point of a grid on the simplex is no better, for random positive semi-definite P."""
+    steps = 400 if n == 2 else 60
+    grid = np.array([c for c in itertools.product(range(steps + 1), repeat=n) if sum(c) == steps]) / steps
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        factor = rng.standard_normal((n, rng.integers(1, 4)))
+        P = factor @ factor.T + np.diag(rng.random(n) * rng.integers(0, 2))
+        alpha = simplex_minimum(P)
+        assert alpha.min() >= 0
+        assert alpha.sum() == pytest.approx(1)
+        best = np.einsum("gi,ij,gj->g", grid, P, grid).min()
+        assert alpha @ P @ alpha <= best + 1e-9
+        assert alpha @ P @ alpha >= best - 3 * np.abs(P).max() / steps
+
+
+def test_weights_of_heads_in_closed_form():
+    """Of equal means only the variances count: α ∝ 1 / v. A client unlike all others keeps its own head."""
+    v = np.array([1.0, 2.0, 4.0])
+    np.testing.assert_allclose(simplex_minimum(np.diag(v)), (1 / v) / (1 / v).sum(), atol=1e-6)
+    h = [torch.zeros(2, 3), torch.zeros(2, 3), torch.full((2, 3), 9.0)]
+    uploads = [{"h": each, "v": torch.tensor([0.1])} for each in h]
+    expected = [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]
+    np.testing.assert_allclose(head_weights(uploads), expected, atol=1e-3)
+    with pytest.raises(ValueError, match="P must be finite, got NaN or infinite entries: some client's training"):
+        simplex_minimum(np.array([[np.nan, 0], [0, 1]]))
+
+
+def three_points():
+    """Two clients of one feature; client b has class 1 alone."""
+    a = Client(np.array([[1.0], [3.0], [2.0]]), [0, 0, 1], np.ones((1, 1)), [0], "a")
+    b = Client(np.array([[5.0]]), [1], np.ones((1, 1)), [1], "b")
+    return Federation([a, b], 3)
+
+
+LINE = Model(MLP(hidden=(), out=1))
+
+
+def test_what_a_client_sends_for_fedpac_by_hand():
+    """Features w x + b of x = 1, 3 | 2 on client a; those of the received body for h and v, of the trained for c."""
+    method = FedPAC(LINE, lr=0.0, batch_size=10, local_epochs=1)
+    _, start, outcomes = start_and_round(method, three_points())
+    w, b = (float(start.server[f"phi.0.{kind}"]) for kind in ("weight", "bias"))
+    f = w * np.array([1.0, 3.0, 2.0]) + b
+    sent = outcomes[0].upload
+    np.testing.assert_allclose(sent["centroid.mean"][:, 0], [f[:2].mean(), f[2], 0])
+    np.testing.assert_allclose(sent["centroid.count"], [2, 1, 0])
+    h = np.array([2 / 3 * f[:2].mean(), f[2] / 3, 0])
+    np.testing.assert_allclose(sent["h"][:, 0], h)
+    np.testing.assert_allclose(sent["v"], [((f**2).mean() - (h**2).sum()) / 3])
+
+
+def test_features_for_h_are_those_of_the_received_body():
+    method = FedPAC(LINE, lr=0.3, optimiser="sgd", batch_size=10, local_epochs=3)
+    simulator, start, outcomes = start_and_round(method, three_points())
+    x = simulator.federation[0].x_train
+    body = {name: start.server[name] for name in ("phi.0.weight", "phi.0.bias")}
+    before, after = LINE.phi(body, x), LINE.phi(outcomes[0].params, x)
+    assert (before - after).abs().max() > 1e-3
+    torch.testing.assert_close(outcomes[0].upload["h"][0], before[:2].sum(0) / 3)
+    torch.testing.assert_close(outcomes[0].upload["centroid.mean"][0], after[:2].mean(0))
+
+
+def test_the_servers_centroids_count_samples_and_keep_unseen_classes():
+    method = FedPAC(LINE, lr=0.0, batch_size=10, combines=False)
+    simulator = Simulator(three_points(), method, dtype=torch.float64, device="cpu")
+    start = simulator.initial()
+    start = replace(start, server={**start.server, "centroid.mean": torch.tensor([[7.0], [8.0], [9.0]]).double()})
+    after, _ = simulator.round(start, [0, 1])
+    w, b = (float(start.server[f"phi.0.{kind}"]) for kind in ("weight", "bias"))
+    np.testing.assert_allclose(after.server["centroid.mean"][:, 0], [w * 2 + b, w * 3.5 + b, 9.0])
+    assert after.server["centroid.known"].tolist() == [1, 1, 0]
+    only_b, _ = simulator.round(start, [1])
+    assert only_b.server["centroid.known"].tolist() == [0, 1, 0]
+
+
+def test_fedpacs_penalty_by_hand():
+    """Mean over batch and dimensions of the squared distance, over classes that have a centroid; or FedCR's norm."""
+    model = Model(MLP(hidden=(), out=2))
+    method = FedPAC(model, lam=1.0)
+    params = model.init(Spec("a", (2,), 3, 3, (1, 1, 1), 1), torch.Generator().manual_seed(0), model.parts)
+    params |= {"phi.0.weight": torch.eye(2), "phi.0.bias": torch.zeros(2)}
+    x = torch.tensor([[1.0, 2.0], [3.0, 5.0], [9.0, 9.0], [4.0, 4.0]])
+    batch = Batch(x, torch.tensor([0, 1, 2, 0]), torch.tensor([1.0, 1, 1, 0]))
+    received = {
+        "centroid.mean": torch.tensor([[1.0, 0.0], [0.0, 1.0], [5.0, 5.0]]),
+        "centroid.known": torch.tensor([1.0, 1, 0]),
+    }
+    gap = method.loss(params, received, batch, {}).terms["gap"]
+    assert float(gap) == pytest.approx(((0 + 4) / 2 + (9 + 16) / 2) / 3)
+    published = replace(method, penalty="norm").loss(params, received, batch, {})
+    assert float(published.terms["gap"]) == pytest.approx(np.sqrt(4 + 25) / 3)
+    plain = replace(method, lam=0.0).loss(params, received, batch, {})
+    assert float(published.total - plain.total) == pytest.approx(np.sqrt(29) / 3)
+
+
+def test_fedpac_trains_the_head_and_then_the_body():
+    method = FedPAC(PLAIN, head_epochs=2, head_lr=0.5, lr=0.1, lr_decay=0.5, local_epochs=4)
+    head, body = method.stages(2, "round")
+    assert (head.train, head.epochs, head.lr) == (("beta",), 2, 0.5 / 4)
+    assert (body.train, body.epochs, body.lr) == (("phi",), 4, 0.1 / 4)
+    assert body.loss == method.loss
+    first = method.stages(0, "round")[1]
+    assert first.loss != method.loss, "no centroid is known in round 0"
+    early = replace(method, aligns_from=0)
+    assert early.stages(0, "round")[1].loss == early.loss
+
+
+def test_a_combined_head_reaches_its_client_and_no_other():
+    """After a round of a and b the server holds Σ α β for both, and a client that took no part has its own head."""
+    fed = EQUAL
+    simulator, start, outcomes = start_and_round(small("FedPAC"), fed, [0, 1])
+    after, _ = simulator.round(start, [0, 1])
+    alpha = head_weights([outcomes[i].upload for i in (0, 1)])
+    working = simulator.working(after)
+    for i in (0, 1):
+        expected = sum(a * outcomes[j].upload["beta.bias"] for j, a in enumerate(alpha[i]))
+        torch.testing.assert_close(working[i]["beta.bias"], expected)
+    assert torch.equal(working[2]["beta.bias"], start.kept[2]["beta.bias"])
+
+
+def test_scalar_centroids_are_the_published_fault():
+    _, _, outcomes = start_and_round(small("FedPAC", centroids="scalar"))
+    _, _, right = start_and_round(small("FedPAC"))
+    for i, outcome in outcomes.items():
+        mean = right[i].upload["centroid.mean"].mean(-1, keepdim=True)
+        torch.testing.assert_close(outcome.upload["centroid.mean"], mean.expand(-1, 5))
+
+
+def test_a_newcomer_of_fedpac_learns_a_head():
+    result = run(small("FedPAC", lr=0.05), participation=1.0)
+    passes = [adapt(result, replaced(EQUAL[0]), rounds=n, progress=False) for n in (1, 4)]
+    for new in passes:
+        assert torch.equal(new.params[0]["phi.0.weight"], result.server["phi.0.weight"])
+    assert passes[1].history["ce"].iloc[-1] < passes[0].history["ce"].iloc[-1], "passes must build on one another"
+    assert torch.equal(passes[1].params[0]["beta.bias"], passes[1].kept[0]["beta.bias"])
+
+
+def test_clients_with_slashes_in_their_names_get_their_own_heads():
+    named = [
+        Client(c.x_train, c.y_train, c.x_test, c.y_test, n)
+        for c, n in zip(EQUAL, ["a", "a/b", "own", "none", "head", "/"], strict=True)
+    ]
+    fed = Federation(named, EQUAL.n_classes)
+    simulator, start, _ = start_and_round(small("FedPAC"), fed)
+    after, _ = simulator.round(start, list(range(6)))
+    for spec in simulator.specs:
+        got = simulator.method.download(after.server, spec)
+        assert torch.equal(got["head/beta.bias"], after.server[f"own/{spec.name}/beta.bias"])
+        assert set(got) == set(simulator.method.download(start.server, spec))
+
+
+# --- random features --------------------------------------------------------------------------------------------------
+
+
+def test_the_divergence_is_torchs():
+    """Eq. (21) of FedCR against torch.distributions."""
+    m, s, a, b = (torch.rand(6, 4, generator=torch.Generator().manual_seed(i)) + 0.2 for i in range(4))
+    expected = kl_divergence(Independent(Normal(m, s), 1), Independent(Normal(a, b), 1))
+    torch.testing.assert_close(gaussian_gap(m, s**2, a, b**2), expected)
+
+
+@pytest.mark.parametrize("method", [FedCR, FedSR])
+def test_a_model_without_random_features_is_refused_when_the_method_is_made(method):
+    message = rf"{method.__name__} needs random features: expected a model with a Gaussian layer, such as .*, got Model"
+    with pytest.raises(ValueError, match=message):
+        method(model=Model(PHI))
+
+
+@pytest.mark.parametrize("method", [FedCR(RANDOM), FedPAC(PLAIN)])
+def test_regressions_are_refused_by_name(method):
+    fed = toy.linear_regression(3, widths=(5, 5), n_train=(9, 9))
+    with pytest.raises(ValueError, match=f"{method.name} has .* for each class; client 'client-.*' has targets"):
+        run(method, fed)
+
+
+def logits_and_batch():
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(5, 4, 3, generator=generator, dtype=torch.float64)
+    return logits, Batch(torch.zeros(5, 2), torch.tensor([0, 1, 2, 2, 0]), torch.tensor([1.0, 1, 1, 1, 0]).double())
+
+
+def test_two_losses_of_several_draws():
+    """−log of the mean probability, as Eq. (7) has it, is never more than the mean of −log (Jensen)."""
+    logits, batch = logits_and_batch()
+    p = logits.softmax(-1)[torch.arange(4), :, batch.y[:4]]
+    of = {kind: FedCR(RANDOM, likelihood=kind).likelihood_loss(logits, batch) for kind in ("mixture", "mean")}
+    torch.testing.assert_close(of["mixture"], -p.mean(1).log().mean())
+    torch.testing.assert_close(of["mean"], -p.log().mean())
+    assert of["mixture"] < of["mean"]
+    one = {kind: FedCR(RANDOM, likelihood=kind).likelihood_loss(logits[:, :1], batch) for kind in ("mixture", "mean")}
+    torch.testing.assert_close(one["mixture"], one["mean"])
+
+
+@pytest.mark.parametrize("scale", ["deviation", "variance", "none"])
+@pytest.mark.parametrize("averaged", ["probabilities", "logits"])
+def test_a_prediction_by_its_draws(scale, averaged):
+    method = FedCR(RANDOM, test_samples=6, scale=scale, averaged=averaged)
+    spec = Spec("a", (4,), 9, 3, (3, 3, 3), 1)
+    params = RANDOM.init(spec, torch.Generator().manual_seed(0), RANDOM.parts)
+    x = torch.randn(7, 4, generator=torch.Generator().manual_seed(1))
+    draws = method.prediction_noise(spec)
+    assert bool(draws) == (scale != "none")
+    noise = {n: d.sample((7,), torch.Generator().manual_seed(2), torch.float32) for n, d in draws.items()}
+    mean, deviation = RANDOM.posterior(params, x)
+    factor = {"deviation": deviation, "variance": deviation**2, "none": 0 * deviation}[scale]
+    epsilon = noise.get("epsilon", torch.zeros(7, 6, 3))
+    each = torch.stack([RANDOM.head(params, mean + factor * epsilon[:, s]) for s in range(6)])
+    expected = each.softmax(-1).mean(0) if averaged == "probabilities" else each.mean(0).softmax(-1)
+    torch.testing.assert_close(method.predict(params, {}, x, noise).softmax(-1), expected)
+    silent = method.predict(params, {}, x)
+    torch.testing.assert_close(silent.softmax(-1), RANDOM.head(params, mean).softmax(-1))
+    assert replace(method, test_samples=0).prediction_noise(spec) == {}
+
+
+def test_the_mean_of_probabilities_survives_extreme_logits():
+    logits = torch.tensor([[[0.0, -800.0], [-800.0, 0.0]]])
+    torch.testing.assert_close(mean_log_probability(logits).exp(), torch.tensor([[0.5, 0.5]]))
+
+
+def test_what_others_are_made_of_is_no_method():
+    assert Stochastic.variants() == []
+    assert not any(type(method) is Stochastic for method in CATALOGUE.values())
+
+
+def test_fedsrs_loss_by_torchs_distributions():
+    method = FedSR(RANDOM, samples=2, l2=0.3, cmi=0.7)
+    spec = Spec("a", (4,), 9, 3, (3, 3, 3), 1)
+    own = method.init_client(spec, torch.Generator())
+    assert torch.nn.functional.softplus(own["reference.raw"]).sub(1).abs().max() < 1e-6
+    assert not own["reference.mean"].any()
+    generator = torch.Generator().manual_seed(4)
+    params = RANDOM.init(spec, generator, RANDOM.parts)
+    params |= {
+        "reference.mean": torch.randn(3, 3, generator=generator),
+        "reference.raw": torch.randn(3, 3, generator=generator),
+    }
+    x, y = torch.randn(6, 4, generator=generator), torch.tensor([0, 1, 2, 0, 1, 2])
+    noise = {"epsilon": torch.randn(6, 2, 3, generator=generator)}
+    weight = torch.tensor([1.0, 1, 1, 1, 1, 0])
+    found = method.loss(params, {}, Batch(x, y, weight), noise)
+    mean, deviation = RANDOM.posterior(params, x)
+    q = Independent(Normal(mean, deviation), 1)
+    reference = Normal(params["reference.mean"][y], torch.nn.functional.softplus(params["reference.raw"])[y])
+    z = mean.unsqueeze(1) + deviation.unsqueeze(1) * noise["epsilon"]
+    torch.testing.assert_close(found.terms["cmi"], kl_divergence(q, Independent(reference, 1))[:5].mean())
+    torch.testing.assert_close(found.terms["l2"], z.square().sum(-1)[:5].mean())
+    torch.testing.assert_close(found.total, found.terms["ce"] + 0.3 * found.terms["l2"] + 0.7 * found.terms["cmi"])
+    plain = replace(method, norm="plain").loss(params, {}, Batch(x, y, weight), noise)
+    torch.testing.assert_close(plain.terms["l2"], z.norm(dim=-1)[:5].mean())
+
+
+def test_fedsr_that_shares_nothing_is_local():
+    result = run(small("FedSR", shares=False))
+    assert not result.server
+    assert (result.history[["bytes_up", "bytes_down"]] == 0).all(axis=None)
+    shared = run(small("FedSR"))
+    assert not any("reference" in name for name in shared.server), "the reference of a class stays at home"
+    assert shared.history["bytes_up"].iloc[1] > 0
+
+
+# --- FedCR ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("likelihood", ["mean", "mixture"])
+def test_fedcr_without_term_and_noise_is_fedper_with_the_same_layers(likelihood):
+    settings = {**SHORT, **DESCENT, "weighting": "uniform"}
+    cr = run(FedCR(RANDOM, beta=0.0, scale="none", likelihood=likelihood, **settings))
+    per = run(FedPer(RANDOM, **settings))
+    for name, p in per.server.items():
+        torch.testing.assert_close(cr.server[name], p, rtol=0, atol=1e-12)
+    for a, b in zip(cr.params, per.params, strict=True):
+        torch.testing.assert_close(a["beta.weight"], b["beta.weight"], rtol=0, atol=1e-12)
+    assert cr.final["accuracy"] == per.final["accuracy"]
+
+
+def density(x, means, variances):
+    return np.prod([stats.norm(m, np.sqrt(v)).pdf(x) for m, v in zip(means, variances, strict=True)], axis=0)
+
+
+def test_a_product_of_experts_is_the_normalised_product_of_densities():
+    """Eq. (8) and (9) against numerical integration: two clients' experts and the prior, one dimension."""
+    means, variances = [0.5, 1.2, -0.3], [0.4, 0.9, 0.2]
+    x = np.linspace(-8, 8, 20001)
+    product = density(x, [*means, 0.0], [*variances, 1.0])
+    product /= integrate.trapezoid(product, x)
+    mean = integrate.trapezoid(x * product, x)
+    variance = integrate.trapezoid((x - mean) ** 2 * product, x)
+    method = FedCR(RANDOM)
+    precision = 1 / torch.tensor(variances, dtype=torch.float64)
+    natural = precision * torch.tensor(means, dtype=torch.float64)
+    found = method._product(natural.reshape(3, 1, 1), precision.reshape(3, 1, 1))
+    assert [float(each) for each in found] == pytest.approx([mean, variance], rel=1e-6)
+    each = replace(method, prior="each")._product(natural.reshape(3, 1, 1), precision.reshape(3, 1, 1))
+    assert float(each[1]) == pytest.approx(1 / (3 + float(precision.sum())))
+
+
+def joint_after(method, received=None):
+    """A round of two clients whose messages are given: class 0 on both, class 1 on the second, class 2 on none."""
+    server = received or {"joint.mean": torch.full((3, 1), 7.0), "joint.variance": torch.full((3, 1), 5.0)}
+    natural = torch.tensor([[[2.0], [0.0], [0.0]], [[6.0], [4.0], [0.0]]])
+    precision = torch.tensor([[[1.0], [0.0], [0.0]], [[2.0], [8.0], [0.0]]])
+    uploads = [{"joint.natural": n, "joint.precision": p} for n, p in zip(natural, precision, strict=True)]
+    return method.aggregate(server, uploads, [1.0, 1.0], [], torch.Generator())
+
+
+OWN = FedCR(RANDOM, shares=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "mean", "variance"),
+    [
+        (OWN, [(2 + 6) / (1 + 3), 4 / 9, 7], [1 / 4, 1 / 9, 5]),
+        (replace(OWN, prior="each"), [(2 + 6) / (2 + 3), 4 / 9, 7], [1 / 5, 1 / 9, 5]),
+        (replace(OWN, joint="mixture"), [(2 + 3) / 2, 0.5, 7], [(1 + 0.5) / 2 + 0.25, 1 / 8, 5]),
+        (replace(OWN, joint_step=0.0), [7, 7, 7], [5, 5, 5]),
+        (replace(OWN, joint_step=0.5), [4.5, (7 + 4 / 9) / 2, 7], [2.625, (5 + 1 / 9) / 2, 5]),
+    ],
+)  # fmt: skip
+def test_a_round_of_the_server_by_hand(method, mean, variance):
+    """Λ: 1 + (1 + 2) and 1 + 8; class 2, which nobody has, keeps what it had."""
+    new = joint_after(method)
+    np.testing.assert_allclose(new["joint.mean"][:, 0], mean, rtol=1e-6)
+    np.testing.assert_allclose(new["joint.variance"][:, 0], variance, rtol=1e-6)
+
+
+def test_what_a_client_multiplies_are_the_features_as_they_passed():
+    """In one batch and epoch these are the features of the model it received, before its step; by class."""
+    simulator, start, outcomes = start_and_round(
+        FedCR(RANDOM, batch_size=100, local_epochs=1, lr=0.3, **{"optimiser": "sgd"})
+    )
+    for i, outcome in outcomes.items():
+        client = simulator.federation[i]
+        mean, deviation = RANDOM.posterior(simulator.working(start)[i], client.x_train)
+        for c in range(5):
+            rows = client.y_train == c
+            precision = (1 / deviation[rows] ** 2).sum(0)
+            natural = (mean[rows] / deviation[rows] ** 2).sum(0)
+            torch.testing.assert_close(outcome.upload["joint.precision"][c], precision)
+            torch.testing.assert_close(outcome.upload["joint.natural"][c], natural)
+
+
+def test_fedcrs_loss_by_torchs_distributions():
+    """Eq. (7): the divergence of the joint features from each sample's, in this order, times β."""
+    spec = Spec("a", (4,), 9, 3, (3, 3, 3), 1)
+    generator = torch.Generator().manual_seed(5)
+    params = RANDOM.init(spec, generator, RANDOM.parts)
+    x, y = torch.randn(5, 4, generator=generator), torch.tensor([0, 1, 2, 0, 1])
+    weight = torch.tensor([1.0, 1, 1, 1, 0])
+    noise = {"epsilon": torch.randn(5, 18, 3, generator=generator)}
+    received = {
+        "joint.mean": torch.randn(3, 3, generator=generator),
+        "joint.variance": torch.rand(3, 3, generator=generator) + 0.1,
+    }
+    mean, deviation = RANDOM.posterior(params, x)
+    for towards, m, v in [
+        ("both", received["joint.mean"], received["joint.variance"]),
+        ("mean", received["joint.mean"], torch.ones(3, 3)),
+        ("variance", torch.zeros(3, 3), received["joint.variance"]),
+    ]:
+        found = FedCR(RANDOM, beta=0.2, towards=towards).loss(params, received, Batch(x, y, weight), noise)
+        joint = Independent(Normal(m[y], v[y].sqrt()), 1)
+        expected = kl_divergence(joint, Independent(Normal(mean, deviation), 1))[:4].mean()
+        torch.testing.assert_close(found.terms["kl"], expected)
+        torch.testing.assert_close(found.total, found.terms["ce"] + 0.2 * found.terms["kl"])
+
+
+def test_fedcr_without_aggregation_takes_any_clients():
+    """Section 4.4: other widths, own bodies; only features leave, 2 C V numbers."""
+    result = run(small("FedCR, own bodies"), ragged())
+    assert set(result.server) == {"joint.mean", "joint.variance"}
+    assert result.history["bytes_up"].iloc[1] == 3 * 2 * 5 * 64 * 8
+    with pytest.raises(ValueError, match=r"averages 'phi.0.weight'"):
+        run(small("FedCR"), ragged())
+
+
+def test_joint_features_are_no_parameters():
+    result = run(small("FedCR"))
+    assert not any("joint" in name for params in result.params for name in params)
+    assert (result.server["joint.variance"] < 1).any()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"beta": -1.0}, "beta must be at least 0, got -1.0"),
+        ({"joint_step": 1.5}, r"joint_step must be in \[0, 1\], got 1.5"),
+        ({"samples": 0}, "samples must be at least 1, got 0"),
+        ({"test_samples": -1}, "test_samples must be at least 0, got -1"),
+        ({"scale": "sigma"}, "scale must be one of"),
+    ],
+)
+def test_settings_that_fedcr_refuses(setting, message):
+    with pytest.raises(ValueError, match=message):
+        FedCR(RANDOM, **setting)
+
+
+def test_settings_that_others_refuse():
+    for make, message in [
+        (lambda: Ditto(lam=-1.0), "lam must be at least 0"),
+        (lambda: FedPAC(head_epochs=0), "head_epochs must be at least 1"),
+        (lambda: FedPAC(head_lr=-1.0), "head_lr must be at least 0"),
+        (lambda: FedPAC(lam=-0.5), "lam must be at least 0"),
+        (lambda: FedSR(cmi=-0.5), "cmi must be at least 0"),
+        (lambda: FedBABU(tuned="none"), "tuned must be one of"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            make()
