@@ -2,7 +2,8 @@
 
 Every function returns one sorted array of indices per client, draws only from the generator it is given, and (unless it
 says that it draws with replacement) uses each sample at most once. Training and test sets are dealt apart, with the
-same classes for the same client, so that no test sample can reach a training set.
+same classes for the same client, so that no test sample can reach a training set; pooled samples are dealt once, in
+equal sizes, and each client's are then split (`split_each`).
 """
 
 from __future__ import annotations
@@ -116,6 +117,39 @@ def assign_classes(
     return table if allow_repeats else _mend_repeats(table, rng)
 
 
+def consecutive_classes(n_clients: int, n_classes: int, k: int) -> Indices:
+    """The k classes of each client where they follow each other: i, i + 1, …, i + k − 1 (modulo C) for client i.
+
+    So the published code of FedCR [1]_ deals, whose text has them at random (`assign_classes`). There are then no more
+    than C different sets of classes: of 100 clients with 10 classes, ten each hold the same.
+
+    Parameters
+    ----------
+    n_clients, n_classes, k : int
+        Number of clients b, of classes C, and of classes per client.
+
+    Returns
+    -------
+    ndarray of int, shape (n_clients, k)
+        Classes 0 … C−1. All have equally many holders where b is a multiple of C, or k = C.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not positive, or k > C.
+
+    References
+    ----------
+    .. [1] H. Zhang et al. FedCR: personalized federated learning based on across-client common representation with
+       conditional mutual information regularization. ICML 2023.
+    """
+    checks.wholes(1, n_clients=n_clients, n_classes=n_classes)
+    check_k("k", k, n_classes)
+    checks.memory(16 * n_clients * k, n_clients=n_clients, k=k)
+    checks.memory(8 * n_classes, n_classes=n_classes)
+    return (np.arange(n_clients, dtype=np.int64)[:, None] + np.arange(k)) % n_classes
+
+
 def _balanced_deck(size: int, n_classes: int, rng: np.random.Generator) -> Indices:
     """`size` class ids, each ⌊size/C⌋ times and a random choice of them once more."""
     extra = rng.permutation(n_classes)[: size % n_classes]
@@ -189,6 +223,101 @@ def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *,
         for client, piece in zip(rng.permutation(holders), shares):
             pieces[client].append(piece)
     return [_sorted(p) for p in pieces]
+
+
+def share_evenly(
+    labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *, per_client: int | None = None
+) -> Parts:
+    """Give every client the same number of samples, and of each of its classes the same number.
+
+    This is FedCR's *non-iid_1* [1]_: of Fashion-MNIST's 70 000 pooled images each of 100 clients with 5 of the 10
+    classes gets 700, 140 of a class.
+
+    Parameters
+    ----------
+    labels : array_like of int, shape (n,)
+        Class of each sample.
+    assignment : array_like of int, shape (n_clients, k)
+        Different classes for each client, from `assign_classes` or `consecutive_classes`, such that every class of
+        `labels` has equally many holders.
+    rng : numpy.random.Generator
+    per_client : int, optional
+        Samples of a client, a multiple of k. By default all samples are dealt, which needs equally many of each class.
+
+    Returns
+    -------
+    list of n_clients arrays of int
+        Sorted indices into `labels`, equally many for each client; no index occurs twice.
+
+    Raises
+    ------
+    ValueError
+        If a client holds a class twice, classes differ in their number of holders, or the samples of a class cannot be
+        shared evenly (`per_client` not given) or do not suffice (given); the message names the class.
+
+    References
+    ----------
+    .. [1] H. Zhang et al. FedCR: personalized federated learning based on across-client common representation with
+       conditional mutual information regularization. ICML 2023, Appendix A.1.1.
+    """
+    y, table = _labels(labels), _table(assignment)
+    _generator(rng)
+    classes, n_holders = _equal_holders(y, table)
+    each = _even_share(y, classes, n_holders, table.shape[1], per_client)
+    pieces: list[list[Indices]] = [[] for _ in table]
+    for c in classes:
+        dealt = rng.permutation(np.flatnonzero(y == c))[: each * n_holders]
+        for client, piece in zip(np.nonzero(table == c)[0], np.split(dealt, n_holders)):
+            pieces[client].append(piece)
+    return [_sorted(p) for p in pieces]
+
+
+def _equal_holders(y: Indices, table: Indices) -> tuple[Indices, int]:
+    """All classes, and how many clients hold each of them."""
+    for client, row in enumerate(table):
+        if (place := _first_repeat(row)) is not None:
+            raise ValueError(
+                f"assignment must name different classes for each client, got class {row[place]} twice for client "
+                f"{client}"
+            )
+    classes, holders = np.unique(np.concatenate([np.unique(y), table.ravel()]), return_counts=True)
+    holders = holders - np.isin(classes, y)
+    few, many = int(holders.argmin()), int(holders.argmax())
+    if holders[few] != holders[many]:
+        raise ValueError(
+            f"assignment must give each of the {len(classes)} classes of labels equally many holders, got "
+            f"{holders[few]} for class {classes[few]} and {holders[many]} for class {classes[many]}: choose clients × "
+            "classes per client (where a client's classes follow each other, clients alone) as a multiple of the "
+            "number of classes"
+        )
+    return classes, int(holders[few])
+
+
+def _even_share(y: Indices, classes: Indices, n_holders: int, k: int, per_client: int | None) -> int:
+    """Samples that a client gets of each of its k classes."""
+    counts = np.array([(y == c).sum() for c in classes])
+    few, many = int(counts.argmin()), int(counts.argmax())
+    most = int(counts[few]) // n_holders
+    if most < 1:
+        raise ValueError(
+            f"labels: class {classes[few]} has {counts[few]} samples for {n_holders} clients that hold it, expected at "
+            f"least {n_holders}: use fewer clients or classes per client"
+        )
+    if per_client is None:
+        if counts[few] != counts[many] or counts[few] % n_holders:
+            raise ValueError(
+                "labels: to deal all samples evenly (per_client=None), every class needs the same number, a multiple "
+                f"of its {n_holders} holders, got {counts[few]} of class {classes[few]} and {counts[many]} of class "
+                f"{classes[many]}: give per_client, a multiple of {k} of at most {k * most}"
+            )
+        return most
+    check_per_client("per_client", per_client, k)
+    if per_client > k * most:
+        raise ValueError(
+            f"per_client must be at most {k * most}, as class {classes[few]} has {counts[few]} samples for {n_holders} "
+            f"clients that hold it, got {per_client}"
+        )
+    return per_client // k
 
 
 def published_shards(
@@ -305,6 +434,157 @@ def dirichlet(labels: ArrayLike, n_clients: int, alpha: float, rng: np.random.Ge
     return _top_up([_sorted(p) for p in pieces], max(min_size, 1), rng)
 
 
+def dirichlet_per_client(
+    labels: ArrayLike, n_clients: int, alpha: float, rng: np.random.Generator, *, per_client: int | None = None
+) -> Parts:
+    """Deal clients of equal size, each with class proportions of its own, drawn from a Dirichlet distribution.
+
+    This is FedCR's *non-iid_2* ([1]_; as FedDyn has it). Each client i has a prior q_i ~ Dir(α, …, α) over the C
+    classes. Again and again a random client that is not full yet draws a class from its prior, and then a random sample
+    of that class, which is not put back. A class that has run out is skipped: the others' probabilities are scaled up.
+    (Where they are all 0 to rounding, the client draws by what is left.) So clients that are full late stray from their
+    priors where all samples are dealt. In `dirichlet`, it is the *classes* that have priors over the clients, and
+    clients differ in size.
+
+    Parameters
+    ----------
+    labels : array_like of int, shape (n,)
+        Class of each sample.
+    n_clients : int
+        Number of clients b.
+    alpha : float
+        Concentration α > 0: small values give clients of few classes, large ones equal clients.
+    rng : numpy.random.Generator
+    per_client : int, optional
+        Samples of a client. By default all samples are dealt, and b must divide their number.
+
+    Returns
+    -------
+    list of n_clients arrays of int
+        Sorted indices into `labels`, equally many for each client; no index occurs twice.
+
+    Raises
+    ------
+    ValueError
+        If α is not a positive finite number, or the samples cannot be dealt in equal sizes, or do not suffice.
+
+    References
+    ----------
+    .. [1] H. Zhang et al. FedCR: personalized federated learning based on across-client common representation with
+       conditional mutual information regularization. ICML 2023, Appendix A.1.1.
+    """
+    y = _labels(labels)
+    checks.whole("n_clients", n_clients, 1)
+    _generator(rng)
+    check_alpha("alpha", alpha)
+    size = _equal_size(len(y), n_clients, per_client)
+    classes = np.unique(y)
+    checks.memory(16 * n_clients * len(classes), n_clients=n_clients)
+    priors = rng.dirichlet(np.full(len(classes), float(alpha)), n_clients)
+    piles = [rng.permutation(np.flatnonzero(y == c)).tolist() for c in classes]
+    left = np.array([len(pile) for pile in piles])
+    parts: list[list[int]] = [[] for _ in range(n_clients)]
+    waiting = list(range(n_clients))
+    while waiting:
+        place = int(rng.integers(len(waiting)))
+        mine = parts[waiting[place]]
+        c = _draw_class(priors[waiting[place]], left, rng)
+        mine.append(piles[c].pop())
+        left[c] -= 1
+        if len(mine) == size:
+            del waiting[place]
+    return [np.array(sorted(part), dtype=np.int64) for part in parts]
+
+
+def _draw_class(prior: NDArray[np.float64], left: Indices, rng: np.random.Generator) -> int:
+    """A class of which samples are left, by the prior, or by their number where the prior knows none of them."""
+    weights = np.where(left > 0, prior, 0.0)
+    if weights.sum() < np.finfo(np.float64).tiny:
+        weights = left.astype(np.float64)
+    return int(rng.choice(len(left), p=weights / weights.sum()))
+
+
+def _equal_size(n: int, n_clients: int, per_client: int | None) -> int:
+    """Samples of each client, all of them or as many as were asked for."""
+    if per_client is not None:
+        checks.whole("per_client", per_client, 1)
+    if n < n_clients:
+        raise ValueError(f"labels: n_clients={n_clients} clients need at least as many samples, got {n}")
+    if per_client is None and n % n_clients:
+        raise ValueError(
+            f"labels: {n} samples cannot be dealt in equal sizes to n_clients={n_clients} clients: give per_client, at "
+            f"most {n // n_clients}"
+        )
+    if per_client is not None and per_client > n // n_clients:
+        raise ValueError(
+            f"per_client must be at most {n // n_clients}, as there are {n} labels for n_clients={n_clients}, got "
+            f"{per_client}"
+        )
+    return n // n_clients if per_client is None else per_client
+
+
+def split_each(
+    labels: ArrayLike,
+    parts: Sequence[Indices],
+    test_fraction: float,
+    rng: np.random.Generator,
+    *,
+    stratified: bool = True,
+) -> tuple[Parts, Parts]:
+    """Cut the samples of each client into a training and a test set, which so have the same distribution.
+
+    Parameters
+    ----------
+    labels : array_like of int, shape (n,)
+        Class of each sample.
+    parts : sequence of arrays of int
+        A dealing of pooled samples.
+    test_fraction : float
+        Share of a client's samples that becomes its test set, in (0, 1), rounded to whole samples.
+    rng : numpy.random.Generator
+    stratified : bool
+        Whether each class of a client is cut in that proportion, to the nearest sample (largest remainders, ties at
+        random). If false, all its samples are mixed and cut once, as FedCR's published code does: a class of few
+        samples may then lie in one of the two sets alone.
+
+    Returns
+    -------
+    train, test : list of arrays of int
+        Sorted indices into `labels`.
+
+    Raises
+    ------
+    ValueError
+        If a client would have no training or no test sample, or holds a sample several times.
+    """
+    y = _labels(labels)
+    parts = _parts(parts, len(y))
+    test_fraction = checks.fraction("test_fraction", test_fraction, "(0, 1)")
+    _generator(rng)
+    checks.flag("stratified", stratified)
+    train, test = [], []
+    for i, part in enumerate(parts):
+        if len(np.unique(part)) < len(part):
+            raise ValueError(f"parts[{i}] must hold each index once, or a sample would be on both sides, got repeats")
+        n_test = round(test_fraction * len(part))
+        if not 0 < n_test < len(part):
+            raise ValueError(
+                f"test_fraction must leave samples on either side, got {test_fraction} for {len(part)} samples in "
+                f"parts[{i}]"
+            )
+        held_out = _stratified(y, part, n_test, rng) if stratified else rng.permutation(part)[:n_test]
+        test.append(np.sort(held_out))
+        train.append(np.setdiff1d(part, held_out))
+    return train, test
+
+
+def _stratified(y: Indices, part: Indices, n_test: int, rng: np.random.Generator) -> Indices:
+    """`n_test` random samples, of each class its share."""
+    classes, counts = np.unique(y[part], return_counts=True)
+    sizes = _rounded(counts * n_test / len(part), n_test, rng)
+    return np.concatenate([rng.permutation(part[y[part] == c])[:size] for c, size in zip(classes, sizes)])
+
+
 def share_alike(labels: ArrayLike, parts: Sequence[Indices], others: ArrayLike, rng: np.random.Generator) -> Parts:
     """Deal other samples, such as a test set, with the class proportions of a dealing that exists.
 
@@ -341,13 +621,18 @@ def _cut(
     mine: Indices, proportions: NDArray[np.float64], pieces: list[list[Indices]], rng: np.random.Generator
 ) -> None:
     """Append to each client's pieces its proportion of `mine`, rounded by largest remainders, ties at random."""
-    exact = len(mine) * proportions
-    sizes = np.floor(exact).astype(np.int64)
-    remainder = np.where(proportions > 0, exact - sizes, -1.0)
-    order = np.lexsort((rng.random(len(sizes)), -remainder))
-    sizes[order[: len(mine) - int(sizes.sum())]] += 1
+    sizes = _rounded(len(mine) * proportions, len(mine), rng)
     for client, piece in enumerate(np.split(mine, np.cumsum(sizes)[:-1])):
         pieces[client].append(piece)
+
+
+def _rounded(exact: NDArray[np.float64], total: int, rng: np.random.Generator) -> Indices:
+    """Whole numbers of that sum: the rounded-down ones, and one more by largest remainders, ties at random."""
+    sizes = np.floor(exact).astype(np.int64)
+    remainder = np.where(exact > 0, exact - sizes, -1.0)
+    order = np.lexsort((rng.random(len(sizes)), -remainder))
+    sizes[order[: total - int(sizes.sum())]] += 1
+    return sizes
 
 
 def _top_up(parts: Parts, min_size: int, rng: np.random.Generator) -> Parts:
@@ -484,6 +769,13 @@ def check_k(name: str, k: int, n_classes: int, allow_repeats: bool = False) -> N
         raise ValueError(
             f"{name} must be at most the number of classes, {n_classes}, got {k}: a client cannot hold more"
         )
+
+
+def check_per_client(name: str, per_client: int, k: int) -> None:
+    """Refuse a number of samples that a client's k classes cannot share evenly."""
+    checks.whole(name, per_client, 1)
+    if per_client % k:
+        raise ValueError(f"{name} must be a multiple of {k}, the classes of a client, got {per_client}")
 
 
 def check_alpha(name: str, alpha: float) -> None:

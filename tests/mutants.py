@@ -77,6 +77,7 @@ TESTS = {
     "ledger/statistics": "ledger records",
     "datasets/toy": "datasets",
     "datasets/digits": "datasets",
+    "datasets/pooled": "pooled",
     "datasets/project": "project",
     "datasets/eeg": "eeg",
     "datasets/eeg_simulated": "eeg_simulated",

@@ -23,7 +23,7 @@ from small import ragged
 
 from hetfl_core import Client, Federation, adapt, baselines, checks, partition, rng, simulate
 from hetfl_core import distances as d
-from hetfl_core.datasets import digits, eeg, eegmmidb, femnist, flic_bci, images, project, text, toy
+from hetfl_core.datasets import digits, eeg, eegmmidb, femnist, flic_bci, images, pooled, project, text, toy
 from hetfl_core.engine import evaluation
 from hetfl_core.methods import FLIC, FedHeNN, Local, privacy
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein
@@ -126,6 +126,22 @@ CASES = {
     ),
     "partition.dirichlet": Case(
         partition.dirichlet, {"labels": LABELS, "n_clients": 3, "alpha": 0.5, "min_size": 1} | RNG
+    ),
+    "partition.consecutive_classes": Case(partition.consecutive_classes, {"n_clients": 3, "n_classes": 4, "k": 2}),
+    "partition.share_evenly": Case(
+        partition.share_evenly,
+        {"labels": LABELS, "assignment": [[0, 1], [2, 3]], "per_client": 20} | RNG,
+        names={"labels": "assignment|per_client"},
+    ),
+    "partition.dirichlet_per_client": Case(
+        partition.dirichlet_per_client,
+        {"labels": LABELS, "n_clients": 3, "alpha": 0.5, "per_client": 20} | RNG,
+        names={"labels": "per_client"},
+    ),
+    "partition.split_each": Case(
+        partition.split_each,
+        {"labels": LABELS, "parts": PARTS, "test_fraction": 0.3, "stratified": True} | RNG,
+        names={"labels": "parts"},
     ),
     "partition.share_alike": Case(partition.share_alike, {"labels": LABELS, "parts": PARTS, "others": LABELS} | RNG),
     "partition.subsample": Case(partition.subsample, {"parts": PARTS, "variant": "text"} | RNG),
@@ -328,6 +344,22 @@ CASES = {
         images.fashion_mnist,
         {"n_clients": 2, "classes_per_client": 2, "seed": 0, "alpha": None, "sizes": (8,), "max_train": 9},
     ),
+    **{
+        f"pooled.{make.__name__}": Case(
+            make,
+            {
+                "n_clients": 100,
+                "classes_per_client": 2,
+                "seed": 0,
+                "split": "non-iid_1",
+                "alpha": 0.5,
+                "variant": "text",
+                "per_client": 10,
+                "test_fraction": 0.3,
+            },
+        )
+        for make in (pooled.fashion_mnist, pooled.cifar10, pooled.cifar100, pooled.emnist_letters)
+    },
     "text.textcaps": Case(
         text.textcaps,
         {
@@ -366,6 +398,10 @@ FILES = {
     "femnist.digits",
     "digits.mnist_usps",
     "images.fashion_mnist",
+    "pooled.fashion_mnist",
+    "pooled.cifar10",
+    "pooled.cifar100",
+    "pooled.emnist_letters",
     "text.textcaps",
     "eeg.simulated",
     "eeg.eegmmidb",
@@ -419,7 +455,8 @@ def test_a_bad_call_is_refused_before_files_are_read(data):
     bad |= {"max_train": [0, -1, 1.5, "x"], "prune": [-0.1, 1, "x", math.nan], "progress": ["x", 3, None]}
     bad |= {"band": [3.0, "x", (30.0, 8.0), (8.0,), (8.0, math.nan), None], "datasets": ["x", 3, ["y"], []]}
     bad |= {"alpha": [0, -1.0, math.nan, math.inf, 1e308, "x"]}
-    bad |= {"estimator": [3, math.nan, [], 2j]}
+    bad |= {"estimator": [3, math.nan, [], 2j], "test_fraction": [0, 1, -0.3, 3, "x", None, math.nan, []]}
+    bad |= {"per_client": [0, -2, 7, 1.5, "x", math.nan, [], 10**9]}
     words = [3, "x", math.nan, [], 2j]
     value = data.draw(st.sampled_from(bad.get(argument, words)))
     if (argument, value) == ("sizes", 10**9):

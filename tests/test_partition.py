@@ -10,11 +10,15 @@ from hetfl_core.partition import (
     assign_classes,
     by_group,
     classes_per_client,
+    consecutive_classes,
     dirichlet,
+    dirichlet_per_client,
     feature_blocks,
     published_shards,
     share,
     share_alike,
+    share_evenly,
+    split_each,
     subsample,
 )
 
@@ -318,6 +322,172 @@ def test_share_alike_leaves_out_classes_that_nobody_holds():
     assert parts[0].tolist() == [0]
 
 
+# --- equal sizes --------------------------------------------------------------------------------------------------
+
+
+def counts(y, parts, n_classes):
+    return np.array([np.bincount(y[p], minlength=n_classes) for p in parts])
+
+
+def test_consecutive_classes_begin_with_the_clients_number_and_wrap():
+    assert consecutive_classes(4, 3, 2).tolist() == [[0, 1], [1, 2], [2, 0], [0, 1]]
+    table = consecutive_classes(100, 10, 5)
+    assert table.dtype == np.int64
+    assert (np.bincount(table.ravel()) == 50).all()
+    assert len({tuple(sorted(row)) for row in table.tolist()}) == 10
+    assert consecutive_classes(2, 3, 3).tolist() == [[0, 1, 2], [1, 2, 0]]
+
+
+@st.composite
+def even_settings(draw):
+    """Clients, classes and classes per client with which every class has equally many holders."""
+    n_classes = draw(st.integers(1, 6))
+    return n_classes * draw(st.integers(1, 4)), n_classes, draw(st.integers(1, n_classes)), draw(seeds)
+
+
+@given(even_settings(), st.integers(1, 4), st.booleans())
+def test_even_shares_use_every_class_up(setting, each, follow):
+    n_clients, n_classes, k, seed = setting
+    y = labels_of(n_classes, each * n_clients * k // n_classes)
+    table = consecutive_classes(*setting[:3]) if follow else assign_classes(*setting[:3], rng(seed))
+    parts = share_evenly(y, table, rng(seed))
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(y)))
+    for part, row in zip(parts, table.tolist()):
+        assert {c: int((y[part] == c).sum()) for c in set(y[part].tolist())} == dict.fromkeys(row, each)
+
+
+def test_even_shares_of_unequal_classes_take_as_many_of_each():
+    y = np.repeat([0, 1, 2], [13, 9, 20])
+    table = consecutive_classes(3, 3, 2)
+    parts = share_evenly(y, table, rng(), per_client=8)
+    assert used_once(parts)
+    assert (counts(y, parts, 3) == [[4, 4, 0], [0, 4, 4], [4, 0, 4]]).all()
+    shuffled = [set(np.concatenate(share_evenly(y, table, rng(s), per_client=2)).tolist()) for s in range(40)]
+    assert set.union(*shuffled) == set(range(42)), "no sample is always left out"
+
+
+def test_even_shares_of_labels_that_are_not_consecutive():
+    y = np.repeat([3, 7], 4)
+    parts = share_evenly(y, [[3], [7]], rng())
+    assert [p.tolist() for p in parts] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: consecutive_classes(3, 2, 3), "k must be at most the number of classes, 2, got 3"),
+        (lambda: share_evenly([0, 1], [[0, 0], [1, 1]], rng()), "assignment must .* class 0 twice for client 0"),
+        (lambda: share_evenly([0, 1, 1], [[0], [1], [1]], rng()), "equally many holders, got 1 for class 0 and 2 for"),
+        (lambda: share_evenly([0, 1], [[0], [0]], rng()), "equally many holders, got 0 for class 1 and 2 for class 0"),
+        (lambda: share_evenly([0, 0], [[0], [1]], rng()), "labels: class 1 has 0 samples for 1 clients"),
+        (
+            lambda: share_evenly([0, 1, 1], [[0], [1]], rng()),
+            r"got 1 of class 0 and 2 of class 1: give per_client, .* 1",
+        ),
+        (lambda: share_evenly([0] * 5, [[0], [0]], rng()), "labels: to deal all .* a multiple of its 2 holders, got 5"),
+        (lambda: share_evenly([0, 1], [[0, 1]], rng(), per_client=3), "per_client must be a multiple of 2, .* got 3"),
+        (lambda: share_evenly([0, 1, 1], [[0, 1]], rng(), per_client=4), "per_client must be at most 2, as class 0"),
+        (
+            lambda: share_evenly([0], [[0]], rng(), per_client=0),
+            "per_client must be a whole number of at least 1, got 0",
+        ),
+        (lambda: dirichlet_per_client([0] * 9, 2, 0.5, rng()), "labels: 9 samples .* n_clients=2 .* at most 4"),
+        (lambda: dirichlet_per_client([0] * 9, 2, 0.5, rng(), per_client=5), "per_client must be at most 4, .* got 5"),
+        (lambda: dirichlet_per_client([0] * 9, 10, 0.5, rng()), "labels: n_clients=10 clients .* got 9"),
+        (lambda: dirichlet_per_client([0] * 9, 3, -1, rng()), "alpha must be a positive finite number, got -1"),
+        (
+            lambda: split_each([0] * 9, [range(9)], 0.01, rng()),
+            r"test_fraction must leave .* got 0.01 for 9 .*parts\[0\]",
+        ),
+        (lambda: split_each([0] * 9, [range(9)], 0.99, rng()), "test_fraction must leave"),
+        (lambda: split_each([0] * 9, [range(9)], 1, rng()), r"test_fraction must lie in \(0, 1\), got 1"),
+        (lambda: split_each([0] * 9, [[1, 2, 2]], 0.3, rng()), r"parts\[0\] must hold each index once"),
+        (lambda: split_each([0] * 9, [range(9)], 0.3, rng(), stratified=1), "stratified must be True or False, got 1"),
+    ],
+)
+def test_what_cannot_be_dealt_in_equal_sizes_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@given(st.integers(1, 8), st.integers(1, 12), st.floats(1e-3, 100), st.integers(1, 4), seeds)
+def test_dirichlet_clients_have_equal_sizes_and_use_everything(n_clients, size, alpha, n_classes, seed):
+    y = rng(seed).integers(0, n_classes, n_clients * size)
+    parts = dirichlet_per_client(y, n_clients, alpha, rng(seed))
+    assert [len(p) for p in parts] == [size] * n_clients
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(y)))
+    some = dirichlet_per_client(y, n_clients, alpha, rng(seed), per_client=1)
+    assert [len(p) for p in some] == [1] * n_clients
+    assert used_once(some)
+
+
+def test_clients_class_shares_have_the_variance_of_the_distribution():
+    """Shares p of a client's m samples with prior q ~ Dir(α 1_C), where nothing runs out.
+
+    Var q = (1/C)(1 − 1/C)/(αC + 1), and Var p = Var q + (E q − E q²)/m. Also: no class is favoured.
+    """
+    alpha, C, m = 0.5, 4, 50
+    y = labels_of(C, 60_000)
+    parts = dirichlet_per_client(y, 1000, alpha, rng(2), per_client=m)
+    shares = counts(y, parts, C) / m
+    var_q = (1 / C) * (1 - 1 / C) / (alpha * C + 1)
+    assert shares.mean(axis=0) == pytest.approx(np.full(C, 1 / C), abs=4 * (var_q / 1000) ** 0.5)
+    assert shares.var() == pytest.approx(var_q + (1 / C - 1 / C**2 - var_q) / m, rel=0.08)
+
+
+def test_a_prior_belongs_to_a_client_and_not_to_a_class():
+    """With a large α all clients are alike; with a tiny one each draws one class, as long as that lasts."""
+    y = labels_of(4, 400)
+    even = counts(y, dirichlet_per_client(y, 8, 1e9, rng(), per_client=100), 4)
+    assert abs(even - 25).max() < 4.5 * (100 * 0.25 * 0.75) ** 0.5
+    single = counts(y, dirichlet_per_client(y, 8, 1e-6, rng(), per_client=20), 4)
+    assert (single.max(axis=1) == 20).all()
+    assert len(set(single.argmax(axis=1))) > 1
+
+
+def test_a_class_that_has_run_out_is_skipped():
+    """Both clients want class 0 or 1 alone, and must take what there is."""
+    y = np.repeat([0, 1], [4, 16])
+    parts = dirichlet_per_client(y, 2, 1e-320, rng())
+    assert sorted(np.concatenate(parts).tolist()) == list(range(20))
+
+
+def test_four_classes_hold_about_four_fifths_of_a_clients_images():
+    """FedCR, A.1.1, of α = 0.5 and 10 classes: "about 80% samples which belong to mostly four different classes"."""
+    y = labels_of(10, 1000)
+    found = counts(y, dirichlet_per_client(y, 100, 0.5, rng()), 10) / 100
+    assert np.sort(found, axis=1)[:, -4:].sum(axis=1).mean() == pytest.approx(0.83, abs=0.03)
+
+
+@given(st.integers(2, 60), st.floats(0.1, 0.9), st.integers(1, 5), st.booleans(), seeds)
+def test_a_split_keeps_every_sample_of_a_client_on_one_side(n, fraction, n_classes, stratified, seed):
+    y = rng(seed).integers(0, n_classes, 2 * n)
+    parts = [np.arange(n), np.arange(n, 2 * n)]
+    n_test = round(fraction * n)
+    if not 0 < n_test < n:
+        return
+    train, test = split_each(y, parts, fraction, rng(seed), stratified=stratified)
+    for part, a, b in zip(parts, train, test):
+        assert len(b) == n_test
+        assert sorted([*a, *b]) == part.tolist()
+        assert (a == np.sort(a)).all()
+        assert (b == np.sort(b)).all()
+        if stratified:
+            every, held = (np.bincount(y[i], minlength=n_classes) for i in (part, b))
+            assert abs(held - every * n_test / n).max() < 1
+
+
+def test_a_stratified_split_is_exact_where_it_can_be_and_the_other_is_not():
+    y, parts = labels_of(5, 140), [np.arange(700)]
+    for seed in range(5):
+        train, test = split_each(y, parts, 0.3, rng(seed))
+        assert counts(y, [*train, *test], 5).tolist() == [[98] * 5, [42] * 5]
+    mixed = np.array([counts(y, split_each(y, parts, 0.3, rng(s), stratified=False)[1], 5)[0] for s in range(300)])
+    assert (mixed.sum(axis=1) == 210).all()
+    # hypergeometric: 210 of 700, of which 140 are of the class
+    assert mixed.var() == pytest.approx(210 * 0.2 * 0.8 * 490 / 699, rel=0.15)
+
+
 # --- subsampling --------------------------------------------------------------------------------------------------
 
 
@@ -380,7 +550,15 @@ def test_by_group():
 
 def test_same_generator_state_same_parts():
     y = labels_of(5, 40)
-    for deal in (lambda g: classes_per_client(y, 7, 2, g), lambda g: dirichlet(y, 7, 0.3, g)):
+    table = assign_classes(10, 5, 2, rng())
+    deals = [
+        lambda g: classes_per_client(y, 7, 2, g),
+        lambda g: dirichlet(y, 7, 0.3, g),
+        lambda g: share_evenly(y, table, g),
+        lambda g: dirichlet_per_client(y, 10, 0.3, g),
+        lambda g: split_each(y, np.arange(200).reshape(10, 20), 0.3, g)[1],
+    ]
+    for deal in deals:
         a, b, c = deal(rng(3)), deal(rng(3)), deal(rng(4))
         assert all((p == q).all() for p, q in zip(a, b))
         assert any(len(p) != len(q) or (p != q).any() for p, q in zip(a, c))

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable
 
-from hetfl_core.datasets import digits, eeg, eegmmidb, femnist, flic_bci, images, project, registry, text, toy
+from hetfl_core.datasets import digits, eeg, eegmmidb, femnist, flic_bci, images, pooled, project, registry, text, toy
 from hetfl_core.datasets.registry import DataError
 from hetfl_core.federation import Federation
 
@@ -16,6 +16,10 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
     "digits.mnist_usps": digits.mnist_usps,
     "digits.bundled": digits.bundled,
     "images.fashion_mnist": images.fashion_mnist,
+    "pooled.fashion_mnist": pooled.fashion_mnist,
+    "pooled.cifar10": pooled.cifar10,
+    "pooled.cifar100": pooled.cifar100,
+    "pooled.emnist_letters": pooled.emnist_letters,
     "femnist.digits": femnist.digits,
     "flic_bci.common40": flic_bci.common40,
     "eeg.simulated": eeg.simulated,
@@ -35,6 +39,7 @@ __all__ = [
     "femnist",
     "flic_bci",
     "images",
+    "pooled",
     "project",
     "registry",
     "text",

@@ -71,15 +71,24 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         If the file is no gzip, or its header or length is not that of such a file.
     """
     try:
-        raw = gzip.decompress(Path(path).read_bytes())
+        packed = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    return unpack_idx(packed, str(path))
+
+
+def unpack_idx(packed: bytes, where: str) -> NDArray[np.uint8]:
+    """The array in the bytes of such a file; `where` names it in errors (see `read_idx`)."""
+    try:
+        raw = gzip.decompress(packed)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be unpacked: {error}") from error
+        raise DataError(f"{where} cannot be unpacked: {error}") from error
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
-        raise DataError(f"{path}: expected an idx file of unsigned bytes (header 00 00 08), got {raw[:3].hex(' ')}")
+        raise DataError(f"{where}: expected an idx file of unsigned bytes (header 00 00 08), got {raw[:3].hex(' ')}")
     head = 4 + 4 * raw[3]
     shape = tuple(np.frombuffer(raw[4:head], dtype=">u4").astype(int).tolist())
     if len(raw) != head + math.prod(shape):
-        raise DataError(f"{path}: expected {head + math.prod(shape)} bytes for shape {shape}, got {len(raw)}")
+        raise DataError(f"{where}: expected {head + math.prod(shape)} bytes for shape {shape}, got {len(raw)}")
     return np.frombuffer(raw, dtype=np.uint8, offset=head).reshape(shape)
 
 
