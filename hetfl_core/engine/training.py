@@ -384,14 +384,24 @@ def narrow(optimiser: torch.optim.Optimizer, trained: Params, k: int) -> Params:
 def clip_each(grads: Sequence[Tensor], limit: float) -> None:
     """Scale each client's gradient, over all its leaves together, to norm at most `limit`, in place.
 
-    Norms are summed in float64, and what is scaled is scaled by a few roundings less than limit / norm, so that the
+    Norms are summed in float64, and what is scaled is scaled by some roundings less than limit / norm, so that the
     norm of what comes out is never above the limit.
     """
-    norms = torch.stack([g.flatten(1).double().square().sum(1) for g in grads]).sum(0).sqrt()
-    slack = 1 - 4 * max(torch.finfo(g.dtype).eps for g in grads)
-    factor = torch.where(norms <= limit, 1.0, slack * limit / norms.clamp(min=limit))  # NaN where the norm is
+    norms = torch.stack([_squared_norm(g) for g in grads]).sum(0).sqrt()
+    slack = 1 - 64 * max(torch.finfo(g.dtype).eps for g in grads)
+    factor = torch.where(norms <= slack * limit, 1.0, slack * limit / norms.clamp(min=slack * limit))  # NaN stays
     for g in grads:
         g.mul_(factor.to(g.dtype).reshape(-1, *[1] * (g.dim() - 1)))
+
+
+def _squared_norm(g: Tensor) -> Tensor:
+    """Of each client's leaf in float64, shape (K, …) → (K,).
+
+    Norms of its rows are taken in float32, which takes a tenth of the time and errs by some roundings of a row.
+    """
+    if g.dtype is torch.float32 and g.dim() > 2 and g.shape[-1] <= 4096:
+        return torch.linalg.vector_norm(g, dim=-1).flatten(1).double().square().sum(1)
+    return torch.linalg.vector_norm(g.flatten(1), dim=1, dtype=torch.float64).square()
 
 
 class Batches:
