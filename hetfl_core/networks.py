@@ -333,6 +333,73 @@ class LeNet(Checked):
 
 
 @dataclass(frozen=True)
+class Augmented(Checked):
+    """A network that is trained on images cropped at random and mirrored, and predicts from images as they are.
+
+    An image is framed by `padding` pixels, and a window of its own size is cut out of it, at each place with the same
+    probability; every other one is mirrored, left to right. That is what FedCR's published code does with CIFAR, and
+    its text does not say.
+
+    Attributes
+    ----------
+    network : Network
+    padding : int
+        Pixels on each side; 0 for no cropping.
+    mirrored : bool
+        Whether images are mirrored, with probability ½.
+    fill : tuple of float
+        Value of the frame, one for all channels or one for each: where pixels were standardised, that of black.
+    """
+
+    network: Network
+    padding: int = 4
+    mirrored: bool = True
+    fill: tuple[float, ...] = (0.0,)
+
+    def __post_init__(self) -> None:
+        if self.padding < 0:
+            raise ValueError(f"padding must be at least 0, got {self.padding}")
+        if not self.fill:
+            raise ValueError("fill must be one value, or one for each channel, got ()")
+
+    @property
+    def out(self) -> int:
+        """Latent dimension k."""
+        return self.network.out
+
+    def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
+        """Parameters for images of shape (channels, height, width)."""
+        if len(shape) != 3 or len(self.fill) not in (1, shape[0]):
+            values = "" if len(self.fill) == 1 else f" and {len(self.fill)} channels, as `fill` has"
+            raise ValueError(f"expected images of shape (channels, height, width){values}, got {tuple(shape)}")
+        return self.network.init(shape, rng, part)
+
+    def draws(self, part: str = "phi") -> dict[str, Draw]:
+        """Where an image is cropped, whether it is mirrored, and what the network needs."""
+        return self.network.draws(part) | {f"{part}.augment": Draw((3,), "uniform", "sample")}
+
+    def __call__(
+        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
+    ) -> Tensor:
+        """Embed a batch of images, shape (n, channels, height, width) → (n, k)."""
+        drawn = (noise or {}).get(f"{part}.augment")
+        return self.network(params, x if drawn is None else self.augmented(x, drawn), noise, part)
+
+    def augmented(self, x: Tensor, drawn: Tensor) -> Tensor:
+        """Images cropped and mirrored by numbers in [0, 1), shapes (n, c, h, w) and (n, 3) → (n, c, h, w)."""
+        p, (height, width) = self.padding, x.shape[-2:]
+        fill = torch.tensor(self.fill, dtype=x.dtype, device=x.device)[:, None, None]
+        framed = F.pad(x - fill, (p, p, p, p)) + fill
+        offset = (drawn[:, :2] * (2 * p + 1)).long().clamp(max=2 * p)
+        rows = offset[:, :1] + torch.arange(height, device=x.device)
+        columns = offset[:, 1:] + torch.arange(width, device=x.device)
+        if self.mirrored:
+            columns = torch.where(drawn[:, 2:] < 0.5, columns, columns.flip(-1))
+        cut = framed.take_along_dim(rows[:, None, :, None], 2)
+        return cut.take_along_dim(columns[:, None, None, :], 3)
+
+
+@dataclass(frozen=True)
 class Auto(Checked):
     """The usual embedding for a client's inputs: `MLP` for vectors, shape (d,), and `CNN` for square images.
 

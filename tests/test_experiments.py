@@ -326,7 +326,7 @@ def test_a_record_says_what_was_run(tmp_path):
     assert (record.experiment, record.scale, record.method, record.seed) == ("tests/sooner", "paper", "FLIC-HL", 1)
     assert record.settings["method"]["lambda1"] == 1e-3
     assert record.settings["method"]["model"]["phi"] == {
-        "class": "MLP", "hidden": [6], "out": 4, "activation": "relu", "dropout": 0.0
+        "class": "MLP", "hidden": [6], "out": 4, "activation": "relu", "dropout": 0.0, "last": None,
     }  # fmt: skip
     assert record.settings["rounds"] == 4
     assert len(record.history["round"]) == 5

@@ -1,12 +1,15 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small import largest_difference, ragged
 
-from hetfl_core.federation import Spec
-from hetfl_core.methods import FLIC
-from hetfl_core.networks import CNN, MLP, Draw, LeNet, Model, Network, linear_init
+from hetfl_core import simulate
+from hetfl_core.federation import Federation, Spec
+from hetfl_core.methods import FLIC, Local
+from hetfl_core.networks import CNN, MLP, Augmented, Draw, LeNet, Model, Network, linear_init
 from hetfl_core.rng import stream
 
 
@@ -93,6 +96,62 @@ def test_what_a_layer_cannot_be_is_refused(make, message):
 
 def test_the_smallest_image_of_a_lenet():
     assert LeNet().side((1, 16, 16)) == 1
+
+
+@pytest.mark.parametrize("fill", [(0.0,), (-1.0, 2.0)])
+@pytest.mark.parametrize(("padding", "mirrored"), [(2, True), (3, False), (0, True)])
+def test_images_are_cropped_and_mirrored_one_by_one(padding, mirrored, fill):
+    """Against a loop over images that frames, cuts and mirrors each with plain slices."""
+    net = Augmented(LeNet(channels=(2,), hidden=(), out=3, kernel=3), padding, mirrored, fill)
+    x, drawn = torch.randn(40, 2, 6, 6, generator=rng()), torch.rand(40, 3, generator=rng())
+    got = net.augmented(x, drawn)
+    frame = torch.tensor(fill).reshape(-1, 1, 1).expand(2, 1, 1)
+    for image, numbers, found in zip(x, drawn, got, strict=True):
+        whole = frame.expand(2, 6 + 2 * padding, 6 + 2 * padding).clone()
+        whole[:, padding : padding + 6, padding : padding + 6] = image
+        top, left = (int(float(u) * (2 * padding + 1)) for u in numbers[:2])
+        expected = whole[:, top : top + 6, left : left + 6]
+        expected = expected.flip(2) if mirrored and numbers[2] >= 0.5 else expected
+        torch.testing.assert_close(found, expected)
+    edge = net.augmented(x[:1], torch.tensor([[1 - 1e-7, 0.0, 0.0]]))
+    assert edge.shape == (1, 2, 6, 6), "the last window, not one beyond it"
+
+
+def test_augmentation_is_for_training_alone_and_the_same_in_both_engines():
+    net = Augmented(LeNet(channels=(2,), hidden=(), out=3, kernel=3), 1)
+    assert isinstance(net, Network)
+    assert net.out == 3
+    fed = ragged(images=True, sizes=(6, 9))
+    fed = Federation([c for c in fed if c.x_train.shape[-1] == 16], fed.n_classes)
+    method = Local(Model(net), local_epochs=1, batch_size=4)
+    options = {"rounds": 2, "participation": 1.0, "dtype": torch.float64, "device": "cpu", "progress": False}
+    stacked, loop = (simulate(fed, method, engine=engine, **options) for engine in ("stacked", "loop"))
+    assert largest_difference(stacked, loop) < 1e-9
+    plain = simulate(fed, Local(Model(net.network), local_epochs=1, batch_size=4), **options)
+    assert largest_difference(stacked, plain) > 1e-4
+    params = stacked.params[0]
+    x = fed.to(torch.float64)[0].x_test
+    np.testing.assert_array_equal(
+        stacked.predict()["client-0"], Model(net.network).head(params, net.network(params, x))
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Augmented(LeNet(), padding=-1), "padding must be at least 0, got -1"),
+        (lambda: Augmented(LeNet(), fill=()), r"fill must be one value, or one for each channel, got \(\)"),
+        (
+            lambda: Augmented(LeNet(), fill=(1.0, 2.0)).init((3, 32, 32), rng()),
+            r"and 2 channels, .*, got \(3, 32, 32\)",
+        ),
+        (lambda: Augmented(MLP()).init((5,), rng()), r"expected images of shape .*, got \(5,\)"),
+        (lambda: Augmented("lenet"), "network must be a Network, got 'lenet'"),
+    ],
+)
+def test_what_cannot_be_augmented_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 @pytest.mark.parametrize("alpha", [None, 6])

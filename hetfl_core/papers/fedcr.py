@@ -1,9 +1,9 @@
 """FedCR: settings of its tables on Fashion-MNIST, and a smaller setting of our own in which all methods are compared.
 
 The paper's setting has 100 clients, 10 % of them in a round, 250 rounds of 10 epochs in batches of 48 (Appendix A.1).
-In ours 20 clients share 14 000 of the images, a quarter takes part in each of 25 rounds, and the network is small: a run
-takes a minute, so that every method has five seeds and its learning rate is chosen alike (`GRID`) on validation images
-that are cut from the training images.
+In ours 20 clients share 14 000 of the images, a quarter takes part in each of 25 rounds, and the network is small: a
+run takes half a minute, so that every method has five seeds, and its learning rate is chosen as all others' are, from
+`GRID` on validation images that are cut from the training images.
 
 What all methods have in common: plain SGD, gradients clipped at norm 10, 10 epochs a round in all. FedRep spends nine
 of them on its head and FedPAC one, as their papers and codes divide them; Ditto trains both of its models for ten.
@@ -83,7 +83,7 @@ def methods(phi: Network, gaussian: int, **common: Any) -> dict[str, Method]:
 # --- the paper's setting ----------------------------------------------------------------------------------------------
 
 PAPER_PHI = LeNet(channels=(4, 12), hidden=(1024,), out=1024)
-"""The published code's network for Fashion-MNIST; the text's, of 64 channels, cannot have its 1 600 inputs at 28 × 28."""
+"""The published code's for Fashion-MNIST; the text's, of 64 channels, cannot have its 1 600 inputs at 28 × 28."""
 
 PAPER_V = 512
 """As Tables 2 and 3 agree in only for this dimension."""
