@@ -37,7 +37,17 @@ PHI = MLP(hidden=(7,), out=5, last="relu")
 PLAIN, RANDOM = Model(PHI), Model(PHI, gaussian=3)
 SHORT = {"local_epochs": 2, "batch_size": 6}
 DESCENT = {"optimiser": "sgd", "lr": 0.1}
-NEW = ["FedPer", "LG-FedAvg", "FedBABU", "Ditto", "FedPAC", "FedSR", "FedCR", "FedCR, own bodies"]
+NEW = [
+    "FedPer",
+    "LG-FedAvg",
+    "FedBABU",
+    "Ditto",
+    "FedPAC",
+    "FedSR",
+    "FedCR",
+    "FedCR, own embeddings",
+    "FedCR, own bodies",
+]
 NO_NEWCOMERS = ["FedAvg-FT", "FedBABU", "FedSR", "FLIC-FedAvgFT"]
 EQUAL = ragged(widths=(4, 4))
 
@@ -530,7 +540,7 @@ def joint_after(method, received=None):
     return method.aggregate(server, uploads, [1.0, 1.0], [], torch.Generator())
 
 
-OWN = FedCR(RANDOM, shares=False)
+OWN = FedCR(RANDOM, aggregates="features")
 
 
 @pytest.mark.parametrize(
@@ -596,6 +606,8 @@ def test_fedcr_without_aggregation_takes_any_clients():
     result = run(small("FedCR, own bodies"), ragged())
     assert set(result.server) == {"joint.mean", "joint.variance"}
     assert result.history["bytes_up"].iloc[1] == 3 * 2 * 5 * 64 * 8
+    layer = run(small("FedCR, own embeddings"), ragged())
+    assert set(layer.server) == {"joint.mean", "joint.variance", "gaussian.weight", "gaussian.bias"}
     with pytest.raises(ValueError, match=r"averages 'phi.0.weight'"):
         run(small("FedCR"), ragged())
 

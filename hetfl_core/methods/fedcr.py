@@ -42,9 +42,9 @@ class FedCR(Stochastic):
     ----------
     beta : float
         β, the weight of the term. At 0 and without draws (``scale="none"``) this is `FedPer` with one more layer.
-    shares : bool
-        Whether bodies are averaged. If not (Section 4.4), only features leave a client, and networks and inputs may
-        differ.
+    aggregates : {"body", "gaussian", "features"}
+        What the server averages beside the joint features: the body; the Gaussian layer alone, behind embeddings that
+        stay on their clients, as FLIC's do; or nothing (Section 4.4). In the last two, inputs may differ.
     joint : {"product", "mixture"}
         The joint features: the product of the clients' (Eq. 9), or the Gaussian with the moments of their equal
         mixture, which is no sharper than they are.
@@ -61,7 +61,7 @@ class FedCR(Stochastic):
     samples: int = 18
     test_samples: int = 18
     beta: float = 5e-4
-    shares: bool = True
+    aggregates: Literal["body", "gaussian", "features"] = "body"
     joint: Literal["product", "mixture"] = "product"
     prior: Literal["once", "each"] = "once"
     towards: Literal["both", "mean", "variance"] = "both"
@@ -74,18 +74,19 @@ class FedCR(Stochastic):
 
     @classmethod
     def variants(cls) -> list[Method]:
-        """With and without averaging of bodies."""
-        return [cls(), cls(shares=False)]
+        """With bodies averaged, the layer behind them, or neither."""
+        return [cls(), cls(aggregates="gaussian"), cls(aggregates="features")]
 
     @property
     def name(self) -> str:
         """Name in tables and records."""
-        return "FedCR" if self.shares else "FedCR, own bodies"
+        names = {"body": "FedCR", "gaussian": "FedCR, own embeddings", "features": "FedCR, own bodies"}
+        return names[self.aggregates]
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The body, Gaussian layer included, unless nothing is."""
-        return BODY if self.shares else ()
+        """The body, Gaussian layer included; that layer; or nothing."""
+        return {"body": BODY, "gaussian": ("gaussian",), "features": ()}[self.aggregates]
 
     def check(self, specs: Sequence[Spec]) -> None:
         """Refuse regressions, which have no classes."""
@@ -97,8 +98,7 @@ class FedCR(Stochastic):
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """Line 1: μ^c = 0, Σ^c = 1; and one fresh copy of the body."""
         mean = torch.zeros(specs[0].n_classes, self.model.latent, dtype=torch.float32)
-        body = super().init_server(specs, rng) if self.shares else {}
-        return {**body, f"{JOINT}.mean": mean, f"{JOINT}.variance": torch.ones_like(mean)}
+        return {**super().init_server(specs, rng), f"{JOINT}.mean": mean, f"{JOINT}.variance": torch.ones_like(mean)}
 
     def start(self, kept: Params, received: Params) -> Params:
         """Line 6: the received body and the client's head; the joint features are no parameters."""
@@ -143,7 +143,7 @@ class FedCR(Stochastic):
     ) -> Params:
         """Lines 22-30: the mean of the bodies; the joint features, of classes that nobody has as they were."""
         bodies = [pick(upload, self.shared) for upload in uploads]
-        new = super().aggregate(server, bodies, weights, specs, rng) if self.shares else dict(server)
+        new = super().aggregate(server, bodies, weights, specs, rng)
         natural = torch.stack([upload[f"{JOINT}.natural"] for upload in uploads])
         precision = torch.stack([upload[f"{JOINT}.precision"] for upload in uploads])
         combine = self._product if self.joint == "product" else _mixture

@@ -11,7 +11,7 @@ of them on its head and FedPAC one, as their papers and codes divide them; Ditto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -76,7 +76,7 @@ def methods(phi: Network, gaussian: int, **common: Any) -> dict[str, Method]:
         "FedSR-FT": FedSR(random, l2=0.01, cmi=0.001, **common),
         "FedPAC": FedPAC(plain, head_epochs=1, local_epochs=9, lam=1.0, **common),
         "FedCR": FedCR(random, beta=5e-4, samples=18, test_samples=18, **common),
-        "FedCR, own bodies": FedCR(random, shares=False, beta=5e-4, samples=18, test_samples=18, **common),
+        "FedCR, own bodies": FedCR(random, aggregates="features", beta=5e-4, samples=18, test_samples=18, **common),
     }
 
 
@@ -137,6 +137,65 @@ def held_out(federation: Federation, seed: int, share: float = HELD_OUT) -> Fede
     return Federation(clients, federation.n_classes, name, {**federation.info, "held_out": share})
 
 
+def best_rates(accuracies: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """For each method the learning rate of the highest mean accuracy over seeds; of equal ones the larger.
+
+    Parameters
+    ----------
+    accuracies : dict of str to sequence of float
+        On validation images, by the names of a grid's methods: ``"FedPer, lr 0.1"``.
+    """
+    means: dict[str, dict[float, float]] = {}
+    for called, each in accuracies.items():
+        name, _, rate = called.rpartition(", lr ")
+        means.setdefault(name, {})[float(rate)] = sum(each) / len(each)
+    return {name: max(found, key=lambda rate: (found[rate], rate)) for name, found in means.items()}
+
+
+CHOSEN: dict[str, Rates] = {}
+"""`best_rates` of the grid's records, by split; a test compares."""
+
+
+def compared(split: str) -> dict[str, Method]:
+    """All methods at their chosen learning rates."""
+    rates = CHOSEN[split]
+    return {name: replace(method, lr=rates[name]) for name, method in methods(OWN_PHI, OWN_V).items()}
+
+
+def ablated(split: str) -> dict[str, Method]:
+    """What FedCR is made of, taken away or put in another way; and other methods as published codes have them.
+
+    Each at the learning rate that was chosen for the method whole.
+    """
+    whole = compared(split)
+    cr, per, sr, pac, lg = (whole[name] for name in ("FedCR", "FedPer", "FedSR-FT", "FedPAC", "LG-FedAvg"))
+    changed: dict[str, tuple[Method, dict[str, Any]]] = {
+        "FedCR, β = 0": (cr, {"beta": 0.0}),
+        "FedCR, no noise": (cr, {"scale": "none"}),
+        "FedCR, neither": (cr, {"beta": 0.0, "scale": "none"}),
+        "FedCR, mean feature at test time": (cr, {"test_samples": 0}),
+        "FedCR, mean logits": (cr, {"averaged": "logits"}),
+        "FedCR, mean of the logs": (cr, {"likelihood": "mean"}),
+        "FedCR, z = μ + ε Σ": (cr, {"scale": "variance"}),
+        "FedCR, prior with each client": (cr, {"prior": "each"}),
+        "FedCR, mixture of the experts": (cr, {"joint": "mixture"}),
+        "FedCR, towards the joint mean": (cr, {"towards": "mean"}),
+        "FedCR, towards the joint variance": (cr, {"towards": "variance"}),
+        "FedCR, towards N(0, 1)": (cr, {"joint_step": 0.0}),
+        "FedPer with FedCR's layers": (per, {"model": Model(OWN_PHI, gaussian=OWN_V)}),
+        "FedSR-FT, nothing shared": (sr, {"shares": False}),
+        "FedPAC, own heads": (pac, {"combines": False}),
+        "FedPAC, scalar centroids": (pac, {"centroids": "scalar", "combines": False}),
+        "FedPAC as FedCR's code": (
+            pac,
+            {"centroids": "scalar", "combines": False, "penalty": "norm", "aligns_from": 0, "head_epochs": 9}
+            | {"local_epochs": 1},
+        ),
+        "LG-FedAvg, last layer shared too": (lg, {"layers": ("phi.1",)}),
+    }
+    return {name: replace(method, **changes) for name, (method, changes) in changed.items()}
+
+
 def _own() -> dict[str, Experiment]:
     """The comparison, and the grid by which its learning rates are chosen."""
     found = {}
@@ -157,6 +216,14 @@ def _own() -> dict[str, Experiment]:
             seeds=2,
             **common,
         )
+        if split in CHOSEN:
+            title = f"FedCR, our setting: {split}, 20 clients"
+            found[f"fedcr/own-{split}"] = Experiment(
+                title, own(split), compared(split), priority=15 + place, seeds=5, measure=("own",), **common
+            )
+            found[f"fedcr/own-{split}-ablation"] = Experiment(
+                f"{title}, ablations", own(split), ablated(split), priority=30 + place, seeds=5, **common
+            )
     return found
 
 

@@ -1,0 +1,98 @@
+"""The settings of FedCR's tables and of our own comparison: partition, networks, and how learning rates were chosen."""
+
+import numpy as np
+import pytest
+import torch
+from small import ragged
+
+from hetfl_core import ledger
+from hetfl_core.engine.training import n_steps
+from hetfl_core.experiments import EXPERIMENTS
+from hetfl_core.federation import Spec
+from hetfl_core.papers import fedcr
+
+IMAGE = Spec("a", (1, 28, 28), 490, 10, (49,) * 10, 100)
+
+
+def test_networks_have_the_published_codes_numbers_of_parameters():
+    """Of its network for Fashion-MNIST, counted from its layers: 1 258 798 without random features, 2 303 278 with."""
+    methods = fedcr.methods(fedcr.PAPER_PHI, fedcr.PAPER_V)
+    for name, expected in [("FedPer", 1_258_798), ("FedCR", 2_303_278)]:
+        model = methods[name].model
+        params = model.init(IMAGE, torch.Generator(), model.parts)
+        assert sum(p.numel() for p in params.values()) == expected
+
+
+def test_every_method_takes_ten_epochs_a_round_of_plain_sgd():
+    """Ditto for each of its two models. 490 images in batches of 48 are 11 steps an epoch."""
+    for name, method in fedcr.methods(fedcr.OWN_PHI, fedcr.OWN_V, lr=0.1).items():
+        stages = method.stages(3, "round")
+        assert sum(stage.epochs for stage in stages) == (20 if name == "Ditto" else 10), name
+        assert {(s.optimiser, s.momentum, s.clip, s.lr, s.batch_size) for s in stages} == {("sgd", 0.0, 10.0, 0.1, 48)}
+        assert method.weighting == "uniform"
+        assert sum(n_steps(stage, 490) for stage in stages) == (220 if name == "Ditto" else 110)
+
+
+def test_the_papers_setting():
+    for split in fedcr.SPLITS:
+        setting = EXPERIMENTS[f"fedcr/fmnist-{split}"]
+        assert (setting.rounds, setting.participation, setting.seeds) == (250, 0.1, 3)
+        assert len(setting.methods) == 13
+        cr = setting.methods["FedCR"]
+        assert (cr.beta, cr.samples, cr.test_samples, cr.model.gaussian) == (5e-4, 18, 18, 512)
+
+
+@pytest.mark.realdata("pooled.fashion_mnist")
+@pytest.mark.parametrize("split", fedcr.SPLITS)
+def test_learning_rates_never_see_a_test_image(split):
+    """Validation and training images are the client's training images, each once; test images are none of them."""
+    true = fedcr.own(split)(3)
+    seen = EXPERIMENTS[f"fedcr/own-{split}-grid"].federation(3)
+    assert [(c.n_train, len(c.y_test)) for c in true] == [(490, 210)] * 20
+    assert [(c.n_train, len(c.y_test)) for c in seen] == [(392, 98)] * 20
+    for client, other in zip(true, seen, strict=True):
+        test = {image.tobytes() for image in client.x_test.numpy()}
+        whole = sorted(image.tobytes() for image in client.x_train.numpy())
+        parts = [image.tobytes() for x in (other.x_train, other.x_test) for image in x.numpy()]
+        assert sorted(parts) == whole
+        assert sum(image in test for image in parts) <= sum(image in test for image in whole), "doubles of the data set"
+
+
+def test_held_out_images_are_drawn_by_seed_and_client():
+    fed = ragged(sizes=(20, 30))
+    first, again, other = (fedcr.held_out(fed, seed) for seed in (0, 0, 1))
+    assert first.fingerprint() == again.fingerprint() != other.fingerprint()
+    for client, whole in zip(first, fed, strict=True):
+        assert len(client.y_test) == round(0.2 * whole.n_train)
+        assert client.n_train + len(client.y_test) == whole.n_train
+        both = np.concatenate([client.x_train.numpy(), client.x_test.numpy()])
+        assert sorted(map(tuple, both)) == sorted(map(tuple, whole.x_train.numpy()))
+
+
+def test_the_best_rate_has_the_highest_mean_and_of_equal_ones_the_larger_wins():
+    tried = {"A, x, lr 0.1": [80, 90], "A, x, lr 0.5": [99, 60], "B, lr 0.1": [70.0], "B, lr 0.01": [70.0]}
+    assert fedcr.best_rates(tried) == {"A, x": 0.1, "B": 0.1}
+
+
+@pytest.mark.parametrize("split", fedcr.CHOSEN)
+def test_chosen_rates_are_the_best_of_the_grids_records(split):
+    grid = EXPERIMENTS[f"fedcr/own-{split}-grid"]
+    records = ledger.load(experiment=f"fedcr/own-{split}-grid", scale="paper")
+    found: dict[str, list[float]] = {}
+    for record in records:
+        found.setdefault(record.method, []).append(ledger.value(record, "accuracy"))
+    assert set(found) == set(grid.methods)
+    assert {len(values) for values in found.values()} == {grid.seeds}
+    assert fedcr.best_rates(found) == fedcr.CHOSEN[split]
+    compared = EXPERIMENTS[f"fedcr/own-{split}"].methods
+    assert {name: method.lr for name, method in compared.items()} == fedcr.CHOSEN[split]
+
+
+@pytest.mark.parametrize("split", fedcr.CHOSEN)
+def test_every_ablation_changes_something_and_keeps_the_rate(split):
+    whole = EXPERIMENTS[f"fedcr/own-{split}"].methods
+    for name, method in EXPERIMENTS[f"fedcr/own-{split}-ablation"].methods.items():
+        base = whole[next(known for known in sorted(whole, key=len, reverse=True) if name.startswith(known))]
+        assert method != base, name
+        assert type(method) is type(base)
+        assert method.lr == base.lr
