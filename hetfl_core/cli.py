@@ -38,6 +38,7 @@ def main() -> None:
     With the environment variable HETFL_DEBUG set to anything but 0, every error shows its traceback.
     """
     numerics.hold(True if "--fastest" in sys.argv[1:] else None)  # here, before anything imports torch
+    numerics.keep_freed_memory()
     try:
         app()
     except KeyboardInterrupt:
