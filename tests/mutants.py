@@ -69,6 +69,7 @@ TESTS = {
     "methods/flic": "flic methods",
     "methods/privacy": "privacy flic",
     "methods/schemes": "methods flic simulation",
+    "theory/fedcr": "theory_fedcr",
     "theory/flic": "theory",
     "ledger/comparison": "comparison",
     "ledger/judging": "ledger",
