@@ -29,6 +29,10 @@ ACTIVATIONS = {"relu": torch.relu, "leaky_relu": F.leaky_relu, "sigmoid": torch.
 Activation = Literal["relu", "leaky_relu", "sigmoid", "tanh"]
 
 
+SMALLEST_DEVIATION = 1e-4
+"""What is added to the softplus of a Gaussian layer: precisions and their gradients must fit into float32."""
+
+
 @dataclass(frozen=True)
 class Draw(Checked):
     """Random numbers that a method declares and the engine draws, from the client's own stream.
@@ -458,7 +462,7 @@ class Model(Checked):
     """Embedding, optional Gaussian and representation layers, and linear head: outputs = β_i(α(z)), z = φ_i(x).
 
     With a Gaussian layer z is random, N(μ(x), diag σ²(x)): both are linear in φ_i(x), and softplus makes σ positive
-    (FedCR's Tables 6 and 8, FedSR). What takes no draws uses the mean, z = μ(x).
+    (FedCR's Tables 6 and 8, FedSR), `SMALLEST_DEVIATION` at least. What takes no draws uses the mean, z = μ(x).
 
     Attributes
     ----------
@@ -544,7 +548,7 @@ class Model(Checked):
         r"""μ(x) and σ(x) > 0 of the Gaussian layer, shape (n, \*shape) → two of (n, V); needs `gaussian`."""
         both = torch.addmm(params["gaussian.bias"], self.phi(params, x, noise), params["gaussian.weight"])
         mean, raw = both.unflatten(-1, (2, self.latent)).unbind(-2)
-        return mean, F.softplus(raw)
+        return mean, F.softplus(raw) + SMALLEST_DEVIATION
 
     def represent(self, params: Params, z: Tensor) -> Tensor:
         """The penultimate layer at latent points: α(z), or z where there is no α; shape (n, k) → (n, width)."""

@@ -168,9 +168,11 @@ def test_a_gaussian_layer_has_a_mean_and_a_deviation_of_its_own_width(alpha):
     both = F.linear(h, params["gaussian.weight"].T, params["gaussian.bias"])
     mean, deviation = model.posterior(params, x)
     torch.testing.assert_close(mean, both[:, :3])
-    torch.testing.assert_close(deviation, torch.log1p(both[:, 3:].exp()))
+    torch.testing.assert_close(deviation, torch.log1p(both[:, 3:].exp()) + 1e-4)
     assert torch.equal(model.embed(params, x), mean)
     assert model.head(params, mean).shape == (5, 4)
+    params["gaussian.bias"] -= 500
+    assert (model.posterior(params, x)[1] >= 1e-4).all(), "precisions must stay finite"
 
 
 def test_flic_default_has_the_papers_widths():

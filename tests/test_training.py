@@ -266,6 +266,7 @@ def test_steps_of_a_stage():
         ({"epochs": 1, "batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"epochs": 1, "lr": -1.0}, "lr must not be negative"),
         ({"epochs": 1, "optimiser": "lbfgs"}, r"optimiser must be one of \('adam', .* got 'lbfgs'"),
+        ({"epochs": 1, "optimiser": "sgd", "momentum": 1.0}, "momentum must be less than 1, got 1.0"),
         ({"epochs": 1, "clip": 0.0}, "clip must be greater than 0, or None, got 0.0"),
         ({"epochs": 1, "clip": "1"}, "clip must be a finite number or None, got '1'"),
         ({"epochs": 1, "optimiser": "sgd", "momentum": -0.1}, "momentum must not be negative, got -0.1"),
@@ -293,6 +294,11 @@ def test_the_longest_prefix_decides_on_the_decay():
 
 def test_the_optimisers_that_a_stage_may_name_are_those_there_are():
     assert set(get_args(Optimiser)) == set(OPTIMISERS)
+
+
+def test_a_stage_may_spare_what_it_names():
+    stage = Stage(("phi", "beta"), epochs=1, spare=("phi.1",))
+    assert [stage.trains(n) for n in ("phi.0.weight", "phi.1.weight", "phi.10.bias", "beta.bias")] == [1, 0, 1, 1]
 
 
 def test_clipping_is_per_client():

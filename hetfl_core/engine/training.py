@@ -397,7 +397,8 @@ def clip_each(grads: Sequence[Tensor], limit: float) -> None:
 def _squared_norm(g: Tensor) -> Tensor:
     """Of each client's leaf in float64, shape (K, …) → (K,).
 
-    Norms of its rows are taken in float32, which takes a tenth of the time and errs by some roundings of a row.
+    Norms of its rows are taken in float32, which takes a tenth of the time and errs by some roundings of a row. (Where
+    entries exceed some 1e18 the norm is infinite, and what is clipped by it zero.)
     """
     if g.dtype is torch.float32 and g.dim() > 2 and g.shape[-1] <= 4096:
         return torch.linalg.vector_norm(g, dim=-1).flatten(1).double().square().sum(1)

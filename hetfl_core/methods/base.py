@@ -70,6 +70,8 @@ class Stage(Checked):
     ----------
     train : tuple of str
         Prefixes of the parameters to be trained, e.g. ``("phi", "beta")``; the rest is frozen.
+    spare : tuple of str
+        Prefixes of what is frozen all the same, e.g. ``("phi.1",)``.
     loss : callable, optional
         The objective; by default the method's `loss`.
     epochs, steps : int, optional
@@ -98,6 +100,7 @@ class Stage(Checked):
     weight_decay: float | Mapping[str, float] = 0.0
     momentum: float = 0.0
     clip: float | None = None
+    spare: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -110,6 +113,8 @@ class Stage(Checked):
         for name, value in (("lr", self.lr), ("momentum", self.momentum), ("weight_decay", min(decays, default=0))):
             if value < 0:
                 raise ValueError(f"{name} must not be negative, got {value}")
+        if self.momentum >= 1:
+            raise ValueError(f"momentum must be less than 1, got {self.momentum}")
         if self.momentum and self.optimiser not in WITH_MOMENTUM:
             users = " and ".join(WITH_MOMENTUM)
             raise ValueError(f"momentum is for {users}, got {self.momentum} with {self.optimiser}")
@@ -118,7 +123,9 @@ class Stage(Checked):
 
     def trains(self, name: str) -> bool:
         """Whether the parameter of this name is trained."""
-        return any(has_prefix(name, prefix) for prefix in self.train)
+        return any(has_prefix(name, prefix) for prefix in self.train) and not any(
+            has_prefix(name, prefix) for prefix in self.spare
+        )
 
 
 def has_prefix(name: str, prefix: str) -> bool:
@@ -213,6 +220,8 @@ class Method(Checked):
         Factor of the learning rate from round to round, greater than 0: η · lr_decay^t in round t = 0, 1, …
     local_steps : int, optional
         Optimisation steps of a round, in the place of `local_epochs`.
+    tuning_epochs : int, optional
+        Epochs of the last local training, after the last round; by default as many as in a round.
     """
 
     model: Model = field(default_factory=Model)
@@ -226,6 +235,7 @@ class Method(Checked):
     clip: float | None = None
     lr_decay: float = 1.0
     local_steps: int | None = None
+    tuning_epochs: int | None = None
 
     shared: ClassVar[tuple[str, ...]] = ()
     """Parts of the model that the server averages."""
@@ -236,8 +246,9 @@ class Method(Checked):
     def __post_init__(self) -> None:
         self._check_least(1, "local_epochs", "batch_size")
         self._check_least(0, "lr")
-        if self.local_steps is not None:
-            self._check_least(1, "local_steps")
+        for name in ("local_steps", "tuning_epochs"):
+            if getattr(self, name) is not None:
+                self._check_least(1, name)
         if not self.lr_decay > 0:
             raise ValueError(f"lr_decay must be greater than 0, got {self.lr_decay}")
         self.stage((), 0)  # which refuses what does not go together
@@ -265,6 +276,10 @@ class Method(Checked):
         for name in names:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+
+    def tuning(self, train: tuple[str, ...], round: int, **changes: Any) -> Stage:
+        """As `stage`, for the last local training: of `tuning_epochs`, where they are given."""
+        return self.stage(train, round, **({"epochs": self.tuning_epochs} if self.tuning_epochs else {}), **changes)
 
     @property
     def name(self) -> str:

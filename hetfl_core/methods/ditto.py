@@ -49,8 +49,9 @@ class Ditto(FedAvg):
         """v_i, then w, when selected; v_i once more at the end."""
         if role not in ("round", "final"):
             return []
-        personal = self.stage((OWN,), round, loss=self.personal_loss)
-        return [personal, *super().stages(round, role)]
+        if role == "final":
+            return [self.tuning((OWN,), round, loss=self.personal_loss)]
+        return [self.stage((OWN,), round, loss=self.personal_loss), *super().stages(round, role)]
 
     def personal_loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """f_i(v) + (λ/2)‖v − w⁽ᵗ⁾‖², Eq. (2) of [1]_."""

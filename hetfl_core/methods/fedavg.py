@@ -30,9 +30,9 @@ class Local(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all parameters, when selected and at the end."""
-        if role not in ("round", "final"):
-            return []
-        return [self.stage(self.local, round)]
+        if role == "round":
+            return [self.stage(self.local, round)]
+        return [self.tuning(self.local, round)] if role == "final" else []
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,12 @@ class FedAvgFT(FedAvg):
 
     Attributes
     ----------
-    tuning_epochs : int
-        Epochs of the final local training.
     tuned : {"all", "head"}
         What it moves: the whole model, or the classifier β alone, as FedCR's comparison does.
     """
 
-    tuning_epochs: int = 10
+    tuning_epochs: int | None = 10
     tuned: Literal["all", "head"] = "all"
-
-    def __post_init__(self) -> None:
-        self._check_least(1, "tuning_epochs")
 
     @property
     def name(self) -> str:
@@ -79,8 +74,8 @@ class FedAvgFT(FedAvg):
         return "FedAvg-FT"
 
     def stages(self, round: int, role: Role) -> list[Stage]:
-        """FedAvg's rounds, and `tuning_epochs` epochs at the end."""
+        """FedAvg's rounds, and `tuning_epochs` epochs at the end (10 unless told)."""
         if role != "final":
             return super().stages(round, role)
         parts = self.shared if self.tuned == "all" else ("beta",)
-        return [self.stage(parts, round, epochs=self.tuning_epochs)]
+        return [self.tuning(parts, round)]

@@ -44,7 +44,9 @@ class FedCR(Stochastic):
         β, the weight of the term. At 0 and without draws (``scale="none"``) this is `FedPer` with one more layer.
     aggregates : {"body", "gaussian", "features"}
         What the server averages beside the joint features: the body; the Gaussian layer alone, behind embeddings that
-        stay on their clients, as FLIC's do; or nothing (Section 4.4). In the last two, inputs may differ.
+        stay on their clients, as FLIC's do; or nothing (Section 4.4). In the last two inputs may differ, each client's
+        embedding starts by itself (in the published code all start alike), and all that is local is trained at the
+        end.
     joint : {"product", "mixture"}
         The joint features: the product of the clients' (Eq. 9), or the Gaussian with the moments of their equal
         mixture, which is no sharper than they are.
@@ -53,8 +55,8 @@ class FedCR(Stochastic):
     towards : {"both", "mean", "variance"}
         What of the joint features clients are drawn to; in the place of the rest stands N(0, I).
     joint_step : float
-        Part γ in [0, 1] of the new joint features that the server takes, (1 − γ) old + γ new. 0 leaves N(0, I) for
-        ever, which is the default of the published code.
+        Part γ in [0, 1] of the new joint features that the server takes, (1 − γ) old + γ new, of means and variances.
+        0 leaves N(0, I) for ever, which is the default of the published code; its commands say 1.
     """
 
     weighting: Literal["samples", "uniform"] = "uniform"
@@ -88,13 +90,6 @@ class FedCR(Stochastic):
         """The body, Gaussian layer included; that layer; or nothing."""
         return {"body": BODY, "gaussian": ("gaussian",), "features": ()}[self.aggregates]
 
-    def check(self, specs: Sequence[Spec]) -> None:
-        """Refuse regressions, which have no classes."""
-        super().check(specs)
-        for spec in specs:
-            if spec.task == "regression":
-                raise ValueError(f"{self.name} has joint features for each class; client {spec.name!r} has targets")
-
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """Line 1: μ^c = 0, Σ^c = 1; and one fresh copy of the body."""
         mean = torch.zeros(specs[0].n_classes, self.model.latent, dtype=torch.float32)
@@ -105,10 +100,11 @@ class FedCR(Stochastic):
         return {**kept, **{name: p for name, p in received.items() if not has_prefix(name, JOINT)}}
 
     def stages(self, round: int, role: Role) -> list[Stage]:
-        """M epochs on all parts when selected (lines 7-14); at the end on the head."""
+        """M epochs on all parts when selected (lines 7-14); at the end on the head, or on whatever is local."""
         if role == "round":
             return [self.stage(self.model.parts, round)]
-        return [self.stage(HEAD, round)] if role == "final" else []
+        own = HEAD if self.aggregates == "body" else self.local
+        return [self.tuning(own, round)] if role == "final" else []
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """Line 11, Eq. (7). What is remembered (line 13) are the natural parameters Λ μ and Λ of each sample."""
@@ -124,7 +120,8 @@ class FedCR(Stochastic):
         gap = row_mean(gaussian_gap(joint_mean, joint_variance, mean, variance), batch.weight)
         precision = variance.detach().reciprocal()
         remember = {"natural": precision * mean.detach(), "precision": precision}
-        return Loss(task + self.beta * gap, {"ce": task.detach(), "kl": gap.detach()}, remember)
+        total = task + self.beta * gap if self.beta else task
+        return Loss(total, {"ce": task.detach(), "kl": gap.detach()}, remember)
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
         """Lines 15-20: the body, and Λ_i^c μ_i^c and Λ_i^c by class; zeros for a class that the client lacks."""
@@ -147,8 +144,10 @@ class FedCR(Stochastic):
         natural = torch.stack([upload[f"{JOINT}.natural"] for upload in uploads])
         precision = torch.stack([upload[f"{JOINT}.precision"] for upload in uploads])
         combine = self._product if self.joint == "product" else _mixture
-        mean, variance = combine(natural.double(), precision.double())
-        seen = (precision > 0).any(0)
+        sound = (natural.isfinite() & precision.isfinite()).all(-1, keepdim=True)  # what diverged is left out
+        natural, precision = (torch.where(sound, sent, 0.0).double() for sent in (natural, precision))
+        mean, variance = combine(natural, precision)
+        seen = (precision > 0).any(0).any(-1, keepdim=True)
         for name, joint in (("mean", mean), ("variance", variance)):
             old = server[f"{JOINT}.{name}"]
             moved = torch.lerp(old.double(), joint, self.joint_step).to(old.dtype)
@@ -157,9 +156,8 @@ class FedCR(Stochastic):
 
     def _product(self, natural: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
         """Eq. (9): Λ^c = Λ_0 + Σ_i Λ_i^c and μ^c = Σ_i Λ_i^c μ_i^c / Λ^c; two (P, C, V) → two (C, V)."""
-        holders = (precision > 0).sum(0)
-        total = precision.sum(0) + (holders if self.prior == "each" else 1)
-        return natural.sum(0) / total.clamp(min=1), total.clamp(min=1).reciprocal()
+        total = precision.sum(0) + (len(precision) if self.prior == "each" else 1)
+        return natural.sum(0) / total, total.reciprocal()
 
 
 def _mixture(natural: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:

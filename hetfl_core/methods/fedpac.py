@@ -16,7 +16,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
+from scipy.linalg import solve_triangular
+from scipy.optimize import nnls
 from torch import Tensor
 
 from hetfl_core.federation import Spec
@@ -51,7 +52,8 @@ class FedPAC(Method):
     centroids : {"mean", "scalar"}
         The mean feature of a class, or one number a class, the mean over its dimensions too: a fault of [2]_'s code.
     aligns_from : int
-        First round with the penalty. Centroids are zero in round 0, to which [2]_'s code aligns all the same.
+        First round with the penalty. With 0 features of classes whose centroid nobody knows yet are drawn to zero, in
+        all rounds, as in [2]_'s code.
     """
 
     lam: float = 1.0
@@ -90,7 +92,7 @@ class FedPAC(Method):
         return server
 
     def download(self, server: Params, spec: Spec) -> Params:
-        """The body, the centroids, and the head that was combined for this client, if there is one."""
+        """The body, the centroids, and the head that was combined for this client; zeros where there is none yet."""
         sent = {name: p for name, p in server.items() if "/" not in name}
         for name in (name.removeprefix("none/") for name in server if name.startswith("none/")):
             sent[f"head/{name}"] = server.get(f"own/{spec.name}/{name}", server[f"none/{name}"])
@@ -108,7 +110,7 @@ class FedPAC(Method):
         """The head, then the body, when selected; the head at the end."""
         rate = {} if self.head_lr is None else {"lr": self.head_lr * self.lr_decay**round}
         if role == "final":
-            return [self.stage(HEAD, round, loss=super().loss, **rate)]
+            return [self.tuning(HEAD, round, loss=super().loss, **rate)]
         if role != "round":
             return []
         head = self.stage(HEAD, round, loss=super().loss, epochs=self.head_epochs, **rate)
@@ -123,7 +125,7 @@ class FedPAC(Method):
         """f_i and the distance to the centroids of the classes that have one (Eq. 9 of [1]_)."""
         z = self.model.embed(params, batch.x, noise)
         task = task_loss(self.model.head(params, z), batch.y, batch.weight)
-        known = received["centroid.known"][batch.y] * batch.weight
+        known = batch.weight if self.aligns_from == 0 else received["centroid.known"][batch.y] * batch.weight
         away = (self.model.represent(params, z) - received["centroid.mean"][batch.y]) * known.unsqueeze(-1)
         if self.penalty == "mean":
             gap = row_mean(away.square().mean(-1), batch.weight)
@@ -185,35 +187,40 @@ def head_weights(uploads: Sequence[Params]) -> np.ndarray:
     Parameters
     ----------
     uploads : sequence of dict of str to Tensor
-        With ``h``, shape (C, V), the mean features of the classes times their shares, and ``v``, shape (1,).
+        With ``h``, shape (C, V), the mean features of the classes times their shares, and ``v``, shape (1,). A client
+        for which they are not finite keeps its own head, which nobody else takes. A client with one sample has v = 0
+        and keeps its own, too: that is the paper's estimate.
     """
     h = np.stack([upload["h"].double().cpu().numpy().ravel() for upload in uploads])
     v = np.array([float(upload["v"]) for upload in uploads])
-    return np.stack([simplex_minimum(np.diag(v) + (h[i] - h) @ (h[i] - h).T) for i in range(len(h))])
+    sound = np.flatnonzero(np.isfinite(h).all(1) & np.isfinite(v))
+    alpha = np.eye(len(h))
+    for i in sound:
+        apart = h[i] - h[sound]
+        alpha[i] = 0
+        alpha[i, sound] = simplex_minimum(np.diag(v[sound]) + apart @ apart.T)
+    return alpha
 
 
 def simplex_minimum(P: np.ndarray) -> np.ndarray:
-    """The α ≥ 0 with Σα = 1 for which αᵀPα is least; P (n, n) symmetric and positive semi-definite.
+    r"""The α ≥ 0 with Σα = 1 for which αᵀPα is least; P (n, n) symmetric and positive semi-definite.
 
-    By sequential quadratic programming (SciPy's SLSQP). Of several minima, one near equal weights.
+    It is :math:`x / \sum_j x_j` for the x ≥ 0 that minimises :math:`\|Rx - R^{-\top} 1\|^2`, which is
+    :math:`x^\top P x - 2 \sum_j x_j` and a constant, :math:`R^\top R = P`: non-negative least squares (SciPy's), which
+    end after finitely many steps. A multiple of the identity, 1e-12 of P's largest entry, makes the minimum unique.
 
     Raises
     ------
     ValueError
-        If P is not finite, as after a training that diverged.
+        If P is not finite, or not positive semi-definite.
     """
     n = len(P)
     if not np.isfinite(P).all():
-        raise ValueError("P must be finite, got NaN or infinite entries: some client's training diverged")
+        raise ValueError("P must be finite, got NaN or infinite entries")
     scaled = P / max(float(np.abs(P).max()), np.finfo(float).tiny)
-    found = minimize(
-        lambda a: a @ scaled @ a,
-        np.full(n, 1 / n),
-        jac=lambda a: 2 * scaled @ a,
-        bounds=[(0, 1)] * n,
-        constraints={"type": "eq", "fun": lambda a: a.sum() - 1, "jac": np.ones_like},
-        method="SLSQP",
-        options={"ftol": 1e-14, "maxiter": 1000},
-    )
-    alpha = np.clip(found.x, 0, None)
-    return alpha / alpha.sum()
+    try:
+        R = np.linalg.cholesky(scaled + 1e-12 * np.eye(n)).T
+    except np.linalg.LinAlgError as error:
+        raise ValueError("P must be positive semi-definite, got a matrix that is not") from error
+    x, _ = nnls(R, solve_triangular(R, np.ones(n), trans="T"))
+    return np.asarray(x / x.sum())

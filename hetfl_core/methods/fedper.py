@@ -59,14 +59,14 @@ class FedPer(Method):
         """M epochs on all parts when selected; at the end on the head."""
         if role == "round":
             return [self.stage(self.model.parts, round)]
-        return [self.stage(HEAD, round)] if role == "final" else []
+        return [self.tuning(HEAD, round)] if role == "final" else []
 
 
 @dataclass(frozen=True)
 class LGFedAvg(Method):
     """A local body, a shared head, trained together ([2]_): clients may hold inputs of any shape.
 
-    After the last round each client trains its body, in a copy where layers of it are shared.
+    After the last round each client trains what is its own.
 
     Attributes
     ----------
@@ -115,10 +115,10 @@ class LGFedAvg(Method):
         return {name: p for name, p in whole.items() if name not in common}
 
     def stages(self, round: int, role: Role) -> list[Stage]:
-        """M epochs on all parts when selected; at the end on the body."""
+        """M epochs on all parts when selected; at the end on what is local."""
         if role == "round":
             return [self.stage(self.model.parts, round)]
-        return [self.stage(body(self.model), round)] if role == "final" else []
+        return [self.tuning(body(self.model), round, spare=self.layers)] if role == "final" else []
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class FedBABU(Method):
         if role == "round":
             return [self.stage(body(self.model), round)]
         parts = {"all": self.model.parts, "head": HEAD, "body": body(self.model)}
-        return [self.stage(parts[self.tuned], round)] if role == "final" else []
+        return [self.tuning(parts[self.tuned], round)] if role == "final" else []
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
         """The body."""

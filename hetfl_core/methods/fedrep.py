@@ -41,9 +41,9 @@ class FedRep(Method):
         """The local parts for M epochs, then the shared ones."""
         if role not in ("round", "final"):
             return []
-        local = self.stage(self.local, round)
         if role == "final":
-            return [local]
+            return [self.tuning(self.local, round)]
+        local = self.stage(self.local, round)
         common = self.stage(self.shared, round, epochs=self.representation_epochs)
         return [local, common]
 

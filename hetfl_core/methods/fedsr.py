@@ -21,7 +21,7 @@ from torch import Tensor
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Role, Stage
 from hetfl_core.methods.stochastic import Stochastic, gaussian_gap, row_mean
-from hetfl_core.networks import Params
+from hetfl_core.networks import SMALLEST_DEVIATION, Params
 
 REFERENCE = "reference"
 
@@ -42,7 +42,7 @@ class FedSR(Stochastic):
         ‖z‖², as the text has it, or ‖z‖, as its published code.
     shares : bool
         Whether the model is exchanged at all. In FedCR's published code ([2]_) it is not, by a fault: what it calls
-        FedSR is local training from common first weights.
+        FedSR is local training, from first weights of each client's own.
     """
 
     l2: float = 0.01
@@ -62,14 +62,15 @@ class FedSR(Stochastic):
         """r: a mean and, through softplus, a deviation for each class, N(0, 1) at first."""
         own = super().init_client(spec, rng)
         zeros = torch.zeros(spec.outputs, self.model.latent, dtype=torch.float32)
-        one = torch.full_like(zeros, 1.0).expm1().log()  # softplus of it is 1
+        one = torch.full_like(zeros, 1 - SMALLEST_DEVIATION).expm1().log()  # a deviation of 1
         return {**own, f"{REFERENCE}.mean": zeros, f"{REFERENCE}.raw": one}
 
     def stages(self, round: int, role: Role) -> list[Stage]:
-        """M epochs on model and r when selected; at the end on the head."""
+        """M epochs on model and r when selected; at the end on the head, or on all where nothing is shared."""
+        everything = (*self.model.parts, REFERENCE)
         if role == "round":
-            return [self.stage((*self.model.parts, REFERENCE), round)]
-        return [self.stage(("beta",), round)] if role == "final" else []
+            return [self.stage(everything, round)]
+        return [self.tuning(("beta",) if self.shares else everything, round)] if role == "final" else []
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """Cross-entropy and the two penalties."""
@@ -78,8 +79,10 @@ class FedSR(Stochastic):
         task = self.likelihood_loss(self.logits(params, z), batch)
         squared = z.square().sum(-1)
         size = squared if self.norm == "square" else squared.clamp(min=torch.finfo(z.dtype).tiny).sqrt()
-        r_mean = params[f"{REFERENCE}.mean"][batch.y]
-        r_deviation = F.softplus(params[f"{REFERENCE}.raw"])[batch.y]
+        references = params[f"{REFERENCE}.mean"]  # by a product, whose gradient is the same in each run on a GPU
+        member = torch.eye(len(references), dtype=z.dtype, device=z.device)[batch.y]
+        r_mean = member @ references
+        r_deviation = member @ (F.softplus(params[f"{REFERENCE}.raw"]) + SMALLEST_DEVIATION)
         gap = gaussian_gap(mean, deviation.square(), r_mean, r_deviation.square())
         l2, cmi = row_mean(size.mean(1), batch.weight), row_mean(gap, batch.weight)
         terms = {"ce": task.detach(), "l2": l2.detach(), "cmi": cmi.detach()}

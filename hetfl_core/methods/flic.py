@@ -380,7 +380,7 @@ class FLIC(Method):
         decay[self.scheme.classifier] = self.weight_decay + self.head_decay
         local = self.stage(("phi", *head), round, weight_decay=decay)
         if role == "final":
-            return [*again, local, *realigned]
+            return [*again, self.tuning(local.train, round, weight_decay=decay), *realigned]
         if self.representation_within:
             local = replace(local, epochs=self.local_epochs - self.representation_epochs)
         if self.local_anchors and self.anchor_step == "each":

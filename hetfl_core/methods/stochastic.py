@@ -6,7 +6,7 @@ What FedSR and FedCR have in common: how z is drawn in training, and how a predi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -57,6 +57,13 @@ class Stochastic(Method):
     def variants(cls) -> list[Method]:
         """None of its own: this is what others are made of."""
         return [] if cls is Stochastic else [cls()]
+
+    def check(self, specs: Sequence[Spec]) -> None:
+        """Refuse regressions: features are random given a class."""
+        super().check(specs)
+        for spec in specs:
+            if spec.task == "regression":
+                raise ValueError(f"{self.name} needs class labels, but client {spec.name!r} has targets")
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
         """ε, S draws a sample, and what the network needs."""
@@ -111,5 +118,5 @@ def gaussian_gap(mean: Tensor, variance: Tensor, other: Tensor, others: Tensor) 
 
     FedCR's Eq. (21): ½ Σ_k [(m − μ)²/σ² − ln(v/σ²) + v/σ² − 1], summed over the dimensions, in nats.
     """
-    ratio = variance / others
-    return 0.5 * ((mean - other).square() / others - ratio.log() + ratio - 1).sum(-1)
+    away = (mean - other).square() / others
+    return 0.5 * (away + others.log() - variance.log() + variance / others - 1).sum(-1)
