@@ -19,6 +19,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
+from hetfl_core import checks
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, loss_name, pick, task_loss
 from hetfl_core.methods.fedper import BODY, HEAD, body
@@ -200,12 +201,15 @@ def simplex_minimum(P: np.ndarray) -> np.ndarray:
     Raises
     ------
     ValueError
-        If P is not finite, as after a training that diverged.
+        If P is not finite, as after a training that diverged, or not symmetric.
     """
+    P = checks.reals("P", P, 2, gaps=True)
     n = len(P)
     if not np.isfinite(P).all():
         raise ValueError("P must be finite, got NaN or infinite entries: some client's training diverged")
     scaled = P / max(float(np.abs(P).max()), np.finfo(float).tiny)
+    if P.shape != (n, n) or not np.allclose(scaled, scaled.T):
+        raise ValueError(f"P must be square and symmetric, got {checks.shown(P)}")
     found = minimize(
         lambda a: a @ scaled @ a,
         np.full(n, 1 / n),
