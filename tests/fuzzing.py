@@ -14,6 +14,7 @@ import torch
 from matplotlib.axes import Axes
 
 from hetfl_core import Federation, Run
+from hetfl_core.theory import fedcr
 from hetfl_core.theory import flic as theory
 
 
@@ -129,6 +130,8 @@ def nonsense(result: Any) -> str | None:
         result = [one.x for one in result.clients]
     if isinstance(result, Run):
         result = [params for params in result.params for params in params.values()]
+    if isinstance(result, fedcr.Alignment):
+        result = vars(result)
     if isinstance(result, Mapping):
         result = list(result.values())
     if isinstance(result, Axes):

@@ -1,5 +1,7 @@
 """The settings of FedCR's tables and of our own comparison: partition, networks, and how learning rates were chosen."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -72,6 +74,12 @@ def test_held_out_images_are_drawn_by_seed_and_client():
 def test_the_best_rate_has_the_highest_mean_and_of_equal_ones_the_larger_wins():
     tried = {"A, x, lr 0.1": [80, 90], "A, x, lr 0.5": [99, 60], "B, lr 0.1": [70.0], "B, lr 0.01": [70.0]}
     assert fedcr.best_rates(tried) == {"A, x": 0.1, "B": 0.1}
+
+
+@pytest.mark.parametrize("tried", [{"A": [1.0]}, {"A, lr x": [1.0]}, {"A, lr 0.1": []}, {"A, lr 0.1": [math.nan]}])
+def test_accuracies_that_choose_no_rate_are_refused(tried):
+    with pytest.raises(ValueError, match="accuracies"):
+        fedcr.best_rates(tried)
 
 
 @pytest.mark.parametrize("split", fedcr.CHOSEN)

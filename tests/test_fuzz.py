@@ -27,8 +27,11 @@ from hetfl_core.datasets import digits, eeg, eegmmidb, femnist, flic_bci, images
 from hetfl_core.engine import evaluation
 from hetfl_core.methods import FLIC, FedHeNN, Local, privacy
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein
+from hetfl_core.methods.fedpac import simplex_minimum
 from hetfl_core.methods.schemes import L2GDScheme
 from hetfl_core.networks import MLP, Model
+from hetfl_core.papers import fedcr as settings_of_fedcr
+from hetfl_core.theory import fedcr as cr
 from hetfl_core.theory import flic as theory
 
 AVAILABLE = checks.available_memory
@@ -82,6 +85,14 @@ TOY = {
 FOUR = {"m1": MEAN, "S1": EYE, "m2": OTHER, "S2": 2 * EYE}
 LIMITS = {"m": MEAN, "S": EYE, "v": OTHER, "anchor": 2 * EYE}
 RNG = {"rng": generator()}
+
+CHAIN = np.linalg.inv(2 * np.eye(4) - np.diag([0.5, 0.5, 0.5], 1) - np.diag([0.5, 0.5, 0.5], -1))
+"""Covariance of a Markov chain."""
+TABLES = np.einsum("yx,o,xz->yxoz", [[0.4, 0.1], [0.0, 0.5]], [0.25, 0.75], [[0.75, 0.25], [0.5, 0.5]])
+"""One of a label, a client's data, another's that tells nothing, and z."""
+EXPERTS = {"means": [[0.0, 1.0], [1.0, 3.0], [2.0, -1.0]], "variances": [[1.0, 2.0], [0.5, 1.0], [3.0, 1.0]]}
+RULES = np.array([[0, 0, 1], [0, 1, 1], [1, 1, 1], [1, 0, 0]])
+LAW, LAW2 = np.array([[0.2, 0.1, 0.0], [0.3, 0.2, 0.2]]), np.array([[0.1, 0.3, 0.1], [0.0, 0.3, 0.2]])
 
 CASES = {
     "toy.noisy_features": Case(toy.noisy_features, TOY | {"added": (1, 3)}),
@@ -215,6 +226,79 @@ CASES = {
     "theory.limit_variance_printed": Case(theory.limit_variance_printed, LIMITS | {"eigenpairs_of": "class"}),
     "theory.simulate_w2": Case(theory.simulate_w2, LIMITS | {"n": 5, "repeats": 3, "seed": 0}),
     "theory.variance_with_error": Case(theory.variance_with_error, {"draws": ROWS.flatten()}),
+    "fedcr.gaussian_cmi": Case(cr.gaussian_cmi, {"covariance": CHAIN, "a": [0], "b": [1, 2], "given": (3,)}),
+    "fedcr.discrete_cmi": Case(cr.discrete_cmi, {"p": TABLES, "a": [0], "b": [1, 2], "given": (3,)}),
+    "fedcr.gaussian_alignment": Case(
+        cr.gaussian_alignment, {"covariance": CHAIN, "y": [0], "own": [1], "others": [2], "z": [3]}
+    ),
+    "fedcr.discrete_alignment": Case(
+        cr.discrete_alignment, {"p": TABLES, "encoder": np.array([[0.75, 0.25], [0.5, 0.5]])}
+    ),
+    "fedcr.product_information": Case(
+        cr.product_information, {"precision": 1.0, "m": 2, "correlation": 0.5, "variance": 1.0, "prior": 1.0}
+    ),
+    "fedcr.least_gap": Case(cr.least_gap, {"information": 1.0, "m": 3}),
+    "fedcr.gaussian_product": Case(
+        cr.gaussian_product,
+        {
+            "means": EXPERTS["means"],
+            "precisions": EXPERTS["variances"],
+            "prior_mean": 0.5,
+            "prior": 1.0,
+            "times": 1,
+        },
+    ),
+    "fedcr.discrete_posteriors": Case(cr.discrete_posteriors, {"p": np.full((2, 3, 2), 1 / 12)}),
+    "fedcr.effective_samples": Case(cr.effective_samples, {"n": 4, "correlation": 0.5}),
+    "fedcr.collapse": Case(cr.collapse, {"n": 4, "rounds": 3, "variance": 1.0, "prior": 1.0}),
+    "fedcr.alignment_term": Case(cr.alignment_term, EXPERTS | {"mean": np.zeros(2), "variance": np.ones(2)}),
+    "fedcr.pooled_target": Case(cr.pooled_target, {key: np.array(each) for key, each in EXPERTS.items()}),
+    "fedcr.printed_kl": Case(
+        cr.printed_kl, {"mean_p": np.zeros(4), "cov_p": CHAIN, "mean_q": np.ones(4), "cov_q": np.eye(4)}
+    ),
+    "fedcr.draw_mismatch": Case(cr.draw_mismatch, {"variance": 0.25}),
+    "fedcr.mixture_moments": Case(cr.mixture_moments, EXPERTS | {"weights": np.array([0.5, 0.25, 0.25])}),
+    "fedcr.discrete_product": Case(cr.discrete_product, {"experts": np.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]])}),
+    "fedcr.risks": Case(cr.risks, {"hypotheses": RULES, "law": LAW}),
+    "fedcr.divergence": Case(cr.divergence, {"hypotheses": RULES, "p": LAW.sum(0), "q": LAW2.sum(0)}),
+    "fedcr.ideal_risk": Case(cr.ideal_risk, {"hypotheses": RULES, "source": LAW, "target": LAW2}),
+    "fedcr.vc_dimension": Case(cr.vc_dimension, {"hypotheses": RULES}),
+    "fedcr.deviation": Case(cr.deviation, {"n": 100, "d": 2, "m": 10, "delta": 0.05}),
+    "fedcr.theorem_5_1": Case(
+        cr.theorem_5_1,
+        {
+            "hypotheses": RULES,
+            "chosen": [0, 1],
+            "empirical": np.array([LAW, LAW2]),
+            "induced": np.array([LAW.sum(0), LAW2.sum(0)]),
+            "target": LAW2,
+            "n": 100,
+            "delta": 0.05,
+            "factor": 1.0,
+            "target_induced": LAW2.sum(0),
+        },
+    ),
+    "fedcr.failure_probability": Case(
+        cr.failure_probability,
+        {
+            "hypotheses": RULES,
+            "source": LAW,
+            "target": LAW2,
+            "n": 3,
+            "slack": 0.0,
+            "empirical_ideal": True,
+            "factor": 0.5,
+        },
+    ),
+    "fedcr.fano_bits": Case(cr.fano_bits, {"classes": 10, "error": 0.1}),
+    "fedcr.gaussian_bits": Case(cr.gaussian_bits, {"dimensions": 3, "snr": 1.0}),
+    "fedcr.grid_error": Case(cr.grid_error, {"classes": 10, "spacing": 2.0}),
+    "fedcr.cnn_parameters": Case(cr.cnn_parameters, {"classes": 10, "latent": 4, "side": 32, "channels": 3}),
+    "fedcr.held_out": Case(settings_of_fedcr.held_out, {"federation": FED, "seed": 0, "share": 0.25}),
+    "fedcr.best_rates": Case(
+        settings_of_fedcr.best_rates, {"accuracies": {"A, lr 0.1": [0.5, 0.7], "A, lr 0.5": (0.8,)}}
+    ),
+    "fedpac.simplex_minimum": Case(simplex_minimum, {"P": np.diag([1.0, 2.0, 4.0])}),
     "evaluation.accuracy_per_client": Case(
         evaluation.accuracy_per_client, {"predicted": [LABELS, LABELS[:3]], "labels": [LABELS, LABELS[:3]]}
     ),
@@ -269,6 +353,7 @@ CASES = {
             "checkpoint": None,
             "progress": False,
             "evaluate_every": 1,
+            "measure": ("own",),
             "stack_size": 2,
             "threads": 1,
             "on_round": None,
@@ -292,6 +377,7 @@ CASES = {
     ),
     "Run.embed": Case(RUN.embed, {"split": "train"}),
     "Run.predict": Case(RUN.predict, {"split": "test"}),
+    "Run.probabilities": Case(RUN.probabilities, {"split": "test"}),
     "baselines.run": Case(
         baselines.run, {"federation": FED, "baseline": baselines.LDA(), "seed": 0}, names={"baseline": "baseline"}
     ),

@@ -655,8 +655,19 @@ def test_parameters_of_the_tables_and_that_none_fits():
         (lambda: theory.effective_samples(2, 1.5), "correlation"),
         (lambda: theory.fano_bits(1), "classes"),
         (lambda: theory.cnn_parameters(10, 0), "latent"),
+        (lambda: theory.gaussian_cmi(np.eye(2), [0], [-1]), "each of b must be a whole number in 0…1, got -1"),
+        (lambda: theory.discrete_cmi([[0.5, 0.5]], [0], [2]), "each of b must be a whole number in 0…1, got 2"),
+        (lambda: theory.gaussian_cmi(np.ones((2, 2)) + 1e-17 * np.eye(2), [0], [1]), "covariance must be .* definite"),
+        (lambda: theory.gaussian_alignment(np.eye(4), [0], [1], [1], [3]), "y, own, others, z must have no variable"),
+        (lambda: theory.gaussian_product([[0.0]], [[1.0]], prior_mean=math.nan), "prior_mean must be a finite"),
+        (lambda: theory.collapse(2, 10**9), "rounds=1000000000 would need"),
+        (lambda: theory.alignment_term([[0, 1]], [[1, 1]], [0], [1]), "mean must be 2 numbers, as means"),
+        (lambda: theory.printed_kl([0], np.eye(2), [0, 0], np.eye(2)), "mean_p, cov_p, .* one dimension, got 1, 2, 2"),
+        (lambda: theory.divergence(TWO, [0.5, 0.6], [0.5, 0.5]), "p must hold probabilities of z of sum 1"),
+        (lambda: theory.risks(TWO, np.full((2, 3), 1 / 6)), "law must hold .* Z=2 as in hypotheses"),
     ],
 )
-def test_what_is_refused(call, message):
+def test_what_is_refused(call, message, monkeypatch):
+    monkeypatch.setattr("hetfl_core.checks.available_memory", lambda: 2.0 * 2**30)
     with pytest.raises(ValueError, match=message):
         call()

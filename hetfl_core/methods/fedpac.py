@@ -20,6 +20,7 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import nnls
 from torch import Tensor
 
+from hetfl_core import checks
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, loss_name, pick, task_loss
 from hetfl_core.methods.fedper import BODY, HEAD, body
@@ -193,6 +194,7 @@ def head_weights(uploads: Sequence[Params]) -> np.ndarray:
     """
     h = np.stack([upload["h"].double().cpu().numpy().ravel() for upload in uploads])
     v = np.array([float(upload["v"]) for upload in uploads])
+    v = np.maximum(v, 0)  # below it by rounding alone
     sound = np.flatnonzero(np.isfinite(h).all(1) & np.isfinite(v))
     alpha = np.eye(len(h))
     for i in sound:
@@ -212,15 +214,18 @@ def simplex_minimum(P: np.ndarray) -> np.ndarray:
     Raises
     ------
     ValueError
-        If P is not finite, or not positive semi-definite.
+        If P is not finite, square, symmetric and positive semi-definite.
     """
+    P = checks.reals("P", P, 2, gaps=True)
     n = len(P)
     if not np.isfinite(P).all():
         raise ValueError("P must be finite, got NaN or infinite entries")
     scaled = P / max(float(np.abs(P).max()), np.finfo(float).tiny)
+    if P.shape != (n, n) or not np.allclose(scaled, scaled.T):
+        raise ValueError(f"P must be square and symmetric, got {checks.shown(P)}")
     try:
         R = np.linalg.cholesky(scaled + 1e-12 * np.eye(n)).T
     except np.linalg.LinAlgError as error:
-        raise ValueError("P must be positive semi-definite, got a matrix that is not") from error
+        raise ValueError(f"P must be positive semi-definite, got {checks.shown(P)}") from error
     x, _ = nnls(R, solve_triangular(R, np.ones(n), trans="T"))
     return np.asarray(x / x.sum())

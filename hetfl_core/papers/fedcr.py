@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from hetfl_core import checks
 from hetfl_core.datasets import pooled
 from hetfl_core.federation import Client, Federation, FederationWarning
 from hetfl_core.methods import (
@@ -133,6 +134,9 @@ def held_out(federation: Federation, seed: int, share: float = HELD_OUT) -> Fede
 
     The true test images of the same seed do not occur in it; of another seed, which deals the images anew, some do.
     """
+    checks.instance("federation", federation, Federation)
+    checks.seed(seed)
+    checks.fraction("share", share, "(0, 1)")
     clients = []
     for client in federation:
         order = torch.randperm(client.n_train, generator=stream(seed, client.name, 0, "held out"))
@@ -155,9 +159,16 @@ def best_rates(accuracies: Mapping[str, Sequence[float]]) -> dict[str, float]:
         On validation images, by the names of a grid's methods: ``"FedPer, lr 0.1"``.
     """
     means: dict[str, dict[float, float]] = {}
-    for called, each in accuracies.items():
-        name, _, rate = called.rpartition(", lr ")
-        means.setdefault(name, {})[float(rate)] = sum(each) / len(each)
+    for called, each in checks.mapping("accuracies", accuracies).items():
+        name, _, rate = str(called).rpartition(", lr ")
+        try:
+            lr = checks.number("lr", float(rate), above=0)
+        except ValueError:
+            name = ""
+        if not name:
+            raise ValueError(f"accuracies must have names such as 'FedPer, lr 0.1', got {checks.shown(called)}")
+        found = checks.reals(f"accuracies of {called}", each, 1)
+        means.setdefault(name, {})[lr] = sum(found.tolist()) / len(found)
     return {name: max(found, key=lambda rate: (found[rate], rate)) for name, found in means.items()}
 
 

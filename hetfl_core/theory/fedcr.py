@@ -97,15 +97,14 @@ def gaussian_cmi(covariance: ArrayLike, a: Sequence[int], b: Sequence[int], give
     ValueError
         If the covariance is not positive definite, or the sets overlap.
     """
-    S, a, b, given = _covariance(covariance), list(a), list(b), list(given)
-    if len({*a, *b, *given}) < len(a) + len(b) + len(given):
-        raise ValueError(f"a, b and given must have no variable in common, got {a}, {b} and {given}")
-    return 0.5 * (_logdet(S, a + given) + _logdet(S, b + given) - _logdet(S, a + b + given) - _logdet(S, given))
+    S = _covariance("covariance", covariance)
+    return _gaussian_cmi(S, *_apart(len(S), a=a, b=b, given=given))
 
 
 def discrete_cmi(p: ArrayLike, a: Sequence[int], b: Sequence[int], given: Sequence[int] = ()) -> float:
     """I(A; B | C) in nats of a table of probabilities, whose axes are the variables."""
     table = _table(p)
+    a, b, given = (_variables(name, value, table.ndim) for name, value in (("a", a), ("b", b), ("given", given)))
     ratio = np.ones_like(table)
     for axes, sign in (((*a, *b), 1), ((), 1), (a, -1), (b, -1)):
         marginal = _marginal(table, {*axes, *given})
@@ -149,13 +148,15 @@ def gaussian_alignment(
     covariance, y, own, others, z
         As for `gaussian_cmi`: the label, x_i, the other clients' data and the feature. y → x → z, or a ValueError.
     """
-    S, x = _covariance(covariance), [*own, *others]
-    _check_markov(gaussian_cmi(S, y, z, x))
+    S = _covariance("covariance", covariance)
+    y, own, others, z = _apart(len(S), y=y, own=own, others=others, z=z)
+    x = own + others
+    _check_markov("covariance", _gaussian_cmi(S, y, z, x))
     return Alignment(
-        gaussian_cmi(S, z, x, y),
-        gaussian_cmi(S, z, own, y),
-        _expected_kl(S, list(z), x, list(own)),
-        _expected_kl(S, list(z), x, [*own, *y]),
+        _gaussian_cmi(S, z, x, y),
+        _gaussian_cmi(S, z, own, y),
+        _expected_kl(S, z, x, own),
+        _expected_kl(S, z, x, own + y),
     )
 
 
@@ -173,12 +174,14 @@ def discrete_alignment(p: ArrayLike, encoder: ArrayLike | None = None) -> Alignm
     table = _table(p)
     if table.ndim != 4:
         raise ValueError(f"p must have four axes (y, x_i, others, z), got shape {table.shape}")
-    _check_markov(discrete_cmi(table, [0], [3], [1, 2]))
+    _check_markov("p", discrete_cmi(table, [0], [3], [1, 2]))
     x, local, labelled = (_conditional(table, keep) for keep in ((1, 2), (1,), (0, 1)))
     if encoder is not None:
         local = checks.reals("encoder", encoder, 2)[None, :, None, :]
         if local.shape[1::2] != table.shape[1::2] or not np.allclose(local.sum(-1), 1) or (local < 0).any():
-            raise ValueError(f"encoder must hold probabilities of z in rows, one a value of x_i, got {local[0, :, 0]}")
+            raise ValueError(
+                f"encoder must have rows of probabilities of z, one a value of x_i, got {checks.shown(encoder)}"
+            )
     joint, own = discrete_cmi(table, [3], [1, 2], [0]), discrete_cmi(table, [3], [1], [0])
     return Alignment(joint, own, _expected_log_ratio(table, x, local), _expected_log_ratio(table, x, labelled))
 
@@ -206,8 +209,9 @@ def product_information(
     precision = checks.number("precision", precision, above=0)
     variance = checks.number("variance", variance, above=0)
     prior, m = checks.number("prior", prior, 0), checks.whole("m", m, 1)
-    spread = precision**2 * m * variance * (1 + (m - 1) * checks.number("correlation", correlation, 0, 1))
-    return 0.5 * math.log1p(precision * variance), 0.5 * math.log1p(spread / (prior + m * precision))
+    ratio = 1 / (1 + prior / (m * precision))
+    spread = precision * variance * (1 + (m - 1) * checks.number("correlation", correlation, 0, 1))
+    return 0.5 * math.log1p(precision * variance), 0.5 * math.log1p(spread * ratio)
 
 
 def least_gap(information: float, m: int) -> float:
@@ -247,10 +251,14 @@ def gaussian_product(
         If the result is no distribution: more of the prior is taken out than the experts hold.
     """
     mu, precision = _experts(means, precisions, "precisions")
-    weight = times * checks.number("prior", prior, above=0)
+    weight = checks.number("times", times) * checks.number("prior", prior, above=0)
+    prior_mean = checks.number("prior_mean", prior_mean)
     total = precision.sum(0) + weight
     if not (total > 0).all():
-        raise ValueError(f"the product must have positive precisions, got {total}: experts hold less than the prior")
+        raise ValueError(
+            f"the precisions must have a positive sum with times={times:g} of the prior, got {checks.shown(total)}: "
+            "experts hold less than the prior"
+        )
     return ((precision * mu).sum(0) + weight * prior_mean) / total, total
 
 
@@ -291,8 +299,11 @@ def collapse(n: int, rounds: int, variance: float = 1.0, prior: float = 1.0) -> 
     variance/n^t at most. Only the loss of the task keeps features from becoming deterministic.
     """
     precisions = [1 / checks.number("variance", variance, above=0)]
-    for _ in range(checks.whole("rounds", rounds, 0)):
-        precisions.append(checks.number("prior", prior, 0) + checks.whole("n", n, 1) * precisions[-1])
+    checks.whole("n", n, 1)
+    checks.memory(40 * checks.whole("rounds", rounds, 0), rounds=rounds)
+    prior = checks.number("prior", prior, 0)
+    for _ in range(rounds):
+        precisions.append(prior + n * precisions[-1])
     return 1 / np.array(precisions, dtype=float)
 
 
@@ -304,9 +315,13 @@ def alignment_term(means: ArrayLike, variances: ArrayLike, mean: ArrayLike, vari
 
     Diagonal Gaussians: samples of shapes (n, V), the joint of shapes (V,).
     """
-    samples = [torch.from_numpy(each) for each in _experts(means, variances, "variances")]
-    joint = [torch.from_numpy(checks.reals(*pair, 1)) for pair in (("mean", mean), ("variance", variance))]
-    return float(gaussian_kl(*joint, *samples).mean())
+    samples = _experts(means, variances, "variances")
+    joint = [checks.reals(*pair, 1) for pair in (("mean", mean), ("variance", variance))]
+    for name, found in zip(("mean", "variance"), joint, strict=True):
+        if found.shape != samples[0].shape[1:] or (name == "variance" and not (found > 0).all()):
+            kind = "positive numbers" if name == "variance" else "numbers"
+            raise ValueError(f"{name} must be {samples[0].shape[1]} {kind}, as means, got {checks.shown(found)}")
+    return float(gaussian_kl(*map(torch.from_numpy, (*joint, *samples))).mean())
 
 
 def pooled_target(means: ArrayLike, variances: ArrayLike) -> tuple[Array, Array]:
@@ -322,7 +337,11 @@ def pooled_target(means: ArrayLike, variances: ArrayLike) -> tuple[Array, Array]
 def printed_kl(mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: ArrayLike) -> float:
     """Eq. (21) of [1]_ term by term, in nats; means of shape (V,), covariances (V, V). It is `gaussian_kl`."""
     m_p, m_q = (checks.reals(*pair, 1) for pair in (("mean_p", mean_p), ("mean_q", mean_q)))
-    S_p, inverse = _covariance(cov_p), np.linalg.inv(_covariance(cov_q))
+    S_p, S_q = _covariance("cov_p", cov_p), _covariance("cov_q", cov_q)
+    if len({len(m_p), len(m_q), len(S_p), len(S_q)}) > 1:
+        found = f"{len(m_p)}, {len(S_p)}, {len(m_q)} and {len(S_q)}"
+        raise ValueError(f"mean_p, cov_p, mean_q and cov_q must have one dimension, got {found}")
+    inverse = np.linalg.inv(S_q)
     ratio = inverse @ S_p
     quadratic = (m_p - m_q) @ inverse @ (m_p - m_q)
     return float(0.5 * (quadratic - np.log(np.linalg.det(ratio)) + np.trace(ratio) - len(m_p)))
@@ -364,7 +383,11 @@ def discrete_product(experts: ArrayLike) -> Array:
 
 def risks(hypotheses: ArrayLike, law: ArrayLike) -> Array:
     """ε(h), the probability of an error: hypotheses (H, Z) of 0 and 1, a law p(y, z) of shape (2, Z) → (H,)."""
-    h, p = _hypotheses(hypotheses), _law("law", law)
+    h = _hypotheses(hypotheses)
+    return _risks(h, _law("law", law, h))
+
+
+def _risks(h: Array, p: Array) -> Array:
     return h @ p[0] + (1 - h) @ p[1]
 
 
@@ -372,12 +395,13 @@ def divergence(hypotheses: ArrayLike, p: ArrayLike, q: ArrayLike) -> float:
     r"""d_HΔH, twice the largest of :math:`|P(h \ne h') - Q(h \ne h')|`: (H, Z), and laws p(z), q(z) of shape (Z,)."""
     h = _hypotheses(hypotheses)
     apart = np.abs(h[:, None] - h[None])
-    return 2 * float(np.abs(apart @ (checks.reals("p", p, 1) - checks.reals("q", q, 1))).max())
+    return 2 * float(np.abs(apart @ (_marginal_law("p", p, h) - _marginal_law("q", q, h))).max())
 
 
 def ideal_risk(hypotheses: ArrayLike, source: ArrayLike, target: ArrayLike) -> float:
     """λ, the least of ε_source(h) + ε_target(h). (As printed, the minimum is over h of what depends on h_i.)"""
-    return float((risks(hypotheses, source) + risks(hypotheses, target)).min())
+    h = _hypotheses(hypotheses)
+    return float((_risks(h, _law("source", source, h)) + _risks(h, _law("target", target, h))).min())
 
 
 def vc_dimension(hypotheses: ArrayLike) -> int:
@@ -395,9 +419,9 @@ def deviation(n: int, d: int, m: int, delta: float) -> float:
     """
     checks.wholes(1, n=n, d=d, m=m)
     if 2 * n < d:
-        raise ValueError(f"expected 2n >= d, got n={n} and d={d}")
-    root = d * math.log(2 * math.e * n / d) + math.log(4 * m / checks.fraction("delta", delta, "(0, 1)"))
-    return math.sqrt(4 / n * root)
+        raise ValueError(f"n and d must have 2n >= d, got n={n} and d={d}")
+    confidence = math.log(4 * m) - math.log(checks.fraction("delta", delta, "(0, 1)"))
+    return math.sqrt(4 / n * (d * math.log(2 * math.e * n / d) + confidence))
 
 
 def theorem_5_1(
@@ -428,14 +452,17 @@ def theorem_5_1(
     target_induced : array_like, shape (Z,), optional
         Law of z of D for the distance; that of `target` by default. Any other is another feature space.
     """
-    h, D = _hypotheses(hypotheses), _law("target", target)
-    samples, marginals = checks.reals("empirical", empirical, 3), checks.reals("induced", induced, 2)
-    goal = D.sum(0) if target_induced is None else target_induced
-    m = len(samples)
-    if not m == len(chosen) == len(marginals):
-        raise ValueError(f"expected one client in each, got {len(chosen)}, {m} and {len(marginals)}")
-    left = risks(h, D)[list(chosen)].mean()
-    local = np.mean([risks(h, s)[i] + ideal_risk(h, s, D) for i, s in zip(chosen, samples, strict=True)])
+    h = _hypotheses(hypotheses)
+    D, rows = _law("target", target, h), _variables("chosen rows of hypotheses", chosen, len(h))
+    samples = [_law("empirical", each, h) for each in checks.reals("empirical", empirical, 3)]
+    marginals = [_marginal_law("induced", each, h) for each in checks.reals("induced", induced, 2)]
+    goal = D.sum(0) if target_induced is None else _marginal_law("target_induced", target_induced, h)
+    factor, m = checks.number("factor", factor, 0), len(samples)
+    if not m == len(rows) == len(marginals):
+        found = f"{len(rows)}, {m} and {len(marginals)}"
+        raise ValueError(f"chosen, empirical and induced must have one client in each place, got {found} of them")
+    left = _risks(h, D)[rows].mean()
+    local = np.mean([_risks(h, s)[i] + ideal_risk(h, s, D) for i, s in zip(rows, samples, strict=True)])
     apart = np.mean([divergence(h, p, goal) for p in marginals])
     return float(left), float(local + factor * apart + deviation(n, max(vc_dimension(h), 1), m, delta))
 
@@ -460,20 +487,23 @@ def failure_probability(
     empirical_ideal : bool
         Whether λ has the empirical risk of the client, as [1]_ prints it, or the expected one, as [2]_ does.
     """
-    h, p, q = _hypotheses(hypotheses), _law("source", source), _law("target", target)
+    h = _hypotheses(hypotheses)
+    p, q = _law("source", source, h), _law("target", target, h)
+    slack, factor = checks.number("slack", slack), checks.number("factor", factor, 0)
+    checks.flag("empirical_ideal", empirical_ideal)
     cells = np.flatnonzero(p)
     places = checks.whole("n", n, 1) + len(cells) - 1
     if math.comb(places, n) > MAX_OUTCOMES:
         raise ValueError(f"n={n} samples of {len(cells)} values are too many to look at, at most {MAX_OUTCOMES}")
     wrong = np.concatenate([h, 1 - h], axis=1)[:, cells]  # errors of h on the cells of (y, z)
     bars = np.array(list(combinations(range(places), len(cells) - 1)), dtype=float)
-    counts = np.diff(bars, axis=1, prepend=-1, append=places) - 1
+    counts = np.diff(bars, axis=1, prepend=-1, append=float(places)) - 1
     logs = math.lgamma(n + 1) + counts @ np.log(p.ravel()[cells])
     chance = np.exp(logs - np.vectorize(math.lgamma)(counts + 1).sum(1))
-    found, goal = counts @ wrong.T / n, risks(h, q)
+    found, goal = counts @ wrong.T / n, _risks(h, q)
     ideal = (found + goal).min(1, keepdims=True) if empirical_ideal else ideal_risk(h, p, q)
     bound = found + factor * divergence(h, p.sum(0), q.sum(0)) + ideal + slack
-    return float(chance[(goal > bound + 1e-12).any(1)].sum())
+    return min(float(chance[(goal > bound + 1e-12).any(1)].sum()), 1.0)
 
 
 # --- Section 6 and Appendix A.2: bits and sizes -----------------------------------------------------------------------
@@ -520,11 +550,34 @@ def cnn_parameters(classes: int, latent: int | None = None, side: int = 32, chan
 # --- Small parts ------------------------------------------------------------------------------------------------------
 
 
-def _covariance(covariance: ArrayLike) -> Array:
-    S = checks.reals("covariance", covariance, 2)
-    if S.shape[0] != S.shape[1] or not np.allclose(S, S.T) or np.linalg.eigvalsh(S)[0] <= 0:
-        raise ValueError(f"covariance must be symmetric and positive definite, got shape {S.shape}")
+def _covariance(name: str, covariance: ArrayLike) -> Array:
+    S = checks.reals(name, covariance, 2)
+    right = S.shape[0] == S.shape[1] and np.allclose(S, S.T)
+    if right:
+        values = np.linalg.eigvalsh(S)
+        right = values[0] > len(S) * np.finfo(float).eps * values[-1]  # less is rounding
+    if not right:
+        raise ValueError(f"{name} must be symmetric and positive definite, got {checks.shown(S)} of shape {S.shape}")
     return S
+
+
+def _variables(name: str, value: Sequence[int], number: int) -> list[int]:
+    """Places in 0…number − 1."""
+    return [checks.whole(f"each of {name}", i, 0, number - 1) for i in checks.several(name, value)]
+
+
+def _apart(number: int, **sets: Sequence[int]) -> list[list[int]]:
+    """Disjoint sets of variables."""
+    found = {name: _variables(name, value, number) for name, value in sets.items()}
+    members = [i for each in found.values() for i in each]
+    if len(set(members)) < len(members):
+        told = ", ".join(f"{name}={checks.shown(each)}" for name, each in found.items())
+        raise ValueError(f"{', '.join(found)} must have no variable in common and none twice, got {told}")
+    return list(found.values())
+
+
+def _gaussian_cmi(S: Array, a: list[int], b: list[int], given: list[int]) -> float:
+    return 0.5 * (_logdet(S, a + given) + _logdet(S, b + given) - _logdet(S, a + b + given) - _logdet(S, given))
 
 
 def _logdet(S: Array, keep: Sequence[int]) -> float:
@@ -547,9 +600,9 @@ def _regression(S: Array, z: list[int], given: list[int]) -> tuple[Array, Array]
     return A, S[np.ix_(z, z)] - A @ cross.T
 
 
-def _check_markov(information: float) -> None:
+def _check_markov(name: str, information: float) -> None:
     if information > 1e-9:
-        raise ValueError(f"y → x → z must be a Markov chain, got I(y; z | x) = {information:.3g} nats")
+        raise ValueError(f"{name} must have a Markov chain y → x → z, got I(y; z | x) = {information:.3g} nats")
 
 
 def _table(p: ArrayLike) -> Array:
@@ -593,8 +646,22 @@ def _hypotheses(hypotheses: ArrayLike) -> Array:
     return h
 
 
-def _law(name: str, law: ArrayLike) -> Array:
+def _law(name: str, law: ArrayLike, h: Array) -> Array:
+    """p(y, z) over the z of the hypotheses."""
     p = checks.reals(name, law, 2)
-    if len(p) != 2 or (p < 0).any() or not math.isclose(p.sum(), 1, abs_tol=1e-9):
-        raise ValueError(f"{name} must hold probabilities of (y, z) of shape (2, Z) and sum 1, got {checks.shown(p)}")
+    if p.shape != (2, h.shape[1]) or (p < 0).any() or not math.isclose(p.sum(), 1, abs_tol=1e-9):
+        raise ValueError(
+            f"{name} must hold probabilities of (y, z) of shape (2, Z) and sum 1, Z={h.shape[1]} as in hypotheses, "
+            f"got {checks.shown(p)}"
+        )
+    return p
+
+
+def _marginal_law(name: str, law: ArrayLike, h: Array) -> Array:
+    """p(z) over the z of the hypotheses."""
+    p = checks.reals(name, law, 1)
+    if p.shape != h.shape[1:] or (p < 0).any() or not math.isclose(p.sum(), 1, abs_tol=1e-9):
+        raise ValueError(
+            f"{name} must hold probabilities of z of sum 1, {h.shape[1]} as in hypotheses, got {checks.shown(p)}"
+        )
     return p
