@@ -186,7 +186,7 @@ CHOSEN: dict[str, Rates] = {
         "FedSR-FT": 0.1,
         "FedPAC": 0.1,
         "FedCR": 0.1,
-        "FedCR, own bodies": 0.05,
+        "FedCR, own bodies": 0.1,
     },
     "non-iid_2": {
         "Local": 0.1,
