@@ -5,7 +5,7 @@ Information is in nats unless a name says bits; everything is float64. z is a fe
 In the table "yes" is *holds as printed*, "if" *holds under a condition that is not printed*, "no" *does not hold*.
 
 ==============================  ====  ==================================================================================
-Statement of [1]_               Hold  What is right, or the smallest counterexample
+Statement                       Hold  What is right, or the smallest counterexample
 ==============================  ====  ==================================================================================
 Lemma 4.1, Eq. (5)              if    y → x_i → z, as its proof has it (A1). Under the printed y → x → z the right side
                                       is larger by I(z; y | x_i): for x_1 constant and z = x_2 = y, a fair coin, 0 = 1
