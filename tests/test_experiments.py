@@ -14,7 +14,7 @@ from hetfl_core.datasets.recordings import TABLE_S1
 from hetfl_core.engine.checkpoint import CheckpointError
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.experiments import EXPERIMENTS, Experiment, Job, OutOfTime, find, jobs, pending, reproduce, run_job
-from hetfl_core.ledger import comparison
+from hetfl_core.ledger import comparison, records
 from hetfl_core.methods import FLIC, Local
 from hetfl_core.papers import eeg, experiment, flic
 
@@ -37,6 +37,9 @@ def test_every_experiment_has_a_place_in_the_queue_and_a_title():
         assert setting.title, name
         assert setting.dataset, name
         assert set(setting.prepare) <= set(setting.methods), name
+        for method in setting.methods:  # refused now, not when a run of hours is to be recorded
+            assert records._EXPERIMENT.fullmatch(name), name
+            assert records._METHOD.fullmatch(method), (name, method)
     assert len({setting.title for setting in EXPERIMENTS.values()}) == len(EXPERIMENTS)
 
 

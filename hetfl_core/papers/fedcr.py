@@ -225,23 +225,23 @@ def ablated(split: str) -> dict[str, Method]:
     whole = compared(split)
     cr, per, sr, pac, lg = (whole[name] for name in ("FedCR", "FedPer", "FedSR-FT", "FedPAC", "LG-FedAvg"))
     changed: dict[str, tuple[Method, dict[str, Any]]] = {
-        "FedCR, β = 0": (cr, {"beta": 0.0}),
+        "FedCR, beta 0": (cr, {"beta": 0.0}),
         "FedCR, no noise": (cr, {"scale": "none"}),
-        "FedCR, neither": (cr, {"beta": 0.0, "scale": "none"}),
+        "FedCR, beta 0 and no noise": (cr, {"beta": 0.0, "scale": "none"}),
         "FedCR, mean feature at test time": (cr, {"test_samples": 0}),
         "FedCR, mean logits": (cr, {"averaged": "logits"}),
         "FedCR, mean of the logs": (cr, {"likelihood": "mean"}),
-        "FedCR, z = μ + ε Σ": (cr, {"scale": "variance"}),
+        "FedCR, noise by the variance": (cr, {"scale": "variance"}),
         "FedCR, prior with each client": (cr, {"prior": "each"}),
         "FedCR, mixture of the experts": (cr, {"joint": "mixture"}),
         "FedCR, towards the joint mean": (cr, {"towards": "mean"}),
         "FedCR, towards the joint variance": (cr, {"towards": "variance"}),
         "FedCR, towards N(0, 1)": (cr, {"joint_step": 0.0}),
-        "FedPer with FedCR's layers": (per, {"model": Model(OWN_PHI, gaussian=OWN_V)}),
+        "FedPer with a Gaussian layer": (per, {"model": Model(OWN_PHI, gaussian=OWN_V)}),
         "FedSR-FT, nothing shared": (sr, {"shares": False}),
         "FedPAC, own heads": (pac, {"combines": False}),
         "FedPAC, scalar centroids": (pac, {"centroids": "scalar", "combines": False}),
-        "FedPAC as FedCR's code": (
+        "FedPAC as in FedCR code": (
             pac,
             {"centroids": "scalar", "combines": False, "penalty": "norm", "aligns_from": 0, "head_epochs": 9}
             | {"local_epochs": 1},
