@@ -16,8 +16,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from scipy.linalg import solve_triangular
-from scipy.optimize import nnls
 from torch import Tensor
 
 from hetfl_core import checks
@@ -216,6 +214,9 @@ def simplex_minimum(P: np.ndarray) -> np.ndarray:
     ValueError
         If P is not finite, square, symmetric and positive semi-definite.
     """
+    from scipy.linalg import solve_triangular  # here, for importing it takes a third of a second
+    from scipy.optimize import nnls
+
     P = checks.reals("P", P, 2, gaps=True)
     n = len(P)
     if not np.isfinite(P).all():
