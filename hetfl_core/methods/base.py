@@ -308,7 +308,7 @@ class Method(Checked):
         """Refuse a federation that this method cannot run on: shared parts must have one shape on all clients."""
         first: tuple[str, dict[str, tuple[int, ...]]] | None = None
         for spec in {str(spec.shapes): spec for spec in specs}.values():
-            params = self.model.init(spec, torch.Generator(), tuple(self.shared))
+            params = self.init_shared(spec, torch.Generator())
             shapes = {name: tuple(p.shape) for name, p in params.items()}
             first = first or (spec.name, shapes)
             for name, shape in shapes.items():
@@ -321,7 +321,17 @@ class Method(Checked):
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """The server's tensors: here one fresh copy of the shared parts."""
-        return self.model.init(specs[0], rng, tuple(self.shared))
+        return self.init_shared(specs[0], rng)
+
+    def init_shared(self, spec: Spec, rng: torch.Generator) -> Params:
+        """A fresh copy of the shared parts, for one client's true shapes."""
+        return self.model.init(spec, rng, tuple(self.shared))
+
+    def refuse_regressions(self, specs: Sequence[Spec]) -> None:
+        """For the `check` of a method that needs classes."""
+        for spec in specs:
+            if spec.task == "regression":
+                raise ValueError(f"{self.name} needs class labels, but client {spec.name!r} has targets")
 
     def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
         """What a client keeps from round to round: here its own parts."""

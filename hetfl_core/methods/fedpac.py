@@ -74,9 +74,7 @@ class FedPAC(Method):
     def check(self, specs: Sequence[Spec]) -> None:
         """Refuse regressions, which have no classes."""
         super().check(specs)
-        for spec in specs:
-            if spec.task == "regression":
-                raise ValueError(f"{self.name} has a centroid for each class; client {spec.name!r} has targets")
+        self.refuse_regressions(specs)
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """The body, centroids that nobody knows yet, and the empty place of a combined head."""

@@ -89,24 +89,16 @@ class LGFedAvg(Method):
 
     def check(self, specs: Sequence[Spec]) -> None:
         """Refuse layers that no client has, and such as have not one shape on all."""
-        first: tuple[str, dict[str, tuple[int, ...]]] | None = None
         for spec in {str(spec.shapes): spec for spec in specs}.values():
             params = self.model.init(spec, torch.Generator(), self.model.parts)
             for prefix in self.layers:
                 if not pick(params, (prefix,)):
                     raise ValueError(f"layers must be prefixes of parameters such as {sorted(params)}, got {prefix!r}")
-            shapes = {name: tuple(p.shape) for name, p in pick(params, self.shared).items()}
-            first = first or (spec.name, shapes)
-            if shapes != first[1]:
-                odd = next(name for name in first[1] if shapes[name] != first[1][name])
-                raise ValueError(
-                    f"{self.name} averages {odd!r}, which must have the same shape on all clients: {first[1][odd]} on "
-                    f"{first[0]!r} but {shapes[odd]} on {spec.name!r}"
-                )
+        super().check(specs)
 
-    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
-        """One fresh copy of what is shared."""
-        return pick(self.model.init(specs[0], rng, self.model.parts), self.shared)
+    def init_shared(self, spec: Spec, rng: torch.Generator) -> Params:
+        """One fresh copy of what is shared, layers included."""
+        return pick(self.model.init(spec, rng, self.model.parts), self.shared)
 
     def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
         """The rest."""

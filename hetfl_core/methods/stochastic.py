@@ -61,9 +61,7 @@ class Stochastic(Method):
     def check(self, specs: Sequence[Spec]) -> None:
         """Refuse regressions: features are random given a class."""
         super().check(specs)
-        for spec in specs:
-            if spec.task == "regression":
-                raise ValueError(f"{self.name} needs class labels, but client {spec.name!r} has targets")
+        self.refuse_regressions(specs)
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
         """ε, S draws a sample, and what the network needs."""
