@@ -7,7 +7,6 @@ from hetfl_core.engine.evaluation import (
     METRICS,
     accuracy_per_client,
     balanced_accuracy_per_client,
-    expected_calibration_error,
     mse_per_client,
     n_bytes,
     r2_per_client,
@@ -64,29 +63,6 @@ def test_bytes_are_true_sizes():
     assert n_bytes([{"a": torch.zeros(3, 2)}, {"a": torch.zeros(2, dtype=torch.float64)}, {}]) == 24 + 16
 
 
-def test_calibration_error_by_hand():
-    """Two bins: ten answers at 0.9 of which 6 are right (gap 0.3), ten at 0.6 of which 6 are right (gap 0)."""
-    probabilities = np.array([[0.9, 0.1]] * 10 + [[0.6, 0.4]] * 10)
-    labels = np.array(([0] * 6 + [1] * 4) * 2)
-    assert expected_calibration_error(probabilities, labels, bins=10) == pytest.approx(0.15)
-    assert expected_calibration_error(np.array([[1.0, 0.0]]), np.array([0])) == 0
-
-
-def test_bins_of_confidence_are_of_equal_width_and_the_last_has_certainty_as_well():
-    """Ten right answers at 0.95 and a wrong one at 1 share a bin; ten right ones at 0.85 have the bin below."""
-    probabilities = np.array([[0.95, 0.05]] * 10 + [[1.0, 0.0]] + [[0.85, 0.15]] * 10)
-    labels = np.array([0] * 10 + [1] + [0] * 10)
-    expected = (abs(10 - 10.5) + abs(10 - 8.5)) / 21
-    assert expected_calibration_error(probabilities, labels, bins=10) == pytest.approx(expected)
-
-
-def test_calibration_has_fifteen_bins_unless_told():
-    """0.87 and 0.93 lie together in [13/15, 14/15), and apart for 14 and 16 bins: there the gaps would not cancel."""
-    probabilities = np.array([[0.87, 0.13]] * 100 + [[0.93, 0.07]] * 100)
-    labels = np.array([0] * 93 + [1] * 7 + [0] * 87 + [1] * 13)
-    assert expected_calibration_error(probabilities, labels) == pytest.approx(0, abs=1e-12)
-
-
 def test_outputs_become_predictions_along_their_last_axis():
     outputs = torch.tensor([[[0.0, 2.0, 1.0], [5.0, 4.0, 3.0]]])
     assert METRICS["classification"].decide(outputs).tolist() == [[1, 0]]
@@ -105,15 +81,3 @@ def test_predictions_and_labels_are_of_the_same_clients(measure):
 def test_predictions_that_are_no_numbers_of_one_axis_are_refused(bad):
     with pytest.raises(ValueError, match=r"predicted\[0\] must be numbers of shape \(n,\)"):
         accuracy_per_client([bad], [np.zeros(2)])
-
-
-@pytest.mark.parametrize("bad", [np.eye(2, dtype=int), np.zeros((0, 2))])
-def test_probabilities_that_are_whole_numbers_or_of_no_sample_are_refused(bad):
-    with pytest.raises(ValueError, match=r"probabilities must be real numbers of shape \(n, C\)"):
-        expected_calibration_error(bad, np.zeros(len(bad), int))
-
-
-@pytest.mark.parametrize("bad", [[0, 2], [-1, 1], [0]])
-def test_labels_that_are_no_classes_are_refused(bad):
-    with pytest.raises(ValueError, match=r"labels must be 2 classes in 0…1"):
-        expected_calibration_error(np.full((2, 2), 0.5), np.array(bad))

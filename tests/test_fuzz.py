@@ -24,7 +24,7 @@ from small import ragged
 from hetfl_core import Client, Federation, adapt, baselines, checks, partition, rng, simulate
 from hetfl_core import distances as d
 from hetfl_core.datasets import digits, eeg, eegmmidb, femnist, flic_bci, images, pooled, project, text, toy
-from hetfl_core.engine import evaluation
+from hetfl_core.engine import calibration, evaluation
 from hetfl_core.methods import FLIC, FedHeNN, Local, privacy
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein
 from hetfl_core.methods.fedpac import simplex_minimum
@@ -310,9 +310,19 @@ CASES = {
     "evaluation.summarise": Case(
         evaluation.summarise, {"predicted": [LABELS], "labels": [LABELS], "task": "classification"}
     ),
-    "evaluation.expected_calibration_error": Case(
-        evaluation.expected_calibration_error,
-        {"probabilities": np.full((4, 2), 0.5), "labels": np.array([0, 1, 1, 0]), "bins": 5},
+    **{
+        f"calibration.{function.__name__}": Case(
+            function, {"probabilities": np.full((4, 2), 0.5), "labels": np.array([0, 1, 1, 0]), **more}
+        )
+        for function, more in (
+            (calibration.reliability, {"bins": 5}),
+            (calibration.expected_calibration_error, {"bins": 5}),
+            (calibration.log_loss, {}),
+            (calibration.fitted_temperature, {}),
+        )
+    },
+    "calibration.at_temperature": Case(
+        calibration.at_temperature, {"probabilities": np.full((4, 2), 0.5), "temperature": 2.0}
     ),
     "Client": Case(
         federation_of,
@@ -575,7 +585,10 @@ def test_a_bad_call_is_refused_before_files_are_read(data):
             lambda: d.transport_plan(EYE[:2, :2], HALVES, torch.tensor([1.5, -0.5]).double()),
             "b must be .* not negative",
         ),
-        (lambda: evaluation.expected_calibration_error(np.ones((2, 2)), np.array([0, 1])), "probabilities must .* sum"),
+        (
+            lambda: calibration.expected_calibration_error(np.ones((2, 2)), np.array([0, 1])),
+            "probabilities must .* sum",
+        ),
         (lambda: federation_of(y_train=Y9 + 2**62), "n_classes, .* label in y_train .* at most 1000000"),
         (lambda: federation_of(x_train=np.ma.array(X, mask=X > 0)), "x_train must not be masked"),
         (

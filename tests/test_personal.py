@@ -42,7 +42,9 @@ NEW = [
     "LG-FedAvg",
     "FedBABU",
     "Ditto",
+    "Ditto, own embeddings",
     "FedPAC",
+    "FedPAC, own bodies",
     "FedSR",
     "FedCR",
     "FedCR, own embeddings",
@@ -229,6 +231,26 @@ def test_ditto_pulls_the_harder_the_larger_lambda():
             np.mean([float((p["own.phi.0.weight"] - result.server["phi.0.weight"]).norm()) for p in result.params])
         )
     assert gaps[0] > gaps[1] > gaps[2]
+
+
+def test_ditto_with_embeddings_of_ones_own_runs_on_inputs_of_any_width():
+    """What is averaged is the head alone; λ draws v's head to it, and v's embedding is as free as w's."""
+    method = Ditto(PLAIN, lam=1.0, embeddings="own", **SHORT, **DESCENT)
+    simulator, start, outcomes = start_and_round(method, ragged())
+    for i, outcome in outcomes.items():
+        assert set(outcome.upload) == {"beta.weight", "beta.bias"}
+        assert {name.split(".")[0] for name in outcome.kept} == {"own", "phi"}
+        assert not torch.equal(outcome.kept["phi.0.weight"], start.kept[i]["phi.0.weight"])
+    own = {name.removeprefix("own."): p for name, p in start.kept[0].items() if name.startswith("own.")}
+    data = simulator.federation[0]
+    batch = Batch(data.x_train, data.y_train, torch.ones(len(data.y_train), dtype=torch.float64))
+    found = method.personal_loss({f"own.{name}": p for name, p in own.items()}, start.server, batch, {})
+    drift = sum(float((own[name] - p).square().sum()) for name, p in start.server.items())
+    torch.testing.assert_close(found.total - found.terms["own ce"], torch.tensor(drift / 2, dtype=torch.float64))
+    result = run(method, ragged())
+    assert "server_accuracy" not in result.final
+    with pytest.raises(ValueError, match=r"Ditto averages 'phi.0.weight', which must have the same shape"):
+        run(Ditto(PLAIN), ragged())
 
 
 # --- FedPAC -----------------------------------------------------------------------------------------------------------
@@ -424,6 +446,25 @@ def test_a_model_without_random_features_is_refused_when_the_method_is_made(meth
     message = rf"{method.__name__} needs random features: expected a model with a Gaussian layer, such as .*, got Model"
     with pytest.raises(ValueError, match=message):
         method(model=Model(PHI))
+
+
+def test_fedpac_without_bodies_runs_on_inputs_of_any_width():
+    """Centroids, heads and what weighs them are sent; h and v come from the trained body, as none was received."""
+    method = FedPAC(PLAIN, aggregates="features", lam=0.5, **SHORT, **DESCENT)
+    simulator, start, outcomes = start_and_round(method, ragged())
+    for i, outcome in outcomes.items():
+        names = {"beta.weight", "beta.bias", "centroid.mean", "centroid.count", "h", "v"}
+        assert set(outcome.upload) == names
+        data = simulator.federation[i]
+        z = PLAIN.embed(outcome.params, data.x_train)
+        shares = torch.stack([(data.y_train == c).double() for c in range(simulator.federation.n_classes)]) / len(z)
+        torch.testing.assert_close(outcome.upload["h"], shares @ z)
+        assert moved(outcome, start.kept[i]) == {"phi", "beta"}
+    last = simulator.train(simulator.round(start, [0, 1, 2])[0], [0], 3, "final")[0]
+    assert {"ce", "gap"} == set(last.terms)
+    run(method, ragged())
+    with pytest.raises(ValueError, match=r"FedPAC averages 'phi.0.weight', which must have the same shape"):
+        run(FedPAC(PLAIN), ragged())
 
 
 @pytest.mark.parametrize("method", [FedCR(RANDOM), FedSR(RANDOM), FedPAC(PLAIN)])

@@ -29,7 +29,7 @@ import hetfl_core
 from hetfl_core import Client, Federation, adapt, baselines, benchmark, distances, partition, simulate
 from hetfl_core.datasets import digits, eeg, eeg_simulated, eeg_trials, eegmmidb, femnist, flic_bci, project, text, toy
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings
-from hetfl_core.engine import evaluation, stacks
+from hetfl_core.engine import calibration, evaluation, stacks
 from hetfl_core.experiments import EXPERIMENTS
 from hetfl_core.ledger import RunRecord, comparison, judging, records, statistics
 from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedHeNN, FedRep, HetFedRep, Local
@@ -642,14 +642,25 @@ def _() -> Any:
     y = [np.array([0, 1, 1, 2]), np.array([2, 2, 0]), np.array([1])]
     said = [np.array([0, 1, 2, 2]), np.array([2, 1, 1]), np.array([1])]
     real, near = [g / 3 for g in y], [g * 0.3 + 0.1 for g in y]
-    p = rng("probabilities").dirichlet(np.ones(3), 50)
     of = evaluation
     return [
         *(f(said, y) for f in (of.accuracy_per_client, of.balanced_accuracy_per_client)),
         *(f(near, real) for f in (of.mse_per_client, of.r2_per_client)),
         of.summarise(said, y),
         of.summarise(near, real, "regression"),
-        [of.expected_calibration_error(p, rng("classes").integers(0, 3, 50), bins) for bins in (1, 7, 15)],
+    ]
+
+
+@case("calibration")
+def _() -> Any:
+    p, y = rng("probabilities").dirichlet(np.ones(3), 50), rng("classes").integers(0, 3, 50)
+    of = calibration
+    T = of.fitted_temperature(p, y)
+    return [
+        [of.expected_calibration_error(p, y, bins) for bins in (1, 7, 15)],
+        of.reliability(p, y, 5),
+        [of.log_loss(p, y), round(T, 4)],
+        of.at_temperature(p, 2.0),
     ]
 
 

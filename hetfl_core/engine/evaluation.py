@@ -95,25 +95,6 @@ def _pairs(predicted: Samples, truth: Samples, name: str) -> tuple[list[np.ndarr
     return first, second
 
 
-def _probabilities(rows: np.ndarray) -> np.ndarray:
-    array = checks.array("probabilities", rows)
-    if array.ndim != 2 or not array.size or array.dtype.kind != "f":
-        raise ValueError(
-            "probabilities must be real numbers of shape (n, C), n and C at least 1, "
-            f"got shape {array.shape} and dtype {array.dtype}"
-        )
-    if not ((array >= 0).all() and (np.abs(array.sum(1, dtype=np.float64) - 1) <= 1e-3).all()):
-        raise ValueError("probabilities must be at least 0 and sum to 1 in each row, got others")
-    return array
-
-
-def _labels(labels: np.ndarray) -> np.ndarray:
-    array = checks.array("labels", labels)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ValueError(f"labels must be whole numbers of shape (n,), got shape {array.shape} and dtype {array.dtype}")
-    return array
-
-
 @dataclass(frozen=True)
 class Metrics:
     """What is measured where a federation has one kind of task.
@@ -198,44 +179,3 @@ def _averages(
 def n_bytes(messages: Iterable[Mapping[str, Tensor]]) -> int:
     """Bytes of messages at their true shapes; a broadcast counts once per receiver."""
     return sum(t.numel() * t.element_size() for message in messages for t in message.values())
-
-
-def expected_calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
-    """Mean gap between confidence and accuracy over equal-width bins of confidence, weighted by their size.
-
-    Parameters
-    ----------
-    probabilities : ndarray, shape (n, C)
-        Predicted class probabilities.
-    labels : ndarray of int, shape (n,)
-        0 … C−1.
-    bins : int
-        At least 1.
-
-    Returns
-    -------
-    float
-        In [0, 1].
-
-    Raises
-    ------
-    ValueError
-        For rows that are no probabilities (not negative, of sum 1 to 1e-3), labels that are no classes, or no sample.
-
-    References
-    ----------
-    .. [1] C. Guo, G. Pleiss, Y. Sun, K. Q. Weinberger. On calibration of modern neural networks. ICML 2017, Eq. (3).
-    """
-    checks.whole("bins", bins, 1, 1_000_000)
-    probabilities, labels = _probabilities(probabilities), _labels(labels)
-    if len(labels) != len(probabilities) or labels.min() < 0 or labels.max() >= probabilities.shape[1]:
-        raise ValueError(
-            f"labels must be {len(probabilities)} classes in 0…{probabilities.shape[1] - 1}, one for each row of "
-            f"probabilities, got {len(labels)} from {labels.min(initial=0)} to {labels.max(initial=0)}"
-        )
-    confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
-    which = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = [
-        abs(right[which == b].mean() - confidence[which == b].mean()) * (which == b).mean() for b in np.unique(which)
-    ]
-    return float(np.sum(gaps))

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Loss, Role, Stage
+from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage
 from hetfl_core.methods.fedavg import FedAvg
 from hetfl_core.networks import Params
 
@@ -28,22 +28,42 @@ class Ditto(FedAvg):
 
     A participant minimises :math:`f_i(v_i) + \frac{\lambda}{2}\|v_i - w^{(t)}\|^2` for M epochs, w⁽ᵗ⁾ as it was
     received, and :math:`f_i(w)` from w⁽ᵗ⁾ for M epochs; it sends w. Only v_i predicts. Clients must share a feature
-    space.
+    space, unless embeddings stay with them.
 
     Attributes
     ----------
     lam : float
         λ. At 0 v_i is what `Local` learns; as it grows, v_i follows w⁽ᵗ⁾.
+    embeddings : {"shared", "own"}
+        Whether all of w is averaged, or only what stands behind φ: each client then has two embeddings of its own,
+        w's and v's, inputs may differ, and λ draws only what is averaged.
     """
 
     lam: float = 0.1
+    embeddings: Literal["shared", "own"] = "shared"
 
     def __post_init__(self) -> None:
         self._check_least(0, "lam")
 
+    @classmethod
+    def variants(cls) -> list[Method]:
+        """With embeddings averaged, and without."""
+        return [cls(), cls(embeddings="own")]
+
+    @property
+    def name(self) -> str:
+        """Name in tables and records."""
+        return "Ditto" if self.embeddings == "shared" else "Ditto, own embeddings"
+
+    @property
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
+        """All parts, or those behind φ."""
+        return tuple(part for part in self.model.parts if self.embeddings == "shared" or part != "phi")
+
     def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
-        """v_i, its names led by ``own``."""
-        return {f"{OWN}.{name}": p for name, p in self.model.init(spec, rng, self.model.parts).items()}
+        """v_i, its names led by ``own``; and w's embedding, where it is the client's."""
+        own = {f"{OWN}.{name}": p for name, p in self.model.init(spec, rng, self.model.parts).items()}
+        return {**own, **super().init_client(spec, rng)}
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """v_i, then w, when selected; v_i once more at the end."""
@@ -51,13 +71,14 @@ class Ditto(FedAvg):
             return []
         if role == "final":
             return [self.tuning((OWN,), round, loss=self.personal_loss)]
-        return [self.stage((OWN,), round, loss=self.personal_loss), *super().stages(round, role)]
+        return [self.stage((OWN,), round, loss=self.personal_loss), self.stage(self.model.parts, round)]
 
     def personal_loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """f_i(v) + (λ/2)‖v − w⁽ᵗ⁾‖², Eq. (2) of [1]_."""
         own = _own(params)
         task = self.loss(own, received, batch, noise)
-        drift = torch.stack([(p - received[name]).square().sum() for name, p in own.items()]).sum()
+        common = {name: p for name, p in own.items() if name in received}
+        drift = torch.stack([(p - received[name]).square().sum() for name, p in common.items()]).sum()
         terms = {**{f"{OWN} {name}": value for name, value in task.terms.items()}, "drift": drift.detach()}
         return Loss(task.total + self.lam / 2 * drift, terms)
 
@@ -65,9 +86,9 @@ class Ditto(FedAvg):
         r"""Logits of v_i, shape (n, \*shape) → (n, C)."""
         return super().predict(_own(params), received, x, noise)
 
-    def predict_server(self, server: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Logits of w."""
-        return super().predict(server, {}, x, noise)
+    def predict_server(self, server: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor | None:
+        """Logits of w, where the server has all of it."""
+        return super().predict(server, {}, x, noise) if self.embeddings == "shared" else None
 
     def embed(self, params: Params, received: Params, x: Any) -> Tensor:
         r"""Latent features of v_i, shape (n, \*shape) → (n, k)."""

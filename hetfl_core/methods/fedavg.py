@@ -44,7 +44,7 @@ class FedAvg(Method):
         """All parts."""
         return self.model.parts
 
-    def predict_server(self, server: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
+    def predict_server(self, server: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor | None:
         """Logits of the averaged model."""
         return self.predict(server, {}, x, noise)
 

@@ -6,13 +6,15 @@ References
    ICLR 2023.
 .. [2] H. Zhang, C. Li, W. Dai, J. Zou, H. Xiong. FedCR: personalized federated learning based on across-client common
    representation with conditional mutual information regularization. ICML 2023.
+.. [3] Y. Tan, G. Long, L. Liu, T. Zhou, Q. Lu, J. Jiang, C. Zhang. FedProto: federated prototype learning across
+   heterogeneous clients. AAAI 2022.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -33,7 +35,8 @@ class FedPAC(Method):
     A participant trains its head with the received body frozen, then the body for M epochs on
     :math:`f_i + \frac{\lambda}{V}\,\|f_\phi(x) - c_y\|^2`, :math:`c_y` the centroid of its class over the participants
     of the last round that had it (once there is one). For each participant the server finds the head
-    :math:`\sum_j \alpha_j \beta_j` whose expected error is least (Section 4.2). Clients must share a feature space.
+    :math:`\sum_j \alpha_j \beta_j` whose expected error is least (Section 4.2). Clients must share a feature space,
+    unless bodies stay with them.
 
     Attributes
     ----------
@@ -53,6 +56,9 @@ class FedPAC(Method):
     aligns_from : int
         First round with the penalty. With 0 features of classes whose centroid nobody knows yet are drawn to zero, in
         all rounds, as in [2]_'s code.
+    aggregates : {"body", "features"}
+        Whether the server averages bodies; or centroids and heads alone, so that inputs may differ from client to
+        client, as in FedProto [3]_. All that is local is then trained at the end, the penalty included.
     """
 
     lam: float = 1.0
@@ -62,14 +68,28 @@ class FedPAC(Method):
     penalty: Literal["mean", "norm"] = "mean"
     centroids: Literal["mean", "scalar"] = "mean"
     aligns_from: int = 1
-
-    shared: ClassVar[tuple[str, ...]] = BODY
+    aggregates: Literal["body", "features"] = "body"
 
     def __post_init__(self) -> None:
         self._check_least(0, "lam", "aligns_from")
         self._check_least(1, "head_epochs")
         if self.head_lr is not None:
             self._check_least(0, "head_lr")
+
+    @classmethod
+    def variants(cls) -> list[Method]:
+        """With bodies averaged, and without."""
+        return [cls(), cls(aggregates="features")]
+
+    @property
+    def name(self) -> str:
+        """Name in tables and records."""
+        return "FedPAC" if self.aggregates == "body" else "FedPAC, own bodies"
+
+    @property
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The body, or nothing."""
+        return BODY if self.aggregates == "body" else ()
 
     def check(self, specs: Sequence[Spec]) -> None:
         """Refuse regressions, which have no classes."""
@@ -99,13 +119,15 @@ class FedPAC(Method):
         """The received body, and the combined head, or the client's own where there is none."""
         params = {**kept, **pick(received, BODY)}
         if self.combines:
-            known = received["head/known"] > 0
-            params |= {name: torch.where(known, received[f"head/{name}"], p) for name, p in kept.items()}
+            known, own = received["head/known"] > 0, pick(kept, HEAD)
+            params |= {name: torch.where(known, received[f"head/{name}"], p) for name, p in own.items()}
         return params
 
     def stages(self, round: int, role: Role) -> list[Stage]:
-        """The head, then the body, when selected; the head at the end."""
+        """The head, then the body, when selected; at the end the head, or whatever is local."""
         rate = {} if self.head_lr is None else {"lr": self.head_lr * self.lr_decay**round}
+        if role == "final" and self.aggregates == "features":
+            return [self.tuning(self.local, round)]
         if role == "final":
             return [self.tuning(HEAD, round, loss=super().loss, **rate)]
         if role != "round":
@@ -134,7 +156,7 @@ class FedPAC(Method):
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
         """The body; counts and mean features of the classes; the head, and what weighs it: h and v (Section 4.2).
 
-        Features are those of the trained body for the centroids, and of the received one for h and v.
+        Features are those of the trained body for the centroids, and of the received one, if there is one, for h and v.
         """
         after = self.features(params, data.x)
         member = torch.eye(len(received["centroid.mean"]), dtype=after.dtype, device=after.device)[data.y.long()]
@@ -142,7 +164,7 @@ class FedPAC(Method):
         mean = (member.mT @ after) / counts.clamp(min=1).unsqueeze(-1)
         if self.centroids == "scalar":
             mean = mean.mean(-1, keepdim=True).expand_as(mean).contiguous()
-        sent = {**pick(params, BODY), "centroid.mean": mean, "centroid.count": counts}
+        sent = {**pick(params, self.shared), "centroid.mean": mean, "centroid.count": counts}
         if not self.combines:
             return sent
         before = self.features({**params, **pick(received, BODY)}, data.x)
@@ -159,7 +181,7 @@ class FedPAC(Method):
         rng: torch.Generator,
     ) -> Params:
         """The mean of the bodies, the centroids by counts, and each participant's combined head."""
-        new = super().aggregate(server, [pick(upload, BODY) for upload in uploads], weights, specs, rng)
+        new = super().aggregate(server, [pick(upload, self.shared) for upload in uploads], weights, specs, rng)
         counts = torch.stack([upload["centroid.count"] for upload in uploads])
         sums = torch.stack([upload["centroid.mean"] for upload in uploads]) * counts.unsqueeze(-1)
         seen, total = (counts > 0).any(0), counts.sum(0).clamp(min=1)

@@ -18,10 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from hetfl_core import checks
 from hetfl_core.datasets import pooled
+from hetfl_core.engine import calibration
+from hetfl_core.engine.simulation import Run, simulate
 from hetfl_core.federation import Client, Federation, FederationWarning
 from hetfl_core.methods import (
     Ditto,
@@ -38,6 +41,7 @@ from hetfl_core.methods import (
     Method,
 )
 from hetfl_core.networks import MLP, LeNet, Model, Network
+from hetfl_core.papers import flic
 from hetfl_core.papers.experiment import Experiment
 from hetfl_core.rng import stream
 
@@ -251,6 +255,86 @@ def ablated(split: str) -> dict[str, Method]:
     return {name: replace(method, **changes) for name, (method, changes) in changed.items()}
 
 
+WEIGHTS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""β beside 0 and 5e-4, which the ablation and the comparison have; the paper's figure has some of them."""
+
+
+def weighed(split: str) -> dict[str, Method]:
+    """FedCR at other weights of its term (Figures 3d and 4)."""
+    whole = compared(split)["FedCR"]
+    changes: list[dict[str, Any]] = [{"beta": beta} for beta in WEIGHTS]
+    return {f"FedCR, beta {change['beta']:g}": replace(whole, **change) for change in changes}
+
+
+WIDTHS = (2, 4, 8, 16, 64, 128, 256, 512)
+"""V of Table 3 but `OWN_V`."""
+
+
+def narrowed(split: str) -> dict[str, Method]:
+    """FedCR with features of other dimensions (Table 3), and FedPer with the same layer and nothing random."""
+    whole = compared(split)
+    found = {}
+    for V in (*WIDTHS, OWN_V):
+        model = Model(OWN_PHI, gaussian=V)
+        if V != OWN_V:
+            found[f"FedCR, V {V}"] = replace(whole["FedCR"], model=model)
+        found[f"FedPer, V {V}"] = replace(whole["FedPer"], model=model)
+    return found
+
+
+FEWER_AND_MORE = (2, 10)
+"""Classes on a client beside the five of the comparison."""
+
+
+def forecasts(split: str) -> dict[str, Method]:
+    """Models whose probabilities are compared: FedCR as an ensemble of draws, by its mean feature, and others."""
+    whole, changed = compared(split), ablated(split)
+    return {
+        "FedAvg-FT": whole["FedAvg-FT"],
+        "FedPer": whole["FedPer"],
+        "FedPer with a Gaussian layer": changed["FedPer with a Gaussian layer"],
+        "FedCR": whole["FedCR"],
+        "FedCR, mean feature at test time": changed["FedCR, mean feature at test time"],
+        "FedCR, beta 0": changed["FedCR, beta 0"],
+    }
+
+
+def calibrated(federation: Federation, method: Method, *, seed: int, **options: Any) -> Run:
+    """Train without the `held_out` images, on which each client then fits one temperature for its predictions.
+
+    Parameters
+    ----------
+    federation, method, seed, options
+        As for `hetfl_core.simulate`.
+
+    Returns
+    -------
+    Run
+        Its ``final`` also has, over the test images of all clients, ``ece`` and ``log_loss``; the same after
+        temperature scaling, ``ece_scaled`` and ``log_loss_scaled``; and the mean ``temperature``.
+    """
+    apart = held_out(federation, seed)
+    clients = [
+        Client(part.x_train, part.y_train, whole.x_test, whole.y_test, whole.name)
+        for part, whole in zip(apart, federation, strict=True)
+    ]
+    with warnings.catch_warnings():  # a rare class may be among the held-out images alone
+        warnings.simplefilter("ignore", FederationWarning)
+        rest = Federation(clients, federation.n_classes, f"{federation.name}, a part held out", apart.info)
+    run = simulate(rest, method, seed=seed, **options)
+    unseen = replace(run, federation=apart)
+    said, guessed, known = run.probabilities(), unseen.probabilities(), unseen.labels("test")
+    heat = {name: calibration.fitted_temperature(p, known[name]) for name, p in guessed.items()}
+    scaled = {name: calibration.at_temperature(p, heat[name]) for name, p in said.items()}
+    y = np.concatenate(list(run.labels("test").values()))
+    for ending, each in (("", said), ("_scaled", scaled)):
+        p = np.concatenate(list(each.values()))
+        run.final[f"ece{ending}"] = calibration.expected_calibration_error(p, y)
+        run.final[f"log_loss{ending}"] = calibration.log_loss(p, y)
+    run.final["temperature"] = float(np.mean(list(heat.values())))
+    return run
+
+
 def _own() -> dict[str, Experiment]:
     """The comparison, and the grid by which its learning rates are chosen."""
     found = {}
@@ -279,6 +363,33 @@ def _own() -> dict[str, Experiment]:
             found[f"fedcr/own-{split}-ablation"] = Experiment(
                 f"{title}, ablations", own(split), ablated(split), priority=30 + place, seeds=5, **common
             )
+            found[f"fedcr/own-{split}-beta"] = Experiment(
+                f"{title}, the weight of FedCR's term", own(split), weighed(split), priority=33 + place, **common
+            )
+            found[f"fedcr/own-{split}-calibration"] = Experiment(
+                f"{title}, calibration with a fifth of the training images held out",
+                own(split),
+                forecasts(split),
+                perform=calibrated,
+                priority=35 + place,
+                seeds=5,
+                **common,
+            )
+    found["fedcr/own-dimensions"] = Experiment(
+        "FedCR, our setting: Table 3, Gaussian dimensions, non-iid_1, 20 clients",
+        own("non-iid_1"),
+        narrowed("non-iid_1"),
+        priority=37,
+        **common,
+    )
+    for m in FEWER_AND_MORE:
+        found[f"fedcr/own-classes-{m}"] = Experiment(
+            f"FedCR, our setting: Table 9, no shared model, {m} classes a client, 20 clients",
+            _pooled("non-iid_1", n_clients=20, per_client=700, classes_per_client=m),
+            {name: compared("non-iid_1")[name] for name in ("Local", "FedAvg", "FedPer", "FedCR, own bodies")},
+            priority=38,
+            **common,
+        )
     return found
 
 
@@ -286,4 +397,44 @@ def _validation(split: str) -> Callable[[int], Federation]:
     return lambda seed: held_out(own(split)(seed), seed)
 
 
-EXPERIMENTS: dict[str, Experiment] = {**_paper(), **_own()}
+# --- where feature spaces differ --------------------------------------------------------------------------------------
+
+
+def across_spaces(phi: Network, latent: int = 64) -> dict[str, Method]:
+    """Methods that need no common input, at FLIC's training: Adam at 0.001, batches of 100, and its embedding.
+
+    FedCR's random features and FedPAC's centroids are aligned class by class, as FLIC's are; Ditto's own model is drawn
+    to a common head; LG-FedAvg has nothing but that head.
+    """
+    flat, random = Model(phi), Model(phi, gaussian=latent)
+    return {
+        "LG-FedAvg": LGFedAvg(flat),
+        "Ditto, own embeddings": Ditto(flat, lam=0.1, embeddings="own"),
+        "FedPAC, own bodies": FedPAC(flat, aggregates="features"),
+        "FedCR, own bodies": FedCR(random, aggregates="features", samples=18, test_samples=18),
+        "FedCR, own embeddings": FedCR(random, aggregates="gaussian", samples=18, test_samples=18),
+    }
+
+
+SPACES = ("flic/toy-noisy", "flic/toy-linear", "flic/bci-common40", "flic/digits-b100-c3")
+"""FLIC's experiments on whose federations `across_spaces` runs."""
+
+
+def _spaces() -> dict[str, Experiment]:
+    found = {}
+    for place, name in enumerate(SPACES):
+        whole = flic.EXPERIMENTS[name]
+        title = whole.title.partition(": ")[2]
+        phi = whole.methods["Local"].model.phi
+        found[name.replace("flic/", "fedcr/spaces-")] = replace(
+            whole,
+            title=f"FedCR, FedPAC and Ditto where feature spaces differ: {title}",
+            methods=across_spaces(phi),
+            priority=40 + place,
+            prepare={},
+            book={"rounds": 2, "local_epochs": 1, "samples": 2, "test_samples": 2},
+        )
+    return found
+
+
+EXPERIMENTS: dict[str, Experiment] = {**_paper(), **_own(), **_spaces()}
