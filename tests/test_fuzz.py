@@ -454,7 +454,7 @@ CASES = {
                 "test_fraction": 0.3,
             },
         )
-        for make in (pooled.fashion_mnist, pooled.cifar10, pooled.cifar100, pooled.emnist_letters)
+        for make in (pooled.fashion_mnist, pooled.mnist, pooled.cifar10, pooled.cifar100, pooled.emnist_letters)
     },
     "text.textcaps": Case(
         text.textcaps,
@@ -495,6 +495,7 @@ FILES = {
     "digits.mnist_usps",
     "images.fashion_mnist",
     "pooled.fashion_mnist",
+    "pooled.mnist",
     "pooled.cifar10",
     "pooled.cifar100",
     "pooled.emnist_letters",

@@ -76,6 +76,37 @@ def moved(outcome, start):
     return {name.split(".")[0] for name, p in outcome.params.items() if not torch.equal(p, start[name])}
 
 
+# --- first weights ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["FedPer", "LG-FedAvg", "Ditto", "FedPAC", "FedCR, own bodies", "FLIC-Class"])
+def test_first_weights_are_ones_own_or_common(name):
+    """Common ones wherever shapes agree: of inputs of different widths all but the first layer's."""
+    for fed, ragged_layers in ((EQUAL, set()), (ragged(), {"phi.0.weight", "own.phi.0.weight"})):
+        for first in ("own", "common"):
+            method = small(name, first_weights=first)
+            if fed is not EQUAL and name in ("FedPer", "FedPAC", "Ditto"):
+                continue  # needs one feature space
+            kept = Simulator(fed, method, device="cpu", seed=1).initial().kept
+            weights = {n for n in kept[0] if "weight" in n and n not in ragged_layers}
+            assert weights
+            for each in kept[1:]:
+                assert {n: torch.equal(each[n], kept[0][n]) for n in weights} == dict.fromkeys(
+                    weights, first == "common"
+                )
+    other = Simulator(EQUAL, small(name, first_weights="common"), device="cpu", seed=2).initial().kept
+    alike = Simulator(EQUAL, small(name, first_weights="common"), device="cpu", seed=1).initial().kept
+    assert not all(torch.equal(other[0][n], alike[0][n]) for n in alike[0])
+
+
+def test_a_common_start_does_not_depend_on_the_order_of_clients():
+    method = small("LG-FedAvg", first_weights="common")
+    turned = Federation([ragged()[i] for i in (2, 0, 1)], ragged().n_classes, "turned")
+    here, there = (Simulator(f, method, device="cpu").initial().kept for f in (ragged(), turned))
+    for i, j in enumerate((2, 0, 1)):
+        assert_same_tensors(there[i], here[j])
+
+
 # --- what is shared, and what is trained ------------------------------------------------------------------------------
 
 

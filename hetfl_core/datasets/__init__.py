@@ -17,6 +17,7 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
     "digits.bundled": digits.bundled,
     "images.fashion_mnist": images.fashion_mnist,
     "pooled.fashion_mnist": pooled.fashion_mnist,
+    "pooled.mnist": pooled.mnist,
     "pooled.cifar10": pooled.cifar10,
     "pooled.cifar100": pooled.cifar100,
     "pooled.emnist_letters": pooled.emnist_letters,

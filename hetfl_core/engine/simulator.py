@@ -159,8 +159,13 @@ class Simulator:
         return self.method.init_server(sorted(specs, key=lambda s: s.name), stream(self.seed, SERVER, 0, "init"))
 
     def _client(self, spec: Spec) -> Params:
-        """A client's first tensors."""
-        return self._cast(self.method.init_client(spec, stream(self.seed, spec.name, 0, "init")))
+        """A client's first tensors: its own, or those that all have in common (`Method.first_weights`)."""
+        own = self.method.init_client(spec, stream(self.seed, spec.name, 0, "init"))
+        if self.method.first_weights == "common":
+            pattern = min(self.specs, key=lambda s: s.name)
+            common = self.method.init_client(pattern, stream(self.seed, SERVER, 0, "first weights"))
+            own |= {name: p for name, p in common.items() if name in own and p.shape == own[name].shape}
+        return self._cast(own)
 
     # --- training ---
 

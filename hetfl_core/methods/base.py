@@ -222,6 +222,9 @@ class Method(Checked):
         Optimisation steps of a round, in the place of `local_epochs`.
     tuning_epochs : int, optional
         Epochs of the last local training, after the last round; by default as many as in a round.
+    first_weights : {"own", "common"}
+        Whether each client draws the first weights of what is local, or all clients begin with the same ones wherever
+        shapes agree, as in FedCR's published code. What is shared begins as the server's in any case.
     """
 
     model: Model = field(default_factory=Model)
@@ -236,6 +239,7 @@ class Method(Checked):
     lr_decay: float = 1.0
     local_steps: int | None = None
     tuning_epochs: int | None = None
+    first_weights: Literal["own", "common"] = "own"
 
     shared: ClassVar[tuple[str, ...]] = ()
     """Parts of the model that the server averages."""

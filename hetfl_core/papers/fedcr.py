@@ -282,6 +282,19 @@ def narrowed(split: str) -> dict[str, Method]:
     return found
 
 
+def begun_alike(split: str) -> dict[str, Method]:
+    """What is local begins with the same weights everywhere, as in the published code; the text does not say."""
+    whole = compared(split)
+    names = ("FedPer", "LG-FedAvg", "FedRep", "FedPAC", "FedCR", "FedCR, own bodies")
+    changes: list[tuple[str, str, dict[str, Any]]] = [(name, name, {}) for name in names]
+    changes += [("FedCR, beta 0", "FedCR", {"beta": 0.0}), ("FedCR, beta 0.01", "FedCR", {"beta": 0.01})]
+    changes += [("FedCR, own bodies, beta 0.01", "FedCR, own bodies", {"beta": 0.01})]
+    return {
+        f"{title}, common start": replace(whole[name], first_weights="common", **change)
+        for title, name, change in changes
+    }
+
+
 FEWER_AND_MORE = (2, 10)
 """Classes on a client beside the five of the comparison."""
 
@@ -366,6 +379,14 @@ def _own() -> dict[str, Experiment]:
             found[f"fedcr/own-{split}-beta"] = Experiment(
                 f"{title}, the weight of FedCR's term", own(split), weighed(split), priority=33 + place, **common
             )
+            found[f"fedcr/own-{split}-start"] = Experiment(
+                f"{title}, all begin with the same weights",
+                own(split),
+                begun_alike(split),
+                priority=32,
+                seeds=5,
+                **common,
+            )
             found[f"fedcr/own-{split}-calibration"] = Experiment(
                 f"{title}, calibration with a fifth of the training images held out",
                 own(split),
@@ -413,6 +434,10 @@ def across_spaces(phi: Network, latent: int = 64) -> dict[str, Method]:
         "FedPAC, own bodies": FedPAC(flat, aggregates="features"),
         "FedCR, own bodies": FedCR(random, aggregates="features", samples=18, test_samples=18),
         "FedCR, own embeddings": FedCR(random, aggregates="gaussian", samples=18, test_samples=18),
+        "FedPAC, own bodies, common start": FedPAC(flat, aggregates="features", first_weights="common"),
+        "FedCR, own embeddings, common start": FedCR(
+            random, aggregates="gaussian", samples=18, test_samples=18, first_weights="common"
+        ),
     }
 
 
