@@ -191,6 +191,27 @@ def test_solutions_toggle(visit: Visit) -> None:
     inside.wait_for(state="visible")
 
 
+def test_figures_move(visit: Visit) -> None:
+    """The slider changes the picture and what stands beside it; "play" begins at the first and ends at the last."""
+    moving = [p for p in PAGES if '<figure class="moving"' in (HTML / p).read_text("utf8")]
+    assert moving, "no page has a figure that moves"
+    for path in moving:
+        page = visit.open(path)
+        figure = page.locator("figure.moving").first
+        slider, shown = figure.locator("input"), figure.locator("img:not([hidden])")
+        last = int(slider.get_attribute("max") or 0)
+        assert shown.count() == 1
+        still = shown.get_attribute("src")
+        slider.evaluate("e => { e.value = 1; e.dispatchEvent(new Event('input')) }")
+        assert shown.count() == 1
+        assert shown.get_attribute("src") != still
+        assert figure.locator("output").inner_text() == shown.get_attribute("data-label")
+        slider.evaluate("(e, last) => { e.value = last - 1; e.dispatchEvent(new Event('input')) }", last)
+        figure.locator("button").click()
+        page.wait_for_function("e => e.value == e.max", arg=slider.element_handle())
+        assert shown.get_attribute("src") == still
+
+
 def test_search_finds_anchor(visit: Visit) -> None:
     page = visit.open("search.html?q=anchor")
     page.wait_for_selector("#search-results li a")

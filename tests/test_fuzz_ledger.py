@@ -157,6 +157,7 @@ LEDGER = {
     "results.mean_sd": Case(results.mean_sd, {"values": VALUES, "digits": 2}),
     "results.pair": Case(results.pair, COMMON | {"a": "FLIC-HL", "b": "Local", "scale": "paper"}),
     "results.difference": Case(results.difference, {"a": VALUES, "b": VALUES - 1}),
+    "results.across": Case(results.across, COMMON | {"base_experiment": BCI, "base": "Local"}),
     "results.gaps": Case(
         results.gaps,
         {"records": RECORDS, "experiments": {3: BCI}, "methods": ["FLIC-HL"], "base": "Local", "metric": "accuracy"},

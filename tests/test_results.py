@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -62,6 +63,21 @@ def test_gaps_along_a_setting_by_hand():
     low, high = stats.t.interval(0.95, 2, 8 / 3, stats.sem([1, 2, 5]))
     np.testing.assert_allclose(found.loc[0, ["low", "high"]].astype(float), [low, high])
     assert found.loc[1, ["low", "high"]].tolist() == [-math.inf, math.inf]
+
+
+def test_methods_of_one_experiment_against_a_method_of_another():
+    """At 99 less B at 50: A −9 and −9 points for two seeds, too few for an interval; B −7 for one; C with none."""
+    found = results.across(RUNS, "t/b99", "t/b50", "B")
+    assert found.index.tolist() == ["A", "B"]
+    np.testing.assert_allclose(found["mean"], [-9, -7])
+    assert found["seeds"].tolist() == [(0, 1), (1,)]
+    assert found["low"].tolist() == [-math.inf] * 2
+    same = results.across(RUNS, "t/b50", "t/b50", "B").drop(index="B")
+    pd.testing.assert_frame_equal(same, ledger.effects(RUNS, "t/b50", "B"), check_index_type=False)
+    other = replace(run("t/b99", "A", 2, 0.5), federation={**DATA, "n_train": 9})
+    with pytest.raises(ValueError, match=r"cannot be paired: their data differ in .*n_train"):
+        results.across([*RUNS, other], "t/b99", "t/b50", "B")
+    assert results.across(RUNS, "t/none", "t/b50", "B").empty
 
 
 def test_two_metrics_of_the_same_runs():

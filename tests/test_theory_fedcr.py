@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -41,6 +42,22 @@ def mutual_information(p):
 
 def pdf(z, mean, variance):
     return math.exp(-((z - mean) ** 2) / (2 * variance)) / math.sqrt(2 * math.pi * variance)
+
+
+def test_every_statement_has_a_verdict_and_names_functions_that_exist():
+    table = theory.statements()
+    assert len(table) == 23
+    assert set(table["holds"]) == {"yes", "if", "no"}
+    assert table.iloc[0]["statement"] == "Lemma 4.1, Eq. (5)"
+    assert table.iloc[0]["words"].endswith("`discrete_alignment`, `gaussian_alignment`")
+    assert table.iloc[-1].tolist() == [
+        "A.2.1: 51 200 numbers",
+        "yes",
+        "2 V C to a client, which sends 2 V a class of its own.",
+    ]
+    named = {name for words in table["words"] for name in re.findall(r"`(\w+)`", words)}
+    assert len(named) > 15
+    assert all(callable(getattr(theory, name)) for name in named)
 
 
 # --- information ----------------------------------------------------------------------------------------------------

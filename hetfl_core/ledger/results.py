@@ -14,7 +14,7 @@ import pandas as pd
 
 from hetfl_core import checks
 from hetfl_core.ledger.records import RunRecord, measured, records_of
-from hetfl_core.ledger.statistics import MIN_SEEDS, NoPairsError, Paired, interval, newest_by_seed, paired
+from hetfl_core.ledger.statistics import MIN_SEEDS, NoPairsError, Paired, interval, newest_by_seed, paired, same_data
 
 
 def by_seed(records: Iterable[RunRecord], experiment: str, method: str, metric: str = "accuracy") -> pd.Series:
@@ -66,6 +66,50 @@ def difference(a: pd.Series, b: pd.Series) -> Paired | None:
         return None
     mean, low, high = interval(d.to_numpy()) if len(d) >= MIN_SEEDS else (float(d.mean()), -math.inf, math.inf)
     return Paired(mean, low, high, tuple(int(seed) for seed in d.index), sd=float(d.std()))
+
+
+def across(
+    records: Iterable[RunRecord], experiment: str, base_experiment: str, base: str, metric: str = "accuracy"
+) -> pd.DataFrame:
+    """Every method of an experiment less one method of another on the same data, seed by seed: an ablation's table.
+
+    Parameters
+    ----------
+    records : iterable of RunRecord
+    experiment, base_experiment : str
+        What is compared, and where that which it is compared with was run.
+    base : str
+        That method.
+    metric : str
+
+    Returns
+    -------
+    DataFrame
+        As from `hetfl_core.ledger.effects`, so that `hetfl_core.ledger.corrected` can follow. Methods that share no
+        seed with `base` are left out.
+
+    Raises
+    ------
+    ValueError
+        If the data of a pair of records differ in size or kind.
+    """
+    checks.texts(experiment=experiment, base_experiment=base_experiment, base=base, metric=metric)
+    runs = records_of(records)
+    here, there = ([r for r in runs if r.experiment == e] for e in (experiment, base_experiment))
+    known = newest_by_seed(there, base, metric)
+    rows, names = [], []
+    for name in dict.fromkeys(r.method for r in here):
+        mine = newest_by_seed(here, name, metric)
+        both = sorted(mine.keys() & known.keys())
+        alike = [same_data(mine[seed], known[seed]) for seed in both]
+        if both:
+            pair = Paired.of(
+                {seed: measured(mine[seed], metric) - measured(known[seed], metric) for seed in both}, all(alike)
+            )
+            names.append(name)
+            rows.append([pair.mean, pair.low, pair.high, pair.sd, pair.p, pair.seeds])
+    columns = ["mean", "low", "high", "sd", "p", "seeds"]
+    return pd.DataFrame(rows, columns=columns, index=pd.Index(names, name="method", dtype=object))
 
 
 def gaps(

@@ -217,7 +217,7 @@ def contrast(
     _check_protocol([r for several in runs.values() for r in several])
     seeds = {_observation(*runs[s]): s for s in sorted(common, reverse=True)}.values()
     pairs = [_pairs_of_one_experiment(runs[s]) for s in seeds]
-    same = [_same_data(a, b) for some in pairs for a, b in some]
+    same = [same_data(a, b) for some in pairs for a, b in some]
     weights = [weight for weight, _, _ in terms]
     by_seed = {
         s: sum(
@@ -426,7 +426,8 @@ def _observation(*records: RunRecord) -> str:
     return json.dumps(parts, sort_keys=True)
 
 
-def _same_data(a: RunRecord, b: RunRecord) -> bool:
+def same_data(a: RunRecord, b: RunRecord) -> bool:
+    """Whether two records have one fingerprint of the data; a ValueError if their sizes differ, or what they are."""
     sizes = ("n_clients", "n_classes", "n_train", "n_test")
     differing = {k: (a.federation.get(k), b.federation.get(k)) for k in sizes}
     differing = {k: pair for k, pair in differing.items() if pair[0] != pair[1]}

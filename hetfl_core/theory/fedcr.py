@@ -67,6 +67,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 
@@ -77,6 +78,26 @@ Array = NDArray[np.float64]
 
 MAX_OUTCOMES = 200_000
 """Most samples, up to order, that `failure_probability` looks at."""
+
+
+def statements() -> pd.DataFrame:
+    """The table at the head of this module.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``statement``, ``holds`` (``"yes"``, ``"if"`` or ``"no"``) and ``words``, what is right or the smallest
+        counterexample, with the functions that say so.
+    """
+    rule, rows = "=" * 30, []
+    lines = (__doc__ or "").split(f"\n{rule}")[2].splitlines()[1:]
+    for line in lines:
+        statement, holds, words = line[:30].strip(), line[30:36].strip(), line[36:].strip()
+        if statement or holds:
+            rows.append([statement, holds, words])
+        else:
+            rows[-1][2] += f" {words}"
+    return pd.DataFrame(rows, columns=["statement", "holds", "words"])
 
 
 # --- Lemma 4.1: local and global information --------------------------------------------------------------------------

@@ -1,0 +1,125 @@
+"""Figures that move: a picture for each step and a slider, in one piece of HTML without anything from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from hetfl_core import checks
+
+LARGEST = 1_500_000
+"""Bytes of HTML that one figure may have; a page has to be read on a phone, too."""
+
+SHOW = (
+    "const f=this.closest('figure'),s=f.querySelectorAll('img');"
+    "s.forEach((one,i)=>{one.hidden=i!=this.value});"
+    "f.querySelector('output').textContent=s[this.value].dataset.label"
+)
+PLAY = (
+    "const f=this.closest('figure'),r=f.querySelector('input');clearInterval(f.clock);"
+    "if(r.value==r.max)r.value=-1;"
+    "f.clock=setInterval(()=>{r.value=+r.value+1;r.dispatchEvent(new Event('input'));"
+    "if(r.value==r.max)clearInterval(f.clock)},500)"
+)
+
+
+class Moving:
+    """Pictures of one thing at several steps: a slider in a browser, the last one on paper.
+
+    Attributes
+    ----------
+    frames : list of bytes
+        PNG files, one a step.
+    labels : list of str
+        What stands beside the slider at each step.
+    name : str
+        What the slider changes, such as ``"round"``.
+    alt : str
+        What is to be seen, for those who do not see it.
+    width : int
+        Of a picture on the page, in pixels; on a narrow screen it takes what there is.
+    """
+
+    def __init__(self, frames: list[bytes], labels: list[str], name: str, alt: str, width: int) -> None:
+        self.frames, self.labels, self.name, self.alt, self.width = frames, labels, name, alt, width
+
+    def html(self) -> str:
+        """The figure for a browser; it works offline, and without scripts shows its last picture."""
+        last = len(self.frames) - 1
+        pictures = [
+            f'<img src="data:image/png;base64,{base64.b64encode(frame).decode()}" data-label="{html.escape(label)}" '
+            f'alt="{html.escape(self.alt)} Here: {html.escape(self.name)} {html.escape(label)}." '
+            f'style="width:{self.width}px;max-width:100%"{"" if i == last else " hidden"}>'
+            for i, (frame, label) in enumerate(zip(self.frames, self.labels, strict=True))
+        ]
+        name = html.escape(self.name)
+        control = (
+            f'<label>{name} <input type="range" min="0" max="{last}" value="{last}" step="1" aria-label="{name}" '
+            f'oninput="{html.escape(SHOW)}" style="width:55%;vertical-align:middle"></label> '
+            f'<output style="display:inline-block;min-width:3em">{html.escape(self.labels[-1])}</output> '
+            f'<button type="button" onclick="{html.escape(PLAY)}">play</button>'
+        )
+        return f'<figure class="moving" style="margin:0">{"".join(pictures)}<div>{control}</div></figure>'
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """HTML for browsers, the last picture for paper, words for the rest."""
+        still = base64.b64encode(self.frames[-1]).decode()
+        return {"text/html": self.html(), "image/png": still, "text/plain": self.alt}
+
+
+def moving(draw: Callable[[int], Figure], labels: Sequence[Any], name: str, alt: str, dpi: int = 80) -> Moving:
+    """A figure with a slider.
+
+    Parameters
+    ----------
+    draw : callable
+        ``draw(k)`` makes the figure of step k; all must have the same size and, to be comparable, the same axes.
+    labels : sequence
+        What is shown beside the slider at each step, such as the numbers of the rounds; at least two.
+    name : str
+        What the slider changes.
+    alt : str
+        What is to be seen.
+    dpi : int
+        Dots an inch.
+
+    Returns
+    -------
+    Moving
+        Which a notebook displays.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two steps, the figures are not of one size, or all of them weigh more than `LARGEST`.
+    """
+    checks.words("name", name)
+    checks.words("alt", alt)
+    checks.whole("dpi", dpi, 20, 400)
+    told = [str(label) for label in checks.several("labels", labels)]
+    if len(told) < 2:
+        raise ValueError(f"labels must be of at least two steps, got {len(told)}")
+    frames, sizes = [], set()
+    for k in range(len(told)):
+        figure = draw(k)
+        checks.instance("draw(k)", figure, Figure)
+        sizes.add(tuple(figure.get_size_inches().tolist()))
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=dpi, bbox_inches=None)
+        plt.close(figure)
+        frames.append(file.getvalue())
+    if len(sizes) > 1:
+        raise ValueError(f"draw must make figures of one size, got {sorted(sizes)} inches")
+    made = Moving(frames, told, name, alt, round(sizes.pop()[0] * dpi))
+    if (size := len(made.html())) > LARGEST:
+        raise ValueError(
+            f"draw makes {len(told)} pictures of {size / 1e6:.1f} MB in all, more than {LARGEST / 1e6:.1f} MB: fewer "
+            "steps, a smaller figure or a smaller dpi"
+        )
+    return made

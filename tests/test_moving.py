@@ -1,0 +1,72 @@
+"""Figures that move: one picture a step, one shown, nothing from elsewhere. What a browser does: `test_browser`."""
+
+import base64
+import re
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from hetfl_core.figures.moving import LARGEST, moving
+
+
+def bars(k, size=(2, 1)):
+    fig, ax = plt.subplots(figsize=size)
+    ax.bar([0, 1], [k, 3])
+    return fig
+
+
+def test_one_picture_a_step_and_the_last_one_is_shown():
+    before = len(plt.get_fignums())
+    made = moving(bars, ["0", "5", "a < b"], "round", "Two bars.", dpi=50)
+    assert len(plt.get_fignums()) == before, "figures are closed, so that the notebook does not show them too"
+    pictures = re.findall(
+        r'<img src="data:image/png;base64,([^"]+)" data-label="([^"]*)" alt="([^"]*)"([^>]*)>', made.html()
+    )
+    assert [base64.b64decode(p[0]) for p in pictures] == made.frames
+    assert len({p[0] for p in pictures}) == 3
+    assert [p[1] for p in pictures] == ["0", "5", "a &lt; b"]
+    assert pictures[1][2] == "Two bars. Here: round 5."
+    assert ["hidden" in p[3] for p in pictures] == [True, True, False]
+    assert 'min="0" max="2" value="2"' in made.html()
+    assert not re.search(r"https?:|<script|<link", made.html()), "it works without a network"
+
+
+def test_paper_gets_the_last_picture_and_a_terminal_the_words():
+    made = moving(bars, range(2), "round", "Two bars.")
+    bundle = made._repr_mimebundle_()
+    assert base64.b64decode(bundle["image/png"]) == made.frames[-1]
+    assert bundle["text/plain"] == "Two bars."
+    assert bundle["text/html"] == made.html()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": ["1"]}, "labels must be of at least two steps, got 1"),
+        (
+            {"draw": lambda k: bars(k, (2, 1 + k))},
+            r"draw must make figures of one size, got \[\(2.0, 1.0\), \(2.0, 2.0\)\]",
+        ),
+        ({"draw": lambda k: None}, r"draw\(k\) must be a Figure"),
+        ({"alt": ""}, "alt"),
+        ({"dpi": 1}, "dpi must be"),
+    ],
+)
+def test_what_is_refused(change, message):
+    valid = {"draw": bars, "labels": range(2), "name": "round", "alt": "Two bars."}
+    with pytest.raises((ValueError, TypeError), match=message):
+        moving(**{**valid, **change})
+    plt.close("all")
+
+
+def test_a_figure_too_heavy_for_a_phone_is_refused():
+    noise = np.random.default_rng(0).random((700, 700, 3))
+
+    def heavy(k):
+        fig = plt.figure(figsize=(7, 7))
+        fig.figimage(noise)
+        return fig
+
+    with pytest.raises(ValueError, match=rf"draw makes 2 pictures of .* MB in all, more than {LARGEST / 1e6:.1f} MB"):
+        moving(heavy, range(2), "round", "Noise.", dpi=100)
