@@ -198,18 +198,19 @@ def test_figures_move(visit: Visit) -> None:
     for path in moving:
         page = visit.open(path)
         figure = page.locator("figure.moving").first
-        slider, shown = figure.locator("input"), figure.locator("img:not([hidden])")
+        slider, shown = figure.locator("input"), figure.locator(".step:not([hidden])")
+        picture = shown.locator("img").last
         last = int(slider.get_attribute("max") or 0)
         assert shown.count() == 1
-        still = shown.get_attribute("src")
+        still = picture.get_attribute("src")
         slider.evaluate("e => { e.value = 1; e.dispatchEvent(new Event('input')) }")
         assert shown.count() == 1
-        assert shown.get_attribute("src") != still
+        assert picture.get_attribute("src") != still
         assert figure.locator("output").inner_text() == shown.get_attribute("data-label")
         slider.evaluate("(e, last) => { e.value = last - 1; e.dispatchEvent(new Event('input')) }", last)
         figure.locator("button").click()
         page.wait_for_function("e => e.value == e.max", arg=slider.element_handle())
-        assert shown.get_attribute("src") == still
+        assert picture.get_attribute("src") == still
 
 
 def test_search_finds_anchor(visit: Visit) -> None:

@@ -20,14 +20,13 @@ def test_one_picture_a_step_and_the_last_one_is_shown():
     before = len(plt.get_fignums())
     made = moving(bars, ["0", "5", "a < b"], "round", "Two bars.", dpi=50)
     assert len(plt.get_fignums()) == before, "figures are closed, so that the notebook does not show them too"
-    pictures = re.findall(
-        r'<img src="data:image/png;base64,([^"]+)" data-label="([^"]*)" alt="([^"]*)"([^>]*)>', made.html()
-    )
-    assert [base64.b64decode(p[0]) for p in pictures] == made.frames
-    assert len({p[0] for p in pictures}) == 3
-    assert [p[1] for p in pictures] == ["0", "5", "a &lt; b"]
-    assert pictures[1][2] == "Two bars. Here: round 5."
-    assert ["hidden" in p[3] for p in pictures] == [True, True, False]
+    pattern = r'<div class="step" data-label="([^"]*)"([^>]*)><img src="data:image/png;base64,([^"]+)" alt="([^"]*)"'
+    steps = re.findall(pattern, made.html())
+    assert [[base64.b64decode(s[2])] for s in steps] == made.frames
+    assert len({s[2] for s in steps}) == 3
+    assert [s[0] for s in steps] == ["0", "5", "a &lt; b"]
+    assert steps[1][3] == "Two bars. Here: round 5."
+    assert [s[1] for s in steps] == [" hidden", " hidden", ""]
     assert 'min="0" max="2" value="2"' in made.html()
     assert not re.search(r"https?:|<script|<link", made.html()), "it works without a network"
 
@@ -35,9 +34,19 @@ def test_one_picture_a_step_and_the_last_one_is_shown():
 def test_paper_gets_the_last_picture_and_a_terminal_the_words():
     made = moving(bars, range(2), "round", "Two bars.")
     bundle = made._repr_mimebundle_()
-    assert base64.b64decode(bundle["image/png"]) == made.frames[-1]
+    assert base64.b64decode(bundle["image/png"]) == made.frames[-1][-1]
     assert bundle["text/plain"] == "Two bars."
     assert bundle["text/html"] == made.html()
+
+
+def test_several_figures_a_step_stand_side_by_side():
+    made = moving(lambda k: [bars(k), bars(2 * k, (3, 1))], range(3), "round", "Bars.", dpi=50)
+    assert made.widths == [100, 150]
+    assert [len(step) for step in made.frames] == [2, 2, 2]
+    assert made.html().count("<img") == 6
+    assert made.html().count('class="step"') == 3
+    assert "Bars. Here: round 1. Picture 2 of 2." in made.html()
+    assert "width:150px;max-width:100%" in made.html()
 
 
 @pytest.mark.parametrize(
@@ -46,9 +55,9 @@ def test_paper_gets_the_last_picture_and_a_terminal_the_words():
         ({"labels": ["1"]}, "labels must be of at least two steps, got 1"),
         (
             {"draw": lambda k: bars(k, (2, 1 + k))},
-            r"draw must make figures of one size, got \[\(2.0, 1.0\), \(2.0, 2.0\)\]",
+            r"draw must make figures of one size at all steps, got \[\(2.0, 1.0\)\] and",
         ),
-        ({"draw": lambda k: None}, r"draw\(k\) must be a Figure"),
+        ({"draw": lambda k: None}, r"draw\(k\) must be "),
         ({"alt": ""}, "alt"),
         ({"dpi": 1}, "dpi must be"),
     ],

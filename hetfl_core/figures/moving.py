@@ -17,7 +17,7 @@ LARGEST = 1_500_000
 """Bytes of HTML that one figure may have; a page has to be read on a phone, too."""
 
 SHOW = (
-    "const f=this.closest('figure'),s=f.querySelectorAll('img');"
+    "const f=this.closest('figure'),s=f.querySelectorAll('.step');"
     "s.forEach((one,i)=>{one.hidden=i!=this.value});"
     "f.querySelector('output').textContent=s[this.value].dataset.label"
 )
@@ -34,29 +34,29 @@ class Moving:
 
     Attributes
     ----------
-    frames : list of bytes
-        PNG files, one a step.
+    frames : list of list of bytes
+        PNG files, one or more a step: they stand side by side where there is room, else one above the other.
     labels : list of str
         What stands beside the slider at each step.
     name : str
         What the slider changes, such as ``"round"``.
     alt : str
         What is to be seen, for those who do not see it.
-    width : int
-        Of a picture on the page, in pixels; on a narrow screen it takes what there is.
+    widths : list of int
+        Of the pictures of a step on the page, in pixels; on a narrow screen they take what there is.
     """
 
-    def __init__(self, frames: list[bytes], labels: list[str], name: str, alt: str, width: int) -> None:
-        self.frames, self.labels, self.name, self.alt, self.width = frames, labels, name, alt, width
+    def __init__(self, frames: list[list[bytes]], labels: list[str], name: str, alt: str, widths: list[int]) -> None:
+        self.frames, self.labels, self.name, self.alt, self.widths = frames, labels, name, alt, widths
 
     def html(self) -> str:
         """The figure for a browser; it works offline, and without scripts shows its last picture."""
         last = len(self.frames) - 1
-        pictures = [
-            f'<img src="data:image/png;base64,{base64.b64encode(frame).decode()}" data-label="{html.escape(label)}" '
-            f'alt="{html.escape(self.alt)} Here: {html.escape(self.name)} {html.escape(label)}." '
-            f'style="width:{self.width}px;max-width:100%"{"" if i == last else " hidden"}>'
-            for i, (frame, label) in enumerate(zip(self.frames, self.labels, strict=True))
+        steps = [
+            f'<div class="step" data-label="{html.escape(label)}"{"" if i == last else " hidden"}>'
+            + "".join(self._picture(frame, label, place) for place, frame in enumerate(frames))
+            + "</div>"
+            for i, (frames, label) in enumerate(zip(self.frames, self.labels, strict=True))
         ]
         name = html.escape(self.name)
         control = (
@@ -65,21 +65,30 @@ class Moving:
             f'<output style="display:inline-block;min-width:3em">{html.escape(self.labels[-1])}</output> '
             f'<button type="button" onclick="{html.escape(PLAY)}">play</button>'
         )
-        return f'<figure class="moving" style="margin:0">{"".join(pictures)}<div>{control}</div></figure>'
+        return f'<figure class="moving" style="margin:0">{"".join(steps)}<div>{control}</div></figure>'
+
+    def _picture(self, frame: bytes, label: str, place: int) -> str:
+        part = f" Picture {place + 1} of {len(self.widths)}." if len(self.widths) > 1 else ""
+        said = html.escape(f"{self.alt} Here: {self.name} {label}.{part}")
+        style = f"width:{self.widths[place]}px;max-width:100%"
+        return f'<img src="data:image/png;base64,{base64.b64encode(frame).decode()}" alt="{said}" style="{style}">'
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        """HTML for browsers, the last picture for paper, words for the rest."""
-        still = base64.b64encode(self.frames[-1]).decode()
+        """HTML for browsers, the last picture of the last step for paper, words for the rest."""
+        still = base64.b64encode(self.frames[-1][-1]).decode()
         return {"text/html": self.html(), "image/png": still, "text/plain": self.alt}
 
 
-def moving(draw: Callable[[int], Figure], labels: Sequence[Any], name: str, alt: str, dpi: int = 80) -> Moving:
+def moving(
+    draw: Callable[[int], Figure | Sequence[Figure]], labels: Sequence[Any], name: str, alt: str, dpi: int = 80
+) -> Moving:
     """A figure with a slider.
 
     Parameters
     ----------
     draw : callable
-        ``draw(k)`` makes the figure of step k; all must have the same size and, to be comparable, the same axes.
+        ``draw(k)`` makes the figure of step k, or several that stand side by side on a desk and one above the other on
+        a phone. Those of all steps must have the same sizes and, to be comparable, the same axes.
     labels : sequence
         What is shown beside the slider at each step, such as the numbers of the rounds; at least two.
     name : str
@@ -97,7 +106,7 @@ def moving(draw: Callable[[int], Figure], labels: Sequence[Any], name: str, alt:
     Raises
     ------
     ValueError
-        If there are fewer than two steps, the figures are not of one size, or all of them weigh more than `LARGEST`.
+        If there are fewer than two steps, their figures are not of the same sizes, or weigh more than `LARGEST`.
     """
     checks.words("name", name)
     checks.words("alt", alt)
@@ -105,21 +114,28 @@ def moving(draw: Callable[[int], Figure], labels: Sequence[Any], name: str, alt:
     told = [str(label) for label in checks.several("labels", labels)]
     if len(told) < 2:
         raise ValueError(f"labels must be of at least two steps, got {len(told)}")
-    frames, sizes = [], set()
+    frames, sizes = [], []
     for k in range(len(told)):
-        figure = draw(k)
-        checks.instance("draw(k)", figure, Figure)
-        sizes.add(tuple(figure.get_size_inches().tolist()))
-        file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=dpi, bbox_inches=None)
-        plt.close(figure)
-        frames.append(file.getvalue())
-    if len(sizes) > 1:
-        raise ValueError(f"draw must make figures of one size, got {sorted(sizes)} inches")
-    made = Moving(frames, told, name, alt, round(sizes.pop()[0] * dpi))
+        drawn = draw(k)
+        figures = [drawn] if isinstance(drawn, Figure) else checks.several("draw(k)", drawn)
+        for figure in figures:
+            checks.instance("draw(k)", figure, Figure)
+        sizes.append([tuple(figure.get_size_inches().tolist()) for figure in figures])
+        frames.append([_png(figure, dpi) for figure in figures])
+        if sizes[k] != sizes[0]:
+            raise ValueError(f"draw must make figures of one size at all steps, got {sizes[0]} and {sizes[k]} inches")
+    made = Moving(frames, told, name, alt, [round(size[0] * dpi) for size in sizes[0]])
     if (size := len(made.html())) > LARGEST:
         raise ValueError(
             f"draw makes {len(told)} pictures of {size / 1e6:.1f} MB in all, more than {LARGEST / 1e6:.1f} MB: fewer "
             "steps, a smaller figure or a smaller dpi"
         )
     return made
+
+
+def _png(figure: Figure, dpi: int) -> bytes:
+    """A figure as a file; it is closed."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=dpi, bbox_inches=None)
+    plt.close(figure)
+    return file.getvalue()
