@@ -1,16 +1,20 @@
 """The settings of FedCR's tables and of our own comparison: partition, networks, and how learning rates were chosen."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from small import ragged
 
-from hetfl_core import ledger
+from hetfl_core import Client, Federation, ledger, simulate
+from hetfl_core.engine import calibration
 from hetfl_core.engine.training import n_steps
 from hetfl_core.experiments import EXPERIMENTS
 from hetfl_core.federation import Spec
+from hetfl_core.methods import FedCR
+from hetfl_core.networks import MLP, Model
 from hetfl_core.papers import fedcr
 
 IMAGE = Spec("a", (1, 28, 28), 490, 10, (49,) * 10, 100)
@@ -58,6 +62,58 @@ def test_learning_rates_never_see_a_test_image(split):
         parts = [image.tobytes() for x in (other.x_train, other.x_test) for image in x.numpy()]
         assert sorted(parts) == whole
         assert sum(image in test for image in parts) <= sum(image in test for image in whole), "doubles of the data set"
+
+
+@pytest.mark.realdata("pooled.cifar10")
+@pytest.mark.parametrize("split", fedcr.SPLITS)
+def test_the_reduced_setting_of_cifar(split):
+    """Clients of the paper's size, and a frame that is as black as the darkest pixel of the images."""
+    setting = EXPERIMENTS[f"fedcr/cifar10-reduced-{split}"]
+    federation = setting.federation(0)
+    assert [(c.n_train, len(c.y_test)) for c in federation] == [(420, 180)] * 20
+    if split == "non-iid_1":
+        assert all(np.bincount(c.y_train, minlength=10).tolist().count(84) == 5 for c in federation)
+    darkest = torch.stack([c.x_train.amin((0, 2, 3)) for c in federation]).amin(0)
+    torch.testing.assert_close(torch.tensor(fedcr.CIFAR_PHI.fill), darkest, rtol=0, atol=1e-4)
+
+
+def test_calibration_is_measured_on_test_images_and_fitted_on_held_out_ones():
+    """By hand: train without the held-out images, fit each client's temperature there, score the test images."""
+    fed = ragged(n_clients=3, sizes=(30, 40), widths=(4, 4))
+    method = FedCR(Model(MLP((6,), 5), gaussian=3), local_epochs=2, samples=2, test_samples=4, lr=0.05)
+    options = {"rounds": 2, "participation": 1.0, "device": "cpu", "progress": False}
+    found = fedcr.calibrated(fed, method, seed=3, **options)
+    apart = fedcr.held_out(fed, 3)
+    rest = [Client(a.x_train, a.y_train, c.x_test, c.y_test, c.name) for a, c in zip(apart, fed, strict=True)]
+    run = simulate(Federation(rest, fed.n_classes), method, seed=3, **options)
+    assert run.final["accuracy"] == found.final["accuracy"]
+    heat, said, true = [], [], []
+    for client, guesses in replace(run, federation=apart.to(torch.float32)).probabilities().items():
+        heat.append(calibration.fitted_temperature(guesses, apart[client].y_test.numpy()))
+        said.append(calibration.at_temperature(run.probabilities()[client], heat[-1]))
+        true.append(fed[client].y_test.numpy())
+    assert found.final["temperature"] == pytest.approx(np.mean(heat))
+    assert found.final["log_loss_scaled"] == pytest.approx(
+        calibration.log_loss(np.concatenate(said), np.concatenate(true))
+    )
+    raw = np.concatenate(list(run.probabilities().values()))
+    assert found.final["ece"] == pytest.approx(calibration.expected_calibration_error(raw, np.concatenate(true)))
+
+
+@pytest.mark.parametrize("name", fedcr.SPACES)
+def test_where_feature_spaces_differ_all_train_as_flic_does(name):
+    """On its federations, with its embedding, for as many epochs at its rate."""
+    whole, mine = EXPERIMENTS[name], EXPERIMENTS[name.replace("flic/", "fedcr/spaces-")]
+    assert mine.federation is whole.federation
+    assert (mine.rounds, mine.participation) == (whole.rounds, whole.participation)
+    model = whole.methods["FLIC-Class"]
+    for called, method in mine.methods.items():
+        assert method.model.phi == model.model.phi
+        settings = ("local_epochs", "batch_size", "lr", "optimiser")
+        assert [getattr(method, s) for s in settings] == [getattr(model, s) for s in settings]
+        assert called.removesuffix(", common start") == method.name
+        assert called.endswith("common start") == (method.first_weights == "common")
+        assert "phi" not in method.shared
 
 
 def test_held_out_images_are_drawn_by_seed_and_client():
