@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -65,7 +65,10 @@ class Draw(Checked):
 
 @runtime_checkable
 class Network(Protocol):
-    """What an embedding φ_i has to offer: `MLP`, `CNN`, `LeNet` and `Auto` do, and one of your own may."""
+    """What an embedding φ_i has to offer: `MLP`, `CNN`, `LeNet` and `Auto` do, and one of your own may.
+
+    `PerClient` gives clients different ones.
+    """
 
     @property
     def out(self) -> int:
@@ -458,6 +461,83 @@ class Auto(Checked):
 
 
 @dataclass(frozen=True)
+class PerClient(Checked):
+    """An embedding for each client by its name: architectures may differ, only the latent dimension is common.
+
+    Attributes
+    ----------
+    networks : dict of str to Network
+        By the clients' names.
+    otherwise : Network, optional
+        That of all other clients, such as those who join later; by default they are refused.
+    """
+
+    networks: Mapping[str, Network]
+    otherwise: Network | None = None
+
+    def __post_init__(self) -> None:
+        every = [*self.networks.values(), *([self.otherwise] if self.otherwise else [])]
+        if not every:
+            raise ValueError("networks must hold a network for at least one client, got {}")
+        for network in every:
+            if not isinstance(network, Network) or isinstance(network, PerClient):
+                raise ValueError(f"networks must be embeddings such as MLP(), got {network!r}")
+        if len(found := {network.out for network in every}) > 1:
+            raise ValueError(f"networks must have one latent dimension in common, got out={sorted(found)}")
+        object.__setattr__(self, "networks", dict(self.networks))
+
+    @classmethod
+    def in_turn(cls, names: Iterable[str], networks: Sequence[Network]) -> PerClient:
+        """Deal networks to clients in the order of their names: the first, the second, …, and again the first.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Such as ``[client.name for client in federation]``; their order does not matter.
+        networks : sequence of Network
+        """
+        if not networks:
+            raise ValueError("networks must be at least one, got none")
+        return cls({name: networks[i % len(networks)] for i, name in enumerate(sorted(names))})
+
+    def of(self, name: str) -> Network:
+        """The network of a client.
+
+        Raises
+        ------
+        ValueError
+            For a client that has none.
+        """
+        network = self.networks.get(name, self.otherwise)
+        if network is None:
+            known = ", ".join(map(repr, sorted(self.networks)[:5])) + ", …" * (len(self.networks) > 5)
+            raise ValueError(
+                f"networks must have one for client {name!r}, or `otherwise` one for all others; it has {known}"
+            )
+        return network
+
+    @property
+    def out(self) -> int:
+        """Latent dimension k."""
+        every = [*self.networks.values(), *([self.otherwise] if self.otherwise else [])]
+        return every[0].out
+
+    def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
+        """Refused: parameters are those of one client's network (`of`)."""
+        raise TypeError("PerClient has no parameters of its own; ask Model.of(spec), which names a client's network")
+
+    def draws(self, part: str = "phi") -> dict[str, Draw]:
+        """Refused, as `init`."""
+        raise TypeError("PerClient draws nothing itself; ask Model.of(spec), which names a client's network")
+
+    def __call__(
+        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
+    ) -> Tensor:
+        """Refused, as `init`."""
+        raise TypeError("PerClient computes nothing itself; ask Model.of(spec), which names a client's network")
+
+
+@dataclass(frozen=True)
 class Model(Checked):
     """Embedding, optional Gaussian and representation layers, and linear head: outputs = β_i(α(z)), z = φ_i(x).
 
@@ -503,6 +583,10 @@ class Model(Checked):
             return self
         return replace(self, phi=networks.pop()) if len(networks) == 1 else self
 
+    def of(self, spec: Spec) -> Model:
+        """One client's model: this one, unless networks go by clients (`PerClient`)."""
+        return replace(self, phi=self.phi.of(spec.name)) if isinstance(self.phi, PerClient) else self
+
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of the parts that this model has."""
@@ -516,13 +600,13 @@ class Model(Checked):
 
     def init(self, spec: Spec, rng: torch.Generator, parts: tuple[str, ...]) -> Params:
         """Parameters of the named parts for one client's true shapes."""
-        k, latent = self.phi.out, self.latent
+        phi, k, latent = self.of(spec).phi, self.phi.out, self.latent
         width = latent if self.alpha is None else self.alpha
         params: Params = {}
         if "phi" in parts:
             if isinstance(spec.shapes, Mapping):
                 raise ValueError(f"this model takes one tensor; client {spec.name!r} has blocks {list(spec.shapes)}")
-            params |= self.phi.init(spec.shapes, rng)
+            params |= phi.init(spec.shapes, rng)
         if "gaussian" in parts and self.gaussian is not None:
             params |= {"gaussian.weight": linear_init(rng, k, k, 2 * latent)}
             params |= {"gaussian.bias": linear_init(rng, k, 2 * latent)}

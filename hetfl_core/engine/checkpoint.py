@@ -248,7 +248,8 @@ def read(folder: Path, identity: Identity, names: Sequence[str], device: torch.d
         client: {name: params[name] for name in order}
         for client, params, order in zip(json.loads(meta["clients"]), loose, json.loads(meta["order"]), strict=True)
     }
-    server = {name: tensors[f"server/{name}"] for name in json.loads(meta["server"])}
+    # Cloned, as what a file is mapped to lies anywhere, and products of unaligned tensors can differ in the last bit.
+    server = {name: tensors[f"server/{name}"].clone() for name in json.loads(meta["server"])}
     return State(int(meta["done"]), server, [kept[name] for name in names], json.loads(meta["rows"]))
 
 

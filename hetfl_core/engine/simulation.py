@@ -18,7 +18,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from hetfl_core import checks
@@ -68,7 +67,7 @@ class Run:
     params: list[Params]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
-    def _apply(self, call: Callable[..., Tensor], split: str, noisy: bool = False) -> dict[str, np.ndarray]:
+    def _apply(self, hook: Literal["embed", "predict"], split: str, noisy: bool = False) -> dict[str, np.ndarray]:
         checks.choice("split", split, ("train", "test"))
         out = {}
         for client, spec, params in zip(self.federation, self.federation.specs(), self.params, strict=True):
@@ -81,19 +80,19 @@ class Run:
                 drawn = prediction_noise(self.method, spec, n, seed, done, split, dtype)
                 noise = [{name: numbers.to(self.device) for name, numbers in drawn.items()}]
             with torch.no_grad():
-                out[client.name] = call(params, received, x, *noise).cpu().numpy()
+                out[client.name] = getattr(self.method.of(spec), hook)(params, received, x, *noise).cpu().numpy()
         return out
 
     def embed(self, split: Literal["train", "test"] = "train") -> dict[str, np.ndarray]:
         """Latent features φ_i(x) of each client's samples, by client name; shapes (n_i, k)."""
-        return self._apply(self.method.embed, split)
+        return self._apply("embed", split)
 
     def predict(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
         """Outputs for each client's samples, by client name: logits, (n_i, C), or predicted numbers, (n_i, 1).
 
         A method that predicts at random gives what `final` was measured on.
         """
-        return self._apply(self.method.predict, split, noisy=True)
+        return self._apply("predict", split, noisy=True)
 
     def probabilities(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
         """Class probabilities, the softmax of `predict`, by client name; shapes (n_i, C), for calibration.

@@ -20,7 +20,7 @@ from hetfl_core.engine.layout import Engine, Layout
 from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts, stack_split
 from hetfl_core.engine.training import LocalJob, Outcome
 from hetfl_core.federation import Client, Federation, Spec, map_blocks
-from hetfl_core.methods.base import Method, Role
+from hetfl_core.methods.base import Method, Role, one_of_each
 from hetfl_core.networks import Params
 from hetfl_core.rng import SERVER, numpy_stream, stream
 
@@ -103,7 +103,7 @@ class Simulator:
 
     def _architectures(self) -> list[Hashable]:
         """What each client must have in common with another to share its stack."""
-        for spec in {str(spec.shapes): spec for spec in reversed(self.specs)}.values():
+        for spec in one_of_each(self.method.model, self.specs):
             try:
                 training.architecture(self.method, spec)
             except (ValueError, RuntimeError, TypeError) as error:
@@ -124,7 +124,7 @@ class Simulator:
     def _noise(self, spec: Spec) -> int:
         """Most numbers of noise that a client draws at once, before, in or after the rounds."""
         stages = [stage for role in get_args(Role) for stage in self.method.stages(0, role)]
-        each = [(self.method.noise(spec, stage), min(stage.batch_size, spec.n_train)) for stage in stages]
+        each = [(self.method.of(spec).noise(spec, stage), min(stage.batch_size, spec.n_train)) for stage in stages]
         return max((training.noise_at_once(*one)[1] for one in each), default=0)
 
     def _fastest(self, cohort: Cohort, server: Params, costs: layout.Costs, most: int | None) -> Layout:
@@ -135,7 +135,8 @@ class Simulator:
         rows = min(self.method.batch_size, max(1, *(spec.n_train for spec in specs)))
         x = map_blocks(lambda shape: torch.zeros(rows, *shape, dtype=self.dtype, device=self.device), spec.shapes)
         try:
-            work = layout.work(self.method.predict, self.method.start(kept, received), received, x)
+            method = self.method.of(spec)
+            work = layout.work(method.predict, method.start(kept, received), received, x)
         except Exception:  # a model that predicts nothing before it was trained, or nothing from zeros
             work = layout.Work(0.0, sum(p.numel() for p in (kept | received).values()))
         work = replace(work, noise=self._noise(replace(spec, n_train=max(spec.n_train for spec in specs))))
@@ -160,10 +161,10 @@ class Simulator:
 
     def _client(self, spec: Spec) -> Params:
         """A client's first tensors: its own, or those that all have in common (`Method.first_weights`)."""
-        own = self.method.init_client(spec, stream(self.seed, spec.name, 0, "init"))
+        own = self.method.of(spec).init_client(spec, stream(self.seed, spec.name, 0, "init"))
         if self.method.first_weights == "common":
             pattern = min(self.specs, key=lambda s: s.name)
-            common = self.method.init_client(pattern, stream(self.seed, SERVER, 0, "first weights"))
+            common = self.method.of(pattern).init_client(pattern, stream(self.seed, SERVER, 0, "first weights"))
             own |= {name: p for name, p in common.items() if name in own and p.shape == own[name].shape}
         return self._cast(own)
 
@@ -198,16 +199,16 @@ class Simulator:
             server = self._cast(self.method.ask(state.server, [self.specs[c] for c in everyone], rng))
             specs = [self.specs[c] for c in asked]
             outcomes = {
-                c: self._answer(state.kept[c], self.method.download(server, spec))
+                c: self._answer(self.method.of(spec), state.kept[c], self.method.download(server, spec))
                 for c, spec in zip(asked, specs, strict=True)
             }
             weights = [self.method.weight(spec) for spec in specs]
             server = self._cast(self.method.digest(server, [o.upload for o in outcomes.values()], weights, specs, rng))
         return replace(state, server=server), outcomes
 
-    def _answer(self, kept: Params, received: Params) -> Outcome:
-        params = self.method.start(kept, received)
-        return Outcome(self.method.survey(params, received), kept, received, {}, params)
+    def _answer(self, method: Method, kept: Params, received: Params) -> Outcome:
+        params = method.start(kept, received)
+        return Outcome(method.survey(params, received), kept, received, {}, params)
 
     def round(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, list[Outcome]]:
         """One communication round: survey, local training, aggregation, and what clients at rest do.
@@ -252,7 +253,8 @@ class Simulator:
     def working(self, state: checkpoints.State, received: Sequence[Params] | None = None) -> list[Params]:
         """Parameters of every client: what it keeps and a fresh download (`downloads`, unless given)."""
         received = self.downloads(state) if received is None else received
-        return [self.method.start(*pair) for pair in zip(state.kept, received, strict=True)]
+        each = zip(self.specs, state.kept, received, strict=True)
+        return [self.method.of(spec).start(kept, sent) for spec, kept, sent in each]
 
     def predicted(
         self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
@@ -300,16 +302,17 @@ class Simulator:
             members = [cohort.members[row] for row in rows]
             specs = [self.specs[m] for m in members]
             data = getattr(cohort, split).take(rows, [spec.shapes for spec in specs])
+            method = self.method.of(specs[0])
             clients, sent = [working[m] for m in members], [received[m] for m in members]
             noise = [
                 self.prediction_noise(spec, n, state.done, split)
                 for spec, n in zip(specs, data.n.tolist(), strict=True)
             ]
             if way.engine == "loop":
-                outputs = training.predict_each(self.method.predict, clients, sent, specs, data, noise)
+                outputs = training.predict_each(method.predict, clients, sent, specs, data, noise)
                 answers = [self.metrics.decide(each) for each in outputs]
             else:
-                stacked = training.lift(self.method.predict, clients, sent, data.rectangle(), noise)
+                stacked = training.lift(method.predict, clients, sent, data.rectangle(), noise)
                 outputs, answers = list(stacked), list(self.metrics.decide(stacked))
             found = zip(members, outputs, answers, data.n.tolist(), strict=True)
             return [(member, output[:n], answer[:n]) for member, output, answer, n in found]
@@ -361,7 +364,7 @@ class Simulator:
             x = map_blocks(lambda t: t.to(self.device), client.x_test)
             noise = self.prediction_noise(spec, len(client.y_test), state.done, "test")
             with torch.no_grad():
-                outputs = self.method.predict_server(state.server, x, *([noise] if noise else []))
+                outputs = self.method.of(spec).predict_server(state.server, x, *([noise] if noise else []))
             if outputs is None:
                 return None
             out.append(self.metrics.decide(outputs).cpu().numpy())
@@ -512,7 +515,7 @@ def _train(piece: Sequence[_Place]) -> list[Outcome]:
     """Local training of one stack."""
     first, specs = piece[0].asked, [place.spec for place in piece]
     job = LocalJob(
-        first.simulator.method,
+        first.simulator.method.of(specs[0]),
         specs,
         [place.asked.state.kept[place.member] for place in piece],
         [place.received for place in piece],

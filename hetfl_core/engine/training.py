@@ -151,7 +151,7 @@ def architecture(
     wider_server: Params | None = None,
     known: dict[Hashable, Any] | None = None,
 ) -> Hashable:
-    """What two clients must have in common to share a stack: equal shapes, but for axes that grow with the input.
+    """What two clients must have in common to share a stack: network and shapes, but for axes that grow with the input.
 
     Which axes these are is found by asking the method for a client whose inputs are one wider (`wider_server` is the
     server of a federation of such clients). Inputs with several axes (images) are never padded; a block that is
@@ -160,13 +160,15 @@ def architecture(
     """
 
     def shapes(of: Spec, server: Params | None) -> dict[str, tuple[int, ...]]:
-        found = {f"kept {name}": tuple(p.shape) for name, p in method.init_client(of, torch.Generator()).items()}
+        kept = method.of(of).init_client(of, torch.Generator())
+        found = {f"kept {name}": tuple(p.shape) for name, p in kept.items()}
         received = {} if server is None else method.download(server, of)
         return found | {f"received {name}": tuple(p.shape) for name, p in received.items()}
 
     known = {} if known is None else known
     true = shapes(spec, server)
-    same = str((spec.shapes, true))
+    network = str(method.model.of(spec).phi)
+    same = str((spec.shapes, true, network))
     if same not in known:
         known[same] = shapes(widened(spec), wider_server)
     wider = known[same]
@@ -175,7 +177,7 @@ def architecture(
         for name, shape in sorted(true.items())
     )
     inputs = map_blocks(lambda s: "vector" if len(s) == 1 and s[0] else s, spec.shapes)
-    return leaves, str(inputs)
+    return leaves, str(inputs), network
 
 
 # --- one round of a few clients -------------------------------------------------------------------------------------
@@ -577,7 +579,7 @@ def prediction_noise(
     It comes from the client's stream of the round, sample by sample, so that it depends neither on the engine nor on
     how many are predicted at once.
     """
-    draws = method.prediction_noise(spec)
+    draws = method.of(spec).prediction_noise(spec)
     rng = stream(seed, spec.name, round, f"predict/{split}") if draws else torch.Generator()
     return {name: draw.sample((n,) if draw.per == "sample" else (), rng, dtype) for name, draw in draws.items()}
 

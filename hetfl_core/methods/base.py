@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from hetfl_core.federation import Spec
-from hetfl_core.networks import Draw, Model, Params
+from hetfl_core.networks import Draw, Model, Params, PerClient
 from hetfl_core.settings import Checked
 
 Role = Literal["start", "round", "rest", "final"]
@@ -191,6 +191,14 @@ def loss_name(y: Tensor) -> str:
     return "mse" if y.is_floating_point() else "ce"
 
 
+def one_of_each(model: Model, specs: Sequence[Spec]) -> list[Spec]:
+    """The first client of each pair of input shapes and network that occurs."""
+    found: dict[str, Spec] = {}
+    for spec in specs:
+        found.setdefault(str((spec.shapes, model.of(spec).phi)), spec)
+    return list(found.values())
+
+
 @dataclass(frozen=True)
 class Method(Checked):
     """Defaults of the contract, for methods whose model is φ, α, β and whose server averages some of these parts.
@@ -306,15 +314,27 @@ class Method(Checked):
         """Parts of the model that stay on the client."""
         return tuple(part for part in self.model.parts if part not in self.shared)
 
+    def of(self, spec: Spec) -> Self:
+        """The method with the network of one client, whose hooks the engine calls; itself where all have the same."""
+        model = self.model.of(spec)
+        return self if model is self.model else replace(self, model=model)
+
     # --- before the first round ---
 
     def check(self, specs: Sequence[Spec]) -> None:
-        """Refuse a federation that this method cannot run on: shared parts must have one shape on all clients."""
+        """Refuse a federation that this method cannot run on: shared parts must be the same on all clients."""
         first: tuple[str, dict[str, tuple[int, ...]]] | None = None
-        for spec in {str(spec.shapes): spec for spec in specs}.values():
+        for spec in one_of_each(self.model, specs):
             params = self.init_shared(spec, torch.Generator())
             shapes = {name: tuple(p.shape) for name, p in params.items()}
             first = first or (spec.name, shapes)
+            if different := first[1].keys() ^ shapes.keys():
+                name = min(different)
+                has, lacks = (first[0], spec.name) if name in first[1] else (spec.name, first[0])
+                raise ValueError(
+                    f"{self.name} averages {name!r}, which all clients must have: {has!r} has it and {lacks!r} does "
+                    "not. Use a method that keeps φ local (Local, LG-FedAvg, FLIC) or one architecture."
+                )
             for name, shape in shapes.items():
                 if shape != first[1][name]:
                     raise ValueError(
@@ -322,6 +342,14 @@ class Method(Checked):
                         f"{first[1][name]} on {first[0]!r} but {shape} on {spec.name!r}. "
                         "Use a method that keeps φ local (Local, HetFedRep, FLIC) or bring the inputs to one shape."
                     )
+        if "phi" in self.shared and isinstance(self.model.phi, PerClient):
+            networks = {spec.name: self.model.phi.of(spec.name) for spec in specs}
+            a = next(iter(networks))
+            for b in (name for name, network in networks.items() if network != networks[a]):
+                raise ValueError(
+                    f"{self.name} averages φ, which must be one network on all clients: {networks[a]} on {a!r} but "
+                    f"{networks[b]} on {b!r}. Use a method that keeps φ local (Local, LG-FedAvg, FLIC)."
+                )
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """The server's tensors: here one fresh copy of the shared parts."""

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Method, Role, Stage, pick
+from hetfl_core.methods.base import Batch, Method, Role, Stage, one_of_each, pick
 from hetfl_core.networks import Model, Params
 
 BODY = ("phi", "gaussian", "alpha")
@@ -89,7 +89,7 @@ class LGFedAvg(Method):
 
     def check(self, specs: Sequence[Spec]) -> None:
         """Refuse layers that no client has, and such as have not one shape on all."""
-        for spec in {str(spec.shapes): spec for spec in specs}.values():
+        for spec in one_of_each(self.model, specs):
             params = self.model.init(spec, torch.Generator(), self.model.parts)
             for prefix in self.layers:
                 if not pick(params, (prefix,)):
