@@ -89,7 +89,22 @@ THIRD = Assignment(
         "classes[squared",
     ),
 )
-ASSIGNMENTS = (FIRST, SECOND, THIRD)
+FOURTH = Assignment(
+    4,
+    {f"q{question}": 2 for question in ("1_1", "1_2", "2_1", "2_2", "3_1", "3_2", "4_1", "5_1", "5_2", "5_3")},
+    (
+        "precision * means",
+        "member @",
+        "eta.sum(dim=0) / total",
+        "ratio.log()",
+        "torch.log1p(",
+        "logsumexp(log_p",
+        "deviation[:, None] * epsilon",
+        "zip(*steps)",
+        "deviations(0.0)",
+    ),
+)
+ASSIGNMENTS = (FIRST, SECOND, THIRD, FOURTH)
 
 
 @pytest.fixture(scope="module", params=ASSIGNMENTS, ids=str)
@@ -1273,12 +1288,670 @@ def test_embedding_of_the_third_meets_the_anchors_whatever_the_features_are_scal
     np.testing.assert_allclose(third["embedding"](turned, y, anchors)(turned), z, atol=1e-8)
 
 
-# --- wrong answers to the second and the third ------------------------------------------------------------------
+# --- Assignment 4 -----------------------------------------------------------------------------------------------
+
+ONE_HOT = "torch.nn.functional.one_hot(y, n_classes).T.to(mean.dtype)"
+SQUARES = "v, a = joint_variance / variance, (joint_mean - mean) ** 2 / variance"
+MARGIN = "s2, r2 = joint_variance, (joint_mean - mean) ** 2"
+SERVER = "torch.where(seen, eta.sum(dim=0) / total, old_mean), torch.where(seen, 1 / total, old_variance)"
+DRAW = "mean[:, None] + deviation[:, None] * epsilon"
+PULL = "term(joint['mean'][y], joint['variance'][y], mean, deviation**2)"
+SENT = "class_upload(mean.detach(), deviation.detach() ** 2, y, len(joint['mean']))"
+MEAN_BODY = "sum(own[n] for own in trained) / len(trained)"
+WANTED = "deviation**2 < v + (m - mean) ** 2"
+
+WRONG_4 = {
+    **{
+        name: (
+            "q1_1",
+            f"""
+def product(means, variances, prior=False):
+    precision = {precision}
+    total = {total}
+    return {answer}
+""",
+            2,
+            hint,
+        )
+        for name, precision, total, answer, hint in [
+            (
+                "precision instead of variance",
+                "1 / variances",
+                "precision.sum(dim=0) + float(prior)",
+                "(precision * means).sum(dim=0) / total, total",
+                "this is the precision",
+            ),
+            (
+                "variances averaged",
+                "variances",
+                "variances.mean(dim=0)",
+                "means.mean(dim=0), total",
+                "mean of the variances",
+            ),
+            (
+                "plain mean",
+                "1 / variances",
+                "precision.sum(dim=0) + float(prior)",
+                "means.mean(dim=0), 1 / total",
+                "this is the plain mean",
+            ),
+            (
+                "weights by variance",
+                "1 / variances",
+                "precision.sum(dim=0) + float(prior)",
+                "(variances * means).sum(dim=0) / variances.sum(dim=0), 1 / total",
+                "not by their variance",
+            ),
+            (
+                "prior with each expert",
+                "1 / variances + float(prior)",
+                "precision.sum(dim=0)",
+                "(means / variances).sum(dim=0) / total, 1 / total",
+                "it should be counted once",
+            ),
+            (
+                "precision by deviations",
+                "variances**-0.5",
+                "precision.sum(dim=0) + float(prior)",
+                "(precision * means).sum(dim=0) / total, 1 / total",
+                "is no precision",
+            ),
+        ]
+    },
+    "two experts at a time": (
+        "q1_1",
+        """
+def product(means, variances, prior=False):
+    m, v = means[0], variances[0]
+    for a, b in zip(means[1:], variances[1:]):
+        m, v = (m * b + a * v) / (v + b), v * b / (v + b)
+    return (m / (1 + v), v / (1 + v)) if prior else (m, v)
+""",
+        1,
+        None,
+    ),
+    "ready-made product": (
+        "q1_1",
+        """
+def product(means, variances, prior=False):
+    from hetfl_core.distances import product_of_experts
+
+    return product_of_experts(means, variances, prior=prior)
+""",
+        1,
+        None,
+    ),
+    **{
+        name: ("q1_2", f"def claimed_and_true(variance, n, rho):\n    return {answer}", marks, hint)
+        for name, answer, marks, hint in [
+            ("claim of one cloud", "variance, variance * (1 + (n - 1) * rho) / n", 2, "not that of one"),
+            ("independent errors", "variance / n, variance / n", 2, "the errors do not average out"),
+            ("correlated with itself", "variance / n, variance * (1 + n * rho) / n", 2, "divided by n"),
+            ("prior", "1 / (1 + n / variance), variance * (1 + (n - 1) * rho) / n", 2, "no prior here"),
+            ("deviations", "(variance / n) ** 0.5, (variance * (1 + (n - 1) * rho) / n) ** 0.5", 2, "is a deviation"),
+            (
+                "matrix of all errors",
+                "variance / n, (variance * (rho * np.ones((n, n)) + (1 - rho) * np.eye(n))).mean()",
+                1,
+                None,
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q2_1",
+            f"""
+def class_upload(mean, variance, y, n_classes):
+    member = {member}
+    return {answer}
+""",
+            marks,
+            hint,
+        )
+        for name, member, answer, marks, hint in [
+            (
+                "means over the images",
+                ONE_HOT,
+                "[member @ t / member.sum(dim=1).clamp(min=1)[:, None] for t in (mean / variance, 1 / variance)]",
+                2,
+                "these are means over the images",
+            ),
+            (
+                "means not weighted",
+                ONE_HOT,
+                "(member @ mean, member @ (1 / variance))",
+                2,
+                "with its own precision",
+            ),
+            ("variances for precisions", ONE_HOT, "(member @ (mean * variance), member @ variance)", 2, "1 / variance"),
+            (
+                "mean and variance of the product",
+                ONE_HOT,
+                "(member @ (mean / variance) / (member @ (1 / variance)), 1 / (member @ (1 / variance)))",
+                2,
+                "the sums before you divide",
+            ),
+            (
+                "prior at the client",
+                ONE_HOT,
+                "(member @ (mean / variance), (member @ (1 / variance)).clamp(min=1))",
+                2,
+                "no prior here",
+            ),
+            (
+                "classes up to the last one seen",
+                "torch.nn.functional.one_hot(y).T.to(mean.dtype)",
+                "(member @ (mean / variance), member @ (1 / variance))",
+                1,
+                None,
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q2_2",
+            f"""
+def server_step(old_mean, old_variance, eta, precision):
+    seen = {seen}
+    total = {total}
+    return {answer}
+""",
+            marks,
+            hint,
+        )
+        for name, seen, total, answer, marks, hint in [
+            (
+                "prior with each client (Eq. 9 as printed)",
+                "(precision > 0).any(dim=0)",
+                "(1 + precision).sum(dim=0)",
+                SERVER,
+                2,
+                "not once with each client",
+            ),
+            (
+                "prior with each client that holds the class",
+                "(precision > 0).any(dim=0)",
+                "((precision > 0) + precision).sum(dim=0)",
+                SERVER,
+                2,
+                "not once with each client",
+            ),
+            (
+                "no prior",
+                "(precision > 0).any(dim=0)",
+                "precision.sum(dim=0)",
+                SERVER,
+                2,
+                "the prior N.0, I. is missing",
+            ),
+            (
+                "the old cloud as the prior",
+                "(precision > 0).any(dim=0)",
+                "1 / old_variance + precision.sum(dim=0)",
+                "torch.where(seen, (eta.sum(dim=0) + old_mean / old_variance) / total, old_mean), 1 / total",
+                2,
+                "does not enter",
+            ),
+            (
+                "back to the prior",
+                "(precision > 0).any(dim=0)",
+                "1 + precision.sum(dim=0)",
+                "eta.sum(dim=0) / total, 1 / total",
+                2,
+                "not reset",
+            ),
+            (
+                "classes that all hold",
+                "(precision > 0).all(dim=0)",
+                "1 + precision.sum(dim=0)",
+                SERVER,
+                2,
+                "client 1 alone",
+            ),
+            ("who holds it by eta", "(eta != 0).any(dim=0)", "1 + precision.sum(dim=0)", SERVER, 1, None),
+            (
+                "the first dimension speaks for all",
+                "(precision > 0).any(dim=0)",
+                "1 + precision[:, :, :1].sum(dim=0)",
+                SERVER,
+                1,
+                None,
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q3_1",
+            f"def term(joint_mean, joint_variance, mean, variance):\n    {SQUARES}\n    return {answer}",
+            marks,
+            hint,
+        )
+        for name, answer, marks, hint in [
+            (
+                "arguments exchanged",
+                "((joint_mean - mean) ** 2 / joint_variance + 1 / v + v.log() - 1).sum(dim=1) / 2",
+                2,
+                "the wrong way round",
+            ),
+            ("mean over the dimensions", "(a + v - v.log() - 1).mean(dim=1) / 2", 2, "do not average"),
+            ("not summed", "(a + v - v.log() - 1) / 2", 2, "sum over the dimensions"),
+            ("one half missing", "(a + v - v.log() - 1).sum(dim=1)", 2, "one half is missing"),
+            ("sign of the logarithm", "(a + v + v.log() - 1).sum(dim=1) / 2", 2, "logarithm has the wrong sign"),
+            ("squared once more", "(a / variance + v**2 - 2 * v.log() - 1).sum(dim=1) / 2", 2, "do not square them"),
+            (
+                "ready-made divergence",
+                "(lambda d: d.kl_divergence(d.Normal(joint_mean, joint_variance**0.5), d.Normal(mean, variance**0.5)))"
+                "(torch.distributions).sum(dim=1)",
+                1,
+                None,
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q3_2",
+            f"def best_deviation(joint_mean, joint_variance, mean):\n    {MARGIN}\n    return {answer}",
+            marks,
+            hint,
+        )
+        for name, answer, marks, hint in [
+            ("variance instead of deviation", "s2 + r2, torch.log1p(r2 / s2) / 2", 2, "this is the variance"),
+            ("best for the other order", "s2.sqrt(), torch.log1p(r2 / s2) / 2", 2, "arguments exchanged"),
+            ("distance alone", "r2.sqrt(), torch.log1p(r2 / s2) / 2", 2, "the joint variance counts"),
+            ("deviations added", "s2.sqrt() + r2.sqrt(), torch.log1p(r2 / s2) / 2", 2, "add the squares"),
+            ("value without one half", "(s2 + r2).sqrt(), torch.log1p(r2 / s2)", 2, "one half is missing"),
+            ("value of the wrong sign", "(s2 + r2).sqrt(), (s2 / (s2 + r2)).log() / 2", 2, "wrong sign"),
+            ("1 + t in floating-point numbers", "(s2 + r2).sqrt(), (1 + r2 / s2).log() / 2", 1, None),
+        ]
+    },
+    **{
+        name: (
+            "q4_1",
+            f"def mixture_loss(logits, y):\n    rows = torch.arange(len(y))\n    return {answer}",
+            marks,
+            hint,
+        )
+        for name, answer, marks, hint in [
+            (
+                "mean of the logarithms",
+                "-logits.log_softmax(dim=2)[rows, :, y].mean(dim=1)",
+                2,
+                "mean of the logarithms",
+            ),
+            ("mean of the logits", "-logits.mean(dim=1).log_softmax(dim=1)[rows, y]", 2, "mean probabilities 0.6"),
+            (
+                "sum over the draws",
+                "-logits.log_softmax(dim=2)[rows, :, y].logsumexp(dim=1)",
+                2,
+                "the sum over the draws",
+            ),
+            ("no logarithm", "logits.softmax(dim=2)[rows, :, y].mean(dim=1)", 2, "the logarithm is missing"),
+            (
+                "mean over the images",
+                "-logits.softmax(dim=2)[rows, :, y].mean(dim=1).log().mean()",
+                2,
+                "one number for each image",
+            ),
+            ("softmax and log", "-logits.softmax(dim=2)[rows, :, y].mean(dim=1).log()", 1, None),
+            (
+                "exponentials by hand",
+                "-(logits.exp() / logits.exp().sum(dim=2, keepdim=True))[rows, :, y].mean(dim=1).log()",
+                1,
+                None,
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q5_1",
+            f"""
+def local_step(params, joint, x, y, epsilon, beta, lr):
+    leaves = {leaves}
+    mean, deviation = posterior(leaves, x)
+    objective = mixture_loss(head(leaves, {draw}), y) + beta * {pull}
+    gradients = torch.autograd.grad(objective.{pool}(), list(leaves.values()))
+    new = {{n: (p - lr * g).detach() for (n, p), g in zip(leaves.items(), gradients)}}
+    {after}
+    return new, *{sent}
+""",
+            marks,
+            hint,
+        )
+        for copies in ["{n: p.detach().clone().requires_grad_() for n, p in params.items()}"]
+        for name, leaves, draw, pull, pool, after, sent, marks, hint in [
+            (
+                "noise by the variance (as printed)",
+                copies,
+                "mean[:, None] + deviation[:, None] ** 2 * epsilon",
+                PULL,
+                "mean",
+                "pass",
+                SENT,
+                2,
+                "multiplied with the variance",
+            ),
+            (
+                "no noise",
+                copies,
+                "mean[:, None] + 0 * epsilon",
+                PULL,
+                "mean",
+                "pass",
+                SENT,
+                2,
+                "do not depend on sigma",
+            ),
+            ("sum over the images", copies, DRAW, PULL, "sum", "pass", SENT, 2, "this is the sum over the images"),
+            (
+                "uphill",
+                copies,
+                DRAW,
+                PULL,
+                "mean",
+                "new = {n: 2 * params[n] - p for n, p in new.items()}",
+                SENT,
+                2,
+                "uphill",
+            ),
+            (
+                "term with deviations",
+                copies,
+                DRAW,
+                "term(joint['mean'][y], joint['variance'][y], mean, deviation)",
+                "mean",
+                "pass",
+                SENT,
+                2,
+                "here it gets deviations",
+            ),
+            (
+                "rows of the joint clouds by place",
+                copies,
+                DRAW,
+                "term(joint['mean'][: len(y)], joint['variance'][: len(y)], mean, deviation**2)",
+                "mean",
+                "pass",
+                SENT,
+                2,
+                "pick the rows by y",
+            ),
+            (
+                "body alone",
+                copies,
+                DRAW,
+                PULL,
+                "mean",
+                "new |= {n: p for n, p in params.items() if n.startswith('beta.')}",
+                SENT,
+                2,
+                "the head did not move",
+            ),
+            (
+                "clouds after the step",
+                copies,
+                DRAW,
+                PULL,
+                "mean",
+                "mean, deviation = posterior(new, x)",
+                SENT,
+                2,
+                "before the parameters changed",
+            ),
+            (
+                "sends deviations",
+                copies,
+                DRAW,
+                PULL,
+                "mean",
+                "pass",
+                "class_upload(mean.detach(), deviation.detach(), y, len(joint['mean']))",
+                2,
+                "class_upload takes variances",
+            ),
+            (
+                "still tied to the graph",
+                copies,
+                DRAW,
+                PULL,
+                "mean",
+                "pass",
+                "class_upload(mean, deviation**2, y, len(joint['mean']))",
+                2,
+                "return plain tensors",
+            ),
+            (
+                "step taken in the arguments",
+                copies,
+                DRAW,
+                PULL,
+                "mean",
+                "[params[n].copy_(p) for n, p in new.items()]",
+                SENT,
+                1,
+                None,
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q5_2",
+            f"""
+def federated_round(params, joint, clients, epsilons, beta, lr):
+    done, joint, params = [], dict(joint), [dict(own) for own in params]
+    for i, (client, epsilon) in enumerate(zip(clients, epsilons)):
+        done.append(local_step(params[i], joint, client.x_train, client.y_train, epsilon, beta, lr))
+        {between}
+    trained, eta, precision = zip(*done)
+    body = {{n: {mean} for n in trained[0] if {averaged}}}
+    mean, variance = server_step(joint["mean"], joint["variance"], torch.stack(eta), torch.stack(precision))
+    return [own | body for own in trained], {{"mean": mean, "variance": variance}}
+""",
+            marks,
+            hint,
+        )
+        for name, between, mean, averaged, marks, hint in [
+            (
+                "weighted by images",
+                "pass",
+                "sum(len(c.y_train) * p[n] for c, p in zip(clients, trained)) / sum(len(c.y_train) for c in clients)",
+                "not n.startswith('beta.')",
+                2,
+                "weighted by the number of images",
+            ),
+            ("heads averaged", "pass", MEAN_BODY, "True", 2, "heads stay at home"),
+            ("nothing averaged", "pass", MEAN_BODY, "False", 2, "both clients should get the same body"),
+            (
+                "sum of the bodies",
+                "pass",
+                "sum(own[n] for own in trained)",
+                "not n.startswith('beta.')",
+                2,
+                "this is the sum",
+            ),
+            (
+                "one after the other",
+                "params[i + 1 :] = [p | {n: done[i][0][n] for n in p if n[:4] != 'beta'} for p in params[i + 1 :]]",
+                MEAN_BODY,
+                "not n.startswith('beta.')",
+                2,
+                "ben started from what ada had trained",
+            ),
+            ("Gaussian layer at home", "pass", MEAN_BODY, "n.startswith('phi.')", 1, None),
+            (
+                "always two clients",
+                "pass",
+                "(trained[0][n] + trained[-1][n]) / 2",
+                "not n.startswith('beta.')",
+                1,
+                None,
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q5_3",
+            f"""
+def grown(params, joint, clients, noise, beta, lr):
+    def train(b):
+        now, clouds = params, joint
+        for epsilons in noise{rounds}:
+            now, clouds = federated_round(now, clouds, clients, epsilons, b, lr)
+        return now
+
+    def sigma(all_params):
+        return [posterior(own, client.x_train)[1].ravel() for own, client in zip(all_params, clients)]
+
+    wanted = []
+    for own, client in zip({start}, clients):
+        mean, deviation = posterior(own, client.x_train)
+        m, v = joint["mean"][client.y_train], joint["variance"][client.y_train]
+        wanted.append(({grows}).ravel())
+    pairs = [(a > b).double() for a, b in zip({ends})]
+    return {pool}(pairs), {pool}([w.double() for w in wanted])
+""",
+            marks,
+            hint,
+        )
+        for overall, each in [
+            (
+                "(lambda parts: torch.cat(parts).mean().item())",
+                "(lambda parts: torch.stack([p.mean() for p in parts]).mean().item())",
+            )
+        ]
+        for name, rounds, start, grows, ends, pool, marks, hint in [
+            (
+                "compared with the start",
+                "",
+                "params",
+                WANTED,
+                "sigma(train(beta)), sigma(params)",
+                overall,
+                2,
+                "not with the start",
+            ),
+            (
+                "mean of the clients",
+                "",
+                "params",
+                WANTED,
+                "sigma(train(beta)), sigma(train(0.0))",
+                each,
+                2,
+                "every entry counts the same",
+            ),
+            (
+                "share that shrinks",
+                "",
+                "params",
+                WANTED,
+                "sigma(train(0.0)), sigma(train(beta))",
+                overall,
+                2,
+                "smaller with the term",
+            ),
+            (
+                "prediction after training",
+                "",
+                "train(beta)",
+                WANTED,
+                "sigma(train(beta)), sigma(train(0.0))",
+                overall,
+                2,
+                "look at the start",
+            ),
+            (
+                "deviation against variance",
+                "",
+                "params",
+                "deviation < v + (m - mean) ** 2",
+                "sigma(train(beta)), sigma(train(0.0))",
+                overall,
+                2,
+                "compare like with like",
+            ),
+            (
+                "joint variance alone",
+                "",
+                "params",
+                "deviation**2 < v",
+                "sigma(train(beta)), sigma(train(0.0))",
+                overall,
+                1,
+                None,
+            ),
+            ("one round", "[:1]", "params", WANTED, "sigma(train(beta)), sigma(train(0.0))", overall, 1, None),
+        ]
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def fourth() -> dict:
+    """The functions of the fourth solution."""
+    return functions_of(FOURTH.master)
+
+
+@pytest.mark.parametrize("prior", [False, True])
+def test_fourth_solution_multiplies_as_the_core_does(fourth: dict, prior: bool) -> None:
+    from hetfl_core.distances import product_of_experts
+    from hetfl_core.theory.fedcr import effective_samples
+
+    rng = np.random.default_rng(0)
+    means, variances = torch.tensor(rng.normal(size=(5, 3, 2))), torch.tensor(rng.gamma(2, size=(5, 3, 2)))
+    found, want = fourth["product"](means, variances, prior), product_of_experts(means, variances, prior=prior)
+    for ours, theirs in zip(found, want, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    claimed, true = fourth["claimed_and_true"](2.0, 100, 0.1)
+    assert np.isclose(true / claimed, 100 / effective_samples(100, 0.1))
+
+
+def test_fourth_solution_has_the_core_s_term_and_likelihood(fourth: dict) -> None:
+    from hetfl_core.distances import gaussian_kl
+    from hetfl_core.methods.stochastic import mean_log_probability
+
+    rng = np.random.default_rng(1)
+    m, mu = torch.tensor(rng.normal(size=(2, 7, 3)))
+    v, s2 = torch.tensor(rng.gamma(2, size=(2, 7, 3)))
+    torch.testing.assert_close(fourth["term"](m, v, mu, s2), gaussian_kl(m, v, mu, s2))
+    best, least = fourth["best_deviation"](m, v, mu)
+    torch.testing.assert_close(fourth["term"](m, v, mu, best**2), least.sum(1))
+    logits, y = torch.tensor(rng.normal(size=(6, 4, 3))), torch.arange(6) % 3
+    torch.testing.assert_close(
+        fourth["mixture_loss"](logits, y), -mean_log_probability(logits)[torch.arange(6), y], check_dtype=False
+    )
+
+
+def test_a_term_makes_clouds_grow_or_shrink_whatever_the_seed(fourth: dict) -> None:
+    """The theory that the hidden check of Question 5.3 leans on: one dimension, one small step, one wish of all."""
+    from hetfl_core.datasets import digits
+    from hetfl_core.networks import MLP, Model
+    from hetfl_core.rng import stream
+
+    model = Model(MLP(hidden=(), out=12, last="relu"), gaussian=1)
+    for seed in range(6):
+        g = stream(seed, "test", 0, "grown")
+        federation = digits.bundled(4, 3, seed=seed).to(torch.float64)
+        clients = [client for client in federation if client.name.startswith("fine")]
+        spec = federation.specs()[0]
+        body = model.init(spec, g, ("phi", "gaussian"))
+        params = [{n: p.double() for n, p in (body | model.init(spec, g, ("beta",))).items()} for _ in clients]
+        noise = [[torch.randn(len(c.y_train), 5, 1, generator=g, dtype=torch.float64) for c in clients]]
+        means = [fourth["posterior"](own, c.x_train)[0] for own, c in zip(params, clients, strict=True)]
+        joint = torch.zeros(10, 1, dtype=torch.float64)
+        wide = {"mean": joint, "variance": joint + 25}
+        sharp = {"mean": joint + torch.cat(means).mean(), "variance": joint + 1e-3}
+        assert fourth["grown"](params, wide, clients, noise, 0.01, 0.05) == (1, 1)
+        measured, predicted = fourth["grown"](params, sharp, clients, noise, 0.01, 0.05)
+        assert measured == 0
+        assert predicted < 0.05
+
+
+# --- wrong answers to the second, the third and the fourth ------------------------------------------------------
 
 
 WRONG = [
     pytest.param(assignment, wrong, id=f"{assignment}-{name}")
-    for assignment, table in ((SECOND, WRONG_2), (THIRD, WRONG_3))
+    for assignment, table in ((SECOND, WRONG_2), (THIRD, WRONG_3), (FOURTH, WRONG_4))
     for name, wrong in table.items()
 ]
 
