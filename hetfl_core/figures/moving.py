@@ -23,7 +23,7 @@ SHOW = (
 )
 PLAY = (
     "const f=this.closest('figure'),r=f.querySelector('input');clearInterval(f.clock);"
-    "if(r.value==r.max)r.value=-1;"
+    "if(r.value==r.max){r.value=0;r.dispatchEvent(new Event('input'))}"
     "f.clock=setInterval(()=>{r.value=+r.value+1;r.dispatchEvent(new Event('input'));"
     "if(r.value==r.max)clearInterval(f.clock)},500)"
 )

@@ -314,7 +314,10 @@ def forecasts(split: str) -> dict[str, Method]:
 
 
 def calibrated(federation: Federation, method: Method, *, seed: int, **options: Any) -> Run:
-    """Train without the `held_out` images, on which each client then fits one temperature for its predictions.
+    """Train without the `held_out` images, on which one temperature for all clients is then fitted.
+
+    A client alone has too few of them: where all its answers happen to be right, the coldest temperature is the best.
+    The loss is a sum over clients, so that they can find the common one without showing an image.
 
     Parameters
     ----------
@@ -325,7 +328,7 @@ def calibrated(federation: Federation, method: Method, *, seed: int, **options: 
     -------
     Run
         Its ``final`` also has, over the test images of all clients, ``ece`` and ``log_loss``; the same after
-        temperature scaling, ``ece_scaled`` and ``log_loss_scaled``; and the mean ``temperature``.
+        temperature scaling, ``ece_scaled`` and ``log_loss_scaled``; and the ``temperature``.
     """
     apart = held_out(federation, seed)
     clients = [
@@ -337,15 +340,14 @@ def calibrated(federation: Federation, method: Method, *, seed: int, **options: 
         rest = Federation(clients, federation.n_classes, f"{federation.name}, a part held out", apart.info)
     run = simulate(rest, method, seed=seed, **options)
     unseen = replace(run, federation=apart.to(run.federation[0].x_train.dtype))
-    said, guessed, known = run.probabilities(), unseen.probabilities(), unseen.labels("test")
-    heat = {name: calibration.fitted_temperature(p, known[name]) for name, p in guessed.items()}
-    scaled = {name: calibration.at_temperature(p, heat[name]) for name, p in said.items()}
-    y = np.concatenate(list(run.labels("test").values()))
-    for ending, each in (("", said), ("_scaled", scaled)):
-        p = np.concatenate(list(each.values()))
+    said, guessed, y, known = (
+        np.concatenate(list(each.values()))
+        for each in (run.probabilities(), unseen.probabilities(), run.labels("test"), unseen.labels("test"))
+    )
+    run.final["temperature"] = calibration.fitted_temperature(guessed, known)
+    for ending, p in (("", said), ("_scaled", calibration.at_temperature(said, run.final["temperature"]))):
         run.final[f"ece{ending}"] = calibration.expected_calibration_error(p, y)
         run.final[f"log_loss{ending}"] = calibration.log_loss(p, y)
-    run.final["temperature"] = float(np.mean(list(heat.values())))
     return run
 
 
