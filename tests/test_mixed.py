@@ -54,6 +54,11 @@ def test_every_method_that_averages_embeddings_names_the_two_clients_and_the_par
         simulate(FED, method, **OPTIONS)
 
 
+def test_layers_of_different_networks_are_not_averaged_either():
+    with pytest.raises(ValueError, match=r"LG-FedAvg averages φ, which must be one network on all clients"):
+        simulate(FED, LGFedAvg(Model(PerClient({"client-2": OTHER}, otherwise=DEEP)), layers=("phi.1",)), **OPTIONS)
+
+
 def test_a_federation_of_one_network_by_clients_is_that_of_the_network():
     """Bit for bit, for a method that averages it and one that does not."""
     one = PerClient(dict.fromkeys(NAMES, DEEP))

@@ -530,11 +530,14 @@ def test_theorem_5_1_averages_over_clients():
 
 
 def test_alignment_by_class_need_not_bring_clients_nearer():
-    labels = np.array([[1.0, 0.0], [0.5, 0.5]])  # of a client that holds one of two classes, and of all
+    """Before, the client's and the common features have one distribution, though their classes lie differently."""
+    labels = np.array([[1, 3], [3, 1]]) / 4  # shares of the classes on the client, and of all
+    differing = [np.array([[1, 0], [1 / 3, 2 / 3]]), np.array([[2 / 3, 1 / 3], [0, 1]])]  # p(z | class)
     distances = []
-    for features in (np.full((2, 2), 0.5), np.eye(2)):  # p(z | class), the same for the client and for all
-        distances.append(theory.divergence(TWO, *(labels @ features)))
-    assert distances == [0, 1]
+    for features in (differing, [np.eye(2)] * 2):
+        laws = [share @ law for share, law in zip(labels, features, strict=True)]
+        distances.append(theory.divergence(TWO, *laws))
+    assert distances == pytest.approx([0, 1])
 
 
 def by_enumeration(H, source, target, n, slack, empirical_ideal):

@@ -74,7 +74,7 @@ class Run:
             received = self.method.download(self.server, spec)
             x = map_blocks(lambda t: t.to(self.device), getattr(client, f"x_{split}"))
             noise: list[Params] = []
-            if noisy and self.method.prediction_noise(spec):
+            if noisy and self.method.of(spec).prediction_noise(spec):
                 seed, done = self.settings["seed"], self.settings["rounds"]
                 n, dtype = len(getattr(client, f"y_{split}")), blocks(x)[0].dtype
                 drawn = prediction_noise(self.method, spec, n, seed, done, split, dtype)

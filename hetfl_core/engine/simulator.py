@@ -347,7 +347,8 @@ class Simulator:
 
     def _rows(self, cohort: Cohort, way: Layout) -> int | None:
         """Most samples that a stack predicts at once: with noise, as many as it can be held for."""
-        draws = self.method.prediction_noise(self.specs[cohort.members[0]]).values()
+        spec = self.specs[cohort.members[0]]
+        draws = self.method.of(spec).prediction_noise(spec).values()
         each = sum(math.prod(draw.shape) for draw in draws if draw.per == "sample")
         most = max(1, training.PREDICTED_NUMBERS // each) if each else None
         return min((rows for rows in (way.rows, most) if rows is not None), default=None)

@@ -342,7 +342,7 @@ class Method(Checked):
                         f"{first[1][name]} on {first[0]!r} but {shape} on {spec.name!r}. "
                         "Use a method that keeps φ local (Local, HetFedRep, FLIC) or bring the inputs to one shape."
                     )
-        if "phi" in self.shared and isinstance(self.model.phi, PerClient):
+        if isinstance(self.model.phi, PerClient) and any(has_prefix(name, "phi") for name in self.shared):
             networks = {spec.name: self.model.phi.of(spec.name) for spec in specs}
             a = next(iter(networks))
             for b in (name for name, network in networks.items() if network != networks[a]):

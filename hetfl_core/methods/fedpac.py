@@ -58,7 +58,8 @@ class FedPAC(Method):
         all rounds, as in [2]_'s code.
     aggregates : {"body", "features"}
         Whether the server averages bodies; or centroids and heads alone, so that inputs may differ from client to
-        client, as in FedProto [3]_. All that is local is then trained at the end, the penalty included.
+        client, as in FedProto [3]_. All that is local is then trained at the end, the penalty included. What heads are
+        weighed by then compares features of different bodies, which the penalty alone brings together.
     """
 
     lam: float = 1.0

@@ -317,7 +317,7 @@ def collapse(n: int, rounds: int, variance: float = 1.0, prior: float = 1.0) -> 
     r"""Variances round by round of n samples' features that follow their product exactly, shape (rounds + 1,).
 
     :math:`\Lambda_{t+1} = \Lambda_0 + n \Lambda_t`, by Algorithm 2 of [1]_: no fixed point for n ≥ 1 and Λ_0 > 0, and
-    variance/n^t at most. Only the loss of the task keeps features from becoming deterministic.
+    variance/n^t at most. What keeps variances up is that samples' means differ: the cheapest one is v + (m − μ)².
     """
     precisions = [1 / checks.number("variance", variance, above=0)]
     checks.whole("n", n, 1)
