@@ -476,7 +476,7 @@ class PerClient(Checked):
     otherwise: Network | None = None
 
     def __post_init__(self) -> None:
-        every = [*self.networks.values(), *([self.otherwise] if self.otherwise else [])]
+        every = self._every
         if not every:
             raise ValueError("networks must hold a network for at least one client, got {}")
         for network in every:
@@ -517,10 +517,13 @@ class PerClient(Checked):
         return network
 
     @property
+    def _every(self) -> list[Network]:
+        return [*self.networks.values(), *([self.otherwise] if self.otherwise else [])]
+
+    @property
     def out(self) -> int:
         """Latent dimension k."""
-        every = [*self.networks.values(), *([self.otherwise] if self.otherwise else [])]
-        return every[0].out
+        return self._every[0].out
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
         """Refused: parameters are those of one client's network (`of`)."""

@@ -120,18 +120,20 @@ class Dealing:
 
 def load_fashion_mnist() -> Pictures:
     """Fashion-MNIST: 70 000 images of shape (1, 28, 28), scaled to −1 … 1."""
-    pool = load_idx("fashion_mnist")
-    x = np.concatenate([pool.x_train, pool.x_test])[:, None]
-    half = np.full(1, 0.5, dtype=np.float32)
-    return Pictures(x, np.concatenate([pool.y_train, pool.y_test]), half, half, FASHION_CLASSES)
+    return _pictures("fashion_mnist", FASHION_CLASSES)
 
 
 def load_mnist() -> Pictures:
     """MNIST: 70 000 images of shape (1, 28, 28), scaled to −1 … 1."""
-    pool = load_idx("mnist")
+    return _pictures("mnist", tuple("0123456789"))
+
+
+def _pictures(family: str, class_names: tuple[str, ...]) -> Pictures:
+    """Those of `load_idx`, training images first, scaled to −1 … 1."""
+    pool = load_idx(family)
     x = np.concatenate([pool.x_train, pool.x_test])[:, None]
     half = np.full(1, 0.5, dtype=np.float32)
-    return Pictures(x, np.concatenate([pool.y_train, pool.y_test]), half, half, tuple("0123456789"))
+    return Pictures(x, np.concatenate([pool.y_train, pool.y_test]), half, half, class_names)
 
 
 def load_cifar10() -> Pictures:

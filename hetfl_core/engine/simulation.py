@@ -71,16 +71,16 @@ class Run:
         checks.choice("split", split, ("train", "test"))
         out = {}
         for client, spec, params in zip(self.federation, self.federation.specs(), self.params, strict=True):
-            received = self.method.download(self.server, spec)
+            method, received = self.method.of(spec), self.method.download(self.server, spec)
             x = map_blocks(lambda t: t.to(self.device), getattr(client, f"x_{split}"))
             noise: list[Params] = []
-            if noisy and self.method.of(spec).prediction_noise(spec):
+            if noisy and method.prediction_noise(spec):
                 seed, done = self.settings["seed"], self.settings["rounds"]
                 n, dtype = len(getattr(client, f"y_{split}")), blocks(x)[0].dtype
-                drawn = prediction_noise(self.method, spec, n, seed, done, split, dtype)
+                drawn = prediction_noise(method, spec, n, seed, done, split, dtype)
                 noise = [{name: numbers.to(self.device) for name, numbers in drawn.items()}]
             with torch.no_grad():
-                out[client.name] = getattr(self.method.of(spec), hook)(params, received, x, *noise).cpu().numpy()
+                out[client.name] = getattr(method, hook)(params, received, x, *noise).cpu().numpy()
         return out
 
     def embed(self, split: Literal["train", "test"] = "train") -> dict[str, np.ndarray]:

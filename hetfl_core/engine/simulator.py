@@ -123,8 +123,9 @@ class Simulator:
 
     def _noise(self, spec: Spec) -> int:
         """Most numbers of noise that a client draws at once, before, in or after the rounds."""
-        stages = [stage for role in get_args(Role) for stage in self.method.stages(0, role)]
-        each = [(self.method.of(spec).noise(spec, stage), min(stage.batch_size, spec.n_train)) for stage in stages]
+        method = self.method.of(spec)
+        stages = [stage for role in get_args(Role) for stage in method.stages(0, role)]
+        each = [(method.noise(spec, stage), min(stage.batch_size, spec.n_train)) for stage in stages]
         return max((training.noise_at_once(*one)[1] for one in each), default=0)
 
     def _fastest(self, cohort: Cohort, server: Params, costs: layout.Costs, most: int | None) -> Layout:

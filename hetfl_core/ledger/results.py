@@ -14,7 +14,16 @@ import pandas as pd
 
 from hetfl_core import checks
 from hetfl_core.ledger.records import RunRecord, measured, records_of
-from hetfl_core.ledger.statistics import MIN_SEEDS, NoPairsError, Paired, interval, newest_by_seed, paired, same_data
+from hetfl_core.ledger.statistics import (
+    MIN_SEEDS,
+    NoPairsError,
+    Paired,
+    as_table,
+    interval,
+    newest_by_seed,
+    paired,
+    same_data,
+)
 
 
 def by_seed(records: Iterable[RunRecord], experiment: str, method: str, metric: str = "accuracy") -> pd.Series:
@@ -97,19 +106,15 @@ def across(
     runs = records_of(records)
     here, there = ([r for r in runs if r.experiment == e] for e in (experiment, base_experiment))
     known = newest_by_seed(there, base, metric)
-    rows, names = [], []
+    pairs = {}
     for name in dict.fromkeys(r.method for r in here):
         mine = newest_by_seed(here, name, metric)
         both = sorted(mine.keys() & known.keys())
         alike = [same_data(mine[seed], known[seed]) for seed in both]
         if both:
-            pair = Paired.of(
-                {seed: measured(mine[seed], metric) - measured(known[seed], metric) for seed in both}, all(alike)
-            )
-            names.append(name)
-            rows.append([pair.mean, pair.low, pair.high, pair.sd, pair.p, pair.seeds])
-    columns = ["mean", "low", "high", "sd", "p", "seeds"]
-    return pd.DataFrame(rows, columns=columns, index=pd.Index(names, name="method", dtype=object))
+            apart = {seed: measured(mine[seed], metric) - measured(known[seed], metric) for seed in both}
+            pairs[name] = Paired.of(apart, all(alike))
+    return as_table(pairs)
 
 
 def gaps(

@@ -268,9 +268,14 @@ def effects(
         m for m in dict.fromkeys(r.method for r in runs) if m != base and have & newest_by_seed(runs, m, metric).keys()
     ]
     pairs = [paired(runs, experiment, m, base, metric, scale) for m in others]
+    return as_table(dict(zip(others, pairs, strict=True)))
+
+
+def as_table(pairs: Mapping[str, Paired]) -> pd.DataFrame:
+    """Differences by method, one a row, as `effects` returns them."""
     columns = ["mean", "low", "high", "sd", "p", "seeds"]
-    rows = [[getattr(pair, column) for column in columns] for pair in pairs]
-    return pd.DataFrame(rows, columns=columns, index=pd.Index(others, name="method"))
+    rows = [[getattr(pair, column) for column in columns] for pair in pairs.values()]
+    return pd.DataFrame(rows, columns=columns, index=pd.Index(list(pairs), name="method"))
 
 
 def corrected(found: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:

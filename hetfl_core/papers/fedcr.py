@@ -54,6 +54,9 @@ SPLITS = ("non-iid_1", "non-iid_2")
 HELD_OUT = 0.2
 """Share of a client's training images on which learning rates are judged."""
 
+BRIEF = {"rounds": 2, "local_epochs": 1, "samples": 2, "test_samples": 2}
+"""Book scale of what takes long."""
+
 Rates = Mapping[str, float]
 
 
@@ -113,7 +116,7 @@ def _paper() -> dict[str, Experiment]:
             evaluate_every=10,
             dataset="pooled.fashion_mnist",
             priority=60 + place,
-            book={"rounds": 2, "local_epochs": 1, "samples": 2, "test_samples": 2},
+            book=BRIEF,
         )
         for place, split in enumerate(SPLITS)
     }
@@ -445,7 +448,7 @@ def _cifar() -> dict[str, Experiment]:
             evaluate_every=10,
             dataset="pooled.cifar10",
             priority=55 + place,
-            book={"rounds": 2, "local_epochs": 1, "samples": 2, "test_samples": 2},
+            book=BRIEF,
         )
     return found
 
@@ -489,7 +492,7 @@ def _spaces() -> dict[str, Experiment]:
             methods=across_spaces(phi),
             priority=40 + place,
             prepare={},
-            book={"rounds": 2, "local_epochs": 1, "samples": 2, "test_samples": 2},
+            book=BRIEF,
         )
     return found
 
