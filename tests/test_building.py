@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
+import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import nbformat
 import pytest
 import yaml
+from jupyter_cache import get_cache
+from jupyter_cache.cache.main import JupyterCacheBase
 
 BOOK = Path(__file__).resolve().parents[1] / "book"
 
@@ -49,13 +53,11 @@ print("met", {other!r})"""
 
 
 @pytest.fixture(scope="module")
-def extension() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hetfl_notebooks", BOOK / "_ext" / "hetfl_notebooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def extension() -> Iterator[ModuleType]:
+    """Imported by its name: its workers, processes of their own, import it so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BOOK / "_ext")
+        yield importlib.import_module("hetfl_notebooks")
 
 
 @pytest.fixture
@@ -115,6 +117,31 @@ def test_notebooks_run_at_the_same_time_once_and_tell_their_seconds(book: Path) 
     assert again.returncode == 0, again.stderr
     assert "executing" not in again.stdout
     assert len(started(book)) == 2
+
+
+def test_what_one_worker_keeps_no_other_deletes(book: Path, extension: ModuleType) -> None:
+    """The limit is never reached here; it makes visible, with no race, whether a cache deletes what is put there."""
+    for name in "ab":
+        write(book, name, f"{name} = 1")
+    kept = []
+    for kind in (JupyterCacheBase, extension.Untrimmed):
+        cache = pickle.loads(pickle.dumps(kind(book / kind.__name__)))
+        cache.change_cache_limit(1)
+        for name in "ab":
+            cache.cache_notebook_file(str(book / f"{name}.ipynb"), check_validity=False)
+        kept.append(len(cache.list_cache_records()))
+    assert kept == [1, 2]
+
+
+def test_the_cache_is_trimmed_when_the_workers_have_ended(book: Path, extension: ModuleType) -> None:
+    for name in "ab":
+        write(book, name, f"{name} = 1")
+    cache = get_cache(book / "cache")
+    cache.change_cache_limit(1)
+    records = [cache.add_nb_to_project(str(book / f"{name}.ipynb")) for name in "ab"]
+    assert len(list(extension.execute(cache, records, timeout=60, at_once=2))) == 2
+    assert sorted(started(book)) == ["a", "b"]
+    assert len(cache.list_cache_records()) == 1
 
 
 def test_a_notebook_that_fails_ends_the_build_with_its_name_and_traceback(book: Path) -> None:

@@ -11,6 +11,7 @@ References
 ----------
 .. [1] jupyter-cache, jupyter_cache.executors.basic: the worker of the executor ``local-parallel``. Its executor takes
    neither a number of processes nor an order, and deals notebooks out in chunks, hence a pool of our own.
+.. [2] jupyter-cache, jupyter_cache.cache.db: ``NbCacheRecord.records_to_delete``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 from jupyter_cache import get_cache
 from jupyter_cache.base import JupyterCacheAbstract
+from jupyter_cache.cache.main import JupyterCacheBase
 from jupyter_cache.executors.basic import ExecutionWorkerLocalMProc, ProcessData
 from sphinx.errors import SphinxError
 from sphinx.util import logging
@@ -37,6 +39,17 @@ class NotebookError(SphinxError):
     """Notebooks that failed, with their tracebacks."""
 
     category = "Notebooks failed"
+
+
+class Untrimmed(JupyterCacheBase):  # type: ignore[misc]
+    """The cache as a worker sees it: what it puts there deletes nothing.
+
+    jupyter-cache trims itself after every notebook: it asks which records are the newest, and then, in a second query,
+    for all others ([2]_). What another process puts there between the two is among those others, and is deleted.
+    """
+
+    def truncate_caches(self) -> None:
+        """Nothing: the process that started the workers trims, once, when they have ended."""
 
 
 def jobs() -> int:
@@ -80,16 +93,17 @@ def execute(cache: JupyterCacheAbstract, records: Sequence[Any], timeout: int, a
 
     Every worker is a fresh process: one forked from Sphinx's would inherit the threads and locks of what is loaded there.
     """
-    context = multiprocessing.get_context("spawn")
+    context, theirs = multiprocessing.get_context("spawn"), Untrimmed(cache.path)
     with ProcessPoolExecutor(at_once, context, multiprocessing.log_to_stderr, (ERROR,)) as pool:
         started = {
-            pool.submit(ExecutionWorkerLocalMProc(), ProcessData(r.pk, r.uri, cache, timeout, False)): r
+            pool.submit(ExecutionWorkerLocalMProc(), ProcessData(r.pk, r.uri, theirs, timeout, False)): r
             for r in records
         }
         for done in as_completed(started):
             if done.exception() and not isinstance(done.exception(), BrokenProcessPool):
                 raise done.exception()
             yield cache.get_project_record(started[done].pk)
+    cache.truncate_caches()
 
 
 def what_failed(traceback: str | None) -> str:
