@@ -494,7 +494,7 @@ class Polls(Local):
         assert [s.name for s in specs] == sorted(s.name for s in specs)
         return {"question": torch.randn(3, generator=rng)}
 
-    def survey(self, params, received):
+    def survey(self, params, received, data):
         assert list(received) == ["question"]
         return {"answer": params["beta.bias"].mean().reshape(1) * received["question"]}
 

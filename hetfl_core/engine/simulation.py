@@ -30,6 +30,7 @@ from hetfl_core.engine.training import Outcome, prediction_noise
 from hetfl_core.federation import Client, Federation, blocks, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
+from hetfl_core.rng import SERVER, stream
 from hetfl_core.settings import plain
 
 
@@ -716,7 +717,8 @@ def adapt(
     FLIC's *inference on new clients* (S1.4 of the paper): a new client receives (α, anchors) once and learns only
     (φ, β). It starts as a participant did (role ``"start"``: pre-training, though to the anchors as they are now), and
     then goes through the last local training (role ``"final"``) `rounds` times. It sends nothing, and the server's
-    tensors do not change by a bit.
+    tensors do not change by a bit; a server that holds something of each client may add what it holds of the new ones
+    (`Method.join`).
 
     Parameters
     ----------
@@ -751,7 +753,7 @@ def adapt(
     simulator = _newcomers(run, clients, workers=_workers(workers, threads), **options)
     everyone, done = range(len(simulator.specs)), run.settings["rounds"]
     with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc="new clients", unit="pass") as bar:
-        server = simulator._cast(run.server)
+        server = _joined(simulator, run.server, done)
         _check_stays_local(simulator, replace(simulator.initial(), server=server), done)
         (state,) = together([_start(simulator, server)])
         state.rows[0]["bytes_down"] = evaluation.n_bytes(simulator.downloads(state))
@@ -783,6 +785,29 @@ def _newcomers(run: Run, clients: Client | Iterable[Client], **options: Any) -> 
     simulator = Simulator(federation, run.method, dtype=blocks(of[0].x_train)[0].dtype, **options)
     run.method.check([*of.specs(), *simulator.specs])
     return simulator
+
+
+def _joined(simulator: Simulator, server: Params, round: int) -> Params:
+    """The server's tensors with what it adds for new clients."""
+    specs = sorted(simulator.specs, key=lambda spec: spec.name)
+    with torch.no_grad():
+        joined = simulator._cast(simulator.method.join(server, specs, stream(simulator.seed, SERVER, round, "join")))
+    before = simulator._cast(server)
+    for name, p in before.items():
+        if name not in joined or not torch.equal(joined[name], p):
+            raise ValueError(
+                f"{simulator.method.name}.join may add tensors of new clients, but it changed {name!r}, which the run "
+                "left"
+            )
+    for spec in specs:
+        try:
+            simulator.method.of(spec).download(joined, spec)
+        except KeyError as error:
+            raise ValueError(
+                f"{simulator.method.name} sends a client something that the server holds of it alone, but of the new "
+                f"client {spec.name!r} it has no {error}: the method needs a `join` that adds it"
+            ) from error
+    return joined
 
 
 def _check_stays_local(simulator: Simulator, state: checkpoints.State, round: int) -> None:

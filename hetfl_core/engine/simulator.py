@@ -19,8 +19,8 @@ from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.layout import Engine, Layout
 from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts, stack_split
 from hetfl_core.engine.training import LocalJob, Outcome
-from hetfl_core.federation import Client, Federation, Spec, map_blocks
-from hetfl_core.methods.base import Method, Role, one_of_each
+from hetfl_core.federation import Client, Federation, Spec, blocks, map_blocks
+from hetfl_core.methods.base import Batch, Method, Role, one_of_each
 from hetfl_core.networks import Params
 from hetfl_core.rng import SERVER, numpy_stream, stream
 
@@ -92,6 +92,7 @@ class Simulator:
         self.workers = (workers or layout.usable_cores()) if on_cpu else 1
         self.sharing, self.most = 1, stack_size
         self.architectures = self._architectures()
+        self.private = self._private()
         self.group(_kinds(self.architectures, self.federation))
 
     def group(self, kinds: Sequence[Hashable]) -> None:
@@ -131,8 +132,10 @@ class Simulator:
     def _fastest(self, cohort: Cohort, server: Params, costs: layout.Costs, most: int | None) -> Layout:
         """How the member of a cohort that has the widest inputs is trained fastest."""
         specs = [self.specs[m] for m in cohort.members]
-        spec = max(specs, key=lambda spec: (sum(math.prod(shape) for shape in _shapes(spec)), spec.name))
-        received, kept = self.method.download(server, spec), self._client(spec)
+        width = {m: sum(math.prod(shape) for shape in _shapes(self.specs[m])) for m in cohort.members}
+        place = max(cohort.members, key=lambda m: (width[m], self.specs[m].name))
+        spec = self.specs[place]
+        received, kept = self.method.download(server, spec), self.held(place, self._client(spec))
         rows = min(self.method.batch_size, max(1, *(spec.n_train for spec in specs)))
         x = map_blocks(lambda shape: torch.zeros(rows, *shape, dtype=self.dtype, device=self.device), spec.shapes)
         try:
@@ -169,6 +172,29 @@ class Simulator:
             own |= {name: p for name, p in common.items() if name in own and p.shape == own[name].shape}
         return self._cast(own)
 
+    def _private(self) -> list[Params]:
+        """What each client makes of its samples once, under names that nothing else of it has."""
+        made: list[Params] = []
+        server: Params | None = None
+        for client, spec in zip(self.federation, self.specs, strict=True):
+            method = self.method.of(spec)
+            data = Batch(client.x_train, client.y_train, torch.ones(spec.n_train, dtype=self.dtype))
+            with torch.no_grad():
+                found = method.private(spec, data, stream(self.seed, spec.name, 0, "private"))
+            if found:
+                server = self._server(self.specs) if server is None else server
+                taken = {*method.init_client(spec, torch.Generator()), *method.download(server, spec)}
+                if both := sorted(taken & found.keys()):
+                    raise ValueError(
+                        f"{method.name}.private calls something {both[0]!r}, as init_client or download does; rename it"
+                    )
+            made.append(self._cast(found))
+        return made
+
+    def held(self, place: int, kept: Params) -> Params:
+        """All that a client holds: what it keeps from round to round, and what it made of its samples."""
+        return {**kept, **self.private[place]}
+
     # --- training ---
 
     def train(self, state: checkpoints.State, chosen: Sequence[int], round: int, role: Role) -> dict[int, Outcome]:
@@ -200,16 +226,19 @@ class Simulator:
             server = self._cast(self.method.ask(state.server, [self.specs[c] for c in everyone], rng))
             specs = [self.specs[c] for c in asked]
             outcomes = {
-                c: self._answer(self.method.of(spec), state.kept[c], self.method.download(server, spec))
+                c: self._answer(c, state.kept[c], self.method.download(server, spec))
                 for c, spec in zip(asked, specs, strict=True)
             }
             weights = [self.method.weight(spec) for spec in specs]
             server = self._cast(self.method.digest(server, [o.upload for o in outcomes.values()], weights, specs, rng))
         return replace(state, server=server), outcomes
 
-    def _answer(self, method: Method, kept: Params, received: Params) -> Outcome:
-        params = method.start(kept, received)
-        return Outcome(method.survey(params, received), kept, received, {}, params)
+    def _answer(self, place: int, kept: Params, received: Params) -> Outcome:
+        method, client = self.method.of(self.specs[place]), self.federation[place]
+        params = method.start(self.held(place, kept), received)
+        x, y = map_blocks(lambda t: t.to(self.device), client.x_train), client.y_train.to(self.device)
+        data = Batch(x, y, blocks(x)[0].new_ones(len(y)))
+        return Outcome(method.survey(params, received, data), kept, received, {}, params)
 
     def round(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, list[Outcome]]:
         """One communication round: survey, local training, aggregation, and what clients at rest do.
@@ -254,8 +283,8 @@ class Simulator:
     def working(self, state: checkpoints.State, received: Sequence[Params] | None = None) -> list[Params]:
         """Parameters of every client: what it keeps and a fresh download (`downloads`, unless given)."""
         received = self.downloads(state) if received is None else received
-        each = zip(self.specs, state.kept, received, strict=True)
-        return [self.method.of(spec).start(kept, sent) for spec, kept, sent in each]
+        each = enumerate(zip(self.specs, state.kept, received, strict=True))
+        return [self.method.of(spec).start(self.held(place, kept), sent) for place, (spec, kept, sent) in each]
 
     def predicted(
         self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
@@ -509,6 +538,17 @@ class _Place:
         return self.asked.simulator.specs[self.member]
 
     @property
+    def held(self) -> Params:
+        return self.asked.simulator.held(self.member, self.asked.state.kept[self.member])
+
+    def kept_of(self, outcome: Outcome) -> Outcome:
+        """Without what the client made of its samples, which is not kept from round to round but stays as it is."""
+        private = self.asked.simulator.private[self.member]
+        if not private:
+            return outcome
+        return replace(outcome, kept={name: p for name, p in outcome.kept.items() if name not in private})
+
+    @property
     def received(self) -> Params:
         return self.asked.simulator.method.download(self.asked.state.server, self.spec)
 
@@ -519,7 +559,7 @@ def _train(piece: Sequence[_Place]) -> list[Outcome]:
     job = LocalJob(
         first.simulator.method.of(specs[0]),
         specs,
-        [place.asked.state.kept[place.member] for place in piece],
+        [place.held for place in piece],
         [place.received for place in piece],
         _samples(piece, specs),
         [place.asked.simulator.seed for place in piece],
@@ -527,7 +567,8 @@ def _train(piece: Sequence[_Place]) -> list[Outcome]:
         first.role,
     )
     with torch.inference_mode(False), torch.enable_grad():  # whatever holds where `simulate` is called
-        return training.ENGINES[piece[0].way.engine](job)
+        outcomes = training.ENGINES[piece[0].way.engine](job)
+    return [place.kept_of(outcome) for place, outcome in zip(piece, outcomes, strict=True)]
 
 
 def _samples(piece: Sequence[_Place], specs: Sequence[Spec]) -> Split:

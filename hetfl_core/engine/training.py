@@ -144,6 +144,16 @@ def widened(spec: Spec) -> Spec:
     return replace(spec, shapes=map_blocks(lambda s: (s[0] + 1,) if len(s) == 1 and s[0] else s, spec.shapes))
 
 
+def private_pattern(method: Method, spec: Spec) -> Params:
+    """What `Method.private` makes of samples that are all zero, for its shapes. The samples take no memory."""
+    if spec.task == "regression":
+        y = torch.zeros(spec.n_train, dtype=torch.float32)
+    else:
+        y = torch.arange(spec.n_classes).repeat_interleave(torch.tensor(spec.class_counts))
+    x = map_blocks(lambda shape: torch.zeros((), dtype=torch.float32).expand(spec.n_train, *shape), spec.shapes)
+    return method.private(spec, Batch(x, y, torch.ones(spec.n_train, dtype=torch.float32)), torch.Generator())
+
+
 def architecture(
     method: Method,
     spec: Spec,
@@ -160,7 +170,7 @@ def architecture(
     """
 
     def shapes(of: Spec, server: Params | None) -> dict[str, tuple[int, ...]]:
-        kept = method.of(of).init_client(of, torch.Generator())
+        kept = {**method.of(of).init_client(of, torch.Generator()), **private_pattern(method.of(of), of)}
         found = {f"kept {name}": tuple(p.shape) for name, p in kept.items()}
         received = {} if server is None else method.download(server, of)
         return found | {f"received {name}": tuple(p.shape) for name, p in received.items()}

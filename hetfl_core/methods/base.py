@@ -369,6 +369,41 @@ class Method(Checked):
         """What a client keeps from round to round: here its own parts."""
         return self.model.init(spec, rng, self.local)
 
+    def private(self, spec: Spec, data: Batch, rng: torch.Generator) -> Params:
+        """What a client makes of its training samples once, before anything is trained; here nothing.
+
+        Such as a minibatch that stays the same in all rounds. `start` finds it among what is kept, under names that
+        neither `init_client` nor `download` uses; no training changes what is kept of it, and it leaves the client
+        only by way of an upload or an answer.
+
+        Parameters
+        ----------
+        spec : Spec
+            Decides names and shapes: they must be the same whatever the samples are.
+        data : Batch
+            All training samples in true shapes.
+        rng : torch.Generator
+            The client's own, which draws on the CPU, as `data` are there.
+        """
+        return {}
+
+    def join(self, server: Params, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+        """The server's tensors when clients come after the last round (see `hetfl_core.adapt`): here as they are.
+
+        For a method whose server holds something of each client, which it may add for these; what is there already
+        must stay as it is. A method that can do nothing for them raises a ValueError that says why.
+
+        Parameters
+        ----------
+        server : dict of str to Tensor
+            As the last round left it.
+        specs : sequence of Spec
+            Of the new clients, in the order of their names.
+        rng : torch.Generator
+            Draws on the CPU.
+        """
+        return server
+
     # --- a survey: a first exchange in a round, where `surveyed` says who takes part ---
 
     def ask(self, server: Params, specs: Sequence[Spec], rng: torch.Generator) -> Params:
@@ -378,8 +413,11 @@ class Method(Checked):
         """
         return server
 
-    def survey(self, params: Params, received: Params) -> Params:
-        """What a client answers, given its model and what it received. Local training has not yet begun."""
+    def survey(self, params: Params, received: Params, data: Batch) -> Params:
+        """What a client answers, given its model and what it received. Local training has not yet begun.
+
+        `data` are all its training samples in true shapes.
+        """
         return {}
 
     def digest(

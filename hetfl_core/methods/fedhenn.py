@@ -144,7 +144,7 @@ class FedHeNN(Method):
         z = self.model.represent(params, self.model.embed(params, received["rad"]))
         return z @ z.T
 
-    def survey(self, params: Params, received: Params) -> Params:
+    def survey(self, params: Params, received: Params, data: Batch) -> Params:
         """K_i = Z_i Z_iᵀ, shape (n_rad, n_rad)."""
         return {"kernel": self._kernel(params, received)}
 
