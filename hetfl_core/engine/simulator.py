@@ -217,11 +217,12 @@ class Simulator:
         dict
             Message and answer of each surveyed client, by its place.
         """
-        if self.method.surveyed is None:
+        surveyed = self.method.surveys(state.done)
+        if surveyed is None:
             return state, {}
         rng = stream(self.seed, SERVER, state.done, "survey")
         everyone = sorted(range(len(self.specs)), key=lambda c: self.specs[c].name)
-        asked = everyone if self.method.surveyed == "all" else [c for c in everyone if c in set(chosen)]
+        asked = everyone if surveyed == "all" else [c for c in everyone if c in set(chosen)]
         with torch.no_grad():
             server = self._cast(self.method.ask(state.server, [self.specs[c] for c in everyone], rng))
             specs = [self.specs[c] for c in asked]

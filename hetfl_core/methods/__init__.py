@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hetfl_core.methods.base import Batch, Loss, Method, Stage
 from hetfl_core.methods.ditto import Ditto
 from hetfl_core.methods.fedavg import FedAvg, FedAvgFT, Local
+from hetfl_core.methods.fedcma import FedCMA
 from hetfl_core.methods.fedcr import FedCR
 from hetfl_core.methods.fedhenn import FedHeNN
 from hetfl_core.methods.fedpac import FedPAC
@@ -34,6 +35,7 @@ __all__ = [
     "FedAvg",
     "FedAvgFT",
     "FedBABU",
+    "FedCMA",
     "FedCR",
     "FedHeNN",
     "FedPAC",

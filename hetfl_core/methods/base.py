@@ -406,6 +406,10 @@ class Method(Checked):
 
     # --- a survey: a first exchange in a round, where `surveyed` says who takes part ---
 
+    def surveys(self, round: int) -> Literal["participants", "all"] | None:
+        """Who answers at the beginning of a round; the same (`surveyed`) in all of them, unless overridden."""
+        return self.surveyed
+
     def ask(self, server: Params, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """The server's tensors with the question in them, such as inputs to be embedded; by default as they are.
 

@@ -1,0 +1,250 @@
+r"""Fed-CMA: networks of any kind whose class means, and whose heads, are pulled together ([1]_).
+
+============================ ===========================================================================
+Fed-CMA                      here
+============================ ===========================================================================
+:math:`u_i, g_i`             what comes before the head, ``phi``, ``alpha``; `Model.represent` of it
+:math:`v_i`                  the head ``beta``, all of it local; :math:`\bar v` is the server's ``beta``
+:math:`e^k`                  row k of the server's ``mean``, shape (K, d_e)
+:math:`\mathcal{B}_i^k`      ``fixed.x``: samples of class k, drawn once, :math:`b_i^k \le` `fixed`
+:math:`p_i, p_i^k`           the client's share of all samples, and of all samples of class k
+:math:`\lambda_1, \lambda_2` `lam1`, `lam2`
+:math:`\eta_{(t)}`           `lr`, with `lr_decay`; of the server too, unless `server_step` is given
+============================ ===========================================================================
+
+A client minimises (Eq. 5)
+
+.. math::
+   L_i(w_i) + \frac{\lambda_1}{2} p_i \|v_i - \bar v\|^2
+   + \frac{\lambda_2}{2} \sum_k \frac{p_i^k}{b_i^k} \sum_{x \in \mathcal{B}_i^k} \|g_i(u_i, x) - e^k\|^2,
+
+and the server takes :math:`\bar v \leftarrow (1 - \lambda_1 \eta) \bar v + \lambda_1 \eta \sum_i p_i v_i`,
+:math:`e^k \leftarrow (1 - \lambda_2 \eta) e^k + \lambda_2 \eta \sum_i p_i^k e_i^k(u_i)` (Eq. 7), which is a gradient
+step on the same objective.
+
+Only means and heads travel, so networks and inputs may differ from client to client. Where the text is silent: the
+server begins with the weighted means of what the clients begin with (Algorithm 1, line 3, collects them); of the
+clients of a round, and of those of them that hold a class, the shares are normalised to one, which with all of them
+they are; a client is told its shares, K + 1 numbers.
+
+References
+----------
+.. [1] J. R. Regatti, S. Lu, A. Gupta, N. Shroff. Conditional moment alignment for improved generalization in federated
+   learning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from hetfl_core.federation import Spec
+from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, loss_name, pick, task_loss
+from hetfl_core.methods.fedper import HEAD
+from hetfl_core.networks import Params
+
+
+@dataclass(frozen=True)
+class FedCMA(Method):
+    r"""Local networks, pulled to common class means and to a common head ([1]_); inputs may differ.
+
+    Attributes
+    ----------
+    lam1, lam2 : float
+        λ1 and λ2 of Eq. (5), the pulls of the heads and of the class means. With both 0 it is `Local`.
+    fixed : int
+        Most samples of a class in a client's fixed minibatch.
+    server_step : float, optional
+        Step of both of the server's updates, in (0, 1], in the place of λ1η and λ2η, which must be at most 1.
+    sends : {"after", "before"}
+        Heads and means as they are after local training, as Algorithm 1 (lines 11 to 13), or before it, as in
+        Eqs. (6) and (7), where all variables move at the same time.
+    aligns : {"conditional", "marginal"}
+        Class means; or one mean of all samples of the fixed minibatch, which a class does not matter for.
+    first : {"means", "zeros"}
+        The server's tensors before the first round: the means of what the clients begin with, which they are asked
+        for, or zeros.
+    """
+
+    lam1: float = 1.0
+    lam2: float = 1.0
+    fixed: int = 10
+    server_step: float | None = None
+    sends: Literal["after", "before"] = "after"
+    aligns: Literal["conditional", "marginal"] = "conditional"
+    first: Literal["means", "zeros"] = "means"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_least(0, "lam1", "lam2")
+        self._check_least(1, "fixed")
+        if self.server_step is not None and not 0 < self.server_step <= 1:
+            raise ValueError(f"server_step must be in (0, 1], got {self.server_step}")
+        for name, pull in (("lam1", self.lam1), ("lam2", self.lam2)):
+            if self.server_step is None and pull * self.lr > 1:
+                raise ValueError(f"{name} · lr must be at most 1, the server's step, got {pull * self.lr}")
+
+    @property
+    def name(self) -> str:
+        """The paper's name, or that of its ablation."""
+        return "Fed-CMA" if self.aligns == "conditional" else "Fed-CMA, marginal"
+
+    @classmethod
+    def variants(cls) -> list[Method]:
+        """Of class means, and of one mean."""
+        return [cls(), cls(aligns="marginal")]
+
+    def check(self, specs: Sequence[Spec]) -> None:
+        """Refuse regressions, which have no classes."""
+        super().check(specs)
+        self.refuse_regressions(specs)
+
+    # --- the server's tensors, and who is asked for them ---
+
+    def _groups(self, spec: Spec) -> int:
+        """Means that are aligned: K, or one."""
+        return spec.n_classes if self.aligns == "conditional" else 1
+
+    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+        """Zeros: the head and the means, how many samples there are of each class, and the number of the round."""
+        head = self.model.init(specs[0], torch.Generator(), HEAD)
+        counts = torch.tensor([spec.class_counts for spec in specs], dtype=torch.float32).sum(0)
+        means = torch.zeros(self._groups(specs[0]), len(head["beta.weight"]), dtype=torch.float32)
+        zeros = {name: torch.zeros_like(p) for name, p in head.items()}
+        return {**zeros, "mean": means, "counts": counts, "round": torch.zeros(1, dtype=torch.float32)}
+
+    def surveys(self, round: int) -> Literal["all"] | None:
+        """All clients, once, before the first round (Algorithm 1, line 3, at t = 1)."""
+        return "all" if round == 0 and self.first == "means" else None
+
+    def survey(self, params: Params, received: Params, data: Batch) -> Params:
+        """The head v_i and the means e_i^k that a client begins with."""
+        return self._message(params, received)
+
+    def digest(
+        self,
+        server: Params,
+        answers: Sequence[Params],
+        weights: Sequence[float],
+        specs: Sequence[Spec],
+        rng: torch.Generator,
+    ) -> Params:
+        """Their weighted means."""
+        return self._moved(server, answers, specs, {"beta": 1.0, "mean": 1.0})
+
+    def download(self, server: Params, spec: Spec) -> Params:
+        """v̄ and the e^k (line 5), and the client's shares p_i and p_i^k."""
+        counts = torch.tensor(spec.class_counts).to(server["counts"])
+        share = spec.n_train / server["counts"].sum().clamp(min=1)
+        of_class = counts / server["counts"].clamp(min=1)
+        shares = torch.cat([share.reshape(1), of_class if self.aligns == "conditional" else share.reshape(1)])
+        return {**pick(server, (*HEAD, "mean")), "shares": shares}
+
+    # --- the client ---
+
+    def private(self, spec: Spec, data: Batch, rng: torch.Generator) -> Params:
+        """The fixed minibatch B_i: for each class at most `fixed` samples; rows that are left over weigh nothing."""
+        order = torch.randperm(len(data.y), generator=rng)
+        rows = [order[data.y[order] == k][: self.fixed] for k in range(spec.n_classes)]
+        at = torch.zeros(spec.n_classes, self.fixed, dtype=torch.long)
+        there = torch.zeros(spec.n_classes, self.fixed, dtype=data.weight.dtype)
+        for k, of_class in enumerate(rows):
+            at[k, : len(of_class)], there[k, : len(of_class)] = of_class, 1
+        mask = there.flatten()
+        x = data.x[at.flatten()] * mask.reshape(-1, *[1] * (data.x.dim() - 1))
+        return {"fixed.x": x, "fixed.there": there}
+
+    def start(self, kept: Params, received: Params) -> Params:
+        """The client's own network, and, where that is sent, as it is before training."""
+        before = {f"before.{name}": p for name, p in pick(kept, self.local).items()} if self.sends == "before" else {}
+        return {**kept, **before}
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """All of the network, when selected and at the end."""
+        if role not in ("round", "final"):
+            return []
+        return [self.stage(self.local, round) if role == "round" else self.tuning(self.local, round)]
+
+    def features(self, params: Params, x: Any) -> Tensor:
+        """g_i(u_i, x), what the head reads, shape (n, …) → (n, d_e)."""
+        return self.model.represent(params, self.model.embed(params, x))
+
+    def _fixed(self, params: Params) -> tuple[Tensor, Tensor]:
+        """Features of the fixed minibatch, (K·b, d_e), and what each row weighs in the means, (groups, K·b)."""
+        z = self.features(params, params["fixed.x"])
+        there = params["fixed.there"]
+        if self.aligns == "marginal":
+            return z, (there / there.sum()).reshape(1, -1)
+        each = there / there.sum(1, keepdim=True).clamp(min=1)
+        K = len(there)
+        member = torch.eye(K, dtype=z.dtype, device=z.device).unsqueeze(-1)
+        return z, (member * each).reshape(K, -1)
+
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+        """Eq. (5), with a minibatch for L_i; what weighs nothing is not computed."""
+        task = task_loss(self.model.head(params, self.model.embed(params, batch.x, noise)), batch.y, batch.weight)
+        total, terms = task, {loss_name(batch.y): task.detach()}
+        p, of_group = received["shares"][0], received["shares"][1:]
+        if self.lam1:
+            apart = torch.stack([(params[name] - v).square().sum() for name, v in pick(received, HEAD).items()]).sum()
+            total = total + self.lam1 / 2 * p * apart
+            terms |= {"heads": p * apart.detach()}
+        if self.lam2:
+            g, weight = self._fixed(params)
+            away = (g.unsqueeze(0) - received["mean"].unsqueeze(1)).square().sum(-1)
+            gap = (of_group * (weight * away).sum(-1)).sum()
+            total = total + self.lam2 / 2 * gap
+            terms |= {"means": gap.detach()}
+        return Loss(total, terms)
+
+    def _message(self, params: Params, received: Params) -> Params:
+        """v_i and the means e_i^k over the fixed minibatch (line 12); rows of classes it lacks are zero."""
+        g, weight = self._fixed(params)
+        return {**pick(params, HEAD), "mean": weight @ g}
+
+    def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
+        """Head and means (line 13), of the network after training or before."""
+        if self.sends == "before":
+            old = {name.removeprefix("before."): p for name, p in params.items() if name.startswith("before.")}
+            params = {**params, **old}
+        return self._message(params, received)
+
+    # --- the server's step ---
+
+    def aggregate(
+        self,
+        server: Params,
+        uploads: Sequence[Params],
+        weights: Sequence[float],
+        specs: Sequence[Spec],
+        rng: torch.Generator,
+    ) -> Params:
+        """Eq. (7)."""
+        eta = self.lr * self.lr_decay ** int(server["round"])
+        steps = {"beta": self.lam1 * eta, "mean": self.lam2 * eta}
+        if self.server_step is not None:
+            steps = dict.fromkeys(steps, self.server_step)
+        return {**self._moved(server, uploads, specs, steps), "round": server["round"] + 1}
+
+    def _moved(
+        self, server: Params, messages: Sequence[Params], specs: Sequence[Spec], steps: Mapping[str, float]
+    ) -> Params:
+        """v̄ and e^k, each moved by its step towards the weighted mean of what these clients sent."""
+        n = torch.tensor([spec.n_train for spec in specs]).to(server["mean"])
+        counts = torch.tensor([spec.class_counts for spec in specs]).to(server["mean"])
+        counts = counts if self.aligns == "conditional" else n.unsqueeze(-1)
+        new = dict(server)
+        for name in pick(server, HEAD):
+            sent = torch.stack([message[name] for message in messages])
+            mean = torch.tensordot(n / n.sum(), sent, 1)
+            new[name] = (1 - steps["beta"]) * server[name] + steps["beta"] * mean
+        held = counts.sum(0) > 0
+        shares = counts / counts.sum(0).clamp(min=1)
+        mean = torch.einsum("ik,ikd->kd", shares, torch.stack([message["mean"] for message in messages]))
+        step = steps["mean"] * held.to(mean).unsqueeze(-1)
+        new["mean"] = (1 - step) * server["mean"] + step * mean
+        return new

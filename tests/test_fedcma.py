@@ -1,0 +1,246 @@
+"""Fed-CMA: a round by hand, its limits, and what its switches change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from small import assert_same_tensors, equal_histories, largest_difference, ragged
+
+from hetfl_core import Client, Federation, adapt, simulate
+from hetfl_core.engine.simulator import Simulator
+from hetfl_core.methods import Batch, FedCMA, Local
+from hetfl_core.networks import MLP, Model
+from hetfl_core.rng import stream
+
+FED = ragged()
+NETWORK = Model(MLP((6,), 4, last="sigmoid"))
+OPTIONS = {"rounds": 3, "device": "cpu", "progress": False, "dtype": torch.float64}
+SGD = {"optimiser": "sgd", "lr": 0.05, "local_steps": 1, "batch_size": 1000}
+
+
+def by_hand(fed, method, rounds):
+    """Eqs. (5) to (7) in NumPy for φ(x) = x W + c, logits z V + d, one full-batch step a round; plain loops.
+
+    The first weights and the fixed samples are the engine's, as drawn from its streams; nothing else is. All clients
+    take one more step in the end.
+    """
+    eta, lam1, lam2, K = method.lr, method.lam1, method.lam2, fed.n_classes
+    counts = np.array([[(c.y_train == k).sum() for k in range(K)] for c in fed])
+    p, pk = counts.sum(1) / counts.sum(), counts / np.maximum(counts.sum(0), 1)
+    clients = []
+    for spec, client in zip(fed.specs(), fed, strict=True):
+        w = {n: t.double().numpy() for n, t in method.init_client(spec, stream(0, spec.name, 0, "init")).items()}
+        few = method.private(spec, everything(client), stream(0, spec.name, 0, "private"))
+        x, there = few["fixed.x"].numpy(), few["fixed.there"].numpy()
+        rows = [x.reshape(K, -1, x.shape[-1])[k][there[k] > 0] for k in range(K)]
+        clients.append((w, client.x_train.double().numpy(), client.y_train.numpy(), rows))
+
+    def messages():
+        for w, _, _, rows in clients:
+            z = [few @ w["phi.0.weight"] + w["phi.0.bias"] for few in rows]
+            means = [of_class.mean(0) if len(of_class) else np.zeros(2) for of_class in z]
+            yield {"mean": np.array(means), **{n: w[n].copy() for n in ("beta.weight", "beta.bias")}}
+
+    def weighted(sent):
+        mean = sum(pk[i][:, None] * m["mean"] for i, m in enumerate(sent))
+        return {"mean": mean} | {n: sum(p[i] * m[n] for i, m in enumerate(sent)) for n in ("beta.weight", "beta.bias")}
+
+    def local_step(i, server):
+        w, x, y, rows = clients[i]
+        z = x @ w["phi.0.weight"] + w["phi.0.bias"]
+        q = np.exp(z @ w["beta.weight"] + w["beta.bias"])
+        wrong = (q / q.sum(1, keepdims=True) - np.eye(K)[y]) / len(y)
+        back = wrong @ w["beta.weight"].T
+        grads = {"beta.weight": z.T @ wrong, "beta.bias": wrong.sum(0), "phi.0.weight": x.T @ back}
+        grads["phi.0.bias"] = back.sum(0)
+        for n in ("beta.weight", "beta.bias"):
+            grads[n] = grads[n] + lam1 * p[i] * (w[n] - server[n])
+        for k, few in enumerate(rows):
+            for row in few:
+                away = row @ w["phi.0.weight"] + w["phi.0.bias"] - server["mean"][k]
+                grads["phi.0.weight"] += lam2 * pk[i, k] / len(few) * np.outer(row, away)
+                grads["phi.0.bias"] += lam2 * pk[i, k] / len(few) * away
+        for n in grads:
+            w[n] -= eta * grads[n]
+
+    server = weighted(list(messages()))
+    for _ in range(rounds):
+        before = list(messages())
+        for i in range(len(clients)):
+            local_step(i, server)
+        target = weighted(before if method.sends == "before" else list(messages()))
+        step = {n: (lam2 if n == "mean" else lam1) * eta for n in server}
+        server = {n: (1 - step[n]) * server[n] + step[n] * target[n] for n in server}
+    for i in range(len(clients)):
+        local_step(i, server)
+    return [w for w, *_ in clients], server
+
+
+def everything(client):
+    """All training samples of a client, as its hooks get them."""
+    return Batch(client.x_train.double(), client.y_train, torch.ones(client.n_train, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("sends", ["after", "before"])
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+def test_three_rounds_by_hand(sends, engine):
+    """Three clients of other widths and sizes, one of which lacks classes that others hold."""
+    fed = ragged(3, n_classes=4, widths=(2, 5), sizes=(5, 12))
+    method = FedCMA(Model(MLP((), 2)), lam1=2.0, lam2=1.5, fixed=2, sends=sends, **SGD)
+    run = simulate(fed, method, engine=engine, **OPTIONS)
+    clients, server = by_hand(fed, method, 3)
+    for kept, w in zip(run.kept, clients, strict=True):
+        for name, p in kept.items():
+            assert np.abs(p.numpy() - w[name]).max() < 1e-12, name
+    held = np.array([spec.class_counts for spec in fed.specs()]).sum(0) > 0
+    for name, expected in server.items():
+        error = np.abs(run.server[name].numpy() - expected)
+        assert (error[held] if name == "mean" else error).max() < 1e-12, name
+
+
+@pytest.mark.parametrize("sends", ["after", "before"])
+def test_without_its_two_terms_it_is_local(sends):
+    settings = {"model": NETWORK, "local_epochs": 2, "batch_size": 8}
+    run = simulate(FED, FedCMA(lam1=0, lam2=0, server_step=0.5, sends=sends, **settings), **OPTIONS)
+    local = simulate(FED, Local(**settings), **OPTIONS)
+    for a, b in zip(run.params, local.params, strict=True):
+        assert_same_tensors({name: a[name] for name in b}, b)
+    assert run.final["accuracy"] == local.final["accuracy"]
+
+
+@pytest.mark.parametrize("method", [FedCMA(NETWORK), FedCMA(NETWORK, sends="before", aligns="marginal", first="zeros")])
+def test_stacked_is_looped_and_in_any_order_and_resumes(method, tmp_path):
+    method, options = replace(method, local_epochs=2, batch_size=8), {**OPTIONS, "participation": 0.6}
+    stacked, loop = (simulate(FED, method, engine=engine, **options) for engine in ("stacked", "loop"))
+    turned = simulate(Federation(FED.clients[::-1], FED.n_classes), method, engine="stacked", **options)
+    assert largest_difference(stacked, loop) < 1e-9
+    assert largest_difference(stacked, turned) < 1e-12
+    simulate(FED, method, engine="stacked", checkpoint=tmp_path, **{**options, "rounds": 1})
+    resumed = simulate(FED, method, engine="stacked", checkpoint=tmp_path, **options)
+    assert equal_histories(stacked.history, resumed.history)
+    assert_same_tensors(stacked.server, resumed.server)
+
+
+def test_the_objective_is_equation_5_and_its_server_step_descends_it():
+    """(7) is a step of size η on Φ in (v̄, e), of gradients λ1 (v̄ − Σ p_i v_i) and λ2 Σ_i p_i^k (e^k − e_i^k)."""
+    fed = ragged(3, n_classes=4)
+    method = FedCMA(NETWORK, lam1=0.7, lam2=1.3, fixed=3, sends="before", **SGD)
+    simulator = Simulator(fed, method, device="cpu", dtype=torch.float64)
+    state, _ = simulator.survey(simulator.initial(), range(3))
+    variables = {name: state.server[name].clone().requires_grad_() for name in ("beta.weight", "beta.bias", "mean")}
+    total = torch.zeros(())
+    for spec, client, params in zip(simulator.specs, fed, simulator.working(state), strict=True):
+        received = {**method.download(state.server, spec), **variables}
+        total = total + method.loss(params, received, everything(client), {}).total
+    total.backward()
+    after, _ = simulator.round(state, range(3))
+    held = torch.tensor([spec.class_counts for spec in simulator.specs]).sum(0) > 0
+    for name, p in variables.items():
+        move = (after.server[name] - state.server[name]) + method.lr * p.grad
+        assert (move[held] if name == "mean" else move).abs().max() < 1e-12
+
+
+def test_the_fixed_minibatch_is_of_each_class_and_at_most_so_many():
+    fed = ragged(4, n_classes=5, sizes=(7, 40))
+    method = FedCMA(NETWORK, fixed=4)
+    simulator = Simulator(fed, method, device="cpu", dtype=torch.float64)
+    for client, few in zip(fed, simulator.private, strict=True):
+        x, there = few["fixed.x"].reshape(5, 4, -1), few["fixed.there"]
+        for k in range(5):
+            own = client.x_train[client.y_train == k].double()
+            assert there[k].sum() == min(len(own), 4)
+            chosen = x[k][there[k] > 0]
+            assert len(torch.unique(chosen, dim=0)) == len(chosen), "drawn without replacement"
+            assert all((row == own).all(1).any() for row in chosen)
+            assert not x[k][there[k] == 0].any()
+
+
+def test_the_server_begins_with_what_clients_begin_with():
+    fed = ragged(4)
+    simulator = Simulator(fed, FedCMA(NETWORK), device="cpu", dtype=torch.float64)
+    state, answers = simulator.survey(simulator.initial(), [0])
+    assert len(answers) == 4, "all, whoever takes part"
+    n = np.array([client.n_train for client in fed])
+    heads = np.stack([kept["beta.bias"].numpy() for kept in simulator.initial().kept])
+    assert np.allclose(state.server["beta.bias"].numpy(), n @ heads / n.sum(), atol=1e-12)
+    later, none = simulator.survey(replace(state, done=1), [0])
+    assert not none
+    assert_same_tensors(later.server, state.server)
+    zeros = Simulator(fed, FedCMA(NETWORK, first="zeros"), device="cpu")
+    assert zeros.survey(zeros.initial(), [0])[1] == {}
+
+
+def test_classes_that_nobody_of_a_round_holds_keep_their_mean():
+    fed = ragged(5, n_classes=5)
+    simulator = Simulator(fed, FedCMA(NETWORK, server_step=1.0), device="cpu", dtype=torch.float64)
+    state, _ = simulator.survey(simulator.initial(), range(5))
+    after, _ = simulator.round(replace(state, done=1), [2])
+    holds = torch.tensor(simulator.specs[2].class_counts) > 0
+    assert torch.equal(after.server["mean"][~holds], state.server["mean"][~holds])
+    few, params = simulator.private[2], after.kept[2]
+    z = NETWORK.embed(params, few["fixed.x"]).reshape(5, -1, 4)
+    means = (z * few["fixed.there"].unsqueeze(-1)).sum(1) / few["fixed.there"].sum(1).clamp(min=1).unsqueeze(-1)
+    assert torch.allclose(after.server["mean"][holds], means[holds], atol=1e-12), "with a step of 1 those of the one"
+    assert torch.allclose(after.server["beta.bias"], params["beta.bias"], atol=1e-12)
+
+
+def test_marginal_alignment_does_not_look_at_classes():
+    """Labels may be dealt anew among the fixed samples; where each class has as many, only the one mean counts."""
+    method = FedCMA(NETWORK, aligns="marginal")
+    received = {"shares": torch.tensor([0.3, 0.3]), "mean": torch.randn(1, 4), "beta.bias": torch.zeros(5)}
+    few = {"fixed.x": torch.randn(5 * 10, 3), "fixed.there": torch.ones(5, 10)}
+    params = {**NETWORK.init(FED.specs()[0], torch.Generator(), NETWORK.parts), **few}
+    params["phi.0.weight"] = torch.randn(3, 6)
+    x, y = torch.randn(8, 3), torch.arange(8) % 5
+    batch = Batch(x, y, torch.ones(8))
+    turned = {**params, "fixed.x": few["fixed.x"][torch.randperm(50)]}
+    both = [method.loss(p, received, batch, {}).terms["means"] for p in (params, turned)]
+    assert torch.allclose(*both)
+    shares = torch.cat([torch.tensor([0.3]), torch.full((5,), 0.2)])
+    received = {**received, "shares": shares, "mean": torch.randn(5, 4)}
+    both = [FedCMA(NETWORK).loss(p, received, batch, {}).terms["means"] for p in (params, turned)]
+    assert not torch.allclose(*both)
+
+
+def test_bytes_are_heads_means_and_shares():
+    """Up: (d_e + 1) K for the head, d_e K for the means. Down: those, K shares, and the client's own."""
+    run = simulate(FED, FedCMA(NETWORK, local_epochs=1), **OPTIONS)
+    b, K, d_e = len(FED), FED.n_classes, 4
+    up, down = (2 * d_e + 1) * K, (2 * d_e + 1) * K + K + 1
+    rows = run.history[["bytes_up", "bytes_down"]].to_numpy() / (8 * b)
+    assert rows[2].tolist() == [up, down]
+    assert rows[1, 0] == 2 * up, "the survey's answers too"
+
+
+def test_clients_of_other_networks_and_a_late_one():
+    run = simulate(FED, FedCMA(NETWORK, local_epochs=1), **OPTIONS)
+    x = torch.randn(20, 9)
+    late = Client(x, torch.arange(20) % 3, x, torch.arange(20) % 3, "late")
+    joined = adapt(run, late, rounds=2, progress=False, device="cpu")
+    assert_same_tensors(joined.server, run.server)
+    assert joined.history["means"].iloc[-1] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lam1": -1.0}, "lam1 must be at least 0"),
+        ({"fixed": 0}, "fixed must be at least 1"),
+        ({"server_step": 0.0}, r"server_step must be in \(0, 1\]"),
+        ({"server_step": 1.5}, r"server_step must be in \(0, 1\]"),
+        ({"lam2": 200.0, "lr": 0.01}, r"lam2 · lr must be at most 1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        FedCMA(**changes)
+
+
+def test_regressions_are_refused():
+    x = torch.randn(6, 3)
+    fed = Federation([Client(x, x[:, 0], x, x[:, 0], "a")], task="regression")
+    with pytest.raises(ValueError, match="Fed-CMA needs class labels"):
+        simulate(fed, FedCMA(), **OPTIONS)
