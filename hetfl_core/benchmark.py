@@ -161,7 +161,7 @@ def _step_job(simulator: Simulator, role: Role) -> LocalJob:
     some = [specs[c] for c in order]
     data = simulator.cohorts[0].train.take(order, [spec.shapes for spec in some])
     received = [simulator.method.download(state.server, spec) for spec in some]
-    kept, seeds = [state.kept[c] for c in order], [simulator.seed] * len(order)
+    kept, seeds = [simulator.held(c, state.kept[c]) for c in order], [simulator.seed] * len(order)
     return LocalJob(simulator.method, some, kept, received, data, seeds, 0, role)
 
 

@@ -243,8 +243,8 @@ def functions() -> dict:
     return functions_of(FIRST.master)
 
 
-def run_checks(notebook: Path, made: Made) -> list:
-    """Run all checks of an assignment on the functions of a notebook, in this process."""
+def run_checks(notebook: Path, made: Made, questions: list[str] | None = None) -> list:
+    """Run all checks of an assignment, or some questions', on the functions of a notebook, in this process."""
     from otter.test_files.exception_test import ExceptionTestFile
 
     before = torch.get_default_dtype()
@@ -252,7 +252,10 @@ def run_checks(notebook: Path, made: Made) -> list:
     try:
         env = functions_of(notebook)
         with zipfile.ZipFile(made.autograder) as archive:
-            tests = [ExceptionTestFile.from_string(archive.read(f"tests/{q}.py").decode(), q) for q in made.possible]
+            tests = [
+                ExceptionTestFile.from_string(archive.read(f"tests/{q}.py").decode(), q)
+                for q in questions or made.possible
+            ]
         for test in tests:
             test.run(env)
     finally:
@@ -1950,17 +1953,21 @@ def test_a_term_makes_clouds_grow_or_shrink_whatever_the_seed(fourth: dict) -> N
 
 
 WRONG = [
-    pytest.param(assignment, wrong, id=f"{assignment}-{name}")
+    pytest.param(
+        assignment, wrong, wrong[0] not in [other[0] for other in list(table.values())[:i]], id=f"{assignment}-{name}"
+    )
     for assignment, table in ((SECOND, WRONG_2), (THIRD, WRONG_3), (FOURTH, WRONG_4))
-    for name, wrong in table.items()
+    for i, (name, wrong) in enumerate(table.items())
 ]
+"""Each wrong answer, and whether it is the first to its question."""
 
 
-@pytest.mark.parametrize(("made", "wrong"), WRONG, indirect=["made"])
-def test_wrong_answers_are_caught_by_their_question(made: Made, tmp_path: Path, wrong: tuple) -> None:
+@pytest.mark.parametrize(("made", "wrong", "first"), WRONG, indirect=["made"])
+def test_wrong_answers_are_caught_by_their_question(made: Made, tmp_path: Path, wrong: tuple, first: bool) -> None:
+    """With the first to a question all others are checked, too: no mark is lost but there."""
     question, source, marks, hint = wrong
     with_answers(made.solution, {question: source}, tmp_path / "wrong.ipynb")
-    tests = run_checks(tmp_path / "wrong.ipynb", made)
+    tests = run_checks(tmp_path / "wrong.ipynb", made, None if first else [question])
     assert {t.name: t.possible - t.score for t in tests if not t.passed_all} == {question: marks}
     (failed,) = [t for t in tests if not t.passed_all]
     assert failed.passed_all_public == (hint is None)

@@ -309,8 +309,8 @@ def test_hooks_do_not_write_into_what_they_get(name):
     kept = method.init_client(spec, torch.Generator().manual_seed(1))
     before = {n: p.clone() for n, p in {**kept, **server}.items()}
     received = method.download(server, spec)
-    params = method.start(kept, received)
     data = Batch(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long), torch.ones(4))
+    params = method.start({**kept, **method.private(spec, data, torch.Generator().manual_seed(2))}, received)
     draws = {name: draw for stage in method.stages(0, "round") for name, draw in method.noise(spec, stage).items()}
     size = {"sample": (4,), "step": ()}
     noise = {name: draw.sample(size[draw.per], torch.Generator(), torch.float32) for name, draw in draws.items()}

@@ -149,7 +149,7 @@ def private_pattern(method: Method, spec: Spec) -> Params:
     if spec.task == "regression":
         y = torch.zeros(spec.n_train, dtype=torch.float32)
     else:
-        y = torch.arange(spec.n_classes).repeat_interleave(torch.tensor(spec.class_counts))
+        y = torch.arange(spec.n_classes).repeat_interleave(torch.tensor(spec.class_counts, dtype=torch.long))
     x = map_blocks(lambda shape: torch.zeros((), dtype=torch.float32).expand(spec.n_train, *shape), spec.shapes)
     return method.private(spec, Batch(x, y, torch.ones(spec.n_train, dtype=torch.float32)), torch.Generator())
 

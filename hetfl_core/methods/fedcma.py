@@ -138,7 +138,7 @@ class FedCMA(Method):
 
     def download(self, server: Params, spec: Spec) -> Params:
         """v̄ and the e^k (line 5), and the client's shares p_i and p_i^k."""
-        counts = torch.tensor(spec.class_counts).to(server["counts"])
+        counts = server["counts"].new_tensor(spec.class_counts)
         share = spec.n_train / server["counts"].sum().clamp(min=1)
         of_class = counts / server["counts"].clamp(min=1)
         shares = torch.cat([share.reshape(1), of_class if self.aligns == "conditional" else share.reshape(1)])
@@ -234,8 +234,8 @@ class FedCMA(Method):
         self, server: Params, messages: Sequence[Params], specs: Sequence[Spec], steps: Mapping[str, float]
     ) -> Params:
         """v̄ and e^k, each moved by its step towards the weighted mean of what these clients sent."""
-        n = torch.tensor([spec.n_train for spec in specs]).to(server["mean"])
-        counts = torch.tensor([spec.class_counts for spec in specs]).to(server["mean"])
+        n = server["mean"].new_tensor([spec.n_train for spec in specs])
+        counts = server["mean"].new_tensor([spec.class_counts for spec in specs])
         counts = counts if self.aligns == "conditional" else n.unsqueeze(-1)
         new = dict(server)
         for name in pick(server, HEAD):
