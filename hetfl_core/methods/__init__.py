@@ -10,6 +10,7 @@ from hetfl_core.methods.ditto import Ditto
 from hetfl_core.methods.fedavg import FedAvg, FedAvgFT, Local
 from hetfl_core.methods.fedcma import FedCMA
 from hetfl_core.methods.fedcr import FedCR
+from hetfl_core.methods.fedgen import FedGen
 from hetfl_core.methods.fedhenn import FedHeNN
 from hetfl_core.methods.fedpac import FedPAC
 from hetfl_core.methods.fedper import FedBABU, FedPer, LGFedAvg
@@ -37,6 +38,7 @@ __all__ = [
     "FedBABU",
     "FedCMA",
     "FedCR",
+    "FedGen",
     "FedHeNN",
     "FedPAC",
     "FedPer",

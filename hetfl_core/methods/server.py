@@ -1,0 +1,89 @@
+"""Gradient steps of a server, by PyTorch's optimisers, whose state lives among the server's tensors.
+
+A server that trains something of its own, such as a generator, needs what its optimiser remembers in the next round,
+and after an interruption. `descend` keeps it under ``optimiser.<what>/<parameter>``: a name that `without_state` leaves
+out of what is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from hetfl_core.networks import Params
+
+PREFIX = "optimiser."
+"""What the names of an optimiser's state begin with."""
+
+
+def without_state(server: Params) -> Params:
+    """The server's tensors without those that only its optimiser needs."""
+    return {name: p for name, p in server.items() if not name.startswith(PREFIX)}
+
+
+def descend(
+    server: Params,
+    trained: tuple[str, ...],
+    objective: Callable[[Params, int], Tensor],
+    steps: int,
+    optimiser: Callable[[list[Tensor]], torch.optim.Optimizer],
+) -> Params:
+    """Take gradient steps on some of the server's tensors.
+
+    Parameters
+    ----------
+    server : dict of str to Tensor
+        With the optimiser's state, once it has one.
+    trained : tuple of str
+        Names of the tensors that are moved; none other is.
+    objective : callable
+        ``objective(tensors, step)``, the loss, given all of the server's tensors, without the optimiser's.
+    steps : int
+        How many; 0 changes nothing.
+    optimiser : callable
+        Makes an optimiser of these tensors, such as ``lambda p: torch.optim.Adam(p, lr=1e-3)``.
+
+    Returns
+    -------
+    dict of str to Tensor
+        All tensors, and the optimiser's state. What came in is not written to.
+
+    Raises
+    ------
+    ValueError
+        If `trained` names something that the server does not hold.
+    """
+    if missing := sorted(set(trained) - server.keys()):
+        raise ValueError(f"trained must be tensors of the server, but it has no {missing[0]!r}")
+    leaves = {name: server[name].detach().clone() for name in trained}
+    with torch.enable_grad():
+        for p in leaves.values():
+            p.requires_grad_()
+        stepper = optimiser(list(leaves.values()))
+        for name, p in leaves.items():
+            stepper.state[p] = _state_of(server, name)
+        fixed = {name: p for name, p in without_state(server).items() if name not in leaves}
+        for step in range(steps):
+            stepper.zero_grad()
+            objective({**fixed, **leaves}, step).backward()  # type: ignore[no-untyped-call]
+            stepper.step()
+    new = {**server, **{name: p.detach() for name, p in leaves.items()}}
+    for name, p in leaves.items():
+        new |= {f"{PREFIX}{key}/{name}": _as_tensor(value, p) for key, value in stepper.state[p].items()}
+    return new
+
+
+def _state_of(server: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """What the optimiser remembers of one parameter. Counts of steps are in single precision, as PyTorch has them."""
+    found = {}
+    for stored, value in server.items():
+        key, _, parameter = stored.removeprefix(PREFIX).partition("/")
+        if stored.startswith(PREFIX) and parameter == name:
+            found[key] = value.detach().clone().to(torch.float32) if key == "step" else value.detach().clone()
+    return found
+
+
+def _as_tensor(value: object, like: Tensor) -> Tensor:
+    return value.detach().clone() if isinstance(value, Tensor) else like.new_tensor(value)
