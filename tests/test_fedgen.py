@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -142,7 +142,7 @@ def test_labels_that_nobody_has_twice_are_not_generated():
             seen.extend(y.tolist() if training else [])
             return FedGen.generate(params, y, noise, training)
 
-    method = Watched(**{f: getattr(SMALL, f) for f in SMALL.__dataclass_fields__})
+    method = Watched(**{f.name: getattr(SMALL, f.name) for f in fields(SMALL)})
     server = method.init_server(fed.specs(), torch.Generator())
     head = {"beta.weight": torch.zeros(4, 3), "beta.bias": torch.zeros(3)}
     method.aggregate(server, [head], [1.0], fed.specs(), torch.Generator())
