@@ -61,7 +61,7 @@ def classes_per_client(
     ValueError
         If k exceeds the number of classes, or a class has fewer samples than clients that hold it.
     """
-    y = _labels(labels)
+    y = check_labels(labels)
     classes = np.unique(y)
     positions = assign_classes(n_clients, len(classes), k, rng, balanced=balanced, allow_repeats=allow_repeats)
     return share(y, classes[positions], rng)
@@ -107,7 +107,7 @@ def assign_classes(
     checks.flag("balanced", balanced)
     checks.flag("allow_repeats", allow_repeats)
     check_k("k", k, n_classes, allow_repeats)
-    _generator(rng)
+    check_generator(rng)
     checks.memory(32 * n_clients * k, n_clients=n_clients, k=k)
     checks.memory(8 * n_classes, n_classes=n_classes)
     if not balanced:
@@ -207,9 +207,9 @@ def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *,
     ValueError
         Naming the class that has fewer samples than its holders need.
     """
-    y, table = _labels(labels), _table(assignment)
+    y, table = check_labels(labels), _table(assignment)
     checks.whole("at_least", at_least, 0)
-    _generator(rng)
+    check_generator(rng)
     pieces: list[list[Indices]] = [[] for _ in table]
     for c in np.unique(table):
         holders, mine = np.nonzero(table == c)[0], np.flatnonzero(y == c)
@@ -260,8 +260,8 @@ def share_evenly(
     .. [1] H. Zhang et al. FedCR: personalized federated learning based on across-client common representation with
        conditional mutual information regularization. ICML 2023, Appendix A.1.1.
     """
-    y, table = _labels(labels), _table(assignment)
-    _generator(rng)
+    y, table = check_labels(labels), _table(assignment)
+    check_generator(rng)
     classes, n_holders = _equal_holders(y, table)
     each = _even_share(y, classes, n_holders, table.shape[1], per_client)
     pieces: list[list[Indices]] = [[] for _ in table]
@@ -358,11 +358,11 @@ def published_shards(
         Naming the class that has fewer samples than shards; or where a client would draw several shards of a class and
         keep them, for there is only one for each.
     """
-    y, table = _labels(labels), _table(assignment)
+    y, table = check_labels(labels), _table(assignment)
     checks.wholes(0, replace_below=replace_below, repeat_below=repeat_below)
     checks.whole("repeats", repeats, 1)
     checks.memory(8 * repeats * table.size, repeats=repeats)
-    _generator(rng)
+    check_generator(rng)
     each = len(y) // len(table)
     times = repeats if each < repeat_below else 1
     if times > 1 and each >= replace_below:
@@ -417,10 +417,10 @@ def dirichlet(labels: ArrayLike, n_clients: int, alpha: float, rng: np.random.Ge
     ValueError
         If α is not a positive finite number or there are fewer than ``n_clients * min_size`` samples.
     """
-    y = _labels(labels)
+    y = check_labels(labels)
     checks.whole("n_clients", n_clients, 1)
     checks.whole("min_size", min_size, 0)
-    _generator(rng)
+    check_generator(rng)
     check_alpha("alpha", alpha)
     if len(y) < n_clients * max(min_size, 1):
         raise ValueError(
@@ -473,9 +473,9 @@ def dirichlet_per_client(
     .. [1] H. Zhang et al. FedCR: personalized federated learning based on across-client common representation with
        conditional mutual information regularization. ICML 2023, Appendix A.1.1.
     """
-    y = _labels(labels)
+    y = check_labels(labels)
     checks.whole("n_clients", n_clients, 1)
-    _generator(rng)
+    check_generator(rng)
     check_alpha("alpha", alpha)
     size = _equal_size(len(y), n_clients, per_client)
     classes = np.unique(y)
@@ -557,10 +557,10 @@ def split_each(
     ValueError
         If a client would have no training or no test sample, or holds a sample several times.
     """
-    y = _labels(labels)
-    parts = _parts(parts, len(y))
+    y = check_labels(labels)
+    parts = check_parts(parts, len(y))
     test_fraction = checks.fraction("test_fraction", test_fraction, "(0, 1)")
-    _generator(rng)
+    check_generator(rng)
     checks.flag("stratified", stratified)
     train, test = [], []
     for i, part in enumerate(parts):
@@ -606,9 +606,9 @@ def share_alike(labels: ArrayLike, parts: Sequence[Indices], others: ArrayLike, 
     list of arrays of int
         Sorted indices into `others`; samples of classes that nobody holds are left out. A part may be empty.
     """
-    y, z = _labels(labels), _labels(others, "others")
-    _generator(rng)
-    parts = _parts(parts, len(y))
+    y, z = check_labels(labels), check_labels(others, "others")
+    check_generator(rng)
+    parts = check_parts(parts, len(y))
     pieces: list[list[Indices]] = [[] for _ in parts]
     for c in np.unique(z):
         weights = np.array([(y[p] == c).sum() for p in parts], dtype=float)
@@ -672,8 +672,8 @@ def subsample(parts: Sequence[Indices], rng: np.random.Generator, *, variant: st
     .. [1] A. Rakotomamonjy et al. Personalised federated learning on heterogeneous feature spaces. TMLR, 2024.
     """
     check_variant(variant)
-    _generator(rng)
-    parts = _parts(parts)
+    check_generator(rng)
+    parts = check_parts(parts)
     if empty := [i for i, part in enumerate(parts) if not len(part)]:
         raise ValueError(f"parts must hold at least one index each, got none in part {empty[0]}")
     percentage = _text_percentage if variant == "text" else _code_percentage
@@ -707,7 +707,7 @@ def feature_blocks(n_features: int, n_blocks: int, rng: np.random.Generator | No
         raise ValueError(f"n_blocks must lie in 1…{n_features}, the number of features, got {n_blocks}")
     checks.memory(16 * n_features, n_features=n_features)
     if rng is not None:
-        _generator(rng)
+        check_generator(rng)
     order = np.arange(n_features) if rng is None else rng.permutation(n_features)
     return [np.sort(block) for block in np.array_split(order, n_blocks)]
 
@@ -726,7 +726,8 @@ def _sorted(pieces: list[Indices]) -> Indices:
     return np.sort(np.concatenate([np.zeros(0, np.int64), *pieces]))
 
 
-def _labels(labels: ArrayLike, name: str = "labels") -> Indices:
+def check_labels(labels: ArrayLike, name: str = "labels") -> Indices:
+    """Whole numbers of shape (n,)."""
     y = _whole_array(name, labels)
     if y.ndim != 1:
         raise ValueError(f"{name} must have shape (n,), got {y.shape}")
@@ -741,10 +742,10 @@ def _table(assignment: ArrayLike) -> Indices:
     return table
 
 
-def _parts(parts: Sequence[Indices], n: int | None = None) -> Parts:
+def check_parts(parts: Sequence[Indices], n: int | None = None) -> Parts:
     """Indices of each client, into n samples."""
     parts = checks.several("parts", parts)
-    found = [_labels(part, f"parts[{i}]") if len(np.shape(part)) != 1 or len(part) else np.zeros(0, np.int64)
+    found = [check_labels(part, f"parts[{i}]") if len(np.shape(part)) != 1 or len(part) else np.zeros(0, np.int64)
              for i, part in enumerate(parts)]  # fmt: skip
     for i, part in enumerate(found):
         if len(part) and (part.min() < 0 or (n is not None and part.max() >= n)):
@@ -788,6 +789,7 @@ def check_alpha(name: str, alpha: float) -> None:
         ) from error
 
 
-def _generator(rng: object) -> None:
+def check_generator(rng: object) -> None:
+    """Refuse what is not NumPy's."""
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}")

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetfl_core.partition import (
-    _parts,
     assign_classes,
     by_group,
+    check_parts,
     classes_per_client,
     consecutive_classes,
     dirichlet,
@@ -567,9 +567,9 @@ def test_same_generator_state_same_parts():
 @pytest.mark.parametrize("parts", [[[0, 1], [-1, 3]], [[0, 1], [2, 5]]])
 def test_a_part_outside_the_labels_is_refused(parts):
     with pytest.raises(ValueError, match=r"parts\[1\] must hold indices 0…3"):
-        _parts([np.array(p) for p in parts], 4)
+        check_parts([np.array(p) for p in parts], 4)
 
 
 def test_an_index_below_0_is_refused_also_where_their_number_is_not_known():
     with pytest.raises(ValueError, match=r"parts\[0\] must hold indices 0, places"):
-        _parts([np.array([3, -1])])
+        check_parts([np.array([3, -1])])

@@ -5,7 +5,20 @@
 
 from collections.abc import Callable
 
-from hetfl_core.datasets import digits, eeg, eegmmidb, femnist, flic_bci, images, pooled, project, registry, text, toy
+from hetfl_core.datasets import (
+    digits,
+    eeg,
+    eegmmidb,
+    fedgen,
+    femnist,
+    flic_bci,
+    images,
+    pooled,
+    project,
+    registry,
+    text,
+    toy,
+)
 from hetfl_core.datasets.registry import DataError
 from hetfl_core.federation import Federation
 
@@ -21,6 +34,7 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
     "pooled.cifar10": pooled.cifar10,
     "pooled.cifar100": pooled.cifar100,
     "pooled.emnist_letters": pooled.emnist_letters,
+    "fedgen.mnist": fedgen.mnist,
     "femnist.digits": femnist.digits,
     "flic_bci.common40": flic_bci.common40,
     "eeg.simulated": eeg.simulated,
@@ -37,6 +51,7 @@ __all__ = [
     "digits",
     "eeg",
     "eegmmidb",
+    "fedgen",
     "femnist",
     "flic_bci",
     "images",
