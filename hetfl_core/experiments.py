@@ -26,10 +26,15 @@ from hetfl_core.datasets import registry
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.engine.simulation import Run
 from hetfl_core.files import data_path, results_home
-from hetfl_core.papers import eeg, fedcr, flic
+from hetfl_core.papers import eeg, fedcma, fedcr, flic
 from hetfl_core.papers.experiment import Experiment, Scale
 
-EXPERIMENTS: dict[str, Experiment] = {**flic.EXPERIMENTS, **eeg.EXPERIMENTS, **fedcr.EXPERIMENTS}
+EXPERIMENTS: dict[str, Experiment] = {
+    **flic.EXPERIMENTS,
+    **eeg.EXPERIMENTS,
+    **fedcr.EXPERIMENTS,
+    **fedcma.EXPERIMENTS,
+}
 
 
 def find(name: str) -> Experiment:

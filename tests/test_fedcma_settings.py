@@ -1,0 +1,84 @@
+"""The settings of Fed-CMA's tables: how methods are tuned, and on which images."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hetfl_core import Client, Federation, ledger
+from hetfl_core.experiments import EXPERIMENTS
+from hetfl_core.methods import FedCMA
+from hetfl_core.papers import fedcma
+
+
+def test_every_method_is_tuned_with_the_same_budget():
+    assert {len(settings) for settings in fedcma.GRID.values()} == {12}
+    grid = EXPERIMENTS["fedcma/mnist-grid"]
+    assert list(grid.methods) == [setting for settings in fedcma.GRID.values() for setting in settings]
+    assert len(grid.methods) == 12 * len(fedcma.FAMILIES)
+    for name, settings in fedcma.GRID.items():
+        assert len(set(settings.values())) == 12, name
+        assert {method.lr for method in settings.values()} == set(fedcma.RATES)
+        assert {type(method) for method in settings.values()} == {type(fedcma.FAMILIES[name][0])}
+
+
+def test_every_method_takes_twenty_steps_a_round_of_plain_sgd():
+    for name, (method, _) in fedcma.FAMILIES.items():
+        stages = method.stages(3, "round")
+        assert {(s.optimiser, s.momentum, s.batch_size) for s in stages} == {("sgd", 0.0, 32)}, name
+        assert stages[-1].steps == 20
+
+
+def test_no_class_loses_its_last_training_sample():
+    y = torch.tensor([0] * 20 + [1] * 3 + [2] * 2 + [3])
+    lonely = torch.tensor([0, 1, 2])
+    x = torch.arange(26.0).unsqueeze(1)
+    fed = Federation([Client(x, y, x, y, "a"), Client(x[:3], lonely, x[:3], lonely, "b")], 4)
+    cut = fedcma.held_out(fed, 0)
+    assert torch.bincount(cut[0].y_test).tolist() == [4, 1]
+    assert torch.bincount(cut[0].y_train).tolist() == [16, 2, 2, 1]
+    assert (len(cut[1].y_test), len(cut[1].y_train)) == (1, 2), "one that no class can spare, as there is no other"
+    together = torch.cat([cut[0].x_train, cut[0].x_test]).flatten().sort()[0]
+    assert torch.equal(together, x.flatten())
+    assert fedcma.held_out(fed, 0).fingerprint() == cut.fingerprint() != fedcma.held_out(fed, 1).fingerprint()
+
+
+@pytest.mark.realdata("fedgen.mnist")
+def test_settings_never_see_a_test_image():
+    from hetfl_core.datasets import fedgen
+
+    true = fedgen.mnist(alpha=fedcma.TUNED_AT, seed=1)
+    seen = EXPERIMENTS["fedcma/mnist-grid"].federation(1)
+    tested = {image.tobytes() for client in true for image in client.x_test.numpy()}
+    for client, other in zip(true, seen, strict=True):
+        own = {image.tobytes() for image in client.x_train.numpy()}
+        used = {image.tobytes() for part in (other.x_train, other.x_test) for image in part.numpy()}
+        assert used == own
+        assert not used & tested
+
+
+def test_the_best_setting_is_that_of_the_highest_mean_and_of_equal_ones_the_first():
+    settings = list(fedcma.GRID["Fed-CMA"])
+    flat = {setting: [0.5, 0.5] for setting in settings}
+    assert fedcma.best_settings(flat) == {"Fed-CMA": settings[0]}
+    better = {**flat, settings[7]: [0.4, 0.7], settings[9]: [0.9, 0.1]}
+    assert fedcma.best_settings(better) == {"Fed-CMA": settings[7]}
+    assert fedcma.best_settings({settings[0]: [0.9]}) == {}, "not before all were tried"
+    with pytest.raises(
+        ValueError, match=r"accuracies must have the grid's names such as 'Local, lr 0\.1, weight_decay 0'"
+    ):
+        fedcma.best_settings({"Local": [0.5]})
+
+
+def test_chosen_settings_are_those_of_the_records():
+    found: dict[str, list[float]] = {}
+    for record in ledger.load(experiment="fedcma/mnist-grid", scale="paper"):
+        found.setdefault(record.method, []).append(ledger.value(record, "balanced_accuracy"))
+    assert fedcma.best_settings(found) == fedcma.CHOSEN
+
+
+def test_the_last_layer_is_linear_or_sigmoid_as_the_name_says():
+    for name, (method, _) in fedcma.FAMILIES.items():
+        assert method.model.phi.last == ("sigmoid" if name.endswith("sigmoid") else None)
+        if isinstance(method, FedCMA):
+            assert (method.aligns == "marginal") == name.endswith("marginal")
