@@ -27,12 +27,24 @@ from torch import Tensor
 
 import hetfl_core
 from hetfl_core import Client, Federation, adapt, baselines, benchmark, distances, partition, simulate
-from hetfl_core.datasets import digits, eeg, eeg_simulated, eeg_trials, eegmmidb, femnist, flic_bci, project, text, toy
+from hetfl_core.datasets import (
+    digits,
+    eeg,
+    eeg_simulated,
+    eeg_trials,
+    eegmmidb,
+    fedgen,
+    femnist,
+    flic_bci,
+    project,
+    text,
+    toy,
+)
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings
 from hetfl_core.engine import calibration, evaluation, stacks
 from hetfl_core.experiments import EXPERIMENTS
 from hetfl_core.ledger import RunRecord, comparison, judging, records, statistics
-from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedHeNN, FedRep, HetFedRep, Local
+from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedCMA, FedGen, FedHeNN, FedRep, HetFedRep, Local
 from hetfl_core.methods import anchor_terms as terms
 from hetfl_core.methods.alignment import (
     MMD,
@@ -496,6 +508,9 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
         {},
     ),
     "FLIC, frozen": (FLIC(**FLIC_SHORT, local_anchors=False, anchor_scale=2.0), {}),
+    "Fed-CMA": (FedCMA(**SHORT, lam1=0.5, lam2=2.0, fixed=3), {}),
+    "Fed-CMA, before": (FedCMA(**SHORT, fixed=2, sends="before", aligns="marginal", server_step=0.4), {}),
+    "FedGen": (FedGen(**SHORT, generated=5, noise_dim=3, hidden=7, generator_steps=4), {}),
 }  # fmt: skip
 
 for _name, (_method, _options) in METHODS.items():
@@ -797,6 +812,7 @@ for _made, _arguments in (
     (femnist.digits, {"n_clients": 3, "variant": "code", "scaling": "tenth"}),
     (digits.mnist_usps, {"n_clients": 4, "seed": 1, "max_train": 600}),
     (digits.mnist_usps, {"n_clients": 4, "variant": "code", "resize": 12, "max_train": 500}),
+    (fedgen.mnist, {"n_clients": 10, "alpha": 0.3, "seed": 1, "ratio": 0.02}),
     (flic_bci.common40, {}),
     (eegmmidb.federation, {}),
 ):
