@@ -23,13 +23,14 @@ from small import ragged
 
 from hetfl_core import Client, Federation, adapt, baselines, checks, partition, rng, simulate
 from hetfl_core import distances as d
-from hetfl_core.datasets import digits, eeg, eegmmidb, femnist, flic_bci, images, pooled, project, text, toy
-from hetfl_core.engine import calibration, evaluation
+from hetfl_core.datasets import digits, eeg, eegmmidb, fedgen, femnist, flic_bci, images, pooled, project, text, toy
+from hetfl_core.engine import calibration, discriminator, evaluation
 from hetfl_core.methods import FLIC, FedHeNN, Local, privacy
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein
 from hetfl_core.methods.fedpac import simplex_minimum
 from hetfl_core.methods.schemes import L2GDScheme
 from hetfl_core.networks import MLP, Model
+from hetfl_core.papers import fedcma as settings_of_fedcma
 from hetfl_core.papers import fedcr as settings_of_fedcr
 from hetfl_core.theory import fedcr as cr
 from hetfl_core.theory import flic as theory
@@ -295,6 +296,27 @@ CASES = {
     "fedcr.grid_error": Case(cr.grid_error, {"classes": 10, "spacing": 2.0}),
     "fedcr.cnn_parameters": Case(cr.cnn_parameters, {"classes": 10, "latent": 4, "side": 32, "channels": 3}),
     "fedcr.held_out": Case(settings_of_fedcr.held_out, {"federation": FED, "seed": 0, "share": 0.25}),
+    "fedcma.held_out": Case(settings_of_fedcma.held_out, {"federation": FED, "seed": 0, "share": 0.25}),
+    "fedcma.best_settings": Case(
+        settings_of_fedcma.best_settings, {"accuracies": {"Local, lr 0.1, weight_decay 0": [0.5, 0.7]}}
+    ),
+    "fedcma.tried": Case(settings_of_fedcma.tried, {"name": "Local"}),
+    "fedgen.capped_dirichlet": Case(
+        fedgen.capped_dirichlet,
+        {"labels": LABELS, "n_clients": 2, "alpha": 5.0, "ratio": 0.9, "min_size": 3} | RNG,
+    ),
+    "fedgen.equal_tests": Case(fedgen.equal_tests, {"labels": LABELS, "parts": PARTS, "others": LABELS} | RNG),
+    "discriminator.recognise_clients": Case(
+        discriminator.recognise_clients,
+        {
+            "features": {"a": X, "b": X[:6]},
+            "labels": {"a": Y9, "b": Y9[:6]},
+            "kind": "linear",
+            "balanced": True,
+            "held_out": 0.3,
+            "seed": 0,
+        },
+    ),
     "fedcr.best_rates": Case(
         settings_of_fedcr.best_rates, {"accuracies": {"A, lr 0.1": [0.5, 0.7], "A, lr 0.5": (0.8,)}}
     ),
@@ -456,6 +478,7 @@ CASES = {
         )
         for make in (pooled.fashion_mnist, pooled.mnist, pooled.cifar10, pooled.cifar100, pooled.emnist_letters)
     },
+    "fedgen.mnist": Case(fedgen.mnist, {"n_clients": 5, "alpha": 0.5, "seed": 0, "ratio": 0.5}),
     "text.textcaps": Case(
         text.textcaps,
         {
@@ -499,6 +522,7 @@ FILES = {
     "pooled.cifar10",
     "pooled.cifar100",
     "pooled.emnist_letters",
+    "fedgen.mnist",
     "text.textcaps",
     "eeg.simulated",
     "eeg.eegmmidb",

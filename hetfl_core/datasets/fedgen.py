@@ -28,7 +28,7 @@ from hetfl_core.federation import Client, Federation
 from hetfl_core.partition import Indices, Parts, check_alpha, check_generator, check_labels, check_parts
 from hetfl_core.rng import SERVER, numpy_stream
 
-TRIES = 1_000_000
+TRIES = 100_000
 """Dealings that are drawn until every client has enough."""
 
 
