@@ -88,9 +88,9 @@ def test_losses_are_read_once_a_stage(monkeypatch):
     """After the steps, all loss terms of all clients come to the host together."""
     read, run = [], StackedStage.run
 
-    def watched(self, number, memory):
+    def watched(self, *arguments):
         with NoWaiting() as watching:
-            result = run(self, number, memory)
+            result = run(self, *arguments)
         read.append(len([w for w in watching.waits if "read" in w]))
         return result
 
