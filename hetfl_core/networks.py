@@ -14,7 +14,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -41,8 +41,9 @@ class Draw(Checked):
     ----------
     shape : tuple of int
         Shape for one step (or for one sample of the batch, see `per`).
-    kind : {"normal", "uniform", "keep"}
-        Standard normal; uniform on [0, 1); or 1/q with probability q = `keep`, else 0 (a dropout mask).
+    kind : {"normal", "uniform", "keep", "rows"}
+        Standard normal; uniform on [0, 1); 1/q with probability q = `keep`, else 0 (a dropout mask); or not random at
+        all, but 1 for each sample of the batch and 0 for a row that fills up a short one: of shape () per sample.
     per : {"step", "sample"}
         One draw an optimisation step, or one for every sample of the batch.
     keep : float
@@ -50,13 +51,15 @@ class Draw(Checked):
     """
 
     shape: tuple[int, ...]
-    kind: Literal["normal", "uniform", "keep"] = "normal"
+    kind: Literal["normal", "uniform", "keep", "rows"] = "normal"
     per: Literal["step", "sample"] = "step"
     keep: float = 1.0
 
     def sample(self, size: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype) -> Tensor:
         r"""Draw a tensor of shape (\*size, \*shape)."""
         shape = (*size, *self.shape)
+        if self.kind == "rows":
+            return torch.ones(shape, dtype=dtype)
         if self.kind == "normal":
             return torch.randn(shape, generator=rng, dtype=dtype)
         numbers = torch.rand(shape, generator=rng, dtype=dtype)
@@ -256,6 +259,100 @@ class CNN(Checked):
 
 
 @dataclass(frozen=True)
+class NormalisedCNN(Checked):
+    """Convolutions of stride 2 with batch normalisation and ReLU, then a linear layer: FedGen's published network.
+
+    By default conv 3×3 (6) – conv 3×3 (16) – linear to 32; of 28 × 28 images 784 numbers enter the linear layer. In
+    training a batch is normalised by its own means and variances, and running ones follow it; in use by the running
+    ones. They belong to the layer: a method that averages φ averages them, one that keeps it local keeps them.
+
+    Attributes
+    ----------
+    channels : tuple of int
+        Channels of the convolutions, at least one.
+    out : int
+        Latent dimension k.
+    kernel : int
+        Side of the kernels, pixels; odd, with padding of half of it.
+    momentum : float
+        How far a batch moves the running means and variances, in (0, 1].
+    """
+
+    channels: tuple[int, ...] = (6, 16)
+    out: int = 32
+    kernel: int = 3
+    momentum: float = 0.1
+
+    follows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.channels:
+            raise ValueError("channels must name at least one convolution, got ()")
+        _check_sizes("channels", *self.channels)
+        _check_sizes("out", self.out)
+        if self.kernel < 1 or self.kernel % 2 == 0:
+            raise ValueError(f"kernel must be an odd number of at least 1, got {self.kernel}")
+        if not 0 < self.momentum <= 1:
+            raise ValueError(f"momentum must be in (0, 1], got {self.momentum}")
+
+    def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
+        """Parameters for images of shape (channels, height, width)."""
+        if len(shape) != 3:
+            raise ValueError(f"expected images of shape (channels, height, width), got {tuple(shape)}")
+        before, (height, width) = shape[0], shape[1:]
+        params: Params = {}
+        for i, channels in enumerate(self.channels):
+            fan_in = before * self.kernel**2
+            params[f"{part}.{i}.weight"] = linear_init(rng, fan_in, fan_in, channels)
+            params[f"{part}.{i}.bias"] = linear_init(rng, fan_in, channels)
+            ones, zeros = torch.ones(channels, dtype=torch.float32), torch.zeros(channels, dtype=torch.float32)
+            params |= {f"{part}.{i}.norm.weight": ones, f"{part}.{i}.norm.bias": zeros}
+            params |= {f"{part}.{i}.norm.mean": zeros.clone(), f"{part}.{i}.norm.variance": ones.clone()}
+            before, height, width = channels, (height + 1) // 2, (width + 1) // 2
+        last, flat = len(self.channels), before * height * width
+        params[f"{part}.{last}.weight"] = linear_init(rng, flat, flat, self.out)
+        params[f"{part}.{last}.bias"] = linear_init(rng, flat, self.out)
+        return params
+
+    def draws(self, part: str = "phi") -> dict[str, Draw]:
+        """Which rows of a batch are samples; that it is asked for says that this is training."""
+        return {f"{part}.rows": Draw((), "rows", "sample")}
+
+    def __call__(
+        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
+    ) -> Tensor:
+        """Embed a batch of images, shape (n, channels, height, width) → (n, k)."""
+        return self._forward(params, x, noise, part)[0]
+
+    def moved(self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi") -> Params:
+        """The running means and variances after a batch of training; none in use."""
+        return self._forward(params, x, noise, part)[1]
+
+    def _forward(
+        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None, part: str
+    ) -> tuple[Tensor, Params]:
+        rows, moved, z = (noise or {}).get(f"{part}.rows"), {}, x
+        for i in range(len(self.channels)):
+            kernels = params[f"{part}.{i}.weight"].T.unflatten(1, (z.shape[-3], self.kernel, self.kernel))
+            z = F.conv2d(z, kernels, stride=2, padding=self.kernel // 2) + params[f"{part}.{i}.bias"][:, None, None]
+            norm = f"{part}.{i}.norm"
+            mean, variance = params[f"{norm}.mean"], params[f"{norm}.variance"]
+            if rows is not None:
+                weight = rows[:, None, None, None]
+                n = (rows.sum() * z.shape[-2] * z.shape[-1]).clamp(min=1)
+                own = (z * weight).sum((0, 2, 3)) / n
+                spread = ((z - own[:, None, None]).square() * weight).sum((0, 2, 3)) / n
+                unbiased = spread * n / (n - 1).clamp(min=1)
+                moved[f"{norm}.mean"] = (1 - self.momentum) * mean + self.momentum * own.detach()
+                moved[f"{norm}.variance"] = (1 - self.momentum) * variance + self.momentum * unbiased.detach()
+                mean, variance = own, spread
+            scale = params[f"{norm}.weight"] / (variance + 1e-5).sqrt()
+            z = ((z - mean[:, None, None]) * scale[:, None, None] + params[f"{norm}.bias"][:, None, None]).relu()
+        last = len(self.channels)
+        return torch.addmm(params[f"{part}.{last}.bias"], z.flatten(1), params[f"{part}.{last}.weight"]), moved
+
+
+@dataclass(frozen=True)
 class LeNet(Checked):
     """Convolutions, each with an activation and 2 × 2 max-pooling, then fully connected layers with an activation each.
 
@@ -391,6 +488,17 @@ class Augmented(Checked):
         """Embed a batch of images, shape (n, channels, height, width) → (n, k)."""
         drawn = (noise or {}).get(f"{part}.augment")
         return self.network(params, x if drawn is None else self.augmented(x, drawn), noise, part)
+
+    @property
+    def follows(self) -> bool:
+        """Whether the network has running statistics."""
+        return bool(getattr(self.network, "follows", False))
+
+    def moved(self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi") -> Params:
+        """Those of the network after a batch of training."""
+        drawn = (noise or {}).get(f"{part}.augment")
+        inputs = x if drawn is None else self.augmented(x, drawn)
+        return self.network.moved(params, inputs, noise, part)  # type: ignore[attr-defined,no-any-return]
 
     def augmented(self, x: Tensor, drawn: Tensor) -> Tensor:
         """Images cropped and mirrored by numbers in [0, 1), shapes (n, c, h, w) and (n, 3) → (n, c, h, w)."""
@@ -624,6 +732,15 @@ class Model(Checked):
     def draws(self) -> dict[str, Draw]:
         """Random numbers that training needs."""
         return self.phi.draws()
+
+    @property
+    def follows(self) -> bool:
+        """Whether the network has running statistics, which follow its batches."""
+        return bool(getattr(self.phi, "follows", False))
+
+    def moved(self, params: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Params:
+        """The running statistics of the network after a batch of training; none where it has none."""
+        return self.phi.moved(params, x, noise) if self.follows else {}  # type: ignore[attr-defined]
 
     def embed(self, params: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
         r"""z: φ_i(x), or the mean μ(x) of the Gaussian layer; shape (n, \*shape) → (n, k)."""

@@ -80,6 +80,11 @@ def noise_at_once(draws: Mapping[str, Draw], rows: int) -> tuple[int, int]:
     return steps, steps * each
 
 
+def rows_of(draws: Mapping[str, Draw]) -> list[str]:
+    """Names under which a batch's weights are asked for."""
+    return [name for name, draw in draws.items() if draw.kind == "rows"]
+
+
 class Noise:
     """The declared random numbers of one client and stage, drawn for several steps at a time.
 
@@ -359,14 +364,18 @@ def _loop_stage(
         if step % noise.steps == 0:
             block = {name: t.to(data.y.device) for name, t in noise.of(step, noise.steps).items()}
         here = {name: t[step % noise.steps] for name, t in block.items()}
-        true = rows >= 0
-        result = loss(params, job.received[i], _pick_rows(data, rows), here)
+        true, batch = rows >= 0, _pick_rows(data, rows)
+        here |= {name: batch.weight for name in rows_of(draws)}
+        result = loss(params, job.received[i], batch, here)
+        with torch.no_grad():
+            followed = job.method.follow(params, job.received[i], batch, here) if job.method.follows else {}
         optimiser.zero_grad()
         result.total.backward()
         fill_gradients(trained)
         if stage.clip is not None:
             clip_each([p.grad.unsqueeze(0) for p in trained.values() if p.grad is not None], stage.clip)
         optimiser.step()
+        params.update(followed)
         for name, value in result.terms.items():
             sums[name] = sums.get(name, 0.0) + float(value)
         for name, values in result.remember.items():
@@ -554,7 +563,13 @@ class StackedStage:
         def one(trained: Params, frozen: Params, received: Params, batch: Batch, noise: Params) -> Loss:
             return objective({**frozen, **trained}, received, batch, noise)
 
-        self.lifted = torch.func.vmap(one, in_dims=(0, 0, dict(dims) or None, 0, 0))
+        def follow(trained: Params, frozen: Params, received: Params, batch: Batch, noise: Params) -> Params:
+            return job.method.follow({**frozen, **trained}, received, batch, noise)
+
+        in_dims = (0, 0, dict(dims) or None, 0, 0)
+        self.lifted = torch.func.vmap(one, in_dims=in_dims)
+        self.followed = torch.func.vmap(follow, in_dims=in_dims) if job.method.follows else None
+        self.rows = rows_of(job.method.noise(job.specs[0], stage))
         self.x, self.y = job.data.x, job.data.y
         self.dtype = float_type([received], [stack.params])
 
@@ -611,8 +626,16 @@ class StackedStage:
     ) -> None:
         """One step of the clients that have a batch left; adds its loss terms to `sums`. Waits for no device."""
         k = len(rows)
-        result = self.lifted(self.trained, self.frozen, self.received, self.batch(rows, dump), noise)
+        batch = self.batch(rows, dump)
+        noise = {**noise, **{name: batch.weight for name in self.rows}}
+        result = self.lifted(self.trained, self.frozen, self.received, batch, noise)
+        moved: Params = {}
+        if self.followed is not None:
+            with torch.no_grad():
+                moved = self.followed(self.trained, self.frozen, self.received, batch, noise)
         self._descend(optimiser, result.total.sum())
+        for name, value in moved.items():
+            self.frozen[name].copy_(value)
         for name, value in result.terms.items():
             sums.setdefault(name, value.new_zeros(len(self.job.specs)))[:k] += value.detach()
         for name, values in result.remember.items():

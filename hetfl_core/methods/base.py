@@ -122,10 +122,16 @@ class Stage(Checked):
             raise ValueError(f"clip must be greater than 0, or None, got {self.clip}")
 
     def trains(self, name: str) -> bool:
-        """Whether the parameter of this name is trained."""
-        return any(has_prefix(name, prefix) for prefix in self.train) and not any(
-            has_prefix(name, prefix) for prefix in self.spare
+        """Whether the parameter of this name is trained; running statistics never are."""
+        return (
+            not name.endswith(RUNNING)
+            and any(has_prefix(name, prefix) for prefix in self.train)
+            and not any(has_prefix(name, prefix) for prefix in self.spare)
         )
+
+
+RUNNING = (".norm.mean", ".norm.variance")
+"""What the names of running statistics end with, which follow batches (`Method.follow`)."""
 
 
 def has_prefix(name: str, prefix: str) -> bool:
@@ -471,6 +477,18 @@ class Method(Checked):
         outputs = self.model.head(params, self.model.embed(params, batch.x, noise))
         task = task_loss(outputs, batch.y, batch.weight)
         return Loss(task, {loss_name(batch.y): task.detach()})
+
+    @property
+    def follows(self) -> bool:
+        """Whether `follow` is to be asked in each step."""
+        return self.model.follows
+
+    def follow(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Params:
+        """What a step changes without a gradient, such as running means, as it is after the batch; lifted as `loss` is.
+
+        Given the parameters before the step. Names end as `RUNNING` says.
+        """
+        return self.model.moved(params, batch.x, noise)
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
         """What leaves the client after training, and nothing else does: here the shared parts. In rounds only.
