@@ -17,6 +17,7 @@ from hetfl_core.methods.fedper import FedBABU, FedPer, LGFedAvg
 from hetfl_core.methods.fedrep import FedRep, HetFedRep
 from hetfl_core.methods.fedsr import FedSR
 from hetfl_core.methods.flic import FLIC
+from hetfl_core.methods.pfedhn import PFedHN
 
 
 def _variants(family: type[Method]) -> Iterator[Method]:
@@ -49,5 +50,6 @@ __all__ = [
     "Local",
     "Loss",
     "Method",
+    "PFedHN",
     "Stage",
 ]

@@ -29,6 +29,8 @@ def descend(
     objective: Callable[[Params, int], Tensor],
     steps: int,
     optimiser: Callable[[list[Tensor]], torch.optim.Optimizer],
+    *,
+    clip: float | None = None,
 ) -> Params:
     """Take gradient steps on some of the server's tensors.
 
@@ -44,6 +46,8 @@ def descend(
         How many; 0 changes nothing.
     optimiser : callable
         Makes an optimiser of these tensors, such as ``lambda p: torch.optim.Adam(p, lr=1e-3)``.
+    clip : float, optional
+        Largest norm of the gradient.
 
     Returns
     -------
@@ -68,6 +72,10 @@ def descend(
         for step in range(steps):
             stepper.zero_grad()
             objective({**fixed, **leaves}, step).backward()  # type: ignore[no-untyped-call]
+            for p in leaves.values():  # what a step does not use has a gradient of zero, and its momentum goes on
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_(list(leaves.values()), clip)
             stepper.step()
     new = {**server, **{name: p.detach() for name, p in leaves.items()}}
     for name, p in leaves.items():

@@ -1,0 +1,155 @@
+r"""pFedHN: a hyper-network at the server makes each client's weights from an embedding of the client ([1]_).
+
+The server holds an embedding :math:`v_i` of each client and a network :math:`h_\varphi` with
+:math:`\theta_i = h_\varphi(v_i)`. A client gets :math:`\theta_i`, trains it to :math:`\tilde\theta_i` and sends
+:math:`\Delta\theta_i = \theta_i - \tilde\theta_i`; the server takes a step along
+
+.. math::
+   \Big(\frac{\partial \theta_i}{\partial (\varphi, v_i)}\Big)^\top \Delta\theta_i,
+
+which for one local step is the gradient of the client's loss. With ``personal="head"`` (pFedHN-PC) the hyper-network
+makes all but the head, which stays on the client. Weights are made, not averaged, yet all clients' must have the same
+shapes.
+
+The published code ([2]_) lets one client take part in a step, drawn at random, so ``participation=1 / n_clients``; of
+several, weighted means of their gradients are taken. It evaluates the weights as they are made, with no training after
+the last step, and reports test accuracy at the step of the best validation accuracy, which is not done here.
+
+References
+----------
+.. [1] A. Shamsian, A. Navon, E. Fetaya, G. Chechik. Personalized federated learning using hypernetworks. ICML 2021.
+.. [2] https://github.com/AvivSham/pFedHN, experiments/pfedhn and experiments/pfedhn_pc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hetfl_core.federation import Spec
+from hetfl_core.methods.base import Batch, Method, Role, Stage, pick
+from hetfl_core.methods.fedper import HEAD
+from hetfl_core.methods.server import descend, without_state
+from hetfl_core.networks import Params, linear_init
+
+
+@dataclass(frozen=True)
+class PFedHN(Method):
+    r"""A hyper-network makes each client's weights, all or those of the body ([1]_). One feature space.
+
+    Attributes
+    ----------
+    personal : {"nothing", "head"}
+        What stays on the client: pFedHN, or pFedHN-PC, of which each client trains the head once more at the end.
+    embedding : int, optional
+        Numbers that stand for a client; by default 1 + b/4, rounded down, as in [2]_.
+    hidden, hidden_layers : int
+        Width of the hyper-network's layers, and how many follow the first.
+    server_lr, server_momentum, server_weight_decay, server_clip
+        SGD of the server, and the largest norm of its gradient.
+    """
+
+    personal: Literal["nothing", "head"] = "nothing"
+    embedding: int | None = None
+    hidden: int = 100
+    hidden_layers: int = 3
+    server_lr: float = 1e-2
+    server_momentum: float = 0.9
+    server_weight_decay: float = 1e-3
+    server_clip: float = 50.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_least(1, "hidden")
+        self._check_least(0, "hidden_layers", "server_lr", "server_momentum", "server_weight_decay")
+        if self.embedding is not None:
+            self._check_least(1, "embedding")
+        if not self.server_clip > 0:
+            raise ValueError(f"server_clip must be greater than 0, got {self.server_clip}")
+
+    @classmethod
+    def variants(cls) -> list[Method]:
+        """With all weights made, and with heads of the clients' own."""
+        return [cls(), cls(personal="head")]
+
+    @property
+    def name(self) -> str:
+        """The names used in the literature."""
+        return "pFedHN" if self.personal == "nothing" else "pFedHN-PC"
+
+    @property
+    def shared(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The parts that are made."""
+        return tuple(part for part in self.model.parts if self.personal == "nothing" or part not in HEAD)
+
+    # --- the server ---
+
+    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+        """Embeddings ~ N(0, I) and a fresh hyper-network."""
+        width = self.embedding or 1 + specs[0].n_clients // 4
+        server = {f"embedding/{spec.name}": torch.randn(width, generator=rng, dtype=torch.float32) for spec in specs}
+        for layer in range(1 + self.hidden_layers):
+            fan_in = self.hidden if layer else width
+            server[f"hyper.{layer}.weight"] = linear_init(rng, fan_in, fan_in, self.hidden)
+            server[f"hyper.{layer}.bias"] = linear_init(rng, fan_in, self.hidden)
+        for name, p in self.init_shared(specs[0], torch.Generator()).items():
+            server[f"make/{name}/weight"] = linear_init(rng, self.hidden, self.hidden, *p.shape)
+            server[f"make/{name}/bias"] = linear_init(rng, self.hidden, *p.shape)
+        return server
+
+    def made(self, server: Params, client: str) -> Params:
+        """θ_i = h(v_i)."""
+        z = server[f"embedding/{client}"]
+        for layer in range(1 + self.hidden_layers):
+            z = (z if layer == 0 else z.relu()) @ server[f"hyper.{layer}.weight"] + server[f"hyper.{layer}.bias"]
+        names = (n.removeprefix("make/").removesuffix("/bias") for n in server if n.startswith("make/"))
+        targets = dict.fromkeys(n.removesuffix("/weight") for n in names)
+        return {n: torch.tensordot(z, server[f"make/{n}/weight"], 1) + server[f"make/{n}/bias"] for n in targets}
+
+    def download(self, server: Params, spec: Spec) -> Params:
+        """The client's weights."""
+        with torch.no_grad():
+            return self.made(server, spec.name)
+
+    def join(self, server: Params, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+        """New clients begin with the mean embedding; the hyper-network has never seen them."""
+        mean = torch.stack([p for name, p in server.items() if name.startswith("embedding/")]).mean(0)
+        return {**server, **{f"embedding/{spec.name}": mean for spec in specs}}
+
+    # --- the client ---
+
+    def stages(self, round: int, role: Role) -> list[Stage]:
+        """M epochs on all weights when selected; at the end on the head, where it is the client's own."""
+        if role == "round":
+            return [self.stage(self.model.parts, round)]
+        return [self.tuning(HEAD, round)] if role == "final" and self.personal == "head" else []
+
+    def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
+        """Δθ_i = θ_i − θ̃_i."""
+        return {name: received[name] - params[name] for name in pick(received, self.shared)}
+
+    def aggregate(
+        self,
+        server: Params,
+        uploads: Sequence[Params],
+        weights: Sequence[float],
+        specs: Sequence[Spec],
+        rng: torch.Generator,
+    ) -> Params:
+        """A step of the hyper-network and the embeddings, along the weighted mean of the participants' gradients."""
+
+        def objective(tensors: Params, step: int) -> Tensor:
+            total = tensors["hyper.0.bias"].new_zeros(())
+            for spec, moved, weight in zip(specs, uploads, weights, strict=True):
+                made = self.made(tensors, spec.name)
+                total = total + weight / sum(weights) * torch.stack([(made[n] * moved[n]).sum() for n in moved]).sum()
+            return total
+
+        def sgd(params: list[Tensor]) -> torch.optim.Optimizer:
+            return torch.optim.SGD(params, self.server_lr, self.server_momentum, weight_decay=self.server_weight_decay)
+
+        return descend(server, tuple(without_state(server)), objective, 1, sgd, clip=self.server_clip)
