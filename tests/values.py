@@ -44,7 +44,7 @@ from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings
 from hetfl_core.engine import calibration, evaluation, stacks
 from hetfl_core.experiments import EXPERIMENTS
 from hetfl_core.ledger import RunRecord, comparison, judging, records, statistics
-from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedCMA, FedGen, FedHeNN, FedRep, HetFedRep, Local
+from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedCMA, FedGen, FedHeNN, FedRep, HetFedRep, Local, PFedHN
 from hetfl_core.methods import anchor_terms as terms
 from hetfl_core.methods.alignment import (
     MMD,
@@ -511,6 +511,8 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Fed-CMA": (FedCMA(**SHORT, lam1=0.5, lam2=2.0, fixed=3), {}),
     "Fed-CMA, before": (FedCMA(**SHORT, fixed=2, sends="before", aligns="marginal", server_step=0.4), {}),
     "FedGen": (FedGen(**SHORT, generated=5, noise_dim=3, hidden=7, generator_steps=4), {}),
+    "pFedHN-PC": (PFedHN(**SHORT, personal="head", hidden=5), ALIKE),
+    "optimisers that go on": (HetFedRep(**SHORT, optimiser_state="kept"), {}),
 }  # fmt: skip
 
 for _name, (_method, _options) in METHODS.items():
