@@ -524,6 +524,7 @@ def test_bad_arguments_of_the_toy_regression(bad, message):
 
 def test_catalogue_names_are_those_of_the_federations(twins):
     small = {"toy.noisy_features": (4, 2), "toy.linear_mapping": (4, 2), "digits.mnist_usps": (4, 3)}
+    small |= {"toy.four_gaussians": (3,)}
     for name, make in CATALOGUE.items():
         elsewhere = name.startswith(("eeg.", "pooled.")) or name in (
             "flic_bci.common40",
@@ -644,3 +645,33 @@ def test_usps_holds_digits_but_need_not_hold_all(tmp_path, labels, good):
     else:
         with pytest.raises(DataError, match="expected digits 0…9"):
             digits._read_usps(tmp_path / "usps.h5", "train")
+
+
+# --- four Gaussians ---------------------------------------------------------------------------------------------------
+
+
+def test_four_gaussians_are_dealt_as_the_card_says():
+    fed = toy.four_gaussians(3)
+    counts = [spec.class_counts for spec in fed.specs()]
+    assert counts == [(100, 100, 3, 0), (0, 100, 100, 3), (3, 0, 100, 100), (3, 3, 3, 3)]
+    assert [np.bincount(c.y_test, minlength=4).tolist() for c in fed] == [
+        [100 * bool(n) for n in row] for row in counts
+    ]
+    large = toy.four_gaussians(3, many=20_000, n_test=0)
+    x, y = large[0].x_train.numpy(), large[0].y_train.numpy()
+    assert np.abs(x[y == 1].mean(0) - [-2, 2]).max() < 0.05
+    assert np.abs(np.cov(x[y == 1].T) - np.eye(2)).max() < 0.05
+    assert toy.four_gaussians(3).fingerprint() == fed.fingerprint() != toy.four_gaussians(4).fingerprint()
+
+
+def test_the_best_of_four_gaussians_is_the_cards_number():
+    """A sign in each direction: Φ(2)² of all samples."""
+    test = toy.four_gaussians(0, n_test=20_000)[3]
+    corner = np.array([0, 1, 3, 2])[(test.x_test[:, 0] < 0).int() + 2 * (test.x_test[:, 1] < 0).int()]
+    assert abs((corner == test.y_test.numpy()).mean() - 0.9772498680518208**2) < 0.003
+
+
+@pytest.mark.parametrize("bad", [{"many": 0}, {"few": 0}, {"n_test": -1}, {"sigma": -1.0}, {"distance": float("nan")}])
+def test_four_gaussians_refuse_what_makes_no_sense(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        toy.four_gaussians(**bad)

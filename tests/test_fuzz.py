@@ -98,6 +98,10 @@ LAW, LAW2 = np.array([[0.2, 0.1, 0.0], [0.3, 0.2, 0.2]]), np.array([[0.1, 0.3, 0
 CASES = {
     "toy.noisy_features": Case(toy.noisy_features, TOY | {"added": (1, 3)}),
     "toy.linear_mapping": Case(toy.linear_mapping, TOY | {"widths": (1, 3)}),
+    "toy.four_gaussians": Case(
+        toy.four_gaussians,
+        {"seed": 0, "many": 5, "few": 2, "distance": 2.0, "sigma": 1.0, "n_test": 3},
+    ),
     "toy.linear_regression": Case(
         toy.linear_regression,
         {"n_clients": 2, "seed": 0, "dim": 2, "widths": (2, 3), "noise": 0.1, "n_train": (3, 5), "n_test": 2},

@@ -375,6 +375,7 @@ def _() -> Any:
         ]
     found.append(toy.linear_regression(4, 2, dim=3, widths=(4, 8), noise=0.3, n_train=(5, 9), n_test=6))
     found.append(toy.linear_regression(3))
+    found.append(toy.four_gaussians(1, many=7, few=2, n_test=3))
     return [of_federation(f) for f in found]
 
 

@@ -26,6 +26,7 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
     "toy.noisy_features": toy.noisy_features,
     "toy.linear_mapping": toy.linear_mapping,
     "toy.linear_regression": toy.linear_regression,
+    "toy.four_gaussians": toy.four_gaussians,
     "digits.mnist_usps": digits.mnist_usps,
     "digits.bundled": digits.bundled,
     "images.fashion_mnist": images.fashion_mnist,

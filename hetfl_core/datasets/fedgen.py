@@ -172,23 +172,22 @@ def mnist(n_clients: int = 20, alpha: float = 0.1, seed: int = 0, *, ratio: floa
     checks.whole("n_clients", n_clients, 1, 1000)
     check_alpha("alpha", alpha)
     checks.fraction("ratio", ratio)
-    pictures = pooled.load_mnist()
-    n_train = 60_000
-    y, z = pictures.y[:n_train], pictures.y[n_train:]
+    training, testing = pooled.load_halves("mnist", tuple("0123456789"))
+    y, z = training.y, testing.y
     name = "fedgen.mnist"
     rng = numpy_stream(seed, SERVER, 0, name)
     parts = capped_dirichlet(y, n_clients, alpha, rng, ratio=ratio)
     tests = equal_tests(y, parts, z, rng)
     digits = len(str(n_clients - 1))
     clients = [
-        Client(pictures.inputs(train), y[train], pictures.inputs(n_train + test), z[test], f"client-{i:0{digits}d}")
+        Client(training.inputs(train), y[train], testing.inputs(test), z[test], f"client-{i:0{digits}d}")
         for i, (train, test) in enumerate(zip(parts, tests, strict=True))
     ]
     info = {
         "settings": {"n_clients": n_clients, "alpha": alpha, "seed": seed, "ratio": ratio},
         "source": "MNIST (LeCun, Cortes, Burges, 1998), dealt as FedGen's published code does",
         "licence": pooled.MNIST.licence,
-        "class_names": list(pictures.class_names),
+        "class_names": list(training.class_names),
         "simulated": False,
     }
     return Federation(clients, 10, name, info)

@@ -130,10 +130,18 @@ def load_mnist() -> Pictures:
 
 def _pictures(family: str, class_names: tuple[str, ...]) -> Pictures:
     """Those of `load_idx`, training images first, scaled to −1 … 1."""
+    train, test = load_halves(family, class_names)
+    return train._replace(x=np.concatenate([train.x, test.x]), y=np.concatenate([train.y, test.y]))
+
+
+def load_halves(family: str, class_names: tuple[str, ...]) -> tuple[Pictures, Pictures]:
+    """The original training and test images of `load_idx`, scaled to −1 … 1."""
     pool = load_idx(family)
-    x = np.concatenate([pool.x_train, pool.x_test])[:, None]
     half = np.full(1, 0.5, dtype=np.float32)
-    return Pictures(x, np.concatenate([pool.y_train, pool.y_test]), half, half, class_names)
+    return (
+        Pictures(pool.x_train[:, None], pool.y_train, half, half, class_names),
+        Pictures(pool.x_test[:, None], pool.y_test, half, half, class_names),
+    )
 
 
 def load_cifar10() -> Pictures:

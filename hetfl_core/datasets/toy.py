@@ -1,10 +1,13 @@
 """FLIC's toy federations: Gaussian classes that each client sees in a space of its own (S3.1.1 of [1]_).
 
 `linear_regression` is ours: the same idea with a real target, for FLIC's anchors for regression (Section 3 of [1]_).
+`four_gaussians` is after Fed-CMA's synthetic set (Section 6 of [2]_): one plane for all, other classes and few samples.
 
 References
 ----------
 .. [1] A. Rakotomamonjy et al. Personalised federated learning on heterogeneous feature spaces. TMLR, 2024.
+.. [2] J. R. Regatti, S. Lu, A. Gupta, N. Shroff. Conditional moment alignment for improved generalization in federated
+   learning.
 """
 
 from __future__ import annotations
@@ -226,6 +229,60 @@ def linear_regression(
     settings |= {argument: list(given) for argument, given in ranges.items()}
     info = {"settings": settings, "source": "drawn: a shared Gaussian latent, our own design", "simulated": True}
     return Federation([client(f"client-{i:03d}") for i in range(n_clients)], None, name, info, "regression")
+
+
+def four_gaussians(
+    seed: int = 0, *, many: int = 100, few: int = 3, distance: float = 2.0, sigma: float = 1.0, n_test: int = 100
+) -> Federation:
+    """Four classes in the plane and four clients, one of which has a few samples of each and nothing else.
+
+    Class c is N(m_c, σ²I), the m_c at the corners of a square. The first three clients have many samples of two
+    neighbouring classes, c and c + 1, and a few of the next; the fourth has a few of all. The paper tells that there
+    are four Gaussians and four clients, "workers with scarce data" among them, and no numbers: these are ours.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the samples.
+    many, few : int
+        Training samples of a class that a client has many, or a few, of.
+    distance : float
+        Of the means from both axes.
+    sigma : float
+        Standard deviation σ of a class in each direction.
+    n_test : int
+        Test samples of each class that a client holds.
+
+    Returns
+    -------
+    Federation
+        4 classes, clients ``client-0`` … ``client-3`` with inputs of shape (2,).
+
+    Raises
+    ------
+    ValueError
+        If a number is too small, or too large for memory.
+    """
+    checks.seed(seed)
+    checks.wholes(1, many=many, few=few)
+    checks.whole("n_test", n_test, 0)
+    checks.number("distance", distance, 0, NOISIEST)
+    checks.number("sigma", sigma, 0, NOISIEST)
+    checks.memory(8 * 2 * (many * 2 + few + n_test * 4), many=many, few=few, n_test=n_test)
+    means = distance * np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]])
+    name = "toy.four_gaussians"
+
+    def client(i: int) -> Client:
+        counts = [few] * 4 if i == 3 else [{0: many, 1: many, 2: few, 3: 0}[(c - i) % 4] for c in range(4)]
+        rng, sets = numpy_stream(seed, f"client-{i}", 0, f"{name}:samples"), []
+        for sizes in (counts, [n_test * bool(n) for n in counts]):
+            y = np.repeat(np.arange(4), sizes)
+            sets.append(((means[y] + sigma * rng.standard_normal((len(y), 2))).astype(np.float32), y))
+        return Client(*sets[0], *sets[1], f"client-{i}")
+
+    settings = {"seed": seed, "many": many, "few": few, "distance": distance, "sigma": sigma, "n_test": n_test}
+    info = {"settings": settings, "source": "drawn: four Gaussians after Fed-CMA, Section 6", "simulated": True}
+    return Federation([client(i) for i in range(4)], 4, name, info)
 
 
 def gaussian_classes(
