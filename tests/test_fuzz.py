@@ -32,6 +32,7 @@ from hetfl_core.methods.schemes import L2GDScheme
 from hetfl_core.networks import MLP, Model
 from hetfl_core.papers import fedcma as settings_of_fedcma
 from hetfl_core.papers import fedcr as settings_of_fedcr
+from hetfl_core.theory import fedcma as cma
 from hetfl_core.theory import fedcr as cr
 from hetfl_core.theory import flic as theory
 
@@ -300,6 +301,24 @@ CASES = {
     "fedcr.grid_error": Case(cr.grid_error, {"classes": 10, "spacing": 2.0}),
     "fedcr.cnn_parameters": Case(cr.cnn_parameters, {"classes": 10, "latent": 4, "side": 32, "channels": 3}),
     "fedcr.held_out": Case(settings_of_fedcr.held_out, {"federation": FED, "seed": 0, "share": 0.25}),
+    "theory.fedcma.theorem_2": Case(
+        cma.theorem_2,
+        {
+            "hypotheses": np.array([[0, 1], [1, 0]]),
+            "marginals": np.array([[1.0, 0.0], [0.5, 0.5]]),
+            "labelling": np.array([[0.0, 1.0], [1.0, 1.0]]),
+            "alpha": np.array([0.5, 0.5]),
+            "j": 0,
+        },
+    ),
+    "theory.fedcma.label_shift": Case(
+        cma.label_shift, {"conditionals": np.array([[0.7, 0.3], [0.3, 0.7]]), "share": 0.9, "other": 0.1}
+    ),
+    "theory.fedcma.two_masses": Case(cma.two_masses, {"scale": 1.0, "other": 2.0}),
+    "theory.fedcma.dimension": Case(cma.dimension, {"bodies": [3, 4], "d_e": 2, "K": 3}),
+    "theory.fedcma.theorem_3": Case(cma.theorem_3, {"T": 10, "c0": 1.0, "c1": 1.0, "g2": 0.1}),
+    "theory.fedcma.rate": Case(cma.rate, {"T": 10, "c0": 1.0, "c1": 1.0, "g2": 0.1, "g1": 0.0, "eta": 0.5}),
+    "theory.fedcma.quadratic": Case(cma.quadratic, {"T": 9, "eta": 0.5, "c0": 1.0, "start": 1.0, "g2": 0.1}),
     "fedcma.held_out": Case(settings_of_fedcma.held_out, {"federation": FED, "seed": 0, "share": 0.25}),
     "fedcma.best_settings": Case(
         settings_of_fedcma.best_settings, {"accuracies": {"Local, lr 0.1, weight_decay 0": [0.5, 0.7]}}

@@ -73,6 +73,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hetfl_core import checks
 from hetfl_core.distances import gaussian_kl
+from hetfl_core.theory.statements import table_of
 
 Array = NDArray[np.float64]
 
@@ -89,15 +90,7 @@ def statements() -> pd.DataFrame:
         Columns ``statement``, ``holds`` (``"yes"``, ``"if"`` or ``"no"``) and ``words``, what is right or the smallest
         counterexample, with the functions that say so.
     """
-    rule, rows = "=" * 30, []
-    lines = (__doc__ or "").split(f"\n{rule}")[2].splitlines()[1:]
-    for line in lines:
-        statement, holds, words = line[:30].strip(), line[30:36].strip(), line[36:].strip()
-        if statement or holds:
-            rows.append([statement, holds, words])
-        else:
-            rows[-1][2] += f" {words}"
-    return pd.DataFrame(rows, columns=["statement", "holds", "words"])
+    return table_of(__doc__)
 
 
 # --- Lemma 4.1: local and global information --------------------------------------------------------------------------

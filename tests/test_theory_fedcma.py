@@ -1,0 +1,163 @@
+"""Fed-CMA's statements: counterexamples, what holds instead, and the numbers of the table."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from small import ragged
+
+from hetfl_core.engine.simulator import Simulator
+from hetfl_core.methods import FedCMA
+from hetfl_core.networks import MLP, Model
+from hetfl_core.rng import numpy_stream
+from hetfl_core.theory import fedcma
+
+TWO_POINTS = {"hypotheses": [[1, 0], [0, 1]], "marginals": [[1, 0], [0, 1]], "labelling": [1, 1]}
+
+
+def test_the_table_names_functions_that_are_there():
+    table = fedcma.statements()
+    assert set(table["holds"]) == {"yes", "if", "no"}
+    assert len(table) == 12
+    named = {name for words in table["words"] for name in re.findall(r"`(\w+)`", words)}
+    assert named == {"theorem_2", "label_shift", "two_masses", "dimension", "theorem_3", "quadratic", "rate"}
+    assert all(callable(getattr(fedcma, name)) for name in named)
+
+
+# --- Theorems 1 and 2 -------------------------------------------------------------------------------------------------
+
+
+def test_the_smallest_counterexample_to_theorem_1():
+    """One labelling function for all, so A = 0; both heads differ on both points, so d = 0; and the gap is 1."""
+    found = fedcma.theorem_2(**TWO_POINTS, alpha=[0.6, 0.4], j=1)
+    assert (found.gap, found.printed) == (1, 0)
+    assert found.corrected == pytest.approx(2 * 0.6)
+    knows_better = fedcma.theorem_2(**{**TWO_POINTS, "hypotheses": [[1, 0], [0, 1], [1, 1]]}, alpha=[0.6, 0.4], j=1)
+    assert knows_better.gap == 0, "with the labelling function among the heads"
+
+
+def drawn(rng, among_heads, one_labelling=False):
+    """Three clients on four points, up to six heads, labelled by heads or by anything."""
+    h = np.array(list(product((0, 1), repeat=4)))[rng.choice(16, int(rng.integers(2, 7)), replace=False)]
+    p = rng.dirichlet(np.full(4, 0.5), 3)
+    c = h[rng.integers(len(h), size=3)] if among_heads else rng.integers(2, size=(3, 4))
+    c = np.repeat(c[:1], 3, 0) if one_labelling else c
+    return fedcma.theorem_2(h, p, c, rng.dirichlet(np.ones(3)), int(rng.integers(3)))
+
+
+@pytest.mark.parametrize("one_labelling", [False, True], ids=["Theorem 2", "Theorem 1"])
+def test_both_theorems_hold_where_labelling_functions_are_heads_and_only_there(one_labelling):
+    rng = numpy_stream(0, "tests", 0, "theorem 2")
+    inside = [drawn(rng, True, one_labelling) for _ in range(400)]
+    assert all(b.gap <= b.printed + 1e-9 for b in inside)
+    largest = max(b.gap / b.printed for b in inside if b.printed > 1e-6)
+    if one_labelling:
+        assert largest == 0, "one head is right for all: nothing is left to bound"
+    else:
+        assert largest > 0.2, "not for want of a gap"
+    outside = [drawn(rng, False, one_labelling) for _ in range(400)]
+    assert any(b.gap > b.printed + 1e-3 for b in outside)
+
+
+def test_with_the_ideal_risks_it_holds_whatever_labels_are():
+    rng = numpy_stream(1, "tests", 0, "theorem 2")
+    found = [drawn(rng, False) for _ in range(800)]
+    assert all(b.gap <= b.corrected + 1e-9 for b in found)
+    assert max(b.gap / b.corrected for b in found if b.corrected > 1e-6) > 0.3
+
+
+def test_equally_good_heads_are_taken_at_their_worst():
+    found = fedcma.theorem_2(**TWO_POINTS, alpha=[0.5, 0.5], j=1)
+    assert found.gap == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"alpha": [0.6, 0.6]}, "alpha must be 2 weights of sum 1"),
+        ({"labelling": [1, 2]}, r"labelling must hold numbers in \[0, 1\]"),
+        ({"j": 2}, "j must be a whole number in 0…1, got 2"),
+        ({"hypotheses": [[1, 2], [0, 1]]}, "hypotheses must be rows of 0 and 1"),
+    ],
+)
+def test_what_is_no_domain_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        fedcma.theorem_2(**{**TWO_POINTS, "alpha": [0.6, 0.4], "j": 1, **changes})
+
+
+# --- what is aligned --------------------------------------------------------------------------------------------------
+
+
+def test_aligned_classes_of_other_shares_are_not_aligned():
+    conditionals = [[0.7, 0.3], [0.3, 0.7]]
+    A, d = fedcma.label_shift(conditionals, 0.9, 0.1)
+    assert pytest.approx(0.27 / 0.34 - 0.03 / 0.66) == A
+    assert d == pytest.approx(0.64)
+    assert fedcma.label_shift(conditionals, 0.4, 0.4) == (0, 0)
+    A, d = fedcma.label_shift([[1, 0], [0, 1]], 0.9, 0.1)
+    assert (A, d) == (0, pytest.approx(1.6)), "classes that do not overlap: only the marginals differ"
+
+
+def test_equal_means_may_be_told_apart_always():
+    assert fedcma.two_masses(1, 2) == (0, 2)
+    assert fedcma.two_masses(1, 1) == (0, 0)
+
+
+def test_the_variables_are_those_of_the_method():
+    fed = ragged(4, n_classes=5)
+    simulator = Simulator(fed, FedCMA(Model(MLP((6,), 4))), device="cpu")
+    state = simulator.initial()
+    bodies = [sum(p.numel() for n, p in kept.items() if not n.startswith("beta")) for kept in state.kept]
+    held = sum(p.numel() for kept in state.kept for p in kept.values())
+    held += sum(state.server[name].numel() for name in ("beta.weight", "beta.bias", "mean"))
+    assert fedcma.dimension(bodies, 4, 5) == held
+
+
+# --- Theorem 3 --------------------------------------------------------------------------------------------------------
+
+
+def test_the_printed_rate_fails_and_the_corrected_one_holds_there():
+    T, noise = 20_000, 0.1
+    step, printed = fedcma.theorem_3(T, c0=1.0, c1=1.0, g2=noise**2)
+    assert (step, printed) == (pytest.approx(1.0), pytest.approx(1e-4))
+    least = fedcma.quadratic(T, step, 1.0, math.sqrt(2), noise**2).min()
+    assert least == pytest.approx(1e-2)
+    _, bound = fedcma.rate(T, 1.0, 1.0, noise**2, eta=1.0)
+    assert least <= bound
+    best, bound = fedcma.rate(T, 1.0, 1.0, noise**2)
+    assert bound == pytest.approx(2 * math.sqrt(2 * noise**2 / T))
+    assert fedcma.quadratic(T, best, 1.0, math.sqrt(2), noise**2).min() <= bound
+
+
+def test_the_example_meets_the_assumptions():
+    """With noise ±0.1 no iterate leaves |a| ≤ √2, so that Φ may be linear beyond 2: Lipschitz, smooth with C0 = 1."""
+    rng = torch.Generator().manual_seed(0)
+    a = torch.full((1000,), math.sqrt(2), dtype=torch.float64)
+    for _ in range(50):
+        a = a - (a + 0.1 * (2 * torch.randint(2, (1000,), generator=rng).double() - 1))
+        assert a.abs().max() <= math.sqrt(2)
+    assert abs(float(a.square().mean()) - fedcma.quadratic(51, 1.0, 1.0, math.sqrt(2), 0.01)[-1]) < 1e-12
+
+
+@pytest.mark.parametrize("c0", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("g2", [1e-3, 0.5, 9.0])
+def test_the_corrected_rate_holds_for_quadratics(c0, g2):
+    for T, share in product((1, 10, 1000), (1e-3, 0.1, 1.0)):
+        eta, bound = fedcma.rate(T, c0, 2.0, g2, eta=share / c0)
+        least = fedcma.quadratic(T, eta, c0, math.sqrt(4.0 / c0), g2).min()
+        assert least <= bound * (1 + 1e-9)
+
+
+def test_the_best_step_is_the_best():
+    best, least = fedcma.rate(1000, 1.0, 1.0, 0.5)
+    for eta in np.linspace(0.01, 1, 50):
+        assert fedcma.rate(1000, 1.0, 1.0, 0.5, eta=eta)[1] >= least - 1e-12
+    assert fedcma.rate(2, 1.0, 1.0, 1e-6, g1=3.0)[0] == 0.25, "at most 1/(C0 (1 + G1))"
+    assert 0 < best < 1
+    with pytest.raises(ValueError, match="eta must be at most"):
+        fedcma.rate(10, 1.0, 1.0, 1.0, g1=1.0, eta=0.6)
