@@ -44,9 +44,9 @@ lab: $(READY)  ## open the chapters in JupyterLab
 
 # A process that has nothing left takes tests off the end of another's list, so that tests of one file, which share what
 # is costly to make, stay together as long as both are busy.
-# Two processes more than cores: a third of the tests' time is waiting, for a browser, for processes, for limits of time.
+# One process more than cores: a third of the tests' time is waiting, for a browser, for processes, for limits of time.
 test: $(READY) browser  ## run every test, on all cores, and list the slowest (PYTEST='-k flic -x' passes options on)
-	$(PY) -m pytest -n $$(($(JOBS) + 2)) --dist worksteal --durations=20 $(PYTEST)
+	$(PY) -m pytest -n $$(($(JOBS) + 1)) --dist worksteal --durations=20 $(PYTEST)
 
 N ?= 200
 SEED ?= 0
