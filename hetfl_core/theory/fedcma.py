@@ -7,8 +7,8 @@ it. In the table "yes" is *holds as printed*, "if" *holds under a condition that
 ==============================  ====  ==================================================================================
 Statement                       Hold  What is right, or the smallest counterexample
 ==============================  ====  ==================================================================================
-Eq. (2), after Zhao et al.      if    The labelling functions are hypotheses ([3]_). Else 1 ≤ 0 + 0 + 0 on two points, one
-                                      a client, labelled alike. `theorem_2`
+Eq. (2), after Zhao et al.      if    The labelling functions are hypotheses ([3]_). Else 1 ≤ 0 + 0 + 0 on two points,
+                                      one a client, labelled alike. `theorem_2`
 Theorem 1                       if    The labelling function is a hypothesis: it is then the best head of all, and with
                                       endless samples there is nothing to bound. Else 2 Σ α_i λ_i is missing: on
                                       the same two points, with α = 0.6 and 0.4, 1 ≤ 0. `theorem_2`
