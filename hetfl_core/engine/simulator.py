@@ -99,6 +99,7 @@ class Simulator:
         """Let clients of one kind share stacks."""
         self.kinds = kinds
         self.cohorts = make_cohorts(self.federation, kinds, self.device)
+        self.rows = {member: (cohort, row) for cohort in self.cohorts for row, member in enumerate(cohort.members)}
         costs = layout.CPU if self.device.type == "cpu" else layout.GPU
         self.layouts = self._layouts(costs, self.most)
 
@@ -236,9 +237,9 @@ class Simulator:
         return replace(state, server=server), outcomes
 
     def _answer(self, place: int, kept: Params, received: Params) -> Outcome:
-        method, client = self.method.of(self.specs[place]), self.federation[place]
+        method, (cohort, row) = self.method.of(self.specs[place]), self.rows[place]
         params = method.start(self.held(place, kept), received)
-        x, y = map_blocks(lambda t: t.to(self.device), client.x_train), client.y_train.to(self.device)
+        x, y = cohort.train.client(row, self.specs[place].shapes)
         data = Batch(x, y, blocks(x)[0].new_ones(len(y)))
         return Outcome(method.survey(params, received, data), kept, received, {}, params)
 

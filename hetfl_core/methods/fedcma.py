@@ -123,7 +123,7 @@ class FedCMA(Method):
 
     def survey(self, params: Params, received: Params, data: Batch) -> Params:
         """The head v_i and the means e_i^k that a client begins with."""
-        return self._message(params, received)
+        return self._message(params)
 
     def digest(
         self,
@@ -201,7 +201,7 @@ class FedCMA(Method):
             terms |= {"means": gap.detach()}
         return Loss(total, terms)
 
-    def _message(self, params: Params, received: Params) -> Params:
+    def _message(self, params: Params) -> Params:
         """v_i and the means e_i^k over the fixed minibatch (line 12); rows of classes it lacks are zero."""
         g, weight = self._fixed(params)
         return {**pick(params, HEAD), "mean": weight @ g}
@@ -211,7 +211,7 @@ class FedCMA(Method):
         if self.sends == "before":
             old = {name.removeprefix("before."): p for name, p in params.items() if name.startswith("before.")}
             params = {**params, **old}
-        return self._message(params, received)
+        return self._message(params)
 
     # --- the server's step ---
 

@@ -32,16 +32,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Loss, Stage, pick
+from hetfl_core.methods.base import RUNNING, Batch, Loss, Stage, loss_name, pick, task_loss
 from hetfl_core.methods.fedper import LGFedAvg
 from hetfl_core.methods.server import descend, without_state
 from hetfl_core.methods.stochastic import row_mean
 from hetfl_core.networks import Draw, Params, linear_init
 
-TRAINED = ("weight", "bias")
-"""What the generator's gradient moves; means and variances of its normalisation follow its batches."""
 MOMENTUM = 0.1
-"""How far a batch moves them, as in PyTorch."""
+"""How far a batch moves the running mean and variance of the generator's normalisation, as in PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -161,8 +159,9 @@ class FedGen(LGFedAvg):
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """The client's loss and the two terms, which begin in the second round."""
-        task = super().loss(params, received, batch, noise)
-        total, terms = task.total, dict(task.terms)
+        outputs = self.model.head(params, self.model.embed(params, batch.x, noise))
+        task = task_loss(outputs, batch.y, batch.weight)
+        total, terms = task, {loss_name(batch.y): task.detach()}
         t = received["round"][0]
         weight = torch.where(t > 0, self.fades**t, 0.0)
         if self.classifies:
@@ -175,7 +174,7 @@ class FedGen(LGFedAvg):
         if self.agrees:
             own, _ = self.generate(received, batch.y.long(), noise["own"])
             target = self.logits(params, own).softmax(-1).detach()
-            said = self.model.head(params, self.model.embed(params, batch.x, noise)).log_softmax(-1)
+            said = outputs.log_softmax(-1)
             apart = row_mean(
                 (target * (target.clamp(min=torch.finfo(said.dtype).tiny).log() - said)).sum(-1), batch.weight
             )
@@ -209,7 +208,7 @@ class FedGen(LGFedAvg):
         if not self.generator_steps or not len(known):
             return server
         share = counts / counts.sum(0).clamp(min=1)
-        names = tuple(n for n in server if n.startswith("generator.") and n.endswith(TRAINED))
+        names = tuple(n for n in server if n.startswith("generator.") and not n.endswith(RUNNING))
         running: Params = {}
         draws = torch.rand(
             self.generator_steps, self.generator_batch, 1 + self.noise_dim, generator=rng, dtype=torch.float32
