@@ -30,6 +30,7 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ]
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
@@ -88,7 +89,10 @@ def context():
 
 
 class Visit:
-    """A browser tab that notes what goes wrong, and lets nothing through but the book itself."""
+    """A browser tab that notes what goes wrong, and what it asks for that is not the book: it finds no other host.
+
+    Requests are watched, not intercepted: that would switch the browser's cache off, and each page load MathJax anew.
+    """
 
     def __init__(self, context, site: str) -> None:
         self.site = site
@@ -96,17 +100,14 @@ class Visit:
         self.outside: list[str] = []
         self.errors: list[str] = []
         self.lost: list[str] = []
-        self.page.route("**/*", self.gate)
+        self.page.on("request", self.note)
         self.page.on("console", lambda m: m.type == "error" and self.errors.append(m.text))
         self.page.on("pageerror", lambda e: self.errors.append(str(e)))
         self.page.on("response", lambda r: r.status >= 400 and self.lost.append(r.url))
 
-    def gate(self, route) -> None:
-        if route.request.url.startswith((self.site, "data:", "blob:")):
-            route.continue_()
-        else:
-            self.outside.append(route.request.url)
-            route.abort()
+    def note(self, request) -> None:
+        if not request.url.startswith((self.site, "data:", "blob:")):
+            self.outside.append(request.url)
 
     def open(self, path: str):
         self.page.goto(self.site + path, wait_until="load")
@@ -114,11 +115,20 @@ class Visit:
         return self.page
 
 
+@pytest.fixture(scope="session")
+def tab(site: str, context) -> Visit:
+    """The one that all tests share: a process of its own for each page would cost more than the pages do."""
+    return Visit(context, site)
+
+
 @pytest.fixture
-def visit(site: str, context) -> Iterator[Visit]:
-    tab = Visit(context, site)
-    yield tab
-    tab.page.close()
+def visit(tab: Visit) -> Visit:
+    """The tab as a reader on a desk opens it, with nothing noted."""
+    tab.page.goto("about:blank")
+    tab.page.set_viewport_size(DESK)
+    for notes in (tab.outside, tab.errors, tab.lost):
+        notes.clear()
+    return tab
 
 
 RAW_MATHS = r"""() => {
@@ -173,6 +183,16 @@ def dead_links(site: str, path: str, links: list[str]) -> list[str]:
 def ids(file: Path) -> set[str]:
     """All ids of a page."""
     return set(re.findall(r'\bid="([^"]+)"', file.read_text("utf8")))
+
+
+def test_what_a_page_asks_of_others_is_noted_and_not_found(visit: Visit) -> None:
+    page = visit.open("bibliography.html")
+    assert visit.outside == []
+    page.evaluate("document.body.append(Object.assign(new Image(), {src: 'http://elsewhere.example/picture.png'}))")
+    page.wait_for_function("[...document.images].at(-1).complete")
+    assert visit.outside == ["http://elsewhere.example/picture.png"]
+    assert page.evaluate("[...document.images].at(-1).naturalWidth") == 0
+    assert any("ERR_NAME_NOT_RESOLVED" in error for error in visit.errors), visit.errors
 
 
 def test_maths_was_there_to_be_set(visit: Visit) -> None:

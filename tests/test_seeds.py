@@ -33,13 +33,13 @@ def runs_of(all_, method, **options):
 def test_each_run_is_that_which_it_is_alone(name, engine):
     method, options = METHODS[name]
     settings = {**QUIET, "rounds": 2, "dtype": torch.float64, "engine": engine}
-    all_ = federations(**options)
+    all_ = {seed: ragged(seed=seed, **options) for seed in SEEDS[:2]}
     runs = runs_of(all_, method, **settings)
-    assert list(runs) == list(SEEDS)
+    assert list(runs) == list(all_)
     for seed, run in runs.items():
         alone = simulate(all_[seed], method, seed=seed, **settings)
         assert largest_difference(run, alone) < 1e-6
-        assert run.settings == {**alone.settings, "together": list(SEEDS)}
+        assert run.settings == {**alone.settings, "together": list(all_)}
         columns = run.history.columns.drop("seconds")
         np.testing.assert_allclose(run.history[columns], alone.history[columns], rtol=1e-5, atol=1e-7)
         assert run.per_client.equals(alone.per_client)

@@ -1,7 +1,9 @@
-"""The page of tasks, block by block as it stands there, each in a fresh interpreter and an empty folder."""
+"""The page of tasks, block by block as it stands there, each with no other's names and in an empty folder."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shlex
@@ -9,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib
 import pytest
 
 PAGE = Path(__file__).resolve().parents[1] / "book" / "tasks.md"
@@ -21,12 +24,24 @@ SECTIONS = {
 }
 
 
-def fresh(folder: Path, *arguments: str) -> str:
-    """What a new interpreter prints, which (by -P) does not look for modules in the folder that it is started in."""
+def pasted(code: str) -> str:
+    """What Python code prints that finds nothing but what it imports itself."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), matplotlib.rc_context({"backend": "agg"}):
+        exec(compile(code, str(PAGE), "exec"), {"__name__": "__main__"})
+    return printed.getvalue()
+
+
+def command(folder: Path, *arguments: str) -> str:
+    """What the command prints in a new interpreter, which (by -P) does not look for modules where it is started."""
     done = subprocess.run(
-        [sys.executable, "-P", *arguments], cwd=folder, capture_output=True, text=True, timeout=600,
+        [sys.executable, "-P", "-m", "hetfl_core.cli", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
         env={**os.environ, "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -36,7 +51,8 @@ def test_the_page_has_five_tasks() -> None:
 
 
 @pytest.mark.parametrize("section", list(SECTIONS))
-def test_what_a_reader_pastes_runs(section: str, tmp_path: Path) -> None:
+def test_what_a_reader_pastes_runs(section: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
     blocks = list(FENCE.finditer(SECTIONS[section]))
     assert blocks, "the section has code"
     printed = []
@@ -44,11 +60,11 @@ def test_what_a_reader_pastes_runs(section: str, tmp_path: Path) -> None:
         if block["file"]:
             (tmp_path / block["file"]).write_text(block["code"])
         elif block["language"] == "python":
-            printed.append(fresh(tmp_path, "-c", block["code"]))
+            printed.append(pasted(block["code"]))
         else:
-            command, *arguments = shlex.split(block["code"])
-            assert command == "hetfl"
-            printed.append(fresh(tmp_path, "-m", "hetfl_core.cli", *arguments))
+            program, *arguments = shlex.split(block["code"])
+            assert program == "hetfl"
+            printed.append(command(tmp_path, *arguments))
     check(section, printed, tmp_path)
 
 
