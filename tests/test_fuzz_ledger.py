@@ -108,7 +108,7 @@ LEDGER = {
     "verdict": Case(ledger.verdict, {"difference": 1.5, "standard_error": 0.5}),
     "tolerance": Case(ledger.tolerance, {"standard_error": 0.5}),
     "numbers": Case(ledger.numbers, {"records": RECORDS, "accuracy": "accuracy", "known": KNOWN}),
-    "claims": Case(ledger.claims, {"records": RECORDS, "known": KNOWN}),
+    "claims": Case(ledger.claims, {"records": RECORDS, "known": KNOWN, "instead": {"flic/a": "flic/b"}}),
     "claim_verdict": Case(ledger.claim_verdict, {"result": PAIR, "low": -1.0, "high": 1.0}),
     "claim_p": Case(ledger.claim_p, {"result": PAIR, "low": -1.0, "high": 1.0}),
     "command": Case(ledger.command, {"experiment": BCI}),

@@ -500,6 +500,22 @@ def test_a_baseline_that_is_off_is_marked():
         assert (tally(numbers(records), claims(records)).baseline_off == 1) == bool(off)
 
 
+def test_claims_are_judged_by_the_runs_of_another_experiment():
+    """The baseline too: off in the one, as printed in the other; a claim about two experiments takes both."""
+    wrong = [*three("FLIC-HL", 0.55), *three("Local", 0.60)]
+    right = [replace(r, experiment="flic/elsewhere") for r in [*three("FLIC-HL", 0.75), *three("Local", 0.712)]]
+    name = "flic-bci-common40-flic-hl-over-local"
+    for instead, expected in (
+        ({}, (BCI, "reverses", "baseline off: Local 60.00 here, 71.24 printed")),
+        ({BCI: "flic/elsewhere"}, ("flic/elsewhere", "holds", "")),
+    ):
+        got = claims([*wrong, *right], known=known(), instead=instead).set_index("id").loc[name]
+        assert (got.experiment, got.verdict, got.baseline) == expected
+    assert len(claims([], instead={BCI: "flic/elsewhere"})) == len(claims([]))
+    moved, kept = (claims([], instead=each) for each in ({BCI: "x"}, {}))
+    assert ((moved.against == "x") == (kept.against == BCI)).all()
+
+
 def test_both_definitions_of_accuracy_are_judged():
     """Local 71.24 ± 0.6 is met by the mean over clients only, FLIC-HL 72.12 ± 0.6 by the weighted mean only."""
     records = [*three("FLIC-HL", 0.60, 0.72), *three("Local", 0.712, 0.60)]

@@ -301,7 +301,10 @@ def _check_bounds(result: Paired, low: float, high: float) -> None:
 
 
 def claims(
-    records: Iterable[RunRecord] | None = None, *, known: Mapping[str, Collection[str]] | None = None
+    records: Iterable[RunRecord] | None = None,
+    *,
+    known: Mapping[str, Collection[str]] | None = None,
+    instead: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """Each statement of the papers about a difference, and whether our runs bear it out.
 
@@ -311,6 +314,9 @@ def claims(
     ----------
     records, known
         As for `numbers`.
+    instead : dict of str to str, optional
+        Experiments whose runs are judged in the place of another's, which a statement (and the number of its baseline)
+        is about: the same claims in a setting that can be read otherwise.
 
     Returns
     -------
@@ -325,10 +331,12 @@ def claims(
         ``records``, ``commits``; ``reach`` and ``turns``: whether other arithmetic could turn the verdict
         (`with_arithmetic`).
     """
-    records, known = _records(records), _known(known)
+    records, known, other = _records(records), _known(known), _instead(instead)
     cells, values = _by_cell(records), paper_values()
+    values["experiment"] = values["experiment"].replace(other)
     missing = set(values.loc[values["available"] == "no", "experiment"])
-    rows = pd.read_csv(data_path("paper", "claims.csv"), dtype=str, keep_default_na=False).to_dict("records")
+    printed_claims = pd.read_csv(data_path("paper", "claims.csv"), dtype=str, keep_default_na=False)
+    rows = printed_claims.replace({"experiment": other, "against": other}).to_dict("records")
     table = pd.DataFrame([_claim_row(row, cells, missing, known) for row in rows])
     measured_against = {
         r.id: (r.against or r.experiment, r.worse)
@@ -342,6 +350,15 @@ def claims(
     table.insert(at, "verdict_holm", _after_holm(table))
     table.insert(at + 2, "baseline", [off.get(measured_against.get(name, ("", "")), "") for name in table["id"]])
     return with_arithmetic(table, records)
+
+
+def _instead(value: Mapping[str, str] | None) -> dict[str, str]:
+    """Experiments in the place of others, checked."""
+    found = dict(checks.mapping("instead", {} if value is None else value))
+    for name, other in found.items():
+        for experiment in (name, other):
+            checks.words(f"instead[{name!r}]", experiment)
+    return found
 
 
 def _after_holm(table: pd.DataFrame) -> pd.Series:
