@@ -199,6 +199,13 @@ FIGURES = {
         {"points": POINTS, "labels": LABELS, "anchors": np.eye(2, 3), "how": "PCA", "seed": 0, "ax": None}
         | {"options": None},
     ),
+    "regions": Case(
+        plots.regions,
+        ON
+        | {"points": [[0.0, 0.0], [1.0, 1.0]], "labels": [0, 1], "limits": (-1.0, 1.0, -1.0, 1.0), "steps": 5}
+        | {"classify": lambda x: (x[:, 0] > 0).astype(int)},
+        names={"labels": "points and labels"},
+    ),
     "compare": Case(plots.compare, ON | {"rows": PUBLISHED, "unit": "accuracy (%)"}),
     "sweep": Case(plots.sweep, ON | {"rows": SWEEP, "x": "n", "y": "accuracy", "by": "method", "xlabel": ""}),
     "learning_curves": Case(plots.learning_curves, ON | {"rows": LEARNING, "intervals": ["a"], "ylabel": "%"}),

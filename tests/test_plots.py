@@ -2,6 +2,8 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import PathCollection
+from matplotlib.colors import to_hex
 
 from hetfl_core.figures import plots
 
@@ -71,6 +73,37 @@ def test_one_class_can_be_drawn_alone():
 def test_unknown_projection():
     with pytest.raises(ValueError, match="how must be"):
         plots.project(np.zeros((5, 3)), "UMAP")
+
+
+def test_regions_are_those_of_the_classifier_with_a_line_between_them():
+    x, y = np.array([[-0.5, 0.0], [0.5, 0.2], [0.6, -0.7]]), np.array([0, 2, 2])
+    ax = plots.regions(x, y, lambda p: 2 * (p[:, 0] > 0.25).astype(int), (-1, 1, -2, 2), steps=81)
+    filled = [c for c in ax.collections if c.get_alpha() == 0.22]
+    assert [to_hex(c.get_facecolor()[0]).upper() for c in filled] == [plots.COLOURS[0], plots.COLOURS[2]]
+    boundary = np.concatenate(
+        [path.vertices for c in ax.collections for path in c.get_paths() if c.get_alpha() is None]
+    )
+    inside = boundary[abs(boundary[:, 1]) < 1.9]
+    assert (abs(inside[:, 0] - 0.25) <= 2 / 80 + 1e-9).any()
+    assert (ax.get_xlim(), ax.get_ylim()) == ((-1, 1), (-2, 2))
+    assert [len(c.get_offsets()) for c in ax.collections if isinstance(c, PathCollection)] == [1, 2]
+    whole = plots.regions(np.zeros((0, 2)), np.zeros(0), lambda p: np.ones(len(p), int), (0, 1, 0, 1))
+    assert [to_hex(c.get_facecolor()[0]).upper() for c in whole.collections if c.get_alpha()] == [plots.COLOURS[1]]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"points": np.zeros((3, 3))}, r"points and labels must have shapes \(n, 2\) and \(n,\), got \(3, 3\)"),
+        ({"limits": (1, 0, 0, 1)}, "limits must be .left, right, bottom, top., increasing"),
+        ({"classify": lambda p: np.zeros(3, int)}, "classify must give a class for each of 14400 points"),
+        ({"classify": lambda p: np.zeros(len(p))}, "classify must give a class for each"),
+    ],
+)
+def test_regions_of_what_does_not_fit(change, said):
+    given = {"points": np.zeros((3, 2)), "labels": np.zeros(3, int), "limits": (0, 1, 0, 1)}
+    with pytest.raises(ValueError, match=said):
+        plots.regions(**{**given, "classify": lambda p: np.zeros(len(p), int), **change})
 
 
 def test_compare_draws_paper_and_ours():

@@ -5,7 +5,7 @@ Every function draws into an axes (a new one by default) and returns it, so that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike
 
 from hetfl_core import checks
 
@@ -308,6 +309,65 @@ def latent(
         spots = np.full((len(anchors), 2), np.nan)
         spots[classes] = flat[ends[-1] :]
     return clients_and_classes(by_client, kept, spots, ax=ax, **{**drawing, "classes": classes})
+
+
+def regions(
+    points: ArrayLike,
+    labels: ArrayLike,
+    classify: Callable[[np.ndarray], np.ndarray],
+    limits: tuple[float, float, float, float],
+    ax: Axes | None = None,
+    title: str = "",
+    steps: int = 120,
+) -> Axes:
+    """Samples in the plane, on the regions in which a classifier names each class.
+
+    Parameters
+    ----------
+    points : array_like, shape (n, 2)
+        Samples; n may be 0.
+    labels : array_like of int, shape (n,)
+        Their classes: colour and marker.
+    classify : callable
+        ``classify(points)``, of points of shape (m, 2), gives the class of each, shape (m,).
+    limits : tuple of four floats
+        Left, right, bottom and top of what is drawn.
+    ax, title
+    steps : int
+        Points of the grid in each direction.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, limits enclose nothing, or `classify` gives something else than a class for each point.
+    """
+    xy = checks.reals("points", points, 2, least=0)
+    y = checks.array("labels", labels)
+    if xy.shape[1] != 2 or y.shape != (len(xy),) or not (np.issubdtype(y.dtype, np.integer) or not len(y)):
+        raise ValueError(f"points and labels must have shapes (n, 2) and (n,), got {xy.shape} and {y.shape}")
+    left, right, bottom, top = bounds if len(bounds := checks.reals("limits", limits, 1).tolist()) == 4 else [0] * 4
+    if not (left < right and bottom < top):
+        raise ValueError(f"limits must be (left, right, bottom, top), increasing in pairs, got {checks.shown(limits)}")
+    checks.whole("steps", steps, 2, 2000)
+    if not callable(classify):
+        raise ValueError(f"classify must be a function of points, got {checks.shown(classify)}")
+    across, along = np.meshgrid(np.linspace(left, right, steps), np.linspace(bottom, top, steps))
+    found = np.asarray(classify(np.stack([across.ravel(), along.ravel()], axis=1)))
+    if found.shape != (steps**2,) or not np.issubdtype(found.dtype, np.integer) or found.min() < 0:
+        raise ValueError(f"classify must give a class for each of {steps**2} points, got {checks.shown(found)}")
+    ax = _axes(ax)
+    seen = found.reshape(steps, steps)
+    for c in np.unique(found):
+        colour = COLOURS[c % len(COLOURS)]
+        ax.contourf(across, along, seen == c, levels=[0.5, 1.5], colors=[colour], alpha=0.22)
+        if len(np.unique(found)) > 1:
+            ax.contour(across, along, seen == c, levels=[0.5], colors="black", linewidths=0.6)
+    for c in np.unique(y):
+        look: Any = {"color": COLOURS[c % len(COLOURS)], "marker": MARKERS[c % len(MARKERS)], "edgecolor": "black"}
+        ax.scatter(*xy[y == c].T, s=26, linewidth=0.4, **look)
+    ax.set(xlim=(left, right), ylim=(bottom, top), title=title)
+    ax.grid(False)
+    return ax
 
 
 def compare(rows: pd.DataFrame, ax: Axes | None = None, title: str = "", unit: str = "accuracy (%)") -> Axes:
