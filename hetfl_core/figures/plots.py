@@ -364,7 +364,7 @@ def regions(
             ax.contour(across, along, seen == c, levels=[0.5], colors="black", linewidths=0.6)
     for c in np.unique(y):
         look: Any = {"color": COLOURS[c % len(COLOURS)], "marker": MARKERS[c % len(MARKERS)], "edgecolor": "black"}
-        ax.scatter(*xy[y == c].T, s=26, linewidth=0.4, **look)
+        ax.scatter(xy[y == c, 0], xy[y == c, 1], s=26, linewidth=0.4, **look)
     ax.set(xlim=(left, right), ylim=(bottom, top), title=title)
     ax.grid(False)
     return ax

@@ -1,4 +1,4 @@
-"""Fed-CMA: the MNIST rows of its Table 2, and the grid by which every method in them is tuned.
+"""Fed-CMA: the MNIST rows of its Table 2, the grid by which every method in them is tuned, and what the paper has not.
 
 The text takes FedGen's set-up and states none of λ, η, batch, rounds and seeds. FedGen's published code has 200 rounds
 of 20 steps of plain SGD in batches of 32, which we take; all 20 clients take part. Its network is small here, one
@@ -8,6 +8,10 @@ All methods are tuned alike: for each, `RATES` times four settings of its own, j
 each client's training images, class by class, at α = 0.05. (Test sets have equally many images of each class that a
 client holds; balanced accuracy weighs classes so, too.) λ1 = λ2 = 0 is `Local`, which is tuned as well, at the same
 latent layer: linear, as FedGen's, or sigmoid, as Assumption 2 wants it.
+
+The paper is about clients of different architectures, and has no experiment with any; `MIXED` is one, with the settings
+that were chosen for one architecture. Another is about clients that join at the end, and one puts Fed-CMA on FLIC's
+federations.
 """
 
 from __future__ import annotations
@@ -20,10 +24,11 @@ from typing import Any
 import torch
 
 from hetfl_core import checks
-from hetfl_core.datasets import fedgen
+from hetfl_core.datasets import fedgen, toy
 from hetfl_core.federation import Client, Federation, FederationWarning
 from hetfl_core.methods import FedAvg, FedCMA, FedGen, FedPAC, LGFedAvg, Local, Method
-from hetfl_core.networks import MLP, Model
+from hetfl_core.networks import MLP, Model, Network, NormalisedCNN, PerClient
+from hetfl_core.papers import flic
 from hetfl_core.papers.experiment import Experiment
 from hetfl_core.rng import stream
 
@@ -144,10 +149,12 @@ def _dealt(alpha: float) -> Callable[[int], Federation]:
     return lambda seed: fedgen.mnist(alpha=alpha, seed=seed)
 
 
-def _experiments() -> dict[str, Experiment]:
-    """The grid, and, once settings are chosen, the rows."""
-    common: dict[str, Any] = {"participation": 1.0, "dataset": "fedgen.mnist", "book": {"rounds": 3, "local_steps": 2}}
-    found = {
+COMPARED: dict[str, Any] = {"participation": 1.0, "dataset": "fedgen.mnist", "book": {"rounds": 3, "local_steps": 2}}
+"""What all experiments on MNIST have in common: everybody takes part."""
+
+
+def _grid() -> dict[str, Experiment]:
+    return {
         "fedcma/mnist-grid": Experiment(
             f"Fed-CMA, Table 2: MNIST, alpha {TUNED_AT:g}, settings on validation images",
             lambda seed: held_out(fedgen.mnist(alpha=TUNED_AT, seed=seed), seed),
@@ -156,12 +163,36 @@ def _experiments() -> dict[str, Experiment]:
             evaluate_every=100,
             priority=50,
             seeds=2,
-            **common,
+            **COMPARED,
         )
     }
-    chosen = {name: GRID[name][setting] for name, setting in CHOSEN.items()}
-    for place, alpha in enumerate(ALPHAS if chosen else ()):
-        found[f"fedcma/mnist-alpha-{alpha:g}"] = Experiment(
+
+
+MIXED: tuple[Network, ...] = (
+    MLP((128,), 32),
+    MLP((256, 128), 32, activation="tanh"),
+    NormalisedCNN(channels=(6, 16), out=32),
+)
+"""Three architectures in one federation, dealt to the clients in turn: a wide layer, two, and FedGen's convolutions."""
+
+
+def mixed(method: Method) -> Method:
+    """The method on clients of different architectures; a sigmoid at the latent layer stays where there was one."""
+    phi = method.model.phi
+    if getattr(phi, "last", None) is not None:
+        raise ValueError(f"method must have a linear latent layer, as all of MIXED have, got {phi!r}")
+    names = [f"client-{i:02d}" for i in range(20)]
+    return replace(method, model=replace(method.model, phi=PerClient.in_turn(names, MIXED)))
+
+
+ANY_ARCHITECTURE = ("Local", "FedAvg", "FedGen", "mean sharing", "Fed-CMA", "Fed-CMA, marginal")
+"""Methods of the table that need nothing in common but the latent dimension; one latent layer for all, the linear."""
+
+
+def _rows(chosen: Mapping[str, Method]) -> dict[str, Experiment]:
+    """Table 2's, and the two that the paper has not: several architectures, and clients that come late."""
+    found = {
+        f"fedcma/mnist-alpha-{alpha:g}": Experiment(
             f"Fed-CMA, Table 2: MNIST, alpha {alpha:g}, 20 clients",
             _dealt(alpha),
             chosen,
@@ -169,9 +200,122 @@ def _experiments() -> dict[str, Experiment]:
             evaluate_every=20,
             priority=45 + place,
             seeds=5,
+            **COMPARED,
+        )
+        for place, alpha in enumerate(ALPHAS)
+    }
+    some = {name: chosen[name] for name in ANY_ARCHITECTURE}
+    found["fedcma/mnist-mixed"] = Experiment(
+        f"Fed-CMA, our own: MNIST, alpha {TUNED_AT:g}, three architectures in one federation",
+        _dealt(TUNED_AT),
+        {name: mixed(method) for name, method in some.items()},
+        rounds=200,
+        evaluate_every=20,
+        priority=49,
+        seeds=5,
+        **COMPARED,
+    )
+    found["fedcma/mnist-late"] = Experiment(
+        f"Fed-CMA, our own: MNIST, alpha {TUNED_AT:g}, a fifth of the clients join at the end",
+        _dealt(TUNED_AT),
+        some,
+        rounds=200,
+        evaluate_every=200,
+        perform=flic.with_newcomers,
+        priority=49,
+        seeds=5,
+        **COMPARED,
+    )
+    return found
+
+
+# --- where feature spaces differ --------------------------------------------------------------------------------------
+
+SPACES = ("flic/toy-noisy", "flic/toy-linear", "flic/bci-common40")
+"""FLIC's experiments on whose federations Fed-CMA and mean sharing run, trained as FLIC is."""
+
+
+def across_spaces(name: str) -> dict[str, Method]:
+    """Settings of λ that are tried on one of `SPACES`, judged on held-out training samples."""
+    model = flic.EXPERIMENTS[name].methods["Local"].model
+    pulled: dict[str, Method] = {
+        f"Fed-CMA, lam1 {p['lam1']:g}, lam2 {p['lam2']:g}": FedCMA(model, server_step=1.0, **p) for p in PULLS
+    }
+    shared: dict[str, Method] = {
+        f"mean sharing, lam {lam:g}": FedPAC(model, aggregates="features", combines=False, head_epochs=1, lam=lam)
+        for lam in (0.01, 0.1, 1.0, 10.0)
+    }
+    return pulled | shared
+
+
+def _validation(name: str) -> Callable[[int], Federation]:
+    return lambda seed: held_out(flic.EXPERIMENTS[name].federation(seed), seed)
+
+
+def _spaces() -> dict[str, Experiment]:
+    """A grid of λ on each, and the runs: all that were tried, so that what was chosen stands beside what was not."""
+    found = {}
+    for place, name in enumerate(SPACES):
+        whole = flic.EXPERIMENTS[name]
+        title = whole.title.partition(": ")[2]
+        common: dict[str, Any] = {"methods": across_spaces(name), "prepare": {}, "book": flic.BRIEF}
+        there = name.replace("flic/", "fedcma/spaces-")
+        found[f"{there}-grid"] = replace(
+            whole,
+            title=f"Fed-CMA where feature spaces differ, settings on validation samples: {title}",
+            federation=_validation(name),
+            priority=51 + place,
+            evaluate_every=whole.rounds,
+            seeds=1,
             **common,
         )
+        found[there] = replace(
+            whole, title=f"Fed-CMA where feature spaces differ: {title}", priority=52 + place, seeds=3, **common
+        )
     return found
+
+
+# --- four Gaussians in the plane --------------------------------------------------------------------------------------
+
+PLANE = Model(MLP((2,), 2, activation="tanh"))
+"""The paper's 2 → 2 → 2 → 4, so that latent features can be drawn; the text names no activation."""
+
+PULLED = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (3.0, 1.0), (10.0, 1.0), (1.0, 3.0))
+"""λ1 and λ2 that are run on it, none of them chosen."""
+
+
+def in_the_plane() -> dict[str, Method]:
+    """Training alone, Fed-CMA at `PULLED`, and with one mean for all classes."""
+    common: dict[str, Any] = {"optimiser": "sgd", "lr": 0.1, "batch_size": 32, "local_steps": 5}
+    pulled = {
+        f"Fed-CMA, lam1 {lam1:g}, lam2 {lam2:g}": FedCMA(PLANE, lam1=lam1, lam2=lam2, server_step=1.0, **common)
+        for lam1, lam2 in PULLED
+    }
+    whole = FedCMA(PLANE, server_step=1.0, aligns="marginal", **common)
+    return {"Local": Local(PLANE, **common), **pulled, "Fed-CMA, marginal": whole}
+
+
+def _plane() -> dict[str, Experiment]:
+    return {
+        "fedcma/four-gaussians": Experiment(
+            "Fed-CMA, Figures 4 to 8: four Gaussians in the plane, accuracy over seeds",
+            lambda seed: toy.four_gaussians(seed),
+            in_the_plane(),
+            rounds=300,
+            participation=1.0,
+            evaluate_every=300,
+            dataset="toy.four_gaussians",
+            priority=48,
+            seeds=10,
+            book={"rounds": 5},
+        )
+    }
+
+
+def _experiments() -> dict[str, Experiment]:
+    """The grid, the rows once settings are chosen, FLIC's federations, and the plane."""
+    chosen = {name: GRID[name][setting] for name, setting in CHOSEN.items()}
+    return _grid() | (_rows(chosen) if chosen else {}) | _spaces() | _plane()
 
 
 EXPERIMENTS: dict[str, Experiment] = _experiments()
