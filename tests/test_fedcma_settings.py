@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hetfl_core import Client, Federation, ledger
+from hetfl_core import Client, Federation, ledger, simulate
 from hetfl_core.experiments import EXPERIMENTS
 from hetfl_core.methods import FedCMA
 from hetfl_core.papers import fedcma
@@ -82,3 +82,77 @@ def test_the_last_layer_is_linear_or_sigmoid_as_the_name_says():
         assert method.model.phi.last == ("sigmoid" if name.endswith("sigmoid") else None)
         if isinstance(method, FedCMA):
             assert (method.aligns == "marginal") == name.endswith("marginal")
+
+
+# --- what follows from the chosen settings ----------------------------------------------------------------------------
+
+FIRST = {name: next(iter(settings.values())) for name, settings in fedcma.GRID.items()}
+ROWS = fedcma._rows(FIRST)
+
+
+def pictures(n_clients: int = 20) -> Federation:
+    """As small as twenty clients of MNIST's shape can be: four images of two classes each."""
+    g = torch.Generator().manual_seed(0)
+    clients = []
+    for i in range(n_clients):
+        x, y = torch.randn(4, 1, 28, 28, generator=g), torch.tensor([0, 1, 0, 1])
+        clients.append(Client(x, y, x[:2], y[:2], f"client-{i:02d}"))
+    return Federation(clients, 10)
+
+
+def test_all_rows_have_the_chosen_settings():
+    assert {f"fedcma/{data}-alpha-{alpha:g}" for data in ("mnist", "emnist") for alpha in fedcma.ALPHAS} < set(ROWS)
+    for alpha in fedcma.ALPHAS:
+        assert ROWS[f"fedcma/mnist-alpha-{alpha:g}"].methods == FIRST
+    letters = ROWS["fedcma/emnist-alpha-0.02"]
+    assert (letters.dataset, list(letters.methods)) == ("fedgen.emnist", ["Local", "FedAvg", "FedGen", "Fed-CMA"])
+    assert {e.seeds for e in ROWS.values()} == {5}
+
+
+def test_three_architectures_are_dealt_in_turn_and_train_together():
+    fed = pictures()
+    for name, method in ROWS["fedcma/mnist-mixed"].methods.items():
+        phi = method.model.phi
+        assert [phi.of(c.name) for c in fed] == [fedcma.MIXED[i % 3] for i in range(20)], name
+        method.check(fed.specs())
+    run = simulate(
+        fed, ROWS["fedcma/mnist-mixed"].methods["Fed-CMA"], rounds=1, participation=1.0, progress=False, device="cpu"
+    )
+    assert run.server["mean"].shape == (10, 32)
+    assert len({tuple(sorted(params)) for params in run.params}) == 3
+    with pytest.raises(ValueError, match="method must have a linear latent layer"):
+        fedcma.mixed(FIRST["Fed-CMA, sigmoid"])
+
+
+def test_on_flics_federations_they_train_as_flic_does():
+    for name in fedcma.SPACES:
+        theirs = EXPERIMENTS[name]
+        ours, grid = (EXPERIMENTS[name.replace("flic/", "fedcma/spaces-") + part] for part in ("", "-grid"))
+        assert ours.methods == grid.methods == fedcma.across_spaces(name)
+        assert (ours.rounds, ours.participation, ours.dataset) == (theirs.rounds, theirs.participation, theirs.dataset)
+        local = theirs.methods["Local"]
+        for method in ours.methods.values():
+            assert method.model == local.model
+            assert [method.stages(1, "round")[-1].lr, method.batch_size] == [
+                local.stages(1, "round")[-1].lr,
+                local.batch_size,
+            ]
+        names = list(ours.methods)
+        assert [sum(n.startswith(family) for n in names) for family in ("Fed-CMA, ", "mean sharing, ")] == [4, 4]
+
+
+def test_the_settings_for_writers_are_those_of_their_own_grid():
+    grid = EXPERIMENTS["fedcma/femnist-grid"]
+    assert len(grid.methods) == 12 * len(fedcma.WRITERS)
+    assert grid.participation == 0.5
+    found: dict[str, list[float]] = {}
+    for record in ledger.load(experiment="fedcma/femnist-grid", scale="paper"):
+        found.setdefault(record.method, []).append(ledger.value(record, "balanced_accuracy"))
+    assert fedcma.best_settings(found) == fedcma.CHOSEN_BY_WRITERS
+
+
+def test_in_the_plane_only_the_pulls_differ():
+    methods = EXPERIMENTS["fedcma/four-gaussians"].methods
+    pulls = [(m.lam1, m.lam2) for m in methods.values() if isinstance(m, FedCMA) and m.aligns == "conditional"]
+    assert pulls == list(fedcma.PULLED)
+    assert {(m.lr, m.batch_size, m.local_steps, m.model) for m in methods.values()} == {(0.1, 32, 5, fedcma.PLANE)}

@@ -152,6 +152,25 @@ def test_a_missing_shard_says_what_to_do(tmp_path, monkeypatch):
         femnist.digits()
 
 
+@pytest.mark.filterwarnings("ignore::hetfl_core.federation.FederationWarning")
+def test_all_characters_of_a_writer_become_a_client(shards):
+    """Also of those who wrote no digit; classes are 62, whoever is chosen."""
+    federation = femnist.characters(5)
+    assert {c.name: c.y_train.tolist() for c in federation} == {name: of[1] for name, of in WRITERS.items()}
+    assert {c.name: c.y_test.tolist() for c in federation} == {name: of[2] for name, of in WRITERS.items()}
+    assert federation.n_classes == 62
+    assert [federation.info["class_names"][c] for c in (9, 10, 35, 36, 61)] == ["9", "A", "Z", "a", "z"]
+    x, _ = femnist.read_shard(shards["flic/femnist/train/9"])["f0004_40"]
+    np.testing.assert_allclose(federation["f0004_40"].x_train.numpy(), 2 * (x / 255) - 1, atol=1e-6)
+    few = [c.name for c in femnist.characters(2, seed=3)]
+    assert few == [c.name for c in femnist.characters(2, seed=3)]
+    assert len({tuple(c.name for c in femnist.characters(2, seed=s)) for s in range(6)}) > 1
+    with pytest.raises(ValueError, match="n_clients must lie in 1…5, the number of writers at hand, got 6"):
+        femnist.characters(6)
+    with pytest.raises(ValueError, match="dataset must be"):
+        femnist.load_writers("femnist.letters")
+
+
 # --- the real files: what is known of them ------------------------------------------------------------------------
 
 
@@ -204,3 +223,19 @@ def test_a_grey_level_outside_a_byte_is_refused(grey):
         femnist._samples({"x": x.tolist(), "y": [1, 2]}, 2, "here")
     x[1, 3] = 1
     assert femnist._samples({"x": x.tolist(), "y": [1, 2]}, 2, "here")[0].max() == 255
+
+
+@pytest.mark.realdata("femnist.characters")
+def test_real_characters_are_those_of_the_card():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FederationWarning)
+        federation = femnist.characters()
+    specs = federation.specs()
+    assert (len(federation), sum(s.n_train for s in specs), sum(len(c.y_test) for c in federation)) == (
+        110,
+        14697,
+        1695,
+    )
+    assert np.median([s.n_train for s in specs]) == 149
+    assert np.median([len(s.classes) for s in specs]) == 50
+    assert sum(bool(set(c.y_test.tolist()) - set(s.classes)) for c, s in zip(federation, specs, strict=True)) == 106

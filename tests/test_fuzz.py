@@ -476,6 +476,7 @@ CASES = {
     ),
     "stream": Case(rng.stream, {"seed": 0, "client": "a", "round": 0, "purpose": "init"}, names={"client": "client"}),
     "flic_bci.common40": Case(flic_bci.common40, {"n_classes": 5}),
+    "femnist.characters": Case(femnist.characters, {"n_clients": 2, "seed": 0}),
     "femnist.digits": Case(femnist.digits, {"n_clients": 2, "seed": 0, "variant": "text", "scaling": "tenth"}),
     "digits.mnist_usps": Case(
         digits.mnist_usps,
@@ -501,6 +502,7 @@ CASES = {
         )
         for make in (pooled.fashion_mnist, pooled.mnist, pooled.cifar10, pooled.cifar100, pooled.emnist_letters)
     },
+    "fedgen.emnist": Case(fedgen.emnist, {"n_clients": 5, "alpha": 0.5, "seed": 0, "ratio": 0.1}),
     "fedgen.mnist": Case(fedgen.mnist, {"n_clients": 5, "alpha": 0.5, "seed": 0, "ratio": 0.5}),
     "text.textcaps": Case(
         text.textcaps,
@@ -538,6 +540,7 @@ CASES = {
 FILES = {
     "flic_bci.common40",
     "femnist.digits",
+    "femnist.characters",
     "digits.mnist_usps",
     "images.fashion_mnist",
     "pooled.fashion_mnist",
@@ -545,6 +548,7 @@ FILES = {
     "pooled.cifar10",
     "pooled.cifar100",
     "pooled.emnist_letters",
+    "fedgen.emnist",
     "fedgen.mnist",
     "text.textcaps",
     "eeg.simulated",

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from hetfl_core.datasets import CATALOGUE, DataError, images, pooled
+from hetfl_core.datasets import CATALOGUE, DataError, fedgen, images, pooled
 
 EVERY = {
     "pooled.fashion_mnist": "FASHION",
@@ -303,6 +303,33 @@ def test_emnist_has_ten_upright_letters(monkeypatch, tmp_path):
     both = pictures.inputs(np.arange(2)).double()  # all training images of these letters
     assert (both.mean().item(), both.std(correction=0).item()) == pytest.approx((0, 1), abs=1e-6)
     assert pictures.class_names == tuple("ABCDEFGHIJ")
+
+
+def test_emnist_dealt_as_fedgen_does(monkeypatch, tmp_path):
+    """A twin of the archive: 26 letters, 60 and 4 images of each, a letter's grey levels near its number."""
+    path, parts = tmp_path / "gzip.zip", {"train": 60, "test": 4}
+    rng, made = np.random.default_rng(0), {}
+    with zipfile.ZipFile(path, "w") as archive:
+        for part, each in parts.items():
+            y = np.repeat(np.arange(1, 27), each)
+            made[part] = (9 * y[:, None, None] + rng.integers(0, 9, (len(y), 28, 28))).astype(np.uint8)
+            for kind, array in (("images-idx3", made[part]), ("labels-idx1", y)):
+                archive.writestr(f"gzip/emnist-letters-{part}-{kind}-ubyte.gz", idx(array))
+    serve(monkeypatch, {"emnist/archive": path})
+    train, test = pooled.load_letter_halves()
+    np.testing.assert_array_equal(train.x[70, 0], made["train"][70].T)
+    assert (train.y[70], test.y[5], train.class_names[25]) == (1, 1, "Z")
+    fed = fedgen.emnist(4, 0.5, seed=1, ratio=1.0)
+    assert (fed.name, fed.n_classes, len(fed)) == ("fedgen.emnist", 26, 4)
+    assert min(c.n_train for c in fed) >= 260
+    assert sum(c.n_train for c in fed) == 26 * 60
+    for client in fed:
+        assert sorted(client.y_test.tolist()) == sorted(client.y_train.unique().tolist()), "a quarter of four"
+        letter = (127.5 * (client.x_train.flatten(1).mean(1) + 1) / 9).floor().long() - 1
+        assert torch.equal(letter, client.y_train)
+    assert fed.fingerprint() == fedgen.emnist(4, 0.5, seed=1, ratio=1.0).fingerprint()
+    with pytest.raises(ValueError, match="min_size=260 for n_clients=7 needs 1820 samples"):
+        fedgen.emnist(7, 0.5, ratio=1.0)
 
 
 def test_bad_files_of_emnist_are_refused(monkeypatch, tmp_path):

@@ -811,6 +811,7 @@ for _name, _case in {**test_fuzz.CASES, **test_fuzz_ledger.CASES}.items():
 # --- real data --------------------------------------------------------------------------------------------------------
 
 for _made, _arguments in (
+    (femnist.characters, {"n_clients": 3, "seed": 1}),
     (femnist.digits, {"n_clients": 4, "seed": 1}),
     (femnist.digits, {"n_clients": 3, "variant": "code", "scaling": "tenth"}),
     (digits.mnist_usps, {"n_clients": 4, "seed": 1, "max_train": 600}),
