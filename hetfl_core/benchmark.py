@@ -5,6 +5,7 @@ Each size runs in a process of its own, so that its peak memory is its own.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -12,8 +13,8 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -39,6 +40,7 @@ from hetfl_core.federation import Client, Federation, Spec
 from hetfl_core.methods import anchor_terms as terms
 from hetfl_core.methods.base import Batch, Method, Role, Stage
 from hetfl_core.methods.fedavg import Local
+from hetfl_core.methods.fedcma import FedCMA
 from hetfl_core.methods.flic import FLIC
 from hetfl_core.networks import CNN, MLP, Draw, Model, Network, Params
 from hetfl_core.rng import numpy_stream
@@ -458,10 +460,14 @@ def alike(case: Case, steps: int = 2) -> Federation:
     return Federation(clients, 10, "bench")
 
 
-def engines(case: Case) -> tuple[dict[str, float], Layout]:
-    """Milliseconds per client and step of the loop, stacks of one, one stack, and what is chosen; and which that is."""
+def engines(case: Case, method: Method | None = None) -> tuple[dict[str, float], Layout]:
+    """Milliseconds per client and step of the loop, stacks of one, one stack, and what is chosen; and which that is.
+
+    Local training with Adam, two steps, unless another method is given, which must take two steps a round.
+    """
     torch.set_num_threads(1)
-    federation, method = alike(case), Local(Model(case.phi), local_epochs=1, batch_size=case.batch_size)
+    federation = alike(case)
+    method = method or Local(Model(case.phi), local_epochs=1, batch_size=case.batch_size)
     ways: dict[str, dict[str, Any]] = {
         "loop": {"engine": "loop"},
         "one by one": {"engine": "stacked", "stack_size": 1},
@@ -475,6 +481,31 @@ def engines(case: Case) -> tuple[dict[str, float], Layout]:
         seconds = _seconds(partial(simulator.train, state, everyone, 0, "round"), least=0.3)
         found[name] = 1e3 * seconds / (2 * case.clients)
     return found, simulator.layouts[0]
+
+
+ALIGNED = {
+    "MLP 64-64, batch 10": Case((15,), MLP(), 10, 0),
+    "MLP 128-32, batch 32 (MNIST)": Case((784,), MLP((128,), 32), 32, 0),
+}
+"""Networks on which Fed-CMA's rounds are measured, of any number of clients."""
+
+
+def aligned(name: str, n_clients: int) -> dict[str, float]:
+    """`engines` of Fed-CMA: two local steps with its pulls, by a name of `ALIGNED` and so many clients."""
+    case = replace(ALIGNED[name], clients=n_clients)
+    common: dict[str, Any] = {"optimiser": "sgd", "lr": 0.01, "batch_size": case.batch_size, "local_steps": 2}
+    return engines(case, FedCMA(Model(case.phi), server_step=1.0, **common))[0]
+
+
+def _describe_aligned(sizes: Iterable[int] = (20, 100)) -> Iterator[str]:
+    """Fed-CMA's rounds, stacked and looped."""
+    yield "\nFed-CMA, milliseconds per client and step of a round, and how many times faster than the loop."
+    yield f"{'':<32}" + _line("clients", "loop", "one stack", "ratio", "chosen")
+    for name, n in itertools.product(ALIGNED, sizes):
+        found = aligned(name, n)
+        ratio = f"{found['loop'] / found['one stack']:.1f}×"
+        cells = [f"{found['loop']:.3f}", f"{found['one stack']:.3f}", ratio, f"{found['chosen']:.3f}"]
+        yield f"{name:<32}" + _line(str(n), *cells)
 
 
 def costs() -> Costs:
@@ -658,6 +689,7 @@ def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[st
     yield from _describe_seeds()
     yield from _describe_paddings()
     yield from _describe_engines()
+    yield from _describe_aligned([n for n in (20, 100) if n <= max(sizes)])
     yield from _describe_size()
 
 

@@ -239,6 +239,21 @@ def test_engines_are_timed_and_what_is_chosen_is_said(monkeypatch):
     assert (way.engine, way.size >= 3) == ("stacked", True)
 
 
+def test_rounds_of_fedcma_are_timed_for_as_many_clients_as_asked(monkeypatch):
+    seen = []
+
+    def engines(case, method):
+        seen.append((case.clients, case.batch_size, method.local_steps, method.model.phi, len(benchmark.alike(case))))
+        return {"loop": 6.0, "one by one": 5.0, "one stack": 2.0, "chosen": 1.5}, None
+
+    monkeypatch.setattr(benchmark, "engines", engines)
+    lines = list(benchmark._describe_aligned((3, 7)))
+    assert [each[::4] for each in seen] == [(3, 3), (7, 7)] * 2
+    assert [each[1:4] for each in seen[::2]] == [(10, 2, MLP()), (32, 2, MLP((128,), 32))]
+    assert [line.split()[-4:] for line in lines[2:]] == [["6.000", "2.000", "3.0×", "1.500"]] * 4
+    assert [line.split()[-5] for line in lines[2:]] == ["3", "7", "3", "7"]
+
+
 @pytest.mark.parametrize("name", benchmark.CASES)
 def test_a_case_is_what_its_name_says(name):
     case = benchmark.CASES[name]

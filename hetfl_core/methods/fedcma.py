@@ -174,15 +174,11 @@ class FedCMA(Method):
         return self.model.represent(params, self.model.embed(params, x))
 
     def _fixed(self, params: Params) -> tuple[Tensor, Tensor]:
-        """Features of the fixed minibatch, (K·b, d_e), and what each row weighs in the means, (groups, K·b)."""
+        """Features of the fixed minibatch, (groups, rows, d_e), and what each weighs in its mean, (groups, rows)."""
         z = self.features(params, params["fixed.x"])
         there = params["fixed.there"]
-        if self.aligns == "marginal":
-            return z, (there / there.sum()).reshape(1, -1)
-        each = there / there.sum(1, keepdim=True).clamp(min=1)
-        K = len(there)
-        member = torch.eye(K, dtype=z.dtype, device=z.device).unsqueeze(-1)
-        return z, (member * each).reshape(K, -1)
+        there = there if self.aligns == "conditional" else there.reshape(1, -1)
+        return z.reshape(*there.shape, -1), there / there.sum(1, keepdim=True).clamp(min=1)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """Eq. (5), with a minibatch for L_i; what weighs nothing is not computed."""
@@ -195,7 +191,7 @@ class FedCMA(Method):
             terms |= {"heads": p * apart.detach()}
         if self.lam2:
             g, weight = self._fixed(params)
-            away = (g.unsqueeze(0) - received["mean"].unsqueeze(1)).square().sum(-1)
+            away = (g - received["mean"].unsqueeze(1)).square().sum(-1)
             gap = (of_group * (weight * away).sum(-1)).sum()
             total = total + self.lam2 / 2 * gap
             terms |= {"means": gap.detach()}
@@ -204,7 +200,7 @@ class FedCMA(Method):
     def _message(self, params: Params) -> Params:
         """v_i and the means e_i^k over the fixed minibatch (line 12); rows of classes it lacks are zero."""
         g, weight = self._fixed(params)
-        return {**pick(params, HEAD), "mean": weight @ g}
+        return {**pick(params, HEAD), "mean": (weight.unsqueeze(-1) * g).sum(1)}
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
         """Head and means (line 13), of the network after training or before."""
