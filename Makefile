@@ -22,6 +22,9 @@ export HETFL_JOBS := $(JOBS)
 # The tensors are small: threads that wait for each other on a busy machine cost more than they bring.
 export OMP_NUM_THREADS ?= 1
 
+# Compiled modules are kept, in folders that git ignores: tests and notebooks start Python a few hundred times.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The same instructions on every x86 CPU, so that numbers repeat; HETFL_FASTEST=1 takes the fastest instead.
 HOLD := eval "$$($(PY) -m hetfl_core.numerics)"
 
