@@ -184,12 +184,8 @@ def emnist(n_clients: int = 20, alpha: float = 0.1, seed: int = 0, *, ratio: flo
 
     Parameters
     ----------
-    n_clients : int
-        Number of clients b.
-    alpha : float
-        Concentration: 0.02, 0.03, 0.05 and 0.1 are those of Fed-CMA's Table 2.
-    seed : int
-        Seed of the dealing.
+    n_clients, alpha, seed
+        As for `mnist`.
     ratio : float
         Share of the training images from which the caps are reckoned; in the published commands 0.1.
 
