@@ -418,6 +418,16 @@ def test_fedpac_trains_the_head_and_then_the_body():
     assert early.stages(0, "round")[1].loss == early.loss
 
 
+def test_head_and_body_may_be_trained_together():
+    """One stage over both; with own bodies and without a penalty it is what a client does that trains alone."""
+    together = FedPAC(PLAIN, aggregates="features", combines=False, head_epochs=0, lam=0.0, local_epochs=2)
+    (stage,) = together.stages(1, "round")
+    assert (set(stage.train), stage.epochs, stage.loss) == ({"phi", "beta"}, 2, together.loss)
+    assert together.stages(0, "round")[0].loss != together.loss, "no centroid is known in round 0"
+    for mine, alone in zip(run(together).kept, run(Local(PLAIN, local_epochs=2)).kept, strict=True):
+        assert_same_tensors(mine, alone)
+
+
 def test_a_combined_head_reaches_its_client_and_no_other():
     """After a round of a and b the server holds Σ α β for both, and a client that took no part has its own head."""
     fed = EQUAL
@@ -782,7 +792,8 @@ def test_settings_that_fedcr_refuses(setting, message):
 def test_settings_that_others_refuse():
     for make, message in [
         (lambda: Ditto(lam=-1.0), "lam must be at least 0"),
-        (lambda: FedPAC(head_epochs=0), "head_epochs must be at least 1"),
+        (lambda: FedPAC(head_epochs=-1), "head_epochs must be at least 0"),
+        (lambda: FedPAC(head_epochs=0, head_lr=0.1), "head_lr must be None where head_epochs is 0, got 0.1"),
         (lambda: FedPAC(head_lr=-1.0), "head_lr must be at least 0"),
         (lambda: FedPAC(lam=-0.5), "lam must be at least 0"),
         (lambda: FedSR(cmi=-0.5), "cmi must be at least 0"),

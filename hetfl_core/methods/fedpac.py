@@ -43,7 +43,8 @@ class FedPAC(Method):
     lam : float
         λ.
     head_epochs : int
-        Epochs on the head, before the body's `local_epochs`: 1 and 5 in [1]_; 9 and 1 in [2]_'s code.
+        Epochs on the head, before the body's `local_epochs`: 1 and 5 in [1]_; 9 and 1 in [2]_'s code. With 0 head and
+        body are trained together, as in FedProto [3]_.
     head_lr : float, optional
         Learning rate of the head; by default that of the body.
     combines : bool
@@ -72,10 +73,11 @@ class FedPAC(Method):
     aggregates: Literal["body", "features"] = "body"
 
     def __post_init__(self) -> None:
-        self._check_least(0, "lam", "aligns_from")
-        self._check_least(1, "head_epochs")
+        self._check_least(0, "lam", "aligns_from", "head_epochs")
         if self.head_lr is not None:
             self._check_least(0, "head_lr")
+            if not self.head_epochs:
+                raise ValueError(f"head_lr must be None where head_epochs is 0, got {self.head_lr}")
 
     @classmethod
     def variants(cls) -> list[Method]:
@@ -125,7 +127,7 @@ class FedPAC(Method):
         return params
 
     def stages(self, round: int, role: Role) -> list[Stage]:
-        """The head, then the body, when selected; at the end the head, or whatever is local."""
+        """The head, then the body, or both at once, when selected; at the end the head, or whatever is local."""
         rate = {} if self.head_lr is None else {"lr": self.head_lr * self.lr_decay**round}
         if role == "final" and self.aggregates == "features":
             return [self.tuning(self.local, round)]
@@ -133,8 +135,10 @@ class FedPAC(Method):
             return [self.tuning(HEAD, round, loss=super().loss, **rate)]
         if role != "round":
             return []
-        head = self.stage(HEAD, round, loss=super().loss, epochs=self.head_epochs, **rate)
         aligned = self.loss if round >= self.aligns_from else super().loss
+        if not self.head_epochs:
+            return [self.stage(self.model.parts, round, loss=aligned)]
+        head = self.stage(HEAD, round, loss=super().loss, epochs=self.head_epochs, **rate)
         return [head, self.stage(body(self.model), round, loss=aligned)]
 
     def features(self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> Tensor:

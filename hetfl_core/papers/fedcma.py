@@ -41,7 +41,7 @@ TUNED_AT = 0.05
 HELD_OUT = 0.2
 """Share of a client's training images of each class on which settings are judged."""
 
-RATES = (0.1, 0.03, 0.01)
+RATES = (0.3, 0.1, 0.03, 0.01)
 """Learning rates of the grid; FedGen's code has the last."""
 
 LINEAR, SIGMOID = Model(MLP((128,), 32)), Model(MLP((128,), 32, last="sigmoid"))
@@ -63,7 +63,7 @@ FAMILIES: dict[str, tuple[Method, Sequence[Mapping[str, Any]]]] = {
     "FedAvg of all": (FedAvg(LINEAR, **COMMON), DECAYS),
     "FedGen": (FedGen(LINEAR, **COMMON), [{"classifies": a, "agrees": a} for a in (0.1, 1.0, 10.0, 30.0)]),
     "mean sharing": (
-        FedPAC(LINEAR, aggregates="features", combines=False, head_epochs=1, **COMMON),
+        FedPAC(LINEAR, aggregates="features", combines=False, head_epochs=0, **COMMON),
         [{"lam": lam} for lam in (0.01, 0.1, 1.0, 10.0)],
     ),
     "Fed-CMA": (FedCMA(LINEAR, server_step=1.0, **COMMON), PULLS),
@@ -172,7 +172,7 @@ def _grid() -> dict[str, Experiment]:
             rounds=100,
             evaluate_every=100,
             priority=50,
-            seeds=2,
+            seeds=1,
             **COMPARED,
         )
     }
@@ -293,7 +293,7 @@ def across_spaces(name: str) -> dict[str, Method]:
         f"Fed-CMA, lam1 {p['lam1']:g}, lam2 {p['lam2']:g}": FedCMA(model, server_step=1.0, **p) for p in PULLS
     }
     shared: dict[str, Method] = {
-        f"mean sharing, lam {lam:g}": FedPAC(model, aggregates="features", combines=False, head_epochs=1, lam=lam)
+        f"mean sharing, lam {lam:g}": FedPAC(model, aggregates="features", combines=False, head_epochs=0, lam=lam)
         for lam in (0.01, 0.1, 1.0, 10.0)
     }
     return pulled | shared
