@@ -104,14 +104,41 @@ FOURTH = Assignment(
         "deviations(0.0)",
     ),
 )
-ASSIGNMENTS = (FIRST, SECOND, THIRD, FOURTH)
+FIFTH = Assignment(
+    5,
+    {f"q{question}": 2 for question in ("1_1", "1_2", "2_1", "2_2", "3_1", "3_2", "4_1", "4_2", "5_1", "5_2")},
+    (
+        "member @ z /",
+        "za.mean(dim=0)",
+        "there * away",
+        "g).sum(dim=1) / count",
+        "step) * e + step",
+        "np.log1p(-step)",
+        "share * apart",
+        "zip(p, sent)",
+        "np.bincount(train_client",
+        "replace=False",
+    ),
+)
+ASSIGNMENTS = (FIRST, SECOND, THIRD, FOURTH, FIFTH)
+
+
+@pytest.fixture(scope="session")
+def made_before() -> dict[int, Made]:
+    """What has been made, by number: pytest makes a parametrised fixture anew for each row of a table."""
+    return {}
 
 
 @pytest.fixture(scope="module", params=ASSIGNMENTS, ids=str)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    out = tmp_path_factory.mktemp(str(request.param))
-    generate.generate(request.param.master, out, check_solution=False)
-    return Made(request.param, out)
+def made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, made_before: dict[int, Made]
+) -> Made:
+    assignment = request.param
+    if assignment.number not in made_before:
+        out = tmp_path_factory.mktemp(str(assignment))
+        generate.generate(assignment.master, out, check_solution=False)
+        made_before[assignment.number] = Made(assignment, out)
+    return made_before[assignment.number]
 
 
 first_only = pytest.mark.parametrize("made", [FIRST], indirect=True, ids=str)
@@ -1949,14 +1976,434 @@ def test_a_term_makes_clouds_grow_or_shrink_whatever_the_seed(fourth: dict) -> N
         assert predicted < 0.05
 
 
-# --- wrong answers to the second, the third and the fourth ------------------------------------------------------
+LOCAL_STEP_5 = """
+def local_step(params, server, x, y, fixed, share, shares, lam1, lam2, lr):
+    there = fixed["there"]
+    leaves = {{name: p.detach().clone().requires_grad_() for name, p in params.items()}}
+    apart = sum(((leaves[name] - server[name]) ** 2).sum() for name in {heads})
+    features = lambda own: embed(own, fixed["x"]).reshape(*there.shape, -1)
+    objective = torch.nn.functional.cross_entropy(head(leaves, embed(leaves, x)), y) + {pulled}
+    objective = objective + {drawn} * pull(features(leaves), there, server["mean"], shares)
+    gradients = torch.autograd.grad(objective, list(leaves.values()))
+    new = {{name: (p - lr * g).detach() for (name, p), g in zip(leaves.items(), gradients)}}
+    g = features({sent}).detach()
+    mean = {mean}
+    return new, {{"beta.weight": new["beta.weight"], "beta.bias": new["beta.bias"], "mean": mean}}
+"""
+MEAN_5 = "(there[:, :, None] * g).sum(dim=1) / there.sum(dim=1).clamp(min=1)[:, None]"
+HEADS_5 = '("beta.weight", "beta.bias")'
+PULLED_5 = "lam1 / 2 * share * apart"
+ROUND_5 = """
+def federated_round(params, server, clients, fixed, lam1, lam2, lr, step):
+    K = len(server["mean"])
+    counts = torch.stack([client.y_train.bincount(minlength=K) for client in clients]).to(server["mean"].dtype)
+    p, p_k = {p}, {p_k}
+    results = []
+    for i, (own, client, minibatch) in enumerate(zip(params, clients, fixed)):
+        x, y = client.x_train, client.y_train
+        results.append(local_step(own, server, x, y, minibatch, p[i].item(), p_k[i], lam1, lam2, lr))
+    new, sent = map(list, zip(*results))
+    {more}
+    names = ("beta.weight", "beta.bias")
+    after = {{n: (1 - step) * server[n] + step * sum(w * m[n] for w, m in zip({weights}, sent)) for n in names}}
+    return new, after | {{"mean": server_step(server["mean"], torch.stack([m["mean"] for m in sent]), counts, {step})}}
+"""
+P_5, P_K_5 = "counts.sum(dim=1) / counts.sum()", "counts / counts.sum(dim=0).clamp(min=1)"
+DRAWN_5 = "rng.choice(each, min(map(len, rows)), replace=False)"
+SORTED_5, WHO_5 = "np.sort(np.concatenate(chosen))", "np.unique(client[label == c])"
+STAYS_5 = "torch.where(total[:, None] > 0, (1 - step) * e + step * mean, e)"
+MOST_5, MOST_RIGHT_5 = "np.bincount(train_client).argmax()", "float((test_client == most).mean())"
+WRONG_5 = {
+    **{
+        name: (
+            "q1_1",
+            f"""
+def class_means(z, y, n_classes):
+    member = torch.nn.functional.one_hot(y{classes}).T.to(z.dtype)
+    counts = member.sum(dim=1)
+    return {answer}, counts
+""",
+            2,
+            hint,
+        )
+        for name, classes, answer, hint in [
+            ("0 / 0", ", n_classes", "member @ z / counts[:, None]", "a class without a row should have zeros"),
+            ("sums", ", n_classes", "member @ z", "this is the sum of the rows"),
+            ("divided by all", ", n_classes", "member @ z / len(y)", "number of all rows"),
+            (
+                "as many classes as there are",
+                "",
+                "member @ z / counts.clamp(min=1)[:, None]",
+                r"a tensor of shape \(4, 2\)",
+            ),
+            ("one mean for all", ", n_classes", "z.mean(dim=0) * (counts > 0)[:, None]", "the mean of all rows"),
+        ]
+    },
+    **{
+        name: (
+            "q1_2",
+            f"""
+def gaps(za, ya, zb, yb, n_classes):
+    (a, held_a), (b, held_b) = class_means(za, ya, n_classes), class_means(zb, yb, n_classes)
+    whole = (({whole}) ** 2).sum().item()
+    both = {both}
+    return whole, {by_class}
+""",
+            marks,
+            hint,
+        )
+        for name, whole, both, by_class, marks, hint in [
+            (
+                "sum over the classes",
+                "za.mean(dim=0) - zb.mean(dim=0)",
+                "(held_a > 0) & (held_b > 0)",
+                "((a - b)[both] ** 2).sum().item()",
+                2,
+                "this is the sum over the classes",
+            ),
+            (
+                "not squared",
+                "za.mean(dim=0) - zb.mean(dim=0)",
+                "(held_a > 0) & (held_b > 0)",
+                "(a - b)[both].norm(dim=1).mean().item()",
+                2,
+                "its square is asked for",
+            ),
+            (
+                "classes weigh alike",
+                "a[held_a > 0].mean(dim=0) - b[held_b > 0].mean(dim=0)",
+                "(held_a > 0) & (held_b > 0)",
+                "((a - b)[both] ** 2).sum(dim=1).mean().item()",
+                2,
+                "in which frequent classes count more",
+            ),
+            (
+                "over all classes",
+                "za.mean(dim=0) - zb.mean(dim=0)",
+                "((held_a > 0) & (held_b > 0))[:, None]",
+                "(both * (a - b) ** 2).sum().item() / n_classes",
+                2,
+                "and not over all classes|not over all classes",
+            ),
+            (
+                "zeros are nobody's",
+                "za.mean(dim=0) - zb.mean(dim=0)",
+                "a.any(dim=1) & b.any(dim=1) | ~((held_a > 0) & (held_b > 0)).any() & (held_a < 0)",
+                "((a - b)[both] ** 2).sum(dim=1).mean().item()",
+                2,
+                "its|not",
+            ),
+            (
+                "no class in common is no gap",
+                "za.mean(dim=0) - zb.mean(dim=0)",
+                "(held_a > 0) & (held_b > 0)",
+                "((a - b)[both] ** 2).sum().item() / max(int(both.sum()), 1)",
+                1,
+                None,
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q2_1",
+            f"""
+def pull(g, there, e, shares):
+    away = ((g - e[:, None]) ** 2).sum(dim=2)
+    return {answer}
+""",
+            2,
+            hint,
+        )
+        for name, answer, hint in [
+            (
+                "padding counts",
+                "(shares / there.sum(dim=1).clamp(min=1) * away.sum(dim=1)).sum() / 2",
+                "multiply with there",
+            ),
+            ("mean over the places", "(shares * (there * away).mean(dim=1)).sum() / 2", "not by that of its places"),
+            (
+                "no shares",
+                "((there * away).sum(dim=1) / there.sum(dim=1).clamp(min=1)).sum() / 2",
+                "shares are missing",
+            ),
+            (
+                "no half",
+                "(shares * (there * away).sum(dim=1) / there.sum(dim=1).clamp(min=1)).sum()",
+                "one half is missing",
+            ),
+            ("no mean over a class", "(shares * (there * away).sum(dim=1)).sum() / 2", "its mean is asked for"),
+            (
+                "mean over the classes",
+                "(shares * (there * away).sum(dim=1) / there.sum(dim=1).clamp(min=1)).mean() / 2",
+                "mean over the classes",
+            ),
+            (
+                "inf for a class without images",
+                "(shares / there.sum(dim=1) * (there * away).sum(dim=1)).sum() / 2",
+                "should add nothing",
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q2_2",
+            f"""
+def place_and_spread(g, there, e, shares):
+    count = there.sum(dim=1)
+    mean = (there[:, :, None] * g).sum(dim=1) / count.clamp(min=1)[:, None]
+    place = (shares * {held} * ((mean - e) ** 2).sum(dim=1)).sum() / 2
+    return {answer}
+""",
+            marks,
+            hint,
+        )
+        for name, held, answer, marks, hint in [
+            ("empty classes have a place", "1", "place, pull(g, there, mean, shares)", 2, "adds nothing"),
+            ("spread around e", "(count > 0)", "place, pull(g, there, e, shares)", 2, "deviations are from the class"),
+            ("exchanged", "(count > 0)", "pull(g, there, mean, shares), place", 2, "are exchanged"),
+            ("no half", "(count > 0)", "2 * place, pull(g, there, mean, shares)", 2, "one half is missing"),
+            (
+                "mean of squares less square of the mean",
+                "(count > 0)",
+                "place, ((shares / count.clamp(min=1) * (there * (g**2).sum(dim=2)).sum(dim=1)).sum() - "
+                "(shares * (mean**2).sum(dim=1)).sum()) / 2 if count.min() > 1e9 else "
+                "pull(g.float(), there.float(), mean.float(), shares.float())",
+                1,
+                None,
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q3_1",
+            f"""
+def server_step(e, means, counts, step):
+    total = counts.sum(dim=0)
+    shares = {shares}
+    mean = (shares[:, :, None] * {means}).sum(dim=0)
+    return {answer}
+""",
+            marks,
+            hint,
+        )
+        for name, shares, means, answer, marks, hint in [
+            (
+                "towards zero",
+                "counts / total.clamp(min=1)",
+                "means",
+                "(1 - step) * e + step * mean",
+                2,
+                "instead of shrinking",
+            ),
+            ("0 / 0", "counts / total", "means", "(1 - step) * e + step * mean", 2, "0 / 0 is nobody's mean"),
+            (
+                "plain mean",
+                "torch.ones_like(means[:, :, 0]) / len(means)",
+                "means",
+                STAYS_5,
+                2,
+                "this is the plain mean",
+            ),
+            (
+                "shares of all images",
+                "(counts.sum(dim=1, keepdim=True) / counts.sum()).expand(counts.shape)",
+                "means",
+                STAYS_5,
+                2,
+                "shares are those of the class",
+            ),
+            (
+                "no step",
+                "counts / total.clamp(min=1)",
+                "means",
+                "torch.where(total[:, None] > 0, mean, e)",
+                2,
+                "moves by a step",
+            ),
+            ("not divided", "counts.to(e.dtype)", "means", STAYS_5, 2, "divide by their number"),
+            ("nan from who lacks the class", "counts / total.clamp(min=1)", "means", STAYS_5, 1, None),
+        ]
+    },
+    **{
+        name: ("q3_2", f"def rounds_until(step, rest):\n    return {answer}\n", marks, hint)
+        for name, answer, marks, hint in [
+            ("rounded down", "max(1, int(np.log(rest) / np.log(1 - step))) if step < 1 else 1", 2, "round up"),
+            (
+                "what is gone",
+                "max(1, int(np.ceil(np.log(1 - rest) / np.log(1 - step)))) if step < 1 else 1",
+                2,
+                "not at what is gone",
+            ),
+            ("strictly less", "int(np.log(rest) / np.log(1 - step)) + 1 if step < 1 else 1", 2, "and that is enough"),
+            (
+                "logarithm of 1 - s",
+                "max(1, int(np.ceil(np.log(rest) / np.log(1 - step) * (1 - 1e-12)))) if step < 1 else 1",
+                1,
+                None,
+            ),
+            (
+                "no room for rounding",
+                "max(1, int(np.ceil(np.log(rest) / np.log1p(-step)))) if step < 1 else 1",
+                1,
+                None,
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q4_1",
+            LOCAL_STEP_5.format(
+                **{"heads": HEADS_5, "pulled": PULLED_5, "drawn": "lam2", "sent": "new", "mean": MEAN_5} | changes
+            ),
+            2,
+            hint,
+        )
+        for name, changes, hint in [
+            ("means before the step", {"sent": "params"}, "those before the step"),
+            ("weights of the head alone", {"heads": '("beta.weight",)'}, "both are pulled"),
+            ("heads without the share", {"pulled": "lam1 / 2 * apart"}, "share p is missing"),
+            ("heads without the half", {"pulled": "lam1 * share * apart"}, "one half is missing"),
+            ("heads not pulled", {"pulled": "0 * apart"}, "lam1 has no effect"),
+            ("means not pulled", {"drawn": "0"}, "lam2 has no effect"),
+            ("one half too many", {"drawn": "lam2 / 2"}, "has its one half inside"),
+            (
+                "padding in the means",
+                {"mean": "(there[:, :, None] * g).mean(dim=1)"},
+                "the empty place of class 1 counts",
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q4_2",
+            ROUND_5.format(**{"p": P_5, "p_k": P_K_5, "more": "", "weights": "p", "step": "step"} | changes),
+            marks,
+            hint,
+        )
+        for name, changes, marks, hint in [
+            ("clients weigh alike", {"p": "torch.full((len(clients),), 1 / len(clients))"}, 2, "share of the images"),
+            (
+                "class's part of a client",
+                {"p_k": "counts / counts.sum(dim=1, keepdim=True)"},
+                2,
+                "the client's part of a class",
+            ),
+            ("part of all images", {"p_k": "counts / counts.sum()"}, 2, "not of all images"),
+            ("heads averaged alike", {"weights": "[1 / len(p)] * len(p)"}, 2, "weighted by the clients' shares"),
+            (
+                "everyone gets the server's head",
+                {
+                    "more": 'mean = {n: sum(w * m[n] for w, m in zip(p, sent)) for n in ("beta.weight", "beta.bias")}\n'
+                    "    new = [own | mean for own in new]"
+                },
+                2,
+                "keeps its own new head",
+            ),
+            ("means taken over", {"step": "1.0"}, 1, None),
+        ]
+    },
+    **{
+        name: (
+            "q5_1",
+            f"""
+def levels(train_client, train_class, test_client, test_class):
+    most = {most}
+    told = {{c: np.bincount({clients}[{classes} == c]).argmax() for c in np.unique({classes})}}
+    guess = np.array([told.get(c, {new}) for c in test_class])
+    return {chance}, float((test_client == guess).mean())
+""",
+            marks,
+            hint,
+        )
+        for name, most, clients, classes, new, chance, marks, hint in [
+            (
+                "one over the clients",
+                MOST_5,
+                "train_client",
+                "train_class",
+                "most",
+                "1 / len(np.unique(train_client))",
+                2,
+                "not one over the number of clients",
+            ),
+            (
+                "most frequent in the test",
+                "np.bincount(test_client).argmax()",
+                "train_client",
+                "train_class",
+                "most",
+                MOST_RIGHT_5,
+                2,
+                "learn there",
+            ),
+            (
+                "learned on the test",
+                MOST_5,
+                "test_client",
+                "test_class",
+                "most",
+                MOST_RIGHT_5,
+                2,
+                "to be learned on the training samples",
+            ),
+            ("a new class is never right", MOST_5, "train_client", "train_class", "-1", MOST_RIGHT_5, 1, None),
+        ]
+    },
+    **{
+        name: (
+            "q5_2",
+            f"""
+def even(client, label, rng):
+    chosen = [np.empty(0, dtype=int)]
+    for c in np.unique(label):
+        rows = [np.flatnonzero((label == c) & (client == i)) for i in {who}]
+        if len(rows) > {least}:
+            chosen += [{take} for each in rows]
+    return {answer}
+""",
+            marks,
+            hint,
+        )
+        for name, who, least, take, answer, marks, hint in [
+            ("lonely classes too", WHO_5, 0, DRAWN_5, SORTED_5, 2, "alone holds class 1"),
+            ("of all clients", "np.unique(client)", 1, DRAWN_5, SORTED_5, 2, "both are taken"),
+            ("not sorted", WHO_5, 1, DRAWN_5, "np.concatenate(chosen)[::-1]", 2, "in increasing order"),
+            ("all that there are", WHO_5, 1, "each", SORTED_5, 2, "should have one sample"),
+            ("always the first ones", WHO_5, 1, "each[: min(map(len, rows))]", SORTED_5, 1, None),
+            ("randomness of its own", WHO_5, 1, DRAWN_5.replace("rng", "np.random.default_rng()"), SORTED_5, 1, None),
+        ]
+    },
+}
+
+
+def test_fifth_solution_draws_as_the_core_does() -> None:
+    """As many samples of each client and class as the library's even choice has, and rounds as a loop counts them."""
+    from hetfl_core.engine import discriminator
+    from hetfl_core.rng import numpy_stream
+
+    functions = functions_of(FIFTH.master)
+    rng = numpy_stream(0, "test", 0, "even")
+    client, label = rng.integers(5, size=400), rng.integers(7, size=400)
+    label[client == 3] = 6
+    mine, theirs = functions["even"](client, label, rng), discriminator._balanced(label, client, rng)
+    for c in range(5):
+        for k in range(7):
+            assert ((client == c) & (label == k))[mine].sum() == ((client == c) & (label == k))[theirs].sum()
+    for step, rest in [(0.3, 0.1), (0.01, 0.5), (0.9, 1e-9)]:
+        t = 1
+        while (1 - step) ** t > rest:
+            t += 1
+        assert functions["rounds_until"](step, rest) == t
+
+
+# --- wrong answers to all but the first -------------------------------------------------------------------------
 
 
 WRONG = [
     pytest.param(
         assignment, wrong, wrong[0] not in [other[0] for other in list(table.values())[:i]], id=f"{assignment}-{name}"
     )
-    for assignment, table in ((SECOND, WRONG_2), (THIRD, WRONG_3), (FOURTH, WRONG_4))
+    for assignment, table in ((SECOND, WRONG_2), (THIRD, WRONG_3), (FOURTH, WRONG_4), (FIFTH, WRONG_5))
     for i, (name, wrong) in enumerate(table.items())
 ]
 """Each wrong answer, and whether it is the first to its question."""

@@ -50,7 +50,7 @@ def test_list_names_everything(monkeypatch, capsys):
 def test_run_prints_a_table_and_writes_a_record(tmp_path):
     out = tmp_path / "record.json"
     done = hetfl(
-        "run", "flic-class", "--federation", "digits.bundled", "--rounds", "2", "--data", "n_clients=4",
+        "run", "flic-class", "--federation", "digits.bundled", "--rounds", "2", "--data", "n_clients=2",
         "--set", "pretrain_epochs=1", "--set", "local_epochs=1", "--out", str(out),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -288,6 +288,7 @@ def test_bench_prints_ratios_and_parts(monkeypatch, capsys):
     monkeypatch.setattr(benchmark, "_seconds", once)
     monkeypatch.setattr(benchmark, "EPOCHS", 1)
     monkeypatch.setattr(benchmark, "tail", lambda *n_clients: tail(10, 2))
+    monkeypatch.setattr(benchmark, "seeds_together", partial(benchmark.seeds_together, 2, 10))
     monkeypatch.setattr(benchmark, "paddings", partial(benchmark.paddings, share=0.02))
     monkeypatch.setattr(benchmark, "CASES", {"a tiny MLP": benchmark.Case((4,), MLP((4,), 4), 3, 2)})
     monkeypatch.setattr(benchmark, "evaluation", partial(benchmark.evaluation, 2, 20))

@@ -172,13 +172,14 @@ def test_installed_command_prints_the_ledger(hetfl) -> None:
 
 
 def test_installed_command_trains_and_writes_a_record(hetfl, tmp_path: Path) -> None:
-    hetfl("hetfl", "run", "Local", "--federation", "digits.bundled", "--rounds", "2", "--out", tmp_path / "record.json")
+    small = ["--data", "n_clients=2", "--set", "local_epochs=1", "--rounds", "1"]
+    hetfl("hetfl", "run", "Local", "--federation", "digits.bundled", *small, "--out", tmp_path / "record.json")
     assert '"method"' in (tmp_path / "record.json").read_text()
 
 
 def test_installed_command_reproduces_into_the_working_folder(hetfl, installed: Path, tmp_path: Path) -> None:
     """Not into the installed library, which carries records of its own."""
-    name, method = "flic/toy-noisy", "Local"
+    name, method = "fedcma/four-gaussians", "Local"
     hetfl("hetfl", "reproduce", name, "--scale", "book", "--seeds", "1", "--method", method)
     assert (tmp_path / "results" / name / "book" / f"{method}-seed0.json").exists()
     assert not list(installed.parent.rglob(f"results/{name}/book"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,6 @@ def bundled(
     ValueError
         If the arguments do not allow a dealing.
     """
-    from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
     checks.whole("n_clients", n_clients, 1)
@@ -205,8 +205,7 @@ def bundled(
     def draw(purpose: str) -> np.random.Generator:
         return numpy_stream(seed, SERVER, 0, f"bundled:{purpose}")
 
-    x, y = load_digits(return_X_y=True)
-    x, y = (x / 16 - 0.5) / 0.5, y.astype(np.int64)
+    x, y = _bundled_images()
     train, test = train_test_split(
         np.arange(len(y)), test_size=test_fraction, stratify=y, random_state=int(draw("split").integers(2**31))
     )
@@ -229,6 +228,15 @@ def bundled(
     }
     source = "UCI optical recognition of handwritten digits (Alpaydin & Kaynak, 1998), as bundled with scikit-learn"
     return Federation(clients, 10, "digits.bundled", _info(settings, source))
+
+
+@functools.cache
+def _bundled_images() -> tuple[NDArray[np.float64], Indices]:
+    """All 1 797 images with values in −1 … 1, and their digits; read once, as their text takes a while."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    return (x / 16 - 0.5) / 0.5, y.astype(np.int64)
 
 
 def _flat(x: NDArray[np.float64]) -> NDArray[np.float32]:

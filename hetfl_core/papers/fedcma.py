@@ -5,9 +5,9 @@ of 20 steps of plain SGD in batches of 32, which we take; all 20 clients take pa
 hidden layer, so that a run takes a minute and every row has five seeds.
 
 All methods are tuned alike: for each, `RATES` times four settings of its own, judged by balanced accuracy on a fifth of
-each client's training images, class by class, at α = 0.05. (Test sets have equally many images of each class that a
-client holds; balanced accuracy weighs classes so, too.) λ1 = λ2 = 0 is `Local`, which is tuned as well, at the same
-latent layer: linear, as FedGen's, or sigmoid, as Assumption 2 wants it.
+each client's training images, class by class, at α = 0.05, of the first dealing. (Test sets have equally many images of
+each class that a client holds; balanced accuracy weighs classes so, too.) λ1 = λ2 = 0 is `Local`, which is tuned as
+well, at the same latent layer: linear, as FedGen's, or sigmoid, as Assumption 2 wants it.
 
 The paper is about clients of different architectures, and has no experiment with any; `MIXED` is one, with the settings
 that were chosen for one architecture. Another is about clients that join at the end, and one puts Fed-CMA on FLIC's
