@@ -8,6 +8,7 @@ equal sizes, and each client's are then split (`split_each`).
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from typing import Any
 
@@ -485,23 +486,29 @@ def dirichlet_per_client(
     left = np.array([len(pile) for pile in piles])
     parts: list[list[int]] = [[] for _ in range(n_clients)]
     waiting = list(range(n_clients))
+    ends: dict[int, list[float]] = {}  # of clients, until a class runs out
     while waiting:
         place = int(rng.integers(len(waiting)))
-        mine = parts[waiting[place]]
-        c = _draw_class(priors[waiting[place]], left, rng)
-        mine.append(piles[c].pop())
+        client = waiting[place]
+        if client not in ends:
+            ends[client] = _cumulated(np.where(left > 0, priors[client], 0.0))
+        c = bisect.bisect_right(ends[client] or _cumulated(left.astype(np.float64)), rng.random())
+        parts[client].append(piles[c].pop())
         left[c] -= 1
-        if len(mine) == size:
+        if not left[c]:
+            ends.clear()
+        if len(parts[client]) == size:
             del waiting[place]
     return [np.array(sorted(part), dtype=np.int64) for part in parts]
 
 
-def _draw_class(prior: NDArray[np.float64], left: Indices, rng: np.random.Generator) -> int:
-    """A class of which samples are left, by the prior, or by their number where the prior knows none of them."""
-    weights = np.where(left > 0, prior, 0.0)
-    if weights.sum() < np.finfo(np.float64).tiny:
-        weights = left.astype(np.float64)
-    return int(rng.choice(len(left), p=weights / weights.sum()))
+def _cumulated(weights: NDArray[np.float64]) -> list[float]:
+    """Ends of the intervals of [0, 1) in which each class is drawn; none where the weights are 0 to rounding."""
+    total = weights.sum()
+    if total < np.finfo(np.float64).tiny:
+        return []
+    ends = (weights / total).cumsum()
+    return [float(end) for end in ends / ends[-1]]
 
 
 def _equal_size(n: int, n_clients: int, per_client: int | None) -> int:

@@ -71,14 +71,14 @@ def published_levels(y, n_users, alpha, ratio, seed):
         for c in classes:
             n = int(min(most, int(ratio * int((y == c).sum()))))
             shares = draw.dirichlet([alpha] * n_users)
-            shares = np.array([p if size < most else 0 for p, size in zip(shares, sizes, strict=True)])
+            shares = np.array([p if size < most else 0 for p, size in zip(shares.tolist(), sizes, strict=True)])
             if shares.sum() == 0:
                 break
             ends = (np.cumsum(shares / shares.sum()) * n).astype(int)[:-1]
-            for user, piece in enumerate(np.split(np.arange(n), ends)):
-                if len(piece):
-                    held[user][c] = len(piece)
-                sizes[user] += len(piece)
+            for user, piece in enumerate(np.diff(ends, prepend=0, append=n).tolist()):
+                if piece:
+                    held[user][c] = piece
+                sizes[user] += piece
         else:
             if min(sizes) >= 10:
                 return held

@@ -113,7 +113,17 @@ def best_settings(accuracies: Mapping[str, Sequence[float]]) -> dict[str, str]:
     return {name: max(settings, key=lambda setting: means[setting]) for name, settings in whole.items()}
 
 
-CHOSEN: dict[str, str] = {}
+CHOSEN: dict[str, str] = {
+    "Local": "Local, lr 0.1, weight_decay 0",
+    "Local, sigmoid": "Local, sigmoid, lr 0.3, weight_decay 0",
+    "FedAvg": "FedAvg, lr 0.1, weight_decay 0",
+    "FedAvg of all": "FedAvg of all, lr 0.1, weight_decay 0",
+    "FedGen": "FedGen, lr 0.1, classifies 0.1, agrees 0.1",
+    "mean sharing": "mean sharing, lr 0.1, lam 0.01",
+    "Fed-CMA": "Fed-CMA, lr 0.1, lam1 1, lam2 0.01",
+    "Fed-CMA, sigmoid": "Fed-CMA, sigmoid, lr 0.3, lam1 1, lam2 0.01",
+    "Fed-CMA, marginal": "Fed-CMA, marginal, lr 0.03, lam1 1, lam2 0.01",
+}
 """`best_settings` of the grid's records; a test compares."""
 
 WRITERS = ("Local", "FedAvg", "mean sharing", "Fed-CMA")
