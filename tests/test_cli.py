@@ -217,7 +217,8 @@ def test_the_help_does_not_wait_for_torch():
 
 def test_the_face_of_the_package():
     """What stands in `__all__` is there, is what it says, and is listed before it has been asked for."""
-    script = "import hetfl_core\nassert {*hetfl_core.__all__} <= {*dir(hetfl_core)}\nfrom hetfl_core import *\n"
+    script = "import hetfl_core\nnames = hetfl_core.__all__\nassert {*names} <= {*dir(hetfl_core)}\n"
+    script += "assert all(getattr(hetfl_core, name) is not None for name in names)\nfrom hetfl_core import *\n"
     script += "assert simulate.__module__ == 'hetfl_core.engine.simulation' and Spec.__name__ == 'Spec'\n"
     script += "assert datasets.toy.noisy_features and methods.FLIC and stream(0, 'a', 0, 'b')\n"
     script += "assert hetfl_core.ledger, 'a room that has been imported is an attribute'"

@@ -13,7 +13,6 @@ import pytest
 import torch
 from small import ragged
 
-import hetfl_core
 from hetfl_core import ledger, numerics, simulate
 from hetfl_core.engine import checkpoint
 from hetfl_core.methods import FLIC, HetFedRep, Local
@@ -46,16 +45,6 @@ def test_importing_the_package_loads_neither_pytorch_nor_numpy():
     assert said == "False False True"
 
 
-def test_the_face_of_the_package_is_there_when_asked_for():
-    said = child(
-        "import hetfl_core; names = hetfl_core.__all__; assert set(names) <= set(dir(hetfl_core)); "
-        "print(all(getattr(hetfl_core, name) is not None for name in names), hetfl_core.methods.FLIC.__name__)"
-    )
-    assert said == "True FLIC"
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        hetfl_core.nothing  # noqa: B018
-
-
 IN_EFFECT = "from hetfl_core import numerics; numerics.hold(); print(numerics.in_effect())"
 
 
@@ -65,7 +54,7 @@ def test_held_libraries_compute_with_avx2():
     expected = {"isa": "avx2", "numpy": "avx2", "blas": "haswell", "revision": numerics.REVISION}
     assert child(IN_EFFECT) == str(expected)
     told = child(IN_EFFECT.replace("hold()", "hold(fastest=True)"))
-    assert told == child(IN_EFFECT, HETFL_FASTEST="1") == child(IN_EFFECT.replace("numerics.hold(); ", ""))
+    assert told == child(IN_EFFECT, HETFL_FASTEST="1")
     scalar = child(IN_EFFECT, **numerics.settings("scalar"))
     assert "'isa': 'default', 'numpy': 'sse', 'blas': 'nehalem'" in scalar, "what a user has set stays"
 
