@@ -426,8 +426,9 @@ def test_solution_gets_full_marks_by_otter_run_under_another_name(made: Made, tm
     assert marks == made.possible
 
 
+@pytest.mark.parametrize("made", ASSIGNMENTS[1:], indirect=True, ids=str)
 def test_solution_gets_full_marks_from_the_grader(made: Made, tmp_path: Path) -> None:
-    """Where only plain values cross between the process of the solution and that of the checks."""
+    """Where only plain values cross between solution and checks; the first one's are handed in by a class, below."""
     (tmp_path / "class").mkdir()
     shutil.copy(made.solution, tmp_path / "class" / "solution.ipynb")
     grade.main([str(tmp_path / "class"), "--autograder", str(made.autograder), "--out", str(tmp_path / "grades.csv")])
