@@ -439,7 +439,7 @@ def test_solution_gets_full_marks_from_the_grader(made: Made, tmp_path: Path) ->
 
 @first_only
 def test_solution_runs_in_jupyter_under_another_name(made: Made, tmp_path: Path) -> None:
-    (tmp_path / "my own name.ipynb").write_bytes(made.solution.read_bytes())
+    (tmp_path / "my own name.ipynb").write_text(shortened(made.solution), "utf8")
     (tmp_path / "another.ipynb").write_text("", "utf8")
     cells = run_plainly(tmp_path / "my own name.ipynb")
     for source, said, outputs in cells:
@@ -453,6 +453,14 @@ SHORTER = {"rounds=30": "rounds=2", "LR = 100, 0.01, 0.2": "LR = 31, 0.01, 0.2",
 """What the cells that print and draw do at length."""
 
 
+def shortened(solution: Path) -> str:
+    """The text of a solution that prints and draws less."""
+    text = solution.read_text("utf8")
+    for long, short in SHORTER.items():
+        text = text.replace(long, short)
+    return text
+
+
 def test_solution_runs_from_top_to_bottom(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All its cells in this process, as a kernel costs seconds; the first one's are run by a kernel, too."""
     monkeypatch.chdir(tmp_path)
@@ -460,12 +468,9 @@ def test_solution_runs_from_top_to_bottom(made: Made, tmp_path: Path, monkeypatc
     before, threads = torch.get_default_dtype(), torch.get_num_threads()
     said, env = {}, {"__name__": "__main__"}
     try:
-        for cell in nbformat.read(made.solution, 4).cells:
+        for cell in nbformat.reads(shortened(made.solution), 4).cells:
             if cell.cell_type == "code":
-                source = TransformerManager().transform_cell(cell.source)
-                for long, short in SHORTER.items():
-                    source = source.replace(long, short)
-                parts = ast.parse(source)
+                parts = ast.parse(TransformerManager().transform_cell(cell.source))
                 last = parts.body.pop() if isinstance(parts.body[-1], ast.Expr) else None
                 exec(compile(parts, made.solution.name, "exec"), env)
                 if last is not None:
@@ -2123,15 +2128,15 @@ def gaps(za, ya, zb, yb, n_classes):
                 "((held_a > 0) & (held_b > 0))[:, None]",
                 "(both * (a - b) ** 2).sum().item() / n_classes",
                 2,
-                "and not over all classes|not over all classes",
+                "not over all classes",
             ),
             (
                 "zeros are nobody's",
                 "za.mean(dim=0) - zb.mean(dim=0)",
-                "a.any(dim=1) & b.any(dim=1) | ~((held_a > 0) & (held_b > 0)).any() & (held_a < 0)",
+                "a.any(dim=1) & b.any(dim=1)",
                 "((a - b)[both] ** 2).sum(dim=1).mean().item()",
                 2,
-                "its|not",
+                "look at the counts",
             ),
             (
                 "no class in common is no gap",
@@ -2206,8 +2211,7 @@ def place_and_spread(g, there, e, shares):
                 "mean of squares less square of the mean",
                 "(count > 0)",
                 "place, ((shares / count.clamp(min=1) * (there * (g**2).sum(dim=2)).sum(dim=1)).sum() - "
-                "(shares * (mean**2).sum(dim=1)).sum()) / 2 if count.min() > 1e9 else "
-                "pull(g.float(), there.float(), mean.float(), shares.float())",
+                "(shares * (mean**2).sum(dim=1)).sum()) / 2",
                 1,
                 None,
             ),
