@@ -208,7 +208,7 @@ def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *,
     ValueError
         Naming the class that has fewer samples than its holders need.
     """
-    y, table = check_labels(labels), _table(assignment)
+    y, table = check_labels(labels), check_assignment(assignment)
     checks.whole("at_least", at_least, 0)
     check_generator(rng)
     pieces: list[list[Indices]] = [[] for _ in table]
@@ -261,7 +261,7 @@ def share_evenly(
     .. [1] H. Zhang et al. FedCR: personalized federated learning based on across-client common representation with
        conditional mutual information regularization. ICML 2023, Appendix A.1.1.
     """
-    y, table = check_labels(labels), _table(assignment)
+    y, table = check_labels(labels), check_assignment(assignment)
     check_generator(rng)
     classes, n_holders = _equal_holders(y, table)
     each = _even_share(y, classes, n_holders, table.shape[1], per_client)
@@ -359,7 +359,7 @@ def published_shards(
         Naming the class that has fewer samples than shards; or where a client would draw several shards of a class and
         keep them, for there is only one for each.
     """
-    y, table = check_labels(labels), _table(assignment)
+    y, table = check_labels(labels), check_assignment(assignment)
     checks.wholes(0, replace_below=replace_below, repeat_below=repeat_below)
     checks.whole("repeats", repeats, 1)
     checks.memory(8 * repeats * table.size, repeats=repeats)
@@ -741,7 +741,7 @@ def check_labels(labels: ArrayLike, name: str = "labels") -> Indices:
     return y
 
 
-def _table(assignment: ArrayLike) -> Indices:
+def check_assignment(assignment: ArrayLike) -> Indices:
     """The classes of each client, shape (n_clients, k)."""
     table = _whole_array("assignment", assignment)
     if table.ndim != 2 or not table.size:

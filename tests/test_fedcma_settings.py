@@ -7,7 +7,8 @@ import torch
 
 from hetfl_core import Client, Federation, ledger, simulate
 from hetfl_core.experiments import EXPERIMENTS
-from hetfl_core.methods import FedCMA
+from hetfl_core.methods import FedCMA, PFedHN
+from hetfl_core.networks import MLP, Model
 from hetfl_core.papers import fedcma
 
 
@@ -149,6 +150,54 @@ def test_the_settings_for_writers_are_those_of_their_own_grid():
     for record in ledger.load(experiment="fedcma/femnist-grid", scale="paper"):
         found.setdefault(record.method, []).append(ledger.value(record, "balanced_accuracy"))
     assert fedcma.best_settings(found) == fedcma.CHOSEN_BY_WRITERS
+
+
+def test_table_3_has_the_published_codes_network_and_steps():
+    """62 thousand weights by hand: 3·16·25 + 16, 16·32·25 + 32, 800·120 + 120, 120·84 + 84, 84·10 + 10."""
+    by_hand = 1216 + 12832 + 96120 + 10164 + 850
+    init = fedcma.PHOTOS.phi.init((3, 32, 32), torch.Generator().manual_seed(0))
+    assert sum(p.numel() for p in init.values()) == by_hand - 850
+    for n, fewer, part in [(10, 10, "-reduced"), (10, 1, ""), (50, 1, ""), (100, 1, "")]:
+        all_, one = (EXPERIMENTS[f"fedcma/cifar10{part}-{n}{ending}"] for ending in ("", "-pfedhn"))
+        assert (one.rounds, all_.rounds * n) == (5000 // fewer, 5000 // fewer)
+        assert (round(one.participation * n), all_.participation) == (1, 1.0)
+        assert [list(e.methods) for e in (all_, one)] == [
+            ["Local", "FedAvg", "mean sharing", "Fed-CMA"],
+            ["pFedHN", "pFedHN-PC"],
+        ]
+        for method in [*all_.methods.values(), *one.methods.values()]:
+            stages = method.stages(2, "round")
+            assert sum(stage.steps for stage in stages) == 50
+            assert {(s.optimiser, s.lr, s.momentum, s.weight_decay, s.clip, s.batch_size) for s in stages} == {
+                ("sgd", 5e-3, 0.9, 5e-5, 50.0, 64)
+            }
+    assert [one.methods[name].server_lr for name in ("pFedHN", "pFedHN-PC")] == [0.01, 0.05]
+
+
+def test_the_best_step_is_chosen_on_validation_images_and_read_on_test_images(monkeypatch):
+    """Test accuracy is what the same run has on test images where its validation accuracy is highest."""
+    g = torch.Generator().manual_seed(1)
+
+    def made(tested_on="test", **settings):
+        clients = []
+        for i, name in enumerate(("client-0", "client-1")):
+            x, y = torch.randn(60, 5, generator=g.manual_seed(i)), torch.arange(60) % 2
+            x[:, 0] += 2 * y
+            test = slice(20, 40) if tested_on == "test" else slice(40, 60)
+            clients.append(Client(x[:20], y[:20], x[test], y[test], name))
+        return Federation(clients, 2, info={"settings": {"tested_on": tested_on}})
+
+    monkeypatch.setattr(fedcma.pfedhn, "cifar10", made)
+    method = PFedHN(Model(MLP((4,), 3)), local_steps=2, optimiser="sgd", lr=0.1, server_lr=0.1)
+    options = {"rounds": 9, "participation": 0.5, "evaluate_every": 2, "progress": False, "device": "cpu", "seed": 2}
+    found = fedcma.with_best_step(made(), method, **options)
+    guide, run = (simulate(made(part), method, **options) for part in ("validation", "test"))
+    seen = guide.history.dropna(subset=["test_accuracy"])
+    best = max(zip(seen["test_accuracy"], -seen["round"], strict=True))[1] * -1
+    assert found.final["best_step"] == best
+    assert found.final["accuracy_best_step"] == run.history.set_index("round").loc[best, "test_accuracy"]
+    assert found.final["accuracy"] == run.final["accuracy"]
+    assert found.final["seconds"] > 0
 
 
 def test_in_the_plane_only_the_pulls_differ():

@@ -23,7 +23,20 @@ from small import ragged
 
 from hetfl_core import Client, Federation, adapt, baselines, checks, partition, rng, simulate
 from hetfl_core import distances as d
-from hetfl_core.datasets import digits, eeg, eegmmidb, fedgen, femnist, flic_bci, images, pooled, project, text, toy
+from hetfl_core.datasets import (
+    digits,
+    eeg,
+    eegmmidb,
+    fedgen,
+    femnist,
+    flic_bci,
+    images,
+    pfedhn,
+    pooled,
+    project,
+    text,
+    toy,
+)
 from hetfl_core.engine import calibration, discriminator, evaluation
 from hetfl_core.methods import FLIC, FedHeNN, Local, privacy
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein
@@ -329,6 +342,14 @@ CASES = {
         {"labels": LABELS, "n_clients": 2, "alpha": 5.0, "ratio": 0.9, "min_size": 3} | RNG,
     ),
     "fedgen.equal_tests": Case(fedgen.equal_tests, {"labels": LABELS, "parts": PARTS, "others": LABELS} | RNG),
+    "pfedhn.uneven_shares": Case(
+        pfedhn.uneven_shares, {"n_clients": 5, "n_classes": 10, "k": 2, "variant": "text"} | RNG
+    ),
+    "pfedhn.cut": Case(
+        pfedhn.cut,
+        {"labels": LABELS, "assignment": np.array([[0, 1], [1, 2]]), "shares": np.array([[0.5, 0.5], [0.4, 0.9]])}
+        | RNG,
+    ),
     "discriminator.recognise_clients": Case(
         discriminator.recognise_clients,
         {
@@ -504,6 +525,10 @@ CASES = {
     },
     "fedgen.emnist": Case(fedgen.emnist, {"n_clients": 5, "alpha": 0.5, "seed": 0, "ratio": 0.1}),
     "fedgen.mnist": Case(fedgen.mnist, {"n_clients": 5, "alpha": 0.5, "seed": 0, "ratio": 0.5}),
+    "pfedhn.cifar10": Case(
+        pfedhn.cifar10,
+        {"n_clients": 10, "seed": 0, "classes_per_client": 2, "variant": "text", "tested_on": "test"},
+    ),
     "text.textcaps": Case(
         text.textcaps,
         {
@@ -550,6 +575,7 @@ FILES = {
     "pooled.emnist_letters",
     "fedgen.emnist",
     "fedgen.mnist",
+    "pfedhn.cifar10",
     "text.textcaps",
     "eeg.simulated",
     "eeg.eegmmidb",

@@ -36,6 +36,7 @@ from hetfl_core.datasets import (
     fedgen,
     femnist,
     flic_bci,
+    pfedhn,
     project,
     text,
     toy,
@@ -340,6 +341,13 @@ def _() -> Any:
         partition.feature_blocks(17, 4),
         list(partition.by_group(np.array(list("abcabba"))).items()),
     ]
+
+
+@case("uneven shares")
+def _() -> Any:
+    y = rng("labels").integers(0, 6, 400)
+    found = [pfedhn.uneven_shares(9, 6, 2, rng("shares"), variant=variant) for variant in ("text", "code")]
+    return [found, [pfedhn.cut(y, *each, rng("cut")) for each in found]]
 
 
 @case("federations")

@@ -20,6 +20,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -150,18 +151,26 @@ def load_cifar10() -> Pictures:
 
     Scaled with the means and standard deviations of the channels that FedCR's published code has.
     """
+    train, test = load_cifar10_halves()
+    return train._replace(x=np.concatenate([train.x, test.x]), y=np.concatenate([train.y, test.y]))
+
+
+def load_cifar10_halves() -> tuple[Pictures, Pictures]:
+    """The original training and test images of `load_cifar10`, or those of them that are there."""
     keys = ("cifar10/train", "cifar10/test")
     for key in keys:
         fetch(key)  # may bring the archive, which then counts for both
     paths = [fetch(key) for key in keys]
     if any(path.suffix == ".gz" for path in paths):
         folder = "cifar-10-batches-bin"
-        names = [f"{folder}/data_batch_{i}.bin" for i in range(1, 6)] + [f"{folder}/test_batch.bin"]
-        raw = _members(paths[0] if paths[0].suffix == ".gz" else paths[1], names)
+        names = [f"{folder}/data_batch_{i}.bin" for i in range(1, 6)], [f"{folder}/test_batch.bin"]
+        found = _members(paths[0] if paths[0].suffix == ".gz" else paths[1], [*names[0], *names[1]])
+        raw = [{name: found[name] for name in half} for half in names]
     else:
-        raw = {str(path): _unpack_xz(path) for path in paths}
+        raw = [{str(path): _unpack_xz(path)} for path in paths]
     mean, sd = np.array([0.491, 0.482, 0.447], np.float32), np.array([0.247, 0.243, 0.262], np.float32)
-    return Pictures(*_records(raw, 1, 10), mean, sd, CIFAR10_CLASSES)
+    train, test = (Pictures(*_records(half, 1, 10), mean, sd, CIFAR10_CLASSES) for half in raw)
+    return train, test
 
 
 def load_cifar100() -> Pictures:
@@ -233,6 +242,12 @@ def _members(path: Path, names: list[str]) -> dict[str, bytes]:
 
 
 def _unpack_xz(path: Path) -> bytes:
+    """What the file holds; the last two are kept, for unpacking takes seconds and an experiment deals them often."""
+    return _unpacked(path, path.stat().st_mtime_ns if path.exists() else 0)
+
+
+@lru_cache(maxsize=2)
+def _unpacked(path: Path, changed: int) -> bytes:
     try:
         return lzma.decompress(path.read_bytes())
     except (OSError, EOFError, lzma.LZMAError) as error:

@@ -229,7 +229,7 @@ def rate(T: int, c0: float, c1: float, g2: float, g1: float = 0.0, eta: float | 
     most = 1 / (c0 * (1 + checks.number("g1", g1, 0)))
     step = min(math.sqrt(2 * c1 / (T * c0 * g2)), most) if eta is None else checks.number("eta", eta, above=0)
     if step > most:
-        raise ValueError(f"eta must be at most 1/(C0 (G1 + 1)) = {most:g}, got {step:g}")
+        raise ValueError(f"eta must be at most 1/(c0 (g1 + 1)) = {most:g}, got {step:g} with c0={c0:g} and g1={g1:g}")
     return step, 2 * c1 / (step * T) + c0 * step * g2
 
 
