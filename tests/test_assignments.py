@@ -555,7 +555,8 @@ def test_endless_loop_is_stopped_and_leaves_nothing_running(made: Made, tmp_path
     import psutil
 
     endless = (
-        "import subprocess\nsubprocess.Popen(['sleep', '31536000.5'], start_new_session=True)\nwhile True:\n    pass"
+        "import subprocess, time\nsubprocess.Popen(['sleep', '31536000.5'], start_new_session=True)\n"
+        "while True:\n    time.sleep(0.01)"
     )
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(endless)])
     nb.metadata["kernelspec"] = {"name": "a kernel of the student", "display_name": "mine"}

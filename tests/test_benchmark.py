@@ -132,8 +132,8 @@ def test_the_loop_is_measured_up_to_the_size_asked_for_and_with_it(monkeypatch):
         return {"seconds": 6.0 if engine == "loop" else 2.0, "microseconds": 5.0, "peak_mb": 7.0}
 
     monkeypatch.setattr(benchmark, "_apart", measured)
-    for rest in ("_describe_parts", "_describe_tail", "_describe_paddings", "_describe_engines", "_describe_size"):
-        monkeypatch.setattr(benchmark, rest, lambda: [])
+    for rest in ("parts", "tail", "seeds", "paddings", "engines", "aligned", "size"):
+        monkeypatch.setattr(benchmark, f"_describe_{rest}", lambda *sizes: [])
     lines = list(benchmark.report((10, 20, 30), loop_up_to=20))
     assert {n for n, engine in asked if engine == "stacked"} == {10, 20, 30}
     assert {n for n, engine in asked if engine == "loop"} == {10, 20}

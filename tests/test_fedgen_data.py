@@ -84,7 +84,7 @@ def published_levels(y, n_users, alpha, ratio, seed):
                 return held
 
 
-@pytest.mark.parametrize("alpha", [0.03, 0.1])
+@pytest.mark.parametrize("alpha", [0.05, 0.1])
 def test_clients_hold_as_many_classes_as_in_the_published_dealing(alpha):
     """Two writings of the same rules: mean number of classes held over 60 dealings, within 4 standard errors."""
     y = np.arange(20_000) % 10

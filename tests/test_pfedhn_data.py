@@ -134,13 +134,3 @@ def test_a_made_federation_keeps_apart_what_it_must(twin, variant):
 def test_a_part_that_is_not_known_is_refused(twin):
     with pytest.raises(ValueError, match=r"tested_on must be"):
         pfedhn.cifar10(tested_on="train")
-
-
-@pytest.mark.realdata("pfedhn.cifar10")
-def test_real_cifar_10_or_its_part():
-    fed = pfedhn.cifar10(10, 1, variant="code")
-    assert len(fed) == 10
-    assert fed[0].x_train.shape[1:] == (3, 32, 32)
-    for client in fed:
-        assert len(client.y_train.unique()) == 2
-        assert abs(float(client.x_train.mean())) < 0.6, "scaled channels are centred, up to the classes at hand"
