@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hetfl_core import Client, Federation, ledger, simulate
+from hetfl_core.engine.discriminator import recognise_clients
 from hetfl_core.experiments import EXPERIMENTS
 from hetfl_core.methods import FedCMA, PFedHN
 from hetfl_core.networks import MLP, Model
@@ -198,6 +199,9 @@ def test_the_best_step_is_chosen_on_validation_images_and_read_on_test_images(mo
     assert found.final["accuracy_best_step"] == run.history.set_index("round").loc[best, "test_accuracy"]
     assert found.final["accuracy"] == run.final["accuracy"]
     assert found.final["seconds"] > 0
+    told = recognise_clients(run.embed("test"), run.labels("test"), balanced=True, seed=2)
+    assert found.final["discriminator_linear_balanced"] == told.accuracy
+    assert found.final["discriminator_chance_balanced"] == told.chance
 
 
 def test_in_the_plane_only_the_pulls_differ():

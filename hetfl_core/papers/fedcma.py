@@ -31,6 +31,7 @@ import torch
 
 from hetfl_core import checks
 from hetfl_core.datasets import fedgen, femnist, pfedhn, toy
+from hetfl_core.engine.discriminator import recognise_clients
 from hetfl_core.engine.simulation import Run, simulate
 from hetfl_core.federation import Client, Federation, FederationWarning
 from hetfl_core.methods import FedAvg, FedCMA, FedGen, FedPAC, LGFedAvg, Local, Method, PFedHN
@@ -336,6 +337,33 @@ def of_photos() -> dict[str, Method]:
     }
 
 
+def recognised(run: Run, seed: int) -> dict[str, float]:
+    """How well a discriminator tells the clients by the latent features of their test images (Figure 9b).
+
+    Returns
+    -------
+    dict of str to float
+        In [0, 1]: ``discriminator_linear`` and ``discriminator_forest``, what they reach; ``discriminator_chance`` and
+        ``discriminator_label_only``, what takes no features; and the same with ``_balanced`` for as many images of a
+        class of each client that holds it.
+    """
+    found = {}
+    for balanced in (False, True):
+        ending = "_balanced" if balanced else ""
+        for kind in ("linear", "forest"):
+            told = recognise_clients(run.embed("test"), run.labels("test"), kind=kind, balanced=balanced, seed=seed)
+            found[f"discriminator_{kind}{ending}"] = told.accuracy
+        found |= {f"discriminator_chance{ending}": told.chance, f"discriminator_label_only{ending}": told.label_only}
+    return found
+
+
+def with_discriminator(federation: Federation, method: Method, **options: Any) -> Run:
+    """As `hetfl_core.simulate`; the run's ``final`` also has what `recognised` measures."""
+    run = simulate(federation, method, **options)
+    run.final |= recognised(run, options["seed"])
+    return run
+
+
 def with_best_step(federation: Federation, method: Method, *, checkpoint: Path | None = None, **options: Any) -> Run:
     """Also measure what pFedHN's published code reports: test accuracy where validation accuracy was best.
 
@@ -352,13 +380,13 @@ def with_best_step(federation: Federation, method: Method, *, checkpoint: Path |
     -------
     Run
         On test images. Its ``final`` also has ``accuracy_best_step``, at the first evaluated round of the highest
-        validation accuracy, and ``best_step``, that round.
+        validation accuracy, ``best_step``, that round, and what `recognised` measures at the end.
     """
     settings = federation.info["settings"]
     unseen = pfedhn.cifar10(**{**settings, "tested_on": "validation"})
     folders = [None if checkpoint is None else Path(checkpoint) / part for part in ("validation", "test")]
     guide = simulate(unseen, method, checkpoint=folders[0], **options)
-    run = simulate(federation, method, checkpoint=folders[1], **options)
+    run = with_discriminator(federation, method, checkpoint=folders[1], **options)
     seen = guide.history.dropna(subset=["test_accuracy"])
     best = int(seen.loc[seen["test_accuracy"].idxmax(), "round"])
     rows = run.history.set_index("round")
@@ -384,6 +412,7 @@ def _photos() -> dict[str, Experiment]:
             rounds=STEPS // fewer // n,
             participation=1.0,
             evaluate_every=max(STEPS // fewer // n // 20, 1),
+            perform=with_discriminator,
             priority=(55 if reduced else 70) + place,
             seeds=5,
             **common,
