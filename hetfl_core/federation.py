@@ -392,7 +392,9 @@ class Federation:
                 )
             _check_client(client)
             if self.task == "classification":
-                _check_classes(client, self.n_classes)
+                _check_labels(client, self.n_classes)
+        if self.task == "classification":
+            _warn_of_unseen_classes(self.clients)
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -548,18 +550,24 @@ def _check_client(client: Client) -> None:
         )
 
 
-def _check_classes(client: Client, n_classes: int) -> None:
-    where = f"client {client.name!r}"
+def _check_labels(client: Client, n_classes: int) -> None:
     for part in ("train", "test"):
         y = getattr(client, f"y_{part}")
         if len(y) and (int(y.min()) < 0 or int(y.max()) >= n_classes):
             raise ValueError(
-                f"{where}: y_{part} must lie in 0…{n_classes - 1}, got labels from {int(y.min())} to {int(y.max())}"
+                f"client {client.name!r}: y_{part} must lie in 0…{n_classes - 1}, got labels from {int(y.min())} to "
+                f"{int(y.max())}"
             )
-    unseen = set(client.y_test.tolist()) - set(client.y_train.tolist())
-    if unseen:
+
+
+def _warn_of_unseen_classes(clients: Sequence[Client]) -> None:
+    """One warning, which names the first client and counts the others."""
+    unseen = {c.name: sorted(set(c.y_test.tolist()) - set(c.y_train.tolist())) for c in clients}
+    if found := [(name, classes) for name, classes in unseen.items() if classes]:
+        (name, classes), others = found[0], len(found) - 1
+        more = f", and so it is for {others} other client{'s' if others > 1 else ''}" if others else ""
         warnings.warn(
-            f"{where}: the test set holds classes {sorted(unseen)} that the training set lacks",
+            f"client {name!r}: the test set holds classes {classes} that the training set lacks{more}",
             FederationWarning,
             stacklevel=4,
         )

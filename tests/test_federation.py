@@ -210,6 +210,17 @@ def test_class_that_training_lacks_is_a_warning():
         Federation([client(y=(0, 0))], n_classes=2)
 
 
+def test_many_such_clients_are_one_warning():
+    clients = [client(name=name, y=(0, 0)) for name in ("anna", "berta", "carla")] + [client(name="dora")]
+    with pytest.warns(FederationWarning) as caught:
+        Federation(clients, n_classes=2)
+    (said,) = caught
+    assert str(said.message) == (
+        "client 'anna': the test set holds classes [1] that the training set lacks, and so it is for 2 other clients"
+    )
+    assert said.filename == __file__, "it points at the line that made the federation"
+
+
 def test_number_of_classes_is_one_more_than_the_largest_label():
     assert Federation([client()]).n_classes == 2
     assert Federation([client()], n_classes=7).specs()[0].class_counts == (1, 1, 0, 0, 0, 0, 0)
