@@ -200,8 +200,8 @@ def test_the_best_step_is_chosen_on_validation_images_and_read_on_test_images(mo
     assert found.final["accuracy"] == run.final["accuracy"]
     assert found.final["seconds"] > 0
     told = recognise_clients(run.embed("test"), run.labels("test"), balanced=True, seed=2)
-    assert found.final["discriminator_linear_balanced"] == told.accuracy
-    assert found.final["discriminator_chance_balanced"] == told.chance
+    assert found.final["discriminator_accuracy_linear_balanced"] == told.accuracy
+    assert found.final["discriminator_accuracy_chance_balanced"] == told.chance
 
 
 def test_in_the_plane_only_the_pulls_differ():

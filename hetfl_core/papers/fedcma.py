@@ -343,8 +343,8 @@ def recognised(run: Run, seed: int) -> dict[str, float]:
     Returns
     -------
     dict of str to float
-        In [0, 1]: ``discriminator_linear`` and ``discriminator_forest``, what they reach; ``discriminator_chance`` and
-        ``discriminator_label_only``, what takes no features; and the same with ``_balanced`` for as many images of a
+        In [0, 1]: ``discriminator_accuracy_linear`` and ``…_forest``, what they reach; ``…_chance`` and
+        ``…_label_only``, what takes no features; and the same with ``_balanced`` at the end, for as many images of a
         class of each client that holds it.
     """
     found = {}
@@ -352,8 +352,9 @@ def recognised(run: Run, seed: int) -> dict[str, float]:
         ending = "_balanced" if balanced else ""
         for kind in ("linear", "forest"):
             told = recognise_clients(run.embed("test"), run.labels("test"), kind=kind, balanced=balanced, seed=seed)
-            found[f"discriminator_{kind}{ending}"] = told.accuracy
-        found |= {f"discriminator_chance{ending}": told.chance, f"discriminator_label_only{ending}": told.label_only}
+            found[f"discriminator_accuracy_{kind}{ending}"] = told.accuracy
+        found[f"discriminator_accuracy_chance{ending}"] = told.chance
+        found[f"discriminator_accuracy_label_only{ending}"] = told.label_only
     return found
 
 
