@@ -64,16 +64,18 @@ PULLS: tuple[dict[str, Any], ...] = tuple(
     {"lam1": lam1, "lam2": lam2} for lam1, lam2 in ((1.0, 0.01), (1.0, 0.1), (1.0, 1.0), (10.0, 0.1))
 )
 
+SHARES: tuple[dict[str, Any], ...] = tuple({"lam": lam} for lam in (0.01, 0.1, 1.0, 10.0))
+
+MEANS: dict[str, Any] = {"aggregates": "features", "combines": False, "head_epochs": 0}
+"""FedPAC without its heads and its second stage: what is left is FedProto's sharing of class means."""
+
 FAMILIES: dict[str, tuple[Method, Sequence[Mapping[str, Any]]]] = {
     "Local": (Local(LINEAR, **COMMON), DECAYS),
     "Local, sigmoid": (Local(SIGMOID, **COMMON), DECAYS),
     "FedAvg": (LGFedAvg(LINEAR, **COMMON), DECAYS),
     "FedAvg of all": (FedAvg(LINEAR, **COMMON), DECAYS),
     "FedGen": (FedGen(LINEAR, **COMMON), [{"classifies": a, "agrees": a} for a in (0.1, 1.0, 10.0, 30.0)]),
-    "mean sharing": (
-        FedPAC(LINEAR, aggregates="features", combines=False, head_epochs=0, **COMMON),
-        [{"lam": lam} for lam in (0.01, 0.1, 1.0, 10.0)],
-    ),
+    "mean sharing": (FedPAC(LINEAR, **MEANS, **COMMON), SHARES),
     "Fed-CMA": (FedCMA(LINEAR, server_step=1.0, **COMMON), PULLS),
     "Fed-CMA, sigmoid": (FedCMA(SIGMOID, server_step=1.0, **COMMON), PULLS),
     "Fed-CMA, marginal": (FedCMA(LINEAR, server_step=1.0, aligns="marginal", **COMMON), PULLS),
@@ -450,8 +452,7 @@ def across_spaces(name: str) -> dict[str, Method]:
         f"Fed-CMA, lam1 {p['lam1']:g}, lam2 {p['lam2']:g}": FedCMA(model, server_step=1.0, **p) for p in PULLS
     }
     shared: dict[str, Method] = {
-        f"mean sharing, lam {lam:g}": FedPAC(model, aggregates="features", combines=False, head_epochs=0, lam=lam)
-        for lam in (0.01, 0.1, 1.0, 10.0)
+        f"mean sharing, lam {share['lam']:g}": FedPAC(model, **MEANS, **share) for share in SHARES
     }
     return pulled | shared
 
