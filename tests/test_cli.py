@@ -24,12 +24,6 @@ from hetfl_core.methods import Local
 from hetfl_core.networks import MLP
 
 
-def hetfl(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "hetfl_core.cli", *arguments], capture_output=True, text=True, **options
-    )
-
-
 def call(monkeypatch, capsys, *arguments):
     """The command line in this process: (exit code, output, error)."""
     monkeypatch.setattr(sys, "argv", ["hetfl", *arguments])
@@ -47,16 +41,17 @@ def test_list_names_everything(monkeypatch, capsys):
         assert word in out
 
 
-def test_run_prints_a_table_and_writes_a_record(tmp_path):
+def test_run_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp_path):
     out = tmp_path / "record.json"
-    done = hetfl(
+    code, said, bar = call(
+        monkeypatch, capsys,
         "run", "flic-class", "--federation", "digits.bundled", "--rounds", "2", "--data", "n_clients=2",
         "--set", "pretrain_epochs=1", "--set", "local_epochs=1", "--out", str(out),
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "test_accuracy" in done.stdout
-    assert "balanced_accuracy" in done.stdout
-    assert "round/s" in done.stderr or "s/round" in done.stderr, "a progress bar"
+    assert code == 0, bar
+    assert "test_accuracy" in said
+    assert "balanced_accuracy" in said
+    assert "round/s" in bar or "s/round" in bar, "a progress bar"
     record = ledger.read(out)
     assert (record.method, record.scale, record.settings["rounds"]) == ("FLIC-Class", "own", 2), (
         "its name, not as typed"
