@@ -565,7 +565,8 @@ def _warn_of_unseen_classes(clients: Sequence[Client]) -> None:
     unseen = {c.name: sorted(set(c.y_test.tolist()) - set(c.y_train.tolist())) for c in clients}
     if found := [(name, classes) for name, classes in unseen.items() if classes]:
         (name, classes), others = found[0], len(found) - 1
-        more = f", and so it is for {others} other client{'s' if others > 1 else ''}" if others else ""
+        have = "client also has" if others == 1 else "clients also have"
+        more = f"; {others} other {have} such classes" if others else ""
         warnings.warn(
             f"client {name!r}: the test set holds classes {classes} that the training set lacks{more}",
             FederationWarning,

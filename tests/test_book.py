@@ -67,6 +67,7 @@ def chapter(request: pytest.FixtureRequest) -> nbformat.NotebookNode:
 # --- notebooks --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("error::nbformat.warnings.MissingIDFieldWarning")
 def test_notebook_is_valid_and_carries_nothing_that_was_run(notebook: nbformat.NotebookNode) -> None:
     nbformat.validate(notebook)
     assert "widgets" not in notebook.metadata

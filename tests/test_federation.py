@@ -216,7 +216,8 @@ def test_many_such_clients_are_one_warning():
         Federation(clients, n_classes=2)
     (said,) = caught
     assert str(said.message) == (
-        "client 'anna': the test set holds classes [1] that the training set lacks, and so it is for 2 other clients"
+        "client 'anna': the test set holds classes [1] that the training set lacks; "
+        "2 other clients also have such classes"
     )
     assert said.filename == __file__, "it points at the line that made the federation"
 

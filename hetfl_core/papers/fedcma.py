@@ -15,8 +15,9 @@ federations.
 
 Table 3 is about CIFAR-10, dealt and trained as pFedHN's published code has it: 5 000 steps of the server, each with one
 client and 50 steps of its own. Methods in which all clients take part have 5 000 / b rounds, so that a client trains as
-often. Nobody is tuned here, since a run takes an hour of one core: clients train by the published code's settings
-whatever the method, pFedHN's server by its own, and λ is what was chosen on MNIST.
+often in them; after the last, as in all experiments here, it trains once more what is its own, of which pFedHN has
+nothing and pFedHN-PC the head. Nobody is tuned, since a run takes an hour of one core: clients train by the published
+code's settings whatever the method, pFedHN's server by its own, and λ is what was chosen on MNIST.
 """
 
 from __future__ import annotations
@@ -288,7 +289,7 @@ def _femnist() -> dict[str, Experiment]:
     }
     if CHOSEN_BY_WRITERS:
         found["fedcma/femnist"] = Experiment(
-            "Fed-CMA, Table 2: FEMNIST, 110 of its 923 writers",
+            "Fed-CMA, Table 2: FEMNIST, 110 writers (the paper has 923)",
             lambda seed: femnist.characters(seed=seed),
             {name: GRID[name][setting] for name, setting in CHOSEN_BY_WRITERS.items()},
             rounds=200,
@@ -314,7 +315,12 @@ AS_PUBLISHED: dict[str, Any] = {
     "batch_size": 64,
     "local_steps": 50,
 }
-"""What a client does, by the published code's defaults."""
+"""What a client does, by the published code's defaults.
+
+In that code each step draws a batch of 64 anew, and a head of pFedHN-PC has an optimiser of its own, which is never
+begun anew and whose gradient is not clipped. Here batches are an epoch's, the last one short, and every participation
+begins with one fresh optimiser for body and head.
+"""
 
 STEPS = 5_000
 """Steps of pFedHN's server, with one client each."""
@@ -363,14 +369,15 @@ def recognised(run: Run, seed: int) -> dict[str, float]:
 def with_discriminator(federation: Federation, method: Method, **options: Any) -> Run:
     """As `hetfl_core.simulate`; the run's ``final`` also has what `recognised` measures."""
     run = simulate(federation, method, **options)
-    run.final |= recognised(run, options["seed"])
+    run.final |= recognised(run, run.settings["seed"])
     return run
 
 
 def with_best_step(federation: Federation, method: Method, *, checkpoint: Path | None = None, **options: Any) -> Run:
     """Also measure what pFedHN's published code reports: test accuracy where validation accuracy was best.
 
-    The run is done twice, with one or the other kind of images for test samples, which no training depends on.
+    The run is done twice, with one or the other kind of images for test samples, which no training depends on. All
+    accuracies are means over clients; in the published code larger clients count more.
 
     Parameters
     ----------
@@ -382,15 +389,23 @@ def with_best_step(federation: Federation, method: Method, *, checkpoint: Path |
     Returns
     -------
     Run
-        On test images. Its ``final`` also has ``accuracy_best_step``, at the first evaluated round of the highest
-        validation accuracy, ``best_step``, that round, and what `recognised` measures at the end.
+        On test images. Its ``final`` also has ``accuracy_best_step``, at the first evaluated round (of 1 and later) of
+        the highest validation accuracy, ``best_step``, that round, and what `recognised` measures at the end.
+
+    Raises
+    ------
+    ValueError
+        For another federation.
     """
-    settings = federation.info["settings"]
+    checks.instance("federation", federation, Federation)
+    settings = federation.info.get("settings", {})
+    if "tested_on" not in settings:
+        raise ValueError(f"federation must be one of datasets.pfedhn.cifar10, got {federation.name!r}")
     unseen = pfedhn.cifar10(**{**settings, "tested_on": "validation"})
     folders = [None if checkpoint is None else Path(checkpoint) / part for part in ("validation", "test")]
     guide = simulate(unseen, method, checkpoint=folders[0], **options)
     run = with_discriminator(federation, method, checkpoint=folders[1], **options)
-    seen = guide.history.dropna(subset=["test_accuracy"])
+    seen = guide.history[guide.history["round"] > 0].dropna(subset=["test_accuracy"])
     best = int(seen.loc[seen["test_accuracy"].idxmax(), "round"])
     rows = run.history.set_index("round")
     run.final |= {"accuracy_best_step": float(rows.loc[best, "test_accuracy"]), "best_step": float(best)}
@@ -421,7 +436,7 @@ def _photos() -> dict[str, Experiment]:
             **common,
         )
         found[f"fedcma/cifar10{reduced}-{n}-pfedhn"] = Experiment(
-            f"{title}, one in a step",
+            f"{title}, one client a step",
             _shares(n),
             alone,
             rounds=STEPS // fewer,
