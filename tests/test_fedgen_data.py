@@ -42,7 +42,9 @@ def test_a_client_that_has_enough_takes_no_more_part():
 
 
 def test_more_than_alpha_gives_is_refused_and_so_are_too_many():
-    with pytest.raises(ValueError, match=r"min_size=300 for n_clients=8 needs 2400 samples, but 2000 are dealt"):
+    with pytest.raises(
+        ValueError, match=r"min_size=300 for n_clients=8 needs 2400 samples, but with ratio=0.5 2000 of"
+    ):
         fedgen.capped_dirichlet(Y, 8, 1.0, rng(), min_size=300)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fedgen, "TRIES", 20)

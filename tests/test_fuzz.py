@@ -60,6 +60,7 @@ MEANS, COVARIANCES = torch.stack([MEAN, OTHER]), torch.stack([EYE, 2 * EYE])
 LABELS = np.arange(60) % 4
 PARTS = [np.arange(30), np.arange(30, 60)]
 TABLE = [[0, 1], [2, 3], [0, 2]]
+GRID = {"Local": settings_of_fedcma.tried("Local")}
 SMALL = Model(MLP((4,), 3), alpha=2)
 QUICK = Local(model=SMALL, local_epochs=1)
 FED = ragged(3, sizes=(8, 14))
@@ -334,9 +335,9 @@ CASES = {
     "theory.fedcma.quadratic": Case(cma.quadratic, {"T": 9, "eta": 0.5, "c0": 1.0, "start": 1.0, "g2": 0.1}),
     "fedcma.held_out": Case(settings_of_fedcma.held_out, {"federation": FED, "seed": 0, "share": 0.25}),
     "fedcma.best_settings": Case(
-        settings_of_fedcma.best_settings, {"accuracies": {"Local, lr 0.1, weight_decay 0": [0.5, 0.7]}}
+        settings_of_fedcma.best_settings, {"accuracies": {"Local, lr 0.1, weight_decay 0": [0.5, 0.7]}, "grid": GRID}
     ),
-    "fedcma.tried": Case(settings_of_fedcma.tried, {"name": "Local"}),
+    "fedcma.tried": Case(settings_of_fedcma.tried, {"name": "Local", "rates": (0.1, 0.03)}),
     "fedgen.capped_dirichlet": Case(
         fedgen.capped_dirichlet,
         {"labels": LABELS, "n_clients": 2, "alpha": 5.0, "ratio": 0.9, "min_size": 3} | RNG,

@@ -75,8 +75,8 @@ def capped_dirichlet(
     dealt = np.minimum(cap, np.floor(ratio * counts)).astype(np.int64)
     if dealt.sum() < n_clients * min_size:
         raise ValueError(
-            f"min_size={min_size} for n_clients={n_clients} needs {n_clients * min_size} samples, but {dealt.sum()} "
-            f"are dealt: at most {int(cap)} of a class"
+            f"min_size={min_size} for n_clients={n_clients} needs {n_clients * min_size} samples, but with "
+            f"ratio={ratio:g} {dealt.sum()} of {len(y)} labels are dealt: at most {int(cap)} of a class"
         )
     for _ in range(TRIES):
         order = rng.permutation(len(classes))

@@ -79,6 +79,7 @@ def uneven_shares(
             f"n_clients × k must be a multiple of n_classes={n_classes}, so that each class has equally many holders, "
             f"got n_clients={n_clients} and k={k}"
         )
+    checks.memory(48 * n_clients * k, n_clients=n_clients, k=k)
     holders = n_clients * k // n_classes
     weights = rng.uniform(LOW, HIGH, (n_classes, holders + (variant == "code")))
     of_class = weights / weights.sum(1, keepdims=True)

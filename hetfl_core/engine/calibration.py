@@ -86,7 +86,7 @@ def at_temperature(probabilities: np.ndarray, temperature: float) -> np.ndarray:
 
     Hotter is less sure, and no answer changes. T = 1 leaves them as they are; all T leave certainty as it is.
     """
-    T = checks.number("temperature", temperature, above=0)
+    T = checks.number("temperature", temperature, 1e-300)
     with np.errstate(divide="ignore"):
         logits = np.log(_probabilities(probabilities).astype(np.float64)) / T
     scaled = np.exp(logits - logits.max(1, keepdims=True))

@@ -119,7 +119,8 @@ def recognise_clients(
     if not test.any() or len(np.unique(client[~test])) < 2:
         raise ValueError(
             f"features must leave samples of two clients to train on and some to test on, got {int((~test).sum())} and "
-            f"{int(test.sum())}" + (" after balancing: do two clients hold a class in common?" if balanced else "")
+            f"{int(test.sum())} with held_out={held_out:g}"
+            + (" after balancing: do two clients hold a class in common?" if balanced else "")
         )
     model = _classifier(kind, int(rng.integers(2**31)))
     model.fit(z[~test], client[~test])

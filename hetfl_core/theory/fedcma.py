@@ -116,11 +116,18 @@ def theorem_2(hypotheses: ArrayLike, marginals: ArrayLike, labelling: ArrayLike,
     ValueError
         If shapes do not fit, or what should be probabilities is none.
     """
-    p = checks.reals("marginals", marginals, 2)
+    p, said = checks.reals("marginals", marginals, 2), checks.reals("hypotheses", hypotheses, 2)
+    if p.shape[1] != said.shape[1] or (p < 0).any() or not np.allclose(p.sum(1), 1):
+        raise ValueError(
+            f"marginals must be rows of probabilities of sum 1, one for each of the {said.shape[1]} points of "
+            f"hypotheses, got {checks.shown(marginals)}"
+        )
     c = checks.reals("labelling", labelling)
     if c.shape not in (p.shape, p.shape[1:]) or (c < 0).any() or (c > 1).any():
         shapes = f"{p.shape} or ({p.shape[1]},)"
-        raise ValueError(f"labelling must hold numbers in [0, 1] of shape {shapes}, got {checks.shown(labelling)}")
+        raise ValueError(
+            f"labelling must hold numbers in [0, 1] of shape {shapes}, as marginals has, got {checks.shown(labelling)}"
+        )
     c = np.broadcast_to(c, p.shape)
     weights = checks.reals("alpha", alpha, 1)
     if weights.shape != (len(p),) or (weights < 0).any() or not math.isclose(weights.sum(), 1, abs_tol=1e-9):
@@ -222,6 +229,11 @@ def rate(T: int, c0: float, c1: float, g2: float, g1: float = 0.0, eta: float | 
         Of the noise.
     eta : float, optional
         By default the best that is allowed.
+
+    Raises
+    ------
+    ValueError
+        For a step that is too long, or none that is above 0.
     """
     checks.whole("T", T, 1)
     for name, value in (("c0", c0), ("c1", c1), ("g2", g2)):
@@ -230,6 +242,8 @@ def rate(T: int, c0: float, c1: float, g2: float, g1: float = 0.0, eta: float | 
     step = min(math.sqrt(2 * c1 / (T * c0 * g2)), most) if eta is None else checks.number("eta", eta, above=0)
     if step > most:
         raise ValueError(f"eta must be at most 1/(c0 (g1 + 1)) = {most:g}, got {step:g} with c0={c0:g} and g1={g1:g}")
+    if not step > 0:
+        raise ValueError(f"c0, c1, g2 and g1 must leave a step above 0, got {c0:g}, {c1:g}, {g2:g} and {g1:g}")
     return step, 2 * c1 / (step * T) + c0 * step * g2
 
 
@@ -244,8 +258,14 @@ def quadratic(T: int, eta: float, c0: float, start: float, g2: float) -> Array:
     checks.whole("T", T, 1)
     checks.memory(8 * T, T=T)
     eta, c0 = checks.number("eta", eta, 0), checks.number("c0", c0, 0)
-    g2, square, found = checks.number("g2", g2, 0), checks.number("start", start) ** 2, []
-    for _ in range(T):
-        found.append(c0**2 * square)
-        square = (1 - eta * c0) ** 2 * square + eta**2 * g2
+    g2, a, found = checks.number("g2", g2, 0), checks.number("start", start), []
+    try:
+        square = a**2
+        for _ in range(T):
+            found.append(c0**2 * square)
+            square = (1 - eta * c0) ** 2 * square + eta**2 * g2
+    except OverflowError as error:
+        raise ValueError(
+            f"eta, c0, start and g2 must leave numbers that a float can hold, got {eta:g}, {c0:g}, {a:g} and {g2:g}"
+        ) from error
     return np.array(found)
