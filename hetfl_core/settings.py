@@ -60,11 +60,9 @@ def check(settings: Any) -> None:
     ValueError
         Naming the field, what was expected and what was got.
     """
-    hints = _hints(type(settings))  # type: ignore[arg-type]
-    for field in fields(settings):
-        hint, value = hints.get(field.name, Any), getattr(settings, field.name)
-        if not fits(value, hint):
-            raise ValueError(f"{field.name} must be {words(hint)}, got {value!r}" + _without_brackets(value))
+    for name, hint, fits in _tests(type(settings)):  # type: ignore[arg-type]
+        if not fits(value := getattr(settings, name)):
+            raise ValueError(f"{name} must be {words(hint)}, got {value!r}" + _without_brackets(value))
 
 
 def _without_brackets(value: Any) -> str:
@@ -85,33 +83,51 @@ def _hints(cls: type) -> dict[str, Any]:
     return found
 
 
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a value goes with a type. NumPy's numbers are numbers, True is none, and a list passes for a tuple."""
+@functools.cache
+def _tests(cls: type) -> list[tuple[str, Any, Callable[[Any], bool]]]:
+    """The fields of a dataclass, their types, and what says whether a value goes with that."""
+    hints = _hints(cls)
+    return [(f.name, hint := hints.get(f.name, Any), _test(hint)) for f in fields(cls)]
+
+
+@functools.cache
+def _test(hint: Any) -> Callable[[Any], bool]:
+    """What says whether a value goes with a type; made once, for the engine makes methods over and over.
+
+    NumPy's numbers are numbers, True is none, and a list passes for a tuple.
+    """
     origin, inner = get_origin(hint), get_args(hint)
     if hint in _SCALARS:
-        return _SCALARS[hint][1](value)
+        return _SCALARS[hint][1]
     if hint is None:
-        return value is None
+        return lambda value: value is None
     if origin is Literal:
-        return any(type(value) is type(allowed) and value == allowed for allowed in inner)
+        return lambda value: any(type(value) is type(allowed) and value == allowed for allowed in inner)
     if origin in (Union, types.UnionType):
-        return any(fits(value, one) for one in inner)
+        kinds = [_test(one) for one in inner]
+        return lambda value: any(kind(value) for kind in kinds)
     if origin is tuple:
-        return isinstance(value, tuple | list) and _items_fit(value, inner)
+        items = _items_test(inner)
+        return lambda value: isinstance(value, tuple | list) and items(value)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return isinstance(value, Mapping) and all(fits(k, inner[0]) and fits(v, inner[1]) for k, v in value.items())
+        key, item = map(_test, inner)
+        return lambda value: isinstance(value, Mapping) and all(key(k) and item(v) for k, v in value.items())
     kind = origin or hint
-    return not isinstance(kind, type) or (isinstance(value, kind) and (kind is type or not isinstance(value, type)))
+    if not isinstance(kind, type):
+        return lambda value: True
+    return lambda value: isinstance(value, kind) and (kind is type or not isinstance(value, type))
 
 
-def _items_fit(values: Sequence[Any], hints: tuple[Any, ...]) -> bool:
+def _items_test(hints: tuple[Any, ...]) -> Callable[[Sequence[Any]], bool]:
     if len(hints) == 2 and hints[1] is ...:
-        return all(fits(value, hints[0]) for value in values)
-    return len(values) == len(hints) and all(map(fits, values, hints))
+        each = _test(hints[0])
+        return lambda values: all(map(each, values))
+    tests = [_test(hint) for hint in hints]
+    return lambda values: len(values) == len(tests) and all(test(v) for test, v in zip(tests, values, strict=True))
 
 
 def _is_int(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
 def _is_float(value: Any) -> bool:
@@ -119,7 +135,9 @@ def _is_float(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
+    if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
+        return False
+    return not math.isnan(value)
 
 
 _SCALARS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
