@@ -220,8 +220,27 @@ def test_clients_of_other_networks_and_a_late_one():
     x = torch.randn(20, 9)
     late = Client(x, torch.arange(20) % 3, x, torch.arange(20) % 3, "late")
     joined = adapt(run, late, rounds=2, progress=False, device="cpu")
-    assert_same_tensors(joined.server, run.server)
+    assert_same_tensors({name: joined.server[name] for name in run.server}, run.server)
     assert joined.history["means"].iloc[-1] > 0
+
+
+def test_a_late_clients_shares_count_it_in():
+    """Members hold 4 samples of class 0 and 2 of class 1; who comes late has 30 of class 1: 30/32 of them, not 15."""
+
+    def holding(name, *numbers):
+        y = torch.tensor([k for k, n in enumerate(numbers) for _ in range(n)])
+        return Client(torch.ones(len(y), 3), y, torch.ones(1, 3), y[:1], name)
+
+    fed = Federation([holding("a", 2, 1), holding("b", 2, 1)], 2)
+    method = FedCMA(Model(MLP((4,), 3)), local_epochs=1, lr=0.01)
+    run = simulate(fed, method, rounds=2, progress=False, device="cpu")
+    late = holding("late", 0, 30)
+    specs = Federation([late], 2).specs()
+    joined = method.join(run.server, specs, stream(0, "tests", 0, "join"))
+    assert method.download(joined, specs[0])["shares"].tolist() == pytest.approx([30 / 36, 0.0, 30 / 32])
+    assert joined.keys() - {"joined"} == run.server.keys()
+    (params,) = adapt(run, late, rounds=50, progress=False).params
+    assert all(p.isfinite().all() for p in params.values())
 
 
 @pytest.mark.parametrize(

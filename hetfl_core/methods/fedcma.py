@@ -138,11 +138,16 @@ class FedCMA(Method):
 
     def download(self, server: Params, spec: Spec) -> Params:
         """v̄ and the e^k (line 5), and the client's shares p_i and p_i^k."""
-        counts = server["counts"].new_tensor(spec.class_counts)
-        share = spec.n_train / server["counts"].sum().clamp(min=1)
-        of_class = counts / server["counts"].clamp(min=1)
+        counts, whole = server["counts"].new_tensor(spec.class_counts), server.get("joined", server["counts"])
+        share = spec.n_train / whole.sum().clamp(min=1)
+        of_class = counts / whole.clamp(min=1)
         shares = torch.cat([share.reshape(1), of_class if self.aligns == "conditional" else share.reshape(1)])
         return {**pick(server, (*HEAD, "mean")), "shares": shares}
+
+    def join(self, server: Params, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+        """The samples of each class with those of the new clients, whose shares may not exceed one."""
+        new = server["counts"].new_tensor([spec.class_counts for spec in specs]).sum(0)
+        return {**server, "joined": server["counts"] + new}
 
     # --- the client ---
 
