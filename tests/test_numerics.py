@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import sys
 import warnings
@@ -168,9 +169,13 @@ TINY = {
 }
 BITS = {
     "AuthenticAMD": {"FLIC": "b899872fbd8309fc", "HetFedRep": "586b45e11d913bc1", "Local, images": "0608c8cf62b742a6"},
-    "GenuineIntel": {"FLIC": "82e10835aa3ec371", "HetFedRep": "df79a0d3694e0f52", "Local, images": "dd11ee5c255c8d96"},
+    "GenuineIntel 6.207": {
+        "FLIC": "82e10835aa3ec371",
+        "HetFedRep": "df79a0d3694e0f52",
+        "Local, images": "dd11ee5c255c8d96",
+    },
 }
-"""Digests of what the runs of `TINY` trained, at `REVISION_OF_BITS`, by the maker of the CPU, which MKL looks at."""
+"""Digests of what the runs of `TINY` trained, at `REVISION_OF_BITS`, by CPU (`vendor`)."""
 
 REVISION_OF_BITS = 2
 MADE_WITH = {"torch": "2.13.0", "isa": "avx2"}
@@ -178,7 +183,10 @@ MADE_WITH = {"torch": "2.13.0", "isa": "avx2"}
 
 
 def vendor():
-    return next((line.split(":")[1].strip() for line in CPU.splitlines() if line.startswith("vendor_id")), "unknown")
+    """Who made the CPU, and of Intel's which one it is: MKL looks at that, too."""
+    told = dict(re.findall(r"^(vendor_id|cpu family|model)\s*: (.+)$", CPU.split("\n\n")[0], re.M))
+    maker = told.get("vendor_id", "unknown")
+    return f"{maker} {told['cpu family']}.{told['model']}" if maker == "GenuineIntel" else maker
 
 
 def digest(method, images):
