@@ -227,7 +227,7 @@ def faults(steps):
         net(params, x).square().sum().backward()
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 faults(3)
-print(kept, faults(25))
+print(kept, faults(100))
 """
     found = {}
     for how in ("keep", "leave"):

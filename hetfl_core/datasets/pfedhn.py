@@ -198,8 +198,7 @@ def cifar10(
     validation = [apart[part] for part in cut(training.y[apart], classes, shares, rng)]
     test = cut(testing.y, classes, shares, rng)
     shown, others = (testing, test) if tested_on == "test" else (training, validation)
-    n_images = len(training.y) + len(testing.y)
-    part = "" if n_images == pooled.CIFAR10.n_images else f"; a part, {n_images} of {pooled.CIFAR10.n_images} images"
+    part = pooled.CIFAR10.part(len(training.y) + len(testing.y))
     digits = len(str(n_clients - 1))
     clients = [
         Client(training.inputs(a), training.y[a], shown.inputs(b), shown.y[b], f"client-{i:0{digits}d}")

@@ -102,6 +102,10 @@ class Family:
     source: str
     licence: str
 
+    def part(self, n: int) -> str:
+        """What a source says, at its end, where only n of the images are at hand; nothing where all are."""
+        return "" if n == self.n_images else f"; a part, {n} of {self.n_images} images"
+
 
 @dataclass(frozen=True)
 class Dealing:
@@ -536,7 +540,7 @@ def _federation(family: Family, asked: Dealing) -> Federation:
     """The federation of a data set that is dealt so; the arguments are checked before a file is read."""
     _check(family, asked)
     pictures = family.load()
-    part = "" if len(pictures.y) == family.n_images else f"; a part, {len(pictures.y)} of {family.n_images} images"
+    part = family.part(len(pictures.y))
     if part and asked.per_client is None:
         raise ValueError(
             f"per_client must be given, since the files at hand hold {len(pictures.y)} of the {family.n_images} images "

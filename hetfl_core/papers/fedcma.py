@@ -364,11 +364,11 @@ def recognised(run: Run, seed: int) -> dict[str, float]:
         ``…_label_only``, what takes no features; and the same with ``_balanced`` at the end, for as many images of a
         class of each client that holds it.
     """
-    found = {}
+    features, labels, found = run.embed("test"), run.labels("test"), {}
     for balanced in (False, True):
         ending = "_balanced" if balanced else ""
         for kind in ("linear", "forest"):
-            told = recognise_clients(run.embed("test"), run.labels("test"), kind=kind, balanced=balanced, seed=seed)
+            told = recognise_clients(features, labels, kind=kind, balanced=balanced, seed=seed)
             found[f"discriminator_accuracy_{kind}{ending}"] = told.accuracy
         found[f"discriminator_accuracy_chance{ending}"] = told.chance
         found[f"discriminator_accuracy_label_only{ending}"] = told.label_only
@@ -546,11 +546,9 @@ def _plane() -> dict[str, Experiment]:
 
 
 def _experiments() -> dict[str, Experiment]:
-    """The grid, the rows once settings are chosen, FLIC's federations, and the plane."""
+    """The grid, the rows at the settings that were chosen, the other data sets, FLIC's federations, and the plane."""
     chosen = {name: GRID[name][setting] for name, setting in CHOSEN.items()}
-    return (
-        _grid() | (_rows(chosen) if chosen else {}) | _femnist() | (_photos() if chosen else {}) | _spaces() | _plane()
-    )
+    return _grid() | _rows(chosen) | _femnist() | _photos() | _spaces() | _plane()
 
 
 EXPERIMENTS: dict[str, Experiment] = _experiments()
