@@ -222,8 +222,9 @@ def test_stacks_are_trained_on_several_threads(monkeypatch):
     seen, train = set(), training.train_loop
 
     def watched(job):
-        seen.add(threading.get_ident())
-        time.sleep(0.05)
+        if threading.get_ident() not in seen:
+            seen.add(threading.get_ident())
+            barrier.wait(60)  # until every thread has come
         return train(job)
 
     monkeypatch.setitem(training.ENGINES, "loop", watched)
@@ -231,6 +232,7 @@ def test_stacks_are_trained_on_several_threads(monkeypatch):
     federation = Federation([*ragged(widths=(4, 4))], 5)
     for workers in (1, 3):
         seen.clear()
+        barrier = threading.Barrier(workers)
         simulate(federation, method, rounds=1, engine="loop", workers=workers, progress=False, device="cpu")
         assert len(seen) == workers
     assert Simulator(federation, method, device="cpu").workers == layout.usable_cores()
@@ -272,11 +274,11 @@ def test_an_error_in_a_piece_is_raised_and_what_has_not_begun_is_left():
         begun.append(piece)
         if piece == 0:
             raise ValueError("the first")
-        time.sleep(0.05)
+        time.sleep(0.01)
 
     with pytest.raises(ValueError, match="the first"):
-        list(side_by_side(call, range(50), 2))
-    assert len(begun) < 10
+        list(side_by_side(call, range(1000), 2))
+    assert len(begun) < 500
 
 
 def test_an_interruption_while_work_is_handed_out_leaves_what_has_not_begun():
@@ -284,33 +286,34 @@ def test_an_interruption_while_work_is_handed_out_leaves_what_has_not_begun():
 
     class Interrupted(list):
         def __iter__(self):
-            yield from range(50)
+            yield from range(1000)
             raise KeyboardInterrupt
 
     def call(piece):
         begun.append(piece)
-        time.sleep(0.02)
+        time.sleep(0.01)
 
     with pytest.raises(KeyboardInterrupt):
-        list(side_by_side(call, Interrupted(range(50)), 2))
-    assert len(begun) < 25
+        list(side_by_side(call, Interrupted(range(1000)), 2))
+    assert len(begun) < 500
 
 
 def test_pieces_that_have_begun_stop_at_their_next_step_when_one_fails():
-    steps = []
+    begun, ended = threading.Event(), threading.Event()
 
     def call(piece):
         if piece == 0:
-            time.sleep(0.05)
+            assert begun.wait(60), "the other piece must begin while this one runs"
             raise ValueError("the first")
-        for step in range(1000):
+        for _ in range(1000):
             layout.go_on()
-            steps.append(step)
+            begun.set()
             time.sleep(0.01)
+        ended.set()
 
     with pytest.raises(ValueError, match="the first"):
         list(side_by_side(call, range(2), 2))
-    assert 1 <= len(steps) < 100
+    assert not ended.is_set()
     layout.go_on()  # nothing is left behind for what comes next
 
 
