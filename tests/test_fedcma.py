@@ -11,6 +11,7 @@ from small import assert_same_tensors, equal_histories, largest_difference, ragg
 
 from hetfl_core import Client, Federation, adapt, simulate
 from hetfl_core.engine.simulator import Simulator
+from hetfl_core.engine.training import architecture
 from hetfl_core.methods import Batch, FedCMA, Local
 from hetfl_core.networks import MLP, Model
 from hetfl_core.rng import stream
@@ -34,8 +35,7 @@ def by_hand(fed, method, rounds):
     for spec, client in zip(fed.specs(), fed, strict=True):
         w = {n: t.double().numpy() for n, t in method.init_client(spec, stream(0, spec.name, 0, "init")).items()}
         few = method.private(spec, everything(client), stream(0, spec.name, 0, "private"))
-        x, there = few["fixed.x"].numpy(), few["fixed.there"].numpy()
-        rows = [x.reshape(K, -1, x.shape[-1])[k][there[k] > 0] for k in range(K)]
+        rows = [few["fixed.x"][of_class > 0].numpy() for of_class in few["fixed.of"]]
         clients.append((w, client.x_train.double().numpy(), client.y_train.numpy(), rows))
 
     def messages():
@@ -148,14 +148,42 @@ def test_the_fixed_minibatch_is_of_each_class_and_at_most_so_many():
     method = FedCMA(NETWORK, fixed=4)
     simulator = Simulator(fed, method, device="cpu", dtype=torch.float64)
     for client, few in zip(fed, simulator.private, strict=True):
-        x, there = few["fixed.x"].reshape(5, 4, -1), few["fixed.there"]
+        assert torch.equal(few["fixed.of"].sum(0), torch.ones(len(few["fixed.x"])).double()), "no row is wasted"
         for k in range(5):
             own = client.x_train[client.y_train == k].double()
-            assert there[k].sum() == min(len(own), 4)
-            chosen = x[k][there[k] > 0]
+            chosen = few["fixed.x"][few["fixed.of"][k] > 0]
+            assert len(chosen) == min(len(own), 4)
             assert len(torch.unique(chosen, dim=0)) == len(chosen), "drawn without replacement"
             assert all((row == own).all(1).any() for row in chosen)
-            assert not x[k][there[k] == 0].any()
+
+
+@pytest.mark.parametrize("aligns", ["conditional", "marginal"])
+def test_rows_of_no_class_weigh_nothing(aligns):
+    """What a stack pads its narrower clients with."""
+    method = FedCMA(NETWORK, aligns=aligns)
+    received = {"shares": torch.rand(6), "mean": torch.randn(5, 4), "beta.bias": torch.zeros(5)}
+    if aligns == "marginal":
+        received |= {"shares": torch.rand(2), "mean": torch.randn(1, 4)}
+    few = {"fixed.x": torch.randn(7, 3), "fixed.of": torch.eye(5)[torch.tensor([0, 0, 0, 2, 4, 4, 4])].T}
+    wide = {"fixed.x": torch.cat([few["fixed.x"], torch.full((2, 3), 9.0)])}
+    wide["fixed.of"] = torch.cat([few["fixed.of"], torch.zeros(5, 2)], 1)
+    own = {**NETWORK.init(FED.specs()[0], torch.Generator(), NETWORK.parts), "phi.0.weight": torch.randn(3, 6)}
+    batch = Batch(torch.randn(8, 3), torch.arange(8) % 5, torch.ones(8))
+    both = [method.loss(own | fixed, received, batch, {}).total for fixed in (few, wide)]
+    assert torch.allclose(*both)
+    sent = [method.upload(own | fixed, received, batch, {})["mean"] for fixed in (few, wide)]
+    assert torch.allclose(*sent)
+    if aligns == "conditional":
+        assert not sent[0][[1, 3]].any(), "classes without a sample"
+
+
+def test_clients_with_more_and_fewer_fixed_samples_train_in_one_stack():
+    specs = ragged(6, n_classes=5, sizes=(7, 40)).specs()
+    method = FedCMA(NETWORK)
+    rows = {sum(min(10, n) for n in spec.class_counts) for spec in specs}
+    assert len(rows) > 2
+    assert len({architecture(method, spec) for spec in specs}) == 1
+    assert architecture(method, specs[0]) != architecture(FedCMA(Model(MLP((7,), 4))), specs[0])
 
 
 def test_the_server_begins_with_what_clients_begin_with():
@@ -181,8 +209,8 @@ def test_classes_that_nobody_of_a_round_holds_keep_their_mean():
     holds = torch.tensor(simulator.specs[2].class_counts) > 0
     assert torch.equal(after.server["mean"][~holds], state.server["mean"][~holds])
     few, params = simulator.private[2], after.kept[2]
-    z = NETWORK.embed(params, few["fixed.x"]).reshape(5, -1, 4)
-    means = (z * few["fixed.there"].unsqueeze(-1)).sum(1) / few["fixed.there"].sum(1).clamp(min=1).unsqueeze(-1)
+    z = NETWORK.embed(params, few["fixed.x"])
+    means = torch.stack([z[of > 0].mean(0) for of in few["fixed.of"]])
     assert torch.allclose(after.server["mean"][holds], means[holds], atol=1e-12), "with a step of 1 those of the one"
     assert torch.allclose(after.server["beta.bias"], params["beta.bias"], atol=1e-12)
 
@@ -191,7 +219,7 @@ def test_marginal_alignment_does_not_look_at_classes():
     """Labels may be dealt anew among the fixed samples; where each class has as many, only the one mean counts."""
     method = FedCMA(NETWORK, aligns="marginal")
     received = {"shares": torch.tensor([0.3, 0.3]), "mean": torch.randn(1, 4), "beta.bias": torch.zeros(5)}
-    few = {"fixed.x": torch.randn(5 * 10, 3), "fixed.there": torch.ones(5, 10)}
+    few = {"fixed.x": torch.randn(5 * 10, 3), "fixed.of": torch.eye(5).repeat_interleave(10, 1)}
     params = {**NETWORK.init(FED.specs()[0], torch.Generator(), NETWORK.parts), **few}
     params["phi.0.weight"] = torch.randn(3, 6)
     x, y = torch.randn(8, 3), torch.arange(8) % 5

@@ -179,6 +179,11 @@ def widened(spec: Spec) -> Spec:
     return replace(spec, shapes=map_blocks(lambda s: (s[0] + 1,) if len(s) == 1 and s[0] else s, spec.shapes))
 
 
+def emptied(spec: Spec) -> Spec:
+    """The same client, if it had no samples to train on."""
+    return replace(spec, n_train=0, class_counts=(0,) * len(spec.class_counts))
+
+
 def private_pattern(method: Method, spec: Spec) -> Params:
     """What `Method.private` makes of samples that are all zero, for its shapes. The samples take no memory."""
     if spec.task == "regression":
@@ -196,11 +201,12 @@ def architecture(
     wider_server: Params | None = None,
     known: dict[Hashable, Any] | None = None,
 ) -> Hashable:
-    """What two clients must have in common to share a stack: network and shapes, but for axes that grow with the input.
+    """What two clients must have in common to share a stack: network and shapes, but for axes that may be padded.
 
-    Which axes these are is found by asking the method for a client whose inputs are one wider (`wider_server` is the
-    server of a federation of such clients). Inputs with several axes (images) are never padded; a block that is
-    empty on one client is empty on all clients of its stack. With a `server`, what is downloaded counts too.
+    These grow with the input, or, in what `Method.private` makes, with the samples. Which they are is found by asking
+    the method for a client whose inputs are one wider (`wider_server` is the server of a federation of such clients),
+    and for one without samples. Inputs with several axes (images) are never padded; a block that is empty on one
+    client is empty on all clients of its stack. With a `server`, what is downloaded counts too.
     `known` spares asking twice about clients with equal shapes.
     """
 
@@ -217,10 +223,13 @@ def architecture(
     if same not in known:
         known[same] = shapes(widened(spec), wider_server)
     wider = known[same]
-    leaves = tuple(
-        (name, tuple("input" if a != b else a for a, b in zip(shape, wider[name], strict=True)))
-        for name, shape in sorted(true.items())
-    )
+    empty = {f"kept {name}": p.shape for name, p in private_pattern(method.of(spec), emptied(spec)).items()}
+
+    def axes(name: str) -> tuple[int | str, ...]:
+        sizes = zip(true[name], wider[name], empty.get(name, true[name]), strict=True)
+        return tuple("input" if a != b else "samples" if a != c else a for a, b, c in sizes)
+
+    leaves = tuple((name, axes(name)) for name in sorted(true))
     inputs = map_blocks(lambda s: "vector" if len(s) == 1 and s[0] else s, spec.shapes)
     return leaves, str(inputs), network
 

@@ -391,7 +391,9 @@ class Method(Checked):
         Parameters
         ----------
         spec : Spec
-            Decides names and shapes: they must be the same whatever the samples are.
+            Decides names and shapes: they must be the same whatever the samples are. Where an axis has more or fewer
+            rows by how many samples there are (none among them), rows of zeros are appended where clients train
+            together, which must not count.
         data : Batch
             All training samples in true shapes.
         rng : torch.Generator

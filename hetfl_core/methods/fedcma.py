@@ -6,7 +6,8 @@ Fed-CMA                      here
 :math:`u_i, g_i`             what comes before the head, ``phi``, ``alpha``; `Model.represent` of it
 :math:`v_i`                  the head ``beta``, all of it local; :math:`\bar v` is the server's ``beta``
 :math:`e^k`                  row k of the server's ``mean``, shape (K, d_e)
-:math:`\mathcal{B}_i^k`      ``fixed.x``: samples of class k, drawn once, :math:`b_i^k \le` `fixed`
+:math:`\mathcal{B}_i^k`      samples of class k, drawn once, :math:`b_i^k \le` `fixed`: rows of ``fixed.x``, those that
+                             have a 1 in row k of ``fixed.of``, shape (K, rows)
 :math:`p_i, p_i^k`           the client's share of all samples, and of all samples of class k
 :math:`\lambda_1, \lambda_2` `lam1`, `lam2`
 :math:`\eta_{(t)}`           `lr`, with `lr_decay`; of the server too, unless `server_step` is given
@@ -152,16 +153,11 @@ class FedCMA(Method):
     # --- the client ---
 
     def private(self, spec: Spec, data: Batch, rng: torch.Generator) -> Params:
-        """The fixed minibatch B_i: for each class at most `fixed` samples; rows that are left over weigh nothing."""
+        """The fixed minibatch B_i: for each class at most `fixed` samples, class after class, and of which each is."""
         order = torch.randperm(len(data.y), generator=rng)
-        rows = [order[data.y[order] == k][: self.fixed] for k in range(spec.n_classes)]
-        at = torch.zeros(spec.n_classes, self.fixed, dtype=torch.long)
-        there = torch.zeros(spec.n_classes, self.fixed, dtype=data.weight.dtype)
-        for k, of_class in enumerate(rows):
-            at[k, : len(of_class)], there[k, : len(of_class)] = of_class, 1
-        mask = there.flatten()
-        x = data.x[at.flatten()] * mask.reshape(-1, *[1] * (data.x.dim() - 1))
-        return {"fixed.x": x, "fixed.there": there}
+        rows = torch.cat([order[:0], *(order[data.y[order] == k][: self.fixed] for k in range(spec.n_classes))])
+        of = data.y[rows] == torch.arange(spec.n_classes).unsqueeze(-1)
+        return {"fixed.x": data.x[rows], "fixed.of": of.to(data.weight.dtype)}
 
     def start(self, kept: Params, received: Params) -> Params:
         """The client's own network, and, where that is sent, as it is before training."""
@@ -178,12 +174,14 @@ class FedCMA(Method):
         """g_i(u_i, x), what the head reads, shape (n, …) → (n, d_e)."""
         return self.model.represent(params, self.model.embed(params, x))
 
-    def _fixed(self, params: Params) -> tuple[Tensor, Tensor]:
-        """Features of the fixed minibatch, (groups, rows, d_e), and what each weighs in its mean, (groups, rows)."""
-        z = self.features(params, params["fixed.x"])
-        there = params["fixed.there"]
-        there = there if self.aligns == "conditional" else there.reshape(1, -1)
-        return z.reshape(*there.shape, -1), there / there.sum(1, keepdim=True).clamp(min=1)
+    def _fixed(self, params: Params) -> tuple[Tensor, Tensor, Tensor]:
+        """Features of the fixed minibatch, (rows, d_e), of which group each is, (groups, rows), and the groups' sizes.
+
+        Rows that are of no group are padding.
+        """
+        of = params["fixed.of"]
+        of = of if self.aligns == "conditional" else of.sum(0, keepdim=True)
+        return self.features(params, params["fixed.x"]), of, of.sum(1).clamp(min=1)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """Eq. (5), with a minibatch for L_i; what weighs nothing is not computed."""
@@ -195,17 +193,17 @@ class FedCMA(Method):
             total = total + self.lam1 / 2 * p * apart
             terms |= {"heads": p * apart.detach()}
         if self.lam2:
-            g, weight = self._fixed(params)
-            away = (g - received["mean"].unsqueeze(1)).square().sum(-1)
-            gap = (of_group * (weight * away).sum(-1)).sum()
+            g, of, b = self._fixed(params)
+            away = (g - of.T @ received["mean"]).square().sum(-1)
+            gap = ((of_group / b) @ of * away).sum()
             total = total + self.lam2 / 2 * gap
             terms |= {"means": gap.detach()}
         return Loss(total, terms)
 
     def _message(self, params: Params) -> Params:
         """v_i and the means e_i^k over the fixed minibatch (line 12); rows of classes it lacks are zero."""
-        g, weight = self._fixed(params)
-        return {**pick(params, HEAD), "mean": (weight.unsqueeze(-1) * g).sum(1)}
+        g, of, b = self._fixed(params)
+        return {**pick(params, HEAD), "mean": of @ g / b.unsqueeze(-1)}
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
         """Head and means (line 13), of the network after training or before."""
