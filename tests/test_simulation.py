@@ -687,6 +687,27 @@ def test_who_cannot_join():
         adapt(tuned, new, progress=False)
 
 
+def test_whoever_joins_what_a_run_left_stays():
+    class Meddling(FedAvg):
+        def join(self, server, specs, rng):
+            return {name: p + 1 for name, p in server.items()}
+
+    old, new = joiners(ragged(widths=(4, 4)), ["client-1"])
+    base = run(old, Meddling(local_epochs=1))
+    with pytest.raises(ValueError, match=r"join may add tensors of new clients, but it changed '\S+', which"):
+        adapt(base, new, progress=False)
+
+
+def test_clients_may_join_a_run_that_diverged():
+    """What is not a number is not equal to itself; it has stayed as it was all the same."""
+    old, new = joiners(ragged(widths=(4, 4)), ["client-1"])
+    with pytest.warns(RuntimeWarning, match="training diverged"):
+        lost = run(old, FedAvg(local_epochs=1, optimiser="sgd", lr=1e30))
+    assert any(p.isnan().any() for p in lost.server.values())
+    with pytest.warns(RuntimeWarning, match=r"outputs of 1 of 1 clients \(client-1\)"):
+        adapt(lost, new, progress=False)
+
+
 def test_a_new_client_of_fedavg_uses_the_servers_model():
     old, new = joiners(ragged(widths=(4, 4)), ["client-1"])
     result = adapt(run(old, FedAvg(local_epochs=1)), new, progress=False)

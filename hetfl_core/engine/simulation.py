@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from hetfl_core import checks
@@ -787,6 +788,11 @@ def _newcomers(run: Run, clients: Client | Iterable[Client], **options: Any) -> 
     return simulator
 
 
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Whether these are the same numbers; what is not a number, as in a run that diverged, is equal to its like."""
+    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
 def _joined(simulator: Simulator, server: Params, round: int) -> Params:
     """The server's tensors with what it adds for new clients."""
     specs = sorted(simulator.specs, key=lambda spec: spec.name)
@@ -794,7 +800,7 @@ def _joined(simulator: Simulator, server: Params, round: int) -> Params:
         joined = simulator._cast(simulator.method.join(server, specs, stream(simulator.seed, SERVER, round, "join")))
     before = simulator._cast(server)
     for name, p in before.items():
-        if name not in joined or not torch.equal(joined[name], p):
+        if name not in joined or not _equal(joined[name], p):
             raise ValueError(
                 f"{simulator.method.name}.join may add tensors of new clients, but it changed {name!r}, which the run "
                 "left"
