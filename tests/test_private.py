@@ -128,6 +128,34 @@ def test_clients_of_which_private_tensors_differ_in_shape_share_no_stack():
     assert largest_difference(*runs) < 1e-9
 
 
+def test_but_where_a_method_says_that_they_may_be_padded():
+    """One row a sample and its weight, so that rows of zeros weigh nothing: all clients share a stack."""
+
+    @dataclass(frozen=True)
+    class Weighed(Fixed):
+        padded = ("few",)
+
+        def private(self, spec, data, rng):
+            return {"few.x": data.x, "few.y": data.y, "few.weight": data.weight}
+
+        def mean(self, params):
+            z, weight = self.model.embed(params, params["few.x"]), params["few.weight"]
+            return weight @ z / weight.sum()
+
+        def loss(self, params, received, batch, noise):
+            told = Local.loss(self, params, received, batch, noise)
+            return told._replace(total=told.total + (self.mean(params) - received["mean"]).square().sum())
+
+        def upload(self, params, received, data, memory):
+            return {"mean": self.mean(params)}
+
+    method = Weighed(FIXED.model, local_epochs=2)
+    assert len({c.n_train for c in FED}) > 1
+    assert len(Simulator(FED, method, device="cpu").cohorts) == 1
+    runs = [simulate(FED, method, engine=engine, **OPTIONS) for engine in ("stacked", "loop")]
+    assert largest_difference(*runs) < 1e-9
+
+
 def test_a_survey_sees_the_samples_of_the_client():
     simulator = Simulator(FED, TOLD, device="cpu", dtype=torch.float64)
     state, answers = simulator.survey(simulator.initial(), [0])

@@ -18,7 +18,7 @@ from torch import Tensor
 from hetfl_core.engine.layout import go_on
 from hetfl_core.engine.stacks import Cohort, Split
 from hetfl_core.federation import Spec, blocks, map_blocks
-from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Loss, Method, Optimiser, Role, Stage, has_prefix
+from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Loss, Method, Optimiser, Role, Stage, has_prefix, pick
 from hetfl_core.networks import Draw, Params
 from hetfl_core.padding import crop, pad_stack
 from hetfl_core.rng import stream
@@ -203,11 +203,11 @@ def architecture(
 ) -> Hashable:
     """What two clients must have in common to share a stack: network and shapes, but for axes that may be padded.
 
-    These grow with the input, or, in what `Method.private` makes, with the samples. Which they are is found by asking
-    the method for a client whose inputs are one wider (`wider_server` is the server of a federation of such clients),
-    and for one without samples. Inputs with several axes (images) are never padded; a block that is empty on one
-    client is empty on all clients of its stack. With a `server`, what is downloaded counts too.
-    `known` spares asking twice about clients with equal shapes.
+    These grow with the input, or, in what a method says may be padded (`Method.padded`), with the samples. Which they
+    are is found by asking the method for a client whose inputs are one wider (`wider_server` is the server of a
+    federation of such clients), and for one without samples. Inputs with several axes (images) are never padded; a
+    block that is empty on one client is empty on all clients of its stack. With a `server`, what is downloaded counts
+    too. `known` spares asking twice about clients with equal shapes.
     """
 
     def shapes(of: Spec, server: Params | None) -> dict[str, tuple[int, ...]]:
@@ -223,7 +223,10 @@ def architecture(
     if same not in known:
         known[same] = shapes(widened(spec), wider_server)
     wider = known[same]
-    empty = {f"kept {name}": p.shape for name, p in private_pattern(method.of(spec), emptied(spec)).items()}
+    empty: dict[str, Sequence[int]] = {}
+    if method.padded:
+        found = pick(private_pattern(method.of(spec), emptied(spec)), method.padded)
+        empty = {f"kept {name}": p.shape for name, p in found.items()}
 
     def axes(name: str) -> tuple[int | str, ...]:
         sizes = zip(true[name], wider[name], empty.get(name, true[name]), strict=True)

@@ -264,6 +264,12 @@ class Method(Checked):
     shared: ClassVar[tuple[str, ...]] = ()
     """Parts of the model that the server averages."""
 
+    padded: ClassVar[tuple[str, ...]] = ()
+    """Prefixes of what `private` makes where zeros may be appended to axes that are longer with more samples.
+
+    So clients of unequal sizes train in one stack. The loss must not count what is appended.
+    """
+
     surveyed: ClassVar[Literal["participants", "all"] | None] = None
     """Who answers a `survey` at the beginning of a round: nobody, as for most methods; participants; all clients."""
 
@@ -391,9 +397,8 @@ class Method(Checked):
         Parameters
         ----------
         spec : Spec
-            Decides names and shapes: they must be the same whatever the samples are. Where an axis has more or fewer
-            rows by how many samples there are (none among them), rows of zeros are appended where clients train
-            together, which must not count.
+            Decides names and shapes: they must be the same whatever the samples are. Clients of which the shapes
+            differ train one after the other, unless `padded` names these tensors.
         data : Batch
             All training samples in true shapes.
         rng : torch.Generator

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -78,6 +78,8 @@ class FedCMA(Method):
     sends: Literal["after", "before"] = "after"
     aligns: Literal["conditional", "marginal"] = "conditional"
     first: Literal["means", "zeros"] = "means"
+
+    padded: ClassVar[tuple[str, ...]] = ("fixed",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
