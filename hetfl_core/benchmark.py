@@ -508,8 +508,43 @@ def _describe_aligned(sizes: Iterable[int] = (20, 100)) -> Iterator[str]:
         yield f"{name:<32}" + _line(str(n), *cells)
 
 
+BESIDE = {
+    "MLP 64, batch 32, 6 clients": Case((10,), MLP((64,)), 32, 6),
+    "MLP 256, batch 100, 20": Case((10,), MLP((256,)), 100, 20),
+    "MLP 256-256, batch 100, 20": Case((10,), MLP((256, 256)), 100, 20),
+    "MLP 512-512, batch 100, 20": Case((10,), MLP((512, 512)), 100, 20),
+}
+"""What is trained as two stacks, for `beside_each_other`."""
+
+
+def beside_each_other(case: Case) -> tuple[float, float, float]:
+    """Two stacks: operations of a step of one; milliseconds of ten steps of both, in a row and a core each (wall)."""
+    torch.set_num_threads(1)
+    federation, each = alike(case, steps=10), case.clients // 2
+    method = Local(Model(case.phi), local_epochs=1, batch_size=case.batch_size)
+    found = []
+    for workers in (1, 2):
+        simulator = Simulator(federation, method, device="cpu", stack_size=each, workers=workers)
+        both = partial(simulator.train, simulator.initial(), range(case.clients), 0, "round")
+        both()
+        found.append(1e3 * min(timed(both).wall for _ in range(4)))
+    done = simulator.work(simulator.cohorts[0])
+    return each * done.operations, found[0], found[1]
+
+
+def _describe_cores() -> Iterator[str]:
+    """From which size on two stacks are trained faster side by side."""
+    yield "\nTwo stacks, ten steps: in a row, or a core each? Milliseconds, and what is chosen."
+    yield f"{'':<28}" + _line("Mflop/step", "in a row", "side by side", "gain", "chosen")
+    for name, case in BESIDE.items():
+        operations, row, side = beside_each_other(case)
+        chosen = "side by side" if operations >= CPU.threads else "in a row"
+        cells = [f"{operations / 1e6:.3g}", f"{row:.1f}", f"{side:.1f}", f"{row / side:.2f}×", chosen]
+        yield f"{name:<28}" + _line(*cells)
+
+
 def costs() -> Costs:
-    """The constants by which an engine is chosen, as they are on this machine (`Costs.state` is not measured)."""
+    """The constants by which an engine is chosen, as they are on this machine (not those of memory and of threads)."""
     tiny = Case((4,), MLP((4,), 4), 2, 1)
     pair = Case((1, 28, 28), CNN(), 10, 2)
     overhead, convolutions = engines(tiny)[0], engines(pair)[0]
@@ -689,6 +724,7 @@ def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[st
     yield from _describe_seeds()
     yield from _describe_paddings()
     yield from _describe_engines()
+    yield from _describe_cores()
     yield from _describe_aligned([n for n in (20, 100) if n <= max(sizes)])
     yield from _describe_size()
 

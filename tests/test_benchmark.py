@@ -11,7 +11,7 @@ import torch
 
 from hetfl_core import benchmark
 from hetfl_core.benchmark import Part
-from hetfl_core.engine.simulator import participants
+from hetfl_core.engine.simulator import Simulator, participants
 from hetfl_core.engine.training import Noise
 from hetfl_core.methods import Local, Stage
 from hetfl_core.networks import CNN, MLP
@@ -132,7 +132,7 @@ def test_the_loop_is_measured_up_to_the_size_asked_for_and_with_it(monkeypatch):
         return {"seconds": 6.0 if engine == "loop" else 2.0, "microseconds": 5.0, "peak_mb": 7.0}
 
     monkeypatch.setattr(benchmark, "_apart", measured)
-    for rest in ("parts", "tail", "seeds", "paddings", "engines", "aligned", "size"):
+    for rest in ("parts", "tail", "seeds", "paddings", "engines", "cores", "aligned", "size"):
         monkeypatch.setattr(benchmark, f"_describe_{rest}", lambda *sizes: [])
     lines = list(benchmark.report((10, 20, 30), loop_up_to=20))
     assert {n for n, engine in asked if engine == "stacked"} == {10, 20, 30}
@@ -237,6 +237,17 @@ def test_engines_are_timed_and_what_is_chosen_is_said(monkeypatch):
     assert list(found) == ["loop", "one by one", "one stack", "chosen"]
     assert set(found.values()) == {1e3 / (2 * 3)}, "two steps of three clients"
     assert (way.engine, way.size >= 3) == ("stacked", True)
+
+
+def test_two_stacks_are_timed_in_a_row_and_side_by_side(monkeypatch):
+    asked = []
+    walls = iter([3, 0.5, 2, 0.7, 4, 4, 0.25, 9])
+    monkeypatch.setattr(benchmark, "timed", lambda call: call() and benchmark.Seconds(wall=next(walls), cpu=0.1))
+    monkeypatch.setattr(benchmark, "Simulator", lambda *a, **k: asked.append(k) or Simulator(*a, **k))
+    operations, *seconds = benchmark.beside_each_other(benchmark.Case((4,), MLP((5,), 3), 7, 4))
+    assert operations == 2 * 3 * 2 * 7 * (4 * 5 + 5 * 3 + 3 * 10), "of the two clients of a stack, with backward"
+    assert seconds == [500, 250]
+    assert [(each["workers"], each["stack_size"]) for each in asked] == [(1, 2), (2, 2)]
 
 
 def test_rounds_of_fedcma_are_timed_for_as_many_clients_as_asked(monkeypatch):

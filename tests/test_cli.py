@@ -287,10 +287,11 @@ def test_bench_prints_ratios_and_parts(monkeypatch, capsys):
     monkeypatch.setattr(benchmark, "seeds_together", partial(benchmark.seeds_together, 2, 10))
     monkeypatch.setattr(benchmark, "paddings", partial(benchmark.paddings, share=0.02))
     monkeypatch.setattr(benchmark, "CASES", {"a tiny MLP": benchmark.Case((4,), MLP((4,), 4), 3, 2)})
+    monkeypatch.setattr(benchmark, "BESIDE", {"two tiny MLPs": benchmark.Case((4,), MLP((4,), 4), 3, 2)})
     monkeypatch.setattr(benchmark, "evaluation", partial(benchmark.evaluation, 2, 20))
     code, out, err = call(monkeypatch, capsys, "bench", "--sizes", "10", "--loop-up-to", "10")
     assert code == 0, err
-    assert len(re.findall(r"\d×", out)) == 4, "two batch sizes for pre-training and for a round"
+    assert len(re.findall(r"\d×", out)) == 5, "two batch sizes for pre-training and for a round; two stacks"
     for part in (
         "embedding",
         "anchor term",

@@ -45,7 +45,9 @@ def test_convolutions_are_counted_as_their_definition_has_them(shape, maps):
     found = work(lambda p, _, x: network(p, x), params, {}, torch.zeros(7, *shape))
     first, second = shape[1] - 4, (shape[1] - 4) // 2 - 4
     flops = 2 * 7 * second**2 * 4 * (6 * 25) + (maps == 2) * 2 * 7 * first**2 * 6 * (shape[0] * 25)
-    assert found == Work(3.0 * flops, sum(p.numel() for p in params.values()))
+    assert (found.convolutions, found.numbers) == (3.0 * flops, sum(p.numel() for p in params.values()))
+    every = first**2 * 6 * (shape[0] * 25) + second**2 * 4 * (6 * 25) + (second // 2) ** 2 * 4 * 9
+    assert found.operations == 3.0 * 2 * 7 * every
 
 
 def test_a_network_without_convolutions_has_none():
@@ -123,20 +125,22 @@ def test_the_simulator_asks_for_each_cohort():
     assert ways(plain, small, stack_size=3) == [Layout("stacked", 3)]
     assert ways(plain, small, engine="stacked") == [Layout("stacked", layout.MOST)]
     assert ways(plain, small, engine="loop") == [Layout("loop", 1)]
-    assert ways(images(), Local(Model(CNN()), batch_size=100)) == [Layout("loop", 1)]
+    assert ways(images(), Local(Model(CNN()), batch_size=100)) == [Layout("loop", 1, parallel=True)]
     (way,) = ways(images(side=16), Local(Model(CNN()), batch_size=10))
     assert (way.engine, way.rows, way.size >= 3) == ("stacked", layout.ROWS, True)
     mixed = Federation([*plain, *images(n_clients=2)], 5)
     vectors, pictures = ways(mixed, Local(Model("auto"), batch_size=100))
     assert (vectors.engine, vectors.rows, vectors.size >= 4) == ("stacked", None, True)
-    assert pictures == Layout("loop", 1)
+    assert pictures == Layout("loop", 1, parallel=True)
 
 
 def test_a_client_with_few_images_does_not_decide_for_the_others():
     few = images(n=3)[0]
     few = Client(few.x_train, few.y_train, few.x_test, few.y_test, "zzz")
     both = Federation([*images(n=100), few], 5)
-    assert Simulator(both, Local(Model(CNN()), batch_size=100), device="cpu").layouts == [Layout("loop", 1)]
+    assert Simulator(both, Local(Model(CNN()), batch_size=100), device="cpu").layouts == [
+        Layout("loop", 1, parallel=True)
+    ]
 
 
 def test_images_are_predicted_a_few_thousand_at_a_time():
@@ -168,13 +172,39 @@ def test_runs_do_not_mind_where_they_are_called(mode, workers):
     assert largest_difference(expected, found) == 0
 
 
+def test_cores_are_used_where_a_step_is_worth_it(monkeypatch):
+    """Threads that prepare small operations wait for each other; those that compute large ones do not."""
+    monkeypatch.setattr(layout, "usable_cores", lambda: 8)
+    small, large = Local(Model(PHI)), Local(Model(MLP((384, 384), 8)))
+    few, many = ragged(2), ragged(40, sizes=(100, 101))
+    asked = [
+        (few, small, {}, 1),
+        (many, small, {}, 1),
+        (few, large, {}, 1),
+        (many, large, {}, 8),
+        (many, large, {"stack_size": 1}, 1),
+        (many, large, {"engine": "loop"}, 1),
+        (images(n=100), Local(Model(CNN()), batch_size=100), {}, 8),
+        (images(n=100), Local(Model(CNN()), batch_size=100), {"workers": 3}, 3),
+        (few, small, {"workers": 3}, 3),
+    ]
+    for federation, method, options, workers in asked:
+        simulator = Simulator(federation, method, device="cpu", **options)
+        assert simulator.workers(simulator.layouts) == workers, (method, options)
+
+
+def test_what_a_step_computes_must_be_more_than_what_python_takes():
+    work = Work(0.0, 10_000, operations=CPU.threads / 10)
+    assert [layout.pays(work, n, CPU) for n in (1, 9, 10, 100)] == [False, False, True, True]
+
+
 def test_threads_within_an_operation_leave_fewer_workers(monkeypatch):
-    asked = []
-    monkeypatch.setattr(simulation, "Simulator", lambda *a, workers, **k: asked.append(workers) or Simulator(*a, **k))
-    monkeypatch.setattr(simulation, "usable_cores", lambda: 8)
+    made = []
+    monkeypatch.setattr(simulation, "Simulator", lambda *a, **k: made.append(Simulator(*a, **k)) or made[-1])
+    monkeypatch.setattr(layout, "usable_cores", lambda: 8)
     for threads in (1, 3):
         simulate(ragged(), Local(Model(PHI), local_epochs=1), rounds=1, threads=threads, progress=False, device="cpu")
-    assert asked == [8, 2]
+    assert [simulator.workers([Layout("stacked", 1, parallel=True)]) for simulator in made] == [8, 2]
 
 
 def test_clients_of_the_loop_and_of_small_stacks_come_out_as_those_of_one_stack():
@@ -235,7 +265,6 @@ def test_stacks_are_trained_on_several_threads(monkeypatch):
         barrier = threading.Barrier(workers)
         simulate(federation, method, rounds=1, engine="loop", workers=workers, progress=False, device="cpu")
         assert len(seen) == workers
-    assert Simulator(federation, method, device="cpu").workers == layout.usable_cores()
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, "2", 10**6])
@@ -338,6 +367,6 @@ def test_where_cores_cannot_be_asked_for_all_count(monkeypatch):
 
 
 def test_as_many_workers_as_there_may_be():
-    assert Simulator(ragged(2), Local(Model(PHI)), device="cpu", workers=checks.MOST_THREADS).workers
+    assert Simulator(ragged(2), Local(Model(PHI)), device="cpu", workers=checks.MOST_THREADS)
     with pytest.raises(ValueError, match=f"workers must be at most {checks.MOST_THREADS}"):
         Simulator(ragged(2), Local(Model(PHI)), device="cpu", workers=checks.MOST_THREADS + 1)

@@ -47,6 +47,9 @@ class Costs:
         Bytes of parameters, gradients and Adam's two moments up to which larger stacks are not slower.
     noise : float
         Bytes of noise that a stack may hold, unless a single client's are more.
+    threads : float
+        Operations of a step of a stack, or of one client of the loop, from which on several of them are computed
+        faster side by side than one after the other: Python lets only one thread prepare operations at a time.
     """
 
     loop: float = 0.6e-3
@@ -55,6 +58,7 @@ class Costs:
     rate: float = 60e9
     state: float = 2.0**27
     noise: float = 2.0**31
+    threads: float = 1e8
 
 
 CPU = Costs()
@@ -73,11 +77,14 @@ class Layout:
         Most clients in one stack, if there are as many. With the loop, how many clients one piece of work has.
     rows : int or None
         Most samples, padding counted, that a stack predicts at once.
+    parallel : bool
+        Whether a piece of this work is worth a core of its own.
     """
 
     engine: Literal["stacked", "loop"]
     size: int
     rows: int | None = None
+    parallel: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,11 +99,14 @@ class Work:
         Numbers in its working copy.
     noise : int
         Random numbers that are drawn at once.
+    operations : float
+        Floating-point operations in all products, those of convolutions among them.
     """
 
     convolutions: float
     numbers: int
     noise: int = 0
+    operations: float = 0.0
 
 
 def work(call: Callable[..., Tensor], params: dict[str, Tensor], received: dict[str, Tensor], x: Any) -> Work:
@@ -108,7 +118,8 @@ def work(call: Callable[..., Tensor], params: dict[str, Tensor], received: dict[
         call(params, received, x)
     counts = counter.get_flop_counts()["Global"]
     forward = sum(flops for operation, flops in counts.items() if "conv" in str(operation))
-    return Work(3.0 * forward, sum(p.numel() for p in params.values()))
+    numbers = sum(p.numel() for p in params.values())
+    return Work(3.0 * forward, numbers, operations=3.0 * sum(counts.values()))
 
 
 def choose(work: Work, clients: int, costs: Costs, itemsize: int = 4) -> Layout:
@@ -134,6 +145,11 @@ def choose(work: Work, clients: int, costs: Costs, itemsize: int = 4) -> Layout:
     if work.convolutions and costs.stacked / together + slower >= costs.loop:
         return Layout("loop", 1)
     return Layout("stacked", size, ROWS if work.convolutions else None)
+
+
+def pays(work: Work, together: int, costs: Costs) -> bool:
+    """Whether steps of so many clients each are computed faster side by side than one after the other."""
+    return together * work.operations >= costs.threads
 
 
 def usable_cores() -> int:

@@ -25,7 +25,7 @@ from hetfl_core import checks
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.evaluation import METRICS, Metrics
-from hetfl_core.engine.layout import Engine, usable_cores
+from hetfl_core.engine.layout import Engine
 from hetfl_core.engine.simulator import Simulator, Steps, Training, keeping, participants, share, together
 from hetfl_core.engine.training import Outcome, prediction_noise
 from hetfl_core.federation import Client, Federation, blocks, map_blocks
@@ -168,11 +168,6 @@ def check_threads(number: int) -> None:
         raise ValueError(f"threads must be at most {checks.MOST_THREADS}, got {number}")
 
 
-def _workers(asked: int | None, threads: int) -> int:
-    """Stacks that are trained side by side: as many as there are cores for, unless told."""
-    return max(1, usable_cores() // threads) if asked is None else asked
-
-
 def _check_arguments(federation: Federation, method: Method, participation: float, dtype: torch.dtype) -> None:
     checks.instance("federation", federation, Federation)
     checks.instance("method", method, Method, such_as="FLIC()")
@@ -244,7 +239,8 @@ def simulate(
         worth it. Results depend on it to rounding only, which training lets grow: see the notes.
     workers : int, optional
         Stacks, or clients of the loop, that are trained side by side on a CPU, each on a core; by default as many as
-        there are cores. The result does not depend on it, not by a bit.
+        there are cores, or one where steps are so small that it is faster. The result does not depend on it, not by a
+        bit.
     threads : int
         Threads within one operation on the CPU. The tensors are small: on a machine that is busy with anything else,
         threads that wait for each other cost far more than they bring. More may pay with thousands of clients on an
@@ -412,7 +408,7 @@ def _simulate(
         _check_arguments(federation, method, participation, dtype)
     participation, evaluate_every = float(participation), int(evaluate_every)
     also = _check_measure(measure)
-    options |= {"dtype": dtype, "workers": _workers(workers, threads)}
+    options |= {"dtype": dtype, "workers": workers, "threads": threads}
     simulators = [Simulator(federation, method, seed=int(seed), **options) for seed, federation in data]
     settings: list[dict[str, Any]] = [
         {
@@ -751,7 +747,7 @@ def adapt(
     seed = run.settings["seed"] if seed is None else seed
     _check_options(seed, threads, progress, rounds=rounds)
     options = {"seed": seed, "engine": engine, "device": device, "stack_size": stack_size}
-    simulator = _newcomers(run, clients, workers=_workers(workers, threads), **options)
+    simulator = _newcomers(run, clients, workers=workers, threads=threads, **options)
     everyone, done = range(len(simulator.specs)), run.settings["rounds"]
     with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc="new clients", unit="pass") as bar:
         server = _joined(simulator, run.server, done)

@@ -60,7 +60,7 @@ class Simulator:
 
     Parameters
     ----------
-    federation, method, seed, engine, device, dtype, stack_size, workers
+    federation, method, seed, engine, device, dtype, stack_size, workers, threads
         As for `simulate`.
     """
 
@@ -75,6 +75,7 @@ class Simulator:
         dtype: torch.dtype = torch.float32,
         stack_size: int | None = None,
         workers: int | None = None,
+        threads: int = 1,
     ) -> None:
         checks.choice("engine", engine, get_args(Engine))
         if stack_size is not None:
@@ -88,8 +89,7 @@ class Simulator:
         self.device, self.dtype = choose_device(device), dtype
         self.metrics = METRICS[federation.task]
         self.specs = self.federation.specs()
-        on_cpu = self.device.type == "cpu"
-        self.workers = (workers or layout.usable_cores()) if on_cpu else 1
+        self.asked, self.threads = workers, threads
         self.sharing, self.most = 1, stack_size
         self.architectures = self._architectures()
         self.private = self._private()
@@ -116,12 +116,27 @@ class Simulator:
         known: dict[Hashable, Any] = {}
         return [training.architecture(self.method, spec, true, wider, known) for spec in self.specs]
 
+    def workers(self, ways: Iterable[Layout]) -> int:
+        """Pieces of work that are done side by side: as asked for, or one a core where one of them is worth it."""
+        if self.device.type != "cpu":
+            return 1
+        if self.asked is not None:
+            return self.asked
+        return max(1, layout.usable_cores() // self.threads) if any(way.parallel for way in ways) else 1
+
     def _layouts(self, costs: layout.Costs, most: int | None) -> list[Layout]:
         """How each cohort is trained: as asked for, or in the faster way."""
-        if self.engine != "auto":
-            return [Layout(self.engine, 1 if self.engine == "loop" else most or layout.MOST)] * len(self.cohorts)
-        server = self._cast(self._server(self.specs))
-        return [self._fastest(cohort, server, costs, most) for cohort in self.cohorts]
+        found = []
+        for cohort in self.cohorts:
+            work = self.work(cohort)
+            if self.engine == "auto":
+                way = layout.choose(work, len(cohort.members), costs, self.dtype.itemsize)
+                size = way.size if most is None else min(way.size, most)
+            else:
+                way = Layout(self.engine, 1)
+                size = 1 if self.engine == "loop" else most or layout.MOST
+            found.append(replace(way, size=size, parallel=layout.pays(work, min(size, len(cohort.members)), costs)))
+        return found
 
     def _noise(self, spec: Spec) -> int:
         """Most numbers of noise that a client draws at once, before, in or after the rounds."""
@@ -130,8 +145,9 @@ class Simulator:
         each = [(method.noise(spec, stage), min(stage.batch_size, spec.n_train)) for stage in stages]
         return max((training.noise_at_once(*one)[1] for one in each), default=0)
 
-    def _fastest(self, cohort: Cohort, server: Params, costs: layout.Costs, most: int | None) -> Layout:
-        """How the member of a cohort that has the widest inputs is trained fastest."""
+    def work(self, cohort: Cohort) -> layout.Work:
+        """What a step of the member of a cohort that has the widest inputs computes."""
+        server = self._cast(self._server(self.specs))
         specs = [self.specs[m] for m in cohort.members]
         width = {m: sum(math.prod(shape) for shape in _shapes(self.specs[m])) for m in cohort.members}
         place = max(cohort.members, key=lambda m: (width[m], self.specs[m].name))
@@ -143,10 +159,8 @@ class Simulator:
             method = self.method.of(spec)
             work = layout.work(method.predict, method.start(kept, received), received, x)
         except Exception:  # a model that predicts nothing before it was trained, or nothing from zeros
-            work = layout.Work(0.0, sum(p.numel() for p in (kept | received).values()))
-        work = replace(work, noise=self._noise(replace(spec, n_train=max(spec.n_train for spec in specs))))
-        found = layout.choose(work, len(specs), costs, self.dtype.itemsize)
-        return found if most is None else replace(found, size=min(found.size, most))
+            work = layout.Work(0.0, sum(p.numel() for p in (kept | received).values()), operations=math.inf)
+        return replace(work, noise=self._noise(replace(spec, n_train=max(spec.n_train for spec in specs))))
 
     # --- state ---
 
@@ -355,7 +369,7 @@ class Simulator:
             for cohort, way in zip(self.cohorts, self.layouts, strict=True)
             for rows in self._pieces(cohort, way, split, some)
         ]
-        for found in layout.side_by_side(predict, pieces, self.workers):
+        for found in layout.side_by_side(predict, pieces, self.workers(way for _, way, _ in pieces)):
             yield from found
 
     def _pieces(self, cohort: Cohort, way: Layout, split: str, some: Mapping[int, Outcome] | None) -> list[list[int]]:
@@ -517,7 +531,8 @@ def train(asked: Sequence[Training]) -> list[dict[int, Outcome]]:
         size = min((place.way.size for place in places), default=1)
         pieces += [places[begin : begin + size] for begin in range(0, len(places), size)]
     outcomes: list[dict[int, Outcome]] = [{} for _ in asked]
-    for piece, some in zip(pieces, layout.side_by_side(_train, pieces, asked[0].simulator.workers), strict=True):
+    workers = asked[0].simulator.workers(piece[0].way for piece in pieces)
+    for piece, some in zip(pieces, layout.side_by_side(_train, pieces, workers), strict=True):
         for place, outcome in zip(piece, some, strict=True):
             outcomes[place.number][place.member] = outcome
     return outcomes
