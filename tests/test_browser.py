@@ -160,12 +160,43 @@ def test_page(visit: Visit, path: str) -> None:
     assert page.evaluate(WITHOUT_ALT) == [], "pictures without alt text"
     assert dead_links(visit.site, path, page.evaluate(LINKS)) == []
     assert page.evaluate(TOO_WIDE) <= DESK["width"] + 1
+    buttons_lead_somewhere(visit, Path(path).stem if "/" not in path else "", page.evaluate(BUTTONS))
     page.set_viewport_size(PHONE)
     page.wait_for_timeout(50)
     assert page.evaluate(TOO_WIDE) <= PHONE["width"] + 1
     assert visit.outside == [], "the page asks the network for something"
     assert visit.lost == []
     assert visit.errors == []
+
+
+BUTTONS = "[...document.querySelectorAll('.article-header-buttons a')].map(a => a.href)"
+
+
+@functools.cache
+def repository() -> str:
+    """The project's address, as the book has it; "" where none is set."""
+    root = HTML.parents[2]
+    spec = importlib.util.spec_from_file_location("hetfl_book", root / "book" / "_ext" / "hetfl_book.py")
+    extension = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(extension)
+    return str(extension.repository())
+
+
+def buttons_lead_somewhere(visit: Visit, page: str, buttons: list[str]) -> None:
+    """A chapter's buttons open the very notebook; where no address is known, none leads out of the book."""
+    chapters = [p.stem for p in (HTML.parents[1]).glob("*.ipynb")]
+    assert chapters
+    if page not in chapters:
+        return
+    links = [link for link in buttons if not link.startswith(visit.site)]
+    address = repository()
+    name = address.removeprefix("https://github.com/")
+    if name in ("", address):
+        assert [link for link in links if not (address and link.startswith(address))] == []
+        return
+    assert f"https://colab.research.google.com/github/{name}/blob/main/book/{page}.ipynb" in links
+    assert f"https://mybinder.org/v2/gh/{name}/main?urlpath=lab/tree/book/{page}.ipynb" in links
+    assert (HTML / "_sources" / f"{page}.ipynb").exists(), "the download button's file"
 
 
 def dead_links(site: str, path: str, links: list[str]) -> list[str]:
@@ -239,28 +270,6 @@ def test_search_finds_anchor(visit: Visit) -> None:
     found = page.locator("#search-results li a").all_inner_texts()
     assert "Notation" in found
     assert visit.outside == []
-
-
-BUTTONS = "[...document.querySelectorAll('.article-header-buttons a')].map(a => a.href)"
-
-
-def test_launch_buttons_open_the_very_notebook_and_no_button_leads_nowhere(visit: Visit) -> None:
-    root = HTML.parents[2]
-    spec = importlib.util.spec_from_file_location("hetfl_book", root / "book" / "_ext" / "hetfl_book.py")
-    extension = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(extension)
-    address = extension.repository()
-    repository = address.removeprefix("https://github.com/")
-    chapters = [p.stem for p in (root / "book").glob("*.ipynb")]
-    assert chapters
-    for chapter in chapters:
-        links = [link for link in visit.open(f"{chapter}.html").evaluate(BUTTONS) if not link.startswith(visit.site)]
-        if repository in ("", address):
-            assert [link for link in links if not (address and link.startswith(address))] == []
-            continue
-        assert f"https://colab.research.google.com/github/{repository}/blob/main/book/{chapter}.ipynb" in links
-        assert f"https://mybinder.org/v2/gh/{repository}/main?urlpath=lab/tree/book/{chapter}.ipynb" in links
-        assert (HTML / "_sources" / f"{chapter}.ipynb").exists(), "the download button's file"
 
 
 def test_dark_theme_can_be_chosen(visit: Visit) -> None:
