@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dis
 import importlib
 import inspect
@@ -26,10 +25,6 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="The files behind the data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Names and numbers of glibc's malloc.h; larger thresholds for `mmap` than 32 MiB are refused."""
 
 
 def main() -> None:
@@ -292,7 +287,6 @@ def run(
     from hetfl_core.engine.simulator import choose_device
     from hetfl_core.experiments import make_record
 
-    keep_freed_memory()
     chosen = _method(method, _settings(set_))
     choose_device(device)
     if out is not None:
@@ -337,7 +331,6 @@ def reproduce(
     from hetfl_core import experiments
     from hetfl_core.engine.simulator import choose_device
 
-    keep_freed_memory()
     if name is None and not pending:
         raise ValueError("name one experiment, or give --pending")
     if name is not None and pending:
@@ -375,7 +368,6 @@ def verify_records(
     from hetfl_core import experiments, ledger, verification
     from hetfl_core.engine.simulator import choose_device
 
-    keep_freed_memory()
     choose_device(device)
     limit = seconds(budget)
     for name in experiment or ():
@@ -435,17 +427,6 @@ def _pending(scale: Any, seeds: int | None, methods: list[str] | None, out: Path
     return [job for job in todo if not methods or job.method in methods]
 
 
-def keep_freed_memory() -> None:
-    """Let the C library keep freed memory for the next step, instead of giving pages back and asking for them again.
-
-    A step of convolutions takes a fifth less time, at up to 1 GiB of memory. Only on Linux with glibc.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, 32 << 20)
-        mallopt(M_TRIM_THRESHOLD, 1 << 30)
-
-
 def seconds(text: str | None) -> float | None:
     """``"90s"``, ``"9m"``, ``"2h"`` or plain seconds, as a number of seconds."""
     if text is None:
@@ -501,7 +482,6 @@ def bench(
         for line in benchmark.report(_sizes(sizes), loop_up_to):
             print(line, flush=True)
         return
-    keep_freed_memory()
     job = experiments.jobs(experiment, "paper", 1, None if method is None else [method])[0]
     theirs = None if against is None else benchmark.command(against)
     ours = benchmark.timed(lambda: experiments.run_job(job, "cpu", resume=False, workers=workers))
