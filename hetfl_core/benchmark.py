@@ -528,7 +528,7 @@ def beside_each_other(case: Case) -> tuple[float, float, float]:
         both = partial(simulator.train, simulator.initial(), range(case.clients), 0, "round")
         both()
         found.append(1e3 * min(timed(both).wall for _ in range(4)))
-    done = simulator.work(simulator.cohorts[0])
+    done = simulator.work(simulator.cohorts[0], simulator.initial().server)
     return each * done.operations, found[0], found[1]
 
 

@@ -126,9 +126,9 @@ class Simulator:
 
     def _layouts(self, costs: layout.Costs, most: int | None) -> list[Layout]:
         """How each cohort is trained: as asked for, or in the faster way."""
-        found = []
+        found, server = [], self._cast(self._server(self.specs))
         for cohort in self.cohorts:
-            work = self.work(cohort)
+            work = self.work(cohort, server)
             if self.engine == "auto":
                 way = layout.choose(work, len(cohort.members), costs, self.dtype.itemsize)
                 size = way.size if most is None else min(way.size, most)
@@ -145,9 +145,8 @@ class Simulator:
         each = [(method.noise(spec, stage), min(stage.batch_size, spec.n_train)) for stage in stages]
         return max((training.noise_at_once(*one)[1] for one in each), default=0)
 
-    def work(self, cohort: Cohort) -> layout.Work:
-        """What a step of the member of a cohort that has the widest inputs computes."""
-        server = self._cast(self._server(self.specs))
+    def work(self, cohort: Cohort, server: Params) -> layout.Work:
+        """What a step of the member of a cohort that has the widest inputs computes, with the server as it begins."""
         specs = [self.specs[m] for m in cohort.members]
         width = {m: sum(math.prod(shape) for shape in _shapes(self.specs[m])) for m in cohort.members}
         place = max(cohort.members, key=lambda m: (width[m], self.specs[m].name))
