@@ -15,8 +15,6 @@ from types import ModuleType
 import nbformat
 import pytest
 import yaml
-from jupyter_cache import get_cache
-from jupyter_cache.cache.main import JupyterCacheBase
 
 BOOK = Path(__file__).resolve().parents[1] / "book"
 
@@ -123,6 +121,8 @@ def test_what_one_worker_keeps_no_other_deletes(book: Path, extension: ModuleTyp
     """The limit is never reached here; it makes visible, with no race, whether a cache deletes what is put there."""
     for name in "ab":
         write(book, name, f"{name} = 1")
+    from jupyter_cache.cache.main import JupyterCacheBase
+
     kept = []
     for kind in (JupyterCacheBase, extension.Untrimmed):
         cache = pickle.loads(pickle.dumps(kind(book / kind.__name__)))
@@ -136,6 +136,8 @@ def test_what_one_worker_keeps_no_other_deletes(book: Path, extension: ModuleTyp
 def test_the_cache_is_trimmed_when_the_workers_have_ended(book: Path, extension: ModuleType) -> None:
     for name in "ab":
         write(book, name, f"{name} = 1")
+    from jupyter_cache import get_cache
+
     cache = get_cache(book / "cache")
     cache.change_cache_limit(1)
     records = [cache.add_nb_to_project(str(book / f"{name}.ipynb")) for name in "ab"]
