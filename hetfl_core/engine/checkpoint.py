@@ -10,7 +10,7 @@ import textwrap
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +73,9 @@ class Identity:
     settings: dict[str, Any]
     method: Any = None
 
-    @property
+    @cached_property
     def code(self) -> str:
-        """Digest of the code."""
+        """Digest of the code, as it was when first asked for."""
         return code_version(self.method)
 
 
