@@ -517,8 +517,11 @@ BESIDE = {
 """What is trained as two stacks, for `beside_each_other`."""
 
 
-def beside_each_other(case: Case) -> tuple[float, float, float]:
-    """Two stacks: operations of a step of one; milliseconds of ten steps of both, in a row and a core each (wall)."""
+def beside_each_other(case: Case) -> tuple[float, float, float, bool]:
+    """Two stacks: operations of a step of one; milliseconds of ten steps of both, in a row and a core each (wall).
+
+    Last, whether the engine would give each a core.
+    """
     torch.set_num_threads(1)
     federation, each = alike(case, steps=10), case.clients // 2
     method = Local(Model(case.phi), local_epochs=1, batch_size=case.batch_size)
@@ -529,7 +532,7 @@ def beside_each_other(case: Case) -> tuple[float, float, float]:
         both()
         found.append(1e3 * min(timed(both).wall for _ in range(4)))
     done = simulator.work(simulator.cohorts[0], simulator.initial().server)
-    return each * done.operations, found[0], found[1]
+    return each * done.operations, found[0], found[1], simulator.layouts[0].parallel
 
 
 def _describe_cores() -> Iterator[str]:
@@ -537,10 +540,9 @@ def _describe_cores() -> Iterator[str]:
     yield "\nTwo stacks, ten steps: in a row, or a core each? Milliseconds, and what is chosen."
     yield f"{'':<28}" + _line("Mflop/step", "in a row", "side by side", "gain", "chosen")
     for name, case in BESIDE.items():
-        operations, row, side = beside_each_other(case)
-        chosen = "side by side" if operations >= CPU.threads else "in a row"
-        cells = [f"{operations / 1e6:.3g}", f"{row:.1f}", f"{side:.1f}", f"{row / side:.2f}×", chosen]
-        yield f"{name:<28}" + _line(*cells)
+        operations, row, side, parallel = beside_each_other(case)
+        cells = [f"{operations / 1e6:.3g}", f"{row:.1f}", f"{side:.1f}", f"{row / side:.2f}×"]
+        yield f"{name:<28}" + _line(*cells, "side by side" if parallel else "in a row")
 
 
 def costs() -> Costs:

@@ -244,9 +244,10 @@ def test_two_stacks_are_timed_in_a_row_and_side_by_side(monkeypatch):
     walls = iter([3, 0.5, 2, 0.7, 4, 4, 0.25, 9])
     monkeypatch.setattr(benchmark, "timed", lambda call: call() and benchmark.Seconds(wall=next(walls), cpu=0.1))
     monkeypatch.setattr(benchmark, "Simulator", lambda *a, **k: asked.append(k) or Simulator(*a, **k))
-    operations, *seconds = benchmark.beside_each_other(benchmark.Case((4,), MLP((5,), 3), 7, 4))
+    operations, *seconds, parallel = benchmark.beside_each_other(benchmark.Case((4,), MLP((5,), 3), 7, 4))
     assert operations == 2 * 3 * 2 * 7 * (4 * 5 + 5 * 3 + 3 * 10), "of the two clients of a stack, with backward"
     assert seconds == [500, 250]
+    assert not parallel, "too small to be worth a core each"
     assert [(each["workers"], each["stack_size"]) for each in asked] == [(1, 2), (2, 2)]
 
 
