@@ -39,6 +39,18 @@ def blocks(x: Inputs) -> list[Tensor]:
     return list(x.values()) if isinstance(x, Mapping) else [x]
 
 
+def as_params(name: str, x: Inputs) -> dict[str, Tensor]:
+    """An input under the name, or its blocks each under ``"<name>.<block>"``: as messages and clients hold tensors."""
+    return {f"{name}.{block}": t for block, t in x.items()} if isinstance(x, Mapping) else {name: x}
+
+
+def from_params(name: str, params: Mapping[str, Tensor]) -> Inputs:
+    """What `as_params` put among other tensors."""
+    if name in params:
+        return params[name]
+    return {key.removeprefix(f"{name}."): t for key, t in params.items() if key.startswith(f"{name}.")}
+
+
 @dataclass(frozen=True)
 class Spec:
     """What the server may know of a client, and all that a method is told of it before training.
@@ -227,6 +239,9 @@ class Federation:
         whether they only ``stand_in`` for data that cannot be had.
     task : {"classification", "regression"}
         Labels in 0 … C−1, or real targets, which are then finite floating-point numbers.
+    x_test, y_test : optional
+        Test data of the federation itself, as a client's, on which the server's model is measured in the place of the
+        clients' test data: with named blocks samples that have all blocks, of the shapes that the clients' have.
 
     Raises
     ------
@@ -248,6 +263,8 @@ class Federation:
     name: str = "federation"
     info: Mapping[str, Any] = field(default_factory=dict)
     task: Kind = "classification"
+    x_test: Any = None
+    y_test: Any = None
 
     def __init__(
         self,
@@ -256,6 +273,8 @@ class Federation:
         name: str = "federation",
         info: Mapping[str, Any] | None = None,
         task: Kind = "classification",
+        x_test: Any = None,
+        y_test: Any = None,
     ) -> None:
         if not isinstance(task, str) or task not in ("classification", "regression"):
             raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
@@ -281,7 +300,14 @@ class Federation:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "info", dict(info or {}))
         object.__setattr__(self, "task", task)
+        if (x_test is None) != (y_test is None):
+            raise ValueError(f"x_test and y_test go together, got only {'y_test' if x_test is None else 'x_test'}")
+        own = None if x_test is None else Client(x_test, y_test, x_test, y_test, OWN_TEST_DATA).for_task(task)
+        object.__setattr__(self, "x_test", None if own is None else own.x_test)
+        object.__setattr__(self, "y_test", None if own is None else own.y_test)
         self._check()
+        if own is not None:
+            self._check_own(own)
 
     @classmethod
     def from_frame(
@@ -396,6 +422,22 @@ class Federation:
         if self.task == "classification":
             _warn_of_unseen_classes(self.clients)
 
+    def _check_own(self, own: Client) -> None:
+        """Refuse test data of the federation's own that a model of all that clients hold does not take."""
+        if _names(own) != _names(self.clients[0]):
+            raise ValueError(f"x_test must have the blocks {_names(self.clients[0])} of the clients, got {_names(own)}")
+        _check_client(own, ("test",))
+        if self.task == "classification":
+            _check_labels(own, self.n_classes, ("test",))
+        for client in self.clients:
+            for block, (mine, theirs) in _both(own.shapes, client.shapes).items():
+                if mine != theirs and 0 not in theirs:
+                    what = f"block {block!r} of x_test" if block else "x_test"
+                    raise ValueError(
+                        f"{what} must have samples of shape {_shape_text(theirs)}, as on client {client.name!r}, got "
+                        f"{_shape_text(mine)}"
+                    )
+
     def __len__(self) -> int:
         return len(self.clients)
 
@@ -425,6 +467,75 @@ class Federation:
             for c in self.clients
         ]
 
+    @property
+    def full_shapes(self) -> Any:
+        """Shape of a sample that has all blocks; of plain inputs that of the first client."""
+        first = self.clients[0].shapes
+        if not isinstance(first, Mapping):
+            return first
+        held = {block: [c.shapes[block] for c in self.clients if 0 not in c.shapes[block]] for block in first}
+        return {block: max(shapes, default=first[block]) for block, shapes in held.items()}
+
+    def server_spec(self) -> Spec:
+        """What `specs` are of clients, of the federation's own test data: no training samples, all blocks."""
+        return replace(
+            self.specs()[0],
+            name=SERVER,
+            shapes=self.full_shapes,
+            n_train=0,
+            class_counts=(0,) * self.n_classes,
+        )
+
+    def of_blocks(self, names: Sequence[str]) -> Federation:
+        """The same clients with some of their named blocks; the test data of the federation itself likewise.
+
+        Raises
+        ------
+        ValueError
+            For a name that no block has, and where inputs are not named blocks.
+        """
+        wanted, known = list(checks.several("names", names)), self._block_names()
+        for name in wanted:
+            checks.choice("names", name, tuple(known))
+        return self._with_inputs(lambda x: {name: x[name] for name in known if name in wanted})
+
+    def of_common_blocks(self) -> Federation:
+        """The same clients with the blocks that all of them hold: what a method that averages everything can be run on.
+
+        Raises
+        ------
+        ValueError
+            Where there is no such block.
+        """
+        common = [block for block in self._block_names() if all(0 not in c.shapes[block] for c in self.clients)]
+        if not common:
+            raise ValueError("there is no block that all clients hold; fill in what is missing (`filled`)")
+        return self.of_blocks(common)
+
+    def filled(self) -> Federation:
+        """The same clients with zeros in the place of the blocks that they lack, in the shape that others have."""
+        shapes = self.full_shapes
+        self._block_names()
+
+        def fill(x: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {b: t if 0 not in t.shape[1:] else t.new_zeros(len(t), *shapes[b]) for b, t in x.items()}
+
+        return self._with_inputs(fill)
+
+    def _block_names(self) -> list[str]:
+        names = _names(self.clients[0])
+        if names is None:
+            raise ValueError(f"the inputs must be named blocks, but client {self.clients[0].name!r} has one tensor")
+        return names
+
+    def _with_inputs(self, change: Callable[[Any], Any]) -> Federation:
+        """With all inputs changed, those of the federation's own test data too."""
+        with warnings.catch_warnings():  # what there was to warn of was said when this federation was made
+            warnings.simplefilter("ignore", FederationWarning)
+            clients = [replace(c, x_train=change(c.x_train), x_test=change(c.x_test)) for c in self.clients]
+            x_test = None if self.x_test is None else change(self.x_test)
+            return replace(self, clients=clients, x_test=x_test)  # type: ignore[arg-type]
+
     def subset(self, names: Sequence[str]) -> Federation:
         """The federation of the named clients only, in the order given."""
         wanted = checks.several("names", names)
@@ -443,15 +554,18 @@ class Federation:
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
         parts = ("x_train", "y_train", "x_test", "y_test")
-        reals = [t for c in self for part in parts for t in blocks(getattr(c, part)) if t.is_floating_point()]
-        if all(t.dtype == dtype for t in reals):
+        own = [] if self.x_test is None else [self.x_test, self.y_test]
+        data = [*own, *(getattr(c, part) for c in self for part in parts)]
+        if all(t.dtype == dtype for x in data for t in blocks(x) if t.is_floating_point()):
             return self
 
-        def cast(client: Client, part: str) -> Any:
-            return map_blocks(lambda t: _cast(t, dtype, f"client {client.name!r}: {part}"), getattr(client, part))
+        def cast(holder: Client | Federation, part: str) -> Any:
+            where = f"client {holder.name!r}: {part}" if isinstance(holder, Client) else part
+            return map_blocks(lambda t: _cast(t, dtype, where), getattr(holder, part))
 
         clients = [replace(c, **{part: cast(c, part) for part in parts}) for c in self]
-        return replace(self, clients=clients)  # type: ignore[arg-type]
+        test = {part: cast(self, part) for part in parts[2:]} if own else {}
+        return replace(self, clients=clients, **test)  # type: ignore[arg-type]
 
     def describe(self) -> pd.DataFrame:
         """A table with one row per client: shape, training and test samples, and what its training labels are.
@@ -480,16 +594,10 @@ class Federation:
 
         It does not depend on the order of the clients, as results do not.
         """
-        digests = []
-        for client in self.clients:
-            h = hashlib.blake2b(client.name.encode(), digest_size=16)
-            for part in ("x_train", "y_train", "x_test", "y_test"):
-                value = getattr(client, part)
-                names = [(name,) for name in value] if isinstance(value, Mapping) else [()]
-                for name, x in zip(names, blocks(value), strict=True):
-                    h.update(str((part, *name, tuple(x.shape), str(x.dtype))).encode())
-                    h.update(x.detach().cpu().contiguous().numpy().tobytes())
-            digests.append(h.hexdigest())
+        parts = ("x_train", "y_train", "x_test", "y_test")
+        digests = [_digest(client.name, {part: getattr(client, part) for part in parts}) for client in self.clients]
+        if self.x_test is not None:
+            digests.append(_digest(SERVER, {part: getattr(self, part) for part in parts[2:]}))
         return hashlib.blake2b("".join([str(self.n_classes), *sorted(digests)]).encode(), digest_size=16).hexdigest()
 
     def __repr__(self) -> str:
@@ -499,6 +607,28 @@ class Federation:
         learned = "real targets" if self.task == "regression" else f"{self.n_classes} classes"
         facts = f"{len(self)} clients, {learned}, {n} training samples, shapes {some}"
         return f"Federation({self.name!r}: {facts})"
+
+
+OWN_TEST_DATA = "(the test data of the federation itself)"
+"""What errors call it in the place of a client's name."""
+
+
+def _digest(who: str, data: Mapping[str, Inputs]) -> str:
+    """Of names, shapes and bytes of what one holds."""
+    h = hashlib.blake2b(who.encode(), digest_size=16)
+    for part, value in data.items():
+        names = [(name,) for name in value] if isinstance(value, Mapping) else [()]
+        for name, x in zip(names, blocks(value), strict=True):
+            h.update(str((part, *name, tuple(x.shape), str(x.dtype))).encode())
+            h.update(x.detach().cpu().contiguous().numpy().tobytes())
+    return h.hexdigest()
+
+
+def _both(mine: Any, theirs: Any) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Two shapes, or those of two sets of blocks, side by side; of plain inputs under an empty name."""
+    if isinstance(mine, Mapping):
+        return {block: (shape, theirs[block]) for block, shape in mine.items()}
+    return {"": (mine, theirs)}
 
 
 def _count_classes(clients: Sequence[Client]) -> int:
@@ -528,11 +658,11 @@ def _shape_text(shapes: Any) -> str:
     return "×".join(map(str, shapes))
 
 
-def _check_client(client: Client) -> None:
+def _check_client(client: Client, parts: Sequence[str] = ("train", "test")) -> None:
     where = f"client {client.name!r}"
     if client.n_train == 0:
         raise ValueError(f"{where}: x_train must hold at least one sample, got an empty training set")
-    for part in ("train", "test"):
+    for part in parts:
         x, y = getattr(client, f"x_{part}"), getattr(client, f"y_{part}")
         for rows in blocks(x):
             if len(rows) != len(y):
@@ -550,8 +680,8 @@ def _check_client(client: Client) -> None:
         )
 
 
-def _check_labels(client: Client, n_classes: int) -> None:
-    for part in ("train", "test"):
+def _check_labels(client: Client, n_classes: int, parts: Sequence[str] = ("train", "test")) -> None:
+    for part in parts:
         y = getattr(client, f"y_{part}")
         if len(y) and (int(y.min()) < 0 or int(y.max()) >= n_classes):
             raise ValueError(

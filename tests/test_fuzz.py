@@ -24,6 +24,7 @@ from small import ragged
 from hetfl_core import Client, Federation, adapt, baselines, checks, partition, rng, simulate
 from hetfl_core import distances as d
 from hetfl_core.datasets import (
+    blocks,
     digits,
     eeg,
     eegmmidb,
@@ -38,7 +39,7 @@ from hetfl_core.datasets import (
     toy,
 )
 from hetfl_core.engine import calibration, discriminator, evaluation
-from hetfl_core.methods import FLIC, FedHeNN, Local, privacy
+from hetfl_core.methods import FLIC, FedHeNN, Local, matching, privacy
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein
 from hetfl_core.methods.fedpac import simplex_minimum
 from hetfl_core.methods.schemes import L2GDScheme
@@ -524,6 +525,21 @@ CASES = {
         )
         for make in (pooled.fashion_mnist, pooled.mnist, pooled.cifar10, pooled.cifar100, pooled.emnist_letters)
     },
+    **{
+        f"blocks.{make.__name__}": Case(
+            make,
+            {"seed": 0, "assignment": "table 4", "overlap": 0.5, "missing": 0.1, "per_class": 5, "test_per_class": 2},
+        )
+        for make in (blocks.fashion_mnist, blocks.mnist, blocks.cifar10)
+    },
+    "blocks.holders": Case(blocks.holders, {"assignment": [((0,), (0, 1))], "n_blocks": 2, "n_classes": 3}),
+    "blocks.deal": Case(
+        blocks.deal,
+        {"labels": LABELS, "assignment": [((0,), (0, 1))], "overlap": 0.5, "missing": 0.1} | RNG,
+    ),
+    "blocks.quadrants": Case(blocks.quadrants, {"x": torch.zeros(2, 1, 4, 4)}),
+    "blocks.coloured_quadrants": Case(blocks.coloured_quadrants, {"x": torch.zeros(2, 3, 4, 4)}),
+    "matching.assign": Case(matching.assign, {"costs": torch.zeros(3, 2)}),
     "fedgen.emnist": Case(fedgen.emnist, {"n_clients": 5, "alpha": 0.5, "seed": 0, "ratio": 0.1}),
     "fedgen.mnist": Case(fedgen.mnist, {"n_clients": 5, "alpha": 0.5, "seed": 0, "ratio": 0.5}),
     "pfedhn.cifar10": Case(
@@ -569,6 +585,9 @@ FILES = {
     "femnist.characters",
     "digits.mnist_usps",
     "images.fashion_mnist",
+    "blocks.fashion_mnist",
+    "blocks.mnist",
+    "blocks.cifar10",
     "pooled.fashion_mnist",
     "pooled.mnist",
     "pooled.cifar10",

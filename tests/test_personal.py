@@ -515,7 +515,11 @@ def test_regressions_are_refused_by_name(method):
         run(method, fed)
 
 
-@pytest.mark.parametrize("name", [n for n in CATALOGUE if n not in ("FedAvg", "pFedHN")])
+ONE_MODEL = ("FedAvg", "FedProx", "HyFEM", "late fusion", "pFedHN")
+"""Methods that train nothing after the last round."""
+
+
+@pytest.mark.parametrize("name", [n for n in CATALOGUE if n not in ONE_MODEL])
 def test_the_last_training_has_a_length_of_its_own(name):
     """Alignment epochs apart, all of it; unless told, that of a round (of FedAvg-FT: 10 epochs)."""
     assert any(s.epochs == 7 for s in replace(CATALOGUE[name], tuning_epochs=7).stages(3, "final"))

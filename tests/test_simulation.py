@@ -844,7 +844,7 @@ def test_wording_is_no_other_code_and_a_changed_constant_is():
 
 def test_code_is_that_of_the_engine_and_of_a_method_from_elsewhere(monkeypatch):
     files = [path.name for room in checkpoint.ROOMS for path in checkpoint._files(room)]
-    assert {"simulation.py", "flic.py", "networks.py", "rng.py"} <= set(files)
+    assert {"simulation.py", "flic.py", "layers.py", "rng.py"} <= set(files)
     assert not {"plots.py", "records.py", "cli.py", "settings.py"} & set(files)
     assert checkpoint.code_version(QUICK) == checkpoint.code_version(Local()) == checkpoint.code_version()
 

@@ -6,6 +6,7 @@
 from collections.abc import Callable
 
 from hetfl_core.datasets import (
+    blocks,
     digits,
     eeg,
     eegmmidb,
@@ -36,6 +37,9 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
     "pooled.cifar10": pooled.cifar10,
     "pooled.cifar100": pooled.cifar100,
     "pooled.emnist_letters": pooled.emnist_letters,
+    "blocks.fashion_mnist": blocks.fashion_mnist,
+    "blocks.mnist": blocks.mnist,
+    "blocks.cifar10": blocks.cifar10,
     "fedgen.emnist": fedgen.emnist,
     "fedgen.mnist": fedgen.mnist,
     "pfedhn.cifar10": pfedhn.cifar10,
@@ -53,6 +57,7 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
 __all__ = [
     "CATALOGUE",
     "DataError",
+    "blocks",
     "digits",
     "eeg",
     "eegmmidb",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
@@ -16,6 +17,9 @@ from hetfl_core.federation import Kind
 
 Samples = Sequence[np.ndarray]
 """One array of n_i predictions, labels or targets per client."""
+
+Measure = Literal["own", "server", "held", "own_held"]
+"""What a history may follow beside the usual columns."""
 
 
 def accuracy_per_client(predicted: Samples, labels: Samples) -> np.ndarray:

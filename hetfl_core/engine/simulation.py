@@ -7,9 +7,10 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import FrameType
@@ -24,7 +25,7 @@ from tqdm.auto import tqdm
 from hetfl_core import checks
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
-from hetfl_core.engine.evaluation import METRICS, Metrics
+from hetfl_core.engine.evaluation import METRICS, Measure, Metrics, Samples
 from hetfl_core.engine.layout import Engine
 from hetfl_core.engine.simulator import Simulator, Steps, Training, keeping, participants, share, together
 from hetfl_core.engine.training import Outcome, prediction_noise
@@ -48,7 +49,9 @@ class Run:
     final : dict of str to float
         Test metrics after the last local training of all clients (see `hetfl_core.engine.evaluation.summarise`),
         ``train_accuracy``, ``server_accuracy`` where the server has a model of its own (``…_mse`` for a regression),
-        and total ``bytes_up``, ``bytes_down``, ``seconds``.
+        where test sets hold classes that training sets lack ``accuracy_held``, on the classes held, and
+        ``accuracy_limit``, the share of test samples of these classes, which is what a client can at best reach if it
+        never names another; and total ``bytes_up``, ``bytes_down``, ``seconds``.
     per_client : pandas.DataFrame
         Test accuracy and balanced accuracy (mean squared error and R² for a regression) and sample counts of each
         client at the end.
@@ -117,10 +120,6 @@ class Run:
         metrics = METRICS[self.federation.task]
         result = metrics.text(self.final[metrics.main]) if metrics.main in self.final else "no test data"
         return f"Run({self.method.name} on {self.federation.name!r}, {self.settings['rounds']} rounds: {result})"
-
-
-Measure = Literal["own", "server"]
-"""What a history may follow beside the usual columns."""
 
 
 def measured(name: Measure, main: str) -> str:
@@ -229,11 +228,13 @@ def simulate(
         Show a progress bar.
     evaluate_every : int
         Rounds between evaluations; the first and the last are always evaluated.
-    measure : sequence of {"own", "server"}
+    measure : sequence of {"own", "server", "held", "own_held"}
         What else each evaluation looks at, as columns of the history: ``own_test_accuracy``, the mean over the
         participants of their models as they leave local training, before the server averages anything (one forward
         pass of the participants' test samples); ``server_test_accuracy``, that of the server's own model on the
-        clients' test samples (one forward pass of all), where the method has one.
+        federation's own test data, or else on the clients' (one forward pass of all), where the method has one;
+        ``held_test_accuracy`` and ``own_held_test_accuracy``, as ``test_accuracy`` and ``own_test_accuracy``, on
+        test samples of the classes that a client has training samples of.
     stack_size : int, optional
         Largest number of clients in one stack; bounds memory. By default 1024, or as many as ``engine="auto"`` finds
         worth it. Results depend on it to rounding only, which training lets grow: see the notes.
@@ -566,14 +567,24 @@ def _postfix(row: dict[str, Any], metrics: Metrics) -> str:
     return "" if value is None else f"test {metrics.text(value)}"
 
 
-def _row(simulator: Simulator, state: checkpoints.State, outcomes: Sequence[Outcome], evaluate: bool) -> dict[str, Any]:
+def _row(
+    simulator: Simulator,
+    state: checkpoints.State,
+    outcomes: Sequence[Outcome],
+    evaluate: bool,
+    also: Callable[[Samples], Mapping[Measure, float | None]] | None = None,
+) -> dict[str, Any]:
+    """A row of the history: means of loss terms and figures; what `also` finds, given the test predictions, too."""
     main = simulator.metrics.main
     reserved = [*columns(main), *(measured(name, main) for name in get_args(Measure))]
-    row: dict[str, Any] = {"round": state.done, **_mean_terms(outcomes, reserved)}
-    for split in ("train", "test"):
-        value = simulator.score(state, split) if evaluate else math.nan  # type: ignore[arg-type]
-        row[f"{split}_{main}"] = None if math.isnan(value) else value
-    return row
+    found: dict[str, float | None] = {f"train_{main}": None, f"test_{main}": None}
+    if evaluate:
+        for split in ("train", "test"):
+            predicted = simulator.predicted(state, split)  # type: ignore[arg-type]
+            found[f"{split}_{main}"] = simulator.figure(predicted, simulator.labels(split))
+        found |= {measured(name, main): value for name, value in (also(predicted) if also else {}).items()}
+    figures = {name: None if value is None or math.isnan(value) else value for name, value in found.items()}
+    return {"round": state.done, **_mean_terms(outcomes, reserved), **figures}
 
 
 def _since(begin: float, simulator: Simulator) -> float:
@@ -601,17 +612,12 @@ def _advance(
     simulator: Simulator, state: checkpoints.State, chosen: Sequence[int], settings: dict[str, Any], rounds: int
 ) -> Steps[checkpoints.State]:
     """One round and its row of the history."""
-    begin, main = time.perf_counter(), simulator.metrics.main
+    begin = time.perf_counter()
     exchange = yield from simulator.round_in_steps(state, chosen)
     new, messages = exchange.state, exchange.messages
     due = new.done % settings["evaluate_every"] == 0 or new.done == rounds
-    row = _row(simulator, new, list(exchange.participants.values()), due)
-    for name in settings.get("measure", ()):
-        own = name == "own"
-        value = math.nan
-        if due:
-            value = simulator.own_score(state, exchange.participants) if own else simulator.server_score(new)
-        row[measured(name, main)] = None if math.isnan(value) else value
+    also = partial(simulator.also, settings.get("measure", ()), state, new, exchange.participants)
+    row = _row(simulator, new, list(exchange.participants.values()), due, also)
     row |= {
         "bytes_up": evaluation.n_bytes(o.upload for o in messages),
         "bytes_down": evaluation.n_bytes(o.received for o in messages),
@@ -638,7 +644,7 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
     labels = simulator.labels("test")
     if diverged:
         _warn_of_divergence(simulator, diverged)
-    server = simulator.server_predicted(state)
+    server = simulator.server_score(state)
     main = simulator.metrics.main
     lead = columns(main)[1:]
     figures = [f"train_{main}", f"test_{main}", *(measured(name, main) for name in settings.get("measure", ()))]
@@ -647,7 +653,8 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
     final = simulator.summarise(predicted, "test")
     final[f"train_{main}"] = simulator.score(state, "train", params)
     if server is not None:
-        final[f"server_{main}"] = simulator.summarise(server, "test").get(main, math.nan)
+        final[f"server_{main}"] = server
+    final |= simulator.on_held_classes(predicted)
     final["bytes_up"], final["bytes_down"] = int(history["bytes_up"].sum()), int(history["bytes_down"].sum())
     final["seconds"] = float(history["seconds"].sum())
     per_client = pd.DataFrame(
@@ -656,6 +663,7 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
             "n_train": [spec.n_train for spec in simulator.specs],
             "n_test": [len(y) for y in labels],
             **{name: measure(predicted, labels) for name, measure in simulator.metrics.per_client.items()},
+            **simulator.held_per_client(predicted),
         }
     )
     return Run(

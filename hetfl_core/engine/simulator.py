@@ -15,7 +15,7 @@ from torch import Tensor
 from hetfl_core import checks
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation, layout, training
-from hetfl_core.engine.evaluation import METRICS
+from hetfl_core.engine.evaluation import METRICS, Measure, Samples
 from hetfl_core.engine.layout import Engine, Layout
 from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts, stack_split
 from hetfl_core.engine.training import LocalJob, Outcome
@@ -378,18 +378,97 @@ class Simulator:
         found = _similar([n[row] for row in rows], way.size, self._rows(cohort, way))
         return [[rows[place] for place in places] for places in found]
 
-    def own_score(self, state: checkpoints.State, participants: Mapping[int, Outcome]) -> float:
-        """Mean over participants of the main figure of their own models, as they left local training, on test data."""
+    def also(
+        self,
+        names: Sequence[Measure],
+        before: checkpoints.State,
+        after: checkpoints.State,
+        participants: Mapping[int, Outcome],
+        predicted: Samples,
+    ) -> dict[Measure, float | None]:
+        """What else a history follows: of the states around a round, its participants, and what all then predict."""
+        found: dict[Measure, float | None] = {}
+        if {"own", "own_held"} & set(names):
+            found |= self.own_scores(before, participants)
+        if "server" in names:
+            found["server"] = self.server_score(after)
+        if "held" in names:
+            found["held"] = self.figure(*self.of_held_classes(predicted))
+        return {name: found[name] for name in names}
+
+    def on_held_classes(self, predicted: Samples) -> dict[str, float]:
+        """Figures on test samples of the classes that clients hold, and the share that these are; none if it is all."""
+        each = self.held_per_client(predicted)
+        if not each:
+            return {}
+        figures = {name: values[~np.isnan(values)] for name, values in each.items()}
+        return {name: float(values.mean()) if len(values) else math.nan for name, values in figures.items()}
+
+    def held_per_client(self, predicted: Samples) -> dict[str, np.ndarray]:
+        """As `on_held_classes`, client by client; NaN for a client without such samples."""
+        main = self.metrics.main
+        some, labels = self.of_held_classes(predicted)
+        sizes = [np.array([len(y) for y in each]) for each in (labels, self.labels("test"))]
+        if (sizes[0] == sizes[1]).all():
+            return {}
+        share = sizes[0] / np.where(sizes[1] > 0, sizes[1], np.nan)
+        return {f"{main}_held": self.metrics.per_client[main](some, labels), f"{main}_limit": share}
+
+    def own_scores(self, state: checkpoints.State, participants: Mapping[int, Outcome]) -> dict[Measure, float]:
+        """Mean over participants of the main figure of their own models, as they left local training, on test data.
+
+        On all of it, and on that of the classes that they hold.
+        """
         answers = {place: answer.cpu().numpy() for place, _, answer in self.outputs(state, "test", some=participants)}
         places = sorted(answers)
-        truth = [self.federation[place].y_test.numpy() for place in places]
-        found = evaluation.summarise([answers[place] for place in places], truth, self.federation.task)
-        return found.get(self.metrics.main, math.nan)
+        found = [answers[place] for place in places]
+        return {
+            "own": self.figure(found, [self.federation[place].y_test.numpy() for place in places]),
+            "own_held": self.figure(*self.of_held_classes(found, places)),
+        }
 
-    def server_score(self, state: checkpoints.State) -> float:
-        """Mean over clients of the main figure of the server's own model on their test data; NaN where it has none."""
-        predicted = self.server_predicted(state)
-        return math.nan if predicted is None else self.summarise(predicted, "test").get(self.metrics.main, math.nan)
+    def of_held_classes(self, predicted: Samples, places: Sequence[int] | None = None) -> tuple[Samples, Samples]:
+        """Predictions for test samples, and labels, without those of classes that a client has no training sample of.
+
+        Of the clients in these places, or of all; of a regression all samples.
+        """
+        some = range(len(self.specs)) if places is None else places
+        labels = [self.federation[place].y_test.numpy() for place in some]
+        if self.federation.task == "regression":
+            return predicted, labels
+        known = [np.isin(y, self.specs[place].classes) for place, y in zip(some, labels, strict=True)]
+        both = [(p[mine], y[mine]) for p, y, mine in zip(predicted, labels, known, strict=True)]
+        return [p for p, _ in both], [y for _, y in both]
+
+    def figure(self, predicted: Samples, labels: Samples) -> float:
+        """Mean over clients of the main figure; NaN where there are no samples."""
+        return evaluation.summarise(predicted, labels, self.federation.task).get(self.metrics.main, math.nan)
+
+    def server_score(self, state: checkpoints.State) -> float | None:
+        """The main figure of the server's own model; None where it has none, NaN where there are no test samples.
+
+        On the federation's own test data, or, where it has none, the mean over clients on theirs.
+        """
+        found = [self._decided(state, spec, x) for spec, x, _ in self._for_server()]
+        if any(each is None for each in found):
+            return None
+        truth = [y.numpy() for _, _, y in self._for_server()]
+        return self.figure([each for each in found if each is not None], truth)
+
+    def _for_server(self) -> list[tuple[Spec, Any, Tensor]]:
+        """What the server's model is measured on: of whom, inputs, labels."""
+        own = self.federation
+        if own.x_test is not None:
+            return [(own.server_spec(), own.x_test, own.y_test)]
+        return [(spec, c.x_test, c.y_test) for spec, c in zip(self.specs, self.federation, strict=True)]
+
+    def _decided(self, state: checkpoints.State, spec: Spec, x: Any) -> np.ndarray | None:
+        """What the server's own model predicts for these test samples; None where there is no such model."""
+        x = map_blocks(lambda t: t.to(self.device), x)
+        noise = self.prediction_noise(spec, len(blocks(x)[0]), state.done, "test")
+        with torch.no_grad():
+            outputs = self.method.of(spec).predict_server(state.server, x, *([noise] if noise else []))
+        return None if outputs is None else self.metrics.decide(outputs).cpu().numpy()
 
     def _rows(self, cohort: Cohort, way: Layout) -> int | None:
         """Most samples that a stack predicts at once: with noise, as many as it can be held for."""
@@ -403,19 +482,6 @@ class Simulator:
         """The random numbers with which a client predicts the n samples of a split after so many rounds."""
         drawn = training.prediction_noise(self.method, spec, n, self.seed, round, split, self.dtype)
         return {name: numbers.to(self.device) for name, numbers in drawn.items()}
-
-    def server_predicted(self, state: checkpoints.State) -> list[np.ndarray] | None:
-        """What the server's own model predicts for the clients' test samples; None where there is no such model."""
-        out = []
-        for client, spec in zip(self.federation, self.specs, strict=True):
-            x = map_blocks(lambda t: t.to(self.device), client.x_test)
-            noise = self.prediction_noise(spec, len(client.y_test), state.done, "test")
-            with torch.no_grad():
-                outputs = self.method.of(spec).predict_server(state.server, x, *([noise] if noise else []))
-            if outputs is None:
-                return None
-            out.append(self.metrics.decide(outputs).cpu().numpy())
-        return out
 
     def labels(self, split: str) -> list[np.ndarray]:
         """True labels, or targets, of every client."""

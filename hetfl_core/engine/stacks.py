@@ -54,8 +54,12 @@ class Split:
     def take(self, rows: Sequence[int], shapes: Sequence[Any]) -> Split:
         """The same for some of the clients, given by their places in the stack, padded no wider than these need.
 
-        `shapes` are the true sample shapes of those clients.
+        `shapes` are the true sample shapes of those clients. Where it is all of them, in the order of the stack,
+        nothing is copied.
         """
+        widest = map_blocks(lambda t, *true: tuple(max(sizes) for sizes in zip(*true, strict=True)), self.x, *shapes)
+        if list(rows) == list(range(len(self.n))) and widest == map_blocks(lambda t: tuple(t.shape[1:]), self.x):
+            return self
         n = self.n[list(rows)]
         shift = self.begins[list(rows)] - (n.cumsum(0) - n)
         at = torch.cat(
@@ -63,11 +67,10 @@ class Split:
         )
         at = at.to(self.y.device)
 
-        def select(t: Tensor, *true: tuple[int, ...]) -> Tensor:
-            widest = [max(sizes) for sizes in zip(*true, strict=True)]
-            return crop(t, (len(t), *widest)).index_select(0, at)
+        def select(t: Tensor, shape: tuple[int, ...]) -> Tensor:
+            return crop(t, (len(t), *shape)).index_select(0, at)
 
-        return Split(map_blocks(select, self.x, *shapes), self.y.index_select(0, at), n)
+        return Split(map_blocks(select, self.x, widest), self.y.index_select(0, at), n)
 
     def rectangle(self) -> Any:
         r"""The inputs with a client axis, padded with rows of zeros: shape (K, max(n_i, 1), \*shape)."""

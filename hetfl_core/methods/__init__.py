@@ -14,9 +14,12 @@ from hetfl_core.methods.fedgen import FedGen
 from hetfl_core.methods.fedhenn import FedHeNN
 from hetfl_core.methods.fedpac import FedPAC
 from hetfl_core.methods.fedper import FedBABU, FedPer, LGFedAvg
+from hetfl_core.methods.fedprox import FedProx
 from hetfl_core.methods.fedrep import FedRep, HetFedRep
 from hetfl_core.methods.fedsr import FedSR
 from hetfl_core.methods.flic import FLIC
+from hetfl_core.methods.fusion import LateFusion
+from hetfl_core.methods.hyfem import HyFEM
 from hetfl_core.methods.pfedhn import PFedHN
 
 
@@ -43,10 +46,13 @@ __all__ = [
     "FedHeNN",
     "FedPAC",
     "FedPer",
+    "FedProx",
     "FedRep",
     "FedSR",
     "HetFedRep",
+    "HyFEM",
     "LGFedAvg",
+    "LateFusion",
     "Local",
     "Loss",
     "Method",

@@ -349,9 +349,12 @@ class Method(Checked):
             if different := first[1].keys() ^ shapes.keys():
                 name = min(different)
                 has, lacks = (first[0], spec.name) if name in first[1] else (spec.name, first[0])
+                way = "or one architecture"
+                if isinstance(spec.shapes, Mapping):
+                    way = "or the blocks that all clients hold (Federation.of_common_blocks)"
                 raise ValueError(
                     f"{self.name} averages {name!r}, which all clients must have: {has!r} has it and {lacks!r} does "
-                    "not. Use a method that keeps φ local (Local, LG-FedAvg, FLIC) or one architecture."
+                    f"not. Use a method that keeps φ local (Local, LG-FedAvg, FLIC) {way}."
                 )
             for name, shape in shapes.items():
                 if shape != first[1][name]:

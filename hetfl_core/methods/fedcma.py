@@ -43,7 +43,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from hetfl_core.federation import Spec
+from hetfl_core.federation import Spec, as_params, from_params, map_blocks
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, loss_name, pick, task_loss
 from hetfl_core.methods.fedper import HEAD
 from hetfl_core.networks import Params
@@ -159,7 +159,7 @@ class FedCMA(Method):
         order = torch.randperm(len(data.y), generator=rng)
         rows = torch.cat([order[:0], *(order[data.y[order] == k][: self.fixed] for k in range(spec.n_classes))])
         of = data.y[rows] == torch.arange(spec.n_classes).unsqueeze(-1)
-        return {"fixed.x": data.x[rows], "fixed.of": of.to(data.weight.dtype)}
+        return {**as_params("fixed.x", map_blocks(lambda x: x[rows], data.x)), "fixed.of": of.to(data.weight.dtype)}
 
     def start(self, kept: Params, received: Params) -> Params:
         """The client's own network, and, where that is sent, as it is before training."""
@@ -183,7 +183,7 @@ class FedCMA(Method):
         """
         of = params["fixed.of"]
         of = of if self.aligns == "conditional" else of.sum(0, keepdim=True)
-        return self.features(params, params["fixed.x"]), of, of.sum(1).clamp(min=1)
+        return self.features(params, from_params("fixed.x", params)), of, of.sum(1).clamp(min=1)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """Eq. (5), with a minibatch for L_i; what weighs nothing is not computed."""

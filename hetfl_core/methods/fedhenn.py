@@ -28,7 +28,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from hetfl_core.federation import Spec
+from hetfl_core.federation import Spec, as_params, from_params, map_blocks
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, weighted_mean
 from hetfl_core.networks import Params
 from hetfl_core.padding import crop, pad
@@ -110,7 +110,7 @@ class FedHeNN(Method):
     def check(self, specs: Sequence[Spec]) -> None:
         """Refuse clients whose inputs have no common number of axes: there is then no largest feature space."""
         super().check(specs)
-        axes = {len(spec.shapes): spec for spec in specs}
+        axes = {str(map_blocks(len, spec.shapes)): spec for spec in specs}
         if len(axes) > 1:
             some = ", ".join(f"{spec.shapes} on {spec.name!r}" for spec in axes.values())
             raise ValueError(f"FedHeNN draws common inputs, so all must have the same number of axes, got {some}")
@@ -128,20 +128,27 @@ class FedHeNN(Method):
 
     def ask(self, server: Params, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """The RAD of this round, drawn in the largest feature space."""
-        largest = [max(sizes) for sizes in zip(*(spec.shapes for spec in specs), strict=True)]
-        return {"rad": torch.randn(self.n_rad, *largest, generator=rng, dtype=torch.float32)}
+
+        def draw(*shapes: tuple[int, ...]) -> Tensor:
+            largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
+            return torch.randn(self.n_rad, *largest, generator=rng, dtype=torch.float32)
+
+        return as_params("rad", map_blocks(draw, *(spec.shapes for spec in specs)))
 
     def download(self, server: Params, spec: Spec) -> Params:
         """The RAD in the client's own shape, and K̄ where it is known: not yet with the survey's question."""
-        shape = (self.n_rad, *spec.shapes)
-        return {**server, "rad": pad(crop(server["rad"], shape), shape)}
+
+        def own(rad: Tensor, shape: tuple[int, ...]) -> Tensor:
+            return pad(crop(rad, (self.n_rad, *shape)), (self.n_rad, *shape))
+
+        return {**server, **as_params("rad", map_blocks(own, from_params("rad", server), spec.shapes))}
 
     def start(self, kept: Params, received: Params) -> Params:
         """The client's own network."""
         return dict(kept)
 
     def _kernel(self, params: Params, received: Params) -> Tensor:
-        z = self.model.represent(params, self.model.embed(params, received["rad"]))
+        z = self.model.represent(params, self.model.embed(params, from_params("rad", received)))
         return z @ z.T
 
     def survey(self, params: Params, received: Params, data: Batch) -> Params:

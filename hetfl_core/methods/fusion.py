@@ -1,0 +1,158 @@
+"""Late fusion: a classifier for each block of features, whose answers are averaged; and what methods of blocks share.
+
+The simplest thing that can be done with clients that hold different blocks: nothing has to be matched, since each
+block has its own extractor and its own head, and those are averaged over the clients that hold the block. It is what a
+method that joins blocks within a network has to beat.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hetfl_core.federation import Spec
+from hetfl_core.methods.base import Batch, Loss, Method, has_prefix, loss_name, task_loss
+from hetfl_core.methods.fedavg import FedAvg
+from hetfl_core.networks import Blocks, Params, linear_init
+
+
+def held_blocks(spec: Spec) -> list[str]:
+    """The named blocks that a client holds: those that are not empty."""
+    return [name for name, shape in spec.shapes.items() if 0 not in shape]
+
+
+def full_spec(specs: Sequence[Spec]) -> Spec:
+    """The first client, if it held every block that anybody holds."""
+    shapes = {name: max((spec.shapes[name] for spec in specs), key=_size) for name in specs[0].shapes}
+    return replace(specs[0], shapes=shapes)
+
+
+def _size(shape: tuple[int, ...]) -> tuple[bool, tuple[int, ...]]:
+    return 0 not in shape, shape
+
+
+def of_blocks(params: Mapping[str, Tensor], blocks: Sequence[str], layer: str) -> Params:
+    """The parameters that a client with these blocks has: extractors, and rows of the layer over all blocks."""
+    lacking = sorted(_named(params, layer) - set(blocks))
+    prefixes = [f"phi.{name}" for name in lacking] + [f"{layer}.{name}" for name in lacking]
+    return {name: p for name, p in params.items() if not any(has_prefix(name, prefix) for prefix in prefixes)}
+
+
+def _named(params: Mapping[str, Tensor], layer: str) -> set[str]:
+    """The blocks that have a weight in a layer."""
+    weights = [name for name in params if has_prefix(name, layer) and name.endswith(".weight")]
+    return {name.removeprefix(f"{layer}.").removesuffix(".weight") for name in weights}
+
+
+def check_blocks(method: Method, specs: Sequence[Spec]) -> None:
+    """Refuse blocks that their extractor does not take, and blocks of one name but of different shapes.
+
+    Extractors could not be averaged then. Clients and blocks are named.
+    """
+    first: dict[str, Spec] = {}
+    for spec in specs:
+        method.model.of(spec)  # which refuses blocks without an extractor
+        if not isinstance(spec.shapes, Mapping):
+            raise ValueError(f"{method.name}'s model takes named blocks; client {spec.name!r} has one tensor")
+        for name in held_blocks(spec):
+            if name not in first:
+                _check_extractor(method, spec, name)
+            other = first.setdefault(name, spec)
+            here, there = spec.shapes[name], other.shapes[name]
+            if here != there:
+                raise ValueError(
+                    f"{method.name} averages the extractors of block {name!r}, which must have one shape on all "
+                    f"clients that hold it: {there} on {other.name!r} but {here} on {spec.name!r}"
+                )
+
+
+def _check_extractor(method: Method, spec: Spec, name: str) -> None:
+    assert isinstance(method.model.phi, Blocks)
+    try:
+        method.model.phi.extractors[name].init(spec.shapes[name], torch.Generator())
+    except ValueError as error:
+        raise ValueError(f"client {spec.name!r}: the extractor of block {name!r} cannot take it: {error}") from error
+
+
+@dataclass(frozen=True)
+class LateFusion(FedAvg):
+    """An extractor and a head for each block, averaged over those who hold it; the blocks' answers are averaged.
+
+    Each block learns by itself: the loss is the mean of the blocks' losses. Probabilities are averaged over the blocks
+    that a client, or the server, has (of a regression, the predicted numbers). With plain inputs there is one block,
+    and this is FedAvg. It keeps the extractors of a `hetfl_core.networks.Blocks` and not the layer over them.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in tables and records."""
+        return "late fusion"
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """The embedding by blocks; None where inputs are plain."""
+        return self.model.phi if isinstance(self.model.phi, Blocks) else None
+
+    def check(self, specs: Sequence[Spec]) -> None:
+        """Refuse models with a layer behind the embedding, which there is no common one of."""
+        if self.blocks is None:
+            super().check(specs)
+            return
+        check_blocks(self, specs)
+        if self.model.alpha is not None or self.model.gaussian is not None:
+            raise ValueError(f"{self.name} has a head for each block: the model must have no alpha or gaussian")
+
+    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+        """Of each block that anybody holds, h_b and its head."""
+        if self.blocks is None:
+            return super().init_server(specs, rng)
+        spec = full_spec(specs)
+        params: Params = {}
+        for name, extractor in self.blocks.held(spec.shapes).extractors.items():
+            params |= extractor.init(spec.shapes[name], rng, f"phi.{name}")
+            params[f"beta.{name}.weight"] = linear_init(rng, extractor.out, extractor.out, spec.outputs)
+            params[f"beta.{name}.bias"] = linear_init(rng, extractor.out, spec.outputs)
+        return params
+
+    def download(self, server: Params, spec: Spec) -> Params:
+        """What belongs to the client's blocks."""
+        return server if self.blocks is None else of_blocks(server, held_blocks(spec), "beta")
+
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+        """The mean over blocks of each block's own loss."""
+        if self.blocks is None:
+            return super().loss(params, received, batch, noise)
+        each = [task_loss(outputs, batch.y, batch.weight) for outputs in self._outputs(params, batch.x, noise)]
+        task = torch.stack(each).mean()
+        return Loss(task, {loss_name(batch.y): task.detach()})
+
+    def _outputs(self, params: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> list[Tensor]:
+        """Outputs of each block's classifier, shapes (n, C)."""
+        assert self.blocks is not None
+        found = []
+        for name, extractor in self.blocks.extractors.items():
+            if name in x and 0 not in x[name].shape[1:]:
+                z = extractor(params, x[name], noise, f"phi.{name}")
+                found.append(torch.addmm(params[f"beta.{name}.bias"], z, params[f"beta.{name}.weight"]))
+        return found
+
+    def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
+        r"""Logarithms of the blocks' mean probabilities, shape (n, C); of a regression the mean, (n, 1)."""
+        if self.blocks is None:
+            return super().predict(params, received, x, noise)
+        each = torch.stack(self._outputs(params, x))
+        if each.shape[-1] == 1:
+            return each.mean(0)
+        return each.log_softmax(-1).logsumexp(0) - math.log(len(each))
+
+    def embed(self, params: Params, received: Params, x: Any) -> Tensor:
+        """What the extractors find, side by side."""
+        if self.blocks is None:
+            return super().embed(params, received, x)
+        here = [n for n in self.blocks.extractors if n in x and 0 not in x[n].shape[1:]]
+        return torch.cat([self.blocks.extractors[n](params, x[n], None, f"phi.{n}") for n in here], 1)

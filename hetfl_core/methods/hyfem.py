@@ -1,0 +1,272 @@
+r"""HyFEM: clients that hold different blocks of features, and a server with all of them, by matching neurons.
+
+==============================  ===================================================================================
+Symbol of the paper             Name here
+==============================  ===================================================================================
+:math:`\Theta_m`                ``phi.<block>.…``, the extractors of the blocks that client m holds
+:math:`w_m`                     the classifier: ``phi.joint.…``, the layer over all blocks, and ``beta.…``, the head
+:math:`\Theta_0`, :math:`w_0`   the same of the server, which has all blocks and may have more neurons
+:math:`P_m`                     which blocks a client holds: names of tensors, and nothing to be computed
+:math:`\Pi_m`                   ``place/<client>``: the server's neuron that each of the client's is matched with
+:math:`\mu_1`, :math:`\mu_2`    `mu_extractors`, `mu_classifier`
+:math:`Q`, :math:`P`            `local_steps` (or `local_epochs`), `passes`
+==============================  ===================================================================================
+
+References
+----------
+.. [1] X. Zhang, W. Yin, T. Chen, M. Hong. Hybrid federated learning for feature & sample heterogeneity: algorithms and
+   implementation. TMLR 2024.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from hetfl_core.federation import Spec
+from hetfl_core.methods.base import Batch, Loss, Method, has_prefix, weighted_mean
+from hetfl_core.methods.fedavg import FedAvg
+from hetfl_core.methods.fusion import check_blocks, full_spec, held_blocks, of_blocks
+from hetfl_core.methods.matching import Cost, Neurons, Order, Rule, Target, match
+from hetfl_core.networks import Blocks, Params
+from hetfl_core.networks.model import JOINT
+
+LAYER = f"phi.{JOINT}"
+PLACE = "place/"
+
+
+@dataclass(frozen=True)
+class HyFEM(FedAvg):
+    r"""Extractors averaged block by block, classifiers matched neuron by neuron and then averaged ([1]_, Algorithm 1).
+
+    A participant begins with its part of the server's model, minimises
+    :math:`f_m + \frac{\mu_1}{2}\|\Theta_m - P_m\Theta_0\|^2 + \frac{\mu_2}{2}\|w_m - \Pi_m w_0\|^2` (Eq. (8)), and
+    sends both. The server averages each extractor over those who hold its block (Eq. (10)), matches the neurons of the
+    classifiers (Eq. (11), `hetfl_core.methods.matching`) and averages them where they are matched. The model must be
+    one of named blocks (`hetfl_core.networks.Blocks`); with plain inputs there is one block and no hidden layer in the
+    classifier, nothing is matched, and the method is FedProx (Remark 3).
+
+    Attributes
+    ----------
+    mu_extractors, mu_classifier : float
+        μ₁ and μ₂.
+    passes : int
+        P, passes of matching a round; 0 for none: the places stay as they are.
+    cost, order, target, growth : as in `hetfl_core.methods.matching.Rule`
+        The text's are the defaults.
+    width : int, optional
+        Neurons of the server's classifier to begin with; by default as many as a client's. With `growth` it may rise
+        to `most`.
+    most : int
+        Largest number of neurons of the server's.
+    matched_rounds : int, optional
+        Neurons are matched in the first so many rounds, as in the published code; by default in all.
+    begins : {"server", "own"}
+        Whether clients begin with the server's first model (Algorithm 2, line 2), or each with weights of its own,
+        which the server first sees in their first upload.
+    resets : bool
+        Whether a round begins from the server's model (Algorithm 2, line 2) or goes on from where the client was
+        (Eq. (22)), which is what Theorem 2 speaks of.
+    norms : bool
+        Whether the penalties are norms, as in the published code, and not half their squares.
+    """
+
+    weighting: Literal["samples", "uniform"] = "uniform"
+    mu_extractors: float = 0.5
+    mu_classifier: float = 0.5
+    passes: int = 4
+    cost: Cost = "distance"
+    order: Order = "parallel"
+    target: Target = "others"
+    growth: float | None = None
+    width: int | None = None
+    most: int = 4096
+    matched_rounds: int | None = None
+    begins: Literal["server", "own"] = "server"
+    resets: bool = True
+    norms: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_least(0, "mu_extractors", "mu_classifier", "passes")
+        for name in ("growth", "matched_rounds"):
+            if getattr(self, name) is not None:
+                self._check_least(0, name)
+        if self.width is not None:
+            self._check_least(1, "width")
+        self._check_least(self.width or 1, "most")
+
+    @classmethod
+    def published(cls, **changes: Any) -> HyFEM:
+        """As the published code has it where the text differs; `changes` override single fields.
+
+        What stays as in the text: extractors are copies that are averaged, while the code's are one object that all
+        clients train together, step by step, which no federation can.
+        """
+        code = cls(cost="pfnm", order="sequential", growth=0.0, most=700, norms=True, passes=4)
+        return replace(code, **changes)
+
+    @property
+    def rule(self) -> Rule:
+        """How neurons are matched."""
+        return Rule(self.cost, self.order, self.target, self.growth, self.most)
+
+    # --- before the first round ---
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """The embedding by blocks; None where inputs are plain."""
+        return self.model.phi if isinstance(self.model.phi, Blocks) else None
+
+    def check(self, specs: Sequence[Spec]) -> None:
+        """Refuse models whose classifier has other layers than the one over all blocks, and a too narrow server."""
+        if self.blocks is None:
+            super().check(specs)
+            return
+        check_blocks(self, specs)
+        if self.model.alpha is not None or self.model.gaussian is not None:
+            raise ValueError(f"{self.name} matches the layer over all blocks: the model must have no alpha or gaussian")
+        if self.width is not None and self.width < self.blocks.out:
+            raise ValueError(f"width must be at least {self.blocks.out}, a client's neurons, got {self.width}")
+
+    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+        """Θ_0 and w_0, with the blocks that anybody holds."""
+        if self.blocks is None:
+            return super().init_server(specs, rng)
+        wide = replace(self.blocks, out=self.width or self.blocks.out)
+        server = replace(self.model, phi=wide).init(full_spec(specs), rng, self.model.parts)
+        return {**server, "round": torch.zeros((), dtype=torch.int64)}
+
+    def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
+        """Nothing, where every round begins with the server's model; else Θ_m and w_m."""
+        if self.resets and self.begins == "server":
+            return {}
+        return self.model.init(spec, rng, self.model.parts)
+
+    # --- one round ---
+
+    def download(self, server: Params, spec: Spec) -> Params:
+        """P_m Θ_0 and Π_m w_0: the client's blocks, and the neurons that its own are matched with."""
+        sent = {name: p for name, p in server.items() if has_prefix(name, "phi") or has_prefix(name, "beta")}
+        if self.blocks is not None:
+            sent = of_blocks(sent, held_blocks(spec), LAYER)
+            place = self._place(server, spec.name)
+            columns = {name: p[..., place] for name, p in sent.items() if has_prefix(name, LAYER)}
+            sent |= columns | {"beta.weight": sent["beta.weight"][place]}
+        if not (self.resets and self.begins == "server"):
+            known = PLACE + spec.name in server
+            sent["known"] = torch.tensor(float(known), dtype=sent["beta.bias"].dtype)
+        return sent
+
+    def _place(self, server: Params, name: str) -> Tensor:
+        """Π_m: the place of each neuron of a client, the first ones as long as it has not been matched."""
+        assert self.blocks is not None
+        first = torch.arange(self.blocks.out, device=server["beta.bias"].device)
+        return server.get(PLACE + name, first)
+
+    def start(self, kept: Params, received: Params) -> Params:
+        """Line 2 of Algorithm 2, or what the client has."""
+        if not kept:
+            return dict(received)
+        known = bool(received["known"])
+        goes_on = not self.resets if known else self.begins == "own"
+        return {**received, **kept} if goes_on else {**kept, **received}
+
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+        """Eq. (8)."""
+        task = Method.loss(self, params, received, batch, noise)
+        zero = received["beta.bias"].new_zeros(())
+        gaps = {name: (params[name] - p).square().sum() for name, p in received.items() if name != "known"}
+        of_classifier = torch.stack([zero, *(gap for name, gap in gaps.items() if self._of_classifier(name))]).sum()
+        of_extractors = torch.stack([zero, *(gap for name, gap in gaps.items() if not self._of_classifier(name))]).sum()
+        penalty = self.mu_extractors * self._penalty(of_extractors) + self.mu_classifier * self._penalty(of_classifier)
+        terms = {"extractors' drift": of_extractors.detach(), "classifier's drift": of_classifier.detach()}
+        return Loss(task.total + penalty, {**task.terms, **terms})
+
+    def _penalty(self, square: Tensor) -> Tensor:
+        """½ ‖·‖², or ‖·‖ with gradient 0 at 0, of a squared norm."""
+        if not self.norms:
+            return square / 2
+        positive = square > 0
+        return torch.where(positive, square, torch.ones_like(square)).sqrt() * positive
+
+    def _of_classifier(self, name: str) -> bool:
+        return has_prefix(name, "beta") or has_prefix(name, LAYER)
+
+    def keep(self, params: Params, kept: Params) -> Params:
+        """What the client goes on with."""
+        return {name: params[name] for name in kept}
+
+    # --- the server ---
+
+    def aggregate(
+        self,
+        server: Params,
+        uploads: Sequence[Params],
+        weights: Sequence[float],
+        specs: Sequence[Spec],
+        rng: torch.Generator,
+    ) -> Params:
+        """Lines 7 and 8 of Algorithm 1: Θ_0 by means, w_0 and the Π_m by matching."""
+        if self.blocks is None:
+            return {**server, **weighted_mean(uploads, weights)}
+        extractors = [{n: p for n, p in sent.items() if not self._of_classifier(n)} for sent in uploads]
+        layout = _Rows(server)
+        total = sum(weights)
+        places = [self._place(server, spec.name) for spec in specs]
+        rows = [layout.of(sent) for sent in uploads]
+        diverged = not all(bool(r.isfinite().all()) for r, _ in rows)
+        late = self.matched_rounds is not None and int(server["round"]) >= self.matched_rounds
+        each = zip(rows, weights, specs, strict=True)
+        neurons = [Neurons(r.nan_to_num(), held, w / total, spec.name) for (r, held), w, spec in each]
+        passes, rule = 0 if late or diverged else self.passes, replace(self.rule, inputs=layout.inputs)
+        found = match(neurons, places, width=layout.width, passes=passes, rule=rule, rng=rng)
+        mean = found.rows(layout.of(server)[0])
+        if diverged:  # so does the mean, as that of any method
+            mean = torch.full_like(mean, math.nan)
+        heads = weighted_mean([{"beta.bias": sent["beta.bias"]} for sent in uploads], weights)
+        matched = {PLACE + spec.name: p for spec, p in zip(specs, found.places, strict=True)}
+        new = {**server, **weighted_mean(extractors, weights), **layout.named(mean), **heads, **matched}
+        return {**new, "round": server["round"] + 1}
+
+    # --- use ---
+
+    def predict_server(self, server: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor | None:
+        """Logits of (Θ_0, w_0)."""
+        return self.predict(server, {}, x, noise)
+
+
+class _Rows:
+    """The server's classifier as a matrix with a row a neuron, and a client's in the same coordinates."""
+
+    def __init__(self, server: Params) -> None:
+        weights = {name: p for name, p in server.items() if has_prefix(name, LAYER) and name.endswith(".weight")}
+        self.sizes = {name: len(p) for name, p in weights.items()} | {f"{LAYER}.bias": 1}
+        self.outputs = server["beta.weight"].shape[1]
+        self.width = len(server["beta.weight"])
+
+    @property
+    def inputs(self) -> int:
+        """Coordinates that come in: of all blocks, and the bias."""
+        return sum(self.sizes.values())
+
+    def of(self, params: Params) -> tuple[Tensor, Tensor]:
+        """Rows, shape (h, D), and which of the D coordinates are held."""
+        out = params["beta.weight"]
+        parts, held = [], []
+        for name, size in self.sizes.items():
+            has = name in params
+            parts.append(params[name].reshape(size, -1).T if has else out.new_zeros(len(out), size))
+            held.append(out.new_full((size,), float(has)))
+        return torch.cat([*parts, out], 1), torch.cat([*held, out.new_ones(self.outputs)])
+
+    def named(self, rows: Tensor) -> Params:
+        """The server's tensors from such a matrix."""
+        *parts, out = rows.split([*self.sizes.values(), self.outputs], 1)
+        named = {name: part.T.contiguous() for name, part in zip(self.sizes, parts, strict=True)}
+        bias = f"{LAYER}.bias"
+        return {**named, bias: named[bias].flatten(), "beta.weight": out.contiguous()}

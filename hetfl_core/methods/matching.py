@@ -1,0 +1,422 @@
+r"""Matching the neurons of clients' classifiers: who of mine is who of the server's?
+
+A hidden neuron may change places with another of its layer and nothing that the network computes changes. Classifiers
+that were trained apart therefore have to be matched before they are averaged. HyFEM [1]_ writes the matching of client
+m as a selection :math:`\Pi_m` of neurons of the server's, and looks for those that minimise its Eq. (11),
+
+.. math:: \sum_m \frac{p_m}{2} \|w_m - \Pi_m w_0\|^2 .
+
+=========================  ========================================================================================
+Here                       In the paper
+=========================  ========================================================================================
+``rows[j]``, shape (D,)    neuron j of a client: weights in, block by block, its bias, and its weights to the outputs
+``held``, shape (D,)       1 where the client has that weight at all, 0 in the rows of a block that it lacks
+``places[j]``              row i of the server's that neuron j is matched with: :math:`\Pi_m` as a list
+``weight``                 :math:`p_m`
+=========================  ========================================================================================
+
+References
+----------
+.. [1] X. Zhang, W. Yin, T. Chen, M. Hong. Hybrid federated learning for feature & sample heterogeneity: algorithms and
+   implementation. TMLR 2024.
+.. [2] M. Yurochkin, M. Agrawal, S. Ghosh, K. Greenewald, N. Hoang, Y. Khazaeni. Bayesian nonparametric federated
+   learning of neural networks. ICML 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hetfl_core import checks
+
+Cost = Literal["distance", "exact", "pfnm"]
+Order = Literal["parallel", "sequential", "random"]
+Target = Literal["others", "all"]
+
+
+@dataclass(frozen=True, eq=False)
+class Neurons:
+    """The hidden neurons of one client's classifier.
+
+    Attributes
+    ----------
+    rows : Tensor, shape (h, D)
+        In the coordinates of the server's; 0 where `held` is 0.
+    held : Tensor, shape (D,)
+        1 for the coordinates that the client has, else 0.
+    weight : float
+        p_m, greater than 0.
+    name : str
+        Who it is, for errors.
+    """
+
+    rows: Tensor
+    held: Tensor
+    weight: float = 1.0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        who = f"client {self.name!r}: " if self.name else ""
+        checks.instance("rows", self.rows, Tensor)
+        checks.instance("held", self.held, Tensor)
+        if self.rows.dim() != 2 or self.held.shape != self.rows.shape[1:]:
+            raise ValueError(
+                f"{who}rows must have shape (h, D) and held (D,), got {tuple(self.rows.shape)} and "
+                f"{tuple(self.held.shape)}"
+            )
+        if bad := int((~self.rows.isfinite()).sum()):
+            raise ValueError(f"{who}rows must be finite, got {bad} values that are NaN or infinite: training diverged")
+        checks.number("weight", self.weight, above=0)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How neurons are matched.
+
+    Attributes
+    ----------
+    cost : {"distance", "exact", "pfnm"}
+        What it costs to match neuron j with row i. ``"distance"``, the text's Eq. (20): the squared distance of what
+        comes in. ``"exact"``: by how much Eq. (11) grows, which counts the weights to the outputs, who has which block,
+        and that the server's row moves too. ``"pfnm"``: the negative log-posterior of [2]_, which the text names as one
+        possibility and the published code takes.
+    order : {"parallel", "sequential", "random"}
+        Algorithm 2: all clients at once, each against what the others were at the beginning of the pass; one after the
+        other, against what the others are by then; or Algorithm 3: one client, drawn at random, a pass.
+    target : {"others", "all"}
+        Whether the rows are the mean of the others' neurons (line 11 of Algorithm 2), or of all clients', one's own
+        among them (Eq. (22b)). For ``cost="distance"``; the other two go by the others.
+    growth : float, optional
+        dist₂ of Eq. (20): what it costs that a neuron founds a row of its own. None: the server keeps its width. With
+        ``"pfnm"`` the posterior says what it costs, and any number lets the server grow.
+    most : int
+        Largest width of the server's.
+    inputs : int, optional
+        How many of the D coordinates come in, for ``cost="distance"``; by default all count.
+    sigma, gamma, mean : float
+        Of PFNM: standard deviation of neurons and of the prior, rate of new rows, mean of the prior in the last input
+        coordinate, the bias (``0`` elsewhere). As in the published code.
+    """
+
+    cost: Cost = "distance"
+    order: Order = "parallel"
+    target: Target = "others"
+    growth: float | None = None
+    most: int = 4096
+    inputs: int | None = None
+    sigma: float = 1.0
+    gamma: float = 7.0
+    mean: float = 0.1
+
+
+@dataclass
+class Matching:
+    """The server's rows and who is matched with which: what Eq. (11) is minimised over.
+
+    Attributes
+    ----------
+    neurons : sequence of Neurons
+    places : list of Tensor of int, shapes (h_m,)
+        No two neurons of a client are in one row.
+    width : int
+        Rows of the server.
+    costs : list of float
+        Eq. (11) after each step of `match`, from before the first; with the best rows for the places.
+    """
+
+    neurons: Sequence[Neurons]
+    places: list[Tensor]
+    width: int
+    costs: list[float] = field(default_factory=list)
+
+    def mass(self, without: int | None = None) -> Tensor:
+        """Σ p_m over the clients that have a weight in a row, shape (width, D); one client may be left out."""
+        return self._sum(lambda one: one.held.expand_as(one.rows), without)
+
+    def total(self, without: int | None = None) -> Tensor:
+        """Σ p_m Π_mᵀ w_m, shape (width, D)."""
+        return self._sum(lambda one: one.rows * one.held, without)
+
+    def _sum(self, of: Callable[[Neurons], Tensor], without: int | None) -> Tensor:
+        first = self.neurons[0].rows
+        out = first.new_zeros(self.width, first.shape[1])
+        for m, (one, places) in enumerate(zip(self.neurons, self.places, strict=True)):
+            if m != without:
+                out.index_add_(0, places, of(one), alpha=one.weight)
+        return out
+
+    def rows(self, before: Tensor | None = None) -> Tensor:
+        """The rows that minimise Eq. (11), weighted means (Algorithm 2, line 13); shape (width, D).
+
+        Where nobody has a weight they are as `before`, as far as that reaches, else 0.
+        """
+        mass = self.mass()
+        found = self.total() / torch.where(mass > 0, mass, torch.ones_like(mass))
+        if before is not None:
+            old = torch.cat([before, before.new_zeros(self.width - len(before), before.shape[1])])
+            found = torch.where(mass > 0, found, old)
+        return found
+
+    def objective(self) -> float:
+        """Eq. (11) at the best rows."""
+        rows = self.rows()
+        gaps = [
+            0.5 * one.weight * ((one.rows - rows[places]).square() * one.held).sum().double()
+            for one, places in zip(self.neurons, self.places, strict=True)
+        ]
+        return float(torch.stack(gaps).sum())
+
+
+def match(
+    neurons: Sequence[Neurons],
+    places: Sequence[Tensor] | None = None,
+    *,
+    width: int | None = None,
+    passes: int = 4,
+    rule: Rule | None = None,
+    rng: torch.Generator | None = None,
+    progress: bool = False,
+) -> Matching:
+    """Look for the places that make Eq. (11) small: lines 8–14 of Algorithm 2, and Algorithm 3.
+
+    Parameters
+    ----------
+    neurons : sequence of Neurons
+        Of each client, in the same D coordinates.
+    places : sequence of Tensor of int, shapes (h_m,), optional
+        Where to begin; by default neuron j is in row j.
+    width : int, optional
+        Rows of the server; by default as many as the places need.
+    passes : int
+        P. With none, the places stay.
+    rule : Rule, optional
+        The text's, by default.
+    rng : torch.Generator, optional
+        Says whose turn it is where the order is random; a fixed one by default.
+    progress : bool
+        Whether `Matching.costs` has Eq. (11) after each step; it costs as much as a step.
+
+    Returns
+    -------
+    Matching
+
+    Raises
+    ------
+    ValueError
+        For no clients, neurons in other coordinates, and places that are not those of a selection.
+
+    Notes
+    -----
+    A client keeps its places unless others cost it less by the rule. With ``cost="exact"`` and one client at a time
+    that is a step of block-coordinate descent on Eq. (11), which therefore never grows. With the other costs, or all
+    clients at once, it may.
+    """
+    rule = Rule() if rule is None else rule
+    checks.whole("passes", passes, 0)
+    found = _begun(neurons, places, width)
+    rng = torch.Generator().manual_seed(0) if rng is None else rng
+    if progress:
+        found.costs.append(found.objective())
+    for turns in _turns(len(found.neurons), passes, rule.order, rng):
+        new = [(m, *_placed(found, m, rule)) for m in turns]
+        for m, mine, wide in new:
+            found.places[m] = mine
+            found.width = max(found.width, wide)
+        if progress:
+            found.costs.append(found.objective())
+    return found
+
+
+def _begun(neurons: Sequence[Neurons], places: Sequence[Tensor] | None, width: int | None) -> Matching:
+    """The matching to begin with, once it is seen to be one."""
+    neurons = list(neurons)
+    if not neurons:
+        raise ValueError("neurons must be those of at least one client, got none")
+    dims = {one.rows.shape[1] for one in neurons}
+    if len(dims) > 1:
+        raise ValueError(f"neurons must have the same coordinates on all clients, got D={sorted(dims)}")
+    placed = [torch.arange(len(one.rows)) for one in neurons] if places is None else [p.long() for p in places]
+    if [p.shape for p in placed] != [one.rows.shape[:1] for one in neurons]:
+        raise ValueError(
+            f"places must be one a neuron of each client, shapes {[tuple(one.rows.shape[:1]) for one in neurons]}, "
+            f"got {[tuple(p.shape) for p in placed]}"
+        )
+    needed = 1 + max(int(p.max()) if len(p) else -1 for p in placed)
+    width = needed if width is None else checks.whole("width", width, 1)
+    for one, p in zip(neurons, placed, strict=True):
+        if len(p) and (int(p.min()) < 0 or int(p.max()) >= width or len(p.unique()) < len(p)):
+            raise ValueError(
+                f"places of client {one.name!r} must be different rows of 0…{width - 1}, got {checks.shown(p.tolist())}"
+            )
+    return Matching(neurons, [p.to(one.rows.device) for p, one in zip(placed, neurons, strict=True)], width)
+
+
+def _turns(n: int, passes: int, order: Order, rng: torch.Generator) -> Iterator[list[int]]:
+    """Whose places are looked for together, step by step."""
+    for _ in range(passes):
+        if order == "parallel":
+            yield list(range(n))
+        elif order == "random":
+            yield [int(torch.randint(n, (), generator=rng))]
+        else:
+            yield from ([m] for m in range(n))
+
+
+def _placed(matching: Matching, m: int, rule: Rule) -> tuple[Tensor, int]:
+    """The best places of a client's neurons, the others' given; and the width that this needs."""
+    one, now = matching.neurons[m], matching.places[m]
+    costs = cost_matrix(matching, m, rule)
+    if not bool(costs.isfinite().all() if rule.growth is None else ~costs.isnan().any()):
+        return now, matching.width  # numbers too large to be squared: whoever has them has diverged
+    mine = assign(costs)
+    chosen, kept = (float(costs[p.cpu(), torch.arange(len(p))].sum()) for p in (mine, now))
+    if not chosen < kept - 1e-12 * max(1.0, abs(kept)):
+        return now, matching.width
+    new = mine >= matching.width
+    mine[new] = torch.arange(matching.width, matching.width + int(new.sum()))
+    return mine.to(one.rows.device), max(matching.width, 1 + int(mine.max()))
+
+
+def assign(costs: Tensor) -> Tensor:
+    """The assignment of columns to rows of least total cost (the Hungarian method): the row of each column.
+
+    Parameters
+    ----------
+    costs : Tensor, shape (rows, columns)
+        At least as many rows as columns.
+
+    Returns
+    -------
+    Tensor of int, shape (columns,)
+
+    Raises
+    ------
+    ValueError
+        For costs that are NaN, and where there are fewer rows than columns.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    checks.instance("costs", costs, Tensor)
+    if costs.dim() != 2 or len(costs) < costs.shape[1]:
+        raise ValueError(f"costs must have shape (rows, columns), rows not fewer, got {tuple(costs.shape)}")
+    if bool(costs.isnan().any()):
+        raise ValueError(f"costs must be numbers, got {int(costs.isnan().sum())} that are NaN")
+    rows, columns = linear_sum_assignment(costs.double().cpu().numpy())
+    out = torch.empty(costs.shape[1], dtype=torch.int64)
+    out[torch.from_numpy(columns)] = torch.from_numpy(rows)
+    return out
+
+
+def cost_matrix(matching: Matching, m: int, rule: Rule) -> Tensor:
+    """What it costs to match each neuron of client m with each row, the others' places given (`Rule.cost`).
+
+    Returns
+    -------
+    Tensor of float64, shape (width, h_m), or, where the server may grow, (width + new rows, h_m)
+        On the CPU, where assignments are solved.
+    """
+    costs = {"distance": _by_distance, "exact": _by_objective, "pfnm": _by_posterior}[rule.cost]
+    return costs(matching, m, rule).double().cpu()
+
+
+def _new_rows(matching: Matching, m: int, rule: Rule) -> int:
+    """How many rows the client may found."""
+    if rule.growth is None:
+        return 0
+    return max(0, min(len(matching.neurons[m].rows), rule.most - matching.width))
+
+
+def _founded(matching: Matching, m: int, rule: Rule, costs: Tensor) -> Tensor:
+    """The costs with those of new rows below."""
+    growth = math.inf if rule.growth is None else rule.growth
+    return torch.cat([costs, costs.new_full((_new_rows(matching, m, rule), costs.shape[1]), growth)])
+
+
+def _squared_gaps(weight: Tensor, centre: Tensor, rows: Tensor) -> Tensor:
+    """Σ_c weight_ic (rows_jc − centre_ic)², shapes (H, D), (H, D), (h, D) → (H, h); by three products."""
+    scaled = weight * centre
+    gaps = (scaled * centre).sum(1, keepdim=True) - 2 * scaled @ rows.T + weight @ rows.square().T
+    return gaps.clamp(min=0)
+
+
+def _by_distance(matching: Matching, m: int, rule: Rule) -> Tensor:
+    """Eq. (20): dist₁ to a row that somebody has, dist₂ for one that nobody has.
+
+    dist₂ is `growth`; without growth it is the squared length of the neuron, its distance to an empty row of zeros.
+    """
+    one = matching.neurons[m]
+    without = m if rule.target == "others" else None
+    inputs = one.rows.shape[1] if rule.inputs is None else rule.inputs
+    mass, total = (t[:, :inputs] for t in (matching.mass(without), matching.total(without)))
+    known = (mass > 0).any(1)
+    centre = total / torch.where(mass > 0, mass, torch.ones_like(mass))
+    held, rows = one.held[:inputs].expand_as(mass), one.rows[:, :inputs]
+    costs = _squared_gaps(held, torch.where(mass > 0, centre, torch.zeros_like(centre)), rows)
+    if rule.growth is not None:
+        costs = torch.where(known[:, None], costs, torch.full_like(costs, rule.growth))
+    return _founded(matching, m, rule, costs)
+
+
+def _by_objective(matching: Matching, m: int, rule: Rule) -> Tensor:
+    """By how much Eq. (11) grows when neuron j joins row i and the row moves to the new mean.
+
+    A weight that p₀ = Σ p of others have with mean v₀ costs ½ p p₀ / (p + p₀) (v − v₀)²: nothing where there are none.
+    """
+    one = matching.neurons[m]
+    mass, total = matching.mass(m), matching.total(m)
+    centre = total / torch.where(mass > 0, mass, torch.ones_like(mass))
+    joint = 0.5 * one.weight * mass / (one.weight + mass) * one.held
+    return _founded(matching, m, rule, _squared_gaps(joint, centre, one.rows))
+
+
+def _by_posterior(matching: Matching, m: int, rule: Rule) -> Tensor:
+    """PFNM's negative log-posterior [2]_, up to what no assignment changes.
+
+    Neurons are drawn around their row with deviation σ, rows around the prior's mean with deviation σ₀ = σ, and how
+    many clients have a row follows an Indian buffet process of rate γ. Counted with equal weights, as there.
+    """
+    one, n = matching.neurons[m], len(matching.neurons)
+    equal = replace_weights(matching)
+    count, total = equal.mass(m), equal.total(m)  # clients that have each weight, and the sum of theirs
+    inverse = 1 / rule.sigma**2
+    prior = torch.zeros_like(one.held)
+    prior[(rule.inputs or len(prior)) - 1] = rule.mean
+    posterior, precision = (total + prior) * inverse, (count + 1) * inverse
+    joined = (precision + inverse) * one.held + precision * (1 - one.held)
+    # ‖posterior + v/σ²‖² / (precision + 1/σ²) − ‖posterior‖² / precision, written as gaps to be numerically safe
+    scale = one.held / joined
+    rows = one.rows * inverse
+    gain = (
+        (scale * posterior.square()).sum(1, keepdim=True) + 2 * (scale * posterior) @ rows.T + scale @ rows.square().T
+    )
+    gain = gain - (one.held * posterior.square() / precision).sum(1, keepdim=True)
+    holders = _holders(equal, m)
+    popular = holders.clamp(max=10)
+    odds = torch.where(popular > 0, popular / (n - popular).clamp(min=0.5), torch.ones_like(popular)).log()
+    costs = -(gain + 2 * odds[:, None])
+    alone = ((prior * inverse + rows).square() * one.held).sum(1) / (2 * inverse)
+    alone = alone - ((prior * inverse).square() * one.held).sum() / inverse
+    costs = torch.where((popular > 0)[:, None], costs, -(alone + 2 * math.log(rule.gamma / n)))
+    new = torch.arange(1, _new_rows(matching, m, rule) + 1, device=costs.device, dtype=costs.dtype)
+    founded = -(alone[None, :] - 2 * new.log()[:, None] + 2 * math.log(rule.gamma / n))
+    return torch.cat([costs, founded])
+
+
+def replace_weights(matching: Matching) -> Matching:
+    """The same with equal weights of 1."""
+    return Matching([replace(one, weight=1.0) for one in matching.neurons], matching.places, matching.width)
+
+
+def _holders(matching: Matching, without: int) -> Tensor:
+    """How many other clients have a neuron in each row, shape (width,)."""
+    out = matching.neurons[0].rows.new_zeros(matching.width)
+    for m, places in enumerate(matching.places):
+        if m != without:
+            out[places] += 1
+    return out

@@ -1,0 +1,42 @@
+"""Small networks as plain dicts of tensors: embedding φ_i, shared representation α, head β_i.
+
+A network is a frozen description. `init` makes its parameters from the *true* input shape and a generator, and
+calling it on parameters and a batch computes it. Parameters are named ``"<part>.<layer>.<kind>"``, e.g.
+``"phi.0.weight"``, so that a method can name a part by its prefix.
+
+Weights are stored as [in, out] and applied as ``x @ W``: under `torch.func.vmap` this becomes one batched product
+whose gradients are contiguous.
+"""
+
+from hetfl_core.networks.images import CNN, Augmented, LeNet, NormalisedCNN, convolve
+from hetfl_core.networks.layers import (
+    ACTIVATIONS,
+    MLP,
+    SMALLEST_DEVIATION,
+    Activation,
+    Draw,
+    Network,
+    Params,
+    linear_init,
+)
+from hetfl_core.networks.model import Auto, Blocks, Model, PerClient
+
+__all__ = [
+    "ACTIVATIONS",
+    "CNN",
+    "MLP",
+    "SMALLEST_DEVIATION",
+    "Activation",
+    "Augmented",
+    "Auto",
+    "Blocks",
+    "Draw",
+    "LeNet",
+    "Model",
+    "Network",
+    "NormalisedCNN",
+    "Params",
+    "PerClient",
+    "convolve",
+    "linear_init",
+]

@@ -1,0 +1,163 @@
+"""What networks are made of: parameters, declared random numbers, linear layers; and the fully connected network."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hetfl_core.settings import Checked
+
+Params = dict[str, Tensor]
+
+ACTIVATIONS = {"relu": torch.relu, "leaky_relu": F.leaky_relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
+Activation = Literal["relu", "leaky_relu", "sigmoid", "tanh"]
+
+
+SMALLEST_DEVIATION = 1e-4
+"""What is added to the softplus of a Gaussian layer: precisions and their gradients must fit into float32."""
+
+
+@dataclass(frozen=True)
+class Draw(Checked):
+    """Random numbers that a method declares and the engine draws, from the client's own stream.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape for one step (or for one sample of the batch, see `per`).
+    kind : {"normal", "uniform", "keep", "rows"}
+        Standard normal; uniform on [0, 1); 1/q with probability q = `keep`, else 0 (a dropout mask); or not random at
+        all, but 1 for each sample of the batch and 0 for a row that fills up a short one: of shape () per sample.
+    per : {"step", "sample"}
+        One draw an optimisation step, or one for every sample of the batch.
+    keep : float
+        Probability of keeping a unit, for ``kind="keep"``.
+    """
+
+    shape: tuple[int, ...]
+    kind: Literal["normal", "uniform", "keep", "rows"] = "normal"
+    per: Literal["step", "sample"] = "step"
+    keep: float = 1.0
+
+    def sample(self, size: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype) -> Tensor:
+        r"""Draw a tensor of shape (\*size, \*shape)."""
+        shape = (*size, *self.shape)
+        if self.kind == "rows":
+            return torch.ones(shape, dtype=dtype)
+        if self.kind == "normal":
+            return torch.randn(shape, generator=rng, dtype=dtype)
+        numbers = torch.rand(shape, generator=rng, dtype=dtype)
+        return numbers if self.kind == "uniform" else (numbers < self.keep).to(dtype) / self.keep
+
+
+@runtime_checkable
+class Network(Protocol):
+    """What an embedding φ_i has to offer: `MLP`, `CNN`, `LeNet` and `Auto` do, and one of your own may.
+
+    `PerClient` gives clients different ones.
+    """
+
+    @property
+    def out(self) -> int:
+        """Latent dimension k."""
+        ...
+
+    def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
+        """Parameters for inputs of the given sample shape, named ``"<part>.…"``."""
+        ...
+
+    def draws(self, part: str = "phi") -> dict[str, Draw]:
+        """Random numbers that training needs."""
+        ...
+
+    def __call__(
+        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
+    ) -> Tensor:
+        r"""Embed a batch, shape (n, \*shape) → (n, k)."""
+        ...
+
+
+def linear_init(rng: torch.Generator, fan_in: int, *shape: int) -> Tensor:
+    """Entries uniform on ±1/√fan_in, as PyTorch's own linear and convolution layers start."""
+    bound = 1.0 / math.sqrt(max(fan_in, 1))
+    return (2 * torch.rand(shape, generator=rng, dtype=torch.float32) - 1) * bound
+
+
+def check_sizes(name: str, *sizes: int) -> None:
+    """Refuse sizes below 1."""
+    if min(sizes, default=1) < 1:
+        raise ValueError(f"{name} must be at least 1, got {min(sizes)}")
+
+
+def check_dropout(dropout: float) -> None:
+    """Refuse what is no probability, or drops all."""
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be a probability of at least 0 and less than 1, got {dropout}")
+
+
+@dataclass(frozen=True)
+class MLP(Checked):
+    """Fully connected embedding: hidden layers with an activation, then a linear layer to the latent space.
+
+    The default is FLIC's (Appendix S3.3): d → 64 → 64 → k = 64 with ReLU after the first two. Its published code
+    uses LeakyReLU and dropout 0.5 for the BCI data.
+
+    Attributes
+    ----------
+    hidden : tuple of int
+        Widths of the hidden layers.
+    out : int
+        Latent dimension k.
+    activation : {"relu", "leaky_relu", "sigmoid", "tanh"}
+    dropout : float
+        Probability in [0, 1) that a hidden unit is dropped in training.
+    last : {"relu", "leaky_relu", "sigmoid", "tanh"}, optional
+        Activation of the latent layer, which is linear without: FedCR's networks have ReLU before the head.
+    """
+
+    hidden: tuple[int, ...] = (64, 64)
+    out: int = 64
+    activation: Activation = "relu"
+    dropout: float = 0.0
+    last: Activation | None = None
+
+    def __post_init__(self) -> None:
+        check_sizes("hidden", *self.hidden)
+        check_sizes("out", self.out)
+        check_dropout(self.dropout)
+
+    def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
+        """Parameters for inputs of the given sample shape (flattened)."""
+        widths = [math.prod(shape), *self.hidden, self.out]
+        params: Params = {}
+        for i, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
+            params[f"{part}.{i}.weight"] = linear_init(rng, fan_in, fan_in, fan_out)
+            params[f"{part}.{i}.bias"] = linear_init(rng, fan_in, fan_out)
+        return params
+
+    def draws(self, part: str = "phi") -> dict[str, Draw]:
+        """The dropout masks that training needs."""
+        if not self.dropout:
+            return {}
+        keep = 1 - self.dropout
+        return {f"{part}.{i}.mask": Draw((w,), "keep", "sample", keep) for i, w in enumerate(self.hidden)}
+
+    def __call__(
+        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
+    ) -> Tensor:
+        r"""Embed a batch, shape (n, \*shape) → (n, k)."""
+        z = x.flatten(1)
+        for i in range(len(self.hidden) + 1):
+            z = torch.addmm(params[f"{part}.{i}.bias"], z, params[f"{part}.{i}.weight"])
+            if i < len(self.hidden):
+                z = ACTIVATIONS[self.activation](z)
+                mask = (noise or {}).get(f"{part}.{i}.mask")
+                z = z if mask is None else z * mask
+        return z if self.last is None else ACTIVATIONS[self.last](z)

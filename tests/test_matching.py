@@ -1,0 +1,314 @@
+"""Matching of neurons: against brute force, SciPy-free loops, planted permutations, and what descends and what not."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hetfl_core.methods import matching
+from hetfl_core.methods.matching import Matching, Neurons, Rule, assign, cost_matrix, match
+
+F64 = torch.float64
+COSTS = ("distance", "exact", "pfnm")
+ORDERS = ("parallel", "sequential", "random")
+
+
+def numbers(values, held=None) -> Neurons:
+    rows = torch.tensor(values, dtype=F64)
+    held = torch.ones(rows.shape[1], dtype=F64) if held is None else torch.tensor(held, dtype=F64)
+    return Neurons(rows * held, held)
+
+
+def drawn(rng: torch.Generator, clients: int = 3, h: int = 3, D: int = 4, lacking: bool = True) -> list[Neurons]:
+    """Clients of unequal weight, each of which lacks one coordinate."""
+    found = []
+    for m in range(clients):
+        held = torch.ones(D, dtype=F64)
+        if lacking:
+            held[torch.randint(D - 1, (1,), generator=rng)] = 0
+        weight = float(torch.rand((), generator=rng)) + 0.1
+        found.append(Neurons(torch.randn(h, D, generator=rng, dtype=F64) * held, held, weight, f"c{m}"))
+    return found
+
+
+def shuffled(rng: torch.Generator, n: int, width: int, h: int) -> list[torch.Tensor]:
+    return [torch.randperm(width, generator=rng)[:h] for _ in range(n)]
+
+
+# --- Eq. (11) -------------------------------------------------------------------------------------------------------
+
+
+def slow_objective(neurons, places, rows) -> float:
+    """Eq. (11) as it stands, number by number."""
+    total = 0.0
+    for one, mine in zip(neurons, places, strict=True):
+        for j, i in enumerate(mine.tolist()):
+            for c in range(one.rows.shape[1]):
+                if one.held[c]:
+                    total += 0.5 * one.weight * float(one.rows[j, c] - rows[i, c]) ** 2
+    return total
+
+
+def test_rows_are_weighted_means_and_minimise_the_objective():
+    rng = torch.Generator().manual_seed(0)
+    neurons, places = drawn(rng), shuffled(rng, 3, 4, 3)
+    found = match(neurons, places, width=4, passes=0)
+    rows = found.rows()
+    assert found.objective() == pytest.approx(slow_objective(neurons, places, rows), rel=1e-12)
+    for _ in range(20):
+        moved = rows + 0.1 * torch.randn(rows.shape, generator=rng, dtype=F64)
+        assert slow_objective(neurons, places, moved) >= found.objective()
+    for i, c in itertools.product(range(4), range(4)):
+        held = [
+            (one.weight, float(one.rows[list(mine).index(i), c]))
+            for one, mine in zip(neurons, [p.tolist() for p in places], strict=True)
+            if i in mine and one.held[c]
+        ]
+        expected = sum(w * v for w, v in held) / sum(w for w, _ in held) if held else 0.0
+        assert float(rows[i, c]) == pytest.approx(expected)
+
+
+def test_rows_that_nobody_has_stay_as_they_were():
+    one = numbers([[1.0, 2.0]], held=[1, 0])
+    before = torch.tensor([[7.0, 8.0], [9.0, 10.0]], dtype=F64)
+    rows = match([one], [torch.tensor([1])], width=3, passes=0).rows(before)
+    assert rows.tolist() == [[7.0, 8.0], [1.0, 10.0], [0.0, 0.0]]
+
+
+# --- one step -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_exact_step_finds_the_best_places_of_a_client(seed):
+    """Against all 24 selections of 3 rows of 4, each with its own best rows."""
+    rng = torch.Generator().manual_seed(seed)
+    neurons, places = drawn(rng), shuffled(rng, 3, 4, 3)
+    every = [
+        match(neurons, [*places[:2], torch.tensor(mine)], width=4, passes=0).objective()
+        for mine in itertools.permutations(range(4), 3)
+    ]
+    begun = match(neurons, places, width=4, passes=0)
+    costs = cost_matrix(begun, 2, Rule(cost="exact"))
+    best = assign(costs)
+    there = match(neurons, [*places[:2], best], width=4, passes=0).objective()
+    assert there == pytest.approx(min(every), rel=1e-12)
+    gained = float(costs[best, torch.arange(3)].sum() - costs[places[2], torch.arange(3)].sum())
+    assert there - begun.objective() == pytest.approx(gained, abs=1e-12), "costs are what the objective changes by"
+
+
+def test_the_texts_cost_is_the_squared_distance_of_what_comes_in():
+    """Eq. (20) by loops: to the mean of the others where they have a row, to zero, or dist₂, where they have none."""
+    rng = torch.Generator().manual_seed(1)
+    neurons, places = (
+        drawn(rng, lacking=False),
+        [torch.tensor([0, 1, 2]), torch.tensor([0, 1, 2]), torch.tensor([1, 2, 3])],
+    )
+    begun = match(neurons, places, width=4, passes=0)
+    for growth in (None, 0.7):
+        costs = cost_matrix(begun, 0, Rule(inputs=3, growth=growth, most=5))
+        assert costs.shape == ((4, 3) if growth is None else (5, 3))
+        for i, j in itertools.product(range(4), range(3)):
+            others = [
+                (one.weight, one.rows[p.tolist().index(i)])
+                for one, p in zip(neurons[1:], places[1:], strict=True)
+                if i in p
+            ]
+            mean = sum(w * v for w, v in others) / sum(w for w, _ in others)
+            assert float(costs[i, j]) == pytest.approx(float((neurons[0].rows[j] - mean)[:3].square().sum()))
+        if growth is not None:
+            assert costs[4].tolist() == [0.7] * 3
+    alone = match(neurons[:1], places[:1], width=4, passes=0)
+    assert torch.allclose(cost_matrix(alone, 0, Rule()), neurons[0].rows.square().sum(1).expand(4, 3))
+    assert (cost_matrix(alone, 0, Rule(growth=0.7, most=4)) == 0.7).all(), "dist₂ is for rows that nobody else has"
+
+
+def test_pfnms_cost_is_the_negative_log_posterior():
+    """Differences between rows against the posterior's maximum over the row, found by ternary search, and its prior."""
+    rng = torch.Generator().manual_seed(2)
+    neurons = drawn(rng, lacking=False, D=2)
+    places = [torch.tensor([0, 1, 2]), torch.tensor([0, 1, 2]), torch.tensor([2, 1, 0])]
+    rule = Rule(cost="pfnm", sigma=0.8, gamma=3.0, mean=0.4, growth=0.0, most=5)
+    costs = cost_matrix(match(neurons, places, width=3, passes=0), 2, rule)
+    assert costs.shape == (5, 3)
+    prior = np.array([0.0, 0.4])
+
+    def best(vectors: list[np.ndarray]) -> float:
+        """Twice the log-posterior of a row at its best, up to the squared lengths of the vectors."""
+        total = 0.0
+        for c in range(2):
+
+            def f(t: float, c: int = c) -> float:
+                gaps = [2 * v[c] * t - t * t for v in vectors]
+                return (sum(gaps) - (t - prior[c]) ** 2 + prior[c] ** 2) / 0.8**2
+
+            low, high = -20.0, 20.0
+            for _ in range(200):
+                a, b = low + (high - low) / 3, high - (high - low) / 3
+                low, high = (a, high) if f(a) < f(b) else (low, b)
+            total += f((low + high) / 2)
+        return total
+
+    for j in range(3):
+        mine = neurons[2].rows[j].numpy()
+        for i in range(3):
+            others = [one.rows[p.tolist().index(i)].numpy() for one, p in zip(neurons[:2], places[:2], strict=True)]
+            expected = -(best([*others, mine]) - best(others) + 2 * math.log(2 / 1))
+            assert float(costs[i, j]) == pytest.approx(expected, abs=1e-6)
+        for k in (1, 2):
+            expected = -(best([mine]) - best([]) - 2 * math.log(k) + 2 * math.log(3.0 / 3))
+            assert float(costs[2 + k, j]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_assignment_is_the_best_of_all():
+    rng = torch.Generator().manual_seed(0)
+    costs = torch.randn(4, 3, generator=rng, dtype=F64)
+    best = min(itertools.permutations(range(4), 3), key=lambda p: float(costs[list(p), range(3)].sum()))
+    assert assign(costs).tolist() == list(best)
+
+
+# --- many steps -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_identical_clients_are_matched_by_the_identity(cost, order):
+    rng = torch.Generator().manual_seed(3)
+    rows = torch.randn(6, 5, generator=rng, dtype=F64)
+    neurons = [Neurons(rows, torch.ones(5, dtype=F64)) for _ in range(4)]
+    found = match(neurons, passes=3, rule=Rule(cost=cost, order=order), rng=rng)
+    assert all(p.tolist() == list(range(6)) for p in found.places)
+    assert found.objective() == pytest.approx(0, abs=1e-20)
+
+
+def test_the_exact_sequential_step_never_raises_the_objective():
+    """Block-coordinate descent: 4 000 steps of clients that lack coordinates and have fewer neurons than rows."""
+    rng = torch.Generator().manual_seed(4)
+    worst, steps = -math.inf, 0
+    while steps < 4000:
+        neurons, places = drawn(rng), shuffled(rng, 3, 4, 3)
+        order = "random" if steps % 2 else "sequential"
+        passes = 9 if order == "random" else 3
+        found = match(neurons, places, width=4, passes=passes, rule=Rule("exact", order), rng=rng, progress=True)
+        worst = max(worst, *np.diff(found.costs))
+        steps += 9
+    assert worst <= 1e-12
+
+
+def test_so_does_the_step_against_all_clients_mean():
+    """Eq. (22b): the best places for the rows as they are, and then the best rows: both lower Eq. (11)."""
+    rng = torch.Generator().manual_seed(5)
+    for _ in range(50):
+        neurons, places = drawn(rng), shuffled(rng, 3, 3, 3)
+        rule = Rule("distance", "parallel", target="all")
+        found = match(neurons, places, width=3, passes=6, rule=rule, progress=True)
+        assert max(np.diff(found.costs)) <= 1e-12
+
+
+def test_the_texts_step_may_raise_the_objective_all_at_once():
+    """Algorithm 2, lines 10–12: three clients of two neurons, one number each.
+
+    Rows begin as means of (0, 2, 0) and (1, 0, 3). The second and the third client both leave for where the other was:
+    each is nearer to the mean of the others, as they were. Eq. (11) rises from 11/3 to 4.
+    """
+    neurons = [numbers([[0.0], [1.0]]), numbers([[2.0], [0.0]]), numbers([[0.0], [3.0]])]
+    found = match(neurons, passes=1, progress=True)
+    assert [p.tolist() for p in found.places] == [[0, 1], [1, 0], [1, 0]]
+    assert found.costs == pytest.approx([11 / 3, 4.0])
+
+
+def test_the_texts_cost_may_raise_the_objective_one_by_one():
+    """It looks at what comes in alone (Eq. (20)), while Eq. (11) counts what goes out: (in, out) of two clients."""
+    neurons = [numbers([[1.0, 2.0], [0.0, 1.0]]), numbers([[0.0, 2.0], [1.0, 0.0]])]
+    found = match(neurons, passes=1, rule=Rule(order="sequential", inputs=1), progress=True)
+    assert found.costs == pytest.approx([0.75, 1.25, 1.25])
+    exact = match(neurons, passes=1, rule=Rule("exact", "sequential"), progress=True)
+    assert exact.costs == pytest.approx([0.75] * 3)
+
+
+def test_the_texts_cost_may_raise_the_objective_where_clients_lack_blocks():
+    """All weights compared, one client at a time: it does not know how many others have a weight at all."""
+    held = [[1, 1], [1, 0], [1, 1]]
+    values = [[[0, 0], [2, 3]], [[0, 0], [3, 0]], [[1, 1], [2, 0]]]
+    neurons = [numbers(v, k) for v, k in zip(values, held, strict=True)]
+    places = [torch.tensor([1, 0])] * 3
+    found = match(neurons, places, passes=1, rule=Rule(order="sequential"), progress=True)
+    assert found.costs == pytest.approx([19 / 6] * 3 + [10 / 3])
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_a_planted_permutation_is_found_one_by_one_and_not_all_at_once(cost):
+    """Four clients with the same 16 neurons, a little noise, each in an order of its own: 20 draws."""
+    recovered = dict.fromkeys(("sequential", "parallel"), 0)
+    for order in recovered:
+        for seed in range(20):
+            rng = torch.Generator().manual_seed(seed)
+            base = torch.randn(16, 10, generator=rng, dtype=F64)
+            turns = [torch.randperm(16, generator=rng) for _ in range(4)]
+            noisy = [base[turn] + 0.05 * torch.randn(16, 10, generator=rng, dtype=F64) for turn in turns]
+            neurons = [Neurons(rows, torch.ones(10, dtype=F64)) for rows in noisy]
+            places = match(neurons, passes=8, rule=Rule(cost, order)).places
+            where = [torch.empty(16, dtype=torch.int64).scatter_(0, t, p) for t, p in zip(turns, places, strict=True)]
+            recovered[order] += all(torch.equal(where[0], other) for other in where)
+    assert recovered == {"sequential": 20, "parallel": 0}
+
+
+def test_the_server_grows_where_a_neuron_is_like_no_other():
+    """A third neuron far from both rows founds one of its own where that costs less than its distance."""
+    neurons = [numbers([[0.0], [1.0]]), numbers([[0.1], [9.0]])]
+    kept = match(neurons, passes=1, rule=Rule(order="sequential", growth=100.0))
+    assert (kept.width, kept.places[1].tolist()) == (2, [0, 1])
+    grown = match(neurons, passes=1, rule=Rule(order="sequential", growth=4.0))
+    assert grown.width == 3
+    assert sorted(map(float, grown.rows().flatten())) == pytest.approx([0.05, 1.0, 9.0])
+    full = match(neurons, passes=1, rule=Rule(order="sequential", growth=4.0, most=2))
+    assert full.width == 2, "no more than `most`"
+
+
+def test_two_clients_that_grow_at_once_take_different_rows_or_share_what_costs_less():
+    neurons = [numbers([[0.0]]), numbers([[9.0]]), numbers([[-9.0]])]
+    found = match(neurons, [torch.tensor([0])] * 3, passes=2, rule=Rule(cost="exact", order="sequential", growth=1.0))
+    assert found.width == 3
+    assert sorted(int(p) for p in found.places) == [0, 1, 2]
+
+
+def test_places_stay_unless_others_cost_less():
+    """A lone client's rows all cost the same; it is not sent elsewhere."""
+    rows = torch.tensor([2, 0, 1])
+    found = match([numbers([[1.0], [2.0], [3.0]])], [rows], passes=2)
+    assert found.places[0].tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: match([]), "neurons must be those of at least one client, got none"),
+        (lambda: match([numbers([[1.0]]), numbers([[1.0, 2.0]])]), r"same coordinates on all clients, got D=\[1, 2\]"),
+        (lambda: match([numbers([[1.0]])], [torch.tensor([0, 1])]), r"places must be one a neuron of each client"),
+        (lambda: match([numbers([[1.0], [2.0]])], [torch.tensor([0, 0])]), r"must be different rows of 0…0, got"),
+        (lambda: match([numbers([[1.0]])], [torch.tensor([-1])], width=2), r"must be different rows of 0…1"),
+        (lambda: match([numbers([[1.0]])], passes=-1), "passes must be .*at least 0, got -1"),
+        (
+            lambda: numbers([[math.nan]]),
+            "rows must be finite, got 1 values that are NaN or infinite: training diverged",
+        ),
+        (lambda: Neurons(torch.ones(2, 3), torch.ones(2)), r"rows must have shape \(h, D\) and held \(D,\)"),
+        (lambda: Neurons(torch.ones(1, 1), torch.ones(1), 0.0), "weight must be positive, got 0"),
+        (lambda: assign(torch.tensor([[1.0, math.nan]]).T.contiguous()), "costs must be numbers, got 1 that are NaN"),
+        (lambda: assign(torch.zeros(1, 2)), r"rows not fewer, got \(1, 2\)"),
+    ],
+)
+def test_what_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_the_posterior_counts_all_clients_alike():
+    rng = torch.Generator().manual_seed(0)
+    neurons = drawn(rng)
+    equal = matching.replace_weights(Matching(neurons, [torch.arange(3)] * 3, 3))
+    assert [one.weight for one in equal.neurons] == [1.0] * 3
+    assert [one.name for one in equal.neurons] == ["c0", "c1", "c2"]
