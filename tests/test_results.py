@@ -49,6 +49,24 @@ def test_mean_and_spread_in_words():
     assert results.mean_sd(pd.Series([], dtype=float)) == "–"
 
 
+def test_differences_in_words_and_the_other_way_round():
+    row = {"mean": 1.234, "low": -0.5, "high": 3.0, "seeds": (0, 1, 2)}
+    assert results.words(row) == results.words(pd.Series(row)) == "+1.23 [-0.50, +3.00]"
+    assert results.words(results.turned(row)) == "-1.23 [-3.00, +0.50]"
+    assert results.turned(results.turned(row)) == row
+    assert results.words({**row, "low": -math.inf, "high": math.inf, "seeds": (4,)}) == "+1.23 (1 seed)"
+
+
+def test_seeds_that_diverged_are_named():
+    """By the last value of the task's loss: None in a record stands for what is not a number."""
+    losses = {0: [1.0, 0.5], 1: [1.0, None], 2: [None, 0.5], 3: [1.0, math.nan]}
+    records = [replace(run("t/x", "A", s, 0.5), history={"round": [0, 1], "ce": each}) for s, each in losses.items()]
+    assert results.diverged(records, "t/x", "A") == [1, 3]
+    mended = replace(run("t/x", "A", 1, 0.5, "2027-01-01T00:00:00Z"), history={"ce": [0.1]})
+    assert results.diverged([*records, mended], "t/x", "A") == [3]
+    assert results.diverged(records, "t/x", "B") == results.diverged(RUNS, "t/b50", "A") == []
+
+
 def test_a_pair_is_that_of_the_ledger_or_none():
     assert results.pair(RUNS, "t/b50", "A", "B") == ledger.paired(RUNS, "t/b50", "A", "B")
     assert results.pair(RUNS, "t/b99", "C", "B") is None, "no seed has both"

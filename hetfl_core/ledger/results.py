@@ -24,6 +24,7 @@ from hetfl_core.ledger.statistics import (
     paired,
     same_data,
 )
+from hetfl_core.ledger.tables import counted
 
 
 def by_seed(records: Iterable[RunRecord], experiment: str, method: str, metric: str = "accuracy") -> pd.Series:
@@ -48,6 +49,40 @@ def mean_sd(values: pd.Series, digits: int = 2) -> str:
     if len(values) < 2:
         return f"{values.iloc[0]:.{digits}f} (1 seed)" if len(values) else "–"
     return f"{values.mean():.{digits}f} ± {values.std():.{digits}f}"
+
+
+def words(row: Mapping[str, Any] | pd.Series) -> str:
+    """A difference with its interval in words, or with the number of its seeds where they are too few for one.
+
+    Parameters
+    ----------
+    row : mapping or Series
+        With ``mean``, ``low``, ``high`` and ``seeds``, as in a row of `hetfl_core.ledger.effects`.
+    """
+    checks.instance("row", row, Mapping, pd.Series)
+    if math.isfinite(row["low"]):
+        return f"{row['mean']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
+    return f"{row['mean']:+.2f} ({counted(len(row['seeds']), 'seed')})"
+
+
+def turned(row: Mapping[str, Any] | pd.Series) -> dict[str, Any]:
+    """A difference the other way round, b less a for a less b."""
+    checks.instance("row", row, Mapping, pd.Series)
+    return dict(row, mean=-row["mean"], low=-row["high"], high=-row["low"])
+
+
+def diverged(records: Iterable[RunRecord], experiment: str, method: str) -> list[int]:
+    """The seeds of a method that ended with a loss that is not a number; what is counted as their result means nothing.
+
+    Of two records of one seed the newer counts.
+    """
+    checks.texts(experiment=experiment, method=method)
+    mine = newest_by_seed((r for r in records_of(records) if r.experiment == experiment), method, "accuracy")
+    lost = []
+    for seed in sorted(mine):
+        losses = [mine[seed].history[name] for name in ("ce", "mse") if mine[seed].history.get(name)]
+        lost += [seed] if any(each[-1] is None or not math.isfinite(each[-1]) for each in losses) else []
+    return lost
 
 
 def pair(
