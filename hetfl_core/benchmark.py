@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
+from hetfl_core.datasets.blocks import ASSIGNMENTS, QUADRANTS
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1
 from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.layout import CPU, MOST, Costs, Layout, work
@@ -42,7 +43,8 @@ from hetfl_core.methods.base import Batch, Method, Role, Stage
 from hetfl_core.methods.fedavg import Local
 from hetfl_core.methods.fedcma import FedCMA
 from hetfl_core.methods.flic import FLIC
-from hetfl_core.networks import CNN, MLP, Draw, Model, Network, Params
+from hetfl_core.methods.matching import Cost, Neurons, Rule, match
+from hetfl_core.networks import CNN, MLP, Blocks, Draw, Model, Network, Params
 from hetfl_core.rng import numpy_stream
 
 EPOCHS = 5
@@ -508,6 +510,47 @@ def _describe_aligned(sizes: Iterable[int] = (20, 100)) -> Iterator[str]:
         yield f"{name:<32}" + _line(str(n), *cells)
 
 
+def matchings(n_clients: int = 8, neurons: int = 512, dim: int = 3073) -> dict[str, float]:
+    """Seconds that HyFEM's server takes for one pass of matching, by its cost: each client once, D coordinates."""
+    rng, held = torch.Generator().manual_seed(0), torch.ones(dim, dtype=torch.float32)
+    each = [Neurons(torch.randn(neurons, dim, generator=rng, dtype=torch.float32), held) for _ in range(n_clients)]
+    costs = [Rule(cost, "sequential") for cost in get_args(Cost)]
+    return {rule.cost: _seconds(partial(match, each, passes=1, rule=rule), least=0.0, most=1) for rule in costs}
+
+
+def quarters(dim: int = 196) -> Federation:
+    """Six clients with the blocks of HyFEM's Table 4, of `dim` random numbers each, and as many samples as classes."""
+    rng = numpy_stream(0, "bench", 0, "quarters")
+    clients = []
+    for i, one in enumerate(ASSIGNMENTS["table 4"]):
+        held = [QUADRANTS[b] for b in one.blocks]
+        y = np.repeat(one.classes, 64)
+        x = {b: rng.normal(size=(len(y), dim if b in held else 0)).astype(np.float32) for b in QUADRANTS}
+        clients.append(Client(x, y, {b: t[:5] for b, t in x.items()}, y[:5], f"client-{i}"))
+    return Federation(clients, 10, "bench")
+
+
+def block_steps(federation: Federation, steps: int = 32) -> tuple[float, int]:
+    """Milliseconds that a local step of all clients of such a federation takes, and the number of their stacks."""
+    model = Model(Blocks.alike(QUADRANTS, MLP((64,), 32, last="relu"), 128))
+    method = Local(model, optimiser="sgd", momentum=0.5, batch_size=32, local_steps=steps)
+    simulator = Simulator(federation, method, engine="stacked", device="cpu", workers=1)
+    begun = simulator.initial()
+    seconds = _seconds(lambda: simulator.train(begun, range(len(federation)), 0, "round"))
+    return 1e3 * seconds / steps, len(simulator.cohorts)
+
+
+def _describe_blocks() -> Iterator[str]:
+    """What clients of different blocks cost, which do not share a stack; and what the server's matching does."""
+    yield "\nNamed blocks: a local step of six clients with quadrants of 14 × 14, batch 32"
+    lacking = quarters()
+    for what, federation in (("three sets of blocks", lacking), ("zeros for missing ones", lacking.filled())):
+        ms, stacks = block_steps(federation)
+        yield _line(what, f"{stacks} stack{'s' * (stacks > 1)}", f"{ms:.2f} ms", width=22)
+    yield "HyFEM's matching, one pass of 8 clients with 512 neurons in D = 3 073 coordinates, seconds"
+    yield ", ".join(f"{cost} {seconds:.2f}" for cost, seconds in matchings().items())
+
+
 BESIDE = {
     "MLP 64, batch 32, 6 clients": Case((10,), MLP((64,)), 32, 6),
     "MLP 256, batch 100, 20": Case((10,), MLP((256,)), 100, 20),
@@ -728,6 +771,7 @@ def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[st
     yield from _describe_engines()
     yield from _describe_cores()
     yield from _describe_aligned([n for n in (20, 100) if n <= max(sizes)])
+    yield from _describe_blocks()
     yield from _describe_size()
 
 

@@ -26,7 +26,7 @@ from hetfl_core.datasets import registry
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.engine.simulation import Run
 from hetfl_core.files import data_path, results_home
-from hetfl_core.papers import eeg, fedcma, fedcr, flic
+from hetfl_core.papers import eeg, fedcma, fedcr, flic, hyfem
 from hetfl_core.papers.experiment import Experiment, Scale
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -34,6 +34,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     **eeg.EXPERIMENTS,
     **fedcr.EXPERIMENTS,
     **fedcma.EXPERIMENTS,
+    **hyfem.EXPERIMENTS,
 }
 
 

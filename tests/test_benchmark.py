@@ -266,6 +266,25 @@ def test_rounds_of_fedcma_are_timed_for_as_many_clients_as_asked(monkeypatch):
     assert [line.split()[-5] for line in lines[2:]] == ["3", "7", "3", "7"]
 
 
+def test_clients_that_lack_blocks_are_timed_beside_the_same_with_zeros(monkeypatch):
+    """Three sets of blocks are three stacks; filled in, one. And each of the costs is timed."""
+    small = benchmark.quarters(3)
+    assert [len([s for s in c.shapes.values() if s[0]]) for c in small] == [3, 3, 3, 3, 2, 2]
+    apart, together = benchmark.block_steps(small, 2), benchmark.block_steps(small.filled(), 2)
+    assert (apart[1], together[1]) == (3, 1)
+    assert min(apart[0], together[0]) > 0
+    found = benchmark.matchings(3, 4, 5)
+    assert list(found) == ["distance", "exact", "pfnm"]
+    assert min(found.values()) > 0
+    monkeypatch.setattr(benchmark, "quarters", lambda: small)
+    monkeypatch.setattr(benchmark, "matchings", lambda: found)
+    monkeypatch.setattr(benchmark, "block_steps", lambda federation: (1.5, 3 if federation is small else 1))
+    lines = list(benchmark._describe_blocks())
+    assert "3 stacks" in lines[1]
+    assert "1 stack " in lines[2]
+    assert lines[-1].startswith("distance 0.")
+
+
 @pytest.mark.parametrize("name", benchmark.CASES)
 def test_a_case_is_what_its_name_says(name):
     case = benchmark.CASES[name]

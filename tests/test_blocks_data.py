@@ -177,6 +177,19 @@ def test_one_client_with_everything_and_fewer_images(small_images):
     assert np.bincount(fed[0].y_train).tolist() == [7] * 10
 
 
+def test_settings_are_judged_on_training_images(small_images):
+    """A fifth of each class, which nobody trains on; none of the true test images."""
+    fed = blocks.fashion_mnist(1, tested_on="validation", assignment="centralised")
+    assert np.bincount(fed.y_test).tolist() == [8] * 10
+    assert np.bincount(fed[0].y_train).tolist() == [32] * 10
+    train, _ = pooled.load_halves("", ())
+    known = {image.tobytes() for image in train.inputs(np.arange(400))[:, :, :14, :14].contiguous().numpy()}
+    parts = [{image.tobytes() for image in x["top left"].contiguous().numpy()} for x in (fed[0].x_train, fed.x_test)]
+    assert set.union(*parts) <= known
+    with pytest.raises(ValueError, match="tested_on must be"):
+        blocks.mnist(tested_on="both")
+
+
 def test_twelve_blocks_of_cifar10(small_images):
     fed = blocks.cifar10(cut="quadrants and colours", assignment=[(range(12), (0, 1)), ((0, 11), (1,))], overlap=0.5)
     assert [len([s for s in c.shapes.values() if 0 not in s]) for c in fed] == [12, 2]
@@ -211,9 +224,3 @@ def test_the_real_fashion_mnist():
     assert {c.n_train for c in fed} == {3000}
     assert {c.n_test for c in fed} == {10000}
     assert -1 <= float(fed.x_test["top left"].min()) < float(fed.x_test["top left"].max()) <= 1
-
-
-@pytest.mark.realdata("blocks.cifar10")
-def test_the_part_of_cifar10_that_is_there_is_said_to_be_one():
-    fed = blocks.cifar10(per_class=50)
-    assert "a part, 18947 of 60000 images" in fed.info["source"] or sum(c.n_train for c in fed) == 6 * 250

@@ -528,7 +528,15 @@ CASES = {
     **{
         f"blocks.{make.__name__}": Case(
             make,
-            {"seed": 0, "assignment": "table 4", "overlap": 0.5, "missing": 0.1, "per_class": 5, "test_per_class": 2},
+            {
+                "seed": 0,
+                "assignment": "table 4",
+                "overlap": 0.5,
+                "missing": 0.1,
+                "per_class": 5,
+                "test_per_class": 2,
+                "tested_on": "test",
+            },
         )
         for make in (blocks.fashion_mnist, blocks.mnist, blocks.cifar10)
     },
@@ -646,6 +654,8 @@ def test_a_bad_call_is_refused_before_files_are_read(data):
         key: [0, -2, 1.5, "x", math.nan, [], True, 3j] for key in ("n_clients", "classes_per_client", "subjects", "b")
     }
     bad |= {key: [0, -1, 1.5, "x", math.inf, 10**9] for key in ("resize", "sizes")}
+    bad |= {key: [0, -1, 1.5, "x", math.nan, []] for key in ("per_class", "test_per_class")}
+    bad |= {key: [-0.1, 1.1, "x", math.nan, None] for key in ("overlap", "missing")}
     bad |= {"max_train": [0, -1, 1.5, "x"], "prune": [-0.1, 1, "x", math.nan], "progress": ["x", 3, None]}
     bad |= {"band": [3.0, "x", (30.0, 8.0), (8.0,), (8.0, math.nan), None], "datasets": ["x", 3, ["y"], []]}
     bad |= {"alpha": [0, -1.0, math.nan, math.inf, 1e308, "x"]}

@@ -17,7 +17,7 @@ import torch
 from hetfl_core import Client, Federation, methods, simulate
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.federation import Spec
-from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedAvgFT, FedHeNN, FedRep, HetFedRep, Local, Method
+from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedAvgFT, FedHeNN, FedProx, FedRep, HetFedRep, Local, Method
 from hetfl_core.methods.base import Batch, Stage, has_prefix, pick, weighted_mean
 from hetfl_core.networks import CNN, MLP, Model
 
@@ -136,6 +136,26 @@ def test_fine_tuning_is_what_the_final_figures_see():
     assert tuned.final["accuracy"] == 1.0, "each client has one class only"
     assert plain.final["accuracy"] == 0.5
     assert (tuned.predict("test")["a"].argmax(1), tuned.predict("test")["b"].argmax(1)) == (0, 1)
+
+
+def test_fedprox_pays_for_the_way_from_the_servers_model():
+    """Two steps of SGD: the first is FedAvg's, as no way was gone; the second is less by η μ (w₁ − w₀)."""
+    sgd = {"model": TINY, "batch_size": 10, "lr": 0.2, "optimiser": "sgd"}
+    ends = []
+    for method in (FedAvg(**sgd, local_steps=1), FedAvg(**sgd, local_steps=2), FedProx(**sgd, local_steps=2, mu=0.7)):
+        start, after = one_round(method, both=[1])
+        ends.append(after.server)
+    for name, first in ends[0].items():
+        close(ends[2][name], ends[1][name] - 0.2 * 0.7 * (first - start.server[name]))
+    assert any((ends[2][name] - ends[1][name]).abs().max() > 1e-3 for name in ends[0])
+
+
+def test_fedprox_without_a_price_is_fedavg():
+    (_, plain), (_, free) = (one_round(method) for method in (FedAvg(**ONE), FedProx(**ONE, mu=0.0)))
+    for name, p in plain.server.items():
+        assert torch.equal(free.server[name], p)
+    with pytest.raises(ValueError, match="mu must be at least 0, got -1"):
+        FedProx(mu=-1)
 
 
 def representation_step(beta, label):

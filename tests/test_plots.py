@@ -163,3 +163,17 @@ def test_differences_fill_what_excludes_zero():
     dots = [line for line in ax.lines if line.get_marker() == "o"]
     assert [dot.get_markerfacecolor() for dot in dots] == [plots.COLOURS[0], "white"]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["sure", "open"]
+
+
+def test_cells_without_holders_stand_out():
+    ax = plots.holders([[2, 0, 1], [0, 3, 1]], ["left", "right"], ["a", "b", "c"], title="Who holds what")
+    assert [text.get_text() for text in ax.texts] == ["2", "0", "1", "0", "3", "1"]
+    assert [text.get_color() for text in ax.texts] == ["black", "white", "black", "white", "black", "black"]
+    assert [patch.get_xy() for patch in ax.patches] == [(0.5, -0.5), (-0.5, 0.5)]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["left", "right"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("class", "block")
+    assert "Who holds what" in (ax.get_title(), ax.get_title("left"))
+    with pytest.raises(ValueError, match="table must have a row for each of 1 blocks, got shape"):
+        plots.holders([[1], [2]], ["left"])
+    with pytest.raises(ValueError, match="classes must name 2 columns, got 1"):
+        plots.holders([[1, 2]], ["left"], ["a"])

@@ -218,6 +218,7 @@ def fashion_mnist(
     missing: float = 0.0,
     per_class: int | None = None,
     test_per_class: int | None = None,
+    tested_on: str = "test",
 ) -> Federation:
     """Fashion-MNIST in quadrants, of which clients hold some, for some classes.
 
@@ -232,6 +233,9 @@ def fashion_mnist(
         As for `deal`.
     per_class, test_per_class : int, optional
         Most images of a class, drawn at random; by default all, 6 000 and 1 000.
+    tested_on : {"test", "validation"}
+        With ``"validation"`` a fifth of the training images of each class, drawn at random, are the test images, and
+        nobody trains on them: for choosing settings without having seen a test image.
 
     Returns
     -------
@@ -248,7 +252,7 @@ def fashion_mnist(
         If an argument is out of range.
     """
     halves = lambda: pooled.load_halves("fashion_mnist", pooled.FASHION_CLASSES)  # noqa: E731
-    asked = _Asked(seed, assignment, overlap, missing, per_class, test_per_class)
+    asked = _Asked(seed, assignment, overlap, missing, per_class, test_per_class, tested_on)
     return _federation("blocks.fashion_mnist", pooled.FASHION, halves, "quadrants", asked)
 
 
@@ -260,10 +264,11 @@ def mnist(
     missing: float = 0.0,
     per_class: int | None = None,
     test_per_class: int | None = None,
+    tested_on: str = "test",
 ) -> Federation:
     """MNIST in quadrants; arguments, result and errors as for `fashion_mnist`."""
     halves = lambda: pooled.load_halves("mnist", tuple("0123456789"))  # noqa: E731
-    asked = _Asked(seed, assignment, overlap, missing, per_class, test_per_class)
+    asked = _Asked(seed, assignment, overlap, missing, per_class, test_per_class, tested_on)
     return _federation("blocks.mnist", pooled.MNIST, halves, "quadrants", asked)
 
 
@@ -275,6 +280,7 @@ def cifar10(
     missing: float = 0.0,
     per_class: int | None = None,
     test_per_class: int | None = None,
+    tested_on: str = "test",
     cut: str = "quadrants",
 ) -> Federation:
     """CIFAR-10 in quadrants of shape (3, 16, 16), or in twelve of one colour; where only a part is there, that part.
@@ -283,11 +289,11 @@ def cifar10(
     ----------
     cut : {"quadrants", "quadrants and colours"}
         Four blocks, as in Appendix C.1 of [1]_, or twelve, as in its Section 4.
-    seed, assignment, overlap, missing, per_class, test_per_class
+    seed, assignment, overlap, missing, per_class, test_per_class, tested_on
         As for `fashion_mnist`, whose result and errors are alike.
     """
     checks.choice("cut", cut, tuple(CUTS))
-    asked = _Asked(seed, assignment, overlap, missing, per_class, test_per_class)
+    asked = _Asked(seed, assignment, overlap, missing, per_class, test_per_class, tested_on)
     return _federation("blocks.cifar10", pooled.CIFAR10, pooled.load_cifar10_halves, cut, asked)
 
 
@@ -300,6 +306,7 @@ class _Asked(NamedTuple):
     missing: float
     per_class: int | None
     test_per_class: int | None
+    tested_on: str
 
 
 def _federation(
@@ -320,8 +327,14 @@ def _federation(
     for argument in ("per_class", "test_per_class"):
         if getattr(asked, argument) is not None:
             checks.whole(argument, getattr(asked, argument), 1)
+    checks.choice("tested_on", asked.tested_on, ("test", "validation"))
     train, test = halves()
+    n_images = len(train.y) + len(test.y)
     rng = numpy_stream(asked.seed, SERVER, 0, "blocks")
+    if asked.tested_on == "validation":
+        last = _at_most(train.y, None, rng, share=HELD_OUT)
+        first = np.setdiff1d(np.arange(len(train.y)), last)
+        train, test = (train._replace(x=train.x[rows], y=train.y[rows]) for rows in (first, last))
     chosen, tested = (_at_most(part.y, n, rng) for part, n in ((train, asked.per_class), (test, asked.test_per_class)))
     parts = deal(train.y[chosen], table, rng, overlap=asked.overlap, missing=asked.missing)
     whole, x_test = (CUTS[cut](half.inputs(which)) for half, which in ((train, chosen), (test, tested)))
@@ -343,7 +356,7 @@ def _federation(
     written = asked.assignment if isinstance(asked.assignment, str) else [list(map(list, one)) for one in table]
     info = {
         "settings": {**asked._asdict(), "assignment": written, "cut": cut},
-        "source": family.source.partition(", training")[0] + family.part(len(train.y) + len(test.y)),
+        "source": family.source.partition(", training")[0] + family.part(n_images),
         "licence": family.licence,
         "class_names": list(train.class_names),
         "simulated": False,
@@ -358,11 +371,16 @@ def _federation(
         return Federation(clients, family.n_classes, name, info, x_test=x_test, y_test=y_test)
 
 
-def _at_most(y: Indices, n: int | None, rng: np.random.Generator) -> Indices:
-    """Places of at most n samples of each class, sorted."""
-    if n is None:
+HELD_OUT = 0.2
+"""Share of the training images of each class on which settings are judged."""
+
+
+def _at_most(y: Indices, n: int | None, rng: np.random.Generator, share: float = 1.0) -> Indices:
+    """Places of a share of the samples of each class, at most n, sorted."""
+    if n is None and share == 1:
         return np.arange(len(y))
-    return np.sort(np.concatenate([rng.permutation(np.flatnonzero(y == c))[:n] for c in np.unique(y)]))
+    each = [rng.permutation(np.flatnonzero(y == c)) for c in np.unique(y)]
+    return np.sort(np.concatenate([mine[: round(share * len(mine))][:n] for mine in each]))
 
 
 def shares(federation: Federation) -> NDArray[np.float64]:

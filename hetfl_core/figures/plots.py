@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
 from hetfl_core import checks
@@ -637,4 +638,45 @@ def against_gaussians(
             ax.plot(grid, density, color=COLOURS[i], marker=MARKERS[i], markevery=40, label=name)
     ax.set(xlabel=xlabel, ylabel="density", title=title)
     ax.legend(fontsize=10)
+    return ax
+
+
+def holders(
+    table: Any,
+    blocks: Sequence[str],
+    classes: Sequence[str] | None = None,
+    ax: Axes | None = None,
+    title: str = "",
+) -> Axes:
+    """How many clients hold each block of each class, written into its cell; a cell without holders stands out.
+
+    Parameters
+    ----------
+    table : array_like of int, shape (n_blocks, n_classes)
+        As from `hetfl_core.datasets.blocks.holders`.
+    blocks : sequence of str
+        Names of the rows.
+    classes : sequence of str, optional
+        Names of the columns; numbers from 0 on by default.
+    """
+    count = checks.array("table", table)
+    if count.ndim != 2 or not count.size or count.shape[0] != len(blocks):
+        raise ValueError(f"table must have a row for each of {len(blocks)} blocks, got shape {count.shape}")
+    names = [str(c) for c in range(count.shape[1])] if classes is None else list(classes)
+    if len(names) != count.shape[1]:
+        raise ValueError(f"classes must name {count.shape[1]} columns, got {len(names)}")
+    ax = _axes(ax, figsize=(1.6 + 0.34 * count.shape[1], 0.8 + 0.32 * count.shape[0]))
+    most = max(int(count.max()), 1)
+    ax.imshow(count, cmap="Blues", vmin=0, vmax=1.6 * most, aspect="auto")
+    for (i, j), n in np.ndenumerate(count):
+        if n:
+            ax.text(j, i, f"{n}", ha="center", va="center", fontsize=8, color="black")
+        else:
+            cell = ((j - 0.5, i - 0.5), 1, 1)
+            ax.add_patch(Rectangle(*cell, facecolor="black"))
+            ax.text(j, i, "0", ha="center", va="center", fontsize=8, color="white")
+    ax.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 2 else 0)
+    ax.set_yticks(range(len(blocks)), list(blocks))
+    ax.set(xlabel="class", ylabel="block", title=title)
+    ax.grid(False)
     return ax
