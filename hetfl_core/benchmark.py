@@ -38,12 +38,12 @@ from hetfl_core.engine.training import (
     stack_received,
 )
 from hetfl_core.federation import Client, Federation, Spec
+from hetfl_core.matching import Cost, Neurons, Rule, match
 from hetfl_core.methods import anchor_terms as terms
 from hetfl_core.methods.base import Batch, Method, Role, Stage
 from hetfl_core.methods.fedavg import Local
 from hetfl_core.methods.fedcma import FedCMA
 from hetfl_core.methods.flic import FLIC
-from hetfl_core.methods.matching import Cost, Neurons, Rule, match
 from hetfl_core.networks import CNN, MLP, Blocks, Draw, Model, Network, Params
 from hetfl_core.rng import numpy_stream
 
@@ -514,8 +514,11 @@ def matchings(n_clients: int = 8, neurons: int = 512, dim: int = 3073) -> dict[s
     """Seconds that HyFEM's server takes for one pass of matching, by its cost: each client once, D coordinates."""
     rng, held = torch.Generator().manual_seed(0), torch.ones(dim, dtype=torch.float32)
     each = [Neurons(torch.randn(neurons, dim, generator=rng, dtype=torch.float32), held) for _ in range(n_clients)]
-    costs = [Rule(cost, "sequential") for cost in get_args(Cost)]
-    return {rule.cost: _seconds(partial(match, each, passes=1, rule=rule), least=0.0, most=1) for rule in costs}
+
+    def seconds(cost: Cost) -> float:
+        return _seconds(lambda: match(each, passes=1, rule=Rule(cost, "sequential")), least=0.0, most=1)
+
+    return {cost: seconds(cost) for cost in get_args(Cost)}
 
 
 def quarters(dim: int = 196) -> Federation:

@@ -15,7 +15,7 @@ LEVELS = [
     {"checks", "files", "numerics", "settings"},
     {"rng", "padding"},
     {"federation"},
-    {"networks", "distances", "partition"},
+    {"networks", "distances", "matching", "partition"},
     {"methods", "datasets", "theory"},
     {"engine"},
     {"ledger", "figures"},

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from small import ragged
 
-from hetfl_core import Client, Federation, adapt, baselines, checks, partition, rng, simulate
+from hetfl_core import Client, Federation, adapt, baselines, checks, matching, partition, rng, simulate
 from hetfl_core import distances as d
 from hetfl_core.datasets import (
     blocks,
@@ -39,7 +39,7 @@ from hetfl_core.datasets import (
     toy,
 )
 from hetfl_core.engine import calibration, discriminator, evaluation
-from hetfl_core.methods import FLIC, FedHeNN, Local, matching, privacy
+from hetfl_core.methods import FLIC, FedHeNN, Local, privacy
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein
 from hetfl_core.methods.fedpac import simplex_minimum
 from hetfl_core.methods.schemes import L2GDScheme

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from hetfl_core.methods import matching
-from hetfl_core.methods.matching import Matching, Neurons, Rule, assign, cost_matrix, match
+from hetfl_core import matching
+from hetfl_core.matching import Matching, Neurons, Rule, assign, cost_matrix, match
 
 F64 = torch.float64
 COSTS = ("distance", "exact", "pfnm")

@@ -120,7 +120,8 @@ def limits():
 def brief(value):
     if isinstance(value, bool | int | float | str | None):
         return repr(value)
-    return str(tuple(value.shape)) if hasattr(value, "shape") else type(value).__name__
+    has_shape = hasattr(value, "shape") and not isinstance(value, type)
+    return str(tuple(value.shape)) if has_shape else type(value).__name__
 
 
 def lacking(name):

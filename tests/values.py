@@ -630,6 +630,8 @@ def _() -> Any:
     with known_clock() as asked, pytest.MonkeyPatch.context() as patch:
         patch.setattr(benchmark, "paddings", less)
         patch.setattr(benchmark, "evaluation", small)
+        patch.setattr(benchmark, "matchings", partial(benchmark.matchings, 2, 4, 6))
+        patch.setattr(benchmark, "quarters", partial(benchmark.quarters, 3))
         patch.setattr(benchmark, "seeds_together", partial(benchmark.seeds_together, 2, 10))
         patch.setattr(benchmark, "CASES", {"MLP": benchmark.Case((5,), MLP((4,), 3), 6, 4)})
         patch.setattr(benchmark, "BESIDE", benchmark.CASES)

@@ -675,7 +675,8 @@ def holders(
             cell = ((j - 0.5, i - 0.5), 1, 1)
             ax.add_patch(Rectangle(*cell, facecolor="black"))
             ax.text(j, i, "0", ha="center", va="center", fontsize=8, color="white")
-    ax.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 2 else 0)
+    size = 12 if len(names) <= 20 else 8
+    ax.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 2 else 0, fontsize=size)
     ax.set_yticks(range(len(blocks)), list(blocks))
     ax.set(xlabel="class", ylabel="block", title=title)
     ax.grid(False)

@@ -29,10 +29,10 @@ import torch
 from torch import Tensor
 
 from hetfl_core.federation import Spec
+from hetfl_core.matching import Cost, Neurons, Order, Rule, Target, match
 from hetfl_core.methods.base import Batch, Loss, Method, has_prefix, weighted_mean
 from hetfl_core.methods.fedavg import FedAvg
 from hetfl_core.methods.fusion import check_blocks, full_spec, held_blocks, of_blocks
-from hetfl_core.methods.matching import Cost, Neurons, Order, Rule, Target, match
 from hetfl_core.networks import Blocks, Params
 from hetfl_core.networks.model import JOINT
 
@@ -47,7 +47,7 @@ class HyFEM(FedAvg):
     A participant begins with its part of the server's model, minimises
     :math:`f_m + \frac{\mu_1}{2}\|\Theta_m - P_m\Theta_0\|^2 + \frac{\mu_2}{2}\|w_m - \Pi_m w_0\|^2` (Eq. (8)), and
     sends both. The server averages each extractor over those who hold its block (Eq. (10)), matches the neurons of the
-    classifiers (Eq. (11), `hetfl_core.methods.matching`) and averages them where they are matched. The model must be
+    classifiers (Eq. (11), `hetfl_core.matching`) and averages them where they are matched. The model must be
     one of named blocks (`hetfl_core.networks.Blocks`); with plain inputs there is one block and no hidden layer in the
     classifier, nothing is matched, and the method is FedProx (Remark 3).
 
@@ -57,7 +57,7 @@ class HyFEM(FedAvg):
         μ₁ and μ₂.
     passes : int
         P, passes of matching a round; 0 for none: the places stay as they are.
-    cost, order, target, growth : as in `hetfl_core.methods.matching.Rule`
+    cost, order, target, growth : as in `hetfl_core.matching.Rule`
         The text's are the defaults.
     width : int, optional
         Neurons of the server's classifier to begin with; by default as many as a client's. With `growth` it may rise

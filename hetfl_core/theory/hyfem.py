@@ -25,7 +25,7 @@ Lemma 1: strong convexity in z  if    Every neuron of the server's is matched, a
 (22b) by the Hungarian method   if    Rows are compared by all their weights, with the server's as they are. Eq. (20)
                                       compares what comes in, with the mean of the others.
 Algorithm 2 lowers (11)         no    Clients (0, 1), (2, 0) and (0, 3): from 11/3 to 4, all at once. A test of
-                                      `hetfl_core.methods.matching` has it, and two more, one by one.
+                                      `hetfl_core.matching` has it, and two more, one by one.
 … by the exact cost, in turn    yes   Block-coordinate descent; 4 000 random steps in the tests.
 Remark 3.2: FedProx             yes   One block, a common start and the same μ; matching is then the identity. (The
                                       other method named there is cited by the paper of L2GD.)
@@ -53,7 +53,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.methods.matching import assign
+from hetfl_core.matching import assign
 from hetfl_core.theory.statements import table_of
 
 
