@@ -157,7 +157,7 @@ class Matching:
         Where nobody has a weight they are as `before`, as far as that reaches, else 0.
         """
         mass = self.mass()
-        found = self.total() / torch.where(mass > 0, mass, torch.ones_like(mass))
+        found = _means(self.total(), mass)
         if before is not None:
             old = torch.cat([before, before.new_zeros(self.width - len(before), before.shape[1])])
             found = torch.where(mass > 0, found, old)
@@ -338,6 +338,11 @@ def _founded(matching: Matching, m: int, rule: Rule, costs: Tensor) -> Tensor:
     return torch.cat([costs, costs.new_full((_new_rows(matching, m, rule), costs.shape[1]), growth)])
 
 
+def _means(total: Tensor, mass: Tensor) -> Tensor:
+    """Weighted means; 0 where there is no weight, and so nothing in the total."""
+    return total / torch.where(mass > 0, mass, torch.ones_like(mass))
+
+
 def _squared_gaps(weight: Tensor, centre: Tensor, rows: Tensor) -> Tensor:
     """Σ_c weight_ic (rows_jc − centre_ic)², shapes (H, D), (H, D), (h, D) → (H, h); by three products."""
     scaled = weight * centre
@@ -355,9 +360,8 @@ def _by_distance(matching: Matching, m: int, rule: Rule) -> Tensor:
     inputs = one.rows.shape[1] if rule.inputs is None else rule.inputs
     mass, total = (t[:, :inputs] for t in (matching.mass(without), matching.total(without)))
     known = (mass > 0).any(1)
-    centre = total / torch.where(mass > 0, mass, torch.ones_like(mass))
     held, rows = one.held[:inputs].expand_as(mass), one.rows[:, :inputs]
-    costs = _squared_gaps(held, torch.where(mass > 0, centre, torch.zeros_like(centre)), rows)
+    costs = _squared_gaps(held, _means(total, mass), rows)
     if rule.growth is not None:
         costs = torch.where(known[:, None], costs, torch.full_like(costs, rule.growth))
     return _founded(matching, m, rule, costs)
@@ -370,9 +374,8 @@ def _by_objective(matching: Matching, m: int, rule: Rule) -> Tensor:
     """
     one = matching.neurons[m]
     mass, total = matching.mass(m), matching.total(m)
-    centre = total / torch.where(mass > 0, mass, torch.ones_like(mass))
     joint = 0.5 * one.weight * mass / (one.weight + mass) * one.held
-    return _founded(matching, m, rule, _squared_gaps(joint, centre, one.rows))
+    return _founded(matching, m, rule, _squared_gaps(joint, _means(total, mass), one.rows))
 
 
 def _by_posterior(matching: Matching, m: int, rule: Rule) -> Tensor:
@@ -389,7 +392,7 @@ def _by_posterior(matching: Matching, m: int, rule: Rule) -> Tensor:
     prior[(rule.inputs or len(prior)) - 1] = rule.mean
     posterior, precision = (total + prior) * inverse, (count + 1) * inverse
     joined = (precision + inverse) * one.held + precision * (1 - one.held)
-    # ‖posterior + v/σ²‖² / (precision + 1/σ²) − ‖posterior‖² / precision, written as gaps to be numerically safe
+    # ‖posterior + v/σ²‖² / (precision + 1/σ²) − ‖posterior‖² / precision, by products
     scale = one.held / joined
     rows = one.rows * inverse
     gain = (

@@ -449,11 +449,14 @@ class Simulator:
 
         On the federation's own test data, or, where it has none, the mean over clients on theirs.
         """
-        found = [self._decided(state, spec, x) for spec, x, _ in self._for_server()]
-        if any(each is None for each in found):
-            return None
-        truth = [y.numpy() for _, _, y in self._for_server()]
-        return self.figure([each for each in found if each is not None], truth)
+        found, truth = [], []
+        for spec, x, y in self._for_server():
+            answers = self._decided(state, spec, x)
+            if answers is None:
+                return None
+            found.append(answers)
+            truth.append(y.numpy())
+        return self.figure(found, truth)
 
     def _for_server(self) -> list[tuple[Spec, Any, Tensor]]:
         """What the server's model is measured on: of whom, inputs, labels."""

@@ -93,14 +93,9 @@ class LateFusion(FedAvg):
         """Name in tables and records."""
         return "late fusion"
 
-    @property
-    def blocks(self) -> Blocks | None:
-        """The embedding by blocks; None where inputs are plain."""
-        return self.model.phi if isinstance(self.model.phi, Blocks) else None
-
     def check(self, specs: Sequence[Spec]) -> None:
         """Refuse models with a layer behind the embedding, which there is no common one of."""
-        if self.blocks is None:
+        if self.model.blocks is None:
             super().check(specs)
             return
         check_blocks(self, specs)
@@ -109,11 +104,11 @@ class LateFusion(FedAvg):
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """Of each block that anybody holds, h_b and its head."""
-        if self.blocks is None:
+        if self.model.blocks is None:
             return super().init_server(specs, rng)
         spec = full_spec(specs)
         params: Params = {}
-        for name, extractor in self.blocks.held(spec.shapes).extractors.items():
+        for name, extractor in self.model.blocks.held(spec.shapes).extractors.items():
             params |= extractor.init(spec.shapes[name], rng, f"phi.{name}")
             params[f"beta.{name}.weight"] = linear_init(rng, extractor.out, extractor.out, spec.outputs)
             params[f"beta.{name}.bias"] = linear_init(rng, extractor.out, spec.outputs)
@@ -121,11 +116,11 @@ class LateFusion(FedAvg):
 
     def download(self, server: Params, spec: Spec) -> Params:
         """What belongs to the client's blocks."""
-        return server if self.blocks is None else of_blocks(server, held_blocks(spec), "beta")
+        return server if self.model.blocks is None else of_blocks(server, held_blocks(spec), "beta")
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """The mean over blocks of each block's own loss."""
-        if self.blocks is None:
+        if self.model.blocks is None:
             return super().loss(params, received, batch, noise)
         each = [task_loss(outputs, batch.y, batch.weight) for outputs in self._outputs(params, batch.x, noise)]
         task = torch.stack(each).mean()
@@ -133,9 +128,9 @@ class LateFusion(FedAvg):
 
     def _outputs(self, params: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> list[Tensor]:
         """Outputs of each block's classifier, shapes (n, C)."""
-        assert self.blocks is not None
+        assert self.model.blocks is not None
         found = []
-        for name, extractor in self.blocks.extractors.items():
+        for name, extractor in self.model.blocks.extractors.items():
             if name in x and 0 not in x[name].shape[1:]:
                 z = extractor(params, x[name], noise, f"phi.{name}")
                 found.append(torch.addmm(params[f"beta.{name}.bias"], z, params[f"beta.{name}.weight"]))
@@ -143,7 +138,7 @@ class LateFusion(FedAvg):
 
     def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
         r"""Logarithms of the blocks' mean probabilities, shape (n, C); of a regression the mean, (n, 1)."""
-        if self.blocks is None:
+        if self.model.blocks is None:
             return super().predict(params, received, x, noise)
         each = torch.stack(self._outputs(params, x))
         if each.shape[-1] == 1:
@@ -152,7 +147,7 @@ class LateFusion(FedAvg):
 
     def embed(self, params: Params, received: Params, x: Any) -> Tensor:
         """What the extractors find, side by side."""
-        if self.blocks is None:
+        if self.model.blocks is None:
             return super().embed(params, received, x)
-        here = [n for n in self.blocks.extractors if n in x and 0 not in x[n].shape[1:]]
-        return torch.cat([self.blocks.extractors[n](params, x[n], None, f"phi.{n}") for n in here], 1)
+        here = [n for n in self.model.blocks.extractors if n in x and 0 not in x[n].shape[1:]]
+        return torch.cat([self.model.blocks.extractors[n](params, x[n], None, f"phi.{n}") for n in here], 1)

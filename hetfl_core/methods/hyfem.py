@@ -32,8 +32,9 @@ from hetfl_core.federation import Spec
 from hetfl_core.matching import Cost, Neurons, Order, Rule, Target, match
 from hetfl_core.methods.base import Batch, Loss, Method, has_prefix, weighted_mean
 from hetfl_core.methods.fedavg import FedAvg
+from hetfl_core.methods.fedprox import drift
 from hetfl_core.methods.fusion import check_blocks, full_spec, held_blocks, of_blocks
-from hetfl_core.networks import Blocks, Params
+from hetfl_core.networks import Params
 from hetfl_core.networks.model import JOINT
 
 LAYER = f"phi.{JOINT}"
@@ -117,27 +118,22 @@ class HyFEM(FedAvg):
 
     # --- before the first round ---
 
-    @property
-    def blocks(self) -> Blocks | None:
-        """The embedding by blocks; None where inputs are plain."""
-        return self.model.phi if isinstance(self.model.phi, Blocks) else None
-
     def check(self, specs: Sequence[Spec]) -> None:
         """Refuse models whose classifier has other layers than the one over all blocks, and a too narrow server."""
-        if self.blocks is None:
+        if self.model.blocks is None:
             super().check(specs)
             return
         check_blocks(self, specs)
         if self.model.alpha is not None or self.model.gaussian is not None:
             raise ValueError(f"{self.name} matches the layer over all blocks: the model must have no alpha or gaussian")
-        if self.width is not None and self.width < self.blocks.out:
-            raise ValueError(f"width must be at least {self.blocks.out}, a client's neurons, got {self.width}")
+        if self.width is not None and self.width < self.model.blocks.out:
+            raise ValueError(f"width must be at least {self.model.blocks.out}, a client's neurons, got {self.width}")
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """Θ_0 and w_0, with the blocks that anybody holds."""
-        if self.blocks is None:
+        if self.model.blocks is None:
             return super().init_server(specs, rng)
-        wide = replace(self.blocks, out=self.width or self.blocks.out)
+        wide = replace(self.model.blocks, out=self.width or self.model.blocks.out)
         server = replace(self.model, phi=wide).init(full_spec(specs), rng, self.model.parts)
         return {**server, "round": torch.zeros((), dtype=torch.int64)}
 
@@ -152,7 +148,7 @@ class HyFEM(FedAvg):
     def download(self, server: Params, spec: Spec) -> Params:
         """P_m Θ_0 and Π_m w_0: the client's blocks, and the neurons that its own are matched with."""
         sent = {name: p for name, p in server.items() if has_prefix(name, "phi") or has_prefix(name, "beta")}
-        if self.blocks is not None:
+        if self.model.blocks is not None:
             sent = of_blocks(sent, held_blocks(spec), LAYER)
             place = self._place(server, spec.name)
             columns = {name: p[..., place] for name, p in sent.items() if has_prefix(name, LAYER)}
@@ -164,8 +160,8 @@ class HyFEM(FedAvg):
 
     def _place(self, server: Params, name: str) -> Tensor:
         """Π_m: the place of each neuron of a client, the first ones as long as it has not been matched."""
-        assert self.blocks is not None
-        first = torch.arange(self.blocks.out, device=server["beta.bias"].device)
+        assert self.model.blocks is not None
+        first = torch.arange(self.model.blocks.out, device=server["beta.bias"].device)
         return server.get(PLACE + name, first)
 
     def start(self, kept: Params, received: Params) -> Params:
@@ -179,10 +175,10 @@ class HyFEM(FedAvg):
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """Eq. (8)."""
         task = Method.loss(self, params, received, batch, noise)
-        zero = received["beta.bias"].new_zeros(())
-        gaps = {name: (params[name] - p).square().sum() for name, p in received.items() if name != "known"}
-        of_classifier = torch.stack([zero, *(gap for name, gap in gaps.items() if self._of_classifier(name))]).sum()
-        of_extractors = torch.stack([zero, *(gap for name, gap in gaps.items() if not self._of_classifier(name))]).sum()
+        of_classifier = drift(params, {n: p for n, p in received.items() if self._of_classifier(n)})
+        of_extractors = drift(
+            params, {n: p for n, p in received.items() if not self._of_classifier(n) and n != "known"}
+        )
         penalty = self.mu_extractors * self._penalty(of_extractors) + self.mu_classifier * self._penalty(of_classifier)
         terms = {"extractors' drift": of_extractors.detach(), "classifier's drift": of_classifier.detach()}
         return Loss(task.total + penalty, {**task.terms, **terms})
@@ -197,10 +193,6 @@ class HyFEM(FedAvg):
     def _of_classifier(self, name: str) -> bool:
         return has_prefix(name, "beta") or has_prefix(name, LAYER)
 
-    def keep(self, params: Params, kept: Params) -> Params:
-        """What the client goes on with."""
-        return {name: params[name] for name in kept}
-
     # --- the server ---
 
     def aggregate(
@@ -212,7 +204,7 @@ class HyFEM(FedAvg):
         rng: torch.Generator,
     ) -> Params:
         """Lines 7 and 8 of Algorithm 1: Θ_0 by means, w_0 and the Π_m by matching."""
-        if self.blocks is None:
+        if self.model.blocks is None:
             return {**server, **weighted_mean(uploads, weights)}
         extractors = [{n: p for n, p in sent.items() if not self._of_classifier(n)} for sent in uploads]
         layout = _Rows(server)
@@ -232,12 +224,6 @@ class HyFEM(FedAvg):
         matched = {PLACE + spec.name: p for spec, p in zip(specs, found.places, strict=True)}
         new = {**server, **weighted_mean(extractors, weights), **layout.named(mean), **heads, **matched}
         return {**new, "round": server["round"] + 1}
-
-    # --- use ---
-
-    def predict_server(self, server: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor | None:
-        """Logits of (Θ_0, w_0)."""
-        return self.predict(server, {}, x, noise)
 
 
 class _Rows:

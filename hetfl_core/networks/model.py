@@ -324,6 +324,11 @@ class Model(Checked):
         return self if phi is self.phi else replace(self, phi=phi)
 
     @property
+    def blocks(self) -> Blocks | None:
+        """The embedding by named blocks; None where inputs are plain."""
+        return self.phi if isinstance(self.phi, Blocks) else None
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """Names of the parts that this model has."""
         between = [name for name in ("gaussian", "alpha") if getattr(self, name) is not None]

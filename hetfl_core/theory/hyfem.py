@@ -53,7 +53,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.matching import assign
+from hetfl_core.matching import Matching, Neurons, assign
 from hetfl_core.theory.statements import table_of
 
 
@@ -206,11 +206,9 @@ def iterate(
 
 def _best(problem: Quadratic, x: Tensor, places: list[Tensor], before: Tensor) -> Tensor:
     """The z that minimises L; rows without a neuron as they were."""
-    total, mass = torch.zeros_like(before), torch.zeros(len(before), 1, dtype=torch.float64)
-    for m, mine in enumerate(places):
-        total[mine] += float(problem.weights[m]) * x[m]
-        mass[mine] += float(problem.weights[m])
-    return torch.where(mass > 0, total / mass.clamp(min=1e-300), before)
+    held = torch.ones(x.shape[-1], dtype=torch.float64)
+    neurons = [Neurons(mine, held, float(p)) for mine, p in zip(x, problem.weights, strict=True)]
+    return Matching(neurons, places, len(before)).rows(before)
 
 
 def bound(gap: float, eta: float, rounds: int, steps: int, smoothness: float, sigma: float) -> float:
