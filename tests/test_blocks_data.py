@@ -11,6 +11,7 @@ import torch
 from hetfl_core.datasets import blocks, pooled
 from hetfl_core.datasets.blocks import ASSIGNMENTS, QUADRANTS, Holding, deal, holders
 from hetfl_core.ledger.published import paper_table
+from hetfl_core.rng import SERVER, numpy_stream
 
 LABELS = np.repeat(np.arange(4), 100)
 THREE = (Holding((0,), (0, 1)), Holding((1,), (1, 2)), Holding((0, 1), (1,)))
@@ -224,3 +225,44 @@ def test_the_real_fashion_mnist():
     assert {c.n_train for c in fed} == {3000}
     assert {c.n_test for c in fed} == {10000}
     assert -1 <= float(fed.x_test["top left"].min()) < float(fed.x_test["top left"].max()) <= 1
+
+
+def test_data_at_hand_are_dealt_as_the_pictures_are():
+    """Blocks of whatever shape; the same stream deals them as it deals the catalogue's."""
+    y, y_test = np.repeat(np.arange(3), 10), np.arange(6) % 3
+    x = {"wide": torch.arange(90.0).reshape(30, 3), "flat": torch.arange(30.0)[:, None]}
+    x_test = {"wide": torch.zeros(6, 3), "flat": torch.ones(6, 1)}
+    table = [((0,), (0, 1)), ((0, 1), (1, 2))]
+    made = blocks.federate(x, y, x_test, y_test, table, seed=3, overlap=0.4, missing=0.2, name="mine")
+    parts = blocks.deal(y, table, numpy_stream(3, SERVER, 0, "blocks"), overlap=0.4, missing=0.2)
+    for client, part in zip(made, parts, strict=True):
+        np.testing.assert_array_equal(client.x_train["wide"][:, 0], 3.0 * part)
+        np.testing.assert_array_equal(client.y_train, y[part])
+        assert len(client.y_test) == 6
+    assert made["client-0"].x_train["flat"].shape[1:] == (0,)
+    assert made.name == "mine"
+    assert made.info["holders"] == [[1, 2, 1], [0, 1, 1]]
+    assert made.info["unused_cells"] == 1 / 6
+    assert made.n_classes == 3
+    held_out = blocks.federate(x, y, x_test, y_test, "centralised", tested_on="validation", info={"simulated": True})
+    (one,) = held_out
+    assert (one.n_train, len(one.y_test)) == (24, 6)
+    assert held_out.info["simulated"]
+    seen = torch.cat([one.x_train["flat"], one.x_test["flat"]]).flatten()
+    assert sorted(seen.tolist()) == list(range(30)), "each sample trains or judges"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x_test": {"b": torch.zeros(2, 1)}}, "x_test must have the blocks of x, .'a'., got .'b'."),
+        ({"x": {"a": torch.zeros(3, 1)}}, r"x\['a'\] must have a row for each of 2 labels, got shape \(3, 1\)"),
+        ({"n_classes": 1}, "labels of x must lie in 0…0, got 0 to 1"),
+        ({"assignment": [((1,), (0,))]}, "blocks of assignment.0. must lie in 0…0"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused(changes, message):
+    two = {"a": torch.zeros(2, 1)}
+    call = {"x": two, "y": [0, 1], "x_test": two, "y_test": [0, 1], "assignment": [((0,), (0, 1))]} | changes
+    with pytest.raises(ValueError, match=message):
+        blocks.federate(**call)

@@ -319,9 +319,7 @@ def _federation(
     """The federation of a data set that is cut and dealt so; the arguments are checked before a file is read."""
     checks.seed(asked.seed)
     n_blocks = 4 if cut == "quadrants" else 12
-    centralised = asked.assignment == "centralised"
-    everything = [(range(n_blocks), range(family.n_classes))]
-    table = check_assignment(everything if centralised else asked.assignment, n_blocks, family.n_classes)
+    table = _table(asked.assignment, n_blocks, family.n_classes)
     for argument, share, interval in (("overlap", asked.overlap, "[0, 1]"), ("missing", asked.missing, "[0, 1)")):
         checks.fraction(argument, share, interval)
     for argument in ("per_class", "test_per_class"):
@@ -336,39 +334,153 @@ def _federation(
         first = np.setdiff1d(np.arange(len(train.y)), last)
         train, test = (train._replace(x=train.x[rows], y=train.y[rows]) for rows in (first, last))
     chosen, tested = (_at_most(part.y, n, rng) for part, n in ((train, asked.per_class), (test, asked.test_per_class)))
-    parts = deal(train.y[chosen], table, rng, overlap=asked.overlap, missing=asked.missing)
     whole, x_test = (CUTS[cut](half.inputs(which)) for half, which in ((train, chosen), (test, tested)))
-    y, y_test = train.y[chosen], test.y[tested]
-    names = list(whole)
-
-    def of(x: Mapping[str, Tensor], held: Sequence[int], rows: Indices | None) -> dict[str, Tensor]:
-        found = {}
-        for i, block in enumerate(names):
-            t = x[block] if i in held else x[block][:, :0, :0, :0]
-            found[block] = t if rows is None else t[torch.from_numpy(rows)]
-        return found
-
-    clients = [
-        Client(of(whole, one.blocks, part), y[part], of(x_test, one.blocks, None), y_test, f"client-{i}")
-        for i, (one, part) in enumerate(zip(table, parts, strict=True))
-    ]
-    count = holders(table, n_blocks, family.n_classes)
-    written = asked.assignment if isinstance(asked.assignment, str) else [list(map(list, one)) for one in table]
     info = {
-        "settings": {**asked._asdict(), "assignment": written, "cut": cut},
+        "settings": {**asked._asdict(), "assignment": _written(asked.assignment, table), "cut": cut},
         "source": family.source.partition(", training")[0] + family.part(n_images),
         "licence": family.licence,
         "class_names": list(train.class_names),
         "simulated": False,
-        "blocks": names,
-        "holders": count.tolist(),
-        "unused_cells": float((count == 0).mean()),
     }
+    data = _Data(whole, train.y[chosen], x_test, test.y[tested], family.n_classes)
+    return _dealt(name, data, table, rng, asked.overlap, asked.missing, info)
+
+
+def federate(
+    x: Mapping[str, Tensor],
+    y: ArrayLike,
+    x_test: Mapping[str, Tensor],
+    y_test: ArrayLike,
+    assignment: str | Sequence[Any],
+    *,
+    seed: int = 0,
+    overlap: float = 1.0,
+    missing: float = 0.0,
+    tested_on: str = "test",
+    n_classes: int | None = None,
+    name: str = "blocks",
+    info: Mapping[str, Any] | None = None,
+) -> Federation:
+    """A federation of clients that hold some blocks, for some classes, of data that are there as a whole.
+
+    Parameters
+    ----------
+    x, x_test : dict of str to Tensor
+        Training and test samples of each block, each of shape (n, …), under the same names.
+    y, y_test : array_like of int, shapes (n,)
+    assignment : str or sequence of (blocks, classes)
+        What each client holds: a name in `ASSIGNMENTS`, ``"centralised"`` for one client that holds everything, or
+        numbers of blocks, in the order of `x`, and of classes.
+    seed : int
+        Of the dealing.
+    overlap, missing : float
+        As for `deal`.
+    tested_on : {"test", "validation"}
+        With ``"validation"`` a fifth of the training samples of each class, drawn at random, are the test samples, and
+        nobody trains on them.
+    n_classes : int, optional
+        By default one more than the largest label.
+    name, info
+        Of the federation; `info` is added to what is known of the dealing.
+
+    Returns
+    -------
+    Federation
+        Clients ``client-0`` …; a block that a client lacks is empty. Every client is tested on all test samples, of
+        all classes, by its own blocks; the test data of the federation itself have all blocks.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or blocks, samples and labels do not fit.
+    """
+    checks.seed(seed)
+    checks.fraction("overlap", overlap, "[0, 1]")
+    checks.fraction("missing", missing, "[0, 1)")
+    checks.choice("tested_on", tested_on, ("test", "validation"))
+    checks.texts(name=name)
+    more = checks.mapping("info", {} if info is None else info)
+    labels, labels_test = check_labels(y), check_labels(y_test, "y_test")
+    n = n_classes if n_classes is not None else 1 + int(max(labels.max(initial=0), labels_test.max(initial=0)))
+    checks.whole("n_classes", n, 1)
+    for argument, some, found in (("x", x, labels), ("x_test", x_test, labels_test)):
+        for block, t in checks.mapping(argument, some).items():
+            checks.instance(f"{argument}[{block!r}]", t, Tensor)
+            if not t.dim() or len(t) != len(found):
+                raise ValueError(
+                    f"{argument}[{block!r}] must have a row for each of {len(found)} labels, got shape {tuple(t.shape)}"
+                )
+        if len(found) and (found.min() < 0 or found.max() >= n):
+            raise ValueError(f"labels of {argument} must lie in 0…{n - 1}, got {found.min()} to {found.max()}")
+    if list(x) != list(x_test) or not x:
+        raise ValueError(f"x_test must have the blocks of x, {list(x)}, got {list(x_test)}")
+    table = _table(assignment, len(x), n)
+    rng = numpy_stream(seed, SERVER, 0, "blocks")
+    if tested_on == "validation":
+        last = _at_most(labels, None, rng, share=HELD_OUT)
+        first = np.setdiff1d(np.arange(len(labels)), last)
+        x, x_test = ({block: t[torch.from_numpy(rows)] for block, t in x.items()} for rows in (first, last))
+        labels, labels_test = labels[first], labels[last]
+    settings = {"seed": seed, "overlap": overlap, "missing": missing, "tested_on": tested_on}
+    known = {"settings": {**settings, "assignment": _written(assignment, table)}, **more}
+    return _dealt(name, _Data(x, labels, x_test, labels_test, n), table, rng, overlap, missing, known)
+
+
+class _Data(NamedTuple):
+    """Samples with all blocks."""
+
+    x: Mapping[str, Tensor]
+    y: Indices
+    x_test: Mapping[str, Tensor]
+    y_test: Indices
+    n_classes: int
+
+
+def _table(assignment: str | Sequence[Any], n_blocks: int, n_classes: int) -> tuple[Holding, ...]:
+    everything = [(range(n_blocks), range(n_classes))]
+    return check_assignment(everything if _centralised(assignment) else assignment, n_blocks, n_classes)
+
+
+def _centralised(assignment: Any) -> bool:
+    return isinstance(assignment, str) and assignment == "centralised"
+
+
+def _written(assignment: str | Sequence[Any], table: Sequence[Holding]) -> Any:
+    return assignment if isinstance(assignment, str) else [list(map(list, one)) for one in table]
+
+
+def _dealt(
+    name: str,
+    data: _Data,
+    table: Sequence[Holding],
+    rng: np.random.Generator,
+    overlap: float,
+    missing: float,
+    info: Mapping[str, Any],
+) -> Federation:
+    """Clients that hold what the table says."""
+    parts = deal(data.y, table, rng, overlap=overlap, missing=missing)
+    names = list(data.x)
+
+    def of(x: Mapping[str, Tensor], held: Sequence[int], rows: Indices | None) -> dict[str, Tensor]:
+        found = {}
+        for i, block in enumerate(names):
+            t = x[block] if i in held else x[block][(slice(None), *[slice(0)] * (x[block].dim() - 1))]
+            found[block] = t if rows is None else t[torch.from_numpy(rows)]
+        return found
+
+    clients = [
+        Client(
+            of(data.x, one.blocks, part), data.y[part], of(data.x_test, one.blocks, None), data.y_test, f"client-{i}"
+        )
+        for i, (one, part) in enumerate(zip(table, parts, strict=True))
+    ]
+    count = holders(table, len(names), data.n_classes)
+    known = {**info, "blocks": names, "holders": count.tolist(), "unused_cells": float((count == 0).mean())}
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", FederationWarning
-        )  # clients are tested on classes that they lack, as they should
-        return Federation(clients, family.n_classes, name, info, x_test=x_test, y_test=y_test)
+        # clients are tested on classes that they lack, as they should
+        warnings.simplefilter("ignore", FederationWarning)
+        return Federation(clients, data.n_classes, name, known, x_test=data.x_test, y_test=data.y_test)
 
 
 HELD_OUT = 0.2
