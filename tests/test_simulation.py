@@ -43,6 +43,7 @@ def run(fed=None, method=QUICK, **options):
         ({"participation": 0.1}, r"participation=0.1 of 6 clients selects no client; it must be at least 0.1667"),
         ({"engine": "fast"}, r"engine must be one of 'auto', 'stacked', 'loop', got 'fast'"),
         ({"evaluate_every": 0}, "evaluate_every must be a whole number of at least 1, got 0"),
+        ({"evaluate_every": (1, 0)}, "evaluate_every must be a whole number of at least 1, got 0"),
         ({"threads": 0}, "threads must be a whole number of at least 1, got 0"),
         ({"stack_size": 0}, "stack_size must be a whole number of at least 1, got 0"),
         ({"threads": 10**6}, "threads must be at most"),
@@ -239,6 +240,17 @@ def test_clients_at_rest_are_not_touched():
 def test_evaluate_every_leaves_gaps_but_not_at_the_ends():
     accuracy = run(evaluate_every=3).history["test_accuracy"]
     assert accuracy.isna().tolist() == [False, True, True, False, False]
+
+
+def test_rounds_to_evaluate_may_be_named(tmp_path):
+    """The start and the end besides; the rest of the history, and what is resumed, are as with any other schedule."""
+    result = run(evaluate_every=(2, 1, 2, 99))
+    assert result.history["test_accuracy"].isna().tolist() == [False, False, False, True, False]
+    assert result.settings["evaluate_every"] == [1, 2, 99]
+    every = run().history["test_accuracy"]
+    assert result.history["test_accuracy"].dropna().tolist() == every[[0, 1, 2, 4]].tolist()
+    run(evaluate_every=(1, 2, 99), checkpoint=tmp_path)
+    assert equal_histories(run(evaluate_every=(1, 2, 99), checkpoint=tmp_path).history, result.history)
 
 
 # --- random predictions, and what else is measured --------------------------------------------------------------------

@@ -160,6 +160,13 @@ def _check_measure(measure: Sequence[Measure]) -> list[Measure]:
     return [name for name in get_args(Measure) if name in asked]
 
 
+def _check_schedule(evaluate_every: int | Sequence[int]) -> int | list[int]:
+    """Rounds between evaluations, or the rounds that are evaluated, sorted."""
+    if isinstance(evaluate_every, list | tuple | range):
+        return sorted({checks.whole("evaluate_every", n, 1) for n in evaluate_every})
+    return checks.whole("evaluate_every", evaluate_every, 1)
+
+
 def check_threads(number: int) -> None:
     """Refuse a number of threads that cannot be meant: PyTorch takes any, and a million end the process."""
     checks.whole("threads", number, 1)
@@ -192,7 +199,7 @@ def simulate(
     dtype: torch.dtype = torch.float32,
     checkpoint: str | Path | None = None,
     progress: bool = True,
-    evaluate_every: int = 1,
+    evaluate_every: int | Sequence[int] = 1,
     measure: Sequence[Measure] = (),
     stack_size: int | None = None,
     workers: int | None = None,
@@ -226,8 +233,8 @@ def simulate(
         than before go on as well.
     progress : bool
         Show a progress bar.
-    evaluate_every : int
-        Rounds between evaluations; the first and the last are always evaluated.
+    evaluate_every : int or sequence of int
+        Rounds between evaluations, or the rounds to evaluate: ``(1, 2, 4, 8)``. The first and the last always are.
     measure : sequence of {"own", "server", "held", "own_held"}
         What else each evaluation looks at, as columns of the history: ``own_test_accuracy``, the mean over the
         participants of their models as they leave local training, before the server averages anything (one forward
@@ -313,7 +320,7 @@ def simulate_seeds(
     dtype: torch.dtype = torch.float32,
     checkpoint: str | Path | None = None,
     progress: bool = True,
-    evaluate_every: int = 1,
+    evaluate_every: int | Sequence[int] = 1,
     measure: Sequence[Measure] = (),
     stack_size: int | None = None,
     workers: int | None = None,
@@ -396,7 +403,7 @@ def _simulate(
     dtype: torch.dtype,
     checkpoint: str | Path | None,
     progress: bool,
-    evaluate_every: int,
+    evaluate_every: int | Sequence[int],
     measure: Sequence[Measure],
     workers: int | None,
     threads: int,
@@ -405,9 +412,9 @@ def _simulate(
 ) -> list[Run]:
     """The run of each seed."""
     for seed, federation in data:
-        _check_options(seed, threads, progress, on_round, checkpoint, rounds=rounds, evaluate_every=evaluate_every)
+        _check_options(seed, threads, progress, on_round, checkpoint, rounds=rounds)
         _check_arguments(federation, method, participation, dtype)
-    participation, evaluate_every = float(participation), int(evaluate_every)
+    participation, schedule = float(participation), _check_schedule(evaluate_every)
     also = _check_measure(measure)
     options |= {"dtype": dtype, "workers": workers, "threads": threads}
     simulators = [Simulator(federation, method, seed=int(seed), **options) for seed, federation in data]
@@ -418,7 +425,7 @@ def _simulate(
             "seed": simulator.seed,
             "engine": simulator.engine,
             "dtype": str(dtype),
-            "evaluate_every": evaluate_every,
+            "evaluate_every": schedule,
             **({"measure": also} if also else {}),
         }
         for simulator in simulators
@@ -615,7 +622,8 @@ def _advance(
     begin = time.perf_counter()
     exchange = yield from simulator.round_in_steps(state, chosen)
     new, messages = exchange.state, exchange.messages
-    due = new.done % settings["evaluate_every"] == 0 or new.done == rounds
+    every = settings["evaluate_every"]
+    due = new.done == rounds or (new.done in every if isinstance(every, list) else new.done % every == 0)
     also = partial(simulator.also, settings.get("measure", ()), state, new, exchange.participants)
     row = _row(simulator, new, list(exchange.participants.values()), due, also)
     row |= {

@@ -31,8 +31,9 @@ class Experiment:
         Communication rounds T at paper scale.
     participation : float
         Participation rate r.
-    evaluate_every : int
-        Rounds between evaluations; more than 1 where evaluating all clients costs as much as training some.
+    evaluate_every : int or tuple of int
+        Rounds between evaluations, or the rounds to evaluate; more than 1 where evaluating all clients costs as much
+        as training some.
     measure : tuple of {"own", "server"}
         What else is evaluated; see `hetfl_core.simulate`.
     dataset : str
@@ -57,7 +58,7 @@ class Experiment:
     methods: Mapping[str, Method]
     rounds: int = 50
     participation: float = 0.1
-    evaluate_every: int = 1
+    evaluate_every: int | tuple[int, ...] = 1
     measure: tuple[Measure, ...] = ()
     dataset: str = ""
     files_present: Callable[[], bool] | None = None
