@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 from test_blocks_data import small_images  # noqa: F401  (a fixture)
 
@@ -11,21 +13,47 @@ from hetfl_core.papers import hyfem
 GRID = EXPERIMENTS["hyfem/quadrants-grid"]
 
 
+ALIGNED = EXPERIMENTS["hyfem/quadrants-grid-aligned"]
+
+
 def test_every_method_is_tuned_with_the_same_budget():
-    assert {len(settings) for settings in hyfem.GRID.values()} == {12}
-    assert list(GRID.methods) == [setting for settings in hyfem.GRID.values() for setting in settings]
+    assert {len(settings) for settings in hyfem.GRID.values()} == {15}
+    assert [*GRID.methods, *ALIGNED.methods] == [setting for settings in hyfem.GRID.values() for setting in settings]
     for name, settings in hyfem.GRID.items():
-        assert len({str(method) for method in settings.values()}) == 12, name
-        assert {method.lr for method in settings.values()} == set(hyfem.RATES)
-        assert {type(method) for method in settings.values()} == {type(hyfem.FAMILIES[name][0])}
+        method = (hyfem.FAMILIES | hyfem.ALIGNED)[name][0]
+        assert len({str(method) for method in settings.values()}) == 15, name
+        scale = 100 if name == "FLIC" else 1
+        assert {round(scale * method.lr, 9) for method in settings.values()} == set(hyfem.RATES)
+        assert {type(method) for method in settings.values()} == {type(method)}
 
 
 def test_every_method_takes_as_many_steps_by_the_published_codes_optimiser():
-    for name, (method, _) in hyfem.FAMILIES.items():
-        (stage,) = method.stages(2, "round")
-        assert (stage.optimiser, stage.momentum, stage.batch_size, stage.steps) == ("sgd", 0.5, 32, 32), name
+    """FLIC with Adam, and a second step of α and of its anchors."""
+    for name, (method, _) in (hyfem.FAMILIES | hyfem.ALIGNED).items():
+        stage = method.stages(2, "round")[0]
+        optimiser = ("adam", 0.0) if name == "FLIC" else ("sgd", 0.5)
+        assert (stage.optimiser, stage.momentum, stage.batch_size, stage.steps) == (*optimiser, 32, 32), name
         assert stage.lr == pytest.approx(method.lr * 0.95**2)
         assert method.weighting == "uniform"
+
+
+def test_the_ablation_changes_what_it_names_and_nothing_else():
+    text = hyfem.HyFEM(hyfem.MODEL, **hyfem.COMMON)
+    every = hyfem.ablated({0.0: text, 0.5: text})
+    assert len(every) == 4 * 2 * 2 * 2
+    assert every["distance, mu 0.5, common start, reset"] == text
+    one = every["PFNM, mu 0, own starts, go on"]
+    assert (one.cost, one.begins, one.resets) == ("pfnm", "own", False)
+    assert [f.name for f in fields(text) if getattr(one, f.name) != getattr(text, f.name)] == [
+        "cost", "order", "growth", "most", "begins", "resets",
+    ]  # fmt: skip
+    assert len({str(method) for name, method in every.items() if "mu 0," in name}) == 16
+
+
+def test_settings_of_each_regulariser_stand_apart():
+    apart = hyfem.by_mu(hyfem.GRID["HyFEM"])
+    assert {mu: len(settings) for mu, settings in apart.items()} == {0.0: 5, 0.1: 5, 0.5: 5}
+    assert all(f"mu_classifier {mu:g}" in name for mu, settings in apart.items() for name in settings)
 
 
 def test_hyfems_other_settings_are_the_texts():
