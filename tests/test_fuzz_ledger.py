@@ -154,6 +154,12 @@ LEDGER = {
         {"rows": CLIENTS, "methods": ["FLIC-HL"], "opponents": ["Local"], "by": ["data_set"], "metric": "accuracy"},
     ),
     "results.by_seed": Case(results.by_seed, COMMON | {"method": "Local"}),
+    "results.at_round": Case(
+        results.at_round,
+        {key: v for key, v in COMMON.items() if key != "metric"}
+        | {"method": "Local", "column": "test_accuracy", "round": 1},
+    ),
+    "results.apart": Case(results.apart, {"values": {"a": VALUES, "b": VALUES - 1}, "base": "a"}),
     "results.mean_sd": Case(results.mean_sd, {"values": VALUES, "digits": 2}),
     "results.pair": Case(results.pair, COMMON | {"a": "FLIC-HL", "b": "Local", "scale": "paper"}),
     "results.difference": Case(results.difference, {"a": VALUES, "b": VALUES - 1}),

@@ -73,6 +73,22 @@ def test_a_pair_is_that_of_the_ledger_or_none():
     assert results.pair(RUNS, "t/elsewhere", "A", "B") is None
 
 
+def test_what_histories_say_after_a_round():
+    history = {"round": [0, 1, 2], "test_accuracy": [0.1, None, 0.3], "server_test_accuracy": [None, 0.2, 0.4]}
+    records = [replace(run("t/h", "A", s, 0.9), history=history) for s in (0, 1)]
+    assert results.at_round(records, "t/h", "A").to_dict() == {0: 30.0, 1: 30.0}
+    assert results.at_round(records, "t/h", "A", "server_test_accuracy", 1).to_dict() == {0: 20.0, 1: 20.0}
+    assert results.at_round(records, "t/h", "A", "test_accuracy", 1).empty, "not evaluated"
+    assert results.at_round(records, "t/h", "A", "test_accuracy", 9).empty
+    assert results.at_round(RUNS, "t/b50", "A").empty, "no history"
+
+
+def test_values_apart_are_the_ledgers_effects():
+    values = {m: results.by_seed(RUNS, "t/b50", m) for m in "AB"} | {"C": pd.Series({8: 1.0})}
+    pd.testing.assert_frame_equal(results.apart(values, "B"), ledger.effects(RUNS, "t/b50", "B"))
+    assert ledger.corrected(results.apart(values, "B"))["finding"].tolist() == [False]
+
+
 def test_gaps_along_a_setting_by_hand():
     """At 50: differences 1, 2, 5 points. At 99 one seed has both: −2, without an interval. C meets B nowhere."""
     found = results.gaps(RUNS, {50: "t/b50", 99: "t/b99"}, ["A", "C"], "B")

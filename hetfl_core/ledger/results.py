@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from hetfl_core import checks
-from hetfl_core.ledger.records import RunRecord, measured, records_of
+from hetfl_core.ledger.records import RunRecord, measured, records_of, to_percent
 from hetfl_core.ledger.statistics import (
     MIN_SEEDS,
     NoPairsError,
@@ -40,6 +40,62 @@ def by_seed(records: Iterable[RunRecord], experiment: str, method: str, metric: 
     mine = newest_by_seed((r for r in records_of(records) if r.experiment == experiment), method, metric)
     found = {seed: measured(mine[seed], metric) for seed in sorted(mine)}
     return pd.Series(found, dtype=float, name=method).rename_axis("seed")
+
+
+def at_round(
+    records: Iterable[RunRecord], experiment: str, method: str, column: str = "test_accuracy", round: int | None = None
+) -> pd.Series:
+    """What a method's histories say, by seed, after a round: of clients as downloaded, of the server, …
+
+    Parameters
+    ----------
+    records : iterable of RunRecord
+    experiment, method : str
+    column : str
+        Of the history: ``"test_accuracy"``, ``"server_test_accuracy"``, … (see `hetfl_core.simulate`).
+    round : int, optional
+        By default the last one.
+
+    Returns
+    -------
+    Series of float
+        As from `by_seed`; seeds whose history has no value there are left out.
+    """
+    checks.texts(experiment=experiment, method=method, column=column)
+    if round is not None:
+        checks.whole("round", round, 0)
+    mine = newest_by_seed((r for r in records_of(records) if r.experiment == experiment), method, "accuracy")
+    found = {}
+    for seed in sorted(mine):
+        history = mine[seed].history
+        values = dict(zip(history.get("round", ()), history.get(column, ()), strict=False))
+        value = values.get(max(values, default=0) if round is None else round)
+        if value is not None:
+            found[seed] = to_percent(value, column)
+    return pd.Series(found, dtype=float, name=method).rename_axis("seed")
+
+
+def apart(values: Mapping[str, pd.Series], base: str) -> pd.DataFrame:
+    """Each method's values by seed less those of one of them, as a table that `hetfl_core.ledger.corrected` takes.
+
+    Parameters
+    ----------
+    values : dict of str to Series
+        By method, as from `by_seed` or `at_round`.
+    base : str
+        The method that is subtracted.
+
+    Returns
+    -------
+    DataFrame
+        As from `hetfl_core.ledger.effects`; methods that share no seed with `base` are left out.
+    """
+    known = checks.mapping("values", values)
+    for name, series in known.items():
+        checks.instance(f"values[{name!r}]", series, pd.Series)
+    checks.choice("base", base, tuple(known))
+    pairs = {name: difference(series, known[base]) for name, series in known.items() if name != base}
+    return as_table({name: found for name, found in pairs.items() if found is not None})
 
 
 def mean_sd(values: pd.Series, digits: int = 2) -> str:
