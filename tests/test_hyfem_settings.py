@@ -7,8 +7,10 @@ from dataclasses import fields
 import pytest
 from test_blocks_data import small_images  # noqa: F401  (a fixture)
 
+from hetfl_core import ledger
 from hetfl_core.experiments import EXPERIMENTS
 from hetfl_core.papers import hyfem
+from hetfl_core.papers.fedcma import best_settings
 
 GRID = EXPERIMENTS["hyfem/quadrants-grid"]
 
@@ -74,3 +76,22 @@ def test_what_each_method_is_given(small_images):  # noqa: F811
     alone = GRID.data(names["centralised"], 0)
     assert (len(alone), alone[0].n_train, len(alone.y_test)) == (1, 320, 80)
     assert [client.n_train for client in GRID.data(names["HyFEM"], 0)] == [160] * 6
+
+
+def test_the_chosen_settings_are_the_best_of_the_records():
+    found: dict[str, list[float]] = {}
+    for name in ("hyfem/quadrants-grid", "hyfem/quadrants-grid-aligned"):
+        for record in ledger.load(experiment=name, scale="paper"):
+            found.setdefault(record.method, []).append(ledger.value(record, "accuracy"))
+    assert best_settings(found, hyfem.GRID) == hyfem.CHOSEN
+    apart = {str(mu): settings for mu, settings in hyfem.by_mu(hyfem.GRID["HyFEM"]).items()}
+    mine = {setting: found[setting] for settings in apart.values() for setting in settings}
+    assert best_settings(mine, apart) == {str(mu): setting for mu, setting in hyfem.CHOSEN_BY_MU.items()}
+
+
+def test_the_comparison_gives_each_method_its_blocks(small_images):  # noqa: F811
+    compared = EXPERIMENTS["hyfem/quadrants"]
+    assert list(compared.methods) == list(hyfem.CHOSEN)
+    assert list(compared.data("FedProx, common blocks", 0)[0].shapes) == ["top left", "bottom left"]
+    assert len(compared.data("centralised", 0)) == 1
+    assert [client.n_train for client in compared.data("HyFEM", 0)] == [200] * 6

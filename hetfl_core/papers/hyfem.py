@@ -110,10 +110,22 @@ def _tried(name: str) -> dict[str, Method]:
 GRID: dict[str, dict[str, Method]] = {name: _tried(name) for name in (*FAMILIES, *ALIGNED)}
 """All of them."""
 
-CHOSEN: dict[str, str] = {}
+CHOSEN: dict[str, str] = {
+    "Local": "Local, lr 0.3, weight_decay 0",
+    "FedAvg, common blocks": "FedAvg, common blocks, lr 0.3, weight_decay 0",
+    "FedProx, common blocks": "FedProx, common blocks, lr 0.3, mu 0.01",
+    "FedAvg, zeros": "FedAvg, zeros, lr 0.3, weight_decay 0",
+    "late fusion": "late fusion, lr 0.3, weight_decay 0.0001",
+    "HyFEM": "HyFEM, lr 0.3, mu_extractors 0, mu_classifier 0",
+    "centralised": "centralised, lr 0.3, weight_decay 0",
+}
 """The setting of the highest mean validation accuracy over seeds, of each method; a test compares."""
 
-CHOSEN_BY_MU: dict[float, str] = {}
+CHOSEN_BY_MU: dict[float, str] = {
+    0.0: "HyFEM, lr 0.3, mu_extractors 0, mu_classifier 0",
+    0.1: "HyFEM, lr 0.3, mu_extractors 0.1, mu_classifier 0.1",
+    0.5: "HyFEM, lr 0.3, mu_extractors 0.5, mu_classifier 0.5",
+}
 """HyFEM's best with each regulariser."""
 
 
