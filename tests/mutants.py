@@ -87,6 +87,7 @@ TESTS = {
     "datasets/pooled": "pooled",
     "datasets/project": "project",
     "datasets/eeg": "eeg",
+    "datasets/eeg_blocks": "eeg_blocks",
     "datasets/eeg_simulated": "eeg_simulated",
     "datasets/eeg_trials": "eeg",
     "datasets/femnist": "femnist",

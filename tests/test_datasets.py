@@ -526,7 +526,7 @@ def test_catalogue_names_are_those_of_the_federations(twins):
     small = {"toy.noisy_features": (4, 2), "toy.linear_mapping": (4, 2), "digits.mnist_usps": (4, 3)}
     small |= {"toy.four_gaussians": (3,)}
     for name, make in CATALOGUE.items():
-        elsewhere = name.startswith(("blocks.", "eeg.", "pooled.", "fedgen.", "pfedhn.")) or name in (
+        elsewhere = name.startswith(("blocks.", "eeg.", "eeg_blocks.", "pooled.", "fedgen.", "pfedhn.")) or name in (
             "flic_bci.common40",
             "femnist.digits",
             "femnist.characters",

@@ -27,6 +27,7 @@ from hetfl_core.datasets import (
     blocks,
     digits,
     eeg,
+    eeg_blocks,
     eegmmidb,
     fedgen,
     femnist,
@@ -599,6 +600,21 @@ CASES = {
             "features": "tangent",
         },
     ),
+    "eeg_blocks.simulated": Case(
+        eeg_blocks.simulated,
+        {
+            "seed": 0,
+            "subjects": 1,
+            "trials": 10,
+            "people": 1,
+            "features": "power",
+            "tested_on": "test",
+            "simulator": None,
+            "progress": False,
+        },
+    ),
+    "eeg_blocks.laboratory": Case(eeg_blocks.laboratory, {"name": "AlexMI", "trials": 10, "people": 2}),
+    "eeg_blocks.held": Case(eeg_blocks.held, {"channels": ["C3", "C4", "Cz"]}),
     "eeg.eegmmidb": Case(
         eegmmidb.federation, {"features": "tangent", "split": "session", "band": (8.0, 30.0), "seed": 0}
     ),
@@ -624,6 +640,7 @@ FILES = {
     "text.textcaps",
     "eeg.simulated",
     "eeg.eegmmidb",
+    "eeg_blocks.simulated",
 }
 """Read files, or compute for long: only what is refused before is of interest."""
 
@@ -671,7 +688,7 @@ def test_a_bad_call_is_refused_before_files_are_read(data):
         key: [0, -2, 1.5, "x", math.nan, [], True, 3j] for key in ("n_clients", "classes_per_client", "subjects", "b")
     }
     bad |= {key: [0, -1, 1.5, "x", math.inf, 10**9] for key in ("resize", "sizes")}
-    bad |= {key: [0, -1, 1.5, "x", math.nan, []] for key in ("per_class", "test_per_class")}
+    bad |= {key: [0, -1, 1.5, "x", math.nan, []] for key in ("per_class", "test_per_class", "trials", "people")}
     bad |= {key: [-0.1, 1.1, "x", math.nan, None] for key in ("overlap", "missing")}
     bad |= {"max_train": [0, -1, 1.5, "x"], "prune": [-0.1, 1, "x", math.nan], "progress": ["x", 3, None]}
     bad |= {"band": [3.0, "x", (30.0, 8.0), (8.0,), (8.0, math.nan), None], "datasets": ["x", 3, ["y"], []]}

@@ -30,6 +30,7 @@ from hetfl_core import Client, Federation, adapt, baselines, benchmark, distance
 from hetfl_core.datasets import (
     digits,
     eeg,
+    eeg_blocks,
     eeg_simulated,
     eeg_trials,
     eegmmidb,
@@ -468,6 +469,12 @@ def _() -> Any:
 def _() -> Any:
     few = {"subjects": 1, "datasets": ["AlexMI"], "progress": False, "seed": 1}
     return [of_federation(eeg.simulated(kind, **few)) for kind in ("specific", "common")]
+
+
+@case("EEG blocks", "mne", "moabb", "pyriemann")
+def _() -> Any:
+    few = {"subjects": 1, "trials": 10, "people": 1, "progress": False}
+    return [of_federation(eeg_blocks.simulated(1, **few)), [vars(eeg_blocks.laboratory(name)) for name in TABLE_S1]]
 
 
 # --- methods and engine -----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from hetfl_core.datasets import (
     blocks,
     digits,
     eeg,
+    eeg_blocks,
     eegmmidb,
     fedgen,
     femnist,
@@ -49,6 +50,7 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
     "eeg.simulated": eeg.simulated,
     "eeg.moabb": eeg.recorded,
     "eeg.eegmmidb": eegmmidb.federation,
+    "eeg_blocks.simulated": eeg_blocks.simulated,
     "text.textcaps": text.textcaps,
     "text.two_modalities": text.two_modalities,
 }
@@ -60,6 +62,7 @@ __all__ = [
     "blocks",
     "digits",
     "eeg",
+    "eeg_blocks",
     "eegmmidb",
     "fedgen",
     "femnist",

@@ -48,7 +48,7 @@ from hetfl_core.datasets.eeg_trials import (
     trials,
     warn_of,
 )
-from hetfl_core.datasets.recordings import CLASSES, COMMON_CHANNELS, TABLE_S1
+from hetfl_core.datasets.recordings import CLASSES, COMMON_CHANNELS, TABLE_S1, Recordings
 from hetfl_core.datasets.registry import DataError
 from hetfl_core.federation import Client, Federation
 from hetfl_core.files import write_atomically
@@ -342,7 +342,7 @@ def _fingerprint(source: str) -> dict[str, str]:
 
 
 def _settings(
-    name: str,
+    name: str | Recordings,
     subject: int,
     source: str,
     channels: Sequence[str] | None,
@@ -355,7 +355,8 @@ def _settings(
     """All that the covariances of a subject depend on, as plain values."""
     one_of("source", source, SOURCES)
     return {
-        "subject": f"{name}-{subject}",
+        "subject": f"{name.name if isinstance(name, Recordings) else name}-{subject}",
+        **({"recordings": repr(name)} if isinstance(name, Recordings) else {}),
         "source": source,
         "simulation": [seed, repr(simulator)] if source == "simulated" else None,
         "channels": list(channels) if channels else None,
@@ -367,7 +368,7 @@ def _settings(
 
 
 def subject_covariances(
-    name: str,
+    name: str | Recordings,
     subject: int,
     source: str = "simulated",
     channels: Sequence[str] | None = None,
@@ -377,11 +378,11 @@ def subject_covariances(
     seed: int = 0,
     simulator: Any = None,
 ) -> SubjectCovariances:
-    """The covariance matrices of one subject of `TABLE_S1`, cached on disk.
+    """The covariance matrices of one subject of `TABLE_S1`, or of a simulated laboratory of your own, cached on disk.
 
     Parameters
     ----------
-    name : str
+    name : str or Recordings
         Data set, e.g. ``"AlexMI"``.
     subject : int
         Counted from 1.
@@ -413,8 +414,8 @@ def subject_covariances(
     key = _settings(name, subject, source, channels, classes, band, estimator, seed, simulator)
     arrays = _cached({"what": "covariances", **key}, compute)
     there, notes = (tuple(map(str, arrays[part])) for part in ("channels", "notes"))
-    warn_of(f"{name}-{subject}", notes)
-    return SubjectCovariances(arrays["matrices"], arrays["y"], arrays["session"], there, f"{name}-{subject}", notes)
+    warn_of(key["subject"], notes)
+    return SubjectCovariances(arrays["matrices"], arrays["y"], arrays["session"], there, key["subject"], notes)
 
 
 # --- federations ----------------------------------------------------------------------------------------------------

@@ -118,13 +118,13 @@ def one_of(argument: str, value: Any, known: Sequence[str]) -> None:
     checks.choice(argument, value, tuple(known))
 
 
-def dataset(name: str, source: str = "simulated", seed: int = 0, simulator: Any = None) -> Any:
-    """A data set of `TABLE_S1` as a MOABB `BaseDataset`.
+def dataset(name: str | Recordings, source: str = "simulated", seed: int = 0, simulator: Any = None) -> Any:
+    """A data set of `TABLE_S1`, or a simulated one of your own, as a MOABB `BaseDataset`.
 
     Parameters
     ----------
-    name : str
-        E.g. ``"BNCI2014-001"``.
+    name : str or Recordings
+        E.g. ``"BNCI2014-001"``; a recording of your own can only be simulated.
     source : {"simulated", "moabb"}
         The simulated twin, or the real recordings, which MOABB downloads when they are first read.
     seed : int
@@ -137,9 +137,11 @@ def dataset(name: str, source: str = "simulated", seed: int = 0, simulator: Any 
     ValueError
         If there is no such data set or source.
     """
-    one_of("datasets", name, tuple(TABLE_S1))
-    one_of("source", source, SOURCES)
-    if source == "moabb":
+    own = isinstance(name, Recordings)
+    if not own:
+        one_of("datasets", name, tuple(TABLE_S1))
+    one_of("source", source, SOURCES[:1] if own else SOURCES)
+    if isinstance(name, str) and source == "moabb":
         import moabb.datasets
 
         return getattr(moabb.datasets, TABLE_S1[name].moabb)()
