@@ -54,22 +54,29 @@ MUS = (0.0, 0.1, 0.5)
 
 PULLS: tuple[dict[str, Any], ...] = tuple({"mu_extractors": mu, "mu_classifier": mu} for mu in MUS)
 
-FAMILIES: dict[str, tuple[Method, Sequence[Mapping[str, Any]]]] = {
-    "Local": (Local(MODEL, **COMMON), DECAYS),
-    "FedAvg, common blocks": (FedAvg(MODEL, **COMMON), DECAYS),
-    "FedProx, common blocks": (FedProx(MODEL, **COMMON), [{"mu": mu} for mu in (0.01, 0.1, 0.5)]),
-    "FedAvg, zeros": (FedAvg(MODEL, **COMMON), DECAYS),
-    "late fusion": (LateFusion(MODEL, **COMMON), DECAYS),
-    "HyFEM": (HyFEM(MODEL, **COMMON), PULLS),
-    "centralised": (FedAvg(MODEL, **COMMON), DECAYS),
-}
-"""Each method and the settings that it is tried with beside its learning rate.
+Families = dict[str, tuple[Method, Sequence[Mapping[str, Any]]]]
 
-FedAvg and FedProx run on the blocks that all clients hold, FedAvg on zeros in the place of missing blocks, too; the
-centralised one is trained on all blocks of all classes in one place.
-"""
 
-ALIGNED: dict[str, tuple[Method, Sequence[Mapping[str, Any]]]] = {
+def families(model: Model) -> Families:
+    """Each method and the settings that it is tried with beside its learning rate.
+
+    FedAvg and FedProx run on the blocks that all clients hold, FedAvg on zeros in the place of missing blocks, too; the
+    centralised one is trained on all blocks of all classes in one place.
+    """
+    return {
+        "Local": (Local(model, **COMMON), DECAYS),
+        "FedAvg, common blocks": (FedAvg(model, **COMMON), DECAYS),
+        "FedProx, common blocks": (FedProx(model, **COMMON), [{"mu": mu} for mu in (0.01, 0.1, 0.5)]),
+        "FedAvg, zeros": (FedAvg(model, **COMMON), DECAYS),
+        "late fusion": (LateFusion(model, **COMMON), DECAYS),
+        "HyFEM": (HyFEM(model, **COMMON), PULLS),
+        "centralised": (FedAvg(model, **COMMON), DECAYS),
+    }
+
+
+FAMILIES = families(MODEL)
+
+ALIGNED: Families = {
     "FLIC": (
         FLIC(
             Model(LATENT, alpha=128),
@@ -98,16 +105,17 @@ def _words(changes: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value:g}" for key, value in changes.items())
 
 
-def _tried(name: str) -> dict[str, Method]:
+def tried(name: str, known: Families = FAMILIES) -> dict[str, Method]:
     """The settings that a method is tried with, by names that say which: ``"Local, lr 0.1, weight_decay 0"``."""
-    method, own = (FAMILIES | ALIGNED)[name]
+    checks.choice("name", name, tuple(checks.mapping("known", known)))
+    method, own = known[name]
     rates = [lr / 100 if method.optimiser == "adam" else lr for lr in RATES]
     return {
         f"{name}, lr {lr:g}, {_words(changes)}": replace(method, lr=lr, **changes) for lr in rates for changes in own
     }
 
 
-GRID: dict[str, dict[str, Method]] = {name: _tried(name) for name in (*FAMILIES, *ALIGNED)}
+GRID: dict[str, dict[str, Method]] = {name: tried(name, FAMILIES | ALIGNED) for name in (*FAMILIES, *ALIGNED)}
 """All of them."""
 
 CHOSEN: dict[str, str] = {
@@ -189,7 +197,7 @@ def views(make: Callable[..., Federation], **options: Any) -> dict[str, Preparat
     }
 
 
-EARLY = (1, 2, 3, 4, 6, 8, 12, 16, 24)
+EARLY = (1, 2, 4, 8, 16)
 """Rounds that are evaluated besides the last."""
 
 RUNS: dict[str, Any] = {
