@@ -82,6 +82,8 @@ TESTS = {
     "ledger/records": "records",
     "ledger/statistics": "ledger records",
     "datasets/blocks": "blocks_data",
+    "datasets/rendering": "solids",
+    "datasets/solids": "solids",
     "datasets/toy": "datasets",
     "datasets/digits": "datasets",
     "datasets/pooled": "pooled",

@@ -524,7 +524,8 @@ def test_bad_arguments_of_the_toy_regression(bad, message):
 
 def test_catalogue_names_are_those_of_the_federations(twins):
     small = {"toy.noisy_features": (4, 2), "toy.linear_mapping": (4, 2), "digits.mnist_usps": (4, 3)}
-    small |= {"toy.four_gaussians": (3,)}
+    small |= {"toy.four_gaussians": (3,), "solids.views": (3,)}
+    few = {"solids.views": {"per_class": 2, "test_per_class": 1}}
     for name, make in CATALOGUE.items():
         elsewhere = name.startswith(("blocks.", "eeg.", "eeg_blocks.", "pooled.", "fedgen.", "pfedhn.")) or name in (
             "flic_bci.common40",
@@ -533,7 +534,7 @@ def test_catalogue_names_are_those_of_the_federations(twins):
             "text.textcaps",
         )
         if not elsewhere:  # those have tests of their own
-            federation = make(*small.get(name, (4, 3)))
+            federation = make(*small.get(name, (4, 3)), **few.get(name, {}))
             assert federation.name == name
             json.dumps(dict(federation.info))  # goes into records
             assert {"settings", "source", "simulated"} <= set(federation.info)

@@ -13,7 +13,7 @@ from small import assert_same_tensors, equal_histories, ragged
 
 import hetfl_core
 from hetfl_core import adapt, simulate
-from hetfl_core.datasets import digits, project, toy
+from hetfl_core.datasets import digits, project, solids, toy
 from hetfl_core.federation import Client
 from hetfl_core.methods import FLIC, FedAvg, FedHeNN, FedRep, HetFedRep, Local
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein
@@ -47,6 +47,7 @@ FEDERATIONS = {
     "toy.linear_regression": lambda: toy.linear_regression(3, n_test=10),
     "toy.four_gaussians": toy.four_gaussians,
     "digits.bundled": lambda: digits.bundled(4, 2),
+    "solids.views": lambda: solids.views(per_class=2, test_per_class=1, size=4),
     "projected by t-SNE": lambda: project.to_common_space(ragged(3), 2, iterations=5),
     "projected at random": lambda: project.to_common_space(ragged(3), 2, "random"),
 }

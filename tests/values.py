@@ -39,6 +39,7 @@ from hetfl_core.datasets import (
     flic_bci,
     pfedhn,
     project,
+    solids,
     text,
     toy,
 )
@@ -386,6 +387,18 @@ def _() -> Any:
     found.append(toy.linear_regression(3))
     found.append(toy.four_gaussians(1, many=7, few=2, n_test=3))
     return [of_federation(f) for f in found]
+
+
+@case("solids")
+def _() -> Any:
+    few = {"per_class": 2, "test_per_class": 1, "size": 6}
+    sizes = rng("sizes").random((2, 5))
+    return [
+        of_federation(solids.views(1, **few)),
+        of_federation(solids.views(2, assignment="4 views", n_views=4, noise=0.1, overlap=0.5, **few)),
+        [solids.render(shape, sizes, [0.3, -2.0], [0.0, 1.0], tilt=[0.1, -0.1], size=5) for shape in solids.SHAPES],
+        solids.render("chair", sizes, [0.3, -2.0], solids.azimuths(3), size=5),
+    ]
 
 
 @case("digits")

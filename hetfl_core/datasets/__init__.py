@@ -19,6 +19,8 @@ from hetfl_core.datasets import (
     pooled,
     project,
     registry,
+    rendering,
+    solids,
     text,
     toy,
 )
@@ -41,6 +43,7 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
     "blocks.fashion_mnist": blocks.fashion_mnist,
     "blocks.mnist": blocks.mnist,
     "blocks.cifar10": blocks.cifar10,
+    "solids.views": solids.views,
     "fedgen.emnist": fedgen.emnist,
     "fedgen.mnist": fedgen.mnist,
     "pfedhn.cifar10": pfedhn.cifar10,
@@ -72,6 +75,8 @@ __all__ = [
     "pooled",
     "project",
     "registry",
+    "rendering",
+    "solids",
     "text",
     "toy",
 ]
