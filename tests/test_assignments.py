@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 
 import matplotlib.pyplot
@@ -18,6 +19,7 @@ import pytest
 import torch
 from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
+from scipy.optimize import linear_sum_assignment
 
 pytest.importorskip("otter", reason="otter-grader is not installed")
 
@@ -123,7 +125,22 @@ FIFTH = Assignment(
         "replace=False",
     ),
 )
-ASSIGNMENTS = (FIRST, SECOND, THIRD, FOURTH, FIFTH)
+SIXTH = Assignment(
+    6,
+    {"q1_1": 2, "q1_2": 2, "q2_1": 4, "q3_1": 2, "q3_2": 2, "q4_1": 2, "q4_2": 2, "q5_1": 2, "q5_2": 2},
+    (
+        "return W[:, order]",
+        "(old + new) / 2",
+        "client**2 @ held",
+        "min(permutations(",
+        "(C.T)[1]",
+        "mass[mine]",
+        "server[mine]",
+        "everything[m]",
+        "np.argsort(orders",
+    ),
+)
+ASSIGNMENTS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH)
 
 
 @pytest.fixture(scope="session")
@@ -258,7 +275,7 @@ def text_of(outputs: list) -> str:
 
 def functions_of(notebook: Path) -> dict:
     """The functions that a notebook defines, run in this process."""
-    env: dict = {"np": np, "torch": torch}
+    env: dict = {"np": np, "torch": torch, "permutations": permutations, "linear_sum_assignment": linear_sum_assignment}
     for cell in nbformat.read(notebook, 4).cells:
         if cell.cell_type == "code" and re.match(r"\s*def ", cell.source):
             parts = ast.parse(cell.source).body
@@ -2441,6 +2458,428 @@ def test_fifth_solution_draws_as_the_core_does() -> None:
         assert functions["rounds_until"](step, rest) == t
 
 
+# --- Assignment 6 -----------------------------------------------------------------------------------------------
+
+COSTS_6 = "np.maximum((server**2 @ held)[:, None] - 2 * (server * held) @ client.T + client**2 @ held, 0)"
+ALL_6 = "min(permutations(n), key=lambda p: C[list(p), n].sum())"
+GREEDY_6 = "[]\n    for j in n:\n        best.append(min(set(n) - set(best), key=lambda i: C[i, j]))"
+MEANS_6 = "np.where(mass > 0, total / np.where(mass > 0, mass, 1), before)"
+OTHERS_6 = "server_rows(*[np.delete(part, m, axis=0) for part in parts], zeros)"
+WRONG_6 = {
+    **{
+        name: ("q1_1", f"def reorder(W, b, V, order):\n    {answer}", marks, hint)
+        for name, answer, marks, hint in [
+            ("outputs stay", "return W[:, order], b[order], V", 2, "what goes out belongs to the neuron"),
+            (
+                "inverse order",
+                "back = np.argsort(order)\n    return W[:, back], b[back], V[back]",
+                2,
+                "this is the inverse",
+            ),
+            ("rows of the inputs", "return W[order], b[order], V[order]", 2, "a neuron is a column of W"),
+            ("in place", "W[:] = W[:, order]\n    return W, b[order], V[order]", 1, None),
+        ]
+    },
+    **{
+        name: (
+            "q1_2",
+            f"""
+def loss_of_average(W, b, V, order, x, y):
+    new = reorder(W, b, V, order)
+    out = {out}
+    return ((out - y) ** 2){loss}
+""",
+            marks,
+            hint,
+        )
+        for name, out, loss, marks, hint in [
+            (
+                "outputs averaged",
+                "(network(W, b, V, x) + network(*new, x)) / 2",
+                ".sum(axis=1).mean()",
+                2,
+                "average of the two outputs",
+            ),
+            (
+                "summed over samples",
+                "network((W + new[0]) / 2, (b + new[1]) / 2, (V + new[2]) / 2, x)",
+                ".sum()",
+                2,
+                "this is the sum over the samples",
+            ),
+            (
+                "mean over outputs",
+                "network((W + new[0]) / 2, (b + new[1]) / 2, (V + new[2]) / 2, x)",
+                ".mean()",
+                2,
+                "mean over the outputs, too",
+            ),
+            (
+                "outgoing weights not averaged",
+                "network((W + new[0]) / 2, (b + new[1]) / 2, V, x)",
+                ".sum(axis=1).mean()",
+                2,
+                "all three",
+            ),
+            (
+                "biases not averaged",
+                "network((W + new[0]) / 2, b, (V + new[2]) / 2, x)",
+                ".sum(axis=1).mean()",
+                2,
+                "all three",
+            ),
+            (
+                "into the old weights",
+                "network(np.add(W, new[0], out=W) / 2, (b + new[1]) / 2, (V + new[2]) / 2, x)",
+                ".sum(axis=1).mean()",
+                1,
+                None,
+            ),
+        ]
+    },
+    **{
+        name: ("q2_1", f"def costs(client, held, server):\n    return {answer}", marks, hint)
+        for name, answer, marks, hint in [
+            ("transposed", f"{COSTS_6}.T", 4, "this is transposed"),
+            (
+                "no mask",
+                "((server[:, None] - client[None]) ** 2).sum(axis=2)",
+                4,
+                "although the client does not hold it",
+            ),
+            (
+                "mask on the client only",
+                "((server[:, None] - (client * held)[None]) ** 2).sum(axis=2)",
+                4,
+                "masked in one of the two only",
+            ),
+            (
+                "mask on the server only",
+                "(((server * held)[:, None] - client[None]) ** 2).sum(axis=2)",
+                4,
+                "masked in one of the two only",
+            ),
+            ("distances", f"np.sqrt({COSTS_6})", 4, "this is the distance"),
+            ("halves", f"{COSTS_6} / 2", 4, "no one half here"),
+            ("means over what is held", f"{COSTS_6} / max(held.sum(), 1)", 4, "no mean"),
+            (
+                "below zero by rounding",
+                "(server**2 @ held)[:, None] - 2 * (server * held) @ client.T + client**2 @ held",
+                2,
+                None,
+            ),
+            (
+                "mask by the client's zeros",
+                "(((server[:, None] - client[None]) * (client != 0)[None]) ** 2).sum(axis=2)",
+                4,
+                "although the client does not hold it",
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q3_1",
+            f"""
+def by_brute_force(C):
+    n = range({n})
+    best = {best}
+    return {places}, C[list(best), n].sum()
+""",
+            marks,
+            hint,
+        )
+        for name, n, best, places, marks, hint in [
+            ("greedy", "len(C)", GREEDY_6, "np.array(best)", 2, "one after the other"),
+            ("each its nearest", "len(C)", "C.argmin(axis=0)", "best", 2, "is no permutation"),
+            ("dearest", "len(C)", ALL_6.replace("min(", "max("), "np.array(best)", 2, "dearest"),
+            ("inverse of the best", "len(C)", ALL_6, "np.argsort(best)", 2, "this is the inverse"),
+            ("for three only", "3", ALL_6, "np.array(best)", 1, None),
+        ]
+    },
+    **{
+        name: (
+            "q3_2",
+            f"def assign(C):\n    rows, columns = linear_sum_assignment({C})\n    return {answer}",
+            marks,
+            hint,
+        )
+        for name, C, answer, marks, hint in [
+            ("inverse from SciPy", "C", "columns", 2, "this is the inverse"),
+            ("rows from SciPy", "C", "rows", 2, "rows as SciPy lists them"),
+            ("both from SciPy", "C", "rows, columns", 2, "linear_sum_assignment returns two"),
+            ("for square costs only", "C", "np.argsort(columns)", 1, None),
+            ("greatest", "C.T, maximize=True", "columns", 2, "or the dearest matching"),
+        ]
+    },
+    **{
+        name: (
+            "q4_1",
+            f"""
+def server_rows(clients, held, places, weights, before):
+    mass, total = np.zeros(before.shape), np.zeros(before.shape)
+    for rows, has, mine, p in zip(clients, held, places, weights):
+        {added}
+    return {answer}
+""",
+            marks,
+            hint,
+        )
+        for name, added, answer, marks, hint in [
+            (
+                "plain mean",
+                "mass[mine] += has\n        total[mine] += has * rows",
+                MEANS_6,
+                2,
+                "this is the plain mean",
+            ),
+            (
+                "inverse places",
+                "mass[: len(mine)] += p * has\n        total[: len(mine)] += p * (has * rows)[mine]",
+                MEANS_6,
+                2,
+                "goes the wrong way",
+            ),
+            (
+                "zeros of who lacks a block",
+                "mass[mine] += p\n        total[mine] += p * has * rows",
+                MEANS_6,
+                2,
+                "its weight does not count there",
+            ),
+            (
+                "0 / 0 of nobody",
+                "mass[mine] += p * has\n        total[mine] += p * has * rows",
+                "total / mass",
+                2,
+                "0 / 0 is nobody's mean",
+            ),
+            (
+                "zeros where nobody is",
+                "mass[mine] += p * has\n        total[mine] += p * has * rows",
+                "total / np.where(mass > 0, mass, 1)",
+                2,
+                "stays as it was, at 9",
+            ),
+            (
+                "sums of neurons",
+                "mass[mine] += p * has\n        total[mine] += p * has * rows",
+                "np.where(mass > 0, total, before)",
+                2,
+                "this is the sum",
+            ),
+            (
+                "junk of who lacks a block",
+                "mass[mine] += p * has\n        total[mine] += p * rows",
+                MEANS_6,
+                1,
+                None,
+            ),
+            (
+                "old rows in place",
+                "mass[mine] += p * has\n        total[mine] += p * has * rows",
+                f"np.copyto(before, {MEANS_6}) or before",
+                1,
+                None,
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q4_2",
+            f"""
+def objective(clients, held, places, weights, server):
+    parts = zip(clients, held, places, weights)
+    return sum({term} for rows, has, mine, p in parts){after}
+""",
+            marks,
+            hint,
+        )
+        for name, term, after, marks, hint in [
+            ("no half", "p * (has * (rows - server[mine]) ** 2).sum()", "", 2, "one half is missing"),
+            ("no weights", "(has * (rows - server[mine]) ** 2).sum() / 2", "", 2, "the weights are missing"),
+            ("no mask in the norm", "p / 2 * ((rows - server[mine]) ** 2).sum()", "", 2, "should not count there"),
+            (
+                "inverse rows",
+                "p / 2 * (has * (rows - server[np.argsort(mine)]) ** 2).sum()",
+                "",
+                2,
+                "not with the one whose place is j",
+            ),
+            (
+                "weights that add up to one",
+                "p / 2 * (has * (rows - server[mine]) ** 2).sum()",
+                " / sum(weights)",
+                2,
+                "nothing is divided by their sum",
+            ),
+            (
+                "mask on the rows only",
+                "p / 2 * ((rows - has * server[mine]) ** 2).sum()",
+                "",
+                1,
+                None,
+            ),
+        ]
+    },
+    **{
+        name: (
+            "q5_1",
+            f"""
+def one_pass(clients, weights, places, at_once):
+    held, zeros, new = np.ones(clients.shape[::2]), np.zeros(clients.shape[1:]), {new}
+    for m in range(len(clients)):
+        parts = clients, held, {seen}, {weights}
+        new[m] = assign(costs(clients[m], held[m], {mean}))
+    return new
+""",
+            marks,
+            hint,
+        )
+        for name, new, seen, weights, mean, marks, hint in [
+            (
+                "oneself included",
+                "places.copy()",
+                "places if at_once else new",
+                "weights",
+                "server_rows(*parts, zeros)",
+                2,
+                "must not be matched against itself",
+            ),
+            ("always one by one", "places.copy()", "new", "weights", OTHERS_6, 2, "client 0 at its old place"),
+            ("always at once", "places.copy()", "places", "weights", OTHERS_6, 2, "client 0 at its new place"),
+            ("places are overwritten", "places", "places", "weights", OTHERS_6, 2, "client 0 at its old place"),
+            (
+                "one's copy is missing",
+                "places.copy() if at_once else places",
+                "places if at_once else new",
+                "weights",
+                OTHERS_6,
+                1,
+                None,
+            ),
+            (
+                "places are forgotten",
+                "places.copy()",
+                "np.sort(places) if at_once else new",
+                "weights",
+                OTHERS_6,
+                2,
+                "taken at their places",
+            ),
+            (
+                "others count alike",
+                "places.copy()",
+                "places if at_once else new",
+                "np.ones(len(weights))",
+                OTHERS_6,
+                2,
+                "a weighted one",
+            ),
+            (
+                "inverse of the others' places",
+                "places.copy()",
+                "np.argsort(places if at_once else new, axis=1)",
+                "weights",
+                OTHERS_6,
+                1,
+                None,
+            ),
+        ]
+    },
+    **{
+        name: ("q5_2", f"def recovered(orders, places):\n    {answer}", marks, hint)
+        for name, answer, marks, hint in [
+            ("the planted numbers only", "return bool((orders == places).all())", 2, "any row will do"),
+            (
+                "no inverse",
+                "where = np.take_along_axis(places, orders, axis=1)\n    return bool((where == where[0]).all())",
+                2,
+                "use the inverse",
+            ),
+            ("the same places", "return bool((places == places[0]).all())", 2, "use the inverse"),
+            (
+                "the same set of rows",
+                "return bool((np.sort(places) == np.sort(orders)).all())",
+                2,
+                "planted neuron 0 is in row 0 at client 0",
+            ),
+            (
+                "any neuron",
+                "where = np.take_along_axis(places, np.argsort(orders), axis=1)\n"
+                "    return bool((where[1:] == where[0]).any())",
+                2,
+                "is not enough",
+            ),
+            (
+                "the first two clients",
+                "where = np.take_along_axis(places, np.argsort(orders), axis=1)\n"
+                "    return bool((where[:2] == where[0]).all())",
+                1,
+                None,
+            ),
+        ]
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def sixth() -> dict:
+    """The functions of the solution."""
+    return functions_of(SIXTH.master)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sixth_solution_matches_as_the_core_does(sixth: dict, seed: int) -> None:
+    """Costs, rows and Eq. (11) of clients that lack coordinates; then a pass, both ways, where nobody lacks any."""
+    from hetfl_core.matching import Neurons, Rule, cost_matrix, match
+
+    rng = np.random.default_rng(seed)
+    M, H, h, D = 4, 5, 3, 6
+    held, weights = (rng.random((M, D)) > 0.3).astype(float), rng.random(M) + 0.1
+    clients, places = rng.normal(size=(M, h, D)) * held[:, None], np.stack([rng.permutation(H)[:h] for _ in range(M)])
+    before = rng.normal(size=(H, D))
+    neurons = [
+        Neurons(torch.from_numpy(w), torch.from_numpy(has), float(p))
+        for w, has, p in zip(clients, held, weights, strict=True)
+    ]
+    theirs = match(neurons, list(torch.from_numpy(places)), width=H, passes=0)
+    mine = sixth["server_rows"](clients, held, places, weights, before)
+    np.testing.assert_allclose(mine, theirs.rows(torch.from_numpy(before)).numpy(), atol=1e-12)
+    assert sixth["objective"](clients, held, places, weights, mine) == pytest.approx(theirs.objective())
+    others = [np.delete(part, 1, axis=0) for part in (clients, held, places, weights)]
+    rows = sixth["server_rows"](*others, np.zeros((H, D)))
+    found = sixth["costs"](clients[1], held[1], rows)
+    np.testing.assert_allclose(found, cost_matrix(theirs, 1, Rule()).numpy(), atol=1e-12)
+
+    clients = rng.normal(size=(M, h, D))
+    neurons = [
+        Neurons(torch.from_numpy(w), torch.ones(D, dtype=torch.float64), float(p))
+        for w, p in zip(clients, weights, strict=True)
+    ]
+    begun = np.tile(np.arange(h), (M, 1))
+    for at_once, order in ((True, "parallel"), (False, "sequential")):
+        core = match(neurons, passes=1, rule=Rule(order=order)).places
+        assert sixth["one_pass"](clients, weights, begun, at_once).tolist() == [p.tolist() for p in core]
+
+
+def test_sixth_solution_raises_the_objective_at_once_and_finds_what_is_planted_one_by_one(sixth: dict) -> None:
+    """The numbers that its text names: 11/3, then 4 or 1; and none or all of twenty draws."""
+    nb = nbformat.read(SIXTH.master, 4)
+    (source,) = [cell.source for cell in nb.cells if cell.source.startswith("def watched(")]
+    exec(source, sixth)
+    three = np.array([[0.0, 1.0], [2.0, 0.0], [0.0, 3.0]])[:, :, None]
+    found = {}
+    for at_once, after in ((True, 4.0), (False, 1.0)):
+        assert sixth["watched"](three, np.ones(3), at_once, 1)[1] == pytest.approx([11 / 3, after])
+        found[at_once] = 0
+        for seed in range(20):
+            clients, orders = sixth["planted"](seed)
+            places, seen = sixth["watched"](clients, np.full(4, 0.25), at_once, 8)
+            found[at_once] += sixth["recovered"](orders, places)
+            assert at_once or max(np.diff(seen)) < 1e-9
+    assert found == {True: 0, False: 20}
+
+
 # --- wrong answers to all but the first -------------------------------------------------------------------------
 
 
@@ -2448,7 +2887,13 @@ WRONG = [
     pytest.param(
         assignment, wrong, wrong[0] not in [other[0] for other in list(table.values())[:i]], id=f"{assignment}-{name}"
     )
-    for assignment, table in ((SECOND, WRONG_2), (THIRD, WRONG_3), (FOURTH, WRONG_4), (FIFTH, WRONG_5))
+    for assignment, table in (
+        (SECOND, WRONG_2),
+        (THIRD, WRONG_3),
+        (FOURTH, WRONG_4),
+        (FIFTH, WRONG_5),
+        (SIXTH, WRONG_6),
+    )
     for i, (name, wrong) in enumerate(table.items())
 ]
 """Each wrong answer, and whether it is the first to its question."""
