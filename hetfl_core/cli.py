@@ -126,9 +126,11 @@ def verify(
 
 
 def _files(keys: list[str] | None) -> list[str]:
+    """The files that are named; where none is, all but the folders that are placed by hand."""
     from hetfl_core.datasets import registry
 
-    return [file for key in keys for file in _files_of(key)] if keys else list(registry.entries())
+    by_itself = [key for key, entry in registry.entries().items() if not entry.official.folder]
+    return [file for key in keys for file in _files_of(key)] if keys else by_itself
 
 
 def _files_of(key: str) -> list[str]:

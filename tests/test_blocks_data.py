@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from hetfl_core.datasets import blocks, pooled
+from hetfl_core.datasets import DataError, blocks, pooled
 from hetfl_core.datasets.blocks import ASSIGNMENTS, QUADRANTS, Holding, deal, holders
 from hetfl_core.ledger.published import paper_table
 from hetfl_core.rng import SERVER, numpy_stream
@@ -47,6 +50,30 @@ def test_modelnet40_2_leaves_58_of_480_cells_unused():
     assert (len(assignment), *count.shape) == tuple(printed[["clients M", "feature blocks d_0", "classes"]])
     assert {len(one.blocks) for one in assignment} == {printed["most feature blocks per client d_m"]}
     assert {len(one.classes) for one in assignment} == {printed["classes per client"]}
+
+
+def test_of_modelnet40_1_and_of_table_3_no_classes_are_published():
+    """Only how many each client holds, so that no assignment bears their names."""
+    few = paper_table("hyfem", 2).query("setting == 'ModelNet40:1'").set_index("metric")["value"].astype(int)
+    assert few[["clients M", "most feature blocks per client d_m", "classes per client"]].tolist() == [4, 3, 20]
+    table = paper_table("hyfem", 3)
+    assert set(table["metric"]) == {"feature block held", "classes"}
+    assert set(table[table["metric"] == "classes"]["value"]) == {25}
+    assert set(ASSIGNMENTS) == {"table 4", "modelnet40:2", "herigraph"}
+
+
+def test_herigraphs_assignment_has_the_papers_numbers_and_no_cell_without_holder():
+    """Appendix C.3: six clients, two of four blocks and six of nine classes each."""
+    assignment = ASSIGNMENTS["herigraph"]
+    assert [one.blocks for one in assignment] == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    assert {len(one.classes) for one in assignment} == {6}
+    count = holders(assignment, 4, 9)
+    assert count.sum(axis=0).tolist() == [8] * 9, "each class is on four clients"
+    assert 1 <= count.min() <= count.max() <= 3
+
+
+def test_centralised_is_one_client_with_everything():
+    assert blocks.check_assignment("centralised", 2, 3) == (Holding((0, 1), (0, 1, 2)),)
 
 
 def test_holders_by_loops():
@@ -138,9 +165,10 @@ def small_images(monkeypatch):
 
     monkeypatch.setattr(pooled, "load_halves", lambda family, names: (pictures(40), pictures(10)))
     monkeypatch.setattr(pooled, "load_cifar10_halves", lambda: (pictures(40, 3, 32), pictures(10, 3, 32)))
+    monkeypatch.setattr(pooled, "load_eurosat_halves", lambda side: (pictures(40, 3, side), pictures(10, 3, side)))
 
 
-@pytest.mark.parametrize("make", [blocks.fashion_mnist, blocks.mnist, blocks.cifar10])
+@pytest.mark.parametrize("make", [blocks.fashion_mnist, blocks.mnist, blocks.cifar10, blocks.eurosat])
 def test_a_federation_of_quadrants(small_images, make):
     fed = make(3)
     assert fed.name == f"blocks.{make.__name__}"
@@ -219,6 +247,150 @@ def test_bad_arguments_are_refused_before_files_are_read(bad, message):
         blocks.fashion_mnist(**bad)
 
 
+# --- EuroSAT's archive ----------------------------------------------------------------------------------------------
+
+
+def jpeg(colour, side=64):
+    content = io.BytesIO()
+    Image.new("RGB", (side, side), colour).save(content, "JPEG", quality=100, subsampling=0)
+    return content.getvalue()
+
+
+def shade(c, i):
+    return (20 * c, 10 * i, 100)
+
+
+@pytest.fixture
+def eurosat(tmp_path, monkeypatch):
+    """Writes an archive with ten images of each class, each of one colour that tells its class and number."""
+    path = tmp_path / "EuroSAT.zip"
+    monkeypatch.setattr(pooled, "fetch", {"eurosat/archive": path}.__getitem__)
+
+    def write(changes=None, folder="2750"):
+        names = {
+            f"{folder}/{k}/{k}_{i}.jpg": (c, i) for c, k in enumerate(pooled.EUROSAT_CLASSES) for i in range(1, 11)
+        }
+        files = {name: jpeg(shade(c, i)) for name, (c, i) in names.items()} | {f"{folder}/.DS_Store": b"x"}
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in (files | (changes or {})).items():
+                if content is not None:
+                    archive.writestr(name, content)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("folder", ["2750", "EuroSAT_RGB"])
+def test_eurosat_keeps_two_images_of_ten_for_tests(eurosat, folder):
+    eurosat(folder=folder)
+    train, test = pooled.load_eurosat_halves()
+    assert (train.x.shape, test.x.shape) == ((80, 3, 64, 64), (20, 3, 64, 64))
+    assert np.bincount(test.y).tolist() == [2] * 10
+    seen = []
+    for half in (train, test):
+        for image, c in zip(half.x, half.y, strict=True):
+            red, green, blue = image.mean(axis=(1, 2))
+            assert abs(red - 20 * c) < 3
+            assert abs(blue - 100) < 3
+            seen.append((int(c), round(green / 10)))
+    assert sorted(seen) == [(c, i) for c in range(10) for i in range(1, 11)], "each image once"
+    again = pooled.load_eurosat_halves()
+    assert (again[1].x == test.x).all()
+    assert pooled.load_eurosat().y.tolist() == [*train.y, *test.y]
+
+
+def test_eurosats_seed_deals_but_does_not_split(eurosat):
+    eurosat()
+    feds = [blocks.eurosat(seed, overlap=0.0, resize=16, per_class=5) for seed in (0, 1)]
+    for name in QUADRANTS:
+        assert torch.equal(feds[0].x_test[name], feds[1].x_test[name])
+        assert feds[0].x_test[name].shape == (20, 3, 8, 8)
+    assert feds[0].fingerprint() != feds[1].fingerprint()
+    assert feds[0].info["source"].endswith("; a part, 100 of 27000 images")
+    assert feds[0].info["settings"]["resize"] == 16
+    assert feds[0].info["class_names"][9] == "SeaLake"
+    red = feds[0].x_test["top left"][:, 0].mean(dim=(1, 2))
+    assert torch.allclose(red, 20 * feds[0].y_test / 127.5 - 1, atol=0.03), "−1 … 1"
+    twelve = blocks.eurosat(cut="quadrants and colours", assignment="centralised")
+    assert twelve.x_test["bottom right, blue"].shape == (20, 1, 32, 32)
+
+
+def test_a_smaller_image_has_the_means_of_the_pixels(eurosat):
+    """A chequered image, whose fields of two pixels are alternately 0 and 200, is 100 everywhere at a quarter of it."""
+    fields = np.kron(np.indices((32, 32)).sum(0) % 2, np.ones((2, 2)))[..., None] * [200, 200, 200]
+    content = io.BytesIO()
+    Image.fromarray(fields.astype(np.uint8)).save(content, "PNG")
+    eurosat({"2750/Forest/Forest_1.jpg": content.getvalue()})
+    both = [half.x[half.y == 1] for half in pooled.load_eurosat_halves(16)]
+    found = [image for image in np.concatenate(both) if abs(float(image[2].mean()) - 100) < 1 and image[0].mean() > 90]
+    assert len(found) == 1
+    assert set(found[0].ravel().tolist()) <= {99, 100, 101}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"2750/Town/Town_1.jpg": jpeg("red")},
+            r"EuroSAT.zip: expected images .*EuroSAT's classes, got 2750/Town/Town_1",
+        ),
+        ({"2750/River/Forest_3.jpg": jpeg("red")}, "expected images .* got 2750/River/Forest_3.jpg"),
+        ({"loose.jpg": jpeg("red")}, "expected images .* got loose.jpg"),
+        ({"2750/River/River_3.jpg": b"no image"}, "EuroSAT.zip: 2750/River/River_3.jpg cannot be read as an image"),
+        (
+            {"2750/River/River_3.jpg": jpeg("red")[:-200]},
+            "2750/River/River_3.jpg cannot be read as an image: .*(?i:truncated)",
+        ),
+        ({"2750/River/River_3.jpg": jpeg("red", 32)}, "River_3.jpg: expected an image of 64 × 64 pixels, got 32 × 32"),
+        ({f"2750/River/River_{i}.jpg": None for i in range(1, 11)}, "EuroSAT's ten classes, lacks River"),
+    ],
+)
+def test_archives_that_are_not_eurosats(eurosat, changes, message):
+    eurosat(changes)
+    with pytest.raises(DataError, match=message):
+        pooled.load_eurosat_halves()
+
+
+def test_a_damaged_archive(eurosat):
+    path = eurosat()
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(DataError, match=r"EuroSAT\.zip cannot be unpacked"):
+        pooled.load_eurosat_halves()
+
+
+def test_eurosats_memory_is_that_of_images_read_and_of_those_dealt(eurosat, memory_asked):
+    eurosat()
+    blocks.eurosat(resize=8, per_class=3, test_per_class=1)
+    assert memory_asked[:2] == [3 * 64 * (27_000 + 4 * 40), 3 * 64 * 100]
+    blocks.eurosat(resize=8)
+    assert memory_asked[3] == pytest.approx(3 * 64 * 27_000 * 5)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"resize": 7}, "resize must be even, .* got 7"),
+        ({"resize": 128}, "resize must be .* 2…64, got 128"),
+        ({"cut": "halves"}, "cut must be one of"),
+        ({"per_class": 0}, "per_class must be"),
+    ],
+)
+def test_eurosats_bad_arguments_are_refused_before_a_file_is_read(monkeypatch, bad, message):
+    monkeypatch.setattr(pooled, "fetch", lambda key: pytest.fail(f"reads {key}"))
+    with pytest.raises(ValueError, match=message):
+        blocks.eurosat(**bad)
+
+
+@pytest.mark.realdata("blocks.eurosat")
+def test_the_real_eurosat():
+    train, test = pooled.load_eurosat_halves(8)
+    assert np.bincount(np.concatenate([train.y, test.y])).tolist() == [
+        *(3000, 3000, 3000, 2500, 2500),
+        *(2000, 2500, 3000, 2500, 3000),
+    ]
+    assert len(test.y) == 5400
+
+
 @pytest.mark.realdata("blocks.fashion_mnist")
 def test_the_real_fashion_mnist():
     fed = blocks.fashion_mnist(per_class=600)
@@ -244,7 +416,10 @@ def test_data_at_hand_are_dealt_as_the_pictures_are():
     assert made.info["holders"] == [[1, 2, 1], [0, 1, 1]]
     assert made.info["unused_cells"] == 1 / 6
     assert made.n_classes == 3
-    held_out = blocks.federate(x, y, x_test, y_test, "centralised", tested_on="validation", info={"simulated": True})
+    more = {"simulated": True, "settings": {"views": 3}}
+    held_out = blocks.federate(x, y, x_test, y_test, "centralised", tested_on="validation", info=more)
+    assert held_out.info["settings"]["views"] == 3
+    assert held_out.info["settings"]["assignment"] == "centralised"
     (one,) = held_out
     assert (one.n_train, len(one.y_test)) == (24, 6)
     assert held_out.info["simulated"]

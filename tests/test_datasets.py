@@ -527,7 +527,9 @@ def test_catalogue_names_are_those_of_the_federations(twins):
     small |= {"toy.four_gaussians": (3,), "solids.views": (3,)}
     few = {"solids.views": {"per_class": 2, "test_per_class": 1}}
     for name, make in CATALOGUE.items():
-        elsewhere = name.startswith(("blocks.", "eeg.", "eeg_blocks.", "pooled.", "fedgen.", "pfedhn.")) or name in (
+        elsewhere = name.startswith(
+            ("blocks.", "eeg.", "eeg_blocks.", "multiview.", "pooled.", "fedgen.", "pfedhn.")
+        ) or name in (
             "flic_bci.common40",
             "femnist.digits",
             "femnist.characters",

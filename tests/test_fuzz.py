@@ -33,6 +33,7 @@ from hetfl_core.datasets import (
     femnist,
     flic_bci,
     images,
+    multiview,
     pfedhn,
     pooled,
     project,
@@ -104,6 +105,14 @@ TOY = {
 FOUR = {"m1": MEAN, "S1": EYE, "m2": OTHER, "S2": 2 * EYE}
 LIMITS = {"m": MEAN, "S": EYE, "v": OTHER, "anchor": 2 * EYE}
 RNG = {"rng": generator()}
+BLOCKS = {
+    "seed": 0,
+    "overlap": 0.5,
+    "missing": 0.1,
+    "per_class": 5,
+    "test_per_class": 2,
+    "tested_on": "test",
+}
 
 CHAIN = np.linalg.inv(2 * np.eye(4) - np.diag([0.5, 0.5, 0.5], 1) - np.diag([0.5, 0.5, 0.5], -1))
 """Covariance of a Markov chain."""
@@ -530,18 +539,18 @@ CASES = {
     **{
         f"blocks.{make.__name__}": Case(
             make,
-            {
-                "seed": 0,
-                "assignment": "table 4",
-                "overlap": 0.5,
-                "missing": 0.1,
-                "per_class": 5,
-                "test_per_class": 2,
-                "tested_on": "test",
-            },
+            BLOCKS | {"assignment": "table 4"},
         )
         for make in (blocks.fashion_mnist, blocks.mnist, blocks.cifar10)
     },
+    "blocks.eurosat": Case(blocks.eurosat, BLOCKS | {"assignment": "table 4", "cut": "quadrants", "resize": 8}),
+    "multiview.modelnet40": Case(
+        multiview.modelnet40, BLOCKS | {"assignment": "modelnet40:2", "views": 12, "resize": 8}
+    ),
+    "multiview.herigraph": Case(
+        multiview.herigraph,
+        BLOCKS | {"assignment": "herigraph", "cities": ["Suzhou"], "without_text": "drop"},
+    ),
     "blocks.holders": Case(blocks.holders, {"assignment": [((0,), (0, 1))], "n_blocks": 2, "n_classes": 3}),
     "blocks.deal": Case(
         blocks.deal,
@@ -657,6 +666,9 @@ FILES = {
     "blocks.fashion_mnist",
     "blocks.mnist",
     "blocks.cifar10",
+    "blocks.eurosat",
+    "multiview.modelnet40",
+    "multiview.herigraph",
     "pooled.fashion_mnist",
     "pooled.mnist",
     "pooled.cifar10",
@@ -717,6 +729,7 @@ def test_a_bad_call_is_refused_before_files_are_read(data):
     }
     bad |= {key: [0, -1, 1.5, "x", math.inf, 10**9] for key in ("resize", "sizes")}
     bad |= {key: [0, -1, 1.5, "x", math.nan, []] for key in ("per_class", "test_per_class", "trials", "people")}
+    bad |= {"views": [0, 5, 24, 1.5, "x", math.nan, []]}
     bad |= {key: [-0.1, 1.1, "x", math.nan, None] for key in ("overlap", "missing")}
     bad |= {"max_train": [0, -1, 1.5, "x"], "prune": [-0.1, 1, "x", math.nan], "progress": ["x", 3, None]}
     bad |= {"band": [3.0, "x", (30.0, 8.0), (8.0,), (8.0, math.nan), None], "datasets": ["x", 3, ["y"], []]}

@@ -139,6 +139,34 @@ def test_a_damaged_file_is_named_with_both_hashes_and_left_alone(home, monkeypat
     assert not registry.available("made.set")
 
 
+def test_what_git_calls_a_content_serves_where_no_digest_is_known(home, monkeypatch):
+    """`git hash-object` of these ten bytes."""
+    register(monkeypatch, official=Source("set/file.bin", git="aa5522f7cd3fd6a572cac43fa9e659dcbae8817d"))
+    path = put(home, b"Hello, git")
+    assert registry.fetch("set/file") == path
+    path.write_bytes(b"Hello, git!")
+    with pytest.raises(DataError, match="expected git aa5522f7"):
+        registry.fetch("set/file")
+
+
+def test_a_folder_is_placed_by_hand(home, monkeypatch, server):
+    register(monkeypatch, urls=(server.url + "/pictures.tar",), official=Source("pictures", folder=True))
+    says = rf"set/file: .*pictures is missing\. It is placed by hand: unpack what {server.url}/pictures\.tar gives"
+    for call in (registry.fetch, registry.verify):
+        with pytest.raises(DataError, match=says):
+            call("set/file")
+    assert not server.hits
+    assert not registry.available("made.set")
+    put(home, b"", "pictures")
+    with pytest.raises(DataError, match="pictures is no folder"):
+        registry.fetch("set/file")
+    (home / "pictures").unlink()
+    put(home, b"x", "pictures/one.png")
+    assert registry.fetch("set/file") == home / "pictures"
+    row = registry.status().iloc[0]
+    assert (row.present, row.ok, row.bytes) == (True, True, None)
+
+
 def test_a_truncated_file_is_called_so(home, monkeypatch):
     register(monkeypatch)
     put(home, CONTENT[:10])
@@ -316,7 +344,7 @@ def test_the_registry_is_complete():
         assert set(entry.datasets) <= set(CATALOGUE), key
         for source in (entry.official, *entry.accept):
             kind, value = source.check
-            assert len(value) == (32 if kind == "md5" else 64), key
+            assert len(value) == {"md5": 32, "git": 40, "folder": 0}.get(kind, 64), key
             assert not os.path.isabs(source.path), key
 
 

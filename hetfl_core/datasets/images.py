@@ -7,7 +7,7 @@ import math
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -75,6 +75,44 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     return unpack_idx(packed, str(path))
+
+
+def read_image(file: Path | BinaryIO, where: str, mode: str, side: int, pixels: int | None = None) -> NDArray[np.uint8]:
+    """A square picture, JPEG or PNG, as grey levels or colours 0 … 255 of so many pixels.
+
+    Parameters
+    ----------
+    file : path or binary file
+    where : str
+        What an error calls it.
+    mode : {"L", "RGB"}
+        Grey levels, the weighted sum of colours that ITU-R 601 defines, or the colours.
+    side : int
+        Pixels of a side of the result; where there are more in the file, each is the mean of those that it covers.
+    pixels : int, optional
+        Pixels of a side that the file must have.
+
+    Returns
+    -------
+    ndarray of uint8, shape (side, side) or (side, side, 3)
+
+    Raises
+    ------
+    DataError
+        If the file is missing, no picture, truncated, not square or not of that size.
+    """
+    from PIL import Image  # on demand: most data sets do without; it comes with matplotlib
+
+    try:
+        with Image.open(file) as image:
+            found = image.convert(mode)
+    except (OSError, EOFError, ValueError, SyntaxError, zlib.error, Image.DecompressionBombError) as error:
+        raise DataError(f"{where} cannot be read as an image: {error}") from error
+    wide, high = found.size
+    if wide != high or pixels not in (None, wide):
+        wanted = "a square image" if pixels is None else f"an image of {pixels} × {pixels} pixels"
+        raise DataError(f"{where}: expected {wanted}, got {wide} × {high}")
+    return np.asarray(found if wide == side else found.resize((side, side), Image.Resampling.BOX))
 
 
 def unpack_idx(packed: bytes, where: str) -> NDArray[np.uint8]:

@@ -43,6 +43,10 @@ class Source:
         Hex digest of the file; the first that is known counts.
     arrays : str
         For an .npz: digest of its arrays (`arrays_digest`), whatever way they were packed.
+    git : str
+        Name of the content in a git repository, where that is all that is known of a file that lies in one.
+    folder : bool
+        Whether this is a folder that is placed by hand, of which no digest is known: its loader looks at every file.
     bytes : int or None
         Size in bytes, where known.
     """
@@ -51,12 +55,19 @@ class Source:
     sha256: str = ""
     md5: str = ""
     arrays: str = ""
+    git: str = ""
+    folder: bool = False
     bytes: int | None = None
 
     @property
     def check(self) -> tuple[str, str]:
-        """Kind of digest, ``"arrays"``, ``"sha256"`` or ``"md5"``, and its expected value."""
-        for kind in ("arrays", "sha256", "md5"):
+        """Kind of digest, ``"arrays"``, ``"sha256"``, ``"md5"`` or ``"git"``, and its expected value.
+
+        Of a folder ``"folder"`` and nothing.
+        """
+        if self.folder:
+            return "folder", ""
+        for kind in ("arrays", "sha256", "md5", "git"):
             if expected := getattr(self, kind):
                 return kind, expected
         raise ValueError(f"registry: {self.path} has no hash")
@@ -75,6 +86,7 @@ class Entry:
     accept : tuple of Source
         Files taken in its place.
     urls : tuple of str
+        Where the file is downloaded from; of a folder, where its content is published.
     licence, citation : str
     datasets : tuple of str
         Data sets that need the file.
@@ -132,7 +144,7 @@ def _fill(value: Any, row: Mapping[str, Any]) -> Any:
 
 
 def _entry(key: str, table: Mapping[str, Any]) -> Entry:
-    hashes = {name: table[name] for name in ("path", "sha256", "md5", "bytes") if name in table}
+    hashes = {name: table[name] for name in ("path", "sha256", "md5", "git", "folder", "bytes") if name in table}
     return Entry(
         key=key,
         official=Source(**hashes),
@@ -189,8 +201,11 @@ def fetch(key: str, progress: bool = True) -> Path:
     ------
     DataError
         If a file is there but damaged, or it is not there and cannot be downloaded. Nothing half-written stays.
+        If it is a folder that nobody has placed yet.
     """
     entry = lookup(key)
+    if entry.official.folder:
+        return verify(key)
     path, problem = _state(entry)
     if path:
         return path
@@ -234,7 +249,7 @@ def _status_row(entry: Entry) -> dict[str, Any]:
         "path": str(path),
         "present": bool(there),
         "ok": good is not None,
-        "bytes": path.stat().st_size if there else entry.official.bytes,
+        "bytes": path.stat().st_size if there and path.is_file() else entry.official.bytes,
         "licence": entry.licence,
     }
 
@@ -255,6 +270,8 @@ def _state(entry: Entry) -> tuple[Path | None, str]:
 def _problem(source: Source, path: Path) -> str:
     """What is wrong with a file, or an empty string."""
     kind, expected = source.check
+    if kind == "folder":
+        return "" if path.is_dir() else f"{path} is no folder"
     try:
         stat = path.stat()
         found = _digest(str(path), kind, stat.st_size, stat.st_mtime_ns)
@@ -274,6 +291,9 @@ def _digest(path: str, kind: str, size: int, mtime_ns: int) -> str:
     if kind == "arrays":
         return arrays_digest(Path(path))
     with open(path, "rb") as file:
+        if kind == "git":
+            digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+            return hashlib.file_digest(file, lambda: digest).hexdigest()
         return hashlib.file_digest(file, kind).hexdigest()
 
 
@@ -299,6 +319,8 @@ def arrays_digest(path: Path) -> str:
 
 def _remedy(entry: Entry) -> str:
     where = data_home() / entry.official.path
+    if entry.official.folder:
+        return f"It is placed by hand: unpack what {' or '.join(entry.urls)} gives, so that its folders lie in {where}."
     kind, expected = entry.official.check
     text = f"Delete what is damaged and run `hetfl data fetch {entry.key}`, or put the file with {kind} {expected} "
     text += f"at {where}"
