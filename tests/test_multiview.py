@@ -10,9 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
+from hetfl_core import simulate
 from hetfl_core.datasets import DataError, multiview, registry
 from hetfl_core.datasets.blocks import ASSIGNMENTS
 from hetfl_core.datasets.multiview import CITIES, HERITAGE_CLASSES, MODELNET_CLASSES
+from hetfl_core.methods import HyFEM
+from hetfl_core.networks import MLP, Blocks, Model
 
 # --- ModelNet40 -----------------------------------------------------------------------------------------------------
 
@@ -123,6 +126,22 @@ def test_fewer_views_are_evenly_spread(views, n, names):
     assert list(fed.x_test) == [f"view {name}" for name in names]
     with pytest.raises(ValueError, match=f"blocks of assignment.* must lie in 0…{n - 1}"):
         multiview.modelnet40(views=n)
+
+
+def test_hyfem_learns_from_views(views):
+    """Two clients, who share a view and a half of the classes: the server's model knows all views and classes."""
+    halves = [((0, 1), range(30)), ((1, 2), range(10, 40))]
+    fed = multiview.modelnet40(assignment=halves, views=3, resize=2)
+    method = HyFEM(Model(Blocks.alike(list(fed.x_test), MLP((), 4), 8)), local_epochs=1, batch_size=10, lr=0.01)
+    run = simulate(fed, method, rounds=2, device="cpu", progress=False)
+    assert {"accuracy", "server_accuracy"} <= set(run.final)
+
+
+def test_hyfem_learns_from_features(heritage):
+    fed = multiview.herigraph(cities=["Suzhou"])
+    method = HyFEM(Model(Blocks.alike(list(fed.x_test), MLP((), 4), 8)), local_epochs=1, batch_size=10, lr=0.01)
+    run = simulate(fed, method, rounds=1, device="cpu", progress=False)
+    assert {"accuracy", "server_accuracy"} <= set(run.final)
 
 
 def test_fewer_objects_and_validation_objects(views):
