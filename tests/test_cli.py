@@ -15,7 +15,7 @@ from small import ragged, small_experiments
 
 import hetfl_core
 from hetfl_core import benchmark, cli, datasets, experiments, ledger, simulate
-from hetfl_core.datasets import eeg_trials
+from hetfl_core.datasets import eeg_trials, registry
 from hetfl_core.engine import simulation
 from hetfl_core.experiments import Job
 from hetfl_core.methods import Local
@@ -240,6 +240,16 @@ def test_pending_runs_of_some_methods(monkeypatch, capsys):
 def test_a_data_set_that_needs_no_file(monkeypatch, capsys, command):
     for name in ("toy.noisy_features", "digits.bundled"):
         assert call(monkeypatch, capsys, "data", command, name) == (0, f"{name}: needs no file of the registry\n", "")
+
+
+def test_what_is_placed_by_hand_does_not_stop_a_fetch_of_everything(monkeypatch, capsys):
+    monkeypatch.setattr(registry, "fetch", lambda key: f"of {key}")
+    code, out, _ = call(monkeypatch, capsys, "data", "fetch")
+    assert code == 0
+    assert "eurosat/archive: of eurosat/archive" in out
+    assert "modelnet40" not in out
+    code, out, _ = call(monkeypatch, capsys, "data", "fetch", "multiview.modelnet40")
+    assert (code, out) == (0, "modelnet40/views: of modelnet40/views\n"), "by name it is tried, and its error says how"
 
 
 def test_values_of_settings():
