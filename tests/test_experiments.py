@@ -319,7 +319,10 @@ def test_data_that_are_not_at_hand_are_not_pending(tmp_path, monkeypatch):
     monkeypatch.setattr(experiments, "EXPERIMENTS", EXPERIMENTS)
     names = {job.experiment for job in pending("paper", 1, tmp_path)}
     assert names
-    assert all(EXPERIMENTS[name].dataset.startswith(("toy.", "eeg.simulated")) for name in names)
+    assert all(
+        EXPERIMENTS[name].dataset.startswith(("toy.", "eeg.simulated", "eeg_blocks.simulated", "solids."))
+        for name in names
+    )
 
 
 def test_a_record_says_what_was_run(tmp_path):
