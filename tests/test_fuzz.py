@@ -47,7 +47,9 @@ from hetfl_core.methods.alignment import MMD, MixtureWasserstein
 from hetfl_core.methods.fedpac import simplex_minimum
 from hetfl_core.methods.schemes import L2GDScheme
 from hetfl_core.networks import MLP, Model
+from hetfl_core.papers import experiment
 from hetfl_core.papers import fedcma as settings_of_fedcma
+from hetfl_core.papers import hyfem as settings_of_hyfem
 from hetfl_core.papers import fedcr as settings_of_fedcr
 from hetfl_core.theory import fedcma as cma
 from hetfl_core.theory import fedcr as cr
@@ -349,6 +351,11 @@ CASES = {
     "fedcma.best_settings": Case(
         settings_of_fedcma.best_settings, {"accuracies": {"Local, lr 0.1, weight_decay 0": [0.5, 0.7]}, "grid": GRID}
     ),
+    "experiment.tried": Case(
+        experiment.tried, {"name": "Local", "method": Local(), "rates": (0.1, 0.03), "own": [{"weight_decay": 0.0}]}
+    ),
+    "hyfem.tried": Case(settings_of_hyfem.tried, {"name": "Local", "rates": (0.1, 0.03)}),
+    "hyfem.seen_from": Case(settings_of_hyfem.seen_from, {"n": 3}),
     "fedcma.tried": Case(settings_of_fedcma.tried, {"name": "Local", "rates": (0.1, 0.03)}),
     "fedgen.capped_dirichlet": Case(
         fedgen.capped_dirichlet,

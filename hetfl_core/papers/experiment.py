@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal
 
+from hetfl_core import checks
 from hetfl_core.engine.simulation import Measure, Run, cpu_threads, simulate, simulate_seeds
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
@@ -114,6 +115,30 @@ class Experiment:
         }
         made = partial(self.data, method)
         return simulate_seeds(made, self.methods[method], seeds=seeds, **settings, **options)
+
+
+def tried(name: str, method: Method, rates: Sequence[float], own: Sequence[Mapping[str, Any]]) -> dict[str, Method]:
+    """A method at each rate and with each of its own settings, by names such as ``"Local, lr 0.1, weight_decay 0"``.
+
+    Parameters
+    ----------
+    name : str
+        Of the method.
+    method : Method
+    rates : sequence of float
+    own : sequence of dict of str to float
+        Fields of the method that change together.
+    """
+    checks.words("name", name)
+    checks.instance("method", method, Method)
+    settings = [checks.mapping("own", changes) for changes in checks.several("own", own)]
+    each = [(lr, changes) for lr in checks.reals("rates", rates, 1).tolist() for changes in settings]
+    return {
+        f"{name}, lr {lr:g}, " + ", ".join(f"{key} {value:g}" for key, value in changes.items()): replace(
+            method, lr=lr, **changes
+        )
+        for lr, changes in each
+    }
 
 
 def _change(method: Method, changes: Mapping[str, Any]) -> Method:

@@ -37,7 +37,7 @@ from hetfl_core.engine.simulation import Run, simulate
 from hetfl_core.federation import Client, Federation, FederationWarning
 from hetfl_core.methods import FedAvg, FedCMA, FedGen, FedPAC, LGFedAvg, Local, Method, PFedHN
 from hetfl_core.networks import MLP, LeNet, Model, Network, NormalisedCNN, PerClient
-from hetfl_core.papers import flic
+from hetfl_core.papers import experiment, flic
 from hetfl_core.papers.experiment import Experiment
 from hetfl_core.rng import stream
 
@@ -91,15 +91,8 @@ since a step of λη, which the theory has, would hardly move in 200 rounds for 
 def tried(name: str, rates: Sequence[float] = RATES) -> dict[str, Method]:
     """The settings that a method is tried with, by names that say which: ``"Local, lr 0.1, weight_decay 0"``."""
     checks.choice("name", name, tuple(FAMILIES))
-    rates = checks.reals("rates", rates, 1).tolist()
     method, own = FAMILIES[name]
-    return {
-        f"{name}, lr {lr:g}, " + ", ".join(f"{key} {value:g}" for key, value in changes.items()): replace(
-            method, lr=lr, **changes
-        )
-        for lr in rates
-        for changes in own
-    }
+    return experiment.tried(name, method, rates, own)
 
 
 GRID: dict[str, dict[str, Method]] = {name: tried(name) for name in FAMILIES}

@@ -26,6 +26,7 @@ from hetfl_core.datasets import blocks, eeg_blocks, solids
 from hetfl_core.federation import Federation
 from hetfl_core.methods import FLIC, FedAvg, FedCMA, FedCR, FedProx, HyFEM, LateFusion, Local, Method
 from hetfl_core.networks import MLP, Blocks, Model
+from hetfl_core.papers import experiment
 from hetfl_core.papers.experiment import Experiment, Preparation
 
 EXTRACTOR = MLP((64,), 32, last="relu")
@@ -102,19 +103,12 @@ FLIC keeps Adam, at a hundredth of the rates: with the others' optimiser its pre
 """
 
 
-def _words(changes: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value:g}" for key, value in changes.items())
-
-
 def tried(name: str, known: Families = FAMILIES, rates: Sequence[float] = RATES) -> dict[str, Method]:
     """The settings that a method is tried with, by names that say which: ``"Local, lr 0.1, weight_decay 0"``."""
     checks.choice("name", name, tuple(checks.mapping("known", known)))
     method, own = known[name]
     scale = 100 if method.optimiser == "adam" else 1
-    each = [lr / scale for lr in checks.reals("rates", rates, 1).tolist()]
-    return {
-        f"{name}, lr {lr:g}, {_words(changes)}": replace(method, lr=lr, **changes) for lr in each for changes in own
-    }
+    return experiment.tried(name, method, [lr / scale for lr in checks.reals("rates", rates, 1)], own)
 
 
 GRID: dict[str, dict[str, Method]] = {name: tried(name, FAMILIES | ALIGNED) for name in (*FAMILIES, *ALIGNED)}
