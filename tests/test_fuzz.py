@@ -49,8 +49,8 @@ from hetfl_core.methods.schemes import L2GDScheme
 from hetfl_core.networks import MLP, Model
 from hetfl_core.papers import experiment
 from hetfl_core.papers import fedcma as settings_of_fedcma
-from hetfl_core.papers import hyfem as settings_of_hyfem
 from hetfl_core.papers import fedcr as settings_of_fedcr
+from hetfl_core.papers import hyfem as settings_of_hyfem
 from hetfl_core.theory import fedcma as cma
 from hetfl_core.theory import fedcr as cr
 from hetfl_core.theory import flic as theory
