@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 
 import pytest
+import torch
 from test_blocks_data import small_images  # noqa: F401  (a fixture)
 
 from hetfl_core import ledger
+from hetfl_core.datasets import blocks
 from hetfl_core.experiments import EXPERIMENTS
 from hetfl_core.papers import hyfem
 from hetfl_core.papers.fedcma import best_settings
@@ -95,3 +97,28 @@ def test_the_comparison_gives_each_method_its_blocks(small_images):  # noqa: F81
     assert list(compared.data("FedProx, common blocks", 0)[0].shapes) == ["top left", "bottom left"]
     assert len(compared.data("centralised", 0)) == 1
     assert [client.n_train for client in compared.data("HyFEM", 0)] == [200] * 6
+
+
+@pytest.mark.parametrize("setting", hyfem.SETTINGS, ids=lambda setting: setting.name)
+def test_on_other_data_methods_are_tuned_alike_and_chosen_by_the_records(setting):
+    grid = hyfem.grid_of(setting)
+    assert {len(settings) for settings in grid.values()} == {3 * len(hyfem.FEWER_RATES)}
+    found: dict[str, list[float]] = {}
+    for record in ledger.load(experiment=f"hyfem/{setting.name}-grid", scale="paper"):
+        found.setdefault(record.method, []).append(ledger.value(record, "accuracy"))
+    whole = best_settings(found, grid)
+    assert (whole if whole.keys() == grid.keys() else {}) == hyfem.CHOSEN_ON.get(setting.name, {})
+
+
+def test_what_cannot_run_on_other_data_is_left_out():
+    """Twelve views have no common block; nobody could train in one place on the laboratories' caps."""
+    left_out = {one.name: set(hyfem.FAMILIES) - set(one.families) for one in hyfem.SETTINGS}
+    assert left_out == {"views": set(hyfem.WITHOUT_COMMON), "4-views": set(), "eeg": {"centralised"}}
+    held = [set(one.blocks) for one in blocks.ASSIGNMENTS["12 views"]]
+    assert not set.intersection(*held)
+    grid = EXPERIMENTS["hyfem/4-views-grid"]
+    names = {name: next(iter(hyfem.tried(name, rates=(1.0,)))) for name in ("FedProx, common blocks", "centralised")}
+    assert list(grid.data(names["FedProx, common blocks"], 0)[0].shapes) == ["view 0", "view 2"]
+    alone, others = grid.data(names["centralised"], 0), grid.data("HyFEM, lr 0.1, mu_extractors 0, mu_classifier 0", 0)
+    torch.testing.assert_close(alone.x_test["view 1"], others.x_test["view 1"])
+    assert len(alone) == 1
