@@ -59,7 +59,9 @@ def test_of_modelnet40_1_and_of_table_3_no_classes_are_published():
     table = paper_table("hyfem", 3)
     assert set(table["metric"]) == {"feature block held", "classes"}
     assert set(table[table["metric"] == "classes"]["value"]) == {25}
-    assert set(ASSIGNMENTS) == {"table 4", "modelnet40:2", "herigraph", "12 views", "4 views"}, "the last two are ours"
+    assert set(ASSIGNMENTS) == {"table 4", "modelnet40:2", "herigraph", "9 clients", "12 views", "4 views"}, (
+        "the last two are ours"
+    )
 
 
 def test_herigraphs_assignment_has_the_papers_numbers_and_no_cell_without_holder():
@@ -70,6 +72,20 @@ def test_herigraphs_assignment_has_the_papers_numbers_and_no_cell_without_holder
     count = holders(assignment, 4, 9)
     assert count.sum(axis=0).tolist() == [8] * 9, "each class is on four clients"
     assert 1 <= count.min() <= count.max() <= 3
+
+
+def test_nine_clients_have_the_papers_numbers():
+    """Table 2's of CIFAR-10 and EuroSAT: 9 clients, 6 to 8 of 12 blocks, 5 of 10 classes; nothing is on all of them."""
+    printed = paper_table("hyfem", 2).query("setting == 'Cifar-10'").set_index("metric")["value"].astype(int)
+    assignment = ASSIGNMENTS["9 clients"]
+    sizes = [len(one.blocks) for one in assignment]
+    assert len(assignment) == printed["clients M"]
+    assert min(sizes) == printed["least feature blocks per client d_m"]
+    assert max(sizes) == printed["most feature blocks per client d_m"]
+    assert {len(one.classes) for one in assignment} == {printed["classes per client"]}
+    assert not set.intersection(*(set(one.blocks) for one in assignment))
+    assert not set.intersection(*(set(one.classes) for one in assignment))
+    assert (holders(assignment, 12, 10) > 0).all()
 
 
 def test_centralised_is_one_client_with_everything():

@@ -133,6 +133,10 @@ CHOSEN_BY_MU: dict[float, str] = {
 """HyFEM's best with each regulariser."""
 
 
+WITHOUT_COMMON = ("FedAvg, common blocks", "FedProx, common blocks")
+"""What cannot run where no block is on all clients."""
+
+
 def by_mu(grid: Mapping[str, Method]) -> dict[float, dict[str, Method]]:
     """HyFEM's settings of a grid, apart for each regulariser."""
     found: dict[float, dict[str, Method]] = {mu: {} for mu in MUS}
@@ -250,6 +254,34 @@ def _compared() -> dict[str, Experiment]:
     return found
 
 
+COLOURED = Model(
+    Blocks.alike([f"{place}, {colour}" for colour in blocks.COLOURS for place in blocks.QUADRANTS], EXTRACTOR, 128)
+)
+
+
+def _coloured(seed: int, assignment: str = "9 clients") -> Federation:
+    return blocks.cifar10(seed, assignment=assignment, cut="quadrants and colours")
+
+
+def _in_colours() -> dict[str, Experiment]:
+    """After Table 2's third setting: blocks of one colour, none of which is on all clients."""
+    grids = {name: tried(name, families(COLOURED)) for name in FAMILIES if name not in WITHOUT_COMMON}
+    methods = {name: grid[CHOSEN[name]] for name, grid in grids.items()}
+    return {
+        "hyfem/colours-cifar10": Experiment(
+            "HyFEM, after Table 2: the part of CIFAR-10 at hand, in quadrants of one colour, nine clients",
+            _coloured,
+            methods,
+            dataset="blocks.cifar10",
+            evaluate_every=EARLY,
+            priority=59,
+            seeds=3,
+            prepare={family: way for family, way in views(_coloured).items() if family in methods},
+            **RUNS,
+        )
+    }
+
+
 def _ablation() -> dict[str, Experiment]:
     """What matching, the regulariser, the start and the beginning of a round are worth; and Figure 14."""
     at = {mu: GRID["HyFEM"][setting] for mu, setting in CHOSEN_BY_MU.items()}
@@ -302,9 +334,6 @@ def seen_from(n: int) -> Model:
 def _four_views(seed: int, assignment: str = "4 views", tested_on: str = "test") -> Federation:
     return solids.views(seed, n_views=4, assignment=assignment, tested_on=tested_on)
 
-
-WITHOUT_COMMON = ("FedAvg, common blocks", "FedProx, common blocks")
-"""What cannot run where no block is on all clients."""
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -381,5 +410,5 @@ def _elsewhere() -> dict[str, Experiment]:
 
 
 EXPERIMENTS: dict[str, Experiment] = (
-    _grid() | (_compared() if CHOSEN else {}) | (_ablation() if CHOSEN_BY_MU else {}) | _elsewhere()
+    _grid() | (_compared() | _in_colours() if CHOSEN else {}) | (_ablation() if CHOSEN_BY_MU else {}) | _elsewhere()
 )
