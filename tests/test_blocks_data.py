@@ -415,6 +415,22 @@ def test_the_real_fashion_mnist():
     assert -1 <= float(fed.x_test["top left"].min()) < float(fed.x_test["top left"].max()) <= 1
 
 
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_too_few_samples_to_hold_any_out(n):
+    x, y = {"flat": torch.zeros(3 * n, 1)}, np.repeat(np.arange(3), n)
+    says = rf"tested_on='validation' holds out a share of 0.2 of each class, .* got {3 * n} training samples"
+    with pytest.raises(ValueError, match=says):
+        blocks.federate(x, y, x, y, "centralised", n_classes=3, tested_on="validation")
+
+
+def test_too_few_images_to_hold_any_out(monkeypatch):
+    half = np.full(1, 0.5, np.float32)
+    two = pooled.Pictures(np.zeros((20, 1, 28, 28), np.uint8), np.arange(20) % 10, half, half, tuple("abcdefghij"))
+    monkeypatch.setattr(pooled, "load_halves", lambda family, names: (two, two))
+    with pytest.raises(ValueError, match="got 20 training samples of 10 classes, too few for one"):
+        blocks.mnist(tested_on="validation")
+
+
 def test_data_at_hand_are_dealt_as_the_pictures_are():
     """Blocks of whatever shape; the same stream deals them as it deals the catalogue's."""
     y, y_test = np.repeat(np.arange(3), 10), np.arange(6) % 3

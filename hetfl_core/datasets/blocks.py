@@ -442,9 +442,7 @@ def _federation(
     n_images = len(train.y) + len(test.y)
     rng = numpy_stream(asked.seed, SERVER, 0, "blocks")
     if asked.tested_on == "validation":
-        last = at_most(train.y, None, rng, share=HELD_OUT)
-        first = np.setdiff1d(np.arange(len(train.y)), last)
-        train, test = (train._replace(x=train.x[rows], y=train.y[rows]) for rows in (first, last))
+        train, test = (train._replace(x=train.x[rows], y=train.y[rows]) for rows in _cut_off(train.y, rng))
     chosen, tested = (at_most(part.y, n, rng) for part, n in ((train, asked.per_class), (test, asked.test_per_class)))
     whole, x_test = (CUTS[cut](half.inputs(which)) for half, which in ((train, chosen), (test, tested)))
     info = {
@@ -530,8 +528,7 @@ def federate(
     table = check_assignment(assignment, len(x), n)
     rng = numpy_stream(seed, SERVER, 0, "blocks")
     if tested_on == "validation":
-        last = at_most(labels, None, rng, share=HELD_OUT)
-        first = np.setdiff1d(np.arange(len(labels)), last)
+        first, last = _cut_off(labels, rng)
         x, x_test = ({block: t[torch.from_numpy(rows)] for block, t in x.items()} for rows in (first, last))
         labels, labels_test = labels[first], labels[last]
     settings = {"seed": seed, "overlap": overlap, "missing": missing, "tested_on": tested_on}
@@ -596,7 +593,18 @@ def at_most(y: Indices, n: int | None, rng: np.random.Generator, share: float = 
     if n is None and share == 1:
         return np.arange(len(y))
     each = [rng.permutation(np.flatnonzero(y == c)) for c in np.unique(y)]
-    return np.sort(np.concatenate([mine[: round(share * len(mine))][:n] for mine in each]))
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *(mine[: round(share * len(mine))][:n] for mine in each)]))
+
+
+def _cut_off(y: Indices, rng: np.random.Generator) -> tuple[Indices, Indices]:
+    """Places of the training samples that are trained on, and of those for validation."""
+    last = at_most(y, None, rng, share=HELD_OUT)
+    if not len(last):
+        raise ValueError(
+            f"tested_on='validation' holds out a share of {HELD_OUT} of each class, to the nearest sample, got "
+            f"{len(y)} training samples of {len(np.unique(y))} classes, too few for one"
+        )
+    return np.setdiff1d(np.arange(len(y)), last), last
 
 
 def shares(federation: Federation) -> NDArray[np.float64]:
