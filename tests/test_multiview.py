@@ -441,6 +441,26 @@ def test_settings_are_judged_on_training_samples(heritage):
     assert np.bincount(fed[0].y_train).tolist() == [3] * 9
 
 
+def test_a_picture_in_two_parts_is_on_one_side_for_validation_too(heritage):
+    """Both together are the training samples, and what is held out does not tell how features are scaled."""
+    call = {"assignment": "centralised", "cities": ["Venice", "Venice-XL"]}
+    whole = multiview.herigraph(**call)
+    known = whole[0].x_train["hidden"]
+    for seed in range(3):
+        fed = multiview.herigraph(seed, tested_on="validation", **call)
+        (one,) = fed
+        train, held_out = ({tuple(row) for row in x["hidden"][:, :3].tolist()} for x in (one.x_train, fed.x_test))
+        assert not train & held_out
+        assert set(fed.y_test.tolist()) == set(range(9))
+        assert float(one.x_train["hidden"].mean(0).abs().max()) < 1e-5
+        both = torch.cat([one.x_train["hidden"], fed.x_test["hidden"]])
+        both = (both - both.mean(0)) / both.std(0, correction=0)
+        assert torch.allclose(both[both[:, 0].argsort()], known[known[:, 0].argsort()], atol=1e-4)
+        assert fed.info["settings"]["tested_on"] == "validation"
+        text = torch.cat([where_text_is(one.x_train), where_text_is(one.x_test)])
+        assert fed.info["without_text"] == int((~text).sum())
+
+
 def test_a_feature_that_never_changes_is_zero(heritage):
     heritage.replace("Suzhou", "Visual_Features", heritage.cities["Suzhou"]["Visual_Features"].assign(v0=0.25))
     fed = multiview.herigraph(assignment="centralised", cities=["Suzhou"])

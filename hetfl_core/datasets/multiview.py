@@ -115,7 +115,7 @@ def modelnet40(
     halves = []
     for part, most in (("train", per_class), ("test", test_per_class)):
         paths, y = _objects(root, part) if part == "train" or tested_on == "test" else ([], np.zeros(0, np.int64))
-        kept = at_most(y, most, rng) if len(y) else np.zeros(0, np.int64)
+        kept = at_most(y, most, rng)
         halves.append(([paths[i] for i in kept], y[kept]))
     n_pictures = views * sum(len(y) for _, y in halves)
     # twice in single precision: here, and with the clients, who hold about as much in all
@@ -272,8 +272,8 @@ def herigraph(
     per_class, test_per_class : int, optional
         Most samples of a class, drawn at random; by default all.
     tested_on : {"test", "validation"}
-        With ``"validation"`` a fifth of the training samples of each class, drawn at random, are the test samples, and
-        nobody trains on them.
+        With ``"validation"`` a fifth of the training pictures of each class, drawn at random, are the test samples, and
+        nobody trains on them; a picture that is in two parts is in the same half in both here, too.
     cities : sequence of str
         Some of `CITIES`. Venice-XL has nine tenths of the samples, in files of two gigabytes.
     without_text : {"zeros", "drop"}
@@ -284,8 +284,8 @@ def herigraph(
     Federation
         9 classes; clients ``client-0`` …, whose inputs are blocks ``text`` (768, BERT), ``hidden`` (512, the last
         hidden layer of a ResNet-18 for scenes), ``scenes`` (365) and ``attributes`` (102, both probabilities), float32,
-        each feature with mean 0 and standard deviation 1 in the training samples that have it, those for validation
-        among them; a block that a client lacks is empty. Every client is tested on all test samples by its own blocks.
+        each feature with mean 0 and standard deviation 1 in the training samples that have it; a block that a client
+        lacks is empty. Every client is tested on all test samples by its own blocks.
 
     Raises
     ------
@@ -317,13 +317,16 @@ def herigraph(
     del read
     ids, y = (np.concatenate(both) for both in zip(*known, strict=True))
     with_text = ~np.isnan(x["text"]).any(axis=1)
-    tested = _held_out(ids, y)
+    tested = _held_out(ids, y, numpy_stream(0, SERVER, 0, "herigraph:split"))
     rng = numpy_stream(seed, SERVER, 0, "herigraph:samples")
     halves = []
     for part, most in ((~tested, per_class), (tested, test_per_class)):
         rows = np.flatnonzero(part & (with_text | (without_text == "zeros")))
-        halves.append(rows[at_most(y[rows], most, rng)] if len(rows) else rows)
+        halves.append(rows[at_most(y[rows], most, rng)])
     first, last = halves
+    if tested_on == "validation":  # here and not by `federate`, which does not know what is one picture
+        chosen = _held_out(ids[first], y[first], numpy_stream(seed, SERVER, 0, "herigraph:validation"))
+        first, last = first[~chosen], first[chosen]
     x_train: dict[str, Tensor] = {}
     x_test: dict[str, Tensor] = {}
     for block in blocks:
@@ -339,6 +342,7 @@ def herigraph(
             "test_per_class": test_per_class,
             "cities": list(parts),
             "without_text": without_text,
+            "tested_on": tested_on,
         },
         "source": "HeriGraph (Bai et al., 2022): " + ", ".join(parts),
         "licence": "CC BY 4.0",
@@ -346,7 +350,7 @@ def herigraph(
         "simulated": False,
         "samples_at_hand": len(y),
         "in_two_parts": len(ids) - len(np.unique(ids)),
-        "without_text": int((~with_text[np.concatenate(halves)]).sum()),
+        "without_text": int((~with_text[np.concatenate([first, last])]).sum()),
         "unlike_the_paper": "which three blocks of pictures, who holds what, and the split are ours",
     }
     return federate(
@@ -358,17 +362,16 @@ def herigraph(
         seed=seed,
         overlap=overlap,
         missing=missing,
-        tested_on=tested_on,
         n_classes=len(HERITAGE_CLASSES),
         name="multiview.herigraph",
         info=info,
     )
 
 
-def _held_out(ids: Indices, y: Indices) -> NDArray[np.bool_]:
-    """Which samples are test samples: a fifth of the pictures of each class, wherever they stand."""
+def _held_out(ids: Indices, y: Indices, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Which samples nobody trains on: a fifth of the pictures of each class, wherever they stand."""
     pictures, place = np.unique(ids, return_index=True)
-    chosen = at_most(y[place], None, numpy_stream(0, SERVER, 0, "herigraph:split"), share=0.2)
+    chosen = at_most(y[place], None, rng, share=0.2)
     return np.isin(ids, pictures[chosen])
 
 
