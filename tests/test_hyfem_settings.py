@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 
 import pytest
 import torch
 from test_blocks_data import small_images  # noqa: F401  (a fixture)
 
 from hetfl_core import ledger
-from hetfl_core.datasets import blocks
+from hetfl_core.datasets import blocks, solids
 from hetfl_core.experiments import EXPERIMENTS
 from hetfl_core.papers import hyfem
 from hetfl_core.papers.fedcma import best_settings
@@ -78,6 +79,31 @@ def test_what_each_method_is_given(small_images):  # noqa: F811
     alone = GRID.data(names["centralised"], 0)
     assert (len(alone), alone[0].n_train, len(alone.y_test)) == (1, 320, 80)
     assert [client.n_train for client in GRID.data(names["HyFEM"], 0)] == [160] * 6
+
+
+def test_a_grid_on_other_data_is_judged_on_samples_that_nobody_trains_on(monkeypatch):
+    """All methods of a seed have one dealing; test samples are in no grid, be it in the place of validation samples."""
+    monkeypatch.setattr(solids, "views", partial(solids.views, per_class=10, test_per_class=5, size=4))
+    (setting,) = (one for one in hyfem.SETTINGS if one.name == "4-views")
+    tested = rows(setting.make(0))
+    experiment = EXPERIMENTS["hyfem/4-views-grid"]
+    made = {name: experiment.data(next(iter(grid)), 0) for name, grid in hyfem.grid_of(setting).items()}
+    assert set(made) == set(hyfem.FAMILIES)
+    judged = rows(made["centralised"])
+    for name, fed in made.items():
+        assert fed.info["settings"]["tested_on"] == "validation", name
+        assert rows(fed) == judged, name
+        trained = {row for client in fed for row in rows(client, "x_train")}
+        assert trained <= rows(made["centralised"][0], "x_train"), name
+        assert not trained & judged, name
+        assert not (trained | judged) & tested, name
+    for one in hyfem.SETTINGS:
+        assert EXPERIMENTS[f"hyfem/{one.name}-grid"].federation.keywords == {"tested_on": "validation"}
+
+
+def rows(holder, half="x_test"):
+    """Samples by what is seen in the view that everybody has."""
+    return {image.numpy().tobytes() for image in getattr(holder, half)["view 0"]}
 
 
 def test_the_chosen_settings_are_the_best_of_the_records():
