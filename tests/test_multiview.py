@@ -144,7 +144,7 @@ def test_hyfem_learns_from_features(heritage):
     assert {"accuracy", "server_accuracy"} <= set(run.final)
 
 
-def test_fewer_objects_and_validation_objects(views):
+def test_the_seed_chooses_fewer_objects(views):
     fed = multiview.modelnet40(3, assignment="centralised", per_class=1, views=1, resize=1)
     (one,) = fed
     assert one.y_train.tolist() == list(range(40))

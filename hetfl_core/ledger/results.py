@@ -59,7 +59,7 @@ def at_round(
     Returns
     -------
     Series of float
-        As from `by_seed`; seeds whose history has no value there are left out.
+        As from `by_seed`; seeds whose history has no value there are left out, and records without an accuracy.
     """
     checks.texts(experiment=experiment, method=method, column=column)
     if round is not None:
@@ -203,8 +203,8 @@ def across(
         both = sorted(mine.keys() & known.keys())
         alike = [same_data(mine[seed], known[seed]) for seed in both]
         if both:
-            apart = {seed: measured(mine[seed], metric) - measured(known[seed], metric) for seed in both}
-            pairs[name] = Paired.of(apart, all(alike))
+            gap = {seed: measured(mine[seed], metric) - measured(known[seed], metric) for seed in both}
+            pairs[name] = Paired.of(gap, all(alike))
     return as_table(pairs)
 
 

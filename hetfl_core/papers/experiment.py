@@ -35,7 +35,7 @@ class Experiment:
     evaluate_every : int or tuple of int
         Rounds between evaluations, or the rounds to evaluate; more than 1 where evaluating all clients costs as much
         as training some.
-    measure : tuple of {"own", "server"}
+    measure : tuple of {"own", "server", "held", "own_held"}
         What else is evaluated; see `hetfl_core.simulate`.
     dataset : str
         Name of the data set in the catalogue; its files must be at hand.
