@@ -257,7 +257,6 @@ def views(
     ValueError
         If an argument is out of range, or needs more memory than there is.
     """
-    checks.seed(seed)
     checks.wholes(1, per_class=per_class, test_per_class=test_per_class)
     checks.whole("size", size, 4, MOST_PIXELS)
     checks.number("noise", noise, 0, 10)
@@ -265,10 +264,8 @@ def views(
     sizes = {"per_class": per_class, "test_per_class": test_per_class, "size": size, "n_views": n_views}
     # all views of all solids, what clients hold of them, and room to draw
     checks.memory(3 * 4 * len(SHAPES) * (per_class + test_per_class) * n_views * size**2, **sizes)
-    for name, share, interval in (("overlap", overlap, "[0, 1]"), ("missing", missing, "[0, 1)")):
-        checks.fraction(name, share, interval)
-    checks.choice("tested_on", tested_on, ("test", "validation"))
-    blocks.check_assignment(assignment, n_views, len(SHAPES))  # before anything is drawn
+    asked = blocks.Asked(seed, assignment, overlap, missing, per_class, test_per_class, tested_on)
+    asked.checked(n_views, len(SHAPES))  # before anything is drawn
 
     def part(name: str, n: int) -> tuple[dict[str, torch.Tensor], Indices]:
         images = _drawn(seed, name, n, size, n_views, float(noise))
