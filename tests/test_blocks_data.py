@@ -246,6 +246,9 @@ def test_twelve_blocks_of_cifar10(small_images):
 def test_the_dealing_depends_on_the_seed(small_images):
     a, b, c = (blocks.mnist(seed, overlap=0.0) for seed in (0, 0, 1))
     assert a.fingerprint() == b.fingerprint() != c.fingerprint()
+    assert blocks.mnist(0).fingerprint() == blocks.mnist(1).fingerprint(), "who has all has the same"
+    judged = [blocks.mnist(seed, tested_on="validation").fingerprint() for seed in (0, 1)]
+    assert judged[0] != judged[1]
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,8 @@ def fashion_mnist(
     Parameters
     ----------
     seed : int
-        Of the dealing.
+        Of the dealing. With all images, `overlap` 1 and `missing` 0 nothing is left to draw for the test: every seed
+        then gives the same data.
     assignment : str or sequence of (blocks, classes)
         What each client holds: a name in `ASSIGNMENTS`, or numbers of blocks, in the order of `QUADRANTS`, and of
         classes. ``"centralised"``: one client that holds all blocks of all classes.
