@@ -61,7 +61,6 @@ def test_of_modelnet40_1_and_of_table_3_no_classes_are_published():
     assert set(table[table["metric"] == "classes"]["value"]) == {25}
     ours = {"9 clients", "12 views", "4 views"}
     assert set(ASSIGNMENTS) - ours == {"table 4", "modelnet40:2", "herigraph"}
-    )
 
 
 def test_herigraphs_assignment_has_the_papers_numbers_and_no_cell_without_holder():

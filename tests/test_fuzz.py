@@ -355,7 +355,7 @@ CASES = {
         experiment.tried, {"name": "Local", "method": Local(), "rates": (0.1, 0.03), "own": [{"weight_decay": 0.0}]}
     ),
     "hyfem.tried": Case(settings_of_hyfem.tried, {"name": "Local", "rates": (0.1, 0.03)}),
-    "hyfem.seen_from": Case(settings_of_hyfem.seen_from, {"n": 3}),
+    "hyfem.seen_from": Case(settings_of_hyfem.seen_from, {"n": 3, "out": 8}),
     "fedcma.tried": Case(settings_of_fedcma.tried, {"name": "Local", "rates": (0.1, 0.03)}),
     "fedgen.capped_dirichlet": Case(
         fedgen.capped_dirichlet,

@@ -6,7 +6,6 @@ from dataclasses import fields
 from functools import partial
 
 import pytest
-import torch
 from test_blocks_data import small_images  # noqa: F401  (a fixture)
 
 from hetfl_core import ledger
@@ -55,6 +54,12 @@ def test_the_ablation_changes_what_it_names_and_nothing_else():
     assert len({str(method) for name, method in every.items() if "mu 0," in name}) == 16
 
 
+def test_a_grid_of_two_regularisers_is_refused():
+    mixed = hyfem.HyFEM(hyfem.MODEL, mu_extractors=0.0, mu_classifier=0.1)
+    with pytest.raises(ValueError, match=r"grid\['x'\] must have one mu of .* for both, got"):
+        hyfem.by_mu({"x": mixed})
+
+
 def test_settings_of_each_regulariser_stand_apart():
     apart = hyfem.by_mu(hyfem.GRID["HyFEM"])
     assert {mu: len(settings) for mu, settings in apart.items()} == {0.0: 5, 0.1: 5, 0.5: 5}
@@ -88,7 +93,7 @@ def test_a_grid_on_other_data_is_judged_on_samples_that_nobody_trains_on(monkeyp
     tested = rows(setting.make(0))
     experiment = EXPERIMENTS["hyfem/4-views-grid"]
     made = {name: experiment.data(next(iter(grid)), 0) for name, grid in hyfem.grid_of(setting).items()}
-    assert set(made) == set(hyfem.FAMILIES)
+    assert set(made) == {*hyfem.FAMILIES, *hyfem.ALIGNED}
     judged = rows(made["centralised"])
     for name, fed in made.items():
         assert fed.info["settings"]["tested_on"] == "validation", name
@@ -140,11 +145,6 @@ def test_what_cannot_run_on_other_data_is_left_out():
     """Twelve views have no common block; nobody could train in one place on the laboratories' caps."""
     left_out = {one.name: set(hyfem.FAMILIES) - set(one.families) for one in hyfem.SETTINGS}
     assert left_out == {"views": set(hyfem.WITHOUT_COMMON), "4-views": set(), "eeg": {"centralised"}}
+    assert set(dict((one.name, one.families) for one in hyfem.SETTINGS)["4-views"]) > set(hyfem.ALIGNED)
     held = [set(one.blocks) for one in blocks.ASSIGNMENTS["12 views"]]
     assert not set.intersection(*held)
-    grid = EXPERIMENTS["hyfem/4-views-grid"]
-    names = {name: next(iter(hyfem.tried(name, rates=(1.0,)))) for name in ("FedProx, common blocks", "centralised")}
-    assert list(grid.data(names["FedProx, common blocks"], 0)[0].shapes) == ["view 0", "view 2"]
-    alone, others = grid.data(names["centralised"], 0), grid.data("HyFEM, lr 0.1, mu_extractors 0, mu_classifier 0", 0)
-    torch.testing.assert_close(alone.x_test["view 1"], others.x_test["view 1"])
-    assert len(alone) == 1
