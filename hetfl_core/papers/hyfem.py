@@ -61,20 +61,21 @@ PULLS: tuple[dict[str, Any], ...] = tuple({"mu_extractors": mu, "mu_classifier":
 Families = dict[str, tuple[Method, Sequence[Mapping[str, Any]]]]
 
 
-def families(model: Model) -> Families:
+def families(model: Model, **changes: Any) -> Families:
     """Each method and the settings that it is tried with beside its learning rate.
 
     FedAvg and FedProx run on the blocks that all clients hold, FedAvg on zeros in the place of missing blocks, too; the
-    centralised one is trained on all blocks of all classes in one place.
+    centralised one is trained on all blocks of all classes in one place. `changes` are those of the fields in `COMMON`.
     """
+    common = {**COMMON, **changes}
     return {
-        "Local": (Local(model, **COMMON), DECAYS),
-        "FedAvg, common blocks": (FedAvg(model, **COMMON), DECAYS),
-        "FedProx, common blocks": (FedProx(model, **COMMON), [{"mu": mu} for mu in (0.01, 0.1, 0.5)]),
-        "FedAvg, zeros": (FedAvg(model, **COMMON), DECAYS),
-        "late fusion": (LateFusion(model, **COMMON), DECAYS),
-        "HyFEM": (HyFEM(model, **COMMON), PULLS),
-        "centralised": (FedAvg(model, **COMMON), DECAYS),
+        "Local": (Local(model, **common), DECAYS),
+        "FedAvg, common blocks": (FedAvg(model, **common), DECAYS),
+        "FedProx, common blocks": (FedProx(model, **common), [{"mu": mu} for mu in (0.01, 0.1, 0.5)]),
+        "FedAvg, zeros": (FedAvg(model, **common), DECAYS),
+        "late fusion": (LateFusion(model, **common), DECAYS),
+        "HyFEM": (HyFEM(model, **common), PULLS),
+        "centralised": (FedAvg(model, **common), DECAYS),
     }
 
 
@@ -342,6 +343,9 @@ def _four_views(seed: int, assignment: str = "4 views", tested_on: str = "test")
     return solids.views(seed, n_views=4, assignment=assignment, tested_on=tested_on)
 
 
+FEWER_STEPS: dict[str, Any] = {"local_steps": 8}
+"""Of subjects with some hundred trials: 32 batches would be a dozen passes over them in every round."""
+
 SETTINGS: tuple[Setting, ...] = (
     Setting(
         "views",
@@ -362,7 +366,7 @@ SETTINGS: tuple[Setting, ...] = (
         "simulated EEG, groups of electrodes as blocks, caps as what a client holds",
         "eeg_blocks.simulated",
         _electrodes,
-        {name: family for name, family in families(SENSORS).items() if name != "centralised"},
+        {name: family for name, family in families(SENSORS, **FEWER_STEPS).items() if name != "centralised"},
     ),
 )
 """No block of twelve views is on all clients. Nobody could train in one place on EEG: no laboratory's subjects wear
