@@ -426,7 +426,7 @@ def _elsewhere() -> dict[str, Experiment]:
                 dataset=one.dataset,
                 evaluate_every=EARLY,
                 priority=58 + place,
-                seeds=3,
+                seeds=5,
                 prepare={name: way for name, way in views(one.make).items() if name in chosen},
                 **RUNS,
             )
