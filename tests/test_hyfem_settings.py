@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 
 import pytest
@@ -142,9 +142,20 @@ def test_on_other_data_methods_are_tuned_alike_and_chosen_by_the_records(setting
 
 
 def test_what_cannot_run_on_other_data_is_left_out():
-    """Twelve views have no common block; nobody could train in one place on the laboratories' caps."""
+    """Of twelve views and of colours no block is on all; nobody could train in one place on the laboratories' caps."""
     left_out = {one.name: set(hyfem.FAMILIES) - set(one.families) for one in hyfem.SETTINGS}
-    assert left_out == {"views": set(hyfem.WITHOUT_COMMON), "4-views": set(), "eeg": {"centralised"}}
-    assert set(dict((one.name, one.families) for one in hyfem.SETTINGS)["4-views"]) > set(hyfem.ALIGNED)
-    held = [set(one.blocks) for one in blocks.ASSIGNMENTS["12 views"]]
-    assert not set.intersection(*held)
+    assert left_out == {"4-views": set(), "eeg": {"centralised"}}
+    assert set({one.name: one.families for one in hyfem.SETTINGS}["4-views"]) > set(hyfem.ALIGNED)
+    for name, assignment in (("views", "12 views"), ("colours-cifar10", "9 clients")):
+        assert not set.intersection(*(set(one.blocks) for one in blocks.ASSIGNMENTS[assignment]))
+        assert list(EXPERIMENTS[f"hyfem/{name}"].methods) == [
+            f for f in hyfem.FAMILIES if f not in hyfem.WITHOUT_COMMON
+        ]
+
+
+def test_settings_that_are_taken_over_are_those_of_the_other_data():
+    here, there = EXPERIMENTS["hyfem/views"].methods, EXPERIMENTS["hyfem/4-views"].methods
+    for name, method in here.items():
+        assert replace(method, model=there[name].model) == there[name]
+    for name, method in EXPERIMENTS["hyfem/colours-cifar10"].methods.items():
+        assert replace(method, model=hyfem.MODEL) == EXPERIMENTS["hyfem/quadrants"].methods[name]
