@@ -402,6 +402,14 @@ CHOSEN_ON: dict[str, dict[str, str]] = {
         "FedCR": "FedCR, lr 0.1, beta 0.0005",
         "Fed-CMA": "Fed-CMA, lr 0.1, lam1 1, lam2 0.1",
     },
+    "eeg": {
+        "Local": "Local, lr 0.1, weight_decay 0.001",
+        "FedAvg, common blocks": "FedAvg, common blocks, lr 0.1, weight_decay 0",
+        "FedProx, common blocks": "FedProx, common blocks, lr 0.1, mu 0.5",
+        "FedAvg, zeros": "FedAvg, zeros, lr 0.3, weight_decay 0",
+        "late fusion": "late fusion, lr 0.1, weight_decay 0",
+        "HyFEM": "HyFEM, lr 1, mu_extractors 0.5, mu_classifier 0.5",
+    },
 }
 """By the names of `SETTINGS`, the best of each method's twelve; a test compares."""
 
