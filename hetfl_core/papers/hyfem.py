@@ -1,4 +1,4 @@
-"""HyFEM: its comparisons on data at hand, the grids by which all are tuned, and the ablation that the paper has not.
+"""HyFEM: its comparisons on data at hand, the grids by which all are tuned, and an ablation of its parts.
 
 The paper's images pass through ResNets, and its text states no learning rate, batch, width, μ₁, P or p_m. What stands
 here is ours and is called so: pictures in quadrants, dealt to six clients as in the paper's Table 4, small extractors,

@@ -13,22 +13,22 @@ server's neurons. In the table "yes" is *holds as printed*, "if" *holds under a 
 ==============================  ====  ==================================================================================
 Statement                       Hold  What is right, or the smallest counterexample
 ==============================  ====  ==================================================================================
-Theorem 2, of iteration (22)    yes   Clients go on from where they were. `iterate`
-… of Algorithm 2                no    Its line 2 begins each round at the server's model, where gradients need not
-                                      vanish: of two clients with one weight, centres 1 and -1, they stay 1/2 in all
-                                      rounds, while the bound falls like 1/T. `iterate`
-Theorem 2: ∇L = 0 in z          if    From the first round on; at t = 0 if the server begins with the means.
+Theorem 2, of iteration (22)    yes   Clients go on from where they were; tried on quadratics. `iterate`
+Theorem 1: so by Algorithm 1    no    Clients begin each round at the server's model (line 2 of Algorithm 2), where
+                                      gradients need not vanish: of two clients with one weight, centres 1 and -1, they
+                                      stay 1/2 in all rounds, while the bound falls like 1/T. `iterate`
+Theorem 2: ∇L = 0 in z          yes   From the first round on, as it says; before it if the server begins with the means.
 The rate with Q = T             no    The last term is 4 L Δ/T³, not 2 L Δ/T³; the order, 1/T, is right. `rate`
 Lemma 1: L_x and C_x            yes   They may be smaller: max p (a + μ), and μ (Σ p²)^½. `Quadratic`
-Lemma 1: strong convexity in z  if    Every neuron of the server's is matched, as (5) wants and no step of Algorithm 2
-                                      or 3 sees to: three rows, clients of two neurons. `iterate`
+Lemma 1: strong convexity in z  yes   By constraint (19), that every row is matched. No step of Algorithm 2 or 3 ensures
+                                      it: three rows, clients of two neurons. `iterate`
 (22b) by the Hungarian method   if    Rows are compared by all their weights, with the server's as they are. Eq. (20)
-                                      compares what comes in, with the mean of the others.
+                                      leaves the distance open, and compares with the mean of the others.
 Algorithm 2 lowers (11)         no    Clients (0, 1), (2, 0) and (0, 3): from 11/3 to 4, all at once. A test of
                                       `hetfl_core.matching` has it, and two more, one by one.
 … by the exact cost, in turn    yes   Block-coordinate descent; 4 000 random steps in the tests.
-Remark 3.2: FedProx             yes   One block, a common start and the same μ; matching is then the identity. (The
-                                      other method named there is cited by the paper of L2GD.)
+Remark 3.2: FedProx             yes   The whole network in Θ, a common start and the same μ: there is no classifier, and
+                                      nothing to match. (The other method named there is cited by the paper of L2GD.)
 Remark 3.3: FedAvg for μ → ∞    if    As a problem. By (22a) with a fixed η clients leave every bound once
                                       η p (a + μ) > 2.
 Remark 3.4: FedPer              if    As a problem. Algorithm 2, line 2, gives all clients the server's classifier at
