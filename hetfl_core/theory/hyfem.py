@@ -17,7 +17,7 @@ Theorem 2, of iteration (22)    yes   Clients go on from where they were; tried 
 Theorem 1: so by Algorithm 1    no    Clients begin each round at the server's model (line 2 of Algorithm 2), where
                                       gradients need not vanish: of two clients with one weight, centres 1 and -1, they
                                       stay 1/2 in all rounds, while the bound falls like 1/T. `iterate`
-Theorem 2: ∇L = 0 in z          yes   From the first round on, as it says; before it if the server begins with the means.
+Theorem 2: ∇L = 0 in z          yes   From the first round on, as it says; before it if the server begins with means.
 The rate with Q = T             no    The last term is 4 L Δ/T³, not 2 L Δ/T³; the order, 1/T, is right. `rate`
 Lemma 1: L_x and C_x            yes   They may be smaller: max p (a + μ), and μ (Σ p²)^½. `Quadratic`
 Lemma 1: strong convexity in z  yes   By constraint (19), that every row is matched. No step of Algorithm 2 or 3 ensures
