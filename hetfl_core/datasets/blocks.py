@@ -505,10 +505,6 @@ def federate(
     ValueError
         If an argument is out of range, or blocks, samples and labels do not fit.
     """
-    checks.seed(seed)
-    checks.fraction("overlap", overlap, "[0, 1]")
-    checks.fraction("missing", missing, "[0, 1)")
-    checks.choice("tested_on", tested_on, ("test", "validation"))
     checks.texts(name=name)
     more = dict(checks.mapping("info", {} if info is None else info))
     own_settings = checks.mapping("info['settings']", more.pop("settings", {}))
@@ -526,7 +522,7 @@ def federate(
             raise ValueError(f"labels of {argument} must lie in 0…{n - 1}, got {found.min()} to {found.max()}")
     if list(x) != list(x_test) or not x:
         raise ValueError(f"x_test must have the blocks of x, {list(x)}, got {list(x_test)}")
-    table = check_assignment(assignment, len(x), n)
+    table = Asked(seed, assignment, overlap, missing, None, None, tested_on).checked(len(x), n)
     rng = numpy_stream(seed, SERVER, 0, "blocks")
     if tested_on == "validation":
         first, last = _cut_off(labels, rng)

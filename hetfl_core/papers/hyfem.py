@@ -190,11 +190,11 @@ def _filled(federation: Federation, seed: int) -> Federation:
     return federation.filled()
 
 
-def views(make: Callable[..., Federation], **options: Any) -> dict[str, Preparation]:
+def views(make: Callable[..., Federation]) -> dict[str, Preparation]:
     """What the clients of a family are made to hold, of data that ``make(seed, assignment=…)`` deals."""
 
     def in_one_place(federation: Federation, seed: int) -> Federation:
-        return make(seed, assignment="centralised", **options)
+        return make(seed, assignment="centralised")
 
     return {
         "FedAvg, common blocks": _common_blocks,
@@ -215,50 +215,83 @@ RUNS: dict[str, Any] = {
 }
 
 
+def _tuning(
+    title: str, make: Callable[..., Federation], dataset: str, grid: Mapping[str, Mapping[str, Method]], **queue: Any
+) -> Experiment:
+    """All settings of some methods, on validation samples of data that ``make(seed, tested_on=…)`` deals."""
+    held_out = partial(make, tested_on="validation")
+    seen = views(held_out)
+    return Experiment(
+        title,
+        held_out,
+        {setting: method for settings in grid.values() for setting, method in settings.items()},
+        dataset=dataset,
+        evaluate_every=RUNS["rounds"],
+        prepare={s: seen[name] for name, settings in grid.items() if name in seen for s in settings},
+        **queue,
+        **RUNS,
+    )
+
+
+def _comparison(
+    title: str, make: Callable[..., Federation], dataset: str, methods: Mapping[str, Method], **queue: Any
+) -> Experiment:
+    """The settings that were chosen, on test samples."""
+    return Experiment(
+        title,
+        make,
+        methods,
+        dataset=dataset,
+        evaluate_every=EARLY,
+        prepare={family: way for family, way in views(make).items() if family in methods},
+        **queue,
+        **RUNS,
+    )
+
+
 def _grid() -> dict[str, Experiment]:
-    found = {}
-    held_out = {"tested_on": "validation"}
-    prepared = views(blocks.fashion_mnist, **held_out)
-    for ending, who, names, seeds in (
-        ("", "", tuple(FAMILIES), 2),
-        ("-aligned", ", methods that align latent features", tuple(ALIGNED), 1),
-    ):
-        found[f"hyfem/quadrants-grid{ending}"] = Experiment(
+    return {
+        f"hyfem/quadrants-grid{ending}": _tuning(
             f"HyFEM, our setting: Fashion-MNIST in quadrants, settings on validation images{who}",
-            lambda seed: blocks.fashion_mnist(seed, tested_on="validation"),
-            {setting: method for name in names for setting, method in GRID[name].items()},
-            dataset="blocks.fashion_mnist",
-            evaluate_every=32,
+            blocks.fashion_mnist,
+            "blocks.fashion_mnist",
+            {name: GRID[name] for name in names},
             priority=56,
             seeds=seeds,
-            prepare={setting: prepared[name] for name in names if name in prepared for setting in GRID[name]},
-            **RUNS,
         )
-    return found
+        for ending, who, names, seeds in (
+            ("", "", FAMILIES, 2),
+            ("-aligned", ", methods that align latent features", ALIGNED, 1),
+        )
+    }
 
 
 def _compared() -> dict[str, Experiment]:
-    """The settings that were chosen, on the test images of three data sets."""
+    """Three data sets in quadrants."""
     chosen = {name: GRID[name][setting] for name, setting in CHOSEN.items()}
     some = {name: method for name, method in chosen.items() if name in FAMILIES}
-    found = {}
-    for name, make, title, methods, seeds, place in (
-        ("quadrants", blocks.fashion_mnist, "Fashion-MNIST", chosen, 5, 57),
-        ("quadrants-mnist", blocks.mnist, "MNIST, settings of Fashion-MNIST", some, 3, 58),
-        ("quadrants-cifar10", blocks.cifar10, "the part of CIFAR-10 at hand, settings of Fashion-MNIST", some, 3, 58),
-    ):
-        found[f"hyfem/{name}"] = Experiment(
+    return {
+        f"hyfem/{name}": _comparison(
             f"HyFEM, our setting: {title}, in quadrants, six clients",
             make,
+            f"blocks.{make.__name__}",
             methods,
-            dataset=f"blocks.{make.__name__}",
-            evaluate_every=EARLY,
             priority=place,
             seeds=seeds,
-            prepare={family: way for family, way in views(make).items() if family in methods},
-            **RUNS,
         )
-    return found
+        for name, make, title, methods, seeds, place in (
+            ("quadrants", blocks.fashion_mnist, "Fashion-MNIST", chosen, 5, 57),
+            ("quadrants-mnist", blocks.mnist, "MNIST, settings of Fashion-MNIST", some, 3, 58),
+            (
+                "quadrants-cifar10",
+                blocks.cifar10,
+                "the part of CIFAR-10 at hand, settings of Fashion-MNIST",
+                some,
+                3,
+                58,
+            ),
+        )
+    }
 
 
 COLOURED = Model(
@@ -276,17 +309,7 @@ def _taken_over(
     """A comparison where no block is on all clients, with settings that were chosen on other data."""
     known = families(model)
     methods = {family: tried(family, known)[chosen[family]] for family in known if family not in WITHOUT_COMMON}
-    return Experiment(
-        title,
-        make,
-        methods,
-        dataset=dataset,
-        evaluate_every=EARLY,
-        priority=59,
-        seeds=3,
-        prepare={family: way for family, way in views(make).items() if family in methods},
-        **RUNS,
-    )
+    return _comparison(title, make, dataset, methods, priority=59, seeds=3)
 
 
 def _nothing_in_common() -> dict[str, Experiment]:
@@ -425,32 +448,13 @@ def _elsewhere() -> dict[str, Experiment]:
     found = {}
     for place, one in enumerate(SETTINGS):
         grid = grid_of(one)
-        held_out = partial(one.make, tested_on="validation")
-        seen = views(held_out)
-        found[f"hyfem/{one.name}-grid"] = Experiment(
-            f"HyFEM, our setting: {one.title}, settings on validation samples",
-            held_out,
-            {setting: method for settings in grid.values() for setting, method in settings.items()},
-            dataset=one.dataset,
-            evaluate_every=RUNS["rounds"],
-            priority=58 + place,
-            seeds=1,
-            prepare={s: seen[name] for name, settings in grid.items() if name in seen for s in settings},
-            **RUNS,
+        title = f"HyFEM, our setting: {one.title}"
+        found[f"hyfem/{one.name}-grid"] = _tuning(
+            f"{title}, settings on validation samples", one.make, one.dataset, grid, priority=58 + place, seeds=1
         )
         if one.name in CHOSEN_ON:
             chosen = {name: grid[name][setting] for name, setting in CHOSEN_ON[one.name].items()}
-            found[f"hyfem/{one.name}"] = Experiment(
-                f"HyFEM, our setting: {one.title}",
-                one.make,
-                chosen,
-                dataset=one.dataset,
-                evaluate_every=EARLY,
-                priority=58 + place,
-                seeds=5,
-                prepare={name: way for name, way in views(one.make).items() if name in chosen},
-                **RUNS,
-            )
+            found[f"hyfem/{one.name}"] = _comparison(title, one.make, one.dataset, chosen, priority=58 + place, seeds=5)
     return found
 
 
