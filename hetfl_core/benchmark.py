@@ -25,7 +25,8 @@ from hetfl_core.datasets.blocks import ASSIGNMENTS, QUADRANTS
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1
 from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.layout import CPU, MOST, Costs, Layout, work
-from hetfl_core.engine.simulator import Simulator, Training, participants, train
+from hetfl_core.engine.sides import participants
+from hetfl_core.engine.simulator import Simulator, Training, train
 from hetfl_core.engine.stacks import make_cohorts
 from hetfl_core.engine.training import (
     Batches,

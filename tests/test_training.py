@@ -15,7 +15,8 @@ from tensors import normal
 from hetfl_core import Client, simulate
 from hetfl_core.engine import stacks as stacking
 from hetfl_core.engine import training
-from hetfl_core.engine.simulator import Simulator, participants
+from hetfl_core.engine.sides import participants
+from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.training import (
     NOISE_NUMBERS,
     OPTIMISERS,

@@ -165,13 +165,18 @@ def summarise(predicted: Samples, labels: Samples, task: Kind = "classification"
     for name, measure in metrics.per_client.items():
         each = measure(predicted, labels)
         some = (sizes > 0) & ~np.isnan(each)
-        summary |= _averages(name, each[some], sizes[some], metrics.worst.get(name))
+        summary |= average(name, each[some], sizes[some], metrics.worst.get(name))
     return summary
 
 
-def _averages(
+def average(
     name: str, each: np.ndarray, sizes: np.ndarray, worst: Callable[[np.ndarray], float] | None
 ) -> dict[str, float]:
+    """What `summarise` has of one metric, given each client's value and number of samples, shapes (n_clients,).
+
+    The mean over clients under its name and, where it is said which client is the `worst`, ``…_weighted`` by samples
+    and ``…_worst``; NaN without clients.
+    """
     if not len(each):
         return {name: float("nan")}
     averages = {name: float(each.mean())}

@@ -19,7 +19,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from hetfl_core import checks
@@ -27,12 +26,12 @@ from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.evaluation import METRICS, Measure, Metrics, Samples
 from hetfl_core.engine.layout import Engine
-from hetfl_core.engine.simulator import Simulator, Steps, Training, keeping, participants, share, together
+from hetfl_core.engine.sides import participants
+from hetfl_core.engine.simulator import Simulator, Steps, Training, keeping, share, together
 from hetfl_core.engine.training import Outcome, prediction_noise
 from hetfl_core.federation import Client, Federation, blocks, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
-from hetfl_core.rng import SERVER, stream
 from hetfl_core.settings import plain
 
 
@@ -766,7 +765,7 @@ def adapt(
     simulator = _newcomers(run, clients, workers=workers, threads=threads, **options)
     everyone, done = range(len(simulator.specs)), run.settings["rounds"]
     with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc="new clients", unit="pass") as bar:
-        server = _joined(simulator, run.server, done)
+        server = simulator.server.join(run.server, simulator.specs, done)
         _check_stays_local(simulator, replace(simulator.initial(), server=server), done)
         (state,) = together([_start(simulator, server)])
         state.rows[0]["bytes_down"] = evaluation.n_bytes(simulator.downloads(state))
@@ -798,34 +797,6 @@ def _newcomers(run: Run, clients: Client | Iterable[Client], **options: Any) -> 
     simulator = Simulator(federation, run.method, dtype=blocks(of[0].x_train)[0].dtype, **options)
     run.method.check([*of.specs(), *simulator.specs])
     return simulator
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    """Whether these are the same numbers; what is not a number, as in a run that diverged, is equal to its like."""
-    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
-
-
-def _joined(simulator: Simulator, server: Params, round: int) -> Params:
-    """The server's tensors with what it adds for new clients."""
-    specs = sorted(simulator.specs, key=lambda spec: spec.name)
-    with torch.no_grad():
-        joined = simulator._cast(simulator.method.join(server, specs, stream(simulator.seed, SERVER, round, "join")))
-    before = simulator._cast(server)
-    for name, p in before.items():
-        if name not in joined or not _equal(joined[name], p):
-            raise ValueError(
-                f"{simulator.method.name}.join may add tensors of new clients, but it changed {name!r}, which the run "
-                "left"
-            )
-    for spec in specs:
-        try:
-            simulator.method.of(spec).download(joined, spec)
-        except KeyError as error:
-            raise ValueError(
-                f"{simulator.method.name} sends a client something that the server holds of it alone, but of the new "
-                f"client {spec.name!r} it has no {error}: the method needs a `join` that adds it"
-            ) from error
-    return joined
 
 
 def _check_stays_local(simulator: Simulator, state: checkpoints.State, round: int) -> None:

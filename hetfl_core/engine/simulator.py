@@ -14,15 +14,15 @@ from torch import Tensor
 
 from hetfl_core import checks
 from hetfl_core.engine import checkpoint as checkpoints
-from hetfl_core.engine import evaluation, layout, training
+from hetfl_core.engine import evaluation, layout, sides, training
 from hetfl_core.engine.evaluation import METRICS, Measure, Samples
 from hetfl_core.engine.layout import Engine, Layout
+from hetfl_core.engine.sides import ServerSide
 from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts, stack_split
 from hetfl_core.engine.training import LocalJob, Outcome
 from hetfl_core.federation import Client, Federation, Spec, blocks, map_blocks
-from hetfl_core.methods.base import Batch, Method, Role, one_of_each
+from hetfl_core.methods.base import Method, Role, one_of_each
 from hetfl_core.networks import Params
-from hetfl_core.rng import SERVER, numpy_stream, stream
 
 
 def choose_device(device: str | torch.device) -> torch.device:
@@ -38,21 +38,6 @@ def choose_device(device: str | torch.device) -> torch.device:
             f"got {str(device)!r}: {textwrap.shorten(str(error), 120)}"
         ) from error
     return chosen
-
-
-def participants(names: Sequence[str], participation: float, seed: int, round: int) -> list[int]:
-    """The ⌊r·b⌋ clients of a round, without replacement, independent of the order of the clients.
-
-    Each client draws a number from its own stream; the smallest take part.
-
-    Returns
-    -------
-    list of int
-        Places in `names`, sorted.
-    """
-    count = math.floor(participation * len(names) + 1e-9)
-    draws = [(numpy_stream(seed, name, round, "participation").random(), name, i) for i, name in enumerate(names)]
-    return sorted(i for _, _, i in sorted(draws)[:count])
 
 
 class Simulator:
@@ -89,6 +74,7 @@ class Simulator:
         self.device, self.dtype = choose_device(device), dtype
         self.metrics = METRICS[federation.task]
         self.specs = self.federation.specs()
+        self.server = ServerSide(method, self.specs, seed, self.device, dtype)
         self.asked, self.threads = workers, threads
         self.sharing, self.most = 1, stack_size
         self.architectures = self._architectures()
@@ -112,7 +98,10 @@ class Simulator:
                 what = f"{self.method.name}'s model cannot take inputs of shape {spec.shapes}"
                 raise ValueError(f"client {spec.name!r}: {what}: {error}") from error
         self.method.check(self.specs)
-        true, wider = self._server(self.specs), self._server([training.widened(spec) for spec in self.specs])
+        true, wider = (
+            sides.first_of_server(self.method, specs, self.seed)
+            for specs in (self.specs, [training.widened(spec) for spec in self.specs])
+        )
         known: dict[Hashable, Any] = {}
         return [training.architecture(self.method, spec, true, wider, known) for spec in self.specs]
 
@@ -126,7 +115,7 @@ class Simulator:
 
     def _layouts(self, costs: layout.Costs, most: int | None) -> list[Layout]:
         """How each cohort is trained: as asked for, or in the faster way."""
-        found, server = [], self._cast(self._server(self.specs))
+        found, server = [], self.server.initial()
         for cohort in self.cohorts:
             work = self.work(cohort, server)
             if self.engine == "auto":
@@ -151,7 +140,8 @@ class Simulator:
         width = {m: sum(math.prod(shape) for shape in _shapes(self.specs[m])) for m in cohort.members}
         place = max(cohort.members, key=lambda m: (width[m], self.specs[m].name))
         spec = self.specs[place]
-        received, kept = self.method.download(server, spec), self.held(place, self._client(spec))
+        kept = self.held(place, self._cast(sides.first_of_client(self.method, spec, self.seed, self.server.common())))
+        received = self.method.download(server, spec)
         rows = min(self.method.batch_size, max(1, *(spec.n_train for spec in specs)))
         x = map_blocks(lambda shape: torch.zeros(rows, *shape, dtype=self.dtype, device=self.device), spec.shapes)
         try:
@@ -164,51 +154,29 @@ class Simulator:
     # --- state ---
 
     def _cast(self, params: Params) -> Params:
-        return {
-            name: p.detach().to(self.device, self.dtype if p.is_floating_point() else p.dtype)
-            for name, p in params.items()
-        }
+        return sides.cast(params, self.device, self.dtype)
 
     def initial(self) -> checkpoints.State:
         """Server and clients before anything was trained."""
-        return checkpoints.State(0, self._cast(self._server(self.specs)), [self._client(spec) for spec in self.specs])
-
-    def _server(self, specs: Sequence[Spec]) -> Params:
-        """The server's first tensors. It must not depend on the order of clients: it sees them by name."""
-        return self.method.init_server(sorted(specs, key=lambda s: s.name), stream(self.seed, SERVER, 0, "init"))
-
-    def _client(self, spec: Spec) -> Params:
-        """A client's first tensors: its own, or those that all have in common (`Method.first_weights`)."""
-        own = self.method.of(spec).init_client(spec, stream(self.seed, spec.name, 0, "init"))
-        if self.method.first_weights == "common":
-            pattern = min(self.specs, key=lambda s: s.name)
-            common = self.method.of(pattern).init_client(pattern, stream(self.seed, SERVER, 0, "first weights"))
-            own |= {name: p for name, p in common.items() if name in own and p.shape == own[name].shape}
-        return self._cast(own)
+        common = self.server.common()
+        kept = [self._cast(sides.first_of_client(self.method, spec, self.seed, common)) for spec in self.specs]
+        return checkpoints.State(0, self.server.initial(), kept)
 
     def _private(self) -> list[Params]:
         """What each client makes of its samples once, under names that nothing else of it has."""
         made: list[Params] = []
         server: Params | None = None
         for client, spec in zip(self.federation, self.specs, strict=True):
-            method = self.method.of(spec)
-            data = Batch(client.x_train, client.y_train, torch.ones(spec.n_train, dtype=self.dtype))
-            with torch.no_grad():
-                found = method.private(spec, data, stream(self.seed, spec.name, 0, "private"))
+            found = sides.private(self.method, client, spec, self.seed, self.dtype)
             if found:
-                server = self._server(self.specs) if server is None else server
-                taken = {*method.init_client(spec, torch.Generator()), *method.download(server, spec)}
-                if both := sorted(taken & found.keys()):
-                    raise ValueError(
-                        f"{method.name}.private calls something {both[0]!r}, as init_client or download does; rename it"
-                    )
+                server = self.server.initial() if server is None else server
+                sides.check_private(self.method, spec, found, self.method.of(spec).download(server, spec))
             made.append(self._cast(found))
         return made
 
     def held(self, place: int, kept: Params) -> Params:
         """What a method sees that a client holds: what it keeps, and what it made of its samples; not optimisers."""
-        own = {name: p for name, p in kept.items() if not name.startswith(training.CARRIED)}
-        return {**own, **self.private[place]}
+        return sides.held(kept, self.private[place])
 
     # --- training ---
 
@@ -232,29 +200,20 @@ class Simulator:
         dict
             Message and answer of each surveyed client, by its place.
         """
-        surveyed = self.method.surveys(state.done)
-        if surveyed is None:
+        asked = self.server.asked(chosen, state.done)
+        if not asked:
             return state, {}
-        rng = stream(self.seed, SERVER, state.done, "survey")
-        everyone = sorted(range(len(self.specs)), key=lambda c: self.specs[c].name)
-        asked = everyone if surveyed == "all" else [c for c in everyone if c in set(chosen)]
+        server, rng = self.server.ask(state.server, state.done)
         with torch.no_grad():
-            server = self._cast(self.method.ask(state.server, [self.specs[c] for c in everyone], rng))
-            specs = [self.specs[c] for c in asked]
-            outcomes = {
-                c: self._answer(c, state.kept[c], self.method.download(server, spec))
-                for c, spec in zip(asked, specs, strict=True)
-            }
-            weights = [self.method.weight(spec) for spec in specs]
-            server = self._cast(self.method.digest(server, [o.upload for o in outcomes.values()], weights, specs, rng))
+            outcomes = {c: self._answer(c, state.kept[c], self.server.download(server, c)) for c in asked}
+        server = self.server.digest(server, {c: outcome.upload for c, outcome in outcomes.items()}, rng)
         return replace(state, server=server), outcomes
 
     def _answer(self, place: int, kept: Params, received: Params) -> Outcome:
-        method, (cohort, row) = self.method.of(self.specs[place]), self.rows[place]
-        params = method.start(self.held(place, kept), received)
-        x, y = cohort.train.client(row, self.specs[place].shapes)
-        data = Batch(x, y, blocks(x)[0].new_ones(len(y)))
-        return Outcome(method.survey(params, received, data), kept, received, {}, params)
+        spec, (cohort, row) = self.specs[place], self.rows[place]
+        data = sides.batch(*cohort.train.client(row, spec.shapes))
+        upload, params = sides.answer(self.method, spec, self.held(place, kept), received, data)
+        return Outcome(upload, kept, received, {}, params)
 
     def round(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, list[Outcome]]:
         """One communication round: survey, local training, aggregation, and what clients at rest do.
@@ -275,19 +234,11 @@ class Simulator:
         outcomes = yield Training(self, state, chosen, t, "round")
         at_rest = sorted(set(range(len(self.specs))) - set(chosen))
         resting = yield Training(self, state, at_rest, t, "rest")
-        server = state.server
-        if outcomes:
-            # Sums are taken in the order of names, so that the order of clients does not matter.
-            order = sorted(outcomes, key=lambda c: self.specs[c].name)
-            specs = [self.specs[c] for c in order]
-            weights = [self.method.weight(spec) for spec in specs]
-            uploads = [outcomes[c].upload for c in order]
-            rng = stream(self.seed, SERVER, t, "aggregate")
-            with torch.no_grad():
-                server = self._cast(self.method.aggregate(server, uploads, weights, specs, rng))
+        server = self.server.aggregate(state.server, {c: o.upload for c, o in outcomes.items()}, t)
         trained = {**outcomes, **resting}
         state = keeping(state, trained)
-        answered = [replace(o, received=_unless_sent(o.received, trained.get(c))) for c, o in surveyed.items()]
+        sent = {c: outcome.received for c, outcome in trained.items()}
+        answered = [replace(o, received=unless_sent(o.received, sent.get(c, {}))) for c, o in surveyed.items()]
         return Exchange(replace(state, done=t + 1, server=server), outcomes, [*resting.values(), *answered])
 
     # --- evaluation ---
@@ -676,9 +627,8 @@ def _samples(piece: Sequence[_Place], specs: Sequence[Spec]) -> Split:
     return stack_split([x for x, _ in each], [y for _, y in each])
 
 
-def _unless_sent(message: Params, other: Outcome | None) -> Params:
+def unless_sent(message: Params, sent: Params) -> Params:
     """What of a message another one to the same client does not hold as well: nobody sends that twice."""
-    sent = {} if other is None else other.received
     return {name: t for name, t in message.items() if name not in sent or not torch.equal(t, sent[name])}
 
 

@@ -1,0 +1,436 @@
+"""Flower's two apps: a `ClientApp` around a `Site`, a `ServerApp` around a `Coordinator`.
+
+Flower carries the messages, starts the processes, and sees to TLS and authentication. What is said here is who is
+asked what, and when an answer is waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import load_file, save
+
+from hetfl_core import checks
+from hetfl_core.deployment import wire
+from hetfl_core.deployment.coordinator import Coordinator, DeploymentError, Result, Roster, Settings, side_by_side
+from hetfl_core.deployment.site import FileStore, Reply, Site, Store, Task, told
+from hetfl_core.engine.checkpoint import CheckpointError, code_version
+from hetfl_core.federation import Client
+from hetfl_core.files import write_atomically
+from hetfl_core.methods.base import Method
+from hetfl_core.networks import Params
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+
+Methods = Method | Mapping[str, Method]
+Load = Callable[[dict[str, Any]], Client]
+
+MODEL = "model.safetensors"
+"""A client's model after the last training, in its own folder."""
+
+LOG = logging.getLogger("hetfl.deployment")
+
+
+def _named(methods: Methods) -> dict[str, Method]:
+    """Methods by the names of their runs."""
+    named = {methods.name: methods} if isinstance(methods, Method) else dict(checks.mapping("methods", methods))
+    if not named:
+        raise ValueError("methods must be a method, or a dict of at least one, got none")
+    for name, method in named.items():
+        checks.instance(f"methods[{name!r}]", method, Method, such_as="FLIC()")
+        if not isinstance(name, str) or not name or wire.SEPARATOR in name:
+            raise ValueError(f"methods must have names without {wire.SEPARATOR!r}, got {name!r}")
+    return named
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings:
+    """The settings that an app's run config holds (``[tool.flwr.app.config]`` of its ``pyproject.toml``).
+
+    Keys are ``classes``, ``rounds``, ``participation``, ``seed``, ``dtype`` (``"float32"`` or ``"float64"``), ``task``
+    and ``evaluate-every``; all but the first have defaults.
+
+    Raises
+    ------
+    ValueError
+        For what `Settings` refuses, and a missing ``classes``.
+    """
+    if "classes" not in config:
+        raise ValueError("the run config must say how many 'classes' there are (0 for a regression)")
+    types = {"float32": torch.float32, "float64": torch.float64}
+    dtype = checks.choice("dtype", config.get("dtype", "float32"), tuple(types))
+    names = {"rounds": int, "participation": float, "seed": int, "task": str, "evaluate-every": int}
+    given = {key.replace("-", "_"): make(config[key]) for key, make in names.items() if key in config}  # type: ignore[operator]
+    return Settings(int(config["classes"]), dtype=types[dtype], **given)
+
+
+# --- a client -------------------------------------------------------------------------------------------------------
+
+
+def client_app(methods: Methods, load: Load) -> ClientApp:
+    """The app that runs beside a client's data.
+
+    Parameters
+    ----------
+    methods : Method, or dict of str to Method
+        The same as the server has; several run side by side and share messages.
+    load : callable
+        ``load(node_config)`` returns the `Client`: its data, in its own feature space. `node_config` is what the
+        owner of the data told the SuperNode (``--node-config``), such as the path of a file. With ``state`` there, the
+        path of a folder, what the client keeps from round to round outlives a restart, and its final model is written
+        there.
+
+    Returns
+    -------
+    flwr.clientapp.ClientApp
+    """
+    wire.flower()
+    from flwr.app import Message as FlowerMessage
+    from flwr.clientapp import ClientApp
+
+    named = _named(methods)
+    app = ClientApp()
+
+    @app.query()
+    def hello(message: Message, context: Context) -> Message:
+        return FlowerMessage(wire.pack_words(_introduction(message.content, context, named, load)), reply_to=message)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return FlowerMessage(wire.pack_replies(_work(message.content, context, named, load)), reply_to=message)
+
+    return app
+
+
+def _introduction(content: RecordDict, context: Context, methods: Mapping[str, Method], load: Load) -> dict[str, Any]:
+    """What a client says of itself, or why it cannot take part."""
+    try:
+        asked = wire.unpack_words(content)
+        for run, digest in asked["code"].items():
+            if run not in methods:
+                return {"error": f"has no method called {run!r}, only {sorted(methods)}"}
+            if (own := code_version(methods[run])) != digest:
+                return {
+                    "error": f"runs other code of hetfl_core or of {run!r} than the server ({own}, not {digest}): "
+                    "install the same version on both"
+                }
+        settings = settings_of(asked["settings"])
+        client = load(dict(context.node_config))
+        site = Site(
+            client,
+            next(iter(methods.values())),
+            n_classes=settings.n_classes,
+            n_clients=1,
+            task=settings.task,
+            seed=settings.seed,
+            dtype=settings.dtype,
+        )
+        return told(site.spec, site.client.n_test)
+    except Exception as error:  # whatever the loader of the data's owner does
+        LOG.exception("this client cannot take part")
+        return {"error": f"cannot take part: {_in_words(error)}"}
+
+
+def _in_words(error: Exception) -> str:
+    """An error as the server may know it: our own say nothing of samples; of others only the type is told."""
+    ours = isinstance(error, ValueError | TypeError | RuntimeError) and type(error).__module__ in (
+        "builtins",
+        "hetfl_core.deployment.site",
+        "hetfl_core.deployment.wire",
+        "hetfl_core.engine.checkpoint",
+    )
+    return f"{type(error).__name__}: {error}" if ours else f"{type(error).__name__} (its log says more)"
+
+
+def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], load: Load) -> dict[str, Reply]:
+    """Do the tasks of a message, one run after the other."""
+    tasks = wire.unpack_tasks(content)
+    replies: dict[str, Reply] = {}
+    try:
+        agreed = json.loads(str(content["agreed"]["json"]))  # type: ignore[index, call-overload]
+        settings, client = settings_of(agreed), load(dict(context.node_config))
+    except Exception as error:  # whatever the loader of the data's owner does
+        LOG.exception("this client cannot work")
+        return {run: Reply(error=f"cannot read its data: {_in_words(error)}") for run in tasks}
+    for run, task in tasks.items():
+        try:
+            site = Site(
+                client,
+                methods[run],
+                n_classes=settings.n_classes,
+                n_clients=task.n_clients,
+                task=settings.task,
+                seed=settings.seed,
+                dtype=settings.dtype,
+            )
+            store, folder = _store(site, run, context)
+            replies[run] = site.do(task, store)
+            if site.last is not None and folder is not None:
+                save_model(folder, *site.last)
+        except Exception as error:  # told to the server, which goes on without this client
+            LOG.exception("%s: this client cannot do round %s (%s)", run, task.round, task.kind)
+            replies[run] = Reply(error=f"failed: {_in_words(error)}")
+    return replies
+
+
+class _Both:
+    """Flower's store and a folder; the folder is read, as it may know of a task whose answer never left."""
+
+    def __init__(self, file: FileStore, context: wire.ContextStore) -> None:
+        self.file, self.context = file, context
+
+    def load(self) -> Any:
+        return self.file.load()
+
+    def save(self, memory: Any) -> None:
+        self.file.save(memory)
+        self.context.save(memory)
+
+
+def _store(site: Site, run: str, context: Context) -> tuple[Store, Path | None]:
+    own = wire.ContextStore(context.state, run)
+    if "state" not in context.node_config:
+        return own, None
+    folder = Path(str(context.node_config["state"])) / run
+    return _Both(FileStore(folder, site.identity(run)), own), folder
+
+
+def save_model(folder: Path, params: Params, received: Params) -> None:
+    """Write a client's model, and what it had downloaded for it, where `load_model` finds them."""
+    tensors = {f"params/{name}": p for name, p in params.items()} | {f"received/{n}": p for n, p in received.items()}
+    write_atomically(folder / MODEL, save({name: p.cpu().contiguous().clone() for name, p in tensors.items()}))
+
+
+def load_model(folder: str | Path) -> tuple[Params, Params]:
+    """A client's model as its last training left it.
+
+    Parameters
+    ----------
+    folder : path
+        The client's ``state`` folder, and in it that of the run.
+
+    Returns
+    -------
+    params, received : dict of str to Tensor
+        For `Method.predict`: ``method.predict(params, received, x)``.
+
+    Raises
+    ------
+    FileNotFoundError
+        Where the run has not come to its end.
+    """
+    path = checks.path("folder", folder) / MODEL
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not there: it is written when a run ends")
+    tensors = load_file(path)
+    parts = ("params/", "received/")
+    params, received = ({n.removeprefix(p): t for n, t in tensors.items() if n.startswith(p)} for p in parts)
+    return params, received
+
+
+# --- the server -----------------------------------------------------------------------------------------------------
+
+
+class Nodes:
+    """The SuperNodes of a run: who is there under which name, and messages to them.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+    methods : dict of str to Method
+    config : dict
+        The run config.
+    roster : Roster
+        Grows as clients come.
+    say : callable
+        Told, in words, who comes, goes and is refused.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        methods: Mapping[str, Method],
+        config: Mapping[str, Any],
+        roster: Roster,
+        say: Callable[[str], None],
+    ) -> None:
+        self.grid, self.config, self.roster, self.say = grid, dict(config), roster, say
+        self.settings = settings_of(config)
+        self.patience = checks.number("patience", float(config.get("patience", 600.0)), above=0)
+        self.code = {run: code_version(method) for run, method in methods.items()}
+        self.names: dict[int, str | None] = {}
+        """Of each node that was ever seen; None where it was refused."""
+
+    def _send(self, contents: Mapping[int, Any], kind: str) -> dict[int, Message]:
+        """Send to nodes; the answers that came in time, by node."""
+        from flwr.app import Message as FlowerMessage
+
+        messages = [FlowerMessage(content, node, kind) for node, content in contents.items()]
+        return {
+            reply.metadata.src_node_id: reply for reply in self.grid.send_and_receive(messages, timeout=self.patience)
+        }
+
+    def look(self) -> dict[str, int]:
+        """Say hello to nodes that are new. Returns the node of each client that is there."""
+        online = set(self.grid.get_node_ids())
+        new = sorted(online - self.names.keys())
+        if new:
+            words = {"code": self.code, "settings": self.config}
+            replies = self._send({node: wire.pack_words(words) for node in new}, "query")
+            for node in new:
+                self._greet(node, replies.get(node), online)
+        return {name: node for node, name in self.names.items() if name is not None and node in online}
+
+    def _greet(self, node: int, reply: Message | None, online: set[int]) -> None:
+        if reply is None or reply.has_error():
+            self.say(f"node {node} did not introduce itself{self._reason(reply)}; it is asked again")
+            return
+        self.names[node] = None
+        try:
+            words = wire.unpack_words(reply.content)
+            if "error" in words:
+                self.say(f"node {node} {words['error']}")
+                return
+            name = str(words.get("name"))
+            others = [other for other, known in self.names.items() if known == name and other in online]
+            if others:
+                self.say(f"node {node} is refused: it calls itself {name!r}, as node {others[0]} does, which is there")
+                return
+            new = self.roster.add(words, self.settings)
+        except ValueError as error:
+            self.say(f"node {node} is refused: {error}")
+            return
+        self.names[node] = name
+        self.say(f"client {name!r} is there" if new else f"client {name!r} is back")
+
+    @staticmethod
+    def _reason(reply: Message | None) -> str:
+        return "" if reply is None else f" ({reply.error.reason})"
+
+    def wait(self, number: int) -> None:
+        """Until so many clients are there.
+
+        Raises
+        ------
+        DeploymentError
+            If they are not in time.
+        """
+        begin = time.monotonic()
+        while len(self.look()) < number:
+            if time.monotonic() - begin > self.patience:
+                there = sorted(self.look())
+                raise DeploymentError(
+                    f"expected {number} clients, but after {self.patience:g} s there are {len(there)}: {there}"
+                )
+            time.sleep(0.5)
+
+    def exchange(self, tasks: Mapping[str, Mapping[str, Task]]) -> dict[str, dict[str, Reply]]:
+        """Send each client its tasks, by the names of runs; what came back in time."""
+        from flwr.app import ConfigRecord
+
+        there = self.look()
+        contents = {}
+        for name, asked in tasks.items():
+            if name in there:
+                content = wire.pack_tasks(asked)
+                content["agreed"] = ConfigRecord({"json": json.dumps(self.config)})
+                contents[there[name]] = content
+        replies = self._send(contents, "train")
+        found = {}
+        for node, reply in replies.items():
+            name = str(self.names[node])
+            if reply.has_error():
+                found[name] = {run: Reply(error=f"failed{self._reason(reply)}") for run in tasks[name]}
+            else:
+                found[name] = wire.unpack_replies(reply.content)
+        return found
+
+
+def server_app(methods: Methods) -> ServerApp:
+    """The app that runs at the server.
+
+    Parameters
+    ----------
+    methods : Method, or dict of str to Method
+        Several run side by side on the same clients and share messages: so what federation is worth can be seen in one
+        deployment, with `Local` beside the others.
+
+    Returns
+    -------
+    flwr.serverapp.ServerApp
+        Its run config has the keys of `settings_of`, and ``clients``, how many must be there before the first round;
+        ``patience``, the seconds for which an answer is waited for (600); ``folder``, where the state is written after
+        each round and the results at the end: a run that is started again goes on from there.
+    """
+    wire.flower()
+    from flwr.serverapp import ServerApp
+
+    named = _named(methods)
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        serve(grid, dict(context.run_config), named)
+
+    return app
+
+
+def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, Result]:
+    """Run methods over the nodes of a grid (see `server_app`).
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+    config : dict
+        The run config.
+    methods : Method, or dict of str to Method
+
+    Returns
+    -------
+    dict of str to Result
+
+    Raises
+    ------
+    DeploymentError
+        If clients are missing at the beginning, or no usable answer comes in a round.
+    ValueError
+        For a config, or a federation, that cannot be run.
+    """
+    named, roster = _named(methods), Roster()
+    folder = Path(str(config["folder"])) if config.get("folder") else None
+    events: list[str] = []
+
+    def say(what: str) -> None:
+        events.append(what)
+        print(what, flush=True)
+
+    nodes = Nodes(grid, named, config, roster, say)
+    try:
+        nodes.wait(checks.whole("clients", int(config.get("clients", 2)), 1))
+        runs = {
+            run: Coordinator(run, method, nodes.settings, roster, folder and folder / run, say)
+            for run, method in named.items()
+        }
+        results = side_by_side({run: one.steps() for run, one in runs.items()}, nodes.exchange)
+    except CheckpointError as error:
+        raise DeploymentError(str(error)) from error
+    finally:
+        if folder is not None:
+            with_events = "".join(f"{line}\n" for line in events)
+            old = (folder / "events.log").read_text("utf8") if (folder / "events.log").exists() else ""
+            write_atomically(folder / "events.log", (old + with_events).encode())
+    for run, result in results.items():
+        print(f"{run}: " + ", ".join(f"{name} {value:.4g}" for name, value in result.final.items()), flush=True)
+        if folder is not None:
+            write_atomically(folder / run / "history.csv", result.history.to_csv(index=False).encode())
+            write_atomically(folder / run / "per_client.csv", result.per_client.to_csv(index=False).encode())
+            write_atomically(folder / run / "final.json", json.dumps(result.final, indent=1).encode())
+    return results

@@ -1,0 +1,557 @@
+"""The server of a deployed federation: rounds in which any client may be late, come back, or answer nonsense.
+
+Nothing here knows what carries the messages. A `Coordinator` yields tasks by client and is sent what came back, as the
+runs of `hetfl_core.engine.simulator.together` ask for training; `side_by_side` lets several methods share messages.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+
+from hetfl_core import checks
+from hetfl_core.deployment.site import Memory, Reply, Site, Task, spec_of
+from hetfl_core.engine import checkpoint as checkpoints
+from hetfl_core.engine import sides
+from hetfl_core.engine.evaluation import METRICS, average, n_bytes
+from hetfl_core.engine.simulator import unless_sent
+from hetfl_core.federation import Client, Kind, Spec, map_blocks
+from hetfl_core.files import write_atomically
+from hetfl_core.methods.base import Method
+from hetfl_core.networks import Params
+from hetfl_core.rng import stream
+from hetfl_core.settings import plain
+
+T = TypeVar("T")
+Requests = dict[str, Task]
+Replies = dict[str, Reply]
+Steps = Generator[Requests, Replies, T]
+"""A computation that yields tasks by the names of clients, is sent the replies that came, and returns a `T`."""
+
+FEW = 8
+"""Samples of a class, at most, of the made client that shows what an upload looks like."""
+
+
+class DeploymentError(RuntimeError):
+    """A run that cannot go on. What its last checkpoint holds is complete."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What server and clients agree on.
+
+    Attributes
+    ----------
+    n_classes : int
+        Classes of the federation; 0 for a regression.
+    rounds : int
+        Communication rounds T.
+    participation : float
+        Participation rate r in (0, 1]: ⌊r·b⌋ of the clients known take part in a round.
+    seed : int
+    dtype : torch.dtype
+    task : {"classification", "regression"}
+    evaluate_every : int
+        Rounds between evaluations; the last is always evaluated. Each takes one more exchange of messages.
+    """
+
+    n_classes: int
+    rounds: int = 10
+    participation: float = 1.0
+    seed: int = 0
+    dtype: torch.dtype = torch.float32
+    task: Kind = "classification"
+    evaluate_every: int = 10
+
+    def __post_init__(self) -> None:
+        checks.wholes(1, rounds=self.rounds, evaluate_every=self.evaluate_every)
+        checks.choice("task", self.task, tuple(METRICS))
+        checks.whole("n_classes", self.n_classes, 2 if self.task == "classification" else 0)
+        checks.fraction("participation", self.participation)
+        checks.seed(self.seed)
+
+
+@dataclass
+class Roster:
+    """Who is known to take part. Clients are known by their names.
+
+    Attributes
+    ----------
+    told : dict of str to dict
+        What each client said of itself (see `hetfl_core.deployment.site.told`), in the order in which they came.
+    """
+
+    told: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, told: Mapping[str, Any], settings: Settings) -> str | None:
+        """Take a client in; of one that is known already, see that it is the same.
+
+        Returns
+        -------
+        str or None
+            Its name, if it is new.
+
+        Raises
+        ------
+        ValueError
+            Where it describes itself wrongly, or otherwise than before.
+        """
+        name = spec_of(told, settings.n_classes, 1, settings.task).name
+        before = self.told.get(name)
+        if before is not None:
+            if differing := [key for key in before if before[key] != told.get(key)]:
+                key = differing[0]
+                raise ValueError(
+                    f"client {name!r} now says that its {key} is {told.get(key)!r}, but it was {before[key]!r} when "
+                    "it joined: its data changed, or two clients use one name"
+                )
+            return None
+        self.told[name] = dict(told)
+        return name
+
+    def specs(self, settings: Settings) -> list[Spec]:
+        """What the server knows of the clients."""
+        n = len(self.told)
+        return [spec_of(one, settings.n_classes, n, settings.task) for one in self.told.values()]
+
+
+@dataclass
+class Result:
+    """What a deployed run leaves at the server.
+
+    Attributes
+    ----------
+    history : pandas.DataFrame
+        As of `hetfl_core.Run`: a row a round, with ``took_part``, how many uploads the server used.
+    final : dict of str to float
+        Test metrics after the last local training, and total bytes and seconds.
+    per_client : pandas.DataFrame
+        Of each client, as it reported it.
+    server : dict of str to Tensor
+    """
+
+    history: pd.DataFrame
+    final: dict[str, float]
+    per_client: pd.DataFrame
+    server: Params
+
+
+def foreseen(method: Method, spec: Spec, received: Params, common: Params, settings: Settings) -> Params:
+    """An upload as this client's must look, by what is known of it: names, shapes and types count, numbers do not.
+
+    A client of the same shapes and classes is made, with few random samples of each class, and goes through a round.
+    """
+    counts = [min(n, FEW) for n in spec.class_counts]
+    labels = [np.repeat(np.arange(len(counts)), counts)] if sum(counts) else [np.linspace(0.0, 1.0, FEW)]
+    y = torch.as_tensor(labels[0])
+    rng = stream(settings.seed, spec.name, 0, "foreseen")
+
+    def drawn(shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.randn(len(y), *shape, generator=rng, dtype=settings.dtype)
+
+    x = map_blocks(drawn, spec.shapes)
+    few = Client(x, y, map_blocks(lambda t: t[:0], x), y[:0], spec.name)
+    site = Site(
+        few,
+        method,
+        n_classes=spec.n_classes,
+        n_clients=spec.n_clients,
+        task=spec.task,
+        seed=settings.seed,
+        dtype=settings.dtype,
+    )
+    kept = sides.cast(
+        sides.first_of_client(method, site.spec, settings.seed, common), torch.device("cpu"), settings.dtype
+    )
+    return site.do(Task("round", 0, received), _Once(Memory((0, 0), kept, kept))).sent
+
+
+class _Once:
+    """A memory that is forgotten."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+
+    def load(self) -> Memory:
+        return self.memory
+
+    def save(self, memory: Memory) -> None:
+        pass
+
+
+def why_refused(sent: Params, pattern: Params | None) -> str | None:
+    """What is wrong with an upload; None if nothing is.
+
+    Parameters
+    ----------
+    sent : dict of str to Tensor
+    pattern : dict of str to Tensor, optional
+        As `foreseen`; without, only numbers that are not finite are refused.
+    """
+    if pattern is not None:
+        if sent.keys() != pattern.keys():
+            lacks, more = sorted(pattern.keys() - sent.keys()), sorted(sent.keys() - pattern.keys())
+            return f"another method's message: it lacks {checks.shown(lacks)} and has {checks.shown(more)}"
+        for name, p in sent.items():
+            if p.shape != pattern[name].shape:
+                return f"{name!r} must have shape {tuple(pattern[name].shape)}, got {tuple(p.shape)}"
+            if p.dtype != pattern[name].dtype:
+                return f"{name!r} must be of {pattern[name].dtype}, got {p.dtype}"
+    for name, p in sent.items():
+        if p.is_floating_point() and not bool(p.isfinite().all()):
+            return f"{name!r} holds {int((~p.isfinite()).sum())} numbers that are NaN or infinite"
+    return None
+
+
+class Coordinator:
+    """One run of one method, over messages.
+
+    Parameters
+    ----------
+    name : str
+        Of the run, for what is said about it.
+    method : Method
+    settings : Settings
+    roster : Roster
+        Its clients of now; those that it gets later join at the beginning of a round.
+    folder : Path, optional
+        Where the state is written after every round. A run that is started again with the same arguments goes on.
+    say : callable
+        Told, in words, of everything that does not go as planned.
+
+    Raises
+    ------
+    ValueError
+        For a federation that the method cannot run on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        method: Method,
+        settings: Settings,
+        roster: Roster,
+        folder: Path | None = None,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        checks.instance("method", method, Method, such_as="FLIC()")
+        self.name, self.method, self.settings, self.roster = name, method, settings, roster
+        self.folder, self._say = folder, say
+        self.specs = roster.specs(settings)
+        self.side = self._side()
+        method.check(self.specs)
+        if math.floor(settings.participation * len(self.specs) + 1e-9) < 1:
+            raise ValueError(
+                f"participation={settings.participation} of {len(self.specs)} clients selects no client; it must be "
+                f"at least {1 / len(self.specs):.4g}"
+            )
+        self.refused: set[str] = set()
+        self.patterns: dict[int, Params | None] = {}
+        self.common = self.side.common()
+
+    def _side(self) -> sides.ServerSide:
+        settings = self.settings
+        return sides.ServerSide(self.method, self.specs, settings.seed, torch.device("cpu"), settings.dtype)
+
+    def say(self, what: str) -> None:
+        """Tell of something that did not go as planned."""
+        self._say(f"{self.name}: {what}")
+
+    # --- what goes out and comes back ---
+
+    def ask(self, tasks: Mapping[int, Task]) -> Steps[dict[int, Reply]]:
+        """Send tasks; the replies without an error, by place. Who did not answer, or could not, is named."""
+        if not tasks:
+            return {}
+        specs = self.specs
+        replies = yield {specs[c].name: replace(t, n_clients=specs[c].n_clients) for c, t in tasks.items()}
+        good: dict[int, Reply] = {}
+        for place, task in tasks.items():
+            name, what = self.specs[place].name, f"round {task.round}, {task.kind}"
+            reply = replies.get(name)
+            if reply is None:
+                self.say(f"{what}: no answer from client {name!r}; the round goes on without it")
+            elif reply.error is not None:
+                self.say(f"{what}: client {name!r} {reply.error}; the round goes on without it")
+            else:
+                good[place] = reply
+        return good
+
+    def usable(self, replies: Mapping[int, Reply], received: Mapping[int, Params], round: int) -> dict[int, Reply]:
+        """Replies whose uploads can be aggregated; others are named."""
+        good = {}
+        for place, reply in replies.items():
+            why = why_refused(reply.sent, self._pattern(place, received[place]))
+            if why is None:
+                good[place] = reply
+            else:
+                self.say(f"round {round}: the upload of client {self.specs[place].name!r} is refused: {why}")
+        return good
+
+    def _pattern(self, place: int, received: Params) -> Params | None:
+        if place not in self.patterns:
+            try:
+                self.patterns[place] = foreseen(self.method, self.specs[place], received, self.common, self.settings)
+            except Exception as error:  # whatever a method does with samples that mean nothing
+                self.say(f"what {self.specs[place].name!r} will send cannot be foreseen ({error})")
+                self.patterns[place] = None
+        return self.patterns[place]
+
+    # --- the run ---
+
+    def steps(self) -> Steps[Result]:
+        """The run, from where its folder has it."""
+        state = self._resumed()
+        if state is None:
+            state = yield from self._start()
+        while state.done < self.settings.rounds:
+            state = yield from self._newcomers(state)
+            state = yield from self._round(state)
+        return (yield from self._finish(state))
+
+    def _start(self) -> Steps[checkpoints.State]:
+        begin = time.perf_counter()
+        state = checkpoints.State(0, self.side.initial(), [])
+        everyone = range(len(self.specs))
+        replies = yield from self._started(state, everyone)
+        if len(replies) < len(self.specs):
+            missing = sorted(self.specs[c].name for c in set(everyone) - set(replies))
+            raise DeploymentError(f"{self.name}: {', '.join(missing)} could not begin; the reason stands above")
+        row = {"round": 0, **self._means(replies), "bytes_up": 0, "bytes_down": 0}
+        if self.method.stages(0, "start"):
+            row["bytes_down"] = n_bytes(self.side.download(state.server, c) for c in everyone)
+        state.rows = [{**row, "took_part": len(replies), "seconds": time.perf_counter() - begin}]
+        self._save(state)
+        return state
+
+    def _started(self, state: checkpoints.State, places: Iterable[int]) -> Steps[dict[int, Reply]]:
+        """The first training of some clients."""
+        return (
+            yield from self.ask(
+                {
+                    c: Task("start", 0, self.side.download(state.server, c), common=self.common, evaluate=True)
+                    for c in places
+                }
+            )
+        )
+
+    def _newcomers(self, state: checkpoints.State) -> Steps[checkpoints.State]:
+        """Take in who has come since the last round, if the method can."""
+        known = {spec.name for spec in self.specs} | self.refused
+        new = [spec for spec in self.roster.specs(self.settings) if spec.name not in known]
+        for spec in new:
+            try:
+                self.method.check([*self.specs, spec])
+                server = self.side.join(state.server, [spec], state.done)
+            except ValueError as error:
+                self.refused.add(spec.name)
+                self.say(f"client {spec.name!r} cannot join: {error}")
+                continue
+            self.specs.append(spec)
+            self.side, place = self._side(), len(self.specs) - 1
+            joined = replace(state, server=server)
+            if place in (yield from self._started(joined, [place])):
+                state = joined
+                self.say(f"client {spec.name!r} joins after {state.done} rounds")
+            else:
+                self.specs.pop()
+                self.refused.add(spec.name)
+                self.side = self._side()
+        return state
+
+    def _round(self, state: checkpoints.State) -> Steps[checkpoints.State]:
+        begin, t = time.perf_counter(), state.done
+        names = [spec.name for spec in self.specs]
+        chosen = sides.participants(names, self.settings.participation, self.settings.seed, t)
+        server, survey_up, questions = state.server, 0, {}
+        if asked := self.side.asked(chosen, t):
+            server, rng = self.side.ask(server, t)
+            questions = {c: self.side.download(server, c) for c in asked}
+            answers = yield from self.ask({c: Task("survey", t, sent) for c, sent in questions.items()})
+            good = {c: r for c, r in answers.items() if self._answered(c, r, t)}
+            survey_up = n_bytes(r.sent for r in good.values())
+            server = self.side.digest(server, {c: r.sent for c, r in good.items()}, rng)
+        rests = bool(self.method.stages(t, "rest"))
+        working = chosen + (sorted(set(range(len(self.specs))) - set(chosen)) if rests else [])
+        sent = {c: self.side.download(server, c) for c in working}
+        tasks = {c: Task("round" if c in set(chosen) else "rest", t, sent[c]) for c in working}
+        replies = yield from self.ask(tasks)
+        mine = self.usable({c: r for c, r in replies.items() if c in set(chosen)}, sent, t)
+        if not mine:
+            raise DeploymentError(
+                f"{self.name}: no usable upload came in round {t}; start the run again to go on from there"
+            )
+        server = self.side.aggregate(server, {c: r.sent for c, r in mine.items()}, t)
+        asked_for = n_bytes(unless_sent(q, sent.get(c, {})) for c, q in questions.items())
+        state = checkpoints.State(t + 1, server, [], state.rows)
+        row = {
+            "round": t + 1,
+            **self._means(mine),
+            "bytes_up": n_bytes(r.sent for r in mine.values()) + survey_up,
+            "bytes_down": n_bytes(sent.values()) + asked_for,
+        }
+        if state.done % self.settings.evaluate_every == 0 and state.done < self.settings.rounds:
+            row |= self._figures((yield from self.ask(self._evaluations(state))))
+        row |= {"took_part": len(mine), "seconds": time.perf_counter() - begin}
+        state.rows = [*state.rows, row]
+        self._save(state)
+        return state
+
+    def _answered(self, place: int, reply: Reply, round: int) -> bool:
+        why = why_refused(reply.sent, None)
+        if why is not None:
+            self.say(f"round {round}, survey: the answer of client {self.specs[place].name!r} is refused: {why}")
+        return why is None
+
+    def _evaluations(self, state: checkpoints.State) -> dict[int, Task]:
+        return {c: Task("evaluate", state.done, self.side.download(state.server, c)) for c in range(len(self.specs))}
+
+    def _finish(self, state: checkpoints.State) -> Steps[Result]:
+        """The last local training of all clients, evaluated before and after."""
+        begin, T = time.perf_counter(), state.done
+        sent = {c: self.side.download(state.server, c) for c in range(len(self.specs))}
+        replies = yield from self.ask({c: Task("final", T, received, evaluate=True) for c, received in sent.items()})
+        state.rows[-1] |= self._figures(replies)
+        history = pd.DataFrame(state.rows)
+        per_client = self._per_client(replies)
+        final = self._summary(per_client)
+        trains = bool(self.method.stages(T, "final"))
+        final["bytes_up"] = int(history["bytes_up"].sum())
+        final["bytes_down"] = int(history["bytes_down"].sum()) + (n_bytes(sent.values()) if trains else 0)
+        final["seconds"] = float(history["seconds"].sum()) + time.perf_counter() - begin
+        return Result(history, final, per_client, state.server)
+
+    # --- figures ---
+
+    def _means(self, replies: Mapping[int, Reply]) -> dict[str, float]:
+        """Means of loss terms and, where they were measured, of figures."""
+        terms: dict[str, list[float]] = {}
+        for reply in replies.values():
+            for name, value in reply.terms.items():
+                terms.setdefault(name, []).append(value)
+        return {name: float(np.mean(values)) for name, values in terms.items()} | self._figures(replies)
+
+    def _figures(self, replies: Mapping[int, Reply]) -> dict[str, float]:
+        """Means over clients of what they measured, but for what belongs to the end."""
+        found: dict[str, float] = {}
+        for name in (f"{split}_{METRICS[self.settings.task].main}" for split in ("train", "test")):
+            each = [r.figures[name] for r in replies.values() if not math.isnan(r.figures.get(name, math.nan))]
+            found |= {name: float(np.mean(each))} if each else {}
+        return found
+
+    def _per_client(self, replies: Mapping[int, Reply]) -> pd.DataFrame:
+        metrics = METRICS[self.settings.task].per_client
+        rows = []
+        for place, spec in enumerate(self.specs):
+            figures = replies[place].figures if place in replies else {}
+            rows.append(
+                {
+                    "client": spec.name,
+                    "n_train": spec.n_train,
+                    "n_test": self.roster.told[spec.name]["n_test"],
+                    **{name: figures.get(f"final_{name}", math.nan) for name in metrics},
+                    "train": figures.get(f"final_train_{METRICS[self.settings.task].main}", math.nan),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def _summary(self, per_client: pd.DataFrame) -> dict[str, float]:
+        """As `hetfl_core.engine.evaluation.summarise`, of what clients reported."""
+        metrics = METRICS[self.settings.task]
+        final: dict[str, float] = {}
+        for name in metrics.per_client:
+            some = per_client[(per_client["n_test"] > 0) & per_client[name].notna()]
+            final |= average(name, some[name].to_numpy(), some["n_test"].to_numpy(), metrics.worst.get(name))
+        final[f"train_{metrics.main}"] = float(per_client["train"].mean())
+        return final
+
+    # --- checkpoints ---
+
+    def _identity(self) -> checkpoints.Identity:
+        settings = {
+            "run": self.name,
+            "method": plain(self.method, "method", other=repr),
+            **{
+                key: str(value).removeprefix("torch.")
+                for key, value in vars(self.settings).items()
+                if key not in ("rounds", "evaluate_every")
+            },
+        }
+        return checkpoints.Identity(settings, self.method)
+
+    def _save(self, state: checkpoints.State) -> None:
+        if self.folder is None:
+            return
+        names = [spec.name for spec in self.specs]
+        told = [{**self.roster.told[spec.name], "n_clients": spec.n_clients} for spec in self.specs]
+        write_atomically(self.folder / "clients.json", json.dumps(told, indent=1).encode())
+        kept: list[Params] = [{} for _ in names]
+        checkpoints.write(self.folder, self._identity(), replace(state, kept=kept), names)
+
+    def _resumed(self) -> checkpoints.State | None:
+        """The state that the folder holds, its clients in the order in which they joined."""
+        if self.folder is None or not (self.folder / checkpoints.FILE).exists():
+            return None
+        told: Sequence[dict[str, Any]] = json.loads((self.folder / "clients.json").read_text("utf8"))
+        settings = self.settings
+        for one in told:
+            if one["name"] in self.roster.told:
+                self.roster.add({key: value for key, value in one.items() if key != "n_clients"}, settings)
+            else:
+                self.roster.told[one["name"]] = {key: value for key, value in one.items() if key != "n_clients"}
+        self.specs = [spec_of(one, settings.n_classes, one["n_clients"], settings.task) for one in told]
+        self.side = self._side()
+        self.common = self.side.common()
+        state = checkpoints.read(self.folder, self._identity(), [spec.name for spec in self.specs])
+        if state is not None:
+            self.say(f"goes on after {state.done} of {settings.rounds} rounds")
+        return state
+
+
+def side_by_side(
+    runs: Mapping[str, Steps[T]], exchange: Callable[[dict[str, dict[str, Task]]], dict[str, dict[str, Reply]]]
+) -> dict[str, T]:
+    """Let several runs share messages: what they ask of a client at the same time goes out as one.
+
+    Parameters
+    ----------
+    runs : dict of str to generator
+        As `Coordinator.steps`.
+    exchange : callable
+        Given, by the names of clients, the tasks of each run; returns replies likewise. Clients may be missing.
+
+    Returns
+    -------
+    dict of str
+        What each run returned.
+    """
+    waiting: dict[str, Requests] = {}
+    results: dict[str, T] = {}
+
+    def go_on(name: str, replies: Replies | None) -> None:
+        try:
+            waiting[name] = runs[name].send(replies)  # type: ignore[arg-type]
+        except StopIteration as end:
+            results[name] = end.value
+
+    for name in runs:
+        go_on(name, None)
+    while waiting:
+        asked, waiting = waiting, {}
+        tasks: dict[str, dict[str, Task]] = {}
+        for run, requests in asked.items():
+            for client, task in requests.items():
+                tasks.setdefault(client, {})[run] = task
+        replies = exchange(tasks)
+        for run, requests in asked.items():
+            go_on(run, {c: replies[c][run] for c in requests if run in replies.get(c, {})})
+    return results

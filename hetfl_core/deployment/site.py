@@ -1,0 +1,375 @@
+"""One client of a deployed federation: tasks come in, answers go out, samples and what is kept stay.
+
+Nothing here knows what carries the messages. A `Site` calls the hooks that the engine calls for a client in `simulate`,
+with the same streams of random numbers; it trains with the engine's loop, in true shapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+import torch
+
+from hetfl_core import checks
+from hetfl_core.engine import checkpoint as checkpoints
+from hetfl_core.engine import sides, training
+from hetfl_core.engine.evaluation import METRICS
+from hetfl_core.engine.simulation import cpu_threads
+from hetfl_core.engine.stacks import Split, stack_split
+from hetfl_core.federation import Client, Federation, Kind, Spec
+from hetfl_core.methods.base import Method, Role
+from hetfl_core.networks import Params
+from hetfl_core.settings import plain
+
+TaskKind = Literal["start", "survey", "round", "rest", "final", "evaluate"]
+
+ORDER: dict[str, int] = {"start": 0, "round": 1, "rest": 1, "final": 2}
+"""Of the tasks that train within a round."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the server asks of one client.
+
+    Attributes
+    ----------
+    kind : {"start", "survey", "round", "rest", "final", "evaluate"}
+        A role of local training, a survey, or an evaluation.
+    round : int
+        Complete rounds so far, t.
+    received : dict of str to Tensor
+        The download.
+    common : dict of str to Tensor
+        With ``"start"``: first weights that all clients share, where the method wants that.
+    evaluate : bool
+        With ``"start"``, ``"final"``: whether to measure accuracy as well, before the final training and after it.
+    n_clients : int
+        Clients of the federation when this one began, as its `Spec` has them.
+    """
+
+    kind: TaskKind
+    round: int
+    received: Params
+    common: Params = field(default_factory=dict)
+    evaluate: bool = False
+    n_clients: int = 1
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Where it stands in a run, for tasks that train."""
+        return self.round, ORDER[self.kind]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client answers.
+
+    Attributes
+    ----------
+    sent : dict of str to Tensor
+        Upload, or answer to a survey; empty otherwise.
+    figures : dict of str to float
+        ``train_…`` and ``test_…`` figures, ``final_…`` those after the last training; NaN without samples.
+    terms : dict of str to float
+        Means of the loss terms over the steps of training.
+    error : str, optional
+        Why there is no answer.
+    """
+
+    sent: Params = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
+    terms: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
+
+
+class SiteError(RuntimeError):
+    """A task that a client cannot do; the message is for the server, too, and says nothing about samples."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a client remembers of a run between tasks.
+
+    Attributes
+    ----------
+    last : tuple of int
+        `Task.key` of the last task that trained.
+    before, after : dict of str to Tensor
+        What the client kept before that task and after it. Who is asked for the same task again goes on from before,
+        so that a server that was restarted gets the same answer.
+    """
+
+    last: tuple[int, int]
+    before: Params
+    after: Params
+
+    def base(self, task: Task) -> Params:
+        """What the client keeps when a task begins."""
+        if task.kind in ("survey", "evaluate") or task.key > self.last:
+            return self.after
+        if task.key == self.last:
+            return self.before
+        raise SiteError(
+            f"is asked for round {task.round} ({task.kind}), but has already gone through round {self.last[0]}: "
+            "the server went back further than one round"
+        )
+
+
+class Store(Protocol):
+    """Where a client's memory of one run lies."""
+
+    def load(self) -> Memory | None:
+        """What was saved last, if anything."""
+
+    def save(self, memory: Memory) -> None:
+        """Replace it."""
+
+
+class FileStore:
+    """A folder of the client's own, which survives the end of any process.
+
+    Parameters
+    ----------
+    folder : Path
+    identity : hetfl_core.engine.checkpoint.Identity
+        Of run, method and data; a folder that belongs to others is refused.
+    """
+
+    def __init__(self, folder: Path, identity: checkpoints.Identity) -> None:
+        self.folder, self.identity = folder, identity
+
+    def load(self) -> Memory | None:
+        """As the protocol says.
+
+        Raises
+        ------
+        SiteError
+            If the folder holds the state of another run, or a damaged one.
+        """
+        try:
+            state = checkpoints.read(self.folder, self.identity, ("before", "after"))
+        except checkpoints.CheckpointError as error:
+            raise SiteError(str(error)) from error
+        return None if state is None else Memory((state.done, state.rows[0]["stage"]), *state.kept)
+
+    def save(self, memory: Memory) -> None:
+        """Written atomically."""
+        round, stage = memory.last
+        state = checkpoints.State(round, {}, [memory.before, memory.after], [{"stage": stage}])
+        checkpoints.write(self.folder, self.identity, state, ("before", "after"))
+
+
+class Site:
+    """A client with its own samples, in a federation of others that it does not see.
+
+    Parameters
+    ----------
+    client : Client
+    method : Method
+    n_classes : int
+        Classes of the federation; 0 for a regression.
+    n_clients : int
+        Clients of the federation.
+    task : {"classification", "regression"}
+    seed : int
+        The run's.
+    dtype : torch.dtype
+        Floating-point type of the run.
+    device : torch.device
+        Where this client computes.
+
+    Raises
+    ------
+    ValueError
+        For data that a `Federation` refuses, or that the method's network does not take.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        method: Method,
+        *,
+        n_classes: int,
+        n_clients: int,
+        task: Kind = "classification",
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
+    ) -> None:
+        checks.instance("client", client, Client)
+        checks.instance("method", method, Method, such_as="FLIC()")
+        self.federation = Federation([client], n_classes, "one client", task=task).to(dtype)
+        self.client = self.federation[0]
+        self.spec = replace(self.federation.specs()[0], n_clients=n_clients)
+        self.method, self.seed, self.dtype = method, seed, dtype
+        self.device = torch.device("cpu") if device is None else device
+        self.metrics = METRICS[task]
+        self.splits = {split: self._split(split) for split in ("train", "test")}
+        self.private = sides.cast(sides.private(method, self.client, self.spec, seed, dtype), self.device, dtype)
+        self.last: tuple[Params, Params] | None = None
+        """The whole model after the last training, and what was downloaded for it."""
+
+    def _split(self, part: str) -> Split:
+        x, y = getattr(self.client, f"x_{part}"), getattr(self.client, f"y_{part}")
+        split = stack_split([x], [y])
+        move = {name: t.to(self.device) for name, t in split.x.items()} if isinstance(split.x, Mapping) else None
+        return Split(split.x.to(self.device) if move is None else move, split.y.to(self.device), split.n)
+
+    def identity(self, run: str) -> checkpoints.Identity:
+        """Of this client's part in a run of that name."""
+        settings = {
+            "run": run,
+            "client": self.spec.name,
+            "method": plain(self.method, "method", other=repr),
+            "seed": self.seed,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "n_clients": self.spec.n_clients,
+            "data": self.federation.fingerprint(),
+        }
+        return checkpoints.Identity(settings, self.method)
+
+    def do(self, task: Task, store: Store) -> Reply:
+        """Do what is asked, and save what the client then keeps.
+
+        Raises
+        ------
+        SiteError
+            For a task that does not follow what the store has.
+        ValueError
+            From the method, for what it cannot do.
+        """
+        checks.choice("kind", task.kind, get_args(TaskKind))
+        received = sides.cast(task.received, self.device, self.dtype)
+        memory = store.load()
+        with cpu_threads(1):
+            if task.kind == "start":
+                sides.check_private(self.method, self.spec, self.private, received)
+                kept = sides.first_of_client(self.method, self.spec, self.seed, task.common)
+                kept = sides.cast(kept, self.device, self.dtype)
+            elif memory is None:
+                raise SiteError(
+                    f"has nothing of the {task.round} rounds before: its state was lost, or was never written to a "
+                    "folder that outlives a restart (node-config 'state')"
+                )
+            else:
+                kept = memory.base(task)
+            return self._do(task, kept, received, store)
+
+    def _do(self, task: Task, kept: Params, received: Params, store: Store) -> Reply:
+        if task.kind == "survey":
+            data = sides.batch(*self.splits["train"].client(0, self.spec.shapes))
+            answer, _ = sides.answer(self.method, self.spec, sides.held(kept, self.private), received, data)
+            return Reply(answer)
+        figures: dict[str, float] = {}
+        if task.kind == "evaluate" or (task.kind == "final" and task.evaluate):
+            figures = self.figures(kept, received, task.round)
+        if task.kind == "evaluate":
+            return Reply(figures=figures)
+        outcome = self._train(task, kept, received)
+        after = kept if outcome is None else self._without_private(outcome.kept)
+        if task.kind == "final":
+            # The last training is not part of what the client keeps: more rounds may follow.
+            params = self._working(after, received) if outcome is None else outcome.params
+            self.last = params, received
+            figures |= self._final_figures(params, received, task.round)
+        else:
+            store.save(Memory(task.key, kept, after))
+        if task.kind == "start" and task.evaluate:
+            figures = self.figures(after, received, task.round)
+        if outcome is None:
+            return Reply(figures=figures)
+        return Reply(outcome.upload, figures, outcome.terms)
+
+    def _train(self, task: Task, kept: Params, received: Params) -> training.Outcome | None:
+        role: Role = task.kind  # type: ignore[assignment]
+        method = self.method.of(self.spec)
+        if role != "round" and not method.stages(task.round, role):
+            return None
+        job = training.LocalJob(
+            method,
+            [self.spec],
+            [sides.held(kept, self.private)],
+            [received],
+            self.splits["train"],
+            [self.seed],
+            task.round,
+            role,
+            [training.carried(kept)],
+        )
+        (outcome,) = training.train_loop(job)
+        return outcome
+
+    def _without_private(self, kept: Params) -> Params:
+        return {name: p for name, p in kept.items() if name not in self.private}
+
+    def _working(self, kept: Params, received: Params) -> Params:
+        return self.method.of(self.spec).start(sides.held(kept, self.private), received)
+
+    # --- evaluation ---
+
+    def predicted(self, params: Params, received: Params, split: str, round: int) -> np.ndarray:
+        """What the client's model says of its own samples, shape (n,)."""
+        method, data = self.method.of(self.spec), self.splits[split]
+        noise = training.prediction_noise(method, self.spec, int(data.n[0]), self.seed, round, split, self.dtype)
+        noise = {name: numbers.to(self.device) for name, numbers in noise.items()}
+        drawn = [noise] if noise else []
+        (outputs,) = training.predict_each(method.predict, [params], [received], [self.spec], data, drawn)
+        return self.metrics.decide(outputs).cpu().numpy()
+
+    def _main(self, params: Params, received: Params, split: str, round: int) -> dict[str, float]:
+        """The metrics of the client on its samples of a split, NaN where there are none."""
+        labels = self.splits[split].client(0, self.spec.shapes)[1].cpu().numpy()
+        if not len(labels):
+            return dict.fromkeys(self.metrics.per_client, math.nan)
+        found = self.predicted(params, received, split, round)
+        return {name: float(measure([found], [labels])[0]) for name, measure in self.metrics.per_client.items()}
+
+    def figures(self, kept: Params, received: Params, round: int) -> dict[str, float]:
+        """The main figure on training and test samples, with what the client keeps and a download."""
+        params, main = self._working(kept, received), self.metrics.main
+        return {f"{split}_{main}": self._main(params, received, split, round)[main] for split in ("train", "test")}
+
+    def _final_figures(self, params: Params, received: Params, round: int) -> dict[str, float]:
+        found = {f"final_{name}": value for name, value in self._main(params, received, "test", round).items()}
+        main = self.metrics.main
+        return found | {f"final_train_{main}": self._main(params, received, "train", round)[main]}
+
+
+def told(spec: Spec, n_test: int) -> dict[str, Any]:
+    """What the server is told of a client before the first round, as JSON can hold it."""
+    shapes = {n: list(s) for n, s in spec.shapes.items()} if isinstance(spec.shapes, Mapping) else list(spec.shapes)
+    return {
+        "name": spec.name,
+        "shapes": shapes,
+        "n_train": spec.n_train,
+        "n_test": n_test,
+        "class_counts": list(spec.class_counts),
+    }
+
+
+def spec_of(told: Mapping[str, Any], n_classes: int, n_clients: int, task: Kind) -> Spec:
+    """The spec that `told` describes.
+
+    Raises
+    ------
+    ValueError
+        For what no client says of itself.
+    """
+    try:
+        name, shapes = str(told["name"]), told["shapes"]
+        counts = tuple(checks.whole("class_counts", int(n), 0) for n in told["class_counts"])
+        n_train = checks.whole("n_train", told["n_train"], 1)
+        shapes = {k: tuple(v) for k, v in shapes.items()} if isinstance(shapes, Mapping) else tuple(shapes)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"a client's description must have name, shapes, n_train and class_counts: {error}") from error
+    if len(counts) != n_classes or (task == "classification" and sum(counts) != n_train):
+        raise ValueError(
+            f"client {name!r}: class_counts must be {n_classes} numbers that add up to n_train = {n_train}, got "
+            f"{checks.shown(list(counts))}"
+        )
+    return Spec(name, shapes, n_train, n_classes, counts, n_clients, task)
