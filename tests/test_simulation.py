@@ -18,8 +18,8 @@ from hetfl_core.datasets import toy
 from hetfl_core.engine import checkpoint, training
 from hetfl_core.engine import simulator as simulator_module
 from hetfl_core.engine.checkpoint import CheckpointError
-from hetfl_core.engine.simulation import adapt
 from hetfl_core.engine.sides import participants
+from hetfl_core.engine.simulation import adapt
 from hetfl_core.engine.simulator import Simulator, _similar
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedHeNN, FedRep, HetFedRep, Local

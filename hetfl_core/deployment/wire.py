@@ -45,7 +45,7 @@ def to_arrays(params: Params) -> ArrayRecord:
     app = flower()
     record = app.ArrayRecord()
     for name, p in params.items():
-        record[name] = app.Array(np.ascontiguousarray(p.detach().cpu().numpy()))
+        record[name] = app.Array(p.detach().cpu().contiguous().numpy())
     return record  # type: ignore[no-any-return]
 
 

@@ -1,0 +1,349 @@
+"""The methods over messages: the same numbers as in one process, and what happens when somebody fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from small import assert_same_tensors, ragged
+from test_blocks import FED as BLOCKS
+from test_blocks import refuses, short
+
+from hetfl_core import Client, Federation, simulate
+from hetfl_core.deployment import DeploymentError, FileStore, Site, SiteError, Task, client_app, load_model, serve, wire
+from hetfl_core.deployment.apps import settings_of
+from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedHeNN, HetFedRep, Local, PFedHN
+from hetfl_core.networks import MLP, Model
+
+loopback = pytest.importorskip("loopback", reason="Flower is not installed")
+
+CONFIG = {"classes": 3, "rounds": 2, "seed": 3, "dtype": "float64", "clients": 4, "evaluate-every": 1, "patience": 5.0}
+SMALL = Model(MLP((6,), 4), alpha=4)
+
+
+def grid_of(federation, methods, configs=None, **changes):
+    apps = {i + 1: client_app(methods, lambda config, c=client: c) for i, client in enumerate(federation)}
+    return loopback.Loopback(apps, configs)
+
+
+def deploy(federation, methods, config=None, configs=None):
+    grid = grid_of(federation, methods, configs)
+    return serve(
+        grid, {**CONFIG, "classes": federation.n_classes, "clients": len(federation), **(config or {})}, methods
+    )
+
+
+def in_one_process(federation, method, **options):
+    common = {"rounds": 2, "seed": 3, "dtype": torch.float64, "engine": "loop", "device": "cpu", "progress": False}
+    return simulate(federation, method, **{**common, **options})
+
+
+def assert_same_run(result, run):
+    """Weights of the server, every figure of the history and of the end, and bytes: bit for bit."""
+    assert_same_tensors(result.server, run.server)
+    ours = result.history.drop(columns=["seconds", "took_part"])
+    pd.testing.assert_frame_equal(ours[sorted(ours)], run.history[sorted(ours)], check_dtype=False, rtol=1e-12)
+    assert set(run.history) - {"seconds"} == set(ours)
+    theirs = {k: v for k, v in run.final.items() if k != "seconds" and not k.startswith(("server", "accuracy_"))}
+    for name, value in theirs.items():
+        assert result.final[name] == pytest.approx(value, rel=1e-12), name
+    mine = result.per_client[["client", "n_train", "n_test", "accuracy", "balanced_accuracy"]]
+    pd.testing.assert_frame_equal(mine, run.per_client[list(mine)], check_dtype=False)
+
+
+# --- parity ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("averaged", [False, True], ids=["blocks that clients lack", "common blocks"])
+def test_every_method_of_the_catalogue_comes_out_as_in_one_process(averaged):
+    """All of them side by side, sharing messages."""
+    federation = BLOCKS.of_common_blocks() if averaged else BLOCKS
+    methods = {name: short(name) for name, method in CATALOGUE.items() if refuses(method) == averaged}
+    results = deploy(federation, methods)
+    for name, method in methods.items():
+        assert_same_run(results[name], in_one_process(federation, method))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FLIC(SMALL, local_epochs=2, pretrain_epochs=2),
+        FedHeNN(SMALL, local_epochs=1),
+        PFedHN(Model(MLP((5,), 4)), personal="head", local_epochs=1),
+        HetFedRep(SMALL, local_epochs=1, optimiser="sgd", momentum=0.9, optimiser_state="kept", first_weights="common"),
+    ],
+    ids=lambda method: method.name,
+)
+def test_some_take_part_and_others_rest(method):
+    """Feature spaces of their own, half of the clients a round, optimisers that live on, first weights in common."""
+    federation = ragged(widths=(4, 4) if isinstance(method, PFedHN) else (3, 8))
+    results = deploy(federation, method, {"participation": 0.5, "rounds": 3})
+    run = in_one_process(federation, method, participation=0.5, rounds=3)
+    assert_same_run(results[method.name], run)
+    assert list(results[method.name].history["took_part"]) == [6, 3, 3, 3]
+
+
+def test_a_regression():
+    rng = np.random.default_rng(0)
+    clients = []
+    for i in range(3):
+        x = rng.normal(size=(12, 3 + i))
+        clients.append(Client(x, x.sum(1), x[:5], x[:5].sum(1), f"c{i}"))
+    federation = Federation(clients, 0, task="regression")
+    method = HetFedRep(SMALL, local_epochs=1)
+    result = deploy(federation, method, {"task": "regression", "classes": 0})[method.name]
+    run = in_one_process(federation, method)
+    assert result.final["mse"] == pytest.approx(run.final["mse"], rel=1e-12)
+    assert result.final["r2_worst"] == pytest.approx(run.final["r2_worst"], rel=1e-12)
+
+
+def test_the_final_model_stays_with_the_client(tmp_path):
+    federation, method = ragged(), FLIC(SMALL, local_epochs=1, pretrain_epochs=1)
+    configs = {i + 1: {"state": str(tmp_path / client.name)} for i, client in enumerate(federation)}
+    deploy(federation, method, configs=configs)
+    run = in_one_process(federation, method)
+    for client, params in zip(federation, run.params, strict=True):
+        mine, received = load_model(tmp_path / client.name / method.name)
+        assert_same_tensors(mine, params)
+        x = client.x_test.double()
+        np.testing.assert_array_equal(method.predict(mine, received, x).numpy(), run.predict()[client.name])
+    with pytest.raises(FileNotFoundError, match="written when a run ends"):
+        load_model(tmp_path)
+
+
+def test_nothing_but_uploads_figures_and_descriptions_leaves_a_client():
+    """Every number of every message is an upload that `simulate` counts, a mean over samples, or told of the data."""
+    federation, method = ragged(), FLIC(SMALL, local_epochs=1, pretrain_epochs=1)
+    grid = grid_of(federation, method)
+    sent = []
+    grid.change = lambda node, message: sent.append(message.content) or message
+    serve(grid, {**CONFIG, "classes": federation.n_classes, "clients": 6}, method)
+    kinds = {str(key).split("/")[-1] for content in sent for key in content}
+    assert kinds == {"words", "reply", "sent", "figures", "terms"}
+    words = [json.loads(content["words"]["json"]) for content in sent if "words" in content]
+    assert all(set(one) == {"name", "shapes", "n_train", "n_test", "class_counts"} for one in words)
+    up = sum(
+        p.numel() * p.element_size()
+        for content in sent
+        for key, record in content.items()
+        if key.endswith("/sent")
+        for p in wire.from_arrays(record).values()
+    )
+    assert up == in_one_process(federation, method).final["bytes_up"]
+
+
+def test_messages_hold_no_pickle():
+    from flwr.app import Array, ArrayRecord
+
+    np.save(file := io.BytesIO(), np.array([{"an": "object"}], dtype=object), allow_pickle=True)
+    record = ArrayRecord({"a": Array("object", (1,), "numpy.ndarray", file.getvalue())})
+    with pytest.raises(wire.WireError, match="array 'a' cannot be read"):
+        wire.from_arrays(record)
+    params = {"a": torch.tensor(1.5), "b": torch.arange(6).reshape(2, 3), "c": torch.zeros(0, 4, dtype=torch.float64)}
+    assert_same_tensors(wire.from_arrays(wire.to_arrays(params)), params)
+
+
+# --- faults ---------------------------------------------------------------------------------------------------------
+
+
+FAULTS = {
+    "NaN": (lambda p: {n: t * torch.nan for n, t in p.items()}, r"holds \d+ numbers that are NaN or infinite"),
+    "shape": (lambda p: {n: t[..., :1] for n, t in p.items()}, r"must have shape \(.*\), got"),
+    "type": (lambda p: {n: t.float() for n, t in p.items()}, "must be of torch.float64, got torch.float32"),
+    "method": (lambda p: {"phi.0.weight": torch.zeros(2, 2)}, "another method's message: it lacks .* and has"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_nonsense_is_refused_by_name_and_the_round_goes_on(fault, capsys):
+    """As if that client had not been among the participants of that round."""
+    federation, method = ragged(4), HetFedRep(SMALL, local_epochs=1)
+    spoil, why = FAULTS[fault]
+    grid, rounds = grid_of(federation, method), []
+
+    def change(node, message):
+        key = f"{method.name}/sent"
+        if node == 2 and key in message.content and len(message.content[key]):
+            rounds.append(1)
+            if len(rounds) == 1:
+                message.content[key] = wire.to_arrays(spoil(wire.from_arrays(message.content[key])))
+        return message
+
+    grid.change = change
+    result = serve(grid, {**CONFIG, "classes": 5, "clients": 4, "rounds": 2}, method)[method.name]
+    said = capsys.readouterr().out
+    assert re.search(rf"round 0: the upload of client 'client-1' is refused: .*{why}", said)
+    assert list(result.history["took_part"]) == [4, 3, 4]
+    assert all(bool(p.isfinite().all()) for p in result.server.values())
+
+
+def test_who_does_not_answer_or_fails_is_named(capsys):
+    federation, method = ragged(4), HetFedRep(SMALL, local_epochs=1)
+    grid, seen = grid_of(federation, method), []
+
+    def before(node, message):
+        if message.metadata.message_type == "train" and node == 1:
+            seen.append(node)
+            if len(seen) == 2:
+                raise MemoryError("out of memory at sample 17")
+
+    failing = dict(grid.apps)
+    grid.apps[1] = lambda message, context: (before(1, message), failing[1](message, context))[1]
+    grid.change = lambda node, message: None if node == 3 and len(seen) == 3 else message
+    result = serve(grid, {**CONFIG, "classes": 5, "clients": 4, "rounds": 3, "evaluate-every": 9}, method)[method.name]
+    said = capsys.readouterr().out
+    assert "round 0, round: client 'client-0' failed" in said
+    assert "round 1, round: no answer from client 'client-2'; the round goes on without it" in said
+    assert list(result.history["took_part"]) == [4, 3, 3, 4]
+
+
+def test_a_client_that_was_restarted_goes_on_from_its_folder(tmp_path, capsys):
+    """Killed after it had trained and before its answer left: asked again, it answers the same."""
+    federation, method = ragged(4), FLIC(SMALL, local_epochs=1, pretrain_epochs=1)
+    configs = {i + 1: {"state": str(tmp_path / f"site{i}")} for i in range(4)}
+    folder = {"folder": str(tmp_path / "server"), "rounds": 3, "classes": 5}
+    grid, trained = grid_of(federation, method, configs), []
+
+    def change(node, message):
+        if node == 2 and f"{method.name}/sent" in message.content:
+            trained.append(node)
+        if len(trained) == 4:  # started, trained, was evaluated, trained: the server is killed in its second round
+            raise KeyboardInterrupt
+        return message
+
+    grid.change = change
+    with pytest.raises(KeyboardInterrupt):
+        serve(grid, {**CONFIG, "clients": 4, **folder}, method)
+    capsys.readouterr()
+    again = grid_of(federation, method, configs)  # contexts of its own, as of another run of Flower
+    result = serve(again, {**CONFIG, "clients": 4, **folder}, method)[method.name]
+    assert "goes on after 1 of 3 rounds" in capsys.readouterr().out
+    assert_same_run(result, in_one_process(federation, method, rounds=3))
+    events = (tmp_path / "server" / "events.log").read_text()
+    assert "client 'client-0' is there" in events
+    more = serve(grid_of(federation, method, configs), {**CONFIG, "clients": 4, **folder, "rounds": 4}, method)
+    assert_same_run(more[method.name], in_one_process(federation, method, rounds=4))
+
+
+def test_a_client_without_its_state_says_so(capsys):
+    federation, method = ragged(4), FLIC(SMALL, local_epochs=1, pretrain_epochs=1)
+    grid = grid_of(federation, method)
+    old = grid.contexts[4]
+
+    def before(node, message):
+        if node == 1 and len([1 for n, m in grid.sent if n == 1 and m.metadata.message_type == "train"]) == 2:
+            grid.contexts[4] = type(old)(1, 4, {}, type(old.state)(), {})
+
+    grid.before = before
+    serve(grid, {**CONFIG, "classes": 5, "clients": 4, "evaluate-every": 9}, method)
+    assert re.search("client 'client-3' failed: SiteError: has nothing of the 0 rounds before", capsys.readouterr().out)
+
+
+def test_a_client_that_comes_late_joins(capsys):
+    federation, method = ragged(5), FLIC(SMALL, local_epochs=1, pretrain_epochs=1)
+    grid = grid_of(federation, method)
+    late = grid.apps.pop(5)
+
+    def before(node, message):
+        if len(grid.sent) > 4 + 4 + 2:
+            grid.apps[5] = late
+
+    grid.before = before
+    result = serve(grid, {**CONFIG, "classes": 5, "clients": 4, "rounds": 4, "evaluate-every": 9}, method)[method.name]
+    assert "client 'client-4' joins after" in capsys.readouterr().out
+    assert sorted(set(result.history["took_part"])) == [4, 5]
+    assert len(result.per_client) == 5
+    assert result.per_client["accuracy"].notna().all()
+
+
+def test_a_late_client_that_the_method_cannot_take_is_refused_by_name(capsys):
+    federation, method = ragged(4, widths=(4, 4)), FedAvg(Model(MLP((5,), 4)), local_epochs=1)
+    grid = grid_of(federation, method)
+    x = np.ones((9, 3))
+    other = Client(x, np.arange(9) % 5, x, np.arange(9) % 5, "other")
+    late = client_app(method, lambda config: other)
+    grid.contexts[5] = grid.contexts[1].__class__(1, 5, {}, grid.contexts[1].state.__class__(), {})
+    grid.before = lambda node, message: grid.apps.setdefault(5, late)
+    result = serve(grid, {**CONFIG, "classes": 5, "clients": 4, "rounds": 3, "evaluate-every": 9}, method)[method.name]
+    assert re.search(
+        "client 'other' cannot join: FedAvg averages 'phi.0.weight', which must have the same shape",
+        capsys.readouterr().out,
+    )
+    assert set(result.history["took_part"]) == {4}
+
+
+def test_two_of_one_name(capsys):
+    federation, method = ragged(3), Local(SMALL, local_epochs=1)
+    grid = grid_of([*federation, replace(federation[0])], method)
+    serve(grid, {**CONFIG, "classes": 5, "clients": 3}, method)
+    assert "node 4 is refused: it calls itself 'client-0', as node 1 does" in capsys.readouterr().out
+
+
+def test_clients_with_other_code_or_broken_data_say_so(capsys):
+    federation, method = ragged(3), Local(SMALL, local_epochs=1)
+    grid = grid_of(federation, method)
+
+    def broken(config):
+        raise FileNotFoundError("/secret/patients.csv")
+
+    grid.apps[4] = client_app(method, broken)
+    grid.apps[5] = client_app(replace(method, lr=0.5), lambda config: replace(federation[0], name="d"))
+    grid.apps[6] = client_app({"other": method}, lambda config: replace(federation[0], name="e"))
+    for node in (4, 5, 6):
+        grid.contexts[node] = type(grid.contexts[1])(1, node, {}, type(grid.contexts[1].state)(), {})
+    serve(grid, {**CONFIG, "classes": 5, "clients": 3}, method)
+    said = capsys.readouterr().out
+    assert "node 4 cannot take part: FileNotFoundError (its log says more)" in said
+    assert "secret" not in said
+    assert "node 6 has no method called 'Local', only ['other']" in said
+
+
+def test_too_few_clients_end_the_wait():
+    federation, method = ragged(2), Local(SMALL, local_epochs=1)
+    with pytest.raises(DeploymentError, match=r"expected 3 clients, but after 0.2 s there are 2: \['client-0'"):
+        serve(grid_of(federation, method), {**CONFIG, "classes": 5, "clients": 3, "patience": 0.2}, method)
+
+
+def test_a_round_without_any_upload_ends_the_run():
+    federation, method = ragged(3), HetFedRep(SMALL, local_epochs=1)
+    grid = grid_of(federation, method)
+    grid.change = lambda node, message: None if len(grid.sent) > 6 else message
+    with pytest.raises(DeploymentError, match="no usable upload came in round 0; start the run again"):
+        serve(grid, {**CONFIG, "classes": 5, "clients": 3}, method)
+
+
+# --- a client's own side --------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_other_data_is_refused(tmp_path):
+    method = Local(SMALL, local_epochs=1)
+    sites = [Site(client, method, n_classes=5, n_clients=2) for client in ragged(2)]
+    store = FileStore(tmp_path, sites[0].identity("run"))
+    sites[0].do(Task("start", 0, {}), store)
+    with pytest.raises(SiteError, match="belongs to a run with other settings or data"):
+        sites[1].do(Task("round", 0, {}), FileStore(tmp_path, sites[1].identity("run")))
+    sites[0].do(Task("round", 0, {}), store)
+    sites[0].do(Task("round", 1, {}), store)
+    with pytest.raises(SiteError, match=r"asked for round 0 .*but has already gone through round 1"):
+        sites[0].do(Task("round", 0, {}), store)
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({}, "must say how many 'classes'"),
+        ({"classes": 3, "dtype": "half"}, "dtype must be"),
+        ({"classes": 3, "rounds": 0}, "rounds must be"),
+        ({"classes": 1}, "n_classes must be"),
+        ({"classes": 3, "participation": 1.5}, "participation must"),
+    ],
+)
+def test_configs_that_cannot_be_run(config, why):
+    with pytest.raises(ValueError, match=why):
+        settings_of(config)
