@@ -1,4 +1,4 @@
-"""The command line: ``hetfl list | data | run | reproduce | verify | arithmetic | ledger | bench``."""
+"""The command line: ``hetfl list | data | run | reproduce | verify | arithmetic | ledger | bench | deploy``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from hetfl_core import numerics
+from hetfl_core.deployment.commands import app as deploy_app
 
 app = typer.Typer(
     help="Federated learning when clients do not share a feature space.",
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="The files behind the data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.add_typer(deploy_app, name="deploy")
 
 
 def main() -> None:

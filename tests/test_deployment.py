@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import kstest
 from small import assert_same_tensors, ragged
 from test_blocks import FED as BLOCKS
 from test_blocks import refuses, short
@@ -18,8 +19,11 @@ from test_blocks import refuses, short
 from hetfl_core import Client, Federation, simulate
 from hetfl_core.deployment import DeploymentError, FileStore, Site, SiteError, Task, client_app, load_model, serve, wire
 from hetfl_core.deployment.apps import settings_of
+from hetfl_core.deployment.layout import Layout
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedHeNN, HetFedRep, Local, PFedHN
+from hetfl_core.methods.base import weighted_mean
 from hetfl_core.networks import MLP, Model
+from hetfl_core.rng import SERVER, stream
 
 loopback = pytest.importorskip("loopback", reason="Flower is not installed")
 
@@ -109,7 +113,7 @@ def test_the_final_model_stays_with_the_client(tmp_path):
     deploy(federation, method, configs=configs)
     run = in_one_process(federation, method)
     for client, params in zip(federation, run.params, strict=True):
-        mine, received = load_model(tmp_path / client.name / method.name)
+        mine, received = load_model(tmp_path / client.name / client.name / method.name)
         assert_same_tensors(mine, params)
         x = client.x_test.double()
         np.testing.assert_array_equal(method.predict(mine, received, x).numpy(), run.predict()[client.name])
@@ -188,7 +192,7 @@ def test_who_does_not_answer_or_fails_is_named(capsys):
     grid, seen = grid_of(federation, method), []
 
     def before(node, message):
-        if message.metadata.message_type == "train" and node == 1:
+        if message.metadata.message_type == "train.tasks" and node == 1:
             seen.append(node)
             if len(seen) == 2:
                 raise MemoryError("out of memory at sample 17")
@@ -237,7 +241,7 @@ def test_a_client_without_its_state_says_so(capsys):
     old = grid.contexts[4]
 
     def before(node, message):
-        if node == 1 and len([1 for n, m in grid.sent if n == 1 and m.metadata.message_type == "train"]) == 2:
+        if node == 1 and len([1 for n, m in grid.sent if n == 1 and m.metadata.message_type == "train.tasks"]) == 2:
             grid.contexts[4] = type(old)(1, 4, {}, type(old.state)(), {})
 
     grid.before = before
@@ -347,3 +351,110 @@ def test_a_folder_of_other_data_is_refused(tmp_path):
 def test_configs_that_cannot_be_run(config, why):
     with pytest.raises(ValueError, match=why):
         settings_of(config)
+
+
+# --- secure aggregation ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_a_method_says_truly_whether_its_server_needs_single_uploads(name):
+    """Aggregation of what clients sent in a round is that of its mean, or it is not."""
+    from hetfl_core.engine.simulator import Simulator
+
+    method = short(name)
+    federation = BLOCKS.of_common_blocks() if refuses(CATALOGUE[name]) else BLOCKS
+    simulator = Simulator(federation, method, seed=1, device="cpu", dtype=torch.float64, engine="loop")
+    state = simulator.initial()
+    state, _ = simulator.survey(state, range(4))
+    outcomes = simulator.train(state, range(4), 0, "round")
+    uploads = [outcomes[c].upload for c in range(4)]
+    weights = [method.weight(spec) for spec in simulator.specs]
+
+    def aggregated(sent, w, specs):
+        with torch.no_grad():
+            return method.aggregate(state.server, sent, w, specs, stream(1, SERVER, 0, "aggregate"))
+
+    each = aggregated(uploads, weights, simulator.specs)
+    try:
+        mean = aggregated([weighted_mean(uploads, weights)], [sum(weights)], simulator.specs[:1])
+        equal = each.keys() == mean.keys() and all(torch.allclose(p, mean[n], atol=1e-9) for n, p in each.items())
+    except (ValueError, RuntimeError, KeyError):
+        equal = False
+    if method.needs_uploads is None:
+        assert equal
+    elif method.surveys(0) is None:
+        assert not equal, method.needs_uploads
+
+
+@pytest.mark.parametrize("method", ["FedAvg", "FedRep", "FLIC-HL"])
+def test_secure_aggregation_is_the_plain_mean_but_for_rounding(method, capsys):
+    """Flower's SecAgg+; nothing that a client sends tells its upload."""
+    method = short(method)
+    federation = BLOCKS.of_common_blocks() if refuses(method) else BLOCKS
+    config = {**CONFIG, "rounds": 1, "clipping-range": 16.0, "evaluate-every": 9}
+    plain = serve(grid_of(federation, method), config, method)[method.name]
+    grid, masked = grid_of(federation, method), []
+
+    def change(node, message):
+        for record in message.content.values():
+            if "masked_params" in record:
+                masked.append(np.concatenate([np.load(io.BytesIO(b)).ravel() for b in record["masked_params"]]))
+        assert not any(str(key).endswith("/sent") and len(r) for key, r in message.content.items())
+        return message
+
+    grid.change = change
+    secure = serve(grid, {**config, "secure": True}, method)[method.name]
+    bound = 4 * 2 * 16.0 / 2**22 * 4  # clients × a step of rounding, over the least weight of a name
+    assert plain.server.keys() == secure.server.keys()
+    gap = max(float((p - secure.server[n]).abs().max()) for n, p in plain.server.items() if p.numel())
+    assert 0 < gap < bound
+    assert len(masked) == 4
+    uniform = kstest(np.concatenate(masked) / 2**32, "uniform").pvalue
+    assert uniform > 1e-6, "masked entries are uniform on the ring"
+    assert secure.final["bytes_up"] == sum(8 * len(vector) for vector in masked)
+
+
+def test_who_drops_out_of_a_sum_does_no_harm(capsys):
+    method, federation = short("FedRep"), BLOCKS.of_common_blocks()
+    config = {**CONFIG, "rounds": 1, "evaluate-every": 9}
+    results = []
+    for secure in (False, True):
+        grid, asked = grid_of(federation, method), []
+
+        def before(node, message, asked=asked):
+            trains = any(str(key).endswith("/task") and r["kind"] == "round" for key, r in message.content.items())
+            asked.append(node == 3 and trains)
+
+        grid.before = before
+        grid.change = lambda node, message, asked=asked: None if asked[-1] else message
+        results.append(serve(grid, {**config, "secure": secure}, method)[method.name])
+    plain, secure = results
+    assert list(plain.history["took_part"]) == list(secure.history["took_part"]) == [4, 3]
+    assert max(float((p - secure.server[n]).abs().max()) for n, p in plain.server.items()) < 1e-4
+
+
+def test_methods_that_need_single_uploads_say_why_they_cannot():
+    for name in ("FedCR", "pFedHN", "HyFEM", "FedHeNN"):
+        method = short(name)
+        federation = BLOCKS.of_common_blocks() if refuses(method) else BLOCKS
+        with pytest.raises(ValueError, match=f"{re.escape(method.name)} cannot run with secure aggregation: "):
+            serve(grid_of(federation, method), {**CONFIG, "secure": True}, method)
+
+
+def test_uploads_beyond_the_range_of_a_sum_are_refused_by_name():
+    layout = Layout({"a": (2,), "b": ()}, share=0.5, limit=1.0)
+    upload = {"a": torch.tensor([1.0, -2.0]), "b": torch.tensor(0.5)}
+    np.testing.assert_allclose(layout.vector(upload), [0.5, -1.0, 0.25, 0.5, 0.5])
+    other = Layout(layout.shapes, share=0.5).vector({"a": torch.tensor([3.0, 4.0])})
+    mean = layout.means(layout.vector(upload) + other, {"a": torch.float64, "b": torch.float64})
+    assert mean["a"].tolist() == [2.0, 1.0]
+    assert mean["b"].tolist() == 0.5, "the mean over those that sent it"
+    for bad, why in (
+        ({"a": torch.tensor([2.1, 0.0])}, "'a' times its share reaches 1.05, beyond the clipping range of ± 1"),
+        ({"a": torch.zeros(3)}, r"'a' must have shape \(2,\), got \(3,\)"),
+        ({"c": torch.zeros(3)}, "has 'c', which the server does not expect"),
+        ({"b": torch.tensor(torch.nan)}, "'b' holds numbers that are NaN"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            layout.vector(bad)
+    assert Layout.unpacked(layout.packed()) == layout

@@ -1,24 +1,35 @@
 """The methods of the catalogue on Flower: one server, and clients whose data stay where they are."""
 
-from hetfl_core.deployment.apps import client_app, load_model, serve, server_app, settings_of
-from hetfl_core.deployment.coordinator import Coordinator, DeploymentError, Result, Roster, Settings, side_by_side
-from hetfl_core.deployment.site import FileStore, Reply, Site, SiteError, Task
+from __future__ import annotations
 
-__all__ = [
-    "Coordinator",
-    "DeploymentError",
-    "FileStore",
-    "Reply",
-    "Result",
-    "Roster",
-    "Settings",
-    "Site",
-    "SiteError",
-    "Task",
-    "client_app",
-    "load_model",
-    "serve",
-    "server_app",
-    "settings_of",
-    "side_by_side",
-]
+import importlib
+from typing import Any
+
+_HOME = {
+    "client_app": "apps",
+    "load_model": "apps",
+    "serve": "apps",
+    "server_app": "apps",
+    "settings_of": "apps",
+    "Coordinator": "coordinator",
+    "DeploymentError": "coordinator",
+    "Result": "coordinator",
+    "Roster": "coordinator",
+    "Settings": "coordinator",
+    "side_by_side": "coordinator",
+    "FileStore": "site",
+    "Reply": "site",
+    "Site": "site",
+    "SiteError": "site",
+    "Task": "site",
+    "client_from_file": "files",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for only then: the command line needs nothing of it."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -17,9 +17,17 @@ import torch
 from safetensors.torch import load_file, save
 
 from hetfl_core import checks
-from hetfl_core.deployment import wire
-from hetfl_core.deployment.coordinator import Coordinator, DeploymentError, Result, Roster, Settings, side_by_side
-from hetfl_core.deployment.site import FileStore, Reply, Site, Store, Task, told
+from hetfl_core.deployment import sums, wire
+from hetfl_core.deployment.coordinator import (
+    SUM,
+    Coordinator,
+    DeploymentError,
+    Result,
+    Roster,
+    Settings,
+    side_by_side,
+)
+from hetfl_core.deployment.site import FileStore, Reply, Site, SiteError, Store, Task, told
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.federation import Client
 from hetfl_core.files import write_atomically
@@ -55,8 +63,8 @@ def _named(methods: Methods) -> dict[str, Method]:
 def settings_of(config: Mapping[str, Any]) -> Settings:
     """The settings that an app's run config holds (``[tool.flwr.app.config]`` of its ``pyproject.toml``).
 
-    Keys are ``classes``, ``rounds``, ``participation``, ``seed``, ``dtype`` (``"float32"`` or ``"float64"``), ``task``
-    and ``evaluate-every``; all but the first have defaults.
+    Keys are ``classes``, ``rounds``, ``participation``, ``seed``, ``dtype`` (``"float32"`` or ``"float64"``), ``task``,
+    ``evaluate-every``, ``secure`` and ``clipping-range``; all but the first have defaults.
 
     Raises
     ------
@@ -68,6 +76,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     types = {"float32": torch.float32, "float64": torch.float64}
     dtype = checks.choice("dtype", config.get("dtype", "float32"), tuple(types))
     names = {"rounds": int, "participation": float, "seed": int, "task": str, "evaluate-every": int}
+    names |= {"secure": bool, "clipping-range": float}
     given = {key.replace("-", "_"): make(config[key]) for key, make in names.items() if key in config}  # type: ignore[operator]
     return Settings(int(config["classes"]), dtype=types[dtype], **given)
 
@@ -94,6 +103,7 @@ def client_app(methods: Methods, load: Load) -> ClientApp:
     """
     wire.flower()
     from flwr.app import Message as FlowerMessage
+    from flwr.client.mod import secaggplus_mod
     from flwr.clientapp import ClientApp
 
     named = _named(methods)
@@ -103,9 +113,13 @@ def client_app(methods: Methods, load: Load) -> ClientApp:
     def hello(message: Message, context: Context) -> Message:
         return FlowerMessage(wire.pack_words(_introduction(message.content, context, named, load)), reply_to=message)
 
-    @app.train()
+    @app.train("tasks")
     def train(message: Message, context: Context) -> Message:
         return FlowerMessage(wire.pack_replies(_work(message.content, context, named, load)), reply_to=message)
+
+    @app.train(mods=[secaggplus_mod])
+    def add(message: Message, context: Context) -> Message:
+        return FlowerMessage(_masked(message.content, context, named, load), reply_to=message)
 
     return app
 
@@ -181,6 +195,21 @@ def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], 
     return replies
 
 
+def _masked(content: RecordDict, context: Context, methods: Mapping[str, Method], load: Load) -> RecordDict:
+    """A round under secure aggregation: what goes back is masked by Flower before it leaves.
+
+    Raises
+    ------
+    SiteError
+        Where this client cannot take part in the sum; the others' masks are taken off without it.
+    """
+    layout = sums.layout_of(content)
+    ((_, reply),) = _work(content, context, methods, load).items()
+    if reply.error is not None:
+        raise SiteError(reply.error)
+    return sums.answer(layout.vector(reply.sent), reply)
+
+
 class _Both:
     """Flower's store and a folder; the folder is read, as it may know of a task whose answer never left."""
 
@@ -199,7 +228,7 @@ def _store(site: Site, run: str, context: Context) -> tuple[Store, Path | None]:
     own = wire.ContextStore(context.state, run)
     if "state" not in context.node_config:
         return own, None
-    folder = Path(str(context.node_config["state"])) / run
+    folder = Path(str(context.node_config["state"])) / site.spec.name / run
     return _Both(FileStore(folder, site.identity(run)), own), folder
 
 
@@ -215,7 +244,7 @@ def load_model(folder: str | Path) -> tuple[Params, Params]:
     Parameters
     ----------
     folder : path
-        The client's ``state`` folder, and in it that of the run.
+        ``state/<client>/<run>`` on the client's machine.
 
     Returns
     -------
@@ -334,24 +363,50 @@ class Nodes:
 
     def exchange(self, tasks: Mapping[str, Mapping[str, Task]]) -> dict[str, dict[str, Reply]]:
         """Send each client its tasks, by the names of runs; what came back in time."""
-        from flwr.app import ConfigRecord
-
         there = self.look()
-        contents = {}
-        for name, asked in tasks.items():
-            if name in there:
-                content = wire.pack_tasks(asked)
-                content["agreed"] = ConfigRecord({"json": json.dumps(self.config)})
-                contents[there[name]] = content
-        replies = self._send(contents, "train")
-        found = {}
-        for node, reply in replies.items():
+        found: dict[str, dict[str, Reply]] = {name: {} for name in there}
+        openly = {
+            name: {run: task for run, task in asked.items() if task.layout is None}
+            for name, asked in tasks.items()
+            if name in there
+        }
+        contents = {there[name]: self._content(asked) for name, asked in openly.items() if asked}
+        for node, reply in self._send(contents, "train.tasks").items():
             name = str(self.names[node])
             if reply.has_error():
-                found[name] = {run: Reply(error=f"failed{self._reason(reply)}") for run in tasks[name]}
+                found[name] = {run: Reply(error=f"failed{self._reason(reply)}") for run in openly[name]}
             else:
                 found[name] = wire.unpack_replies(reply.content)
+        for run in dict.fromkeys(run for asked in tasks.values() for run, t in asked.items() if t.layout is not None):
+            mine = {name: asked[run] for name, asked in tasks.items() if run in asked and asked[run].layout is not None}
+            for name, reply in self._sum(run, {name: task for name, task in mine.items() if name in there}).items():
+                found.setdefault(name, {})[run] = reply
         return found
+
+    def _content(self, tasks: Mapping[str, Task]) -> Any:
+        from flwr.app import ConfigRecord
+
+        content = wire.pack_tasks(tasks)
+        content["agreed"] = ConfigRecord({"json": json.dumps(self.config)})
+        return content
+
+    def _sum(self, run: str, tasks: Mapping[str, Task]) -> dict[str, Reply]:
+        """A round of one run under secure aggregation: who took part, and the sum."""
+        from flwr.app import ConfigRecord
+
+        there, contents = self.look(), {}
+        for name, task in tasks.items():
+            assert task.layout is not None
+            content = self._content({run: task})
+            content[sums.LAYOUT] = ConfigRecord({"json": task.layout.packed()})
+            contents[there[name]] = content
+        clip = self.settings.clipping_range
+        total, replies = sums.secure_sum(self.grid, contents, timeout=self.patience, clipping_range=clip)
+        if total is None:
+            self.say(f"{run}: too few clients answered for the masks to be taken off")
+            return {}
+        found = {str(self.names[node]): reply for node, reply in replies.items()}
+        return {**found, SUM: Reply({"vector": torch.as_tensor(total)})}
 
 
 def server_app(methods: Methods) -> ServerApp:

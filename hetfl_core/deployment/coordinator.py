@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 
 from hetfl_core import checks
+from hetfl_core.deployment.layout import MASKED, Layout
 from hetfl_core.deployment.site import Memory, Reply, Site, Task, spec_of
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import sides
@@ -28,7 +29,7 @@ from hetfl_core.federation import Client, Kind, Spec, map_blocks
 from hetfl_core.files import write_atomically
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
-from hetfl_core.rng import stream
+from hetfl_core.rng import SERVER, stream
 from hetfl_core.settings import plain
 
 T = TypeVar("T")
@@ -36,6 +37,9 @@ Requests = dict[str, Task]
 Replies = dict[str, Reply]
 Steps = Generator[Requests, Replies, T]
 """A computation that yields tasks by the names of clients, is sent the replies that came, and returns a `T`."""
+
+SUM = "<sum>"
+"""Name under which the sum of uploads comes back, with secure aggregation."""
 
 FEW = 8
 """Samples of a class, at most, of the made client that shows what an upload looks like."""
@@ -62,6 +66,11 @@ class Settings:
     task : {"classification", "regression"}
     evaluate_every : int
         Rounds between evaluations; the last is always evaluated. Each takes one more exchange of messages.
+    secure : bool
+        Secure aggregation: the server learns sums of uploads only. Each round takes three more exchanges, and entries
+        are rounded (see `hetfl_core.deployment.layout`).
+    clipping_range : float
+        With secure aggregation, entries of uploads are clipped to ± this, and rounded to 2²² values between.
     """
 
     n_classes: int
@@ -71,6 +80,8 @@ class Settings:
     dtype: torch.dtype = torch.float32
     task: Kind = "classification"
     evaluate_every: int = 10
+    secure: bool = False
+    clipping_range: float = 8.0
 
     def __post_init__(self) -> None:
         checks.wholes(1, rounds=self.rounds, evaluate_every=self.evaluate_every)
@@ -78,6 +89,8 @@ class Settings:
         checks.whole("n_classes", self.n_classes, 2 if self.task == "classification" else 0)
         checks.fraction("participation", self.participation)
         checks.seed(self.seed)
+        checks.flag("secure", self.secure)
+        checks.number("clipping_range", self.clipping_range, above=0)
 
 
 @dataclass
@@ -249,6 +262,8 @@ class Coordinator:
         self.specs = roster.specs(settings)
         self.side = self._side()
         method.check(self.specs)
+        if settings.secure and (why := method.needs_uploads) is not None:
+            raise ValueError(f"{method.name} cannot run with secure aggregation: {why}")
         if math.floor(settings.participation * len(self.specs) + 1e-9) < 1:
             raise ValueError(
                 f"participation={settings.participation} of {len(self.specs)} clients selects no client; it must be "
@@ -257,6 +272,8 @@ class Coordinator:
         self.refused: set[str] = set()
         self.patterns: dict[int, Params | None] = {}
         self.common = self.side.common()
+        self.total: Reply | None = None
+        """With secure aggregation the last sum of uploads."""
 
     def _side(self) -> sides.ServerSide:
         settings = self.settings
@@ -274,6 +291,7 @@ class Coordinator:
             return {}
         specs = self.specs
         replies = yield {specs[c].name: replace(t, n_clients=specs[c].n_clients) for c, t in tasks.items()}
+        self.total = replies.get(SUM)
         good: dict[int, Reply] = {}
         for place, task in tasks.items():
             name, what = self.specs[place].name, f"round {task.round}, {task.kind}"
@@ -384,19 +402,27 @@ class Coordinator:
         working = chosen + (sorted(set(range(len(self.specs))) - set(chosen)) if rests else [])
         sent = {c: self.side.download(server, c) for c in working}
         tasks = {c: Task("round" if c in set(chosen) else "rest", t, sent[c]) for c in working}
+        if self.settings.secure:
+            tasks |= self._for_sums({c: tasks[c] for c in chosen})
         replies = yield from self.ask(tasks)
-        mine = self.usable({c: r for c, r in replies.items() if c in set(chosen)}, sent, t)
-        if not mine:
+        mine = {c: r for c, r in replies.items() if c in set(chosen)}
+        if not self.settings.secure:
+            mine = self.usable(mine, sent, t)
+        if not mine or (self.settings.secure and self.total is None):
             raise DeploymentError(
                 f"{self.name}: no usable upload came in round {t}; start the run again to go on from there"
             )
-        server = self.side.aggregate(server, {c: r.sent for c, r in mine.items()}, t)
+        if self.settings.secure:
+            server, bytes_up = self._after_sum(server, tasks, mine, t), len(mine) * self._masked_bytes(tasks[chosen[0]])
+        else:
+            server = self.side.aggregate(server, {c: r.sent for c, r in mine.items()}, t)
+            bytes_up = n_bytes(r.sent for r in mine.values())
         asked_for = n_bytes(unless_sent(q, sent.get(c, {})) for c, q in questions.items())
         state = checkpoints.State(t + 1, server, [], state.rows)
         row = {
             "round": t + 1,
             **self._means(mine),
-            "bytes_up": n_bytes(r.sent for r in mine.values()) + survey_up,
+            "bytes_up": bytes_up + survey_up,
             "bytes_down": n_bytes(sent.values()) + asked_for,
         }
         if state.done % self.settings.evaluate_every == 0 and state.done < self.settings.rounds:
@@ -405,6 +431,44 @@ class Coordinator:
         state.rows = [*state.rows, row]
         self._save(state)
         return state
+
+    # --- secure aggregation ---
+
+    def _for_sums(self, tasks: Mapping[int, Task]) -> dict[int, Task]:
+        """The same tasks, with where each tensor that some participant sends stands in the sum."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for place, task in tasks.items():
+            pattern = self._pattern(place, task.received)
+            if pattern is None:
+                raise DeploymentError(
+                    f"{self.name}: secure aggregation must know what {self.specs[place].name!r} will send"
+                )
+            for name, p in pattern.items():
+                if shapes.setdefault(name, tuple(p.shape)) != tuple(p.shape):
+                    raise ValueError(
+                        f"{self.name}: clients send {name!r} in shapes {shapes[name]} and {tuple(p.shape)}"
+                    )
+        weights = {place: self.method.weight(self.specs[place]) for place in tasks}
+        total, limit = sum(weights.values()), self.settings.clipping_range
+        return {c: replace(task, layout=Layout(shapes, weights[c] / total, limit)) for c, task in tasks.items()}
+
+    @staticmethod
+    def _masked_bytes(task: Task) -> int:
+        """What one client sends up: the masked vector, and the factor that Flower puts before it."""
+        assert task.layout is not None
+        return MASKED * (task.layout.length + 1)
+
+    def _after_sum(self, server: Params, tasks: Mapping[int, Task], mine: Mapping[int, Reply], round: int) -> Params:
+        """The server's tensors after the mean of the uploads, which is all that it is given."""
+        layout, first = tasks[min(mine)].layout, self.specs[min(mine)]
+        assert layout is not None
+        assert self.total is not None
+        like = {name: p.dtype for pattern in self.patterns.values() for name, p in (pattern or {}).items()}
+        mean = layout.means(self.total.sent["vector"].double().numpy(), like)
+        rng = stream(self.settings.seed, SERVER, round, "aggregate")
+        with torch.no_grad():
+            new = self.method.aggregate(server, [mean], [1.0], [first], rng)
+        return sides.cast(new, torch.device("cpu"), self.settings.dtype)
 
     def _answered(self, place: int, reply: Reply, round: int) -> bool:
         why = why_refused(reply.sent, None)
@@ -421,6 +485,7 @@ class Coordinator:
         sent = {c: self.side.download(state.server, c) for c in range(len(self.specs))}
         replies = yield from self.ask({c: Task("final", T, received, evaluate=True) for c, received in sent.items()})
         state.rows[-1] |= self._figures(replies)
+        self._save(state)
         history = pd.DataFrame(state.rows)
         per_client = self._per_client(replies)
         final = self._summary(per_client)
@@ -553,5 +618,5 @@ def side_by_side(
                 tasks.setdefault(client, {})[run] = task
         replies = exchange(tasks)
         for run, requests in asked.items():
-            go_on(run, {c: replies[c][run] for c in requests if run in replies.get(c, {})})
+            go_on(run, {c: replies[c][run] for c in [*requests, SUM] if run in replies.get(c, {})})
     return results

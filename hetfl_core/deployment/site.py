@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from hetfl_core import checks
+from hetfl_core.deployment.layout import Layout
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import sides, training
 from hetfl_core.engine.evaluation import METRICS
@@ -50,6 +51,8 @@ class Task:
         With ``"start"``, ``"final"``: whether to measure accuracy as well, before the final training and after it.
     n_clients : int
         Clients of the federation when this one began, as its `Spec` has them.
+    layout : hetfl_core.deployment.sums.Layout, optional
+        With ``"round"``: only the sum of all uploads, laid out so, leaves in a form that can be read.
     """
 
     kind: TaskKind
@@ -58,6 +61,7 @@ class Task:
     common: Params = field(default_factory=dict)
     evaluate: bool = False
     n_clients: int = 1
+    layout: Layout | None = None
 
     @property
     def key(self) -> tuple[int, int]:

@@ -533,6 +533,19 @@ class Method(Checked):
         """
         return {**server, **weighted_mean(uploads, weights)}
 
+    beyond_sums: ClassVar[str] = "its server does more with uploads than to add them"
+    """Why a method with an `aggregate` of its own needs single uploads."""
+
+    @property
+    def needs_uploads(self) -> str | None:
+        """Why the server cannot do with weighted sums of the uploads, as under secure aggregation; None where it can.
+
+        Where it can, `aggregate` of several uploads is `aggregate` of their weighted mean.
+        """
+        if type(self).aggregate is not Method.aggregate:
+            return self.beyond_sums
+        return None if self.surveys(0) is None else "it reads each answer to its survey by itself"
+
     def weight(self, spec: Spec) -> float:
         """The weight ω_i of a client, not normalised."""
         return float(spec.n_train) if self.weighting == "samples" else 1.0

@@ -130,6 +130,8 @@ class FedCR(Stochastic):
         features = {f"{JOINT}.{name}": member.mT @ memory[name] for name in ("natural", "precision")}
         return {**pick(params, self.shared), **features}
 
+    beyond_sums = "the product of experts leaves out single clients that diverged, and weighs dimension by dimension"
+
     def aggregate(
         self,
         server: Params,

@@ -189,6 +189,8 @@ class FedGen(LGFedAvg):
 
     # --- the server ---
 
+    beyond_sums = "the generator learns from each client's head"
+
     def aggregate(
         self,
         server: Params,

@@ -177,6 +177,8 @@ class FedPAC(Method):
         v = (before.square().sum() / len(data.y) - h.square().sum()) / len(data.y)
         return {**sent, **pick(params, HEAD), "h": h, "v": v.reshape(1)}
 
+    beyond_sums = "each client's head is combined anew from all heads (Eq. 12)"
+
     def aggregate(
         self,
         server: Params,

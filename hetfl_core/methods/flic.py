@@ -415,6 +415,11 @@ class FLIC(Method):
         """Clip and noise, where `privacy` is asked for (Remark 3)."""
         return upload if self.privacy is None else self.privacy.protect(upload, received, rng)
 
+    @property
+    def needs_uploads(self) -> str | None:
+        """The paper's means are sums; the exact barycentre is not."""
+        return "the exact barycentre is no sum of anchors" if self.barycentre == "exact" else None
+
     def aggregate(
         self,
         server: Params,

@@ -195,6 +195,8 @@ class HyFEM(FedAvg):
 
     # --- the server ---
 
+    beyond_sums = "neurons are matched client by client"
+
     def aggregate(
         self,
         server: Params,

@@ -134,6 +134,8 @@ class PFedHN(Method):
         """Δθ_i = θ_i − θ̃_i."""
         return {name: received[name] - params[name] for name in pick(received, self.shared)}
 
+    beyond_sums = "each client's step goes through the hyper-network with its own embedding"
+
     def aggregate(
         self,
         server: Params,

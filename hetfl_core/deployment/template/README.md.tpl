@@ -1,0 +1,23 @@
+# <name>
+
+A federation of clients that do not share a feature space. `federation/methods.py` says what is trained,
+`federation/data.py` how each client reads its own data, `pyproject.toml` how many classes, clients and rounds there
+are. Every machine needs `pip install "hetfl-core[deploy]"`; the code in this folder is sent to the clients by Flower.
+
+## At the server
+
+    hetfl deploy certificates --host server.example.org     # once: secrets/ca.crt is for the clients
+    hetfl deploy server                                     # starts the SuperLink, on TLS, for known clients only
+
+## At each client
+
+    hetfl deploy key berlin                                 # once: give secrets/berlin.pub to the server
+    hetfl deploy client --server server.example.org:8000 --ca secrets/ca.crt --key secrets/berlin \
+        --name berlin --data /data/berlin.csv --state state
+
+## At the server, again
+
+    hetfl deploy admit secrets/berlin.pub                   # for each client, once
+    hetfl deploy start                                      # begins the rounds, or goes on where they ended
+
+A client's samples never leave its machine; `secrets/` and `state/` belong in no repository.

@@ -1,0 +1,1 @@
+"""What is trained (`methods`), on what (`data`), and Flower's two apps."""
