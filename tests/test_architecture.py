@@ -18,7 +18,7 @@ LEVELS = [
     {"networks", "distances", "matching", "partition"},
     {"methods", "datasets", "theory"},
     {"engine"},
-    {"ledger", "figures"},
+    {"ledger", "figures", "deployment"},
     {"baselines", "benchmark"},
     {"papers", "comparing"},
     {"experiments"},

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -112,18 +113,25 @@ class Consortium:
         self.begin("server", "server", "--host", "127.0.0.1", "--port", str(self.port), "--database", database)
         until(lambda: listens(self.port), "the server listens")
 
-    def client(self, name: str, port: int | None = None, own_key: str | None = None) -> None:
-        address = f"127.0.0.1:{port or self.port}"
-        key = f"secrets/{own_key or name}"
-        self.begin(
-            name,
-            *("client", "--server", address, "--ca", "secrets/ca.crt", "--key", key, "--name", name),
-            *("--state", "state", "--port", str(free_port())),
-        )
+    def client(self, name: str, port: int | None = None) -> None:
+        """Start a node; on a busy machine Flower's own server within it may not be up in time, and it ends."""
+        for _ in range(3):
+            own = free_port()
+            self.begin(
+                name,
+                *("client", "--server", f"127.0.0.1:{port or self.port}", "--ca", "secrets/ca.crt"),
+                *("--key", f"secrets/{name}", "--name", name, "--state", "state", "--port", str(own)),
+            )
+            until(lambda own=own: listens(own) or self.processes[name].poll() is not None, f"{name} is up")
+            if self.processes[name].poll() is None:
+                return
+            self.kill(name)
+        pytest.fail(f"{name} does not start:\n{self.log(name)}")
 
     def kill(self, name: str) -> None:
         process = self.processes.pop(name)
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def log(self, name: str) -> str:
@@ -139,7 +147,7 @@ class Consortium:
         options = [word for pair in pairs for word in ("--config", pair)]
         self.begin(name, "start", ".", "--port", str(self.port), *options)
 
-    def wait(self, name: str, seconds: float = 240) -> str:
+    def wait(self, name: str, seconds: float = 400) -> str:
         try:
             self.processes.pop(name).wait(seconds)
         except subprocess.TimeoutExpired:
