@@ -23,6 +23,7 @@ import torch
 
 from hetfl_core.datasets.blocks import ASSIGNMENTS, QUADRANTS
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1
+from hetfl_core.deployment import simulation as flower
 from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.layout import CPU, MOST, Costs, Layout, work
 from hetfl_core.engine.sides import participants
@@ -44,6 +45,7 @@ from hetfl_core.methods import anchor_terms as terms
 from hetfl_core.methods.base import Batch, Method, Role, Stage
 from hetfl_core.methods.fedavg import Local
 from hetfl_core.methods.fedcma import FedCMA
+from hetfl_core.methods.fedrep import HetFedRep
 from hetfl_core.methods.flic import FLIC
 from hetfl_core.networks import CNN, MLP, Blocks, Draw, Model, Network, Params
 from hetfl_core.rng import numpy_stream
@@ -777,6 +779,8 @@ def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[st
     yield from _describe_aligned([n for n in (20, 100) if n <= max(sizes)])
     yield from _describe_blocks()
     yield from _describe_size()
+    yield "\nFlower's simulation beside the engine: what a message to a client costs"
+    yield from flower.describe(toy(100, sizes=[20] * 100), HetFedRep(local_epochs=1))
 
 
 def _describe_parts() -> Iterator[str]:

@@ -105,7 +105,8 @@ def describe(federation: Federation, method: Method, rounds: int = 2) -> Iterato
     """Lines for `hetfl bench`."""
     begin = time.perf_counter()
     seconds = three_ways(federation, method, rounds)
-    yield f"{rounds} rounds of {method.name}, {len(federation)} clients that all take part, {torch.get_num_threads()} thread"
+    n = torch.get_num_threads()
+    yield f"{rounds} rounds of {method.name}, {len(federation)} clients that all take part, {n} thread(s)"
     for name, label in (("stacked", "our engine"), ("loop", "our loop"), ("flower", "Flower's simulation on Ray")):
         if name in seconds:
             yield f"  {label:<28}{seconds[name]:>9.3f} s{seconds[name] / seconds['stacked']:>9.1f} ×"

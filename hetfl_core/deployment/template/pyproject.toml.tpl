@@ -2,6 +2,7 @@
 name = "<name>"
 version = "1.0.0"
 description = "A federation of clients that do not share a feature space"
+license = "LicenseRef-Proprietary"  # of the code in this folder
 dependencies = []  # hetfl-core[deploy] is installed by who runs a node, not by who starts a run
 
 [build-system]
@@ -28,4 +29,6 @@ dtype = "float32"
 task = "classification"
 evaluate-every = 5     # rounds between evaluations, each of which takes one more exchange of messages
 patience = 600.0       # seconds for which a client's answer is waited for
+secure = false         # true: the server learns sums of uploads only (SecAgg+), for methods that can
+clipping-range = 8.0   # with secure: entries of uploads must lie within plus and minus this
 folder = ""            # where the server writes its state and results, an absolute path; "" writes nothing
