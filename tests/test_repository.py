@@ -51,7 +51,7 @@ def test_conda_environment_is_in_step_with_pyproject() -> None:
     have = {r.name: r.specifier for r in map(Requirement, texts)}
     assert have.pop("python") == PROJECT["requires-python"]
     del have["pip"]
-    assert have == {CONDA.get(n, n): r.specifier for n, r in requirements("eeg", "privacy", "book").items()}
+    assert have == {CONDA.get(n, n): r.specifier for n, r in requirements("eeg", "privacy", "deploy", "book").items()}
 
 
 def test_constraints_pin_every_requirement_to_a_version_that_it_allows() -> None:
@@ -59,7 +59,7 @@ def test_constraints_pin_every_requirement_to_a_version_that_it_allows() -> None
     pins = dict(line.split("==") for line in lines)
     assert all(re.fullmatch(r"[\w.!]+", version) for version in pins.values()), "no local versions, no markers"
     pinned = {canonicalize_name(n): version for n, version in pins.items()}
-    for name, requirement in requirements("eeg", "privacy", "book", "dev").items():
+    for name, requirement in requirements("eeg", "privacy", "deploy", "book", "dev").items():
         assert requirement.specifier.contains(pinned[name], prereleases=True), name
 
 
