@@ -500,8 +500,8 @@ class Coordinator:
     def _means(self, replies: Mapping[int, Reply]) -> dict[str, float]:
         """Means of loss terms and, where they were measured, of figures."""
         terms: dict[str, list[float]] = {}
-        for reply in replies.values():
-            for name, value in reply.terms.items():
+        for place in self.side.by_name(replies):
+            for name, value in replies[place].terms.items():
                 terms.setdefault(name, []).append(value)
         return {name: float(np.mean(values)) for name, values in terms.items()} | self._figures(replies)
 
@@ -509,14 +509,16 @@ class Coordinator:
         """Means over clients of what they measured, but for what belongs to the end."""
         found: dict[str, float] = {}
         for name in (f"{split}_{METRICS[self.settings.task].main}" for split in ("train", "test")):
-            each = [r.figures[name] for r in replies.values() if not math.isnan(r.figures.get(name, math.nan))]
+            all_ = [replies[place].figures.get(name, math.nan) for place in self.side.by_name(replies)]
+            each = [value for value in all_ if not math.isnan(value)]
             found |= {name: float(np.mean(each))} if each else {}
         return found
 
     def _per_client(self, replies: Mapping[int, Reply]) -> pd.DataFrame:
         metrics = METRICS[self.settings.task].per_client
         rows = []
-        for place, spec in enumerate(self.specs):
+        for place in self.side.order:
+            spec = self.specs[place]
             figures = replies[place].figures if place in replies else {}
             rows.append(
                 {

@@ -68,9 +68,10 @@ class ServerSide:
     @property
     def order(self) -> list[int]:
         """Places of the clients by their names."""
-        return self._sorted(range(len(self.specs)))
+        return self.by_name(range(len(self.specs)))
 
-    def _sorted(self, places: Sequence[int] | Mapping[int, object]) -> list[int]:
+    def by_name(self, places: Sequence[int] | Mapping[int, object]) -> list[int]:
+        """These places by the names of the clients."""
         return sorted(places, key=lambda place: self.specs[place].name)
 
     def _cast(self, params: Mapping[str, Tensor]) -> Params:
@@ -90,7 +91,7 @@ class ServerSide:
     def asked(self, chosen: Sequence[int], round: int) -> list[int]:
         """Places of those who answer a survey at the beginning of a round with these participants, by their names."""
         surveyed = self.method.surveys(round)
-        return [] if surveyed is None else self.order if surveyed == "all" else self._sorted(chosen)
+        return [] if surveyed is None else self.order if surveyed == "all" else self.by_name(chosen)
 
     def ask(self, server: Params, round: int) -> tuple[Params, torch.Generator]:
         """The server's tensors with a survey's question in them, and the stream with which `digest` goes on."""
@@ -100,7 +101,7 @@ class ServerSide:
 
     def digest(self, server: Params, answers: Mapping[int, Params], rng: torch.Generator) -> Params:
         """The server's tensors after a survey's answers, by the places of those that gave one."""
-        came = self._sorted(answers)
+        came = self.by_name(answers)
         specs = [self.specs[c] for c in came]
         weights = [self.method.weight(spec) for spec in specs]
         with torch.no_grad():
@@ -141,7 +142,7 @@ class ServerSide:
         """The server's tensors after what participants sent, by their places; as they were, if nobody did."""
         if not uploads:
             return server
-        came = self._sorted(uploads)
+        came = self.by_name(uploads)
         specs = [self.specs[c] for c in came]
         weights = [self.method.weight(spec) for spec in specs]
         rng = stream(self.seed, SERVER, round, "aggregate")
