@@ -217,6 +217,7 @@ FIGURES = {
     "learning_curves": Case(plots.learning_curves, ON | {"rows": LEARNING, "intervals": ["a"], "ylabel": "%"}),
     "differences": Case(plots.differences, ON | {"rows": DIFFERENCES, "xlabel": "points"}),
     "forest": Case(plots.forest, ON | {"rows": DIFFERENCES, "xlabel": "points", "groups": [1, 1]}),
+    "forests": Case(plots.forests, ON | {"found": {"one": DIFFERENCES}, "xlabel": "points", "groups": [1, 1]}),
     "gaps": Case(plots.gaps, ON | {"rows": GAPS, "xlabel": "", "spread": 0.1}),
     "convergence": Case(
         plots.convergence,

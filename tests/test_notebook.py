@@ -1,12 +1,16 @@
 """What the chapters show, where there are records and where there are none."""
 
+import numpy as np
 import pytest
+import torch
+from small import SMALL_MODEL, ragged
 from test_records import made
 
 from hetfl_core import ledger, notebook
 from hetfl_core.datasets.registry import DataError
 from hetfl_core.experiments import known
 from hetfl_core.ledger import records
+from hetfl_core.methods import FLIC
 
 
 @pytest.fixture
@@ -74,3 +78,49 @@ def test_histories_come_in_the_order_of_the_methods(monkeypatch, tmp_path):
     found = notebook.histories("flic/bci-common40")
     assert {name: len(frames) for name, frames in found.items()} == {"Local": 1, "FLIC-HL": 2}
     assert list(found) == ["Local", "FLIC-HL"]
+
+
+def test_what_pre_training_leaves_is_what_a_run_begins_with():
+    """Networks have moved, each client embeds by its own, and the same seed gives the same bits."""
+    federation, method = ragged(n_clients=3), FLIC(model=SMALL_MODEL, pretrain_epochs=5)
+    kept, start = notebook.aligned(federation, method, seed=1)
+    z = notebook.embedded(federation, method, kept, start.server, "test")
+    assert list(z) == [client.name for client in federation]
+    for client, own, drawn in zip(federation, kept, start.kept, strict=True):
+        assert not torch.equal(own["phi.0.weight"], drawn["phi.0.weight"])
+        by_hand = method.model.embed(own, client.x_test.float()).detach().numpy()
+        np.testing.assert_array_equal(z[client.name], by_hand)
+    again, same = notebook.aligned(federation, method, seed=1)
+    assert all(torch.equal(a[n], b[n]) for a, b in zip(kept, again, strict=True) for n in a)
+    assert torch.equal(start.server["anchor.mean"], same.server["anchor.mean"])
+
+
+def test_fewer_epochs_are_the_beginning_of_more():
+    """A picture for each of several numbers of epochs is a film of one training."""
+    federation = ragged(n_clients=2)
+    two, four = (notebook.aligned(federation, FLIC(model=SMALL_MODEL, pretrain_epochs=n))[0] for n in (2, 4))
+    one_more = notebook.aligned(federation, FLIC(model=SMALL_MODEL, pretrain_epochs=3))[0]
+    step = [[float((a[n] - b[n]).norm()) for n in ("phi.0.weight",)] for a, b in zip(two, one_more, strict=True)]
+    way = [[float((a[n] - b[n]).norm()) for n in ("phi.0.weight",)] for a, b in zip(two, four, strict=True)]
+    assert all(0 < s[0] < w[0] for s, w in zip(step, way, strict=True))
+
+
+def test_labels_go_with_what_is_embedded():
+    federation = ragged(n_clients=2)
+    assert [y.tolist() for y in notebook.labels_of(federation, "test").values()] == [
+        client.y_test.tolist() for client in federation
+    ]
+
+
+@pytest.mark.parametrize("wrong", ["validation", None])
+def test_there_are_two_parts_of_the_data(wrong):
+    federation = ragged(n_clients=2)
+    with pytest.raises((ValueError, TypeError), match="split"):
+        notebook.labels_of(federation, wrong)
+    with pytest.raises((ValueError, TypeError), match="split"):
+        notebook.embedded(federation, FLIC(model=SMALL_MODEL), [{}, {}], {}, wrong)
+
+
+def test_every_client_is_embedded_by_its_own_parameters():
+    with pytest.raises(ValueError, match="kept must be of each of 2 clients, got 1"):
+        notebook.embedded(ragged(n_clients=2), FLIC(model=SMALL_MODEL), [{}], {})

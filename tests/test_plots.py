@@ -165,6 +165,27 @@ def test_differences_fill_what_excludes_zero():
     assert [t.get_text() for t in ax.get_yticklabels()] == ["sure", "open"]
 
 
+def test_forests_put_the_same_comparison_of_every_data_set_in_one_line():
+    columns = ["mean", "low", "high"]
+    here = pd.DataFrame([[1.0, 0.5, 1.5], [-1.0, -2.0, 0.1]], columns=columns, index=["a", "b"])
+    there = pd.DataFrame([[-4.0, -5.0, -3.0], [0.2, -np.inf, np.inf]], columns=columns, index=["b", "c"])
+    ax = plots.forests({"here": here, "there": there}, groups=[1, 2])
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["a", "b", "c"]
+    dots = {(float(d.get_xdata()[0]), d.get_marker()): d for d in ax.lines if d.get_marker() in plots.MARKERS}
+    assert {key: d.get_markerfacecolor() for key, d in dots.items()} == {
+        (1.0, "o"): plots.COLOURS[0], (-1.0, "o"): "white", (-4.0, "s"): plots.COLOURS[1], (0.2, "s"): "white",
+    }  # fmt: skip
+    rows = {key: round(float(d.get_ydata()[0])) for key, d in dots.items()}
+    assert rows == {(1.0, "o"): 0, (-1.0, "o"): -1, (-4.0, "s"): -1, (0.2, "s"): -2}
+    bars = [tuple(map(float, d.get_xdata())) for d in ax.lines if d.get_linestyle() == "-" and len(d.get_xdata()) == 2]
+    assert {(0.5, 1.5), (-2.0, 0.1), (-5.0, -3.0)} <= set(bars)
+    assert all(np.isfinite(bar).all() for bar in bars), "an interval that is infinite is not drawn"
+    assert ax.get_xlim() == (-6.0, 6.0), "one and a half times the largest mean"
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["here", "there"]
+    with pytest.raises(ValueError, match="groups must be sizes that add up to at most 3, got"):
+        plots.forests({"here": here, "there": there}, groups=[4])
+
+
 def test_cells_without_holders_stand_out():
     ax = plots.holders([[2, 0, 1], [0, 3, 1]], ["left", "right"], ["a", "b", "c"], title="Who holds what")
     assert [text.get_text() for text in ax.texts] == ["2", "0", "1", "0", "3", "1"]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import html
-import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from hetfl_core import checks
+from hetfl_core.figures.panels import png
 
 LARGEST = 1_500_000
 """Bytes of HTML that one figure may have; a page has to be read on a phone, too."""
@@ -121,7 +120,7 @@ def moving(
         for figure in figures:
             checks.instance("draw(k)", figure, Figure)
         sizes.append([tuple(figure.get_size_inches().tolist()) for figure in figures])
-        frames.append([_png(figure, dpi) for figure in figures])
+        frames.append([png(figure, dpi) for figure in figures])
         if sizes[k] != sizes[0]:
             raise ValueError(f"draw must make figures of one size at all steps, got {sizes[0]} and {sizes[k]} inches")
     made = Moving(frames, told, name, alt, [round(size[0] * dpi) for size in sizes[0]])
@@ -131,11 +130,3 @@ def moving(
             "steps, a smaller figure or a smaller dpi"
         )
     return made
-
-
-def _png(figure: Figure, dpi: int) -> bytes:
-    """A figure as a file; it is closed."""
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=dpi, bbox_inches=None)
-    plt.close(figure)
-    return file.getvalue()

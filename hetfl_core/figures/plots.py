@@ -543,6 +543,52 @@ def forest(
     return ax
 
 
+def forests(
+    found: Mapping[str, pd.DataFrame],
+    ax: Axes | None = None,
+    title: str = "",
+    xlabel: str = "difference (points)",
+    groups: Sequence[int] = (),
+) -> Axes:
+    """The same comparisons on several data sets, in one frame: a line each, and in it a dot for every data set.
+
+    Parameters
+    ----------
+    found : dict of str to DataFrame
+        By data set, as `forest` takes them; lines are matched by their names, and stand in the order in which these
+        occur. A dot is filled where its interval excludes zero, and has no bar where there are too few seeds for one.
+    ax, title, xlabel, groups
+        As for `forest`. What reaches beyond one and a half times the largest mean leaves the frame.
+    """
+    tables = checks.mapping("found", found)
+    for rows in tables.values():
+        checks.frame("found", rows, "mean", "low", "high")
+    groups = [checks.whole("groups", size, 0) for size in checks.several("groups", groups)]
+    names = list(dict.fromkeys(name for rows in tables.values() for name in rows.index))
+    if sum(groups) > len(names):
+        raise ValueError(f"groups must be sizes that add up to at most {len(names)}, got {groups}")
+    ax = _axes(ax, figsize=(6.8, 1.4 + 0.36 * len(names)))
+    steps = 0.3 * np.linspace(1, -1, len(tables)) if len(tables) > 1 else [0.0]
+    reach = 2.0
+    for i, (rows, step) in enumerate(zip(tables.values(), steps, strict=True)):
+        look: dict[str, Any] = {"color": COLOURS[i], "marker": MARKERS[i]}
+        for name, row in rows.iterrows():
+            at, sure = step - names.index(name), row["low"] > 0 or row["high"] < 0
+            if np.isfinite(row["low"]):
+                ax.plot([row["low"], row["high"]], [at, at], color=COLOURS[i], lw=1.5)
+            ax.plot(row["mean"], at, markerfacecolor=COLOURS[i] if sure else "white", **look)
+        reach = max([reach, *(1.5 * rows["mean"].astype(float).abs())])
+    for above in np.cumsum(groups)[:-1]:
+        ax.axhline(0.5 - above, color="grey", lw=1)
+    ax.axvline(0, color="black", lw=1)
+    ax.set_yticks(-np.arange(len(names)), [str(name) for name in names])
+    ax.tick_params(axis="y", labelsize=11)
+    ax.set(title=title, xlabel=xlabel, xlim=(-reach, reach), ylim=(0.6 - len(names), 0.6))
+    marks = [Line2D([], [], ls="", marker=MARKERS[i], color=COLOURS[i], label=name) for i, name in enumerate(tables)]
+    ax.legend(handles=marks, fontsize=10, ncols=len(marks), loc="upper center", bbox_to_anchor=(0.4, -0.09))
+    return ax
+
+
 def gaps(
     rows: pd.DataFrame,
     ax: Axes | None = None,
