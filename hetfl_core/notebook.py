@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -52,6 +52,30 @@ def listing(*parts: Any) -> None:
     """The source of functions or classes of the core, so that what a page shows cannot be out of date."""
     source = "\n\n".join(textwrap.dedent(inspect.getsource(part)).strip() for part in parts)
     display(Markdown(f"```python\n{source}\n```"))
+
+
+VERDICTS = {
+    "holds": ("holds", "hold"),
+    "open": ("is open", "are open"),
+    "reverses": ("is reversed", "are reversed"),
+    "fails": ("fails", "fail"),
+}
+"""How the ledger's verdicts are said of one claim, and of several."""
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words as a list in a sentence, "a, b and c"; without any, "none"."""
+    found = list(words)
+    for word in found:
+        checks.words("words", word)
+    return ", ".join(found[:-1]) + " and " * (len(found) > 1) + found[-1] if found else "none"
+
+
+def of_verdicts(verdicts: Iterable[str]) -> str:
+    """How often each verdict of the ledger was given, "3 hold, 1 is open"; others than `VERDICTS` are left out."""
+    n = pd.Series(list(verdicts), dtype=str).value_counts()
+    told = [f"{n[v]} {words[int(n[v] > 1)]}" for v, words in VERDICTS.items() if v in n]
+    return ", ".join(told) or "none can be judged yet"
 
 
 def aligned(federation: Federation, method: Method, seed: int = 0) -> tuple[list[Params], State]:

@@ -124,3 +124,16 @@ def test_there_are_two_parts_of_the_data(wrong):
 def test_every_client_is_embedded_by_its_own_parameters():
     with pytest.raises(ValueError, match="kept must be of each of 2 clients, got 1"):
         notebook.embedded(ragged(n_clients=2), FLIC(model=SMALL_MODEL), [{}], {})
+
+
+@pytest.mark.parametrize(
+    ("words", "text"), [([], "none"), (["a"], "a"), (["a", "b"], "a and b"), (iter("abc"), "a, b and c")]
+)
+def test_lists_in_sentences(words, text):
+    assert notebook.listed(words) == text
+
+
+def test_verdicts_are_counted_in_the_order_of_the_ledger():
+    found = ["open", "holds", "pending", "holds", "reverses", "fails"]
+    assert notebook.of_verdicts(found) == "2 hold, 1 is open, 1 is reversed, 1 fails"
+    assert notebook.of_verdicts(["pending"]) == "none can be judged yet"
