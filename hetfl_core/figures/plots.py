@@ -558,7 +558,7 @@ def forests(
         By data set, as `forest` takes them; lines are matched by their names, and stand in the order in which these
         occur. A dot is filled where its interval excludes zero, and has no bar where there are too few seeds for one.
     ax, title, xlabel, groups
-        As for `forest`. What reaches beyond one and a half times the largest mean leaves the frame.
+        As for `forest`. An interval that is much longer than nearly all others leaves the frame.
     """
     tables = checks.mapping("found", found)
     for rows in tables.values():
@@ -569,7 +569,8 @@ def forests(
         raise ValueError(f"groups must be sizes that add up to at most {len(names)}, got {groups}")
     ax = _axes(ax, figsize=(6.8, 1.4 + 0.36 * len(names)))
     steps = 0.3 * np.linspace(1, -1, len(tables)) if len(tables) > 1 else [0.0]
-    reach = 2.0
+    ends = np.abs(np.concatenate([[0.0], *(rows[["low", "high"]].to_numpy(float).ravel() for rows in tables.values())]))
+    reach = max(2.0, 1.05 * float(np.quantile(ends[np.isfinite(ends)], 0.95)))
     for i, (rows, step) in enumerate(zip(tables.values(), steps, strict=True)):
         look: dict[str, Any] = {"color": COLOURS[i], "marker": MARKERS[i]}
         for name, row in rows.iterrows():
@@ -585,7 +586,8 @@ def forests(
     ax.tick_params(axis="y", labelsize=11)
     ax.set(title=title, xlabel=xlabel, xlim=(-reach, reach), ylim=(0.6 - len(names), 0.6))
     marks = [Line2D([], [], ls="", marker=MARKERS[i], color=COLOURS[i], label=name) for i, name in enumerate(tables)]
-    ax.legend(handles=marks, fontsize=10, ncols=len(marks), loc="upper center", bbox_to_anchor=(0.4, -0.09))
+    below = -0.75 / float(ax.figure.get_size_inches()[1])  # under the label of the axis
+    ax.legend(handles=marks, fontsize=10, ncols=len(marks), loc="upper center", bbox_to_anchor=(0.4, below))
     return ax
 
 
