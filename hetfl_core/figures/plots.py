@@ -15,6 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+from matplotlib.transforms import ScaledTranslation
 from numpy.typing import ArrayLike
 
 from hetfl_core import checks
@@ -586,8 +587,10 @@ def forests(
     ax.tick_params(axis="y", labelsize=11)
     ax.set(title=title, xlabel=xlabel, xlim=(-reach, reach), ylim=(0.6 - len(names), 0.6))
     marks = [Line2D([], [], ls="", marker=MARKERS[i], color=COLOURS[i], label=name) for i, name in enumerate(tables)]
-    below = -0.75 / float(ax.figure.get_size_inches()[1])  # under the label of the axis
-    ax.legend(handles=marks, fontsize=10, ncols=len(marks), loc="upper center", bbox_to_anchor=(0.4, below))
+    below = ax.transAxes + ScaledTranslation(0, -0.5, ax.figure.dpi_scale_trans)  # half an inch: under the axis' label
+    ax.legend(
+        handles=marks, fontsize=10, ncols=len(marks), loc="upper center", bbox_to_anchor=(0.4, 0), bbox_transform=below
+    )
     return ax
 
 
