@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from hetfl_core import checks, ledger
-from hetfl_core.figures import eeg, plots
+from hetfl_core.figures import eeg, plots, transport
 from hetfl_core.ledger import RunRecord, comparison, results
 from hetfl_core.ledger.statistics import Paired
 
@@ -188,6 +188,8 @@ PUBLISHED = pd.DataFrame(
 C3 = ["C3", "Cz", "C4"]
 SPD = np.array([np.diag([4.0, 0.25]), np.eye(2)])
 ON = {"ax": None, "title": ""}
+CLOUDS = {"x": np.eye(3)[:, :2], "y": np.eye(3)[:, 1:] + 2.0}
+PAIRED = {"x": np.array([1.0, 3.0, 2.0]), "y": np.array([4.0, 9.0, 6.0])}
 
 FIGURES = {
     "curves": Case(plots.curves, ON | {"runs": {"FLIC": [HISTORY, HISTORY]}, "column": "test_accuracy"}),
@@ -253,6 +255,15 @@ FIGURES = {
     ),
     "eeg.widths": Case(eeg.widths, ON | {"clients": {"A": ([6, 10], [20, 30])}}),
     "eeg.learning_curves": Case(eeg.learning_curves, ON | {"rows": LEARNING, "methods": ["a"], "dashed": []}),
+    "transport.ellipse": Case(
+        transport.ellipse, {"mean": np.zeros(2), "covariance": SPD[0], "radius": 2.0, "steps": 9}, huge=False
+    ),
+    "transport.carried": Case(transport.carried, ON | CLOUDS | {"plan": np.eye(3) / 3, "t": 0.5}),
+    "transport.blended": Case(transport.blended, ON | CLOUDS | {"t": 0.5}),
+    "transport.arrows": Case(transport.arrows, ON | CLOUDS | {"plan": np.eye(3) / 3}),
+    "transport.table": Case(transport.table, ON | {"plan": np.eye(3) / 3, "written": "{:.2f}"}),
+    "transport.pairing": Case(transport.pairing, ON | PAIRED),
+    "transport.stairs": Case(transport.stairs, ON | PAIRED),
 }
 CASES: Mapping[str, Case] = {**LEDGER, **FIGURES}
 

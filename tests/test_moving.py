@@ -31,6 +31,15 @@ def test_one_picture_a_step_and_the_last_one_is_shown():
     assert not re.search(r"https?:|<script|<link", made.html()), "it works without a network"
 
 
+def test_it_may_stand_at_another_step():
+    made = moving(bars, ["0", "5", "9"], "round", "Two bars.", dpi=50, shown=1)
+    assert re.findall(r'data-label="(\d)"([^>]*)>', made.html()) == [("0", " hidden"), ("5", ""), ("9", " hidden")]
+    assert 'min="0" max="2" value="1"' in made.html()
+    assert re.findall(r"<output[^>]*>([^<]*)<", made.html()) == ["5"]
+    assert base64.b64decode(made._repr_mimebundle_()["image/png"]) == made.frames[1][-1]
+    assert moving(bars, ["0", "5", "9"], "round", "Two bars.", dpi=50, shown=-2).shown == 1
+
+
 def test_paper_gets_the_last_picture_and_a_terminal_the_words():
     made = moving(bars, range(2), "round", "Two bars.")
     bundle = made._repr_mimebundle_()
@@ -60,6 +69,7 @@ def test_several_figures_a_step_stand_side_by_side():
         ({"draw": lambda k: None}, r"draw\(k\) must be "),
         ({"alt": ""}, "alt"),
         ({"dpi": 1}, "dpi must be"),
+        ({"shown": 2}, "shown must be"),
     ],
 )
 def test_what_is_refused(change, message):

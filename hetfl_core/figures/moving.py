@@ -29,7 +29,7 @@ PLAY = (
 
 
 class Moving:
-    """Pictures of one thing at several steps: a slider in a browser, the last one on paper.
+    """Pictures of one thing at several steps: a slider in a browser, one of them on paper.
 
     Attributes
     ----------
@@ -43,25 +43,30 @@ class Moving:
         What is to be seen, for those who do not see it.
     widths : list of int
         Of the pictures of a step on the page, in pixels; on a narrow screen they take what there is.
+    shown : int, default -1
+        The step at which it stands at first, and on paper.
     """
 
-    def __init__(self, frames: list[list[bytes]], labels: list[str], name: str, alt: str, widths: list[int]) -> None:
+    def __init__(
+        self, frames: list[list[bytes]], labels: list[str], name: str, alt: str, widths: list[int], shown: int = -1
+    ) -> None:
         self.frames, self.labels, self.name, self.alt, self.widths = frames, labels, name, alt, widths
+        self.shown = shown % len(frames)
 
     def html(self) -> str:
-        """The figure for a browser; it works offline, and without scripts shows its last picture."""
+        """The figure for a browser; it works offline, and without scripts shows the step at which it stands."""
         last = len(self.frames) - 1
         steps = [
-            f'<div class="step" data-label="{html.escape(label)}"{"" if i == last else " hidden"}>'
+            f'<div class="step" data-label="{html.escape(label)}"{"" if i == self.shown else " hidden"}>'
             + "".join(self._picture(frame, label, place) for place, frame in enumerate(frames))
             + "</div>"
             for i, (frames, label) in enumerate(zip(self.frames, self.labels, strict=True))
         ]
         name = html.escape(self.name)
         control = (
-            f'<label>{name} <input type="range" min="0" max="{last}" value="{last}" step="1" aria-label="{name}" '
+            f'<label>{name} <input type="range" min="0" max="{last}" value="{self.shown}" step="1" aria-label="{name}" '
             f'oninput="{html.escape(SHOW)}" style="width:55%;vertical-align:middle"></label> '
-            f'<output style="display:inline-block;min-width:3em">{html.escape(self.labels[-1])}</output> '
+            f'<output style="display:inline-block;min-width:3em">{html.escape(self.labels[self.shown])}</output> '
             f'<button type="button" onclick="{html.escape(PLAY)}">play</button>'
         )
         return f'<figure class="moving" style="margin:0">{"".join(steps)}<div>{control}</div></figure>'
@@ -73,13 +78,18 @@ class Moving:
         return f'<img src="data:image/png;base64,{base64.b64encode(frame).decode()}" alt="{said}" style="{style}">'
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        """HTML for browsers, the last picture of the last step for paper, words for the rest."""
-        still = base64.b64encode(self.frames[-1][-1]).decode()
+        """HTML for browsers, the last picture of the step that is shown for paper, words for the rest."""
+        still = base64.b64encode(self.frames[self.shown][-1]).decode()
         return {"text/html": self.html(), "image/png": still, "text/plain": self.alt}
 
 
 def moving(
-    draw: Callable[[int], Figure | Sequence[Figure]], labels: Sequence[Any], name: str, alt: str, dpi: int = 80
+    draw: Callable[[int], Figure | Sequence[Figure]],
+    labels: Sequence[Any],
+    name: str,
+    alt: str,
+    dpi: int = 80,
+    shown: int = -1,
 ) -> Moving:
     """A figure with a slider.
 
@@ -96,6 +106,8 @@ def moving(
         What is to be seen.
     dpi : int
         Dots an inch.
+    shown : int, default -1
+        The step at which the figure stands at first, and on paper; negative ones count from the end.
 
     Returns
     -------
@@ -113,6 +125,7 @@ def moving(
     told = [str(label) for label in checks.several("labels", labels)]
     if len(told) < 2:
         raise ValueError(f"labels must be of at least two steps, got {len(told)}")
+    checks.whole("shown", shown, -len(told), len(told) - 1)
     frames, sizes = [], []
     for k in range(len(told)):
         drawn = draw(k)
@@ -123,7 +136,7 @@ def moving(
         frames.append([png(figure, dpi) for figure in figures])
         if sizes[k] != sizes[0]:
             raise ValueError(f"draw must make figures of one size at all steps, got {sizes[0]} and {sizes[k]} inches")
-    made = Moving(frames, told, name, alt, [round(size[0] * dpi) for size in sizes[0]])
+    made = Moving(frames, told, name, alt, [round(size[0] * dpi) for size in sizes[0]], shown)
     if (size := len(made.html())) > LARGEST:
         raise ValueError(
             f"draw makes {len(told)} pictures of {size / 1e6:.1f} MB in all, more than {LARGEST / 1e6:.1f} MB: fewer "
