@@ -1,13 +1,15 @@
 """Figures that move: one picture a step, one shown, nothing from elsewhere. What a browser does: `test_browser`."""
 
 import base64
+import io
 import re
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from hetfl_core.figures.moving import LARGEST, moving
+from hetfl_core.figures import plots
+from hetfl_core.figures.moving import FINER, LARGEST, moving
 
 
 def bars(k, size=(2, 1)):
@@ -29,6 +31,19 @@ def test_one_picture_a_step_and_the_last_one_is_shown():
     assert [s[1] for s in steps] == [" hidden", " hidden", ""]
     assert 'min="0" max="2" value="2"' in made.html()
     assert not re.search(r"https?:|<script|<link", made.html()), "it works without a network"
+
+
+def test_pictures_are_of_one_size_whatever_is_written_on_them():
+    def titled(k):
+        fig = bars(k)
+        fig.axes[0].set_title("a long title" * k)
+        return fig
+
+    with plots.style():
+        made = moving(titled, range(3), "round", "Two bars.", dpi=50)
+    sizes = {plt.imread(io.BytesIO(picture)).shape[:2] for step in made.frames for picture in step}
+    assert sizes == {(50 * FINER, 100 * FINER)}
+    assert made.widths == [100]
 
 
 def test_it_may_stand_at_another_step():
@@ -87,5 +102,5 @@ def test_a_figure_too_heavy_for_a_phone_is_refused():
         fig.figimage(noise)
         return fig
 
-    with pytest.raises(ValueError, match=rf"draw makes 2 pictures of .* MB in all, more than {LARGEST / 1e6:.1f} MB"):
-        moving(heavy, range(2), "round", "Noise.", dpi=100)
+    with pytest.raises(ValueError, match=rf"draw makes 3 pictures of .* MB in all, more than {LARGEST / 1e6:.1f} MB"):
+        moving(heavy, range(3), "round", "Noise.", dpi=100)

@@ -15,6 +15,9 @@ from hetfl_core.figures.panels import png
 LARGEST = 1_500_000
 """Bytes of HTML that one figure may have; a page has to be read on a phone, too."""
 
+FINER = 2
+"""Dots of a picture for each pixel of its place on the page."""
+
 SHOW = (
     "const f=this.closest('figure'),s=f.querySelectorAll('.step');"
     "s.forEach((one,i)=>{one.hidden=i!=this.value});"
@@ -105,7 +108,7 @@ def moving(
     alt : str
         What is to be seen.
     dpi : int
-        Dots an inch.
+        Pixels of the page an inch; the pictures have `FINER` times as many dots.
     shown : int, default -1
         The step at which the figure stands at first, and on paper; negative ones count from the end.
 
@@ -133,7 +136,7 @@ def moving(
         for figure in figures:
             checks.instance("draw(k)", figure, Figure)
         sizes.append([tuple(figure.get_size_inches().tolist()) for figure in figures])
-        frames.append([png(figure, dpi) for figure in figures])
+        frames.append([png(figure, FINER * dpi) for figure in figures])
         if sizes[k] != sizes[0]:
             raise ValueError(f"draw must make figures of one size at all steps, got {sizes[0]} and {sizes[k]} inches")
     made = Moving(frames, told, name, alt, [round(size[0] * dpi) for size in sizes[0]], shown)

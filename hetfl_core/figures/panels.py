@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from PIL import Image
 
 from hetfl_core import checks
 
@@ -98,7 +99,9 @@ def side_by_side(figures: Sequence[Figure], alts: Sequence[str], dpi: int = 80) 
 
 
 def png(figure: Figure, dpi: int) -> bytes:
-    """A figure as a PNG file of exactly its own size; it is closed.
+    """A figure as a PNG file of exactly its own size, so that nothing jumps from step to step; it is closed.
+
+    A palette takes a third of the bytes of full colour, which pays for dots fine enough for a phone.
 
     Parameters
     ----------
@@ -108,7 +111,11 @@ def png(figure: Figure, dpi: int) -> bytes:
     """
     checks.instance("figure", figure, Figure)
     checks.whole("dpi", dpi, 20, 800)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=dpi, bbox_inches=None)
+    drawn, file = io.BytesIO(), io.BytesIO()
+    with plt.rc_context({"savefig.bbox": None}):  # the house style crops
+        figure.savefig(drawn, format="png", dpi=dpi, transparent=False)
     plt.close(figure)
+    with Image.open(drawn) as picture:
+        few = picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+        few.save(file, format="png", optimize=True)
     return file.getvalue()
