@@ -26,7 +26,7 @@ from hetfl_core.datasets import registry
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.engine.simulation import Run
 from hetfl_core.files import data_path, results_home
-from hetfl_core.papers import eeg, fedcma, fedcr, flic, hyfem
+from hetfl_core.papers import eeg, fedcma, fedcr, flic, hyfem, privacy
 from hetfl_core.papers.experiment import Experiment, Scale
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -35,6 +35,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     **fedcr.EXPERIMENTS,
     **fedcma.EXPERIMENTS,
     **hyfem.EXPERIMENTS,
+    **privacy.EXPERIMENTS,
 }
 
 

@@ -18,7 +18,7 @@ LEVELS = [
     {"networks", "distances", "matching", "partition"},
     {"methods", "datasets", "theory"},
     {"engine"},
-    {"ledger", "figures", "deployment"},
+    {"ledger", "figures", "deployment", "attacks"},
     {"baselines", "benchmark"},
     {"papers", "comparing"},
     {"experiments"},

@@ -205,7 +205,7 @@ def bundled(
     def draw(purpose: str) -> np.random.Generator:
         return numpy_stream(seed, SERVER, 0, f"bundled:{purpose}")
 
-    x, y = _bundled_images()
+    x, y = bundled_images()
     train, test = train_test_split(
         np.arange(len(y)), test_size=test_fraction, stratify=y, random_state=int(draw("split").integers(2**31))
     )
@@ -231,7 +231,7 @@ def bundled(
 
 
 @functools.cache
-def _bundled_images() -> tuple[NDArray[np.float64], Indices]:
+def bundled_images() -> tuple[NDArray[np.float64], Indices]:
     """All 1 797 images with values in −1 … 1, and their digits; read once, as their text takes a while."""
     from sklearn.datasets import load_digits
 

@@ -1,0 +1,82 @@
+"""From latent class means back to inputs, by a linear decoder that is fitted on samples of the attacker's own.
+
+References
+----------
+.. [1] A. Mahendran, A. Vedaldi. Understanding deep image representations by inverting them. CVPR 2015.
+.. [2] A. Dosovitskiy, T. Brox. Inverting visual representations with convolutional networks. CVPR 2016.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetfl_core import checks
+
+RIDGE = 1e-2
+"""Of the decoder, over the mean variance of a feature."""
+
+
+def decoder(z: NDArray[np.float64], x: NDArray[np.float64], ridge: float = RIDGE) -> NDArray[np.float64]:
+    """The linear map of features less their mean to inputs less theirs, of least squares ([2]_, with one layer).
+
+    Parameters
+    ----------
+    z : ndarray, shape (n, k)
+    x : ndarray, shape (n, d)
+    ridge : float
+
+    Returns
+    -------
+    ndarray, shape (k, d)
+    """
+    z, x = checks.reals("z", z, 2), checks.reals("x", x, 2)
+    if len(z) != len(x):
+        raise ValueError(f"z and x must have as many rows, got {len(z)} and {len(x)}")
+    ridge = checks.number("ridge", ridge, above=0)
+    z = z - z.mean(0)
+    S = z.T @ z
+    scale = ridge * max(np.trace(S) / len(S), 1e-12)
+    found: NDArray[np.float64] = np.linalg.solve(S + scale * np.eye(len(S)), z.T @ (x - x.mean(0)))
+    return found
+
+
+def decode(
+    means: NDArray[np.float64], population: NDArray[np.float64], inputs: NDArray[np.float64], W: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """A client's class means as inputs: those of others, and what the client's features differ by, decoded.
+
+    Parameters
+    ----------
+    means, population : ndarray, shape (C, k)
+        Latent class means: the client's, and those of the attacker's samples in the same embedding.
+    inputs : ndarray, shape (C, d)
+        Class means of the attacker's inputs.
+    W : ndarray, shape (k, d)
+        A `decoder`.
+    """
+    found: NDArray[np.float64] = inputs + (means - population) @ W
+    return found
+
+
+def agreement(
+    guess: NDArray[np.float64], truth: NDArray[np.float64], floor: NDArray[np.float64]
+) -> tuple[float, float]:
+    """How well rows are hit, beside the floor as a guess: mean cosine of the differences from it, and relative error.
+
+    Parameters
+    ----------
+    guess, truth, floor : ndarray, shape (n, d)
+        The floor is what the attacker knows without the message.
+
+    Returns
+    -------
+    cosine : float
+        Of guess − floor and truth − floor; 0 by chance, 1 where the direction is right.
+    error : float
+        Mean of ‖guess − truth‖² over that of ‖floor − truth‖²; 1 for the floor itself, 0 where the guess is right.
+    """
+    g, t = guess - floor, truth - floor
+    size = np.linalg.norm(g, axis=1) * np.linalg.norm(t, axis=1)
+    cosine = np.where(size > 1e-12, (g * t).sum(1) / np.maximum(size, 1e-12), 0.0).mean()
+    return float(cosine), float(np.square(guess - truth).sum() / max(np.square(t).sum(), 1e-12))
