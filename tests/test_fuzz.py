@@ -23,6 +23,7 @@ from small import ragged
 
 from hetfl_core import Client, Federation, adapt, baselines, checks, matching, partition, rng, simulate
 from hetfl_core import distances as d
+from hetfl_core.attacks import inversion, scores, watching
 from hetfl_core.datasets import (
     blocks,
     digits,
@@ -483,6 +484,15 @@ CASES = {
     "Privacy": Case(privacy.Privacy, {"clip": 1.0, "noise_multiplier": 1.0}),
     "privacy.epsilon": Case(privacy.epsilon, {"noise_multiplier": 2.0, "delta": 1e-5, "releases": 3, "sampling": None}),
     "privacy.noise_multiplier": Case(privacy.noise_multiplier, {"epsilon": 2.0, "delta": 1e-5, "releases": 3}),
+    "scores.auc": Case(scores.auc, {"positive": [0.5, 1.0], "negative": [0.0, 0.7, 1.0]}),
+    "scores.caught": Case(scores.caught, {"positive": [0.5, 1.0], "negative": [0.0, 0.7, 1.0], "false": 0.1}),
+    "scores.interval": Case(scores.interval, {"values": [0.5, 0.7, 0.4], "seed": 0, "level": 0.9, "draws": 50}),
+    "scores.power_of_means": Case(scores.power_of_means, {"dimension": 8, "n": 5}),
+    "watching.unmix": Case(
+        watching.unmix,
+        {"sums": [[1.0, 2.0], [0.5, 3.0]], "took_part": np.array([[True, False], [True, True]]), "strength": 1.0},
+    ),
+    "inversion.decoder": Case(inversion.decoder, {"z": X, "x": 2 * X, "ridge": 0.1}),
     "MMD": Case(MMD, {"bandwidth": 1.0}),
     "MixtureWasserstein": Case(MixtureWasserstein, {"components": 2, "spread": 1.0}),
     "L2GDScheme": Case(L2GDScheme, {"omega": 0.5}),

@@ -1,5 +1,8 @@
 """From latent class means back to inputs, by a linear decoder that is fitted on samples of the attacker's own.
 
+Features of a network can be inverted by gradient descent ([1]_) or by a decoder that learns to ([2]_); for means of few
+samples of a small network a linear one will do.
+
 References
 ----------
 .. [1] A. Mahendran, A. Vedaldi. Understanding deep image representations by inverting them. CVPR 2015.

@@ -89,6 +89,13 @@ def survey(run: Run, seen: Seen, colluder: str, *, seed: int = 0) -> dict[str, f
         ``told_n_train``, ``told_class_counts``      1 where the server's hooks read them, whatever is sent
         ``sums_suffice``                             1 where secure aggregation fits
         ============================================ ==================================================================
+
+    Notes
+    -----
+    Figures of a leaked embedding mix two leaks: an embedding that was trained on members treats them differently
+    whatever is sent. What the message adds is what ``means_embedding`` has over ``means_embedding_summed``, where the
+    message is a mean over clients. Of FLIC, which sends the way from an anchor to the client's means, it is below 0.5:
+    members lie nearer to the anchor, against that way.
     """
     checks.instance("run", run, Run)
     checks.instance("seen", seen, Seen)

@@ -242,8 +242,8 @@ def sums_suffice(method: Method, server: Params, messages: Sequence[Message], sp
     """Whether the server's step can be done from sums of what clients send, so that secure aggregation fits.
 
     Tried, not proved: the step must stay the same when one client's upload is moved and another's moved back by as
-    much (by weight); or be affine in the uploads, and change nothing else than the tensors that were sent, under their
-    names (each client then scales its own entries before they are summed, as with Fed-CMA's shares of classes).
+    much (by weight), a little and far; or be affine in the uploads, and change nothing else than the tensors that were
+    sent, under their names (each client then scales its own entries before they are summed, as with Fed-CMA's shares).
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def sums_suffice(method: Method, server: Params, messages: Sequence[Message], sp
     """
     by_name = {spec.name: spec for spec in specs}
     some = sorted((by_name[m.client] for m in messages), key=lambda s: s.name)
-    sent = {m.client: {n: p.double() if p.is_floating_point() else p for n, p in m.sent.items()} for m in messages}
+    sent = {m.client: _doubled(m.sent) for m in messages}
     first = [sent[spec.name] for spec in some]
     weights = [method.weight(spec) for spec in some]
 
@@ -266,8 +266,18 @@ def sums_suffice(method: Method, server: Params, messages: Sequence[Message], sp
             made = method.aggregate(server, [dict(u) for u in uploads], weights, some, torch.Generator().manual_seed(0))
         return {name: p.double() for name, p in made.items()}
 
+    return all(_sums_do(step, first, weights, scale) for scale in (0.1, 10.0))
+
+
+def _sums_do(
+    step: Callable[[Sequence[Mapping[str, Tensor]]], Params],
+    first: Sequence[Params],
+    weights: Sequence[float],
+    scale: float,
+) -> bool:
+    """Whether a server's step is one of sums as far as moves of this many standard deviations tell."""
     g = torch.Generator().manual_seed(0)
-    size = {name: 0.1 * p.std().nan_to_num() + 1e-3 for name, p in first[0].items()}
+    size = {name: scale * (p.std(correction=0) + 1e-3) for name, p in first[0].items()}
     push = {n: size[n] * torch.rand(p.shape, generator=g, dtype=p.dtype) for n, p in first[0].items()}
     both = [n for n in push if n in first[1] and first[1][n].shape == push[n].shape]
     there = {**first[0], **{n: first[0][n] + push[n] for n in both}}
@@ -281,6 +291,10 @@ def sums_suffice(method: Method, server: Params, messages: Sequence[Message], sp
         return False
     halfway = step([{n: (p + there[n]) / 2 for n, p in first[0].items()}, *first[1:]])
     return _near(halfway, {n: (p + far[n]) / 2 for n, p in plain.items() if n in far})
+
+
+def _doubled(params: Mapping[str, Tensor]) -> Params:
+    return {name: p.double() if p.is_floating_point() else p for name, p in params.items()}
 
 
 def _near(a: Params, b: Params) -> bool:
