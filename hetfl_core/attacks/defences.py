@@ -182,7 +182,7 @@ def _family(family: type[Method]) -> type[Method]:
 
 def releases(names: Sequence[str], participation: float, seed: int, rounds: int) -> int:
     """The most rounds that any client takes part in: the schedule is drawn by the seed alone, so it is no secret."""
-    from hetfl_core.engine.simulator import participants
+    from hetfl_core.engine.sides import participants
 
     each = [i for t in range(rounds) for i in participants(names, participation, seed, t)]
     return max((each.count(i) for i in set(each)), default=0)
