@@ -15,10 +15,10 @@ from torch import Tensor
 from hetfl_core import checks
 from hetfl_core.attacks import inversion, labels, linking, membership
 from hetfl_core.attacks.scores import auc, caught, interval
-from hetfl_core.attacks.watching import Message, Seen, averaged, sums_suffice, unmix
+from hetfl_core.attacks.watching import Message, Seen, averaged, unmix
 from hetfl_core.engine.simulation import Run
 from hetfl_core.federation import Client
-from hetfl_core.methods import Ditto, FedCMA, FedPAC, HyFEM, Method, PFedHN
+from hetfl_core.methods import Ditto, FedCMA, FedPAC, HyFEM, Method
 from hetfl_core.networks import Params
 
 Counts = Mapping[str, Sequence[int]]
@@ -87,7 +87,6 @@ def survey(run: Run, seen: Seen, colluder: str, *, seed: int = 0) -> dict[str, f
         ``…_low``, ``…_high``                        95 % bootstrap over clients
         ``cosine``, ``error`` (``…_embedding``)      class means decoded to inputs (0, and 1 for the attacker's own)
         ``told_n_train``, ``told_class_counts``      1 where the server's hooks read them, whatever is sent
-        ``sums_suffice``                             1 where secure aggregation fits
         ============================================ ==================================================================
 
     Notes
@@ -108,8 +107,6 @@ def survey(run: Run, seen: Seen, colluder: str, *, seed: int = 0) -> dict[str, f
     counts = {c.name: np.bincount(c.y_train.numpy(), minlength=fed.n_classes).tolist() for c in fed}
     found = {f"told_{what}": float(what in seen.told) for what in ("n_train", "class_counts")}
     single = seen.uploads
-    if {m.kind for m in single} == {"upload"}:
-        found["sums_suffice"] = float(_sums(run, single))
     kept = {name: run.kept[i] for name, i in places.items()}
     attacker = _Attacker(run.method, fed[colluder], run.params[places[colluder]], kept)
     victims = [name for name in places if name != colluder]
@@ -125,14 +122,6 @@ def survey(run: Run, seen: Seen, colluder: str, *, seed: int = 0) -> dict[str, f
         figures = _of_samples(run, messages, attacker, victims, seed)
         found |= {name + suffix: value for name, value in figures.items()}
     return {name: float(value) for name, value in found.items() if not math.isnan(value)}
-
-
-def _sums(run: Run, messages: Sequence[Message]) -> bool:
-    last = [m for m in messages if m.round == messages[-1].round]
-    if isinstance(run.method, PFedHN):
-        last = [replace(m, sent={n: m.received[n] - p for n, p in m.sent.items()}) for m in last]
-    server = {n: p.double() if p.is_floating_point() else p for n, p in run.server.items()}
-    return len(last) > 1 and sums_suffice(run.method, server, last, run.federation.specs())
 
 
 def _classifier(m: Message) -> Message:

@@ -538,9 +538,10 @@ class Method(Checked):
 
     @property
     def needs_uploads(self) -> str | None:
-        """Why the server cannot do with weighted sums of the uploads, as under secure aggregation; None where it can.
+        """Why the weighted mean of the uploads is not enough for the server, as with secure aggregation; None if it is.
 
-        Where it can, `aggregate` of several uploads is `aggregate` of their weighted mean.
+        Then `aggregate` of several uploads is `aggregate` of their weighted mean. (Other sums might do for a method
+        for which it is not.)
         """
         if type(self).aggregate is not Method.aggregate:
             return self.beyond_sums

@@ -130,7 +130,7 @@ class FedCR(Stochastic):
         features = {f"{JOINT}.{name}": member.mT @ memory[name] for name in ("natural", "precision")}
         return {**pick(params, self.shared), **features}
 
-    beyond_sums = "the product of experts leaves out single clients that diverged, and weighs dimension by dimension"
+    beyond_sums = "precisions are added, not averaged by weight, and those of clients that diverged are left out"
 
     def aggregate(
         self,
