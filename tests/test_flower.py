@@ -237,12 +237,12 @@ def test_four_nodes_on_tls_come_out_as_one_process_and_survive_kills(tmp_path):
         consortium.kill("stranger")
 
         consortium.write_app(ON_COMMON, common=True)
-        consortium.start("second", out, rounds=2, patience=20)
+        consortium.start("second", out, rounds=2)
         consortium.wait("second")
         for name in ON_COMMON:
             assert_same(out, name, FED.of_common_blocks(), state)
 
-        consortium.start("third", out, rounds=4, patience=20)
+        consortium.start("third", out, rounds=4, patience=45)
         until(lambda: "FedRep: goes on after 2 of 4 rounds" in consortium.log("third"), "it goes on")
         consortium.kill("v")
         missed = r"round \d, round: (no answer from client 'v'|client 'v' failed)"
@@ -255,7 +255,7 @@ def test_four_nodes_on_tls_come_out_as_one_process_and_survive_kills(tmp_path):
 
         consortium.kill("server")
         consortium.server()
-        consortium.start("fourth", out, rounds=5, patience=60)
+        consortium.start("fourth", out, rounds=5)
         said = consortium.wait("fourth")
         assert "FedRep: goes on after 4 of 5 rounds" in said
         history = pd.read_csv(out / "FedRep" / "history.csv")
