@@ -97,6 +97,8 @@ def spoiled(array: Any) -> list[Any]:
         return [np.array([1, 2]), np.ma.array([1, 2, 3], mask=[0, 1, 0])]
     masked = np.ma.array(array, mask=np.arange(array.size).reshape(array.shape) % 2 == 0)
     bad = [masked, array.astype(complex), array.astype(object), array[:0], array[:1], array[None], array.astype(str)]
+    if array.dtype == bool:
+        return [*bad, ~array, array.astype(float) * math.nan, array.astype(float) + 0.5]
     return [*bad, -array - 1, array.astype(float) * math.nan, array + 2**62, array.astype(float) + 0.5, array > 0]
 
 
