@@ -3,6 +3,7 @@
 - The repository's public address stands once, in ``pyproject.toml``; buttons and pages get it from there, or from the
   checkout's remote. Where neither is known there is no button.
 - Notebooks compute with the instructions that records are made with, on whatever CPU.
+- Figures have two pixels a point, for the screens of today.
 - Results in the cache are forgotten when the core, its records, the instructions or the data at hand have changed.
 - The API reference has one page a module, written from the docstrings.
 
@@ -171,6 +172,23 @@ def write_address() -> None:
             print(f"{path.relative_to(ROOT)}: now {address or 'without an address'}")
 
 
+# --- kernels ----------------------------------------------------------------------------------------------------
+
+
+KERNEL = """c = get_config()  # noqa: F821
+c.InlineBackend.figure_formats = {"retina"}
+"""
+"""Settings of the kernels that execute the book's notebooks: figures with two pixels a point."""
+
+
+def set_kernels() -> None:
+    """Hand `KERNEL` to the kernels, which inherit this process's environment, in a folder that holds nothing else."""
+    profile = ROOT / "book" / "_build" / "ipython" / "profile_default"
+    profile.mkdir(parents=True, exist_ok=True)
+    (profile / "ipython_kernel_config.py").write_text(KERNEL, "utf8")
+    os.environ["IPYTHONDIR"] = str(profile.parent)
+
+
 # --- scripts ----------------------------------------------------------------------------------------------------
 
 
@@ -189,7 +207,7 @@ def drop_scripts(app: Any, page: str, template: str, context: dict[str, Any], do
 
 def inputs_digest() -> str:
     """Digest of all that a chapter's numbers depend on but its own text: core, records, versions, instructions, data."""
-    digest = hashlib.sha256((data_at_hand() + repr(numerics.hold(environment=os.environ))).encode())
+    digest = hashlib.sha256((data_at_hand() + repr(numerics.hold(environment=os.environ)) + KERNEL).encode())
     files = [*ROOT.glob("hetfl_core/**/*.py"), *ROOT.glob("data/**/*.*"), ROOT / "constraints.txt"]
     for path in sorted(p for p in files if p.is_file()):
         digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
@@ -335,6 +353,7 @@ def module_of(name: str) -> str:
 def setup(app: Any) -> dict[str, bool]:
     """Hold the kernels, which inherit this process's environment, to the portable instructions; connect the rest."""
     numerics.hold(environment=os.environ)
+    set_kernels()
     app.connect("config-inited", set_address)
     app.connect("config-inited", forget_stale_results)
     app.connect("config-inited", write_api)
