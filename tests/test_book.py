@@ -489,3 +489,48 @@ def test_every_module_has_a_page_with_all_that_is_public(extension: ModuleType) 
     assert ".. autofunction:: stream" in pages["hetfl_core.rng"]
     assert ".. autodata:: SERVER" in pages["hetfl_core.rng"]
     assert "FLIC" not in pages["hetfl_core.methods"], "what a package imports stands on the page of its own module"
+
+
+# --- finished pages ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def made() -> ModuleType:
+    """The extension that finishes pages."""
+    spec = importlib.util.spec_from_file_location("hetfl_pages", BOOK / "_ext" / "hetfl_pages.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_caption_is_the_first_sentence_of_the_alt_text(made: ModuleType) -> None:
+    assert made.first_sentence("Accuracy at vs. 3.5 rounds, in per cent. More.") == (
+        "Accuracy at vs. 3.5 rounds, in per cent."
+    )
+    assert made.first_sentence("Two panels. On the left, accuracy. More.") == "Two panels. On the left, accuracy."
+
+
+SCRIPT = 'var p={"x":[10,20,["ex"],"f1","M1"],y:[5,5,[],"f2","M2"]};!function(c){}(function(){d("fas",p)})'
+
+
+def test_icons_are_drawn_by_any_of_their_names_and_never_missing(made: ModuleType) -> None:
+    known = made.icons(SCRIPT)
+    page = made.finished('<i class="a fa-solid fa-ex fa-lg" data-mode="dark" title="t"></i>', Path("a.html"), known)
+    assert page == (
+        '<svg class="a fa-solid fa-ex fa-lg svg-inline--fa" data-mode="dark" aria-hidden="true"'
+        ' viewBox="0 0 10 20"><path fill="currentColor" d="M1"></path></svg>'
+    )
+    with pytest.raises(made.PageError, match="no icon called 'z'"):
+        made.finished('<i class="fas fa-z"></i>', Path("a.html"), known)
+
+
+def test_pictures_have_their_room_and_come_late(made: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "p.svg").write_text('<svg viewBox="0 0 100 400"></svg>', "utf8")
+    page = '<article><img src="p.svg" style="width: 300px; height: 1200px;" /><img src="p.svg" /></article>'
+    assert made.finished(page, tmp_path / "a.html", {}) == (
+        '<article><img src="p.svg" width="300" height="1200" style="max-width: min(100%, 200px)" />'
+        '<img src="p.svg" width="100" height="400" loading="lazy" decoding="async" /></article>'
+    )
+    assert made.finished(made.finished(page, tmp_path / "a.html", {}), tmp_path / "a.html", {}) == made.finished(
+        page, tmp_path / "a.html", {}
+    )

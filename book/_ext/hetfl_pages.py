@@ -202,8 +202,8 @@ def drawn(match: re.Match[str], known: dict[str, dict[str, str]]) -> str:
 def placed(image: str, page: Path, number: int) -> str:
     """A picture with its size, so that its room is kept, and loaded late unless it is the page's first."""
     source = re.search(r'src="([^"]+)"', image)
-    if not source or source[1].startswith(("data:", "http")):
-        return image
+    if not source or source[1].startswith(("data:", "http")) or ' width="' in image:
+        return image  # one with a width has been placed by an earlier build
     style = re.search(r' style="width: ([\d.]+)px;(?: height: ([\d.]+)px;)?"', image)
     size = natural_size(page.parent / unescape(source[1]))
     if size is None:
@@ -215,7 +215,7 @@ def placed(image: str, page: Path, number: int) -> str:
     image = re.sub(r' (?:width|height|loading|decoding)="[^"]*"', "", image)
     extra = f' width="{width:.0f}" height="{height:.0f}"'
     if height > TALLEST:
-        extra += f' style="max-width: min(100%, {TALLEST * width / height:.0f}px)"'
+        extra += f' style="max-width: min(100%, {int(TALLEST * width / height)}px)"'
     if number:
         extra += ' loading="lazy" decoding="async"'
     return re.sub(r"\s*/?>$", extra + " />", image)

@@ -2,7 +2,7 @@
 // The theme does so for code and for tables that Sphinx made; here are the rest.
 (() => {
   const BOXES = [
-    ".bd-article div.math",
+    ".bd-article .math",
     '.bd-article mjx-container[display="true"]',
     ".bd-article div.cell_output",
     '.bd-article div.cell_output div[style*="overflow"]',
