@@ -44,7 +44,9 @@ ALL = (
 )
 OWED = {
     "the first figure begins on the first screen": f"{ALL} flic-code",
-    "no import is seen before the first figure": "eeg feature-spaces federated-learning flic-theory ledger personalised",
+    "no import is seen before the first figure": (
+        "eeg feature-spaces federated-learning flic-theory ledger personalised"
+    ),
     "an exercise stands in the first half": f"{ALL} transport",
     "visible code has at most 84 columns": ALL,
     "figures are readable at 800 pixels of height": "eeg fedcma flic-theory ledger",
