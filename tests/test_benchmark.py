@@ -11,7 +11,8 @@ import torch
 
 from hetfl_core import benchmark
 from hetfl_core.benchmark import Part
-from hetfl_core.engine.simulator import Simulator, participants
+from hetfl_core.engine.sides import participants
+from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.training import Noise
 from hetfl_core.methods import Local, Stage
 from hetfl_core.networks import CNN, MLP

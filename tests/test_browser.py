@@ -368,11 +368,11 @@ def found(visit: Visit, query: str) -> list[str]:
 @pytest.mark.parametrize(
     ("query", "chapter"),
     [
-        ("Wasserstein", "flic.html"),
+        ("Wasserstein", ""),
         ("non-iid", ""),
         ("FedAvg", "federated-learning.html"),
         ("personalization", ""),
-        ("BCI", "eeg.html"),
+        ("BCI", ""),
         ("HyFEM", "hyfem.html"),
         ("differential privacy", ""),
         ("anchors", "flic.html"),

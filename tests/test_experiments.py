@@ -320,7 +320,9 @@ def test_data_that_are_not_at_hand_are_not_pending(tmp_path, monkeypatch):
     names = {job.experiment for job in pending("paper", 1, tmp_path)}
     assert names
     assert all(
-        EXPERIMENTS[name].dataset.startswith(("toy.", "eeg.simulated", "eeg_blocks.simulated", "solids."))
+        EXPERIMENTS[name].dataset.startswith(
+            ("toy.", "eeg.simulated", "eeg_blocks.simulated", "solids.", "digits.bundled")
+        )
         for name in names
     )
 

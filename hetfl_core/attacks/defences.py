@@ -158,6 +158,11 @@ def _family(family: type[Method]) -> type[Method]:
 
         guard: Guard = field(default_factory=Guard)
 
+        @classmethod
+        def variants(cls) -> list[Method]:
+            """None: it is made when it is asked for, and stands in no catalogue."""
+            return []
+
         def __post_init__(self) -> None:
             if self.weighting != "uniform":
                 raise ValueError(

@@ -91,7 +91,7 @@ def interval(values: ArrayLike, seed: int = 0, level: float = 0.95, draws: int =
     if not len(found):
         return math.nan, math.nan
     rng = numpy_stream(seed, SERVER, 0, "bootstrap")
-    checks.memory(8 * draws * len(found), draws=draws)
+    checks.memory(24 * draws * len(found), draws=draws)
     means = found[rng.integers(len(found), size=(draws, len(found)))].mean(1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

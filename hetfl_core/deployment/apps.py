@@ -379,8 +379,9 @@ class Nodes:
                 found[name] = wire.unpack_replies(reply.content)
         for run in dict.fromkeys(run for asked in tasks.values() for run, t in asked.items() if t.layout is not None):
             mine = {name: asked[run] for name, asked in tasks.items() if run in asked and asked[run].layout is not None}
-            for name, reply in self._sum(run, {name: task for name, task in mine.items() if name in there}).items():
-                found.setdefault(name, {})[run] = reply
+            summed = self._sum(run, {name: task for name, task in mine.items() if name in there})
+            for name, own in summed.items():
+                found.setdefault(name, {})[run] = own
         return found
 
     def _content(self, tasks: Mapping[str, Task]) -> Any:

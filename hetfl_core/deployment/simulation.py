@@ -72,7 +72,7 @@ def simulate_on_ray(
     def main(grid: Any, context: Any) -> None:
         results.update(serve(grid, {**(config or {}), **own}, methods))
 
-    backend = {"client_resources": {"num_cpus": cpus, "num_gpus": 0.0}, "init_args": {"include_dashboard": False}}
+    backend: Any = {"client_resources": {"num_cpus": cpus, "num_gpus": 0.0}, "init_args": {"include_dashboard": False}}
     run_simulation(server, client_app(methods, by_partition(federation)), len(federation), backend_config=backend)
     if not results:
         raise DeploymentError("Flower's simulation ended before the run did; its log says why")
