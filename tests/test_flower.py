@@ -24,6 +24,9 @@ from hetfl_core.deployment import load_model
 from hetfl_core.engine import checkpoint
 
 pytest.importorskip("flwr", reason="Flower is not installed")
+if not os.environ.get("HETFL_PROCESSES"):
+    reason = "starts some sixty processes: set HETFL_PROCESSES=1, and HETFL_LONG=1 for the kills as well"
+    pytest.skip(reason, allow_module_level=True)
 
 CLIENTS = [client.name for client in FED]
 METHODS = ["Local", "FedRep", "FLIC-HL", "FedHeNN", "FedCR", "pFedHN", "HyFEM"]
