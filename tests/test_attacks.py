@@ -58,7 +58,8 @@ def test_auc_is_scikit_learns(digits):
     truth = np.r_[np.ones(40), np.zeros(70)]
     assert auc(a, b) == pytest.approx(roc_auc_score(truth, np.r_[a, b]))
     assert auc(a, a) == 0.5
-    assert math.isnan(auc([], b))
+    with pytest.raises(ValueError, match="positive"):
+        auc([], b)
 
 
 def test_caught_counts_what_is_above_the_quantile_and_shares_ties():

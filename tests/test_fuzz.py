@@ -490,7 +490,7 @@ CASES = {
     "scores.power_of_means": Case(scores.power_of_means, {"dimension": 8, "n": 5}),
     "watching.unmix": Case(
         watching.unmix,
-        {"sums": [[1.0, 2.0], [0.5, 3.0]], "took_part": np.array([[True, False], [True, True]]), "strength": 1.0},
+        {"sums": [[1.0, 2.0], [0.5, 3.0]], "took_part": [[True, False], [True, True]], "strength": 1.0},
     ),
     "inversion.decoder": Case(inversion.decoder, {"z": X, "x": 2 * X, "ridge": 0.1}),
     "MMD": Case(MMD, {"bandwidth": 1.0}),

@@ -36,7 +36,7 @@ def decoder(z: NDArray[np.float64], x: NDArray[np.float64], ridge: float = RIDGE
     z, x = checks.reals("z", z, 2), checks.reals("x", x, 2)
     if len(z) != len(x):
         raise ValueError(f"z and x must have as many rows, got {len(z)} and {len(x)}")
-    ridge = checks.number("ridge", ridge, above=0)
+    ridge = checks.number("ridge", ridge, 1e-12, 1e12)
     z = z - z.mean(0)
     S = z.T @ z
     scale = ridge * max(np.trace(S) / len(S), 1e-12)

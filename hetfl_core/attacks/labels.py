@@ -194,8 +194,8 @@ def presence(scores: Mapping[str, NDArray[np.float64]], counts: Mapping[str, Seq
     names = sorted(scores)
     S = np.array([scores[n] for n in names])
     held = np.array([counts[n] for n in names]) > 0
-    each = [auc(S[held[:, c], c], S[~held[:, c], c]) for c in range(held.shape[1])]
-    found = [a for a in each if not math.isnan(a)]
+    told = [c for c in range(held.shape[1]) if held[:, c].any() and not held[:, c].all()]
+    found = [auc(S[held[:, c], c], S[~held[:, c], c]) for c in told]
     return float(np.mean(found)) if found else math.nan
 
 

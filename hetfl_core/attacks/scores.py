@@ -30,11 +30,9 @@ def auc(positive: ArrayLike, negative: ArrayLike) -> float:
     Returns
     -------
     float
-        In [0, 1]; NaN where one of the two is empty.
+        In [0, 1].
     """
     a, b = _scores("positive", positive), _scores("negative", negative)
-    if not len(a) or not len(b):
-        return math.nan
     order = np.sort(b)
     below, up_to = np.searchsorted(order, a, "left"), np.searchsorted(order, a, "right")
     return float((below + up_to).sum() / (2 * len(a) * len(b)))
@@ -52,13 +50,11 @@ def caught(positive: ArrayLike, negative: ArrayLike, false: float = 0.05) -> flo
     Returns
     -------
     float
-        In [0, 1]; NaN where one of the two is empty. Where scores are tied at the threshold, the tied are caught at
+        In [0, 1]. Where scores are tied at the threshold, the tied are caught at
         random, at the rate that makes the share of false positives exact.
     """
     a, b = _scores("positive", positive), _scores("negative", negative)
     false = checks.fraction("false", false, "(0, 1)")
-    if not len(a) or not len(b):
-        return math.nan
     allowed = false * len(b)
     threshold = np.sort(b)[::-1][min(int(allowed), len(b) - 1)]
     tied = (b == threshold).sum()
@@ -83,7 +79,7 @@ def interval(values: ArrayLike, seed: int = 0, level: float = 0.95, draws: int =
     low, high : float
         Quantiles of the means; NaN where there is no value.
     """
-    found = checks.reals("values", values, 1, gaps=True, least=0)
+    found = checks.reals("values", values, 1, gaps=True)
     found = found[~np.isnan(found)]
     checks.seed(seed)
     level = checks.fraction("level", level, "(0, 1)")
@@ -117,4 +113,4 @@ def power_of_means(dimension: int, n: int) -> float:
 
 
 def _scores(name: str, values: ArrayLike) -> np.ndarray:
-    return checks.reals(name, values, 1, least=0)
+    return checks.reals(name, values, 1)

@@ -217,7 +217,10 @@ def _of_samples(
             if (hit := view.decoded(m, client)) is not None:
                 decoded.setdefault(suffix, []).append(hit)
     found: dict[str, float] = {}
-    for key, pairs in of.items():
+    for key, every in of.items():
+        pairs = [pair for pair in every if len(pair[0]) and len(pair[1])]
+        if not pairs:
+            continue
         each = [auc(*pair) for pair in pairs]
         low, high = interval(each, seed)
         found |= {key: float(np.nanmean(each)), f"{key}_low": low, f"{key}_high": high}

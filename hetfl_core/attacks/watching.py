@@ -194,7 +194,7 @@ def unmix(sums: NDArray[np.float64], took_part: NDArray[np.bool_], strength: flo
     sums : ndarray, shape (T, d)
     took_part : ndarray of bool, shape (T, b)
     strength : float
-        λ, at least 0.
+        λ, greater than 0.
 
     Returns
     -------
@@ -202,10 +202,10 @@ def unmix(sums: NDArray[np.float64], took_part: NDArray[np.bool_], strength: flo
         All alike, zeros, where everybody takes part in each round.
     """
     S = checks.reals("sums", sums, 2)
-    A = np.asarray(took_part)
+    A = checks.array("took_part", took_part)
     if A.shape[:1] != S.shape[:1] or A.ndim != 2 or A.dtype != bool:
         raise ValueError(f"took_part must be bool, of shape ({len(S)}, clients), got {A.dtype} of {A.shape}")
-    strength = checks.number("strength", strength, above=0)
+    strength = checks.number("strength", strength, 1e-12, 1e12)
     A = A.astype(float)
     A, S = A - A.mean(0), S - S.mean(0)
     return np.linalg.solve(A.T @ A + strength * np.eye(A.shape[1]), A.T @ S)
