@@ -465,8 +465,8 @@ def test_data_at_hand_are_dealt_as_the_pictures_are():
     ("changes", "message"),
     [
         ({"x_test": {"b": torch.zeros(2, 1)}}, "x_test must have the blocks of x, .'a'., got .'b'."),
-        ({"x": {"a": torch.zeros(3, 1)}}, r"x\['a'\] must have a row for each of 2 labels, got shape \(3, 1\)"),
-        ({"n_classes": 1}, "labels of x must lie in 0…0, got 0 to 1"),
+        ({"x": {"a": torch.zeros(3, 1)}}, r"x\['a'\] must have a row for each of 2 labels in y, got shape \(3, 1\)"),
+        ({"n_classes": 1}, "labels in y must lie in 0…0, got 0 to 1"),
         ({"assignment": [((1,), (0,))]}, "blocks of assignment.0. must lie in 0…0"),
     ],
 )

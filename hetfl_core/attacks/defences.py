@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core import checks
+from hetfl_core.engine.sides import participants
 from hetfl_core.methods import FLIC, Method, PFedHN
 from hetfl_core.methods.base import has_prefix
 from hetfl_core.methods.privacy import Privacy, epsilon
@@ -187,7 +188,5 @@ def _family(family: type[Method]) -> type[Method]:
 
 def releases(names: Sequence[str], participation: float, seed: int, rounds: int) -> int:
     """The most rounds that any client takes part in: the schedule is drawn by the seed alone, so it is no secret."""
-    from hetfl_core.engine.sides import participants
-
     each = [i for t in range(rounds) for i in participants(names, participation, seed, t)]
     return max((each.count(i) for i in set(each)), default=0)

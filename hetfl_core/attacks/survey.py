@@ -15,7 +15,7 @@ from torch import Tensor
 from hetfl_core import checks
 from hetfl_core.attacks import inversion, labels, linking, membership
 from hetfl_core.attacks.scores import auc, caught, interval
-from hetfl_core.attacks.watching import Message, Seen, averaged, unmix
+from hetfl_core.attacks.watching import Message, Seen, averaged, schedule, unmix
 from hetfl_core.engine.simulation import Run
 from hetfl_core.federation import Client
 from hetfl_core.methods import Ditto, FedCMA, FedPAC, HyFEM, Method
@@ -167,15 +167,9 @@ def _of_labels_summed(messages: Sequence[Message], counts: Counts, victims: Sequ
     """Scores of the classes of each round's mean, told apart by who took part."""
     if not messages:
         return {}
-    C, rounds = len(counts[victims[0]]), sorted({m.round for m in messages})
-    clients = sorted({m.client for m in messages})
-    took_part = np.zeros((len(rounds), len(clients)), bool)
-    scores = []
+    clients, rounds, took_part = schedule(messages)
     firsts = {m.round: m for m in reversed(averaged(messages))}
-    for m in messages:
-        took_part[rounds.index(m.round), clients.index(m.client)] = True
-    for t in rounds:
-        scores.append(labels.direct_scores(firsts[t], C))
+    scores = [labels.direct_scores(firsts[t], len(counts[victims[0]])) for t in rounds]
     if any(row is None for row in scores):
         return {}
     found = unmix(np.stack([row for row in scores if row is not None]), took_part)
@@ -235,8 +229,7 @@ def _loss(
 ) -> NDArray[np.float64]:
     if not mine:
         return np.zeros(len(y))
-    scores = membership.loss_scores(attacker.predict(name), attacker.own, mine, x, y, calibrated)
-    return scores
+    return membership.loss_scores(attacker.predict(name), attacker.own, mine, x, y, calibrated)
 
 
 def _pair(score: Any, inside: tuple[Any, Tensor], outside: tuple[Any, Tensor]) -> tuple[Any, Any]:

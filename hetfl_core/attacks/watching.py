@@ -181,6 +181,15 @@ def _means(params: Sequence[Params]) -> dict[tuple[str, torch.Size], Tensor]:
     return {key: torch.stack(tensors).mean(0) for key, tensors in groups.items()}
 
 
+def schedule(messages: Sequence[Message]) -> tuple[list[str], list[int], NDArray[np.bool_]]:
+    """The clients by name, the rounds in order, and who sent in which of them, shape (rounds, clients)."""
+    clients, rounds = sorted({m.client for m in messages}), sorted({m.round for m in messages})
+    took_part = np.zeros((len(rounds), len(clients)), bool)
+    for m in messages:
+        took_part[rounds.index(m.round), clients.index(m.client)] = True
+    return clients, rounds, took_part
+
+
 def unmix(sums: NDArray[np.float64], took_part: NDArray[np.bool_], strength: float = 1.0) -> NDArray[np.float64]:
     r"""Single clients' values from sums over those who took part, round by round: ridge regression on participation.
 
@@ -217,10 +226,7 @@ def unmixed(messages: Sequence[Message], strength: float = 1.0) -> list[Message]
     Only tensors that all sent in one shape are there; ``received`` is what was found of them before the move.
     """
     some = [m for m in messages if m.kind == messages[0].kind]
-    clients, rounds = sorted({m.client for m in some}), sorted({m.round for m in some})
-    took_part = np.zeros((len(rounds), len(clients)), bool)
-    for m in some:
-        took_part[rounds.index(m.round), clients.index(m.client)] = True
+    clients, rounds, took_part = schedule(some)
     found: dict[str, tuple[Params, Params]] = {name: ({}, {}) for name in clients}
     for name, p in some[0].sent.items():
         if not all(name in m.sent and m.sent[name].shape == p.shape for m in some):

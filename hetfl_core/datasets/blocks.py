@@ -177,10 +177,7 @@ def check_assignment(assignment: str | Sequence[Any], n_blocks: int, n_classes: 
         checks.choice("assignment", assignment, (*ASSIGNMENTS, "centralised"))
         assignment = ASSIGNMENTS.get(assignment, everything)
     found = []
-    for i, one in enumerate(checks.several("assignment", assignment)):
-        pair = checks.several(f"assignment[{i}]", one)
-        if len(pair) != 2:
-            raise ValueError(f"assignment[{i}] must be a pair (blocks, classes), got {checks.shown(one)}")
+    for i, pair in enumerate(_pairs(assignment)):
         parts = []
         for what, some, n in (("blocks", pair[0], n_blocks), ("classes", pair[1], n_classes)):
             numbers = check_labels(checks.several(f"{what} of assignment[{i}]", some), f"{what} of assignment[{i}]")
@@ -193,6 +190,14 @@ def check_assignment(assignment: str | Sequence[Any], n_blocks: int, n_classes: 
     if not found:
         raise ValueError("assignment must hold at least one client, got none")
     return tuple(found)
+
+
+def _pairs(assignment: Sequence[Any]) -> list[list[Any]]:
+    pairs = [checks.several(f"assignment[{i}]", x) for i, x in enumerate(checks.several("assignment", assignment))]
+    for i, pair in enumerate(pairs):
+        if len(pair) != 2:
+            raise ValueError(f"assignment[{i}] must be a pair (blocks, classes), got {checks.shown(assignment[i])}")
+    return pairs
 
 
 def deal(
@@ -226,7 +231,7 @@ def deal(
     check_generator(rng)
     checks.fraction("overlap", overlap, "[0, 1]")
     checks.fraction("missing", missing, "[0, 1)")
-    table = check_assignment([((0,), one[1]) for one in checks.several("assignment", assignment)], 1, MOST_CLASSES)
+    table = check_assignment([((0,), classes) for _, classes in _pairs(assignment)], 1, MOST_CLASSES)
     pieces: list[list[Indices]] = [[] for _ in table]
     for c in np.unique(y):
         mine = rng.permutation(np.flatnonzero(y == c))
@@ -247,6 +252,8 @@ def quadrants(x: Tensor) -> dict[str, Tensor]:
         For images whose sides are not even.
     """
     checks.instance("x", x, Tensor)
+    if x.isnan().any():
+        raise ValueError(f"x must not hold NaN, got {int(x.isnan().sum())} of {x.numel()}")
     if x.dim() != 4 or x.shape[2] % 2 or x.shape[3] % 2:
         raise ValueError(
             f"x must be images of shape (n, channels, height, width) with even sides, got {tuple(x.shape)}"
@@ -508,18 +515,19 @@ def federate(
     checks.texts(name=name)
     more = dict(checks.mapping("info", {} if info is None else info))
     own_settings = checks.mapping("info['settings']", more.pop("settings", {}))
-    labels, labels_test = check_labels(y), check_labels(y_test, "y_test")
+    labels, labels_test = check_labels(y, "y"), check_labels(y_test, "y_test")
     n = n_classes if n_classes is not None else 1 + int(max(labels.max(initial=0), labels_test.max(initial=0)))
     checks.whole("n_classes", n, 1)
-    for argument, some, found in (("x", x, labels), ("x_test", x_test, labels_test)):
+    for argument, some, its, found in (("x", x, "y", labels), ("x_test", x_test, "y_test", labels_test)):
         for block, t in checks.mapping(argument, some).items():
             checks.instance(f"{argument}[{block!r}]", t, Tensor)
             if not t.dim() or len(t) != len(found):
                 raise ValueError(
-                    f"{argument}[{block!r}] must have a row for each of {len(found)} labels, got shape {tuple(t.shape)}"
+                    f"{argument}[{block!r}] must have a row for each of {len(found)} labels in {its}, "
+                    f"got shape {tuple(t.shape)}"
                 )
         if len(found) and (found.min() < 0 or found.max() >= n):
-            raise ValueError(f"labels of {argument} must lie in 0…{n - 1}, got {found.min()} to {found.max()}")
+            raise ValueError(f"labels in {its} must lie in 0…{n - 1}, got {found.min()} to {found.max()}")
     if list(x) != list(x_test) or not x:
         raise ValueError(f"x_test must have the blocks of x, {list(x)}, got {list(x_test)}")
     table = Asked(seed, assignment, overlap, missing, None, None, tested_on).checked(len(x), n)

@@ -28,6 +28,7 @@ ROUND = 24
 """Sides of what is round about an axis."""
 MOST_PIXELS = 256
 """Largest side of an image."""
+MOST_VIEWS = 360
 FAR = np.float32(np.inf)
 
 
@@ -86,7 +87,7 @@ def azimuths(n_views: int) -> Numbers:
     ndarray, shape (n_views,)
         In radians.
     """
-    return 2 * np.pi * np.arange(checks.whole("n_views", n_views, 1, 360)) / n_views
+    return 2 * np.pi * np.arange(checks.whole("n_views", n_views, 1, MOST_VIEWS)) / n_views
 
 
 def frames(turns: Numbers, tilts: Numbers) -> Numbers:

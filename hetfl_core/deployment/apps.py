@@ -26,6 +26,7 @@ from hetfl_core.deployment.coordinator import (
     Roster,
     Settings,
     side_by_side,
+    site_of,
 )
 from hetfl_core.deployment.site import FileStore, Reply, Site, SiteError, Store, Task, told
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
@@ -137,16 +138,7 @@ def _introduction(content: RecordDict, context: Context, methods: Mapping[str, M
                     "install the same version on both"
                 }
         settings = settings_of(asked["settings"])
-        client = load(dict(context.node_config))
-        site = Site(
-            client,
-            next(iter(methods.values())),
-            n_classes=settings.n_classes,
-            n_clients=1,
-            task=settings.task,
-            seed=settings.seed,
-            dtype=settings.dtype,
-        )
+        site = site_of(load(dict(context.node_config)), next(iter(methods.values())), settings, n_clients=1)
         return told(site.spec, site.client.n_test)
     except Exception as error:  # whatever the loader of the data's owner does
         LOG.exception("this client cannot take part")
@@ -176,15 +168,7 @@ def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], 
         return {run: Reply(error=f"cannot read its data: {_in_words(error)}") for run in tasks}
     for run, task in tasks.items():
         try:
-            site = Site(
-                client,
-                methods[run],
-                n_classes=settings.n_classes,
-                n_clients=task.n_clients,
-                task=settings.task,
-                seed=settings.seed,
-                dtype=settings.dtype,
-            )
+            site = site_of(client, methods[run], settings, task.n_clients)
             store, folder = _store(site, run, context)
             replies[run] = site.do(task, store)
             if site.last is not None and folder is not None:
@@ -379,7 +363,7 @@ class Nodes:
                 found[name] = wire.unpack_replies(reply.content)
         for run in dict.fromkeys(run for asked in tasks.values() for run, t in asked.items() if t.layout is not None):
             mine = {name: asked[run] for name, asked in tasks.items() if run in asked and asked[run].layout is not None}
-            summed = self._sum(run, {name: task for name, task in mine.items() if name in there})
+            summed = self._sum(run, {there[name]: task for name, task in mine.items() if name in there})
             for name, own in summed.items():
                 found.setdefault(name, {})[run] = own
         return found
@@ -391,16 +375,16 @@ class Nodes:
         content["agreed"] = ConfigRecord({"json": json.dumps(self.config)})
         return content
 
-    def _sum(self, run: str, tasks: Mapping[str, Task]) -> dict[str, Reply]:
-        """A round of one run under secure aggregation: who took part, and the sum."""
+    def _sum(self, run: str, tasks: Mapping[int, Task]) -> dict[str, Reply]:
+        """A round of one run under secure aggregation, by nodes: who took part, and the sum."""
         from flwr.app import ConfigRecord
 
-        there, contents = self.look(), {}
-        for name, task in tasks.items():
+        contents = {}
+        for node, task in tasks.items():
             assert task.layout is not None
             content = self._content({run: task})
             content[sums.LAYOUT] = ConfigRecord({"json": task.layout.packed()})
-            contents[there[name]] = content
+            contents[node] = content
         clip = self.settings.clipping_range
         total, replies = sums.secure_sum(self.grid, contents, timeout=self.patience, clipping_range=clip)
         if total is None:

@@ -29,7 +29,7 @@ from hetfl_core.federation import Client, Kind, Spec, map_blocks
 from hetfl_core.files import write_atomically
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
-from hetfl_core.rng import SERVER, stream
+from hetfl_core.rng import stream
 from hetfl_core.settings import plain
 
 T = TypeVar("T")
@@ -158,6 +158,19 @@ class Result:
     server: Params
 
 
+def site_of(client: Client, method: Method, settings: Settings, n_clients: int) -> Site:
+    """A client's side of a run with these settings."""
+    return Site(
+        client,
+        method,
+        n_classes=settings.n_classes,
+        n_clients=n_clients,
+        task=settings.task,
+        seed=settings.seed,
+        dtype=settings.dtype,
+    )
+
+
 def foreseen(method: Method, spec: Spec, received: Params, common: Params, settings: Settings) -> Params:
     """An upload as this client's must look, by what is known of it: names, shapes and types count, numbers do not.
 
@@ -173,15 +186,7 @@ def foreseen(method: Method, spec: Spec, received: Params, common: Params, setti
 
     x = map_blocks(drawn, spec.shapes)
     few = Client(x, y, map_blocks(lambda t: t[:0], x), y[:0], spec.name)
-    site = Site(
-        few,
-        method,
-        n_classes=spec.n_classes,
-        n_clients=spec.n_clients,
-        task=spec.task,
-        seed=settings.seed,
-        dtype=settings.dtype,
-    )
+    site = site_of(few, method, settings, spec.n_clients)
     kept = sides.cast(
         sides.first_of_client(method, site.spec, settings.seed, common), torch.device("cpu"), settings.dtype
     )
@@ -264,11 +269,7 @@ class Coordinator:
         method.check(self.specs)
         if settings.secure and (why := method.needs_uploads) is not None:
             raise ValueError(f"{method.name} cannot run with secure aggregation: {why}")
-        if math.floor(settings.participation * len(self.specs) + 1e-9) < 1:
-            raise ValueError(
-                f"participation={settings.participation} of {len(self.specs)} clients selects no client; it must be "
-                f"at least {1 / len(self.specs):.4g}"
-            )
+        sides.check_participation(settings.participation, len(self.specs))
         self.refused: set[str] = set()
         self.patterns: dict[int, Params | None] = {}
         self.common = self.side.common()
@@ -353,14 +354,8 @@ class Coordinator:
 
     def _started(self, state: checkpoints.State, places: Iterable[int]) -> Steps[dict[int, Reply]]:
         """The first training of some clients."""
-        return (
-            yield from self.ask(
-                {
-                    c: Task("start", 0, self.side.download(state.server, c), common=self.common, evaluate=True)
-                    for c in places
-                }
-            )
-        )
+        sent = {c: self.side.download(state.server, c) for c in places}
+        return (yield from self.ask({c: Task("start", 0, p, self.common, evaluate=True) for c, p in sent.items()}))
 
     def _newcomers(self, state: checkpoints.State) -> Steps[checkpoints.State]:
         """Take in who has come since the last round, if the method can."""
@@ -460,15 +455,12 @@ class Coordinator:
 
     def _after_sum(self, server: Params, tasks: Mapping[int, Task], mine: Mapping[int, Reply], round: int) -> Params:
         """The server's tensors after the mean of the uploads, which is all that it is given."""
-        layout, first = tasks[min(mine)].layout, self.specs[min(mine)]
+        layout = tasks[min(mine)].layout
         assert layout is not None
         assert self.total is not None
         like = {name: p.dtype for pattern in self.patterns.values() for name, p in (pattern or {}).items()}
         mean = layout.means(self.total.sent["vector"].double().numpy(), like)
-        rng = stream(self.settings.seed, SERVER, round, "aggregate")
-        with torch.no_grad():
-            new = self.method.aggregate(server, [mean], [1.0], [first], rng)
-        return sides.cast(new, torch.device("cpu"), self.settings.dtype)
+        return self.side.aggregate(server, {min(mine): mean}, round)
 
     def _answered(self, place: int, reply: Reply, round: int) -> bool:
         why = why_refused(reply.sent, None)
@@ -571,10 +563,7 @@ class Coordinator:
         told: Sequence[dict[str, Any]] = json.loads((self.folder / "clients.json").read_text("utf8"))
         settings = self.settings
         for one in told:
-            if one["name"] in self.roster.told:
-                self.roster.add({key: value for key, value in one.items() if key != "n_clients"}, settings)
-            else:
-                self.roster.told[one["name"]] = {key: value for key, value in one.items() if key != "n_clients"}
+            self.roster.add({key: value for key, value in one.items() if key != "n_clients"}, settings)
         self.specs = [spec_of(one, settings.n_classes, one["n_clients"], settings.task) for one in told]
         self.side = self._side()
         self.common = self.side.common()

@@ -22,7 +22,7 @@ from hetfl_core.engine import sides, training
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.simulation import cpu_threads
 from hetfl_core.engine.stacks import Split, stack_split
-from hetfl_core.federation import Client, Federation, Kind, Spec
+from hetfl_core.federation import Client, Federation, Kind, Spec, map_blocks
 from hetfl_core.methods.base import Method, Role
 from hetfl_core.networks import Params
 from hetfl_core.settings import plain
@@ -221,8 +221,7 @@ class Site:
     def _split(self, part: str) -> Split:
         x, y = getattr(self.client, f"x_{part}"), getattr(self.client, f"y_{part}")
         split = stack_split([x], [y])
-        move = {name: t.to(self.device) for name, t in split.x.items()} if isinstance(split.x, Mapping) else None
-        return Split(split.x.to(self.device) if move is None else move, split.y.to(self.device), split.n)
+        return Split(map_blocks(lambda t: t.to(self.device), split.x), split.y.to(self.device), split.n)
 
     def identity(self, run: str) -> checkpoints.Identity:
         """Of this client's part in a run of that name."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from hetfl_core import checks
 from hetfl_core.engine import training
 from hetfl_core.federation import Client, Spec, blocks
 from hetfl_core.methods.base import Batch, Method
@@ -32,6 +33,16 @@ def participants(names: Sequence[str], participation: float, seed: int, round: i
     count = math.floor(participation * len(names) + 1e-9)
     draws = [(numpy_stream(seed, name, round, "participation").random(), name, i) for i, name in enumerate(names)]
     return sorted(i for _, _, i in sorted(draws)[:count])
+
+
+def check_participation(participation: float, n_clients: int) -> None:
+    """Refuse a share that is none, or of which no client takes part."""
+    checks.fraction("participation", participation)
+    if math.floor(participation * n_clients + 1e-9) < 1:
+        raise ValueError(
+            f"participation={participation} of {n_clients} clients selects no client; "
+            f"it must be at least {1 / n_clients:.4g}"
+        )
 
 
 def cast(params: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype) -> Params:

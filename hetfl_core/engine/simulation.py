@@ -26,7 +26,7 @@ from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.evaluation import METRICS, Measure, Metrics, Samples
 from hetfl_core.engine.layout import Engine
-from hetfl_core.engine.sides import participants
+from hetfl_core.engine.sides import check_participation, participants
 from hetfl_core.engine.simulator import Simulator, Steps, Training, keeping, share, together
 from hetfl_core.engine.training import Outcome, prediction_noise
 from hetfl_core.federation import Client, Federation, blocks, map_blocks
@@ -178,12 +178,7 @@ def _check_arguments(federation: Federation, method: Method, participation: floa
     checks.instance("method", method, Method, such_as="FLIC()")
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
-    checks.fraction("participation", participation)
-    if math.floor(participation * len(federation) + 1e-9) < 1:
-        raise ValueError(
-            f"participation={participation} of {len(federation)} clients selects no client; "
-            f"it must be at least {1 / len(federation):.4g}"
-        )
+    check_participation(participation, len(federation))
 
 
 def simulate(

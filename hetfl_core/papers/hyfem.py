@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, cast
 
 from hetfl_core import checks
 from hetfl_core.datasets import blocks, eeg_blocks, solids
+from hetfl_core.datasets.rendering import MOST_VIEWS
 from hetfl_core.federation import Federation
 from hetfl_core.methods import FLIC, FedAvg, FedCMA, FedCR, FedProx, HyFEM, LateFusion, Local, Method
 from hetfl_core.networks import MLP, Blocks, Model
@@ -381,7 +382,9 @@ SENSORS = Model(Blocks.alike(tuple(eeg_blocks.GROUPS), EXTRACTOR, 128))
 
 def seen_from(n: int, out: int = 128) -> Blocks:
     """The same for so many views of made solids."""
-    return Blocks.alike([f"view {k}" for k in range(checks.whole("n", n, 1))], EXTRACTOR, checks.whole("out", out, 1))
+    return Blocks.alike(
+        [f"view {k}" for k in range(checks.whole("n", n, 1, MOST_VIEWS))], EXTRACTOR, checks.whole("out", out, 1)
+    )
 
 
 def _four_views(seed: int, assignment: str = "4 views", tested_on: str = "test") -> Federation:
