@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -135,6 +137,45 @@ def start(
     """Begin the rounds, at the server, or go on where they ended; what happens is shown until it is over."""
     options = [part for one in config or [] for part in ("--run-config", f"{_pair(one)[0]}={_toml(_pair(one)[1])}")]
     _flwr(_connection(secrets, port), "run", str(folder), "hetfl", "--stream", *options)
+
+
+@app.command("try")
+def try_here(
+    folder: Annotated[Path | None, typer.Option(help="An empty folder to keep it in; by default none.")] = None,
+    clients: Annotated[int, typer.Option(help="How many, from 2 on.", min=2, max=20)] = 3,
+    rounds: Annotated[int, typer.Option(min=1)] = 3,
+) -> None:
+    """Try all of it on this machine: a server and clients as processes of their own, with digits of unlike pixels."""
+    if folder is not None:
+        if folder.exists() and any(folder.iterdir()):
+            raise typer.BadParameter(f"{folder} is there already, and not empty")
+        folder.mkdir(parents=True, exist_ok=True)
+        return _try_in(folder, clients, rounds)
+    with tempfile.TemporaryDirectory() as some:
+        _try_in(Path(some), clients, rounds)
+
+
+def _try_in(folder: Path, clients: int, rounds: int) -> None:
+    from hetfl_core.deployment import trial
+
+    begin, here = time.perf_counter(), str(folder.resolve())
+
+    def say(what: str) -> None:
+        print(what.replace(f"{here}/", ""), flush=True)
+
+    names = trial.write_data(folder / "data", clients)
+    with trial.Loopback(folder, names, say) as loopback:
+        loopback.server()
+        loopback.admit(*names)
+        for name in names:
+            loopback.client(name, "--data", f"../data/{name}.csv")
+        config = {"classes": 10, "clients": clients, "rounds": rounds, "evaluate_every": rounds}
+        loopback.start("run", {**config, "folder": f"{here}/results"})
+        for line in loopback.wait("run", 60 * (10 + rounds)).splitlines():
+            say(re.sub(r"\x1b\[[0-9;]*m", "", line))
+        if not list((folder / "results").glob("*/final.json")):
+            raise typer.Exit(1)
+    print(f"{time.perf_counter() - begin:.0f} s in all; each client's model: app/state/NAME/METHOD; results: results/")
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
