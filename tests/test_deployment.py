@@ -15,9 +15,23 @@ from scipy.stats import kstest
 from small import assert_same_tensors, ragged
 from test_blocks import FED as BLOCKS
 from test_blocks import refuses, short
+from typer.testing import CliRunner
 
-from hetfl_core import Client, Federation, simulate
-from hetfl_core.deployment import DeploymentError, FileStore, Site, SiteError, Task, client_app, load_model, serve, wire
+from hetfl_core import Client, Federation, cli, simulate
+from hetfl_core.datasets.digits import bundled_images
+from hetfl_core.deployment import (
+    DeploymentError,
+    FileStore,
+    Site,
+    SiteError,
+    Task,
+    client_app,
+    client_from_file,
+    load_model,
+    serve,
+    trial,
+    wire,
+)
 from hetfl_core.deployment.apps import settings_of
 from hetfl_core.deployment.layout import Layout
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedHeNN, HetFedRep, Local, PFedHN
@@ -459,3 +473,47 @@ def test_uploads_beyond_the_range_of_a_sum_are_refused_by_name():
         with pytest.raises(ValueError, match=why):
             layout.vector(bad)
     assert Layout.unpacked(layout.packed()) == layout
+
+
+def test_a_trial_deals_unlike_pixels_and_no_image_twice(tmp_path):
+    names = trial.write_data(tmp_path, 7)
+    tables = {name: pd.read_csv(tmp_path / f"{name}.csv") for name in names}
+    assert [len(t.columns) - 1 for t in tables.values()] == [24, 32, 40, 48, 56, 64, 24]
+    assert set(tables["client-1"].columns) != set(tables["client-7"].columns)
+    x, y = bundled_images()
+    found = []
+    for table in tables.values():
+        columns = [int(c.removeprefix("pixel-")) for c in table.columns[:-1]]
+        same = np.isclose(table.to_numpy()[:, None, :-1], x[None][:, :, columns]).all(2) & (
+            table.label.to_numpy()[:, None] == y
+        )
+        assert same.any(1).all()
+        found.append(same)
+    whole = [s for s in found if (s.sum(1) == 1).all()]
+    assert (np.concatenate(whole).sum(0) <= 1).all()
+    client = client_from_file(str(tmp_path / "client-3.csv"), "client-3")
+    assert client.x_train.shape[1] == 40
+
+
+def test_a_trial_wants_an_empty_folder_and_two_clients(tmp_path):
+    (tmp_path / "mine.txt").write_text("x")
+    for words, message in ((["--folder", str(tmp_path)], "not empty"), (["--clients", "1"], "2<=x<=20")):
+        done = CliRunner().invoke(cli.app, ["deploy", "try", *words])
+        assert done.exit_code == 2
+        assert message in re.sub(r"[\s│]+", " ", done.output)
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_what_does_not_start_says_so(tmp_path, monkeypatch):
+    with trial.Loopback(tmp_path, ["a"]) as here:
+        with pytest.raises(trial.TrialError, match=r"hetfl deploy key a failed:\n(.|\n)*is there already"):
+            here.call("key", "a")
+        monkeypatch.setattr(trial, "STARTS", 1)
+        (here.app / "secrets/a").unlink()
+        with pytest.raises(trial.TrialError, match=r"a does not start:\n(.|\n)*there is no secrets.a"):
+            here.client("a")
+        here.begin("b", "server", "--secrets", "nowhere")
+        with pytest.raises(trial.TrialError, match=r"waited 0.1 s until it dances:"):
+            here.until(lambda: False, "b", "it dances", 0.1)
+        assert "there is no nowhere" in here.wait("b")
+    assert not here.processes
