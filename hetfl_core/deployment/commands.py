@@ -6,9 +6,7 @@ import datetime
 import ipaddress
 import os
 import re
-import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from hetfl_core.deployment.programs import program, surroundings
 from hetfl_core.files import write_atomically
 
 app = typer.Typer(
@@ -285,28 +284,6 @@ def _connection(secrets: Path, port: int) -> Path:
 def _needs(file: Path, remedy: str) -> None:
     if not file.exists():
         raise FileNotFoundError(f"there is no {file}: {remedy}")
-
-
-def program(name: str) -> str:
-    """Where a program of Flower's is: beside this Python, or on the path.
-
-    Raises
-    ------
-    FileNotFoundError
-        Where Flower is not installed.
-    """
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
-        raise FileNotFoundError(f"there is no {name}: pip install 'hetfl-core[deploy]'")
-    return found
-
-
-def surroundings(home: Path | None = None) -> dict[str, str]:
-    """Environment of Flower's programs: found beside this Python, and without telling anybody what is run."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    own = {"PATH": path, "FLWR_TELEMETRY_ENABLED": "0"} | ({} if home is None else {"FLWR_HOME": str(home.resolve())})
-    return {"OMP_NUM_THREADS": "1", **os.environ, **own}
 
 
 def _become(name: str, *options: str) -> None:

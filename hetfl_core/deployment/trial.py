@@ -20,7 +20,7 @@ from types import TracebackType
 import numpy as np
 
 from hetfl_core import checks
-from hetfl_core.deployment.commands import surroundings
+from hetfl_core.deployment.programs import surroundings
 from hetfl_core.files import write_atomically
 from hetfl_core.rng import SERVER, numpy_stream
 
