@@ -475,6 +475,34 @@ def test_uploads_beyond_the_range_of_a_sum_are_refused_by_name():
     assert Layout.unpacked(layout.packed()) == layout
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_where_the_server_itself_answers_for_a_node_that_has_gone_the_client_is_named(known, capsys):
+    """As Flower's SuperLink does, which is no client: node 1 of its own."""
+    from flwr.app import Error, Message
+
+    fed = ragged(3, sizes=(8, 14))
+    grid = loopback.Loopback({i + 11: client_app(Local(SMALL), lambda config, c=c: c) for i, c in enumerate(fed)})
+    numbers, asked = iter(range(999)), {}
+
+    def number(node, message):
+        asked[node] = f"message {next(numbers)}"
+        message.metadata.__dict__["_message_id"] = asked[node]
+
+    def change(node, reply):
+        if node != 12 or len(grid.sent) < 9:
+            return reply
+        gone = Message(Error(3, "Node unavailable"), reply_to=grid.sent[-1][1])
+        gone.metadata.__dict__["_src_node_id"] = 1
+        gone.metadata.__dict__["_reply_to_message_id"] = asked[node] if known else "?"
+        return gone
+
+    grid.before, grid.change = number, change
+    serve(grid, {**CONFIG, "classes": fed.n_classes, "clients": 3}, {"Local": Local(SMALL, local_epochs=1)})
+    said = capsys.readouterr().out
+    what = "client 'client-1' failed (Node unavailable)" if known else "no answer from client 'client-1'"
+    assert what in said
+
+
 def test_a_trial_deals_unlike_pixels_and_no_image_twice(tmp_path):
     names = trial.write_data(tmp_path, 7)
     tables = {name: pd.read_csv(tmp_path / f"{name}.csv") for name in names}

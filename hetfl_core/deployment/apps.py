@@ -283,13 +283,20 @@ class Nodes:
         """Of each node that was ever seen; None where it was refused."""
 
     def _send(self, contents: Mapping[int, Any], kind: str) -> dict[int, Message]:
-        """Send to nodes; the answers that came in time, by node."""
+        """Send to nodes; the answers that came in time, by node.
+
+        Of a node that has gone the SuperLink says so in its own name: then only what is answered tells which one.
+        """
         from flwr.app import Message as FlowerMessage
 
         messages = [FlowerMessage(content, node, kind) for node, content in contents.items()]
-        return {
-            reply.metadata.src_node_id: reply for reply in self.grid.send_and_receive(messages, timeout=self.patience)
-        }
+        found = {}
+        for reply in self.grid.send_and_receive(messages, timeout=self.patience):
+            asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages if m.metadata.message_id}
+            node = asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+            if node in contents:
+                found[node] = reply
+        return found
 
     def look(self) -> dict[str, int]:
         """Say hello to nodes that are new. Returns the node of each client that is there."""
