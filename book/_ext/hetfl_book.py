@@ -28,10 +28,9 @@ from types import ModuleType
 from typing import Any
 
 from docutils import nodes
+from hetfl_core import numerics
 from numpydoc import numpydoc
 from sphinx.pycode import ModuleAnalyzer
-
-from hetfl_core import numerics
 
 ROOT = Path(__file__).resolve().parents[2]
 BRANCH = "main"
