@@ -5,12 +5,17 @@ from __future__ import annotations
 import io
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+import typer
 from scipy.stats import kstest
 from small import assert_same_tensors, ragged
 from test_blocks import FED as BLOCKS
@@ -27,6 +32,7 @@ from hetfl_core.deployment import (
     Task,
     client_app,
     client_from_file,
+    commands,
     load_model,
     serve,
     trial,
@@ -532,11 +538,10 @@ def test_a_trial_wants_an_empty_folder_and_two_clients(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_what_does_not_start_says_so(tmp_path, monkeypatch):
+def test_what_does_not_start_says_so(tmp_path):
     with trial.Loopback(tmp_path, ["a"]) as here:
         with pytest.raises(trial.TrialError, match=r"hetfl deploy key a failed:\n(.|\n)*is there already"):
             here.call("key", "a")
-        monkeypatch.setattr(trial, "STARTS", 1)
         (here.app / "secrets/a").unlink()
         with pytest.raises(trial.TrialError, match=r"a does not start:\n(.|\n)*there is no secrets.a"):
             here.client("a")
@@ -545,3 +550,47 @@ def test_what_does_not_start_says_so(tmp_path, monkeypatch):
             here.until(lambda: False, "b", "it dances", 0.1)
         assert "there is no nowhere" in here.wait("b")
     assert not here.processes
+
+
+SULKS = """
+import pathlib, sys, time
+tries = pathlib.Path("tries")
+tries.write_text((tries.read_text() if tries.exists() else "") + "x")
+time.sleep({sleep})
+sys.exit(0 if len(tries.read_text()) > {fails} else 7)
+"""
+
+
+@pytest.mark.parametrize(("fails", "settled", "code", "tries"), [(2, 45.0, 0, 3), (9, 45.0, 7, 3), (9, 0.0, 7, 1)])
+def test_a_client_that_does_not_come_up_is_started_again(tmp_path, monkeypatch, fails, settled, code, tries):
+    """Thrice at most, here; what had come up, and ends, is not."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sulks.py").write_text(SULKS.format(sleep=0.05, fails=fails))
+    monkeypatch.setattr(commands, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(commands, "SETTLED", settled)
+    monkeypatch.setattr(commands, "program", lambda name: sys.executable)
+    monkeypatch.setattr(commands, "_end_group", lambda: None)
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with pytest.raises(typer.Exit) as ended:
+        commands._insist("sulks", "sulks.py")
+    for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
+        signal.signal(number, handler)
+    assert ended.value.exit_code == code
+    assert (tmp_path / "tries").read_text() == "x" * tries
+
+
+def test_a_client_that_is_stopped_stays_stopped(tmp_path):
+    (tmp_path / "sulks.py").write_text(SULKS.format(sleep=30, fails=9))
+    code = (
+        "import sys; from hetfl_core.deployment import commands; commands.program = lambda name: sys.executable\n"
+        "import typer\ntry:\n    commands._insist('sulks', 'sulks.py')\n"
+        "except typer.Exit as e:\n    sys.exit(e.exit_code)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, start_new_session=True)
+    begin = time.monotonic()
+    while not (tmp_path / "tries").exists():
+        assert time.monotonic() - begin < 60
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(20) == 128 + signal.SIGTERM
+    assert (tmp_path / "tries").read_text() == "x"

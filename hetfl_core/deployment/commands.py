@@ -6,6 +6,7 @@ import datetime
 import ipaddress
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import time
@@ -27,6 +28,12 @@ app = typer.Typer(
 TEMPLATE = Path(__file__).parent / "template"
 DAYS = 365
 """For which certificates are valid."""
+
+PAUSES = (15, 20, 25, 30)
+"""Seconds between one start of a client and the next, where it does not come up."""
+
+SETTLED = 45.0
+"""Seconds after which a client that ends had come up."""
 
 USES = (
     *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
@@ -106,7 +113,7 @@ def client(
     told = {"name": name, "data": data and _absolute(data), "state": "" if state is None else _absolute(state)}
     told |= dict(_pair(one) for one in config or [])
     words = " ".join(f"{key}={_toml(value)}" for key, value in told.items() if value)
-    _become(
+    _insist(
         "flower-supernode",
         *("--superlink", server, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)),
         *("--host", "127.0.0.1", "--port", str(port), "--node-config", words),
@@ -290,6 +297,46 @@ def _become(name: str, *options: str) -> None:
     """Let this process become a program, so that signals reach it."""
     print("+", name, *options, flush=True)
     os.execve(program(name), [name, *options], surroundings())
+
+
+def _insist(name: str, *options: str) -> None:
+    """Run a program to its end, and start it again where it does not come up.
+
+    A SuperNode that was killed is refused by the SuperLink for up to a minute when it comes back: so long the former
+    connection counts as alive.
+    """
+    print("+", name, *options, flush=True)
+    stopped: list[int] = []
+    children: list[subprocess.Popen[bytes]] = []
+
+    def stop(number: int, frame: object) -> None:
+        stopped.append(number)
+        if children[-1].poll() is not None:  # between two starts
+            raise typer.Exit(128 + number)
+        if number == signal.SIGTERM:  # of an interrupt the terminal tells all of them
+            children[-1].terminate()
+
+    for pause in (*PAUSES, None):
+        begin = time.monotonic()
+        children.append(subprocess.Popen([program(name), *options], env=surroundings()))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        code = children[-1].wait()
+        if not code or stopped or time.monotonic() - begin > SETTLED or pause is None:
+            raise typer.Exit(code if code >= 0 else 128 - code)
+        print(
+            f"it did not come up; once more in {pause} s: a client that was killed has to wait for a minute", flush=True
+        )
+        _end_group()
+        time.sleep(pause)
+
+
+def _end_group() -> None:
+    """End what a program left behind in this group of processes, which may be told from others where we lead it."""
+    if os.getpgrp() == os.getpid():
+        old = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
+        signal.signal(signal.SIGTERM, old)
 
 
 def _flwr(home: Path, *words: str) -> None:

@@ -24,9 +24,6 @@ from hetfl_core.deployment.programs import surroundings
 from hetfl_core.files import write_atomically
 from hetfl_core.rng import SERVER, numpy_stream
 
-STARTS = 3
-"""How often a client is started: on a busy machine Flower's own server within it may not be up in time, and it ends."""
-
 SLOW = 120.0
 """Seconds for which a process is waited for."""
 
@@ -110,18 +107,16 @@ class Loopback:
         TrialError
             Where it does not start.
         """
-        for _ in range(STARTS):
-            own = free_port()
-            self.begin(
-                name,
-                *("client", "--server", f"127.0.0.1:{port or self.port}", "--ca", "secrets/ca.crt"),
-                *("--key", f"secrets/{name}", "--name", name, "--state", "state", "--port", str(own), *words),
-            )
-            self.until(lambda own=own: listens(own) or self.ended(name), name, f"{name} is up")  # type: ignore[misc]
-            if not self.ended(name):
-                return
+        own = free_port()
+        self.begin(
+            name,
+            *("client", "--server", f"127.0.0.1:{port or self.port}", "--ca", "secrets/ca.crt"),
+            *("--key", f"secrets/{name}", "--name", name, "--state", "state", "--port", str(own), *words),
+        )
+        self.until(lambda: listens(own) or self.ended(name), name, f"{name} is up")
+        if self.ended(name):
             self.kill(name)
-        raise TrialError(f"{name} does not start:\n{self.log(name)[-3000:]}")
+            raise TrialError(f"{name} does not start:\n{self.log(name)[-3000:]}")
 
     def admit(self, *names: str) -> None:
         """Let clients in."""
