@@ -25,7 +25,7 @@ NOTEBOOKS = sorted(p for p in BOOK.rglob("*.ipynb") if not set(MADE) & set(p.par
 CHAPTERS = [p for p in NOTEBOOKS if p.parent == BOOK]
 
 INSTALL = '''\
-# In Colab this installs the library; where it is installed already, nothing happens.
+# In Colab this installs the library; if it is installed already, nothing happens.
 import importlib.util
 
 # `make address` writes the public address of the repository here:
@@ -108,6 +108,17 @@ def test_first_code_cell_of_a_chapter_installs_the_core(chapter: nbformat.Notebo
     first = next(c for c in chapter.cells if c.cell_type == "code")
     source = re.sub(r'(?<=REPOSITORY = ")[^"]*', "", first.source)
     assert source.startswith(INSTALL), f"the first code cell must start with:\n{INSTALL}"
+
+
+def test_chapter_fits_into_a_lesson(chapter: nbformat.NotebookNode) -> None:
+    """45 minutes, 4 000 words, and no code cell that a reader sees is longer than a screen."""
+    first = next(c.source for c in chapter.cells if c.cell_type == "markdown")
+    (minutes,) = re.findall(r"\*\*What it takes\.\*\*[^*]*?(\d+) minutes", first)
+    assert int(minutes) <= 45
+    assert sum(len(c.source.split()) for c in chapter.cells if c.cell_type == "markdown") <= 4000
+    for cell in chapter.cells:
+        if cell.cell_type == "code" and not {"hide-input", "remove-input"} & set(cell.metadata.get("tags", [])):
+            assert len(cell.source.splitlines()) <= 30, f"fold or split the cell {cell.id}"
 
 
 def test_exercises_have_hidden_solutions(chapter: nbformat.NotebookNode) -> None:

@@ -220,6 +220,10 @@ FIGURES = {
     "differences": Case(plots.differences, ON | {"rows": DIFFERENCES, "xlabel": "points"}),
     "forest": Case(plots.forest, ON | {"rows": DIFFERENCES, "xlabel": "points", "groups": [1, 1]}),
     "forests": Case(plots.forests, ON | {"found": {"one": DIFFERENCES}, "xlabel": "points", "groups": [1, 1]}),
+    "verdicts": Case(
+        plots.verdicts,
+        ON | {"table": pd.DataFrame({"statement": ["a", "b"], "holds": ["yes", "if"]}), "columns": 2},
+    ),
     "gaps": Case(plots.gaps, ON | {"rows": GAPS, "xlabel": "", "spread": 0.1}),
     "convergence": Case(
         plots.convergence,

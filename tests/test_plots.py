@@ -186,6 +186,19 @@ def test_forests_put_the_same_comparison_of_every_data_set_in_one_line():
         plots.forests({"here": here, "there": there}, groups=[4])
 
 
+def test_verdicts_stand_in_the_papers_order_each_with_its_mark():
+    table = pd.DataFrame({"statement": ["a", "b", "c", "d"], "holds": ["yes", "no", "if", "no"]})
+    ax = plots.verdicts(table, columns=2)
+    places = {t.get_text(): tuple(t.get_position()) for t in ax.texts}
+    assert places == {"a": (0.05, 0), "b": (0.05, -1), "c": (1.05, 0), "d": (1.05, -1)}, "down the first column first"
+    marks = [(float(line.get_xdata()[0]), float(line.get_ydata()[0]), line.get_marker()) for line in ax.lines]
+    assert marks == [(0, 0, "o"), (0, -1, "X"), (1, 0, "s"), (1, -1, "X")]
+    words = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert words == ["holds as printed (1)", "holds under a condition (1)", "does not hold (2)"]
+    with pytest.raises(ValueError, match="one of yes, if, no in the column holds, got perhaps"):
+        plots.verdicts(table.assign(holds="perhaps"))
+
+
 def test_cells_without_holders_stand_out():
     ax = plots.holders([[2, 0, 1], [0, 3, 1]], ["left", "right"], ["a", "b", "c"], title="Who holds what")
     assert [text.get_text() for text in ax.texts] == ["2", "0", "1", "0", "3", "1"]

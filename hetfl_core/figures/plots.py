@@ -732,3 +732,44 @@ def holders(
     ax.set(xlabel="class", ylabel="block", title=title)
     ax.grid(False)
     return ax
+
+
+VERDICTS = {
+    "yes": ("holds as printed", 0, "o"),
+    "if": ("holds under a condition", 1, "s"),
+    "no": ("does not hold", 3, "X"),
+}
+"""Of `verdicts`: each verdict's words, its colour in `COLOURS`, its marker."""
+
+
+def verdicts(table: pd.DataFrame, ax: Axes | None = None, title: str = "", columns: int = 3) -> Axes:
+    """Which statements of a paper hold: a mark for each, in the paper's order, down one column after the other.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As from ``statements()`` of the modules in `hetfl_core.theory`: columns ``statement`` and ``holds``, the latter
+        one of "yes", "if" (under a condition that is not printed) and "no".
+    columns : int
+        In how many columns they stand.
+    """
+    checks.frame("table", table, "statement", "holds")
+    columns = checks.whole("columns", columns, 1)
+    wrong = sorted(set(map(str, table["holds"])) - set(VERDICTS))
+    if wrong:
+        raise ValueError(f"table must have one of {', '.join(VERDICTS)} in the column holds, got {', '.join(wrong)}")
+    deep = max(-(-len(table) // columns), 1)
+    ax = _axes(ax, figsize=(8.4, 0.7 + 0.26 * deep))
+    for i, (statement, holds) in enumerate(zip(table["statement"], table["holds"], strict=True)):
+        column, down = divmod(i, deep)
+        _, colour, marker = VERDICTS[holds]
+        ax.plot(column, -down, marker, color=COLOURS[colour], ms=8, clip_on=False)
+        ax.text(column + 0.05, -down, str(statement), va="center", fontsize=10)
+    marks = [
+        Line2D([], [], ls="", marker=m, color=COLOURS[c], ms=8, label=f"{words} ({(table['holds'] == key).sum()})")
+        for key, (words, c, m) in VERDICTS.items()
+    ]
+    ax.set(xlim=(-0.05, columns), ylim=(0.6 - deep, 0.6), title=title, xticks=[], yticks=[])
+    ax.axis("off")
+    ax.legend(handles=marks, fontsize=10, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 0), frameon=False)
+    return ax
