@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import nbformat
+import pandas as pd
 import pytest
 import yaml
 
@@ -499,6 +500,28 @@ TOC = """
 chapter
 ```
 """
+
+
+def test_status_says_what_the_copy_was_made_with(extension: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = pd.DataFrame({"key": ["a/1", "a/2", "b/c/1", "b/c/2", "d/1"], "ok": [True, True, True, False, False]})
+    monkeypatch.setattr("hetfl_core.datasets.registry.status", lambda: files)
+    made = {
+        "commit": "0123456789abcdef",
+        "dirty": True,
+        "versions": {"python": "3.12.1"},
+        "hardware": {"cpu": "A CPU", "cores": 4, "gpu": None},
+        "numerics": {"isa": "avx2"},
+    }
+    monkeypatch.setattr("hetfl_core.ledger.records.environment", lambda: made)
+    rows = dict(re.findall(r"^\| ([^|]+) \| (.*) \|$", extension.made_table(), re.MULTILINE))
+    assert rows["commit"] == "`0123456789ab`, with changes that are not committed"
+    assert rows["versions"].startswith("python 3.12.1, matplotlib ")
+    assert rows["machine"].startswith("A CPU, 4 cores, no GPU, ")
+    assert rows["data at hand"] == "a"
+    assert rows["data at hand in part"] == "b/c (1 of 2 files)"
+    assert rows["data not at hand"] == "d"
+    assert extension.version("no-such-package") == "not installed"
+    assert "{{ made }}" in (BOOK / "status.md").read_text("utf8")
 
 
 def test_every_module_has_a_page_with_all_that_is_public(extension: ModuleType) -> None:

@@ -5,7 +5,7 @@
 - Notebooks compute with the instructions that records are made with, on whatever CPU.
 - Figures have two pixels a point, for the screens of today.
 - Results in the cache are forgotten when the core, its records, the instructions or the data at hand have changed.
-- The API reference has one page a module, written from the docstrings.
+- The API reference has one page a module, written from the docstrings; the status page says what the copy was made with.
 
 Run as a script (``make address``), it writes the address where files outside the book must repeat it.
 """
@@ -17,12 +17,15 @@ import importlib
 import inspect
 import os
 import pkgutil
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -110,6 +113,8 @@ def fill_in(app: Any, docname: str, source: list[str]) -> None:
         source[0] = source[0].replace("{{ clone }}", clone(address)).replace("{{ report }}", report(address))
         if "{{ modules }}" in source[0]:
             source[0] = source[0].replace("{{ modules }}", module_table())
+        if "{{ made }}" in source[0]:
+            source[0] = source[0].replace("{{ made }}", made_table())
 
 
 def clone(address: str) -> str:
@@ -199,6 +204,47 @@ def drop_scripts(app: Any, page: str, template: str, context: dict[str, Any], do
         if "thebe" not in key.lower():
             scripts.setdefault(key.rsplit("_static/")[-1], script)
     context["script_files"] = list(scripts.values())
+
+
+# --- what this copy was made with -------------------------------------------------------------------------------
+
+PACKAGES = ("matplotlib", "mne", "pyriemann", "moabb", "flwr", "jupyter-book")
+"""Shown besides those that records name."""
+
+
+def made_table() -> str:
+    """Source of a table: commit, versions, machine, and which of the registry's data are here."""
+    made = importlib.import_module("hetfl_core.ledger.records").environment()
+    versions = made["versions"] | {name: version(name) for name in PACKAGES}
+    machine, commit = made["hardware"], made["commit"]
+    rows = {
+        "commit": f"`{commit[:12]}`" + (", with changes that are not committed" if made["dirty"] else ""),
+        "built": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "versions": ", ".join(f"{name} {number}" for name, number in versions.items()),
+        "machine": f"{machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}, {platform.system()}",
+        "instructions": ", ".join(f"{name} {value}" for name, value in made["numerics"].items()),
+        **data_in_words(),
+    }
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {words} |" for name, words in rows.items())])
+
+
+def version(name: str) -> str:
+    """Version of a package, or that it is not there."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def data_in_words() -> dict[str, str]:
+    """Which data sets of the registry are here whole, in part, and not at all."""
+    files = importlib.import_module("hetfl_core.datasets.registry").status()
+    share = files.groupby(files["key"].str.rpartition("/")[0], sort=False)["ok"].agg(["sum", "size"])
+    here = [name for name, n in share.iterrows() if n["sum"] == n["size"]]
+    some = [f"{name} ({n['sum']} of {n['size']} files)" for name, n in share.iterrows() if 0 < n["sum"] < n["size"]]
+    none = [name for name, n in share.iterrows() if not n["sum"]]
+    found = {"data at hand": here, "data at hand in part": some, "data not at hand": none}
+    return {what: ", ".join(names) or "none" for what, names in found.items()}
 
 
 # --- the cache of executed notebooks ----------------------------------------------------------------------------
