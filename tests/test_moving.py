@@ -22,7 +22,8 @@ def test_one_picture_a_step_and_the_last_one_is_shown():
     before = len(plt.get_fignums())
     made = moving(bars, ["0", "5", "a < b"], "round", "Two bars.", dpi=50)
     assert len(plt.get_fignums()) == before, "figures are closed, so that the notebook does not show them too"
-    pattern = r'<div class="step" data-label="([^"]*)"([^>]*)><img src="data:image/png;base64,([^"]+)" alt="([^"]*)"'
+    step = r'<div class="step" data-label="([^"]*)"([^>]*)><div style="[^"]*">'
+    pattern = step + r'<img src="data:image/png;base64,([^"]+)" alt="([^"]*)"'
     steps = re.findall(pattern, made.html())
     assert [[base64.b64decode(s[2])] for s in steps] == made.frames
     assert len({s[2] for s in steps}) == 3
@@ -70,7 +71,7 @@ def test_several_figures_a_step_stand_side_by_side():
     assert made.html().count("<img") == 6
     assert made.html().count('class="step"') == 3
     assert "Bars. Here: round 1. Picture 2 of 2." in made.html()
-    assert "width:150px;max-width:100%" in made.html()
+    assert "flex:1 1 min(100%,300px,150px);min-width:0;max-width:min(100%,150px)" in made.html()
 
 
 @pytest.mark.parametrize(

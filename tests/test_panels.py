@@ -24,8 +24,8 @@ def test_each_figure_is_a_picture_of_its_own_with_its_words():
     assert [alt for _, alt, _ in found] == ["A red field.", "A &lt; B."]
     pictures = [plt.imread(io.BytesIO(base64.b64decode(data))) for data, _, _ in found]
     assert [p.shape[:2] for p in pictures] == [(50 * SHARPER, 100 * SHARPER), (100 * SHARPER, 150 * SHARPER)]
-    assert ["width:100px" in style for _, _, style in found] == [True, False]
-    assert all("max-width:100%" in style for _, _, style in found), "no wider than a phone"
+    assert ["max-width:min(100%,100px)" in style for _, _, style in found] == [True, False]
+    assert all("max-width:min(100%," in style for _, _, style in found), "no wider than a phone"
     assert not re.search(r"https?:|<script|<link", made.html()), "it works without a network"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from hetfl_core import checks
-from hetfl_core.figures.panels import png
+from hetfl_core.figures.panels import PICTURE, ROW, png
 
 LARGEST = 1_500_000
 """Bytes of HTML that one figure may have; a page has to be read on a phone, too."""
@@ -61,8 +61,9 @@ class Moving:
         last = len(self.frames) - 1
         steps = [
             f'<div class="step" data-label="{html.escape(label)}"{"" if i == self.shown else " hidden"}>'
+            + f'<div style="{ROW}">'
             + "".join(self._picture(frame, label, place) for place, frame in enumerate(frames))
-            + "</div>"
+            + "</div></div>"
             for i, (frames, label) in enumerate(zip(self.frames, self.labels, strict=True))
         ]
         name = html.escape(self.name)
@@ -77,7 +78,7 @@ class Moving:
     def _picture(self, frame: bytes, label: str, place: int) -> str:
         part = f" Picture {place + 1} of {len(self.widths)}." if len(self.widths) > 1 else ""
         said = html.escape(f"{self.alt} Here: {self.name} {label}.{part}")
-        style = f"width:{self.widths[place]}px;max-width:100%"
+        style = PICTURE.format(width=self.widths[place])
         return f'<img src="data:image/png;base64,{base64.b64encode(frame).decode()}" alt="{said}" style="{style}">'
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:

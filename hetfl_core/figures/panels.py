@@ -21,6 +21,12 @@ from hetfl_core import checks
 SHARPER = 2
 """Dots of the files for each pixel on the page: screens of phones and good desks have so many."""
 
+ROW = "display:flex;flex-wrap:wrap;align-items:flex-start;gap:4px"
+"""Style of what holds pictures that stand side by side where there is room."""
+
+PICTURE = "flex:1 1 min(100%,300px,{width}px);min-width:0;max-width:min(100%,{width}px)"
+"""Style of a picture in a `ROW`: it shrinks to 300 pixels to stand beside the next one, and is never enlarged."""
+
 
 class Panels:
     """Pictures that stand side by side where there is room.
@@ -42,11 +48,10 @@ class Panels:
         """The pictures for a browser, in one piece that needs nothing from elsewhere."""
         drawn = "".join(
             f'<img src="data:image/png;base64,{base64.b64encode(picture).decode()}" alt="{html.escape(alt)}" '
-            f'style="flex:0 1 {width}px;min-width:min(100%,{min(width, 300)}px);width:{width}px;max-width:100%">'
+            f'style="{PICTURE.format(width=width)}">'
             for picture, alt, width in zip(self.pictures, self.alts, self.widths, strict=True)
         )
-        style = "margin:0;padding:0;display:flex;flex-wrap:wrap;align-items:flex-start;gap:4px"
-        return f'<figure class="panels" style="{style}">{drawn}</figure>'
+        return f'<figure class="panels" style="margin:0;padding:0;{ROW}">{drawn}</figure>'
 
     def paper(self) -> bytes:
         """All pictures in one, from left to right, as a PNG file: for paper."""
