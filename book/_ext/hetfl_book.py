@@ -113,6 +113,8 @@ def fill_in(app: Any, docname: str, source: list[str]) -> None:
         source[0] = source[0].replace("{{ clone }}", clone(address)).replace("{{ report }}", report(address))
         if "{{ modules }}" in source[0]:
             source[0] = source[0].replace("{{ modules }}", module_table())
+        if "{{ tally }}" in source[0]:
+            source[0] = source[0].replace("{{ tally }}", tally_in_words())
         if "{{ made }}" in source[0]:
             source[0] = source[0].replace("{{ made }}", made_table())
 
@@ -206,10 +208,23 @@ def drop_scripts(app: Any, page: str, template: str, context: dict[str, Any], do
     context["script_files"] = list(scripts.values())
 
 
-# --- what this copy was made with -------------------------------------------------------------------------------
+# --- the ledger in two sentences, and what this copy was made with -------------------------------------------------------------------------------
 
 PACKAGES = ("matplotlib", "mne", "pyriemann", "moabb", "flwr", "jupyter-book")
 """Shown besides those that records name."""
+
+
+def tally_in_words() -> str:
+    """What the ledger amounts to, in two sentences."""
+    ledger, experiments = (importlib.import_module(f"hetfl_core.{name}") for name in ("ledger", "experiments"))
+    known = experiments.known()
+    n = ledger.tally(ledger.numbers(known=known), ledger.claims(known=known))
+    judged, told = (", ".join(f"{count} {verdict}" for verdict, count in d.items()) for d in (n.judged, n.corrected))
+    return (
+        f"of {n.numbers} numbers in the papers' tables {sum(n.judged.values())} have runs at the paper's setting ({judged}); "
+        f"of {n.claims} claims {sum(n.corrected.values())} can be judged, and after correction for their number the "
+        f"verdicts are: {told}."
+    )
 
 
 def made_table() -> str:
