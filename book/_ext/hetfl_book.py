@@ -221,7 +221,7 @@ def tally_in_words() -> str:
     n = ledger.tally(ledger.numbers(known=known), ledger.claims(known=known))
     judged, told = (", ".join(f"{count} {verdict}" for verdict, count in d.items()) for d in (n.judged, n.corrected))
     return (
-        f"of {n.numbers} numbers in the papers' tables {sum(n.judged.values())} have runs at the paper's setting ({judged}); "
+        f"of {n.numbers} numbers in the papers' tables {sum(n.judged.values())} have runs at the paper's setting (ours against the paper's: {judged}); "
         f"of {n.claims} claims {sum(n.corrected.values())} can be judged, and after correction for their number the "
         f"verdicts are: {told}."
     )
