@@ -37,15 +37,6 @@ PHONE, DESK, PAPER = {"width": 390, "height": 844}, {"width": 1280, "height": 90
 CHAPTERS = [p for p in PAGES if '<div class="cell' in (HTML / p).read_text("utf8") and "/" not in p]
 SCRIPTS_MOST = 1_800_000  # bytes, uncompressed
 
-# What a wish still lacks: pages that do not yet comply. One that does has to leave the list; none is to be added.
-OWED = {
-    "the first figure begins on the first screen": "",
-    "no import is seen before the first figure": "",
-    "an exercise stands in the first half": "",
-    "visible code has at most 84 columns": "",
-    "figures are readable at 800 pixels of height": "",
-}
-
 pytestmark = pytest.mark.browser
 
 
@@ -220,7 +211,7 @@ def test_page(visit: Visit, path: str) -> None:
     assert seen["assistive"] == 0, "formulas without MathML for those who listen"
     assert seen["tall"] == []
     if path in CHAPTERS:
-        as_wished(path, seen)
+        as_wished(seen)
         page.emulate_media(media="print")
         page.set_viewport_size(PAPER)
         assert page.evaluate(CLIPPED) == [], "cut off on paper"
@@ -238,8 +229,8 @@ def test_page(visit: Visit, path: str) -> None:
     assert visit.errors == []
 
 
-def as_wished(path: str, seen: dict) -> None:
-    """What a chapter's text has to bring along, or still owes."""
+def as_wished(seen: dict) -> None:
+    """What a chapter's text has to bring along."""
     exercises = seen["exercises"]
     lacks = {
         "the first figure begins on the first screen": seen["first"] is None or seen["first"] >= DESK["height"],
@@ -248,11 +239,8 @@ def as_wished(path: str, seen: dict) -> None:
         "visible code has at most 84 columns": bool(seen["long"]),
         "figures are readable at 800 pixels of height": bool(seen["shrunk"]),
     }
-    assert lacks.keys() == OWED.keys()
     broken = {wish for wish, lacking in lacks.items() if lacking}
-    owed = {wish for wish, pages in OWED.items() if path.removesuffix(".html") in pages.split()}
-    assert broken - owed == set(), {k: seen[k] for k in ("first", "imports", "exercises", "long", "shrunk")}
-    assert owed - broken == set(), f"{path} complies now: take it off these lists of OWED"
+    assert broken == set(), {k: seen[k] for k in ("first", "imports", "exercises", "long", "shrunk")}
 
 
 BUTTONS = "[...document.querySelectorAll('.article-header-buttons a')].map(a => a.href)"

@@ -208,7 +208,7 @@ def drop_scripts(app: Any, page: str, template: str, context: dict[str, Any], do
     context["script_files"] = list(scripts.values())
 
 
-# --- the ledger in two sentences, and what this copy was made with -------------------------------------------------------------------------------
+# --- the ledger in two sentences, and what this copy was made with ----------------------------------------------
 
 PACKAGES = ("matplotlib", "mne", "pyriemann", "moabb", "flwr", "jupyter-book")
 """Shown besides those that records name."""
