@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import nbformat
 import pandas as pd
 import pytest
 import yaml
+from docutils import nodes
 
 from hetfl_core import datasets, rng
 from hetfl_core.methods import FLIC
@@ -550,6 +552,26 @@ def test_a_caption_is_the_first_sentence_of_the_alt_text(made: ModuleType) -> No
         "Accuracy at vs. 3.5 rounds, in per cent."
     )
     assert made.first_sentence("Two panels. On the left, accuracy. More.") == "Two panels. On the left, accuracy."
+
+
+def test_a_caption_is_the_cells_own(made: ModuleType) -> None:
+    picture = nodes.container("", nodes.image(alt="What there is. More."), nb_element="mime_bundle")
+    cell = nodes.container("", nodes.container("", picture), nb_element="cell_code", cell_metadata={})
+    assert made.caption_of(picture) == ""
+    cell["cell_metadata"] = {"caption": "What to see."}
+    assert made.caption_of(picture) == "What to see."
+    assert made.caption_of(nodes.container()) == ""
+
+
+def test_figures_say_what_to_see() -> None:
+    """A caption does not repeat the alt text, and holds what a caption can show: no mathematics, no code."""
+    for path in sorted(BOOK.glob("*.ipynb")):
+        for cell in json.loads(path.read_text("utf8"))["cells"]:
+            alt = cell["metadata"].get("mystnb", {}).get("image", {}).get("alt")
+            caption = cell["metadata"].get("caption", "")
+            where = f"{path.name}, cell {cell['id']}: {caption!r}"
+            assert not alt or (20 < len(caption) < 200 and not alt.startswith(caption)), where
+            assert not re.search(r"[$`{}]", caption), where
 
 
 SCRIPT = 'var p={"x":[10,20,["ex"],"f1","M1"],y:[5,5,[],"f2","M2"]};!function(c){}(function(){d("fas",p)})'

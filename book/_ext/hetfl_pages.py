@@ -1,7 +1,7 @@
 """What a browser gets: numbered figures, light pages, a search that knows chapters from the API.
 
-- Every picture that a cell shows is a figure with a number and a caption: that of the cell's metadata
-  (``mystnb.figure.caption``), or the first sentence of its alt text.
+- Every picture that a cell shows is a figure with a number and a caption: what to see, in the cell's own metadata
+  (``caption``); without it the first sentence of the alt text, which says what there is to who cannot see it.
 - Icons stand in the page as drawings. The theme's script that would draw them holds two thousand, a megabyte and a half.
 - Pictures after the first are loaded when the reader comes near, into room that is kept for them.
 - Scripts are loaded where they are used: MathJax where there is mathematics, the search's index on its page.
@@ -56,7 +56,8 @@ class NumberedFigures(SphinxTransform):  # type: ignore[misc]
                 children = list(group)
                 said = next((text for child in children if drawn and (text := alt_text(child))), "")
                 if said:
-                    caption = nodes.caption(said, first_sentence(said))
+                    text = caption_of(children[0]) or first_sentence(said)
+                    caption = nodes.caption(text, text)
                     children = [nodes.figure("", *children, caption, classes=["drawn"])]
                 made += children
             parent.children = []
@@ -67,6 +68,14 @@ def is_picture(node: nodes.Node) -> bool:
     """Whether a node is an output of MyST-NB that holds a picture, in whichever form it will be shown."""
     bundle = isinstance(node, nodes.container) and node.get("nb_element") == "mime_bundle"
     return bundle and next(iter(node.findall(nodes.image)), None) is not None
+
+
+def caption_of(bundle: nodes.Element) -> str:
+    """The caption that the metadata of an output's cell hold, or nothing."""
+    node: nodes.Element | None = bundle
+    while node is not None and node.get("nb_element") != "cell_code":
+        node = node.parent
+    return str(node.get("cell_metadata", {}).get("caption", "")) if node is not None else ""
 
 
 def alt_text(bundle: nodes.Element) -> str:
