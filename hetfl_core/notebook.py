@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -55,12 +55,15 @@ def listing(*parts: Any) -> None:
 
 
 VERDICTS = {
+    "agrees": ("agrees", "agree"),
+    "higher": ("is higher", "are higher"),
+    "lower": ("is lower", "are lower"),
     "holds": ("holds", "hold"),
     "open": ("is open", "are open"),
     "reverses": ("is reversed", "are reversed"),
     "fails": ("fails", "fail"),
 }
-"""How the ledger's verdicts are said of one claim, and of several."""
+"""How the ledger's verdicts are said of one number or claim, and of several."""
 
 
 def listed(words: Iterable[str]) -> str:
@@ -73,8 +76,13 @@ def listed(words: Iterable[str]) -> str:
 
 def of_verdicts(verdicts: Iterable[str]) -> str:
     """How often each verdict of the ledger was given, "3 hold, 1 is open"; others than `VERDICTS` are left out."""
-    n = pd.Series(list(verdicts), dtype=str).value_counts()
-    told = [f"{n[v]} {words[int(n[v] > 1)]}" for v, words in VERDICTS.items() if v in n]
+    return counted_verdicts(pd.Series(list(verdicts), dtype=str).value_counts().to_dict())
+
+
+def counted_verdicts(counts: Mapping[str, int]) -> str:
+    """The same of verdicts that are counted already, as in `hetfl_core.ledger.Tally`."""
+    n = checks.mapping("counts", counts)
+    told = [f"{n[v]} {words[int(n[v] > 1)]}" for v, words in VERDICTS.items() if n.get(v)]
     return ", ".join(told) or "none can be judged yet"
 
 

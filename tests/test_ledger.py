@@ -492,6 +492,7 @@ def test_a_baseline_that_is_off_is_marked():
         table = by_id(records)
         assert table.loc["flic-bci-common40-flic-hl-over-local", "baseline"] == off
         assert table.loc["flic-bci-common40-flic-hl-over-fedrep", "baseline"] == "", "FedRep's own number agrees"
+        assert table["checkable"].sum() == 2, "both baselines have printed numbers, and no other claim has runs"
         assert row(records).baseline == off
         assert row(records, "Local").baseline == ""
         assert row(records, "FLIC-Class").baseline == "", "nothing is judged there"
@@ -558,7 +559,7 @@ def test_tally_counts_what_it_says():
     assert got.judged == {"agrees": 1, "higher": 0, "lower": 1}
     assert got.by_rule == {"holds": 1, "open": 0, "reverses": 0, "fails": 0}
     assert got.corrected == got.by_rule
-    assert (got.too_few, got.baseline_off) == (1, 1)
+    assert (got.too_few, got.checkable, got.baseline_off) == (1, 1, 1)
     assert got.numbers == len(numbers([]))
     assert got.claims == len(claims([]))
 

@@ -137,3 +137,4 @@ def test_verdicts_are_counted_in_the_order_of_the_ledger():
     found = ["open", "holds", "pending", "holds", "reverses", "fails"]
     assert notebook.of_verdicts(found) == "2 hold, 1 is open, 1 is reversed, 1 fails"
     assert notebook.of_verdicts(["pending"]) == "none can be judged yet"
+    assert notebook.counted_verdicts({"lower": 1, "agrees": 3, "higher": 0}) == "3 agree, 1 is lower"

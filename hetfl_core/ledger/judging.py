@@ -327,7 +327,8 @@ def claims(
         open (also with fewer than three seeds in common), pending, data not available here, settings differ, or no
         experiment yet; ``verdict_holm``: the same after Holm's correction over all claims of the paper that have
         runs; ``verdict_weighted``: as ``verdict``, with accuracy as FLIC's code takes it; ``baseline``: "" or, where
-        B's own number does not agree with the paper's, how far it is off; ``note``, ``command``, ``seeds``,
+        B's own number does not agree with the paper's, how far it is off; ``checkable``: whether the paper prints B's
+        own number at all, and the claim has runs; ``note``, ``command``, ``seeds``,
         ``records``, ``commits``; ``reach`` and ``turns``: whether other arithmetic could turn the verdict
         (`with_arithmetic`).
     """
@@ -348,7 +349,10 @@ def claims(
     off = _off(_number_row(row, cells, "accuracy", known) for row in printed)
     at = table.columns.get_loc("verdict") + 1
     table.insert(at, "verdict_holm", _after_holm(table))
-    table.insert(at + 2, "baseline", [off.get(measured_against.get(name, ("", "")), "") for name in table["id"]])
+    of_claims = [measured_against.get(name, ("", "")) for name in table["id"]]
+    cells_printed = {(row["experiment"], row["method"]) for row in printed}
+    table.insert(at + 2, "baseline", [off.get(cell, "") for cell in of_claims])
+    table.insert(at + 3, "checkable", [cell in cells_printed for cell in of_claims])
     return with_arithmetic(table, records)
 
 
@@ -491,8 +495,10 @@ class Tally:
         The same claims after Holm's correction.
     too_few : int
         Claims with runs of fewer than three common seeds, of which nothing is said.
+    checkable : int
+        Claims that are not open by the rule, of which the paper prints B's own number.
     baseline_off : int
-        Claims that are not open by the rule although B's own number does not agree with the paper's.
+        Those of them whose B does not agree with that number.
     """
 
     numbers: int
@@ -502,6 +508,7 @@ class Tally:
     by_rule: dict[str, int]
     corrected: dict[str, int]
     too_few: int
+    checkable: int
     baseline_off: int
 
 
@@ -514,7 +521,7 @@ def tally(numbers: pd.DataFrame, claims: pd.DataFrame) -> Tally:
         As the two functions of these names give them.
     """
     checks.frame("numbers", numbers, "verdict")
-    checks.frame("claims", claims, "p", "verdict", "verdict_holm", "baseline")
+    checks.frame("claims", claims, "p", "verdict", "verdict_holm", "baseline", "checkable")
     told = claims[claims["p"].notna()]
     sure = told["verdict"] != "open"
     return Tally(
@@ -525,6 +532,7 @@ def tally(numbers: pd.DataFrame, claims: pd.DataFrame) -> Tally:
         by_rule=_count(told["verdict"], SETTLED),
         corrected=_count(told["verdict_holm"], SETTLED),
         too_few=int((claims["verdict"].isin(SETTLED) & claims["p"].isna()).sum()),
+        checkable=int((sure & told["checkable"]).sum()),
         baseline_off=int((sure & (told["baseline"] != "")).sum()),
     )
 
