@@ -17,7 +17,7 @@ import pytest
 import yaml
 from docutils import nodes
 
-from hetfl_core import datasets, rng
+from hetfl_core import datasets, experiments, ledger, rng
 from hetfl_core.methods import FLIC
 from hetfl_core.theory import flic as theory
 
@@ -502,6 +502,34 @@ TOC = """
 chapter
 ```
 """
+
+
+def test_the_ledger_in_a_sentence_and_a_table(extension: ModuleType) -> None:
+    """Counted anew from the ledger's own lines."""
+    said = extension.tally_in_words().split("\n")
+    numbers, claims = ledger.numbers(known=experiments.known()), ledger.claims(known=experiments.known())
+    judged = claims[claims["p"].notna()]
+    assert said[0].startswith(f"Of {len(claims)} claims in the papers, {len(judged)} can be judged")
+    assert f"{(judged['verdict_holm'] == 'open').sum()} are open" in said[0]
+    rows = {row.split(" | ")[0].strip("| "): row.split(" | ")[1:] for row in said if row.startswith("|")}
+    for paper, mine in numbers.groupby("paper"):
+        ran = mine["verdict"].isin(["agrees", "higher", "lower"]).sum()
+        assert rows[ledger.SOURCES.get(paper, paper)][0].startswith(f"{ran} of {len(mine)}")
+    assert set(claims["paper"].map(lambda p: ledger.SOURCES.get(p, p))) < set(rows)
+
+
+def test_pages_say_how_long_a_chapter_takes(
+    extension: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The front page has every chapter, with the minutes that the chapter says itself."""
+    page = (BOOK / "index.md").read_text("utf8")
+    assert set(re.findall(r"{{ minutes ([\w-]+) }}", page)) == {path.stem for path in CHAPTERS}
+    assert "**What it takes.** " + extension.minutes("flic") + " minutes" in (BOOK / "flic.ipynb").read_text("utf8")
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book" / "quick.ipynb").write_text("**What it takes.** Courage.", "utf8")
+    monkeypatch.setattr(extension, "ROOT", tmp_path)
+    with pytest.raises(ValueError, match=r"quick.ipynb: expected \*\*What it takes"):
+        extension.minutes("quick")
 
 
 def test_status_says_what_the_copy_was_made_with(extension: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,7 @@ def fill_in(app: Any, docname: str, source: list[str]) -> None:
             source[0] = source[0].replace("{{ tally }}", tally_in_words())
         if "{{ made }}" in source[0]:
             source[0] = source[0].replace("{{ made }}", made_table())
+        source[0] = re.sub(r"\{\{ minutes ([\w-]+) \}\}", lambda chapter: minutes(chapter[1]), source[0])
 
 
 def clone(address: str) -> str:
@@ -215,16 +216,40 @@ PACKAGES = ("matplotlib", "mne", "pyriemann", "moabb", "flwr", "jupyter-book")
 
 
 def tally_in_words() -> str:
-    """What the ledger amounts to, in two sentences."""
+    """What the ledger amounts to: a sentence on claims, a table with a row a paper, and how to read it."""
     ledger, experiments = (importlib.import_module(f"hetfl_core.{name}") for name in ("ledger", "experiments"))
+    words = importlib.import_module("hetfl_core.notebook").counted_verdicts
     known = experiments.known()
-    n = ledger.tally(ledger.numbers(known=known), ledger.claims(known=known))
-    judged, told = (", ".join(f"{count} {verdict}" for verdict, count in d.items()) for d in (n.judged, n.corrected))
-    return (
-        f"of {n.numbers} numbers in the papers' tables {sum(n.judged.values())} have runs at the paper's setting (ours against the paper's: {judged}); "
-        f"of {n.claims} claims {sum(n.corrected.values())} can be judged, and after correction for their number the "
-        f"verdicts are: {told}."
+    numbers, claims = ledger.numbers(known=known), ledger.claims(known=known)
+    total = ledger.tally(numbers, claims)
+    table = ["| paper | its numbers, run again | its claims, judged by our runs |", "|---|---|---|"]
+    for paper in dict.fromkeys([*numbers["paper"], *claims["paper"]]):
+        n = ledger.tally(numbers[numbers["paper"] == paper], claims[claims["paper"] == paper])
+        ran, judged = sum(n.judged.values()), sum(n.corrected.values())
+        told = (
+            f"{count} of {of}" + (f": {words(verdicts)}" if count else "") if of else "none in tables"
+            for count, of, verdicts in ((ran, n.numbers, n.judged), (judged, n.claims, n.corrected))
+        )
+        table.append(f"| {ledger.SOURCES.get(paper, paper)} | {' | '.join(told)} |")
+    judged = sum(total.corrected.values())
+    return "\n".join(
+        [
+            f"Of {total.claims} claims in the papers, {judged} can be judged by our runs; once corrected for their number, "
+            f"**{words(total.corrected)}**.",
+            "",
+            *table,
+            "",
+            "A number *agrees* if it is within a point, or two standard errors, of the printed one; *higher* and *lower* are ours against the paper's.",
+        ]
     )
+
+
+def minutes(chapter: str) -> str:
+    """How long a chapter takes to read, as it says itself."""
+    found = re.search(r"\*\*What it takes\.\*\* (\d+) minutes", (ROOT / "book" / f"{chapter}.ipynb").read_text("utf8"))
+    if not found:
+        raise ValueError(f"book/{chapter}.ipynb: expected **What it takes.** and a number of minutes")
+    return found[1]
 
 
 def made_table() -> str:
@@ -309,7 +334,7 @@ def modules() -> list[ModuleType]:
 def summary(thing: Any) -> str:
     """First paragraph of a docstring on one line, fit for a cell of a Markdown table."""
     text = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
-    return re.sub(r"\s*(\w+ of )?\[\d+\]_", "", text).replace("|", "\\|").replace("``", "`")
+    return re.sub(r"\s*(\((\w+ of )?\[\d+\]_\)|(\w+ of )?\[\d+\]_)", "", text).replace("|", "\\|").replace("``", "`")
 
 
 def constants(module: ModuleType) -> list[str]:
