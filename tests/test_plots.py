@@ -195,7 +195,9 @@ def test_verdicts_stand_in_the_papers_order_each_with_its_mark():
     assert marks == [(0, 0, "o"), (0, -1, "X"), (1, 0, "s"), (1, -1, "X")]
     words = [t.get_text() for t in ax.get_legend().get_texts()]
     assert words == ["holds as printed (1)", "holds under a condition (1)", "does not hold (2)"]
-    with pytest.raises(ValueError, match="one of yes, if, no in the column holds, got perhaps"):
+    drawn = plots.verdicts(table.assign(holds=["yes", "open", "if", "no"])).get_legend()
+    assert [t.get_text() for t in drawn.get_texts()][-1] == "not refuted here (1)"
+    with pytest.raises(ValueError, match="one of yes, if, no, open in the column holds, got perhaps"):
         plots.verdicts(table.assign(holds="perhaps"))
 
 

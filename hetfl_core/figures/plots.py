@@ -738,6 +738,7 @@ VERDICTS = {
     "yes": ("holds as printed", 0, "o"),
     "if": ("holds under a condition", 1, "s"),
     "no": ("does not hold", 3, "X"),
+    "open": ("not refuted here", 4, "D"),
 }
 """Of `verdicts`: each verdict's words, its colour in `COLOURS`, its marker."""
 
@@ -749,7 +750,7 @@ def verdicts(table: pd.DataFrame, ax: Axes | None = None, title: str = "", colum
     ----------
     table : DataFrame
         As from ``statements()`` of the modules in `hetfl_core.theory`: columns ``statement`` and ``holds``, the latter
-        one of "yes", "if" (under a condition that is not printed) and "no".
+        one of "yes", "if" (under a condition that is not printed), "no" and "open" (neither derived nor refuted).
     columns : int
         In how many columns they stand.
     """
@@ -768,8 +769,10 @@ def verdicts(table: pd.DataFrame, ax: Axes | None = None, title: str = "", colum
     marks = [
         Line2D([], [], ls="", marker=m, color=COLOURS[c], ms=8, label=f"{words} ({(table['holds'] == key).sum()})")
         for key, (words, c, m) in VERDICTS.items()
+        if (table["holds"] == key).any()
     ]
     ax.set(xlim=(-0.05, columns), ylim=(0.6 - deep, 0.6), title=title, xticks=[], yticks=[])
     ax.axis("off")
-    ax.legend(handles=marks, fontsize=10, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 0), frameon=False)
+    across = 2 if len(marks) > 3 else 3  # four side by side would be wider than the statements
+    ax.legend(handles=marks, fontsize=10, ncols=across, loc="upper center", bbox_to_anchor=(0.5, 0), frameon=False)
     return ax

@@ -8,12 +8,13 @@ A client's classifier is h neurons with D weights, and its loss a quadratic arou
 so that all constants of the theorem are known. `iterate` is iteration (22) of [1]_, x the clients' neurons, y the
 places, z the server's neurons; with ``resets`` it is Algorithm 2, whose line 2 has clients begin a round with the
 server's neurons. In the table "yes" is *holds as printed*, "if" *holds under a condition that is not printed*, "no"
-*does not hold*.
+*does not hold*, "open" *neither derived nor refuted here*.
 
 ==============================  ====  ==================================================================================
 Statement                       Hold  What is right, or the smallest counterexample
 ==============================  ====  ==================================================================================
-Theorem 2, of iteration (22)    yes   Clients go on from where they were; tried on quadratics. `iterate`
+Theorem 2, of iteration (22)    open  Clients go on from where they were. Thirty random quadratics at the largest step
+                                      that it allows, and one with noise, do not refute it. `iterate`
 Theorem 1: so by Algorithm 1    no    Clients begin each round at the server's model (line 2 of Algorithm 2), where
                                       gradients need not vanish: of two clients with one weight, centres 1 and -1, they
                                       stay 1/2 in all rounds, while the bound falls like 1/T. `iterate`
