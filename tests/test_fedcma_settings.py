@@ -205,7 +205,7 @@ def test_the_best_step_is_chosen_on_validation_images_and_read_on_test_images(mo
     assert found.final["accuracy_best_step"] == at_it != run.history["test_accuracy"].max()
     assert found.final["accuracy"] == run.final["accuracy"]
     again = fedcma.with_best_step(made(), method, checkpoint=tmp_path, **options)
-    assert again.final["accuracy_best_step"] == at_it, "each of the two runs goes on from a folder of its own"
+    assert again.final["accuracy_best_step"] == at_it, "a run that goes on from its checkpoint chooses the same step"
     with pytest.raises(ValueError, match=r"federation must be one of datasets\.pfedhn\.cifar10, got 'federation'"):
         fedcma.with_best_step(Federation([*made()], 2), method, **options)
     told = recognise_clients(run.embed("test"), run.labels("test"), balanced=True, seed=2)

@@ -238,6 +238,54 @@ def test_clients_at_rest_are_not_touched():
     assert result.settings["rounds"] == 1
 
 
+def with_other_test_samples(fed: Federation, first: int = 1) -> Federation:
+    """The same clients, tested on samples that stand for validation samples: training samples, from the second on."""
+    clients = [replace(c, x_test=c.x_train[first:], y_test=c.y_train[first:]) for c in fed]
+    return Federation(clients, fed.n_classes, "validation")
+
+
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+def test_validation_samples_are_measured_beside_the_test_samples_and_change_nothing(engine):
+    fed, other = ragged(), with_other_test_samples(ragged())
+    how = {"method": HetFedRep(model=SMALL, local_epochs=2, lr=0.05), "engine": engine}
+    plain, beside, alone = run(**how), run(validation=other, evaluate_every=2, **how), run(other, **how)
+    for evaluated in (0, 2, 4):
+        assert beside.history["test_accuracy"][evaluated] == plain.history["test_accuracy"][evaluated]
+        assert beside.history["validation_accuracy"][evaluated] == alone.history["test_accuracy"][evaluated]
+    assert beside.history["validation_accuracy"].isna().tolist() == [False, True, False, True, False]
+    assert alone.history["test_accuracy"].nunique() > 1
+    assert {k: v for k, v in beside.final.items() if k not in ("seconds", "validation_accuracy")} == {
+        k: v for k, v in plain.final.items() if k != "seconds"
+    }
+    assert beside.final["validation_accuracy"] == alone.final["accuracy"]
+    assert beside.settings["validation"] == "validation"
+    assert "validation_accuracy" not in plain.history
+    new = adapt(beside, [replace(client, name=f"new {client.name}") for client in fed], progress=False)
+    assert "validation" not in new.settings
+    assert "validation_accuracy" not in new.final
+
+
+def test_validation_is_the_same_clients():
+    fed, other = ragged(), with_other_test_samples(ragged())
+    with pytest.raises(TypeError, match="validation must be"):
+        run(validation=[*other])
+    with pytest.raises(ValueError, match=r"validation must have the clients of 'ragged'.* in the same order"):
+        run(validation=Federation([*other][::-1], fed.n_classes))
+    first = replace(other[0], x_train=other[0].x_train + 1e-6)
+    with pytest.raises(ValueError, match=f"leave training samples as they are, but those of '{first.name}' differ"):
+        run(validation=Federation([first, *[*other][1:]], fed.n_classes))
+
+
+def test_a_checkpoint_knows_its_validation_samples(tmp_path):
+    other = with_other_test_samples(ragged())
+    whole = run(validation=other)
+    run(rounds=2, validation=other, checkpoint=tmp_path)
+    assert equal_histories(run(validation=other, checkpoint=tmp_path).history, whole.history)
+    for unlike in (None, with_other_test_samples(ragged(), 2)):
+        with pytest.raises(CheckpointError, match="validation"):
+            run(validation=unlike, checkpoint=tmp_path)
+
+
 def test_evaluate_every_leaves_gaps_but_not_at_the_ends():
     accuracy = run(evaluate_every=3).history["test_accuracy"]
     assert accuracy.isna().tolist() == [False, True, True, False, False]

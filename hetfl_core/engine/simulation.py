@@ -48,6 +48,7 @@ class Run:
     final : dict of str to float
         Test metrics after the last local training of all clients (see `hetfl_core.engine.evaluation.summarise`),
         ``train_accuracy``, ``server_accuracy`` where the server has a model of its own (``…_mse`` for a regression),
+        ``validation_accuracy`` where there are validation samples,
         where test sets hold classes that training sets lack ``accuracy_held``, on the classes held, and
         ``accuracy_limit``, the share of test samples of these classes, which is what a client can at best reach if it
         never names another; and total ``bytes_up``, ``bytes_down``, ``seconds``.
@@ -195,6 +196,7 @@ def simulate(
     progress: bool = True,
     evaluate_every: int | Sequence[int] = 1,
     measure: Sequence[Measure] = (),
+    validation: Federation | None = None,
     stack_size: int | None = None,
     workers: int | None = None,
     threads: int = 1,
@@ -236,6 +238,10 @@ def simulate(
         federation's own test data, or else on the clients' (one forward pass of all), where the method has one;
         ``held_test_accuracy`` and ``own_held_test_accuracy``, as ``test_accuracy`` and ``own_test_accuracy``, on
         test samples of the classes that a client has training samples of.
+    validation : Federation, optional
+        The same clients with other test samples, their validation samples: each evaluation also measures those, as
+        ``validation_accuracy`` in the history and in `Run.final` (``validation_mse`` for a regression). Training does
+        not see them; they are for choosing a round, or a setting, without looking at the test samples.
     stack_size : int, optional
         Largest number of clients in one stack; bounds memory. By default 1024, or as many as ``engine="auto"`` finds
         worth it. Results depend on it to rounding only, which training lets grow: see the notes.
@@ -258,7 +264,8 @@ def simulate(
     Raises
     ------
     ValueError
-        For T < 1, a participation that selects no client, or a federation that the method cannot run on.
+        For T < 1, a participation that selects no client, a federation that the method cannot run on, or a
+        `validation` whose clients are not those of the federation.
     hetfl_core.engine.checkpoint.CheckpointError
         If the checkpoint is damaged, belongs to another setting, or cannot be written.
 
@@ -294,6 +301,7 @@ def simulate(
         progress=progress,
         evaluate_every=evaluate_every,
         measure=measure,
+        validation=validation,
         stack_size=stack_size,
         workers=workers,
         threads=threads,
@@ -402,6 +410,7 @@ def _simulate(
     workers: int | None,
     threads: int,
     on_round: Callable[[int, dict[str, Any]], None] | None,
+    validation: Federation | None = None,
     **options: Any,
 ) -> list[Run]:
     """The run of each seed."""
@@ -412,6 +421,9 @@ def _simulate(
     also = _check_measure(measure)
     options |= {"dtype": dtype, "workers": workers, "threads": threads}
     simulators = [Simulator(federation, method, seed=int(seed), **options) for seed, federation in data]
+    if validation is not None:
+        _check_validation(validation, data[0][1])
+        simulators[0].validation = Simulator(validation, method, seed=simulators[0].seed, **options)
     settings: list[dict[str, Any]] = [
         {
             "method": method_settings(simulator),
@@ -421,6 +433,7 @@ def _simulate(
             "dtype": str(dtype),
             "evaluate_every": schedule,
             **({"measure": also} if also else {}),
+            **({"validation": validation.name} if validation is not None else {}),
         }
         for simulator in simulators
     ]
@@ -445,6 +458,21 @@ def _simulate(
                 for number, (simulator, state, mine) in enumerate(zip(simulators, states, settings, strict=True))
             ]
         )
+
+
+def _check_validation(validation: Federation, federation: Federation) -> None:
+    """Refuse validation samples of other clients, or of clients with other training samples."""
+    checks.instance("validation", validation, Federation)
+    names, expected = [client.name for client in validation], [client.name for client in federation]
+    if names != expected or validation.task != federation.task:
+        raise ValueError(
+            f"validation must have the clients of {federation.name!r}, {checks.shown(expected)}, in the same order and "
+            f"for the same task, got {checks.shown(names)}"
+        )
+    for mine, other in zip(validation, federation, strict=True):
+        samples = [[*blocks(client.x_train), client.y_train] for client in (mine, other)]
+        if len(samples[0]) != len(samples[1]) or not all(map(torch.equal, *samples)):
+            raise ValueError(f"validation must leave training samples as they are, but those of {mine.name!r} differ")
 
 
 def _check_alike(simulators: Sequence[Simulator]) -> None:
@@ -495,7 +523,9 @@ class _Journal:
         if self.folder is not None:
             data = [simulator.federation.fingerprint() for simulator in simulators]
             one = len(data) == 1
-            self.mark = checkpoints.Identity({**settings[0], "data": data[0] if one else data}, method)
+            seen = [s.validation.federation.fingerprint() for s in simulators if s.validation is not None]
+            whole = {**settings[0], "data": data[0] if one else data, **({"validation": seen} if seen else {})}
+            self.mark = checkpoints.Identity(whole, method)
         self.names = [[spec.name for spec in simulator.specs] for simulator in simulators]
 
     def read(self) -> Sequence[checkpoints.State | None]:
@@ -577,8 +607,10 @@ def _row(
 ) -> dict[str, Any]:
     """A row of the history: means of loss terms and figures; what `also` finds, given the test predictions, too."""
     main = simulator.metrics.main
-    reserved = [*columns(main), *(measured(name, main) for name in get_args(Measure))]
+    reserved = [*columns(main), f"validation_{main}", *(measured(name, main) for name in get_args(Measure))]
     found: dict[str, float | None] = {f"train_{main}": None, f"test_{main}": None}
+    if simulator.validation is not None:
+        found[f"validation_{main}"] = simulator.validation.score(state, "test") if evaluate else None
     if evaluate:
         for split in ("train", "test"):
             predicted = simulator.predicted(state, split)  # type: ignore[arg-type]
@@ -650,12 +682,16 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
     main = simulator.metrics.main
     lead = columns(main)[1:]
     figures = [f"train_{main}", f"test_{main}", *(measured(name, main) for name in settings.get("measure", ()))]
+    if simulator.validation is not None:
+        figures.append(f"validation_{main}")
     history = pd.DataFrame(state.rows).astype(dict.fromkeys(figures, float))
     history = history[[c for c in history if c not in lead] + lead]
     final = simulator.summarise(predicted, "test")
     final[f"train_{main}"] = simulator.score(state, "train", params)
     if server is not None:
         final[f"server_{main}"] = server
+    if simulator.validation is not None:
+        final[f"validation_{main}"] = simulator.validation.score(state, "test", params)
     final |= simulator.on_held_classes(predicted)
     final["bytes_up"], final["bytes_down"] = int(history["bytes_up"].sum()), int(history["bytes_down"].sum())
     final["seconds"] = float(history["seconds"].sum())
@@ -774,7 +810,7 @@ def adapt(
             bar.set_postfix_str(_postfix(row, simulator.metrics))
         settings = {"seed": seed, "engine": engine, "participation": 1.0, "evaluate_every": 1, "rounds": rounds}
         settings = {**run.settings, **settings, "joined_after": done}
-        for name in ("together", "measure"):
+        for name in ("together", "measure", "validation"):
             settings.pop(name, None)
         return _report(simulator, state, simulator.working(state), settings)
 

@@ -77,6 +77,7 @@ class Simulator:
         self.server = ServerSide(method, self.specs, seed, self.device, dtype)
         self.asked, self.threads = workers, threads
         self.sharing, self.most = 1, stack_size
+        self.validation: Simulator | None = None  # the same clients with their validation samples for test samples
         self.architectures = self._architectures()
         self.private = self._private()
         self.group(_kinds(self.architectures, self.federation))

@@ -25,7 +25,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -378,17 +377,16 @@ def with_discriminator(federation: Federation, method: Method, **options: Any) -
     return run
 
 
-def with_best_step(federation: Federation, method: Method, *, checkpoint: Path | None = None, **options: Any) -> Run:
+def with_best_step(federation: Federation, method: Method, **options: Any) -> Run:
     """Also measure what pFedHN's published code reports: test accuracy where validation accuracy was best.
 
-    The run is done twice, with one or the other kind of images for test samples, which no training depends on. All
-    accuracies are means over clients; in the published code larger clients count more.
+    All accuracies are means over clients; in the published code larger clients count more.
 
     Parameters
     ----------
     federation : Federation
         Of `hetfl_core.datasets.pfedhn.cifar10`.
-    method, checkpoint, options
+    method, options
         As for `hetfl_core.simulate`.
 
     Returns
@@ -407,14 +405,10 @@ def with_best_step(federation: Federation, method: Method, *, checkpoint: Path |
     if "tested_on" not in settings:
         raise ValueError(f"federation must be one of datasets.pfedhn.cifar10, got {federation.name!r}")
     unseen = pfedhn.cifar10(**{**settings, "tested_on": "validation"})
-    folders = [None if checkpoint is None else Path(checkpoint) / part for part in ("validation", "test")]
-    guide = simulate(unseen, method, checkpoint=folders[0], **options)
-    run = with_discriminator(federation, method, checkpoint=folders[1], **options)
-    seen = guide.history[guide.history["round"] > 0].dropna(subset=["test_accuracy"])
-    best = int(seen.loc[seen["test_accuracy"].idxmax(), "round"])
-    rows = run.history.set_index("round")
-    run.final |= {"accuracy_best_step": float(rows.loc[best, "test_accuracy"]), "best_step": float(best)}
-    run.final["seconds"] += guide.final["seconds"]
+    run = with_discriminator(federation, method, validation=unseen, **options)
+    seen = run.history[run.history["round"] > 0].dropna(subset=["validation_accuracy"])
+    best = seen.loc[seen["validation_accuracy"].idxmax()]
+    run.final |= {"accuracy_best_step": float(best["test_accuracy"]), "best_step": float(best["round"])}
     return run
 
 
