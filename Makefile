@@ -15,7 +15,7 @@ PYTEST ?=
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do $$p -c '$(NEW_ENOUGH)' 2>/dev/null && { echo $$p; break; }; done)
 
-# How many notebooks, tests or mutants at a time: one a core, but eight at most, for each holds about half a gigabyte.
+# How many notebooks, tests or mutants at a time: one per core, but eight at most, for each holds about half a gigabyte.
 JOBS ?= $(shell cores=$$(env -u OMP_NUM_THREADS nproc 2>/dev/null || getconf _NPROCESSORS_ONLN); echo $$((cores < 8 ? cores : 8)))
 export HETFL_JOBS := $(JOBS)
 
@@ -31,7 +31,7 @@ HOLD := eval "$$($(PY) -m hetfl_core.numerics)"
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-book: $(READY)  ## execute the notebooks, one a core (finished ones come from a cache), and build the HTML (JOBS=2)
+book: $(READY)  ## execute the notebooks, one per core (finished ones come from a cache), and build the HTML (JOBS=2)
 	rm -rf $(HTML)
 	$(HOLD) && $(VENV)/bin/jupyter-book build book --all -n -W --keep-going
 	@echo

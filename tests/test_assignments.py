@@ -1,7 +1,9 @@
 """Assignments: generated, graded, wrong answers caught by the right question, and a class graded without Docker."""
 
 import ast
+import contextlib
 import csv
+import io
 import json
 import re
 import shutil
@@ -408,7 +410,7 @@ def test_no_outputs_and_no_secrets(made: Made) -> None:
 
 def test_marks_in_text_and_checks_must_agree(tmp_path: Path, made: Made) -> None:
     assert grade.questions(made.autograder) == made.possible
-    for old, new in (("(2 marks)", "(3 marks)"), ("**20**", "**21**")):
+    for old, new in (("(2 marks)", "(3 marks)"), ("**20**", "**21**"), (" of the 20 marks", "1 of the 20 marks")):
         changed = tmp_path / "changed.ipynb"
         changed.write_text(made.assignment.master.read_text("utf8").replace(old, new, 1), "utf8")
         with pytest.raises(ValueError, match="promise"):
@@ -479,20 +481,27 @@ def shortened(solution: Path) -> str:
 
 
 def test_solution_runs_from_top_to_bottom(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All its cells in this process, as a kernel costs seconds; the first one's are run by a kernel, too."""
+    """All its cells in this process, as a kernel costs seconds; the first one's are run by a kernel, too.
+
+    What the text tells a student to expect is printed.
+    """
     monkeypatch.chdir(tmp_path)
     matplotlib.use("Agg")
     before, threads = torch.get_default_dtype(), torch.get_num_threads()
-    said, env = {}, {"__name__": "__main__"}
+    said, env, expected, printed = {}, {"__name__": "__main__"}, [], io.StringIO()
     try:
         for cell in nbformat.reads(shortened(made.solution), 4).cells:
+            if cell.cell_type == "markdown" and "*What to expect" in cell.source:
+                expected += re.findall(r"`([^`]+)`", cell.source.partition("*What to expect")[2])
             if cell.cell_type == "code":
                 parts = ast.parse(TransformerManager().transform_cell(cell.source))
                 last = parts.body.pop() if isinstance(parts.body[-1], ast.Expr) else None
-                exec(compile(parts, made.solution.name, "exec"), env)
+                with contextlib.redirect_stdout(printed):
+                    exec(compile(parts, made.solution.name, "exec"), env)
                 if last is not None:
                     expression = compile(ast.Expression(last.value), made.solution.name, "eval")
-                    said[cell.source] = str(eval(expression, env))
+                    with contextlib.redirect_stdout(printed):
+                        said[cell.source] = str(eval(expression, env))
     finally:
         torch.set_default_dtype(before)
         torch.set_num_threads(threads)
@@ -500,6 +509,7 @@ def test_solution_runs_from_top_to_bottom(made: Made, tmp_path: Path, monkeypatc
     checks = [f'grader.check("{q}")' for q in made.possible]
     assert [source for source in said if source.startswith("grader.check(")] == checks
     assert all("All test cases passed!" in said[source] for source in checks)
+    assert [line for line in expected if line not in printed.getvalue()] == []
 
 
 @first_only
@@ -2863,14 +2873,14 @@ def test_sixth_solution_matches_as_the_core_does(sixth: dict, seed: int) -> None
 
 
 def test_sixth_solution_raises_the_objective_at_once_and_finds_what_is_planted_one_by_one(sixth: dict) -> None:
-    """The numbers that its text names: 11/3, then 4 or 1; and none or all of twenty draws."""
+    """The numbers that its text names: 7, then 23/3 or 1; and none or all of twenty draws."""
     nb = nbformat.read(SIXTH.master, 4)
     (source,) = [cell.source for cell in nb.cells if cell.source.startswith("def watched(")]
     exec(source, sixth)
-    three = np.array([[0.0, 1.0], [2.0, 0.0], [0.0, 3.0]])[:, :, None]
+    three = np.array([[4.0, 0.0], [0.0, 3.0], [2.0, 0.0]])[:, :, None]
     found = {}
-    for at_once, after in ((True, 4.0), (False, 1.0)):
-        assert sixth["watched"](three, np.ones(3), at_once, 1)[1] == pytest.approx([11 / 3, after])
+    for at_once, after in ((True, 23 / 3), (False, 1.0)):
+        assert sixth["watched"](three, np.ones(3), at_once, 1)[1] == pytest.approx([7, after])
         found[at_once] = 0
         for seed in range(20):
             clients, orders = sixth["planted"](seed)

@@ -18,6 +18,7 @@ import yaml
 from docutils import nodes
 
 from hetfl_core import datasets, experiments, ledger, rng
+from hetfl_core.ledger import results
 from hetfl_core.methods import FLIC
 from hetfl_core.theory import flic as theory
 
@@ -514,8 +515,30 @@ def test_the_ledger_in_a_sentence_and_a_table(extension: ModuleType) -> None:
     rows = {row.split(" | ")[0].strip("| "): row.split(" | ")[1:] for row in said if row.startswith("|")}
     for paper, mine in numbers.groupby("paper"):
         ran = mine["verdict"].isin(["agrees", "higher", "lower"]).sum()
-        assert rows[ledger.SOURCES.get(paper, paper)][0].startswith(f"{ran} of {len(mine)}")
+        assert rows[ledger.SOURCES.get(paper, paper)][0].startswith(f"{ran or 'none'} of {len(mine)}")
     assert set(claims["paper"].map(lambda p: ledger.SOURCES.get(p, p))) < set(rows)
+
+
+def test_the_front_page_answers_for_each_paper(extension: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted anew from the records: paired differences whose interval excludes zero, also after Holm's correction."""
+    said = dict(re.findall(r"^- \[[^]]+\]\((\w+)\.ipynb\).*: (.*)\.$", extension.answers_in_words(), re.MULTILINE))
+    assert list(said) == ["flic", "fedcr", "fedcma", "hyfem"]
+    stored = ledger.load(scale="paper")
+    for chapter, _, (method, rival, metric), _, settings in extension.ANSWERS:
+        assert {f"{chapter}/{name}" for name in settings} <= set(experiments.EXPERIMENTS)
+        pairs = [results.pair(stored, f"{chapter}/{name}", method, rival, metric) for name in settings]
+        left = sorted((pair for pair in pairs if pair is not None), key=lambda pair: pair.p)
+        n, more, less = len(left), 0, 0
+        while left and left[0].p * len(left) <= 0.05:  # Holm: step down until one is not small enough
+            mean = left.pop(0).mean
+            more, less = more + (mean > 0), less + (mean < 0)
+        words = [str(count) if count else "none" for count in (more, less, len(left))]
+        assert said[chapter] == (
+            f"more accurate in {words[0]} of {n} settings, less accurate in {words[1]}, undecided in {words[2]}"
+        )
+    assert "{{ answers }}" in (BOOK / "index.md").read_text("utf8")
+    monkeypatch.setattr("hetfl_core.ledger.load", lambda **_: [])
+    assert extension.answers_in_words().count(": still to be run.") == 4
 
 
 def test_pages_say_how_long_a_chapter_takes(

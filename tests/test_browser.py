@@ -224,6 +224,9 @@ def test_page(visit: Visit, path: str) -> None:
     if page.evaluate(WITHOUT_KEYBOARD):
         page.wait_for_timeout(500)  # the theme waits for a resize to end
         assert page.evaluate(WITHOUT_KEYBOARD) == [], "boxes that only a mouse scrolls"
+    if "generated/" not in path:  # pages of the reference are made alike: one of them stands for all, below
+        page.add_script_tag(path=axe())
+        assert page.evaluate(AXE, False) == [], "what axe-core calls serious or critical"
     assert visit.outside == [], "the page asks the network for something"
     assert visit.lost == []
     assert visit.errors == []
@@ -370,6 +373,14 @@ def test_search_finds_names_of_the_library_in_its_reference(visit: Visit) -> Non
     assert "notation.html" in found(visit, "anchor")
 
 
+def axe() -> str:
+    """The script of axe-core, which comes with a package."""
+    spec = importlib.util.find_spec("axe_playwright_python")
+    if spec is None or spec.origin is None:
+        missing("axe-playwright-python is not installed")
+    return str(Path(spec.origin).parent / "axe.min.js")
+
+
 AXE = """async contrast => (await axe.run(document, {
     resultTypes: ["violations"], rules: {"color-contrast": {enabled: contrast}},
 })).violations.filter(v => ["serious", "critical"].includes(v.impact))
@@ -380,12 +391,12 @@ AXE = """async contrast => (await axe.run(document, {
     "path", ["index.html", "personalised.html", "hyfem-theory.html", "search.html", "api/generated/hetfl_core.rng.html"]
 )
 def test_axe_finds_nothing_serious(visit: Visit, path: str) -> None:
-    """Desk and phone, light and dark; whether colours differ enough depends on the theme, not on the width."""
-    axe = importlib.util.find_spec("axe_playwright_python")
-    if axe is None:
-        missing("axe-playwright-python is not installed")
+    """Desk and phone, light and dark; whether colours differ enough depends on the theme, not on the width.
+
+    On a phone, without colours, `test_page` asks the same of every page.
+    """
     page = visit.open(path)
-    page.add_script_tag(path=str(Path(axe.origin).parent / "axe.min.js"))
+    page.add_script_tag(path=axe())
     try:
         for theme in ("light", "dark"):
             page.set_viewport_size(DESK)

@@ -11,10 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import matplotlib
+import matplotlib.image
+import numpy as np
 import pytest
 
 PAGE = Path(__file__).resolve().parents[1] / "book" / "tasks.md"
+PICTURE = PAGE.parent / "_static" / "tasks-latent.png"
 FENCE = re.compile(
     r"^```(?:\{code-block\} )?(?P<language>\w+)\n(?::caption: (?P<file>\S+)\n\n)?(?P<code>.*?)^```$", re.S | re.M
 )
@@ -30,6 +32,28 @@ def pasted(code: str) -> str:
     with contextlib.redirect_stdout(printed), matplotlib.rc_context({"backend": "agg"}):
         exec(compile(code, str(PAGE), "exec"), {"__name__": "__main__"})
     return printed.getvalue()
+
+
+def alike(shown: str, printed: str) -> bool:
+    """Whether a word of the page is what was printed: `…` stands for any word, and numbers may differ a little.
+
+    Training amplifies the last bit, in which machines differ.
+    """
+    if shown in ("…", printed):
+        return True
+    try:
+        a, b = (float(word.strip("[],")) for word in (shown, printed))
+    except ValueError:
+        return False
+    return "." in shown and abs(a - b) <= 0.05 + 0.1 * abs(a)
+
+
+def is_shown(page: str, printed: str) -> bool:
+    """Whether the page shows what was printed, line by line and word by word."""
+    lines = [[line.split() for line in text.splitlines() if line.split()] for text in (page, printed)]
+    return len(lines[0]) == len(lines[1]) and all(
+        len(shown) == len(found) and all(map(alike, shown, found)) for shown, found in zip(*lines, strict=True)
+    )
 
 
 def command(folder: Path, *arguments: str) -> str:
@@ -59,13 +83,41 @@ def test_what_a_reader_pastes_runs(section: str, tmp_path: Path, monkeypatch) ->
     for block in blocks:
         if block["file"]:
             (tmp_path / block["file"]).write_text(block["code"])
+        elif block["language"] == "text":
+            assert is_shown(block["code"], printed[-1]), f"{PAGE.name} should show:\n{printed[-1]}"
         elif block["language"] == "python":
             printed.append(pasted(block["code"]))
         else:
             program, *arguments = shlex.split(block["code"])
             assert program == "hetfl"
             printed.append(command(tmp_path, *arguments))
+    shown = sum(block["language"] == "text" for block in blocks)
+    assert shown == sum(map(bool, printed)), "what a program prints stands below it"
     check(section, printed, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("FLIC 95.66 … NaN", "FLIC  95.70 0.31 NaN", True),
+        ("FLIC 95.66", "FLIC 80.12", False),
+        ("[0.12, 0.98]", "[0.13, 0.97]", True),
+        ("13", "14", False),
+        ("10,400", "10,404", False),
+        ("one", "one two", False),
+        ("one\n\ntwo", "one\ntwo  \n", True),
+        ("one", "one\ntwo", False),
+    ],
+)
+def test_page_and_print_are_compared(shown: str, printed: str, same: bool) -> None:
+    assert is_shown(shown, printed) == same
+
+
+def picture(path: Path) -> tuple[tuple[int, ...], np.ndarray]:
+    """Size of a picture, and how dark it is in each field of a grid of 8 by 8, relative to the darkest."""
+    dark = 1 - matplotlib.image.imread(path)[..., :3].mean(axis=2)
+    grid = np.array([[part.mean() for part in np.array_split(row, 8, axis=1)] for row in np.array_split(dark, 8)])
+    return dark.shape, grid / grid.max()
 
 
 def check(section: str, printed: list[str], folder: Path) -> None:
@@ -81,6 +133,8 @@ def check(section: str, printed: list[str], folder: Path) -> None:
     elif section == "task-resume":
         assert (folder / "my-run" / "state.safetensors").exists()
     elif section == "task-embed":
-        assert (folder / "latent.png").stat().st_size > 1000
+        sizes, pictures = zip(*(picture(path) for path in (folder / "latent.png", PICTURE)), strict=True)
+        assert np.abs(np.subtract(*sizes)).max() <= 20, f"{PICTURE.name} is another picture: save latent.png there"
+        assert np.abs(pictures[0] - pictures[1]).mean() < 0.1
     else:
         assert "test_accuracy" in printed[0]

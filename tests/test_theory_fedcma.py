@@ -134,6 +134,18 @@ def test_the_printed_rate_fails_and_the_corrected_one_holds_there():
     assert fedcma.quadratic(T, best, 1.0, math.sqrt(2), noise**2).min() <= bound
 
 
+@pytest.mark.parametrize("c0", [1.0, 5.0, 100.0])
+def test_no_other_constant_saves_the_printed_rate(c0):
+    """At the step η = 1/C0 the printed bound is G2², and noise leaves η G2/(2 − η): more, for G2 below η/(2 − η)."""
+    eta, c1 = 1 / c0, 1.0
+    g2 = 0.5 * eta / (2 - eta)
+    T = math.ceil(2 * c1 * c0 / g2**2)
+    step, printed = fedcma.theorem_3(T, c0, c1, g2)
+    assert (step, printed) == (pytest.approx(eta), pytest.approx(g2**2))
+    left = fedcma.quadratic(min(T, 5_000), step, 1.0, math.sqrt(2), g2).min()
+    assert left >= step * g2 / (2 - step) * (1 - 1e-9) > printed
+
+
 def test_the_example_meets_the_assumptions():
     """With noise ±0.1 no iterate leaves |a| ≤ √2, so that Φ may be linear beyond 2: Lipschitz, smooth with C0 = 1."""
     rng = torch.Generator().manual_seed(0)

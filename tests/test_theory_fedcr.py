@@ -53,7 +53,7 @@ def test_every_statement_has_a_verdict_and_names_functions_that_exist():
     assert table.iloc[-1].tolist() == [
         "A.2.1: 51 200 numbers",
         "yes",
-        "2 V C to a client, which sends 2 V a class of its own.",
+        "2 V C to a client, which sends 2 V per class of its own.",
     ]
     named = {name for words in table["words"] for name in re.findall(r"`(\w+)`", words)}
     assert len(named) > 15

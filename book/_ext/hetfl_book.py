@@ -115,6 +115,8 @@ def fill_in(app: Any, docname: str, source: list[str]) -> None:
             source[0] = source[0].replace("{{ modules }}", module_table())
         if "{{ tally }}" in source[0]:
             source[0] = source[0].replace("{{ tally }}", tally_in_words())
+        if "{{ answers }}" in source[0]:
+            source[0] = source[0].replace("{{ answers }}", answers_in_words())
         if "{{ made }}" in source[0]:
             source[0] = source[0].replace("{{ made }}", made_table())
         source[0] = re.sub(r"\{\{ minutes ([\w-]+) \}\}", lambda chapter: minutes(chapter[1]), source[0])
@@ -215,31 +217,87 @@ PACKAGES = ("matplotlib", "mne", "pyriemann", "moabb", "flwr", "jupyter-book")
 """Shown besides those that records name."""
 
 
+ANSWERS = [
+    (
+        "flic",
+        "clients with different inputs, brought to common anchors (FLIC-HL)",
+        ("FLIC-HL", "Local", "accuracy"),
+        "each client training alone",
+        ("bci-common40", "femnist-50", "toy-noisy", "toy-linear", "digits-b100-c3", "digits-dealt-b100-c3"),
+    ),
+    (
+        "fedcr",
+        "random features, pulled together",
+        ("FedCR", "FedAvg-FT", "accuracy"),
+        "FedAvg whose head every client fine-tunes",
+        ("own-non-iid_1", "own-non-iid_2"),
+    ),
+    (
+        "fedcma",
+        "one common mean for each class",
+        ("Fed-CMA", "Local", "accuracy"),
+        "each client training alone",
+        (*(f"mnist-alpha-{alpha}" for alpha in ("0.02", "0.03", "0.05", "0.1")), "femnist", "cifar10-reduced-10"),
+    ),
+    (
+        "hyfem",
+        "a server's model of all blocks of features",
+        ("HyFEM", "FedAvg, zeros", "server_accuracy"),
+        "FedAvg with zeros for missing blocks",
+        ("quadrants", "quadrants-mnist", "quadrants-cifar10", "colours-cifar10", "4-views", "views", "eeg"),
+    ),
+]
+"""Chapter, what it is about, its method, a plain rival, the metric; the rival in words; experiments, one a setting."""
+
+
+def answers_in_words() -> str:
+    """For each paper how often its method is ahead of a plain rival in our runs: a list with an item a chapter."""
+    ledger, results, statistics = (
+        importlib.import_module(f"hetfl_core.{name}") for name in ("ledger", "ledger.results", "ledger.statistics")
+    )
+    stored, lines = ledger.load(scale="paper"), []
+    for chapter, what, (method, rival, metric), plain, settings in ANSWERS:
+        pairs = {e: results.pair(stored, f"{chapter}/{e}", method, rival, metric) for e in settings}
+        found = ledger.corrected(statistics.as_table({e: pair for e, pair in pairs.items() if pair is not None}))
+        more, less = ((found["finding"] & (sign * found["mean"] > 0)).sum() for sign in (1, -1))
+        told = (
+            f"more accurate in {more or 'none'} of {len(found)} settings, less accurate in {less or 'none'}, "
+            f"undecided in {len(found) - more - less or 'none'}"
+        )
+        name = ledger.SOURCES[chapter].partition(" (")[0]
+        lines.append(
+            f"- [{name}]({chapter}.ipynb), {what}, against {plain}: {told if len(found) else 'still to be run'}."
+        )
+    return "\n".join(lines)
+
+
 def tally_in_words() -> str:
-    """What the ledger amounts to: a sentence on claims, a table with a row a paper, and how to read it."""
+    """What the ledger amounts to: a sentence on claims, a table with a row per paper, and how to read it."""
     ledger, experiments = (importlib.import_module(f"hetfl_core.{name}") for name in ("ledger", "experiments"))
     words = importlib.import_module("hetfl_core.notebook").counted_verdicts
     known = experiments.known()
     numbers, claims = ledger.numbers(known=known), ledger.claims(known=known)
     total = ledger.tally(numbers, claims)
     table = ["| paper | its numbers, run again | its claims, judged by our runs |", "|---|---|---|"]
-    for paper in dict.fromkeys([*numbers["paper"], *claims["paper"]]):
+    for paper in [paper for paper in ledger.SOURCES if paper in {*numbers["paper"], *claims["paper"]}]:
         n = ledger.tally(numbers[numbers["paper"] == paper], claims[claims["paper"] == paper])
         ran, judged = sum(n.judged.values()), sum(n.corrected.values())
         told = (
-            f"{count} of {of}" + (f": {words(verdicts)}" if count else "") if of else "none in tables"
+            (f"{count} of {of}: {words(verdicts)}" if count else f"none of {of} yet") if of else "none in tables"
             for count, of, verdicts in ((ran, n.numbers, n.judged), (judged, n.claims, n.corrected))
         )
         table.append(f"| {ledger.SOURCES.get(paper, paper)} | {' | '.join(told)} |")
     judged = sum(total.corrected.values())
     return "\n".join(
         [
-            f"Of {total.claims} claims in the papers, {judged} can be judged by our runs; once corrected for their number, "
-            f"**{words(total.corrected)}**.",
+            f"Of {total.claims} claims in the papers, {judged} can be judged by our runs. Corrected, paper by paper, for how many "
+            f"are judged at once (Holm), **{words(total.corrected)}**; taken singly, {words(total.by_rule)}.",
             "",
             *table,
             "",
-            "A number *agrees* if it is within a point, or two standard errors, of the printed one; *higher* and *lower* are ours against the paper's.",
+            "A number *agrees* if it is within a point, or two standard errors, of the printed one; *higher* and *lower* are ours against the paper's. "
+            "A claim *holds* if our interval lies on its side, is *reversed* if it lies on the other, *fails* if it excludes a stated size or likeness, and is *open* "
+            "otherwise, often because seeds are few or the correction is strict. *None yet* means that nobody has run the paper's setting here.",
         ]
     )
 
@@ -265,7 +323,7 @@ def made_table() -> str:
         "instructions": ", ".join(f"{name} {value}" for name, value in made["numerics"].items()),
         **data_in_words(),
     }
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {words} |" for name, words in rows.items())])
+    return "\n".join(["| item | this copy |", "|---|---|", *(f"| {name} | {words} |" for name, words in rows.items())])
 
 
 def version(name: str) -> str:

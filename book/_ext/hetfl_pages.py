@@ -162,6 +162,9 @@ def finished(page: str, path: Path, known: dict[str, dict[str, str]]) -> str:
     page = re.sub(ICON, lambda match: drawn(match, known), page)
     if path.name != "search.html":
         page = re.sub(r'\s*<script src="[^"]*(?:searchtools|language_data|searchindex)\.js[^"]*"></script>', "", page)
+    page = page.replace(
+        '<div role="list" class="citation-list">', '<div class="citation-list">'
+    )  # items are no listitems
     page = page.replace('<details><summary><span class="toctree-toggle"', LABELLED)
     page = page.replace(' open="open"><summary><span class="toctree-toggle"', f' open="open">{LABELLED[9:]}')
     head, article, rest = page.partition("<article")

@@ -28,6 +28,7 @@ from nbformat import NotebookNode
 HERE = Path(__file__).resolve().parent
 PLACEHOLDER = "CHECKS = {}"
 MARKS = re.compile(r"^### Question (\d+)\.(\d+).*\((\d+) marks?\)$", re.MULTILINE)
+VISIBLE = re.compile(r"These \*visible\* checks give (\d+) of the \d+ marks")
 TOTAL = re.compile(r"\*\*total\*\* \| \*\*(\d+)\*\*")
 
 
@@ -110,22 +111,26 @@ def checks_source(tests: Path) -> str:
 
 
 def check_marks(nb: NotebookNode, tests: Path) -> None:
-    """Raise where the marks in the headings, in the table and in the checks differ."""
+    """Raise where the marks in the headings, in the table, of the visible checks and in the checks differ."""
     text = "\n".join(c.source for c in nb.cells if c.cell_type == "markdown")
     said = {f"q{part}_{number}": int(marks) for part, number, marks in MARKS.findall(text)}
     found = {path.stem: marks_of(path) for path in sorted(tests.glob("*.py"))}
     total = [int(t) for t in TOTAL.findall(text)]
+    visible = sum(marks_of(path, hidden=False) for path in tests.glob("*.py"))
     if said != found:
         raise ValueError(f"the headings promise the marks {said}, the checks give {found}")
     if total != [sum(found.values())]:
         raise ValueError(f"the table promises {total} marks in all, the checks give {sum(found.values())}")
+    if [int(v) for v in VISIBLE.findall(text)] != [visible]:
+        raise ValueError(f"the text promises {VISIBLE.findall(text)} marks by visible checks, they give {visible}")
 
 
-def marks_of(path: Path) -> float:
-    """Sum of the points of the cases in a test file."""
+def marks_of(path: Path, hidden: bool = True) -> float:
+    """Sum of the points of the cases in a test file, with the hidden ones or without."""
     from otter.test_files.exception_test import ExceptionTestFile
 
-    return ExceptionTestFile.from_file(str(path)).possible
+    cases = ExceptionTestFile.from_file(str(path)).test_cases
+    return sum(case.points for case in cases if hidden or not case.hidden)
 
 
 def repack(source: Path, target: Path) -> None:

@@ -166,7 +166,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=300, help="seconds a submission may take (default: 300)")
     parser.add_argument("--memory", type=float, default=4, help="gigabytes a submission may use (default: 4)")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    parser.add_argument("--jobs", type=int, default=cores, help="submissions at a time (default: one a core)")
+    parser.add_argument("--jobs", type=int, default=cores, help="submissions at a time (default: one per core)")
     parser.add_argument("--network", action="store_true", help="let submissions use the network")
     parser.add_argument("--no-namespaces", action="store_true", help="do without namespaces (for a container)")
     options = parser.parse_args(arguments)

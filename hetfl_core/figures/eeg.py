@@ -1,4 +1,4 @@
-"""Metrics of the EEG chapter: heads, traces, covariance matrices, the cone of 2 × 2 covariances.
+"""Figures of the EEG chapters: heads, traces, covariance matrices, the cone of 2 × 2 covariances.
 
 Like `hetfl_core.figures.plots` in style. Heads are drawn by MNE, which is imported only when one is asked for.
 """

@@ -12,7 +12,7 @@ SOURCES = {
     "flic": "FLIC (TMLR 2024)",
     "flic-v1": "FLIC (arXiv v1)",
     "fedcr": "FedCR (ICML 2023)",
-    "fedcma": "Fed-CMA",
+    "fedcma": "Fed-CMA (2022)",
     "hyfem": "HyFEM (TMLR 2024)",
 }
 """The `paper` column of ``data/paper/*.csv``, in words."""

@@ -1,5 +1,6 @@
-r"""Random features: a posterior :math:`q(z \mid x) = N(\mu(x), \mathrm{diag}\,\sigma^2(x))` between body and head.
+r"""Random features: between body and head a Gaussian whose mean and spread are computed from the input.
 
+It is the posterior :math:`q(z \mid x) = N(\mu(x), \mathrm{diag}\,\sigma^2(x))`.
 What FedSR and FedCR have in common: how z is drawn in training, and how a prediction is averaged over draws.
 """
 

@@ -1,4 +1,4 @@
-r"""Fed-CMA's statements, each as functions that can be evaluated: which hold as printed in [1]_, and what does instead.
+r"""Fed-CMA's statements [1]_, each as functions that can be evaluated: which hold as printed, and what holds instead.
 
 Domains are finite: a marginal p_i(z) over points z and a labelling function c_i(z) in [0, 1], the probability of label
 1; hypotheses are rows of 0 and 1. d is twice the largest difference of probabilities ([2]_), as B in the theorems needs
@@ -7,22 +7,25 @@ it. In the table "yes" is *holds as printed*, "if" *holds under a condition that
 ==============================  ====  ==================================================================================
 Statement                       Hold  What is right, or the smallest counterexample
 ==============================  ====  ==================================================================================
-Eq. (2), after Zhao et al.      if    The labelling functions are hypotheses ([3]_). Else 1 ≤ 0 + 0 + 0 on two points,
-                                      one a client, labelled alike. `theorem_2`
+Eq. (2), after Zhao et al.      if    The labelling functions are hypotheses ([3]_). Else, on two points, one per client
+                                      and labelled alike, the bound would read 1 ≤ 0 + 0 + 0. `theorem_2`
 Theorem 1                       if    The labelling function is a hypothesis: it is then the best head of all, and with
                                       endless samples there is nothing to bound. Else 2 Σ α_i λ_i is missing: on
-                                      the same two points, with α = 0.6 and 0.4, 1 ≤ 0. `theorem_2`
-… the λ term can be avoided     no    It is what is missing. `theorem_2`
+                                      the same two points, with α = 0.6 and 0.4, it would read 1 ≤ 0. `theorem_2`
+… the λ term can be avoided     no    It is the term that is missing in Theorems 1 and 2. `theorem_2`
 Theorem 2                       if    All labelling functions are hypotheses; then also without sampling. `theorem_2`
-Aligned classes: A = B = 0      if    All clients have the same shares of labels. With p(z|y) = (0.7, 0.3), (0.3, 0.7)
-                                      on both, of shares 0.9 and 0.1, E|c_i − c_j| = 0.75 and d = 0.64. `label_shift`
-… by their means                no    Nothing but the mean need agree: features ±1 and ±2 have mean 0, and are told
-                                      apart always. `two_masses`
+Aligned classes: A, B small     if    If clients have the same shares of labels, then A = B = 0. For p(z|y) = (0.7, 0.3)
+                                      and (0.3, 0.7) on both, but shares of 0.9 and 0.1, E|c_i − c_j| = 0.75 and
+                                      d = 0.64. `label_shift`
+… by their means                no    Our question: the paper calls means an approximation. Nothing but the mean need
+                                      agree: features ±1 and ±2 have mean 0, and can always be told apart.
+                                      `two_masses`
 Eq. (7) descends (5)            yes   A gradient step on Φ in (v̄, e), where all take part. A test of the method does it.
 e stays in [0, 1]               yes   A convex combination while λ2 η ≤ 1, if it begins there.
 a has M d_i + 2(d_e + 1)K       no    Σ d_i + (2 d_e + 1) K numbers: a head has a bias, a mean has none. `dimension`
 Theorem 3                       no    The noise enters as G2 and not G2². From a = √2 with Φ = a²/2 (linear beyond 2),
-                                      noise ±0.1, T = 20 000 and the printed step, 1: 1e-2 where 1e-4 is printed.
+                                      noise ±0.1, T = 20 000 and the printed step, 1: 1e-2 where 1e-4 is printed. At
+                                      the step 1/C0 no other C0 helps, if it is independent of the noise.
                                       `theorem_3`, `quadratic`
 … corrected                     yes   2 C1/(η T) + C0 η G2, least at η = (2 C1/(T C0 G2))^½, where it is
                                       2 (2 C1 C0 G2/T)^½, for η ≤ 1/(C0 (G1 + 1)). `rate`

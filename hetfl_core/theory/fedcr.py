@@ -1,4 +1,4 @@
-r"""FedCR's statements, each as functions that can be evaluated: which hold as printed in [1]_, and what holds instead.
+r"""FedCR's statements [1]_, each as functions that can be evaluated: which hold as printed, and what holds instead.
 
 Information is in nats unless a name says bits; everything is float64. z is a feature, :math:`x_i` a client's data,
 :math:`x = (x_1, \ldots, x_m)` everybody's, y the label; Λ = 1/Σ are precisions, :math:`\Lambda_0` that of the prior.
@@ -8,8 +8,8 @@ In the table "yes" is *holds as printed*, "if" *holds under a condition that is 
 Statement                       Hold  What is right, or the smallest counterexample
 ==============================  ====  ==================================================================================
 Lemma 4.1, Eq. (5)              if    y → x_i → z, as its proof has it (A1). Under the printed y → x → z the right side
-                                      is larger by I(z; y | x_i): for x_1 constant and z = x_2 = y, a fair coin, 0 = 1
-                                      bit. `discrete_alignment`, `gaussian_alignment`
+                                      is larger by I(z; y | x_i): for x_1 constant and z = x_2 = y, a fair coin, the
+                                      left side is 0, the right side 1 bit. `discrete_alignment`, `gaussian_alignment`
 … for an encoder q(z | x_i)     no    The right side is an upper bound, larger by E KL[p(z|x_i) ‖ q(z|x_i)].
 I_i(z; x_i|y) ≤ I(z; x|y)       if    One joint law of x, y, z. For own encoders and their product with a prior it turns
                                       round where data are independent given y: m = 2, Λ = Λ_0 = 1: 0.5 against 0.368
@@ -20,23 +20,26 @@ Eq. (15)                        yes   τ is the normaliser and changes nothing. 
 Lemma 4.2, Eqs. (6), (17)       if    p(z|x_i) means p(x_i|z), normalised: (16) redefines it. With posteriors the prior
                                       counts m + 1 times: for m = 2 and likelihoods N(x_i, 1), Λ = 5 for 3.
                                       `gaussian_product`
-Eq. (7) ≈ the regulariser       no    One joint for a class, not one a tuple: for one client the regulariser is 0, the
-                                      term with n copies of a sample ½ (ln n + 1/n − 1) a dimension. `alignment_term`
+Eq. (7) ≈ the regulariser       no    One joint per class, not one per tuple: for one client the regulariser is 0, the
+                                      term with n copies of a sample ½ (ln n + 1/n − 1) per dimension.
+                                      `alignment_term`
 Eq. (8), lines 16–18            if    Samples are independent sightings of one z. n copies are one, and get Σ/n for Σ;
                                       features that follow vanish as n^−t. `effective_samples`, `collapse`
 … as target of (7)              no    The best is the product of experts with exponents 1/n. `pooled_target`
-Eq. (9)                         no    N(0,1) counts once a participant, in (16) and Algorithm 2 once. `gaussian_product`
+Eq. (9)                         no    N(0,1) counts once per participant, in (16) and Algorithm 2 once.
+                                      `gaussian_product`
 z = ε Σ + μ                     no    z = ε Σ^½ + μ. For Σ = ¼ the variance of z is 1/16. `draw_mismatch`
 4.2: MoE not sharper            if    Than the *sharpest* expert: variances 1 and 9 mix to 5. `mixture_moments`
 4.2: PoE much sharper           if    Gaussians; others may be blunter than an expert. `discrete_product`
 Eq. (21)                        yes   `printed_kl`
-Theorem 5.1, Eq. (10)           if    0–1 loss, two classes; d, λ and risks in one feature space, else 1 ≤ 0 + 0 + 0 +
-                                      0.65 (n = 100). ½ d is enough: the printed bound is the weaker one. `theorem_5_1`
+Theorem 5.1, Eq. (10)           if    0–1 loss, two classes; d, λ and risks in one feature space, else the claim can
+                                      read 1 ≤ 0 + 0 + 0 + 0.65 (n = 100), which is false. ½ d is enough: the printed
+                                      bound is the weaker one. `theorem_5_1`
 … λ of an empirical risk        if    The root covers two deviations (`deviation`). Without it, at n = 1, it fails with
                                       probability 0.35 where the expected λ of [2]_ never does. `failure_probability`
-… d(D'_i, D) < d(D_i, D)        no    Assumed. Equal clients: 0 < 0. Skewed labels: alignment by class raises d from 0
-                                      to 1. And where d falls from 2 to 0, λ may rise from 0 to 1. `divergence`,
-                                      `ideal_risk`
+… d(D'_i, D) < d(D_i, D)        no    Assumed. For equal clients it would say 0 < 0. Skewed labels: alignment by class
+                                      raises d from 0 to 1. And where d falls from 2 to 0, λ may rise from 0 to 1.
+                                      `divergence`, `ideal_risk`
 … informs about Section 6       no    The root alone is 2.3 at n = 420, V = 256 (d = 257), m = 10. `deviation`
 6.2: 4 and 7 bits               no    log2 C = 3.32 and 6.64; of a client's labels log2 5 = 2.32 (log2 15 = 3.91).
                                       `fano_bits`
@@ -44,7 +47,7 @@ Theorem 5.1, Eq. (10)           if    0–1 loss, two classes; d, λ and risks i
                                       `grid_error`
 A.2.1: 2 794 852 parameters     no    Table 6: 3 346 852 (V = 256), 3 897 252 (V = 512). Table 5: 2 898 852; 2 806 602
                                       for ten classes; 2 796 352, the nearest, without its last layer. `cnn_parameters`
-A.2.1: 51 200 numbers           yes   2 V C to a client, which sends 2 V a class of its own.
+A.2.1: 51 200 numbers           yes   2 V C to a client, which sends 2 V per class of its own.
 ==============================  ====  ==================================================================================
 
 References

@@ -17,12 +17,13 @@ Theorem 2, of iteration (22)    open  Clients go on from where they were. Thirty
                                       that it allows, and one with noise, do not refute it. `iterate`
 Theorem 1: so by Algorithm 1    no    Clients begin each round at the server's model (line 2 of Algorithm 2), where
                                       gradients need not vanish: of two clients with one weight, centres 1 and -1, they
-                                      stay 1/2 in all rounds, while the bound falls like 1/T. `iterate`
+                                      are 1/2 at the beginning of each round, and the bound falls like 1/T. `iterate`
 Theorem 2: ∇L = 0 in z          yes   From the first round on, as it says; before it if the server begins with means.
 The rate with Q = T             no    The last term is 4 L Δ/T³, not 2 L Δ/T³; the order, 1/T, is right. `rate`
 Lemma 1: L_x and C_x            yes   They may be smaller: max p (a + μ), and μ (Σ p²)^½. `Quadratic`
-Lemma 1: strong convexity in z  yes   By constraint (19), that every row is matched. No step of Algorithm 2 or 3 ensures
-                                      it: three rows, clients of two neurons. `iterate`
+Lemma 1: strong convexity in z  yes   By constraint (19), every row matched, which is part of Range(y), so it may be
+                                      assumed. But no step of Algorithm 2 or 3 ensures it: three rows, clients of two
+                                      neurons. `iterate`
 (22b) by the Hungarian method   if    Rows are compared by all their weights, with the server's as they are. Eq. (20)
                                       leaves the distance open, and compares with the mean of the others.
 Algorithm 2 lowers (11)         no    Clients (0, 1), (2, 0) and (0, 3): from 11/3 to 4, all at once. A test of
