@@ -633,7 +633,7 @@ def _describe_engines() -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Noisy(Local):
-    """Local training with as much noise as FedCR declares: 18 draws of 512 numbers a sample."""
+    """Local training with as much noise as FedCR declares: 18 draws of 512 numbers per sample."""
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
         """The declared noise; it is drawn, and has no effect."""
@@ -675,7 +675,7 @@ def _describe_size() -> Iterator[str]:
     """Memory of large noise, and time of evaluation."""
     n = 100
     noise = _apart(kind="noise", n_clients=n)
-    yield f"\nNoise of FedCR's size (18 × 512 numbers a sample, batch 48, 11 steps), {n} clients in one stack:"
+    yield f"\nNoise of FedCR's size (18 × 512 numbers per sample, batch 48, 11 steps), {n} clients in one stack:"
     yield f"peak memory {noise['peak_mb']:.0f} MB, {noise['seconds']:.1f} s"
     found = evaluation()
     yield "\nEvaluation of 100 clients of 200 samples, an MLP 1024 wide: "

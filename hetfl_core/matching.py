@@ -244,7 +244,7 @@ def _begun(neurons: Sequence[Neurons], places: Sequence[Tensor] | None, width: i
     placed = [torch.arange(len(one.rows)) for one in neurons] if places is None else [p.long() for p in places]
     if [p.shape for p in placed] != [one.rows.shape[:1] for one in neurons]:
         raise ValueError(
-            f"places must be one a neuron of each client, shapes {[tuple(one.rows.shape[:1]) for one in neurons]}, "
+            f"places must be one per neuron of each client, shapes {[tuple(one.rows.shape[:1]) for one in neurons]}, "
             f"got {[tuple(p.shape) for p in placed]}"
         )
     needed = 1 + max(int(p.max()) if len(p) else -1 for p in placed)

@@ -287,7 +287,7 @@ def test_places_stay_unless_others_cost_less():
     [
         (lambda: match([]), "neurons must be those of at least one client, got none"),
         (lambda: match([numbers([[1.0]]), numbers([[1.0, 2.0]])]), r"same coordinates on all clients, got D=\[1, 2\]"),
-        (lambda: match([numbers([[1.0]])], [torch.tensor([0, 1])]), r"places must be one a neuron of each client"),
+        (lambda: match([numbers([[1.0]])], [torch.tensor([0, 1])]), r"places must be one per neuron of each client"),
         (lambda: match([numbers([[1.0], [2.0]])], [torch.tensor([0, 0])]), r"must be different rows of 0…0, got"),
         (lambda: match([numbers([[1.0]])], [torch.tensor([-1])], width=2), r"must be different rows of 0…1"),
         (lambda: match([numbers([[1.0]])], passes=-1), "passes must be .*at least 0, got -1"),

@@ -24,7 +24,7 @@ from hetfl_core.networks import Params
 from hetfl_core.rng import SERVER, numpy_stream
 
 PARTS = ("phi", "gaussian", "alpha", "beta", "own", "common")
-"""First words of the names of a model's own tensors; others that have a row a class are statistics of classes."""
+"""First words of the names of a model's own tensors; others that have one row per class are statistics of classes."""
 
 ANCHOR = "anchor"
 """Of the tensors of which the move tells, and not what is sent."""

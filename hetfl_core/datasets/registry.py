@@ -128,7 +128,7 @@ def entries() -> dict[str, Entry]:
 
 
 def _each(key: str, table: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The key and table of every file that a table stands for: one, or one a row of ``each``."""
+    """The key and table of every file that a table stands for: one, or one per row of ``each``."""
     shared = {name: value for name, value in table.items() if name != "each"}
     rows = table.get("each", [{}])
     return [(key.format(**row), {**row, **_fill(shared, row)}) if row else (key, shared) for row in rows]

@@ -144,7 +144,7 @@ class Result:
     Attributes
     ----------
     history : pandas.DataFrame
-        As of `hetfl_core.Run`: a row a round, with ``took_part``, how many uploads the server used.
+        As of `hetfl_core.Run`: one row per round, with ``took_part``, how many uploads the server used.
     final : dict of str to float
         Test metrics after the last local training, and total bytes and seconds.
     per_client : pandas.DataFrame

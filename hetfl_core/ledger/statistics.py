@@ -272,7 +272,7 @@ def effects(
 
 
 def as_table(pairs: Mapping[str, Paired]) -> pd.DataFrame:
-    """Differences by method, one a row, as `effects` returns them."""
+    """Differences by method, one per row, as `effects` returns them."""
     columns = ["mean", "low", "high", "sd", "p", "seeds"]
     rows = [[getattr(pair, column) for column in columns] for pair in pairs.values()]
     return pd.DataFrame(rows, columns=columns, index=pd.Index(list(pairs), name="method"))

@@ -220,7 +220,7 @@ class FedCMA(Method):
     def needs_uploads(self) -> str:
         """Class means are weighed class by class; and before the first round there is a survey in any case."""
         if self.aligns == "conditional":
-            return "class means are weighed by each client's class counts (Eq. 7), not by one weight a client"
+            return "class means are weighed by each client's class counts (Eq. 7), not by one weight per client"
         return "the means before the first round are read one by one"
 
     def aggregate(

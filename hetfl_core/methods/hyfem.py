@@ -229,7 +229,7 @@ class HyFEM(FedAvg):
 
 
 class _Rows:
-    """The server's classifier as a matrix with a row a neuron, and a client's in the same coordinates."""
+    """The server's classifier as a matrix with one row per neuron, and a client's in the same coordinates."""
 
     def __init__(self, server: Params) -> None:
         weights = {name: p for name, p in server.items() if has_prefix(name, LAYER) and name.endswith(".weight")}

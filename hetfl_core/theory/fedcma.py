@@ -134,7 +134,7 @@ def theorem_2(hypotheses: ArrayLike, marginals: ArrayLike, labelling: ArrayLike,
     c = np.broadcast_to(c, p.shape)
     weights = checks.reals("alpha", alpha, 1)
     if weights.shape != (len(p),) or (weights < 0).any() or not math.isclose(weights.sum(), 1, abs_tol=1e-9):
-        raise ValueError(f"alpha must be {len(p)} weights of sum 1, one a client, got {checks.shown(alpha)}")
+        raise ValueError(f"alpha must be {len(p)} weights of sum 1, one per client, got {checks.shown(alpha)}")
     checks.whole("j", j, 0, len(p) - 1)
     laws = [np.stack([(1 - c[i]) * p[i], c[i] * p[i]]) for i in range(len(p))]
     each = np.stack([risks(hypotheses, law) for law in laws])

@@ -90,7 +90,7 @@ class Quadratic:
         for name in ("curvatures", "weights"):
             value = checks.reals(name, getattr(self, name), 1)
             if value.shape != (M,) or not (value > 0).all():
-                raise ValueError(f"{name} must be {M} positive numbers, one a client, got {value.tolist()}")
+                raise ValueError(f"{name} must be {M} positive numbers, one per client, got {value.tolist()}")
         if not math.isclose(float(np.sum(self.weights)), 1.0, rel_tol=1e-9):
             raise ValueError(f"weights must add up to 1, got {float(np.sum(self.weights)):g}")
         checks.number("mu", self.mu, above=0)
