@@ -172,26 +172,6 @@ def _caption(setting: str, lines: pd.DataFrame) -> str:
     return f"**{source}**, accuracy in %, mean ± sd. Ours: paper scale, {behind}."
 
 
-def in_words(rows: pd.DataFrame) -> Markdown:
-    """The verdicts of some lines of the ledger as sentences."""
-    judged = rows.dropna(subset=["ours"])
-    agree = judged[judged["verdict"].str.startswith("agrees")]
-    lines = [
-        f"Of {len(rows)} numbers in this row we have {len(judged)}; {len(agree)} of them agree with the paper's by the "
-        "ledger's rule."
-    ]
-    for r in judged.drop(agree.index).itertuples():
-        if r.verdict.startswith("open"):
-            lines.append(f"- **{r.method}** is {r.verdict}: {r.ours:.2f} here, {r.published:.2f} in the paper.")
-            continue
-        lines.append(
-            f"- **{r.method}** comes out {ledger.in_full(r._asdict())}: {r.ours:.2f} here, {r.published:.2f} in the "
-            f"paper, {r.difference:+.2f} points, where {r.tolerance:.2f} would pass."
-        )
-    lines += [f"- **{r.method}**: {r.verdict}." for r in rows[rows["ours"].isna()].itertuples()]
-    return Markdown("\n".join(lines))
-
-
 def pending(rows: pd.DataFrame) -> None:
     """The commands that make what some lines of the ledger still lack; nothing where nothing is pending."""
     waiting = rows.loc[rows["verdict"] == "pending", "command"].unique()

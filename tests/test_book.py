@@ -639,6 +639,23 @@ def test_icons_are_drawn_by_any_of_their_names_and_never_missing(made: ModuleTyp
         made.finished('<i class="fas fa-z"></i>', Path("a.html"), known)
 
 
+def test_links_that_a_cell_prints_lead_to_pages(made: ModuleType, tmp_path: Path) -> None:
+    """To a page that is there; notebooks that are no pages, such as one to download, keep their address."""
+    (tmp_path / "there.html").touch()
+    (tmp_path / "in").mkdir()
+    for link, expected in {
+        "there.ipynb": "there.html",
+        "there.ipynb#place": "there.html#place",
+        "_sources/there.ipynb": "_sources/there.ipynb",
+        "https://a.example/there.ipynb": "https://a.example/there.ipynb",
+        "gone.ipynb": "gone.ipynb",
+    }.items():
+        page = f'<article><a class="x" href="{link}">x</a></article>'
+        assert made.finished(page, tmp_path / "a.html", {}) == page.replace(link, expected)
+    page = '<a href="../there.ipynb">x</a>'
+    assert made.finished(page, tmp_path / "in" / "a.html", {}) == page.replace("ipynb", "html")
+
+
 def test_pictures_have_their_room_and_come_late(made: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "p.svg").write_text('<svg viewBox="0 0 100 400"></svg>', "utf8")
     page = '<article><img src="p.svg" style="width: 300px; height: 1200px;" /><img src="p.svg" /></article>'

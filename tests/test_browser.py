@@ -382,7 +382,7 @@ def axe() -> str:
 
 
 AXE = """async contrast => (await axe.run(document, {
-    resultTypes: ["violations"], rules: {"color-contrast": {enabled: contrast}},
+    preload: false, resultTypes: ["violations"], rules: {"color-contrast": {enabled: contrast}},
 })).violations.filter(v => ["serious", "critical"].includes(v.impact))
     .map(v => [v.id, v.nodes.length, v.nodes.slice(0, 3).map(n => n.html.slice(0, 120))])"""
 

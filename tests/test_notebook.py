@@ -41,20 +41,6 @@ def test_paper_and_ours_stand_in_one_line(rows, shown):
     assert "–" in next(line for line in table.splitlines() if "HetFedRep" in line)
 
 
-def test_verdicts_in_words(rows):
-    text = notebook.in_words(rows).data
-    assert f"Of {len(rows)} numbers in this row we have 2; 1 of them agree" in text
-    assert "**FedRep** comes out lower: 65.00 here, 71.50 in the paper, -6.50 points" in text
-    assert "- **HetFedRep**: pending." in text
-
-
-def test_few_seeds_are_shown_and_not_judged():
-    numbers = ledger.numbers([made(method="FedRep", metrics={"accuracy": 0.65})], known=known())
-    text = notebook.in_words(numbers[numbers["experiment"] == "flic/bci-common40"]).data
-    assert "0 of them agree" in text
-    assert "- **FedRep** is open (1 seed): 65.00 here, 71.50 in the paper." in text
-
-
 def test_what_is_missing_comes_with_its_command(rows, shown):
     notebook.pending(rows)
     notebook.no_records("flic/toy-noisy")

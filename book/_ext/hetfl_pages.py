@@ -167,11 +167,21 @@ def finished(page: str, path: Path, known: dict[str, dict[str, str]]) -> str:
     )  # items are no listitems
     page = page.replace('<details><summary><span class="toctree-toggle"', LABELLED)
     page = page.replace(' open="open"><summary><span class="toctree-toggle"', f' open="open">{LABELLED[9:]}')
+    page = re.sub(PRINTED, lambda match: to_page(match, path), page)
     head, article, rest = page.partition("<article")
     body, end, rest = rest.partition("</article>")
     numbers = iter(range(10**6))
     body = re.sub(r"<img [^>]*>", lambda match: placed(match[0], path, next(numbers)), body)
     return head + article + body + end + rest
+
+
+PRINTED = re.compile(r' href="((?:\.\./)*[\w/-]+)\.ipynb((?:#[^"]*)?)"')
+
+
+def to_page(match: re.Match[str], page: Path) -> str:
+    """A link to a chapter in what a cell prints, which leads to its notebook in Jupyter, and here to its page."""
+    there = (page.parent / f"{match[1]}.html").exists()
+    return f' href="{match[1]}.html{match[2]}"' if there else match[0]
 
 
 LABELLED = '<details><summary aria-label="Show or hide its pages"><span class="toctree-toggle"'
