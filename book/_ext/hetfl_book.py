@@ -247,11 +247,11 @@ ANSWERS = [
         ("quadrants", "quadrants-mnist", "quadrants-cifar10", "colours-cifar10", "4-views", "views", "eeg"),
     ),
 ]
-"""Chapter, what it is about, its method, a plain rival, the metric; the rival in words; experiments, one a setting."""
+"""Chapter, what it is about, its method, a plain rival, the metric; the rival in words; experiments, one per setting."""
 
 
 def answers_in_words() -> str:
-    """For each paper how often its method is ahead of a plain rival in our runs: a list with an item a chapter."""
+    """For each paper how often its method is ahead of a plain rival in our runs: a list with one item per chapter."""
     ledger, results, statistics = (
         importlib.import_module(f"hetfl_core.{name}") for name in ("ledger", "ledger.results", "ledger.statistics")
     )
@@ -272,7 +272,7 @@ def answers_in_words() -> str:
 
 
 def tally_in_words() -> str:
-    """What the ledger amounts to: a sentence on claims, a table with a row per paper, and how to read it."""
+    """What the ledger amounts to: a sentence on claims, a table with one row per paper, and how to read it."""
     ledger, experiments = (importlib.import_module(f"hetfl_core.{name}") for name in ("ledger", "experiments"))
     words = importlib.import_module("hetfl_core.notebook").counted_verdicts
     known = experiments.known()

@@ -162,9 +162,8 @@ def finished(page: str, path: Path, known: dict[str, dict[str, str]]) -> str:
     page = re.sub(ICON, lambda match: drawn(match, known), page)
     if path.name != "search.html":
         page = re.sub(r'\s*<script src="[^"]*(?:searchtools|language_data|searchindex)\.js[^"]*"></script>', "", page)
-    page = page.replace(
-        '<div role="list" class="citation-list">', '<div class="citation-list">'
-    )  # items are no listitems
+    # Its items are no listitems, so that it is no list to who listens.
+    page = page.replace('<div role="list" class="citation-list">', '<div class="citation-list">')
     page = page.replace('<details><summary><span class="toctree-toggle"', LABELLED)
     page = page.replace(' open="open"><summary><span class="toctree-toggle"', f' open="open">{LABELLED[9:]}')
     page = re.sub(PRINTED, lambda match: to_page(match, path), page)
