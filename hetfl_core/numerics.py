@@ -140,18 +140,19 @@ def keep_freed_memory() -> bool:
     """Have the C library keep what is freed for the next tensor, where it is glibc; no bit of a result depends on it.
 
     Otherwise it hands tensors of more than some 100 KiB back to the system, and each new one costs a page fault every
-    4 KiB: a fifth of the time of a step of a small convolutional network. The process does not shrink below its peak.
+    4 KiB: a fifth of the time of a step of a small convolutional network, nine tenths of filling a large tensor.
+    The process does not shrink below its peak.
 
     Returns
     -------
     bool
         Whether that was possible.
     """
-    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of mallopt(3)
+    trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of mallopt(3)
     if sys.platform != "linux":
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and bool(mallopt(mmap_threshold, 2**25)) and bool(mallopt(trim_threshold, 2**31 - 1))
+    return mallopt is not None and bool(mallopt(mmap_max, 0)) and bool(mallopt(trim_threshold, 2**31 - 1))
 
 
 # --- what computed ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 if "HETFL_DATA" not in os.environ and SHARED.is_dir():
     os.environ["HETFL_DATA"] = str(SHARED)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as `make test` has it: OpenBLAS adds in another order with more
 
 from hetfl_core import numerics  # noqa: E402
 

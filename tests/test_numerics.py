@@ -218,25 +218,26 @@ def test_bits_change_only_with_the_revision(name):
     )
 
 
-def test_freed_memory_is_kept_where_the_c_library_can():
-    """Tensors of a megabyte that come and go: with it nearly no page fault, without it thousands."""
+@pytest.mark.parametrize("images", [100, 4000])
+def test_freed_memory_is_kept_where_the_c_library_can(images):
+    """Tensors of one megabyte, or of 55, that come and go: with it nearly no page fault, without it thousands."""
     program = """
 import resource, sys
 from hetfl_core import numerics
 kept = sys.argv[1] == "keep" and numerics.keep_freed_memory()
 import torch
-x = torch.rand(100, 6, 24, 24, dtype=torch.float32, requires_grad=True)
+x = torch.rand(int(sys.argv[2]), 6, 24, 24, dtype=torch.float32, requires_grad=True)
 def faults(steps):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(steps):
         x.tanh().square().sum().backward()
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 faults(3)
-print(kept, faults(100))
+print(kept, faults(10))
 """
     found = {}
     for how in ("keep", "leave"):
-        command = [sys.executable, "-c", program, how]
+        command = [sys.executable, "-c", program, how, str(images)]
         kept, faults = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         found[how] = (kept == "True", int(faults))
     if not found["keep"][0]:

@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from small import assert_same_tensors, equal_histories, largest_difference, ragg
 
 from hetfl_core import simulate
 from hetfl_core.datasets import toy
-from hetfl_core.engine import checkpoint, training
+from hetfl_core.engine import checkpoint, simulation, training
 from hetfl_core.engine import simulator as simulator_module
 from hetfl_core.engine.checkpoint import CheckpointError
 from hetfl_core.engine.sides import participants
@@ -817,6 +818,21 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     assert {k: v for k, v in resumed.final.items() if k != "seconds"} == {
         k: v for k, v in whole.final.items() if k != "seconds"
     }
+
+
+def test_the_bar_of_a_resumed_run_counts_the_rounds_of_this_one(tmp_path, monkeypatch):
+    """Rounds of before are where the bar begins: counted as done just now they would make what is left look short."""
+    bars = []
+
+    class Bar(simulation.tqdm):
+        def __init__(self, *args, **options):
+            super().__init__(*args, file=io.StringIO(), **options)
+            bars.append(self)
+
+    monkeypatch.setattr(simulation, "tqdm", Bar)
+    run(rounds=5, checkpoint=tmp_path, progress=True)
+    run(rounds=8, checkpoint=tmp_path, progress=True)
+    assert [(bar.initial, bar.n, bar.total) for bar in bars] == [(0, 5, 5), (5, 8, 8)]
 
 
 @dataclass(frozen=True)

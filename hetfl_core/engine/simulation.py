@@ -450,8 +450,9 @@ def _simulate(
                 f"{checkpoint} holds {state.done} complete rounds, more than rounds={rounds}"
             )
     last = {"rounds": rounds, "threads": int(threads)}
-    with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc=method.name, unit="round") as bar:
-        bar.update(states[0].done if states[0] is not None else 0)
+    done = states[0].done if states[0] is not None else 0  # rounds of before must not count as fast ones
+    shown = {"initial": done, "total": rounds, "desc": method.name, "unit": "round"}
+    with cpu_threads(threads), tqdm(disable=not progress, **shown) as bar:
         return together(
             [
                 _run(simulator, number, state, journal, {**mine, **last}, bar if number == 0 else None)
