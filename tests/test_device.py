@@ -102,7 +102,7 @@ def test_losses_are_read_once_a_stage(monkeypatch):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("name", ["FLIC-HL", "FedHeNN", "FLIC published"])
+@pytest.mark.parametrize("name", ["FLIC-HL", "FedHeNN", "FLIC published", "FedCR", "Fed-CMA", "FedGen", "pFedHN"])
 def test_a_gpu_computes_what_a_cpu_does(name):
     method, options = VARIANTS[name], {"rounds": 2, "participation": 0.5, "progress": False, "dtype": torch.float64}
     fed = federation_for(method)

@@ -15,7 +15,7 @@ from hetfl_core.engine.simulator import Simulator
 from hetfl_core.methods import FedCMA
 from hetfl_core.networks import MLP, Model
 from hetfl_core.rng import numpy_stream
-from hetfl_core.theory import fedcma
+from hetfl_core.theory import fedcma, fedcr
 
 TWO_POINTS = {"hypotheses": [[1, 0], [0, 1]], "marginals": [[1, 0], [0, 1]], "labelling": [1, 1]}
 
@@ -39,6 +39,23 @@ def test_the_smallest_counterexample_to_theorem_1():
     assert found.corrected == pytest.approx(2 * 0.6)
     knows_better = fedcma.theorem_2(**{**TWO_POINTS, "hypotheses": [[1, 0], [0, 1], [1, 1]]}, alpha=[0.6, 0.4], j=1)
     assert knows_better.gap == 0, "with the labelling function among the heads"
+
+
+def test_a_client_without_weight_may_lose_although_the_labelling_function_is_a_head():
+    """Plain domain adaptation, α_j = 0: the head that is best elsewhere is wrong here, and B = 2 allows it."""
+    heads = {**TWO_POINTS, "hypotheses": [[0, 1], [0, 0]]}
+    found = fedcma.theorem_2(**{**heads, "labelling": [0, 1]}, alpha=[1.0, 0.0], j=1)
+    assert (found.gap, found.A, found.B) == (1, 0, 2)
+
+
+def test_equation_2_fails_on_two_points_that_are_labelled_alike():
+    """L_j ≤ L_i + d + min E|c_i − c_j| for a single head, on the two points of the table: 1 ≤ 0 + 0 + 0."""
+    heads, c = [[1, 0], [0, 1]], np.array([1.0, 1.0])
+    p, q = np.eye(2)
+    here, there = (fedcr.risks(heads, np.stack([(1 - c) * law, c * law]))[0] for law in (p, q))
+    assert (here, there, fedcr.divergence(heads, p, q)) == (0, 1, 0)
+    knows = [*heads, [1, 1]]  # the labelling function among the heads, and the two can be told apart
+    assert there <= here + fedcr.divergence(knows, p, q)
 
 
 def drawn(rng, among_heads, one_labelling=False):

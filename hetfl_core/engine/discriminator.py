@@ -1,10 +1,10 @@
-r"""Can one tell from its features which client a sample comes from? A measure of alignment, beside its floors.
+r"""Can one tell from its features which client a sample comes from? A measure of alignment, beside its yardsticks.
 
 A classifier that recognises the client better than chance shows that clients' features differ ([1]_); Fed-CMA takes its
 accuracy for the divergence :math:`d_{\mathcal{V} \Delta \mathcal{V}}` between them ([2]_, Figure 9). But where clients
 hold different classes, knowing the class alone tells much of the client, and features that are aligned perfectly, class
-by class, still give the class away. Hence two floors: chance, and what is told by the label alone; and a version in
-which each class has equally many samples of all clients that hold it, so that what is recognised beyond the floor is a
+by class, still give the class away. Hence two yardsticks: chance, and what is told by the label alone; and a version in
+which each class has equally many samples of all clients that hold it, so that what is recognised beyond them is a
 difference *within* classes.
 
 References
@@ -43,8 +43,8 @@ class Recognised:
     chance : float
         Of always naming the client that has most training samples.
     label_only : float
-        Of naming, for each class, the client that has most training samples of it: what no alignment of features can
-        hide, as they are to tell the class.
+        Of naming, for each class, the client that has most training samples of it: what features that tell the class
+        give away in any case. (Not a lower bound: a weak classifier may do worse.)
     n : int
         Held-out samples.
     """

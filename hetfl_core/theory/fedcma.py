@@ -10,8 +10,9 @@ Statement                       Hold  What is right, or the smallest counterexam
 Eq. (2), after Zhao et al.      if    The labelling functions are hypotheses ([3]_). Else, on two points, one per client
                                       and labelled alike, the bound would read 1 ≤ 0 + 0 + 0. `theorem_2`
 Theorem 1                       if    The labelling function is a hypothesis: it is then the best head of all, and with
-                                      endless samples there is nothing to bound. Else 2 Σ α_i λ_i is missing: on
-                                      the same two points, with α = 0.6 and 0.4, it would read 1 ≤ 0. `theorem_2`
+                                      endless samples and α_j > 0 there is nothing to bound. Else 2 Σ α_i λ_i is
+                                      missing: on the same two points, with α = 0.6 and 0.4, it would read 1 ≤ 0.
+                                      `theorem_2`
 … the λ term can be avoided     no    It is the term that is missing in Theorems 1 and 2. `theorem_2`
 Theorem 2                       if    All labelling functions are hypotheses; then also without sampling. `theorem_2`
 Aligned classes: A, B small     if    If clients have the same shares of labels, then A = B = 0. For p(z|y) = (0.7, 0.3)
