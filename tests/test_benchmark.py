@@ -13,7 +13,7 @@ from hetfl_core import benchmark
 from hetfl_core.benchmark import Part
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
-from hetfl_core.engine.training import Noise
+from hetfl_core.engine.training import Noise, n_steps
 from hetfl_core.methods import Local, Stage
 from hetfl_core.networks import CNN, MLP
 
@@ -133,7 +133,7 @@ def test_the_loop_is_measured_up_to_the_size_asked_for_and_with_it(monkeypatch):
         return {"seconds": 6.0 if engine == "loop" else 2.0, "microseconds": 5.0, "peak_mb": 7.0}
 
     monkeypatch.setattr(benchmark, "_apart", measured)
-    for rest in ("parts", "tail", "seeds", "paddings", "engines", "cores", "aligned", "size"):
+    for rest in ("parts", "tail", "seeds", "paddings", "engines", "cores", "aligned", "random", "size"):
         monkeypatch.setattr(benchmark, f"_describe_{rest}", lambda *sizes: [])
     lines = list(benchmark.report((10, 20, 30), loop_up_to=20))
     assert {n for n, engine in asked if engine == "stacked"} == {10, 20, 30}
@@ -295,6 +295,23 @@ def test_a_case_is_what_its_name_says(name):
         grey = case.shape[0] == 1
         kind = "CNN " + " × ".join(map(str, case.shape[1:] if grey else case.shape))
     assert name == f"{kind}, batch {case.batch_size}"
+
+
+def test_fedcrs_step_is_timed_at_the_papers_widths(monkeypatch):
+    """An MLP of 1024 units before and behind φ, 512 random features, 18 draws, batches of 48; clipped plain SGD."""
+    asked = []
+
+    def watched(case, method, steps):
+        asked.append((case, method, steps))
+        return {"loop": 1.0}, None
+
+    monkeypatch.setattr(benchmark, "engines", watched)
+    assert [line.split() for line in benchmark._describe_random()][-1] == ["1.0"]
+    [(case, method, steps)] = asked
+    assert (case.shape, case.batch_size, case.phi.hidden, case.phi.out) == ((784,), 48, (1024,), 1024)
+    assert (method.model.gaussian, method.samples, method.optimiser, method.clip) == (512, 18, "sgd", 10.0)
+    [stage] = method.stages(0, "round")
+    assert n_steps(stage, benchmark.alike(case)[0].n_train) == steps
 
 
 def test_clients_that_are_alike_have_two_batches():

@@ -50,7 +50,7 @@ def run(method, **options):
 SMALL = {"model": Model(MLP(hidden=(6,), out=4)), "local_epochs": 2, "batch_size": 8}
 
 
-def test_one_file_and_one_line_make_a_method(fedavgm):
+def test_one_file_and_two_lines_make_a_method(fedavgm):
     method = fedavgm(**SMALL, beta=0.3)
     assert "FedAvgM" in {m.name for m in methods._variants(methods.Method)}, "the catalogue finds it"
     stacked, loop = (run(method, engine=engine) for engine in ("stacked", "loop"))

@@ -13,7 +13,7 @@ from hetfl_core.engine import calibration
 from hetfl_core.engine.training import n_steps
 from hetfl_core.experiments import EXPERIMENTS
 from hetfl_core.federation import Spec
-from hetfl_core.methods import FedCR
+from hetfl_core.methods import FedAvgFT, FedCR
 from hetfl_core.networks import MLP, Model
 from hetfl_core.papers import fedcr
 
@@ -46,6 +46,26 @@ def test_the_papers_setting():
         assert len(setting.methods) == 13
         cr = setting.methods["FedCR"]
         assert (cr.beta, cr.samples, cr.test_samples, cr.model.gaussian) == (5e-4, 18, 18, 512)
+
+
+@pytest.mark.realdata("pooled.fashion_mnist")
+@pytest.mark.parametrize("split", fedcr.SPLITS)
+def test_the_papers_clients(split):
+    """A hundred, of 490 and 210 images; on non-iid_1 of five classes each."""
+    federation = EXPERIMENTS[f"fedcr/fmnist-{split}"].federation(0)
+    assert [(c.n_train, c.n_test, c.shapes) for c in federation] == [(490, 210, (1, 28, 28))] * 100
+    classes = {len(np.unique(c.y_train)) for c in federation}
+    assert classes == {5} if split == "non-iid_1" else max(classes) > 5
+
+
+def test_the_texts_network_has_1024_inputs_behind_its_convolutions():
+    """Where the paper prints 1 600: 28 is 24, 12, 8 and 4 wide after kernels of 5 and pools of 2."""
+    model = Model(fedcr.TEXT_PHI)
+    params = model.init(IMAGE, torch.Generator(), model.parts)
+    widths = [tuple(p.shape) for name, p in params.items() if name.endswith("weight")]
+    assert 64 in widths[0]
+    assert (1024, 1024) in widths
+    assert EXPERIMENTS["fedcr/fmnist-non-iid_1-text"].methods["FedCR"].model.phi == fedcr.TEXT_PHI
 
 
 @pytest.mark.realdata("pooled.fashion_mnist")
@@ -98,6 +118,24 @@ def test_calibration_is_measured_on_test_images_and_fitted_on_held_out_ones():
         calibration.log_loss(calibration.at_temperature(said, heat), true)
     )
     assert found.final["ece"] == pytest.approx(calibration.expected_calibration_error(said, true))
+
+
+def test_averaged_heads_are_those_of_all_clients_behind_the_common_body():
+    """By hand: every client's tuned head, their mean, and what the one model then names on each client's test data."""
+    fed = ragged(n_clients=3, sizes=(30, 40), widths=(4, 4))
+    method = FedAvgFT(Model(MLP((6,), 5)), tuned="head", local_epochs=2, lr=0.05)
+    options = {"seed": 3, "rounds": 2, "participation": 1.0, "device": "cpu", "progress": False}
+    whole, found = simulate(fed, method, **options), fedcr.heads_averaged(fed, method, **options)
+    head = {n: sum(p[n] for p in whole.params) / 3 for n in ("beta.weight", "beta.bias")}
+    assert (whole.params[0]["beta.bias"] - whole.params[1]["beta.bias"]).abs().max() > 1e-3
+    right = []
+    for client in fed:
+        logits = torch.as_tensor(whole.embed("test")[client.name]) @ head["beta.weight"] + head["beta.bias"]
+        right.append(float((logits.argmax(-1) == client.y_test).double().mean()))
+    assert found.final["accuracy"] == pytest.approx(np.mean(right))
+    assert found.per_client["accuracy"].tolist() == pytest.approx(right)
+    assert found.final["accuracy"] != whole.final["accuracy"]
+    assert found.final["bytes_up"] == whole.final["bytes_up"]
 
 
 @pytest.mark.parametrize("name", fedcr.SPACES)

@@ -195,7 +195,10 @@ def test_the_order_of_clients_does_not_matter(name):
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_nothing_that_is_sent_grows_with_the_samples(name):
-    """Not what a member sends, nor a newcomer: with ten times the samples every message has the same shapes."""
+    """Not what a member sends, nor a newcomer: with ten times the samples every message has the same shapes.
+
+    What clients answer before training (a survey) is counted in the bytes of the round.
+    """
     method = small(name) if name in NEW else replace(CATALOGUE[name], local_epochs=1)
     if hasattr(method, "pretrain_epochs"):
         method = replace(method, pretrain_epochs=1)
@@ -211,7 +214,8 @@ def test_nothing_that_is_sent_grows_with_the_samples(name):
         shapes.append(sorted(str({n: tuple(p.shape) for n, p in o.upload.items()}) for o in outcomes))
         assert all(n not in shapes[-1][0] for n in ("200", "400"))
     assert shapes[0] == shapes[1]
-    joined = run(method, few, rounds=1, participation=1.0)
+    joined, larger = (run(method, fed, rounds=1, participation=1.0) for fed in (few, many))
+    assert joined.final["bytes_up"] == larger.final["bytes_up"]
     if name in NO_NEWCOMERS:
         with pytest.raises(ValueError, match=f"a new client learns only local parts, but {method.name} trains"):
             adapt(joined, replaced(few[0]), progress=False)

@@ -342,7 +342,7 @@ def test_architecture_tells_hidden_widths_apart_but_not_input_widths():
 
 
 def test_values_to_remember_reach_upload_sample_by_sample():
-    """Every sample's own value, from the last time it was seen, and zeros for those never seen."""
+    """Every sample's own value, and zeros for those never seen."""
     seen = {}
 
     @dataclass(frozen=True)
@@ -366,6 +366,31 @@ def test_values_to_remember_reach_upload_sample_by_sample():
             touched = memory[:, 0] != 0
             assert int(touched.sum()) == 6  # two batches of three
             torch.testing.assert_close(memory[touched, 0], x[touched, 0] + 1)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+def test_what_is_remembered_of_a_sample_is_its_newest_value(engine):
+    """All samples pass in each of three steps: what stays is of the parameters before the third, after the second."""
+    seen = []
+
+    @dataclass(frozen=True)
+    class Remembers(Local):
+        def loss(self, params, received, batch, noise):
+            result = super().loss(params, received, batch, noise)
+            return Loss(result.total, {}, {"bias": params["beta.bias"].repeat(len(batch.y), 1)})
+
+        def upload(self, params, received, data, memory):
+            seen.append((params["beta.bias"].clone(), memory["bias"].clone()))
+            return {}
+
+    fed = ragged(sizes=(7, 40))
+    for epochs in (2, 3):
+        method = Remembers(optimiser="sgd", lr=0.5, local_epochs=epochs, batch_size=1000)
+        run(fed, method, rounds=1, participation=1.0, engine=engine)
+    half = len(seen) // 2
+    for (after_two, _), (after_three, memory) in zip(seen[:half], seen[half:], strict=True):
+        torch.testing.assert_close(memory, after_two.expand_as(memory))
+        assert (memory[0] - after_three).abs().max() > 1e-3
 
 
 def test_noise_is_drawn_for_fewer_steps_at_once_where_a_step_needs_much():

@@ -66,7 +66,7 @@ class Ditto(FedAvg):
         return {**own, **super().init_client(spec, rng)}
 
     def stages(self, round: int, role: Role) -> list[Stage]:
-        """v_i, then w, when selected; v_i once more at the end."""
+        """v_i, then w, when selected; all of v_i once more at the end, as FedCR's published code has it."""
         if role not in ("round", "final"):
             return []
         if role == "final":

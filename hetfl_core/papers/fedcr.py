@@ -237,9 +237,10 @@ def at_rates(some: Mapping[str, Method], split: str) -> dict[str, Method]:
 
 
 def ablated(split: str) -> dict[str, Method]:
-    """What FedCR is made of, taken away or put in another way; and other methods as published codes have them.
+    """What FedCR is made of, taken away or put in another way; and other methods as near to FedCR's code as can be.
 
-    Each at the learning rate that was chosen for the method whole.
+    Each at the learning rate that was chosen for the method whole. What remains: that code's FedPAC averages a class's
+    features by halves, (old + new)/2, and clients without weights; its FedSR moves the last layers alone at the end.
     """
     whole = compared(split)
     cr, per, sr, pac, lg = (whole[name] for name in ("FedCR", "FedPer", "FedSR-FT", "FedPAC", "LG-FedAvg"))
