@@ -56,7 +56,7 @@ class FedCR(Stochastic):
         What of the joint features clients are drawn to; in the place of the rest stands N(0, I).
     joint_step : float
         Part γ in [0, 1] of the new joint features that the server takes, (1 − γ) old + γ new, of means and variances
-        (the published code: of deviations). 0 leaves N(0, I) for ever, which is that code's default; its commands say 1.
+        (the published code: of deviations). 0 leaves N(0, I) for ever, that code's default; its commands say 1.
     """
 
     weighting: Literal["samples", "uniform"] = "uniform"
