@@ -451,8 +451,8 @@ def _simulate(
             )
     last = {"rounds": rounds, "threads": int(threads)}
     done = states[0].done if states[0] is not None else 0  # rounds of before must not count as fast ones
-    shown = {"initial": done, "total": rounds, "desc": method.name, "unit": "round"}
-    with cpu_threads(threads), tqdm(disable=not progress, **shown) as bar:
+    bar = tqdm(initial=done, total=rounds, disable=not progress, desc=method.name, unit="round")
+    with cpu_threads(threads), bar:
         return together(
             [
                 _run(simulator, number, state, journal, {**mine, **last}, bar if number == 0 else None)
