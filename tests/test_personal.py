@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from hetfl_core.methods import (
     FedCR,
     FedPAC,
     FedPer,
+    FedRep,
     FedSR,
     LGFedAvg,
     Local,
@@ -105,6 +107,205 @@ def test_a_common_start_does_not_depend_on_the_order_of_clients():
     here, there = (Simulator(f, method, device="cpu").initial().kept for f in (ragged(), turned))
     for i, j in enumerate((2, 0, 1)):
         assert_same_tensors(there[i], here[j])
+
+
+# --- whole runs by hand -----------------------------------------------------------------------------------------------
+
+LINEAR = MLP(hidden=(), out=2)
+"""φ(x) = x·W + b, so that the gradients of a model with a linear head are four lines."""
+
+ALL, BODY_ONLY, HEAD_ONLY = ("phi", "beta"), ("phi",), ("beta",)
+
+
+def gradients(params, x, y):
+    """Of the mean cross-entropy of softmax((x·W + b)·H + h), by the chain rule."""
+    z = x @ params["phi.0.weight"] + params["phi.0.bias"]
+    logits = z @ params["beta.weight"] + params["beta.bias"]
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    error = (p / p.sum(1, keepdims=True) - np.eye(logits.shape[1])[y]) / len(y)
+    back = error @ params["beta.weight"].T
+    found = {"beta.weight": z.T @ error, "beta.bias": error.sum(0), "phi.0.weight": x.T @ back}
+    return found | {"phi.0.bias": back.sum(0)}
+
+
+def stepped(params, client, parts, lr):
+    """One step of gradient descent on all samples of a client, of the parameters of these parts."""
+    found = gradients(params, np.asarray(client.x_train, float), np.asarray(client.y_train))
+    return {n: p - lr * found[n] if n.startswith(parts) else p for n, p in params.items()}
+
+
+def by_hand(fed, starts, server, shared, steps, tuned, rounds, lr):
+    """Rounds of all clients with means by samples, and the last training: what each has, and the server."""
+    samples = np.array([client.n_train for client in fed])
+    clients, server = [dict(each) for each in starts], dict(server)
+    for _ in range(rounds):
+        clients = [each | server for each in clients]
+        for parts in steps:
+            clients = [stepped(each, client, parts, lr) for each, client in zip(clients, fed, strict=True)]
+        server = {
+            n: sum(w * each[n] for w, each in zip(samples / samples.sum(), clients, strict=True))
+            for n in server
+            if n.startswith(shared)
+        } | {n: p for n, p in server.items() if not n.startswith(shared)}
+    clients = [each | server for each in clients]
+    for parts in tuned:
+        clients = [stepped(each, client, parts, lr) for each, client in zip(clients, fed, strict=True)]
+    return clients, server
+
+
+@pytest.mark.parametrize(
+    ("method", "shared", "steps", "tuned"),
+    [
+        (Local, (), [ALL], [ALL]),
+        (FedAvg, ALL, [ALL], []),
+        (partial(FedAvgFT, tuned="head", tuning_epochs=2), ALL, [ALL], [HEAD_ONLY, HEAD_ONLY]),
+        (partial(FedAvgFT, tuned="all", tuning_epochs=2), ALL, [ALL], [ALL, ALL]),
+        (FedPer, BODY_ONLY, [ALL], [HEAD_ONLY]),
+        (FedRep, BODY_ONLY, [HEAD_ONLY, BODY_ONLY], [HEAD_ONLY]),
+        (LGFedAvg, HEAD_ONLY, [ALL], [BODY_ONLY]),
+        (FedBABU, BODY_ONLY, [BODY_ONLY], [ALL]),
+        (partial(FedBABU, tuned="head"), BODY_ONLY, [BODY_ONLY], [HEAD_ONLY]),
+    ],
+)
+def test_a_run_by_hand(method, shared, steps, tuned):
+    """Three rounds and the last training of clients with unequal numbers of samples, in NumPy."""
+    made = method(Model(LINEAR), local_epochs=1, batch_size=100, **DESCENT)
+    fed = ragged(n_clients=3, widths=(4, 4))
+    assert len({client.n_train for client in fed}) == 3
+    simulator = Simulator(fed, made, dtype=torch.float64, device="cpu")
+    start = simulator.initial()
+    starts = [{n: p.numpy() for n, p in each.items()} for each in simulator.working(start)]
+    clients, server = by_hand(
+        fed, starts, {n: p.numpy() for n, p in start.server.items()}, shared, steps, tuned, rounds=3, lr=0.1
+    )
+    result = run(made, fed, participation=1.0)
+    assert result.server.keys() == server.keys()
+    for name, p in server.items():
+        np.testing.assert_allclose(result.server[name], p, rtol=0, atol=1e-12, err_msg=name)
+    for found, params in zip(result.params, clients, strict=True):
+        for name, p in params.items():
+            np.testing.assert_allclose(found[name], p, rtol=0, atol=1e-12, err_msg=name)
+
+
+def test_a_run_of_ditto_by_hand():
+    """v pays (λ/2)‖v − w‖² for leaving the w that was received; after the last round it trains once more."""
+    made = Ditto(Model(LINEAR), lam=0.5, local_epochs=1, batch_size=100, tuning_epochs=1, **DESCENT)
+    fed = ragged(n_clients=3, widths=(4, 4))
+    simulator = Simulator(fed, made, dtype=torch.float64, device="cpu")
+    start = simulator.initial()
+    server = {n: p.numpy() for n, p in start.server.items()}
+    own = [{n.removeprefix("own."): p.numpy() for n, p in kept.items()} for kept in start.kept]
+    samples = np.array([client.n_train for client in fed])
+
+    def drawn(v, client):
+        return {n: p - 0.1 * 0.5 * (v[n] - server[n]) for n, p in stepped(v, client, ALL, 0.1).items()}
+
+    for _ in range(3):
+        own = [drawn(v, client) for v, client in zip(own, fed, strict=True)]
+        sent = [stepped(server, client, ALL, 0.1) for client in fed]
+        server = {n: sum(w * each[n] for w, each in zip(samples / samples.sum(), sent, strict=True)) for n in server}
+    own = [drawn(v, client) for v, client in zip(own, fed, strict=True)]
+    result = run(made, fed, participation=1.0)
+    for found, v in zip(result.params, own, strict=True):
+        for name, p in v.items():
+            np.testing.assert_allclose(found[f"own.{name}"], p, rtol=0, atol=1e-12, err_msg=name)
+            np.testing.assert_allclose(result.server[name], server[name], rtol=0, atol=1e-12, err_msg=name)
+
+
+def moved_down(params, parts, loss, lr=0.1):
+    """One step of gradient descent on a loss, of the parameters of these parts."""
+    leaves = {n: p.clone().requires_grad_(n.startswith(parts)) for n, p in params.items()}
+    loss(leaves).backward()
+    return {n: (p - lr * p.grad if p.grad is not None else p).detach() for n, p in leaves.items()}
+
+
+def random_feature(params, x):
+    """q(z | x) of a linear body and the Gaussian layer behind it."""
+    both = (x @ params["phi.0.weight"] + params["phi.0.bias"]) @ params["gaussian.weight"] + params["gaussian.bias"]
+    mean, raw = both.chunk(2, 1)
+    return Normal(mean, torch.nn.functional.softplus(raw) + 1e-4)
+
+
+def task(params, feature, y):
+    """Cross-entropy of the head at the mean feature."""
+    return torch.nn.functional.cross_entropy(feature.mean @ params["beta.weight"] + params["beta.bias"], y)
+
+
+def mean_of(clients, parts, weights):
+    """The weighted mean of the parameters of these parts."""
+    names = [n for n in clients[0] if n.startswith(parts)]
+    return {n: sum(w * each[n] for w, each in zip(weights, clients, strict=True)) for n in names}
+
+
+def assert_same_run(result, clients, server):
+    for found, expected in ((result.server, server), *zip(result.params, clients, strict=True)):
+        assert found.keys() == expected.keys()
+        for name, p in expected.items():
+            torch.testing.assert_close(found[name], p, rtol=0, atol=1e-10, msg=name)
+
+
+def random_run(method):
+    """Clients, their first parameters and the server of a run of three rounds by the engine, and that run."""
+    fed = ragged(n_clients=3, widths=(4, 4))
+    made = method(Model(LINEAR, gaussian=3), scale="none", local_epochs=1, batch_size=100, tuning_epochs=1, **DESCENT)
+    simulator = Simulator(fed, made, dtype=torch.float64, device="cpu")
+    start = simulator.initial()
+    data = [(torch.as_tensor(c.x_train, dtype=torch.float64), torch.as_tensor(c.y_train)) for c in fed]
+    return data, simulator.working(start), start, run(made, fed, participation=1.0)
+
+
+def test_a_run_of_fedcr_by_hand():
+    """Algorithm 2 at Σ = 0 in the draws: three rounds, each with the joint features of the one before."""
+    data, clients, _, result = random_run(partial(FedCR, beta=0.2))
+    joint = Normal(torch.zeros(5, 3, dtype=torch.float64), torch.ones(5, 3, dtype=torch.float64))
+    for _ in range(3):
+        natural, precision = torch.zeros(5, 3, dtype=torch.float64), torch.ones(5, 3, dtype=torch.float64)
+        for i, (x, y) in enumerate(data):
+
+            def loss(params, x=x, y=y, joint=joint):
+                feature = random_feature(params, x)
+                wanted = Normal(joint.mean[y], joint.stddev[y])
+                return task(params, feature, y) + 0.2 * kl_divergence(wanted, feature).sum(1).mean()
+
+            passed = random_feature(clients[i], x)  # the features as they passed: those before the only step
+            for row, c in enumerate(y.tolist()):
+                precision[c] += 1 / passed.variance[row]
+                natural[c] += passed.mean[row] / passed.variance[row]
+            clients[i] = moved_down(clients[i], ("phi", "gaussian", "beta"), loss)
+        body = mean_of(clients, ("phi", "gaussian"), [1 / 3] * 3)
+        clients = [each | body for each in clients]
+        held = torch.tensor([any((y == c).any() for _, y in data) for c in range(5)])
+        variance = torch.where(held[:, None], 1 / precision, joint.variance)
+        joint = Normal(torch.where(held[:, None], natural / precision, joint.mean), variance.sqrt())
+    for i, (x, y) in enumerate(data):
+        clients[i] = moved_down(
+            clients[i], ("beta",), lambda params, x=x, y=y: task(params, random_feature(params, x), y)
+        )
+    assert_same_run(result, clients, {**body, "joint.mean": joint.mean, "joint.variance": joint.variance})
+
+
+def test_a_run_of_fedsr_by_hand():
+    """At Σ = 0 in the draws; the references of the classes are trained too, and stay at home."""
+    data, clients, start, result = random_run(partial(FedSR, l2=0.3, cmi=0.7))
+    clients = [each | kept for each, kept in zip(clients, start.kept, strict=True)]
+    samples = torch.tensor([float(len(y)) for _, y in data], dtype=torch.float64)
+
+    def loss(params, x, y):
+        feature = random_feature(params, x)
+        deviation = torch.nn.functional.softplus(params["reference.raw"]) + 1e-4
+        gap = kl_divergence(feature, Normal(params["reference.mean"][y], deviation[y])).sum(1).mean()
+        return task(params, feature, y) + 0.3 * feature.mean.square().sum(1).mean() + 0.7 * gap
+
+    for _ in range(3):
+        for i, (x, y) in enumerate(data):
+            clients[i] = moved_down(
+                clients[i], ("phi", "gaussian", "beta", "reference"), lambda params, x=x, y=y: loss(params, x, y)
+            )
+        server = mean_of(clients, ("phi", "gaussian", "beta"), samples / samples.sum())
+        clients = [each | server for each in clients]
+    for i, (x, y) in enumerate(data):
+        clients[i] = moved_down(clients[i], ("beta",), lambda params, x=x, y=y: loss(params, x, y))
+    assert_same_run(result, clients, server)
 
 
 # --- what is shared, and what is trained ------------------------------------------------------------------------------
