@@ -420,6 +420,15 @@ def _own() -> dict[str, Experiment]:
             found[f"fedcr/own-{split}"] = Experiment(
                 title, own(split), compared(split), priority=15 + place, seeds=5, measure=("own",), **common
             )
+            found[f"fedcr/own-{split}-early"] = Experiment(
+                f"{title}, Figure 3: every one of the first rounds",
+                own(split),
+                compared(split),
+                priority=31,
+                seeds=5,
+                measure=("own",),
+                **{**common, "rounds": common["evaluate_every"], "evaluate_every": 1},
+            )
             found[f"fedcr/own-{split}-ablation"] = Experiment(
                 f"{title}, ablations", own(split), ablated(split), priority=30 + place, seeds=5, **common
             )
