@@ -198,3 +198,22 @@ def test_every_ablation_changes_something_and_keeps_the_rate(split):
         assert method != base, name
         assert type(method) is type(base)
         assert method.lr == base.lr
+
+
+@pytest.mark.parametrize("split", fedcr.SPLITS)
+def test_the_first_rounds_are_those_of_the_whole_run(split):
+    """Figure 3's two experiments are one run: bit for bit on one kind of machine, for nothing depends on its end."""
+    whole, early = EXPERIMENTS[f"fedcr/own-{split}"], EXPERIMENTS[f"fedcr/own-{split}-early"]
+    assert (early.methods, early.measure, early.participation) == (whole.methods, whole.measure, whole.participation)
+    records = {e: ledger.load(scale="paper", experiment=f"fedcr/own-{split}{e}") for e in ("", "-early")}
+    long = {(r.method, r.seed): r for r in records[""]}
+    compared = 0
+    for r in records["-early"]:
+        there = long[r.method, r.seed]
+        if there.numerics.get("isa") != r.numerics.get("isa"):
+            continue
+        rows = [each.frame().set_index("round").loc[early.rounds] for each in (r, there)]
+        figures = ["test_accuracy", "train_accuracy", "own_test_accuracy"]
+        assert rows[0][figures].tolist() == rows[1][figures].tolist(), (r.method, r.seed)
+        compared += 1
+    assert compared or not records["-early"]
