@@ -369,21 +369,28 @@ def test_values_to_remember_reach_upload_sample_by_sample():
 
 
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
-def test_what_is_remembered_of_a_sample_is_its_newest_value(engine):
-    """All samples pass in each of three steps: what stays is of the parameters before the third, after the second."""
-    seen = []
+@pytest.mark.parametrize("spread", ["repeat", "expand"])
+def test_what_is_remembered_of_a_sample_is_its_newest_value(engine, spread):
+    """All samples pass in each of three steps: what stays is of the parameters before the third, after the second.
+
+    Whether the value is a copy or a view of a parameter, which the step then moves.
+    """
+    seen, fed = [], ragged(sizes=(7, 40))
 
     @dataclass(frozen=True)
     class Remembers(Local):
         def loss(self, params, received, batch, noise):
             result = super().loss(params, received, batch, noise)
-            return Loss(result.total, {}, {"bias": params["beta.bias"].repeat(len(batch.y), 1)})
+            return Loss(
+                result.total,
+                {},
+                {"bias": getattr(params["beta.bias"], spread)(len(batch.y), {"repeat": 1, "expand": -1}[spread])},
+            )
 
         def upload(self, params, received, data, memory):
             seen.append((params["beta.bias"].clone(), memory["bias"].clone()))
             return {}
 
-    fed = ragged(sizes=(7, 40))
     for epochs in (2, 3):
         method = Remembers(optimiser="sgd", lr=0.5, local_epochs=epochs, batch_size=1000)
         run(fed, method, rounds=1, participation=1.0, engine=engine)

@@ -381,6 +381,10 @@ def _loop_stage(
         result = loss(params, job.received[i], batch, here)
         with torch.no_grad():
             followed = job.method.follow(params, job.received[i], batch, here) if job.method.follows else {}
+        for name, values in result.remember.items():  # before the step, which moves what is a view of a parameter
+            if name not in memory:
+                memory[name] = values.new_zeros((len(data.y), *values.shape[1:]))
+            memory[name][rows[true].long()] = values.detach()[true]
         optimiser.zero_grad()
         result.total.backward()
         fill_gradients(trained)
@@ -390,10 +394,6 @@ def _loop_stage(
         params.update(followed)
         for name, value in result.terms.items():
             sums[name] = sums.get(name, 0.0) + float(value)
-        for name, values in result.remember.items():
-            if name not in memory:
-                memory[name] = values.new_zeros((len(data.y), *values.shape[1:]))
-            memory[name][rows[true].long()] = values.detach()[true]
     if job.carries:
         for name, p in trained.items():
             state |= {
@@ -645,14 +645,14 @@ class StackedStage:
         if self.followed is not None:
             with torch.no_grad():
                 moved = self.followed(self.trained, self.frozen, self.received, batch, noise)
+        for name, values in result.remember.items():  # before the step, as in the loop
+            kept = memory.setdefault(name, values.new_zeros((len(self.y), *values.shape[2:])))
+            kept[rows.flatten().long()] = values.detach().flatten(0, 1)
         self._descend(optimiser, result.total.sum())
         for name, value in moved.items():
             self.frozen[name].copy_(value)
         for name, value in result.terms.items():
             sums.setdefault(name, value.new_zeros(len(self.job.specs)))[:k] += value.detach()
-        for name, values in result.remember.items():
-            kept = memory.setdefault(name, values.new_zeros((len(self.y), *values.shape[2:])))
-            kept[rows.flatten().long()] = values.detach().flatten(0, 1)
 
     def batch(self, rows: Tensor, dump: int) -> Batch:
         """Gather a batch of each of k clients; `rows` of the stack's samples, shape (k, size)."""
