@@ -134,6 +134,26 @@ def stepped(params, client, parts, lr):
     return {n: p - lr * found[n] if n.startswith(parts) else p for n, p in params.items()}
 
 
+def mean_of(clients, parts, weights):
+    """The weighted mean of the parameters of these parts."""
+    names = [n for n in clients[0] if n.startswith(parts)]
+    return {n: sum(w * each[n] for w, each in zip(weights, clients, strict=True)) for n in names}
+
+
+def assert_same_run(result, clients, server):
+    for found, expected in ((result.server, server), *zip(result.params, clients, strict=True)):
+        assert found.keys() == expected.keys()
+        for name, p in expected.items():
+            np.testing.assert_allclose(found[name], p, rtol=0, atol=1e-12, err_msg=name)
+
+
+def begun(method):
+    """Three clients, a simulator of theirs and the state in which their run begins."""
+    fed = ragged(n_clients=3, widths=(4, 4))
+    simulator = Simulator(fed, method, dtype=torch.float64, device="cpu")
+    return fed, simulator, simulator.initial()
+
+
 def by_hand(fed, starts, server, shared, steps, tuned, rounds, lr):
     """Rounds of all clients with means by samples, and the last training: what each has, and the server."""
     samples = np.array([client.n_train for client in fed])
@@ -142,11 +162,7 @@ def by_hand(fed, starts, server, shared, steps, tuned, rounds, lr):
         clients = [each | server for each in clients]
         for parts in steps:
             clients = [stepped(each, client, parts, lr) for each, client in zip(clients, fed, strict=True)]
-        server = {
-            n: sum(w * each[n] for w, each in zip(samples / samples.sum(), clients, strict=True))
-            for n in server
-            if n.startswith(shared)
-        } | {n: p for n, p in server.items() if not n.startswith(shared)}
+        server |= mean_of(clients, shared, samples / samples.sum())
     clients = [each | server for each in clients]
     for parts in tuned:
         clients = [stepped(each, client, parts, lr) for each, client in zip(clients, fed, strict=True)]
@@ -170,29 +186,20 @@ def by_hand(fed, starts, server, shared, steps, tuned, rounds, lr):
 def test_a_run_by_hand(method, shared, steps, tuned):
     """Three rounds and the last training of clients with unequal numbers of samples, in NumPy."""
     made = method(Model(LINEAR), local_epochs=1, batch_size=100, **DESCENT)
-    fed = ragged(n_clients=3, widths=(4, 4))
+    fed, simulator, start = begun(made)
     assert len({client.n_train for client in fed}) == 3
-    simulator = Simulator(fed, made, dtype=torch.float64, device="cpu")
-    start = simulator.initial()
     starts = [{n: p.numpy() for n, p in each.items()} for each in simulator.working(start)]
     clients, server = by_hand(
         fed, starts, {n: p.numpy() for n, p in start.server.items()}, shared, steps, tuned, rounds=3, lr=0.1
     )
     result = run(made, fed, participation=1.0)
-    assert result.server.keys() == server.keys()
-    for name, p in server.items():
-        np.testing.assert_allclose(result.server[name], p, rtol=0, atol=1e-12, err_msg=name)
-    for found, params in zip(result.params, clients, strict=True):
-        for name, p in params.items():
-            np.testing.assert_allclose(found[name], p, rtol=0, atol=1e-12, err_msg=name)
+    assert_same_run(result, clients, server)
 
 
 def test_a_run_of_ditto_by_hand():
     """v pays (λ/2)‖v − w‖² for leaving the w that was received; after the last round it trains once more."""
     made = Ditto(Model(LINEAR), lam=0.5, local_epochs=1, batch_size=100, tuning_epochs=1, **DESCENT)
-    fed = ragged(n_clients=3, widths=(4, 4))
-    simulator = Simulator(fed, made, dtype=torch.float64, device="cpu")
-    start = simulator.initial()
+    fed, _, start = begun(made)
     server = {n: p.numpy() for n, p in start.server.items()}
     own = [{n.removeprefix("own."): p.numpy() for n, p in kept.items()} for kept in start.kept]
     samples = np.array([client.n_train for client in fed])
@@ -203,7 +210,7 @@ def test_a_run_of_ditto_by_hand():
     for _ in range(3):
         own = [drawn(v, client) for v, client in zip(own, fed, strict=True)]
         sent = [stepped(server, client, ALL, 0.1) for client in fed]
-        server = {n: sum(w * each[n] for w, each in zip(samples / samples.sum(), sent, strict=True)) for n in server}
+        server = mean_of(sent, ALL, samples / samples.sum())
     own = [drawn(v, client) for v, client in zip(own, fed, strict=True)]
     result = run(made, fed, participation=1.0)
     for found, v in zip(result.params, own, strict=True):
@@ -231,25 +238,10 @@ def task(params, feature, y):
     return torch.nn.functional.cross_entropy(feature.mean @ params["beta.weight"] + params["beta.bias"], y)
 
 
-def mean_of(clients, parts, weights):
-    """The weighted mean of the parameters of these parts."""
-    names = [n for n in clients[0] if n.startswith(parts)]
-    return {n: sum(w * each[n] for w, each in zip(weights, clients, strict=True)) for n in names}
-
-
-def assert_same_run(result, clients, server):
-    for found, expected in ((result.server, server), *zip(result.params, clients, strict=True)):
-        assert found.keys() == expected.keys()
-        for name, p in expected.items():
-            torch.testing.assert_close(found[name], p, rtol=0, atol=1e-10, msg=name)
-
-
 def random_run(method):
     """Clients, their first parameters and the server of a run of three rounds by the engine, and that run."""
-    fed = ragged(n_clients=3, widths=(4, 4))
     made = method(Model(LINEAR, gaussian=3), scale="none", local_epochs=1, batch_size=100, tuning_epochs=1, **DESCENT)
-    simulator = Simulator(fed, made, dtype=torch.float64, device="cpu")
-    start = simulator.initial()
+    fed, simulator, start = begun(made)
     data = [(torch.as_tensor(c.x_train, dtype=torch.float64), torch.as_tensor(c.y_train)) for c in fed]
     return data, simulator.working(start), start, run(made, fed, participation=1.0)
 
@@ -258,6 +250,7 @@ def test_a_run_of_fedcr_by_hand():
     """Algorithm 2 at Σ = 0 in the draws: three rounds, each with the joint features of the one before."""
     data, clients, _, result = random_run(partial(FedCR, beta=0.2))
     joint = Normal(torch.zeros(5, 3, dtype=torch.float64), torch.ones(5, 3, dtype=torch.float64))
+    held = torch.tensor([any((y == c).any() for _, y in data) for c in range(5)])
     for _ in range(3):
         natural, precision = torch.zeros(5, 3, dtype=torch.float64), torch.ones(5, 3, dtype=torch.float64)
         for i, (x, y) in enumerate(data):
@@ -274,7 +267,6 @@ def test_a_run_of_fedcr_by_hand():
             clients[i] = moved_down(clients[i], ("phi", "gaussian", "beta"), loss)
         body = mean_of(clients, ("phi", "gaussian"), [1 / 3] * 3)
         clients = [each | body for each in clients]
-        held = torch.tensor([any((y == c).any() for _, y in data) for c in range(5)])
         variance = torch.where(held[:, None], 1 / precision, joint.variance)
         joint = Normal(torch.where(held[:, None], natural / precision, joint.mean), variance.sqrt())
     for i, (x, y) in enumerate(data):

@@ -353,17 +353,36 @@ def calibrated(federation: Federation, method: Method, *, seed: int, **options: 
     with warnings.catch_warnings():  # a rare class may be among the held-out images alone
         warnings.simplefilter("ignore", FederationWarning)
         rest = Federation(clients, federation.n_classes, f"{federation.name}, a part held out", apart.info)
-    run = simulate(rest, method, seed=seed, **options)
+    return forecast(simulate(rest, method, seed=seed, **options), apart)
+
+
+def forecast(run: Run, apart: Federation) -> Run:
+    """Fit one temperature for all clients on test images that are held `apart`, and judge probabilities by the run's.
+
+    Parameters
+    ----------
+    run : Run
+    apart : Federation
+        The same clients, whose test images nobody has trained on (`held_out`).
+
+    Returns
+    -------
+    Run
+        With the figures of `calibrated` in its ``final``.
+    """
     unseen = replace(run, federation=apart.to(run.federation[0].x_train.dtype))
-    said, guessed, y, known = (
-        np.concatenate(list(each.values()))
-        for each in (run.probabilities(), unseen.probabilities(), run.labels("test"), unseen.labels("test"))
-    )
-    run.final["temperature"] = calibration.fitted_temperature(guessed, known)
-    for ending, p in (("", said), ("_scaled", calibration.at_temperature(said, run.final["temperature"]))):
-        run.final[f"ece{ending}"] = calibration.expected_calibration_error(p, y)
-        run.final[f"log_loss{ending}"] = calibration.log_loss(p, y)
-    return run
+    (p, y), held = (pooled_probabilities(each) for each in (run, unseen))
+    final = {**run.final, "temperature": calibration.fitted_temperature(*held)}
+    for ending, q in (("", p), ("_scaled", calibration.at_temperature(p, final["temperature"]))):
+        final[f"ece{ending}"] = calibration.expected_calibration_error(q, y)
+        final[f"log_loss{ending}"] = calibration.log_loss(q, y)
+    return replace(run, final=final)
+
+
+def pooled_probabilities(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Class probabilities of all clients' test images, shape (n, C), and their labels, shape (n,)."""
+    said, labels = (np.concatenate(list(each.values())) for each in (run.probabilities(), run.labels("test")))
+    return said, labels
 
 
 def heads_averaged(federation: Federation, method: Method, *, seed: int, **options: Any) -> Run:
@@ -420,14 +439,12 @@ def _own() -> dict[str, Experiment]:
             found[f"fedcr/own-{split}"] = Experiment(
                 title, own(split), compared(split), priority=15 + place, seeds=5, measure=("own",), **common
             )
-            found[f"fedcr/own-{split}-early"] = Experiment(
-                f"{title}, Figure 3: every one of the first rounds",
-                own(split),
-                compared(split),
+            found[f"fedcr/own-{split}-early"] = replace(
+                found[f"fedcr/own-{split}"],
+                title=f"{title}, Figure 3: every one of the first rounds",
+                rounds=common["evaluate_every"],
+                evaluate_every=1,
                 priority=31,
-                seeds=5,
-                measure=("own",),
-                **{**common, "rounds": common["evaluate_every"], "evaluate_every": 1},
             )
             found[f"fedcr/own-{split}-ablation"] = Experiment(
                 f"{title}, ablations", own(split), ablated(split), priority=30 + place, seeds=5, **common
