@@ -48,6 +48,18 @@ def test_the_papers_setting():
         assert (cr.beta, cr.samples, cr.test_samples, cr.model.gaussian) == (5e-4, 18, 18, 512)
 
 
+@pytest.mark.parametrize("split", fedcr.SPLITS)
+def test_without_the_term_nothing_else_changes(split):
+    """At the paper's setting: FedCR with β = 0, and FedPer with FedCR's layers, on the same clients for as long."""
+    whole, part = EXPERIMENTS[f"fedcr/fmnist-{split}"], EXPERIMENTS[f"fedcr/fmnist-{split}-ablation"]
+    assert part.methods == {
+        "FedCR, beta 0": replace(whole.methods["FedCR"], beta=0.0),
+        "FedPer with a Gaussian layer": replace(whole.methods["FedPer"], model=whole.methods["FedCR"].model),
+    }
+    same = ("rounds", "participation", "evaluate_every", "seeds", "dataset")
+    assert [getattr(part, name) for name in same] == [getattr(whole, name) for name in same]
+
+
 @pytest.mark.realdata("pooled.fashion_mnist")
 @pytest.mark.parametrize("split", fedcr.SPLITS)
 def test_the_papers_clients(split):
