@@ -835,6 +835,22 @@ def test_the_bar_of_a_resumed_run_counts_the_rounds_of_this_one(tmp_path, monkey
     assert [(bar.initial, bar.n, bar.total) for bar in bars] == [(0, 5, 5), (5, 8, 8)]
 
 
+def test_the_bar_says_what_goes_on_after_the_last_round(monkeypatch):
+    """All clients train once more when the bar is full; then it shows the run's result, not that of the last round."""
+    told = []
+
+    class Bar(simulation.tqdm):
+        def set_postfix_str(self, s="", refresh=True):
+            told.append((self.n, s))
+
+    monkeypatch.setattr(simulation, "tqdm", Bar)
+    result = run(rounds=2, progress=True)
+    assert [n for n, _ in told] == [1, 2, 2, 2]
+    assert "last training of all clients" in told[2][1]
+    text = simulation.METRICS["classification"].text
+    assert told[3][1] == f"test {text(result.final['accuracy'])}"
+
+
 @dataclass(frozen=True)
 class Learning(Local):
     """A server that learns: a network of odd sizes, whose gradient steps follow the clients' heads."""

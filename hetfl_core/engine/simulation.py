@@ -504,7 +504,13 @@ def _run(
         if bar is not None:
             bar.update()
             bar.set_postfix_str(_postfix(state.rows[-1], simulator.metrics))
-    return (yield from _finish(simulator, state, settings))
+    if bar is not None:  # the bar is full, but with many clients this takes as long as several rounds
+        bar.set_postfix_str("the last training of all clients")
+    run = yield from _finish(simulator, state, settings)
+    if bar is not None:
+        main = simulator.metrics.main
+        bar.set_postfix_str(_postfix({f"test_{main}": run.final[main]}, simulator.metrics))
+    return run
 
 
 class _Journal:
