@@ -508,8 +508,7 @@ def _run(
         bar.set_postfix_str("the last training of all clients")
     run = yield from _finish(simulator, state, settings)
     if bar is not None:
-        main = simulator.metrics.main
-        bar.set_postfix_str(_postfix({f"test_{main}": run.final[main]}, simulator.metrics))
+        bar.set_postfix_str(_postfix({f"test_{name}": value for name, value in run.final.items()}, simulator.metrics))
     return run
 
 
