@@ -503,12 +503,12 @@ def _run(
         journal.write(number, state)
         if bar is not None:
             bar.update()
-            bar.set_postfix_str(_postfix(state.rows[-1], simulator.metrics))
+            bar.set_postfix_str(_postfix(state.rows[-1].get(f"test_{simulator.metrics.main}"), simulator.metrics))
     if bar is not None:  # the bar is full, but with many clients this takes as long as several rounds
         bar.set_postfix_str("the last training of all clients")
     run = yield from _finish(simulator, state, settings)
     if bar is not None:
-        bar.set_postfix_str(_postfix({f"test_{name}": value for name, value in run.final.items()}, simulator.metrics))
+        bar.set_postfix_str(_postfix(run.final.get(simulator.metrics.main), simulator.metrics))
     return run
 
 
@@ -599,8 +599,7 @@ def cpu_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _postfix(row: dict[str, Any], metrics: Metrics) -> str:
-    value = row.get(f"test_{metrics.main}")
+def _postfix(value: float | None, metrics: Metrics) -> str:
     return "" if value is None else f"test {metrics.text(value)}"
 
 
@@ -813,7 +812,7 @@ def adapt(
             row = _row(simulator, state, list(outcomes.values()), True) | {"bytes_up": 0, "bytes_down": 0}
             state.rows = [*state.rows, {**row, "seconds": time.perf_counter() - begin}]
             bar.update()
-            bar.set_postfix_str(_postfix(row, simulator.metrics))
+            bar.set_postfix_str(_postfix(row.get(f"test_{simulator.metrics.main}"), simulator.metrics))
         settings = {"seed": seed, "engine": engine, "participation": 1.0, "evaluate_every": 1, "rounds": rounds}
         settings = {**run.settings, **settings, "joined_after": done}
         for name in ("together", "measure", "validation"):
