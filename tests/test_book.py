@@ -656,6 +656,24 @@ def test_links_that_a_cell_prints_lead_to_pages(made: ModuleType, tmp_path: Path
     assert made.finished(page, tmp_path / "in" / "a.html", {}) == page.replace("ipynb", "html")
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("FedCR -0.06 [-0.59, +0.46]", "FedCR −0.06 [−0.59, +0.46]"),
+        ("<td>-1.76</td><td>-.5 … (-2)</td>", "<td>−1.76</td><td>−.5 … (−2)</td>"),
+        ('<img alt="from -1 to 1" src="a -1.png" style="margin:-1px" />', None),
+        ("1-2, 2026-11-25, 1e-3, non-iid_1, (a)-1, --3, -x", None),
+        ("<pre>-1 <b>-2</b></pre><code>-1</code><script>x = -1</script><svg>-1</svg>", None),
+        ('<dt class="sig py">f(<span>x=-1</span>, y = -2)</dt>', None),
+        (r'<span class="math">\(x < -1\)</span> \[ -1 \] -1', r'<span class="math">\(x < -1\)</span> \[ -1 \] −1'),
+    ],
+)
+def test_numbers_below_zero_have_a_minus_sign(made: ModuleType, before: str, after: str | None) -> None:
+    """In text, tables and what pictures are said to show; code, mathematics, ranges and names are left alone."""
+    after = (after or before).replace("from -1", "from −1")
+    assert made.finished(f"-1<article>{before}</article>-1", Path("a.html"), {}) == f"-1<article>{after}</article>-1"
+
+
 def test_pictures_have_their_room_and_come_late(made: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "p.svg").write_text('<svg viewBox="0 0 100 400"></svg>', "utf8")
     page = '<article><img src="p.svg" style="width: 300px; height: 1200px;" /><img src="p.svg" /></article>'

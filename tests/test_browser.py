@@ -191,6 +191,14 @@ CLIPPED = """() => [...document.querySelectorAll("article *")].filter(e => e.che
 OPEN_SOLUTIONS = """() => [...document.querySelectorAll("article .solution.dropdown")]
     .filter(e => [...e.querySelectorAll("p:not(.admonition-title), pre")].some(x => x.checkVisibility())).length"""
 
+HYPHENS = """() => {
+    const apart = "pre, code, script, style, svg, mjx-container, .sig";
+    return [...document.querySelectorAll(`article *:not(:is(${apart}), :is(${apart}) *)`)]
+        .flatMap(e => [...e.childNodes].filter(n => n.nodeType == 3).map(n => n.data))
+        .concat([...document.images].map(e => e.alt))
+        .filter(text => /(^|[\\s[(,;])-[.]?\\d/.test(text)).map(text => text.slice(0, 80));
+}"""
+
 LINKS = """() => [...document.querySelectorAll("a[href], link[href], img[src], script[src]")]
     .map(e => e.getAttribute("href") ? e.href : e.src)"""
 
@@ -203,6 +211,7 @@ def test_page(visit: Visit, path: str) -> None:
     assert page.evaluate(UNRENDERED) == []
     assert page.evaluate(RAW_MATHS) == []
     assert page.evaluate(WITHOUT_ALT) == [], "pictures without alt text"
+    assert page.evaluate(HYPHENS) == [], "numbers below zero whose sign is not read aloud"
     assert dead_links(visit.site, path, page.evaluate(LINKS)) == []
     assert page.evaluate(TOO_WIDE) <= DESK["width"] + 1
     seen = page.evaluate(SEEN)

@@ -4,6 +4,7 @@
   (``caption``); without it the first sentence of the alt text, which says what there is to who cannot see it.
 - Icons stand in the page as drawings. The theme's script that would draw them holds two thousand, a megabyte and a half.
 - Pictures after the first are loaded when the reader comes near, into room that is kept for them.
+- Numbers below zero have a minus sign, as the axes of figures have: screen readers pass over a hyphen.
 - Scripts are loaded where they are used: MathJax where there is mathematics, the search's index on its page.
 - Each page says in its head what it is about.
 - The search puts chapters first, by how often they use the word, and knows other words for it (``search.js``).
@@ -157,7 +158,7 @@ def finish(app: Any, failed: Exception | None) -> None:
 
 
 def finished(page: str, path: Path, known: dict[str, dict[str, str]]) -> str:
-    """A page with its icons drawn, its pictures in their room, and without scripts that it does not use."""
+    """A page with its icons drawn, its pictures in their room, minus signs, and without scripts that it does not use."""
     page = re.sub(r"\s*<script [^>]*scripts/fontawesome\.js[^>]*></script>", "", page)
     page = re.sub(ICON, lambda match: drawn(match, known), page)
     if path.name != "search.html":
@@ -169,10 +170,21 @@ def finished(page: str, path: Path, known: dict[str, dict[str, str]]) -> str:
     page = re.sub(PRINTED, lambda match: to_page(match, path), page)
     head, article, rest = page.partition("<article")
     body, end, rest = rest.partition("</article>")
+    body = re.sub(TEXT_APART, lambda match: match[0] if match[0] != "-" else MINUS, body)
+    body = re.sub(r'(?<= alt=")[^"]*', lambda match: re.sub(HYPHEN, MINUS, match[0]), body)
     numbers = iter(range(10**6))
     body = re.sub(r"<img [^>]*>", lambda match: placed(match[0], path, next(numbers)), body)
     return head + article + body + end + rest
 
+
+MINUS = "\N{MINUS SIGN}"
+HYPHEN = r"(?<![\w.)-])-(?=\.?\d)"
+"""The hyphen before a number below zero; not that of a range, of a date or of a name."""
+TEXT_APART = re.compile(
+    r'<(pre|code|script|style|svg)\b.*?</\1>|<dt class="sig\b.*?</dt>|<[^>]*>|\\\(.*?\\\)|\\\[.*?\\\]|' + HYPHEN,
+    re.DOTALL,
+)
+"""What is no running text, which is passed over as a whole (code, tags, mathematics), or such a hyphen."""
 
 PRINTED = re.compile(r' href="((?:\.\./)*[\w/-]+)\.ipynb((?:#[^"]*)?)"')
 
