@@ -90,7 +90,7 @@ def digits(n_clients: int = 50, seed: int = 0, *, variant: str = "text", scaling
         Where a writer's test set holds a digit that its training set lacks.
     """
     check_variant(variant)
-    checks.whole("n_clients", n_clients)
+    checks.whole("n_clients", n_clients, 1)
     checks.seed(seed)
     scaling = {"text": "symmetric", "code": "tenth"}[variant] if scaling is None else scaling
     checks.choice("scaling", scaling, tuple(_SCALINGS))
@@ -143,7 +143,7 @@ def characters(n_clients: int = 110, seed: int = 0) -> Federation:
     FederationWarning
         Where a writer's test set holds a character that its training set lacks.
     """
-    checks.whole("n_clients", n_clients)
+    checks.whole("n_clients", n_clients, 1)
     checks.seed(seed)
     writers = load_writers("femnist.characters")
     _check_writers(n_clients, writers)
@@ -161,7 +161,7 @@ def characters(n_clients: int = 110, seed: int = 0) -> Federation:
 
 
 def _check_writers(n_clients: int, writers: Sequence[Writer]) -> None:
-    if not 1 <= n_clients <= len(writers):
+    if n_clients > len(writers):
         raise ValueError(f"n_clients must lie in 1…{len(writers)}, the number of writers at hand, got {n_clients}")
 
 
