@@ -45,6 +45,7 @@ def test_values_by_seed_are_in_per_cent_and_the_newest_counts():
 
 def test_mean_and_spread_in_words():
     assert results.mean_sd(pd.Series([70.0, 72.0, 77.0]), 1) == "73.0 ± 3.6"
+    assert results.mean_sd(pd.Series([70.0, 74.0]), 1) == "72.0 ± 2.8 (2 seeds)", "too few to conclude from"
     assert results.mean_sd(pd.Series([70.0])) == "70.00 (1 seed)"
     assert results.mean_sd(pd.Series([], dtype=float)) == "–"
 

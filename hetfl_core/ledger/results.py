@@ -99,12 +99,17 @@ def apart(values: Mapping[str, pd.Series], base: str) -> pd.DataFrame:
 
 
 def mean_sd(values: pd.Series, digits: int = 2) -> str:
-    """Mean ± standard deviation over seeds in words; with one seed just its value, with none a dash."""
+    """Mean ± standard deviation over seeds in words, with their number where they are too few to conclude from.
+
+    One seed has no deviation, none is a dash.
+    """
     checks.instance("values", values, pd.Series)
     checks.whole("digits", digits, 0, 17)
-    if len(values) < 2:
-        return f"{values.iloc[0]:.{digits}f} (1 seed)" if len(values) else "–"
-    return f"{values.mean():.{digits}f} ± {values.std():.{digits}f}"
+    if not len(values):
+        return "–"
+    deviation = f" ± {values.std():.{digits}f}" if len(values) > 1 else ""
+    few = f" ({counted(len(values), 'seed')})" if len(values) < MIN_SEEDS else ""
+    return f"{values.mean():.{digits}f}{deviation}{few}"
 
 
 def words(row: Mapping[str, Any] | pd.Series) -> str:
