@@ -18,6 +18,7 @@ from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.experiments import find
 from hetfl_core.federation import Federation
+from hetfl_core.ledger.tables import few, plus_minus
 from hetfl_core.methods.base import Method, Params
 
 Made = TypeVar("Made")
@@ -148,20 +149,16 @@ def beside(rows: pd.DataFrame) -> None:
     """Some lines of `hetfl_core.ledger.numbers`, a table a setting, narrow enough for a phone."""
     for setting, lines in rows.groupby("setting", sort=False):
         table = [
-            (r.method, _pair(r.published, r.published_sd), _ours(r), ledger.in_full(r._asdict()))
+            (r.method, plus_minus(r.published, r.published_sd, sd_form="g"), _ours(r), ledger.in_full(r._asdict()))
             for r in lines.itertuples()
         ]
         display(Markdown(_caption(str(setting), lines)))
         display(ledger.show(pd.DataFrame(table, columns=["method", "paper", "ours", "verdict"])))
 
 
-def _pair(mean: float, sd: float) -> str:
-    return f"{mean:.2f} ± {sd:g}" if pd.notna(sd) else f"{mean:.2f}"
-
-
 def _ours(row: object) -> str:
     runs, mean, sd = (getattr(row, name) for name in ("ours_runs", "ours", "ours_sd"))
-    return (f"{mean:.2f} ± {sd:.2f}" if pd.notna(sd) else f"{mean:.2f} (1 seed)") if runs else "–"
+    return plus_minus(mean, sd) + few(runs) if runs else "–"
 
 
 def _caption(setting: str, lines: pd.DataFrame) -> str:

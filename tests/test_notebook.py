@@ -41,6 +41,15 @@ def test_paper_and_ours_stand_in_one_line(rows, shown):
     assert "–" in next(line for line in table.splitlines() if "HetFedRep" in line)
 
 
+@pytest.mark.parametrize(("runs", "said"), [(1, "72.10 (1 seed)"), (2, "72.20 ± 0.14 (2 seeds)"), (3, "72.20 ± 0.10")])
+def test_seeds_too_few_to_conclude_from_are_counted(runs, said, shown):
+    mine = [made(method="FLIC-HL", seed=s, metrics={"accuracy": a}) for s, a in enumerate((0.721, 0.723, 0.722)[:runs])]
+    numbers = ledger.numbers(mine, known=known())
+    notebook.beside(numbers[(numbers["experiment"] == "flic/bci-common40") & (numbers["method"] == "FLIC-HL")])
+    _, ours, _ = (cell.strip() for cell in shown[1].splitlines()[-1].strip("|").split("|")[1:])
+    assert ours == said
+
+
 def test_what_is_missing_comes_with_its_command(rows, shown):
     notebook.pending(rows)
     notebook.no_records("flic/toy-noisy")

@@ -24,7 +24,7 @@ from hetfl_core.ledger.statistics import (
     paired,
     same_data,
 )
-from hetfl_core.ledger.tables import counted
+from hetfl_core.ledger.tables import counted, few, plus_minus
 
 
 def by_seed(records: Iterable[RunRecord], experiment: str, method: str, metric: str = "accuracy") -> pd.Series:
@@ -105,11 +105,7 @@ def mean_sd(values: pd.Series, digits: int = 2) -> str:
     """
     checks.instance("values", values, pd.Series)
     checks.whole("digits", digits, 0, 17)
-    if not len(values):
-        return "–"
-    deviation = f" ± {values.std():.{digits}f}" if len(values) > 1 else ""
-    few = f" ({counted(len(values), 'seed')})" if len(values) < MIN_SEEDS else ""
-    return f"{values.mean():.{digits}f}{deviation}{few}"
+    return plus_minus(values.mean(), values.std(), digits) + few(len(values)) if len(values) else "–"
 
 
 def words(row: Mapping[str, Any] | pd.Series) -> str:

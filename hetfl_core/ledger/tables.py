@@ -12,7 +12,7 @@ import pandas as pd
 
 from hetfl_core import checks
 from hetfl_core.ledger.published import SOURCES
-from hetfl_core.ledger.statistics import Paired
+from hetfl_core.ledger.statistics import MIN_SEEDS, Paired
 
 NUMBER_VERDICTS = ("agrees", "higher", "lower")
 """Verdicts of numbers of which there are runs enough."""
@@ -24,6 +24,17 @@ SETTLED = ("holds", "open", "reverses", "fails")
 def counted(n: int, noun: str) -> str:
     """A number and what it counts: "1 seed", "3 seeds"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def plus_minus(mean: float, sd: float, digits: int = 2, sd_form: str = "") -> str:
+    """Mean ± standard deviation, or the mean alone where there is no deviation; both with as many digits by default."""
+    said = f"{mean:.{digits}f}"
+    return f"{said} ± {sd:{sd_form or f'.{digits}f'}}" if math.isfinite(sd) else said
+
+
+def few(seeds: int) -> str:
+    """The number of seeds, to be written after a mean, where they are too few to conclude from."""
+    return f" ({counted(seeds, 'seed')})" if seeds < MIN_SEEDS else ""
 
 
 @dataclass(frozen=True)
@@ -93,8 +104,8 @@ def _number_view(row: Mapping[str, Any]) -> list[str]:
         f"{SOURCES.get(row['paper'], row['paper'])}, Table {row['table']}",
         row["setting"],
         row["method"],
-        _mean_sd(row["published"], row["published_sd"], "g"),
-        _mean_sd(row["ours"], row["ours_sd"], ".2f") + seeds if seen else "–",
+        plus_minus(row["published"], row["published_sd"], sd_form="g"),
+        plus_minus(row["ours"], row["ours_sd"]) + seeds if seen else "–",
         f"{row['difference']:+.2f}" if seen else "–",
         in_full(row),
         _behind(row),
@@ -134,10 +145,6 @@ def in_full(row: Mapping[str, Any]) -> str:
 def _check_row(row: Any, *columns: str) -> None:
     if not isinstance(row, Mapping | pd.Series) or any(column not in row for column in columns):
         raise TypeError(f"row must be one of a table with the columns {list(columns)}, got {checks.shown(row)}")
-
-
-def _mean_sd(mean: float, sd: float, form: str) -> str:
-    return f"{mean:.2f} ± {sd:{form}}" if math.isfinite(sd) else f"{mean:.2f}"
 
 
 def _behind(row: Mapping[str, Any]) -> str:
