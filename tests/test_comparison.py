@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from hetfl_core.figures import plots
-from hetfl_core.ledger import comparison
-from hetfl_core.ledger.comparison import against, best, differences, means, table
-from hetfl_core.ledger.records import RunRecord, write
+from hetfl_book.ledger import comparison
+from hetfl_book.ledger.comparison import against, best, differences, means, table
+from hetfl_core import plots
+from hetfl_core.records import RunRecord, write
 
 CLIENTS = ["A-1", "A-2", "B-1", "B-2", "B-3"]
 

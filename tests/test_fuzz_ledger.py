@@ -15,10 +15,11 @@ from fuzzing import Case, bad_values, complaint, nonsense
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from hetfl_core import checks, ledger
-from hetfl_core.figures import eeg, plots, transport
-from hetfl_core.ledger import RunRecord, comparison, results
-from hetfl_core.ledger.statistics import Paired
+from hetfl_book import ledger
+from hetfl_book.figures import eeg, transport
+from hetfl_book.ledger import RunRecord, comparison, results
+from hetfl_core import checks, plots
+from hetfl_core.statistics import Paired
 
 mpl.use("Agg")
 

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 
-from hetfl_core.figures import plots
+from hetfl_core import plots
 
 mpl.use("Agg")
 

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from hetfl_core import ledger
-from hetfl_core.figures import plots
-from hetfl_core.ledger import results
-from hetfl_core.ledger.records import RunRecord
+from hetfl_book import ledger
+from hetfl_book.ledger import results
+from hetfl_core import plots
+from hetfl_core.records import RunRecord
 
 DATA = {"fingerprint": "f", "n_clients": 2, "n_classes": 2, "n_train": 8, "n_test": 8, "info": {}}
 

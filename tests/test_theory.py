@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from hetfl_book.theory import flic as theory
+from hetfl_core import plots
 from hetfl_core.distances import bures_wasserstein, principal_angle
-from hetfl_core.figures import plots
 from hetfl_core.rng import numpy_stream, stream
-from hetfl_core.theory import flic as theory
 
 
 @pytest.fixture(scope="module")
