@@ -1,1 +1,1 @@
-"""The book's figures: house style and plots, and those of the EEG chapters."""
+"""Figures of single chapters, in the house style of `hetfl_core.plots`."""
