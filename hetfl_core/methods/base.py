@@ -320,7 +320,7 @@ class Method(Checked):
     def summary(self) -> str:
         """One line on what it does: the first of its docstring, without references."""
         first = (type(self).__doc__ or "").strip().split("\n")[0]
-        return re.sub(r"\s*\(\[\d+\]_[^)]*\)", "", first).replace("`", "").replace("*", "")
+        return re.sub(r"\s*\(\[\d+\]_(?:[^()]|\([^()]*\))*\)", "", first).replace("`", "").replace("*", "")
 
     @classmethod
     def variants(cls) -> list[Method]:
