@@ -14,6 +14,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = [
     {"checks", "files", "numerics", "settings"},
     {"rng", "padding"},
+    {"clients"},
+    {"frames"},
     {"federation"},
     {"networks", "distances", "matching", "partition"},
     {"methods", "datasets", "theory"},
@@ -77,7 +79,7 @@ def test_no_circle_of_imports() -> None:
 
 def test_the_top_of_the_core_stays_small() -> None:
     top = [p.name for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]
-    assert len([name for name in top if name.endswith(".py")]) <= 18
+    assert len([name for name in top if name.endswith(".py")]) <= 20
 
 
 def test_no_file_is_too_long() -> None:
