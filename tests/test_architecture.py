@@ -14,6 +14,8 @@ import pytest
 CORE = [
     {"checks", "files", "numerics", "settings", "options"},
     {"rng", "padding"},
+    {"clients"},
+    {"frames"},
     {"federation"},
     {"networks", "distances", "matching", "partition"},
     {"methods", "datasets"},

@@ -26,7 +26,7 @@ from hetfl_core.settings import Checked, changed
 
 FILE = "state.safetensors"
 FORMAT = "3"
-ROOMS = ("engine", "methods", "networks", "distances", "padding", "rng", "federation")
+ROOMS = ("engine", "methods", "networks", "distances", "padding", "rng", "clients", "federation")
 """The parts of the library that a run is made by; what draws figures or reads records does not count."""
 UNSEALED = "-" * 32
 """Stands in a file for its digest while that is computed."""
