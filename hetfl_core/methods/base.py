@@ -20,6 +20,7 @@ from torch import Tensor
 
 from hetfl_core.federation import Spec
 from hetfl_core.networks import Draw, Model, Params, PerClient
+from hetfl_core.networks.layers import RUNNING
 from hetfl_core.settings import Checked
 
 Role = Literal["start", "round", "rest", "final"]
@@ -128,10 +129,6 @@ class Stage(Checked):
             and any(has_prefix(name, prefix) for prefix in self.train)
             and not any(has_prefix(name, prefix) for prefix in self.spare)
         )
-
-
-RUNNING = (".norm.mean", ".norm.variance")
-"""What the names of running statistics end with, which follow batches (`Method.follow`)."""
 
 
 def has_prefix(name: str, prefix: str) -> bool:
