@@ -31,7 +31,6 @@ from hetfl_core.files import write_atomically
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
 from hetfl_core.rng import stream
-from hetfl_core.settings import plain
 
 T = TypeVar("T")
 Requests = dict[str, Task]
@@ -555,7 +554,7 @@ class Coordinator:
     def _identity(self) -> checkpoints.Identity:
         settings = {
             "run": self.name,
-            "method": plain(self.method, "method", other=repr),
+            "method": checkpoints.method_settings(self.method, self.specs),
             **{
                 key: str(value).removeprefix("torch.")
                 for key, value in vars(self.settings).items()

@@ -26,7 +26,6 @@ from hetfl_core.engine.stacks import Split, stack_split
 from hetfl_core.federation import Client, Federation, Kind, Spec, map_blocks
 from hetfl_core.methods.base import Method, Role
 from hetfl_core.networks import Params
-from hetfl_core.settings import plain
 
 TaskKind = Literal["start", "survey", "round", "rest", "final", "evaluate"]
 
@@ -232,7 +231,7 @@ class Site:
         settings = {
             "run": run,
             "client": self.spec.name,
-            "method": plain(self.method, "method", other=repr),
+            "method": checkpoints.method_settings(self.method, [self.spec]),
             "seed": self.seed,
             "dtype": str(self.dtype).removeprefix("torch."),
             "n_clients": self.spec.n_clients,

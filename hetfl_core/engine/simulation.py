@@ -33,7 +33,6 @@ from hetfl_core.engine.training import Outcome, prediction_noise
 from hetfl_core.federation import Client, Federation, blocks, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
-from hetfl_core.settings import plain
 
 
 @dataclass(eq=False)
@@ -586,7 +585,7 @@ def method_settings(simulator: Simulator) -> dict[str, Any]:
     """The method as a record holds it, the network named that ``phi="auto"`` stands for."""
     method = simulator.method
     named = replace(method, model=method.model.resolved(spec.shapes for spec in simulator.specs))
-    return dict(plain(named, "method", other=repr))
+    return checkpoints.method_settings(named, simulator.specs)
 
 
 @contextmanager

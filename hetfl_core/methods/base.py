@@ -23,6 +23,7 @@ from hetfl_core import checks
 from hetfl_core.clients import by_block
 from hetfl_core.federation import FederationWarning, Spec
 from hetfl_core.networks import Draw, Model, Params, PerClient
+from hetfl_core.networks.layers import RUNNING
 from hetfl_core.settings import Checked
 
 Role = Literal["start", "round", "rest", "final"]
@@ -131,10 +132,6 @@ class Stage(Checked):
             and any(has_prefix(name, prefix) for prefix in self.train)
             and not any(has_prefix(name, prefix) for prefix in self.spare)
         )
-
-
-RUNNING = (".norm.mean", ".norm.variance")
-"""What the names of running statistics end with, which follow batches (`Method.follow`)."""
 
 
 def check_features(specs: Sequence[Spec], what: str, block: str = "") -> None:
