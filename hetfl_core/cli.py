@@ -322,12 +322,6 @@ def reproduce(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     again: Annotated[bool, typer.Option("--again", help="Run what has a record already.")] = False,
-    together: Annotated[
-        bool,
-        typer.Option(
-            "--together", help="Seeds of one setting share stacks: the same to rounding. Resumed only together."
-        ),
-    ] = False,
     workers: Workers = None,
     fastest: Fastest = False,
 ) -> None:
@@ -347,7 +341,6 @@ def reproduce(
     print(f"{len(todo)} runs")
     elsewhere = set(todo)
     options: dict[str, Any] = {"device": device, "budget": seconds(budget), "again": again, "workers": workers}
-    options["together"] = together
     for job, path in experiments.reproduce(todo, out, **options):
         print(f"{job.experiment} {job.scale} {job.method} seed {job.seed}: {path or 'stopped; will be resumed'}")
         elsewhere = elsewhere - {job} if path else set()
