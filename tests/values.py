@@ -541,7 +541,6 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Fed-CMA, before": (FedCMA(**SHORT, fixed=2, sends="before", aligns="marginal", server_step=0.4), {}),
     "FedGen": (FedGen(**SHORT, generated=5, noise_dim=3, hidden=7, generator_steps=4), {}),
     "pFedHN-PC": (PFedHN(**SHORT, personal="head", hidden=5), ALIKE),
-    "optimisers that go on": (HetFedRep(**SHORT, optimiser_state="kept"), {}),
 }  # fmt: skip
 
 for _name, (_method, _options) in METHODS.items():

@@ -302,7 +302,6 @@ class Site:
             [self.seed],
             task.round,
             role,
-            [training.carried(kept)],
         )
         (outcome,) = training.train_loop(job)
         return outcome

@@ -176,7 +176,7 @@ class Simulator:
         return made
 
     def held(self, place: int, kept: Params) -> Params:
-        """What a method sees that a client holds: what it keeps, and what it made of its samples; not optimisers."""
+        """What a method sees that a client holds: what it keeps, and what it made of its samples."""
         return sides.held(kept, self.private[place])
 
     # --- training ---
@@ -544,7 +544,7 @@ def train(asked: Sequence[Training]) -> list[dict[int, Outcome]]:
             kind = one.simulator.kinds[cohort.members[0]]
             for row in training.members_of(cohort, one.chosen):
                 place = _Place(one, number, cohort, way, row)
-                groups.setdefault((one.round, one.role, kind, way.engine, place.taken), []).append(place)
+                groups.setdefault((one.round, one.role, kind, way.engine), []).append(place)
     pieces: list[list[_Place]] = []
     for places in groups.values():
         places.sort(key=lambda place: (-place.spec.n_train, place.spec.name, place.number))
@@ -580,15 +580,6 @@ class _Place:
     def held(self) -> Params:
         return self.asked.simulator.held(self.member, self.asked.state.kept[self.member])
 
-    @property
-    def carried(self) -> Params:
-        return training.carried(self.asked.state.kept[self.member])
-
-    @property
-    def taken(self) -> Hashable:
-        """Where optimisers go on, what clients of a stack have in common: what is remembered, after how many steps."""
-        return tuple((name, float(p) if ".step/" in name else None) for name, p in sorted(self.carried.items()))
-
     def kept_of(self, outcome: Outcome) -> Outcome:
         """Without what the client made of its samples, which is not kept from round to round but stays as it is."""
         private = self.asked.simulator.private[self.member]
@@ -613,7 +604,6 @@ def _train(piece: Sequence[_Place]) -> list[Outcome]:
         [place.asked.simulator.seed for place in piece],
         first.round,
         first.role,
-        [place.carried for place in piece],
     )
     with torch.inference_mode(False), torch.enable_grad():  # whatever holds where `simulate` is called
         outcomes = training.ENGINES[piece[0].way.engine](job)
