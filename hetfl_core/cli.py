@@ -288,7 +288,7 @@ def run(
     """Run a method on a data set and print a table."""
     from hetfl_core import ledger
     from hetfl_core.engine.simulation import simulate
-    from hetfl_core.engine.simulator import choose_device
+    from hetfl_core.engine.trainer import choose_device
     from hetfl_core.experiments import make_record
 
     chosen = _method(method, _settings(set_))
@@ -327,7 +327,7 @@ def reproduce(
 ) -> None:
     """Run an experiment of a paper, or the pending ones; every record is written as its run ends."""
     from hetfl_core import experiments
-    from hetfl_core.engine.simulator import choose_device
+    from hetfl_core.engine.trainer import choose_device
 
     if name is None and not pending:
         raise ValueError("name one experiment, or give --pending")
@@ -363,7 +363,7 @@ def verify_records(
 ) -> None:
     """Run records again: same bits, within the spread of seeds, or different, and why. Nothing is written."""
     from hetfl_core import experiments, ledger, verification
-    from hetfl_core.engine.simulator import choose_device
+    from hetfl_core.engine.trainer import choose_device
 
     choose_device(device)
     limit = seconds(budget)
@@ -470,7 +470,7 @@ def bench(
     ] = None,
     workers: Workers = None,
 ) -> None:
-    """How fast is this machine? Loop against stack, time per client, memory, where a step goes; or one whole run."""
+    """How fast is this machine? Loop against stack, time per client, memory; or one whole run."""
     from hetfl_core import benchmark, experiments
 
     if experiment is None:

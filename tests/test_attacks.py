@@ -19,7 +19,8 @@ from hetfl_core.attacks.defences import Guard, guarded
 from hetfl_core.attacks.scores import auc, caught, interval, power_of_means
 from hetfl_core.attacks.survey import survey
 from hetfl_core.attacks.watching import Message, averaged, listen, unmix, unmixed
-from hetfl_core.engine.simulator import Simulator, keeping
+from hetfl_core.engine.simulator import Simulator
+from hetfl_core.engine.trainer import keeping
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedCMA, FedHeNN, PFedHN
 from hetfl_core.networks import MLP, Model
 from hetfl_core.papers import privacy as settings

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib
 import inspect
 import math
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -26,7 +25,7 @@ from tensors import covariance, normal
 from torch import Tensor
 
 import hetfl_core
-from hetfl_core import Client, Federation, adapt, baselines, benchmark, distances, partition, simulate
+from hetfl_core import Client, Federation, adapt, baselines, distances, partition, simulate
 from hetfl_core.datasets import (
     digits,
     eeg,
@@ -594,70 +593,6 @@ def _() -> Any:
         noise_multiplier(1.5, 1e-5, 7),
         noise_multiplier(1.5, 1e-5, 7, (3, 10)),
     ]  # fmt: skip
-
-
-# --- the bench, by a clock of our own ---------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def known_clock() -> Iterator[list[Any]]:
-    """Nothing is timed: the n-th measurement takes 1 + n/8 seconds; and how often each was to be repeated."""
-    asked: list[Any] = []
-
-    def seconds(call: Any, least: float = 0.5, most: int = 20) -> float:
-        asked.append((least, most))
-        return 1 + len(asked) / 8
-
-    def apart(**arguments: Any) -> dict[str, Any]:
-        asked.append(plain(arguments))
-        return {"seconds": len(asked), "clients": 3, "microseconds": 7.0 * len(asked), "peak_mb": 90.0}
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(benchmark, "_seconds", seconds)
-        patch.setattr(benchmark, "_apart", apart)
-        patch.setattr(benchmark, "timed", lambda call: benchmark.Seconds(seconds(call), 0.0))
-        yield asked
-
-
-@case("bench")
-def _() -> Any:
-    bench, few = benchmark, benchmark.Case((5,), MLP((4,), 3), 6, 4)
-    with known_clock() as asked:
-        found = [
-            *(of_federation(f) for f in (bench.toy(3), bench.toy(2, 1, 4, [5, 7]), bench.alike(few))),
-            of_federation(bench.sensors(share=0.05)),
-            *(
-                {**bench.measure(*how), "peak_mb": 0}
-                for how in ((12, "stacked", "round", 10), (11, "loop", "start", 100))
-            ),
-            *(bench.parts(*how) for how in ((4, 10, "start"), (3, 100, "round"))),
-            bench.roofs(4, 10),
-            bench.tail(6, 2, 5),
-            bench.paddings(Local(local_epochs=1), [range(54), [3, 50]], 0.05),
-            bench.engines(few),
-            bench.costs(),
-            bench.evaluation(3, 8),
-            "".join(bench.beside(bench.Seconds(3.0, 5.0), bench.Seconds(40.0, 90.0))),
-            asked,
-        ]
-    return [*found, torch.get_num_threads()]
-
-
-@case("bench, its report")
-def _() -> Any:
-    less, small = partial(benchmark.paddings, share=0.05), partial(benchmark.evaluation, 3, 8)
-    with known_clock() as asked, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(benchmark, "paddings", less)
-        patch.setattr(benchmark, "evaluation", small)
-        patch.setattr(benchmark, "matchings", partial(benchmark.matchings, 2, 4, 6))
-        patch.setattr(benchmark, "quarters", partial(benchmark.quarters, 3))
-        patch.setattr(benchmark, "seeds_together", partial(benchmark.seeds_together, 2, 10))
-        patch.setattr(benchmark, "CASES", {"MLP": benchmark.Case((5,), MLP((4,), 3), 6, 4)})
-        patch.setattr(benchmark, "BESIDE", benchmark.CASES)
-        ways = {"stacked": 0.5, "loop": 2.0, "flower": 40.0}
-        patch.setattr(benchmark.flower, "three_ways", lambda *given: ways)
-        lines = [line for line in benchmark.report((10, 20, 40), 20) if "PyTorch" not in line]
-    return ["\n".join(lines), asked]
 
 
 # --- baselines, evaluation, statistics --------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ all batches of a stage before it starts, `Noise` hands out declared random numbe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from hetfl_core.engine.layout import go_on
-from hetfl_core.engine.stacks import Cohort, Split
-from hetfl_core.federation import Spec, blocks, map_blocks
-from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Loss, Method, Optimiser, Role, Stage, has_prefix, pick
+from hetfl_core.engine.sides import batch
+from hetfl_core.engine.stacks import Split
+from hetfl_core.federation import Spec, map_blocks
+from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Loss, Method, Optimiser, Role, Stage, has_prefix
 from hetfl_core.networks import Draw, Params
 from hetfl_core.padding import crop, pad_stack
 from hetfl_core.rng import stream
@@ -144,69 +145,6 @@ def decay(stage: Stage, name: str) -> float:
     return stage.weight_decay[max(matches, key=len)] if matches else 0.0
 
 
-def widened(spec: Spec) -> Spec:
-    """The same client, if its inputs were one wider. Inputs with several axes (images) are left alone."""
-    return replace(spec, shapes=map_blocks(lambda s: (s[0] + 1,) if len(s) == 1 and s[0] else s, spec.shapes))
-
-
-def emptied(spec: Spec) -> Spec:
-    """The same client, if it had no samples to train on."""
-    return replace(spec, n_train=0, class_counts=(0,) * len(spec.class_counts))
-
-
-def private_pattern(method: Method, spec: Spec) -> Params:
-    """What `Method.private` makes of samples that are all zero, for its shapes. The samples take no memory."""
-    if spec.task == "regression":
-        y = torch.zeros(spec.n_train, dtype=torch.float32)
-    else:
-        y = torch.arange(spec.n_classes).repeat_interleave(torch.tensor(spec.class_counts, dtype=torch.long))
-    x = map_blocks(lambda shape: torch.zeros((), dtype=torch.float32).expand(spec.n_train, *shape), spec.shapes)
-    return method.private(spec, Batch(x, y, torch.ones(spec.n_train, dtype=torch.float32)), torch.Generator())
-
-
-def architecture(
-    method: Method,
-    spec: Spec,
-    server: Params | None = None,
-    wider_server: Params | None = None,
-    known: dict[Hashable, Any] | None = None,
-) -> Hashable:
-    """What two clients must have in common to share a stack: network and shapes, but for axes that may be padded.
-
-    These grow with the input, or, in what a method says may be padded (`Method.padded`), with the samples. Which they
-    are is found by asking the method for a client whose inputs are one wider (`wider_server` is the server of a
-    federation of such clients), and for one without samples. Inputs with several axes (images) are never padded; a
-    block that is empty on one client is empty on all clients of its stack. With a `server`, what is downloaded counts
-    too. `known` spares asking twice about clients with equal shapes.
-    """
-
-    def shapes(of: Spec, server: Params | None) -> dict[str, tuple[int, ...]]:
-        kept = {**method.of(of).init_client(of, torch.Generator()), **private_pattern(method.of(of), of)}
-        found = {f"kept {name}": tuple(p.shape) for name, p in kept.items()}
-        received = {} if server is None else method.download(server, of)
-        return found | {f"received {name}": tuple(p.shape) for name, p in received.items()}
-
-    known = {} if known is None else known
-    true = shapes(spec, server)
-    network = str(method.model.of(spec).phi)
-    same = str((spec.shapes, true, network))
-    if same not in known:
-        known[same] = shapes(widened(spec), wider_server)
-    wider = known[same]
-    empty: dict[str, Sequence[int]] = {}
-    if method.padded:
-        found = pick(private_pattern(method.of(spec), emptied(spec)), method.padded)
-        empty = {f"kept {name}": p.shape for name, p in found.items()}
-
-    def axes(name: str) -> tuple[int | str, ...]:
-        sizes = zip(true[name], wider[name], empty.get(name, true[name]), strict=True)
-        return tuple("input" if a != b else "samples" if a != c else a for a, b, c in sizes)
-
-    leaves = tuple((name, axes(name)) for name in sorted(true))
-    inputs = map_blocks(lambda s: "vector" if len(s) == 1 and s[0] else s, spec.shapes)
-    return leaves, str(inputs), network
-
-
 # --- one round of a few clients -------------------------------------------------------------------------------------
 
 
@@ -267,8 +205,7 @@ class LocalJob:
 
     def samples(self, client: int) -> Batch:
         """All training samples of one client, in true shapes."""
-        x, y = self.data.client(client, self.specs[client].shapes)
-        return Batch(x, y, blocks(x)[0].new_ones(len(y)))
+        return batch(*self.data.client(client, self.specs[client].shapes))
 
 
 def float_type(received: Sequence[Params], kept: Sequence[Params]) -> torch.dtype:
@@ -613,62 +550,3 @@ def _outcome(job: LocalJob, i: int, params: Params, memory: Params, terms: dict[
 
 
 ENGINES = {"stacked": train_stacked, "loop": train_loop}
-
-
-# --- prediction -----------------------------------------------------------------------------------------------------
-
-
-PREDICTED_NUMBERS = 2**26
-"""Most numbers of noise, padding counted, with which a stack predicts at once (256 MiB in float32)."""
-
-
-def prediction_noise(
-    method: Method, spec: Spec, n: int, seed: int, round: int, split: str, dtype: torch.dtype
-) -> Params:
-    r"""What `Method.prediction_noise` declares, for the n samples of a split: shapes (n, \*shape), or shape.
-
-    It comes from the client's stream of the round, sample by sample, so that it depends neither on the engine nor on
-    how many are predicted at once.
-    """
-    draws = method.of(spec).prediction_noise(spec)
-    rng = stream(seed, spec.name, round, f"predict/{split}") if draws else torch.Generator()
-    return {name: draw.sample((n,) if draw.per == "sample" else (), rng, dtype) for name, draw in draws.items()}
-
-
-def lift(
-    method_call: Callable[..., Tensor],
-    clients: Sequence[Params],
-    received: Sequence[Params],
-    x: Any,
-    noise: Sequence[Params] = (),
-) -> Tensor:
-    """Apply ``method_call(params, received, x, noise)`` to a stack of clients, no gradient: (K, n, …) → (K, n, …)."""
-    stack = Stack.of(clients)
-    shared, dims = stack_received(received)
-    drawn = (Stack.of(noise).params,) if any(noise) else ()
-    call = torch.func.vmap(method_call, in_dims=(0, dims if dims else None, 0, *[0 for _ in drawn]))
-    with torch.no_grad():
-        return call(stack.params, shared, x, *drawn)
-
-
-def predict_each(
-    call: Callable[..., Tensor],
-    clients: Sequence[Params],
-    received: Sequence[Params],
-    specs: Sequence[Spec],
-    data: Split,
-    noise: Sequence[Params] = (),
-) -> list[Tensor]:
-    """As `lift`, but client by client in true shapes: the oracle."""
-    out = []
-    with torch.no_grad():
-        for i, spec in enumerate(specs):
-            drawn = (noise[i],) if any(noise) else ()
-            out.append(call(clients[i], received[i], data.client(i, spec.shapes)[0], *drawn))
-    return out
-
-
-def members_of(cohort: Cohort, chosen: Sequence[int]) -> list[int]:
-    """Places within the cohort of the chosen clients."""
-    place = {member: i for i, member in enumerate(cohort.members)}
-    return [place[c] for c in chosen if c in place]

@@ -24,7 +24,8 @@ import pandas as pd
 from hetfl_core import baselines
 from hetfl_core.baselines import LDA, LR, MDM, SVM, Baseline, Chosen, Pooled, fewer, fewer_trials
 from hetfl_core.datasets import eeg, flic_bci
-from hetfl_core.engine.simulation import Run, adapt, simulate
+from hetfl_core.engine.newcomers import adapt
+from hetfl_core.engine.simulation import Run, simulate
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import Method
 from hetfl_core.papers import flic

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from hetfl_core import checks
-from hetfl_core.engine.simulation import Measure, Run, cpu_threads, simulate
+from hetfl_core.engine.evaluation import Measure
+from hetfl_core.engine.options import cpu_threads
+from hetfl_core.engine.run import Run
+from hetfl_core.engine.simulation import simulate
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
 

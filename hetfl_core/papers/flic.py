@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 from hetfl_core.datasets import digits, eeg, femnist, flic_bci, project, text, toy
 from hetfl_core.engine.evaluation import METRICS
-from hetfl_core.engine.simulation import Run, adapt, simulate
+from hetfl_core.engine.newcomers import adapt
+from hetfl_core.engine.simulation import Run, simulate
 from hetfl_core.federation import Federation
 from hetfl_core.methods import FLIC, FedHeNN, FedRep, HetFedRep, Local, Method
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein, SampledWasserstein
