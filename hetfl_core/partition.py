@@ -64,6 +64,8 @@ def classes_per_client(
     """
     y = check_labels(labels)
     classes = np.unique(y)
+    check_k("k", k, len(classes), allow_repeats)
+    check_clients(checks.whole("n_clients", n_clients, 1), k, len(y))
     positions = assign_classes(n_clients, len(classes), k, rng, balanced=balanced, allow_repeats=allow_repeats)
     return share(y, classes[positions], rng)
 
@@ -217,8 +219,8 @@ def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *,
         if len(mine) < at_least * len(holders):
             raise ValueError(
                 f"labels: class {c} has {len(mine)} samples for {len(holders)} clients that hold it, "
-                f"expected at least {at_least * len(holders)} (at_least={at_least}): use fewer clients or classes "
-                "per client"
+                f"expected at least {at_least * len(holders)} (at_least={at_least}): use fewer clients "
+                "(n_clients) or classes per client"
             )
         shares = np.array_split(rng.permutation(mine), len(holders))
         for client, piece in zip(rng.permutation(holders), shares):
@@ -764,6 +766,15 @@ def check_k(name: str, k: int, n_classes: int, allow_repeats: bool = False) -> N
     if k > n_classes and not allow_repeats:
         raise ValueError(
             f"{name} must be at most the number of classes, {n_classes}, got {k}: a client cannot hold more"
+        )
+
+
+def check_clients(n_clients: int, k: int, n_samples: int) -> None:
+    """Refuse, before anything is dealt, more clients than could each have a sample of each of its k classes."""
+    if n_clients * k > n_samples:
+        raise ValueError(
+            f"n_clients must be at most {n_samples // k}, so that each has at least one of {n_samples} training "
+            f"samples of each of its classes ({k} a client), got {n_clients}"
         )
 
 

@@ -396,8 +396,16 @@ def spec_of(told: Mapping[str, Any], n_classes: int, n_clients: int, task: Kind)
             f"client {name!r}: class_counts must be {n_classes} numbers that add up to n_train = {n_train}, got "
             f"{checks.shown(list(counts))}"
         )
-    if by_block(features).keys() != by_block(shapes).keys() or any(
-        own is not None and len(own) != (*by_block(shapes)[block], 0)[0] for block, own in by_block(features).items()
-    ):
+    if not _fit(features, shapes):
         raise ValueError(f"client {name!r}: features must name the inputs, of shape {shapes}, got {features}")
     return Spec(name, shapes, n_train, n_classes, counts, n_clients, task, features)
+
+
+def _fit(features: Any, shapes: Any) -> bool:
+    """Whether these can be the names of the features of inputs of such shapes."""
+    if isinstance(features, Mapping) != isinstance(shapes, Mapping):
+        return False
+    sizes = {block: (*shape, 0)[0] for block, shape in by_block(shapes).items()}
+    named = {block: own for block, own in by_block(features).items() if own is not None}
+    right = all(isinstance(own, tuple) and len(own) == len({*own}) == sizes.get(b) for b, own in named.items())
+    return right and by_block(features).keys() == sizes.keys()
