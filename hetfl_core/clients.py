@@ -239,15 +239,15 @@ INDEX = re.compile(r"(Unnamed: \d+.*)?")
 def _names_of(x: Any, given: Any, where: str) -> tuple[str, ...] | None:
     """The names that are given, or those of the columns of a table."""
     found = [str(name) for name in x.columns] if isinstance(x, pd.DataFrame) else None
-    if given is None and found is None:
-        return None
     names = found if given is None else checks.several(where, given)
+    if names is None:
+        return None
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise TypeError(f"{where} must be texts, got {checks.shown(wrong[0])} of type {type(wrong[0]).__name__}")
     if nameless := [name for name in names if INDEX.fullmatch(name)]:
         raise ValueError(
-            f"{where}: column {nameless[0]!r} has no name of its own, as the index of a table that was written with it: "
-            "leave it out (to_csv(index=False), read_csv(index_col=0)), or name it if it is a feature"
+            f"{where}: column {nameless[0]!r} has no name of its own, as the index of a table that was written with "
+            "it: leave it out (to_csv(index=False), read_csv(index_col=0)), or name it if it is a feature"
         )
     if len(set(names)) < len(names):
         raise ValueError(f"{where} must have different names, got {max(names, key=names.count)!r} twice")
@@ -385,12 +385,14 @@ def digest(who: str, data: Mapping[str, Inputs]) -> str:
 
 
 def shape_text(shapes: Any) -> str:
+    """A shape, or those of named blocks, as errors and tables show it."""
     if isinstance(shapes, Mapping):
         return ", ".join(f"{name}: {shape_text(shape)}" for name, shape in shapes.items())
     return "×".join(map(str, shapes))
 
 
 def check_client(client: Client, parts: Sequence[str] = ("train", "test")) -> None:
+    """Refuse inputs and labels of different length, inputs that are not finite, and test inputs of another shape."""
     where = f"client {client.name!r}"
     if client.n_train == 0:
         raise ValueError(f"{where}: x_train must hold at least one sample, got an empty training set")
@@ -413,6 +415,7 @@ def check_client(client: Client, parts: Sequence[str] = ("train", "test")) -> No
 
 
 def check_labels(client: Client, n_classes: int, parts: Sequence[str] = ("train", "test")) -> None:
+    """Refuse labels outside 0 … C−1."""
     for part in parts:
         y = getattr(client, f"y_{part}")
         if len(y) and (int(y.min()) < 0 or int(y.max()) >= n_classes):

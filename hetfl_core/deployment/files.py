@@ -143,9 +143,9 @@ def _numbers(y: np.ndarray, where: str, label: str, classes: Sequence[Any] | Non
     if classes is None:
         if y.dtype.kind not in "biuf":
             raise ValueError(
-                f"{where}: labels (column {label!r}) must be whole numbers 0 … C−1, or targets, got words or a mixture; "
-                "say what they are in the order that all clients have agreed on, "
-                "client_from_file(…, classes=['no', 'yes'])"
+                f"{where}: labels (column {label!r}) must be whole numbers 0 … C−1, or targets, got words or a "
+                "mixture; say what they are in the order that all clients have agreed on, client_from_file(…, "
+                "classes=['no', 'yes'])"
             )
         return y
     place = {c: i for i, c in enumerate(checks.several("classes", classes))}

@@ -157,13 +157,13 @@ def check_features(specs: Sequence[Spec], what: str, block: str = "") -> None:
         if names != expected:
             here, there = [n for n in names if n not in expected], [n for n in expected if n not in names]
             differ = f"only {first!r} has {checks.shown(there)}, only {name!r} has {checks.shown(here)}"
-            common = (
-                "" if len(here) == len(names) else " or keep to those that all have (Federation.of_common_features)"
-            )
+            if not here:
+                differ = f"{first!r} has {checks.shown(list(expected))}, {name!r} has {checks.shown(list(names))}"
+            some = len(here) < len(names) and not block
+            common = " or keep to those that all have (Federation.of_common_features)" * some
             raise ValueError(
-                f"{what}, so all clients must have the same features in the same order, but "
-                f"{differ if here else f'{name!r} has {checks.shown(list(names))}, {first!r} {checks.shown(list(expected))}'}"
-                f". Use a method that keeps φ local (Local, HetFedRep, FLIC){common * (not block)}."
+                f"{what}, so all clients must have the same features in the same order, but {differ}. Use a method "
+                f"that keeps φ local (Local, HetFedRep, FLIC){common}."
             )
     if named and len(named) < len(specs):
         without = next(spec.name for spec in specs if by_block(spec.features).get(block) is None)
@@ -431,7 +431,7 @@ class Method(Checked):
         try:
             other = {name: p.shape for name, p in self.init_shared(more, torch.Generator()).items()}
         except (ValueError, RuntimeError, TypeError):  # a network that takes inputs of one size only
-            return next(iter(pick(true, ("phi",))), None)
+            return next((name for name in true if has_prefix(name, "phi")), None)
         return next((name for name, shape in true.items() if shape != other.get(name)), None)
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
