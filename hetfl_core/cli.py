@@ -7,19 +7,44 @@ import importlib
 import inspect
 import os
 import re
+import platform
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hetfl_core import numerics
+from hetfl_core import __version__, numerics
 from hetfl_core.deployment.commands import app as deploy_app
 
+
+class _Commands(typer.core.TyperGroup):
+    """Commands that say, when they are stopped by Ctrl-C, how to go on."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            print("hetfl: stopped" + "".join(f"; {how}" for how in stop.args), file=sys.stderr)
+            raise typer.Exit(130) from stop
+
+
+@contextmanager
+def _if_stopped(how: Callable[[], str]) -> Iterator[None]:
+    """Say how to go on if Ctrl-C stops what is done here."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(how()) from stop
+
+
 app = typer.Typer(
-    help="Federated learning when clients do not share a feature space.",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -38,8 +63,6 @@ def main() -> None:
     numerics.keep_freed_memory()
     try:
         app()
-    except KeyboardInterrupt:
-        sys.exit("hetfl: stopped")
     except Exception as error:
         if os.environ.get("HETFL_DEBUG", "0") not in ("", "0") or not is_message(error):
             raise
@@ -64,13 +87,33 @@ def is_message(error: BaseException) -> bool:
     return ours and dis.opname[code.co_code[at.tb_lasti]] == "RAISE_VARARGS"
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hetfl-core {__version__}, Python {platform.python_version()}, torch {metadata.version('torch')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print versions.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Federated learning when clients do not share a feature space."""
+
+
 @app.command("list")
-def list_() -> None:
+def list_(
+    name: Annotated[str | None, typer.Argument(help="One of them, with its settings, or its methods.")] = None,
+) -> None:
     """Methods, data sets and experiments."""
     from hetfl_core.datasets import CATALOGUE
     from hetfl_core.experiments import EXPERIMENTS
     from hetfl_core.methods import CATALOGUE as METHODS
 
+    if name is not None:
+        print("\n".join(_described(name)))
+        return
     for title, rows in (
         ("Methods", {name: method.summary for name, method in METHODS.items()}),
         ("Data sets", {name: _first_line(make) for name, make in CATALOGUE.items()}),
@@ -79,6 +122,36 @@ def list_() -> None:
         print(f"{title}")
         for name, text in rows.items():
             print(f"  {name:<28} {text}")
+
+
+def _described(name: str) -> list[str]:
+    """What one name of the list stands for, with what can be set."""
+    from hetfl_core.datasets import CATALOGUE
+    from hetfl_core.experiments import EXPERIMENTS
+    from hetfl_core.methods import CATALOGUE as METHODS
+
+    if name in EXPERIMENTS:
+        return [EXPERIMENTS[name].title, "--method:", *(f"  {method}" for method in EXPERIMENTS[name].methods)]
+    if name in CATALOGUE:
+        given = inspect.signature(CATALOGUE[name]).parameters.values()
+        return [_first_line(CATALOGUE[name]), "--data:", *(f"  {p.name}={p.default!r}" for p in given)]
+    try:
+        method = _known(name)
+    except KeyError:
+        everything = [*METHODS, *CATALOGUE, *EXPERIMENTS]
+        raise _unknown("method, data set or experiment", name, everything, "hetfl list") from None
+    return [method.summary, "--set:", *(f"  {name}={getattr(method, name)!r}" for name in _settable(method))]
+
+
+def _unknown(kind: str, name: str, known: Iterable[str], see: str = "") -> KeyError:
+    from hetfl_core.checks import unknown
+
+    return KeyError(unknown(kind, name, known, see))
+
+
+def _settable(method: Any) -> list[str]:
+    """The fields of a method that can be typed."""
+    return [f.name for f in fields(method) if isinstance(getattr(method, f.name), int | float | str)]
 
 
 def _first_line(thing: Any) -> str:
@@ -179,24 +252,21 @@ def _value(text: str) -> Any:
 
 
 def _method(name: str, changes: dict[str, Any]) -> Any:
-    from hetfl_core.experiments import unknown
-
     method = _imported(name) if ":" in name else _known(name)
-    allowed = [f.name for f in fields(method) if isinstance(getattr(method, f.name), int | float | str)]
+    allowed = _settable(method)
     for change in changes:
         if change not in allowed:
-            raise KeyError(unknown(f"setting of {name}", change, allowed))
+            raise _unknown(f"setting of {name}", change, allowed, f"hetfl list {name}" if ":" not in name else "")
     return replace(method, **changes)
 
 
 def _known(name: str) -> Any:
     """A method of the library, by its name in any case."""
-    from hetfl_core.experiments import unknown
     from hetfl_core.methods import CATALOGUE
 
     known = {known.lower(): method for known, method in CATALOGUE.items()} | {"flic": CATALOGUE["FLIC-HL"]}
     if name.lower() not in known:
-        raise KeyError(unknown("method", name, CATALOGUE))
+        raise _unknown("method", name, CATALOGUE, "hetfl list")
     return known[name.lower()]
 
 
@@ -205,7 +275,6 @@ def _imported(path: str) -> Any:
 
     Modules are also looked for in the working folder.
     """
-    from hetfl_core.experiments import unknown
     from hetfl_core.methods import Method
 
     module_name, _, attribute = path.partition(":")
@@ -221,7 +290,7 @@ def _imported(path: str) -> Any:
         raise ImportError(f"no module {error.name!r} in {Path.cwd()} or among the installed packages") from error
     if not hasattr(module, attribute):
         methods = [name for name, thing in vars(module).items() if isinstance(thing, Method) or _is_method_class(thing)]
-        raise KeyError(unknown(f"method of module {module_name}", attribute, methods or ["a subclass of Method"]))
+        raise _unknown(f"method of module {module_name}", attribute, methods or ["a subclass of Method"])
     found = getattr(module, attribute)
     made = found() if _is_method_class(found) else found
     if not isinstance(made, Method):
@@ -237,10 +306,9 @@ def _is_method_class(thing: Any) -> bool:
 
 def _federation(name: str, changes: dict[str, Any]) -> Any:
     from hetfl_core.datasets import CATALOGUE
-    from hetfl_core.experiments import unknown
 
     if name not in CATALOGUE:
-        raise KeyError(unknown("data set", name, CATALOGUE))
+        raise _unknown("data set", name, CATALOGUE, "hetfl list")
     try:
         inspect.signature(CATALOGUE[name]).bind(**changes)
         return CATALOGUE[name](**changes)
@@ -265,6 +333,15 @@ def _check_file(out: Path) -> None:
     if out.is_dir():
         raise ValueError(f"out must be a file, got the folder {out}")
     _check_folder(out.parent)
+
+
+def _resumption(checkpoint: Path | None) -> str:
+    """How a stopped run goes on."""
+    if checkpoint is None:
+        return "nothing is kept: with --checkpoint FOLDER a run goes on where it was stopped"
+    if not checkpoint.is_dir() or not any(checkpoint.iterdir()):
+        return f"nothing is in {checkpoint} yet, so the same command begins anew"
+    return f"the same command goes on from {checkpoint}"
 
 
 @app.command()
@@ -298,10 +375,11 @@ def run(
     fed = _federation(federation, _settings(data))
     ledger.code_revision()
     print(fed)
-    result = simulate(
-        fed, chosen, rounds=rounds, participation=participation, seed=seed, engine=engine, device=device,  # type: ignore[arg-type]
-        workers=workers, checkpoint=checkpoint,
-    )  # fmt: skip
+    with _if_stopped(lambda: _resumption(checkpoint)):
+        result = simulate(
+            fed, chosen, rounds=rounds, participation=participation, seed=seed, engine=engine, device=device,  # type: ignore[arg-type]
+            workers=workers, checkpoint=checkpoint,
+        )  # fmt: skip
     print(result.history.tail(10).to_string(index=False, float_format=lambda v: f"{v:.4g}"))
     for name, value in result.final.items():
         print(f"{name:>20}: {value:.4g}" if isinstance(value, float) else f"{name:>20}: {value:,}")
@@ -348,9 +426,10 @@ def reproduce(
     elsewhere = set(todo)
     options: dict[str, Any] = {"device": device, "budget": seconds(budget), "again": again, "workers": workers}
     options["together"] = together
-    for job, path in experiments.reproduce(todo, out, **options):
-        print(f"{job.experiment} {job.scale} {job.method} seed {job.seed}: {path or 'stopped; will be resumed'}")
-        elsewhere = elsewhere - {job} if path else set()
+    with _if_stopped(lambda: "finished runs are written; the same command goes on where this one was stopped"):
+        for job, path in experiments.reproduce(todo, out, **options):
+            print(f"{job.experiment} {job.scale} {job.method} seed {job.seed}: {path or 'stopped; will be resumed'}")
+            elsewhere = elsewhere - {job} if path else set()
     if elsewhere:
         print(f"{len(elsewhere)} runs are left to other processes that are at them")
 
@@ -427,7 +506,7 @@ def _pending(scale: Any, seeds: int | None, methods: list[str] | None, out: Path
         if not known:
             raise KeyError(f"no run is pending, of {method!r} as of any other method")
         if method not in known:
-            raise KeyError(experiments.unknown("method of a pending run", method, known))
+            raise _unknown("method of a pending run", method, known)
     return [job for job in todo if not methods or job.method in methods]
 
 

@@ -6,7 +6,6 @@ what it gives is shown in the book as such and never set against a paper's numbe
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import shutil
@@ -22,6 +21,7 @@ import pooch
 from filelock import FileLock, Timeout
 
 from hetfl_core import ledger, numerics
+from hetfl_core.checks import unknown
 from hetfl_core.datasets import registry
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.engine.simulation import Run
@@ -49,18 +49,12 @@ def find(name: str) -> Experiment:
     """
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]
-    raise KeyError(unknown("experiment", name, EXPERIMENTS))
+    raise KeyError(unknown("experiment", name, EXPERIMENTS, "hetfl list"))
 
 
 def known() -> dict[str, tuple[str, ...]]:
     """The methods of each experiment, as the ledger (`hetfl_core.ledger.numbers`) wants to be told of them."""
     return {name: tuple(experiment.methods) for name, experiment in EXPERIMENTS.items()}
-
-
-def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    """Text of an error for a name that is not known, with the nearest right ones."""
-    near = difflib.get_close_matches(name, list(known), 3, 0.4) or sorted(known)
-    return f"no {kind} is called {name!r}; did you mean {', '.join(near)}?"
 
 
 # --- runs that are not done yet -----------------------------------------------------------------------------------
@@ -107,7 +101,7 @@ def jobs(
     seeds = find(name).seeds if seeds is None else seeds
     for method in methods or ():
         if method not in known:
-            raise KeyError(unknown(f"method of {name}", method, known))
+            raise KeyError(unknown(f"method of {name}", method, known, f"hetfl list {name}"))
     if scale not in get_args(Scale):
         raise ValueError(f"scale must be one of {get_args(Scale)}, got {scale!r}")
     return [Job(name, scale, method, seed) for seed in _numbers(seeds) for method in methods or known]

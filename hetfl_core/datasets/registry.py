@@ -16,7 +16,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hetfl_core.checks import unknown
 from hetfl_core.files import data_path, draft_prefix, remove_drafts
 
 
@@ -166,19 +166,30 @@ def lookup(key: str) -> Entry:
         If there is none; the message offers the nearest keys.
     """
     known = entries()
-    if key not in known:
-        near = get_close_matches(key, known, n=3, cutoff=0.3) or sorted(known)
-        raise DataError(f"no data file {key!r} in the registry; did you mean {' or '.join(map(repr, near))}?")
+    if not isinstance(key, str) or key not in known:
+        raise DataError(unknown("data file", key, known, "hetfl data status"))
     return known[key]
 
 
 def needs(dataset: str) -> list[str]:
-    """Keys of the files that a data set of the catalogue reads (none for those that need no download)."""
-    return [key for key, entry in entries().items() if dataset in entry.datasets]
+    """Keys of the files that a data set of the catalogue reads (none for those that need no download).
+
+    Raises
+    ------
+    DataError
+        If there is no such data set; the message offers the nearest names.
+    """
+    found = [key for key, entry in entries().items() if dataset in entry.datasets]
+    if not found:
+        from hetfl_core.datasets import CATALOGUE  # here, for it imports this module
+
+        if not isinstance(dataset, str) or dataset not in CATALOGUE:
+            raise DataError(unknown("data set", dataset, CATALOGUE, "hetfl list"))
+    return found
 
 
 def available(dataset: str) -> bool:
-    """Whether every file that a data set reads is in `data_home` with the right hash."""
+    """Whether every file that a data set reads is in `data_home` with the right hash; refuses what `needs` does."""
     return all(_state(lookup(key))[0] for key in needs(dataset))
 
 
