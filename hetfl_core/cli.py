@@ -6,8 +6,8 @@ import dis
 import importlib
 import inspect
 import os
-import re
 import platform
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator

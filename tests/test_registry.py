@@ -191,7 +191,7 @@ def test_missing_is_said_without_going_to_the_network(home, monkeypatch, server)
 def test_unknown_keys_get_the_nearest_right_ones():
     with pytest.raises(DataError, match="did you mean mnist/train-images"):
         registry.fetch("mnist/train_image")
-    with pytest.raises(DataError, match="there is cifar10/test, .*shows all"):
+    with pytest.raises(DataError, match=r"there is cifar10/test, .*shows all"):
         registry.verify("???")
 
 
@@ -376,7 +376,7 @@ def test_needs_names_the_files_of_a_data_set():
 
 @pytest.mark.parametrize("ask", [registry.needs, registry.available])
 def test_a_data_set_that_is_not_there_is_refused_by_name(ask):
-    with pytest.raises(DataError, match="no data set is called 'digits.bundeld'; did you mean digits.bundled"):
+    with pytest.raises(DataError, match=r"no data set is called 'digits\.bundeld'; did you mean digits\.bundled"):
         ask("digits.bundeld")
     for wrong in (3, None, ["digits.bundled"]):
         with pytest.raises(DataError, match="no data set is called"):

@@ -23,6 +23,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+if os.name != "posix":
+    sys.exit(
+        "grade.py needs Linux or macOS, where it can confine what it runs; on Windows use WSL or a virtual machine"
+    )
+
 from grading import confine, crew
 from grading.files import digest, find_submissions, printable
 from grading.marks import Grade, Plan, Task, feedback, possible_marks, read_tests
