@@ -165,7 +165,8 @@ def posix_only(source: str) -> Iterator[str]:
         return
     tree, lines = ast.parse(source), source.splitlines()
     yield from (f"import {name}" for node in on_import(tree) for name in imported(node) if name in POSIX_MODULES)
-    if any(isinstance(node, ast.If) and asks(node.test) and isinstance(node.body[-1], ast.Raise) for node in tree.body):
+    conditions = [node for node in tree.body if isinstance(node, ast.If) and asks(node.test)]
+    if any(re.match(r"raise |pytest\.skip\(|sys\.exit\(", ast.unparse(node.body[-1])) for node in conditions):
         return
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     spans = [(min([f.lineno, *(d.lineno for d in f.decorator_list)]), f.end_lineno) for f in functions]
@@ -211,20 +212,109 @@ def test_citation_licence_and_changelog_agree_with_the_package() -> None:
     assert citation["version"] == hetfl_core.__version__
     assert citation["license"] == PROJECT["license"] == "BSD-3-Clause"
     assert (ROOT / "LICENSE").read_text().startswith("BSD 3-Clause License")
-    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    newest = re.search(r"^## (\S+)(.*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None
     assert newest[1] == hetfl_core.__version__
+    assert ("date-released" in citation) is ("unreleased" not in newest[2]), "a date stands where there was a release"
+
+
+def test_citation_names_the_papers_as_the_bibliography_does() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())["references"]
+    found = {re.sub(r"\W+", " ", r["title"].lower()): r for r in cited}
+    entries = re.split(r"^@", (ROOT / "book" / "references.bib").read_text(), flags=re.MULTILINE)
+    for key in ("rakotomamonjy2024flic", "zhang2023fedcr", "regatti2022fedcma", "zhang2024hyfem"):
+        (entry,) = (e for e in entries if f"{{{key}," in e)
+        fields = dict(re.findall(r"^\s*(\w+)\s*= \{(.*)\},$", entry, re.MULTILINE))
+        reference = found.pop(re.sub(r"\W+", " ", re.sub(r"[{}\\]", "", fields["title"]).lower()))
+        names = [f"{a['family-names']}, {a['given-names']}" for a in reference["authors"]]
+        assert " and ".join(names) == fields["author"]
+        assert str(reference["year"]) == fields["year"]
+        venue = reference.get("journal") or reference.get("conference", {}).get("name")
+        assert venue == (fields.get("journal") or fields.get("booktitle"))
+    assert found == {}
+
+
+# --- what a public repository runs ------------------------------------------------------------------------------
+
+WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml")}
+JOBS = {f"{name}/{job}": what for name, flow in WORKFLOWS.items() for job, what in flow["jobs"].items()}
+HOOKS = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+PYTHONS = {c.split(" :: ")[-1] for c in PROJECT["classifiers"] if c.startswith("Programming Language :: Python :: 3.")}
+
+
+def test_python_versions_agree() -> None:
+    assert min(PYTHONS, key=lambda v: int(v.split(".")[1])) == PROJECT["requires-python"].removeprefix(">=")
+    tested = JOBS["tests/all"]["strategy"]["matrix"]["python"]
+    assert set(tested) == PYTHONS
+    for job in JOBS.values():
+        versions = [s["with"]["python-version"] for s in job["steps"] if "python-version" in s.get("with", {})]
+        matrix = job.get("strategy", {}).get("matrix", {}).get("python", [])
+        assert {v for v in [*versions, *matrix] if "matrix" not in v} <= PYTHONS
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_runs_what_is_here_and_actions_are_pinned(job: str) -> None:
+    for step in JOBS[job]["steps"]:
+        assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step.get("uses", "a/b@v1"))
+        for line in step.get("run", "").splitlines():
+            check_command(line)
+
+
+def check_command(line: str) -> None:
+    """A command of a workflow or a hook: `make` with a target, pytest with files, or an installation."""
+    words = line.split()
+    if words[0] == "make":
+        assert words[1] in TARGETS
+    elif "pytest" in words:
+        named = [word.lstrip("@") for word in words if word.startswith(("@", "tests/"))]
+        assert named
+        assert [name for name in named if not (ROOT / name).exists()] == []
+    else:
+        assert re.match(r"(python -m pip|uv pip) install ", line)
+        extras = re.findall(r"\[(\w+)\]", line)
+        assert set(extras) <= set(PROJECT["optional-dependencies"])
+
+
+def test_the_cores_tests_are_there_and_need_nothing_but_the_core() -> None:
+    names = (ROOT / "tests" / "core.txt").read_text().split()
+    assert len(names) == len(set(names)) > 10
+    trees = [ast.parse((ROOT / name).read_text("utf8")) for name in [*names, "tests/conftest.py", "tests/small.py"]]
+    tops = {name.split(".")[0] for tree in trees for node in ast.walk(tree) for name in imported(node)}
+    tops -= set(sys.stdlib_module_names) | {p.stem for p in sources("tests")} | {"hetfl_core"}
+    known = metadata.packages_distributions()
+    assert {canonicalize_name(known[top][0]) for top in tops} <= set(requirements("test"))
+
+
+def test_hooks_call_what_the_tests_call() -> None:
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    for repo in HOOKS:
+        if "ruff" in repo["repo"]:
+            assert repo["rev"] == f"v{pins['ruff']}"
+        for hook in repo["hooks"] if repo["repo"] == "local" else ():
+            if "pytest" in hook["entry"]:
+                check_command(hook["entry"])
+                file, word = re.search(r"(tests/\S+\.py) -k (\w+)", hook["entry"]).groups()
+                assert re.search(rf"def test_\w*{word}", (ROOT / file).read_text())
+
+
+def test_text_files_end_in_one_line_end() -> None:
+    skipped = re.compile(r"data/results/|book/_static/")
+    some = {p: p.read_bytes() for p in tracked() if not skipped.match(p.relative_to(ROOT).as_posix())}
+    text = {p: content for p, content in some.items() if content and b"\0" not in content}
+    assert [str(p) for p, content in text.items() if not content.endswith(b"\n") or content.endswith(b"\n\n")] == []
 
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "book/how-to-run.md", ".ci/run"])
 def test_make_targets_that_documents_name_exist(document: str) -> None:
     named = set(re.findall(r"(?:`|^)(?:[A-Z_]+=\S+ )?make ([a-z]+)", (ROOT / document).read_text(), re.MULTILINE))
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert named
-    assert named <= targets
+    assert named <= TARGETS
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md"]
+)
 def test_relative_links_of_documents_lead_somewhere(document: str) -> None:
     links = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", (ROOT / document).read_text())
     links += re.findall(r'src="(?!https?://)([^"]+)"', (ROOT / document).read_text())
