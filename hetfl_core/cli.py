@@ -439,7 +439,11 @@ def verify_records(
     experiment: Annotated[list[str] | None, typer.Option(help="Only the records of these experiments.")] = None,
     sample: Annotated[int | None, typer.Option(help="Draw so many records; by default all.")] = None,
     budget: Annotated[
-        str | None, typer.Option(help="Begin no round after this time (90s, 9m, 2h); cheap records are preferred.")
+        str | None,
+        typer.Option(
+            help="Begin no round after this time (90s, 9m, 2h). Cheap records are preferred; "
+            "making the data of a record is charged, but not cut short."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Another seed draws another sample.")] = 0,
     scale: Annotated[str, typer.Option(help="paper or book")] = "paper",
@@ -461,15 +465,21 @@ def verify_records(
     now = ", ".join(f"{name} {value}" for name, value in numerics.in_effect().items())
     print(f"{len(stored)} records, {len(able)} of which can be run here; {len(todo)} are run again ({now})", flush=True)
     done = []
-    for check in verification.verify(todo, budget=limit, device=device, among=stored):
+    for check in verification.verify(_announced(todo), budget=limit, device=device, among=stored):
         done.append(check)
-        r = check.record
-        print(f"{r.experiment} {r.method} seed {r.seed}: {check.verdict}", flush=True)
+        print(check.verdict, flush=True)
     if done:
         print(f"\n{verification.shown(done)}\n")
     print(verification.summary(done))
     if any(check.verdict == verification.DIFFERENT for check in done):
         raise typer.Exit(1)
+
+
+def _announced(records: Iterable[Any]) -> Iterator[Any]:
+    """The same records, each named as it is begun: the line ends with what comes of it."""
+    for r in records:
+        print(f"{r.experiment} {r.method} seed {r.seed}: ", end="", flush=True)
+        yield r
 
 
 @app.command()
@@ -527,12 +537,10 @@ def ledger(
     out: Annotated[Path | None, typer.Option(help="Also read the records in this folder.")] = None,
 ) -> None:
     """What the papers say beside what we got."""
-    from hetfl_core import ledger
-    from hetfl_core.experiments import known
+    from hetfl_core import experiments, ledger
 
     found = ledger.load() + (ledger.load(out) if out else [])
-    judge = ledger.claims if claims else ledger.numbers
-    table = judge(found, known=known())
+    table = experiments.claims(found) if claims else experiments.numbers(found)
     judged = table["seeds"].map(len) > 0
     print(ledger.show(table if everything else table[judged]))
     if not everything:

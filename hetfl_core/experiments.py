@@ -10,13 +10,14 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+import pandas as pd
 import pooch
 from filelock import FileLock, Timeout
 
@@ -50,6 +51,16 @@ def find(name: str) -> Experiment:
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]
     raise KeyError(unknown("experiment", name, EXPERIMENTS, "hetfl list"))
+
+
+def numbers(records: Iterable[ledger.RunRecord] | None = None, **options: Any) -> pd.DataFrame:
+    """`hetfl_core.ledger.numbers` that knows which experiments can be run."""
+    return ledger.numbers(records, known=known(), **options)
+
+
+def claims(records: Iterable[ledger.RunRecord] | None = None, **options: Any) -> pd.DataFrame:
+    """`hetfl_core.ledger.claims` that knows which experiments can be run."""
+    return ledger.claims(records, known=known(), **options)
 
 
 def known() -> dict[str, tuple[str, ...]]:
@@ -110,8 +121,9 @@ def jobs(
 def _numbers(seeds: int | Sequence[int]) -> Sequence[int]:
     """The seeds one by one, of their number or of themselves."""
     numbers = range(seeds) if isinstance(seeds, int) else seeds
-    if isinstance(seeds, str) or not all(isinstance(n, int) and n >= 0 for n in numbers):
-        raise ValueError(f"seeds must be a number of seeds, or whole numbers from 0 on, got {seeds!r}")
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers)
+    if isinstance(seeds, str | bool) or not whole or len(set(numbers)) < len(numbers):
+        raise ValueError(f"seeds must be a number of seeds, or different whole numbers from 0 on, got {seeds!r}")
     if not len(numbers):
         raise ValueError(f"seeds must be at least 1, got {seeds}")
     return numbers
@@ -159,7 +171,8 @@ def run_job(
     Raises
     ------
     OutOfTime
-        When `deadline` (of `time.monotonic`) has passed, after a complete round.
+        When `deadline` (of `time.monotonic`) has passed, after a complete round; or when the data are made, where
+        nothing is resumed.
     """
     (record,) = run_jobs([job], device, deadline, progress, resume=resume, **options)
     return record
@@ -183,10 +196,12 @@ def run_jobs(
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTime(f"{job}: stopped after round {row['round']} of {setting.rounds}")
 
+    # What is resumed trains for a round at least, or calls within a small budget would make the data again and again.
+    ready = None if resume else partial(stop, {"round": 0})
     options |= {"checkpoint": job.scratch(seeds)} if resume else {}
     options |= {"device": device, "progress": progress}
     if len(some) == 1:
-        runs = {job.seed: setting.run(job.method, job.seed, on_round=stop, **options)}
+        runs = {job.seed: setting.run(job.method, job.seed, ready=ready, on_round=stop, **options)}
     else:
         runs = setting.run_together(job.method, seeds, on_round=lambda seed, row: stop(row), **options)
     return [make_record(runs[each.seed], each.experiment, each.scale, each.method) for each in some]
