@@ -85,7 +85,7 @@ def test_notebook_is_valid_and_carries_nothing_that_was_run(notebook: nbformat.N
 
 
 def test_notebook_reads_no_file_beside_it(notebook: nbformat.NotebookNode) -> None:
-    """In Colab, or after the page's download button, there is none: `hetfl_core.files.data_path` has what is shipped."""
+    """In Colab, or after the page's download button, there is none: what is shipped, `data_path` finds."""
     code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     relative = r"""(?:open|Path|read_\w+|imread|loadtxt|genfromtxt|np\.load)\(\s*r?f?["'](?!https?://|/)[^"'\n]*["']"""
     assert [found for found in re.findall(relative, code) if "utf" not in found] == []

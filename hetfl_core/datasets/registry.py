@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -348,6 +349,8 @@ def _download(entry: Entry, progress: bool) -> Path:
     target = data_home() / entry.official.path
     failures = []
     for url in entry.urls:
+        if progress:  # a machine that does not answer takes half a minute
+            print(f"downloading {entry.key} from {url}", file=sys.stderr, flush=True)
         with _scratch(entry, target) as scratch:
             problem = _try(url, scratch, entry.official, progress)
             if not problem:
