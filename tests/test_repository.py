@@ -104,7 +104,7 @@ def test_what_is_imported_is_declared() -> None:
     """Also what another package brings: that may do without it one day."""
     core = set(requirements(*CORE_EXTRAS))
     book = core | set(requirements("book"))
-    assert distributions("hetfl_core") - core <= {"ipython"}, "which is there where a notebook asks for it"
+    assert distributions("hetfl_core") - core == set()
     assert distributions("book") - book == set()
     assert distributions("tests") - book - set(requirements("test", "dev")) == set()
 

@@ -32,6 +32,10 @@ class DataError(RuntimeError):
     """A data file is missing, damaged or out of reach; the message says which, what was found and what to do."""
 
 
+DATA_SETS: set[str] = set()
+"""Names of the data sets that there are; a package that has a catalogue of them adds its own."""
+
+
 @dataclass(frozen=True)
 class Source:
     """One file and how to recognise it.
@@ -181,11 +185,8 @@ def needs(dataset: str) -> list[str]:
         If there is no such data set; the message offers the nearest names.
     """
     found = [key for key, entry in entries().items() if dataset in entry.datasets]
-    if not found:
-        from hetfl_core.datasets import CATALOGUE  # here, for it imports this module
-
-        if not isinstance(dataset, str) or dataset not in CATALOGUE:
-            raise DataError(unknown("data set", dataset, CATALOGUE, "hetfl list"))
+    if not found and (not isinstance(dataset, str) or dataset not in DATA_SETS):
+        raise DataError(unknown("data set", dataset, DATA_SETS, "hetfl list"))
     return found
 
 
