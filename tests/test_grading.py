@@ -203,7 +203,7 @@ DAMAGED_KINDS = {
         )
         for what, cells, expected in (
             ("no list", {}, "expected a list of cells, found "),
-            ("a dict", {"a": {"cell_type": "code"}}, "expected a list of cells, found "),
+            ("a dict", {"a": {"cell_type": "code"}}, ""),
             ("a text", "print()", ""),
             ("nothing", None, ""),
             ("numbers", [1, 2], ""),

@@ -281,18 +281,23 @@ def test_the_cores_tests_are_there_and_need_nothing_but_the_core() -> None:
     assert len(names) == len(set(names)) > 10
     trees = [ast.parse((ROOT / name).read_text("utf8")) for name in [*names, "tests/conftest.py", "tests/small.py"]]
     tops = {name.split(".")[0] for tree in trees for node in ast.walk(tree) for name in imported(node)}
-    tops -= set(sys.stdlib_module_names) | {p.stem for p in sources("tests")} | {"hetfl_core"}
+    tops -= set(sys.stdlib_module_names) | {p.stem for p in sources("tests")} | {"hetfl_core", "hetfl_book"}
     known = metadata.packages_distributions()
     assert {canonicalize_name(known[top][0]) for top in tops} <= set(requirements("test"))
 
 
 def test_hooks_call_what_the_tests_call() -> None:
+    from hetfl_core.cli import app
+
+    commands = {each.name or each.callback.__name__ for each in app.registered_commands if each.callback}
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
     for repo in HOOKS:
         if "ruff" in repo["repo"]:
             assert repo["rev"] == f"v{pins['ruff']}"
         for hook in repo["hooks"] if repo["repo"] == "local" else ():
-            if "pytest" in hook["entry"]:
+            if match := re.match(r"\.venv/bin/hetfl (\w+)", hook["entry"]):
+                assert match[1] in commands
+            else:
                 check_command(hook["entry"])
                 file, word = re.search(r"(tests/\S+\.py) -k (\w+)", hook["entry"]).groups()
                 assert re.search(rf"def test_\w*{word}", (ROOT / file).read_text())
