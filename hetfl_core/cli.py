@@ -327,7 +327,7 @@ def run(
     """Run a method on a data set and print a table."""
     from hetfl_core import records
     from hetfl_core.engine.simulation import simulate
-    from hetfl_core.engine.simulator import choose_device
+    from hetfl_core.engine.trainer import choose_device
 
     chosen = _method(method, _settings(set_))
     choose_device(device)
@@ -354,7 +354,7 @@ def bench(
     sizes: Annotated[str, typer.Option(help="Numbers of clients.")] = "10,100,1000,10000",
     loop_up_to: Annotated[int, typer.Option(help="Largest federation for which the slow loop is timed.")] = 100,
 ) -> None:
-    """How fast is this machine? Loop against stack, time per client, memory, where a step goes."""
+    """How fast is this machine? Loop against stack, time per client, memory."""
     from hetfl_core import benchmark
 
     for line in benchmark.report(_sizes(sizes), loop_up_to):

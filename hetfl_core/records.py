@@ -109,7 +109,7 @@ class RunRecord:
 
     @classmethod
     def of(cls, run: Any, experiment: str, scale: str, **changes: Any) -> RunRecord:
-        """The record of a finished run (`hetfl_core.simulation.Run`), with this machine's `environment`.
+        """The record of a finished run (`hetfl_core.Run`), with this machine's `environment`.
 
         Threads and GPU are those of the run; the commit is the one that `code_revision` saw first.
         """

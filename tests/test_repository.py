@@ -69,7 +69,7 @@ def test_constraints_pin_every_requirement_to_a_version_that_it_allows() -> None
 
 # --- imports ----------------------------------------------------------------------------------------------------
 
-BROUGHT = {"ray": "flwr", "dp_accounting": "dp-accounting"}
+BROUGHT = {"dp_accounting": "dp-accounting"}
 """Distributions of imports whose names do not tell, where they may be missing here."""
 
 
@@ -97,7 +97,7 @@ def distributions(folder: str) -> set[str]:
     return {canonicalize_name(BROUGHT.get(top) or known.get(top, [top])[0]) for top in tops}
 
 
-CORE_EXTRAS = ("eeg", "text", "privacy", "deploy", "ray")
+CORE_EXTRAS = ("eeg", "text", "privacy", "deploy")
 
 
 def test_what_is_imported_is_declared() -> None:

@@ -6,11 +6,10 @@ what it gives is shown in the book as such and never set against a paper's numbe
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -91,18 +90,11 @@ class Job:
         """The experiment at this scale."""
         return find(self.experiment).at(self.scale)
 
-    def scratch(self, together: Sequence[int] = ()) -> Path:
-        """Folder of its checkpoint; another for other code or other instructions, so that no run is half of each.
-
-        With several seeds that run `together`, that of them all, and of no others.
-        """
+    def scratch(self) -> Path:
+        """Folder of its checkpoint; another for other code or other instructions, so that no run is half of each."""
         root = Path(os.environ.get("HETFL_CHECKPOINTS", pooch.os_cache("hetfl") / "checkpoints"))
         code = f"{code_version(find(self.experiment).methods.get(self.method))}-{numerics.in_effect()['isa']}"
-        folder = root / code / self.experiment / self.scale
-        if len(together) < 2:
-            return folder / f"{self.method}-seed{self.seed}"
-        seeds = ",".join(map(str, together))
-        return folder / f"{self.method}-seeds{hashlib.blake2b(seeds.encode(), digest_size=8).hexdigest()}"
+        return root / code / self.experiment / self.scale / f"{self.method}-seed{self.seed}"
 
 
 def jobs(
@@ -175,21 +167,6 @@ def run_job(
         When `deadline` (of `time.monotonic`) has passed, after a complete round; or when the data are made, where
         nothing is resumed.
     """
-    (record,) = run_jobs([job], device, deadline, progress, resume=resume, **options)
-    return record
-
-
-def run_jobs(
-    some: Sequence[Job],
-    device: str = "auto",
-    deadline: float | None = None,
-    progress: bool = True,
-    *,
-    resume: bool = True,
-    **options: Any,
-) -> list[ledger.RunRecord]:
-    """As `run_job`, for jobs that differ in their seeds only, side by side (`hetfl_core.simulate_seeds`)."""
-    job, seeds = some[0], sorted(job.seed for job in some)
     setting = job.setting
     ledger.code_revision()
 
@@ -198,14 +175,9 @@ def run_jobs(
             raise OutOfTime(f"{job}: stopped after round {row['round']} of {setting.rounds}")
 
     # What is resumed trains for a round at least, or calls within a small budget would make the data again and again.
-    ready = None if resume else partial(stop, {"round": 0})
-    options |= {"checkpoint": job.scratch(seeds)} if resume else {}
-    options |= {"device": device, "progress": progress}
-    if len(some) == 1:
-        runs = {job.seed: setting.run(job.method, job.seed, ready=ready, on_round=stop, **options)}
-    else:
-        runs = setting.run_together(job.method, seeds, on_round=lambda seed, row: stop(row), **options)
-    return [make_record(runs[each.seed], each.experiment, each.scale, each.method) for each in some]
+    options |= {"checkpoint": job.scratch()} if resume else {"ready": partial(stop, {"round": 0})}
+    run = setting.run(job.method, job.seed, device=device, progress=progress, on_round=stop, **options)
+    return make_record(run, job.experiment, job.scale, job.method)
 
 
 def make_record(run: Run, experiment: str, scale: str, method: str) -> ledger.RunRecord:
@@ -222,7 +194,6 @@ def reproduce(
     again: bool = False,
     workers: int | None = None,
     progress: bool = True,
-    together: bool = False,
 ) -> Iterator[tuple[Job, Path | None]]:
     """Run jobs one after the other and write the record of each as it ends.
 
@@ -242,10 +213,6 @@ def reproduce(
         Run jobs that have a record already; what an interrupted run of this code left is gone on with.
     workers : int, optional
         As for `simulate`. One, where as many processes as there are cores work through the jobs.
-    together : bool
-        Run jobs that differ in their seeds only, have no record yet and are no other process's, side by side where
-        the experiment allows it. Each record then names the seeds, and is the same as that of a run of its own to
-        rounding. What was interrupted goes on when the same seeds run together again, and from the beginning else.
 
     Yields
     ------
@@ -264,30 +231,23 @@ def reproduce(
     deadline = None if budget is None else time.monotonic() + budget
     stale = {job: _written(folder / job.relative_path) for job in todo} if again else {}
     damaged = []
-    for some in _grouped(todo) if together else [[job] for job in todo]:
-        at = {job: (folder / job.relative_path, stale.get(job)) for job in some}
-        paths: dict[Job, Path | None] = {job: path for job, (path, _) in at.items() if _is_done(*at[job])}
-        with ExitStack() as claims:
-            mine = [job for job in some if job not in paths and _claimed(job, claims)]
-            call = partial(run_jobs, device=device, deadline=deadline, progress=progress, workers=workers)
-            try:
-                paths |= _recorded({job: at[job] for job in mine}, deadline, call)
-            except CheckpointError as error:
-                damaged.append(error)
-        yield from ((job, paths[job]) for job in some if job in paths)
-        if None in paths.values():
+    for job in todo:
+        path: Path | None = folder / job.relative_path
+        if not _is_done(folder / job.relative_path, stale.get(job)):
+            with ExitStack() as claim:
+                if not _claimed(job, claim):
+                    continue
+                try:
+                    options: dict[str, Any] = {"device": device, "progress": progress, "workers": workers}
+                    path = _recorded(job, folder / job.relative_path, stale.get(job), deadline, **options)
+                except CheckpointError as error:
+                    damaged.append(error)
+                    continue
+        yield job, path
+        if path is None:
             break
     if damaged:
         raise damaged[0]
-
-
-def _grouped(todo: Sequence[Job]) -> list[list[Job]]:
-    """Jobs that differ in their seeds only together, unless their experiment's runs are more than rounds."""
-    groups: dict[tuple[Any, ...], list[Job]] = {}
-    for job in dict.fromkeys(todo):
-        one_by_one = find(job.experiment).perform is not None
-        groups.setdefault((job.experiment, job.scale, job.method, job.seed if one_by_one else None), []).append(job)
-    return list(groups.values())
 
 
 def _written(path: Path) -> int | None:
@@ -309,36 +269,28 @@ def _claim(job: Job) -> FileLock:
     return FileLock(f"{job.scratch()}.lock", timeout=0)
 
 
-def _claimed(job: Job, claims: ExitStack) -> bool:
-    """Claim a job, until `claims` are given back; False where another process has it."""
+def _claimed(job: Job, claim: ExitStack) -> bool:
+    """Claim a job, until `claim` is given back; False where another process has it."""
     try:
-        claims.enter_context(_claim(job))
+        claim.enter_context(_claim(job))
     except Timeout:
         return False
     return True
 
 
-def _recorded(
-    at: Mapping[Job, tuple[Path, int | None]],
-    deadline: float | None,
-    run: Callable[[Sequence[Job]], list[ledger.RunRecord]],
-) -> dict[Job, Path | None]:
-    """Run jobs, but for those that another process finished meanwhile: where each record is, or None: time is up.
+def _recorded(job: Job, path: Path, stale: int | None, deadline: float | None, **options: Any) -> Path | None:
+    """Run a job, unless another process finished it meanwhile: where its record is, or None: time is up.
 
-    `at` is where a job's record belongs, and when the one was written that is to be made again.
+    `stale` is when the record was written that is to be made again.
     """
-    paths: dict[Job, Path | None] = {job: path for job, (path, stale) in at.items() if _is_done(path, stale)}
-    todo = [job for job in at if job not in paths]
-    if not todo:
-        return paths
+    if _is_done(path, stale):
+        return path
     try:
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTime
-        made = run(todo)
+        record = run_job(job, deadline=deadline, **options)
     except OutOfTime:
-        return paths | dict.fromkeys(todo)
-    for job, record in zip(todo, made, strict=True):
-        paths[job] = ledger.write_to(record, at[job][0])
-    for left in (todo[0].scratch(sorted(job.seed for job in todo)), *(job.scratch() for job in todo)):
-        shutil.rmtree(left, ignore_errors=True)
-    return paths
+        return None
+    ledger.write_to(record, path)
+    shutil.rmtree(job.scratch(), ignore_errors=True)
+    return path

@@ -51,18 +51,12 @@ def reproduce(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     again: Annotated[bool, typer.Option("--again", help="Run what has a record already.")] = False,
-    together: Annotated[
-        bool,
-        typer.Option(
-            "--together", help="Seeds of one setting share stacks: the same to rounding. Resumed only together."
-        ),
-    ] = False,
     workers: Workers = None,
     fastest: Fastest = False,
 ) -> None:
     """Run an experiment of a paper, or the pending ones; every record is written as its run ends."""
     from hetfl_book import experiments
-    from hetfl_core.engine.simulator import choose_device
+    from hetfl_core.engine.trainer import choose_device
 
     if name is None and not pending:
         raise ValueError("name one experiment, or give --pending")
@@ -76,7 +70,6 @@ def reproduce(
     print(f"{len(todo)} runs")
     elsewhere = set(todo)
     options: dict[str, Any] = {"device": device, "budget": seconds(budget), "again": again, "workers": workers}
-    options["together"] = together
     with if_stopped(lambda: "finished runs are written; the same command goes on where this one was stopped"):
         for job, path in experiments.reproduce(todo, out, **options):
             print(f"{job.experiment} {job.scale} {job.method} seed {job.seed}: {path or 'stopped; will be resumed'}")
@@ -104,7 +97,7 @@ def verify_records(
 ) -> None:
     """Run records again: same bits, within the spread of seeds, or different, and why. Nothing is written."""
     from hetfl_book import experiments, ledger, verification
-    from hetfl_core.engine.simulator import choose_device
+    from hetfl_core.engine.trainer import choose_device
 
     choose_device(device)
     limit = seconds(budget)

@@ -280,11 +280,6 @@ class Method(Checked):
     first_weights : {"own", "common"}
         Whether each client draws the first weights of what is local, or all clients begin with the same ones wherever
         shapes agree, as in FedCR's published code. What is shared begins as the server's in any case.
-    optimiser_state : {"fresh", "kept"}
-        Whether each stage begins with an optimiser that remembers nothing, or with what that stage of the client's last
-        round left (momentum, moments, number of steps), which then lives on the client from round to round and into the
-        last training. Pre-training always begins fresh. Clients share stacks where they have taken equally many steps,
-        as with `local_steps` and all clients in each round.
     """
 
     model: Model = field(default_factory=Model)
@@ -300,7 +295,6 @@ class Method(Checked):
     local_steps: int | None = None
     tuning_epochs: int | None = None
     first_weights: Literal["own", "common"] = "own"
-    optimiser_state: Literal["fresh", "kept"] = "fresh"
 
     shared: ClassVar[tuple[str, ...]] = ()
     """Parts of the model that the server averages."""
