@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hetfl_core import __version__, numerics
+from hetfl_core import numerics
 from hetfl_core.deployment.commands import app as deploy_app
 from hetfl_core.options import Fastest, Workers, check_file, if_stopped
 from hetfl_core.plugins import data_sets, folders, plugins
@@ -80,7 +80,8 @@ def is_message(error: BaseException) -> bool:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"hetfl-core {__version__}, Python {platform.python_version()}, torch {metadata.version('torch')}")
+        ours = importlib.import_module("hetfl_core").__version__
+        print(f"hetfl-core {ours}, Python {platform.python_version()}, torch {metadata.version('torch')}")
         raise typer.Exit
 
 

@@ -62,9 +62,7 @@ def grid_of(federation, methods, configs=None, **changes):
 def deploy(federation, methods, config=None, configs=None):
     grid = grid_of(federation, methods, configs)
     return serve(
-        grid,
-        {**CONFIG, "classes": getattr(federation, "n_classes", 2), "clients": len(federation), **(config or {})},
-        methods,
+        grid, {**CONFIG, "classes": getattr(federation, "n_classes", 2), "clients": len(federation), **(config or {})}, methods
     )
 
 
@@ -335,16 +333,12 @@ def test_a_late_site_takes_the_order_or_is_refused(tmp_path, capsys, features, j
         told = [json.loads(m.content["FedAvg/task"]["features"]) for n, m in grid.sent if "FedAvg/task" in m.content]
         assert told == [COLUMNS] * len(told)
     else:
-        assert re.search(
-            r"client 'a' cannot join: FedAvg .* only 'b' has \['weight'\], only 'a' has \['height'\]", said
-        )
+        assert re.search(r"client 'a' cannot join: FedAvg .* only 'b' has \['weight'\], only 'a' has \['height'\]", said)
     assert len(result.per_client) == 2 + joins
 
 
 @pytest.mark.parametrize(
-    "features",
-    [["p"], "pqr", [1, 2, 3], {"x": None}, {"": ["p", "q", "r"]}],
-    ids=["few", "word", "numbers", "blocks", "-"],
+    "features", [["p"], "pqr", [1, 2, 3], {"x": None}, {"": ["p", "q", "r"]}], ids=["few", "word", "numbers", "blocks", "-"]
 )
 def test_names_that_no_client_has_are_refused_at_the_server(features):
     told = {"name": "a", "shapes": [3], "n_train": 2, "n_test": 0, "class_counts": [1, 1], "features": features}
@@ -396,9 +390,7 @@ def test_words_are_labels_where_clients_have_agreed_on_them(tmp_path):
     file = written(tmp_path, "x,label,split\n1,no,train\n2,yes,train\n3,yes,test\n")
     made = client_from_file(file, "anna", classes=["yes", "no"])
     assert (made.y_train.tolist(), made.y_test.tolist(), made.features) == ([1, 0], [0], ("x",))
-    with pytest.raises(
-        ValueError, match=r"labels .* must be among classes=\['yes', 'maybe'\], got 1 of 3 that are not"
-    ):
+    with pytest.raises(ValueError, match=r"labels .* must be among classes=\['yes', 'maybe'\], got 1 of 3 that are not"):
         client_from_file(file, "anna", classes=["yes", "maybe"])
 
 
@@ -409,11 +401,7 @@ def test_arrays_in_a_file_may_have_names_and_must_fit(tmp_path):
     np.savez(file, x_train=x, y_train=y, x_test=x[:2], y_test=np.array(["no", "yes"])[y[:2]])
     with pytest.raises(ValueError, match="client 'anna', site.npz: labels .* must be whole numbers"):
         client_from_file(file, "anna")
-    for arrays in (
-        {"x": x, "y": y[:3]},
-        {"x": x[:, 0], "y": y},
-        {"x_train": x, "y_train": y, "x_test": x, "y_test": y[:1]},
-    ):
+    for arrays in ({"x": x, "y": y[:3]}, {"x": x[:, 0], "y": y}, {"x_train": x, "y_train": y, "x_test": x, "y_test": y[:1]}):
         np.savez(file, **arrays)
         with pytest.raises(ValueError, match="client 'anna', site.npz: expected .* got"):
             client_from_file(file, "anna")

@@ -192,10 +192,7 @@ def test_who_does_not_name_features_is_warned_of_where_that_matters():
 
 def test_images_are_named_by_channel():
     x = RNG.normal(size=(4, 2, 8, 8)).astype(np.float32)
-    pair = [
-        Client(x[:, list(o)], Y[:4], x, Y[:4], n, [("red", "blue")[i] for i in o])
-        for n, o in (("a", (0, 1)), ("b", (1, 0)))
-    ]
+    pair = [Client(x[:, list(o)], Y[:4], x, Y[:4], n, [("red", "blue")[i] for i in o]) for n, o in (("a", (0, 1)), ("b", (1, 0)))]
     fed = Federation(pair)
     assert torch.equal(fed["b"].x_train, fed["a"].x_train)
     other = Client(x, Y[:4], x, Y[:4], "b", ["red", "green"])
@@ -222,9 +219,7 @@ def test_the_federations_own_test_data_take_the_clients_order():
     assert torch.equal(Federation(clients, x_test=table, y_test=Y).x_test, torch.as_tensor(X))
     with pytest.raises(ValueError, match="x_test must be a pandas.DataFrame .* client 'b' has its features in another"):
         Federation(clients, x_test=X, y_test=Y)
-    with pytest.raises(
-        ValueError, match=r"x_test must have the features of client 'a', \['p', 'q', 'r'\], got \['r', 'q', 's'\]"
-    ):
+    with pytest.raises(ValueError, match=r"x_test must have the features of client 'a', \['p', 'q', 'r'\], got \['r', 'q', 's'\]"):
         Federation(clients, x_test=table.rename(columns={"p": "s"}), y_test=Y)
     alike = Federation([client("a", "pqr"), client("b", "pqr")], x_test=X, y_test=Y)
     assert alike.of_common_features().x_test.shape == (12, 3)

@@ -518,9 +518,7 @@ def test_arrays_are_taken_as_they_lie_in_memory_unless_torch_cannot():
 # --- a client's own -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "kind", [np.asarray, torch.as_tensor, lambda a: pd.DataFrame(a) if a.ndim == 2 else pd.Series(a)]
-)
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, lambda a: pd.DataFrame(a) if a.ndim == 2 else pd.Series(a)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
 def test_what_happens_to_the_callers_arrays_later_changes_nothing(kind, dtype):
     arrays = [np.ones((4, 2), dtype), np.array([0, 1, 0, 1], np.int64), np.ones((2, 2), dtype), np.array([0.0, 1.0])]
@@ -592,17 +590,11 @@ def labelled(*labels, **options):
     ("make", "message"),
     [
         (lambda: labelled([10, 20], [10, 20]), "the largest label is 20, .* 21 classes, .* 19 of them (0, 1, 2, …)"),
-        (
-            lambda: labelled([0, 2]),
-            "the largest label is 2, so there are 3 classes, but nobody .* 1 of them (1): number",
-        ),
+        (lambda: labelled([0, 2]), "the largest label is 2, so there are 3 classes, but nobody .* 1 of them (1): number"),
         (lambda: labelled([0, 800_000]), "there are 800001 classes, but nobody has training samples of 799999 of them"),
         (lambda: labelled([0, 0]), "all training samples are of one class (0)"),
         (lambda: labelled([1, 1], [1, 1], n_classes=2), "all training samples are of one class (1)"),
-        (
-            lambda: Federation.from_arrays({"a": (np.zeros((9, 2)), ["no"] * 9)}),
-            "all training samples are of one class",
-        ),
+        (lambda: Federation.from_arrays({"a": (np.zeros((9, 2)), ["no"] * 9)}), "all training samples are of one class"),
     ],
 )
 def test_classes_that_cannot_be_meant_are_a_warning(make, message):
@@ -642,9 +634,7 @@ def test_a_single_sample_of_a_class_stays_in_training_and_one_warning_names_all_
         "c": (x[:1], ["no"]),
         "d": (x[:6], ["no", "yes", "rare"] * 2),
     }
-    with pytest.warns(
-        FederationWarning, match="split in proportion with test_size=0.2 on 'a', 'c', 'd': there"
-    ) as caught:
+    with pytest.warns(FederationWarning, match="split in proportion with test_size=0.2 on 'a', 'c', 'd': there") as caught:
         fed = Federation.from_arrays(arrays)
     assert len(caught) == 1
     assert caught[0].filename == __file__
