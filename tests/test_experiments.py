@@ -295,8 +295,8 @@ def test_unknown_names_get_the_nearest():
         jobs("tests/sooner", "book", 1, ["FLIC"])
     with pytest.raises(ValueError, match="seeds must be at least 1, got 0"):
         jobs("tests/sooner", "book", 0)
-    for seeds in ("3", [-1], ["0"]):
-        with pytest.raises(ValueError, match="seeds must be a number of seeds, or whole numbers from 0 on, got"):
+    for seeds in ("3", [-1], ["0"], True, [True], [1, 1]):
+        with pytest.raises(ValueError, match="seeds must be a number of seeds, or different whole numbers from 0 on"):
             jobs("tests/sooner", "book", seeds)
     with pytest.raises(ValueError, match=r"scale must be one of \('book', 'paper'\), got 'Paper'"):
         jobs("tests/sooner", "Paper")
@@ -456,6 +456,18 @@ def test_a_killed_process_leaves_its_job_to_others(tmp_path):
 def test_out_of_time_names_the_job():
     with pytest.raises(OutOfTime, match="stopped after round 1 of 4"):
         run_job(Job("tests/sooner", "paper", "Local", 0), deadline=0.0, progress=False)
+
+
+def test_data_that_took_the_time_are_not_trained_on_where_nothing_is_resumed(monkeypatch):
+    monkeypatch.setattr(experiment, "simulate", lambda *arguments, **options: pytest.fail("trained"))
+    with pytest.raises(OutOfTime, match="stopped after round 0 of 4"):
+        run_job(Job("tests/sooner", "paper", "Local", 0), deadline=0.0, progress=False, resume=False)
+
+
+def test_the_papers_numbers_know_the_experiments():
+    """Which the ledger has to be told of (`known`)."""
+    assert experiments.numbers([]).equals(ledger.numbers([], known=experiments.known()))
+    assert experiments.claims([]).equals(ledger.claims([], known=experiments.known()))
 
 
 def test_what_another_process_ended_meanwhile_is_not_run_again(tmp_path, monkeypatch):

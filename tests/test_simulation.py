@@ -1,7 +1,6 @@
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -803,7 +802,7 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
         last = int(line)
         if last == 5:
             time.sleep(0.02)
-            process.send_signal(signal.SIGKILL)
+            process.kill()
     process.wait()
     process.stdout.close()
     rounds = []

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+import pandas as pd
 import pooch
 from filelock import FileLock, Timeout
 
@@ -48,7 +50,17 @@ def find(name: str) -> Experiment:
     """
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]
-    raise KeyError(unknown("experiment", name, EXPERIMENTS))
+    raise KeyError(unknown("experiment", name, EXPERIMENTS, "hetfl list"))
+
+
+def numbers(records: Iterable[ledger.RunRecord] | None = None, **options: Any) -> pd.DataFrame:
+    """`hetfl_book.ledger.numbers` that knows which experiments can be run."""
+    return ledger.numbers(records, known=known(), **options)
+
+
+def claims(records: Iterable[ledger.RunRecord] | None = None, **options: Any) -> pd.DataFrame:
+    """`hetfl_book.ledger.claims` that knows which experiments can be run."""
+    return ledger.claims(records, known=known(), **options)
 
 
 def known() -> dict[str, tuple[str, ...]]:
@@ -93,7 +105,7 @@ def jobs(
     seeds = find(name).seeds if seeds is None else seeds
     for method in methods or ():
         if method not in known:
-            raise KeyError(unknown(f"method of {name}", method, known))
+            raise KeyError(unknown(f"method of {name}", method, known, f"hetfl list {name}"))
     if scale not in get_args(Scale):
         raise ValueError(f"scale must be one of {get_args(Scale)}, got {scale!r}")
     return [Job(name, scale, method, seed) for seed in _numbers(seeds) for method in methods or known]
@@ -102,8 +114,9 @@ def jobs(
 def _numbers(seeds: int | Sequence[int]) -> Sequence[int]:
     """The seeds one by one, of their number or of themselves."""
     numbers = range(seeds) if isinstance(seeds, int) else seeds
-    if isinstance(seeds, str) or not all(isinstance(n, int) and n >= 0 for n in numbers):
-        raise ValueError(f"seeds must be a number of seeds, or whole numbers from 0 on, got {seeds!r}")
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers)
+    if isinstance(seeds, str | bool) or not whole or len(set(numbers)) < len(numbers):
+        raise ValueError(f"seeds must be a number of seeds, or different whole numbers from 0 on, got {seeds!r}")
     if not len(numbers):
         raise ValueError(f"seeds must be at least 1, got {seeds}")
     return numbers
@@ -151,7 +164,8 @@ def run_job(
     Raises
     ------
     OutOfTime
-        When `deadline` (of `time.monotonic`) has passed, after a complete round.
+        When `deadline` (of `time.monotonic`) has passed, after a complete round; or when the data are made, where
+        nothing is resumed.
     """
     setting = job.setting
     ledger.code_revision()
@@ -160,7 +174,8 @@ def run_job(
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTime(f"{job}: stopped after round {row['round']} of {setting.rounds}")
 
-    options |= {"checkpoint": job.scratch()} if resume else {}
+    # What is resumed trains for a round at least, or calls within a small budget would make the data again and again.
+    options |= {"checkpoint": job.scratch()} if resume else {"ready": partial(stop, {"round": 0})}
     run = setting.run(job.method, job.seed, device=device, progress=progress, on_round=stop, **options)
     return make_record(run, job.experiment, job.scale, job.method)
 

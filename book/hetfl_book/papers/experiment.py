@@ -87,8 +87,11 @@ class Experiment:
         with cpu_threads(1):  # so that the data do not depend on the machine
             return self.prepare[method](federation, seed)
 
-    def run(self, method: str, seed: int, **options: Any) -> Run:
-        """One run; `options` go to `hetfl_core.simulate`."""
+    def run(self, method: str, seed: int, *, ready: Callable[[], None] | None = None, **options: Any) -> Run:
+        """One run; `options` go to `hetfl_core.simulate`. `ready` is called when the data are made; it may raise."""
+        federation = self.data(method, seed)
+        if ready is not None:
+            ready()
         settings: dict[str, Any] = {
             "rounds": self.rounds,
             "participation": self.participation,
@@ -97,7 +100,7 @@ class Experiment:
             "seed": seed,
         }
         perform = self.perform or simulate
-        return perform(self.data(method, seed), self.methods[method], **settings, **options)
+        return perform(federation, self.methods[method], **settings, **options)
 
 
 def tried(name: str, method: Method, rates: Sequence[float], own: Sequence[Mapping[str, Any]]) -> dict[str, Method]:
