@@ -1,7 +1,7 @@
 """The server of a deployed federation: rounds in which any client may be late, come back, or answer nonsense.
 
-Nothing here knows what carries the messages. A `Coordinator` yields tasks by client and is sent what came back, as the
-runs of `hetfl_core.engine.simulator.together` ask for training; `side_by_side` lets several methods share messages.
+Nothing here knows what carries the messages. A `Coordinator` yields tasks by client and is sent what came back, as
+a generator; `side_by_side` lets several methods share messages.
 """
 
 from __future__ import annotations
