@@ -310,10 +310,10 @@ WRONG = {
                   "network Sequential: layer '1', BatchNorm1d, .*running statistics.*nn.GroupNorm.*NormalisedCNN"),
     "LSTM": (Recurrent, shaped(5, 4), "network Recurrent: layer 'cells', LSTM, cannot be computed for a stack"),
     "RReLU": (lambda: nn.Sequential(nn.Linear(4, 8), nn.RReLU()), EQUAL, "layer '1', RReLU, draws random numbers"),
-    "drops all": (lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(1.0)), EQUAL, "layer '1', Dropout, drops everything"),
-    "branches": (Branches, EQUAL, "'client-0': network Branches cannot be computed for a stack .* branch .*torch.where"),
+    "drops all": (lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(1.0)), EQUAL, "layer '1', Dropout, drops everything"),  # noqa: E501
+    "branches": (Branches, EQUAL, "'client-0': network Branches cannot be computed for a stack .* branch .*torch.where"),  # noqa: E501
     "a dict": (InWords, EQUAL, r"'client-0': network InWords must give one tensor .* \(n, k\), got a dict"),
-    "maps": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3)), IMAGES, r"got torch.float32 of shape \(3, 4, 6, 6\).*nn.Flatten"),
+    "maps": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3)), IMAGES, r"got torch.float32 of shape \(3, 4, 6, 6\).*nn.Flatten"),  # noqa: E501
     "F.dropout": (DropsItself, EQUAL, "network DropsItself draws random numbers itself: use nn.Dropout"),
     "attention's dropout": (lambda: Attention(0.1), shaped(5, 4), "draws random numbers itself, in layer 'attends'"),
     "noise": (Noisy, EQUAL, "network Noisy draws random numbers itself"),
@@ -323,7 +323,7 @@ WRONG = {
     "two faces": (TwoFaced, EQUAL, "network TwoFaced computes something else in training than in use"),
     "drawn by nobody": (Bare, EQUAL, "parameter 'weight' that no layer's reset_parameters draws.*start=\"own\""),
     "running": (Norm, EQUAL, "a parameter 'norm.mean', as running statistics are called"),
-    "another width": (lambda: nn.Linear(4, 8), RAGGED, r"'client-.': network Linear cannot take inputs of shape \(5,\)"),
+    "another width": (lambda: nn.Linear(4, 8), RAGGED, r"'client-.': network Linear cannot take inputs of shape \(5,\)"),  # noqa: E501
     "indices": (lambda: nn.Sequential(nn.Embedding(5, 3), nn.Flatten()), shaped(4, whole=True), r"x\.long\(\)"),
     "numpy's numbers": (lambda: Module(lambda shape: drawn_by_numpy()), EQUAL, "other random numbers than PyTorch's"),
     "not a module": (lambda: Module(lambda shape: 3), EQUAL, "must make a torch.nn.Module, got 3"),
