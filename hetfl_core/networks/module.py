@@ -348,9 +348,7 @@ class Lifted(Network):
         if not _alike(found[0], found[1]) or not _alike(found[2], found[3]):
             names = [name for name, m in net.named_modules() if getattr(m, "dropout", 0) not in (0, None)]
             which = "".join(f", in layer {name!r}" for name in names[:1])
-            self._refuse(
-                f"draws random numbers itself{which}: use layers of nn.Dropout, whose draws are the client's own"
-            )
+            self._refuse(f"draws random numbers itself{which}: use nn.Dropout, whose draws are the client's own")
         if not _alike(found[0], found[2]):
             self._refuse("computes something else in training than in use (self.training), which is not supported")
         loaded = deepcopy(self.base).float().eval()
@@ -424,7 +422,7 @@ def _refuse_layers(net: nn.Module) -> None:
         if getattr(layer, "running_mean", None) is not None:  # as of nn.InstanceNorm2d, where asked for
             reasons.append(REFUSED[0][1])
         if type(layer) in DROPOUT and layer.p == 1:
-            reasons.append("drops everything; expected p < 1")
+            reasons.append("drops all; expected p < 1")
         if reasons:
             raise ValueError(f"network {type(net).__name__}: layer {name!r}, {type(layer).__name__}, {reasons[0]}")
 
