@@ -22,7 +22,6 @@ import torch
 from tqdm.auto import tqdm
 
 from hetfl_core import checks
-from hetfl_core.clients import in_one_order
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.evaluation import METRICS, Measure, Metrics, Samples
@@ -30,7 +29,7 @@ from hetfl_core.engine.layout import Engine
 from hetfl_core.engine.sides import check_participation, participants
 from hetfl_core.engine.simulator import Simulator, Steps, Training, keeping, share, together
 from hetfl_core.engine.training import Outcome, prediction_noise
-from hetfl_core.federation import Client, Federation, blocks, map_blocks
+from hetfl_core.federation import Client, Federation, blocks, in_one_order, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
 from hetfl_core.settings import plain
@@ -473,8 +472,7 @@ def _check_validation(validation: Federation, federation: Federation) -> None:
         )
     for mine, other in zip(validation, federation, strict=True):
         samples = [[*blocks(client.x_train), client.y_train] for client in (mine, other)]
-        alike = mine.features == other.features and len(samples[0]) == len(samples[1])
-        if not alike or not all(map(torch.equal, *samples)):
+        if mine.features != other.features or len(samples[0]) != len(samples[1]) or not all(map(torch.equal, *samples)):
             raise ValueError(f"validation must leave training samples as they are, but those of {mine.name!r} differ")
 
 
