@@ -47,6 +47,7 @@ __all__ = [
     "as_params",
     "blocks",
     "from_params",
+    "in_one_order",
     "map_blocks",
 ]
 

@@ -773,8 +773,8 @@ def check_clients(n_clients: int, k: int, n_samples: int) -> None:
     """Refuse, before anything is dealt, more clients than could each have a sample of each of its k classes."""
     if n_clients * k > n_samples:
         raise ValueError(
-            f"n_clients must be at most {n_samples // k}, so that each has at least one of {n_samples} training "
-            f"samples of each of its classes ({k} a client), got {n_clients}"
+            f"n_clients must be at most {n_samples // k}, so that each has a sample of each of its classes "
+            f"({k} a client), as there are {n_samples} labels of training samples, got {n_clients}"
         )
 
 

@@ -174,7 +174,7 @@ def test_small_test_sets_may_leave_a_client_with_nothing():
         (lambda: classes_per_client(np.arange(4), 2, 5, rng()), "k must be at most the number of classes, 4, got 5"),
         (
             lambda: classes_per_client(np.zeros(3, int), 4, 1, rng()),
-            "n_clients must be at most 3, .* of 3 training samples .* got 4",
+            "n_clients must be at most 3, .* 3 labels of training samples, got 4",
         ),
         (lambda: classes_per_client(np.zeros(3, int), 0, 1, rng()), "n_clients must be .* at least 1, got 0"),
         (lambda: classes_per_client(np.zeros(3, int), 2, 0, rng()), "k must be .* at least 1, got 0"),
