@@ -11,7 +11,6 @@ import torch
 from tqdm.auto import tqdm
 
 from hetfl_core import checks
-from hetfl_core.clients import in_one_order
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.layout import Engine
@@ -20,7 +19,7 @@ from hetfl_core.engine.run import Run
 from hetfl_core.engine.simulation import _postfix, _report, _row, _start
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.trainer import keeping
-from hetfl_core.federation import Client, Federation, blocks
+from hetfl_core.federation import Client, Federation, blocks, in_one_order
 
 
 def adapt(

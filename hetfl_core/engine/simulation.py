@@ -23,7 +23,6 @@ from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.evaluation import Measure, Metrics, Samples
 from hetfl_core.engine.layout import Engine
-<<<<<<< HEAD
 from hetfl_core.engine.options import (
     check_alike,
     check_arguments,
@@ -40,12 +39,6 @@ from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.trainer import exchange, keeping, share, train
 from hetfl_core.engine.training import Outcome
 from hetfl_core.federation import Federation
-=======
-from hetfl_core.engine.sides import check_participation, participants
-from hetfl_core.engine.simulator import Simulator, Steps, Training, keeping, share, together
-from hetfl_core.engine.training import Outcome, prediction_noise
-from hetfl_core.federation import Client, Federation, blocks, in_one_order, map_blocks
->>>>>>> w-fed
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
 
@@ -317,64 +310,12 @@ def _simulate(
     metrics = simulators[0].metrics
     bar = tqdm(initial=done, total=rounds, disable=not progress, desc=method.name, unit="round")
     with cpu_threads(threads), bar:
-<<<<<<< HEAD
         if not states:
             states = _start(simulators, [simulator.initial() for simulator in simulators])
             journal.write(states)
         while states[0].done < rounds:
             states = _advance(simulators, states, each[0])
             journal.write(states)
-=======
-        return together(
-            [
-                _run(simulator, number, state, journal, {**mine, **last}, bar if number == 0 else None)
-                for number, (simulator, state, mine) in enumerate(zip(simulators, states, settings, strict=True))
-            ]
-        )
-
-
-def _check_validation(validation: Federation, federation: Federation) -> None:
-    """Refuse validation samples of other clients, or of clients with other training samples."""
-    checks.instance("validation", validation, Federation)
-    names, expected = [client.name for client in validation], [client.name for client in federation]
-    if names != expected or validation.task != federation.task:
-        raise ValueError(
-            f"validation must have the clients of {federation.name!r}, {checks.shown(expected)}, in the same order and "
-            f"for the same task, got {checks.shown(names)}"
-        )
-    for mine, other in zip(validation, federation, strict=True):
-        samples = [[*blocks(client.x_train), client.y_train] for client in (mine, other)]
-        if mine.features != other.features or len(samples[0]) != len(samples[1]) or not all(map(torch.equal, *samples)):
-            raise ValueError(f"validation must leave training samples as they are, but those of {mine.name!r} differ")
-
-
-def _check_alike(simulators: Sequence[Simulator]) -> None:
-    """Refuse runs that differ in more than their seeds and data."""
-    for name in ("task", "n_classes"):
-        found = {simulator.seed: getattr(simulator.federation, name) for simulator in simulators}
-        if len(set(found.values())) > 1:
-            raise ValueError(f"federation must have the same {name} for every seed, got {found}")
-
-
-def _run(
-    simulator: Simulator,
-    number: int,
-    state: checkpoints.State | None,
-    journal: _Journal,
-    settings: dict[str, Any],
-    bar: Any,
-) -> Steps[Run]:
-    """One run, from its beginning or the state in which it was left."""
-    if state is None:
-        state = yield from _start(simulator)
-        journal.write(number, state)
-    names, rounds = [spec.name for spec in simulator.specs], settings["rounds"]
-    while state.done < rounds:
-        chosen = participants(names, settings["participation"], simulator.seed, state.done)
-        state = yield from _advance(simulator, state, chosen, settings, rounds)
-        journal.write(number, state)
-        if bar is not None:
->>>>>>> w-fed
             bar.update()
             bar.set_postfix_str(_postfix(states[0].rows[-1].get(f"test_{metrics.main}"), metrics))
         bar.set_postfix_str("the last training of all clients")  # the bar is full, but this takes as long as rounds
