@@ -709,18 +709,6 @@ def check_variant(variant: str) -> None:
         raise ValueError(f'variant must be "text" (the paper) or "code" (its published code), got {variant!r}')
 
 
-def feature_blocks(n_features: int, n_blocks: int, rng: np.random.Generator | None = None) -> Parts:
-    """Cut features 0 … n_features−1 into blocks of (nearly) equal size, at random where a generator is given."""
-    checks.wholes(1, n_features=n_features, n_blocks=n_blocks)
-    if n_blocks > n_features:
-        raise ValueError(f"n_blocks must lie in 1…{n_features}, the number of features, got {n_blocks}")
-    checks.memory(16 * n_features, n_features=n_features)
-    if rng is not None:
-        check_generator(rng)
-    order = np.arange(n_features) if rng is None else rng.permutation(n_features)
-    return [np.sort(block) for block in np.array_split(order, n_blocks)]
-
-
 def by_group(groups: ArrayLike) -> dict[Any, Indices]:
     """Indices of the samples of each group (writer, subject, …), in the order of the groups' names."""
     names = checks.array("groups", groups)

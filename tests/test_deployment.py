@@ -105,12 +105,12 @@ def test_every_method_of_the_catalogue_comes_out_as_in_one_process(averaged):
         FLIC(SMALL, local_epochs=2, pretrain_epochs=2),
         FedHeNN(SMALL, local_epochs=1),
         PFedHN(Model(MLP((5,), 4)), personal="head", local_epochs=1),
-        HetFedRep(SMALL, local_epochs=1, optimiser="sgd", momentum=0.9, optimiser_state="kept", first_weights="common"),
+        HetFedRep(SMALL, local_epochs=1, optimiser="sgd", momentum=0.9, first_weights="common"),
     ],
     ids=lambda method: method.name,
 )
 def test_some_take_part_and_others_rest(method):
-    """Feature spaces of their own, half of the clients a round, optimisers that live on, first weights in common."""
+    """Feature spaces of their own, half of the clients a round, first weights in common."""
     federation = ragged(widths=(4, 4) if isinstance(method, PFedHN) else (3, 8))
     results = deploy(federation, method, {"participation": 0.5, "rounds": 3})
     run = in_one_process(federation, method, participation=0.5, rounds=3)

@@ -19,14 +19,13 @@ from hetfl_core import checks
 from hetfl_core.clients import by_block
 from hetfl_core.deployment.layout import Layout
 from hetfl_core.engine import checkpoint as checkpoints
-from hetfl_core.engine import sides, training
+from hetfl_core.engine import prediction, sides, training
 from hetfl_core.engine.evaluation import METRICS
-from hetfl_core.engine.simulation import cpu_threads
+from hetfl_core.engine.options import cpu_threads
 from hetfl_core.engine.stacks import Split, stack_split
 from hetfl_core.federation import Client, Federation, Kind, Spec, map_blocks
 from hetfl_core.methods.base import Method, Role
 from hetfl_core.networks import Params
-from hetfl_core.settings import plain
 
 TaskKind = Literal["start", "survey", "round", "rest", "final", "evaluate"]
 
@@ -232,7 +231,7 @@ class Site:
         settings = {
             "run": run,
             "client": self.spec.name,
-            "method": plain(self.method, "method", other=repr),
+            "method": checkpoints.method_settings(self.method, [self.spec]),
             "seed": self.seed,
             "dtype": str(self.dtype).removeprefix("torch."),
             "n_clients": self.spec.n_clients,
@@ -306,7 +305,6 @@ class Site:
             [self.seed],
             task.round,
             role,
-            [training.carried(kept)],
         )
         (outcome,) = training.train_loop(job)
         return outcome
@@ -322,10 +320,10 @@ class Site:
     def predicted(self, params: Params, received: Params, split: str, round: int) -> np.ndarray:
         """What the client's model says of its own samples, shape (n,)."""
         method, data = self.method.of(self.spec), self.splits[split]
-        noise = training.prediction_noise(method, self.spec, int(data.n[0]), self.seed, round, split, self.dtype)
+        noise = prediction.prediction_noise(method, self.spec, int(data.n[0]), self.seed, round, split, self.dtype)
         noise = {name: numbers.to(self.device) for name, numbers in noise.items()}
         drawn = [noise] if noise else []
-        (outputs,) = training.predict_each(method.predict, [params], [received], [self.spec], data, drawn)
+        (outputs,) = prediction.predict_each(method.predict, [params], [received], [self.spec], data, drawn)
         return self.metrics.decide(outputs).cpu().numpy()
 
     def _main(self, params: Params, received: Params, split: str, round: int) -> dict[str, float]:

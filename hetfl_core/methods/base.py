@@ -21,6 +21,7 @@ from torch import Tensor
 from hetfl_core.clients import by_block, check_features
 from hetfl_core.federation import Spec
 from hetfl_core.networks import Draw, Model, Params, PerClient
+from hetfl_core.networks.layers import RUNNING
 from hetfl_core.settings import Checked
 
 Role = Literal["start", "round", "rest", "final"]
@@ -131,10 +132,6 @@ class Stage(Checked):
         )
 
 
-RUNNING = (".norm.mean", ".norm.variance")
-"""What the names of running statistics end with, which follow batches (`Method.follow`)."""
-
-
 def has_prefix(name: str, prefix: str) -> bool:
     """Whether a parameter belongs to a part: ``phi.0.weight`` to ``phi``, but ``phi2.weight`` does not."""
     return name == prefix or name.startswith(prefix + ".")
@@ -240,11 +237,6 @@ class Method(Checked):
     first_weights : {"own", "common"}
         Whether each client draws the first weights of what is local, or all clients begin with the same ones wherever
         shapes agree, as in FedCR's published code. What is shared begins as the server's in any case.
-    optimiser_state : {"fresh", "kept"}
-        Whether each stage begins with an optimiser that remembers nothing, or with what that stage of the client's last
-        round left (momentum, moments, number of steps), which then lives on the client from round to round and into the
-        last training. Pre-training always begins fresh. Clients share stacks where they have taken equally many steps,
-        as with `local_steps` and all clients in each round.
     """
 
     model: Model = field(default_factory=Model)
@@ -260,7 +252,6 @@ class Method(Checked):
     local_steps: int | None = None
     tuning_epochs: int | None = None
     first_weights: Literal["own", "common"] = "own"
-    optimiser_state: Literal["fresh", "kept"] = "fresh"
 
     shared: ClassVar[tuple[str, ...]] = ()
     """Parts of the model that the server averages."""
@@ -321,7 +312,7 @@ class Method(Checked):
     def summary(self) -> str:
         """One line on what it does: the first of its docstring, without references."""
         first = (type(self).__doc__ or "").strip().split("\n")[0]
-        return re.sub(r"\s*\(\[\d+\]_[^)]*\)", "", first).replace("`", "").replace("*", "")
+        return re.sub(r"\s*\(\[\d+\]_(?:[^()]|\([^()]*\))*\)", "", first).replace("`", "").replace("*", "")
 
     @classmethod
     def variants(cls) -> list[Method]:
@@ -379,20 +370,18 @@ class Method(Checked):
                 )
 
         for block in by_block(specs[0].shapes):
-            if any(by_block(spec.features).get(block) is not None for spec in specs) and (
-                shared := self._shares_inputs(specs[0], block)
-            ):
+            named = any(by_block(spec.features).get(block) is not None for spec in specs)
+            if named and (shared := self._shares_inputs(specs[0], block)):
                 where = f" of block {block!r}" if block else ""
                 check_features(specs, f"{self.name} averages {shared!r}, which goes by features{where}", block)
 
     def _shares_inputs(self, spec: Spec, block: str) -> str | None:
         """A shared tensor that would have another shape if there were one feature more; None if there is no such."""
-        named = isinstance(spec.shapes, Mapping)
-        shape = spec.shapes[block] if named else spec.shapes
+        shape = by_block(spec.shapes)[block]
         if not shape[0]:
             return None
         wider = (shape[0] + 1, *shape[1:])
-        more = replace(spec, shapes={**spec.shapes, block: wider} if named else wider)
+        more = replace(spec, shapes={**spec.shapes, block: wider} if block else wider)
         true = {name: p.shape for name, p in self.init_shared(spec, torch.Generator()).items()}
         try:
             other = {name: p.shape for name, p in self.init_shared(more, torch.Generator()).items()}

@@ -112,7 +112,7 @@ class LateFusion(FedAvg):
             return super().init_server(specs, rng)
         spec = full_spec(specs)
         params: Params = {}
-        for name, extractor in self.model.blocks.held(spec.shapes).extractors.items():
+        for name, extractor in self.model.blocks.of_client(spec.name, spec.shapes).extractors.items():
             params |= extractor.init(spec.shapes[name], rng, f"phi.{name}")
             params[f"beta.{name}.weight"] = linear_init(rng, extractor.out, extractor.out, spec.outputs)
             params[f"beta.{name}.bias"] = linear_init(rng, extractor.out, spec.outputs)
