@@ -47,7 +47,6 @@ __all__ = [
     "as_params",
     "blocks",
     "from_params",
-    "in_one_order",
     "map_blocks",
 ]
 
