@@ -21,7 +21,7 @@ from typing import Any, get_args
 import pooch
 from filelock import FileLock, Timeout
 
-from hetfl_core import ledger, numerics
+from hetfl_core import checks, ledger, numerics
 from hetfl_core.datasets import registry
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.engine.simulation import Run
@@ -110,17 +110,7 @@ def jobs(
             raise KeyError(unknown(f"method of {name}", method, known))
     if scale not in get_args(Scale):
         raise ValueError(f"scale must be one of {get_args(Scale)}, got {scale!r}")
-    return [Job(name, scale, method, seed) for seed in _numbers(seeds) for method in methods or known]
-
-
-def _numbers(seeds: int | Sequence[int]) -> Sequence[int]:
-    """The seeds one by one, of their number or of themselves."""
-    numbers = range(seeds) if isinstance(seeds, int) else seeds
-    if isinstance(seeds, str) or not all(isinstance(n, int) and n >= 0 for n in numbers):
-        raise ValueError(f"seeds must be a number of seeds, or whole numbers from 0 on, got {seeds!r}")
-    if not len(numbers):
-        raise ValueError(f"seeds must be at least 1, got {seeds}")
-    return numbers
+    return [Job(name, scale, method, seed) for seed in checks.seeds(seeds) for method in methods or known]
 
 
 def pending(scale: Scale = "paper", seeds: int | None = None, out: Path | None = None) -> list[Job]:

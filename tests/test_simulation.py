@@ -158,8 +158,14 @@ def test_a_federation_is_needed():
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
 def test_a_run_that_diverged_says_so(engine):
     """NaN has an argmax too, the first class: an accuracy that looks like any other."""
-    with pytest.warns(RuntimeWarning, match=r"outputs of 6 of 6 clients \(client-0, .* diverged"):
-        run(method=replace(QUICK, lr=1e30), rounds=1, engine=engine)
+    with pytest.warns(RuntimeWarning, match="FLIC-HL: training diverged in round 0 on clients 'client-") as told:
+        result = run(method=replace(QUICK, lr=1e30), rounds=1, engine=engine)
+    assert len(told) == 1
+    assert repr(result) == "Run(FLIC-HL on 'ragged', 1 rounds: diverged)"
+    assert result.history[["train_accuracy", "test_accuracy"]].isna().all(axis=None)
+    assert np.isnan([value for name, value in result.final.items() if "accuracy" in name]).all()
+    assert result.per_client[["accuracy", "balanced_accuracy"]].isna().all(axis=None)
+    assert result.final["diverged"] == 6
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -766,7 +772,7 @@ def test_clients_may_join_a_run_that_diverged():
     with pytest.warns(RuntimeWarning, match="training diverged"):
         lost = run(old, FedAvg(local_epochs=1, optimiser="sgd", lr=1e30))
     assert any(p.isnan().any() for p in lost.server.values())
-    with pytest.warns(RuntimeWarning, match=r"outputs of 1 of 1 clients \(client-1\)"):
+    with pytest.warns(RuntimeWarning, match="training diverged in round 0 on client 'client-1': "):
         adapt(lost, new, progress=False)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from os import PathLike
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, get_args
@@ -29,7 +28,7 @@ from hetfl_core.engine.layout import Engine
 from hetfl_core.engine.sides import check_participation, participants
 from hetfl_core.engine.simulator import Simulator, Steps, Training, keeping, share, together
 from hetfl_core.engine.training import Outcome, prediction_noise
-from hetfl_core.federation import Client, Federation, blocks, map_blocks
+from hetfl_core.federation import Client, Federation, Kind, blocks, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
 from hetfl_core.settings import plain
@@ -51,7 +50,8 @@ class Run:
         ``validation_accuracy`` where there are validation samples,
         where test sets hold classes that training sets lack ``accuracy_held``, on the classes held, and
         ``accuracy_limit``, the share of test samples of these classes, which is what a client can at best reach if it
-        never names another; and total ``bytes_up``, ``bytes_down``, ``seconds``.
+        never names another; ``diverged``, the number of clients whose training diverged, where there are any; and
+        total ``bytes_up``, ``bytes_down``, ``seconds``.
     per_client : pandas.DataFrame
         Test accuracy and balanced accuracy (mean squared error and R² for a regression) and sample counts of each
         client at the end.
@@ -119,12 +119,26 @@ class Run:
     def __repr__(self) -> str:
         metrics = METRICS[self.federation.task]
         result = metrics.text(self.final[metrics.main]) if metrics.main in self.final else "no test data"
+        result = "diverged" if self.final.get("diverged") else result
         return f"Run({self.method.name} on {self.federation.name!r}, {self.settings['rounds']} rounds: {result})"
+
+
+SPLITS: tuple[Literal["train"], Literal["test"]] = ("train", "test")
 
 
 def measured(name: Measure, main: str) -> str:
     """Column of such a figure."""
     return f"{name}_test_{main}"
+
+
+def figures(task: Kind) -> list[str]:
+    """All that `Run.final` may hold for a task; which of it a run has depends on the method and the data."""
+    main, worst = METRICS[task].main, METRICS[task].worst
+    each = [
+        f"{name}{end}" for name in METRICS[task].per_client for end in ("", *["_weighted", "_worst"] * (name in worst))
+    ]
+    others = [f"{split}_{main}" for split in ("train", "server", "validation")] + [f"{main}_held", f"{main}_limit"]
+    return [*each, *others, "bytes_up", "bytes_down", "seconds"]
 
 
 def columns(main: str) -> list[str]:
@@ -150,7 +164,7 @@ def _check_options(
     if on_round is not None and not callable(on_round):
         raise TypeError(f"on_round must be callable, got {checks.shown(on_round)}")
     if checkpoint is not None:
-        checks.instance("checkpoint", checkpoint, str, PathLike)
+        checks.path("checkpoint", checkpoint)
 
 
 def _check_measure(measure: Sequence[Measure]) -> list[Measure]:
@@ -160,11 +174,17 @@ def _check_measure(measure: Sequence[Measure]) -> list[Measure]:
     return [name for name in get_args(Measure) if name in asked]
 
 
-def _check_schedule(evaluate_every: int | Sequence[int]) -> int | list[int]:
+def _check_schedule(evaluate_every: int | Sequence[int], rounds: int) -> int | list[int]:
     """Rounds between evaluations, or the rounds that are evaluated, sorted."""
-    if isinstance(evaluate_every, list | tuple | range):
-        return sorted({checks.whole("evaluate_every", n, 1) for n in evaluate_every})
-    return checks.whole("evaluate_every", evaluate_every, 1)
+    if not isinstance(evaluate_every, list | tuple | range):
+        return checks.whole("evaluate_every", evaluate_every, 1)
+    due = sorted({checks.whole("evaluate_every", n, 1) for n in evaluate_every})
+    if not due or due[0] > rounds:
+        raise ValueError(
+            f"evaluate_every must name a round in 1…{rounds}, or the number of rounds between evaluations, "
+            f"got {checks.shown(evaluate_every)}"
+        )
+    return due
 
 
 def check_threads(number: int) -> None:
@@ -200,7 +220,7 @@ def simulate(
     stack_size: int | None = None,
     workers: int | None = None,
     threads: int = 1,
-    on_round: Callable[[dict[str, Any]], None] | None = None,
+    on_round: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Run:
     """Run a method on a federation.
 
@@ -254,8 +274,11 @@ def simulate(
         threads that wait for each other cost far more than they bring. More may pay with thousands of clients on an
         idle machine. PyTorch's own setting is put back at the end. At most 64, or as many as the machine has cores.
     on_round : callable, optional
-        Called with the newest row of the history after each round, when its checkpoint is written. It may raise to
-        stop the run.
+        Called with the newest row of the history after each round, when its checkpoint is written; what was not
+        measured in that round is not in the row. If it returns True, the run ends early, with its last local training
+        and evaluation as after any other last round: ``settings["rounds"]`` of the `Run` is the number of rounds made,
+        ``settings["rounds_asked"]`` that of the argument. Started again with the same `checkpoint` it goes on. What
+        `on_round` raises ends the call without a `Run`.
 
     Returns
     -------
@@ -271,6 +294,10 @@ def simulate(
 
     Notes
     -----
+    *Divergence.* Where a model's outputs for some sample are NaN or infinite, its client has no figure: NaN stands in
+    the history, in `Run.final` (of means over clients, too) and in `Run.per_client`, ``final["diverged"]`` counts such
+    clients, and one RuntimeWarning says on which client and in which round it began.
+
     *Evaluation.* After each round every client is evaluated with what it keeps and a fresh download, whether it took
     part or not. `Run.final` is measured after a last local training of all clients (role ``"final"``), from a fresh
     download, as FLIC reports accuracy.
@@ -327,7 +354,7 @@ def simulate_seeds(
     stack_size: int | None = None,
     workers: int | None = None,
     threads: int = 1,
-    on_round: Callable[[int, dict[str, Any]], None] | None = None,
+    on_round: Callable[[int, dict[str, Any]], Any] | None = None,
 ) -> dict[int, Run]:
     """Runs that differ in their seeds only, side by side: their clients share stacks as the clients of one run do.
 
@@ -346,7 +373,7 @@ def simulate_seeds(
         `simulate` left.
     on_round : callable, optional
         Called with the seed and the newest row of its history when all runs have ended a round and their common
-        checkpoint is written. It may raise to stop them all.
+        checkpoint is written. If it returns True for one of them, all end after this round, as in `simulate`.
     rounds, participation, engine, device, dtype, progress, evaluate_every, measure, stack_size, workers, threads
         As for `simulate`.
 
@@ -365,7 +392,7 @@ def simulate_seeds(
     -----
     The same seeds give the same bits, in whatever order, also when they were interrupted and go on.
     """
-    numbers = sorted({checks.seed(seed, "seeds") for seed in _several_seeds(seeds)})
+    numbers = sorted(checks.seeds(seeds))
     data = [(seed, federation(seed) if callable(federation) else federation) for seed in numbers]
     runs = _simulate(
         data,
@@ -387,15 +414,6 @@ def simulate_seeds(
     return dict(zip(numbers, runs, strict=True))
 
 
-def _several_seeds(seeds: int | Sequence[int]) -> list[int]:
-    """The seeds one by one, of their number or of themselves."""
-    if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
-        return list(range(checks.whole("seeds", seeds, 1)))
-    if not len(found := checks.several("seeds", seeds)):
-        raise ValueError("seeds must be at least one, got none")
-    return found
-
-
 def _simulate(
     data: Sequence[tuple[int, Federation]],
     method: Method,
@@ -409,7 +427,7 @@ def _simulate(
     measure: Sequence[Measure],
     workers: int | None,
     threads: int,
-    on_round: Callable[[int, dict[str, Any]], None] | None,
+    on_round: Callable[[int, dict[str, Any]], Any] | None,
     validation: Federation | None = None,
     **options: Any,
 ) -> list[Run]:
@@ -417,7 +435,7 @@ def _simulate(
     for seed, federation in data:
         _check_options(seed, threads, progress, on_round, checkpoint, rounds=rounds)
         _check_arguments(federation, method, participation, dtype)
-    participation, schedule = float(participation), _check_schedule(evaluate_every)
+    participation, schedule = float(participation), _check_schedule(evaluate_every, rounds)
     also = _check_measure(measure)
     options |= {"dtype": dtype, "workers": workers, "threads": threads}
     simulators = [Simulator(federation, method, seed=int(seed), **options) for seed, federation in data]
@@ -449,16 +467,20 @@ def _simulate(
             raise checkpoints.CheckpointError(
                 f"{checkpoint} holds {state.done} complete rounds, more than rounds={rounds}"
             )
+    if states[0] is None or states[0].done < rounds:
+        journal.check()
     last = {"rounds": rounds, "threads": int(threads)}
     done = states[0].done if states[0] is not None else 0  # rounds of before must not count as fast ones
     bar = tqdm(initial=done, total=rounds, disable=not progress, desc=method.name, unit="round")
     with cpu_threads(threads), bar:
-        return together(
-            [
-                _run(simulator, number, state, journal, {**mine, **last}, bar if number == 0 else None)
-                for number, (simulator, state, mine) in enumerate(zip(simulators, states, settings, strict=True))
-            ]
-        )
+        runs = [
+            _run(simulator, number, state, journal, {**mine, **last}, bar if number == 0 else None)
+            for number, (simulator, state, mine) in enumerate(zip(simulators, states, settings, strict=True))
+        ]
+        try:
+            return together(runs)
+        except _Stopped as stopped:
+            raise stopped.args[0] from None
 
 
 def _check_validation(validation: Federation, federation: Federation) -> None:
@@ -497,13 +519,21 @@ def _run(
         state = yield from _start(simulator)
         journal.write(number, state)
     names, rounds = [spec.name for spec in simulator.specs], settings["rounds"]
-    while state.done < rounds:
+    also: Also | None = None
+    while state.done < rounds and not journal.stopped:
         chosen = participants(names, settings["participation"], simulator.seed, state.done)
-        state = yield from _advance(simulator, state, chosen, settings, rounds)
+        new, found = yield from _advance(simulator, state, chosen, settings, rounds)
+        if journal.stopped:  # by a run that ended the round after this one, which had begun the next
+            break
+        state, also = new, found
         journal.write(number, state)
         if bar is not None:
             bar.update()
             bar.set_postfix_str(_postfix(state.rows[-1].get(f"test_{simulator.metrics.main}"), simulator.metrics))
+    if state.done < rounds:
+        settings = settings | {"rounds": state.done, "rounds_asked": rounds}
+    if state.rows[-1][f"train_{simulator.metrics.main}"] is None:  # the last round always is evaluated
+        state.rows[-1] |= _figures(simulator, state, also, {})
     if bar is not None:  # the bar is full, but with many clients this takes as long as several rounds
         bar.set_postfix_str("the last training of all clients")
     run = yield from _finish(simulator, state, settings)
@@ -521,9 +551,10 @@ class _Journal:
         method: Method,
         settings: Sequence[dict[str, Any]],
         folder: str | Path | None,
-        on_round: Callable[[int, dict[str, Any]], None] | None,
+        on_round: Callable[[int, dict[str, Any]], Any] | None,
     ) -> None:
         self.simulators, self.on_round = simulators, on_round
+        self.stopped = False  # by `on_round`
         self.states: list[checkpoints.State | None] = [None] * len(simulators)
         self.folder = None if folder is None else Path(folder)
         if self.folder is not None:
@@ -544,6 +575,11 @@ class _Journal:
         found = checkpoints.read(self.folder, self.mark, self._all(), device)
         return self.states if found is None else _split_state(found, [len(names) for names in self.names])
 
+    def check(self) -> None:
+        """Refuse a folder that cannot be written to, before hours of training are lost."""
+        if self.folder is not None:
+            checkpoints.check_writable(self.folder)
+
     def write(self, number: int, state: checkpoints.State) -> None:
         """Take the state of a run after a round; when it is the last to end it, write all and report their rows."""
         self.states[number] = state
@@ -555,11 +591,28 @@ class _Journal:
             checkpoints.write(self.folder, self.mark, whole, names)
         if state.done and self.on_round is not None:
             for simulator, known in zip(self.simulators, states, strict=True):
-                self.on_round(simulator.seed, known.rows[-1])
+                self.stopped |= _told(self.on_round, simulator.seed, known.rows[-1])
 
     def _all(self) -> list[str]:
         """The clients of all runs, each by its seed and name."""
         return [f"{s.seed}/{name}" for s, names in zip(self.simulators, self.names, strict=True) for name in names]
+
+
+def _told(on_round: Callable[[int, dict[str, Any]], Any], seed: int, row: dict[str, Any]) -> bool:
+    """Whether the user wants to stop, told what was measured. Only True says so: callbacks return all sorts of things.
+
+    A StopIteration would become another error in a generator on its way out, so it goes disguised (`_Stopped`).
+    """
+    try:
+        answer = on_round(seed, {name: value for name, value in row.items() if value is not None})
+    except StopIteration as error:
+        error.add_note("on_round may return True to end a run early and have its Run")
+        raise _Stopped(error) from None
+    return isinstance(answer, bool | np.bool_) and bool(answer)
+
+
+class _Stopped(Exception):
+    """A StopIteration of the user's on its way out of generators."""
 
 
 def _join_states(states: Sequence[checkpoints.State]) -> checkpoints.State:
@@ -600,29 +653,43 @@ def cpu_threads(number: int) -> Iterator[None]:
 
 
 def _postfix(value: float | None, metrics: Metrics) -> str:
-    return "" if value is None else f"test {metrics.text(value)}"
+    return "" if value is None or math.isnan(value) else f"test {metrics.text(value)}"
+
+
+Also = Callable[[Samples], Mapping[Measure, float | None]]
+"""What else an evaluation finds, given the test predictions."""
 
 
 def _row(
     simulator: Simulator,
     state: checkpoints.State,
-    outcomes: Sequence[Outcome],
+    outcomes: Mapping[int, Outcome],
     evaluate: bool,
-    also: Callable[[Samples], Mapping[Measure, float | None]] | None = None,
+    also: Also | None = None,
 ) -> dict[str, Any]:
-    """A row of the history: means of loss terms and figures; what `also` finds, given the test predictions, too."""
+    """A row of the history: means of loss terms, and figures, which are None where they are not due."""
     main = simulator.metrics.main
     reserved = [*columns(main), f"validation_{main}", *(measured(name, main) for name in get_args(Measure))]
-    found: dict[str, float | None] = {f"train_{main}": None, f"test_{main}": None}
-    if simulator.validation is not None:
-        found[f"validation_{main}"] = simulator.validation.score(state, "test") if evaluate else None
+    names = [f"train_{main}", f"test_{main}", *([f"validation_{main}"] if simulator.validation is not None else [])]
+    row = {"round": state.done, **_mean_terms(list(outcomes.values()), reserved), **dict.fromkeys(names)}
     if evaluate:
-        for split in ("train", "test"):
-            predicted = simulator.predicted(state, split)  # type: ignore[arg-type]
-            found[f"{split}_{main}"] = simulator.figure(predicted, simulator.labels(split))
-        found |= {measured(name, main): value for name, value in (also(predicted) if also else {}).items()}
-    figures = {name: None if value is None or math.isnan(value) else value for name, value in found.items()}
-    return {"round": state.done, **_mean_terms(outcomes, reserved), **figures}
+        row |= _figures(simulator, state, also, outcomes)
+    else:
+        _watch(simulator, state, outcomes, [])
+    return row
+
+
+def _figures(
+    simulator: Simulator, state: checkpoints.State, also: Also | None, outcomes: Mapping[int, Outcome]
+) -> dict[str, float | None]:
+    """How good the models of a state are; NaN where there are no samples, or where training diverged."""
+    main = simulator.metrics.main
+    predicted = {split: simulator.predicted(state, split) for split in SPLITS}
+    _watch(simulator, state, outcomes, simulator.diverged(predicted.values()))
+    found = {f"{split}_{main}": simulator.figure(p, simulator.labels(split)) for split, p in predicted.items()}
+    if simulator.validation is not None:
+        found[f"validation_{main}"] = simulator.validation.score(state, "test")
+    return found | {measured(name, main): value for name, value in (also(predicted["test"]) if also else {}).items()}
 
 
 def _since(begin: float, simulator: Simulator) -> float:
@@ -640,7 +707,7 @@ def _start(simulator: Simulator, server: Params | None = None) -> Steps[checkpoi
     state = state if server is None else replace(state, server=server)
     outcomes = yield Training(simulator, state, range(len(simulator.specs)), 0, "start")
     state = keeping(state, outcomes)
-    row = _row(simulator, state, list(outcomes.values()), True)
+    row = _row(simulator, state, outcomes, True)
     row |= {"bytes_up": 0, "bytes_down": evaluation.n_bytes(o.received for o in outcomes.values())}
     state.rows = [{**row, "seconds": _since(begin, simulator)}]
     return state
@@ -648,21 +715,21 @@ def _start(simulator: Simulator, server: Params | None = None) -> Steps[checkpoi
 
 def _advance(
     simulator: Simulator, state: checkpoints.State, chosen: Sequence[int], settings: dict[str, Any], rounds: int
-) -> Steps[checkpoints.State]:
-    """One round and its row of the history."""
+) -> Steps[tuple[checkpoints.State, Also]]:
+    """One round and its row of the history; and what that row measures beside the usual, should it not be due."""
     begin = time.perf_counter()
     exchange = yield from simulator.round_in_steps(state, chosen)
     new, messages = exchange.state, exchange.messages
     every = settings["evaluate_every"]
     due = new.done == rounds or (new.done in every if isinstance(every, list) else new.done % every == 0)
     also = partial(simulator.also, settings.get("measure", ()), state, new, exchange.participants)
-    row = _row(simulator, new, list(exchange.participants.values()), due, also)
+    row = _row(simulator, new, exchange.participants, due, also)
     row |= {
         "bytes_up": evaluation.n_bytes(o.upload for o in messages),
         "bytes_down": evaluation.n_bytes(o.received for o in messages),
     }
     new.rows = [*state.rows, {**row, "seconds": _since(begin, simulator)}]
-    return new
+    return new, also
 
 
 def _finish(simulator: Simulator, state: checkpoints.State, settings: dict[str, Any]) -> Steps[Run]:
@@ -679,10 +746,9 @@ def _finish(simulator: Simulator, state: checkpoints.State, settings: dict[str, 
 
 def _report(simulator: Simulator, state: checkpoints.State, params: list[Params], settings: dict[str, Any]) -> Run:
     """The figures of a state in which clients have these parameters; totals are those of its history."""
-    predicted, diverged = simulator.predicted_and_diverged(state, "test", params)
-    labels = simulator.labels("test")
-    if diverged:
-        _warn_of_divergence(simulator, diverged)
+    predicted = {split: simulator.predicted(state, split, params) for split in SPLITS}
+    labels, lost = simulator.labels("test"), simulator.diverged(predicted.values())
+    _watch(simulator, state, {}, lost, "in the last local training")
     server = simulator.server_score(state)
     main = simulator.metrics.main
     lead = columns(main)[1:]
@@ -691,13 +757,14 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
         figures.append(f"validation_{main}")
     history = pd.DataFrame(state.rows).astype(dict.fromkeys(figures, float))
     history = history[[c for c in history if c not in lead] + lead]
-    final = simulator.summarise(predicted, "test")
-    final[f"train_{main}"] = simulator.score(state, "train", params)
+    final = simulator.summarise(predicted["test"], "test")
+    final[f"train_{main}"] = simulator.figure(predicted["train"], simulator.labels("train"))
     if server is not None:
         final[f"server_{main}"] = server
     if simulator.validation is not None:
         final[f"validation_{main}"] = simulator.validation.score(state, "test", params)
-    final |= simulator.on_held_classes(predicted)
+    final |= simulator.on_held_classes(predicted["test"])
+    final |= {"diverged": len(lost)} if lost else {}
     final["bytes_up"], final["bytes_down"] = int(history["bytes_up"].sum()), int(history["bytes_down"].sum())
     final["seconds"] = float(history["seconds"].sum())
     per_client = pd.DataFrame(
@@ -705,8 +772,8 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
             "client": [spec.name for spec in simulator.specs],
             "n_train": [spec.n_train for spec in simulator.specs],
             "n_test": [len(y) for y in labels],
-            **{name: measure(predicted, labels) for name, measure in simulator.metrics.per_client.items()},
-            **simulator.held_per_client(predicted),
+            **{name: measure(predicted["test"], labels) for name, measure in simulator.metrics.per_client.items()},
+            **simulator.held_per_client(predicted["test"]),
         }
     )
     return Run(
@@ -723,13 +790,32 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
     )
 
 
-def _warn_of_divergence(simulator: Simulator, lost: Sequence[str]) -> None:
-    some = ", ".join(lost[:3]) + (" …" if len(lost) > 3 else "")
+def _watch(
+    simulator: Simulator, state: checkpoints.State, outcomes: Mapping[int, Outcome], lost: Sequence[int], when: str = ""
+) -> None:
+    """Warn, once a run, that training diverged: of clients whose loss or, after an evaluation, predictions say so.
+
+    A mean spreads what is not a number to everybody within one round. So those are named whose models were broken when
+    they left local training, though they had received numbers.
+    """
+    if simulator.warned:
+        return
+    doubtful = {c: o for c, o in outcomes.items() if lost or not all(map(math.isfinite, o.terms.values()))}
+    broken = simulator.broken(state, doubtful)
+    if not (broken or lost):
+        return
+    simulator.warned = True
+    sound = [c for c in broken if all(bool(p.isfinite().all()) for p in outcomes[c].received.values())]
+    first = sound or broken or lost
+    names = [repr(simulator.specs[c].name) for c in sorted(first)]
+    known = [row["round"] for row in state.rows if math.isnan(row[f"train_{simulator.metrics.main}"] or 0)]
+    when = when if when and not known else f"in round {min(known, default=state.done)}"
     which = f"{simulator.method.name}, seed {simulator.seed}" if simulator.sharing > 1 else simulator.method.name
     warnings.warn(
-        f"{which}: the outputs of {len(lost)} of {len(simulator.specs)} clients ({some}) are NaN or "
-        "infinite: training diverged, and what is counted as their result means nothing; a smaller learning rate may "
-        "help",
+        f"{which}: training diverged {when} on client{'s' * (len(names) > 1)} "
+        f"{', '.join(names[:3])}{' …' * (len(names) > 3)}: what the model says is NaN or infinite there, so that "
+        "figures of such clients, and means over them, are NaN; a smaller learning rate (lr) or clipped gradients "
+        "(clip) may help",
         RuntimeWarning,
         stacklevel=1 + _own_calls(),
     )
@@ -809,7 +895,7 @@ def adapt(
             begin = time.perf_counter()
             outcomes = simulator.train(state, everyone, done + number, "final")
             state = replace(keeping(state, outcomes), done=number + 1)
-            row = _row(simulator, state, list(outcomes.values()), True) | {"bytes_up": 0, "bytes_down": 0}
+            row = _row(simulator, state, outcomes, True) | {"bytes_up": 0, "bytes_down": 0}
             state.rows = [*state.rows, {**row, "seconds": time.perf_counter() - begin}]
             bar.update()
             bar.set_postfix_str(_postfix(row.get(f"test_{simulator.metrics.main}"), simulator.metrics))
