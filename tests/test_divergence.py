@@ -65,7 +65,7 @@ def test_the_client_is_named_that_spoilt_the_mean(every, epochs):
     """After a round of averaging nobody has numbers; evaluated late or not, by parameters that are huge or NaN."""
     method = FedAvg(**SGD | {"local_epochs": epochs})
     run, said = diverges(federation(), method, evaluate_every=every, measure=("own", "server"))
-    assert "FedAvg: training diverged in round 1 on client 'b': " in said
+    assert "FedAvg, seed 0: training diverged in round 1 on client 'b': " in said
     assert run.per_client["accuracy"].isna().all()
     assert math.isnan(run.final["server_accuracy"])
     assert run.final["diverged"] == 3

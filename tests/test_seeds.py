@@ -172,6 +172,23 @@ def test_stacks_are_made_as_if_all_clients_were_of_one_run(monkeypatch):
     assert max(n for n, widths in jobs if 50 in widths) <= 3
 
 
+def test_all_runs_are_stopped_after_the_same_round():
+    """Also those that had ended it before, and had begun the next."""
+    fed, method, told = ragged(), METHODS["HetFedRep"][0], []
+
+    def stop(seed, row):
+        told.append((seed, row["round"]))
+        return (seed, row["round"]) == (2, 1)
+
+    stopped = simulate_seeds(fed, method, seeds=[2, 5], on_round=stop, **{**QUIET, "rounds": 4})
+    assert told == [(2, 1), (5, 1)]
+    short = simulate_seeds(fed, method, seeds=[2, 5], **{**QUIET, "rounds": 1})
+    for seed, one in stopped.items():
+        assert largest_difference(one, short[seed]) < 1e-6, "to rounding: the last training has other company"
+        assert len(one.history) == 2
+        assert (one.settings["rounds"], one.settings["rounds_asked"]) == (1, 4)
+
+
 def test_a_run_that_diverges_says_of_which_seed_it_is():
     with pytest.warns(RuntimeWarning, match=r"Local, seed [03]: training diverged in round 1 ") as told:
         runs_of({s: ragged(seed=s) for s in (0, 3)}, Local(Model(MLP((4,), 3)), lr=1e30), rounds=2)

@@ -810,9 +810,8 @@ def _watch(
     names = [repr(simulator.specs[c].name) for c in sorted(first)]
     known = [row["round"] for row in state.rows if math.isnan(row[f"train_{simulator.metrics.main}"] or 0)]
     when = when if when and not known else f"in round {min(known, default=state.done)}"
-    which = f"{simulator.method.name}, seed {simulator.seed}" if simulator.sharing > 1 else simulator.method.name
     warnings.warn(
-        f"{which}: training diverged {when} on client{'s' * (len(names) > 1)} "
+        f"{simulator.method.name}, seed {simulator.seed}: training diverged {when} on client{'s' * (len(names) > 1)} "
         f"{', '.join(names[:3])}{' …' * (len(names) > 3)}: what the model says is NaN or infinite there, so that "
         "figures of such clients, and means over them, are NaN; a smaller learning rate (lr) or clipped gradients "
         "(clip) may help",
