@@ -12,11 +12,12 @@ from tqdm.auto import tqdm
 
 from hetfl_core import checks
 from hetfl_core.engine.evaluation import METRICS
-from hetfl_core.engine.simulation import Run, figures, simulate
+from hetfl_core.engine.run import Run, figures
+from hetfl_core.engine.simulation import simulate
 from hetfl_core.federation import Federation
-from hetfl_core.ledger.records import to_percent
-from hetfl_core.ledger.statistics import MIN_SEEDS, Paired, as_table, corrected, observed
 from hetfl_core.methods import Method
+from hetfl_core.records import to_percent
+from hetfl_core.statistics import MIN_SEEDS, Paired, as_table, corrected, observed
 
 ROUNDS = 50
 

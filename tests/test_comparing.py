@@ -5,10 +5,11 @@ import pytest
 from scipy import stats
 from small import ragged
 
-from hetfl_core import Federation, compare, ledger, simulate
+from hetfl_book import ledger
+from hetfl_core import Federation, compare, simulate
 from hetfl_core.baselines import LDA, LR
 from hetfl_core.datasets import toy
-from hetfl_core.engine.simulation import figures
+from hetfl_core.engine.run import figures
 from hetfl_core.methods import FedAvg, HetFedRep, Local
 from hetfl_core.networks import MLP, Model
 

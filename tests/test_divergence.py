@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from hetfl_core import Client, Federation, adapt, compare, ledger, simulate
-from hetfl_core.engine.calibration import reliability
+from hetfl_book import ledger
+from hetfl_book.calibration import reliability
+from hetfl_book.experiments import make_record
+from hetfl_book.ledger import results
+from hetfl_core import Client, Federation, adapt, compare, simulate
 from hetfl_core.engine.evaluation import METRICS, accuracy_per_client, decided, r2_per_client, summarise
-from hetfl_core.experiments import make_record
-from hetfl_core.ledger import results
 from hetfl_core.methods import FedAvg, FedCR, Local
 from hetfl_core.networks import MLP, Model
 
