@@ -85,7 +85,7 @@ def adapt(
             begin = time.perf_counter()
             outcomes = simulator.train(state, everyone, done + number, "final")
             state = replace(keeping(state, outcomes), done=number + 1)
-            row = _row(simulator, state, list(outcomes.values()), True) | {"bytes_up": 0, "bytes_down": 0}
+            row = _row(simulator, state, outcomes, True) | {"bytes_up": 0, "bytes_down": 0}
             state.rows = [*state.rows, {**row, "seconds": time.perf_counter() - begin}]
             bar.update()
             bar.set_postfix_str(_postfix(row.get(f"test_{simulator.metrics.main}"), simulator.metrics))

@@ -423,7 +423,8 @@ def heads_averaged(federation: Federation, method: Method, *, seed: int, **optio
     run = replace(run, params=[{**each, **mean} for each in run.params])
     said, labels = {}, {}
     for split in ("train", "test"):
-        said[split] = [outputs.argmax(-1) for outputs in run.predict(split).values()]  # type: ignore[arg-type]
+        outputs = run.predict(split).values()  # type: ignore[arg-type]
+        said[split] = [evaluation.decided(torch.as_tensor(each)).numpy() for each in outputs]
         labels[split] = list(run.labels(split).values())  # type: ignore[arg-type]
     final = {name: run.final[name] for name in ("bytes_up", "bytes_down", "seconds")}
     final |= evaluation.summarise(said["test"], labels["test"], federation.task)
