@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from hetfl_core.comparing import compare
     from hetfl_core.engine.simulation import Run, adapt, simulate, simulate_seeds
     from hetfl_core.federation import Client, Federation, Spec
+    from hetfl_core.partition import Partition
     from hetfl_core.rng import stream
 
 __all__ = [
     "Client",
     "Federation",
+    "Partition",
     "Run",
     "Spec",
     "adapt",
@@ -35,6 +37,7 @@ __version__ = "0.1.0"
 _HOMES = {
     **dict.fromkeys(["Run", "adapt", "simulate", "simulate_seeds"], "hetfl_core.engine.simulation"),
     **dict.fromkeys(["Client", "Federation", "Spec"], "hetfl_core.federation"),
+    "Partition": "hetfl_core.partition",
     "compare": "hetfl_core.comparing",
     "stream": "hetfl_core.rng",
 }

@@ -1,6 +1,6 @@
 """Data sets, each a function that returns a `Federation`.
 
-``CATALOGUE`` names them all; ``registry`` knows the files behind those that need a download.
+``CATALOGUE`` names them all; `hetfl_core.datasets.registry` knows the files behind those that need a download.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,6 @@ from hetfl_core.datasets import (
     multiview,
     pfedhn,
     pooled,
-    project,
-    registry,
-    rendering,
     solids,
     text,
     toy,
@@ -63,25 +60,4 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
 }
 """Name of each data set, as in ``hetfl list``, and the function that makes its federation."""
 
-__all__ = [
-    "CATALOGUE",
-    "DataError",
-    "blocks",
-    "digits",
-    "eeg",
-    "eeg_blocks",
-    "eegmmidb",
-    "fedgen",
-    "femnist",
-    "flic_bci",
-    "images",
-    "multiview",
-    "pfedhn",
-    "pooled",
-    "project",
-    "registry",
-    "rendering",
-    "solids",
-    "text",
-    "toy",
-]
+__all__ = ["CATALOGUE", "DataError"]
