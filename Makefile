@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help book serve lab test mutants values lint assignments address browser lock clean
+.PHONY: help book serve lab test core mutants values lint assignments address browser lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -51,6 +51,9 @@ lab: $(READY)  ## open the chapters in JupyterLab
 test: $(READY) browser  ## run every test, on all cores, and list the slowest (PYTEST='-k flic -x' passes options on)
 	$(PY) -m pytest -n $$(($(JOBS) + 1)) --dist worksteal --durations=20 $(PYTEST)
 
+core: $(READY)  ## the core's own tests alone, in some minutes: those that run on any system
+	$(PY) -m pytest -n $(JOBS) @tests/core.txt $(PYTEST)
+
 N ?= 200
 SEED ?= 0
 mutants: $(READY)  ## change the core at N=200 random places (SEED=0 ONLY=partition JOBS=2), see whether the tests notice
@@ -68,7 +71,7 @@ assignments: $(READY)  ## make the students' versions and the autograders
 	$(PY) book/assignments/generate.py
 
 address: $(READY)  ## after setting project.urls.Repository in pyproject.toml: write it where it must be repeated
-	$(PY) book/_ext/hetfl_book.py
+	$(PY) book/_ext/hetfl_site.py
 
 # --- the environment: made once, made anew when what it depends on has changed ---------------------------------
 

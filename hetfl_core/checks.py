@@ -7,6 +7,7 @@ objects (`TypeError`).
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -97,6 +98,19 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
     return value
+
+
+def unknown(kind: str, name: Any, known: Iterable[str], see: str = "") -> str:
+    """Text of an error for a name that is not among the known ones: the nearest of them, five at most.
+
+    `see` is a command that lists them all; it is named where some are left out.
+    """
+    names = list(dict.fromkeys(known))
+    near = difflib.get_close_matches(str(name), names, 3, 0.4)
+    some = near or sorted(names)[:5]
+    offer = f"did you mean {', '.join(some)}?" if near else f"there is {', '.join(some) or 'none'}"
+    rest = f" (`{see}` shows all {len(names)})" if see and len(some) < len(names) else ""
+    return f"no {kind} is called {shown(name)}; {offer}{rest}"
 
 
 def flag(name: str, value: Any) -> bool:

@@ -97,17 +97,3 @@ def test_the_text_is_in_step_with_the_package(steps):
     file, _ = steps
     assert max(map(len, file.splitlines())) <= 120
     assert (ROOT / "hetfl_core" / "methods" / "base.py").exists()
-
-
-def test_the_data_set_that_is_printed_is_one():
-    """It is dealt as its partition says, also by single fields of it, and trains."""
-    section = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Adding a data set")[1].split("\n## ")[0]
-    (file,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert max(map(len, file.splitlines())) <= 120
-    scope = {}
-    exec(file, scope)
-    federation = scope["cultivars"](n_clients=3, seed=1)
-    assert federation.info["settings"] == {"n_clients": 3, "alpha": 1.0, "min_size": 10, "seed": 1}
-    assert sum(client.n_train + client.n_test for client in federation) == 178
-    assert federation.fingerprint() != scope["cultivars"](n_clients=3, seed=2).fingerprint()
-    assert simulate(federation, FedAvg(**SMALL), rounds=1, progress=False).final["accuracy"] > 0

@@ -176,6 +176,10 @@ def test_small_test_sets_may_leave_a_client_with_nothing():
             lambda: classes_per_client(np.arange(4), 2, 5, rng()),
             "classes_per_client must be at most the number of classes, 4, got 5",
         ),
+        (
+            lambda: classes_per_client(np.zeros(3, int), 4, 1, rng()),
+            "n_clients must be at most 3, .* got 4",
+        ),
         (lambda: share(np.zeros(3, int), np.zeros((4, 1), int), rng()), "class 0 has 3 samples for 4 clients"),
         (lambda: assign_classes(0, 3, 1, rng()), "n_clients must be .* at least 1, got 0"),
         (lambda: assign_classes(2, 3, 0, rng()), "k must be .* at least 1, got 0"),
@@ -696,7 +700,7 @@ def test_what_is_no_partition_is_refused(fields, message):
     [
         (Partition(300), "n_clients must be at most 200, the number of samples, got 300"),
         (Partition(5, classes_per_client=6), "classes_per_client must be at most the number of classes, 5, got 6"),
-        (Partition(101, classes_per_client=2), "n_clients × classes_per_client must be at most 200.* n_clients=101"),
+        (Partition(101, classes_per_client=2), "n_clients must be at most 100, .* got 101"),
         (Partition(7, "non-iid_1", classes_per_client=2), "n_clients × classes_per_client must be a multiple of 5"),
         (Partition(10, per_client=30), "per_client must be at most 20 for n_clients=10, as there are 200 .* got 30"),
         (Partition(10, alpha=0.3, per_client=9), "per_client must be None for split='dirichlet', got 9"),

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hetfl_core.datasets import pfedhn, pictures
+from hetfl_book.datasets import pfedhn
+from hetfl_core.datasets import pictures
 from hetfl_core.rng import numpy_stream
 
 

@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 from small import small_experiments
 
-from hetfl_core import cli, experiments, ledger, numerics, verification
-from hetfl_core.experiments import Job, reproduce
-from hetfl_core.ledger import arithmetic
-from hetfl_core.verification import DIFFERENT, NOT_RUN, SAME, WITHIN, check, sample, verify
+from hetfl_book import experiments, ledger, verification
+from hetfl_book.experiments import Job, reproduce
+from hetfl_book.ledger import arithmetic
+from hetfl_book.verification import DIFFERENT, NOT_RUN, SAME, WITHIN, check, sample, verify
+from hetfl_core import cli, numerics
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +163,7 @@ def test_variations_run_in_processes_with_the_instructions_set(tmp_path, monkeyp
     monkeypatch.setattr(verification.subprocess, "run", run)
     job = Job("tests/one", "paper", "Local", 0)
     assert list(verification.vary(job, ["portable", "fastest"], [1024, 3], tmp_path)) == [Path("a/path")] * 4
-    assert seen[0][0] == ["hetfl_core.verification", "tests/one", "paper", "Local", "0", "1024", str(tmp_path)]
+    assert seen[0][0] == ["hetfl_book.verification", "tests/one", "paper", "Local", "0", "1024", str(tmp_path)]
     held = numerics.settings()
     assert held.items() <= seen[0][1].items()
     assert not held.keys() & seen[1][1].keys(), "the fastest is what nobody holds"
@@ -221,20 +222,3 @@ def test_claims_say_it():
     found = ledger.claims([])
     assert {"reach", "turns"} <= set(found.columns)
     assert not found["turns"].any()
-
-
-def test_what_was_run_together_is_run_together_again_and_once(tmp_path, monkeypatch):
-    list(reproduce(experiments.jobs("tests/one", "paper", 3, ["FLIC-HL"]), tmp_path, progress=False, together=True))
-    runs, run_jobs = [], experiments.run_jobs
-    monkeypatch.setattr(
-        experiments, "run_jobs", lambda some, *a, **k: runs.append(len(some)) or run_jobs(some, *a, **k)
-    )
-    found = list(verify(ledger.load(tmp_path)))
-    assert [c.verdict for c in found] == [SAME] * 3
-    assert runs == [3]
-
-
-def test_a_record_of_several_runs_costs_all_of_them():
-    alone, shared = made(seconds=3.0), made("tests/two", seconds=2.0, settings={"together": [0, 1, 2]})
-    assert sample([shared, alone], 1, budget=4.0) == [alone]
-    assert sample([shared, alone], 1, budget=2.5) == [alone], "the cheaper of two that cost too much"

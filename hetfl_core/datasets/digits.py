@@ -16,7 +16,7 @@ from hetfl_core.datasets.images import at_most_per_client
 from hetfl_core.datasets.pictures import Halves, client_of, load_mnist, symmetric
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Client, Federation
-from hetfl_core.partition import Indices, Partition, assign_classes, check_k, gathered, share
+from hetfl_core.partition import Indices, Partition, assign_classes, check_clients, check_k, gathered, share
 from hetfl_core.rng import SERVER, numpy_stream
 
 DIGITS = tuple("0123456789")
@@ -189,11 +189,6 @@ def bundled(
     check_k("classes_per_client", classes_per_client, 10)
     checks.seed(seed)
     test_fraction = checks.fraction("test_fraction", test_fraction, "(0, 1)")
-    if n_clients * classes_per_client > 1797:
-        raise ValueError(
-            "n_clients × classes_per_client must be at most 1797, the number of images, got "
-            f"n_clients={n_clients} and classes_per_client={classes_per_client}"
-        )
     if not 10 <= round(1797 * test_fraction) <= 1787:
         raise ValueError(f"test_fraction must leave an image of each class on either side, got {test_fraction}")
 
@@ -204,6 +199,7 @@ def bundled(
     train, test = train_test_split(
         np.arange(len(y)), test_size=test_fraction, stratify=y, random_state=int(draw("split").integers(2**31))
     )
+    check_clients(n_clients, classes_per_client, len(train))
     halves = [n for n in (n_clients - n_clients // 2, n_clients // 2) if n or not n_clients]
     rng = draw("classes")
     table = np.concatenate([assign_classes(n, 10, classes_per_client, rng) for n in halves])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,9 @@ from hetfl_core.networks.layers import (
     check_dropout,
     check_sizes,
     linear_init,
+    of_client,
 )
+from hetfl_core.networks.module import lifted
 from hetfl_core.settings import Checked
 
 
@@ -38,6 +40,12 @@ def convolve(x: Tensor, weight: Tensor, kernel: int) -> Tensor:
         return (pixels.mT @ weight).unflatten(0, patches.shape[:3]).movedim(3, 1)
     kernels = weight.T.unflatten(1, (x.shape[1], kernel, kernel))
     return F.conv2d(x, kernels.movedim(1, 3).contiguous().movedim(3, 1))
+
+
+def _got(shape: tuple[int, ...]) -> str:
+    """A shape that was refused, and what grey images lack."""
+    grey = "; grey images need an axis for their one channel, x[:, None]" if len(shape) == 2 else ""
+    return f"got {tuple(shape)}{grey}"
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,8 @@ class CNN(Checked):
     kernel: int = 5
     dropout: float = 0.0
 
+    padded: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         check_sizes("channels", *self.channels)
         check_sizes("kernel", self.kernel)
@@ -73,7 +83,7 @@ class CNN(Checked):
     def sides(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """Side of the maps after the second convolution, and after the second pooling."""
         if len(shape) != 3 or shape[1] != shape[2]:
-            raise ValueError(f"a CNN needs square images of shape (channels, side, side), got {tuple(shape)}")
+            raise ValueError(f"a CNN needs square images of shape (channels, side, side), {_got(shape)}")
         before = (shape[1] - self.kernel + 1) // 2 - self.kernel + 1
         if before < 2:
             raise ValueError(
@@ -138,6 +148,7 @@ class NormalisedCNN(Checked):
     momentum: float = 0.1
 
     follows: ClassVar[bool] = True
+    padded: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.channels:
@@ -152,7 +163,7 @@ class NormalisedCNN(Checked):
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
         """Parameters for images of shape (channels, height, width)."""
         if len(shape) != 3:
-            raise ValueError(f"expected images of shape (channels, height, width), got {tuple(shape)}")
+            raise ValueError(f"expected images of shape (channels, height, width), {_got(shape)}")
         before, (height, width) = shape[0], shape[1:]
         params: Params = {}
         for i, channels in enumerate(self.channels):
@@ -232,6 +243,8 @@ class LeNet(Checked):
     kernel: int = 5
     activation: Activation = "relu"
 
+    padded: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if not self.channels:
             raise ValueError("channels must name at least one convolution, got ()")
@@ -249,7 +262,7 @@ class LeNet(Checked):
             For inputs that are not square images, or are too small.
         """
         if len(shape) != 3 or shape[1] != shape[2]:
-            raise ValueError(f"a LeNet needs square images of shape (channels, side, side), got {tuple(shape)}")
+            raise ValueError(f"a LeNet needs square images of shape (channels, side, side), {_got(shape)}")
         side = shape[1]
         for _ in self.channels:
             side = (side - self.kernel + 1) // 2
@@ -291,7 +304,7 @@ class LeNet(Checked):
 
 
 @dataclass(frozen=True)
-class Augmented(Checked):
+class Augmented(Checked, Network):
     """A network that is trained on images cropped at random and mirrored, and predicts from images as they are.
 
     An image is framed by `padding` pixels, and a window of its own size is cut out of it, at each place with the same
@@ -320,6 +333,14 @@ class Augmented(Checked):
         if not self.fill:
             raise ValueError("fill must be one value, or one for each channel, got ()")
 
+    def _converted(self) -> dict[str, Any]:
+        return {"network": lifted(self.network)}
+
+    def of_client(self, name: str, shape: Any) -> Network:
+        """The same with the network of a client."""
+        network = of_client(self.network, name, shape)
+        return self if network is self.network else replace(self, network=network)
+
     @property
     def out(self) -> int:
         """Latent dimension k."""
@@ -329,7 +350,7 @@ class Augmented(Checked):
         """Parameters for images of shape (channels, height, width)."""
         if len(shape) != 3 or len(self.fill) not in (1, shape[0]):
             values = "" if len(self.fill) == 1 else f" and {len(self.fill)} channels, as `fill` has"
-            raise ValueError(f"expected images of shape (channels, height, width){values}, got {tuple(shape)}")
+            raise ValueError(f"expected images of shape (channels, height, width){values}, {_got(shape)}")
         return self.network.init(shape, rng, part)
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
@@ -342,6 +363,11 @@ class Augmented(Checked):
         """Embed a batch of images, shape (n, channels, height, width) → (n, k)."""
         drawn = (noise or {}).get(f"{part}.augment")
         return self.network(params, x if drawn is None else self.augmented(x, drawn), noise, part)
+
+    @property
+    def padded(self) -> bool:
+        """Whether the network's inputs may be padded."""
+        return bool(getattr(self.network, "padded", False))
 
     @property
     def follows(self) -> bool:

@@ -25,6 +25,7 @@ from hetfl_core.partition._checks import (
     Parts,
     check_alpha,
     check_assignment,
+    check_clients,
     check_generator,
     check_k,
     check_labels,
@@ -54,6 +55,7 @@ __all__ = [
     "assign_classes",
     "check_alpha",
     "check_assignment",
+    "check_clients",
     "check_generator",
     "check_k",
     "check_labels",
@@ -195,11 +197,8 @@ class Partition:
         used, repeats = USES[self.scheme], self.scheme == "classes" and self.variant == "code"
         if "classes_per_client" in used:
             check_k("classes_per_client", k, n_classes, repeats)
-        if self.scheme == "classes" and not repeats and self.n_clients * k > n_samples:
-            raise ValueError(
-                f"n_clients × classes_per_client must be at most {n_samples}, the number of samples to deal, got "
-                f"n_clients={self.n_clients} and classes_per_client={k}"
-            )
+        if self.scheme == "classes" and not repeats:
+            check_clients(self.n_clients, k, n_samples)
         if self.scheme == "non-iid_1":
             check_equal_holders(self.n_clients, n_classes, k, consecutive=self.variant == "code")
         for name, default in (("per_client", None), ("min_size", 1)):

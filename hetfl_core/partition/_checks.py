@@ -69,6 +69,15 @@ def check_k(name: str, k: int, n_classes: int, allow_repeats: bool = False) -> N
         )
 
 
+def check_clients(n_clients: int, k: int, n_samples: int) -> None:
+    """Refuse, before anything is dealt, more clients than could each have a sample of each of its k classes."""
+    if n_clients * k > n_samples:
+        raise ValueError(
+            f"n_clients must be at most {n_samples // k}, so that each has at least one of {n_samples} training "
+            f"samples of each of its classes ({k} a client), got {n_clients}"
+        )
+
+
 def check_per_client(name: str, per_client: int, k: int) -> None:
     """Refuse a number of samples that a client's k classes cannot share evenly."""
     checks.whole(name, per_client, 1)

@@ -173,8 +173,8 @@ def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *,
         if len(mine) < at_least * len(holders):
             raise ValueError(
                 f"labels: class {c} has {len(mine)} samples for {len(holders)} clients that hold it, "
-                f"expected at least {at_least * len(holders)} (at_least={at_least}): use fewer clients or classes "
-                "per client"
+                f"expected at least {at_least * len(holders)} (at_least={at_least}): use fewer clients "
+                "(n_clients) or classes per client"
             )
         shares = np.array_split(rng.permutation(mine), len(holders))
         for client, piece in zip(rng.permutation(holders), shares):

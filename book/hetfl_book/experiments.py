@@ -1,0 +1,296 @@
+"""The settings of the papers' tables and figures, and `reproduce`.
+
+An experiment has two scales. ``paper`` is the published setting. ``book`` is a smaller one that runs in CPU minutes;
+what it gives is shown in the book as such and never set against a paper's number.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import pandas as pd
+import pooch
+from filelock import FileLock, Timeout
+
+from hetfl_book import ledger
+from hetfl_book.papers import eeg, fedcma, fedcr, flic, hyfem, privacy
+from hetfl_book.papers.experiment import Experiment, Scale
+from hetfl_core import numerics
+from hetfl_core.checks import unknown
+from hetfl_core.datasets import registry
+from hetfl_core.engine.checkpoint import CheckpointError, code_version
+from hetfl_core.engine.simulation import Run
+from hetfl_core.files import data_path, results_home
+
+EXPERIMENTS: dict[str, Experiment] = {
+    **flic.EXPERIMENTS,
+    **eeg.EXPERIMENTS,
+    **fedcr.EXPERIMENTS,
+    **fedcma.EXPERIMENTS,
+    **hyfem.EXPERIMENTS,
+    **privacy.EXPERIMENTS,
+}
+
+
+def find(name: str) -> Experiment:
+    """The experiment of this name.
+
+    Raises
+    ------
+    KeyError
+        With the nearest right names.
+    """
+    if name in EXPERIMENTS:
+        return EXPERIMENTS[name]
+    raise KeyError(unknown("experiment", name, EXPERIMENTS, "hetfl list"))
+
+
+def numbers(records: Iterable[ledger.RunRecord] | None = None, **options: Any) -> pd.DataFrame:
+    """`hetfl_book.ledger.numbers` that knows which experiments can be run."""
+    return ledger.numbers(records, known=known(), **options)
+
+
+def claims(records: Iterable[ledger.RunRecord] | None = None, **options: Any) -> pd.DataFrame:
+    """`hetfl_book.ledger.claims` that knows which experiments can be run."""
+    return ledger.claims(records, known=known(), **options)
+
+
+def known() -> dict[str, tuple[str, ...]]:
+    """The methods of each experiment, as the ledger (`hetfl_book.ledger.numbers`) wants to be told of them."""
+    return {name: tuple(experiment.methods) for name, experiment in EXPERIMENTS.items()}
+
+
+# --- runs that are not done yet -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: an experiment, a scale, a method and a seed."""
+
+    experiment: str
+    scale: Scale
+    method: str
+    seed: int
+
+    @property
+    def relative_path(self) -> str:
+        """Path of its record inside a folder of records (`hetfl_core.records.RunRecord.relative_path`)."""
+        return ledger.relative_path_of(self.experiment, self.scale, self.method, self.seed)
+
+    @property
+    def setting(self) -> Experiment:
+        """The experiment at this scale."""
+        return find(self.experiment).at(self.scale)
+
+    def scratch(self) -> Path:
+        """Folder of its checkpoint; another for other code or other instructions, so that no run is half of each."""
+        root = Path(os.environ.get("HETFL_CHECKPOINTS", pooch.os_cache("hetfl") / "checkpoints"))
+        code = f"{code_version(find(self.experiment).methods.get(self.method))}-{numerics.in_effect()['isa']}"
+        return root / code / self.experiment / self.scale / f"{self.method}-seed{self.seed}"
+
+
+def jobs(
+    name: str, scale: Scale, seeds: int | Sequence[int] | None = None, methods: Sequence[str] | None = None
+) -> list[Job]:
+    """All runs of an experiment, seed by seed; by default as many seeds as it wants."""
+    known = find(name).methods
+    seeds = find(name).seeds if seeds is None else seeds
+    for method in methods or ():
+        if method not in known:
+            raise KeyError(unknown(f"method of {name}", method, known, f"hetfl list {name}"))
+    if scale not in get_args(Scale):
+        raise ValueError(f"scale must be one of {get_args(Scale)}, got {scale!r}")
+    return [Job(name, scale, method, seed) for seed in _numbers(seeds) for method in methods or known]
+
+
+def _numbers(seeds: int | Sequence[int]) -> Sequence[int]:
+    """The seeds one by one, of their number or of themselves."""
+    numbers = range(seeds) if isinstance(seeds, int) else seeds
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers)
+    if isinstance(seeds, str | bool) or not whole or len(set(numbers)) < len(numbers):
+        raise ValueError(f"seeds must be a number of seeds, or different whole numbers from 0 on, got {seeds!r}")
+    if not len(numbers):
+        raise ValueError(f"seeds must be at least 1, got {seeds}")
+    return numbers
+
+
+def pending(scale: Scale = "paper", seeds: int | None = None, out: Path | None = None) -> list[Job]:
+    """Runs without a record whose data are at hand, most wanted first: all methods of one seed before the next.
+
+    Each experiment has as many seeds as it wants, unless `seeds` says how many.
+    """
+    have = {r.relative_path for folder in _folders(out) for r in ledger.load(folder)}
+    order = sorted(EXPERIMENTS, key=lambda name: EXPERIMENTS[name].priority)
+    todo = [job for name in order for job in jobs(name, scale, seeds)]
+    return [job for job in todo if job.relative_path not in have and available(find(job.experiment))]
+
+
+def _folders(out: Path | None) -> list[Path]:
+    new = results_home() if out is None else Path(out)
+    return list(dict.fromkeys([data_path("results"), *([new] if new.is_dir() else [])]))
+
+
+def available(experiment: Experiment) -> bool:
+    """Whether the experiment's data lie in the data folder."""
+    own = experiment.files_present
+    return registry.available(experiment.dataset) if own is None else own()
+
+
+class OutOfTime(Exception):
+    """The budget is spent; the checkpoint holds what was done."""
+
+
+def run_job(
+    job: Job,
+    device: str = "auto",
+    deadline: float | None = None,
+    progress: bool = True,
+    *,
+    resume: bool = True,
+    **options: Any,
+) -> ledger.RunRecord:
+    """Run one job to its end and make its record. An interrupted job goes on where it stopped, unless not to `resume`.
+
+    Further options go to `hetfl_core.simulate`.
+
+    Raises
+    ------
+    OutOfTime
+        When `deadline` (of `time.monotonic`) has passed, after a complete round; or when the data are made, where
+        nothing is resumed.
+    """
+    setting = job.setting
+    ledger.code_revision()
+
+    def stop(row: dict[str, Any]) -> None:
+        if deadline is not None and time.monotonic() > deadline:
+            raise OutOfTime(f"{job}: stopped after round {row['round']} of {setting.rounds}")
+
+    # What is resumed trains for a round at least, or calls within a small budget would make the data again and again.
+    options |= {"checkpoint": job.scratch()} if resume else {"ready": partial(stop, {"round": 0})}
+    run = setting.run(job.method, job.seed, device=device, progress=progress, on_round=stop, **options)
+    return make_record(run, job.experiment, job.scale, job.method)
+
+
+def make_record(run: Run, experiment: str, scale: str, method: str) -> ledger.RunRecord:
+    """The record of a run: what was run, on what, with which result."""
+    return ledger.RunRecord.of(run, experiment, scale, method=method)
+
+
+def reproduce(
+    todo: Sequence[Job],
+    out: Path | None = None,
+    *,
+    device: str = "auto",
+    budget: float | None = None,
+    again: bool = False,
+    workers: int | None = None,
+    progress: bool = True,
+) -> Iterator[tuple[Job, Path | None]]:
+    """Run jobs one after the other and write the record of each as it ends.
+
+    Several processes can work through the same jobs, one a core: each takes what no other is at (whatever folder that
+    writes to: they would share a checkpoint). A job whose checkpoint is damaged does not keep the others from running.
+
+    Parameters
+    ----------
+    todo : sequence of Job
+    out : path, optional
+        Folder of the records; by default `hetfl_core.files.results_home`.
+    device : str
+        As for `simulate`.
+    budget : float, optional
+        Seconds after which no round is begun; an unfinished run is resumed by the next call.
+    again : bool
+        Run jobs that have a record already; what an interrupted run of this code left is gone on with.
+    workers : int, optional
+        As for `simulate`. One, where as many processes as there are cores work through the jobs.
+
+    Yields
+    ------
+    job, path
+        The record's file; None for a job that was stopped by the budget, after which none is begun. A job that another
+        process is running is left out.
+
+    Raises
+    ------
+    hetfl_core.engine.checkpoint.CheckpointError
+        At the end, if a checkpoint was damaged: the first such error.
+    ValueError
+        If what lies at a job's place is no record.
+    """
+    folder = Path(out) if out is not None else results_home()
+    deadline = None if budget is None else time.monotonic() + budget
+    stale = {job: _written(folder / job.relative_path) for job in todo} if again else {}
+    damaged = []
+    for job in todo:
+        path: Path | None = folder / job.relative_path
+        if not _is_done(folder / job.relative_path, stale.get(job)):
+            with ExitStack() as claim:
+                if not _claimed(job, claim):
+                    continue
+                try:
+                    options: dict[str, Any] = {"device": device, "progress": progress, "workers": workers}
+                    path = _recorded(job, folder / job.relative_path, stale.get(job), deadline, **options)
+                except CheckpointError as error:
+                    damaged.append(error)
+                    continue
+        yield job, path
+        if path is None:
+            break
+    if damaged:
+        raise damaged[0]
+
+
+def _written(path: Path) -> int | None:
+    """When a file was written, in ns; None where there is none."""
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
+def _is_done(path: Path, stale: int | None) -> bool:
+    """Whether there is a record, and a newer one than that which is to be made again."""
+    if _written(path) in (None, stale):
+        return False
+    ledger.read(path)
+    return True
+
+
+def _claim(job: Job) -> FileLock:
+    """Held by the process that runs a job; `filelock.Timeout` for the others, and gone when the process is."""
+    job.scratch().parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(f"{job.scratch()}.lock", timeout=0)
+
+
+def _claimed(job: Job, claim: ExitStack) -> bool:
+    """Claim a job, until `claim` is given back; False where another process has it."""
+    try:
+        claim.enter_context(_claim(job))
+    except Timeout:
+        return False
+    return True
+
+
+def _recorded(job: Job, path: Path, stale: int | None, deadline: float | None, **options: Any) -> Path | None:
+    """Run a job, unless another process finished it meanwhile: where its record is, or None: time is up.
+
+    `stale` is when the record was written that is to be made again.
+    """
+    if _is_done(path, stale):
+        return path
+    try:
+        if deadline is not None and time.monotonic() > deadline:
+            raise OutOfTime
+        record = run_job(job, deadline=deadline, **options)
+    except OutOfTime:
+        return None
+    ledger.write_to(record, path)
+    shutil.rmtree(job.scratch(), ignore_errors=True)
+    return path

@@ -1,0 +1,132 @@
+"""What an experiment is: data, methods, and how long they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+from hetfl_core import checks
+from hetfl_core.engine.evaluation import Measure
+from hetfl_core.engine.options import cpu_threads
+from hetfl_core.engine.run import Run
+from hetfl_core.engine.simulation import simulate
+from hetfl_core.federation import Federation
+from hetfl_core.methods import Method
+
+Scale = Literal["book", "paper"]
+Preparation = Callable[[Federation, int], Federation]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One row of a table, or one point of a figure.
+
+    Attributes
+    ----------
+    title : str
+        What it reproduces.
+    federation : callable
+        ``federation(seed)`` makes the data.
+    methods : dict of str to Method
+        By the name used in the paper's table.
+    rounds : int
+        Communication rounds T at paper scale.
+    participation : float
+        Participation rate r.
+    evaluate_every : int or tuple of int
+        Rounds between evaluations, or the rounds to evaluate; more than 1 where evaluating all clients costs as much
+        as training some.
+    measure : tuple of {"own", "server", "held", "own_held"}
+        What else is evaluated; see `hetfl_core.simulate`.
+    dataset : str
+        Name of the data set in the catalogue; its files must be at hand.
+    files_present : callable, optional
+        Whether they are, for data that are placed by hand and not in the registry of downloads.
+    priority : int
+        Place in the queue of pending runs; smaller is more wanted.
+    seeds : int
+        Seeds that the paper ran, or that we want where the experiment is our own.
+    prepare : dict of str to callable
+        For single methods: ``prepare(federation, seed)`` is what their clients do to their data first.
+    perform : callable
+        How one run is done; `hetfl_core.simulate`, or a function with its arguments and result.
+    book : dict
+        What the book scale changes: ``rounds``, and fields of the methods. It makes numbers smaller, never larger: what
+        a method switches off by 0 stays off.
+    """
+
+    title: str
+    federation: Callable[[int], Federation]
+    methods: Mapping[str, Method]
+    rounds: int = 50
+    participation: float = 0.1
+    evaluate_every: int | tuple[int, ...] = 1
+    measure: tuple[Measure, ...] = ()
+    dataset: str = ""
+    files_present: Callable[[], bool] | None = None
+    priority: int = 100
+    seeds: int = 3
+    prepare: Mapping[str, Preparation] = field(default_factory=dict)
+    perform: Callable[..., Run] | None = None
+    book: Mapping[str, Any] = field(default_factory=lambda: {"rounds": 10, "pretrain_epochs": 20})
+
+    def at(self, scale: Scale) -> Experiment:
+        """The experiment with the settings of a scale put in."""
+        if scale == "paper":
+            return self
+        changes = {name: value for name, value in self.book.items() if name != "rounds"}
+        methods = {name: _change(method, changes) for name, method in self.methods.items()}
+        return replace(self, methods=methods, rounds=min(self.book.get("rounds", self.rounds), self.rounds))
+
+    def data(self, method: str, seed: int) -> Federation:
+        """The federation that a method runs on, prepared as that method's clients do."""
+        federation = self.federation(seed)
+        if method not in self.prepare:
+            return federation
+        with cpu_threads(1):  # so that the data do not depend on the machine
+            return self.prepare[method](federation, seed)
+
+    def run(self, method: str, seed: int, *, ready: Callable[[], None] | None = None, **options: Any) -> Run:
+        """One run; `options` go to `hetfl_core.simulate`. `ready` is called when the data are made; it may raise."""
+        federation = self.data(method, seed)
+        if ready is not None:
+            ready()
+        settings: dict[str, Any] = {
+            "rounds": self.rounds,
+            "participation": self.participation,
+            "evaluate_every": self.evaluate_every,
+            **({"measure": self.measure} if self.measure else {}),
+            "seed": seed,
+        }
+        perform = self.perform or simulate
+        return perform(federation, self.methods[method], **settings, **options)
+
+
+def tried(name: str, method: Method, rates: Sequence[float], own: Sequence[Mapping[str, Any]]) -> dict[str, Method]:
+    """A method at each rate and with each of its own settings, by names such as ``"Local, lr 0.1, weight_decay 0"``.
+
+    Parameters
+    ----------
+    name : str
+        Of the method.
+    method : Method
+    rates : sequence of float
+    own : sequence of dict of str to float
+        Fields of the method that change together.
+    """
+    checks.words("name", name)
+    checks.instance("method", method, Method)
+    settings = [checks.mapping("own", changes) for changes in checks.several("own", own)]
+    each = [(lr, changes) for lr in checks.reals("rates", rates, 1).tolist() for changes in settings]
+    return {
+        f"{name}, lr {lr:g}, " + ", ".join(f"{key} {value:g}" for key, value in changes.items()): replace(
+            method, lr=lr, **changes
+        )
+        for lr, changes in each
+    }
+
+
+def _change(method: Method, changes: Mapping[str, Any]) -> Method:
+    own = {f.name: getattr(method, f.name) for f in fields(method)}
+    return replace(method, **{name: min(value, own[name]) for name, value in changes.items() if name in own})
