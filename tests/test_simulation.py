@@ -726,7 +726,9 @@ def test_a_new_client_with_one_pass_is_a_client_that_no_round_selected(method):
 
 def test_a_new_client_is_well_above_chance():
     """Three well separated classes, Figure 3's toy: chance is 1/3."""
-    fed = toy.noisy_features(7, 3, n_classes=3, sigma=3.0, n_train_per_class=400, n_test_per_class=200)
+    fed = toy.noisy_features(
+        n_clients=7, classes_per_client=3, n_classes=3, sigma=3.0, n_train_per_class=400, n_test_per_class=200
+    )
     old, new = joiners(fed, ["client-003"])
     method = FLIC(pretrain_epochs=5, local_epochs=5)
     result = adapt(run(old, method, rounds=3), new, rounds=3, progress=False)

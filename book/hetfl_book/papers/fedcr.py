@@ -527,7 +527,7 @@ CIFAR_PHI = Augmented(LeNet(channels=(16, 32), hidden=(256,), out=128), fill=(-1
 
 
 def _cifar_dealt(split: str, seed: int) -> Federation:
-    return pooled.cifar10(20, seed=seed, split=split, per_client=600)
+    return pooled.cifar10(seed=seed, n_clients=20, split=split, per_client=600)
 
 
 def _cifar() -> dict[str, Experiment]:
