@@ -217,7 +217,8 @@ def reproduce(
     """Run jobs one after the other and write the record of each as it ends.
 
     Several processes can work through the same jobs, one a core: each takes what no other is at (whatever folder that
-    writes to: they would share a checkpoint). A job whose checkpoint is damaged does not keep the others from running.
+    writes to: they would share a checkpoint). A job whose checkpoint or record is damaged does not keep the others from
+    running.
 
     Parameters
     ----------
@@ -245,25 +246,24 @@ def reproduce(
 
     Raises
     ------
-    hetfl_core.engine.checkpoint.CheckpointError
-        At the end, if a checkpoint was damaged: the first such error.
-    ValueError
-        If what lies at a job's place is no record.
+    hetfl_core.engine.checkpoint.CheckpointError, DamagedRecord
+        At the end, if a checkpoint was damaged, or what lies at a job's place is no record of it: the first such error.
+        Such jobs are not run.
     """
     folder = Path(out) if out is not None else results_home()
     deadline = None if budget is None else time.monotonic() + budget
-    stale = {job: _written(folder / job.relative_path) for job in todo} if again else {}
-    damaged = []
+    stale = {job: _record(job, folder) for job in todo} if again else {}
+    call = partial(run_jobs, device=device, deadline=deadline, progress=progress, workers=workers)
+    damaged: list[Exception] = []
     for some in _grouped(todo) if together else [[job] for job in todo]:
-        at = {job: (folder / job.relative_path, stale.get(job)) for job in some}
-        paths: dict[Job, Path | None] = {job: path for job, (path, _) in at.items() if _is_done(*at[job])}
-        with ExitStack() as claims:
-            mine = [job for job in some if job not in paths and _claimed(job, claims)]
-            call = partial(run_jobs, device=device, deadline=deadline, progress=progress, workers=workers)
-            try:
-                paths |= _recorded({job: at[job] for job in mine}, deadline, call)
-            except CheckpointError as error:
-                damaged.append(error)
+        paths: dict[Job, Path | None] = {}
+        try:
+            paths |= _done(some, folder, stale)
+            with ExitStack() as claims:
+                mine = [job for job in some if job not in paths and _claimed(job, claims)]
+                paths |= _recorded(mine, folder, stale, deadline, call)
+        except (CheckpointError, DamagedRecord) as error:
+            damaged.append(error)
         yield from ((job, paths[job]) for job in some if job in paths)
         if None in paths.values():
             break
@@ -280,17 +280,22 @@ def _grouped(todo: Sequence[Job]) -> list[list[Job]]:
     return list(groups.values())
 
 
-def _written(path: Path) -> int | None:
-    """When a file was written, in ns; None where there is none."""
-    return path.stat().st_mtime_ns if path.exists() else None
+class DamagedRecord(ValueError):
+    """What lies where the record of a job belongs, or among those of its experiment, is none."""
 
 
-def _is_done(path: Path, stale: int | None) -> bool:
-    """Whether there is a record, and a newer one than that which is to be made again."""
-    if _written(path) in (None, stale):
-        return False
-    ledger.read(path)
-    return True
+def _record(job: Job, folder: Path) -> ledger.RunRecord | None:
+    """The record of a job, if there is one."""
+    try:
+        return ledger.find(folder, job.experiment, job.scale, job.method, job.seed)
+    except ValueError as error:
+        raise DamagedRecord(str(error)) from error
+
+
+def _done(some: Sequence[Job], folder: Path, stale: Mapping[Job, ledger.RunRecord | None]) -> dict[Job, Path | None]:
+    """The files of those jobs that have a record, and another than the `stale` one that is to be made again."""
+    found = {job: _record(job, folder) for job in some}
+    return {job: record.path for job, record in found.items() if record is not None and record != stale.get(job)}
 
 
 def _claim(job: Job) -> FileLock:
@@ -309,16 +314,15 @@ def _claimed(job: Job, claims: ExitStack) -> bool:
 
 
 def _recorded(
-    at: Mapping[Job, tuple[Path, int | None]],
+    some: Sequence[Job],
+    folder: Path,
+    stale: Mapping[Job, ledger.RunRecord | None],
     deadline: float | None,
     run: Callable[[Sequence[Job]], list[ledger.RunRecord]],
 ) -> dict[Job, Path | None]:
-    """Run jobs, but for those that another process finished meanwhile: where each record is, or None: time is up.
-
-    `at` is where a job's record belongs, and when the one was written that is to be made again.
-    """
-    paths: dict[Job, Path | None] = {job: path for job, (path, stale) in at.items() if _is_done(path, stale)}
-    todo = [job for job in at if job not in paths]
+    """Run jobs, but for those that another process finished meanwhile: where each record is, or None: time is up."""
+    paths = _done(some, folder, stale)
+    todo = [job for job in some if job not in paths]
     if not todo:
         return paths
     try:
@@ -328,7 +332,7 @@ def _recorded(
     except OutOfTime:
         return paths | dict.fromkeys(todo)
     for job, record in zip(todo, made, strict=True):
-        paths[job] = ledger.write_to(record, at[job][0])
+        paths[job] = ledger.write(record, folder)
     for left in (todo[0].scratch(sorted(job.seed for job in todo)), *(job.scratch() for job in todo)):
         shutil.rmtree(left, ignore_errors=True)
     return paths

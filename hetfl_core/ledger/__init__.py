@@ -1,8 +1,9 @@
 """What we measured, and what the papers say of it.
 
-Records of runs (`records`), the papers' numbers (`published`), paired differences over seeds (`statistics`), the
-papers' numbers and claims judged by one rule (`judging`), methods compared client by client (`comparison`), how far
-arithmetic alone carries a result (`arithmetic`), and tables for the eye (`tables`). The names that pages use are here:
+Records of runs (`records`) and their files (`storage`), the papers' numbers (`published`), paired differences over
+seeds (`statistics`), the papers' numbers and claims judged by one rule (`judging`), methods compared client by client
+(`comparison`), how far arithmetic alone carries a result (`arithmetic`), and tables for the eye (`tables`). The names
+that pages use are here:
 ``ledger.load()``, ``ledger.numbers()``, ``ledger.claims()``, ``ledger.show(…)``.
 """
 
@@ -23,21 +24,9 @@ from hetfl_core.ledger.judging import (
     tolerance,
     verdict,
 )
+from hetfl_core.ledger.provenance import code_revision, environment
 from hetfl_core.ledger.published import SOURCES, paper_table, paper_values
-from hetfl_core.ledger.records import (
-    RunRecord,
-    code_revision,
-    compare,
-    environment,
-    load,
-    read,
-    relative_path_of,
-    tidy,
-    to_percent,
-    value,
-    write,
-    write_to,
-)
+from hetfl_core.ledger.records import RunRecord, compare, relative_path_of, to_percent, value
 from hetfl_core.ledger.statistics import (
     MIN_SEEDS,
     NoPairsError,
@@ -50,6 +39,7 @@ from hetfl_core.ledger.statistics import (
     paired,
     welch,
 )
+from hetfl_core.ledger.storage import find, load, pack, read, tidy, to_json, write, write_to
 from hetfl_core.ledger.tables import Shown, in_full, outcome, show
 
 __all__ = [
@@ -77,6 +67,7 @@ __all__ = [
     "corrected",
     "effects",
     "environment",
+    "find",
     "generations",
     "holm",
     "in_full",
@@ -84,6 +75,7 @@ __all__ = [
     "load",
     "numbers",
     "outcome",
+    "pack",
     "paired",
     "paper_table",
     "paper_values",
@@ -92,6 +84,7 @@ __all__ = [
     "show",
     "tally",
     "tidy",
+    "to_json",
     "to_percent",
     "tolerance",
     "value",

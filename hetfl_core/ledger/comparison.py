@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 
 from hetfl_core import checks
-from hetfl_core.ledger import records, statistics
+from hetfl_core.ledger import statistics, storage
 from hetfl_core.ledger.records import RunRecord, records_of, to_percent
 from hetfl_core.ledger.statistics import Paired, interval
 
@@ -85,7 +85,7 @@ def curve(
     """`table` of the stored records of several experiments, e.g. ``curve(papers.eeg.curve("common40"))``."""
     for name in checks.mapping("experiments", experiments).values():
         checks.words("experiments", name)
-    stored = {n: records.load(folder, experiment=name, scale=scale) for n, name in experiments.items()}
+    stored = {n: storage.load(folder, experiment=name, scale=scale) for n, name in experiments.items()}
     return table(stored, metric)
 
 

@@ -20,8 +20,9 @@ from hetfl_core import checks
 from hetfl_core.files import data_path
 from hetfl_core.ledger.arithmetic import with_arithmetic
 from hetfl_core.ledger.published import paper_values
-from hetfl_core.ledger.records import RunRecord, load, measured, records_of, value
+from hetfl_core.ledger.records import RunRecord, measured, records_of, value
 from hetfl_core.ledger.statistics import MIN_SEEDS, Paired, contrast, corrected, differ, protocols_differ
+from hetfl_core.ledger.storage import load
 from hetfl_core.ledger.tables import NUMBER_VERDICTS, SETTLED, counted
 
 WEIGHTED = "accuracy_weighted"

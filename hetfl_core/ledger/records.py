@@ -1,4 +1,6 @@
-"""Records of runs: one JSON file each, of what was run, on which data, with which code and machine, and what came out.
+"""Records of runs: what was run, on which data, with which code and machine, and what came out.
+
+Where they lie is `hetfl_core.ledger.storage`.
 
 Units: metrics in records are fractions in [0, 1]; all that is printed is in per cent or percentage points. `to_percent`
 converts, and nothing else does.
@@ -6,30 +8,28 @@ converts, and nothing else does.
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import platform
 import re
-import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from hetfl_core import checks, numerics
-from hetfl_core.files import data_path, write_atomically
+from hetfl_core import checks
+from hetfl_core.ledger.provenance import environment
+from hetfl_core.ledger.renaming import RENAMED, translated
 from hetfl_core.settings import leaves, plain
 
-FORMAT = 1
+FORMAT = len(RENAMED) + 1
 SCALES = ("paper", "book", "own")
 DIGITS = 6
 """Significant digits of the floating-point columns of a history."""
+DEPTH = 50
+"""How deep settings may be nested."""
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*", re.ASCII)
 _METHOD = re.compile(r"[A-Za-z0-9][\w .+()=,-]*", re.ASCII)
@@ -75,7 +75,7 @@ class RunRecord:
     created : str
         UTC time, ISO 8601.
     path : Path, optional
-        Where the record was read from or written to; not part of the file.
+        The file that the record was read from; not part of it.
     """
 
     experiment: str
@@ -109,7 +109,7 @@ class RunRecord:
 
     @classmethod
     def of(cls, run: Any, experiment: str, scale: str, **changes: Any) -> RunRecord:
-        """The record of a finished run (`hetfl_core.simulation.Run`), with this machine's `environment`.
+        """The record of a finished run (`hetfl_core.Run`), with this machine's `environment`.
 
         Threads and GPU are those of the run; the commit is the one that `code_revision` saw first.
         """
@@ -139,9 +139,26 @@ class RunRecord:
         }
         return cls(experiment=experiment, scale=scale, **{**values, **changes})
 
+    @classmethod
+    def from_content(cls, content: Any, path: Path) -> RunRecord:
+        """A record from what its file holds, which is plain and was rounded as it was written: only checked.
+
+        Going through every number again, as for the record of a run, would take six times as long as reading the file.
+        """
+        if not isinstance(content, dict):
+            raise ValueError(f"it must hold one JSON object, got {type(content).__name__}")
+        content = translated(content)
+        missing, strange = sorted(_FIELDS - set(content)), sorted(set(content) - _FIELDS - _LATER)
+        if missing or strange:
+            raise ValueError(f"fields missing: {missing}, fields unknown: {strange}")
+        record = object.__new__(cls)
+        vars(record).update({name: {} for name in _LATER} | content | {"path": path})
+        _check(record)
+        return record
+
     @property
     def relative_path(self) -> str:
-        """Path of the file inside a results folder, e.g. ``flic/bci-common40/paper/FLIC-HL-seed0.json``."""
+        """Where a results folder has it until it is packed, e.g. ``flic/bci-common40/paper/FLIC-HL-seed0.json``."""
         return relative_path_of(self.experiment, self.scale, self.method, self.seed)
 
     @property
@@ -170,6 +187,11 @@ class RunRecord:
         return pd.DataFrame(self.history)
 
 
+_LATER = {"per_client", "numerics"}
+"""The fields that older files lack."""
+_FIELDS = {f.name for f in fields(RunRecord)} - {"path", *_LATER}
+
+
 def records_of(value: Any, name: str = "records") -> list[RunRecord]:
     """Records as a list, or an error that names the argument."""
     found = checks.several(name, value)
@@ -179,45 +201,90 @@ def records_of(value: Any, name: str = "records") -> list[RunRecord]:
 
 
 def relative_path_of(experiment: str, scale: str, method: str, seed: int) -> str:
-    """Path of a run's record inside a results folder, whether it exists yet or not."""
+    """Path of a fresh record inside a results folder, whether the run has been made or not; it names the run."""
     return f"{experiment}/{scale}/{method}-seed{seed}.json"
 
 
-def _check(record: RunRecord) -> None:
-    def expect(right: bool, name: str, wanted: str) -> None:
-        if not right:
-            raise ValueError(f"{name} must be {wanted}, got {getattr(record, name)!r}")
+def is_experiment(name: str) -> bool:
+    """Whether a record can have this name for its experiment; it is then a path below any folder."""
+    return _fits(_EXPERIMENT, name)
 
-    expect(record.format == FORMAT, "format", str(FORMAT))
-    expect(_fits(_EXPERIMENT, record.experiment), "experiment", "a name like 'flic/bci-common40'")
-    expect(isinstance(record.scale, str) and record.scale in SCALES, "scale", f"one of {SCALES}")
-    expect(_fits(_METHOD, record.method), "method", "a name like 'FLIC-HL'")
-    expect(type(record.seed) is int and record.seed >= 0, "seed", "a whole number from 0 on")
-    for name in ("settings", "federation", "metrics", "history", "per_client", "versions", "hardware", "numerics"):
-        expect(isinstance(getattr(record, name), dict), name, "a mapping")
-    revision = record.numerics.get("revision", 0)
-    expect(type(revision) is int and revision >= 0, "numerics", "a mapping whose revision is a whole number from 0 on")
-    expect(isinstance(record.commit, str), "commit", "text")
-    expect(record.dirty in (True, False, None), "dirty", "true, false or null")
-    expect(isinstance(record.seconds, int | float) and record.seconds >= 0, "seconds", "a number of seconds")
-    expect(isinstance(record.created, str), "created", "a time as text")
-    for name in ("history", "per_client"):
-        expect(all(isinstance(c, list) for c in getattr(record, name).values()), name, "a mapping of lists")
-        lengths = {key: len(column) for key, column in getattr(record, name).items()}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"{name} must have columns of one length, got {lengths}")
-    for name, x in record.metrics.items():
-        _check_metric(name, x)
+
+_MAPPINGS = ("settings", "federation", "metrics", "history", "per_client", "versions", "hardware", "numerics")
+_NUMBERS = {int, float, type(None)}
+_LABELS = {str, bool, *_NUMBERS}
+_LABELLED = {"n"}
+"""Columns of a history that are no results but say what a row is about, maybe in words (``"all"``)."""
+
+_RULES: Sequence[tuple[str, Callable[[Any], bool], str]] = (
+    ("experiment", lambda x: _fits(_EXPERIMENT, x), "a name like 'flic/bci-common40'"),
+    ("scale", lambda x: isinstance(x, str) and x in SCALES, f"one of {SCALES}"),
+    ("method", lambda x: _fits(_METHOD, x), "a name like 'FLIC-HL'"),
+    ("seed", lambda x: _is_count(x), "a whole number from 0 on"),
+    *((name, lambda x: isinstance(x, dict), "a mapping") for name in _MAPPINGS),
+    ("numerics", lambda x: _is_count(x.get("revision", 0)), "a mapping whose revision is a whole number from 0 on"),
+    ("commit", lambda x: isinstance(x, str), "text"),
+    ("dirty", lambda x: x is None or isinstance(x, bool), "true, false or null"),
+    ("seconds", lambda x: type(x) in (int, float) and 0 <= x < math.inf, "a number of seconds"),
+    ("created", lambda x: isinstance(x, str), "a time as text"),
+)
+
+
+def _check(record: RunRecord) -> None:
+    if record.format != FORMAT:
+        raise ValueError(f"format must be {FORMAT}, got {record.format!r}")
+    values = vars(record)
+    for name, right, wanted in _RULES:
+        if not right(values[name]):
+            raise ValueError(f"{name} must be {wanted}, got {values[name]!r}")
+    if _is_deep([record.settings, record.federation, record.versions, record.hardware, record.numerics]):
+        raise ValueError(f"settings, and what else is nested, must be so {DEPTH}-fold at most")
+    _check_table("history", record.history, _LABELLED)
+    _check_table("per_client", record.per_client, record.per_client)
+    for metric, x in record.metrics.items():
+        if x is not None:
+            _check_metric(metric, x)
 
 
 def _fits(pattern: re.Pattern[str], name: Any) -> bool:
     return isinstance(name, str) and pattern.fullmatch(name) is not None
 
 
+def _is_count(x: Any) -> bool:
+    return type(x) is int and x >= 0
+
+
+def _is_deep(parts: list[Any]) -> bool:
+    """Whether some of these mappings and lists have more levels than `DEPTH`."""
+    for _ in range(DEPTH + 1):
+        if not parts:
+            return False
+        inside = [part.values() if type(part) is dict else part for part in parts]
+        parts = [x for part in inside for x in part if type(x) is dict or type(x) is list]
+    return True
+
+
+def _check_table(name: str, table: Mapping[str, Any], labelled: Collection[str]) -> None:
+    """Refuse columns that are no lists of one length, or of something else than numbers where they are not labelled."""
+    for key, column in table.items():
+        if not isinstance(column, list):
+            raise ValueError(f"{name} must be a mapping of lists, got {key!r}: {column!r}")
+        kinds = _LABELS if key in labelled else _NUMBERS
+        if not kinds.issuperset(map(type, column)):
+            strange = next(x for x in column if type(x) not in kinds)
+            wanted = "numbers, text or nulls" if key in labelled else "numbers or nulls"
+            raise ValueError(f"{name}[{key!r}] must hold {wanted}, got {strange!r:.99}")
+    if len(set(map(len, table.values()))) > 1:
+        lengths = {key: len(column) for key, column in table.items()}
+        raise ValueError(f"{name} must have columns of one length, got {lengths}")
+
+
 def _check_metric(name: str, x: Any) -> None:
-    if x is not None and (isinstance(x, bool) or not isinstance(x, int | float)):
+    if type(x) is not float and type(x) is not int:
         raise ValueError(f"metrics[{name!r}] must be a number or null, got {x!r}")
-    if x is not None and _is_fraction(name) and not 0 <= x <= 1:
+    if not abs(x) <= sys.float_info.max:
+        raise ValueError(f"metrics[{name!r}] must be a finite number, got {x!r:.99}")
+    if not 0 <= x <= 1 and _is_fraction(name):
         raise ValueError(f"metrics[{name!r}] must be a fraction in [0, 1], got {x!r}: is it in per cent?")
 
 
@@ -248,168 +315,6 @@ def value(record: RunRecord, metric: str) -> float:
     return to_percent(float(x), metric)
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
-def write(record: RunRecord, folder: str | Path) -> Path:
-    """Write a record to its place in a results folder, whole or not at all.
-
-    Parameters
-    ----------
-    record : RunRecord
-    folder : path
-        Made if it is missing. The file is ``<folder>/<experiment>/<scale>/<method>-seed<seed>.json``.
-
-    Returns
-    -------
-    Path
-        The file. A record of the same run that was there before is replaced.
-
-    Raises
-    ------
-    OSError
-        If the disk refuses (full, read-only …); the message names the file, and an older record stays as it was.
-    """
-    checks.instance("record", record, RunRecord)
-    return write_to(record, checks.path("folder", folder) / record.relative_path)
-
-
-def write_to(record: RunRecord, path: str | Path) -> Path:
-    """As `write`, to a file of one's own choice."""
-    checks.instance("record", record, RunRecord)
-    path = checks.path("path", path)
-    write_atomically(path, to_json(record).encode())
-    return path
-
-
-def to_json(record: RunRecord) -> str:
-    """The text of a record's file: compact, one field a line, so that differences between versions can be read."""
-    kept = {"format": record.format} | {f.name: getattr(record, f.name) for f in fields(record) if f.name != "path"}
-    lines = [f"{json.dumps(k)}:{json.dumps(v, allow_nan=False, separators=(',', ':'))}" for k, v in kept.items()]
-    return "{" + ",\n".join(lines) + "}\n"
-
-
-def read(path: str | Path) -> RunRecord:
-    """Read one record.
-
-    Raises
-    ------
-    ValueError
-        If the file is not a record; the message names it and says what is wrong.
-    FileNotFoundError
-        If there is no such file.
-    """
-    path = checks.path("path", path)
-    try:
-        return _parse(json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None), path)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not a run record: {error}") from error
-
-
-def _parse(content: Any, path: Path) -> RunRecord:
-    """A record from what its file holds, which is plain and was rounded as it was written: only checked, not made anew.
-
-    Going through every number again, as a record of a run does, would take six times as long as reading the file.
-    """
-    if not isinstance(content, dict):
-        raise ValueError(f"it must hold one JSON object, got {type(content).__name__}")
-    known = {f.name for f in fields(RunRecord)} - {"path"}
-    missing, strange = sorted(known - set(content) - {"per_client", "numerics"}), sorted(set(content) - known)
-    if missing or strange:
-        raise ValueError(f"fields missing: {missing}, fields unknown: {strange}")
-    record = object.__new__(RunRecord)
-    vars(record).update(_defaults() | content | {"path": path})
-    _check(record)
-    return record
-
-
-def _defaults() -> dict[str, Any]:
-    """The values of the fields that a file may lack."""
-    return {
-        f.name: f.default if f.default_factory is MISSING else f.default_factory()
-        for f in fields(RunRecord)
-        if not (f.default is MISSING and f.default_factory is MISSING)
-    }
-
-
-def load(
-    folder: str | Path | None = None,
-    experiment: str | None = None,
-    scale: str | None = None,
-    method: str | None = None,
-) -> list[RunRecord]:
-    """All records of a results folder, or those of one experiment, scale or method.
-
-    Parameters
-    ----------
-    folder : path, optional
-        Default: the tracked ``data/results``.
-    experiment, scale, method : str, optional
-        Keep records with exactly this name.
-
-    Returns
-    -------
-    list of RunRecord
-        Sorted by experiment, scale, method, seed.
-
-    Raises
-    ------
-    ValueError
-        If a file is malformed; the message names it.
-    FileNotFoundError
-        If a folder was given that does not exist.
-    """
-    wanted = {"experiment": experiment, "scale": scale, "method": method}
-    checks.texts(**{name: text for name, text in wanted.items() if text is not None})
-    root = _results() if folder is None else checks.path("folder", folder)
-    if root is None:
-        return []
-    if not root.is_dir():
-        raise FileNotFoundError(f"there is no results folder {root}")
-    found = (read(path) for path in _files(root, experiment, scale or "*", method or "*"))
-    kept = [r for r in found if all(v in (None, getattr(r, k)) for k, v in wanted.items())]
-    return sorted(kept, key=lambda r: (r.experiment, r.scale, r.method, r.seed))
-
-
-def _files(root: Path, experiment: str | None, scale: str = "*", method: str = "*") -> list[Path]:
-    """The records' files, those of one experiment without opening any other (`relative_path_of`)."""
-    return sorted((root / experiment).glob(f"{scale}/{method}-seed*.json") if experiment else root.rglob("*.json"))
-
-
-def tidy(
-    experiments: Mapping[Any, str], metrics: Sequence[str] = ("accuracy",), scale: str = "paper", by: str = "x"
-) -> pd.DataFrame:
-    """Records as a table with one row a run, for a figure over several experiments.
-
-    Parameters
-    ----------
-    experiments : dict of value to str
-        E.g. the experiment of each number of clients, ``{50: "flic/toy-noisy-b50", …}``.
-    metrics : sequence of str
-        Accuracies are given in per cent. ``"best_accuracy"`` is the best test accuracy of the history, over rounds:
-        chosen on the test set, as FLIC's Figure S3 (right) does, and no estimate of anything.
-    scale : str
-    by : str
-        Name of the column of the keys.
-
-    Returns
-    -------
-    DataFrame
-        Columns `by`, ``method``, ``seed`` and the metrics; empty where there are no records.
-    """
-    checks.texts(scale=scale, by=by)
-    for metric in checks.several("metrics", metrics):
-        checks.words("metrics", metric)
-    for name in checks.mapping("experiments", experiments).values():
-        checks.words("experiments", name)
-    rows = [
-        {by: key, "method": r.method, "seed": r.seed, **{m: measured(r, m) for m in metrics}}
-        for key, experiment in experiments.items()
-        for r in load(experiment=experiment, scale=scale)
-    ]
-    return pd.DataFrame(rows, columns=[by, "method", "seed", *metrics])
-
-
 def measured(record: RunRecord, metric: str) -> float:
     """As `value`; also ``"best_accuracy"`` of the history (see `tidy`), NaN where a record has none."""
     if metric == "best_accuracy" and "test_accuracy" not in record.history:
@@ -417,13 +322,6 @@ def measured(record: RunRecord, metric: str) -> float:
     if metric == "best_accuracy":
         return to_percent(float(record.frame()["test_accuracy"].astype(float).max()), metric)
     return value(record, metric)
-
-
-def _results() -> Path | None:
-    try:
-        return data_path("results")
-    except FileNotFoundError:
-        return None
 
 
 def compare(a: RunRecord, b: RunRecord) -> pd.DataFrame:
@@ -455,82 +353,3 @@ def _difference(x: Any, y: Any) -> float:
         pairs = [abs(q - p) for p, q in zip(x, y, strict=True) if numbers(p) and numbers(q)]
         return float(max(pairs, default=math.nan))
     return math.nan
-
-
-# --- where a run was made ---------------------------------------------------------------------------------------------
-
-PACKAGES = ("hetfl-core", "torch", "numpy", "scipy", "pandas", "scikit-learn")
-
-
-def environment() -> dict[str, Any]:
-    """What a record says about code and machine.
-
-    Returns
-    -------
-    dict
-        ``versions`` (Python and the packages that matter), ``hardware`` (``cpu`` model, ``cores`` and ``threads`` in
-        use, ``gpu`` name or None), ``numerics`` (`hetfl_core.numerics.in_effect`), ``commit`` and ``dirty``. Without
-        git, or outside a checkout, the commit is ``"unknown"`` and `dirty` None; the environment variable
-        ``HETFL_COMMIT`` (as from ``git describe --always --dirty --abbrev=40``) then says it for a copy of the code.
-    """
-    commit, dirty = code_revision()
-    made = {"versions": _versions(), "hardware": _hardware(), "numerics": numerics.in_effect()}
-    return {**made, "commit": commit, "dirty": dirty}
-
-
-@cache
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "unknown"
-    return found
-
-
-def _hardware() -> dict[str, Any]:
-    import torch
-
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
-    return {"cpu": _cpu_model(), "cores": cores, "threads": torch.get_num_threads(), "gpu": gpu}
-
-
-@cache
-def _cpu_model() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        text = ""
-    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return match[1].strip() if match else platform.processor() or platform.machine() or "unknown"
-
-
-@cache
-def code_revision() -> tuple[str, bool | None]:
-    """Commit of the code that this process runs, and whether the code differs from it, as first asked for.
-
-    Ask before a long run: what is committed meanwhile is not what ran.
-    """
-    return _revision()
-
-
-def _revision() -> tuple[str, bool | None]:
-    root = Path(__file__).resolve().parents[2]
-    top, commit = _git(root, "rev-parse", "--show-toplevel"), _git(root, "rev-parse", "HEAD")
-    if not top or Path(top).resolve() != root or not commit:
-        stated = os.environ.get("HETFL_COMMIT", "")
-        return (stated.removesuffix("-dirty"), stated.endswith("-dirty")) if stated else ("unknown", None)
-    changes = _git(root, "status", "--porcelain", "--", ".", ":(exclude)data/results")
-    return commit, None if changes is None else bool(changes)
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
