@@ -68,7 +68,7 @@ assignments: $(READY)  ## make the students' versions and the autograders
 	$(PY) book/assignments/generate.py
 
 address: $(READY)  ## after setting project.urls.Repository in pyproject.toml: write it where it must be repeated
-	$(PY) book/_ext/hetfl_book.py
+	$(PY) book/_ext/hetfl_site.py
 
 # --- the environment: made once, made anew when what it depends on has changed ---------------------------------
 

@@ -373,9 +373,9 @@ class Pooled:
     What makes subjects comparable is that each one's vectors are taken at its own mean [3]_. So each client's vectors,
     training and test, are moved to the mean of the training trials *that it has in this run* (`recentring`): with 10
     trials, of these 10, whatever they were computed with. A client is only ever told one of its own classes: which
-    movements it was asked to imagine is no secret. Clients belong together when they have equally many features and,
-    where the federation's ``info["subjects"]`` gives them, the same ``channels``, or else the same ``data_set`` and not
-    one feature space.
+    movements it was asked to imagine is no secret. Clients belong together when they have equally many features, of
+    the same names where they have names, and, where the federation's ``info["subjects"]`` gives them, the same
+    ``channels``, or else the same ``data_set`` and not one feature space.
 
     Attributes
     ----------
@@ -436,7 +436,7 @@ def together(federation: Federation) -> list[list[Client]]:
     for client in federation:
         known = subjects.get(client.name, {})
         space = known.get("channels") or (None if one_space else known.get("data_set"))
-        groups.setdefault((str(client.shapes), str(space)), []).append(client)
+        groups.setdefault((str(client.shapes), str(client.features), str(space)), []).append(client)
     return list(groups.values())
 
 

@@ -7,6 +7,7 @@ objects (`TypeError`).
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -288,3 +289,9 @@ def memory(n_bytes: float, **sizes: Any) -> None:
             f"{asked} would need {min(n_bytes, 1e300) / 2**30:,.3g} GiB of memory or more, "
             f"of which {free / 2**30:,.3g} GiB are free: choose less"
         )
+
+
+def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    """Text of an error for a name that is not known, with the nearest right ones."""
+    near = difflib.get_close_matches(name, list(known), 3, 0.4) or sorted(known)
+    return f"no {kind} is called {name!r}; did you mean {', '.join(near)}?"

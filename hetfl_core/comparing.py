@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from hetfl_core import ledger
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.simulation import Run, simulate
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
+from hetfl_core.records import RunRecord, value
+from hetfl_core.statistics import MIN_SEEDS, effects, holm
 
 EXPERIMENT = "own/compare"
 """Name of the records that a comparison is made from."""
@@ -71,7 +72,7 @@ def compare(
     base = list(methods)[-1] if base is None else base
     if base not in methods:
         raise ValueError(f"base must be one of the methods {list(methods)}, got {base!r}")
-    records: list[ledger.RunRecord] = []
+    records: list[RunRecord] = []
     main = ""
     with tqdm(total=len(numbers) * len(methods), disable=not progress, desc="compare", unit="run") as bar:
         for seed in numbers:
@@ -81,7 +82,7 @@ def compare(
                 main = metric or METRICS[run.federation.task].main
                 if main not in run.final:
                     raise ValueError(f"metric must be one of {list(run.final)}, got {main!r}")
-                records.append(ledger.RunRecord.of(run, EXPERIMENT, "own", method=name))
+                records.append(RunRecord.of(run, EXPERIMENT, "own", method=name))
                 bar.update()
     return _table(records, list(methods), base, main)
 
@@ -92,7 +93,7 @@ def _check(methods: Mapping[str, Any], seeds: int | Sequence[int]) -> list[int]:
         raise ValueError(f"methods must map at least two names to methods, got {methods!r}")
     whole = isinstance(seeds, int | np.integer)
     numbers = list(range(seeds)) if whole else list(seeds)  # type: ignore[call-overload, arg-type]
-    if len(set(numbers)) < ledger.MIN_SEEDS:
+    if len(set(numbers)) < MIN_SEEDS:
         raise ValueError(f"seeds must be at least three different ones, got {seeds!r}")
     return numbers
 
@@ -106,13 +107,13 @@ def _run(federation: Federation, method: Any, **options: Any) -> Run:
     return baselines.run(federation, method, seed=options["seed"])
 
 
-def _table(records: list[ledger.RunRecord], names: list[str], base: str, metric: str) -> pd.DataFrame:
-    values = {name: [ledger.value(r, metric) for r in records if r.method == name] for name in names}
+def _table(records: list[RunRecord], names: list[str], base: str, metric: str) -> pd.DataFrame:
+    values = {name: [value(r, metric) for r in records if r.method == name] for name in names}
     table = pd.DataFrame({"mean": {n: np.mean(v) for n, v in values.items()}})
     table["sd"] = pd.Series({n: np.std(v, ddof=1) for n, v in values.items()})
-    against = ledger.effects(records, EXPERIMENT, base, metric, scale="own")
+    against = effects(records, EXPERIMENT, base, metric, scale="own")
     table = table.join(against[["mean", "low", "high", "p"]].rename(columns={"mean": "difference"}))
-    table["p_holm"] = pd.Series(ledger.holm(against["p"]), index=against.index)
+    table["p_holm"] = pd.Series(holm(against["p"]), index=against.index)
     table["seeds"] = against["seeds"].map(len)
     table["seeds"] = table["seeds"].fillna(len(values[base])).astype(int)
     return table.rename_axis("method")

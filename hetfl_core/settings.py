@@ -45,7 +45,13 @@ class Checked:
 
         cls.__post_init__ = __post_init__  # type: ignore[method-assign]
 
+    def _converted(self) -> Mapping[str, Any]:
+        """Fields in the form in which they are kept, where that is not how they are given."""
+        return {}
+
     def __post_init__(self) -> None:
+        for name, value in self._converted().items():
+            object.__setattr__(self, name, value)
         check(self)
 
 

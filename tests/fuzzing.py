@@ -13,9 +13,9 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 
+from hetfl_book.theory import fedcr
+from hetfl_book.theory import flic as theory
 from hetfl_core import Federation, Run
-from hetfl_core.theory import fedcr
-from hetfl_core.theory import flic as theory
 
 
 def generator() -> np.random.Generator:

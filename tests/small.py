@@ -3,10 +3,11 @@
 import numpy as np
 import torch
 
-from hetfl_core import Client, Federation, experiments
+from hetfl_book import experiments
+from hetfl_book.papers.experiment import Experiment
+from hetfl_core import Client, Federation
 from hetfl_core.methods import FLIC, Local
 from hetfl_core.networks import MLP, Model
-from hetfl_core.papers.experiment import Experiment
 from hetfl_core.rng import numpy_stream
 
 SMALL_MODEL = Model(MLP(hidden=(6,), out=4), alpha=4)

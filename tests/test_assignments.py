@@ -911,7 +911,7 @@ def rate(distances, floor=1e-10):
 
 
 def test_second_solution_is_the_core_s_algorithm() -> None:
-    from hetfl_core.theory import flic as theory
+    from hetfl_book.theory import flic as theory
 
     solution = functions_of(SECOND.master)
     federation = theory.linear_federation(n_clients=20, seed=4)
@@ -1996,8 +1996,8 @@ def fourth() -> dict:
 
 @pytest.mark.parametrize("prior", [False, True])
 def test_fourth_solution_multiplies_as_the_core_does(fourth: dict, prior: bool) -> None:
+    from hetfl_book.theory.fedcr import effective_samples
     from hetfl_core.distances import product_of_experts
-    from hetfl_core.theory.fedcr import effective_samples
 
     rng = np.random.default_rng(0)
     means, variances = torch.tensor(rng.normal(size=(5, 3, 2))), torch.tensor(rng.gamma(2, size=(5, 3, 2)))
@@ -2450,7 +2450,7 @@ def even(client, label, seed):
 
 def test_fifth_solution_draws_as_the_core_does() -> None:
     """As many samples of each client and class as the library's even choice has, and rounds as a loop counts them."""
-    from hetfl_core.engine import discriminator
+    from hetfl_book import discriminator
     from hetfl_core.rng import numpy_stream
 
     functions = functions_of(FIFTH.master)

@@ -13,16 +13,16 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 from small import ragged
 
+from hetfl_book.attacks import defences, inversion, labels, linking, membership
+from hetfl_book.attacks.defences import Guard, guarded
+from hetfl_book.attacks.scores import auc, caught, interval, power_of_means
+from hetfl_book.attacks.survey import survey
+from hetfl_book.attacks.watching import Message, averaged, listen, unmix, unmixed
+from hetfl_book.papers import privacy as settings
 from hetfl_core import Client, Federation, simulate
-from hetfl_core.attacks import defences, inversion, labels, linking, membership
-from hetfl_core.attacks.defences import Guard, guarded
-from hetfl_core.attacks.scores import auc, caught, interval, power_of_means
-from hetfl_core.attacks.survey import survey
-from hetfl_core.attacks.watching import Message, averaged, listen, unmix, unmixed
 from hetfl_core.engine.simulator import Simulator, keeping
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedCMA, FedHeNN, PFedHN
 from hetfl_core.networks import MLP, Model
-from hetfl_core.papers import privacy as settings
 from hetfl_core.rng import numpy_stream
 
 RNG = numpy_stream(0, "tests", 0, "attacks")

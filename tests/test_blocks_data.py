@@ -11,9 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
+from hetfl_book.ledger.published import paper_table
 from hetfl_core.datasets import DataError, blocks, pooled
 from hetfl_core.datasets.blocks import ASSIGNMENTS, QUADRANTS, Holding, deal, holders
-from hetfl_core.ledger.published import paper_table
 from hetfl_core.rng import SERVER, numpy_stream
 
 LABELS = np.repeat(np.arange(4), 100)

@@ -17,10 +17,11 @@ import pytest
 import yaml
 from docutils import nodes
 
-from hetfl_core import datasets, experiments, ledger, rng
-from hetfl_core.ledger import results
+from hetfl_book import experiments, ledger
+from hetfl_book.ledger import results
+from hetfl_book.theory import flic as theory
+from hetfl_core import datasets, rng
 from hetfl_core.methods import FLIC
-from hetfl_core.theory import flic as theory
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
@@ -260,7 +261,7 @@ def test_glossary_has_one_line_for_each_term_and_only_terms_of_the_book() -> Non
 
 @pytest.fixture
 def extension() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hetfl_book", BOOK / "_ext" / "hetfl_book.py")
+    spec = importlib.util.spec_from_file_location("hetfl_site", BOOK / "_ext" / "hetfl_site.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -448,7 +449,7 @@ def test_install_cells_say_what_to_do_or_install_from_the_address(path: Path) ->
 
 CONF = """
 import importlib.util
-spec = importlib.util.spec_from_file_location("hetfl_book", {extension!r})
+spec = importlib.util.spec_from_file_location("hetfl_site", {extension!r})
 book = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(book)
 book.repository = lambda: {address!r}
@@ -467,7 +468,7 @@ def setup(app):
 @pytest.mark.parametrize("address", ["", SOMEWHERE, "https://gitlab.com/group/name", "https://example.org/a/b"])
 def test_no_button_leads_nowhere(tmp_path: Path, address: str) -> None:
     """A book of two pages: every address outside that it links to begins with the one that is known."""
-    conf = CONF.format(extension=str(BOOK / "_ext" / "hetfl_book.py"), address=address)
+    conf = CONF.format(extension=str(BOOK / "_ext" / "hetfl_site.py"), address=address)
     (tmp_path / "conf.py").write_text(conf, "utf8")
     alone = re.sub(r"\{ref\}`([^<`]*)<[^`]*>`", r"\1", (BOOK / "how-to-run.md").read_text("utf8"))
     alone = re.sub(r"\[([^\]]*)\]\([\w-]+\.ipynb[^)]*\)", r"\1", alone)
@@ -537,7 +538,7 @@ def test_the_front_page_answers_for_each_paper(extension: ModuleType, monkeypatc
             f"more accurate in {words[0]} of {n} settings, less accurate in {words[1]}, undecided in {words[2]}"
         )
     assert "{{ answers }}" in (BOOK / "index.md").read_text("utf8")
-    monkeypatch.setattr("hetfl_core.ledger.load", lambda **_: [])
+    monkeypatch.setattr("hetfl_book.ledger.load", lambda **_: [])
     assert extension.answers_in_words().count(": still to be run.") == 4
 
 
@@ -565,7 +566,7 @@ def test_status_says_what_the_copy_was_made_with(extension: ModuleType, monkeypa
         "hardware": {"cpu": "A CPU", "cores": 4, "gpu": None},
         "numerics": {"isa": "avx2"},
     }
-    monkeypatch.setattr("hetfl_core.ledger.records.environment", lambda: made)
+    monkeypatch.setattr("hetfl_core.records.environment", lambda: made)
     rows = dict(re.findall(r"^\| ([^|]+) \| (.*) \|$", extension.made_table(), re.MULTILINE))
     assert rows["commit"] == "`0123456789ab`, with changes that are not committed"
     assert rows["versions"].startswith("python 3.12.1, matplotlib ")
@@ -578,7 +579,11 @@ def test_status_says_what_the_copy_was_made_with(extension: ModuleType, monkeypa
 
 
 def test_every_module_has_a_page_with_all_that_is_public(extension: ModuleType) -> None:
-    pages = {m.__name__: extension.module_page(m) for m in extension.modules()}
+    pages = {
+        m.__name__: extension.module_page(m)
+        for package in extension.PACKAGES_OF_THE_REFERENCE
+        for m in extension.modules(package)
+    }
     assert "hetfl_core.methods.flic" in pages
     assert ".. autoclass:: FLIC" in pages["hetfl_core.methods.flic"]
     assert ".. autofunction:: stream" in pages["hetfl_core.rng"]

@@ -262,7 +262,7 @@ BUTTONS = "[...document.querySelectorAll('.article-header-buttons a')].map(a => 
 def repository() -> str:
     """The project's address, as the book has it; "" where none is set."""
     root = HTML.parents[2]
-    spec = importlib.util.spec_from_file_location("hetfl_book", root / "book" / "_ext" / "hetfl_book.py")
+    spec = importlib.util.spec_from_file_location("hetfl_site", root / "book" / "_ext" / "hetfl_site.py")
     extension = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(extension)
     return str(extension.repository())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss as reference
 
-from hetfl_core.engine.calibration import (
+from hetfl_book.calibration import (
     COLDEST,
     HOTTEST,
     at_temperature,

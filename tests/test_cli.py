@@ -11,13 +11,14 @@ from functools import partial
 
 import pytest
 import torch
-from small import ragged, small_experiments
+from small import ragged
 
 import hetfl_core
-from hetfl_core import benchmark, cli, datasets, experiments, ledger, simulate
+from hetfl_book import experiments, ledger, plugin
+from hetfl_book.experiments import Job
+from hetfl_core import benchmark, cli, datasets, simulate
 from hetfl_core.datasets import eeg_trials, registry
 from hetfl_core.engine import simulation
-from hetfl_core.experiments import Job
 from hetfl_core.methods import Local
 from hetfl_core.networks import MLP
 
@@ -174,10 +175,10 @@ def test_what_is_a_message_and_what_is_a_fault(tmp_path):
         with open(tmp_path / "x", "w"):
             ledger.read(tmp_path / "x")
 
-    assert cli.is_message(raised(cli.seconds, "soon"))
+    assert cli.is_message(raised(plugin.seconds, "soon"))
     assert cli.is_message(raised(in_a_block)), "the blocks that it leaves change nothing"
     assert cli.is_message(raised(ledger.read, tmp_path / "none.json")), "the system refuses a file"
-    assert not cli.is_message(raised(cli.seconds, 3)), "an attribute that is not there, in the package"
+    assert not cli.is_message(raised(plugin.seconds, 3)), "an attribute that is not there, in the package"
     assert not cli.is_message(raised(json.loads, "{")), "another package's"
     assert not cli.is_message(ValueError("never raised"))
 
@@ -198,7 +199,7 @@ def test_the_package_costs_little_more_than_torch():
     assert loaded("import hetfl_core") & (HEAVY | {"torch", "pandas", "numpy"}) == set()
     now = f"{HEAVY} & {{name.split('.')[0] for name in sys.modules}}"
     everything = f"from hetfl_core import {', '.join(hetfl_core.__all__)}\nassert not {now}, {now}"
-    run = loaded(f"{everything}\nfrom hetfl_core import cli, experiments")
+    run = loaded(f"{everything}\nfrom hetfl_core import cli")
     assert run & HEAVY <= {"pooch"}, "what `hetfl run` begins with; pooch has the downloads"
 
 
@@ -214,8 +215,8 @@ def test_the_face_of_the_package():
     script += "assert all(getattr(hetfl_core, name) is not None for name in names)\nfrom hetfl_core import *\n"
     script += "assert simulate.__module__ == 'hetfl_core.engine.simulation' and Spec.__name__ == 'Spec'\n"
     script += "assert datasets.toy.noisy_features and methods.FLIC and stream(0, 'a', 0, 'b')\n"
-    script += "assert hetfl_core.ledger, 'a room that has been imported is an attribute'"
-    subprocess.run([sys.executable, "-c", "import hetfl_core.ledger\n" + script], check=True)
+    script += "assert hetfl_book.ledger, 'a room that has been imported is an attribute'"
+    subprocess.run([sys.executable, "-c", "import hetfl_book.ledger\n" + script], check=True)
     with pytest.raises(AttributeError, match="module 'hetfl_core' has no attribute 'simulator'"):
         _ = hetfl_core.simulator
 
@@ -261,7 +262,7 @@ def test_values_of_settings():
 
 @pytest.mark.parametrize(("text", "expected"), [("90s", 90), ("9m", 540), ("1.5h", 5400), ("30", 30), (None, None)])
 def test_budgets(text, expected):
-    assert cli.seconds(text) == expected
+    assert plugin.seconds(text) == expected
 
 
 def test_ledger_and_claims(monkeypatch, capsys):
@@ -311,17 +312,6 @@ def test_bench_prints_ratios_and_parts(monkeypatch, capsys):
         "forward pass",
     ):
         assert part in out
-
-
-def test_bench_sets_a_run_beside_any_command(monkeypatch, capsys, tmp_path):
-    small_experiments(monkeypatch, tmp_path, {"tiny": {}}, rounds=2)
-    options = ["--experiment", "tests/tiny", "--method", "Local", "--against", "true"]
-    code, out, err = call(monkeypatch, capsys, "bench", *options)
-    assert code == 0, err
-    assert [line.split()[0] for line in out.splitlines()[-4:]] == ["CPU", "ours", "theirs", "ratio"]
-    code, out, err = call(monkeypatch, capsys, "bench", "--against", "true")
-    assert code == 1
-    assert "method and against need an experiment to time" in err
 
 
 def test_the_command_keeps_freed_memory(monkeypatch, capsys):

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from small import ragged
 
-from hetfl_core import compare, ledger, simulate
+from hetfl_book import ledger
+from hetfl_core import compare, simulate
 from hetfl_core.baselines import LDA
 from hetfl_core.methods import HetFedRep, Local
 from hetfl_core.networks import MLP, Model

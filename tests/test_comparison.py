@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from hetfl_core.figures import plots
-from hetfl_core.ledger import comparison
-from hetfl_core.ledger.comparison import against, best, differences, means, table
-from hetfl_core.ledger.records import RunRecord, write
+from hetfl_book.figures import intervals
+from hetfl_book.ledger import comparison
+from hetfl_book.ledger.comparison import against, best, differences, means, table
+from hetfl_core import plots
+from hetfl_core.records import RunRecord, write
 
 CLIENTS = ["A-1", "A-2", "B-1", "B-2", "B-3"]
 
@@ -171,7 +172,7 @@ def test_a_learning_curve_has_a_line_a_method_and_bands_where_asked():
     mpl.use("Agg")
     more = [replace(r, per_client={**r.per_client, "n_train": [40] * 5}) for r in RECORDS]
     rows = means(table({10: RECORDS, "all": more}), by=["n"])
-    ax = plots.learning_curves(rows.iloc[::-1], intervals=["LDA"])
+    ax = intervals.learning_curves(rows.iloc[::-1], intervals=["LDA"])
     lines = {line.get_label(): line for line in ax.lines}
     assert set(lines) == {"FLIC-HL", "Local", "LDA"}
     np.testing.assert_allclose(lines["LDA"].get_xydata(), [[10, 79], [40, 79]])

@@ -11,8 +11,10 @@ import torch
 from scipy import stats
 from sklearn.datasets import load_digits
 
-from hetfl_core.datasets import CATALOGUE, DataError, digits, flic_bci, images, registry, toy
+from hetfl_book.datasets import flic_bci
+from hetfl_core.datasets import DataError, digits, images, registry, toy
 from hetfl_core.federation import FederationWarning
+from hetfl_core.plugins import data_sets
 
 
 @pytest.fixture(autouse=True)
@@ -526,7 +528,7 @@ def test_catalogue_names_are_those_of_the_federations(twins):
     small = {"toy.noisy_features": (4, 2), "toy.linear_mapping": (4, 2), "digits.mnist_usps": (4, 3)}
     small |= {"toy.four_gaussians": (3,), "solids.views": (3,)}
     few = {"solids.views": {"per_class": 2, "test_per_class": 1}}
-    for name, make in CATALOGUE.items():
+    for name, make in data_sets().items():
         elsewhere = name.startswith(
             ("blocks.", "eeg.", "eeg_blocks.", "multiview.", "pooled.", "fedgen.", "pfedhn.")
         ) or name in (

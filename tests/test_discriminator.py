@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hetfl_core.engine.discriminator import Recognised, recognise_clients
+from hetfl_book.discriminator import Recognised, recognise_clients
 from hetfl_core.rng import numpy_stream
 
 KINDS = ("linear", "forest")

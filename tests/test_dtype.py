@@ -12,15 +12,16 @@ import torch
 from small import assert_same_tensors, equal_histories, ragged
 
 import hetfl_core
+from hetfl_book.datasets import project, solids
+from hetfl_book.theory import flic as theory
 from hetfl_core import adapt, simulate
-from hetfl_core.datasets import digits, project, solids, toy
+from hetfl_core.datasets import digits, toy
 from hetfl_core.federation import Client
 from hetfl_core.methods import FLIC, FedAvg, FedHeNN, FedRep, HetFedRep, Local
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein
 from hetfl_core.methods.privacy import Privacy
 from hetfl_core.methods.schemes import L2GDScheme
 from hetfl_core.networks import CNN, MLP, Model
-from hetfl_core.theory import flic as theory
 
 SMALL = Model(MLP(hidden=(8,), out=6), alpha=5)
 QUICK = {"model": SMALL, "local_epochs": 1, "batch_size": 8}

@@ -12,9 +12,10 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from small import largest_difference
 
+from hetfl_book.datasets import eeg_blocks
+from hetfl_book.datasets.eeg_blocks import GROUPS, NEW, TASKS, held, laboratory
 from hetfl_core import simulate
-from hetfl_core.datasets import eeg, eeg_blocks, eeg_simulated, eeg_trials
-from hetfl_core.datasets.eeg_blocks import GROUPS, NEW, TASKS, held, laboratory
+from hetfl_core.datasets import eeg, eeg_simulated, eeg_trials
 from hetfl_core.datasets.eeg_simulated import Physiology
 from hetfl_core.datasets.recordings import TABLE_S1, Recordings, standard_montage
 from hetfl_core.methods import HyFEM, Local

@@ -5,9 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hetfl_book.figures import eeg as eeg_plots
+from hetfl_core import plots
 from hetfl_core.datasets.recordings import TABLE_S1
-from hetfl_core.figures import eeg as eeg_plots
-from hetfl_core.figures import plots
 
 mpl.use("Agg")
 

@@ -7,16 +7,17 @@ import pytest
 import torch
 from small import SMALL_MODEL, ragged, small_experiments
 
-from hetfl_core import Federation, adapt, baselines, experiments, ledger, simulate
+from hetfl_book import experiments, ledger
+from hetfl_book.datasets import text
+from hetfl_book.experiments import EXPERIMENTS, Experiment, Job, OutOfTime, find, jobs, pending, reproduce, run_job
+from hetfl_book.ledger import comparison
+from hetfl_book.papers import eeg, experiment, flic
+from hetfl_core import Federation, adapt, baselines, records, simulate
 from hetfl_core.baselines import LDA, Chosen, Pooled, fewer
-from hetfl_core.datasets import text
 from hetfl_core.datasets.recordings import TABLE_S1
 from hetfl_core.engine.checkpoint import CheckpointError
 from hetfl_core.engine.simulator import Simulator
-from hetfl_core.experiments import EXPERIMENTS, Experiment, Job, OutOfTime, find, jobs, pending, reproduce, run_job
-from hetfl_core.ledger import comparison, records
 from hetfl_core.methods import FLIC, Local
-from hetfl_core.papers import eeg, experiment, flic
 
 
 @pytest.fixture(autouse=True)

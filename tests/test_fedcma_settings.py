@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hetfl_core import Client, Federation, ledger, simulate
-from hetfl_core.engine.discriminator import recognise_clients
-from hetfl_core.experiments import EXPERIMENTS
+from hetfl_book import ledger
+from hetfl_book.discriminator import recognise_clients
+from hetfl_book.experiments import EXPERIMENTS
+from hetfl_book.papers import fedcma
+from hetfl_core import Client, Federation, simulate
 from hetfl_core.methods import FedCMA, PFedHN
 from hetfl_core.networks import MLP, Model
-from hetfl_core.papers import fedcma
 
 
 def test_every_method_is_tuned_with_the_same_budget():
@@ -47,7 +48,7 @@ def test_no_class_loses_its_last_training_sample():
 
 @pytest.mark.realdata("fedgen.mnist")
 def test_settings_never_see_a_test_image():
-    from hetfl_core.datasets import fedgen
+    from hetfl_book.datasets import fedgen
 
     true = fedgen.mnist(alpha=fedcma.TUNED_AT, seed=1)
     seen = EXPERIMENTS["fedcma/mnist-grid"].federation(1)

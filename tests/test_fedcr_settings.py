@@ -8,14 +8,14 @@ import pytest
 import torch
 from small import ragged
 
-from hetfl_core import Client, Federation, ledger, simulate
-from hetfl_core.engine import calibration
+from hetfl_book import calibration, ledger
+from hetfl_book.experiments import EXPERIMENTS
+from hetfl_book.papers import fedcr
+from hetfl_core import Client, Federation, simulate
 from hetfl_core.engine.training import n_steps
-from hetfl_core.experiments import EXPERIMENTS
 from hetfl_core.federation import Spec
 from hetfl_core.methods import FedAvgFT, FedCR
 from hetfl_core.networks import MLP, Model
-from hetfl_core.papers import fedcr
 
 IMAGE = Spec("a", (1, 28, 28), 490, 10, (49,) * 10, 100)
 

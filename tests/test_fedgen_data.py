@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hetfl_core.datasets import fedgen
+from hetfl_book.datasets import fedgen
 from hetfl_core.rng import numpy_stream
 
 Y = np.arange(4000) % 10

@@ -22,40 +22,25 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from small import ragged
 
+from hetfl_book import calibration, discriminator
+from hetfl_book.attacks import inversion, scores, watching
+from hetfl_book.datasets import eeg_blocks, fedgen, flic_bci, multiview, pfedhn, project, solids, text
+from hetfl_book.papers import experiment
+from hetfl_book.papers import fedcma as settings_of_fedcma
+from hetfl_book.papers import fedcr as settings_of_fedcr
+from hetfl_book.papers import hyfem as settings_of_hyfem
+from hetfl_book.theory import fedcma as cma
+from hetfl_book.theory import fedcr as cr
+from hetfl_book.theory import flic as theory
 from hetfl_core import Client, Federation, adapt, baselines, checks, matching, partition, rng, simulate
 from hetfl_core import distances as d
-from hetfl_core.attacks import inversion, scores, watching
-from hetfl_core.datasets import (
-    blocks,
-    digits,
-    eeg,
-    eeg_blocks,
-    eegmmidb,
-    fedgen,
-    femnist,
-    flic_bci,
-    images,
-    multiview,
-    pfedhn,
-    pooled,
-    project,
-    solids,
-    text,
-    toy,
-)
-from hetfl_core.engine import calibration, discriminator, evaluation
+from hetfl_core.datasets import blocks, digits, eeg, eegmmidb, femnist, images, pooled, toy
+from hetfl_core.engine import evaluation
 from hetfl_core.methods import FLIC, FedHeNN, Local, privacy
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein
 from hetfl_core.methods.fedpac import simplex_minimum
 from hetfl_core.methods.schemes import L2GDScheme
 from hetfl_core.networks import MLP, Model
-from hetfl_core.papers import experiment
-from hetfl_core.papers import fedcma as settings_of_fedcma
-from hetfl_core.papers import fedcr as settings_of_fedcr
-from hetfl_core.papers import hyfem as settings_of_hyfem
-from hetfl_core.theory import fedcma as cma
-from hetfl_core.theory import fedcr as cr
-from hetfl_core.theory import flic as theory
 
 AVAILABLE = checks.available_memory
 """As it is; the tests below pretend to have 2 GiB."""

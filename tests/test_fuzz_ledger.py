@@ -15,10 +15,11 @@ from fuzzing import Case, bad_values, complaint, nonsense
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from hetfl_core import checks, ledger
-from hetfl_core.figures import eeg, plots, transport
-from hetfl_core.ledger import RunRecord, comparison, results
-from hetfl_core.ledger.statistics import Paired
+from hetfl_book import ledger
+from hetfl_book.figures import eeg, intervals, scenes, transport
+from hetfl_book.ledger import RunRecord, comparison, results
+from hetfl_core import checks, plots
+from hetfl_core.statistics import Paired
 
 mpl.use("Agg")
 
@@ -182,9 +183,6 @@ GAPS = pd.DataFrame(
 LEARNING = pd.DataFrame(
     {"n": [4, "all"], "method": ["a", "a"], "n_train": [4.0, 9.0], "mean": [60.0, 70.0], "low": [50.0, 60.0]}
 ).assign(high=lambda rows: rows["mean"] + 10)
-PUBLISHED = pd.DataFrame(
-    {"method": ["a", "b"], "published": [70.0, 71.0], "published_sd": [1.0, np.nan], "ours": [69.0, np.nan]}
-).assign(ours_sd=np.nan)
 C3 = ["C3", "Cz", "C4"]
 SPD = np.array([np.diag([4.0, 0.25]), np.eye(2)])
 ON = {"ax": None, "title": ""}
@@ -193,7 +191,7 @@ PAIRED = {"x": np.array([1.0, 3.0, 2.0]), "y": np.array([4.0, 9.0, 6.0])}
 
 FIGURES = {
     "curves": Case(plots.curves, ON | {"runs": {"FLIC": [HISTORY, HISTORY]}, "column": "test_accuracy"}),
-    "losses": Case(plots.losses, ON | {"history": HISTORY, "terms": ["ce"]}),
+    "losses": Case(scenes.losses, ON | {"history": HISTORY, "terms": ["ce"]}),
     "project": Case(plots.project, {"points": POINTS["a"], "how": "PCA", "seed": 0}),
     "clients_and_classes": Case(
         plots.clients_and_classes,
@@ -208,29 +206,28 @@ FIGURES = {
         | {"options": None},
     ),
     "regions": Case(
-        plots.regions,
+        scenes.regions,
         ON
         | {"points": [[0.0, 0.0], [1.0, 1.0]], "labels": [0, 1], "limits": (-1.0, 1.0, -1.0, 1.0), "steps": 5}
         | {"classify": lambda x: (x[:, 0] > 0).astype(int)},
         names={"labels": "points and labels"},
     ),
-    "compare": Case(plots.compare, ON | {"rows": PUBLISHED, "unit": "accuracy (%)"}),
-    "sweep": Case(plots.sweep, ON | {"rows": SWEEP, "x": "n", "y": "accuracy", "by": "method", "xlabel": ""}),
-    "learning_curves": Case(plots.learning_curves, ON | {"rows": LEARNING, "intervals": ["a"], "ylabel": "%"}),
+    "sweep": Case(intervals.sweep, ON | {"rows": SWEEP, "x": "n", "y": "accuracy", "by": "method", "xlabel": ""}),
+    "learning_curves": Case(intervals.learning_curves, ON | {"rows": LEARNING, "intervals": ["a"], "ylabel": "%"}),
     "differences": Case(plots.differences, ON | {"rows": DIFFERENCES, "xlabel": "points"}),
-    "forest": Case(plots.forest, ON | {"rows": DIFFERENCES, "xlabel": "points", "groups": [1, 1]}),
-    "forests": Case(plots.forests, ON | {"found": {"one": DIFFERENCES}, "xlabel": "points", "groups": [1, 1]}),
+    "forest": Case(intervals.forest, ON | {"rows": DIFFERENCES, "xlabel": "points", "groups": [1, 1]}),
+    "forests": Case(intervals.forests, ON | {"found": {"one": DIFFERENCES}, "xlabel": "points", "groups": [1, 1]}),
     "verdicts": Case(
-        plots.verdicts,
+        intervals.verdicts,
         ON | {"table": pd.DataFrame({"statement": ["a", "b"], "holds": ["yes", "if"]}), "columns": 2},
     ),
-    "gaps": Case(plots.gaps, ON | {"rows": GAPS, "xlabel": "", "spread": 0.1}),
+    "gaps": Case(intervals.gaps, ON | {"rows": GAPS, "xlabel": "", "spread": 0.1}),
     "convergence": Case(
-        plots.convergence,
+        scenes.convergence,
         ON | {"curves": {"one": [1.0, 0.5, 0.1]}, "bounds": {"theorem": [1.0, 0.6, 0.4]}, "floor": 1e-16},
     ),
     "against_gaussians": Case(
-        plots.against_gaussians, ON | {"draws": [1.0, 2.0, -1.0], "variances": {"ours": 1.0}, "xlabel": ""}
+        scenes.against_gaussians, ON | {"draws": [1.0, 2.0, -1.0], "variances": {"ours": 1.0}, "xlabel": ""}
     ),
     "eeg.head": Case(eeg.head, {"channels": C3, "rate": 160.0}),
     "eeg.caps": Case(eeg.caps, {"electrodes": {"cap": C3}, "columns": 1}, huge=False),

@@ -8,11 +8,12 @@ from functools import partial
 import pytest
 from test_blocks_data import small_images  # noqa: F401  (a fixture)
 
-from hetfl_core import ledger
-from hetfl_core.datasets import blocks, solids
-from hetfl_core.experiments import EXPERIMENTS
-from hetfl_core.papers import hyfem
-from hetfl_core.papers.fedcma import best_settings
+from hetfl_book import ledger
+from hetfl_book.datasets import solids
+from hetfl_book.experiments import EXPERIMENTS
+from hetfl_book.papers import hyfem
+from hetfl_book.papers.fedcma import best_settings
+from hetfl_core.datasets import blocks
 
 GRID = EXPERIMENTS["hyfem/quadrants-grid"]
 

@@ -16,9 +16,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from hetfl_core.experiments import known
-from hetfl_core.files import data_path
-from hetfl_core.ledger import (
+from hetfl_book.experiments import known
+from hetfl_book.ledger import (
     KINDS,
     SOURCES,
     Paired,
@@ -38,6 +37,7 @@ from hetfl_core.ledger import (
     value,
     verdict,
 )
+from hetfl_core.files import data_path
 
 BCI = "flic/bci-common40"
 
@@ -173,7 +173,7 @@ def test_stand_in_data_are_never_set_against_a_paper():
 
 def test_every_command_that_is_offered_can_run():
     """A method or a setting that is not built yet is said to be so, with no command."""
-    from hetfl_core.experiments import EXPERIMENTS
+    from hetfl_book.experiments import EXPERIMENTS
 
     table = numbers([], known=known())
     for r in table[table.command != ""].itertuples():
@@ -862,7 +862,7 @@ def test_runs_of_several_seeds_side_by_side_count_as_those_alone():
 
 
 def test_seconds_of_runs_that_shared_a_machine_are_not_those_of_runs_alone():
-    from hetfl_core.ledger.judging import _on_different_machines
+    from hetfl_book.ledger.judging import _on_different_machines
 
     alone = [run(seed=s, hardware={"cpu": "x"}) for s in range(3)]
     shared = [run("Local", s, hardware={"cpu": "x"}, settings={"together": [0, 1, 2]}) for s in range(3)]

@@ -485,6 +485,14 @@ def test_settings_are_checked_where_a_subclass_has_checks_of_its_own():
         del Careless
 
 
+def test_the_summary_leaves_out_the_source_with_all_its_brackets():
+    class Said(FedAvg):
+        """Averages what is sent ([1]_, Eq. (7)), and `more` ([2]_)."""
+
+    assert Said().summary == "Averages what is sent, and more."
+    assert not [name for name, method in CATALOGUE.items() if "[" in method.summary or not method.summary.endswith(".")]
+
+
 def test_base_class_says_what_is_missing():
     class Silent(Method):
         pass

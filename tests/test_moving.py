@@ -8,8 +8,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from hetfl_core.figures import plots
-from hetfl_core.figures.moving import FINER, LARGEST, moving
+from hetfl_book.figures.moving import FINER, LARGEST, moving
+from hetfl_core import plots
 
 
 def bars(k, size=(2, 1)):

@@ -10,10 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
+from hetfl_book.datasets import multiview
+from hetfl_book.datasets.multiview import CITIES, HERITAGE_CLASSES, MODELNET_CLASSES
 from hetfl_core import simulate
-from hetfl_core.datasets import DataError, multiview, registry
+from hetfl_core.datasets import DataError, registry
 from hetfl_core.datasets.blocks import ASSIGNMENTS
-from hetfl_core.datasets.multiview import CITIES, HERITAGE_CLASSES, MODELNET_CLASSES
 from hetfl_core.methods import HyFEM
 from hetfl_core.networks import MLP, Blocks, Model
 

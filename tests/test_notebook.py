@@ -6,10 +6,10 @@ import torch
 from small import SMALL_MODEL, ragged
 from test_records import made
 
-from hetfl_core import ledger, notebook
+from hetfl_book import ledger, notebook
+from hetfl_book.experiments import known
+from hetfl_core import records
 from hetfl_core.datasets.registry import DataError
-from hetfl_core.experiments import known
-from hetfl_core.ledger import records
 from hetfl_core.methods import FLIC
 
 

@@ -16,7 +16,8 @@ import pytest
 import torch
 from small import ragged
 
-from hetfl_core import ledger, numerics, simulate
+from hetfl_book import ledger
+from hetfl_core import numerics, simulate
 from hetfl_core.engine import checkpoint
 from hetfl_core.methods import FLIC, HetFedRep, Local
 from hetfl_core.networks import CNN, MLP, Model

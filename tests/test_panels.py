@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from hetfl_core.figures.panels import SHARPER, png, side_by_side
+from hetfl_book.figures.panels import SHARPER, png, side_by_side
 
 
 def block(colour, size=(2, 1)):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hetfl_core.datasets import pfedhn, pooled
+from hetfl_book.datasets import pfedhn
+from hetfl_core.datasets import pooled
 from hetfl_core.rng import numpy_stream
 
 

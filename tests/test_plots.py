@@ -5,7 +5,8 @@ import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 
-from hetfl_core.figures import plots
+from hetfl_book.figures import intervals, scenes
+from hetfl_core import plots
 
 mpl.use("Agg")
 
@@ -40,7 +41,7 @@ def test_curves_name_what_is_missing():
 
 
 def test_losses_are_on_a_log_axis():
-    ax = plots.losses(history(0), ["ce"])
+    ax = scenes.losses(history(0), ["ce"])
     assert ax.get_yscale() == "log"
 
 
@@ -77,7 +78,7 @@ def test_unknown_projection():
 
 def test_regions_are_those_of_the_classifier_with_a_line_between_them():
     x, y = np.array([[-0.5, 0.0], [0.5, 0.2], [0.6, -0.7]]), np.array([0, 2, 2])
-    ax = plots.regions(x, y, lambda p: 2 * (p[:, 0] > 0.25).astype(int), (-1, 1, -2, 2), steps=81)
+    ax = scenes.regions(x, y, lambda p: 2 * (p[:, 0] > 0.25).astype(int), (-1, 1, -2, 2), steps=81)
     filled = [c for c in ax.collections if c.get_alpha() == 0.22]
     assert [to_hex(c.get_facecolor()[0]).upper() for c in filled] == [plots.COLOURS[0], plots.COLOURS[2]]
     boundary = np.concatenate(
@@ -87,7 +88,7 @@ def test_regions_are_those_of_the_classifier_with_a_line_between_them():
     assert (abs(inside[:, 0] - 0.25) <= 2 / 80 + 1e-9).any()
     assert (ax.get_xlim(), ax.get_ylim()) == ((-1, 1), (-2, 2))
     assert [len(c.get_offsets()) for c in ax.collections if isinstance(c, PathCollection)] == [1, 2]
-    whole = plots.regions(np.zeros((0, 2)), np.zeros(0), lambda p: np.ones(len(p), int), (0, 1, 0, 1))
+    whole = scenes.regions(np.zeros((0, 2)), np.zeros(0), lambda p: np.ones(len(p), int), (0, 1, 0, 1))
     assert [to_hex(c.get_facecolor()[0]).upper() for c in whole.collections if c.get_alpha()] == [plots.COLOURS[1]]
 
 
@@ -103,17 +104,7 @@ def test_regions_are_those_of_the_classifier_with_a_line_between_them():
 def test_regions_of_what_does_not_fit(change, said):
     given = {"points": np.zeros((3, 2)), "labels": np.zeros(3, int), "limits": (0, 1, 0, 1)}
     with pytest.raises(ValueError, match=said):
-        plots.regions(**{**given, "classify": lambda p: np.zeros(len(p), int), **change})
-
-
-def test_compare_draws_paper_and_ours():
-    rows = pd.DataFrame(
-        {"method": ["Local", "FLIC"], "published": [71.2, 72.1], "published_sd": [0.6, 0.6], "ours": [70.0, np.nan],
-         "ours_sd": [0.5, np.nan]}
-    )  # fmt: skip
-    ax = plots.compare(rows, title="BCI")
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["Local", "FLIC"]
-    assert ax.get_xlabel() == "accuracy (%)"
+        scenes.regions(**{**given, "classify": lambda p: np.zeros(len(p), int), **change})
 
 
 def test_the_style_does_not_leak():
@@ -127,7 +118,7 @@ def test_a_sweep_shows_means_and_deviations_of_each_method():
     rows = pd.DataFrame(
         {"clients": [50, 50, 100, 50], "method": ["A", "A", "A", "B"], "seed": [0, 1, 0, 0], "accuracy": [1, 3, 5, 7.0]}
     )
-    ax = plots.sweep(rows, "clients", xlabel="number of clients")
+    ax = intervals.sweep(rows, "clients", xlabel="number of clients")
     (line, _, (bars,)) = ax.containers[0].lines
     np.testing.assert_allclose(line.get_xydata(), [[50, 2], [100, 5]])
     low, high = bars.get_segments()[0][:, 1]
@@ -138,14 +129,14 @@ def test_a_sweep_shows_means_and_deviations_of_each_method():
 
 def test_a_sweep_leaves_out_what_is_missing():
     rows = pd.DataFrame({"clients": [50, 100], "method": ["A", "A"], "accuracy": [np.nan, 70.0]})
-    assert plots.sweep(rows, "clients").containers[0].lines[0].get_xydata().tolist() == [[100, 70]]
+    assert intervals.sweep(rows, "clients").containers[0].lines[0].get_xydata().tolist() == [[100, 70]]
 
 
 @pytest.mark.parametrize(("trials", "scale"), [([10, 40], "log"), ([0, 10, 40], "symlog"), ([0], "linear")])
 def test_learning_curves_show_clients_without_trials(trials, scale):
     """A logarithmic axis would lose the point at 0."""
     rows = pd.DataFrame({"method": "Pooled", "n_train": trials, "mean": 60.0, "low": 50.0, "high": 70.0})
-    ax = plots.learning_curves(rows)
+    ax = intervals.learning_curves(rows)
     assert ax.get_xscale() == scale
     ax.figure.canvas.draw()
     places = ax.transAxes.inverted().transform(ax.transData.transform(ax.lines[0].get_xydata()))[:, 0]
@@ -169,7 +160,7 @@ def test_forests_put_the_same_comparison_of_every_data_set_in_one_line():
     columns = ["mean", "low", "high"]
     here = pd.DataFrame([[1.0, 0.5, 1.5], [-1.0, -2.0, 0.1]], columns=columns, index=["a", "b"])
     there = pd.DataFrame([[-4.0, -5.0, -3.0], [0.2, -np.inf, np.inf]], columns=columns, index=["b", "c"])
-    ax = plots.forests({"here": here, "there": there}, groups=[1, 2])
+    ax = intervals.forests({"here": here, "there": there}, groups=[1, 2])
     assert [t.get_text() for t in ax.get_yticklabels()] == ["a", "b", "c"]
     dots = {(float(d.get_xdata()[0]), d.get_marker()): d for d in ax.lines if d.get_marker() in plots.MARKERS}
     assert {key: d.get_markerfacecolor() for key, d in dots.items()} == {
@@ -183,26 +174,26 @@ def test_forests_put_the_same_comparison_of_every_data_set_in_one_line():
     assert ax.get_xlim() == (-6.0, 6.0), "one and a half times the largest mean"
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ["here", "there"]
     with pytest.raises(ValueError, match="groups must be sizes that add up to at most 3, got"):
-        plots.forests({"here": here, "there": there}, groups=[4])
+        intervals.forests({"here": here, "there": there}, groups=[4])
 
 
 def test_verdicts_stand_in_the_papers_order_each_with_its_mark():
     table = pd.DataFrame({"statement": ["a", "b", "c", "d"], "holds": ["yes", "no", "if", "no"]})
-    ax = plots.verdicts(table, columns=2)
+    ax = intervals.verdicts(table, columns=2)
     places = {t.get_text(): tuple(t.get_position()) for t in ax.texts}
     assert places == {"a": (0.05, 0), "b": (0.05, -1), "c": (1.05, 0), "d": (1.05, -1)}, "down the first column first"
     marks = [(float(line.get_xdata()[0]), float(line.get_ydata()[0]), line.get_marker()) for line in ax.lines]
     assert marks == [(0, 0, "o"), (0, -1, "X"), (1, 0, "s"), (1, -1, "X")]
     words = [t.get_text() for t in ax.get_legend().get_texts()]
     assert words == ["holds as printed (1)", "holds under a condition (1)", "does not hold (2)"]
-    drawn = plots.verdicts(table.assign(holds=["yes", "open", "if", "no"])).get_legend()
+    drawn = intervals.verdicts(table.assign(holds=["yes", "open", "if", "no"])).get_legend()
     assert [t.get_text() for t in drawn.get_texts()][-1] == "not refuted here (1)"
     with pytest.raises(ValueError, match="one of yes, if, no, open in the column holds, got perhaps"):
-        plots.verdicts(table.assign(holds="perhaps"))
+        intervals.verdicts(table.assign(holds="perhaps"))
 
 
 def test_cells_without_holders_stand_out():
-    ax = plots.holders([[2, 0, 1], [0, 3, 1]], ["left", "right"], ["a", "b", "c"], title="Who holds what")
+    ax = scenes.holders([[2, 0, 1], [0, 3, 1]], ["left", "right"], ["a", "b", "c"], title="Who holds what")
     assert [text.get_text() for text in ax.texts] == ["2", "0", "1", "0", "3", "1"]
     assert [text.get_color() for text in ax.texts] == ["black", "white", "black", "white", "black", "black"]
     assert [patch.get_xy() for patch in ax.patches] == [(0.5, -0.5), (-0.5, 0.5)]
@@ -210,6 +201,6 @@ def test_cells_without_holders_stand_out():
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("class", "block")
     assert "Who holds what" in (ax.get_title(), ax.get_title("left"))
     with pytest.raises(ValueError, match="table must have a row for each of 1 blocks, got shape"):
-        plots.holders([[1], [2]], ["left"])
+        scenes.holders([[1], [2]], ["left"])
     with pytest.raises(ValueError, match="classes must name 2 columns, got 1"):
-        plots.holders([[1, 2]], ["left"], ["a"])
+        scenes.holders([[1, 2]], ["left"], ["a"])

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from hetfl_core.datasets import CATALOGUE, DataError, fedgen, images, pfedhn, pooled
+from hetfl_book.datasets import fedgen, pfedhn
+from hetfl_core.datasets import CATALOGUE, DataError, images, pooled
 
 EVERY = {
     "pooled.fashion_mnist": "FASHION",

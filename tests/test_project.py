@@ -5,8 +5,9 @@ from scipy.spatial.distance import pdist, squareform
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 
-from hetfl_core.datasets import project, toy
-from hetfl_core.datasets.project import affinities, kl_gradient, to_common_space, tsne
+from hetfl_book.datasets import project
+from hetfl_book.datasets.project import affinities, kl_gradient, to_common_space, tsne
+from hetfl_core.datasets import toy
 from hetfl_core.federation import Client, Federation
 
 

@@ -17,12 +17,12 @@ import pytest
 import torch
 from small import ragged
 
-from hetfl_core import ledger, simulate
+from hetfl_book import ledger
+from hetfl_core import records, simulate
 from hetfl_core.federation import Client, Federation
-from hetfl_core.ledger import records
-from hetfl_core.ledger.records import RunRecord, compare, load, read, to_json, write, write_to
-from hetfl_core.ledger.statistics import contrast
 from hetfl_core.methods import Local
+from hetfl_core.records import RunRecord, compare, load, read, to_json, write, write_to
+from hetfl_core.statistics import contrast
 
 
 def made(**changes) -> RunRecord:
@@ -343,7 +343,7 @@ def checkout(tmp_path, monkeypatch):
         pytest.skip("git is not installed")
     (tmp_path / "hetfl_core").mkdir()
     (tmp_path / "hetfl_core" / "a.py").write_text("a = 1\n")
-    monkeypatch.setattr(records, "__file__", str(tmp_path / "hetfl_core" / "ledger" / "records.py"))
+    monkeypatch.setattr(records, "__file__", str(tmp_path / "hetfl_core" / "records.py"))
     monkeypatch.delenv("HETFL_COMMIT", raising=False)
     who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
     for command in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "first"]):
@@ -392,7 +392,7 @@ def test_a_record_names_the_threads_and_the_gpu_of_its_run(monkeypatch):
 
 
 def test_commit_of_a_repository_around_an_installed_package_is_not_ours(checkout, monkeypatch):
-    monkeypatch.setattr(records, "__file__", str(checkout / "site" / "hetfl_core" / "ledger" / "records.py"))
+    monkeypatch.setattr(records, "__file__", str(checkout / "site" / "hetfl_core" / "records.py"))
     (checkout / "site").mkdir()
     assert records._revision() == ("unknown", None)
 

@@ -12,9 +12,11 @@ import numpy as np
 import pooch
 import pytest
 
-from hetfl_core.datasets import CATALOGUE, flic_bci, registry
+from hetfl_book.datasets import flic_bci
+from hetfl_core.datasets import registry
 from hetfl_core.datasets.registry import DataError, Entry, Source, arrays_digest
 from hetfl_core.files import data_path
+from hetfl_core.plugins import data_sets
 
 CONTENT = b"forty-two bytes of perfectly good data...."
 
@@ -341,7 +343,7 @@ def test_the_registry_is_complete():
         assert entry.urls, key
         assert entry.licence, key
         assert entry.citation, key
-        assert set(entry.datasets) <= set(CATALOGUE), key
+        assert set(entry.datasets) <= set(data_sets()), key
         for source in (entry.official, *entry.accept):
             kind, value = source.check
             assert len(value) == {"md5": 32, "git": 40, "folder": 0}.get(kind, 64), key
@@ -378,7 +380,7 @@ def test_every_data_set_has_a_card():
     cards = data_path("registry.toml").parent / "cards"
     if not cards.is_dir():
         pytest.skip(f"needs a checkout: an installed wheel carries no {cards}")
-    assert {path.stem for path in cards.glob("*.md")} >= set(CATALOGUE)
+    assert {path.stem for path in cards.glob("*.md")} >= set(data_sets())
 
 
 def test_every_real_file_that_is_there_is_right():
@@ -615,7 +617,7 @@ def pickled(tmp_path, monkeypatch, server):
         urls=[f"{server.url}/users.npz"],
         official=Source("set/users.npz", sha256=sha256(content), bytes=len(content)),
         accept=[Source("set/plain.npz", arrays=arrays_digest(tmp_path / "plain.npz"))],
-        convert="hetfl_core.datasets.flic_bci:convert",
+        convert="hetfl_book.datasets.flic_bci:convert",
     )
     return content
 

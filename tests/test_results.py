@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from hetfl_core import ledger
-from hetfl_core.figures import plots
-from hetfl_core.ledger import results
-from hetfl_core.ledger.records import RunRecord
+from hetfl_book import ledger
+from hetfl_book.figures import intervals
+from hetfl_book.ledger import results
+from hetfl_core.records import RunRecord
 
 DATA = {"fingerprint": "f", "n_clients": 2, "n_classes": 2, "n_train": 8, "n_test": 8, "info": {}}
 
@@ -143,19 +143,19 @@ def rows(mean, half):
 
 
 def test_a_forest_lets_one_long_interval_leave_the_frame():
-    ax = plots.forest(rows([1.0, -1.0, 0.5], [0.5, 0.5, 40.0]), groups=[2, 1])
+    ax = intervals.forest(rows([1.0, -1.0, 0.5], [0.5, 0.5, 40.0]), groups=[2, 1])
     assert ax.get_xlim()[1] < 5
     grey = [line for line in ax.lines if line.get_color() == "grey"]
     assert [line.get_ydata()[0] for line in grey] == [0.5], "below the first two of three"
     plt.close(ax.figure)
-    ax = plots.forest(rows([1.0, -1.0], [0.5, 0.5]))
+    ax = intervals.forest(rows([1.0, -1.0], [0.5, 0.5]))
     assert ax.get_xlim()[0] <= -1.5, "short intervals are seen whole"
     assert not [line for line in ax.lines if line.get_color() == "grey"]
     plt.close(ax.figure)
 
 
 def test_gaps_are_drawn_hollow_without_an_interval():
-    ax = plots.gaps(results.gaps(RUNS, {50: "t/b50", 99: "t/b99"}, ["A"], "B"), xlabel="clients", spread=4)
+    ax = intervals.gaps(results.gaps(RUNS, {50: "t/b50", 99: "t/b99"}, ["A"], "B"), xlabel="clients", spread=4)
     hollow = [line for line in ax.lines if line.get_markerfacecolor() == "white"]
     assert [line.get_xydata().tolist() for line in hollow] == [[[99.0, pytest.approx(-2.0)]]]
     assert np.isfinite(ax.get_ylim()).all()

@@ -9,10 +9,12 @@ import pytest
 import torch
 from sklearn.linear_model import RidgeClassifier
 
-from hetfl_core.datasets import CATALOGUE, blocks, rendering, solids
+from hetfl_book.datasets import rendering, solids
+from hetfl_book.datasets.rendering import Ball, Piece, azimuths, cuboid, frames, seen, upright
+from hetfl_book.ledger.published import paper_table
+from hetfl_core.datasets import blocks
 from hetfl_core.datasets.blocks import ASSIGNMENTS, holders
-from hetfl_core.datasets.rendering import Ball, Piece, azimuths, cuboid, frames, seen, upright
-from hetfl_core.ledger.published import paper_table
+from hetfl_core.plugins import data_sets
 
 AROUND = azimuths(12)
 STEP = 2 * np.pi / 12
@@ -180,7 +182,7 @@ def test_the_assignment_of_4_views_is_like_table_3():
 
 def test_the_federation():
     fed = solids.views(3, **FEW)
-    assert fed.name == "solids.views" in CATALOGUE
+    assert fed.name == "solids.views" in data_sets()
     assert (len(fed), fed.n_classes) == (8, 12)
     for client, one in zip(fed, ASSIGNMENTS["12 views"], strict=True):
         assert [f"view {b}" for b in one.blocks] == [name for name, shape in client.shapes.items() if 0 not in shape]

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from hetfl_core import ledger
-from hetfl_core.ledger.records import RunRecord
-from hetfl_core.ledger.statistics import (
+from hetfl_book import ledger
+from hetfl_core.records import RunRecord
+from hetfl_core.statistics import (
     MIN_SEEDS,
     NoPairsError,
     Paired,

@@ -5,8 +5,9 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from hetfl_core.datasets import DataError, text
-from hetfl_core.datasets.text import Pair
+from hetfl_book.datasets import text
+from hetfl_book.datasets.text import Pair
+from hetfl_core.datasets import DataError
 
 
 class Fake:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from hetfl_book.figures import scenes
+from hetfl_book.theory import flic as theory
 from hetfl_core.distances import bures_wasserstein, principal_angle
-from hetfl_core.figures import plots
 from hetfl_core.rng import numpy_stream, stream
-from hetfl_core.theory import flic as theory
 
 
 @pytest.fixture(scope="module")
@@ -583,7 +583,7 @@ def test_bias_refuses_what_has_no_spread():
 
 def test_convergence_is_drawn_on_a_log_axis_with_bounds_apart():
     line = 0.5 ** torch.arange(30).double()
-    ax = plots.convergence({"ours": line, "theirs": line}, {"bound": 0.9 ** np.arange(30)}, title="rate")
+    ax = scenes.convergence({"ours": line, "theirs": line}, {"bound": 0.9 ** np.arange(30)}, title="rate")
     ours, theirs, bound = ax.lines
     assert ax.get_yscale() == "log"
     assert (ours.get_linestyle(), bound.get_linestyle()) == ("-", "--")
@@ -593,7 +593,7 @@ def test_convergence_is_drawn_on_a_log_axis_with_bounds_apart():
 
 
 def test_densities_are_those_of_the_variances_and_negative_ones_are_left_out():
-    ax = plots.against_gaussians(normal(500), {"right": 4.0, "negative": -1.0})
+    ax = scenes.against_gaussians(normal(500), {"right": 4.0, "negative": -1.0})
     (line,) = ax.lines
     x, density = line.get_data()
     np.testing.assert_allclose(density, np.exp(-(x**2) / 8) / (8 * np.pi) ** 0.5)

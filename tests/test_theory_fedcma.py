@@ -11,11 +11,11 @@ import pytest
 import torch
 from small import ragged
 
+from hetfl_book.theory import fedcma, fedcr
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.methods import FedCMA
 from hetfl_core.networks import MLP, Model
 from hetfl_core.rng import numpy_stream
-from hetfl_core.theory import fedcma, fedcr
 
 TWO_POINTS = {"hypotheses": [[1, 0], [0, 1]], "marginals": [[1, 0], [0, 1]], "labelling": [1, 1]}
 

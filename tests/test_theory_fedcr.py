@@ -11,10 +11,10 @@ from scipy import integrate, optimize, stats
 from torch import nn
 from torch.distributions import Categorical, MultivariateNormal, Normal, kl_divergence
 
+from hetfl_book.theory import fedcr as theory
 from hetfl_core.distances import gaussian_kl, product_of_experts
 from hetfl_core.methods import FedCR
 from hetfl_core.rng import numpy_stream
-from hetfl_core.theory import fedcr as theory
 
 LN2 = math.log(2)
 PRINTED_PARAMETERS = 2_794_852

@@ -10,10 +10,10 @@ import torch
 from test_blocks import FED, OPTIONS
 from test_hyfem import SETTING
 
+from hetfl_book.theory import hyfem
+from hetfl_book.theory.hyfem import Quadratic, bound, chosen_step, iterate, printed_rate, rate
 from hetfl_core import simulate
 from hetfl_core.methods import HyFEM
-from hetfl_core.theory import hyfem
-from hetfl_core.theory.hyfem import Quadratic, bound, chosen_step, iterate, printed_rate, rate
 
 
 def drawn(seed: int, M: int = 3, h: int = 3, D: int = 2) -> Quadratic:

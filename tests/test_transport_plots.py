@@ -6,7 +6,8 @@ import pytest
 from matplotlib.collections import PathCollection
 from scipy.stats import chi2
 
-from hetfl_core.figures import plots, transport
+from hetfl_book.figures import transport
+from hetfl_core import plots
 
 mpl.use("Agg")
 

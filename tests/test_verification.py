@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 from small import small_experiments
 
-from hetfl_core import cli, experiments, ledger, numerics, verification
-from hetfl_core.experiments import Job, reproduce
-from hetfl_core.ledger import arithmetic
-from hetfl_core.verification import DIFFERENT, NOT_RUN, SAME, WITHIN, check, sample, verify
+from hetfl_book import experiments, ledger, verification
+from hetfl_book.experiments import Job, reproduce
+from hetfl_book.ledger import arithmetic
+from hetfl_book.verification import DIFFERENT, NOT_RUN, SAME, WITHIN, check, sample, verify
+from hetfl_core import cli, numerics
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +163,7 @@ def test_variations_run_in_processes_with_the_instructions_set(tmp_path, monkeyp
     monkeypatch.setattr(verification.subprocess, "run", run)
     job = Job("tests/one", "paper", "Local", 0)
     assert list(verification.vary(job, ["portable", "fastest"], [1024, 3], tmp_path)) == [Path("a/path")] * 4
-    assert seen[0][0] == ["hetfl_core.verification", "tests/one", "paper", "Local", "0", "1024", str(tmp_path)]
+    assert seen[0][0] == ["hetfl_book.verification", "tests/one", "paper", "Local", "0", "1024", str(tmp_path)]
     held = numerics.settings()
     assert held.items() <= seen[0][1].items()
     assert not held.keys() & seen[1][1].keys(), "the fastest is what nobody holds"

@@ -26,27 +26,26 @@ from tensors import covariance, normal
 from torch import Tensor
 
 import hetfl_core
-from hetfl_core import Client, Federation, adapt, baselines, benchmark, distances, partition, simulate
-from hetfl_core.datasets import (
-    digits,
-    eeg,
-    eeg_blocks,
-    eeg_simulated,
-    eeg_trials,
-    eegmmidb,
-    fedgen,
-    femnist,
-    flic_bci,
-    pfedhn,
-    project,
-    solids,
-    text,
-    toy,
+from hetfl_book import calibration
+from hetfl_book.datasets import eeg_blocks, fedgen, flic_bci, pfedhn, project, solids, text
+from hetfl_book.experiments import EXPERIMENTS
+from hetfl_book.ledger import RunRecord, comparison, judging
+from hetfl_book.theory import flic as theory
+from hetfl_core import (
+    Client,
+    Federation,
+    adapt,
+    baselines,
+    benchmark,
+    distances,
+    partition,
+    records,
+    simulate,
+    statistics,
 )
+from hetfl_core.datasets import digits, eeg, eeg_simulated, eeg_trials, eegmmidb, femnist, toy
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings
-from hetfl_core.engine import calibration, evaluation, stacks
-from hetfl_core.experiments import EXPERIMENTS
-from hetfl_core.ledger import RunRecord, comparison, judging, records, statistics
+from hetfl_core.engine import evaluation, stacks
 from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedCMA, FedGen, FedHeNN, FedRep, HetFedRep, Local, PFedHN
 from hetfl_core.methods import anchor_terms as terms
 from hetfl_core.methods.alignment import (
@@ -61,7 +60,6 @@ from hetfl_core.methods.privacy import Privacy, epsilon, noise_multiplier
 from hetfl_core.methods.schemes import FedAvgFTScheme, L2GDScheme
 from hetfl_core.networks import CNN, MLP, Draw, Model
 from hetfl_core.rng import numpy_stream, stream
-from hetfl_core.theory import flic as theory
 
 CASES: dict[str, Callable[[], Any]] = {}
 """What to compute, by name; what it returns may be nested."""

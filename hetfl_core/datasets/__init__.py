@@ -5,26 +5,7 @@
 
 from collections.abc import Callable
 
-from hetfl_core.datasets import (
-    blocks,
-    digits,
-    eeg,
-    eeg_blocks,
-    eegmmidb,
-    fedgen,
-    femnist,
-    flic_bci,
-    images,
-    multiview,
-    pfedhn,
-    pooled,
-    project,
-    registry,
-    rendering,
-    solids,
-    text,
-    toy,
-)
+from hetfl_core.datasets import blocks, digits, eeg, eegmmidb, femnist, images, pooled, registry, toy
 from hetfl_core.datasets.registry import DataError
 from hetfl_core.federation import Federation
 
@@ -44,22 +25,12 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
     "blocks.fashion_mnist": blocks.fashion_mnist,
     "blocks.mnist": blocks.mnist,
     "blocks.cifar10": blocks.cifar10,
-    "solids.views": solids.views,
     "blocks.eurosat": blocks.eurosat,
-    "multiview.modelnet40": multiview.modelnet40,
-    "multiview.herigraph": multiview.herigraph,
-    "fedgen.emnist": fedgen.emnist,
-    "fedgen.mnist": fedgen.mnist,
-    "pfedhn.cifar10": pfedhn.cifar10,
     "femnist.characters": femnist.characters,
     "femnist.digits": femnist.digits,
-    "flic_bci.common40": flic_bci.common40,
     "eeg.simulated": eeg.simulated,
     "eeg.moabb": eeg.recorded,
     "eeg.eegmmidb": eegmmidb.federation,
-    "eeg_blocks.simulated": eeg_blocks.simulated,
-    "text.textcaps": text.textcaps,
-    "text.two_modalities": text.two_modalities,
 }
 """Name of each data set, as in ``hetfl list``, and the function that makes its federation."""
 
@@ -69,19 +40,10 @@ __all__ = [
     "blocks",
     "digits",
     "eeg",
-    "eeg_blocks",
     "eegmmidb",
-    "fedgen",
     "femnist",
-    "flic_bci",
     "images",
-    "multiview",
-    "pfedhn",
     "pooled",
-    "project",
     "registry",
-    "rendering",
-    "solids",
-    "text",
     "toy",
 ]

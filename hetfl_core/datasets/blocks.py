@@ -135,7 +135,7 @@ and who lacks which three classes, is ours. So are the cells of ``"9 clients"``,
 one colour: its Table 2 says that clients have 6 to 8 of 12 blocks and 5 of 10 classes, and Section 4 that nothing
 is on all of them. Of its ModelNet40:1 and of Table 3 no classes are published, only how many.
 
-The others are ours, for the twelve classes of `hetfl_core.datasets.solids`. ``"12 views"`` has the same views as
+The others are ours, for the twelve classes of `hetfl_book.datasets.solids`. ``"12 views"`` has the same views as
 ``"modelnet40:2"`` and 5 classes for each client; 17 of the 144 cells, 11.8 %, have no holder. ``"4 views"`` is four
 clients with three of four views and half of the classes; as in Table 3 of [1]_ the first and the third view are on all
 of them, and some cells of the others, here 4 of 48, have no holder.

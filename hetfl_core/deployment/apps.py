@@ -46,6 +46,9 @@ Load = Callable[[dict[str, Any]], Client]
 MODEL = "model.safetensors"
 """A client's model after the last training, in its own folder."""
 
+FEATURES = "features.json"
+"""The names of its inputs in their order, ``null`` where they have none."""
+
 LOG = logging.getLogger("hetfl.deployment")
 
 
@@ -168,11 +171,11 @@ def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], 
         return {run: Reply(error=f"cannot read its data: {_in_words(error)}") for run in tasks}
     for run, task in tasks.items():
         try:
-            site = site_of(client, methods[run], settings, task.n_clients)
+            site = site_of(client, methods[run], settings, task.n_clients, task.features)
             store, folder = _store(site, run, context)
             replies[run] = site.do(task, store)
             if site.last is not None and folder is not None:
-                save_model(folder, *site.last)
+                save_model(folder, *site.last, site.spec.features)
         except Exception as error:  # told to the server, which goes on without this client
             LOG.exception("%s: this client cannot do round %s (%s)", run, task.round, task.kind)
             replies[run] = Reply(error=f"failed: {_in_words(error)}")
@@ -216,8 +219,9 @@ def _store(site: Site, run: str, context: Context) -> tuple[Store, Path | None]:
     return _Both(FileStore(folder, site.identity(run)), own), folder
 
 
-def save_model(folder: Path, params: Params, received: Params) -> None:
-    """Write a client's model, and what it had downloaded for it, where `load_model` finds them."""
+def save_model(folder: Path, params: Params, received: Params, features: Any = None) -> None:
+    """Write a client's model, and what it had downloaded for it, where `load_model` finds them; and its features."""
+    write_atomically(folder / FEATURES, json.dumps(features, indent=1).encode())
     tensors = {f"params/{name}": p for name, p in params.items()} | {f"received/{n}": p for n, p in received.items()}
     write_atomically(folder / MODEL, save({name: p.cpu().contiguous().clone() for name, p in tensors.items()}))
 
@@ -233,7 +237,8 @@ def load_model(folder: str | Path) -> tuple[Params, Params]:
     Returns
     -------
     params, received : dict of str to Tensor
-        For `Method.predict`: ``method.predict(params, received, x)``.
+        For `Method.predict`: ``method.predict(params, received, x)``, the columns of ``x`` in the order of
+        ``features.json``, which lies beside the model and need not be that of the client's file.
 
     Raises
     ------

@@ -19,8 +19,9 @@ import pandas as pd
 import torch
 
 from hetfl_core import checks
+from hetfl_core.clients import by_block, in_one_order
 from hetfl_core.deployment.layout import MASKED, Layout
-from hetfl_core.deployment.site import Memory, Reply, Site, Task, spec_of
+from hetfl_core.deployment.site import Memory, Reply, Site, Task, named, spec_of
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import sides
 from hetfl_core.engine.evaluation import METRICS, average, n_bytes
@@ -30,7 +31,6 @@ from hetfl_core.files import write_atomically
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
 from hetfl_core.rng import stream
-from hetfl_core.settings import plain
 
 T = TypeVar("T")
 Requests = dict[str, Task]
@@ -158,8 +158,21 @@ class Result:
     server: Params
 
 
-def site_of(client: Client, method: Method, settings: Settings, n_clients: int) -> Site:
-    """A client's side of a run with these settings."""
+def site_of(client: Client, method: Method, settings: Settings, n_clients: int, features: Any = None) -> Site:
+    """A client's side of a run with these settings, its features in the order in which the others have them.
+
+    Raises
+    ------
+    ValueError
+        Where the order is not that of the client's own features.
+    """
+    if features is not None:
+        own = by_block(client.features)
+        if {b: sorted(names or ()) for b, names in own.items()} != {
+            b: sorted(names or ()) for b, names in by_block(features).items()
+        }:
+            raise ValueError(f"client {client.name!r} was told of features that are not its own: its data changed")
+        client = client.of_features(features)
     return Site(
         client,
         method,
@@ -264,7 +277,7 @@ class Coordinator:
         checks.instance("method", method, Method, such_as="FLIC()")
         self.name, self.method, self.settings, self.roster = name, method, settings, roster
         self.folder, self._say = folder, say
-        self.specs = roster.specs(settings)
+        self.specs = in_one_order(roster.specs(settings))
         self.side = self._side()
         method.check(self.specs)
         if settings.secure and (why := method.needs_uploads) is not None:
@@ -291,7 +304,10 @@ class Coordinator:
         if not tasks:
             return {}
         specs = self.specs
-        replies = yield {specs[c].name: replace(t, n_clients=specs[c].n_clients) for c, t in tasks.items()}
+        replies = yield {
+            specs[c].name: replace(t, n_clients=specs[c].n_clients, features=specs[c].features)
+            for c, t in tasks.items()
+        }
         self.total = replies.get(SUM)
         good: dict[int, Reply] = {}
         for place, task in tasks.items():
@@ -361,7 +377,7 @@ class Coordinator:
         """Take in who has come since the last round, if the method can."""
         known = {spec.name for spec in self.specs} | self.refused
         new = [spec for spec in self.roster.specs(self.settings) if spec.name not in known]
-        for spec in new:
+        for spec in in_one_order(new, [spec.features for spec in self.specs]):
             try:
                 self.method.check([*self.specs, spec])
                 server = self.side.join(state.server, [spec], state.done)
@@ -538,7 +554,7 @@ class Coordinator:
     def _identity(self) -> checkpoints.Identity:
         settings = {
             "run": self.name,
-            "method": plain(self.method, "method", other=repr),
+            "method": checkpoints.method_settings(self.method, self.specs),
             **{
                 key: str(value).removeprefix("torch.")
                 for key, value in vars(self.settings).items()
@@ -551,7 +567,9 @@ class Coordinator:
         if self.folder is None:
             return
         names = [spec.name for spec in self.specs]
-        told = [{**self.roster.told[spec.name], "n_clients": spec.n_clients} for spec in self.specs]
+        told = [
+            {**self.roster.told[spec.name], "n_clients": spec.n_clients, "order": spec.features} for spec in self.specs
+        ]
         write_atomically(self.folder / "clients.json", json.dumps(told, indent=1).encode())
         kept: list[Params] = [{} for _ in names]
         checkpoints.write(self.folder, self._identity(), replace(state, kept=kept), names)
@@ -563,8 +581,10 @@ class Coordinator:
         told: Sequence[dict[str, Any]] = json.loads((self.folder / "clients.json").read_text("utf8"))
         settings = self.settings
         for one in told:
-            self.roster.add({key: value for key, value in one.items() if key != "n_clients"}, settings)
-        self.specs = [spec_of(one, settings.n_classes, one["n_clients"], settings.task) for one in told]
+            self.roster.add({key: one[key] for key in one if key not in ("n_clients", "order")}, settings)
+        specs = [spec_of(one, settings.n_classes, one["n_clients"], settings.task) for one in told]
+        orders = [named(one.get("order")) or spec.features for one, spec in zip(told, specs, strict=True)]
+        self.specs = [spec.of_features(order) for spec, order in zip(specs, orders, strict=True)]
         self.side = self._side()
         self.common = self.side.common()
         state = checkpoints.read(self.folder, self._identity(), [spec.name for spec in self.specs])

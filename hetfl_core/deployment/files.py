@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -15,79 +18,138 @@ HELD_OUT = 0.2
 """Share of the samples that are test samples, where a file does not say which."""
 
 
-def client_from_file(path: str | Path, name: str, *, label: str = "label", seed: int = 0) -> Client:
+def client_from_file(
+    path: str | Path, name: str, *, label: str = "label", seed: int = 0, classes: Sequence[Any] | None = None
+) -> Client:
     """Read a client from a CSV or NPZ file.
 
     Parameters
     ----------
     path : path
-        A ``.csv`` file: one row a sample, numbers in all columns; a column ``split`` may say ``train`` or ``test``. Or
-        an ``.npz`` file with the arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``, or with ``x`` and ``y``.
+        A ``.csv`` file, in UTF-8: one row a sample, numbers in all columns, each with a name; a column ``split`` may
+        say ``train`` or ``test``. Or an ``.npz`` file with the arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``,
+        or with ``x`` and ``y``, and, if its columns have names, with these as ``features``.
     name : str
         Of the client.
     label : str
         Column of a CSV file that holds the labels 0 … C−1, or the targets of a regression.
     seed : int
         Where nothing says which samples are for testing, a fifth is drawn, of each class alike.
+    classes : sequence, optional
+        What the labels are in the file, such as words, in the order 0 … C−1 that all clients have agreed on.
 
     Returns
     -------
     Client
-        Features are standardised by the mean and the deviation of the training samples.
+        Features have the names of their columns, whose order in the file does not matter; they are standardised by the
+        mean and the deviation of the training samples.
 
     Raises
     ------
     ValueError
-        For another ending, a column or an array that is missing, and columns that hold no numbers.
+        Naming client, file and column: for another ending, what cannot be read, a column or an array that is missing
+        or has no name, columns that hold no numbers, labels that are words and no `classes`, or none of these.
     FileNotFoundError
         Where there is no such file.
     """
     file = checks.path("path", path)
     checks.texts(name=name, label=label)
     checks.seed(seed)
+    where = f"client {name!r}, {file.name}"
     if not file.exists():
         raise FileNotFoundError(f"client {name!r}: there is no file {file}")
-    if file.suffix == ".csv":
-        x, y, test = _from_table(pd.read_csv(file), name, label)
-    elif file.suffix == ".npz":
-        x, y, test = _from_arrays(file, name)
-    else:
+    if file.suffix not in (".csv", ".npz"):
         raise ValueError(f"client {name!r}: expected a .csv or .npz file, got {file.name!r}")
-    if test is None:
-        test = _drawn(y, name, seed)
+    read = _from_table if file.suffix == ".csv" else _from_arrays
+    x, y, test, features = read(file, where, label)
+    y = _numbers(y, where, label, classes)
+    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
+        raise ValueError(f"{where}: expected inputs of shape (n, ...) and n labels, got shapes {x.shape} and {y.shape}")
+    test = _drawn(y, name, seed) if test is None else test
+    if test.all():
+        raise ValueError(f"{where}: expected at least one sample for training, got none")
     mean, deviation = x[~test].mean(0), x[~test].std(0)
     x = (x - mean) / np.where(deviation > 0, deviation, 1.0)
-    return Client(x[~test], y[~test], x[test], y[test], name)
+    return Client(x[~test], y[~test], x[test], y[test], name, features)
 
 
-def _from_table(table: pd.DataFrame, name: str, label: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+Read = tuple[np.ndarray, np.ndarray, np.ndarray | None, list[str] | None]
+"""Inputs, labels, which samples are for testing, and names of features, as far as a file says so."""
+
+
+def _from_table(file: Path, where: str, label: str) -> Read:
+    table = _table(file, where)
     if label not in table:
-        raise ValueError(f"client {name!r}: the file has no column {label!r}, only {checks.shown(list(table))}")
+        raise ValueError(f"{where}: the file has no column {label!r}, only {checks.shown(list(table))}")
     features = table.drop(columns=[c for c in (label, "split") if c in table])
+    if features.empty and len(table):
+        raise ValueError(f"{where}: expected columns of features beside {label!r}, got none")
     if words := [c for c in features if not pd.api.types.is_numeric_dtype(features[c])]:
-        raise ValueError(f"client {name!r}: column {words[0]!r} holds no numbers; encode it, or leave it out")
+        raise ValueError(f"{where}: column {words[0]!r} holds no numbers; encode it, or leave it out")
     if empty := [c for c in table if table[c].isna().any()]:
-        raise ValueError(f"client {name!r}: column {empty[0]!r} has gaps; fill them, or leave out the rows")
+        raise ValueError(f"{where}: column {empty[0]!r} has gaps; fill them, or leave out the rows")
     test = None
     if "split" in table:
-        if unknown := sorted(set(table["split"]) - {"train", "test"}):
-            raise ValueError(f"client {name!r}: column 'split' must say train or test, got {unknown[0]!r}")
+        if unknown := sorted({str(word) for word in table["split"]} - {"train", "test"}):
+            raise ValueError(f"{where}: column 'split' must say train or test, got {unknown[0]!r}")
         test = (table["split"] == "test").to_numpy()
-    return features.to_numpy(np.float64), table[label].to_numpy(), test
+    return features.to_numpy(np.float64), table[label].to_numpy(), test, list(features)
 
 
-def _from_arrays(file: Path, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    with np.load(file, allow_pickle=False) as arrays:
-        found = {key: arrays[key] for key in arrays.files}
+def _table(file: Path, where: str) -> pd.DataFrame:
+    """The table of a CSV file, of which each column has a name of its own."""
+    try:
+        table = pd.read_csv(file)
+        head = pd.read_csv(file, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where}: the file is not in UTF-8 ({error.reason}); save it in that encoding") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise ValueError(f"{where}: the file is no table: {' '.join(str(error).split())}") from error
+    if not isinstance(table.index, pd.RangeIndex):
+        raise ValueError(f"{where}: rows have more fields than there are columns, {checks.shown(head)}")
+    if twice := [column for column in head if head.count(column) > 1 and column]:
+        raise ValueError(f"{where}: columns must have different names, got {twice[0]!r} twice")
+    return table
+
+
+def _from_arrays(file: Path, where: str, label: str) -> Read:
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            found = {key: arrays[key] for key in arrays.files}
+    except (ValueError, OSError, EOFError, AttributeError, BadZipFile) as error:
+        raise ValueError(f"{where}: the file holds no arrays of numbers: {error}") from error
+    features = [str(column) for column in found["features"].tolist()] if "features" in found else None
     parts = ("x_train", "y_train", "x_test", "y_test")
     if set(parts) <= set(found):
         x_train, y_train, x_test, y_test = (found[part] for part in parts)
         test = np.repeat([False, True], [len(y_train), len(y_test)])
+        if (len(x_train), len(x_test)) != (len(y_train), len(y_test)) or x_train.shape[1:] != x_test.shape[1:]:
+            shapes = ", ".join(f"{part} {found[part].shape}" for part in parts)
+            raise ValueError(f"{where}: expected a label for each row, and rows of one shape, got {shapes}")
         x = np.concatenate([x_train, x_test]).astype(np.float64)
-        return x, np.concatenate([y_train, y_test]), test
+        return x, np.concatenate([y_train, y_test]), test, features
     if {"x", "y"} <= set(found):
-        return found["x"].astype(np.float64), found["y"], None
-    raise ValueError(f"client {name!r}: expected arrays x and y, or {', '.join(parts)}, got {sorted(found)}")
+        return found["x"].astype(np.float64), found["y"], None, features
+    raise ValueError(f"{where}: expected arrays x and y, or {', '.join(parts)}, got {sorted(found)}")
+
+
+def _numbers(y: np.ndarray, where: str, label: str, classes: Sequence[Any] | None) -> np.ndarray:
+    """Labels as they are, or as places among the classes."""
+    if classes is None:
+        if y.dtype.kind not in "biuf":
+            raise ValueError(
+                f"{where}: labels (column {label!r}) must be whole numbers 0 … C−1, or targets, got words or a mixture; "
+                "say what they are in the order that all clients have agreed on, "
+                "client_from_file(…, classes=['no', 'yes'])"
+            )
+        return y
+    place = {c: i for i, c in enumerate(checks.several("classes", classes))}
+    if unknown := sum(value not in place for value in y.tolist()):
+        raise ValueError(
+            f"{where}: labels (column {label!r}) must be among classes={checks.shown(list(place))}, got {unknown} of "
+            f"{len(y)} that are not"
+        )
+    return np.array([place[value] for value in y.tolist()], int)
 
 
 def _drawn(y: np.ndarray, name: str, seed: int) -> np.ndarray:

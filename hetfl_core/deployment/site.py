@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from hetfl_core import checks
+from hetfl_core.clients import by_block
 from hetfl_core.deployment.layout import Layout
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import sides, training
@@ -25,7 +26,6 @@ from hetfl_core.engine.stacks import Split, stack_split
 from hetfl_core.federation import Client, Federation, Kind, Spec, map_blocks
 from hetfl_core.methods.base import Method, Role
 from hetfl_core.networks import Params
-from hetfl_core.settings import plain
 
 TaskKind = Literal["start", "survey", "round", "rest", "final", "evaluate"]
 
@@ -51,6 +51,8 @@ class Task:
         With ``"start"``, ``"final"``: whether to measure accuracy as well, before the final training and after it.
     n_clients : int
         Clients of the federation when this one began, as its `Spec` has them.
+    features : tuple of str, or dict of str to tuple of str, optional
+        The client's features, and its blocks, in the order that they have on all clients that have the same.
     layout : hetfl_core.deployment.sums.Layout, optional
         With ``"round"``: only the sum of all uploads, laid out so, leaves in a form that can be read.
     """
@@ -61,6 +63,7 @@ class Task:
     common: Params = field(default_factory=dict)
     evaluate: bool = False
     n_clients: int = 1
+    features: Any = None
     layout: Layout | None = None
 
     @property
@@ -228,7 +231,7 @@ class Site:
         settings = {
             "run": run,
             "client": self.spec.name,
-            "method": plain(self.method, "method", other=repr),
+            "method": checkpoints.method_settings(self.method, [self.spec]),
             "seed": self.seed,
             "dtype": str(self.dtype).removeprefix("torch."),
             "n_clients": self.spec.n_clients,
@@ -344,7 +347,7 @@ class Site:
 
 
 def told(spec: Spec, n_test: int) -> dict[str, Any]:
-    """What the server is told of a client before the first round, as JSON can hold it."""
+    """What the server is told of a client before the first round, as JSON can hold it: also what its features are."""
     shapes = {n: list(s) for n, s in spec.shapes.items()} if isinstance(spec.shapes, Mapping) else list(spec.shapes)
     return {
         "name": spec.name,
@@ -352,7 +355,25 @@ def told(spec: Spec, n_test: int) -> dict[str, Any]:
         "n_train": spec.n_train,
         "n_test": n_test,
         "class_counts": list(spec.class_counts),
+        **({} if spec.features is None else {"features": map_blocks(lambda own: own and list(own), spec.features)}),
     }
+
+
+def named(features: Any) -> Any:
+    """Names of features as `Client` has them, from what JSON holds of them.
+
+    Raises
+    ------
+    TypeError
+        For what are no names.
+    """
+    if features is None:
+        return None
+    if isinstance(features, Mapping):
+        return {str(block): named(own) for block, own in features.items()}
+    if not isinstance(features, list | tuple) or not all(isinstance(name, str) for name in features):
+        raise TypeError(f"features must be names, got {checks.shown(features)}")
+    return tuple(features)
 
 
 def spec_of(told: Mapping[str, Any], n_classes: int, n_clients: int, task: Kind) -> Spec:
@@ -368,6 +389,7 @@ def spec_of(told: Mapping[str, Any], n_classes: int, n_clients: int, task: Kind)
         counts = tuple(checks.whole("class_counts", int(n), 0) for n in told["class_counts"])
         n_train = checks.whole("n_train", told["n_train"], 1)
         shapes = {k: tuple(v) for k, v in shapes.items()} if isinstance(shapes, Mapping) else tuple(shapes)
+        features = named(told.get("features", map_blocks(lambda shape: None, shapes)))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"a client's description must have name, shapes, n_train and class_counts: {error}") from error
     if len(counts) != n_classes or (task == "classification" and sum(counts) != n_train):
@@ -375,4 +397,8 @@ def spec_of(told: Mapping[str, Any], n_classes: int, n_clients: int, task: Kind)
             f"client {name!r}: class_counts must be {n_classes} numbers that add up to n_train = {n_train}, got "
             f"{checks.shown(list(counts))}"
         )
-    return Spec(name, shapes, n_train, n_classes, counts, n_clients, task)
+    if by_block(features).keys() != by_block(shapes).keys() or any(
+        own is not None and len(own) != (*by_block(shapes)[block], 0)[0] for block, own in by_block(features).items()
+    ):
+        raise ValueError(f"client {name!r}: features must name the inputs, of shape {shapes}, got {features}")
+    return Spec(name, shapes, n_train, n_classes, counts, n_clients, task, features)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from hetfl_core.deployment.site import Memory, Reply, Task
+from hetfl_core.deployment.site import Memory, Reply, Task, named
 from hetfl_core.networks import Params
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def pack_tasks(tasks: Mapping[str, Task]) -> RecordDict:
     for run, task in tasks.items():
         content[f"{run}{SEPARATOR}task"] = app.ConfigRecord(
             {"kind": task.kind, "round": task.round, "evaluate": task.evaluate, "n_clients": task.n_clients}
+            | {"features": json.dumps(task.features)}
         )
         content[f"{run}{SEPARATOR}received"] = to_arrays(task.received)
         if task.common:
@@ -96,7 +97,8 @@ def unpack_tasks(content: RecordDict) -> dict[str, Task]:
             common = from_arrays(parts["common"]) if "common" in parts else {}
             received = from_arrays(parts["received"])
             evaluate, n_clients = bool(words["evaluate"]), int(words["n_clients"])
-            tasks[run] = Task(words["kind"], int(words["round"]), received, common, evaluate, n_clients)
+            features = named(json.loads(words["features"]))
+            tasks[run] = Task(words["kind"], int(words["round"]), received, common, evaluate, n_clients, features)
         except KeyError as error:
             raise WireError(f"a task of run {run!r} must have {error}") from error
     return tasks

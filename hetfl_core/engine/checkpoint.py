@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import inspect
 import json
-import textwrap
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -20,14 +17,18 @@ from safetensors.torch import save
 from torch import Tensor
 
 from hetfl_core import numerics
+from hetfl_core.federation import Spec, blocks
 from hetfl_core.files import write_atomically
-from hetfl_core.networks import Params
-from hetfl_core.settings import Checked, changed
+from hetfl_core.networks import Module, Params
+from hetfl_core.networks.identity import described, statements, written
+from hetfl_core.settings import changed, plain
 
 FILE = "state.safetensors"
 FORMAT = "3"
-ROOMS = ("engine", "methods", "networks", "distances", "padding", "rng", "federation")
+ROOMS = ("engine", "methods", "networks", "distances", "padding", "rng", "clients", "federation")
 """The parts of the library that a run is made by; what draws figures or reads records does not count."""
+KNOWN = (*(f"hetfl_core.{room}" for room in ROOMS), "hetfl_core.settings")
+"""Modules whose source counts with the rooms, or not at all."""
 UNSEALED = "-" * 32
 """Stands in a file for its digest while that is computed."""
 
@@ -66,12 +67,15 @@ class Identity:
     settings : dict
         What was chosen, and the fingerprint of the data, as JSON can hold it. `read` refuses others.
     method : object, optional
-        Code that does not belong to the library and yet makes the run: that of the method's class. Of other code than
-        what wrote the file, `read` warns.
+        Code that does not belong to the library and yet makes the run: that of the method's class and network. Of
+        other code than what wrote the file, `read` warns; where there is none, a network or function is refused.
     """
 
     settings: dict[str, Any]
     method: Any = None
+
+    def __post_init__(self) -> None:
+        check_recognisable(self.method)
 
     @cached_property
     def code(self) -> str:
@@ -80,18 +84,48 @@ class Identity:
 
 
 def code_version(method: Any = None) -> str:
-    """A digest of the code that makes a run: of the `ROOMS` of the library, and of a method's class from elsewhere.
+    """A digest of the code that makes a run: of the `ROOMS` of the library, and of a method and network from elsewhere.
 
     Comments, docstrings and layout do not count; the order of statements and names of variables do.
 
     Parameters
     ----------
     method : object, optional
-        Where its class, a parent's, or that of a dataclass in one of its fields is not in these rooms, its source
-        counts too. A class whose source cannot be had, as one that was typed into an interpreter, does not.
+        Where its class, a parent's, or a class or function in one of its fields is not in these rooms, its source
+        counts too. A method's class whose source cannot be had, as one that was typed into an interpreter, does not.
     """
-    own = [_class_code(cls) for cls in sorted(_classes(method), key=lambda cls: cls.__qualname__)]
+    own = sorted(f"{maker.__qualname__} {text}" for maker, text in written(method, KNOWN).items())
     return hashlib.blake2b("\n".join([_rooms_code(), *own]).encode(), digest_size=6).hexdigest()
+
+
+def check_recognisable(method: Any) -> None:
+    """Refuse a method with a part that another process could not tell from one of the same name.
+
+    Of a dataclass, as methods are, the fields are compared, and its source where there is one.
+
+    Raises
+    ------
+    CheckpointError
+    """
+    for maker, text in written(method, ("hetfl_core.",)).items():
+        if text is None and not is_dataclass(maker):
+            raise CheckpointError(
+                f"{maker.__qualname__!r}, which {method.name} uses, has no source that can be read, so that no later "
+                "process could tell whether it goes on with the same; define it in a file, or leave out checkpoint"
+            )
+
+
+def method_settings(method: Any, specs: Sequence[Spec]) -> dict[str, Any]:
+    """A method as records and checkpoints hold it: its fields, and what a network of the user's own is made of.
+
+    Parameters
+    ----------
+    method : Method
+    specs : sequence of Spec
+        Of the clients whose inputs networks are made for.
+    """
+    shapes: set[Any] = {shape for spec in specs for shape in blocks(spec.shapes)}
+    return dict(plain(method, "method", other=lambda x: x.described(shapes) if isinstance(x, Module) else described(x)))
 
 
 @cache
@@ -102,37 +136,6 @@ def _rooms_code() -> str:
 def _files(room: str) -> list[Path]:
     root = Path(__file__).parents[1]
     return sorted(path for path in (root / f"{room}.py", *(root / room).rglob("*.py")) if path.exists())
-
-
-def statements(source: str) -> str:
-    """Python source without comments, docstrings and layout: its syntax tree as text."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [line for line in node.body if not _is_text(line)]
-    return ast.dump(tree)
-
-
-def _is_text(line: ast.stmt) -> bool:
-    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and isinstance(line.value.value, str)
-
-
-def _classes(thing: Any) -> set[type]:
-    """The classes outside of `ROOMS` of a dataclass, its parents and its fields."""
-    if not is_dataclass(thing) or isinstance(thing, type):
-        return set()
-    inside = tuple(f"hetfl_core.{room}" for room in ROOMS)
-    known = (object, Checked)
-    mine = {cls for cls in type(thing).__mro__ if cls not in known and not cls.__module__.startswith(inside)}
-    return mine.union(*(_classes(getattr(thing, f.name)) for f in fields(thing)))
-
-
-@cache
-def _class_code(cls: type) -> str:
-    try:
-        return statements(textwrap.dedent(inspect.getsource(cls)))
-    except (OSError, TypeError, SyntaxError):
-        return cls.__qualname__
 
 
 def _pack(kept: Sequence[Params]) -> tuple[dict[str, Tensor], list[Any]]:

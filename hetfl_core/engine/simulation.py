@@ -22,6 +22,7 @@ import torch
 from tqdm.auto import tqdm
 
 from hetfl_core import checks
+from hetfl_core.clients import in_one_order
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.evaluation import METRICS, Measure, Metrics, Samples
@@ -32,7 +33,6 @@ from hetfl_core.engine.training import Outcome, prediction_noise
 from hetfl_core.federation import Client, Federation, blocks, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
-from hetfl_core.settings import plain
 
 
 @dataclass(eq=False)
@@ -114,7 +114,7 @@ class Run:
 
     def labels(self, split: Literal["train", "test"] = "train") -> dict[str, np.ndarray]:
         """Labels of each client's samples, or targets of a regression, by client name; shapes (n_i,), as `embed`."""
-        return {client.name: getattr(client, f"y_{split}").numpy() for client in self.federation}
+        return {client.name: getattr(client, f"y_{split}").numpy().copy() for client in self.federation}
 
     def __repr__(self) -> str:
         metrics = METRICS[self.federation.task]
@@ -472,7 +472,8 @@ def _check_validation(validation: Federation, federation: Federation) -> None:
         )
     for mine, other in zip(validation, federation, strict=True):
         samples = [[*blocks(client.x_train), client.y_train] for client in (mine, other)]
-        if len(samples[0]) != len(samples[1]) or not all(map(torch.equal, *samples)):
+        alike = mine.features == other.features and len(samples[0]) == len(samples[1])
+        if not alike or not all(map(torch.equal, *samples)):
             raise ValueError(f"validation must leave training samples as they are, but those of {mine.name!r} differ")
 
 
@@ -584,7 +585,7 @@ def method_settings(simulator: Simulator) -> dict[str, Any]:
     """The method as a record holds it, the network named that ``phi="auto"`` stands for."""
     method = simulator.method
     named = replace(method, model=method.model.resolved(spec.shapes for spec in simulator.specs))
-    return dict(plain(named, "method", other=repr))
+    return checkpoints.method_settings(named, simulator.specs)
 
 
 @contextmanager
@@ -829,6 +830,7 @@ def _newcomers(run: Run, clients: Client | Iterable[Client], **options: Any) -> 
     if both := sorted(known & {client.name for client in new}):
         raise ValueError(f"clients must be new to the run, but {both[0]!r} took part in it")
     of = run.federation
+    new = in_one_order(new, [client.features for client in of])
     federation = Federation(new, of.n_classes, f"{of.name}, new clients", of.info, of.task)
     simulator = Simulator(federation, run.method, dtype=blocks(of[0].x_train)[0].dtype, **options)
     run.method.check([*of.specs(), *simulator.specs])

@@ -92,16 +92,21 @@ class Simulator:
 
     def _architectures(self) -> list[Hashable]:
         """What each client must have in common with another to share its stack."""
+        widths: dict[int, str] = {}
         for spec in one_of_each(self.method.model, self.specs):
+            widths.setdefault(self.method.model.of(spec).phi.out, spec.name)
             try:
                 training.architecture(self.method, spec)
             except (ValueError, RuntimeError, TypeError) as error:
                 what = f"{self.method.name}'s model cannot take inputs of shape {spec.shapes}"
                 raise ValueError(f"client {spec.name!r}: {what}: {error}") from error
+        if len(widths) > 1:
+            found = " but ".join(f"k={k} on {name!r}" for k, name in widths.items())
+            raise ValueError(f"networks must have one latent dimension in common, got {found}")
         self.method.check(self.specs)
         true, wider = (
             sides.first_of_server(self.method, specs, self.seed)
-            for specs in (self.specs, [training.widened(spec) for spec in self.specs])
+            for specs in (self.specs, [training.widened(self.method, spec) for spec in self.specs])
         )
         known: dict[Hashable, Any] = {}
         return [training.architecture(self.method, spec, true, wider, known) for spec in self.specs]

@@ -174,9 +174,19 @@ def decay(stage: Stage, name: str) -> float:
     return stage.weight_decay[max(matches, key=len)] if matches else 0.0
 
 
-def widened(spec: Spec) -> Spec:
-    """The same client, if its inputs were one wider. Inputs with several axes (images) are left alone."""
+def widened(method: Method, spec: Spec) -> Spec:
+    """The same client, if its inputs were one wider, where its network lets them be padded (`Network`).
+
+    Inputs with several axes (images) are left alone.
+    """
+    if not padded(method, spec):
+        return spec
     return replace(spec, shapes=map_blocks(lambda s: (s[0] + 1,) if len(s) == 1 and s[0] else s, spec.shapes))
+
+
+def padded(method: Method, spec: Spec) -> bool:
+    """Whether the inputs of a client may be padded with zeros."""
+    return bool(getattr(method.model.of(spec).phi, "padded", False))
 
 
 def emptied(spec: Spec) -> Spec:
@@ -221,7 +231,7 @@ def architecture(
     network = str(method.model.of(spec).phi)
     same = str((spec.shapes, true, network))
     if same not in known:
-        known[same] = shapes(widened(spec), wider_server)
+        known[same] = shapes(widened(method, spec), wider_server)
     wider = known[same]
     empty: dict[str, Sequence[int]] = {}
     if method.padded:
@@ -233,7 +243,8 @@ def architecture(
         return tuple("input" if a != b else "samples" if a != c else a for a, b, c in sizes)
 
     leaves = tuple((name, axes(name)) for name in sorted(true))
-    inputs = map_blocks(lambda s: "vector" if len(s) == 1 and s[0] else s, spec.shapes)
+    pads = padded(method, spec)
+    inputs = map_blocks(lambda s: "vector" if pads and len(s) == 1 and s[0] else s, spec.shapes)
     return leaves, str(inputs), network
 
 

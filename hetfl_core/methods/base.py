@@ -10,6 +10,7 @@ the true ones. `download`, `upload` and the answer of `survey` are the only door
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -18,8 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hetfl_core.federation import Spec
+from hetfl_core import checks
+from hetfl_core.clients import by_block
+from hetfl_core.federation import FederationWarning, Spec
 from hetfl_core.networks import Draw, Model, Params, PerClient
+from hetfl_core.networks.layers import RUNNING
 from hetfl_core.settings import Checked
 
 Role = Literal["start", "round", "rest", "final"]
@@ -130,8 +134,45 @@ class Stage(Checked):
         )
 
 
-RUNNING = (".norm.mean", ".norm.variance")
-"""What the names of running statistics end with, which follow batches (`Method.follow`)."""
+def check_features(specs: Sequence[Spec], what: str, block: str = "") -> None:
+    """Refuse clients whose features have other names, or another order, than others' where they are averaged by place.
+
+    Parameters
+    ----------
+    specs : sequence of Spec
+        Clients with equally many features, of which some have names.
+    what : str
+        Who averages what, for the message.
+    block : str
+        The block that it is about, where inputs are named blocks.
+
+    Warns
+    -----
+    FederationWarning
+        Where only some clients name their features.
+    """
+    named = [(spec.name, names) for spec in specs if (names := by_block(spec.features).get(block)) is not None]
+    for name, names in named:
+        first, expected = named[0]
+        if names != expected:
+            here, there = [n for n in names if n not in expected], [n for n in expected if n not in names]
+            differ = f"only {first!r} has {checks.shown(there)}, only {name!r} has {checks.shown(here)}"
+            common = (
+                "" if len(here) == len(names) else " or keep to those that all have (Federation.of_common_features)"
+            )
+            raise ValueError(
+                f"{what}, so all clients must have the same features in the same order, but "
+                f"{differ if here else f'{name!r} has {checks.shown(list(names))}, {first!r} {checks.shown(list(expected))}'}"
+                f". Use a method that keeps φ local (Local, HetFedRep, FLIC){common * (not block)}."
+            )
+    if named and len(named) < len(specs):
+        without = next(spec.name for spec in specs if by_block(spec.features).get(block) is None)
+        warnings.warn(
+            f"{what}, but client {without!r} does not say which those are: its features are taken for those of client "
+            f"{named[0][0]!r}, {checks.shown(list(named[0][1]))}, in this order (Client(features=…))",
+            FederationWarning,
+            stacklevel=2,
+        )
 
 
 def has_prefix(name: str, prefix: str) -> bool:
@@ -320,7 +361,7 @@ class Method(Checked):
     def summary(self) -> str:
         """One line on what it does: the first of its docstring, without references."""
         first = (type(self).__doc__ or "").strip().split("\n")[0]
-        return re.sub(r"\s*\(\[\d+\]_[^)]*\)", "", first).replace("`", "").replace("*", "")
+        return re.sub(r"\s*\(\[\d+\]_(?:[^()]|\([^()]*\))*\)", "", first).replace("`", "").replace("*", "")
 
     @classmethod
     def variants(cls) -> list[Method]:
@@ -340,7 +381,11 @@ class Method(Checked):
     # --- before the first round ---
 
     def check(self, specs: Sequence[Spec]) -> None:
-        """Refuse a federation that this method cannot run on: shared parts must be the same on all clients."""
+        """Refuse a federation that this method cannot run on: shared parts must be the same on all clients.
+
+        They must have the same shapes, and where a shared tensor has an axis of input features, these must have the
+        same names on all clients that name them (see `check_features`).
+        """
         first: tuple[str, dict[str, tuple[int, ...]]] | None = None
         for spec in one_of_each(self.model, specs):
             params = self.init_shared(spec, torch.Generator())
@@ -361,7 +406,8 @@ class Method(Checked):
                     raise ValueError(
                         f"{self.name} averages {name!r}, which must have the same shape on all clients: "
                         f"{first[1][name]} on {first[0]!r} but {shape} on {spec.name!r}. "
-                        "Use a method that keeps φ local (Local, HetFedRep, FLIC) or bring the inputs to one shape."
+                        "Use a method that keeps φ local (Local, HetFedRep, FLIC) or bring the inputs to one shape"
+                        f"{' (Federation.of_common_features)' * isinstance(spec.features, tuple)}."
                     )
         if isinstance(self.model.phi, PerClient) and any(has_prefix(name, "phi") for name in self.shared):
             networks = {spec.name: self.model.phi.of(spec.name) for spec in specs}
@@ -371,6 +417,28 @@ class Method(Checked):
                     f"{self.name} averages φ, which must be one network on all clients: {networks[a]} on {a!r} but "
                     f"{networks[b]} on {b!r}. Use a method that keeps φ local (Local, LG-FedAvg, FLIC)."
                 )
+
+        for block in by_block(specs[0].shapes):
+            if any(by_block(spec.features).get(block) is not None for spec in specs) and (
+                shared := self._shares_inputs(specs[0], block)
+            ):
+                where = f" of block {block!r}" if block else ""
+                check_features(specs, f"{self.name} averages {shared!r}, which goes by features{where}", block)
+
+    def _shares_inputs(self, spec: Spec, block: str) -> str | None:
+        """A shared tensor that would have another shape if there were one feature more; None if there is no such."""
+        named = isinstance(spec.shapes, Mapping)
+        shape = spec.shapes[block] if named else spec.shapes
+        if not shape[0]:
+            return None
+        wider = (shape[0] + 1, *shape[1:])
+        more = replace(spec, shapes={**spec.shapes, block: wider} if named else wider)
+        true = {name: p.shape for name, p in self.init_shared(spec, torch.Generator()).items()}
+        try:
+            other = {name: p.shape for name, p in self.init_shared(more, torch.Generator()).items()}
+        except (ValueError, RuntimeError, TypeError):  # a network that takes inputs of one size only
+            return next(iter(pick(true, ("phi",))), None)
+        return next((name for name, shape in true.items() if shape != other.get(name)), None)
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """The server's tensors: here one fresh copy of the shared parts."""

@@ -32,11 +32,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import RUNNING, Batch, Loss, Stage, loss_name, pick, task_loss
+from hetfl_core.methods.base import Batch, Loss, Stage, loss_name, pick, task_loss
 from hetfl_core.methods.fedper import LGFedAvg
 from hetfl_core.methods.server import descend, without_state
 from hetfl_core.methods.stochastic import row_mean
 from hetfl_core.networks import Draw, Params, linear_init
+from hetfl_core.networks.layers import RUNNING
 
 MOMENTUM = 0.1
 """How far a batch moves the running mean and variance of the generator's normalisation, as in PyTorch."""

@@ -253,7 +253,7 @@ class FLIC(Method):
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """α⁽⁰⁾ and μ⁽⁰⁾: means from N(0, anchor_scale² I), covariances a multiple of the identity."""
-        C, k = self._count(specs[0]), self.model.phi.out
+        C, k = self._count(specs[0]), self.model.of(specs[0]).phi.out
         server = self.scheme.init(self.model, specs[0], rng, self.shared)
         server["anchor.mean"] = self.alignment.means(C, k, self.anchor_scale, rng)
         if self.covariance == "learned":

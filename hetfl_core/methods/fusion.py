@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Loss, Method, has_prefix, loss_name, task_loss
+from hetfl_core.methods.base import Batch, Loss, Method, check_features, has_prefix, loss_name, task_loss
 from hetfl_core.methods.fedavg import FedAvg
 from hetfl_core.networks import Blocks, Params, linear_init
 
@@ -69,6 +69,9 @@ def check_blocks(method: Method, specs: Sequence[Spec]) -> None:
                     f"{method.name} averages the extractors of block {name!r}, which must have one shape on all "
                     f"clients that hold it: {there} on {other.name!r} but {here} on {spec.name!r}"
                 )
+    for name in first:
+        holders = [spec for spec in specs if name in held_blocks(spec)]
+        check_features(holders, f"{method.name} averages the extractors of block {name!r}", name)
 
 
 def _check_extractor(method: Method, spec: Spec, name: str) -> None:
@@ -108,7 +111,7 @@ class LateFusion(FedAvg):
             return super().init_server(specs, rng)
         spec = full_spec(specs)
         params: Params = {}
-        for name, extractor in self.model.blocks.held(spec.shapes).extractors.items():
+        for name, extractor in self.model.blocks.of_client(spec.name, spec.shapes).extractors.items():
             params |= extractor.init(spec.shapes[name], rng, f"phi.{name}")
             params[f"beta.{name}.weight"] = linear_init(rng, extractor.out, extractor.out, spec.outputs)
             params[f"beta.{name}.bias"] = linear_init(rng, extractor.out, spec.outputs)

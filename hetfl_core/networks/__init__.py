@@ -20,6 +20,7 @@ from hetfl_core.networks.layers import (
     linear_init,
 )
 from hetfl_core.networks.model import Auto, Blocks, Model, PerClient
+from hetfl_core.networks.module import Module
 
 __all__ = [
     "ACTIVATIONS",
@@ -33,6 +34,7 @@ __all__ = [
     "Draw",
     "LeNet",
     "Model",
+    "Module",
     "Network",
     "NormalisedCNN",
     "Params",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,9 @@ from hetfl_core.networks.layers import (
     check_dropout,
     check_sizes,
     linear_init,
+    of_client,
 )
+from hetfl_core.networks.module import lifted
 from hetfl_core.settings import Checked
 
 
@@ -63,6 +65,8 @@ class CNN(Checked):
     channels: tuple[int, int] = (32, 20)
     kernel: int = 5
     dropout: float = 0.0
+
+    padded: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_sizes("channels", *self.channels)
@@ -138,6 +142,7 @@ class NormalisedCNN(Checked):
     momentum: float = 0.1
 
     follows: ClassVar[bool] = True
+    padded: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.channels:
@@ -232,6 +237,8 @@ class LeNet(Checked):
     kernel: int = 5
     activation: Activation = "relu"
 
+    padded: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if not self.channels:
             raise ValueError("channels must name at least one convolution, got ()")
@@ -291,7 +298,7 @@ class LeNet(Checked):
 
 
 @dataclass(frozen=True)
-class Augmented(Checked):
+class Augmented(Checked, Network):
     """A network that is trained on images cropped at random and mirrored, and predicts from images as they are.
 
     An image is framed by `padding` pixels, and a window of its own size is cut out of it, at each place with the same
@@ -320,6 +327,14 @@ class Augmented(Checked):
         if not self.fill:
             raise ValueError("fill must be one value, or one for each channel, got ()")
 
+    def _converted(self) -> dict[str, Any]:
+        return {"network": lifted(self.network)}
+
+    def of_client(self, name: str, shape: Any) -> Network:
+        """The same with the network of a client."""
+        network = of_client(self.network, name, shape)
+        return self if network is self.network else replace(self, network=network)
+
     @property
     def out(self) -> int:
         """Latent dimension k."""
@@ -342,6 +357,11 @@ class Augmented(Checked):
         """Embed a batch of images, shape (n, channels, height, width) → (n, k)."""
         drawn = (noise or {}).get(f"{part}.augment")
         return self.network(params, x if drawn is None else self.augmented(x, drawn), noise, part)
+
+    @property
+    def padded(self) -> bool:
+        """Whether the network's inputs may be padded."""
+        return bool(getattr(self.network, "padded", False))
 
     @property
     def follows(self) -> bool:

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,8 @@ Params = dict[str, Tensor]
 ACTIVATIONS = {"relu": torch.relu, "leaky_relu": F.leaky_relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
 Activation = Literal["relu", "leaky_relu", "sigmoid", "tanh"]
 
+RUNNING = (".norm.mean", ".norm.variance")
+"""What the names of running statistics end with, which follow batches and which no training moves."""
 
 SMALLEST_DEVIATION = 1e-4
 """What is added to the softplus of a Gaussian layer: precisions and their gradients must fit into float32."""
@@ -61,7 +63,28 @@ class Draw(Checked):
 class Network(Protocol):
     """What an embedding φ_i has to offer: `MLP`, `CNN`, `LeNet` and `Auto` do, and one of your own may.
 
-    `PerClient` gives clients different ones.
+    `Module` makes one of a `torch.nn.Module`, which can also be given as it is; `PerClient` gives clients different
+    ones. A network of your own in ten lines:
+
+    >>> import math, torch
+    >>> from hetfl_core.networks import Model, linear_init
+    >>> class Linear:
+    ...     out = 8
+    ...     def init(self, shape, rng, part="phi"):
+    ...         d = math.prod(shape)
+    ...         return {f"{part}.weight": linear_init(rng, d, d, self.out)}
+    ...     def draws(self, part="phi"):
+    ...         return {}
+    ...     def __call__(self, params, x, noise=None, part="phi"):
+    ...         return x.flatten(1) @ params[f"{part}.weight"]
+    >>> net = Model(phi=Linear()).phi
+    >>> net(net.init((5,), torch.Generator().manual_seed(0)), torch.ones(3, 5)).shape
+    torch.Size([3, 8])
+
+    Two more attributes are optional. ``padded = True`` says that zeros may be appended to inputs of one axis, with
+    zeros in the parameters that grow with them, without changing what is computed, so that clients of different widths
+    share a stack; clients of other networks do where their inputs have one shape. ``of_client(name, shape)`` gives the
+    network of one client, for a network that is not the same for all.
     """
 
     @property
@@ -82,6 +105,12 @@ class Network(Protocol):
     ) -> Tensor:
         r"""Embed a batch, shape (n, \*shape) → (n, k)."""
         ...
+
+
+def of_client(network: Network, name: str, shape: Any) -> Network:
+    """The network of a client with inputs of this shape, or shapes by block: the same, unless it says otherwise."""
+    choose = getattr(network, "of_client", None)
+    return network if choose is None else choose(name, shape)  # type: ignore[no-any-return]
 
 
 def linear_init(rng: torch.Generator, fan_in: int, *shape: int) -> Tensor:
@@ -127,6 +156,8 @@ class MLP(Checked):
     activation: Activation = "relu"
     dropout: float = 0.0
     last: Activation | None = None
+
+    padded: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_sizes("hidden", *self.hidden)

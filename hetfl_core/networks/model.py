@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from hetfl_core.federation import Spec
 from hetfl_core.networks.images import CNN
@@ -22,7 +22,9 @@ from hetfl_core.networks.layers import (
     Params,
     check_sizes,
     linear_init,
+    of_client,
 )
+from hetfl_core.networks.module import Module, lifted
 from hetfl_core.settings import Checked
 
 
@@ -39,6 +41,8 @@ class Auto(Checked):
     """
 
     out: int = 64
+
+    padded: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_sizes("out", self.out)
@@ -81,7 +85,7 @@ class Auto(Checked):
 
 
 @dataclass(frozen=True)
-class PerClient(Checked):
+class PerClient(Checked, Network):
     """An embedding for each client by its name: architectures may differ, only the latent dimension is common.
 
     Attributes
@@ -102,9 +106,11 @@ class PerClient(Checked):
         for network in every:
             if not isinstance(network, Network) or isinstance(network, PerClient):
                 raise ValueError(f"networks must be embeddings such as MLP(), got {network!r}")
-        if len(found := {network.out for network in every}) > 1:
+        if len(found := {network.out for network in every if not isinstance(network, Module)}) > 1:
             raise ValueError(f"networks must have one latent dimension in common, got out={sorted(found)}")
-        object.__setattr__(self, "networks", dict(self.networks))
+
+    def _converted(self) -> dict[str, Any]:
+        return {name: lifted(getattr(self, name)) for name in ("networks", "otherwise")}
 
     @classmethod
     def in_turn(cls, names: Iterable[str], networks: Sequence[Network]) -> PerClient:
@@ -135,6 +141,10 @@ class PerClient(Checked):
                 f"networks must have one for client {name!r}, or `otherwise` one for all others; it has {known}"
             )
         return network
+
+    def of_client(self, name: str, shape: Any) -> Network:
+        """The network of a client, as it is for inputs of this shape."""
+        return of_client(self.of(name), name, shape)
 
     @property
     def _every(self) -> list[Network]:
@@ -198,12 +208,31 @@ class Blocks(Checked):
                 raise ValueError(f"extractors: a block's name must be text without a dot, not {JOINT!r}, got {name!r}")
             if not isinstance(network, Network) or isinstance(network, PerClient | Blocks):
                 raise ValueError(f"extractors must be networks of one tensor, such as MLP(), got {network!r}")
-        object.__setattr__(self, "extractors", dict(self.extractors))
+
+    def _converted(self) -> dict[str, Any]:
+        return {"extractors": lifted(self.extractors)}
 
     @classmethod
     def alike(cls, names: Iterable[str], extractor: Network, out: int = 64, activation: Activation = "relu") -> Blocks:
         """The same kind of extractor, with weights of its own, for each block."""
         return cls(dict.fromkeys(names, extractor), out, activation)
+
+    def of_client(self, name: str, shape: Any) -> Blocks:
+        """The same for a client, with the extractors of the blocks that it holds."""
+        if not isinstance(shape, Mapping):
+            return self
+        held = self.held(shape)
+        own = {block: of_client(each, name, shape[block]) for block, each in held.extractors.items()}
+        return (
+            held
+            if all(own[block] is each for block, each in held.extractors.items())
+            else replace(held, extractors=own)
+        )
+
+    @property
+    def padded(self) -> bool:
+        """Whether the inputs of all extractors may be padded."""
+        return all(getattr(extractor, "padded", False) for extractor in self.extractors.values())
 
     def held(self, shapes: Mapping[str, tuple[int, ...]]) -> Blocks:
         """The same for a client with inputs of these shapes, where a block that it lacks is empty: 0 in its shape.
@@ -225,7 +254,7 @@ class Blocks(Checked):
     def init(self, shape: Any, rng: torch.Generator, part: str = "phi") -> Params:
         """Parameters of the extractors of the blocks that are held, and of the layer, for shapes by block."""
         params: Params = {}
-        extractors = self.held(shape).extractors
+        extractors = self.of_client("", shape).extractors
         for name, extractor in extractors.items():
             params |= extractor.init(shape[name], rng, f"{part}.{name}")
         fan_in = sum(extractor.out for extractor in extractors.values())
@@ -271,9 +300,9 @@ class Model(Checked):
 
     Attributes
     ----------
-    phi : Network or "auto"
+    phi : Network, torch.nn.Module or "auto"
         The embedding φ_i : X_i → R^k, part ``"phi"``. ``"auto"`` (`Auto`) is an MLP for clients that hold vectors and a
-        CNN for clients that hold images; `MLP` and `CNN` can be named.
+        CNN for clients that hold images; `MLP` and `CNN` can be named. A module of PyTorch becomes a `Module`.
     alpha : int or None
         Width of the representation layer α, a linear layer followed by LeakyReLU, part ``"alpha"``; None for no
         such layer. FLIC's published code uses 100 where there is one (FLIC-HL).
@@ -286,9 +315,9 @@ class Model(Checked):
     gaussian: int | None = None
 
     def __init__(
-        self, phi: Network | Literal["auto"] = "auto", alpha: int | None = None, gaussian: int | None = None
+        self, phi: Network | nn.Module | Literal["auto"] = "auto", alpha: int | None = None, gaussian: int | None = None
     ) -> None:
-        object.__setattr__(self, "phi", Auto() if isinstance(phi, str) and phi == "auto" else phi)
+        object.__setattr__(self, "phi", Auto() if isinstance(phi, str) and phi == "auto" else lifted(phi))
         object.__setattr__(self, "alpha", alpha)
         object.__setattr__(self, "gaussian", gaussian)
         self.__post_init__()
@@ -309,16 +338,15 @@ class Model(Checked):
         return replace(self, phi=networks.pop()) if len(networks) == 1 else self
 
     def of(self, spec: Spec) -> Model:
-        """One client's model: this one, unless networks go by clients (`PerClient`) or by what they hold (`Blocks`).
+        """One client's model: this one, unless networks go by clients (`PerClient`) or by their inputs (`Module`, …).
 
         Raises
         ------
         ValueError
             For a client whose inputs the network does not take.
         """
-        phi = self.phi.of(spec.name) if isinstance(self.phi, PerClient) else self.phi
         try:
-            phi = phi.held(spec.shapes) if isinstance(phi, Blocks) and isinstance(spec.shapes, Mapping) else phi
+            phi = of_client(self.phi, spec.name, spec.shapes)
         except ValueError as error:
             raise ValueError(f"client {spec.name!r}: {error}") from error
         return self if phi is self.phi else replace(self, phi=phi)
@@ -341,7 +369,8 @@ class Model(Checked):
 
     def init(self, spec: Spec, rng: torch.Generator, parts: tuple[str, ...]) -> Params:
         """Parameters of the named parts for one client's true shapes."""
-        phi, k, latent = self.of(spec).phi, self.phi.out, self.latent
+        own = self.of(spec)
+        phi, k, latent = own.phi, own.phi.out, own.latent
         width = latent if self.alpha is None else self.alpha
         params: Params = {}
         if "phi" in parts:

@@ -9,7 +9,8 @@ def load(config: dict) -> Client:
 
     `config` is what its owner told the SuperNode (``hetfl deploy client --name … --data …``): ``name`` and ``data``,
     the path of a file. `client_from_file` reads a CSV file with a column ``label``, or an NPZ file with ``x`` and ``y``
-    (or ``x_train``, ``y_train``, ``x_test``, ``y_test``); the columns may be others on each client.
+    (or ``x_train``, ``y_train``, ``x_test``, ``y_test``); the columns may be others on each client, or come in another
+    order. Where labels are words, say ``classes=["no", "yes"]``: the order that all clients have agreed on.
 
     For your own format, return ``Client(x_train, y_train, x_test, y_test, name)``: arrays of any width. A subject of
     one of MOABB's data sets, for instance, whose electrodes decide the width:

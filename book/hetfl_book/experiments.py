@@ -1,0 +1,333 @@
+"""The settings of the papers' tables and figures, and `reproduce`.
+
+An experiment has two scales. ``paper`` is the published setting. ``book`` is a smaller one that runs in CPU minutes;
+what it gives is shown in the book as such and never set against a paper's number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import pooch
+from filelock import FileLock, Timeout
+
+from hetfl_book import ledger
+from hetfl_book.papers import eeg, fedcma, fedcr, flic, hyfem, privacy
+from hetfl_book.papers.experiment import Experiment, Scale
+from hetfl_core import numerics
+from hetfl_core.checks import unknown
+from hetfl_core.datasets import registry
+from hetfl_core.engine.checkpoint import CheckpointError, code_version
+from hetfl_core.engine.simulation import Run
+from hetfl_core.files import data_path, results_home
+
+EXPERIMENTS: dict[str, Experiment] = {
+    **flic.EXPERIMENTS,
+    **eeg.EXPERIMENTS,
+    **fedcr.EXPERIMENTS,
+    **fedcma.EXPERIMENTS,
+    **hyfem.EXPERIMENTS,
+    **privacy.EXPERIMENTS,
+}
+
+
+def find(name: str) -> Experiment:
+    """The experiment of this name.
+
+    Raises
+    ------
+    KeyError
+        With the nearest right names.
+    """
+    if name in EXPERIMENTS:
+        return EXPERIMENTS[name]
+    raise KeyError(unknown("experiment", name, EXPERIMENTS))
+
+
+def known() -> dict[str, tuple[str, ...]]:
+    """The methods of each experiment, as the ledger (`hetfl_book.ledger.numbers`) wants to be told of them."""
+    return {name: tuple(experiment.methods) for name, experiment in EXPERIMENTS.items()}
+
+
+# --- runs that are not done yet -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: an experiment, a scale, a method and a seed."""
+
+    experiment: str
+    scale: Scale
+    method: str
+    seed: int
+
+    @property
+    def relative_path(self) -> str:
+        """Path of its record inside a folder of records (`hetfl_core.records.RunRecord.relative_path`)."""
+        return ledger.relative_path_of(self.experiment, self.scale, self.method, self.seed)
+
+    @property
+    def setting(self) -> Experiment:
+        """The experiment at this scale."""
+        return find(self.experiment).at(self.scale)
+
+    def scratch(self, together: Sequence[int] = ()) -> Path:
+        """Folder of its checkpoint; another for other code or other instructions, so that no run is half of each.
+
+        With several seeds that run `together`, that of them all, and of no others.
+        """
+        root = Path(os.environ.get("HETFL_CHECKPOINTS", pooch.os_cache("hetfl") / "checkpoints"))
+        code = f"{code_version(find(self.experiment).methods.get(self.method))}-{numerics.in_effect()['isa']}"
+        folder = root / code / self.experiment / self.scale
+        if len(together) < 2:
+            return folder / f"{self.method}-seed{self.seed}"
+        seeds = ",".join(map(str, together))
+        return folder / f"{self.method}-seeds{hashlib.blake2b(seeds.encode(), digest_size=8).hexdigest()}"
+
+
+def jobs(
+    name: str, scale: Scale, seeds: int | Sequence[int] | None = None, methods: Sequence[str] | None = None
+) -> list[Job]:
+    """All runs of an experiment, seed by seed; by default as many seeds as it wants."""
+    known = find(name).methods
+    seeds = find(name).seeds if seeds is None else seeds
+    for method in methods or ():
+        if method not in known:
+            raise KeyError(unknown(f"method of {name}", method, known))
+    if scale not in get_args(Scale):
+        raise ValueError(f"scale must be one of {get_args(Scale)}, got {scale!r}")
+    return [Job(name, scale, method, seed) for seed in _numbers(seeds) for method in methods or known]
+
+
+def _numbers(seeds: int | Sequence[int]) -> Sequence[int]:
+    """The seeds one by one, of their number or of themselves."""
+    numbers = range(seeds) if isinstance(seeds, int) else seeds
+    if isinstance(seeds, str) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+        raise ValueError(f"seeds must be a number of seeds, or whole numbers from 0 on, got {seeds!r}")
+    if not len(numbers):
+        raise ValueError(f"seeds must be at least 1, got {seeds}")
+    return numbers
+
+
+def pending(scale: Scale = "paper", seeds: int | None = None, out: Path | None = None) -> list[Job]:
+    """Runs without a record whose data are at hand, most wanted first: all methods of one seed before the next.
+
+    Each experiment has as many seeds as it wants, unless `seeds` says how many.
+    """
+    have = {r.relative_path for folder in _folders(out) for r in ledger.load(folder)}
+    order = sorted(EXPERIMENTS, key=lambda name: EXPERIMENTS[name].priority)
+    todo = [job for name in order for job in jobs(name, scale, seeds)]
+    return [job for job in todo if job.relative_path not in have and available(find(job.experiment))]
+
+
+def _folders(out: Path | None) -> list[Path]:
+    new = results_home() if out is None else Path(out)
+    return list(dict.fromkeys([data_path("results"), *([new] if new.is_dir() else [])]))
+
+
+def available(experiment: Experiment) -> bool:
+    """Whether the experiment's data lie in the data folder."""
+    own = experiment.files_present
+    return registry.available(experiment.dataset) if own is None else own()
+
+
+class OutOfTime(Exception):
+    """The budget is spent; the checkpoint holds what was done."""
+
+
+def run_job(
+    job: Job,
+    device: str = "auto",
+    deadline: float | None = None,
+    progress: bool = True,
+    *,
+    resume: bool = True,
+    **options: Any,
+) -> ledger.RunRecord:
+    """Run one job to its end and make its record. An interrupted job goes on where it stopped, unless not to `resume`.
+
+    Further options go to `hetfl_core.simulate`.
+
+    Raises
+    ------
+    OutOfTime
+        When `deadline` (of `time.monotonic`) has passed, after a complete round.
+    """
+    (record,) = run_jobs([job], device, deadline, progress, resume=resume, **options)
+    return record
+
+
+def run_jobs(
+    some: Sequence[Job],
+    device: str = "auto",
+    deadline: float | None = None,
+    progress: bool = True,
+    *,
+    resume: bool = True,
+    **options: Any,
+) -> list[ledger.RunRecord]:
+    """As `run_job`, for jobs that differ in their seeds only, side by side (`hetfl_core.simulate_seeds`)."""
+    job, seeds = some[0], sorted(job.seed for job in some)
+    setting = job.setting
+    ledger.code_revision()
+
+    def stop(row: dict[str, Any]) -> None:
+        if deadline is not None and time.monotonic() > deadline:
+            raise OutOfTime(f"{job}: stopped after round {row['round']} of {setting.rounds}")
+
+    options |= {"checkpoint": job.scratch(seeds)} if resume else {}
+    options |= {"device": device, "progress": progress}
+    if len(some) == 1:
+        runs = {job.seed: setting.run(job.method, job.seed, on_round=stop, **options)}
+    else:
+        runs = setting.run_together(job.method, seeds, on_round=lambda seed, row: stop(row), **options)
+    return [make_record(runs[each.seed], each.experiment, each.scale, each.method) for each in some]
+
+
+def make_record(run: Run, experiment: str, scale: str, method: str) -> ledger.RunRecord:
+    """The record of a run: what was run, on what, with which result."""
+    return ledger.RunRecord.of(run, experiment, scale, method=method)
+
+
+def reproduce(
+    todo: Sequence[Job],
+    out: Path | None = None,
+    *,
+    device: str = "auto",
+    budget: float | None = None,
+    again: bool = False,
+    workers: int | None = None,
+    progress: bool = True,
+    together: bool = False,
+) -> Iterator[tuple[Job, Path | None]]:
+    """Run jobs one after the other and write the record of each as it ends.
+
+    Several processes can work through the same jobs, one a core: each takes what no other is at (whatever folder that
+    writes to: they would share a checkpoint). A job whose checkpoint or record is damaged does not keep the others from
+    running.
+
+    Parameters
+    ----------
+    todo : sequence of Job
+    out : path, optional
+        Folder of the records; by default `hetfl_core.files.results_home`.
+    device : str
+        As for `simulate`.
+    budget : float, optional
+        Seconds after which no round is begun; an unfinished run is resumed by the next call.
+    again : bool
+        Run jobs that have a record already; what an interrupted run of this code left is gone on with.
+    workers : int, optional
+        As for `simulate`. One, where as many processes as there are cores work through the jobs.
+    together : bool
+        Run jobs that differ in their seeds only, have no record yet and are no other process's, side by side where
+        the experiment allows it. Each record then names the seeds, and is the same as that of a run of its own to
+        rounding. What was interrupted goes on when the same seeds run together again, and from the beginning else.
+
+    Yields
+    ------
+    job, path
+        The record's file; None for a job that was stopped by the budget, after which none is begun. A job that another
+        process is running is left out.
+
+    Raises
+    ------
+    hetfl_core.engine.checkpoint.CheckpointError, DamagedRecord
+        At the end, if a checkpoint was damaged, or what lies at a job's place is no record of it: the first such error.
+        Such jobs are not run.
+    """
+    folder = Path(out) if out is not None else results_home()
+    deadline = None if budget is None else time.monotonic() + budget
+    stale = {job: _record(job, folder) for job in todo} if again else {}
+    call = partial(run_jobs, device=device, deadline=deadline, progress=progress, workers=workers)
+    damaged: list[Exception] = []
+    for some in _grouped(todo) if together else [[job] for job in todo]:
+        paths: dict[Job, Path | None] = {}
+        try:
+            paths |= _done(some, folder, stale)
+            with ExitStack() as claims:
+                mine = [job for job in some if job not in paths and _claimed(job, claims)]
+                paths |= _recorded(mine, folder, stale, deadline, call)
+        except (CheckpointError, DamagedRecord) as error:
+            damaged.append(error)
+        yield from ((job, paths[job]) for job in some if job in paths)
+        if None in paths.values():
+            break
+    if damaged:
+        raise damaged[0]
+
+
+def _grouped(todo: Sequence[Job]) -> list[list[Job]]:
+    """Jobs that differ in their seeds only together, unless their experiment's runs are more than rounds."""
+    groups: dict[tuple[Any, ...], list[Job]] = {}
+    for job in dict.fromkeys(todo):
+        one_by_one = find(job.experiment).perform is not None
+        groups.setdefault((job.experiment, job.scale, job.method, job.seed if one_by_one else None), []).append(job)
+    return list(groups.values())
+
+
+class DamagedRecord(ValueError):
+    """What lies where the record of a job belongs, or among those of its experiment, is none."""
+
+
+def _record(job: Job, folder: Path) -> ledger.RunRecord | None:
+    """The record of a job, if there is one."""
+    try:
+        return ledger.find(folder, job.experiment, job.scale, job.method, job.seed)
+    except ValueError as error:
+        raise DamagedRecord(str(error)) from error
+
+
+def _done(some: Sequence[Job], folder: Path, stale: Mapping[Job, ledger.RunRecord | None]) -> dict[Job, Path | None]:
+    """The files of those jobs that have a record, and another than the `stale` one that is to be made again."""
+    found = {job: _record(job, folder) for job in some}
+    return {job: record.path for job, record in found.items() if record is not None and record != stale.get(job)}
+
+
+def _claim(job: Job) -> FileLock:
+    """Held by the process that runs a job; `filelock.Timeout` for the others, and gone when the process is."""
+    job.scratch().parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(f"{job.scratch()}.lock", timeout=0)
+
+
+def _claimed(job: Job, claims: ExitStack) -> bool:
+    """Claim a job, until `claims` are given back; False where another process has it."""
+    try:
+        claims.enter_context(_claim(job))
+    except Timeout:
+        return False
+    return True
+
+
+def _recorded(
+    some: Sequence[Job],
+    folder: Path,
+    stale: Mapping[Job, ledger.RunRecord | None],
+    deadline: float | None,
+    run: Callable[[Sequence[Job]], list[ledger.RunRecord]],
+) -> dict[Job, Path | None]:
+    """Run jobs, but for those that another process finished meanwhile: where each record is, or None: time is up."""
+    paths = _done(some, folder, stale)
+    todo = [job for job in some if job not in paths]
+    if not todo:
+        return paths
+    try:
+        if deadline is not None and time.monotonic() > deadline:
+            raise OutOfTime
+        made = run(todo)
+    except OutOfTime:
+        return paths | dict.fromkeys(todo)
+    for job, record in zip(todo, made, strict=True):
+        paths[job] = ledger.write(record, folder)
+    for left in (todo[0].scratch(sorted(job.seed for job in todo)), *(job.scratch() for job in todo)):
+        shutil.rmtree(left, ignore_errors=True)
+    return paths

@@ -1,0 +1,1 @@
+"""Figures of single chapters, in the house style of `hetfl_core.plots`."""

@@ -1,0 +1,149 @@
+"""Figures that move: a picture for each step and a slider, in one piece of HTML without anything from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from hetfl_book.figures.panels import PICTURE, ROW, png
+from hetfl_core import checks
+
+LARGEST = 1_500_000
+"""Bytes of HTML that one figure may have; a page has to be read on a phone, too."""
+
+FINER = 2
+"""Dots of a picture for each pixel of its place on the page."""
+
+SHOW = (
+    "const f=this.closest('figure'),s=f.querySelectorAll('.step');"
+    "s.forEach((one,i)=>{one.hidden=i!=this.value});"
+    "f.querySelector('output').textContent=s[this.value].dataset.label"
+)
+PLAY = (
+    "const f=this.closest('figure'),r=f.querySelector('input');clearInterval(f.clock);"
+    "if(r.value==r.max){r.value=0;r.dispatchEvent(new Event('input'))}"
+    "f.clock=setInterval(()=>{r.value=+r.value+1;r.dispatchEvent(new Event('input'));"
+    "if(r.value==r.max)clearInterval(f.clock)},500)"
+)
+
+
+class Moving:
+    """Pictures of one thing at several steps: a slider in a browser, one of them on paper.
+
+    Attributes
+    ----------
+    frames : list of list of bytes
+        PNG files, one or more a step: they stand side by side where there is room, else one above the other.
+    labels : list of str
+        What stands beside the slider at each step.
+    name : str
+        What the slider changes, such as ``"round"``.
+    alt : str
+        What is to be seen, for those who do not see it.
+    widths : list of int
+        Of the pictures of a step on the page, in pixels; on a narrow screen they take what there is.
+    shown : int, default -1
+        The step at which it stands at first, and on paper.
+    """
+
+    def __init__(
+        self, frames: list[list[bytes]], labels: list[str], name: str, alt: str, widths: list[int], shown: int = -1
+    ) -> None:
+        self.frames, self.labels, self.name, self.alt, self.widths = frames, labels, name, alt, widths
+        self.shown = shown % len(frames)
+
+    def html(self) -> str:
+        """The figure for a browser; it works offline, and without scripts shows the step at which it stands."""
+        last = len(self.frames) - 1
+        steps = [
+            f'<div class="step" data-label="{html.escape(label)}"{"" if i == self.shown else " hidden"}>'
+            + f'<div style="{ROW}">'
+            + "".join(self._picture(frame, label, place) for place, frame in enumerate(frames))
+            + "</div></div>"
+            for i, (frames, label) in enumerate(zip(self.frames, self.labels, strict=True))
+        ]
+        name = html.escape(self.name)
+        control = (
+            f'<label>{name} <input type="range" min="0" max="{last}" value="{self.shown}" step="1" aria-label="{name}" '
+            f'oninput="{html.escape(SHOW)}" style="width:55%;vertical-align:middle"></label> '
+            f'<output style="display:inline-block;min-width:3em">{html.escape(self.labels[self.shown])}</output> '
+            f'<button type="button" onclick="{html.escape(PLAY)}">play</button>'
+        )
+        return f'<figure class="moving" style="margin:0">{"".join(steps)}<div>{control}</div></figure>'
+
+    def _picture(self, frame: bytes, label: str, place: int) -> str:
+        part = f" Picture {place + 1} of {len(self.widths)}." if len(self.widths) > 1 else ""
+        said = html.escape(f"{self.alt} Here: {self.name} {label}.{part}")
+        style = PICTURE.format(width=self.widths[place])
+        return f'<img src="data:image/png;base64,{base64.b64encode(frame).decode()}" alt="{said}" style="{style}">'
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """HTML for browsers, the last picture of the step that is shown for paper, words for the rest."""
+        still = base64.b64encode(self.frames[self.shown][-1]).decode()
+        return {"text/html": self.html(), "image/png": still, "text/plain": self.alt}
+
+
+def moving(
+    draw: Callable[[int], Figure | Sequence[Figure]],
+    labels: Sequence[Any],
+    name: str,
+    alt: str,
+    dpi: int = 80,
+    shown: int = -1,
+) -> Moving:
+    """A figure with a slider.
+
+    Parameters
+    ----------
+    draw : callable
+        ``draw(k)`` makes the figure of step k, or several that stand side by side on a desk and one above the other on
+        a phone. Those of all steps must have the same sizes and, to be comparable, the same axes.
+    labels : sequence
+        What is shown beside the slider at each step, such as the numbers of the rounds; at least two.
+    name : str
+        What the slider changes.
+    alt : str
+        What is to be seen.
+    dpi : int
+        Pixels of the page an inch; the pictures have `FINER` times as many dots.
+    shown : int, default -1
+        The step at which the figure stands at first, and on paper; negative ones count from the end.
+
+    Returns
+    -------
+    Moving
+        Which a notebook displays.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two steps, their figures are not of the same sizes, or weigh more than `LARGEST`.
+    """
+    checks.words("name", name)
+    checks.words("alt", alt)
+    checks.whole("dpi", dpi, 20, 400)
+    told = [str(label) for label in checks.several("labels", labels)]
+    if len(told) < 2:
+        raise ValueError(f"labels must be of at least two steps, got {len(told)}")
+    checks.whole("shown", shown, -len(told), len(told) - 1)
+    frames, sizes = [], []
+    for k in range(len(told)):
+        drawn = draw(k)
+        figures = [drawn] if isinstance(drawn, Figure) else checks.several("draw(k)", drawn)
+        for figure in figures:
+            checks.instance("draw(k)", figure, Figure)
+        sizes.append([tuple(figure.get_size_inches().tolist()) for figure in figures])
+        frames.append([png(figure, FINER * dpi) for figure in figures])
+        if sizes[k] != sizes[0]:
+            raise ValueError(f"draw must make figures of one size at all steps, got {sizes[0]} and {sizes[k]} inches")
+    made = Moving(frames, told, name, alt, [round(size[0] * dpi) for size in sizes[0]], shown)
+    if (size := len(made.html())) > LARGEST:
+        raise ValueError(
+            f"draw makes {len(told)} pictures of {size / 1e6:.1f} MB in all, more than {LARGEST / 1e6:.1f} MB: fewer "
+            "steps, a smaller figure or a smaller dpi"
+        )
+    return made

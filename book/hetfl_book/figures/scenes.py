@@ -1,0 +1,203 @@
+"""Figures that one chapter each draws: terms of a loss, regions of a plane, convergence, densities, who holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from numpy.typing import ArrayLike
+
+from hetfl_core import checks
+from hetfl_core.plots import COLOURS, MARKERS, _arrays, _axes, _every
+
+
+def losses(
+    history: pd.DataFrame, terms: Sequence[str], ax: Axes | None = None, title: str = "Terms of the loss"
+) -> Axes:
+    """Terms of the loss against rounds, on a log axis.
+
+    Parameters
+    ----------
+    history : DataFrame
+        `Run.history`.
+    terms : sequence of str
+        Columns to draw, e.g. ``["ce", "w2"]``.
+    """
+    terms = checks.several("terms", terms)
+    for term in terms:
+        checks.words("terms", term)
+    checks.frame("history", history, "round", *terms)
+    ax = _axes(ax)
+    for i, term in enumerate(terms):
+        drawn = history[["round", term]].dropna()
+        ax.plot(
+            drawn["round"], drawn[term], color=COLOURS[i], marker=MARKERS[i], markevery=_every(len(drawn)), label=term
+        )
+    ax.set(yscale="log", xlabel="communication round", ylabel="mean over steps and participants", title=title)
+    ax.legend()
+    return ax
+
+
+def regions(
+    points: ArrayLike,
+    labels: ArrayLike,
+    classify: Callable[[np.ndarray], np.ndarray],
+    limits: tuple[float, float, float, float],
+    ax: Axes | None = None,
+    title: str = "",
+    steps: int = 120,
+) -> Axes:
+    """Samples in the plane, on the regions in which a classifier names each class.
+
+    Parameters
+    ----------
+    points : array_like, shape (n, 2)
+        Samples; n may be 0.
+    labels : array_like of int, shape (n,)
+        Their classes: colour and marker.
+    classify : callable
+        ``classify(points)``, of points of shape (m, 2), gives the class of each, shape (m,).
+    limits : tuple of four floats
+        Left, right, bottom and top of what is drawn.
+    ax, title
+    steps : int
+        Points of the grid in each direction.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, limits enclose nothing, or `classify` gives something else than a class for each point.
+    """
+    xy = checks.reals("points", points, 2, least=0)
+    y = checks.array("labels", labels)
+    if xy.shape[1] != 2 or y.shape != (len(xy),) or not (np.issubdtype(y.dtype, np.integer) or not len(y)):
+        raise ValueError(f"points and labels must have shapes (n, 2) and (n,), got {xy.shape} and {y.shape}")
+    left, right, bottom, top = bounds if len(bounds := checks.reals("limits", limits, 1).tolist()) == 4 else [0] * 4
+    if not (left < right and bottom < top):
+        raise ValueError(f"limits must be (left, right, bottom, top), increasing in pairs, got {checks.shown(limits)}")
+    checks.whole("steps", steps, 2, 2000)
+    if not callable(classify):
+        raise ValueError(f"classify must be a function of points, got {checks.shown(classify)}")
+    across, along = np.meshgrid(np.linspace(left, right, steps), np.linspace(bottom, top, steps))
+    found = np.asarray(classify(np.stack([across.ravel(), along.ravel()], axis=1)))
+    if found.shape != (steps**2,) or not np.issubdtype(found.dtype, np.integer) or found.min() < 0:
+        raise ValueError(f"classify must give a class for each of {steps**2} points, got {checks.shown(found)}")
+    ax = _axes(ax)
+    seen = found.reshape(steps, steps)
+    for c in np.unique(found):
+        colour = COLOURS[c % len(COLOURS)]
+        ax.contourf(across, along, seen == c, levels=[0.5, 1.5], colors=[colour], alpha=0.22)
+        if len(np.unique(found)) > 1:
+            ax.contour(across, along, seen == c, levels=[0.5], colors="black", linewidths=0.6)
+    for c in np.unique(y):
+        look: Any = {"color": COLOURS[c % len(COLOURS)], "marker": MARKERS[c % len(MARKERS)], "edgecolor": "black"}
+        ax.scatter(xy[y == c, 0], xy[y == c, 1], s=26, linewidth=0.4, **look)
+    ax.set(xlim=(left, right), ylim=(bottom, top), title=title)
+    ax.grid(False)
+    return ax
+
+
+def convergence(
+    curves: Mapping[str, Any],
+    bounds: Mapping[str, Any] | None = None,
+    ax: Axes | None = None,
+    title: str = "",
+    ylabel: str = "dist (sine of the largest principal angle)",
+    floor: float = 1e-16,
+) -> Axes:
+    """Numbers that should fall along a straight line on a log axis, one per round, and what a theorem promises of them.
+
+    Parameters
+    ----------
+    curves : dict of str to array, shape (rounds + 1,)
+        Drawn with markers; markers of successive curves are shifted, so that equal curves are both seen.
+    bounds : dict of str to array, optional
+        Drawn dashed and dotted, without markers.
+    floor : float
+        The axis ends here at the latest; smaller values, which are rounding, are cut off.
+    """
+    curves, bounds = _arrays("curves", curves, 1), _arrays("bounds", {} if bounds is None else bounds, 1)
+    floor = checks.number("floor", floor, above=0)
+    ax = _axes(ax)
+    for i, (name, values) in enumerate(curves.items()):
+        step = max(len(values) // 9, 1)
+        marks = (i * step // max(len(curves), 1), step)
+        ax.plot(values, color=COLOURS[i], marker=MARKERS[i], markevery=marks, label=name)
+    for style_, (name, values) in zip(("--", ":", "-."), bounds.items()):
+        ax.plot(values, style_, color="black", label=name)
+    ax.set(yscale="log", xlabel="communication round", ylabel=ylabel, title=title)
+    ax.set_ylim(bottom=max(ax.get_ylim()[0], floor))
+    ax.legend(fontsize=10)
+    return ax
+
+
+def against_gaussians(
+    draws: Any, variances: Mapping[str, float], ax: Axes | None = None, title: str = "", xlabel: str = ""
+) -> Axes:
+    """Histogram of draws, and the density of N(0, s) for each variance s that somebody claims.
+
+    Parameters
+    ----------
+    draws : array, shape (R,)
+    variances : dict of str to float
+        Those that are not positive are left out.
+    """
+    draws = checks.reals("draws", draws, 1)
+    for s in checks.mapping("variances", variances).values():
+        checks.number("variances", s)
+    ax = _axes(ax)
+    ax.hist(draws, bins=50, density=True, color="lightgrey", edgecolor="white", label="simulated")
+    grid = np.linspace(draws.min(), draws.max(), 400)
+    for i, (name, s) in enumerate(variances.items()):
+        if s > 0:
+            density = np.exp(-(grid**2) / (2 * s)) / np.sqrt(2 * np.pi * s)
+            ax.plot(grid, density, color=COLOURS[i], marker=MARKERS[i], markevery=40, label=name)
+    ax.set(xlabel=xlabel, ylabel="density", title=title)
+    ax.legend(fontsize=10)
+    return ax
+
+
+def holders(
+    table: Any,
+    blocks: Sequence[str],
+    classes: Sequence[str] | None = None,
+    ax: Axes | None = None,
+    title: str = "",
+) -> Axes:
+    """How many clients hold each block of each class, written into its cell; a cell without holders stands out.
+
+    Parameters
+    ----------
+    table : array_like of int, shape (n_blocks, n_classes)
+        As from `hetfl_core.datasets.blocks.holders`.
+    blocks : sequence of str
+        Names of the rows.
+    classes : sequence of str, optional
+        Names of the columns; numbers from 0 on by default.
+    """
+    count = checks.array("table", table)
+    if count.ndim != 2 or not count.size or count.shape[0] != len(blocks):
+        raise ValueError(f"table must have a row for each of {len(blocks)} blocks, got shape {count.shape}")
+    names = [str(c) for c in range(count.shape[1])] if classes is None else list(classes)
+    if len(names) != count.shape[1]:
+        raise ValueError(f"classes must name {count.shape[1]} columns, got {len(names)}")
+    ax = _axes(ax, figsize=(1.6 + 0.34 * count.shape[1], 0.8 + 0.32 * count.shape[0]))
+    most = max(int(count.max()), 1)
+    ax.imshow(count, cmap="Blues", vmin=0, vmax=1.6 * most, aspect="auto")
+    for (i, j), n in np.ndenumerate(count):
+        if n:
+            ax.text(j, i, f"{n}", ha="center", va="center", fontsize=8, color="black")
+        else:
+            cell = ((j - 0.5, i - 0.5), 1, 1)
+            ax.add_patch(Rectangle(*cell, facecolor="black"))
+            ax.text(j, i, "0", ha="center", va="center", fontsize=8, color="white")
+    size = 12 if len(names) <= 20 else 8
+    ax.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 2 else 0, fontsize=size)
+    ax.set_yticks(range(len(blocks)), list(blocks))
+    ax.set(xlabel="class", ylabel="block", title=title)
+    ax.grid(False)
+    return ax

@@ -1,0 +1,110 @@
+"""What we measured, and what the papers say of it.
+
+Records of runs (`records`) and their files (`storage`), the papers' numbers (`published`), paired differences over
+seeds (`statistics`), the papers' numbers and claims judged by one rule (`judging`), methods compared client by client
+(`comparison`), how far arithmetic alone carries a result (`arithmetic`), and tables for the eye (`tables`). The names
+that pages use are here:
+``ledger.load()``, ``ledger.numbers()``, ``ledger.claims()``, ``ledger.show(…)``.
+"""
+
+from hetfl_book.ledger.arithmetic import arithmetic_reach, arithmetic_spreads, generations, with_arithmetic
+from hetfl_book.ledger.judging import (
+    KINDS,
+    PENDING,
+    UNAVAILABLE,
+    UNBUILT,
+    Tally,
+    claim_p,
+    claim_verdict,
+    claims,
+    combined_error,
+    command,
+    numbers,
+    tally,
+    tolerance,
+    verdict,
+)
+from hetfl_book.ledger.published import SOURCES, paper_table, paper_values
+from hetfl_book.ledger.tables import Shown, in_full, outcome, show
+from hetfl_core.records import (
+    RunRecord,
+    code_revision,
+    compare,
+    environment,
+    find,
+    load,
+    pack,
+    read,
+    relative_path_of,
+    tidy,
+    to_json,
+    to_percent,
+    value,
+    write,
+    write_to,
+)
+from hetfl_core.statistics import (
+    MIN_SEEDS,
+    NoPairsError,
+    Paired,
+    contrast,
+    corrected,
+    effects,
+    holm,
+    interval,
+    paired,
+    welch,
+)
+
+__all__ = [
+    "KINDS",
+    "MIN_SEEDS",
+    "PENDING",
+    "SOURCES",
+    "UNAVAILABLE",
+    "UNBUILT",
+    "NoPairsError",
+    "Paired",
+    "RunRecord",
+    "Shown",
+    "Tally",
+    "arithmetic_reach",
+    "arithmetic_spreads",
+    "claim_p",
+    "claim_verdict",
+    "claims",
+    "code_revision",
+    "combined_error",
+    "command",
+    "compare",
+    "contrast",
+    "corrected",
+    "effects",
+    "environment",
+    "find",
+    "generations",
+    "holm",
+    "in_full",
+    "interval",
+    "load",
+    "numbers",
+    "outcome",
+    "pack",
+    "paired",
+    "paper_table",
+    "paper_values",
+    "read",
+    "relative_path_of",
+    "show",
+    "tally",
+    "tidy",
+    "to_json",
+    "to_percent",
+    "tolerance",
+    "value",
+    "verdict",
+    "welch",
+    "with_arithmetic",
+    "write",
+    "write_to",
+]

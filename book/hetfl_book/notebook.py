@@ -1,0 +1,177 @@
+"""What several chapters show in the same way: records beside a paper's numbers, and what to say without any."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+from IPython.display import Markdown, display
+
+from hetfl_book import ledger
+from hetfl_book.experiments import find
+from hetfl_book.ledger.tables import few, plus_minus
+from hetfl_core import checks
+from hetfl_core.datasets.registry import DataError
+from hetfl_core.engine.checkpoint import State
+from hetfl_core.engine.simulator import Simulator
+from hetfl_core.federation import Federation
+from hetfl_core.methods.base import Method, Params
+
+Made = TypeVar("Made")
+
+
+def files_or_note(make: Callable[[], Made], name: str, instead: str) -> Made | None:
+    """The data, or None, visibly, where their files are neither in the data folder nor to be downloaded.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the data; may raise `hetfl_core.datasets.DataError`.
+    name : str
+        What the reader knows the data by.
+    instead : str
+        What is shown in their place.
+    """
+    try:
+        return make()
+    except DataError:
+        why = f"The files of `{name}` are neither in the data folder nor to be downloaded"
+        display(Markdown(f"> **Data not at hand.** {why}; what follows shows {instead} instead."))
+        return None
+
+
+def say(*lines: str) -> None:
+    """Show lines of Markdown."""
+    display(Markdown("\n".join(lines)))
+
+
+def listing(*parts: Any) -> None:
+    """The source of functions or classes of the core, so that what a page shows cannot be out of date."""
+    source = "\n\n".join(textwrap.dedent(inspect.getsource(part)).strip() for part in parts)
+    display(Markdown(f"```python\n{source}\n```"))
+
+
+VERDICTS = {
+    "agrees": ("agrees", "agree"),
+    "higher": ("is higher", "are higher"),
+    "lower": ("is lower", "are lower"),
+    "holds": ("holds", "hold"),
+    "open": ("is open", "are open"),
+    "reverses": ("is reversed", "are reversed"),
+    "fails": ("fails", "fail"),
+}
+"""How the ledger's verdicts are said of one number or claim, and of several."""
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words as a list in a sentence, "a, b and c"; without any, "none"."""
+    found = list(words)
+    for word in found:
+        checks.words("words", word)
+    return ", ".join(found[:-1]) + " and " * (len(found) > 1) + found[-1] if found else "none"
+
+
+def of_verdicts(verdicts: Iterable[str]) -> str:
+    """How often each verdict of the ledger was given, "3 hold, 1 is open"; others than `VERDICTS` are left out."""
+    return counted_verdicts(pd.Series(list(verdicts), dtype=str).value_counts().to_dict())
+
+
+def counted_verdicts(counts: Mapping[str, int]) -> str:
+    """The same of verdicts that are counted already, as in `hetfl_book.ledger.Tally`."""
+    n = checks.mapping("counts", counts)
+    told = [f"{n[v]} {words[int(n[v] > 1)]}" for v, words in VERDICTS.items() if n.get(v)]
+    return ", ".join(told) or "none can be judged yet"
+
+
+def aligned(federation: Federation, method: Method, seed: int = 0) -> tuple[list[Params], State]:
+    """What the clients have after a method's pre-training, before any round.
+
+    Returns
+    -------
+    kept : list of dict of str to Tensor
+        Each client's own parameters, in the order of the federation.
+    state : State
+        From before the pre-training: the server's tensors, and the clients' parameters as they were drawn.
+    """
+    simulator = Simulator(federation, method, seed=seed)
+    state = simulator.initial()
+    outcomes = simulator.train(state, range(len(federation)), 0, "start")
+    return [outcomes[i].kept for i in range(len(federation))], state
+
+
+def embedded(
+    federation: Federation, method: Method, kept: list[Params], server: Params, split: str = "train"
+) -> dict[str, np.ndarray]:
+    """The embedded samples φ_i(x) of every client, by name, shape (n_i, k).
+
+    Parameters
+    ----------
+    federation, method
+    kept : list of dict of str to Tensor
+        The clients' parameters, as from `aligned`.
+    server : dict of str to Tensor
+    split : {"train", "test"}
+    """
+    checks.choice("split", split, ("train", "test"))
+    if len(kept) != len(federation):
+        raise ValueError(f"kept must be of each of {len(federation)} clients, got {len(kept)}")
+    dtype = next((t.dtype for own in kept for t in own.values() if t.is_floating_point()), torch.float32)
+    with torch.no_grad():
+        return {
+            client.name: method.embed({**own, **server}, server, getattr(client, f"x_{split}").to(dtype)).numpy()
+            for client, own in zip(federation, kept, strict=True)
+        }
+
+
+def labels_of(federation: Federation, split: str = "train") -> dict[str, np.ndarray]:
+    """The labels of every client's samples, by name, shape (n_i,)."""
+    checks.choice("split", split, ("train", "test"))
+    return {client.name: getattr(client, f"y_{split}").numpy() for client in federation}
+
+
+def histories(experiment: str, scale: str | None = "paper") -> dict[str, list[pd.DataFrame]]:
+    """Histories of the stored runs by method, one per seed, in the order of the experiment's methods."""
+    stored = ledger.load(experiment=experiment, scale=scale)
+    return {m: h for m in find(experiment).methods if (h := [r.frame() for r in stored if r.method == m])}
+
+
+def no_records(*experiments: str) -> None:
+    """Say that there are no records, and which commands make them."""
+    commands = "\n".join(ledger.command(experiment) for experiment in experiments)
+    display(Markdown(f"> **No records yet.** These make them:\n\n```bash\n{commands}\n```"))
+
+
+def beside(rows: pd.DataFrame) -> None:
+    """Some lines of `hetfl_book.ledger.numbers`, a table a setting, narrow enough for a phone."""
+    for setting, lines in rows.groupby("setting", sort=False):
+        table = [
+            (r.method, plus_minus(r.published, r.published_sd, sd_form="g"), _ours(r), ledger.in_full(r._asdict()))
+            for r in lines.itertuples()
+        ]
+        display(Markdown(_caption(str(setting), lines)))
+        display(ledger.show(pd.DataFrame(table, columns=["method", "paper", "ours", "verdict"])))
+
+
+def _ours(row: object) -> str:
+    runs, mean, sd = (getattr(row, name) for name in ("ours_runs", "ours", "ours_sd"))
+    return plus_minus(mean, sd) + few(runs) if runs else "–"
+
+
+def _caption(setting: str, lines: pd.DataFrame) -> str:
+    first = lines.iloc[0]
+    seeds, commits = (sorted(set(lines[c].explode().dropna())) for c in ("seeds", "commits"))
+    behind = f"seeds {', '.join(map(str, seeds))}; commit {', '.join(commits)}" if seeds else "no runs yet"
+    source = f"{ledger.SOURCES[first['paper']]}, Table {first['table']}, {setting}"
+    return f"**{source}**, accuracy in %, mean ± sd. Ours: paper scale, {behind}."
+
+
+def pending(rows: pd.DataFrame) -> None:
+    """The commands that make what some lines of the ledger still lack; nothing where nothing is pending."""
+    waiting = rows.loc[rows["verdict"] == "pending", "command"].unique()
+    if len(waiting):
+        display(Markdown("Pending; these make them:\n\n```bash\n" + "\n".join(waiting) + "\n```"))

@@ -1,0 +1,203 @@
+"""What ``hetfl`` does beside the core's commands: ``hetfl reproduce | pack | verify | arithmetic | ledger``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hetfl_core import numerics
+from hetfl_core.options import Fastest, Workers, check_folder
+
+commands = typer.Typer()
+
+
+def data_sets() -> dict[str, Callable[..., Any]]:
+    """The book's data sets by name."""
+    from hetfl_book.datasets import CATALOGUE
+
+    return CATALOGUE
+
+
+def listing() -> dict[str, dict[str, str]]:
+    """The experiments, as ``hetfl list`` shows them."""
+    from hetfl_book.experiments import EXPERIMENTS
+
+    return {"Experiments": {name: experiment.title for name, experiment in EXPERIMENTS.items()}}
+
+
+@commands.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Name of an experiment; see `hetfl list`.")] = None,
+    scale: Annotated[str, typer.Option(help="paper: the published setting; book: CPU minutes.")] = "book",
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds, from 0 on; by default as the paper.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Only these methods.")] = None,
+    pending: Annotated[bool, typer.Option("--pending", help="The unfinished runs, most wanted first.")] = False,
+    budget: Annotated[str | None, typer.Option(help="Begin no round after this time: 90s, 9m, 2h.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the records; by default data/results, without a checkout results.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    again: Annotated[bool, typer.Option("--again", help="Run what has a record already.")] = False,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together", help="Seeds of one setting share stacks: the same to rounding. Resumed only together."
+        ),
+    ] = False,
+    workers: Workers = None,
+    fastest: Fastest = False,
+) -> None:
+    """Run an experiment of a paper, or the pending ones; every record is written as its run ends."""
+    from hetfl_book import experiments
+    from hetfl_core.engine.simulator import choose_device
+
+    if name is None and not pending:
+        raise ValueError("name one experiment, or give --pending")
+    if name is not None and pending:
+        raise ValueError(f"name one experiment or give --pending, not both: got {name!r} and --pending")
+    at: Any = scale
+    todo = _pending(at, seeds, method, out) if pending else experiments.jobs(str(name), at, seeds, method)
+    choose_device(device)
+    if out is not None:
+        check_folder(out)
+    print(f"{len(todo)} runs")
+    elsewhere = set(todo)
+    options: dict[str, Any] = {"device": device, "budget": seconds(budget), "again": again, "workers": workers}
+    options["together"] = together
+    for job, path in experiments.reproduce(todo, out, **options):
+        print(f"{job.experiment} {job.scale} {job.method} seed {job.seed}: {path or 'stopped; will be resumed'}")
+        elsewhere = elsewhere - {job} if path else set()
+    if elsewhere:
+        print(f"{len(elsewhere)} runs are left to other processes that are at them")
+
+
+@commands.command()
+def pack(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder of the records; by default data/results, without a checkout results.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say what is to be packed; fail if there is any.")
+    ] = False,
+) -> None:
+    """Take new records into one file an experiment, as they are committed."""
+    from hetfl_core import records
+
+    changed = records.pack(folder, check=check)
+    for path in changed:
+        print(f"{path}: {'to be packed, by `hetfl pack`' if check else 'packed'}")
+    if check and changed:
+        raise typer.Exit(1)
+
+
+@commands.command("verify")
+def verify_records(
+    experiment: Annotated[list[str] | None, typer.Option(help="Only the records of these experiments.")] = None,
+    sample: Annotated[int | None, typer.Option(help="Draw so many records; by default all.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Begin no round after this time (90s, 9m, 2h); cheap records are preferred.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Another seed draws another sample.")] = 0,
+    scale: Annotated[str, typer.Option(help="paper or book")] = "paper",
+    records: Annotated[Path | None, typer.Option(help="Folder of the records; by default data/results.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    fastest: Fastest = False,
+) -> None:
+    """Run records again: same bits, within the spread of seeds, or different, and why. Nothing is written."""
+    from hetfl_book import experiments, ledger, verification
+    from hetfl_core.engine.simulator import choose_device
+
+    choose_device(device)
+    limit = seconds(budget)
+    for name in experiment or ():
+        experiments.find(name)
+    stored = [r for r in ledger.load(records) if r.scale == scale and (not experiment or r.experiment in experiment)]
+    able = [r for r in stored if verification.can_run(r)]
+    todo = verification.sample(able, sample, seed=seed, budget=limit)
+    now = ", ".join(f"{name} {value}" for name, value in numerics.in_effect().items())
+    print(f"{len(stored)} records, {len(able)} of which can be run here; {len(todo)} are run again ({now})", flush=True)
+    done = []
+    for check in verification.verify(todo, budget=limit, device=device, among=stored):
+        done.append(check)
+        r = check.record
+        print(f"{r.experiment} {r.method} seed {r.seed}: {check.verdict}", flush=True)
+    if done:
+        print(f"\n{verification.shown(done)}\n")
+    print(verification.summary(done))
+    if any(check.verdict == verification.DIFFERENT for check in done):
+        raise typer.Exit(1)
+
+
+@commands.command()
+def arithmetic(
+    experiment: Annotated[str, typer.Argument(help="Name of an experiment; see `hetfl list`.")],
+    method: Annotated[str, typer.Option(help="Name of one of its methods.")],
+    seed: Annotated[int, typer.Option(help="The one seed.")] = 0,
+    mode: Annotated[list[str] | None, typer.Option(help="portable, fastest or scalar; all by default.")] = None,
+    stack: Annotated[list[int] | None, typer.Option(help="Most clients in a stack; 1024 and 3 by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the records; by default data/results.")] = None,
+) -> None:
+    """One run with one seed, rounded in several ways: other instructions, other stacks. Each is a record."""
+    from hetfl_book import experiments, verification
+    from hetfl_core.files import results_home
+
+    [job] = experiments.jobs(experiment, "paper", [seed], [method])
+    for name in mode or ():
+        if name not in numerics.MODES:
+            raise ValueError(f"mode must be one of {numerics.MODES}, got {name!r}")
+    modes: Any = mode or numerics.MODES
+    folder = out or results_home()
+    check_folder(folder)
+    for path in verification.vary(job, modes, stack or (1024, 3), folder):
+        print(path, flush=True)
+
+
+def _pending(scale: Any, seeds: int | None, methods: list[str] | None, out: Path | None) -> list[Any]:
+    """The pending jobs; of these methods alone, where some are named."""
+    from hetfl_book import experiments
+
+    todo = experiments.pending(scale, seeds, out)
+    known = list(dict.fromkeys(job.method for job in todo))
+    for method in methods or ():
+        if not known:
+            raise KeyError(f"no run is pending, of {method!r} as of any other method")
+        if method not in known:
+            raise KeyError(experiments.unknown("method of a pending run", method, known))
+    return [job for job in todo if not methods or job.method in methods]
+
+
+def seconds(text: str | None) -> float | None:
+    """``"90s"``, ``"9m"``, ``"2h"`` or plain seconds, as a number of seconds."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if not match or float(match[1]) <= 0:
+        raise ValueError(f"budget must look like 90s, 9m or 2h, got {text!r}")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+@commands.command()
+def ledger(
+    claims: Annotated[bool, typer.Option("--claims", help="The papers' claims instead of their numbers.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also the lines for which we have no runs.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also read the records in this folder.")] = None,
+) -> None:
+    """What the papers say beside what we got."""
+    from hetfl_book import ledger
+    from hetfl_book.experiments import known
+
+    found = ledger.load() + (ledger.load(out) if out else [])
+    judge = ledger.claims if claims else ledger.numbers
+    table = judge(found, known=known())
+    judged = table["seeds"].map(len) > 0
+    print(ledger.show(table if everything else table[judged]))
+    if not everything:
+        print("\nWithout runs (--all shows them):")
+        for verdict, count in table[~judged]["verdict"].value_counts().items():
+            print(f"{count:>5}  {verdict}")
+        for command in dict.fromkeys(c for c in table["command"] if c):
+            print(f"       {command}")

@@ -1,0 +1,425 @@
+"""What one client holds, and what others may know of it: inputs, labels, and the names of its features."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from hetfl_core import checks
+
+T = TypeVar("T")
+
+Kind = Literal["classification", "regression"]
+"""What a federation learns: labels among C classes, or real numbers."""
+
+Inputs = Tensor | dict[str, Tensor]
+r"""Inputs of a client: one tensor of shape (n, \*shape), or named blocks of such tensors with the same n."""
+
+
+def map_blocks(function: Callable[..., Any], x: Any, *others: Any) -> Any:
+    """Apply a function to a tensor, or to each block of a dict of tensors."""
+    if isinstance(x, Mapping):
+        return {name: function(x[name], *(other[name] for other in others)) for name in x}
+    return function(x, *others)
+
+
+def blocks(x: Inputs) -> list[Tensor]:
+    """The blocks of an input, a list of one tensor where there are no named ones."""
+    return list(x.values()) if isinstance(x, Mapping) else [x]
+
+
+def as_params(name: str, x: Inputs) -> dict[str, Tensor]:
+    """An input under the name, or its blocks each under ``"<name>.<block>"``: as messages and clients hold tensors."""
+    return {f"{name}.{block}": t for block, t in x.items()} if isinstance(x, Mapping) else {name: x}
+
+
+def from_params(name: str, params: Mapping[str, Tensor]) -> Inputs:
+    """What `as_params` put among other tensors."""
+    if name in params:
+        return params[name]
+    return {key.removeprefix(f"{name}."): t for key, t in params.items() if key.startswith(f"{name}.")}
+
+
+class FederationWarning(UserWarning):
+    """Data that is legal but rarely meant."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the server may know of a client, and all that a method is told of it before training.
+
+    Attributes
+    ----------
+    name : str
+        Name of the client.
+    shapes : tuple of int, or dict of str to tuple of int
+        True shape of one input sample (of each block, where inputs are named blocks), e.g. ``(17,)``.
+    n_train : int
+        Number of training samples.
+    n_classes : int
+        Number of classes C of the federation; 0 for a regression.
+    class_counts : tuple of int
+        Training samples of each class, length C.
+    n_clients : int
+        Number of clients b of the federation.
+    task : {"classification", "regression"}
+        What the federation learns.
+    features : tuple of str, or dict of str to tuple of str, optional
+        Names of the client's features (of each block), as `Client` has them.
+    """
+
+    name: str
+    shapes: Any
+    n_train: int
+    n_classes: int
+    class_counts: tuple[int, ...]
+    n_clients: int
+    task: Kind = "classification"
+    features: Any = None
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a head: C logits, or the one predicted number of a regression."""
+        return 1 if self.task == "regression" else self.n_classes
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        r"""The classes that the client holds, :math:`\mathcal{Y}_i`."""
+        return tuple(c for c, count in enumerate(self.class_counts) if count)
+
+    def of_features(self, features: Any) -> Spec:
+        """The same client with its features, and its blocks, in this order (see `in_one_order`)."""
+        shapes = {block: self.shapes[block] for block in features} if isinstance(features, Mapping) else self.shapes
+        return replace(self, shapes=shapes, features=features)
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    r"""The data of one client, which are its own: no array that is changed later changes them.
+
+    Parameters
+    ----------
+    x_train : array_like, shape (n_train, \*shape), or dict of str to array_like
+        Training inputs. `shape` may differ from client to client. With named blocks, each block has n_train rows.
+    y_train : array_like, shape (n_train,)
+        Training labels in 0 … C−1, or real numbers where the federation is a regression.
+    x_test, y_test
+        Test inputs and labels, likewise; a test set may be empty. Blocks may come in any order.
+    name : str
+        Unique name of the client. It keys the client's random numbers.
+    features : sequence of str, or dict of str to sequence of str, optional
+        Names of the features (of each block that has such): of the entries along the first axis of a sample, such as
+        the columns of a table, electrodes or colours. Those of a pandas.DataFrame are its columns. A federation brings
+        features of equal names into one order, and methods that average what is learned of features average those of
+        one name only.
+
+    Raises
+    ------
+    ValueError, TypeError
+        Naming the client and the argument: what is no array of real numbers, and names that are no names, occur twice,
+        or are not one for each feature. A column that was called ``Unnamed: 0`` by pandas is the index of a table that
+        was written with it, and no feature.
+    """
+
+    x_train: Any
+    y_train: Any
+    x_test: Any
+    y_test: Any
+    name: str
+    features: Any = None
+
+    def __post_init__(self) -> None:
+        names = self._names()
+        made: dict[str, Any] = {"x_train": self._inputs("x_train", names), "y_train": self._labels("y_train")}
+        made["x_test"] = made["x_train"] if self.x_test is self.x_train else self._inputs("x_test", names)
+        made["y_test"] = made["y_train"] if self.y_test is self.y_train else self._labels("y_test")
+        for argument, value in (made | {"features": names}).items():
+            object.__setattr__(self, argument, value)
+        for block, own in by_block(names).items():
+            x = self.x_train[block] if isinstance(self.x_train, Mapping) else self.x_train
+            if own is not None and len(own) != x.shape[1]:
+                raise ValueError(
+                    f"client {self.name!r}: features must name the {x.shape[1]} features of x_train"
+                    f"{f' in block {block!r}' if block else ''}, got {len(own)} names {checks.shown(list(own))}"
+                )
+
+    def _names(self) -> Any:
+        """The features' names, of each block where there are blocks; None where there are none."""
+        where = f"client {self.name!r}: features"
+        if not isinstance(self.x_train, Mapping):
+            return _names_of(self.x_train, self.features, where)
+        given = {} if self.features is None else checks.mapping(where, self.features)
+        if not self.x_train:
+            raise ValueError(f"client {self.name!r}: x_train must hold at least one block, got {{}}")
+        if unknown := [block for block in given if block not in self.x_train]:
+            raise ValueError(f"{where} must be named for blocks among {list(self.x_train)}, got {unknown[0]!r}")
+        return {
+            block: _names_of(x, given.get(block), f"{where} of block {block!r}") for block, x in self.x_train.items()
+        }
+
+    def _inputs(self, argument: str, names: Any) -> Inputs:
+        """The inputs as tensors of the client's own, blocks and columns in the order of these names."""
+        x, where = getattr(self, argument), f"client {self.name!r}: {argument}"
+        if not isinstance(x, Mapping):
+            return _input(x, None if isinstance(names, Mapping) else names, where)
+        known = names if isinstance(names, Mapping) and names.keys() == x.keys() else dict.fromkeys(x)
+        return {block: _input(x[block], own, where) for block, own in known.items()}
+
+    def _labels(self, argument: str) -> Tensor:
+        value, where = getattr(self, argument), f"client {self.name!r}: {argument}"
+        y = _tensor(value, where)
+        if y.dim() != 1:
+            raise ValueError(f"{where} must have shape (n,), got {tuple(y.shape)}")
+        if y.is_complex():
+            raise TypeError(f"{where} must hold real numbers, got dtype {y.dtype}")
+        return _own(y, y if y.is_floating_point() else y.to(torch.int64))
+
+    def for_task(self, task: Kind) -> Client:
+        """The same client with labels of the type that the task has: integers, or floating-point numbers."""
+        convert = _as_targets if task == "regression" else _as_classes
+        old = {argument: getattr(self, argument) for argument in ("y_train", "y_test")}
+        new: dict[str, Any] = {key: convert(y, f"client {self.name!r}: {key}") for key, y in old.items()}
+        return altered(self, **new)
+
+    def of_features(self, features: Any) -> Client:
+        """The same client with these of its features, in this order: names, or a dict of names by block.
+
+        Blocks that the dict does not name are left out, and all features of a block stay where it has None.
+        """
+        if list(by_block(features).items()) == list(by_block(self.features).items()):
+            return self
+
+        def chosen(x: Any) -> Any:
+            if not isinstance(features, Mapping):
+                return columns(x, self.features, features)
+            return {block: columns(x[block], self.features[block], names) for block, names in features.items()}
+
+        return altered(self, x_train=chosen(self.x_train), x_test=chosen(self.x_test), features=features)
+
+    @property
+    def shapes(self) -> Any:
+        """Shape of one input sample, or of one sample of each named block."""
+        return map_blocks(lambda x: tuple(x.shape[1:]), self.x_train)
+
+    @property
+    def n_train(self) -> int:
+        """Number of training samples."""
+        return len(self.y_train)
+
+    @property
+    def n_test(self) -> int:
+        """Number of test samples."""
+        return len(self.y_test)
+
+
+def altered(thing: T, **fields: Any) -> T:
+    """The same with other fields, which are taken as they are: not checked again, and not copied again."""
+    new = copy.copy(thing)
+    for name, value in fields.items():
+        object.__setattr__(new, name, value)
+    return new
+
+
+# --- names of features ----------------------------------------------------------------------------------------------
+
+INDEX = re.compile(r"(Unnamed: \d+.*)?")
+"""Names that pandas gives columns without one, such as the index of a table that was written with it."""
+
+
+def _names_of(x: Any, given: Any, where: str) -> tuple[str, ...] | None:
+    """The names that are given, or those of the columns of a table."""
+    found = [str(name) for name in x.columns] if isinstance(x, pd.DataFrame) else None
+    if given is None and found is None:
+        return None
+    names = found if given is None else checks.several(where, given)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise TypeError(f"{where} must be texts, got {checks.shown(wrong[0])} of type {type(wrong[0]).__name__}")
+    if nameless := [name for name in names if INDEX.fullmatch(name)]:
+        raise ValueError(
+            f"{where}: column {nameless[0]!r} has no name of its own, as the index of a table that was written with it: "
+            "leave it out (to_csv(index=False), read_csv(index_col=0)), or name it if it is a feature"
+        )
+    if len(set(names)) < len(names):
+        raise ValueError(f"{where} must have different names, got {max(names, key=names.count)!r} twice")
+    if found not in (None, names):
+        raise ValueError(
+            f"{where} must be the columns {checks.shown(found)} of the table, got {checks.shown(names)}; leave them "
+            "out, or rename the columns"
+        )
+    return tuple(str(name) for name in names)
+
+
+def by_block(of: Any) -> dict[str, Any]:
+    """What belongs to each block; of plain inputs that of one block without a name."""
+    return dict(of) if isinstance(of, Mapping) else {"": of}
+
+
+def in_one_order(clients: Sequence[T], known: Iterable[Any] = ()) -> list[T]:
+    """Clients (or their specs) whose features, where they have the same names, come in the same order; blocks too.
+
+    The order is that of the first client *by name* that has these features, so that it does not depend on the order of
+    the clients.
+
+    Parameters
+    ----------
+    clients : sequence of Client, or of Spec
+    known : iterable
+        `Client.features` of others, whose order goes before.
+    """
+    lead = [*known, *(c.features for c in sorted(clients, key=lambda c: str(c.name)))]  # type: ignore[attr-defined]
+    orders: dict[Any, tuple[str, ...]] = {}
+    blocks_of: dict[Any, list[str]] = {}
+    for own in lead:
+        blocks_of.setdefault(frozenset(by_block(own)), list(by_block(own)))
+        for block, names in by_block(own).items():
+            if names is not None:
+                orders.setdefault((block, frozenset(names)), names)
+
+    def ordered(own: Any) -> Any:
+        names = {b: own and orders[b, frozenset(own)] for b, own in by_block(own).items()}
+        return {b: names[b] for b in blocks_of[frozenset(names)]} if isinstance(own, Mapping) else names[""]
+
+    return [c.of_features(ordered(c.features)) for c in clients]  # type: ignore[attr-defined]
+
+
+def columns(x: Any, names: Sequence[str] | None, wanted: Sequence[str] | None) -> Any:
+    """The columns of these names, of an array whose columns are named."""
+    if wanted is None or names is None or wanted == names:
+        return x
+    place = {name: i for i, name in enumerate(names)}
+    return x[:, [place[name] for name in wanted]]
+
+
+# --- arrays ---------------------------------------------------------------------------------------------------------
+
+
+def _input(value: Any, names: tuple[str, ...] | None, where: str) -> Tensor:
+    """Inputs as a tensor of its own, the columns of a table in the order of the names."""
+    if isinstance(value, pd.DataFrame) and names is not None:
+        columns = [str(name) for name in value.columns]
+        if sorted(columns) != sorted(names):
+            lacks, more = sorted({*names} - {*columns}), sorted({*columns} - {*names})
+            raise ValueError(f"{where} must have the columns of x_train, lacks {lacks} and has {more} that it has not")
+        value = value.iloc[:, [columns.index(name) for name in names]]
+    x = _tensor(value, where)
+    if x.dim() < 2:
+        raise ValueError(f"{where} must have shape (n, ...) with at least 2 axes, got {tuple(x.shape)}")
+    if x.is_complex() or x.dtype == torch.bool:
+        raise TypeError(f"{where} must hold real numbers, got dtype {x.dtype}")
+    return _own(x, x if x.is_floating_point() else x.to(torch.float32))
+
+
+def _own(came: Tensor, made: Tensor) -> Tensor:
+    """What was made of a tensor that came, copied if it is that tensor itself."""
+    return made.clone() if made is came else made
+
+
+def _tensor(value: Any, where: str) -> Tensor:
+    """A tensor of what NumPy takes for an array, of any byte order and stride, in the memory where that is."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    checks.unmasked(where, value)
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{where} must be an array in which all samples have one shape: {error}") from error
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    plain = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
+    try:
+        return torch.as_tensor(array if plain else array.copy())
+    except TypeError as error:
+        kinds = sorted({type(entry).__name__ for entry in array.ravel().tolist()})
+        raise TypeError(
+            f"{where} must hold numbers that torch knows, got dtype {array.dtype} with entries of type "
+            f"{', '.join(kinds)}; encode categories as whole numbers, and leave out what is missing"
+        ) from error
+
+
+def _as_classes(y: Tensor, where: str) -> Tensor:
+    bad = int((~torch.isfinite(y)).sum())
+    if bad:
+        raise TypeError(f"{where} must hold whole numbers, got {bad} values that are NaN or infinite")
+    if y.is_floating_point() and not bool((y == y.round()).all()):
+        raise TypeError(
+            f"{where} must hold whole numbers, got dtype {y.dtype}; "
+            'a federation with real targets needs task="regression"'
+        )
+    return y.to(torch.int64)
+
+
+def _as_targets(y: Tensor, where: str) -> Tensor:
+    bad = int((~torch.isfinite(y)).sum())
+    if bad:
+        raise ValueError(f"{where} must be finite, got {bad} values that are NaN or infinite")
+    return y if y.is_floating_point() else y.to(torch.float32)
+
+
+def cast(t: Tensor, dtype: torch.dtype, where: str) -> Tensor:
+    """The tensor in another floating-point type, whose range must suffice; whole numbers as they are."""
+    if not t.is_floating_point():
+        return t
+    cast = t.to(dtype)
+    if not bool(cast.isfinite().all()):
+        raise ValueError(
+            f"{where} must lie in the range of {dtype}, ±{torch.finfo(dtype).max:.3g}, got values up to "
+            f"{float(t.abs().max()):.3g} in size: scale them down, or use a dtype of wider range"
+        )
+    return cast
+
+
+def digest(who: str, data: Mapping[str, Inputs]) -> str:
+    """Of names, shapes and bytes of what one holds."""
+    h = hashlib.blake2b(who.encode(), digest_size=16)
+    for part, value in data.items():
+        names = [(name,) for name in value] if isinstance(value, Mapping) else [()]
+        for name, x in zip(names, blocks(value), strict=True):
+            h.update(str((part, *name, tuple(x.shape), str(x.dtype))).encode())
+            h.update(x.detach().cpu().contiguous().numpy().tobytes())
+    return h.hexdigest()
+
+
+def shape_text(shapes: Any) -> str:
+    if isinstance(shapes, Mapping):
+        return ", ".join(f"{name}: {shape_text(shape)}" for name, shape in shapes.items())
+    return "×".join(map(str, shapes))
+
+
+def check_client(client: Client, parts: Sequence[str] = ("train", "test")) -> None:
+    where = f"client {client.name!r}"
+    if client.n_train == 0:
+        raise ValueError(f"{where}: x_train must hold at least one sample, got an empty training set")
+    for part in parts:
+        x, y = getattr(client, f"x_{part}"), getattr(client, f"y_{part}")
+        for rows in blocks(x):
+            if len(rows) != len(y):
+                raise ValueError(
+                    f"{where}: x_{part} and y_{part} must have the same length, got {len(rows)} and {len(y)}"
+                )
+            bad = int((~torch.isfinite(rows)).sum())
+            if bad:
+                raise ValueError(f"{where}: x_{part} must be finite, got {bad} values that are NaN or infinite")
+    test_shapes = map_blocks(lambda x: tuple(x.shape[1:]), client.x_test)
+    if test_shapes != client.shapes:
+        raise ValueError(
+            f"{where}: x_test must have the sample shape of x_train, expected {shape_text(client.shapes)}, "
+            f"got {shape_text(test_shapes)}"
+        )
+
+
+def check_labels(client: Client, n_classes: int, parts: Sequence[str] = ("train", "test")) -> None:
+    for part in parts:
+        y = getattr(client, f"y_{part}")
+        if len(y) and (int(y.min()) < 0 or int(y.max()) >= n_classes):
+            raise ValueError(
+                f"client {client.name!r}: y_{part} must lie in 0…{n_classes - 1}, got labels from {int(y.min())} to "
+                f"{int(y.max())}"
+            )

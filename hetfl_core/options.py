@@ -1,0 +1,34 @@
+"""Options that several commands have, and checks of where they write."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Fastest = Annotated[
+    bool,
+    typer.Option("--fastest", help="Compute with all that the CPU has, not with what every CPU has (see `main`)."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(help="Cores that one run uses; by default all. The result does not depend on it."),
+]
+
+
+def check_folder(folder: Path) -> None:
+    """Make the folder of a record, and see that files can be made in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(f"out needs a folder that can be written to, got {folder} ({error.strerror})") from error
+
+
+def check_file(out: Path) -> None:
+    """See that a record can be written to this file."""
+    if out.is_dir():
+        raise ValueError(f"out must be a file, got the folder {out}")
+    check_folder(out.parent)

@@ -1,0 +1,307 @@
+"""Figures of runs, in one house style: one idea each, large enough for a phone, readable without colour.
+
+Every function draws into an axes (a new one by default) and returns it, so that a notebook can go on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from hetfl_core import checks
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+"""Okabe and Ito's colours, told apart with every common form of colour blindness."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+
+STYLE: Any = {
+    "figure.figsize": (6.2, 4.0),
+    "figure.dpi": 110,
+    "savefig.bbox": "tight",
+    "figure.constrained_layout.use": True,
+    "font.size": 12,
+    "axes.titlesize": 13,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "lines.linewidth": 2.0,
+    "lines.markersize": 6,
+    "axes.prop_cycle": plt.cycler(color=COLOURS),
+    "svg.hashsalt": "hetfl",
+}
+
+
+def use_style() -> None:
+    """Make the house style the default of this session (a notebook's first cell)."""
+    plt.rcParams.update(STYLE)
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The house style for the length of a ``with`` block."""
+    with plt.rc_context(STYLE):
+        yield
+
+
+def _axes(ax: Axes | None, **figure: Any) -> Axes:
+    """The axes given, or new ones in a figure with these options."""
+    if ax is None:
+        return plt.subplots(**figure)[1]
+    checks.instance("ax", ax, Axes)
+    return ax
+
+
+def _arrays(name: str, value: Any, axes: int, least: int = 1) -> dict[Any, np.ndarray]:
+    """Finite numbers of so many axes, by name."""
+    return {key: checks.reals(name, each, axes, least=least) for key, each in checks.mapping(name, value).items()}
+
+
+def _every(n: int) -> int:
+    return max(n // 8, 1)
+
+
+def curves(
+    runs: Mapping[str, pd.DataFrame | Sequence[pd.DataFrame]],
+    column: str = "test_accuracy",
+    ax: Axes | None = None,
+    title: str = "Accuracy of the clients' models",
+) -> Axes:
+    """A column of the history against rounds, one line per method; with several seeds the mean and a band of ± 1 sd.
+
+    Parameters
+    ----------
+    runs : dict of str to DataFrame or list of DataFrame
+        Histories (`Run.history`, `RunRecord.frame()`), one per seed.
+    column : str
+        Accuracies are drawn in per cent, anything else as it is.
+    ax : Axes, optional
+    title : str
+
+    Returns
+    -------
+    Axes
+    """
+    checks.words("column", column)
+    ax = _axes(ax)
+    percent = column.endswith("accuracy")
+    for i, (name, given) in enumerate(checks.mapping("runs", runs).items()):
+        frames = [given] if isinstance(given, pd.DataFrame) else checks.several("runs", given)
+        for frame in frames:
+            checks.frame("runs", frame, "round")
+        if any(column not in frame for frame in frames):
+            raise KeyError(f"the history of {name!r} has no column {column!r}; it has {list(frames[0])}")
+        table = pd.concat([f.set_index("round")[column].astype(float) for f in frames], axis=1).dropna()
+        values = table.to_numpy() * (100 if percent else 1)
+        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+        ax.plot(table.index, values.mean(1), color=colour, marker=marker, markevery=_every(len(table)), label=name)
+        if values.shape[1] > 1:
+            sd = values.std(1, ddof=1)
+            ax.fill_between(table.index, values.mean(1) - sd, values.mean(1) + sd, color=colour, alpha=0.15, lw=0)
+    ax.set_xlabel("communication round")
+    ax.set_ylabel({"test_accuracy": "test accuracy (%)", "train_accuracy": "training accuracy (%)"}.get(column, column))
+    ax.set_title(title)
+    ax.legend()
+    return ax
+
+
+FARTHEST = 1e100
+"""Beyond it the square of a distance is no number."""
+
+
+def project(
+    points: np.ndarray, how: Literal["t-SNE", "MDS", "PCA"] = "t-SNE", seed: int = 0, **options: Any
+) -> np.ndarray:
+    """Two-dimensional picture of points by scikit-learn's t-SNE, metric MDS or PCA.
+
+    Parameters
+    ----------
+    points : ndarray, shape (n, d)
+    how : {"t-SNE", "MDS", "PCA"}
+    seed : int
+        Of the projection's own random start.
+    **options
+        For the scikit-learn class, e.g. ``perplexity=30``.
+
+    Returns
+    -------
+    ndarray, shape (n, 2)
+    """
+    points = checks.reals("points", points, 2)
+    checks.choice("how", how, ("t-SNE", "MDS", "PCA"))
+    checks.whole("seed", seed, 0, 2**32 - 1)
+    if min(points.shape) < 2:
+        raise ValueError(f"points must be two at least, with two coordinates or more, got shape {points.shape}")
+    if np.abs(points).max() > FARTHEST:
+        raise ValueError(f"points must lie within ±{FARTHEST:g}, got {np.abs(points).max():g}")
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import MDS, TSNE
+
+    if how == "t-SNE":
+        options = {"init": "random", "perplexity": min(30, (len(points) - 1) / 3)} | options
+        return TSNE(2, random_state=seed, **options).fit_transform(points)
+    if how == "MDS":
+        options = {"n_init": 1, "init": "random", "normalized_stress": "auto"} | options
+        return MDS(2, random_state=seed, **options).fit_transform(points)
+    return PCA(2, random_state=seed, **options).fit_transform(points)
+
+
+def _labelled(
+    name: str, points: Any, labels: Any, classes: Any
+) -> tuple[dict[Any, np.ndarray], dict[Any, np.ndarray], list[int]]:
+    """Points and labels by client, and the classes to draw (all that occur, by default)."""
+    points, labels = _arrays(name, points, 2, 0), {k: v.astype(int) for k, v in _arrays("labels", labels, 1, 0).items()}
+    for client, z in points.items():
+        if client not in labels or len(labels[client]) != len(z):
+            raise ValueError(f"labels must have one for each of the {len(z)} points in {name} of client {client!r}")
+        if z.shape[1] < 2:
+            raise ValueError(f"{name} must have two coordinates or more, got shape {z.shape} of client {client!r}")
+    if not points:
+        raise ValueError(f"{name} must hold the points of one client at least, got none")
+    found = np.unique(np.concatenate([labels[client] for client in points])).tolist()
+    classes = found if classes is None else checks.several("classes", classes)
+    return points, labels, [checks.whole("classes", c, 0) for c in classes]
+
+
+def _of_classes(anchors: Any, classes: Sequence[int]) -> np.ndarray:
+    """Anchors, of which those of these classes are drawn; the others may be NaN."""
+    anchors = checks.reals("anchors", anchors, 2, gaps=True)
+    if max(classes, default=-1) >= len(anchors) or anchors.shape[1] < 2 or not np.isfinite(anchors[classes]).all():
+        raise ValueError(f"anchors must be finite points, one for each of the classes {classes}, got {anchors.shape}")
+    return anchors
+
+
+def clients_and_classes(
+    flat: Mapping[str, np.ndarray],
+    labels: Mapping[str, np.ndarray],
+    anchors: np.ndarray | None = None,
+    classes: Sequence[int] | None = None,
+    class_names: Mapping[int, str] | None = None,
+    ax: Axes | None = None,
+    title: str = "",
+    legend: bool = True,
+    size: float = 18,
+) -> Axes:
+    """Points of several clients in the plane: the colour says the class, the marker the client, a star the anchor.
+
+    Parameters
+    ----------
+    flat : dict of str to ndarray, shape (n_i, 2)
+        Points by client.
+    labels : dict of str to ndarray of int, shape (n_i,)
+    anchors : ndarray, shape (C, 2), optional
+        Anchor means in the same plane.
+    classes : sequence of int, optional
+        Classes to draw; by default all that occur.
+    class_names : dict of int to str, optional
+    ax, title, legend
+    size : float
+        Area of a marker, points².
+    """
+    flat, labels, classes = _labelled("flat", flat, labels, classes)
+    if anchors is not None:
+        anchors = _of_classes(anchors, classes)
+    checks.flag("legend", legend)
+    checks.number("size", size, above=0)
+    names = checks.mapping("class_names", {} if class_names is None else class_names)
+    ax = _axes(ax)
+    colour = {c: COLOURS[i % len(COLOURS)] for i, c in enumerate(classes)}
+    for i, (client, xy) in enumerate(flat.items()):
+        for c in classes:
+            rows = np.asarray(labels[client]) == c
+            look: Any = {"marker": MARKERS[i % len(MARKERS)], "color": colour[c], "alpha": 0.65, "lw": 0}
+            ax.scatter(xy[rows, 0], xy[rows, 1], s=size, **look)
+    if anchors is not None:
+        for c in classes:
+            look = {"marker": "*", "color": colour[c], "edgecolor": "black", "linewidth": 1.2, "zorder": 5}
+            ax.scatter(anchors[c, 0], anchors[c, 1], s=260, **look)
+    ax.set(xticks=[], yticks=[], title=title)
+    ax.grid(False)
+    if legend:
+        shown = [Line2D([], [], color=colour[c], marker="o", ls="", label=names.get(c, f"class {c}")) for c in classes]
+        if len(flat) <= len(MARKERS):
+            shown += [
+                Line2D([], [], color="grey", marker=MARKERS[i], ls="", label=client) for i, client in enumerate(flat)
+            ]
+        if anchors is not None:
+            shown.append(
+                Line2D([], [], color="white", marker="*", markeredgecolor="black", ms=13, ls="", label="anchor mean")
+            )
+        ax.legend(handles=shown, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=10)
+    return ax
+
+
+def latent(
+    points: Mapping[str, np.ndarray],
+    labels: Mapping[str, np.ndarray],
+    anchors: np.ndarray | None = None,
+    how: Literal["t-SNE", "MDS", "PCA"] = "t-SNE",
+    seed: int = 0,
+    ax: Axes | None = None,
+    options: Mapping[str, Any] | None = None,
+    **drawing: Any,
+) -> Axes:
+    """Embedded samples of several clients and the anchors, projected **together** to the plane and drawn.
+
+    Parameters
+    ----------
+    points : dict of str to ndarray, shape (n_i, k)
+        Latent features by client, e.g. `Run.embed()`.
+    labels : dict of str to ndarray of int, shape (n_i,)
+    anchors : ndarray, shape (C, k), optional
+        Anchor means. Only those of `classes` take part in the projection.
+    how, seed, options
+        As for `project`.
+    **drawing
+        As for `clients_and_classes`.
+    """
+    points, labels, classes = _labelled("points", points, labels, drawing.get("classes"))
+    if anchors is not None:
+        anchors = _of_classes(anchors, classes)
+    checks.mapping("options", {} if options is None else options)
+    keep = {client: np.isin(np.asarray(labels[client]), classes) for client in points}
+    parts = [np.asarray(z)[keep[client]] for client, z in points.items()]
+    stars = np.asarray(anchors)[classes] if anchors is not None else np.zeros((0, parts[0].shape[1]))
+    flat = project(np.concatenate([*parts, stars]), how, seed, **(options or {}))
+    ends = np.cumsum([len(p) for p in parts])
+    by_client = dict(zip(points, np.split(flat[: ends[-1]], ends[:-1]), strict=True))
+    kept = {client: np.asarray(labels[client])[keep[client]] for client in points}
+    spots = None
+    if anchors is not None:
+        spots = np.full((len(anchors), 2), np.nan)
+        spots[classes] = flat[ends[-1] :]
+    return clients_and_classes(by_client, kept, spots, ax=ax, **{**drawing, "classes": classes})
+
+
+def differences(
+    rows: pd.DataFrame, ax: Axes | None = None, title: str = "", xlabel: str = "difference (points)"
+) -> Axes:
+    """Paired differences with their 95 % intervals, one line each, and zero marked.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Indexed by what is compared; columns ``mean``, ``low``, ``high``. An interval that excludes zero is filled.
+    """
+    checks.frame("rows", rows, "mean", "low", "high")
+    ax = _axes(ax)
+    place = np.arange(len(rows))[::-1]
+    for at, (_, row) in zip(place, rows.iterrows(), strict=True):
+        sure = row["low"] > 0 or row["high"] < 0
+        limits = [row["low"], row["high"]] if np.isfinite(row["low"]) else [row["mean"]] * 2
+        ax.plot(limits, [at, at], color=COLOURS[0], lw=2)
+        ax.plot(row["mean"], at, "o", color=COLOURS[0], markerfacecolor=COLOURS[0] if sure else "white")
+    ax.axvline(0, color="black", lw=1)
+    ax.set_yticks(place, [str(name) for name in rows.index])
+    ax.set(xlabel=xlabel, title=title)
+    return ax

@@ -1,0 +1,43 @@
+"""What other packages add to the command line, by an entry point of the group ``hetfl.plugins``.
+
+A plugin is a module. It may have ``commands``, a `typer.Typer` whose commands stand beside those of ``hetfl``;
+``data_sets()``, names and the functions that make a federation; and ``listing()``, by title the names with a line each
+that ``hetfl list`` shows. It is imported whenever ``hetfl`` starts, so that it should import no tensors at its top. In
+its ``pyproject.toml``::
+
+    [project.entry-points."hetfl.plugins"]
+    mine = "my_package.plugin"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+GROUP = "hetfl.plugins"
+
+
+@cache
+def plugins() -> tuple[ModuleType, ...]:
+    """The plugins that are installed, by name."""
+    return tuple(point.load() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name))
+
+
+def data_sets() -> dict[str, Callable[..., Any]]:
+    """All data sets by name, ours first: functions that return a `Federation`."""
+    from hetfl_core.datasets import CATALOGUE
+
+    found = dict(CATALOGUE)
+    for plugin in plugins():
+        found |= plugin.data_sets() if hasattr(plugin, "data_sets") else {}
+    return found
+
+
+def folders() -> list[Path]:
+    """The folders of this package and of those that plugins come from."""
+    files = [__file__, *(plugin.__file__ for plugin in plugins() if plugin.__file__)]
+    return [Path(file).parent for file in files]

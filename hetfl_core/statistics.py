@@ -1,0 +1,443 @@
+"""What the seeds of an experiment say about a difference: paired intervals, and the correction for many tries.
+
+Nothing is concluded from fewer than `MIN_SEEDS` seeds, and every difference is judged by its own spread. Two or three
+seeds estimate a spread badly, so that it is tempting to pool the spreads of all comparisons of a table; but where they
+are not equal (they seldom are), a common one is too small for some comparisons, and the promised 5 % can become a
+third. Signs flipped at random assume nothing about spreads, but of n seeds they make only 2ⁿ⁻¹ sizes of a difference,
+and no p-value below 2¹⁻ⁿ: 0.25 with three, 0.06 with five. What keeps its promise, for any spreads and however the
+differences of a table hang together (all share their base run), is Student's t for each comparison [1]_ and Holm's
+correction over all of them [2]_. It asks for normal differences. Its price is power: with three seeds and many
+comparisons only a very regular difference passes. More seeds are the remedy.
+
+References
+----------
+.. [1] Student. The probable error of a mean. Biometrika 6, 1908.
+.. [2] S. Holm. A simple sequentially rejective multiple test procedure. Scandinavian Journal of Statistics 6, 1979.
+.. [3] B. L. Welch. The generalization of "Student's" problem when several different population variances are involved.
+   Biometrika 34, 1947.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hetfl_core import checks
+from hetfl_core.records import RunRecord, measured, records_of
+
+MIN_SEEDS = 3
+"""Seeds that a statement takes. With fewer there is a mean, but no interval, no p-value and no verdict."""
+
+PROTOCOL = ("rounds", "participation", "dtype")
+"""Settings that both sides of a comparison must share."""
+
+RUNTIME_SETTINGS = frozenset(
+    {"seed", "engine", "device", "threads", "stack_size", "checkpoint", "progress", "evaluate_every", "together"}
+)
+"""Settings in which the runs behind one number may differ: they do not change what is estimated."""
+
+
+class NoPairsError(ValueError):
+    """No seed has all the runs that a comparison needs."""
+
+
+def interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
+    """Mean of some values and its interval by Student's t [1]_.
+
+    Parameters
+    ----------
+    values : sequence of float, shape (n,)
+    level : float
+        Probability that the interval covers the true mean, for independent normal values.
+
+    Returns
+    -------
+    mean, low, high : float
+        The limits are infinite for a single value, and all three NaN without any.
+    """
+    x = checks.reals("values", values, 1) if len(checks.several("values", values)) else np.zeros(0)
+    checks.fraction("level", level, "(0, 1)")
+    if len(x) < 2:
+        return (float(x[0]), -math.inf, math.inf) if len(x) else (math.nan, math.nan, math.nan)
+    from scipy import stats  # on demand: it is half of what importing this costs
+
+    mean, error = float(x.mean()), float(stats.sem(x))
+    low, high = stats.t.interval(level, len(x) - 1, mean, error) if error else (mean, mean)
+    return mean, float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Mean difference a − b over the seeds that both have, with its 95 % t-interval.
+
+    Attributes
+    ----------
+    mean, low, high : float
+        In points for accuracies, else in the metric's unit. With fewer than `MIN_SEEDS` seeds the interval is infinite.
+    seeds : tuple of int
+        Those that count (see `paired`).
+    same_data : bool
+        Whether each pair has the same fingerprint of the data. It can differ in rounding between machines.
+    sd : float
+        Standard deviation of the differences, in the same unit; NaN with one seed.
+    """
+
+    mean: float
+    low: float
+    high: float
+    seeds: tuple[int, ...]
+    same_data: bool = True
+    sd: float = math.nan
+
+    @classmethod
+    def of(cls, by_seed: Mapping[int, float], same_data: bool = True) -> Paired:
+        """From the difference of each seed; {} raises ValueError."""
+        if not checks.mapping("by_seed", by_seed):
+            raise ValueError("by_seed must hold the difference of at least one seed, got {}")
+        seeds = tuple(sorted(checks.whole("by_seed", s) for s in by_seed))
+        x = checks.reals("by_seed", [by_seed[s] for s in seeds], 1)
+        mean, low, high = interval(x)
+        if len(x) < MIN_SEEDS:
+            low, high = -math.inf, math.inf
+        return cls(mean, low, high, seeds, same_data, float(x.std(ddof=1)) if len(x) > 1 else math.nan)
+
+    @property
+    def n(self) -> int:
+        """Number of pairs."""
+        return len(self.seeds)
+
+    @property
+    def p(self) -> float:
+        """Two-sided p-value of Student's t for "no difference"; NaN with fewer than `MIN_SEEDS` seeds."""
+        return float(np.minimum(1, 2 * np.minimum(self.above(0.0), self.below(0.0))))
+
+    def above(self, bound: float) -> float:
+        """One-sided p-value for "the true difference is at most `bound`": small where it is surely above."""
+        checks.number("bound", bound, infinite=True)
+        return self._tail(self.mean - bound)
+
+    def below(self, bound: float) -> float:
+        """One-sided p-value for "the true difference is at least `bound`": small where it is surely below."""
+        checks.number("bound", bound, infinite=True)
+        return self._tail(bound - self.mean)
+
+    def _tail(self, gap: float) -> float:
+        """P(T > t) of Student's t for a mean that lies `gap` beyond a bound; NaN with too few seeds."""
+        if self.n < MIN_SEEDS:
+            return math.nan
+        if self.sd == 0:
+            return 0.5 if gap == 0 else float(gap < 0)
+        from scipy import stats
+
+        return float(stats.t.sf(gap * math.sqrt(self.n) / self.sd, self.n - 1))
+
+    def __str__(self) -> str:
+        count = f"{self.n} seed" + "s" * (self.n != 1)
+        if self.n < MIN_SEEDS:
+            return f"{self.mean:+.2f} ({count})"
+        return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}] ({count})"
+
+
+def paired(
+    records: Iterable[RunRecord], experiment: str, a: str, b: str, metric: str = "accuracy", scale: str = "paper"
+) -> Paired:
+    """Compare two methods seed by seed: mean difference and 95 % interval of Student's t.
+
+    A seed that repeats an earlier one, on the same data with the same results of both methods, is no new observation
+    and does not count: classifiers without randomness give the same numbers for every seed.
+
+    Parameters
+    ----------
+    records : iterable of RunRecord
+    experiment, scale : str
+        Which runs to take.
+    a, b : str
+        Names of the methods; the difference is a − b.
+    metric : str
+
+    Raises
+    ------
+    NoPairsError
+        If no seed has both methods; it is a ValueError.
+    ValueError
+        If a pair was run on data of different size, or the runs differ in `PROTOCOL` (rounds, participation, dtype).
+    """
+    checks.texts(experiment=experiment, a=a, b=b)
+    return contrast(records, [(1.0, experiment, a), (-1.0, experiment, b)], metric, scale)
+
+
+def contrast(
+    records: Iterable[RunRecord],
+    terms: Sequence[tuple[float, str, str]],
+    metric: str = "accuracy",
+    scale: str = "paper",
+    transform: Callable[[float], float] = float,
+) -> Paired:
+    """A weighted sum of results, seed by seed: `paired` is the case of two methods with weights 1 and −1.
+
+    Parameters
+    ----------
+    records : iterable of RunRecord
+    terms : sequence of (weight, experiment, method)
+        Runs of one experiment must share data and protocol; those of two experiments differ on purpose.
+    metric : str
+        As for `hetfl_core.records.measured`.
+    scale : str
+    transform : callable
+        Of each result, before it is weighted: the logarithm makes ratios of differences.
+
+    Raises
+    ------
+    NoPairsError, ValueError
+        As for `paired`.
+    """
+    terms = [_term(term) for term in checks.several("terms", terms)]
+    checks.texts(metric=metric, scale=scale)
+    checks.instance("transform", transform, Callable)  # type: ignore[arg-type]
+    if not terms:
+        raise ValueError("terms must name the runs of one method at least, got none")
+    records = [r for r in records_of(records) if r.scale == scale]
+    cells = [
+        newest_by_seed((r for r in records if r.experiment == where), method, metric) for _, where, method in terms
+    ]
+    common = set.intersection(*(set(cell) for cell in cells))
+    if not common:
+        have = ", ".join(f"{name!r} has seeds {sorted(c)}" for (_, _, name), c in zip(terms, cells, strict=True))
+        where = " and ".join(dict.fromkeys(experiment for _, experiment, _ in terms))
+        both = "both methods" if len(terms) == 2 else "all runs"
+        raise NoPairsError(f"{where} at scale {scale!r}: no seed has {metric!r} of {both}; {have}")
+    runs = {s: [cell[s] for cell in cells] for s in common}
+    _check_protocol([r for several in runs.values() for r in several])
+    seeds = {_observation(*runs[s]): s for s in sorted(common, reverse=True)}.values()
+    pairs = [_pairs_of_one_experiment(runs[s]) for s in seeds]
+    same = [same_data(a, b) for some in pairs for a, b in some]
+    weights = [weight for weight, _, _ in terms]
+    by_seed = {
+        s: sum(
+            w * checks.number("what transform makes of a result", transform(measured(r, metric)))
+            for w, r in zip(weights, runs[s], strict=True)
+        )
+        for s in seeds
+    }
+    return Paired.of(by_seed, all(same))
+
+
+def _term(term: Any) -> tuple[float, str, str]:
+    """One of `contrast`'s terms, checked."""
+    right = isinstance(term, Sequence) and len(term) == 3 and all(isinstance(name, str) for name in term[1:])
+    if not right:
+        raise ValueError(f"terms must each be (weight, experiment, method), got {checks.shown(term)}")
+    return checks.number("terms", term[0]), term[1], term[2]
+
+
+def effects(
+    records: Iterable[RunRecord], experiment: str, base: str, metric: str = "accuracy", scale: str = "paper"
+) -> pd.DataFrame:
+    """Every method of an experiment against one of them, seed by seed: an ablation's table.
+
+    Parameters
+    ----------
+    records, experiment, metric, scale
+        As for `paired`.
+    base : str
+        Method that the others are compared with.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by ``method``, in the order of the records; columns ``mean, low, high, sd`` (`Paired`, method less
+        base), ``p`` and ``seeds``. Methods that have no seed in common with `base` are left out; with fewer than
+        `MIN_SEEDS` in common the interval is infinite and ``p`` NaN. `corrected` corrects for the number of methods.
+
+    Raises
+    ------
+    ValueError
+        As for `paired`.
+    """
+    checks.texts(experiment=experiment, base=base, metric=metric, scale=scale)
+    runs = [r for r in records_of(records) if (r.experiment, r.scale) == (experiment, scale)]
+    have = newest_by_seed(runs, base, metric).keys()
+    others = [
+        m for m in dict.fromkeys(r.method for r in runs) if m != base and have & newest_by_seed(runs, m, metric).keys()
+    ]
+    pairs = [paired(runs, experiment, m, base, metric, scale) for m in others]
+    return as_table(dict(zip(others, pairs, strict=True)))
+
+
+def as_table(pairs: Mapping[str, Paired]) -> pd.DataFrame:
+    """Differences by method, one per row, as `effects` returns them."""
+    columns = ["mean", "low", "high", "sd", "p", "seeds"]
+    rows = [[getattr(pair, column) for column in columns] for pair in pairs.values()]
+    return pd.DataFrame(rows, columns=columns, index=pd.Index(list(pairs), name="method"))
+
+
+def corrected(found: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
+    """A table of comparisons with Holm's correction over all of them: which can be called findings?
+
+    The chance of *any* false finding in the table is at most `alpha`, for normal differences with any spreads and any
+    dependence (see this module's first lines for why spreads are not pooled).
+
+    Parameters
+    ----------
+    found : DataFrame
+        With a column ``p``, as from `effects`. All of its rows are one family, also those without a p-value, whose
+        seeds are too few: which comparisons get more seeds is often decided by what the first seeds showed.
+    alpha : float
+
+    Returns
+    -------
+    DataFrame
+        `found` with two more columns: ``p_holm``, and ``finding``: whether it is at most `alpha`.
+    """
+    checks.frame("found", found, "p")
+    checks.fraction("alpha", alpha, "(0, 1)")
+    p = found["p"].astype(float)
+    adjusted = np.where(p.isna(), math.nan, holm(p.fillna(1.0)))
+    return found.assign(p_holm=adjusted, finding=adjusted <= alpha)
+
+
+def holm(p: Sequence[float] | np.ndarray | pd.Series) -> np.ndarray:
+    """Holm's adjusted p-values [2]_: reject those up to α, and the chance of *any* false rejection is at most α.
+
+    The k-th smallest of m p-values is multiplied by m − k + 1, and made no smaller than those before it.
+
+    Parameters
+    ----------
+    p : sequence of float, shape (…, m)
+        Families along the last axis. NaN (nothing to test) stays NaN and does not count.
+
+    Returns
+    -------
+    ndarray, shape (…, m)
+        At most 1.
+    """
+    found = checks.array("p", p)
+    p = checks.reals("p", p, gaps=True) if found.size else found.astype(float)
+    if p.ndim < 1 or ((p < 0) | (p > 1)).any():
+        raise ValueError(f"p must be probabilities in [0, 1], or NaN, along one axis at least, got {checks.shown(p)}")
+    order = np.argsort(p, axis=-1)  # NaN sorts last
+    ranked = np.take_along_axis(p, order, -1)
+    factors = np.isfinite(p).sum(-1, keepdims=True) - np.arange(p.shape[-1])
+    raised = np.minimum(np.maximum.accumulate(ranked * np.maximum(factors, 1), axis=-1), 1)
+    adjusted = np.empty_like(p)
+    np.put_along_axis(adjusted, order, raised, -1)
+    return adjusted
+
+
+def welch(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple[float, float, float, float]:
+    """Difference of two means of which only the summaries are known, as a paper prints them [3]_.
+
+    Parameters
+    ----------
+    a, b : (mean, standard deviation, number of runs)
+        The runs of the two sides are taken to be independent, with spreads of their own.
+
+    Returns
+    -------
+    difference, low, high, p : float
+        a − b, its 95 % interval and two-sided p-value by Student's t with Welch's degrees of freedom; the last three
+        are NaN where a deviation or a number of runs is missing, or either is less than `MIN_SEEDS`.
+    """
+    for name, side in (("a", a), ("b", b)):
+        if len(checks.reals(name, side, 1, gaps=True)) != 3:
+            raise ValueError(f"{name} must be (mean, standard deviation, number of runs), got {checks.shown(side)}")
+        checks.number(name, side[0])
+    difference = a[0] - b[0]
+    if not all(math.isfinite(sd) and n >= MIN_SEEDS for _, sd, n in (a, b)) or not a[1] + b[1]:
+        return difference, math.nan, math.nan, math.nan
+    parts = [sd**2 / n for _, sd, n in (a, b)]
+    error, freedom = (
+        math.sqrt(sum(parts)),
+        sum(parts) ** 2 / sum(v**2 / (n - 1) for v, (_, _, n) in zip(parts, (a, b), strict=True)),
+    )
+    from scipy import stats
+
+    low, high = stats.t.interval(0.95, freedom, difference, error)
+    test = stats.ttest_ind_from_stats(*a, *b, equal_var=False)
+    return difference, float(low), float(high), float(test.pvalue)
+
+
+# --- what may be compared ---------------------------------------------------------------------------------------------
+
+
+def differ(a: Any, b: Any) -> bool:
+    """Whether two settings disagree where both say something.
+
+    A hyper-parameter that a method did not have yet when the older record was written is no disagreement: new ones
+    come with a default that leaves the method as it was.
+    """
+    if isinstance(a, dict) and isinstance(b, dict):
+        return any(differ(a[k], b[k]) for k in a.keys() & b.keys() - RUNTIME_SETTINGS)
+    return bool(a != b)
+
+
+def protocols_differ(records: Iterable[RunRecord]) -> dict[str, dict[Any, list[str]]]:
+    """Where runs of the same experiment, also of different methods, were not run in the same way.
+
+    Runs of no rounds are left out: a classifier that a client trains alone has neither rounds nor participants.
+
+    Returns
+    -------
+    dict
+        Of each setting in `PROTOCOL` with more than one value: the value, and the records that have it.
+    """
+    found: dict[str, dict[Any, list[str]]] = {}
+    for _, runs in itertools.groupby(sorted(records, key=lambda r: r.experiment), key=lambda r: r.experiment):
+        some = [r for r in runs if r.settings.get("rounds") != 0]
+        for name in PROTOCOL:
+            values: dict[Any, list[str]] = {}
+            for r in some:
+                if name in r.settings:
+                    values.setdefault(r.settings[name], []).append(r.relative_path)
+            if len(values) > 1:
+                found[name] = values
+    return found
+
+
+def _check_protocol(records: Iterable[RunRecord]) -> None:
+    differing = protocols_differ(records)
+    if differing:
+        said = "; ".join(
+            f"{name} is "
+            + ", but ".join(f"{value!r} in {', '.join(dict.fromkeys(paths))}" for value, paths in v.items())
+            for name, v in differing.items()
+        )
+        raise ValueError(f"these records cannot be compared, for they were not run alike: {said}")
+
+
+def _pairs_of_one_experiment(records: Sequence[RunRecord]) -> list[tuple[RunRecord, RunRecord]]:
+    return [(a, b) for a, b in itertools.combinations(records, 2) if a.experiment == b.experiment]
+
+
+def newest_by_seed(records: Iterable[RunRecord], method: str, metric: str) -> dict[int, RunRecord]:
+    """A method's newest record of each seed that has the metric."""
+    mine = sorted((r for r in records if r.method == method), key=lambda r: r.created)
+    return {r.seed: r for r in mine if math.isfinite(measured(r, metric))}
+
+
+def _observation(*records: RunRecord) -> str:
+    """All that a seed can change in the records of a comparison, times left out."""
+    parts = [
+        [r.federation.get("fingerprint"), {k: x for k, x in r.metrics.items() if k != "seconds"}, r.per_client]
+        for r in records
+    ]
+    return json.dumps(parts, sort_keys=True)
+
+
+def same_data(a: RunRecord, b: RunRecord) -> bool:
+    """Whether two records have one fingerprint of the data; a ValueError if their sizes differ, or what they are."""
+    sizes = ("n_clients", "n_classes", "n_train", "n_test")
+    differing = {k: (a.federation.get(k), b.federation.get(k)) for k in sizes}
+    differing = {k: pair for k, pair in differing.items() if pair[0] != pair[1]}
+    if a.stand_in != b.stand_in:
+        differing["stand_in"] = a.stand_in, b.stand_in
+    if differing:
+        raise ValueError(f"{a.relative_path} and {b.relative_path} cannot be paired: their data differ in {differing}")
+    return a.federation.get("fingerprint") == b.federation.get("fingerprint")
