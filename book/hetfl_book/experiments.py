@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -247,7 +247,10 @@ def reproduce(
     """
     folder = Path(out) if out is not None else results_home()
     deadline = None if budget is None else time.monotonic() + budget
-    stale = {job: _record(job, folder) for job in todo} if again else {}
+    stale: dict[Job, ledger.RunRecord | None] = {}
+    for job in todo if again else ():
+        with suppress(DamagedRecord):  # it is told of when the job's turn comes
+            stale[job] = _record(job, folder)
     call = partial(run_jobs, device=device, deadline=deadline, progress=progress, workers=workers)
     damaged: list[Exception] = []
     for some in _grouped(todo) if together else [[job] for job in todo]:

@@ -194,6 +194,9 @@ def _no_collection() -> Iterator[None]:
     try:
         yield
     finally:
+        if gc.get_freeze_count() == 0:  # what is new counts as old, so that the next search does not begin with it
+            gc.freeze()
+            gc.unfreeze()
         if was:
             gc.enable()
 
