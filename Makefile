@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help book serve lab test mutants values lint assignments address browser lock clean
+.PHONY: help book serve lab test core mutants values lint assignments address browser lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -50,6 +50,9 @@ lab: $(READY)  ## open the chapters in JupyterLab
 # One process more than cores: a third of the tests' time is waiting, for a browser, for processes, for limits of time.
 test: $(READY) browser  ## run every test, on all cores, and list the slowest (PYTEST='-k flic -x' passes options on)
 	$(PY) -m pytest -n $$(($(JOBS) + 1)) --dist worksteal --durations=20 $(PYTEST)
+
+core: $(READY)  ## the core's own tests alone, in some minutes: those that run on any system
+	$(PY) -m pytest -n $(JOBS) @tests/core.txt $(PYTEST)
 
 N ?= 200
 SEED ?= 0

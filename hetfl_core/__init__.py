@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hetfl_core import datasets, methods
     from hetfl_core.comparing import compare
-    from hetfl_core.engine.simulation import Run, adapt, simulate, simulate_seeds
+    from hetfl_core.engine.newcomers import adapt
+    from hetfl_core.engine.run import Run
+    from hetfl_core.engine.simulation import simulate, simulate_seeds
     from hetfl_core.federation import Client, Federation, Spec
     from hetfl_core.rng import stream
 
@@ -33,7 +35,8 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    **dict.fromkeys(["Run", "adapt", "simulate", "simulate_seeds"], "hetfl_core.engine.simulation"),
+    **dict.fromkeys(["Run", "simulate", "simulate_seeds"], "hetfl_core.engine.simulation"),
+    "adapt": "hetfl_core.engine.newcomers",
     **dict.fromkeys(["Client", "Federation", "Spec"], "hetfl_core.federation"),
     "compare": "hetfl_core.comparing",
     "stream": "hetfl_core.rng",

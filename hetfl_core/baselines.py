@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from hetfl_core import checks
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.evaluation import METRICS
-from hetfl_core.engine.simulation import Run, columns
+from hetfl_core.engine.run import Run, columns
 from hetfl_core.federation import Client, Federation, map_blocks
 from hetfl_core.rng import numpy_stream
 from hetfl_core.settings import plain

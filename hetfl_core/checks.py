@@ -100,6 +100,19 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
     return value
 
 
+def unknown(kind: str, name: Any, known: Iterable[str], see: str = "") -> str:
+    """Text of an error for a name that is not among the known ones: the nearest of them, five at most.
+
+    `see` is a command that lists them all; it is named where some are left out.
+    """
+    names = list(dict.fromkeys(known))
+    near = difflib.get_close_matches(str(name), names, 3, 0.4)
+    some = near or sorted(names)[:5]
+    offer = f"did you mean {', '.join(some)}?" if near else f"there is {', '.join(some) or 'none'}"
+    rest = f" (`{see}` shows all {len(names)})" if see and len(some) < len(names) else ""
+    return f"no {kind} is called {shown(name)}; {offer}{rest}"
+
+
 def flag(name: str, value: Any) -> bool:
     """True or False."""
     if not isinstance(value, bool | np.bool_):
@@ -289,9 +302,3 @@ def memory(n_bytes: float, **sizes: Any) -> None:
             f"{asked} would need {min(n_bytes, 1e300) / 2**30:,.3g} GiB of memory or more, "
             f"of which {free / 2**30:,.3g} GiB are free: choose less"
         )
-
-
-def unknown(kind: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    """Text of an error for a name that is not known, with the nearest right ones."""
-    near = difflib.get_close_matches(name, list(known), 3, 0.4) or sorted(known)
-    return f"no {kind} is called {name!r}; did you mean {', '.join(near)}?"

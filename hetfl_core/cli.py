@@ -6,9 +6,12 @@ import dis
 import importlib
 import inspect
 import os
+import platform
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import fields, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,11 +19,23 @@ import typer
 
 from hetfl_core import numerics
 from hetfl_core.deployment.commands import app as deploy_app
-from hetfl_core.options import Fastest, Workers, check_file
+from hetfl_core.options import Fastest, Workers, check_file, if_stopped
 from hetfl_core.plugins import data_sets, folders, plugins
 
+
+class _Commands(typer.core.TyperGroup):
+    """Commands that say, when they are stopped by Ctrl-C, how to go on."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            print("hetfl: stopped" + "".join(f"; {how}" for how in stop.args), file=sys.stderr)
+            raise typer.Exit(130) from stop
+
+
 app = typer.Typer(
-    help="Federated learning when clients do not share a feature space.",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,8 +54,6 @@ def main() -> None:
     numerics.keep_freed_memory()
     try:
         app()
-    except KeyboardInterrupt:
-        sys.exit("hetfl: stopped")
     except Exception as error:
         if os.environ.get("HETFL_DEBUG", "0") not in ("", "0") or not is_message(error):
             raise
@@ -65,8 +78,26 @@ def is_message(error: BaseException) -> bool:
     return ours and dis.opname[code.co_code[at.tb_lasti]] == "RAISE_VARARGS"
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        ours = importlib.import_module("hetfl_core").__version__
+        print(f"hetfl-core {ours}, Python {platform.python_version()}, torch {metadata.version('torch')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print versions.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Federated learning when clients do not share a feature space."""
+
+
 @app.command("list")
-def list_() -> None:
+def list_(
+    name: Annotated[str | None, typer.Argument(help="One of them, with what can be set.")] = None,
+) -> None:
     """Methods and data sets; with the book's package also its experiments."""
     from hetfl_core.methods import CATALOGUE as METHODS
 
@@ -76,10 +107,39 @@ def list_() -> None:
     }
     for plugin in plugins():
         shown |= plugin.listing() if hasattr(plugin, "listing") else {}
+    if name is not None:
+        print("\n".join(_described(name, [each for rows in shown.values() for each in rows])))
+        return
     for title, rows in shown.items():
         print(f"{title}")
         for name, text in rows.items():
             print(f"  {name:<28} {text}")
+
+
+def _described(name: str, names: list[str]) -> list[str]:
+    """What one of the names stands for, with what can be set."""
+    if name in data_sets():
+        given = inspect.signature(data_sets()[name]).parameters.values()
+        return [_first_line(data_sets()[name]), "--data:", *(f"  {p.name}={p.default!r}" for p in given)]
+    for plugin in plugins():
+        if found := plugin.described(name) if hasattr(plugin, "described") else []:
+            return found
+    try:
+        method = _known(name)
+    except KeyError:
+        raise _unknown("method, data set or experiment", name, names, "hetfl list") from None
+    return [method.summary, "--set:", *(f"  {each}={getattr(method, each)!r}" for each in _settable(method))]
+
+
+def _unknown(kind: str, name: str, known: Iterable[str], see: str = "") -> KeyError:
+    from hetfl_core.checks import unknown
+
+    return KeyError(unknown(kind, name, known, see))
+
+
+def _settable(method: Any) -> list[str]:
+    """The fields of a method that can be typed."""
+    return [f.name for f in fields(method) if isinstance(getattr(method, f.name), int | float | str)]
 
 
 def _first_line(thing: Any) -> str:
@@ -171,24 +231,21 @@ def _value(text: str) -> Any:
 
 
 def _method(name: str, changes: dict[str, Any]) -> Any:
-    from hetfl_core.checks import unknown
-
     method = _imported(name) if ":" in name else _known(name)
-    allowed = [f.name for f in fields(method) if isinstance(getattr(method, f.name), int | float | str)]
+    allowed = _settable(method)
     for change in changes:
         if change not in allowed:
-            raise KeyError(unknown(f"setting of {name}", change, allowed))
+            raise _unknown(f"setting of {name}", change, allowed, "" if ":" in name else f"hetfl list {name}")
     return replace(method, **changes)
 
 
 def _known(name: str) -> Any:
     """A method of the library, by its name in any case."""
-    from hetfl_core.checks import unknown
     from hetfl_core.methods import CATALOGUE
 
     known = {known.lower(): method for known, method in CATALOGUE.items()} | {"flic": CATALOGUE["FLIC-HL"]}
     if name.lower() not in known:
-        raise KeyError(unknown("method", name, CATALOGUE))
+        raise _unknown("method", name, CATALOGUE, "hetfl list")
     return known[name.lower()]
 
 
@@ -197,7 +254,6 @@ def _imported(path: str) -> Any:
 
     Modules are also looked for in the working folder.
     """
-    from hetfl_core.checks import unknown
     from hetfl_core.methods import Method
 
     module_name, _, attribute = path.partition(":")
@@ -213,7 +269,7 @@ def _imported(path: str) -> Any:
         raise ImportError(f"no module {error.name!r} in {Path.cwd()} or among the installed packages") from error
     if not hasattr(module, attribute):
         methods = [name for name, thing in vars(module).items() if isinstance(thing, Method) or _is_method_class(thing)]
-        raise KeyError(unknown(f"method of module {module_name}", attribute, methods or ["a subclass of Method"]))
+        raise _unknown(f"method of module {module_name}", attribute, methods or ["a subclass of Method"])
     found = getattr(module, attribute)
     made = found() if _is_method_class(found) else found
     if not isinstance(made, Method):
@@ -228,11 +284,10 @@ def _is_method_class(thing: Any) -> bool:
 
 
 def _federation(name: str, changes: dict[str, Any]) -> Any:
-    from hetfl_core.checks import unknown
 
     known = data_sets()
     if name not in known:
-        raise KeyError(unknown("data set", name, known))
+        raise _unknown("data set", name, known, "hetfl list")
     try:
         inspect.signature(known[name]).bind(**changes)
         return known[name](**changes)
@@ -241,6 +296,15 @@ def _federation(name: str, changes: dict[str, Any]) -> Any:
             raise
         given = ", ".join(f"{key}={value!r}" for key, value in changes.items()) or "its defaults"
         raise ValueError(f"data set {name} cannot be made with {given}: {error}") from error
+
+
+def _resumption(checkpoint: Path | None) -> str:
+    """How a stopped run goes on."""
+    if checkpoint is None:
+        return "nothing is kept: with --checkpoint FOLDER a run goes on where it was stopped"
+    if not checkpoint.is_dir() or not any(checkpoint.iterdir()):
+        return f"nothing is in {checkpoint} yet, so the same command begins anew"
+    return f"the same command goes on from {checkpoint}"
 
 
 @app.command()
@@ -264,7 +328,7 @@ def run(
     """Run a method on a data set and print a table."""
     from hetfl_core import records
     from hetfl_core.engine.simulation import simulate
-    from hetfl_core.engine.simulator import choose_device
+    from hetfl_core.engine.trainer import choose_device
 
     chosen = _method(method, _settings(set_))
     choose_device(device)
@@ -273,10 +337,11 @@ def run(
     fed = _federation(federation, _settings(data))
     records.code_revision()
     print(fed)
-    result = simulate(
-        fed, chosen, rounds=rounds, participation=participation, seed=seed, engine=engine, device=device,  # type: ignore[arg-type]
-        workers=workers, checkpoint=checkpoint,
-    )  # fmt: skip
+    with if_stopped(lambda: _resumption(checkpoint)):
+        result = simulate(
+            fed, chosen, rounds=rounds, participation=participation, seed=seed, engine=engine, device=device,  # type: ignore[arg-type]
+            workers=workers, checkpoint=checkpoint,
+        )  # fmt: skip
     print(result.history.tail(10).to_string(index=False, float_format=lambda v: f"{v:.4g}"))
     for name, value in result.final.items():
         print(f"{name:>20}: {value:.4g}" if isinstance(value, float) else f"{name:>20}: {value:,}")
@@ -290,7 +355,7 @@ def bench(
     sizes: Annotated[str, typer.Option(help="Numbers of clients.")] = "10,100,1000,10000",
     loop_up_to: Annotated[int, typer.Option(help="Largest federation for which the slow loop is timed.")] = 100,
 ) -> None:
-    """How fast is this machine? Loop against stack, time per client, memory, where a step goes."""
+    """How fast is this machine? Loop against stack, time per client, memory."""
     from hetfl_core import benchmark
 
     for line in benchmark.report(_sizes(sizes), loop_up_to):

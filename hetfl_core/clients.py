@@ -176,12 +176,13 @@ class Client:
 
     def _labels(self, argument: str) -> Tensor:
         value, where = getattr(self, argument), f"client {self.name!r}: {argument}"
-        y = _tensor(value, where)
+        y, own = _tensor(value, where)
         if y.dim() != 1:
             raise ValueError(f"{where} must have shape (n,), got {tuple(y.shape)}")
         if y.is_complex():
             raise TypeError(f"{where} must hold real numbers, got dtype {y.dtype}")
-        return _own(y, y if y.is_floating_point() else y.to(torch.int64))
+        made = y if y.is_floating_point() else y.to(torch.int64)
+        return made.clone() if made is y and not own else made
 
     def for_task(self, task: Kind) -> Client:
         """The same client with labels of the type that the task has: integers, or floating-point numbers."""
@@ -238,15 +239,15 @@ INDEX = re.compile(r"(Unnamed: \d+.*)?")
 def _names_of(x: Any, given: Any, where: str) -> tuple[str, ...] | None:
     """The names that are given, or those of the columns of a table."""
     found = [str(name) for name in x.columns] if isinstance(x, pd.DataFrame) else None
-    if given is None and found is None:
-        return None
     names = found if given is None else checks.several(where, given)
+    if names is None:
+        return None
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise TypeError(f"{where} must be texts, got {checks.shown(wrong[0])} of type {type(wrong[0]).__name__}")
     if nameless := [name for name in names if INDEX.fullmatch(name)]:
         raise ValueError(
-            f"{where}: column {nameless[0]!r} has no name of its own, as the index of a table that was written with it: "
-            "leave it out (to_csv(index=False), read_csv(index_col=0)), or name it if it is a feature"
+            f"{where}: column {nameless[0]!r} has no name of its own, as the index of a table that was written with "
+            "it: leave it out (to_csv(index=False), read_csv(index_col=0)), or name it if it is a feature"
         )
     if len(set(names)) < len(names):
         raise ValueError(f"{where} must have different names, got {max(names, key=names.count)!r} twice")
@@ -310,32 +311,28 @@ def _input(value: Any, names: tuple[str, ...] | None, where: str) -> Tensor:
             lacks, more = sorted({*names} - {*columns}), sorted({*columns} - {*names})
             raise ValueError(f"{where} must have the columns of x_train, lacks {lacks} and has {more} that it has not")
         value = value.iloc[:, [columns.index(name) for name in names]]
-    x = _tensor(value, where)
+    x, own = _tensor(value, where)
     if x.dim() < 2:
         raise ValueError(f"{where} must have shape (n, ...) with at least 2 axes, got {tuple(x.shape)}")
     if x.is_complex() or x.dtype == torch.bool:
         raise TypeError(f"{where} must hold real numbers, got dtype {x.dtype}")
-    return _own(x, x if x.is_floating_point() else x.to(torch.float32))
+    made = x if x.is_floating_point() else x.to(torch.float32)
+    return made.clone() if made is x and not own else made
 
 
-def _own(came: Tensor, made: Tensor) -> Tensor:
-    """What was made of a tensor that came, copied if it is that tensor itself."""
-    return made.clone() if made is came else made
-
-
-def _tensor(value: Any, where: str) -> Tensor:
-    """A tensor of what NumPy takes for an array, of any byte order and stride, in the memory where that is."""
+def _tensor(value: Any, where: str) -> tuple[Tensor, bool]:
+    """A tensor of what NumPy takes for an array, of any byte order and stride; and whether it has memory of its own."""
     if isinstance(value, Tensor):
-        return value.detach()
+        return value.detach(), False
     checks.unmasked(where, value)
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"{where} must be an array in which all samples have one shape: {error}") from error
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    plain = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides)
+    plain = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides) and array.flags.writeable
     try:
-        return torch.as_tensor(array if plain else array.copy())
+        return torch.as_tensor(array if plain else array.copy()), not plain or isinstance(value, list | tuple)
     except TypeError as error:
         kinds = sorted({type(entry).__name__ for entry in array.ravel().tolist()})
         raise TypeError(
@@ -388,12 +385,14 @@ def digest(who: str, data: Mapping[str, Inputs]) -> str:
 
 
 def shape_text(shapes: Any) -> str:
+    """A shape, or those of named blocks, as errors and tables show it."""
     if isinstance(shapes, Mapping):
         return ", ".join(f"{name}: {shape_text(shape)}" for name, shape in shapes.items())
     return "×".join(map(str, shapes))
 
 
 def check_client(client: Client, parts: Sequence[str] = ("train", "test")) -> None:
+    """Refuse inputs and labels of different length, inputs that are not finite, and test inputs of another shape."""
     where = f"client {client.name!r}"
     if client.n_train == 0:
         raise ValueError(f"{where}: x_train must hold at least one sample, got an empty training set")
@@ -416,6 +415,7 @@ def check_client(client: Client, parts: Sequence[str] = ("train", "test")) -> No
 
 
 def check_labels(client: Client, n_classes: int, parts: Sequence[str] = ("train", "test")) -> None:
+    """Refuse labels outside 0 … C−1."""
     for part in parts:
         y = getattr(client, f"y_{part}")
         if len(y) and (int(y.min()) < 0 or int(y.max()) >= n_classes):

@@ -81,63 +81,6 @@ def bures_wasserstein(m1: Tensor, S1: Tensor, m2: Tensor, S2: Tensor) -> Tensor:
     return (m1 - m2).square().sum(-1) + bures(S1, S2)
 
 
-def bures_wasserstein_diagonal(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> Tensor:
-    r"""Squared W2 distance between Gaussians of diagonal covariance, :math:`\|m_1-m_2\|^2+\|\sqrt{v_1}-\sqrt{v_2}\|^2`.
-
-    Parameters
-    ----------
-    m1, m2 : Tensor, shape (..., k)
-        Means.
-    v1, v2 : Tensor, shape (..., k)
-        Variances, not negative.
-
-    Returns
-    -------
-    Tensor, shape (...)
-
-    Notes
-    -----
-    The square root has no derivative at 0: a variance of 0 gets gradient 0.
-    """
-    checks.tensors(m1=m1, v1=v1, m2=m2, v2=v2)
-    checks.means(m1, m2)
-    for name, m, v in (("m1", m1, v1), ("m2", m2, v2)):
-        _check_finite(name, m)
-        _check_variance(name.replace("m", "v"), v, m.shape[-1])
-    checks.broadcastable(m1=m1.shape, v1=v1.shape, m2=m2.shape, v2=v2.shape)
-    return (m1 - m2).square().sum(-1) + (_root(v1) - _root(v2)).square().sum(-1)
-
-
-def bures_wasserstein_isotropic(m1: Tensor, v1: Tensor | float, m2: Tensor, v2: Tensor | float) -> Tensor:
-    r"""Squared W2 distance between N(m1, v1 I) and N(m2, v2 I), :math:`\|m_1-m_2\|^2+k(\sqrt{v_1}-\sqrt{v_2})^2`.
-
-    Parameters
-    ----------
-    m1, m2 : Tensor, shape (..., k)
-        Means.
-    v1, v2 : Tensor, shape (...), or float
-        Variances, not negative; a variance of 0 gets gradient 0.
-
-    Returns
-    -------
-    Tensor, shape (...)
-    """
-    checks.tensors(m1=m1, m2=m2)
-    checks.means(m1, m2)
-    _check_finite("m1", m1)
-    _check_finite("m2", m2)
-    for name, v in (("v1", v1), ("v2", v2)):
-        if isinstance(v, Tensor):
-            checks.tensors(**{name: v})
-            checks.broadcastable(m1=m1.shape[:-1], m2=m2.shape[:-1], **{name: v.shape})
-        else:
-            checks.number(name, v, 0)
-    first, second = (torch.as_tensor(v, dtype=m1.dtype, device=m1.device) for v in (v1, v2))
-    for name, v in (("v1", first), ("v2", second)):
-        _check_variance(name, v)
-    return (m1 - m2).square().sum(-1) + m1.shape[-1] * (_root(first) - _root(second)).square()
-
-
 def bures(S1: Tensor, S2: Tensor) -> Tensor:
     r"""Squared Bures distance between covariances, Eq. (1) of [2]_.
 
@@ -362,44 +305,6 @@ def _mean_kernel(kernel: Tensor, unbiased: bool) -> Tensor:
     n = kernel.shape[-1]
     total = kernel.sum((-2, -1))
     return (total - _trace(kernel)) / (n * (n - 1)) if unbiased else total / n**2
-
-
-def mixture_wasserstein(a: Tensor, m1: Tensor, S1: Tensor, b: Tensor, m2: Tensor, S2: Tensor) -> Tensor:
-    r"""Squared MW2 distance between Gaussian mixtures ([9]_; [10]_, Proposition 4).
-
-    .. math:: \min_{w \in \Pi(a, b)} \sum_{p,q} w_{pq}\, W_2^2\big(N(m_{1p}, S_{1p}), N(m_{2q}, S_{2q})\big)
-
-    It is the Wasserstein distance over couplings that are Gaussian mixtures themselves, and so at least :math:`W_2^2`.
-
-    Parameters
-    ----------
-    a, b : Tensor, shape (..., P) and (..., Q)
-        Weights of the components, each of sum 1. P, Q ≤ 3, see `transport_plan`.
-    m1, m2 : Tensor, shape (..., P, k) and (..., Q, k)
-        Means.
-    S1, S2 : Tensor, shape (..., P, k, k) and (..., Q, k, k)
-        Covariances.
-
-    Returns
-    -------
-    Tensor, shape (...)
-        Differentiable in means and covariances; the weights are constants.
-    """
-    checks.tensors(a=a, m1=m1, S1=S1, b=b, m2=m2, S2=S2)
-    for k, m, S in ((1, m1, S1), (2, m2, S2)):
-        if m.dim() < 2 or S.dim() < 3 or S.shape[-3:] != (*m.shape[-2:], m.shape[-1]):
-            raise ValueError(
-                f"m{k}, S{k} must have shapes (..., P, k) and (..., P, k, k), got {tuple(m.shape)} and {tuple(S.shape)}"
-            )
-    checks.means(m1, m2)
-    checks.broadcastable(m1=m1.shape[:-2], S1=S1.shape[:-3], m2=m2.shape[:-2], S2=S2.shape[:-3])
-    cost = bures_wasserstein(
-        m1.unsqueeze(-2).expand(*m1.shape[:-1], m2.shape[-2], m1.shape[-1]),
-        S1.unsqueeze(-3),
-        m2.unsqueeze(-3).expand(*m2.shape[:-2], m1.shape[-2], *m2.shape[-2:]),
-        S2.unsqueeze(-4),
-    )
-    return (transport_plan(cost, a, b) * cost).sum((-2, -1))
 
 
 LARGEST_PLAN = 3
@@ -751,12 +656,6 @@ def _log_diagonal(L: Tensor) -> Tensor:
 
 def _common(a: Tensor, b: Tensor) -> torch.Size:
     return torch.broadcast_shapes(a.shape, b.shape)
-
-
-def _root(v: Tensor) -> Tensor:
-    """Square root with derivative 0 at 0."""
-    positive = v > 0
-    return torch.where(positive, torch.where(positive, v, 1).sqrt(), 0)
 
 
 def psd_root(S: Tensor, inverse: bool = False) -> Tensor:

@@ -419,7 +419,9 @@ class Federation:
         wanted = checks.several("names", names)
         for name in wanted:
             checks.words("names", name)
-        return replace(self, clients=[self[name] for name in wanted])  # type: ignore[arg-type]
+        if not wanted or len(set(wanted)) < len(wanted):
+            raise ValueError(f"names must be of at least one client, each once, got {checks.shown(wanted)}")
+        return altered(self, clients=tuple(self[name] for name in wanted))
 
     def to(self, dtype: torch.dtype) -> Federation:
         """The same federation with inputs, and the targets of a regression, of another floating-point type.

@@ -1,8 +1,10 @@
-"""Options that several commands have, and checks of where they write."""
+"""Options that several commands have, checks of where they write, and what they say when they are stopped."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +18,15 @@ Workers = Annotated[
     int | None,
     typer.Option(help="Cores that one run uses; by default all. The result does not depend on it."),
 ]
+
+
+@contextmanager
+def if_stopped(how: Callable[[], str]) -> Iterator[None]:
+    """Say how to go on if Ctrl-C stops what is done here."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(how()) from stop
 
 
 def check_folder(folder: Path) -> None:

@@ -64,6 +64,8 @@ def classes_per_client(
     """
     y = check_labels(labels)
     classes = np.unique(y)
+    check_k("k", k, len(classes), allow_repeats)
+    check_clients(checks.whole("n_clients", n_clients, 1), k, len(y))
     positions = assign_classes(n_clients, len(classes), k, rng, balanced=balanced, allow_repeats=allow_repeats)
     return share(y, classes[positions], rng)
 
@@ -217,8 +219,8 @@ def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *,
         if len(mine) < at_least * len(holders):
             raise ValueError(
                 f"labels: class {c} has {len(mine)} samples for {len(holders)} clients that hold it, "
-                f"expected at least {at_least * len(holders)} (at_least={at_least}): use fewer clients or classes "
-                "per client"
+                f"expected at least {at_least * len(holders)} (at_least={at_least}): use fewer clients "
+                "(n_clients) or classes per client"
             )
         shares = np.array_split(rng.permutation(mine), len(holders))
         for client, piece in zip(rng.permutation(holders), shares):
@@ -707,18 +709,6 @@ def check_variant(variant: str) -> None:
         raise ValueError(f'variant must be "text" (the paper) or "code" (its published code), got {variant!r}')
 
 
-def feature_blocks(n_features: int, n_blocks: int, rng: np.random.Generator | None = None) -> Parts:
-    """Cut features 0 … n_features−1 into blocks of (nearly) equal size, at random where a generator is given."""
-    checks.wholes(1, n_features=n_features, n_blocks=n_blocks)
-    if n_blocks > n_features:
-        raise ValueError(f"n_blocks must lie in 1…{n_features}, the number of features, got {n_blocks}")
-    checks.memory(16 * n_features, n_features=n_features)
-    if rng is not None:
-        check_generator(rng)
-    order = np.arange(n_features) if rng is None else rng.permutation(n_features)
-    return [np.sort(block) for block in np.array_split(order, n_blocks)]
-
-
 def by_group(groups: ArrayLike) -> dict[Any, Indices]:
     """Indices of the samples of each group (writer, subject, …), in the order of the groups' names."""
     names = checks.array("groups", groups)
@@ -776,6 +766,15 @@ def check_k(name: str, k: int, n_classes: int, allow_repeats: bool = False) -> N
     if k > n_classes and not allow_repeats:
         raise ValueError(
             f"{name} must be at most the number of classes, {n_classes}, got {k}: a client cannot hold more"
+        )
+
+
+def check_clients(n_clients: int, k: int, n_samples: int) -> None:
+    """Refuse, before anything is dealt, more clients than could each have a sample of each of its k classes."""
+    if n_clients * k > n_samples:
+        raise ValueError(
+            f"n_clients must be at most {n_samples // k}, so that each has at least one of {n_samples} training "
+            f"samples of each of its classes ({k} a client), got {n_clients}"
         )
 
 

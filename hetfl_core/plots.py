@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any, Literal
 
 import matplotlib.pyplot as plt
@@ -151,7 +152,8 @@ def project(
         options = {"init": "random", "perplexity": min(30, (len(points) - 1) / 3)} | options
         return TSNE(2, random_state=seed, **options).fit_transform(points)
     if how == "MDS":
-        options = {"n_init": 1, "init": "random", "normalized_stress": "auto"} | options
+        random = {"init": "random"} if "init" in signature(MDS).parameters else {}  # older ones know no other start
+        options = {"n_init": 1, "normalized_stress": "auto"} | random | options
         return MDS(2, random_state=seed, **options).fit_transform(points)
     return PCA(2, random_state=seed, **options).fit_transform(points)
 

@@ -1,9 +1,9 @@
 """What other packages add to the command line, by an entry point of the group ``hetfl.plugins``.
 
 A plugin is a module. It may have ``commands``, a `typer.Typer` whose commands stand beside those of ``hetfl``;
-``data_sets()``, names and the functions that make a federation; and ``listing()``, by title the names with a line each
-that ``hetfl list`` shows. It is imported whenever ``hetfl`` starts, so that it should import no tensors at its top. In
-its ``pyproject.toml``::
+``data_sets()``, names and the functions that make a federation; ``listing()``, by title the names with a line each that
+``hetfl list`` shows; and ``described(name)``, the lines of ``hetfl list NAME``, none for a strange name. It is imported
+whenever ``hetfl`` starts, so that it should import no tensors at its top. In its ``pyproject.toml``::
 
     [project.entry-points."hetfl.plugins"]
     mine = "my_package.plugin"

@@ -22,7 +22,6 @@ import importlib
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import sys
@@ -36,6 +35,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+if os.name != "posix":
+    raise ImportError("the mutants need os.fork, which this system lacks: run them on Linux or macOS")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
 
@@ -59,8 +60,13 @@ TESTS = {
     "engine/checkpoint": "simulation",
     "engine/evaluation": "evaluation",
     "engine/layout": "layout",
+    "engine/newcomers": "simulation",
+    "engine/options": "simulation",
+    "engine/prediction": "simulation",
+    "engine/run": "simulation",
     "engine/simulation": "simulation methods seeds",
-    "engine/simulator": "simulation methods layout seeds",
+    "engine/simulator": "simulation methods layout",
+    "engine/trainer": "simulation methods layout seeds",
     "engine/stacks": "training federation",
     "engine/training": "training methods",
     "methods/alignment": "flic anchor_terms",
@@ -278,6 +284,8 @@ def meant(module: str, line: int, part: str) -> bool:
 
 def fork(tree: Path, log: Path, seconds: float, work: Callable[[], int]) -> int:
     """Start `work` in a process of its own, within a copy of the project and a limit of CPU time; its process id."""
+    import resource
+
     if pid := os.fork():
         return pid
     code = 70

@@ -280,22 +280,6 @@ def test_sampled_anchor_term_of_equal_rows_is_finite():
     assert all(g.isfinite().all() for g in grads)
 
 
-def test_class_moments_are_numpys():
-    z, y, weight, _ = (t[1] if i < 3 else t for i, t in enumerate(stack(2, 30, 5)))
-    counts, means, covariances = terms.class_moments(z, y, weight, 6, covariance=True)
-    for c in range(6):
-        rows = z[(y == c) & (weight > 0)].numpy()
-        assert counts[c] == len(rows)
-        if len(rows) > 1:
-            np.testing.assert_allclose(means[c], rows.mean(0), atol=1e-12)
-            np.testing.assert_allclose(covariances[c], np.cov(rows, rowvar=False), atol=1e-12)
-        elif not len(rows):
-            assert not means[c].any()
-            assert not covariances[c].any()
-    lifted_counts, _ = torch.func.vmap(lambda z, y, w: terms.class_moments(z, y, w, 6))(z[None], y[None], weight[None])
-    agree(lifted_counts[0], counts)
-
-
 def only(y, n, c=0):
     """The rows of class c that are not padding."""
     return [i for i in range(len(y)) if y[i] == c and n[i] > 0]

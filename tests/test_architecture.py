@@ -24,6 +24,7 @@ CORE = [
     {"baselines", "benchmark"},
     {"comparing", "plugins"},
     {"cli"},
+    {"__main__"},
 ]
 """The rooms of `hetfl_core` from the ground up: what stands in one line may import what stands in lines before it, and
 its own room."""

@@ -20,7 +20,8 @@ from hetfl_book.attacks.survey import survey
 from hetfl_book.attacks.watching import Message, averaged, listen, unmix, unmixed
 from hetfl_book.papers import privacy as settings
 from hetfl_core import Client, Federation, simulate
-from hetfl_core.engine.simulator import Simulator, keeping
+from hetfl_core.engine.simulator import Simulator
+from hetfl_core.engine.trainer import keeping
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedCMA, FedHeNN, PFedHN
 from hetfl_core.networks import MLP, Model
 from hetfl_core.rng import numpy_stream

@@ -85,6 +85,13 @@ def test_notebook_is_valid_and_carries_nothing_that_was_run(notebook: nbformat.N
         assert not cell.get("attachments"), f"put attached pictures into _static: {cell.source[:80]}"
 
 
+def test_notebook_reads_no_file_beside_it(notebook: nbformat.NotebookNode) -> None:
+    """In Colab, or after the page's download button, there is none: what is shipped, `data_path` finds."""
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    relative = r"""(?:open|Path|read_\w+|imread|loadtxt|genfromtxt|np\.load)\(\s*r?f?["'](?!https?://|/)[^"'\n]*["']"""
+    assert [found for found in re.findall(relative, code) if "utf" not in found] == []
+
+
 def test_notebook_opens_with_a_python_kernel_anywhere(notebook: nbformat.NotebookNode) -> None:
     assert notebook.metadata.kernelspec.name == "python3"
 

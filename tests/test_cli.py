@@ -6,8 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
-from functools import partial
 
 import pytest
 import torch
@@ -20,7 +18,6 @@ from hetfl_core import benchmark, cli, datasets, simulate
 from hetfl_core.datasets import eeg_trials, registry
 from hetfl_core.engine import simulation
 from hetfl_core.methods import Local
-from hetfl_core.networks import MLP
 
 
 def call(monkeypatch, capsys, *arguments):
@@ -38,6 +35,70 @@ def test_list_names_everything(monkeypatch, capsys):
     assert code == 0
     for word in ("FLIC-HL", "FedAvg-FT", "toy.noisy_features", "flic_bci.common40", "flic/bci-common40"):
         assert word in out
+
+
+def test_list_says_of_one_name_what_can_be_set(monkeypatch, capsys):
+    for name, words in (
+        ("flic", ["--set:", "local_epochs="]),
+        ("digits.bundled", ["--data:", "n_clients=10"]),
+        ("flic/bci-54", ["--method:", "FLIC-Class"]),
+    ):
+        code, out, err = call(monkeypatch, capsys, "list", name)
+        assert code == 0, err
+        assert [word for word in words if word not in out] == []
+    code, _, err = call(monkeypatch, capsys, "list", "digits.bundeld")
+    assert code == 1
+    assert err.startswith("hetfl: no method, data set or experiment is called 'digits.bundeld'; did you mean digits.b")
+
+
+def test_the_version_and_the_module(monkeypatch, capsys):
+    code, out, _ = call(monkeypatch, capsys, "--version")
+    assert code == 0
+    assert re.fullmatch(rf"hetfl-core {hetfl_core.__version__}, Python 3\.\d+\.\d+, torch \d\S+\n", out)
+    done = subprocess.run([sys.executable, "-m", "hetfl_core", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == out
+
+
+def test_a_name_like_no_other_gets_a_handful_of_names_and_where_all_are(monkeypatch, capsys):
+    """Not all 150 experiments."""
+    for arguments, shows in (
+        (["reproduce", "nothing"], "`hetfl list` shows all"),
+        (["reproduce", "flic/bci-54", "--method", "zzz"], "there is "),
+        (["run", "zzz"], "`hetfl list` shows all"),
+        (["run", "Local", "--set", "zzz=1"], "`hetfl list Local` shows all"),
+        (["run", "Local", "--federation", "zzz"], "`hetfl list` shows all"),
+        (["data", "fetch", "zzz"], "`hetfl data status` shows all"),
+    ):
+        code, _, err = call(monkeypatch, capsys, *arguments)
+        assert code == 1
+        assert len(err) < 300
+        assert shows in err
+
+
+def stopped(*arguments, **options):
+    raise KeyboardInterrupt
+
+
+def test_a_stopped_command_says_how_to_go_on(monkeypatch, capsys, tmp_path):
+    """Nothing where there is nothing to say, and where a checkpoint is or could be."""
+    monkeypatch.setattr(simulation, "simulate", stopped)
+    monkeypatch.setattr(experiments, "reproduce", stopped)
+    monkeypatch.setattr(registry, "status", stopped)
+    folder = tmp_path / "checkpoint"
+    run = ["run", "Local", "--data", "n_clients=2"]
+    for arguments, message in (
+        (["data", "status"], "hetfl: stopped\n"),
+        (run, "hetfl: stopped; nothing is kept: with --checkpoint FOLDER a run goes on where it was stopped\n"),
+        ([*run, "--checkpoint", str(folder)], f"nothing is in {folder} yet, so the same command begins anew\n"),
+        (["reproduce", "flic/toy-noisy"], "the same command goes on where this one was stopped\n"),
+    ):
+        code, _, err = call(monkeypatch, capsys, *arguments)
+        assert code == 130
+        assert err.endswith(message)
+    folder.mkdir()
+    (folder / "state").touch()
+    code, _, err = call(monkeypatch, capsys, *run, "--checkpoint", str(folder))
+    assert err == f"hetfl: stopped; the same command goes on from {folder}\n"
 
 
 def test_run_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp_path):
@@ -278,40 +339,12 @@ def test_data_status(monkeypatch, capsys):
     assert "mnist/train-images" in out
 
 
-def once(run, least=0.0, most=1):
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
-
-
-def test_bench_prints_ratios_and_parts(monkeypatch, capsys):
-    """The whole report, each of its timings taken once, on less, and none in a process of its own."""
-    tail = benchmark.tail
-    noise = {"kind": "noise", "n_clients": 100}
-    known = {"peak_mb": 1.0, "seconds": 1.0}
-    monkeypatch.setattr(benchmark, "_apart", lambda **asked: known if asked == noise else benchmark.measure(**asked))
-    monkeypatch.setattr(benchmark, "_seconds", once)
-    monkeypatch.setattr(benchmark, "EPOCHS", 1)
-    monkeypatch.setattr(benchmark, "tail", lambda *n_clients: tail(10, 2))
-    monkeypatch.setattr(benchmark, "seeds_together", partial(benchmark.seeds_together, 2, 10))
-    monkeypatch.setattr(benchmark, "paddings", partial(benchmark.paddings, share=0.02))
-    monkeypatch.setattr(benchmark, "CASES", {"a tiny MLP": benchmark.Case((4,), MLP((4,), 4), 3, 2)})
-    monkeypatch.setattr(benchmark, "BESIDE", {"two tiny MLPs": benchmark.Case((4,), MLP((4,), 4), 3, 2)})
-    monkeypatch.setattr(benchmark, "evaluation", partial(benchmark.evaluation, 2, 20))
-    code, out, err = call(monkeypatch, capsys, "bench", "--sizes", "10", "--loop-up-to", "10")
+def test_bench_prints_ratios(monkeypatch, capsys):
+    known = {"seconds": 1.0, "microseconds": 2.0, "peak_mb": 3.0}
+    monkeypatch.setattr(benchmark, "_apart", lambda **asked: known)
+    code, out, err = call(monkeypatch, capsys, "bench", "--sizes", "10,20", "--loop-up-to", "10")
     assert code == 0, err
-    assert len(re.findall(r"\d×", out)) == 5, "two batch sizes for pre-training and for a round; two stacks"
-    for part in (
-        "embedding",
-        "anchor term",
-        "optimiser",
-        "batching",
-        "peak MB",
-        "a tiny MLP",
-        "grouped",
-        "forward pass",
-    ):
-        assert part in out
+    assert len(re.findall(r"1\.0×", out)) == 4, "two batch sizes for pre-training and for a round"
 
 
 def test_the_command_keeps_freed_memory(monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import re
@@ -39,10 +40,12 @@ from hetfl_core.deployment import (
     wire,
 )
 from hetfl_core.deployment.apps import settings_of
+from hetfl_core.deployment.coordinator import Settings, site_of
 from hetfl_core.deployment.layout import Layout
+from hetfl_core.deployment.site import spec_of
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedHeNN, HetFedRep, Local, PFedHN
 from hetfl_core.methods.base import weighted_mean
-from hetfl_core.networks import MLP, Model
+from hetfl_core.networks import MLP, Blocks, Model
 from hetfl_core.rng import SERVER, stream
 
 loopback = pytest.importorskip("loopback", reason="Flower is not installed")
@@ -59,7 +62,9 @@ def grid_of(federation, methods, configs=None, **changes):
 def deploy(federation, methods, config=None, configs=None):
     grid = grid_of(federation, methods, configs)
     return serve(
-        grid, {**CONFIG, "classes": federation.n_classes, "clients": len(federation), **(config or {})}, methods
+        grid,
+        {**CONFIG, "classes": getattr(federation, "n_classes", 2), "clients": len(federation), **(config or {})},
+        methods,
     )
 
 
@@ -100,12 +105,12 @@ def test_every_method_of_the_catalogue_comes_out_as_in_one_process(averaged):
         FLIC(SMALL, local_epochs=2, pretrain_epochs=2),
         FedHeNN(SMALL, local_epochs=1),
         PFedHN(Model(MLP((5,), 4)), personal="head", local_epochs=1),
-        HetFedRep(SMALL, local_epochs=1, optimiser="sgd", momentum=0.9, optimiser_state="kept", first_weights="common"),
+        HetFedRep(SMALL, local_epochs=1, optimiser="sgd", momentum=0.9, first_weights="common"),
     ],
     ids=lambda method: method.name,
 )
 def test_some_take_part_and_others_rest(method):
-    """Feature spaces of their own, half of the clients a round, optimisers that live on, first weights in common."""
+    """Feature spaces of their own, half of the clients a round, first weights in common."""
     federation = ragged(widths=(4, 4) if isinstance(method, PFedHN) else (3, 8))
     results = deploy(federation, method, {"participation": 0.5, "rounds": 3})
     run = in_one_process(federation, method, participation=0.5, rounds=3)
@@ -253,6 +258,171 @@ def test_a_client_that_was_restarted_goes_on_from_its_folder(tmp_path, capsys):
     assert "client 'client-0' is there" in events
     more = serve(grid_of(federation, method, configs), {**CONFIG, "clients": 4, **folder, "rounds": 4}, method)
     assert_same_run(more[method.name], in_one_process(federation, method, rounds=4))
+
+
+# --- names of features ----------------------------------------------------------------------------------------------
+
+COLUMNS = ["age", "pressure", "glucose", "weight"]
+PLAIN = FedAvg(Model(MLP((5,), 4)), local_epochs=1)
+
+
+def hospitals(folder, **orders):
+    """A CSV file for each hospital, its columns in some order; and the clients that are read from them."""
+    clients = []
+    for k, (name, order) in enumerate(orders.items()):
+        x = np.random.default_rng(k).normal(size=(20, 4))
+        table = pd.DataFrame(x, columns=COLUMNS)[list(order)].assign(label=np.arange(20) % 2)
+        table.to_csv(folder / f"{name}.csv", index=False)
+        clients.append(client_from_file(folder / f"{name}.csv", name))
+    return clients
+
+
+TURNED = [COLUMNS[i] for i in (2, 0, 3, 1)]
+
+
+def test_the_order_of_columns_in_a_sites_file_does_not_matter(tmp_path, capsys):
+    """Sites do not see each other's columns: the server tells them the order, and keeps to it."""
+    config = {"classes": 2, "clients": 2, "rounds": 3}
+    same = hospitals(tmp_path, a=COLUMNS, b=COLUMNS)
+    run = in_one_process(Federation(same, 2), PLAIN, rounds=3)
+    other = hospitals(tmp_path, a=COLUMNS, b=TURNED)
+    assert [c.features for c in other] == [tuple(COLUMNS), tuple(TURNED)]
+    assert_same_run(deploy(other, PLAIN, config, {})["FedAvg"], run)
+    assert_same_run(deploy(other[::-1], PLAIN, config)["FedAvg"], run), "whoever comes first"
+    folder = {"folder": str(tmp_path / "server")}
+    configs = {i + 1: {"state": str(tmp_path / f"site{i}")} for i in range(2)}
+    deploy(other[::-1], PLAIN, {**config, **folder, "rounds": 1}, configs)
+    assert_same_run(deploy(other[::-1], PLAIN, {**config, **folder}, configs)["FedAvg"], run)
+    assert "goes on after 1 of 3 rounds" in capsys.readouterr().out
+    kept = tmp_path / "site0" / "b" / "FedAvg" / "features.json"
+    assert json.loads(kept.read_text()) == COLUMNS, "as the model that lies beside it takes them"
+
+
+def test_the_order_of_blocks_at_a_site_does_not_matter():
+    def holding(name, order, shift):
+        x = {b: np.random.default_rng(ord(b) + shift).normal(size=(8, 1 + ord(b) % 3)) for b in order}
+        return Client(x, np.arange(8) % 2, x, np.arange(8) % 2, name)
+
+    feds = [[holding("a", "xy", 0), holding("b", order, 1)] for order in ("xy", "yx")]
+    method = FedAvg(Model(Blocks.alike("xy", MLP((3,), 3), 3)), local_epochs=1)
+    run = in_one_process(Federation(feds[0], 2), method)
+    assert_same_run(deploy(feds[1], method, {"classes": 2})["FedAvg"], run)
+
+
+def test_sites_with_other_columns_are_refused_where_columns_are_averaged(tmp_path):
+    others = hospitals(tmp_path, a=COLUMNS, b=COLUMNS)
+    others[1] = dataclasses.replace(others[1], features=[*COLUMNS[:3], "height"])
+    with pytest.raises(ValueError, match=r"only 'a' has \['weight'\], only 'b' has \['height'\]"):
+        deploy(others, PLAIN, {"classes": 2})
+    deploy(others, FLIC(SMALL, local_epochs=1, pretrain_epochs=1), {"classes": 2})
+
+
+@pytest.mark.parametrize(("features", "joins"), [(TURNED, True), ([*COLUMNS[:3], "height"], False)])
+def test_a_late_site_takes_the_order_or_is_refused(tmp_path, capsys, features, joins):
+    """The order is settled: that of the first by name would be the late one's."""
+    federation = hospitals(tmp_path, b=COLUMNS, c=COLUMNS)
+    (late,) = hospitals(tmp_path, a=COLUMNS)
+    order = [COLUMNS.index(f) if f in COLUMNS else 3 for f in features]
+    late = Client(late.x_train[:, order], late.y_train, late.x_test[:, order], late.y_test, "a", features)
+    grid = grid_of(federation, PLAIN)
+    grid.contexts[3] = grid.contexts[1].__class__(1, 3, {}, grid.contexts[1].state.__class__(), {})
+    grid.before = lambda node, message: grid.apps.setdefault(3, client_app(PLAIN, lambda config: late))
+    config = {**CONFIG, "classes": 2, "clients": 2, "rounds": 2, "evaluate-every": 9}
+    result = serve(grid, config, PLAIN)["FedAvg"]
+    said = capsys.readouterr().out
+    if joins:
+        assert "client 'a' joins after" in said
+        told = [json.loads(m.content["FedAvg/task"]["features"]) for n, m in grid.sent if "FedAvg/task" in m.content]
+        assert told == [COLUMNS] * len(told)
+    else:
+        assert re.search(
+            r"client 'a' cannot join: FedAvg .* only 'b' has \['weight'\], only 'a' has \['height'\]", said
+        )
+    assert len(result.per_client) == 2 + joins
+
+
+@pytest.mark.parametrize(
+    "features",
+    [["p"], "pqr", [1, 2, 3], {"x": None}, {"": ["p", "q", "r"]}],
+    ids=["few", "word", "numbers", "blocks", "-"],
+)
+def test_names_that_no_client_has_are_refused_at_the_server(features):
+    told = {"name": "a", "shapes": [3], "n_train": 2, "n_test": 0, "class_counts": [1, 1], "features": features}
+    with pytest.raises(ValueError, match=r"features must (name the inputs|be names)"):
+        spec_of(told, 2, 1, "classification")
+
+
+def test_a_site_does_not_take_an_order_of_other_features(tmp_path):
+    (client,) = hospitals(tmp_path, a=COLUMNS)
+    for features in (("age", "height"), {"x": None}):
+        with pytest.raises(ValueError, match="client 'a' was told of features that are not its own"):
+            site_of(client, PLAIN, Settings(2), 1, features)
+
+
+# --- a client's file ------------------------------------------------------------------------------------------------
+
+
+def written(folder, content, ending="csv"):
+    file = folder / f"site.{ending}"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return file
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x,label\n1,no\n2,yes\n", r"labels \(column 'label'\) must be whole numbers .* classes=\['no', 'yes'\]"),
+        (",x,label\n0,1,0\n1,2,1\n", "column 'Unnamed: 0' has no name of its own"),
+        ("größe,label\n1,0\n2,1\n".encode("latin1"), r"site.csv: the file is not in UTF-8"),
+        ("x,x,label\n1,2,0\n2,3,1\n", "site.csv: columns must have different names, got 'x' twice"),
+        ("x,label\n1,5,0\n2,6,1\n", "site.csv: rows have more fields than the first line has names of columns"),
+        ("x,label\n1,0\n2,1,3,4\n", "site.csv: the file is no table: Error tokenizing data"),
+        ("", "site.csv: the file is no table: No columns"),
+        ("x,label\n", "site.csv: expected at least one row of numbers below the names of columns, got none"),
+        ("label\n0\n1\n", "site.csv: expected columns of features beside 'label', got none"),
+        ("x,label,split\n1,0,test\n", "site.csv: expected at least one sample for training, got none"),
+        ("x,y\n1,0\n", "site.csv: the file has no column 'label', only"),
+        ("x,label\none,0\n", "site.csv: column 'x' holds no numbers"),
+        ("x,label\n1,0\n,1\n", "site.csv: column 'x' has gaps"),
+        ("x,label,split\n1,0,3\n", "site.csv: column 'split' must say train or test, got '3'"),
+    ],
+)
+def test_a_table_that_cannot_be_meant_names_client_file_and_column(tmp_path, content, message):
+    with pytest.raises(ValueError, match=rf"client 'anna'.*{message}"):
+        client_from_file(written(tmp_path, content), "anna")
+
+
+def test_words_are_labels_where_clients_have_agreed_on_them(tmp_path):
+    file = written(tmp_path, "x,label,split\n1,no,train\n2,yes,train\n3,yes,test\n")
+    made = client_from_file(file, "anna", classes=["yes", "no"])
+    assert (made.y_train.tolist(), made.y_test.tolist(), made.features) == ([1, 0], [0], ("x",))
+    with pytest.raises(
+        ValueError, match=r"labels .* must be among classes=\['yes', 'maybe'\], got 1 of 3 that are not"
+    ):
+        client_from_file(file, "anna", classes=["yes", "maybe"])
+
+
+def test_arrays_in_a_file_may_have_names_and_must_fit(tmp_path):
+    file, x, y = tmp_path / "site.npz", np.arange(12.0).reshape(6, 2), np.arange(6) % 2
+    np.savez(file, x=x, y=y, features=["p", "q"])
+    assert client_from_file(file, "anna").features == ("p", "q")
+    np.savez(file, x_train=x, y_train=y, x_test=x[:2], y_test=np.array(["no", "yes"])[y[:2]])
+    with pytest.raises(ValueError, match=r"client 'anna', site.npz: labels .* must be whole numbers"):
+        client_from_file(file, "anna")
+    for arrays in (
+        {"x": x, "y": y[:3]},
+        {"x": x[:, 0], "y": y},
+        {"x_train": x, "y_train": y, "x_test": x, "y_test": y[:1]},
+    ):
+        np.savez(file, **arrays)
+        with pytest.raises(ValueError, match=r"client 'anna', site.npz: expected .* got"):
+            client_from_file(file, "anna")
+    for content in (b"PK nonsense", b""):
+        with pytest.raises(ValueError, match=r"client 'anna', site.npz: the file holds no arrays of numbers"):
+            client_from_file(written(tmp_path, content, "npz"), "anna")
+    np.savez(file, x=np.array([{}], dtype=object), y=y[:1])
+    with pytest.raises(ValueError, match=r"client 'anna', site.npz: the file holds no arrays of numbers"):
+        client_from_file(file, "anna")
 
 
 def test_a_client_without_its_state_says_so(capsys):

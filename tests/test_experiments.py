@@ -296,8 +296,8 @@ def test_unknown_names_get_the_nearest():
         jobs("tests/sooner", "book", 1, ["FLIC"])
     with pytest.raises(ValueError, match="seeds must be at least 1, got 0"):
         jobs("tests/sooner", "book", 0)
-    for seeds in ("3", [-1], ["0"]):
-        with pytest.raises(ValueError, match="seeds must be a number of seeds, or whole numbers from 0 on, got"):
+    for seeds in ("3", [-1], ["0"], True, [True], [1, 1]):
+        with pytest.raises(ValueError, match="seeds must be a number of seeds, or different whole numbers from 0 on"):
             jobs("tests/sooner", "book", seeds)
     with pytest.raises(ValueError, match=r"scale must be one of \('book', 'paper'\), got 'Paper'"):
         jobs("tests/sooner", "Paper")
@@ -370,8 +370,8 @@ def test_what_has_a_record_is_not_run_again_unless_asked(tmp_path, monkeypatch):
     job = Job("tests/sooner", "book", "Local", 0)
     list(reproduce([job], tmp_path, progress=False))
     runs = []
-    real = experiments.run_jobs
-    monkeypatch.setattr(experiments, "run_jobs", lambda *a, **k: runs.append(a) or real(*a, **k))
+    real = experiments.run_job
+    monkeypatch.setattr(experiments, "run_job", lambda *a, **k: runs.append(a) or real(*a, **k))
     lock = Path(f"{job.scratch()}.lock")
     lock.unlink(missing_ok=True)
     list(reproduce([job], tmp_path, progress=False))
@@ -489,70 +489,30 @@ def test_out_of_time_names_the_job():
         run_job(Job("tests/sooner", "paper", "Local", 0), deadline=0.0, progress=False)
 
 
-# --- seeds side by side -----------------------------------------------------------------------------------------------
+def test_data_that_took_the_time_are_not_trained_on_where_nothing_is_resumed(monkeypatch):
+    monkeypatch.setattr(experiment, "simulate", lambda *arguments, **options: pytest.fail("trained"))
+    with pytest.raises(OutOfTime, match="stopped after round 0 of 4"):
+        run_job(Job("tests/sooner", "paper", "Local", 0), deadline=0.0, progress=False, resume=False)
 
 
-def test_seeds_run_together_each_have_their_record(tmp_path):
-    todo = jobs("tests/sooner", "paper", 3)
-    alone = {job: ledger.read(path) for job, path in reproduce(todo, tmp_path / "alone", progress=False)}
-    both = [*reproduce(todo, tmp_path / "both", progress=False, together=True)]
-    assert {job for job, _ in both} == set(todo)
-    for job, path in both:
-        record = ledger.read(path)
-        assert (record.seed, record.settings["together"]) == (job.seed, [0, 1, 2])
-        assert record.federation == alone[job].federation
-        assert record.metrics["accuracy"] == pytest.approx(alone[job].metrics["accuracy"], abs=0.05)
-    assert not list((tmp_path / "checkpoints").rglob("*.safetensors")), "what is done leaves no checkpoint"
-
-
-def test_only_seeds_without_a_record_run_together(tmp_path):
-    list(reproduce([Job("tests/sooner", "paper", "Local", 1)], tmp_path, progress=False))
-    found = [*reproduce(jobs("tests/sooner", "paper", 3, ["Local"]), tmp_path, progress=False, together=True)]
-    assert [job.seed for job, _ in found] == [0, 1, 2]
-    assert [ledger.read(path).settings.get("together") for _, path in found] == [[0, 2], None, [0, 2]]
-
-
-def test_seeds_together_stop_at_the_budget_and_go_on(tmp_path, monkeypatch):
-    todo = jobs("tests/sooner", "paper", 2, ["FLIC-HL"])
-    whole = [ledger.read(path) for _, path in reproduce(todo, tmp_path / "whole", progress=False, together=True)]
-    clock = iter(range(1000))
-    with monkeypatch.context() as patch:
-        patch.setattr(experiments.time, "monotonic", lambda: next(clock))
-        first = [*reproduce(todo, tmp_path / "cut", budget=3.5, progress=False, together=True)]
-    assert [path for _, path in first] == [None, None]
-    (left,) = (tmp_path / "checkpoints").rglob("*.safetensors")
-    assert "seeds" in left.parent.name
-    again = [ledger.read(path) for _, path in reproduce(todo, tmp_path / "cut", progress=False, together=True)]
-    for a, b in zip(whole, again, strict=True):
-        assert {**a.metrics, "seconds": 0} == {**b.metrics, "seconds": 0}
-
-
-def test_runs_that_are_more_than_rounds_run_one_by_one(tmp_path, monkeypatch):
-    small_experiments(monkeypatch, tmp_path, {"own": {"perform": simulate}}, rounds=2)
-    found = [*reproduce(jobs("tests/own", "paper", 2, ["Local"]), tmp_path, progress=False, together=True)]
-    assert ["together" in ledger.read(path).settings for _, path in found] == [False, False]
-    with pytest.raises(ValueError, match="seeds must run one by one"):
-        find("tests/own").run_together("Local", [0, 1])
-
-
-def test_seeds_that_no_other_process_is_at_run_together(tmp_path):
-    todo = jobs("tests/sooner", "paper", 3, ["Local"])
-    with experiments._claim(todo[1]):
-        first = [*reproduce([*todo, todo[0]], tmp_path, progress=False, together=True)]
-    assert [job.seed for job, _ in first] == [0, 2]
-    again = [*reproduce(todo, tmp_path, progress=False, together=True)]
-    assert [ledger.read(path).settings.get("together") for _, path in again] == [[0, 2], None, [0, 2]]
+def test_the_papers_numbers_know_the_experiments():
+    """Which the ledger has to be told of (`known`)."""
+    assert experiments.numbers([]).equals(ledger.numbers([], known=experiments.known()))
+    assert experiments.claims([]).equals(ledger.claims([], known=experiments.known()))
 
 
 def test_what_another_process_ended_meanwhile_is_not_run_again(tmp_path, monkeypatch):
     """Its record is written after the first look, before the claim."""
-    todo, claimed = jobs("tests/sooner", "paper", 2, ["Local"]), experiments._claimed
+    todo, claimed, ran = jobs("tests/sooner", "book", 2, ["Local"]), experiments._claimed, []
 
-    def late(job, claims):
+    def late(job, claim):
         monkeypatch.setattr(experiments, "_claimed", claimed)
         list(reproduce([todo[0]], tmp_path, progress=False))
-        return claimed(job, claims)
+        return claimed(job, claim)
 
     monkeypatch.setattr(experiments, "_claimed", late)
-    found = [*reproduce(todo, tmp_path, progress=False, together=True)]
-    assert [ledger.read(path).settings.get("together") for _, path in found] == [None, None]
+    with monkeypatch.context() as patch:
+        patch.setattr(experiments, "run_job", lambda job, **options: ran.append(job) or run_job(job, **options))
+        found = [*reproduce(todo, tmp_path, progress=False)]
+    assert [job for job, _ in found] == todo
+    assert ran == [todo[0], todo[1]], "the first by the other process"

@@ -11,7 +11,7 @@ from small import assert_same_tensors, equal_histories, largest_difference, ragg
 
 from hetfl_core import Client, Federation, adapt, simulate
 from hetfl_core.engine.simulator import Simulator
-from hetfl_core.engine.training import architecture
+from hetfl_core.engine.stacks import architecture
 from hetfl_core.methods import Batch, FedCMA, Local
 from hetfl_core.networks import MLP, Model
 from hetfl_core.rng import stream

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small import ragged
 
-from hetfl_core import Client, Federation, federation
+from hetfl_core import Client, Federation, clients, simulate
 from hetfl_core.datasets.recordings import TABLE_S1
 from hetfl_core.engine import stacks as stacking
 from hetfl_core.engine.stacks import bucket, make_cohorts, stack_split
 from hetfl_core.federation import FederationWarning
+from hetfl_core.methods import Local
 from hetfl_core.padding import crop, pad, pad_stack
 
 
@@ -475,7 +476,6 @@ def test_labels_are_counted_over_all_clients():
             lambda: from_frame(frame(ill=np.linspace(0, 1, 20))),
             "client 'b': labels must be whole .* task=\"regression\"",
         ),
-        (lambda: from_frame(frame(ill=["no"] * 19 + ["yes"])), "client 'a': its 10 samples cannot be split .* least"),
         (
             lambda: from_frame(frame(ill=[1] * 10 + ["no"] * 10)),
             "labels must be of one type over all clients, got int, str",
@@ -497,11 +497,176 @@ def test_tables_and_arrays_that_are_refused(call, message):
 
 
 def test_arrays_are_taken_as_they_lie_in_memory_unless_torch_cannot():
-    """A field of a record of 12 bytes has strides that are no whole number of its items; others are not copied."""
+    """A field of a record of 12 bytes has strides that are no whole number of its items; others are not copied yet."""
     x = np.arange(12.0).reshape(4, 3)
-    assert federation._tensor(x, "x").data_ptr() == x.ctypes.data
-    assert federation._tensor(x[:, ::2], "x").data_ptr() == x.ctypes.data
+
+    def taken(array):
+        tensor, own = clients._tensor(array, "x")
+        assert own == (tensor.data_ptr() != np.asarray(array).ctypes.data)
+        return tensor, own
+
+    assert not taken(x)[1]
+    assert not taken(x[:, ::2])[1]
+    for copied in (x.tolist(), np.broadcast_to(x[0], (4, 3)), x[::-1]):
+        assert taken(copied)[1]
     records = np.zeros(4, dtype=[("number", "<f8"), ("mark", "<i4")])
     records["number"] = np.arange(4)
-    assert federation._tensor(records["number"], "x").tolist() == [0, 1, 2, 3]
-    assert federation._tensor(x[::-1], "x")[0].tolist() == [9, 10, 11]
+    assert taken(records["number"])[0].tolist() == [0, 1, 2, 3]
+    assert taken(x[::-1])[0][0].tolist() == [9, 10, 11]
+
+
+# --- a client's own -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind", [np.asarray, torch.as_tensor, lambda a: pd.DataFrame(a) if a.ndim == 2 else pd.Series(a)]
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_what_happens_to_the_callers_arrays_later_changes_nothing(kind, dtype):
+    arrays = [np.ones((4, 2), dtype), np.array([0, 1, 0, 1], np.int64), np.ones((2, 2), dtype), np.array([0.0, 1.0])]
+    given = [kind(array) for array in arrays]
+    fed = Federation([Client(*given, "anna")], 2, x_test=given[2], y_test=given[3])
+    before = fed.fingerprint()
+    for array in given:
+        (array.iloc if hasattr(array, "iloc") else array)[:] = 7
+    for array in arrays:
+        array[...] = 9
+    assert fed.fingerprint() == before
+    assert fed[0].x_train.unique().tolist() == [1.0]
+
+
+def test_a_buffer_that_is_filled_again_is_three_clients():
+    buffer, y = np.empty((4, 2), np.float32), [0, 1, 0, 1]
+    clients = []
+    for i in range(3):
+        buffer[:] = i
+        clients.append(Client({"b": buffer}, y, {"b": buffer[:2]}, y[:2], f"c{i}"))
+    assert [float(c.x_train["b"].mean()) for c in Federation(clients)] == [0, 1, 2]
+    assert [float(c.x_test["b"].mean()) for c in Federation(clients)] == [0, 1, 2]
+
+
+def test_what_requires_gradients_is_detached_and_arrays_per_client_too():
+    x = torch.ones(4, 2, requires_grad=True)
+    made = Client(x, torch.tensor([0.5, 1, 2, 3], requires_grad=True), x * 2, [0, 1, 0, 1], "anna")
+    assert not any(t.requires_grad for t in (made.x_train, made.y_train, made.x_test))
+    fed = Federation.from_arrays({"anna": (x * 2, torch.tensor([0, 1, 0, 1]))}, test_size=0)
+    assert fed[0].x_train.tolist() == [[2, 2]] * 4
+
+
+def test_a_federation_does_not_copy_what_its_clients_own():
+    """Nor do another type of labels, a choice of clients, or blocks; one array for training and test is one copy."""
+    x, y = np.ones((4, 2), np.float32), np.array([0.0, 1, 0, 1])
+    anna = Client(x, y, x, y, "anna")
+    assert anna.x_test.data_ptr() == anna.x_train.data_ptr() != x.ctypes.data
+    fed = Federation([anna])
+    for copy in (fed, fed.subset(["anna"]), fed.to(torch.float32)):
+        assert copy[0].x_train.data_ptr() == anna.x_train.data_ptr()
+
+
+def test_labels_of_a_run_are_the_readers_to_change(monkeypatch):
+    run = simulate(Federation([client()]), Local(), rounds=1, progress=False)
+    run.labels()["anna"][:] = 7
+    assert run.labels()["anna"].tolist() == [0, 1]
+
+
+def test_clients_are_found_by_name_and_by_number():
+    fed = Federation([client(), client(name="ben")])
+    assert [fed[key].name for key in ("ben", 0, -1, np.int64(1))] == ["ben", "anna", "ben", "ben"]
+    for number in (2, 99, -3):
+        with pytest.raises(IndexError, match=f"no client number {number}; there are 2, the first has number 0"):
+            fed[number]
+    for key in (True, 1.0, "carl", None):
+        with pytest.raises(KeyError, match=rf"no client {key!r}; there are \['anna', 'ben'\]"):
+            fed[key]
+
+
+# --- classes that are rarely meant ------------------------------------------------------------------------------------
+
+
+def labelled(*labels, **options):
+    x = np.zeros((len(labels[0]), 2))
+    return Federation([Client(x, y, x, y, f"c{i}") for i, y in enumerate(labels)], **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: labelled([10, 20], [10, 20]), "the largest label is 20, .* 21 classes, .* 19 of them (0, 1, 2, …)"),
+        (
+            lambda: labelled([0, 2]),
+            "the largest label is 2, so there are 3 classes, but nobody .* 1 of them (1): number",
+        ),
+        (lambda: labelled([0, 800_000]), "there are 800001 classes, but nobody has training samples of 799999 of them"),
+        (lambda: labelled([0, 0]), "all training samples are of one class (0)"),
+        (lambda: labelled([1, 1], [1, 1], n_classes=2), "all training samples are of one class (1)"),
+        (
+            lambda: Federation.from_arrays({"a": (np.zeros((9, 2)), ["no"] * 9)}),
+            "all training samples are of one class",
+        ),
+    ],
+)
+def test_classes_that_cannot_be_meant_are_a_warning(make, message):
+    with pytest.warns(FederationWarning, match=re.escape(message).replace(r"\.\*", ".*")) as caught:
+        make()
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("fewer", [lambda: labelled([1, 1], n_classes=3), lambda: labelled([0, 1], n_classes=9)])
+def test_a_number_of_classes_that_is_said_is_meant(fewer):
+    """As at a site of its own, which need not have samples of all classes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fewer()
+
+
+def test_ordered_categories_keep_their_order():
+    kind = pd.CategoricalDtype(["mild", "grave", "fatal", "unseen"], ordered=True)
+    ill = pd.Series((["fatal"] * 5 + ["mild"] * 5) * 2, dtype=kind)
+    fed = from_frame(frame(ill=ill))
+    assert fed.info["classes"] == ["mild", "fatal"]
+    assert from_frame(frame(ill=ill.astype(str))).info["classes"] == ["fatal", "mild"]
+    x = np.zeros((20, 2))
+    other = ill.astype(kind.__class__(["fatal", "mild"], ordered=True))
+    with pytest.raises(ValueError, match=r"one order on all clients, .* client 'a' has .* client 'b'"):
+        Federation.from_arrays({"a": (x, ill), "b": (x, other)})
+
+
+# --- classes with too few samples to be split -------------------------------------------------------------------------
+
+
+def test_a_single_sample_of_a_class_stays_in_training_and_one_warning_names_all_clients():
+    x = np.arange(11.0)[:, None]
+    arrays = {
+        "a": (x, ["no"] * 6 + ["yes"] * 4 + ["rare"]),
+        "b": (x, ["no"] * 6 + ["yes"] * 5),
+        "c": (x[:1], ["no"]),
+        "d": (x[:6], ["no", "yes", "rare"] * 2),
+    }
+    with pytest.warns(
+        FederationWarning, match="split in proportion with test_size=0.2 on 'a', 'c', 'd': there"
+    ) as caught:
+        fed = Federation.from_arrays(arrays)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert [(c.n_train, c.n_test) for c in fed] == [(9, 2), (8, 3), (1, 0), (4, 2)]
+    assert fed["a"].y_test.tolist() == [0, 2], "the others in proportion"
+    for one in fed:
+        everything = sorted([*one.x_train.flatten().tolist(), *one.x_test.flatten().tolist()])
+        assert everything == list(range(len(arrays[one.name][1])))
+        assert set(one.y_train.tolist()) >= set(one.y_test.tolist())
+    alone = Federation.from_arrays({"b": arrays["b"]})
+    assert torch.equal(alone["b"].x_test, fed["b"].x_test), "who can be split is split as ever"
+
+
+def test_a_regression_of_one_sample_trains_on_it():
+    with pytest.warns(FederationWarning, match="on 'a'"):
+        fed = Federation.from_arrays({"a": ([[1.0]], [0.5]), "b": (np.eye(5), np.arange(5) / 3)}, task="regression")
+    assert [(c.n_train, c.n_test) for c in fed] == [(1, 0), (4, 1)]
+
+
+def test_masked_arrays_per_client_are_refused():
+    masked = np.ma.masked_array(np.eye(2), mask=[[True, False], [False, False]])
+    with pytest.raises(ValueError, match="client 'a': x must not be masked, got 1 masked entries"):
+        Federation.from_arrays({"a": (masked, [0, 1])})
+    with pytest.raises(ValueError, match=r"client 'a': x_train must hold at least one block, got {}"):
+        Client({}, [0], {}, [0], "a")

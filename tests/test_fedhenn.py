@@ -9,8 +9,8 @@ from small import equal_histories, largest_difference, ragged
 
 from hetfl_core import Client, simulate
 from hetfl_core.distances import cka
+from hetfl_core.engine.newcomers import adapt
 from hetfl_core.engine.sides import participants
-from hetfl_core.engine.simulation import adapt
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.federation import Federation, Spec
 from hetfl_core.methods import CATALOGUE, FedHeNN

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import zipfile
@@ -21,6 +22,8 @@ import psutil
 import pytest
 
 pytest.importorskip("otter", reason="otter-grader is not installed")
+if os.name != "posix":
+    pytest.skip("the grader needs Linux or macOS", allow_module_level=True)
 
 FOLDER = Path(__file__).resolve().parents[1] / "book" / "assignments"
 sys.path.insert(0, str(FOLDER))
@@ -193,6 +196,28 @@ DAMAGED_KINDS = {
     ),
     "nested": Kind(b"[" * 200_000, says="not a notebook"),
     "surrogate": Kind(notebook("x = 'Q'").replace(b"Q", b"\\ud800"), says="not a notebook"),
+    **{
+        f"cells that are {what}": Kind(
+            json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}).encode(),
+            says="not a notebook that can be read: " + expected,
+        )
+        for what, cells, expected in (
+            ("no list", {}, "expected a list of cells, found "),
+            ("a dict", {"a": {"cell_type": "code"}}, ""),
+            ("a text", "print()", ""),
+            ("nothing", None, ""),
+            ("numbers", [1, 2], ""),
+            ("lists", [[], []], ""),
+            ("without a type", [{"source": "1", "metadata": {}}], ""),
+            ("of numbers", [{"cell_type": "code", "source": 3, "metadata": {}, "outputs": []}], ""),
+            ("badly tagged", [{"cell_type": "code", "source": "1", "metadata": {"tags": 3}, "outputs": []}], ""),
+        )
+    },
+    "no code": Kind(notebook(), says="the notebook has no code"),
+    "another assignment": Kind(
+        notebook(CHECK[0], "def other(x):\n    return x", "grader.check('q7')", 'grader.check("q8")'),
+        says="is this another assignment? None of the questions that it has checked (q7, q8) is one of this",
+    ),
     "metadata": Kind(notebook(*HONEST).replace(b'"metadata": {}', b'"metadata": 7'), says="not a notebook"),
     "zlib": Kind(damaged(zipfile.ZIP_DEFLATED), says=DAMAGED, name="zlib.zip"),
     "LZMA": Kind(damaged(zipfile.ZIP_LZMA), says=DAMAGED, name="lzma damaged.zip"),
@@ -366,8 +391,15 @@ GREEDY = {
     "many variables": attack("for i in range(1000):\n    globals()[f'v{i}'] = [0.5] * 999", "", HONEST, marks=FULL),
 }
 SLOW = {
-    "endless loop": attack("while True:\n    pass", says="stopped after 6 seconds"),
-    "endless check": attack("def norm(x):\n    while True:\n        pass", "", CHECK, says="stopped after 6 seconds"),
+    "endless loop": attack(
+        "while True:\n    pass", says="stopped after 6 seconds: does a loop never end? (in code cell 1)"
+    ),
+    "endless check": attack(
+        "def norm(x):\n    while True:\n        pass",
+        "",
+        CHECK,
+        says="stopped after 6 seconds: does a loop never end? (while q1 was checked)",
+    ),
     "sleep": attack("import time\ntime.sleep(9999)", says="stopped after 6 seconds"),
     "deaf": attack(
         "import signal, time\nfor n in range(1, 32):\n    try:\n        signal.signal(n, signal.SIG_IGN)\n"
@@ -466,6 +498,25 @@ def test_time_is_bounded_whatever_a_hand_in_does(autograder: Path, tmp_path: Pat
 # --- what namespaces keep away ------------------------------------------------------------------------------------
 
 
+def test_copies_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first in the order of the alphabet is the original; what cannot be read is a copy of nothing."""
+    monkeypatch.setattr(crew, "grade_tasks", lambda tasks, *_: (marks.Grade(task.name) for task in tasks))
+    for name, content in {"a": b"1", "b": b"2", "c": b"1", "d/e": b"1"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.ipynb").write_bytes(content)
+    for name in ("x", "y"):
+        (tmp_path / f"{name}.ipynb").symlink_to(tmp_path / "a.ipynb")
+    found = {each.submission: each.same_as for each in grade.grade_all(tmp_path, None)}
+    assert found == {
+        "a.ipynb": "",
+        "b.ipynb": "",
+        "c.ipynb": "a.ipynb",
+        "d/e.ipynb": "a.ipynb",
+        "x.ipynb": "",
+        "y.ipynb": "",
+    }
+
+
 @needs_namespaces
 def test_a_hand_in_sees_no_files_processes_and_network_that_are_not_its_own(autograder: Path, tmp_path: Path) -> None:
     other = tmp_path / "in" / "other.ipynb"
@@ -549,6 +600,70 @@ def test_without_namespaces_marks_are_true_too(autograder: Path, tmp_path: Path)
 
 
 # --- parts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (
+            ["def norm(x):\n    return {", UNIT],
+            "q1: 0 of 3\n  norm is not defined in your notebook\n  1 hidden check failed",
+        ),
+        ([UNIT], "q1: 0 of 3\n  norm is not defined in your notebook"),
+        (["def norm(x):\n    return {", UNIT], "Cells with an error:\ncode cell 1: SyntaxError: incomplete input"),
+        (["1 / 0", NORM, UNIT], "Cells with an error:\ncode cell 1: ZeroDivisionError: division by zero"),
+        ([NORM, "def unit(x):\n    return None[0]"], "  TypeError: 'NoneType' object is not subscriptable"),
+    ],
+)
+def test_feedback_names_what_is_missing_and_the_cells_that_failed(
+    autograder: Path, tmp_path: Path, cells: list[str], said: str
+) -> None:
+    (tmp_path / "a.ipynb").write_bytes(notebook(*cells))
+    assert said in grade.grade(tmp_path / "a.ipynb", autograder, 60).feedback
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"no zip", "File is not a zip file"),
+        (b"", "File is not a zip file"),
+        (packed({"a.txt": b""}), "it has no tests/*.py"),
+        (packed({"tests/q1.py": b"def ("}), "(q1.py, line 1)"),
+        (packed({"tests/q1.py": b"\xff"}), "can't decode byte"),
+        (damaged(zipfile.ZIP_LZMA), "it has no tests/*.py"),
+        (patched(packed({"tests/q1.py": b"1"}), b"PK\x01\x02", 8, 1), "encrypted"),
+    ],
+)
+def test_what_is_no_autograder_is_one_sentence(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "autograder.zip").write_bytes(content)
+    with pytest.raises(SystemExit) as end:
+        grade.main([str(tmp_path), "--autograder", str(tmp_path / "autograder.zip"), "--out", str(tmp_path / "g.csv")])
+    assert f"{tmp_path / 'autograder.zip'} is no autograder.zip as generate.py makes it: " in str(end.value)
+    assert said in str(end.value)
+
+
+@pytest.mark.parametrize("option", ["--out", "--feedback"])
+def test_where_nothing_can_be_written_is_said_before_anything_is_graded(
+    autograder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr(crew, "grade_tasks", lambda *arguments: pytest.fail("graded"))
+    (tmp_path / "file").write_text("")
+    out = ["--out", str(tmp_path / "g.csv"), option, str(tmp_path / "file" / "x")]
+    with pytest.raises(SystemExit, match=r"cannot write to .*file"):
+        grade.main([str(tmp_path), "--autograder", str(autograder), *out])
+
+
+def test_making_an_optimiser_is_no_sign_of_tampering() -> None:
+    """PyTorch replaces torch.manual_seed when the first one is made."""
+    script = (
+        f"import sys; sys.path.insert(0, {str(FOLDER)!r})\nimport torch\n"
+        "from grading.handin import functions_of, settle\n"
+        "settle()\nbefore = functions_of(['torch', 'torch.random', 'torch.linalg'])\n"
+        "torch.optim.Adam([torch.zeros(2, requires_grad=True)])\n"
+        "print([name for name, (module, n, value) in before.items() if vars(module).get(n) is not value])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_marks_beyond_the_possible_are_refused() -> None:

@@ -185,7 +185,7 @@ VARIANTS = {
     "own, goes on": {"begins": "own", "resets": False, "norms": True},
     "grows": {"begins": "own", "order": "sequential", "growth": 0.05, "most": 7},
     "published": {"cost": "pfnm", "order": "sequential", "growth": 0.0, "most": 8, "norms": True},
-    "wide": {"width": 8, "order": "random", "passes": 6, "cost": "exact"},
+    "random": {"order": "random", "passes": 6, "cost": "exact"},
     "first rounds": {"begins": "own", "matched_rounds": 1, "order": "sequential"},
 }
 
@@ -263,10 +263,9 @@ def test_who_joins_later_gets_the_part_of_the_server_that_it_has_blocks_for():
     ("method", "message"),
     [
         (lambda: HyFEM(Model(DRY, alpha=3)), "HyFEM matches the layer over all blocks: the model must have no alpha"),
-        (lambda: HyFEM(Model(DRY), width=2), "width must be at least 3, a client's neurons, got 2"),
         (lambda: HyFEM(Model(DRY), mu_classifier=-1), "mu_classifier must be at least 0, got -1"),
         (lambda: HyFEM(Model(DRY), passes=-1), "passes must be at least 0, got -1"),
-        (lambda: HyFEM(Model(DRY), width=9, most=8), "most must be at least 9, got 8"),
+        (lambda: HyFEM(Model(DRY), most=0), "most must be at least 1, got 0"),
         (lambda: LateFusion(Model(DRY, gaussian=3)), "late fusion has a head for each block"),
     ],
 )

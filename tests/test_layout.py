@@ -10,7 +10,7 @@ import torch
 from small import equal_histories, largest_difference, ragged
 
 from hetfl_core import Client, Federation, checks, simulate
-from hetfl_core.engine import layout, simulation, simulator, training
+from hetfl_core.engine import layout, simulation, trainer, training
 from hetfl_core.engine.layout import CPU, GPU, Layout, Work, choose, side_by_side, work
 from hetfl_core.engine.simulator import Simulator, _similar
 from hetfl_core.methods import FLIC, FedAvg, FedHeNN, Local, Stage
@@ -275,8 +275,8 @@ def test_a_number_of_workers_that_cannot_be_meant_is_refused(workers):
 
 def test_stacks_are_made_by_what_clients_hold_in_all(monkeypatch):
     """Training and test samples are both kept in a stack: their sum counts for its memory."""
-    seen, bucket = [], simulator.bucket
-    monkeypatch.setattr(simulator, "bucket", lambda widths, samples: seen.append(samples) or bucket(widths, samples))
+    seen, bucket = [], trainer.bucket
+    monkeypatch.setattr(trainer, "bucket", lambda widths, samples: seen.append(samples) or bucket(widths, samples))
     federation = ragged()
     Simulator(federation, Local(Model(PHI)), engine="loop", device="cpu")
     assert sorted(n for samples in seen for n in samples) == sorted(

@@ -3,8 +3,9 @@
 import ast
 import tomllib
 
-import mutants
 import pytest
+
+mutants = pytest.importorskip("mutants", reason="needs os.fork", exc_type=ImportError)
 
 
 def changes(code):

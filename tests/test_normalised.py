@@ -87,7 +87,7 @@ METHODS = {
     "FedGen": FedGen(NETWORK, local_epochs=1, generated=4, generator_steps=2, **SGD),
     "augmented": FedAvg(Model(Augmented(PHI, padding=1)), local_steps=3, **SGD),
     "by client": LGFedAvg(Model(PerClient({"client-1": replace(PHI, channels=(2,))}, PHI)), local_epochs=1, **SGD),
-    "Adam, kept": FedAvg(NETWORK, local_steps=2, batch_size=4, optimiser_state="kept"),
+    "Adam": FedAvg(NETWORK, local_steps=2, batch_size=4),
 }
 
 

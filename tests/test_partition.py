@@ -13,7 +13,6 @@ from hetfl_core.partition import (
     consecutive_classes,
     dirichlet,
     dirichlet_per_client,
-    feature_blocks,
     published_shards,
     share,
     share_alike,
@@ -173,7 +172,10 @@ def test_small_test_sets_may_leave_a_client_with_nothing():
     ("call", "message"),
     [
         (lambda: classes_per_client(np.arange(4), 2, 5, rng()), "k must be at most the number of classes, 4, got 5"),
-        (lambda: classes_per_client(np.zeros(3, int), 4, 1, rng()), "class 0 has 3 samples for 4 clients"),
+        (
+            lambda: classes_per_client(np.zeros(3, int), 4, 1, rng()),
+            "n_clients must be at most 3, .* of 3 training samples .* got 4",
+        ),
         (lambda: classes_per_client(np.zeros(3, int), 0, 1, rng()), "n_clients must be .* at least 1, got 0"),
         (lambda: classes_per_client(np.zeros(3, int), 2, 0, rng()), "k must be .* at least 1, got 0"),
         (
@@ -191,8 +193,6 @@ def test_small_test_sets_may_leave_a_client_with_nothing():
             "repeats must be a whole number of at least 1, got 0",
         ),
         (lambda: subsample([np.arange(3)], rng(), variant="paper"), "variant must be .*'paper'"),
-        (lambda: feature_blocks(3, 4), r"n_blocks must lie in 1…3, .* got 4"),
-        (lambda: feature_blocks(3, 0), r"n_blocks must be .* at least 1, got 0"),
     ],
 )
 def test_impossible_settings_are_refused(call, message):
@@ -533,14 +533,6 @@ def test_subsample_code_has_the_distribution_of_the_published_rule():
 
 
 # --- the rest -----------------------------------------------------------------------------------------------------
-
-
-def test_feature_blocks_cover_all_features():
-    assert [b.tolist() for b in feature_blocks(5, 2)] == [[0, 1, 2], [3, 4]]
-    mixed = feature_blocks(20, 3, rng())
-    assert sorted(np.concatenate(mixed).tolist()) == list(range(20))
-    assert mixed[0].tolist() != list(range(7))
-    assert [b.tolist() for b in feature_blocks(3, 3)] == [[0], [1], [2]]
 
 
 def test_by_group():

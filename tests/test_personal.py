@@ -13,7 +13,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 from hetfl_core import Client, Federation, simulate
 from hetfl_core.datasets import toy
-from hetfl_core.engine.simulation import adapt
+from hetfl_core.engine.newcomers import adapt
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.federation import Spec
 from hetfl_core.methods import (

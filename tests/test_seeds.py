@@ -11,8 +11,7 @@ from values import METHODS
 
 from hetfl_core import Federation, adapt, simulate, simulate_seeds
 from hetfl_core.datasets import toy
-from hetfl_core.engine import layout, stacks, training
-from hetfl_core.engine import simulator as simulator_module
+from hetfl_core.engine import layout, stacks, trainer, training
 from hetfl_core.engine.checkpoint import CheckpointError
 from hetfl_core.methods import Local
 from hetfl_core.networks import MLP, Model
@@ -108,16 +107,15 @@ def test_killed_in_the_middle_of_a_round_nothing_of_it_counts(tmp_path, monkeypa
     """All have trained, the first has ended the round and the second has not: all three begin it anew."""
     all_, method = federations(), METHODS["FLIC"][0]
     whole = runs_of(all_, method)
-    advance = simulator_module.Simulator.round_in_steps
+    closed = trainer._closed
 
-    def dying(self, state, chosen):
-        found = yield from advance(self, state, chosen)
-        if self.seed == 3 and state.done == 1:
+    def dying(run, survey, *outcomes):
+        if run.seed == 3 and survey[0].done == 1:
             raise Stop
-        return found
+        return closed(run, survey, *outcomes)
 
     with monkeypatch.context() as patch:
-        patch.setattr(simulator_module.Simulator, "round_in_steps", dying)
+        patch.setattr(trainer, "_closed", dying)
         with pytest.raises(Stop):
             runs_of(all_, method, checkpoint=tmp_path)
     later = []

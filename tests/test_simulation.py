@@ -1,7 +1,6 @@
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,11 +15,10 @@ from small import assert_same_tensors, equal_histories, largest_difference, ragg
 
 from hetfl_core import simulate
 from hetfl_core.datasets import toy
-from hetfl_core.engine import checkpoint, simulation, training
-from hetfl_core.engine import simulator as simulator_module
+from hetfl_core.engine import checkpoint, evaluation, prediction, simulation, trainer
 from hetfl_core.engine.checkpoint import CheckpointError
+from hetfl_core.engine.newcomers import adapt
 from hetfl_core.engine.sides import participants
-from hetfl_core.engine.simulation import adapt
 from hetfl_core.engine.simulator import Simulator, _similar
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedHeNN, FedRep, HetFedRep, Local
@@ -329,7 +327,7 @@ EQUAL = ragged(widths=(4, 4))
 def test_random_predictions_depend_on_neither_engine_nor_stacks(options, monkeypatch):
     common = {"dtype": torch.float64, "measure": ["own", "server"]}
     one = run(EQUAL, SHAKEN, engine="stacked", **common)
-    monkeypatch.setattr(training, "PREDICTED_NUMBERS", 18 * 50)  # so that few are predicted at once
+    monkeypatch.setattr(prediction, "PREDICTED_NUMBERS", 18 * 50)  # so that few are predicted at once
     other = run(EQUAL, SHAKEN, **common, **options)
     for name, logits in one.predict().items():
         np.testing.assert_allclose(logits, other.predict()[name], rtol=0, atol=1e-9)
@@ -339,7 +337,7 @@ def test_random_predictions_depend_on_neither_engine_nor_stacks(options, monkeyp
 
 def test_few_samples_are_predicted_at_once_where_each_wants_much_noise(monkeypatch):
     simulator = Simulator(EQUAL, SHAKEN, device="cpu", engine="stacked")
-    monkeypatch.setattr(training, "PREDICTED_NUMBERS", 18 * 20)
+    monkeypatch.setattr(prediction, "PREDICTED_NUMBERS", 18 * 20)
     rows = simulator._pieces(simulator.cohorts[0], simulator.layouts[0], "test", None)
     n = simulator.cohorts[0].test.n.tolist()
     assert sorted(row for piece in rows for row in piece) == list(range(6))
@@ -357,7 +355,7 @@ def test_predictions_of_a_run_are_those_that_were_measured():
     assert all(np.array_equal(a, b) for a, b in zip(result.predict().values(), result.predict().values(), strict=True))
     silent = {c.name: SHAKEN.predict(p, {}, c.x_test) for c, p in zip(result.federation, result.params, strict=True)}
     assert all(np.abs(result.predict()[name] - silent[name].numpy()).max() > 1e-3 for name in silent)
-    parts = [training.prediction_noise(SHAKEN, EQUAL.specs()[0], 9, 0, 4, split, torch.float32)
+    parts = [prediction.prediction_noise(SHAKEN, EQUAL.specs()[0], 9, 0, 4, split, torch.float32)
              for split in ("train", "test")]  # fmt: skip
     assert parts[0]["each"].shape == (9, 3, 6)
     assert parts[0]["all"].shape == (6,)
@@ -368,7 +366,7 @@ def test_predictions_of_a_run_are_those_that_were_measured():
 def test_another_round_and_another_client_have_other_noise():
     one, two = EQUAL.specs()[:2]
     first, *others = [
-        training.prediction_noise(SHAKEN, spec, 5, seed, round, "test", torch.float32)["each"]
+        prediction.prediction_noise(SHAKEN, spec, 5, seed, round, "test", torch.float32)["each"]
         for spec, seed, round in [(one, 0, 0), (two, 0, 0), (one, 1, 0), (one, 0, 1)]
     ]
     assert not any(torch.equal(first, other) for other in others)
@@ -668,15 +666,16 @@ def test_a_new_client_downloads_once_and_sends_nothing():
 
 def test_passes_of_new_clients_count_on_from_the_rounds_of_the_run(monkeypatch):
     """So that each draws random numbers of its own; what is not said is as the run had it."""
-    asked, train = [], simulator_module.train
+    asked, train = [], trainer.train
 
-    def watched(some):
-        asked.extend((list(one.chosen), one.round, one.role) for one in some)
-        return train(some)
+    def watched(runs, states, chosen, round, role):
+        asked.extend((list(some), round, role) for some in chosen)
+        return train(runs, states, chosen, round, role)
 
     old, new = joiners(ragged(), ["client-1", "client-4"])
     base = run(old, rounds=3, seed=5)
-    monkeypatch.setattr(simulator_module, "train", watched)
+    for module in (trainer, simulation):
+        monkeypatch.setattr(module, "train", watched)
     result = adapt(base, new, rounds=2, progress=False)
     assert asked == [([0, 1], 0, "start"), ([0, 1], 3, "final"), ([0, 1], 4, "final")]
     told = {"seed": 5, "rounds": 2, "participation": 1.0, "evaluate_every": 1, "engine": "auto", "joined_after": 3}
@@ -803,7 +802,7 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
         last = int(line)
         if last == 5:
             time.sleep(0.02)
-            process.send_signal(signal.SIGKILL)
+            process.kill()
     process.wait()
     process.stdout.close()
     rounds = []
@@ -847,7 +846,7 @@ def test_the_bar_says_what_goes_on_after_the_last_round(monkeypatch):
     result = run(rounds=2, progress=True)
     assert [n for n, _ in told] == [1, 2, 2, 2]
     assert "last training of all clients" in told[2][1]
-    text = simulation.METRICS["classification"].text
+    text = evaluation.METRICS["classification"].text
     assert told[3][1] == f"test {text(result.final['accuracy'])}"
     alone = [replace(client, x_test=client.x_test[:0], y_test=client.y_test[:0]) for client in result.federation]
     simulate(replace(result.federation, clients=alone), Local(), rounds=1, progress=True)

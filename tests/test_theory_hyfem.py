@@ -11,7 +11,7 @@ from test_blocks import FED, OPTIONS
 from test_hyfem import SETTING
 
 from hetfl_book.theory import hyfem
-from hetfl_book.theory.hyfem import Quadratic, bound, chosen_step, iterate, printed_rate, rate
+from hetfl_book.theory.hyfem import Quadratic, bound, iterate, rate
 from hetfl_core import simulate
 from hetfl_core.methods import HyFEM
 
@@ -72,10 +72,11 @@ def test_it_does_not_hold_of_algorithm_2():
 def test_the_rate_as_it_is_and_as_it_is_printed():
     """Eq. (23) with Q = T at the step that the text chooses; the two differ in their last term by a factor of 2."""
     for gap, rounds, smoothness, sigma in ((1.0, 5, 2.0, 0.3), (7.0, 50, 0.4, 2.0)):
-        eta = chosen_step(gap, rounds, smoothness, sigma)
+        eta = math.sqrt(2 * gap / smoothness) / (rounds * sigma)
         exact = bound(gap, eta, rounds, rounds, smoothness, sigma)
         assert rate(gap, rounds, smoothness, sigma) == pytest.approx(exact, rel=1e-12)
-        lacking = exact - printed_rate(gap, rounds, smoothness, sigma)
+        printed = 10 * sigma * math.sqrt(2 * smoothness * gap) / rounds + 2 * smoothness * gap / rounds**3
+        lacking = exact - printed
         assert lacking == pytest.approx(2 * smoothness * gap / rounds**3, rel=1e-6)
 
 

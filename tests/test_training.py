@@ -17,12 +17,12 @@ from hetfl_core.engine import stacks as stacking
 from hetfl_core.engine import training
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
+from hetfl_core.engine.stacks import architecture
 from hetfl_core.engine.training import (
     NOISE_NUMBERS,
     OPTIMISERS,
     Noise,
     StackedStage,
-    architecture,
     clip_each,
     decay,
     n_steps,

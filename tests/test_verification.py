@@ -222,20 +222,3 @@ def test_claims_say_it():
     found = ledger.claims([])
     assert {"reach", "turns"} <= set(found.columns)
     assert not found["turns"].any()
-
-
-def test_what_was_run_together_is_run_together_again_and_once(tmp_path, monkeypatch):
-    list(reproduce(experiments.jobs("tests/one", "paper", 3, ["FLIC-HL"]), tmp_path, progress=False, together=True))
-    runs, run_jobs = [], experiments.run_jobs
-    monkeypatch.setattr(
-        experiments, "run_jobs", lambda some, *a, **k: runs.append(len(some)) or run_jobs(some, *a, **k)
-    )
-    found = list(verify(ledger.load(tmp_path)))
-    assert [c.verdict for c in found] == [SAME] * 3
-    assert runs == [3]
-
-
-def test_a_record_of_several_runs_costs_all_of_them():
-    alone, shared = made(seconds=3.0), made("tests/two", seconds=2.0, settings={"together": [0, 1, 2]})
-    assert sample([shared, alone], 1, budget=4.0) == [alone]
-    assert sample([shared, alone], 1, budget=2.5) == [alone], "the cheaper of two that cost too much"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib
 import inspect
 import math
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -31,18 +30,7 @@ from hetfl_book.datasets import eeg_blocks, fedgen, flic_bci, pfedhn, project, s
 from hetfl_book.experiments import EXPERIMENTS
 from hetfl_book.ledger import RunRecord, comparison, judging
 from hetfl_book.theory import flic as theory
-from hetfl_core import (
-    Client,
-    Federation,
-    adapt,
-    baselines,
-    benchmark,
-    distances,
-    partition,
-    records,
-    simulate,
-    statistics,
-)
+from hetfl_core import Client, Federation, adapt, baselines, distances, partition, records, simulate, statistics
 from hetfl_core.datasets import digits, eeg, eeg_simulated, eeg_trials, eegmmidb, femnist, toy
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings
 from hetfl_core.engine import evaluation, stacks
@@ -152,9 +140,6 @@ def _() -> Any:
         with_gradients(distances.bures_wasserstein, m1, S1, m2, S2),
         with_gradients(distances.bures, S1, psd(3, rank=2, seed=7)),
         with_gradients(distances.bures, S1.float(), S2.float()),
-        with_gradients(distances.bures_wasserstein_diagonal, m1, v1, m2, v2),
-        with_gradients(distances.bures_wasserstein_isotropic, m1, v1[..., 0], m2, v2[..., 0]),
-        distances.bures_wasserstein_isotropic(m1, 0.3, m2, 2.0),
         with_gradients(distances.gaussian_kl, m1, v1, m2, v2),
         with_gradients(distances.gaussian_kl, m1, S1, m2, S2),
         distances.psd_root(S1),
@@ -183,8 +168,6 @@ def _() -> Any:
     a, b = torch.tensor([0.2, 0.5, 0.3]).double(), torch.tensor([0.6, 0.4]).double()
     cost = normal(3, 2, seed=1).square()
     return [
-        with_gradients(distances.mixture_wasserstein, a, normal(3, 4, seed=2), psd(3, seed=3), b,
-                       normal(2, 4, seed=4), psd(2, seed=5)),
         distances.transport_plan(cost, a, b),
         distances.transport_plan(normal(4, 3, 3, seed=6).square(), torch.ones(3).double(), torch.ones(3).double()),
         distances.transport_plan(normal(5, 2, 3, seed=7).square(), b, a),
@@ -244,8 +227,6 @@ def anchor_terms(n: int, k: int, dtype: torch.dtype) -> Any:
         with_gradients(lambda z, v: terms.class_mmd(z, y, w, v, 1.3), z, means),
         with_gradients(lambda z, v: terms.class_mmd(z, y, w, v, 1.3, 0.8), z, means),
         with_gradients(lambda z, v: terms.class_mixture_wasserstein(z, y, w, v, 1.3), z, mixtures),
-        terms.class_moments(z, y, w, 6, covariance=True),
-        terms.class_moments(z, y, w, 6),
     ]
 
 
@@ -337,8 +318,6 @@ def _() -> Any:
         partition.dirichlet(y, 5, 20.0, rng("dirichlet 2")),
         partition.share_alike(y, parts, other, rng("alike")),
         [partition.subsample(parts, rng(v), variant=v) for v in ("text", "code")],
-        partition.feature_blocks(17, 5, rng("blocks")),
-        partition.feature_blocks(17, 4),
         list(partition.by_group(np.array(list("abcabba"))).items()),
     ]
 
@@ -539,7 +518,6 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "Fed-CMA, before": (FedCMA(**SHORT, fixed=2, sends="before", aligns="marginal", server_step=0.4), {}),
     "FedGen": (FedGen(**SHORT, generated=5, noise_dim=3, hidden=7, generator_steps=4), {}),
     "pFedHN-PC": (PFedHN(**SHORT, personal="head", hidden=5), ALIKE),
-    "optimisers that go on": (HetFedRep(**SHORT, optimiser_state="kept"), {}),
 }  # fmt: skip
 
 for _name, (_method, _options) in METHODS.items():
@@ -593,70 +571,6 @@ def _() -> Any:
         noise_multiplier(1.5, 1e-5, 7),
         noise_multiplier(1.5, 1e-5, 7, (3, 10)),
     ]  # fmt: skip
-
-
-# --- the bench, by a clock of our own ---------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def known_clock() -> Iterator[list[Any]]:
-    """Nothing is timed: the n-th measurement takes 1 + n/8 seconds; and how often each was to be repeated."""
-    asked: list[Any] = []
-
-    def seconds(call: Any, least: float = 0.5, most: int = 20) -> float:
-        asked.append((least, most))
-        return 1 + len(asked) / 8
-
-    def apart(**arguments: Any) -> dict[str, Any]:
-        asked.append(plain(arguments))
-        return {"seconds": len(asked), "clients": 3, "microseconds": 7.0 * len(asked), "peak_mb": 90.0}
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(benchmark, "_seconds", seconds)
-        patch.setattr(benchmark, "_apart", apart)
-        patch.setattr(benchmark, "timed", lambda call: benchmark.Seconds(seconds(call), 0.0))
-        yield asked
-
-
-@case("bench")
-def _() -> Any:
-    bench, few = benchmark, benchmark.Case((5,), MLP((4,), 3), 6, 4)
-    with known_clock() as asked:
-        found = [
-            *(of_federation(f) for f in (bench.toy(3), bench.toy(2, 1, 4, [5, 7]), bench.alike(few))),
-            of_federation(bench.sensors(share=0.05)),
-            *(
-                {**bench.measure(*how), "peak_mb": 0}
-                for how in ((12, "stacked", "round", 10), (11, "loop", "start", 100))
-            ),
-            *(bench.parts(*how) for how in ((4, 10, "start"), (3, 100, "round"))),
-            bench.roofs(4, 10),
-            bench.tail(6, 2, 5),
-            bench.paddings(Local(local_epochs=1), [range(54), [3, 50]], 0.05),
-            bench.engines(few),
-            bench.costs(),
-            bench.evaluation(3, 8),
-            "".join(bench.beside(bench.Seconds(3.0, 5.0), bench.Seconds(40.0, 90.0))),
-            asked,
-        ]
-    return [*found, torch.get_num_threads()]
-
-
-@case("bench, its report")
-def _() -> Any:
-    less, small = partial(benchmark.paddings, share=0.05), partial(benchmark.evaluation, 3, 8)
-    with known_clock() as asked, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(benchmark, "paddings", less)
-        patch.setattr(benchmark, "evaluation", small)
-        patch.setattr(benchmark, "matchings", partial(benchmark.matchings, 2, 4, 6))
-        patch.setattr(benchmark, "quarters", partial(benchmark.quarters, 3))
-        patch.setattr(benchmark, "seeds_together", partial(benchmark.seeds_together, 2, 10))
-        patch.setattr(benchmark, "CASES", {"MLP": benchmark.Case((5,), MLP((4,), 3), 6, 4)})
-        patch.setattr(benchmark, "BESIDE", benchmark.CASES)
-        ways = {"stacked": 0.5, "loop": 2.0, "flower": 40.0}
-        patch.setattr(benchmark.flower, "three_ways", lambda *given: ways)
-        lines = [line for line in benchmark.report((10, 20, 40), 20) if "PyTorch" not in line]
-    return ["\n".join(lines), asked]
 
 
 # --- baselines, evaluation, statistics --------------------------------------------------------------------------------

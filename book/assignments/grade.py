@@ -23,6 +23,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+if os.name != "posix":
+    sys.exit(
+        "grade.py needs Linux or macOS, where it can confine what it runs; on Windows use WSL or a virtual machine"
+    )
+
 from grading import confine, crew
 from grading.files import digest, find_submissions, printable
 from grading.marks import Grade, Plan, Task, feedback, possible_marks, read_tests
@@ -115,7 +120,11 @@ def grade_all(folder: Path, how: Plan, jobs: int = 1) -> Iterator[Grade]:
     """Grade every submission below a folder, several at a time, in alphabetical order."""
     found = [(path, path.relative_to(folder).as_posix()) for path in find_submissions(folder)[0]]
     tasks = [Task(path.absolute(), printable(name), digest(path)) for path, name in found]
-    return crew.grade_tasks(tasks, how, jobs)
+    first = {task.digest: task.name for task in reversed(tasks) if task.digest}
+    for task, result in zip(tasks, crew.grade_tasks(tasks, how, jobs), strict=True):
+        original = first.get(task.digest, task.name)
+        result.same_as = "" if original == task.name else original
+        yield result
 
 
 def row(result: Grade, possible: dict[str, float]) -> list[str]:
@@ -123,7 +132,7 @@ def row(result: Grade, possible: dict[str, float]) -> list[str]:
     marks = [f"{result.marks[name]:g}" for name in possible]
     flags = "; ".join(map(printable, result.flags))
     out_of = f"{sum(possible.values()):g}"
-    return [result.submission, *marks, f"{result.total:g}", out_of, printable(result.message), flags]
+    return [result.submission, *marks, f"{result.total:g}", out_of, printable(result.message), flags, result.same_as]
 
 
 def write_feedback(result: Grade, folder: Path) -> Path:
@@ -149,7 +158,7 @@ def write_table(results: list[Grade], possible: dict[str, float], out: Path) -> 
     """Write the table of grades, whole or not at all."""
     text = io.StringIO(newline="")
     table = csv.writer(text)
-    table.writerow(["submission", *possible, "total", "out_of", "message", "flags"])
+    table.writerow(["submission", *possible, "total", "out_of", "message", "flags", "same_as"])
     table.writerows(row(result, possible) for result in results)
     part = out.with_name(f".{out.name}.part")
     part.write_bytes(text.getvalue().encode("utf8", "backslashreplace"))
@@ -185,16 +194,23 @@ def main(arguments: list[str] | None = None) -> None:
     why_not = "you asked for none" if options.no_namespaces else confine.possible()
     if why_not:
         print(f"no namespaces ({why_not}): submissions run with your rights, on your files and your network")
-    possible = questions(options.autograder)
+    try:
+        possible = questions(options.autograder)
+    except ValueError as error:
+        sys.exit(f"grade.py: {error}")
     hidden = tuple(path for path in (options.folder, options.feedback) if path)
     how = plan(options.autograder, options.timeout, options.memory, not why_not, options.network, hidden)
     results: list[Grade] = []
-    write_table(results, possible, options.out)
+    try:
+        write_table(results, possible, options.out)
+        if options.feedback:
+            options.feedback.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        sys.exit(f"grade.py: cannot write to {error.filename2 or error.filename}: {error.strerror}")
     for result in grade_all(options.folder, how, options.jobs):
         results.append(result)
         write_table(results, possible, options.out)
         if options.feedback:
-            options.feedback.mkdir(parents=True, exist_ok=True)
             write_feedback(result, options.feedback)
         flagged = f"  [{'; '.join(map(printable, result.flags))}]" if result.flags else ""
         print(f"{result.total:5g}  {result.submission}  {printable(result.message)}{flagged}", flush=True)

@@ -6,17 +6,17 @@ what it gives is shown in the book as such and never set against a paper's numbe
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+import pandas as pd
 import pooch
 from filelock import FileLock, Timeout
 
@@ -50,7 +50,17 @@ def find(name: str) -> Experiment:
     """
     if name in EXPERIMENTS:
         return EXPERIMENTS[name]
-    raise KeyError(unknown("experiment", name, EXPERIMENTS))
+    raise KeyError(unknown("experiment", name, EXPERIMENTS, "hetfl list"))
+
+
+def numbers(records: Iterable[ledger.RunRecord] | None = None, **options: Any) -> pd.DataFrame:
+    """`hetfl_book.ledger.numbers` that knows which experiments can be run."""
+    return ledger.numbers(records, known=known(), **options)
+
+
+def claims(records: Iterable[ledger.RunRecord] | None = None, **options: Any) -> pd.DataFrame:
+    """`hetfl_book.ledger.claims` that knows which experiments can be run."""
+    return ledger.claims(records, known=known(), **options)
 
 
 def known() -> dict[str, tuple[str, ...]]:
@@ -80,18 +90,11 @@ class Job:
         """The experiment at this scale."""
         return find(self.experiment).at(self.scale)
 
-    def scratch(self, together: Sequence[int] = ()) -> Path:
-        """Folder of its checkpoint; another for other code or other instructions, so that no run is half of each.
-
-        With several seeds that run `together`, that of them all, and of no others.
-        """
+    def scratch(self) -> Path:
+        """Folder of its checkpoint; another for other code or other instructions, so that no run is half of each."""
         root = Path(os.environ.get("HETFL_CHECKPOINTS", pooch.os_cache("hetfl") / "checkpoints"))
         code = f"{code_version(find(self.experiment).methods.get(self.method))}-{numerics.in_effect()['isa']}"
-        folder = root / code / self.experiment / self.scale
-        if len(together) < 2:
-            return folder / f"{self.method}-seed{self.seed}"
-        seeds = ",".join(map(str, together))
-        return folder / f"{self.method}-seeds{hashlib.blake2b(seeds.encode(), digest_size=8).hexdigest()}"
+        return root / code / self.experiment / self.scale / f"{self.method}-seed{self.seed}"
 
 
 def jobs(
@@ -102,7 +105,7 @@ def jobs(
     seeds = find(name).seeds if seeds is None else seeds
     for method in methods or ():
         if method not in known:
-            raise KeyError(unknown(f"method of {name}", method, known))
+            raise KeyError(unknown(f"method of {name}", method, known, f"hetfl list {name}"))
     if scale not in get_args(Scale):
         raise ValueError(f"scale must be one of {get_args(Scale)}, got {scale!r}")
     return [Job(name, scale, method, seed) for seed in _numbers(seeds) for method in methods or known]
@@ -111,8 +114,9 @@ def jobs(
 def _numbers(seeds: int | Sequence[int]) -> Sequence[int]:
     """The seeds one by one, of their number or of themselves."""
     numbers = range(seeds) if isinstance(seeds, int) else seeds
-    if isinstance(seeds, str) or not all(isinstance(n, int) and n >= 0 for n in numbers):
-        raise ValueError(f"seeds must be a number of seeds, or whole numbers from 0 on, got {seeds!r}")
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers)
+    if isinstance(seeds, str | bool) or not whole or len(set(numbers)) < len(numbers):
+        raise ValueError(f"seeds must be a number of seeds, or different whole numbers from 0 on, got {seeds!r}")
     if not len(numbers):
         raise ValueError(f"seeds must be at least 1, got {seeds}")
     return numbers
@@ -160,23 +164,9 @@ def run_job(
     Raises
     ------
     OutOfTime
-        When `deadline` (of `time.monotonic`) has passed, after a complete round.
+        When `deadline` (of `time.monotonic`) has passed, after a complete round; or when the data are made, where
+        nothing is resumed.
     """
-    (record,) = run_jobs([job], device, deadline, progress, resume=resume, **options)
-    return record
-
-
-def run_jobs(
-    some: Sequence[Job],
-    device: str = "auto",
-    deadline: float | None = None,
-    progress: bool = True,
-    *,
-    resume: bool = True,
-    **options: Any,
-) -> list[ledger.RunRecord]:
-    """As `run_job`, for jobs that differ in their seeds only, side by side (`hetfl_core.simulate_seeds`)."""
-    job, seeds = some[0], sorted(job.seed for job in some)
     setting = job.setting
     ledger.code_revision()
 
@@ -184,13 +174,10 @@ def run_jobs(
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTime(f"{job}: stopped after round {row['round']} of {setting.rounds}")
 
-    options |= {"checkpoint": job.scratch(seeds)} if resume else {}
-    options |= {"device": device, "progress": progress}
-    if len(some) == 1:
-        runs = {job.seed: setting.run(job.method, job.seed, on_round=stop, **options)}
-    else:
-        runs = setting.run_together(job.method, seeds, on_round=lambda seed, row: stop(row), **options)
-    return [make_record(runs[each.seed], each.experiment, each.scale, each.method) for each in some]
+    # What is resumed trains for a round at least, or calls within a small budget would make the data again and again.
+    options |= {"checkpoint": job.scratch()} if resume else {"ready": partial(stop, {"round": 0})}
+    run = setting.run(job.method, job.seed, device=device, progress=progress, on_round=stop, **options)
+    return make_record(run, job.experiment, job.scale, job.method)
 
 
 def make_record(run: Run, experiment: str, scale: str, method: str) -> ledger.RunRecord:
@@ -207,7 +194,6 @@ def reproduce(
     again: bool = False,
     workers: int | None = None,
     progress: bool = True,
-    together: bool = False,
 ) -> Iterator[tuple[Job, Path | None]]:
     """Run jobs one after the other and write the record of each as it ends.
 
@@ -228,10 +214,6 @@ def reproduce(
         Run jobs that have a record already; what an interrupted run of this code left is gone on with.
     workers : int, optional
         As for `simulate`. One, where as many processes as there are cores work through the jobs.
-    together : bool
-        Run jobs that differ in their seeds only, have no record yet and are no other process's, side by side where
-        the experiment allows it. Each record then names the seeds, and is the same as that of a run of its own to
-        rounding. What was interrupted goes on when the same seeds run together again, and from the beginning else.
 
     Yields
     ------
@@ -251,31 +233,24 @@ def reproduce(
     for job in todo if again else ():
         with suppress(DamagedRecord):  # it is told of when the job's turn comes
             stale[job] = _record(job, folder)
-    call = partial(run_jobs, device=device, deadline=deadline, progress=progress, workers=workers)
+    options: dict[str, Any] = {"device": device, "progress": progress, "workers": workers}
     damaged: list[Exception] = []
-    for some in _grouped(todo) if together else [[job] for job in todo]:
-        paths: dict[Job, Path | None] = {}
+    for job in todo:
         try:
-            paths |= _done(some, folder, stale)
-            with ExitStack() as claims:
-                mine = [job for job in some if job not in paths and _claimed(job, claims)]
-                paths |= _recorded(mine, folder, stale, deadline, call)
+            path = _done(job, folder, stale.get(job))
+            if path is None:
+                with ExitStack() as claim:
+                    if not _claimed(job, claim):
+                        continue
+                    path = _recorded(job, folder, stale.get(job), deadline, **options)
         except (CheckpointError, DamagedRecord) as error:
             damaged.append(error)
-        yield from ((job, paths[job]) for job in some if job in paths)
-        if None in paths.values():
+            continue
+        yield job, path
+        if path is None:
             break
     if damaged:
         raise damaged[0]
-
-
-def _grouped(todo: Sequence[Job]) -> list[list[Job]]:
-    """Jobs that differ in their seeds only together, unless their experiment's runs are more than rounds."""
-    groups: dict[tuple[Any, ...], list[Job]] = {}
-    for job in dict.fromkeys(todo):
-        one_by_one = find(job.experiment).perform is not None
-        groups.setdefault((job.experiment, job.scale, job.method, job.seed if one_by_one else None), []).append(job)
-    return list(groups.values())
 
 
 class DamagedRecord(ValueError):
@@ -290,10 +265,10 @@ def _record(job: Job, folder: Path) -> ledger.RunRecord | None:
         raise DamagedRecord(str(error)) from error
 
 
-def _done(some: Sequence[Job], folder: Path, stale: Mapping[Job, ledger.RunRecord | None]) -> dict[Job, Path | None]:
-    """The files of those jobs that have a record, and another than the `stale` one that is to be made again."""
-    found = {job: _record(job, folder) for job in some}
-    return {job: record.path for job, record in found.items() if record is not None and record != stale.get(job)}
+def _done(job: Job, folder: Path, stale: ledger.RunRecord | None) -> Path | None:
+    """The file of a job's record, if there is one and it is not the `stale` one that is to be made again."""
+    record = _record(job, folder)
+    return None if record is None or record == stale else record.path
 
 
 def _claim(job: Job) -> FileLock:
@@ -302,35 +277,27 @@ def _claim(job: Job) -> FileLock:
     return FileLock(f"{job.scratch()}.lock", timeout=0)
 
 
-def _claimed(job: Job, claims: ExitStack) -> bool:
-    """Claim a job, until `claims` are given back; False where another process has it."""
+def _claimed(job: Job, claim: ExitStack) -> bool:
+    """Claim a job, until `claim` is given back; False where another process has it."""
     try:
-        claims.enter_context(_claim(job))
+        claim.enter_context(_claim(job))
     except Timeout:
         return False
     return True
 
 
 def _recorded(
-    some: Sequence[Job],
-    folder: Path,
-    stale: Mapping[Job, ledger.RunRecord | None],
-    deadline: float | None,
-    run: Callable[[Sequence[Job]], list[ledger.RunRecord]],
-) -> dict[Job, Path | None]:
-    """Run jobs, but for those that another process finished meanwhile: where each record is, or None: time is up."""
-    paths = _done(some, folder, stale)
-    todo = [job for job in some if job not in paths]
-    if not todo:
-        return paths
+    job: Job, folder: Path, stale: ledger.RunRecord | None, deadline: float | None, **options: Any
+) -> Path | None:
+    """Run a job, unless another process finished it meanwhile: where its record is, or None: time is up."""
+    if path := _done(job, folder, stale):
+        return path
     try:
         if deadline is not None and time.monotonic() > deadline:
             raise OutOfTime
-        made = run(todo)
+        record = run_job(job, deadline=deadline, **options)
     except OutOfTime:
-        return paths | dict.fromkeys(todo)
-    for job, record in zip(todo, made, strict=True):
-        paths[job] = ledger.write(record, folder)
-    for left in (todo[0].scratch(sorted(job.seed for job in todo)), *(job.scratch() for job in todo)):
-        shutil.rmtree(left, ignore_errors=True)
-    return paths
+        return None
+    path = ledger.write(record, folder)
+    shutil.rmtree(job.scratch(), ignore_errors=True)
+    return path

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from hetfl_core import numerics
-from hetfl_core.options import Fastest, Workers, check_folder
+from hetfl_core.options import Fastest, Workers, check_folder, if_stopped
 
 commands = typer.Typer()
 
@@ -29,6 +29,15 @@ def listing() -> dict[str, dict[str, str]]:
     return {"Experiments": {name: experiment.title for name, experiment in EXPERIMENTS.items()}}
 
 
+def described(name: str) -> list[str]:
+    """An experiment with its methods, as ``hetfl list NAME`` shows it."""
+    from hetfl_book.experiments import EXPERIMENTS
+
+    if name not in EXPERIMENTS:
+        return []
+    return [EXPERIMENTS[name].title, "--method:", *(f"  {method}" for method in EXPERIMENTS[name].methods)]
+
+
 @commands.command()
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="Name of an experiment; see `hetfl list`.")] = None,
@@ -42,18 +51,12 @@ def reproduce(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     again: Annotated[bool, typer.Option("--again", help="Run what has a record already.")] = False,
-    together: Annotated[
-        bool,
-        typer.Option(
-            "--together", help="Seeds of one setting share stacks: the same to rounding. Resumed only together."
-        ),
-    ] = False,
     workers: Workers = None,
     fastest: Fastest = False,
 ) -> None:
     """Run an experiment of a paper, or the pending ones; every record is written as its run ends."""
     from hetfl_book import experiments
-    from hetfl_core.engine.simulator import choose_device
+    from hetfl_core.engine.trainer import choose_device
 
     if name is None and not pending:
         raise ValueError("name one experiment, or give --pending")
@@ -67,10 +70,10 @@ def reproduce(
     print(f"{len(todo)} runs")
     elsewhere = set(todo)
     options: dict[str, Any] = {"device": device, "budget": seconds(budget), "again": again, "workers": workers}
-    options["together"] = together
-    for job, path in experiments.reproduce(todo, out, **options):
-        print(f"{job.experiment} {job.scale} {job.method} seed {job.seed}: {path or 'stopped; will be resumed'}")
-        elsewhere = elsewhere - {job} if path else set()
+    with if_stopped(lambda: "finished runs are written; the same command goes on where this one was stopped"):
+        for job, path in experiments.reproduce(todo, out, **options):
+            print(f"{job.experiment} {job.scale} {job.method} seed {job.seed}: {path or 'stopped; will be resumed'}")
+            elsewhere = elsewhere - {job} if path else set()
     if elsewhere:
         print(f"{len(elsewhere)} runs are left to other processes that are at them")
 
@@ -99,7 +102,11 @@ def verify_records(
     experiment: Annotated[list[str] | None, typer.Option(help="Only the records of these experiments.")] = None,
     sample: Annotated[int | None, typer.Option(help="Draw so many records; by default all.")] = None,
     budget: Annotated[
-        str | None, typer.Option(help="Begin no round after this time (90s, 9m, 2h); cheap records are preferred.")
+        str | None,
+        typer.Option(
+            help="Begin no round after this time (90s, 9m, 2h). Cheap records are preferred; "
+            "making the data of a record is charged, but not cut short."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Another seed draws another sample.")] = 0,
     scale: Annotated[str, typer.Option(help="paper or book")] = "paper",
@@ -109,7 +116,7 @@ def verify_records(
 ) -> None:
     """Run records again: same bits, within the spread of seeds, or different, and why. Nothing is written."""
     from hetfl_book import experiments, ledger, verification
-    from hetfl_core.engine.simulator import choose_device
+    from hetfl_core.engine.trainer import choose_device
 
     choose_device(device)
     limit = seconds(budget)
@@ -121,15 +128,21 @@ def verify_records(
     now = ", ".join(f"{name} {value}" for name, value in numerics.in_effect().items())
     print(f"{len(stored)} records, {len(able)} of which can be run here; {len(todo)} are run again ({now})", flush=True)
     done = []
-    for check in verification.verify(todo, budget=limit, device=device, among=stored):
+    for check in verification.verify(_announced(todo), budget=limit, device=device, among=stored):
         done.append(check)
-        r = check.record
-        print(f"{r.experiment} {r.method} seed {r.seed}: {check.verdict}", flush=True)
+        print(check.verdict, flush=True)
     if done:
         print(f"\n{verification.shown(done)}\n")
     print(verification.summary(done))
     if any(check.verdict == verification.DIFFERENT for check in done):
         raise typer.Exit(1)
+
+
+def _announced(records: Iterable[Any]) -> Iterator[Any]:
+    """The same records, each named as it is begun: the line ends with what comes of it."""
+    for r in records:
+        print(f"{r.experiment} {r.method} seed {r.seed}: ", end="", flush=True)
+        yield r
 
 
 @commands.command()
@@ -159,6 +172,7 @@ def arithmetic(
 def _pending(scale: Any, seeds: int | None, methods: list[str] | None, out: Path | None) -> list[Any]:
     """The pending jobs; of these methods alone, where some are named."""
     from hetfl_book import experiments
+    from hetfl_core.checks import unknown
 
     todo = experiments.pending(scale, seeds, out)
     known = list(dict.fromkeys(job.method for job in todo))
@@ -166,7 +180,7 @@ def _pending(scale: Any, seeds: int | None, methods: list[str] | None, out: Path
         if not known:
             raise KeyError(f"no run is pending, of {method!r} as of any other method")
         if method not in known:
-            raise KeyError(experiments.unknown("method of a pending run", method, known))
+            raise KeyError(unknown("method of a pending run", method, known))
     return [job for job in todo if not methods or job.method in methods]
 
 
@@ -187,12 +201,10 @@ def ledger(
     out: Annotated[Path | None, typer.Option(help="Also read the records in this folder.")] = None,
 ) -> None:
     """What the papers say beside what we got."""
-    from hetfl_book import ledger
-    from hetfl_book.experiments import known
+    from hetfl_book import experiments, ledger
 
     found = ledger.load() + (ledger.load(out) if out else [])
-    judge = ledger.claims if claims else ledger.numbers
-    table = judge(found, known=known())
+    table = experiments.claims(found) if claims else experiments.numbers(found)
     judged = table["seeds"].map(len) > 0
     print(ledger.show(table if everything else table[judged]))
     if not everything:

@@ -70,8 +70,8 @@ def sample(
     if budget is None:
         return _one_each(shuffled)[:count]
     share = budget / max(min(count or len(records), len(records)), 1)
-    cheap, dear = ([r for r in shuffled if (_cost(r) <= share) is wanted] for wanted in (True, False))
-    return [*_one_each(cheap), *sorted(dear, key=_cost)][:count]
+    cheap, dear = ([r for r in shuffled if (r.seconds <= share) is wanted] for wanted in (True, False))
+    return [*_one_each(cheap), *sorted(dear, key=lambda r: r.seconds)][:count]
 
 
 def _one_each(records: Sequence[RunRecord]) -> list[RunRecord]:
@@ -228,33 +228,17 @@ def verify(
     """
     among = list(among)
     deadline = None if budget is None else time.monotonic() + budget
-    made: dict[Job, RunRecord] = {}
     for record in records:
         job = Job(record.experiment, record.scale, record.method, record.seed)  # type: ignore[arg-type]
         if deadline is not None and time.monotonic() > deadline:
             yield Check(record, None, NOT_RUN, why="the budget was spent")
             continue
         try:
-            again = _again(job, record, made, device=device, deadline=deadline)
+            again = experiments.run_job(job, device, deadline, progress=False, resume=False)
         except OutOfTime:
             yield Check(record, None, NOT_RUN, why="the budget was spent")
         else:
             yield check(record, again, among)
-
-
-def _again(job: Job, record: RunRecord, made: dict[Job, RunRecord], **options: Any) -> RunRecord:
-    """The run of a record; what ran together with others runs with them again, once for all of them (`made`)."""
-    seeds = record.settings.get("together") or [job.seed]
-    if job not in made or made[job].settings.get("together", [job.seed]) != seeds:
-        some = [replace(job, seed=seed) for seed in seeds]
-        again = experiments.run_jobs(some, progress=False, resume=False, **options)
-        made |= dict(zip(some, again, strict=True))
-    return made.pop(job)
-
-
-def _cost(record: RunRecord) -> float:
-    """Seconds that it takes to run a record again: all of those that it was run together with."""
-    return record.seconds * len(record.settings.get("together") or [record.seed])
 
 
 def table(checks: Sequence[Check]) -> pd.DataFrame:

@@ -34,6 +34,8 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
 }
 """Name of each data set, as in ``hetfl list``, and the function that makes its federation."""
 
+registry.DATA_SETS.update(CATALOGUE)
+
 __all__ = [
     "CATALOGUE",
     "DataError",

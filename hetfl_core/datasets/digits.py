@@ -14,7 +14,7 @@ from hetfl_core import checks
 from hetfl_core.datasets.images import Pool, client_of, deal, limit, load_idx
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Client, Federation
-from hetfl_core.partition import Indices, assign_classes, check_k, check_variant, share
+from hetfl_core.partition import Indices, assign_classes, check_clients, check_k, check_variant, share
 from hetfl_core.rng import SERVER, numpy_stream
 
 DIGITS = [str(d) for d in range(10)]
@@ -209,6 +209,7 @@ def bundled(
     train, test = train_test_split(
         np.arange(len(y)), test_size=test_fraction, stratify=y, random_state=int(draw("split").integers(2**31))
     )
+    check_clients(n_clients, classes_per_client, len(train))
     halves = [n for n in (n_clients - n_clients // 2, n_clients // 2) if n or not n_clients]
     rng = draw("classes")
     table = np.concatenate([assign_classes(n, 10, classes_per_client, rng) for n in halves])

@@ -23,6 +23,7 @@ from hetfl_core.partition import (
     Parts,
     assign_classes,
     check_alpha,
+    check_clients,
     check_k,
     dirichlet,
     published_shards,
@@ -181,6 +182,8 @@ def deal(
     see `hetfl_core.partition.published_shards`. `draw` gives the generator of a purpose.
     """
     n_classes = int(pool.y_train.max()) + 1
+    if variant == "text":
+        check_clients(n_clients, k, len(pool.y_train))
     table = assign_classes(n_clients, n_classes, k, draw("classes"), allow_repeats=variant == "code")
     if variant == "code":
         parts = [published_shards(y, table, draw(p)) for y, p in ((pool.y_train, "train"), (pool.y_test, "test"))]

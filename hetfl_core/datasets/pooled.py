@@ -40,6 +40,7 @@ from hetfl_core.partition import (
     Parts,
     assign_classes,
     check_alpha,
+    check_clients,
     check_k,
     check_per_client,
     check_variant,
@@ -691,6 +692,7 @@ def _dealt(family: Family, asked: Dealing, y: Indices) -> tuple[Parts, Parts]:
         return split_each(y, parts, asked.test_fraction, draw("split"), stratified=False)
     numbers = (asked.n_clients, family.n_classes, asked.classes_per_client)
     follow = asked.variant == "code"
+    check_clients(asked.n_clients, asked.classes_per_client, len(y))
     table = consecutive_classes(*numbers) if follow else assign_classes(*numbers, draw("classes"))
     parts = share_evenly(y, table, draw("share"), per_client=asked.per_client)
     return split_each(y, parts, asked.test_fraction, draw("split"), stratified=not follow)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hetfl_core.checks import unknown
 from hetfl_core.files import data_path, draft_prefix, remove_drafts
 
 
 class DataError(RuntimeError):
     """A data file is missing, damaged or out of reach; the message says which, what was found and what to do."""
+
+
+DATA_SETS: set[str] = set()
+"""Names of the data sets that there are; a package that has a catalogue of them adds its own."""
 
 
 @dataclass(frozen=True)
@@ -166,19 +171,27 @@ def lookup(key: str) -> Entry:
         If there is none; the message offers the nearest keys.
     """
     known = entries()
-    if key not in known:
-        near = get_close_matches(key, known, n=3, cutoff=0.3) or sorted(known)
-        raise DataError(f"no data file {key!r} in the registry; did you mean {' or '.join(map(repr, near))}?")
+    if not isinstance(key, str) or key not in known:
+        raise DataError(unknown("data file", key, known, "hetfl data status"))
     return known[key]
 
 
 def needs(dataset: str) -> list[str]:
-    """Keys of the files that a data set of the catalogue reads (none for those that need no download)."""
-    return [key for key, entry in entries().items() if dataset in entry.datasets]
+    """Keys of the files that a data set of the catalogue reads (none for those that need no download).
+
+    Raises
+    ------
+    DataError
+        If there is no such data set; the message offers the nearest names.
+    """
+    found = [key for key, entry in entries().items() if dataset in entry.datasets]
+    if not found and (not isinstance(dataset, str) or dataset not in DATA_SETS):
+        raise DataError(unknown("data set", dataset, DATA_SETS, "hetfl list"))
+    return found
 
 
 def available(dataset: str) -> bool:
-    """Whether every file that a data set reads is in `data_home` with the right hash."""
+    """Whether every file that a data set reads is in `data_home` with the right hash; refuses what `needs` does."""
     return all(_state(lookup(key))[0] for key in needs(dataset))
 
 
@@ -337,6 +350,8 @@ def _download(entry: Entry, progress: bool) -> Path:
     target = data_home() / entry.official.path
     failures = []
     for url in entry.urls:
+        if progress:  # a machine that does not answer takes half a minute
+            print(f"downloading {entry.key} from {url}", file=sys.stderr, flush=True)
         with _scratch(entry, target) as scratch:
             problem = _try(url, scratch, entry.official, progress)
             if not problem:

@@ -24,6 +24,7 @@ from hetfl_core.partition import (
     Indices,
     Parts,
     assign_classes,
+    check_clients,
     check_k,
     check_variant,
     published_shards,
@@ -352,6 +353,8 @@ def gaussian_classes(
     checks.seed(seed)
     _check_size(n_clients, n_classes, dim, n_train_per_class, n_test_per_class)
     check_k("classes_per_client", classes_per_client, n_classes, variant == "code")
+    if variant == "text":
+        check_clients(n_clients, classes_per_client, n_classes * n_train_per_class)
 
     def draw(purpose: str, client: str = SERVER) -> np.random.Generator:
         return numpy_stream(seed, client, 0, f"{name}:{purpose}")

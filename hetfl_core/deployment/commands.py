@@ -333,7 +333,7 @@ def _insist(name: str, *options: str) -> None:
 
 def _end_group() -> None:
     """End what a program left behind in this group of processes, which may be told from others where we lead it."""
-    if os.getpgrp() == os.getpid():
+    if hasattr(os, "getpgrp") and os.getpgrp() == os.getpid():
         old = signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(0, signal.SIGTERM)
         signal.signal(signal.SIGTERM, old)

@@ -1,7 +1,7 @@
 """The server of a deployed federation: rounds in which any client may be late, come back, or answer nonsense.
 
-Nothing here knows what carries the messages. A `Coordinator` yields tasks by client and is sent what came back, as the
-runs of `hetfl_core.engine.simulator.together` ask for training; `side_by_side` lets several methods share messages.
+Nothing here knows what carries the messages. A `Coordinator` yields tasks by client and is sent what came back, as
+a generator; `side_by_side` lets several methods share messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hetfl_core.deployment.site import Memory, Reply, Site, Task, named, spec_of
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import sides
 from hetfl_core.engine.evaluation import METRICS, average, n_bytes
-from hetfl_core.engine.simulator import unless_sent
+from hetfl_core.engine.trainer import unless_sent
 from hetfl_core.federation import Client, Kind, Spec, map_blocks
 from hetfl_core.files import write_atomically
 from hetfl_core.methods.base import Method

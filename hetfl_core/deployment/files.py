@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def _from_table(file: Path, where: str, label: str) -> Read:
     if label not in table:
         raise ValueError(f"{where}: the file has no column {label!r}, only {checks.shown(list(table))}")
     features = table.drop(columns=[c for c in (label, "split") if c in table])
-    if features.empty and len(table):
+    if features.empty:
         raise ValueError(f"{where}: expected columns of features beside {label!r}, got none")
     if words := [c for c in features if not pd.api.types.is_numeric_dtype(features[c])]:
         raise ValueError(f"{where}: column {words[0]!r} holds no numbers; encode it, or leave it out")
@@ -99,14 +100,18 @@ def _from_table(file: Path, where: str, label: str) -> Read:
 def _table(file: Path, where: str) -> pd.DataFrame:
     """The table of a CSV file, of which each column has a name of its own."""
     try:
-        table = pd.read_csv(file)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # of fields that belong to no column
+            table = pd.read_csv(file, index_col=False)
         head = pd.read_csv(file, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
     except UnicodeDecodeError as error:
         raise ValueError(f"{where}: the file is not in UTF-8 ({error.reason}); save it in that encoding") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise ValueError(f"{where}: the file is no table: {' '.join(str(error).split())}") from error
-    if not isinstance(table.index, pd.RangeIndex):
-        raise ValueError(f"{where}: rows have more fields than there are columns, {checks.shown(head)}")
+    except pd.errors.ParserWarning as error:
+        raise ValueError(f"{where}: rows have more fields than the first line has names of columns") from error
+    if table.empty:
+        raise ValueError(f"{where}: expected at least one row of numbers below the names of columns, got none")
     if twice := [column for column in head if head.count(column) > 1 and column]:
         raise ValueError(f"{where}: columns must have different names, got {twice[0]!r} twice")
     return table
@@ -138,9 +143,9 @@ def _numbers(y: np.ndarray, where: str, label: str, classes: Sequence[Any] | Non
     if classes is None:
         if y.dtype.kind not in "biuf":
             raise ValueError(
-                f"{where}: labels (column {label!r}) must be whole numbers 0 … C−1, or targets, got words or a mixture; "
-                "say what they are in the order that all clients have agreed on, "
-                "client_from_file(…, classes=['no', 'yes'])"
+                f"{where}: labels (column {label!r}) must be whole numbers 0 … C−1, or targets, got words or a "
+                "mixture; say what they are in the order that all clients have agreed on, client_from_file(…, "
+                "classes=['no', 'yes'])"
             )
         return y
     place = {c: i for i, c in enumerate(checks.several("classes", classes))}

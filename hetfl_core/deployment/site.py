@@ -19,9 +19,9 @@ from hetfl_core import checks
 from hetfl_core.clients import by_block
 from hetfl_core.deployment.layout import Layout
 from hetfl_core.engine import checkpoint as checkpoints
-from hetfl_core.engine import sides, training
+from hetfl_core.engine import prediction, sides, training
 from hetfl_core.engine.evaluation import METRICS
-from hetfl_core.engine.simulation import cpu_threads
+from hetfl_core.engine.options import cpu_threads
 from hetfl_core.engine.stacks import Split, stack_split
 from hetfl_core.federation import Client, Federation, Kind, Spec, map_blocks
 from hetfl_core.methods.base import Method, Role
@@ -305,7 +305,6 @@ class Site:
             [self.seed],
             task.round,
             role,
-            [training.carried(kept)],
         )
         (outcome,) = training.train_loop(job)
         return outcome
@@ -321,10 +320,10 @@ class Site:
     def predicted(self, params: Params, received: Params, split: str, round: int) -> np.ndarray:
         """What the client's model says of its own samples, shape (n,)."""
         method, data = self.method.of(self.spec), self.splits[split]
-        noise = training.prediction_noise(method, self.spec, int(data.n[0]), self.seed, round, split, self.dtype)
+        noise = prediction.prediction_noise(method, self.spec, int(data.n[0]), self.seed, round, split, self.dtype)
         noise = {name: numbers.to(self.device) for name, numbers in noise.items()}
         drawn = [noise] if noise else []
-        (outputs,) = training.predict_each(method.predict, [params], [received], [self.spec], data, drawn)
+        (outputs,) = prediction.predict_each(method.predict, [params], [received], [self.spec], data, drawn)
         return self.metrics.decide(outputs).cpu().numpy()
 
     def _main(self, params: Params, received: Params, split: str, round: int) -> dict[str, float]:
@@ -397,8 +396,16 @@ def spec_of(told: Mapping[str, Any], n_classes: int, n_clients: int, task: Kind)
             f"client {name!r}: class_counts must be {n_classes} numbers that add up to n_train = {n_train}, got "
             f"{checks.shown(list(counts))}"
         )
-    if by_block(features).keys() != by_block(shapes).keys() or any(
-        own is not None and len(own) != (*by_block(shapes)[block], 0)[0] for block, own in by_block(features).items()
-    ):
+    if not _fit(features, shapes):
         raise ValueError(f"client {name!r}: features must name the inputs, of shape {shapes}, got {features}")
     return Spec(name, shapes, n_train, n_classes, counts, n_clients, task, features)
+
+
+def _fit(features: Any, shapes: Any) -> bool:
+    """Whether these can be the names of the features of inputs of such shapes."""
+    if isinstance(features, Mapping) != isinstance(shapes, Mapping):
+        return False
+    sizes = {block: (*shape, 0)[0] for block, shape in by_block(shapes).items()}
+    named = {block: own for block, own in by_block(features).items() if own is not None}
+    right = all(isinstance(own, tuple) and len(own) == len({*own}) == sizes.get(b) for b, own in named.items())
+    return right and by_block(features).keys() == sizes.keys()

@@ -150,7 +150,7 @@ class Loopback:
         """End a process and what it started, at once, without a word."""
         process = self.processes.pop(name)
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
         process.wait()
 
     def end(self) -> None:

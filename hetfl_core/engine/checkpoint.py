@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import cache, cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,27 @@ class State:
     server: Params
     kept: list[Params]
     rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+def join(states: Sequence[State]) -> State:
+    """One state of several runs after the same round; of one run, its own."""
+    if len(states) == 1:
+        return states[0]
+    server = {f"{i}/{name}": p for i, state in enumerate(states) for name, p in state.server.items()}
+    rows = [{"run": i, "row": row} for i, state in enumerate(states) for row in state.rows]
+    return State(states[0].done, server, [kept for state in states for kept in state.kept], rows)
+
+
+def split(whole: State, clients: Sequence[int]) -> list[State]:
+    """The states that `join` joined, of runs with so many clients."""
+    if len(clients) == 1:
+        return [whole]
+    kept, states = iter(whole.kept), []
+    for i, n in enumerate(clients):
+        server = {name.removeprefix(f"{i}/"): p for name, p in whole.server.items() if name.startswith(f"{i}/")}
+        rows = [told["row"] for told in whole.rows if told["run"] == i]
+        states.append(State(whole.done, server, list(islice(kept, n)), rows))
+    return states
 
 
 @dataclass(frozen=True)

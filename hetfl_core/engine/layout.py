@@ -2,8 +2,8 @@
 
 Stacking saves what a step costs whatever its size (Python, dispatch), and loses where operations on a stack are
 slower than those on single clients: convolutions on a CPU, and stacks whose numbers do not fit in the caches.
-`choose` weighs the two by the `Costs` of a step. These are constants, measured once by ``hetfl bench`` and not anew on
-each machine: who shares a stack decides in what order sums are taken, and a result must not depend on the machine.
+`choose` weighs the two by the `Costs` of a step. These are constants, measured once and not anew on each machine: who
+shares a stack decides in what order sums are taken, and a result must not depend on the machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Costs:
-    """What a training step costs beside its arithmetic; `hetfl bench` prints these as measured where it runs.
+    """What a training step costs beside its arithmetic.
 
     Attributes
     ----------

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.engine import training
 from hetfl_core.federation import Client, Spec, blocks
 from hetfl_core.methods.base import Batch, Method
 from hetfl_core.networks import Params
@@ -197,8 +196,8 @@ def check_private(method: Method, spec: Spec, private: Params, received: Params)
 
 
 def held(kept: Params, private: Params) -> Params:
-    """What a method sees that a client holds: what it keeps, and what it made of its samples; not optimisers."""
-    return {**{name: p for name, p in kept.items() if not name.startswith(training.CARRIED)}, **private}
+    """What a method sees that a client holds: what it keeps, and what it made of its samples."""
+    return {**kept, **private}
 
 
 def answer(method: Method, spec: Spec, held: Params, received: Params, data: Batch) -> tuple[Params, Params]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hetfl_core.federation import Federation, Inputs, map_blocks
+from hetfl_core.federation import Federation, Inputs, Spec, map_blocks
+from hetfl_core.methods.base import Batch, Method, pick
+from hetfl_core.networks import Params
 from hetfl_core.padding import crop
 
 
@@ -202,3 +204,77 @@ def _cheapest_runs(sizes: NDArray[np.int64], count: NDArray[np.int64], overhead:
         runs.append(slice(int(begins[end]), end))
         end = int(begins[end])
     return runs[::-1]
+
+
+def widened(method: Method, spec: Spec) -> Spec:
+    """The same client, if its inputs were one wider, where its network lets them be padded (`Network`).
+
+    Inputs with several axes (images) are left alone.
+    """
+    if not padded(method, spec):
+        return spec
+    return replace(spec, shapes=map_blocks(lambda s: (s[0] + 1,) if len(s) == 1 and s[0] else s, spec.shapes))
+
+
+def padded(method: Method, spec: Spec) -> bool:
+    """Whether the inputs of a client may be padded with zeros."""
+    return bool(getattr(method.model.of(spec).phi, "padded", False))
+
+
+def emptied(spec: Spec) -> Spec:
+    """The same client, if it had no samples to train on."""
+    return replace(spec, n_train=0, class_counts=(0,) * len(spec.class_counts))
+
+
+def private_pattern(method: Method, spec: Spec) -> Params:
+    """What `Method.private` makes of samples that are all zero, for its shapes. The samples take no memory."""
+    if spec.task == "regression":
+        y = torch.zeros(spec.n_train, dtype=torch.float32)
+    else:
+        y = torch.arange(spec.n_classes).repeat_interleave(torch.tensor(spec.class_counts, dtype=torch.long))
+    x = map_blocks(lambda shape: torch.zeros((), dtype=torch.float32).expand(spec.n_train, *shape), spec.shapes)
+    return method.private(spec, Batch(x, y, torch.ones(spec.n_train, dtype=torch.float32)), torch.Generator())
+
+
+def architecture(
+    method: Method,
+    spec: Spec,
+    server: Params | None = None,
+    wider_server: Params | None = None,
+    known: dict[Hashable, Any] | None = None,
+) -> Hashable:
+    """What two clients must have in common to share a stack: network and shapes, but for axes that may be padded.
+
+    These grow with the input, or, in what a method says may be padded (`Method.padded`), with the samples. Which they
+    are is found by asking the method for a client whose inputs are one wider (`wider_server` is the server of a
+    federation of such clients), and for one without samples. Inputs with several axes (images) are never padded; a
+    block that is empty on one client is empty on all clients of its stack. With a `server`, what is downloaded counts
+    too. `known` spares asking twice about clients with equal shapes.
+    """
+
+    def shapes(of: Spec, server: Params | None) -> dict[str, tuple[int, ...]]:
+        kept = {**method.of(of).init_client(of, torch.Generator()), **private_pattern(method.of(of), of)}
+        found = {f"kept {name}": tuple(p.shape) for name, p in kept.items()}
+        received = {} if server is None else method.download(server, of)
+        return found | {f"received {name}": tuple(p.shape) for name, p in received.items()}
+
+    known = {} if known is None else known
+    true = shapes(spec, server)
+    network = str(method.model.of(spec).phi)
+    same = str((spec.shapes, true, network))
+    if same not in known:
+        known[same] = shapes(widened(method, spec), wider_server)
+    wider = known[same]
+    empty: dict[str, Sequence[int]] = {}
+    if method.padded:
+        found = pick(private_pattern(method.of(spec), emptied(spec)), method.padded)
+        empty = {f"kept {name}": p.shape for name, p in found.items()}
+
+    def axes(name: str) -> tuple[int | str, ...]:
+        sizes = zip(true[name], wider[name], empty.get(name, true[name]), strict=True)
+        return tuple("input" if a != b else "samples" if a != c else a for a, b, c in sizes)
+
+    leaves = tuple((name, axes(name)) for name in sorted(true))
+    pads = padded(method, spec)
+    inputs = map_blocks(lambda s: "vector" if pads and len(s) == 1 and s[0] else s, spec.shapes)
+    return leaves, str(inputs), network

@@ -7,8 +7,8 @@ all batches of a stage before it starts, `Noise` hands out declared random numbe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from hetfl_core.engine.layout import go_on
-from hetfl_core.engine.stacks import Cohort, Split
-from hetfl_core.federation import Spec, blocks, map_blocks
-from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Loss, Method, Optimiser, Role, Stage, has_prefix, pick
+from hetfl_core.engine.sides import batch
+from hetfl_core.engine.stacks import Split
+from hetfl_core.federation import Spec, map_blocks
+from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Loss, Method, Optimiser, Role, Stage, has_prefix
 from hetfl_core.networks import Draw, Params
 from hetfl_core.padding import crop, pad_stack
 from hetfl_core.rng import stream
@@ -127,36 +128,6 @@ def make_optimiser(stage: Stage, params: Mapping[str, Tensor], fused: bool) -> t
     return OPTIMISERS[stage.optimiser]([{"params": ps, "weight_decay": wd} for wd, ps in groups.items()], **options)
 
 
-CARRIED = "optimiser."
-"""What the names of an optimiser's state begin with, among what a client keeps."""
-
-
-def carried(kept: Mapping[str, Tensor]) -> Params:
-    """What a client keeps of its optimisers: ``optimiser.<stage>.<what>/<parameter>``."""
-    return {name: p for name, p in kept.items() if name.startswith(CARRIED)}
-
-
-def _remembered(state: Mapping[str, Tensor], number: int) -> dict[str, Params]:
-    """Of one stage, by parameter."""
-    found: dict[str, Params] = {}
-    for name, value in state.items():
-        stage, _, rest = name.removeprefix(CARRIED).partition(".")
-        what, _, parameter = rest.partition("/")
-        if stage == str(number):
-            found.setdefault(parameter, {})[what] = value
-    return found
-
-
-def _restore(optimiser: torch.optim.Optimizer, params: Params, states: Mapping[str, Params], fused: bool) -> None:
-    """Let an optimiser go on from what it left. Steps are counted in single precision, where PyTorch has them."""
-    for name, state in states.items():
-        if name not in params:  # the last training may leave alone what rounds train
-            continue
-        p = params[name]
-        step = {"dtype": torch.float32, "device": p.device if fused else "cpu"}
-        optimiser.state[p] = {k: v.to(**step).clone() if k == "step" else v.clone() for k, v in state.items()}  # type: ignore[call-overload]
-
-
 def check_prefixes(method: Method, stage: Stage, params: Params) -> None:
     """Refuse a stage that trains nothing although it names something: most likely a misspelt prefix."""
     if stage.train and not any(stage.trains(name) for name in params):
@@ -172,80 +143,6 @@ def decay(stage: Stage, name: str) -> float:
         return stage.weight_decay
     matches = [p for p in stage.weight_decay if has_prefix(name, p)]
     return stage.weight_decay[max(matches, key=len)] if matches else 0.0
-
-
-def widened(method: Method, spec: Spec) -> Spec:
-    """The same client, if its inputs were one wider, where its network lets them be padded (`Network`).
-
-    Inputs with several axes (images) are left alone.
-    """
-    if not padded(method, spec):
-        return spec
-    return replace(spec, shapes=map_blocks(lambda s: (s[0] + 1,) if len(s) == 1 and s[0] else s, spec.shapes))
-
-
-def padded(method: Method, spec: Spec) -> bool:
-    """Whether the inputs of a client may be padded with zeros."""
-    return bool(getattr(method.model.of(spec).phi, "padded", False))
-
-
-def emptied(spec: Spec) -> Spec:
-    """The same client, if it had no samples to train on."""
-    return replace(spec, n_train=0, class_counts=(0,) * len(spec.class_counts))
-
-
-def private_pattern(method: Method, spec: Spec) -> Params:
-    """What `Method.private` makes of samples that are all zero, for its shapes. The samples take no memory."""
-    if spec.task == "regression":
-        y = torch.zeros(spec.n_train, dtype=torch.float32)
-    else:
-        y = torch.arange(spec.n_classes).repeat_interleave(torch.tensor(spec.class_counts, dtype=torch.long))
-    x = map_blocks(lambda shape: torch.zeros((), dtype=torch.float32).expand(spec.n_train, *shape), spec.shapes)
-    return method.private(spec, Batch(x, y, torch.ones(spec.n_train, dtype=torch.float32)), torch.Generator())
-
-
-def architecture(
-    method: Method,
-    spec: Spec,
-    server: Params | None = None,
-    wider_server: Params | None = None,
-    known: dict[Hashable, Any] | None = None,
-) -> Hashable:
-    """What two clients must have in common to share a stack: network and shapes, but for axes that may be padded.
-
-    These grow with the input, or, in what a method says may be padded (`Method.padded`), with the samples. Which they
-    are is found by asking the method for a client whose inputs are one wider (`wider_server` is the server of a
-    federation of such clients), and for one without samples. Inputs with several axes (images) are never padded; a
-    block that is empty on one client is empty on all clients of its stack. With a `server`, what is downloaded counts
-    too. `known` spares asking twice about clients with equal shapes.
-    """
-
-    def shapes(of: Spec, server: Params | None) -> dict[str, tuple[int, ...]]:
-        kept = {**method.of(of).init_client(of, torch.Generator()), **private_pattern(method.of(of), of)}
-        found = {f"kept {name}": tuple(p.shape) for name, p in kept.items()}
-        received = {} if server is None else method.download(server, of)
-        return found | {f"received {name}": tuple(p.shape) for name, p in received.items()}
-
-    known = {} if known is None else known
-    true = shapes(spec, server)
-    network = str(method.model.of(spec).phi)
-    same = str((spec.shapes, true, network))
-    if same not in known:
-        known[same] = shapes(widened(method, spec), wider_server)
-    wider = known[same]
-    empty: dict[str, Sequence[int]] = {}
-    if method.padded:
-        found = pick(private_pattern(method.of(spec), emptied(spec)), method.padded)
-        empty = {f"kept {name}": p.shape for name, p in found.items()}
-
-    def axes(name: str) -> tuple[int | str, ...]:
-        sizes = zip(true[name], wider[name], empty.get(name, true[name]), strict=True)
-        return tuple("input" if a != b else "samples" if a != c else a for a, b, c in sizes)
-
-    leaves = tuple((name, axes(name)) for name in sorted(true))
-    pads = padded(method, spec)
-    inputs = map_blocks(lambda s: "vector" if pads and len(s) == 1 and s[0] else s, spec.shapes)
-    return leaves, str(inputs), network
 
 
 # --- one round of a few clients -------------------------------------------------------------------------------------
@@ -291,8 +188,6 @@ class LocalJob:
         That of each client's run.
     round, role
         Key the random numbers, with the seed and the client's name.
-    states : sequence of dict of str to Tensor
-        What each client keeps of its optimisers (`carried`), where it does.
     """
 
     method: Method
@@ -303,16 +198,6 @@ class LocalJob:
     seeds: Sequence[int]
     round: int
     role: Role
-    states: Sequence[Params] = ()
-
-    @property
-    def carries(self) -> bool:
-        """Whether optimisers go on from where they were."""
-        return self.method.optimiser_state == "kept" and self.role in ("round", "final")
-
-    def state(self, client: int) -> Params:
-        """What one client keeps of its optimisers."""
-        return dict(self.states[client]) if self.carries and self.states else {}
 
     def rng(self, client: int, stage: int, purpose: str) -> torch.Generator:
         """The stream of one client for one purpose of one stage."""
@@ -320,8 +205,7 @@ class LocalJob:
 
     def samples(self, client: int) -> Batch:
         """All training samples of one client, in true shapes."""
-        x, y = self.data.client(client, self.specs[client].shapes)
-        return Batch(x, y, blocks(x)[0].new_ones(len(y)))
+        return batch(*self.data.client(client, self.specs[client].shapes))
 
 
 def float_type(received: Sequence[Params], kept: Sequence[Params]) -> torch.dtype:
@@ -339,16 +223,15 @@ def _train_one(job: LocalJob, i: int) -> Outcome:
     params = {name: p.clone() for name, p in method.start(job.kept[i], received).items()}
     memory: Params = {}
     terms: dict[str, float] = {}
-    state = job.state(i)
     for number, stage in enumerate(method.stages(job.round, job.role)):
         check_prefixes(method, stage, params)
         trained = {name: p.requires_grad_() for name, p in params.items() if stage.trains(name)}
         if trained:
-            terms |= _loop_stage(job, i, number, stage, params, trained, data, memory, state)
+            terms |= _loop_stage(job, i, number, stage, params, trained, data, memory)
         params = {name: p.detach() for name, p in params.items()}
     with torch.no_grad():
         upload = _upload(job, i, params, data, memory)
-        return Outcome(upload, {**method.keep(params, job.kept[i]), **state}, received, terms, params)
+        return Outcome(upload, method.keep(params, job.kept[i]), received, terms, params)
 
 
 def _upload(job: LocalJob, i: int, params: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
@@ -372,15 +255,13 @@ def _loop_stage(
     trained: Params,
     data: Batch,
     memory: Params,
-    state: Params,
 ) -> dict[str, float]:
-    """One stage of one client; updates `params`, `memory` and `state` in place and returns the mean loss terms."""
+    """One stage of one client; updates `params` and `memory` in place and returns the mean loss terms."""
     loss = stage.loss or job.method.loss
     batches = plan(stage, job.specs[i].n_train, job.rng(i, number, "batches")).to(data.y.device)
     draws = job.method.noise(job.specs[i], stage)
     noise = Noise(draws, batches.shape[1], job.rng(i, number, "noise"), data.weight.dtype)
     optimiser = make_optimiser(stage, trained, fused=False)
-    _restore(optimiser, trained, _remembered(state, number), fused=False)
     sums: dict[str, float] = {}
     for step, rows in enumerate(batches):
         go_on()
@@ -405,11 +286,6 @@ def _loop_stage(
         params.update(followed)
         for name, value in result.terms.items():
             sums[name] = sums.get(name, 0.0) + float(value)
-    if job.carries:
-        for name, p in trained.items():
-            state |= {
-                f"{CARRIED}{number}.{k}/{name}": v.detach() for k, v in optimiser.state[p].items() if v is not None
-            }
     return {name: value / len(batches) for name, value in sums.items()}
 
 
@@ -560,24 +436,13 @@ class StackedNoise:
         return {name: t[step % self.steps, :k] for name, t in self.block.items()}
 
 
-def _stacked_states(states: Sequence[Mapping[str, Params]]) -> dict[str, Params]:
-    """What the optimisers of a stack's clients remember, as one optimiser's; they have taken equally many steps."""
-    stacked: dict[str, Params] = {}
-    for name, first in (states[0] if states else {}).items():
-        stacked[name] = {
-            key: value if key == "step" else pad_stack([state[name][key] for state in states])
-            for key, value in first.items()
-        }
-    return stacked
-
-
 class StackedStage:
     """One stage of training for a stack of K clients."""
 
     def __init__(
         self, job: LocalJob, number: int, stage: Stage, stack: Stack, received: Params, dims: Mapping[str, int | None]
     ) -> None:
-        self.job, self.stage, self.dims, self.shapes = job, stage, dims, stack.shapes
+        self.job, self.stage, self.dims = job, stage, dims
         self.trained = {name: p.requires_grad_() for name, p in stack.params.items() if stage.trains(name)}
         self.frozen = {name: p for name, p in stack.params.items() if name not in self.trained}
         self.received = received
@@ -596,53 +461,24 @@ class StackedStage:
         self.x, self.y = job.data.x, job.data.y
         self.dtype = float_type([received], [stack.params])
 
-    def run(self, number: int, memory: Params, states: Sequence[Params] = ()) -> list[dict[str, float]]:
-        """All steps. Updates the stack, `memory` and `states` in place and returns each client's mean loss terms."""
-        K = len(self.job.specs)
-        whole = dict(self.trained)
+    def run(self, number: int, memory: Params) -> list[dict[str, float]]:
+        """All steps. Updates the stack and `memory` in place and returns each client's mean loss terms."""
         batches = Batches(self.job, number, self.stage)
         noise = StackedNoise(self.job, number, self.stage, batches, self.dtype)
         optimiser = make_optimiser(self.stage, self.trained, fused=True)
-        before = [_remembered(state, number) for state in states]
-        _restore(optimiser, self.trained, _stacked_states(before), fused=self.stage.optimiser in FUSED)
-        of_all: dict[str, dict[str, Any]] = {}
         sums: dict[str, Tensor] = {}
-        k = K
+        k = len(self.job.specs)
         for step, active in enumerate(batches.active):
             go_on()
             if active < k:
-                of_all = of_all or {name: optimiser.state[p] for name, p in whole.items()}
                 k = active
                 self._narrow(optimiser, k)
             self.step(optimiser, batches.rows[step, :k], batches.dump, noise.at(step, k), sums, memory)
-        if self.job.carries:
-            of_all = of_all or {name: optimiser.state[p] for name, p in whole.items()}
-            self._carry(number, of_all, before, states)
         totals = {name: total.tolist() for name, total in sums.items()}  # the one time that a GPU is waited for
         return [
             {name: total[i] / n_steps(self.stage, spec.n_train) for name, total in totals.items()}
             for i, spec in enumerate(self.job.specs)
         ]
-
-    def _carry(
-        self,
-        number: int,
-        of_all: Mapping[str, Mapping[str, Any]],
-        before: Sequence[Mapping[str, Params]],
-        states: Sequence[Params],
-    ) -> None:
-        """Note what the optimiser remembers of each client: its rows, and how many steps it took."""
-        for i, (spec, shapes) in enumerate(zip(self.job.specs, self.shapes, strict=True)):
-            for name, remembered in of_all.items():
-                for key, value in remembered.items():
-                    if value is None:  # the momentum of a plain gradient step
-                        continue
-                    if key == "step":
-                        taken = float(before[i].get(name, {}).get(key, 0.0)) + n_steps(self.stage, spec.n_train)
-                        found = torch.tensor(taken, dtype=torch.float32)
-                    else:
-                        found = crop(value[i], shapes[name]).clone()
-                    states[i][f"{CARRIED}{number}.{key}/{name}"] = found
 
     def step(
         self, optimiser: torch.optim.Optimizer, rows: Tensor, dump: int, noise: Params, sums: Params, memory: Params
@@ -695,82 +531,22 @@ def train_stacked(job: LocalJob) -> list[Outcome]:
     received, dims = stack_received(job.received)
     memory: Params = {}
     terms: list[dict[str, float]] = [{} for _ in job.specs]
-    states = [job.state(i) for i in range(len(job.specs))]
     for number, stage in enumerate(method.stages(job.round, job.role)):
         check_prefixes(method, stage, stack.params)
         if any(stage.trains(name) for name in stack.params):
-            means = StackedStage(job, number, stage, stack, received, dims).run(number, memory, states)
+            means = StackedStage(job, number, stage, stack, received, dims).run(number, memory)
             terms = [old | new for old, new in zip(terms, means, strict=True)]
         stack.params = {name: p.detach() for name, p in stack.params.items()}
     with torch.no_grad():
-        return [_outcome(job, i, stack.client(i), memory, terms[i], states[i]) for i in range(len(job.specs))]
+        return [_outcome(job, i, stack.client(i), memory, terms[i]) for i in range(len(job.specs))]
 
 
-def _outcome(job: LocalJob, i: int, params: Params, memory: Params, terms: dict[str, float], state: Params) -> Outcome:
+def _outcome(job: LocalJob, i: int, params: Params, memory: Params, terms: dict[str, float]) -> Outcome:
     """What the i-th client of a stack brings out of the round."""
     begin = int(job.data.begins[i])
     seen = {name: values[begin : begin + job.specs[i].n_train] for name, values in memory.items()}
     upload = _upload(job, i, params, job.samples(i), seen)
-    return Outcome(upload, {**job.method.keep(params, job.kept[i]), **state}, job.received[i], terms, params)
+    return Outcome(upload, job.method.keep(params, job.kept[i]), job.received[i], terms, params)
 
 
 ENGINES = {"stacked": train_stacked, "loop": train_loop}
-
-
-# --- prediction -----------------------------------------------------------------------------------------------------
-
-
-PREDICTED_NUMBERS = 2**26
-"""Most numbers of noise, padding counted, with which a stack predicts at once (256 MiB in float32)."""
-
-
-def prediction_noise(
-    method: Method, spec: Spec, n: int, seed: int, round: int, split: str, dtype: torch.dtype
-) -> Params:
-    r"""What `Method.prediction_noise` declares, for the n samples of a split: shapes (n, \*shape), or shape.
-
-    It comes from the client's stream of the round, sample by sample, so that it depends neither on the engine nor on
-    how many are predicted at once.
-    """
-    draws = method.of(spec).prediction_noise(spec)
-    rng = stream(seed, spec.name, round, f"predict/{split}") if draws else torch.Generator()
-    return {name: draw.sample((n,) if draw.per == "sample" else (), rng, dtype) for name, draw in draws.items()}
-
-
-def lift(
-    method_call: Callable[..., Tensor],
-    clients: Sequence[Params],
-    received: Sequence[Params],
-    x: Any,
-    noise: Sequence[Params] = (),
-) -> Tensor:
-    """Apply ``method_call(params, received, x, noise)`` to a stack of clients, no gradient: (K, n, …) → (K, n, …)."""
-    stack = Stack.of(clients)
-    shared, dims = stack_received(received)
-    drawn = (Stack.of(noise).params,) if any(noise) else ()
-    call = torch.func.vmap(method_call, in_dims=(0, dims if dims else None, 0, *[0 for _ in drawn]))
-    with torch.no_grad():
-        return call(stack.params, shared, x, *drawn)
-
-
-def predict_each(
-    call: Callable[..., Tensor],
-    clients: Sequence[Params],
-    received: Sequence[Params],
-    specs: Sequence[Spec],
-    data: Split,
-    noise: Sequence[Params] = (),
-) -> list[Tensor]:
-    """As `lift`, but client by client in true shapes: the oracle."""
-    out = []
-    with torch.no_grad():
-        for i, spec in enumerate(specs):
-            drawn = (noise[i],) if any(noise) else ()
-            out.append(call(clients[i], received[i], data.client(i, spec.shapes)[0], *drawn))
-    return out
-
-
-def members_of(cohort: Cohort, chosen: Sequence[int]) -> list[int]:
-    """Places within the cohort of the chosen clients."""
-    place = {member: i for i, member in enumerate(cohort.members)}
-    return [place[c] for c in chosen if c in place]

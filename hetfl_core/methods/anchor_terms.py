@@ -192,40 +192,6 @@ def class_wasserstein_loop(
     return total
 
 
-def class_moments(
-    z: Tensor, y: Tensor, weight: Tensor, n_classes: int, covariance: bool = False
-) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
-    r"""Counts, means and, if asked for, covariances of the classes of one client's rows.
-
-    Parameters
-    ----------
-    z : Tensor, shape (n, k)
-        Embedded rows of one client.
-    y : Tensor of int, shape (n,)
-        Labels in 0 … C−1.
-    weight : Tensor, shape (n,)
-        1 for a true row, 0 for a padded one.
-    n_classes : int
-        C.
-    covariance : bool, default False
-        Also return the covariances (denominator :math:`\max(n_c - 1, 1)`).
-
-    Returns
-    -------
-    counts : Tensor, shape (C,)
-    means : Tensor, shape (C, k)
-        Zero for a class that is absent.
-    covariances : Tensor, shape (C, k, k)
-        Only with ``covariance=True``; zero for a class of fewer than two rows.
-    """
-    member, counts = _membership(y, weight, n_classes, z.dtype)
-    means, centred = _centred_rows(z, member, counts)
-    if not covariance:
-        return counts, means
-    by_class = member.mT.unsqueeze(-1) * centred
-    return counts, means, by_class.mT @ by_class
-
-
 def _membership(y: Tensor, weight: Tensor, n_classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Which row is of which class (n, C), padded rows of none, and the rows of each class (C,)."""
     member = torch.eye(n_classes, dtype=dtype, device=y.device)[y] * weight.to(dtype).unsqueeze(-1)
@@ -519,10 +485,6 @@ def class_mixture_wasserstein(
     -------
     Tensor, shape ()
         With P = 1 it is `class_wasserstein`.
-
-    See Also
-    --------
-    hetfl_core.distances.mixture_wasserstein : the distance, between any two mixtures.
 
     Notes
     -----

@@ -157,13 +157,13 @@ def check_features(specs: Sequence[Spec], what: str, block: str = "") -> None:
         if names != expected:
             here, there = [n for n in names if n not in expected], [n for n in expected if n not in names]
             differ = f"only {first!r} has {checks.shown(there)}, only {name!r} has {checks.shown(here)}"
-            common = (
-                "" if len(here) == len(names) else " or keep to those that all have (Federation.of_common_features)"
-            )
+            if not here:
+                differ = f"{first!r} has {checks.shown(list(expected))}, {name!r} has {checks.shown(list(names))}"
+            some = len(here) < len(names) and not block
+            common = " or keep to those that all have (Federation.of_common_features)" * some
             raise ValueError(
-                f"{what}, so all clients must have the same features in the same order, but "
-                f"{differ if here else f'{name!r} has {checks.shown(list(names))}, {first!r} {checks.shown(list(expected))}'}"
-                f". Use a method that keeps φ local (Local, HetFedRep, FLIC){common * (not block)}."
+                f"{what}, so all clients must have the same features in the same order, but {differ}. Use a method "
+                f"that keeps φ local (Local, HetFedRep, FLIC){common}."
             )
     if named and len(named) < len(specs):
         without = next(spec.name for spec in specs if by_block(spec.features).get(block) is None)
@@ -280,11 +280,6 @@ class Method(Checked):
     first_weights : {"own", "common"}
         Whether each client draws the first weights of what is local, or all clients begin with the same ones wherever
         shapes agree, as in FedCR's published code. What is shared begins as the server's in any case.
-    optimiser_state : {"fresh", "kept"}
-        Whether each stage begins with an optimiser that remembers nothing, or with what that stage of the client's last
-        round left (momentum, moments, number of steps), which then lives on the client from round to round and into the
-        last training. Pre-training always begins fresh. Clients share stacks where they have taken equally many steps,
-        as with `local_steps` and all clients in each round.
     """
 
     model: Model = field(default_factory=Model)
@@ -300,7 +295,6 @@ class Method(Checked):
     local_steps: int | None = None
     tuning_epochs: int | None = None
     first_weights: Literal["own", "common"] = "own"
-    optimiser_state: Literal["fresh", "kept"] = "fresh"
 
     shared: ClassVar[tuple[str, ...]] = ()
     """Parts of the model that the server averages."""
@@ -437,7 +431,7 @@ class Method(Checked):
         try:
             other = {name: p.shape for name, p in self.init_shared(more, torch.Generator()).items()}
         except (ValueError, RuntimeError, TypeError):  # a network that takes inputs of one size only
-            return next(iter(pick(true, ("phi",))), None)
+            return next((name for name in true if has_prefix(name, "phi")), None)
         return next((name for name, shape in true.items() if shape != other.get(name)), None)
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core.federation import Spec
-from hetfl_core.matching import Cost, Neurons, Order, Rule, Target, match
+from hetfl_core.matching import Cost, Neurons, Order, Rule, match
 from hetfl_core.methods.base import Batch, Loss, Method, has_prefix, weighted_mean
 from hetfl_core.methods.fedavg import FedAvg
 from hetfl_core.methods.fedprox import drift
@@ -58,13 +58,10 @@ class HyFEM(FedAvg):
         μ₁ and μ₂.
     passes : int
         P, passes of matching a round; 0 for none: the places stay as they are.
-    cost, order, target, growth : as in `hetfl_core.matching.Rule`
+    cost, order, growth : as in `hetfl_core.matching.Rule`
         The text's are the defaults.
-    width : int, optional
-        Neurons of the server's classifier to begin with; by default as many as a client's. With `growth` it may rise
-        to `most`.
     most : int
-        Largest number of neurons of the server's.
+        Largest number of neurons of the server's classifier, which begins with a client's and, with `growth`, may rise.
     matched_rounds : int, optional
         Neurons are matched in the first so many rounds, as in the published code; by default in all.
     begins : {"server", "own"}
@@ -83,9 +80,7 @@ class HyFEM(FedAvg):
     passes: int = 4
     cost: Cost = "distance"
     order: Order = "parallel"
-    target: Target = "others"
     growth: float | None = None
-    width: int | None = None
     most: int = 4096
     matched_rounds: int | None = None
     begins: Literal["server", "own"] = "server"
@@ -97,9 +92,7 @@ class HyFEM(FedAvg):
         for name in ("growth", "matched_rounds"):
             if getattr(self, name) is not None:
                 self._check_least(0, name)
-        if self.width is not None:
-            self._check_least(1, "width")
-        self._check_least(self.width or 1, "most")
+        self._check_least(1, "most")
 
     @classmethod
     def published(cls, **changes: Any) -> HyFEM:
@@ -114,27 +107,24 @@ class HyFEM(FedAvg):
     @property
     def rule(self) -> Rule:
         """How neurons are matched."""
-        return Rule(self.cost, self.order, self.target, self.growth, self.most)
+        return Rule(self.cost, self.order, growth=self.growth, most=self.most)
 
     # --- before the first round ---
 
     def check(self, specs: Sequence[Spec]) -> None:
-        """Refuse models whose classifier has other layers than the one over all blocks, and a too narrow server."""
+        """Refuse models whose classifier has other layers than the one over all blocks."""
         if self.model.blocks is None:
             super().check(specs)
             return
         check_blocks(self, specs)
         if self.model.alpha is not None or self.model.gaussian is not None:
             raise ValueError(f"{self.name} matches the layer over all blocks: the model must have no alpha or gaussian")
-        if self.width is not None and self.width < self.model.blocks.out:
-            raise ValueError(f"width must be at least {self.model.blocks.out}, a client's neurons, got {self.width}")
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """Θ_0 and w_0, with the blocks that anybody holds."""
         if self.model.blocks is None:
             return super().init_server(specs, rng)
-        wide = replace(self.model.blocks, out=self.width or self.model.blocks.out)
-        server = replace(self.model, phi=wide).init(full_spec(specs), rng, self.model.parts)
+        server = self.model.init(full_spec(specs), rng, self.model.parts)
         return {**server, "round": torch.zeros((), dtype=torch.int64)}
 
     def init_client(self, spec: Spec, rng: torch.Generator) -> Params:

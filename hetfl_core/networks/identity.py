@@ -71,8 +71,8 @@ def described(x: Any, within: tuple[int, ...] = ()) -> Any:
 def module_described(net: nn.Module, values: bool = False, within: tuple[int, ...] = ()) -> dict[str, str]:
     """A module of PyTorch: its class, its layers as it prints them, and a digest of all that it is made of.
 
-    That is each layer's class with its source, its attributes and hooks, the shapes of what is trained, what is tied to what, and the
-    values of buffers and of frozen parameters; with `values` also those of what is trained.
+    That is each layer's class with its source, its attributes and hooks, the shapes of what is trained, what is tied to
+    what, and the values of buffers and of frozen parameters; with `values` also those of what is trained.
     """
     inside = functools.partial(described, within=(*within, id(net)))
     layers: list[Any] = [
@@ -155,7 +155,7 @@ def _known(maker: Any, known: tuple[str, ...]) -> bool:
 
 
 def _code(maker: Any) -> str:
-    """A digest of a class or function: of the source outside of libraries, or, where that is not known, of what runs."""
+    """A digest of the source outside of libraries of a class or function; of what runs where there is no source."""
     makers = [each for each in getattr(maker, "__mro__", (maker,)) if not _known(each, ())]
     return digest("\n".join(source(each) or _compiled(each) for each in makers))
 

@@ -42,6 +42,12 @@ def convolve(x: Tensor, weight: Tensor, kernel: int) -> Tensor:
     return F.conv2d(x, kernels.movedim(1, 3).contiguous().movedim(3, 1))
 
 
+def _got(shape: tuple[int, ...]) -> str:
+    """A shape that was refused, and what grey images lack."""
+    grey = "; grey images need an axis for their one channel, x[:, None]" if len(shape) == 2 else ""
+    return f"got {tuple(shape)}{grey}"
+
+
 @dataclass(frozen=True)
 class CNN(Checked):
     """Convolutional embedding of one-channel images, after FLIC's published code for the digits.
@@ -77,7 +83,7 @@ class CNN(Checked):
     def sides(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """Side of the maps after the second convolution, and after the second pooling."""
         if len(shape) != 3 or shape[1] != shape[2]:
-            raise ValueError(f"a CNN needs square images of shape (channels, side, side), got {tuple(shape)}")
+            raise ValueError(f"a CNN needs square images of shape (channels, side, side), {_got(shape)}")
         before = (shape[1] - self.kernel + 1) // 2 - self.kernel + 1
         if before < 2:
             raise ValueError(
@@ -157,7 +163,7 @@ class NormalisedCNN(Checked):
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
         """Parameters for images of shape (channels, height, width)."""
         if len(shape) != 3:
-            raise ValueError(f"expected images of shape (channels, height, width), got {tuple(shape)}")
+            raise ValueError(f"expected images of shape (channels, height, width), {_got(shape)}")
         before, (height, width) = shape[0], shape[1:]
         params: Params = {}
         for i, channels in enumerate(self.channels):
@@ -256,7 +262,7 @@ class LeNet(Checked):
             For inputs that are not square images, or are too small.
         """
         if len(shape) != 3 or shape[1] != shape[2]:
-            raise ValueError(f"a LeNet needs square images of shape (channels, side, side), got {tuple(shape)}")
+            raise ValueError(f"a LeNet needs square images of shape (channels, side, side), {_got(shape)}")
         side = shape[1]
         for _ in self.channels:
             side = (side - self.kernel + 1) // 2
@@ -344,7 +350,7 @@ class Augmented(Checked, Network):
         """Parameters for images of shape (channels, height, width)."""
         if len(shape) != 3 or len(self.fill) not in (1, shape[0]):
             values = "" if len(self.fill) == 1 else f" and {len(self.fill)} channels, as `fill` has"
-            raise ValueError(f"expected images of shape (channels, height, width){values}, got {tuple(shape)}")
+            raise ValueError(f"expected images of shape (channels, height, width){values}, {_got(shape)}")
         return self.network.init(shape, rng, part)
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:

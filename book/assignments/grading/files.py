@@ -113,9 +113,28 @@ def read_notebook(path: Path) -> NotebookNode:
             warnings.simplefilter("ignore")
             nb = nbformat.reads(content.decode("utf-8-sig"), 4)
             nbformat.writes(nb).encode("utf8")
-            return nb
     except Exception as error:
         raise UnreadableError(f"not a notebook that can be read: {type(error).__name__}") from error
+    wrong = _what_is_wrong(nb)
+    if wrong:
+        raise UnreadableError(f"not a notebook that can be read: {wrong}")
+    return nb
+
+
+def _what_is_wrong(nb: Any) -> str:
+    """What is not as in a notebook that can be run; empty where all is."""
+    cells = nb.get("cells") if isinstance(nb, dict) else None
+    if not isinstance(cells, list):
+        return f"expected a list of cells, found {type(cells).__name__}"
+    for number, cell in enumerate(cells, 1):
+        if not isinstance(cell, dict) or not all(isinstance(cell.get(n), str) for n in ("cell_type", "source")):
+            return f"cell {number} is none"
+        tags = cell.get("metadata", {})
+        if not isinstance(tags, dict) or not isinstance(tags.get("tags", []), list):
+            return f"the metadata of cell {number} are none"
+    if not any(cell.cell_type == "code" and cell.source.strip() for cell in cells):
+        raise UnreadableError("the notebook has no code")
+    return ""
 
 
 def cells_of(nb: NotebookNode) -> list[str]:
@@ -126,4 +145,5 @@ def cells_of(nb: NotebookNode) -> list[str]:
 def _is_ignored(cell: Any) -> bool:
     """Whether a cell is marked as not to be run in grading, as otter-grader has it."""
     metadata = cell.get("metadata", {})
-    return "otter_ignore" in metadata.get("tags", []) or bool(metadata.get("otter", {}).get("ignore", False))
+    own = metadata.get("otter", {})
+    return "otter_ignore" in metadata.get("tags", []) or bool(isinstance(own, dict) and own.get("ignore", False))

@@ -149,6 +149,13 @@ def _is_function(value: Any) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
+def settle() -> None:
+    """Let PyTorch replace what it replaces of itself, `torch.manual_seed` say, when the first optimiser is made."""
+    torch = wire.torch_or_none()
+    if torch:
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+
+
 def run(connection: Connection, job: dict[str, Any]) -> None:
     """Run a notebook, cell by cell; an error ends its cell."""
     folder = Path(job["folder"])
@@ -161,11 +168,17 @@ def run(connection: Connection, job: dict[str, Any]) -> None:
     random_numbers = sys.modules.get("numpy.random")
     if random_numbers:
         random_numbers.seed()
-    for source in job["cells"]:
+    errors = []
+    for number, source in enumerate(job["cells"], 1):
+        peer.ask({"do": "cell", "number": number})
         with contextlib.suppress(Exception):  # errors of the cell are shown; these are of showing them
-            shell.run_cell(source, store_history=True)
+            ran = shell.run_cell(source, store_history=True)
+            error = ran.error_before_exec or ran.error_in_exec
+            if error is not None:
+                said = f"{error.msg}, line {error.lineno}" if type(error) is SyntaxError else wire.text_of(error)
+                errors.append(f"code cell {number}: {type(error).__name__}: {said}")
     replaced = [name for name, (module, n, value) in before.items() if vars(module).get(n) is not value]
-    peer.ask({"do": "finish", "replaced": replaced[:20], **peer.state(shell.user_ns)})
+    peer.ask({"do": "finish", "replaced": replaced[:20], "errors": errors[:20], **peer.state(shell.user_ns)})
 
 
 def live(connection: Connection, log: int, job: dict[str, Any]) -> None:
@@ -221,5 +234,6 @@ if __name__ == "__main__":
     for each in ["IPython.core.interactiveshell", *sys.argv[2:]]:
         with contextlib.suppress(Exception):
             importlib.import_module(each)
+    settle()
     with socket.socket(fileno=int(sys.argv[1])) as own:
         serve(own)

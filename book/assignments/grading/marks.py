@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib
+import inspect
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import tempfile
 import threading
 import time
 import zipfile
+from collections.abc import Container
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -45,6 +48,8 @@ class Grade:
         Hints of the visible checks, and how many hidden ones failed.
     flags : list of str
         Signs of tampering, for a human to look at.
+    same_as : str
+        The first submission of which this one is a copy, byte by byte.
     """
 
     submission: str
@@ -52,6 +57,7 @@ class Grade:
     message: str = ""
     feedback: str = ""
     flags: list[str] = field(default_factory=list)
+    same_as: str = ""
 
     @property
     def total(self) -> float:
@@ -91,10 +97,24 @@ class Task:
 
 
 def read_tests(autograder: Path) -> dict[str, str]:
-    """Sources of the checks in an ``autograder.zip``, by question."""
-    with zipfile.ZipFile(autograder) as archive:
-        names = sorted(n for n in archive.namelist() if n.startswith("tests/") and n.endswith(".py"))
-        return {Path(name).stem: archive.read(name).decode("utf8") for name in names}
+    """Sources of the checks in an ``autograder.zip``, by question.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    try:
+        with zipfile.ZipFile(autograder) as archive:
+            names = sorted(n for n in archive.namelist() if n.startswith("tests/") and n.endswith(".py"))
+            found = {Path(name).stem: archive.read(name).decode("utf8") for name in names}
+        for question, source in found.items():
+            compile(source, f"{question}.py", "exec")
+    except Exception as error:  # each way of packing has its own errors
+        raise ValueError(f"{autograder} is no autograder.zip as generate.py makes it: {error}") from error
+    if not found:
+        raise ValueError(f"{autograder} is no autograder.zip as generate.py makes it: it has no tests/*.py")
+    return found
 
 
 def test_file(question: str, source: str) -> Any:
@@ -110,15 +130,28 @@ def possible_marks(tests: dict[str, str]) -> dict[str, float]:
     return {test.name: test.possible for test in read}
 
 
-def feedback(test: Any) -> str:
-    """What a student is told about a question: the hints of visible checks, the number of hidden ones that failed."""
+def feedback(test: Any, missing: Container[str] = ()) -> str:
+    """What a student is told about a question: the hints of visible checks, the number of hidden ones that failed.
+
+    A check that calls what the notebook does not define (`missing`) says so, and not what became of that.
+    """
     lines = [f"{test.name}: {test.score:g} of {test.possible:g}"]
     failed = [r for r in test.test_case_results if not r.passed]
-    hints = [((r.message or "").strip().splitlines() or [""])[-1] for r in failed if not r.test_case.hidden]
-    lines += ["  " + hint.removeprefix("AssertionError: ") for hint in hints]
+    for result in failed:
+        if result.test_case.hidden:
+            continue
+        lacks = [name for name in parameters(result.test_case) if name in missing]
+        hint = ((result.message or "").strip().splitlines() or [""])[-1].removeprefix("AssertionError: ")
+        hint = re.sub(r"^TypeError: (?=NoneType' object)", "TypeError: '", hint)  # otter strips the quote
+        lines += [f"  {name} is not defined in your notebook" for name in lacks] or ["  " + hint]
     hidden = sum(r.test_case.hidden for r in failed)
     lines += [f"  {hidden} hidden check{'s' if hidden > 1 else ''} failed"] if hidden else []
     return "\n".join(lines)
+
+
+def parameters(case: Any) -> list[str]:
+    """The names of the notebook that a check asks for."""
+    return [name for name in inspect.signature(case.body.test_func).parameters if name != "env"]
 
 
 def modules_of(tests: dict[str, str]) -> list[str]:
@@ -148,6 +181,9 @@ class Checks(wire.TrustedPeer):
         super().__init__(connection, trusting=False)
         self.tests = tests
         self.done: dict[str, Any] = {}
+        self.missing: dict[str, set[str]] = {}
+        self.errors: list[str] = []
+        self.cell, self.question = "", ""
         self.finished, self.replaced = False, []
         self.case, self.busy = 0, False
         self.variables: dict[str, Any] = {}
@@ -168,10 +204,20 @@ class Checks(wire.TrustedPeer):
         self._check(list(self.tests), message)
         return {"value": None}
 
+    def do_cell(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Note which cell is run."""
+        self.cell = f"code cell {int(message['number'])}"
+        return {"value": None}
+
+    def where(self) -> str:
+        """What was going on when the hand-in was stopped."""
+        return f"while {self.question} was checked" if self.question else f"in {self.cell}" if self.cell else ""
+
     def do_finish(self, message: dict[str, Any]) -> dict[str, Any]:
         """Run the checks that have not been run yet."""
         self._check([question for question in self.tests if question not in self.done], message)
         self.replaced = [str(name)[:80] for name in message.get("replaced", [])][:20]
+        self.errors = [files.printable(str(error)[:200]) for error in message.get("errors", [])][:20]
         self.finished = True
         return {"value": None}
 
@@ -190,9 +236,11 @@ class Checks(wire.TrustedPeer):
         self.variables = self.decode({"dict": list(map(list, dict(message["variables"]).items()))}, wire.Letter())
         self.before = dict(self.variables)
         test = test_file(question, self.tests[question])
+        self.question = question
+        self.missing[question] = {n for case in test.test_cases for n in parameters(case)} - set(self.variables)
         with precision(message.get("dtype")):
             test.run(self.variables)
-        self.done[question] = test
+        self.done[question], self.question = test, ""
         self.forget()
 
     def surroundings(self) -> dict[str, Any]:
@@ -405,7 +453,10 @@ def run_notebook(cells: list[str], plan: Plan, template: Template, result: Grade
                     checks.send(reply)
                     reply = checks.answer(checks.receive())
             except wire.Gone as error:
-                raise files.UnreadableError(guard.stopped or f"grading broke off: {_last_line(log)}") from error
+                said = guard.stopped or f"grading broke off: {_last_line(log)}"
+                raise files.UnreadableError(
+                    " ".join([said, f"({checks.where()})" * bool(checks.where())]).strip()
+                ) from error
             finally:
                 left = max(guard.left, guard.detached())
                 result.flags += [f"leaves processes behind: {left}"] if left else []
@@ -414,7 +465,16 @@ def run_notebook(cells: list[str], plan: Plan, template: Template, result: Grade
                 connection.close()
         result.flags += [f"replaces {name}" for name in checks.replaced]
         result.marks = {test.name: float(test.score) for test in checks.done.values()}
-        result.feedback = "\n\n".join(feedback(checks.done[question]) for question in plan.tests)
+        texts = [feedback(checks.done[question], checks.missing[question]) for question in plan.tests]
+        result.feedback = "\n\n".join(
+            [*texts, *(["\n".join(["Cells with an error:", *checks.errors])] if checks.errors else [])]
+        )
+        asked = set(re.findall(r"\.check\(\s*[\"'](\w+)[\"']", "\n".join(cells)))
+        if not result.total and asked and not asked & set(plan.tests):
+            few = ", ".join(sorted(asked)[:5])
+            result.message = (
+                f"is this another assignment? None of the questions that it has checked ({few}) is one of this"
+            )
 
 
 def _last_line(log: Any) -> str:

@@ -157,7 +157,7 @@ class Peer:
         except BaseException as error:
             if not self.trusting and not isinstance(error, Exception):
                 raise
-            return {"error": [type(error).__name__[:50], _text_of(error)]}
+            return {"error": [type(error).__name__[:50], text_of(error)]}
 
     def call(self, number: int, args: tuple, kwargs: dict) -> Any:
         """Call a function of the other side."""
@@ -527,7 +527,7 @@ def _tie(peer: Peer, tape: int, outputs: list, inputs: list) -> tuple:
     return Tied.apply(*inputs)
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """What an error says, if it can say it."""
     try:
         return str(error)[:MAX_TEXT]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from hetfl_book.datasets import eeg_blocks, fedgen, flic_bci, multiview, pfedhn, project, rendering, solids, text
+from hetfl_core.datasets import registry
 from hetfl_core.federation import Federation
 
 CATALOGUE: dict[str, Callable[..., Federation]] = {
@@ -18,6 +19,8 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
     "text.two_modalities": text.two_modalities,
 }
 """Name of each data set, as in ``hetfl list``, and the function that makes its federation."""
+
+registry.DATA_SETS.update(CATALOGUE)
 
 __all__ = [
     "CATALOGUE",

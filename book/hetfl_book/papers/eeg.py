@@ -27,7 +27,8 @@ from hetfl_book.papers.experiment import Experiment
 from hetfl_core import baselines
 from hetfl_core.baselines import LDA, LR, MDM, SVM, Baseline, Chosen, Pooled, fewer, fewer_trials
 from hetfl_core.datasets import eeg
-from hetfl_core.engine.simulation import Run, adapt, simulate
+from hetfl_core.engine.newcomers import adapt
+from hetfl_core.engine.simulation import Run, simulate
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import Method
 

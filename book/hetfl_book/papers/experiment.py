@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from typing import Any, Literal
 
 from hetfl_core import checks
-from hetfl_core.engine.simulation import Measure, Run, cpu_threads, simulate, simulate_seeds
+from hetfl_core.engine.evaluation import Measure
+from hetfl_core.engine.options import cpu_threads
+from hetfl_core.engine.run import Run
+from hetfl_core.engine.simulation import simulate
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
 
@@ -85,8 +87,11 @@ class Experiment:
         with cpu_threads(1):  # so that the data do not depend on the machine
             return self.prepare[method](federation, seed)
 
-    def run(self, method: str, seed: int, **options: Any) -> Run:
-        """One run; `options` go to `hetfl_core.simulate`."""
+    def run(self, method: str, seed: int, *, ready: Callable[[], None] | None = None, **options: Any) -> Run:
+        """One run; `options` go to `hetfl_core.simulate`. `ready` is called when the data are made; it may raise."""
+        federation = self.data(method, seed)
+        if ready is not None:
+            ready()
         settings: dict[str, Any] = {
             "rounds": self.rounds,
             "participation": self.participation,
@@ -95,26 +100,7 @@ class Experiment:
             "seed": seed,
         }
         perform = self.perform or simulate
-        return perform(self.data(method, seed), self.methods[method], **settings, **options)
-
-    def run_together(self, method: str, seeds: Sequence[int], **options: Any) -> dict[int, Run]:
-        """A run for each seed, side by side; `options` go to `hetfl_core.simulate_seeds`.
-
-        Raises
-        ------
-        ValueError
-            Where runs of this experiment are more than `hetfl_core.simulate`.
-        """
-        if self.perform is not None:
-            raise ValueError(f"seeds must run one by one in {self.title!r}: a run is more than its rounds")
-        settings: dict[str, Any] = {
-            "rounds": self.rounds,
-            "participation": self.participation,
-            "evaluate_every": self.evaluate_every,
-            **({"measure": self.measure} if self.measure else {}),
-        }
-        made = partial(self.data, method)
-        return simulate_seeds(made, self.methods[method], seeds=seeds, **settings, **options)
+        return perform(federation, self.methods[method], **settings, **options)
 
 
 def tried(name: str, method: Method, rates: Sequence[float], own: Sequence[Mapping[str, Any]]) -> dict[str, Method]:

@@ -21,7 +21,8 @@ from hetfl_book.datasets import flic_bci, project, text
 from hetfl_book.papers.experiment import Experiment
 from hetfl_core.datasets import digits, eeg, femnist, toy
 from hetfl_core.engine.evaluation import METRICS
-from hetfl_core.engine.simulation import Run, adapt, simulate
+from hetfl_core.engine.newcomers import adapt
+from hetfl_core.engine.simulation import Run, simulate
 from hetfl_core.federation import Federation
 from hetfl_core.methods import FLIC, FedHeNN, FedRep, HetFedRep, Local, Method
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein, SampledWasserstein

@@ -9,14 +9,14 @@ Statement                       Hold  What is right, or the smallest counterexam
 ==============================  ====  ==================================================================================
 Lemma 4.1, Eq. (5)              if    y → x_i → z, as its proof has it (A1). Under the printed y → x → z the right side
                                       is larger by I(z; y | x_i): for x_1 constant and z = x_2 = y, a fair coin, the
-                                      left side is 0, the right side 1 bit. `discrete_alignment`, `gaussian_alignment`
+                                      left side is 0, the right side 1 bit. `discrete_alignment`
 … for an encoder q(z | x_i)     no    The right side is an upper bound, larger by E KL[p(z|x_i) ‖ q(z|x_i)].
 I_i(z; x_i|y) ≤ I(z; x|y)       if    One joint law of x, y, z. For own encoders and their product with a prior it turns
                                       round where data are independent given y: m = 2, Λ = Λ_0 = 1: 0.5 against 0.368
                                       bits. `product_information`
-I_c = 0: common features        if    Clients that depend on each other given y; else nothing is left. `least_gap`
-Eq. (15)                        yes   τ is the normaliser and changes nothing. `discrete_posteriors`
-… with τ = 1                    if    Data independent, and given z too: z = x_1 + x_2 + ε is no example. `gaussian_cmi`
+I_c = 0: common features        if    Clients that depend on each other given y; else nothing is left.
+Eq. (15)                        yes   τ is the normaliser and changes nothing.
+… with τ = 1                    if    Data independent, and given z too: z = x_1 + x_2 + ε is no example.
 Lemma 4.2, Eqs. (6), (17)       if    p(z|x_i) means p(x_i|z), normalised: (16) redefines it. With posteriors the prior
                                       counts m + 1 times: for m = 2 and likelihoods N(x_i, 1), Λ = 5 for 3.
                                       `gaussian_product`
@@ -28,25 +28,24 @@ Eq. (8), lines 16–18            if    Samples are independent sightings of one
 … as target of (7)              no    The best is the product of experts with exponents 1/n. `pooled_target`
 Eq. (9)                         no    N(0,1) counts once per participant, in (16) and Algorithm 2 once.
                                       `gaussian_product`
-z = ε Σ + μ                     no    z = ε Σ^½ + μ. For Σ = ¼ the variance of z is 1/16. `draw_mismatch`
-4.2: MoE not sharper            if    Than the *sharpest* expert: variances 1 and 9 mix to 5. `mixture_moments`
-4.2: PoE much sharper           if    Gaussians; others may be blunter than an expert. `discrete_product`
-Eq. (21)                        yes   `printed_kl`
+z = ε Σ + μ                     no    z = ε Σ^½ + μ. For Σ = ¼ the variance of z is 1/16.
+4.2: MoE not sharper            if    Than the *sharpest* expert: variances 1 and 9 mix to 5.
+4.2: PoE much sharper           if    Gaussians; others may be blunter than an expert.
+Eq. (21)                        yes   It is the divergence of two Gaussians, term by term.
 Theorem 5.1, Eq. (10)           if    0–1 loss, two classes; d, λ and risks in one feature space, else the claim can
                                       read 1 ≤ 0 + 0 + 0 + 0.65 (n = 100), which is false. ½ d is enough: the printed
-                                      bound is the weaker one. `theorem_5_1`
+                                      bound is the weaker one.
 … λ of an empirical risk        if    The root covers two deviations (`deviation`). Without it, at n = 1, it fails with
-                                      probability 0.35 where the expected λ of [2]_ never does. `failure_probability`
+                                      probability 0.35 where the expected λ of [2]_ never does.
 … d(D'_i, D) < d(D_i, D)        no    Assumed. For equal clients it would say 0 < 0. Skewed labels: alignment by class
                                       raises d from 0 to 1. And where d falls from 2 to 0, λ may rise from 0 to 1.
                                       `divergence`, `ideal_risk`
 … informs about Section 6       no    The root alone is 2.3 at n = 420, V = 256 (d = 257), m = 10. `deviation`
 6.2: 4 and 7 bits               no    log2 C = 3.32 and 6.64; of a client's labels log2 5 = 2.32 (log2 15 = 3.91).
                                       `fano_bits`
-6.2: few dimensions, few bits   no    V/2 log2(1 + snr): one holds 100 classes at error 1e-4. `gaussian_bits`,
-                                      `grid_error`
+6.2: few dimensions, few bits   no    V/2 log2(1 + snr): one holds 100 classes at error 1e-4. `grid_error`
 A.2.1: 2 794 852 parameters     no    Table 6: 3 346 852 (V = 256), 3 897 252 (V = 512). Table 5: 2 898 852; 2 806 602
-                                      for ten classes; 2 796 352, the nearest, without its last layer. `cnn_parameters`
+                                      for ten classes; 2 796 352, the nearest, without its last layer.
 A.2.1: 51 200 numbers           yes   2 V C to a client, which sends 2 V per class of its own.
 ==============================  ====  ==================================================================================
 
@@ -67,7 +66,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -79,9 +77,6 @@ from hetfl_core import checks
 from hetfl_core.distances import gaussian_kl
 
 Array = NDArray[np.float64]
-
-MAX_OUTCOMES = 200_000
-"""Most samples, up to order, that `failure_probability` looks at."""
 
 
 def statements() -> pd.DataFrame:
@@ -97,25 +92,6 @@ def statements() -> pd.DataFrame:
 
 
 # --- Lemma 4.1: local and global information --------------------------------------------------------------------------
-
-
-def gaussian_cmi(covariance: ArrayLike, a: Sequence[int], b: Sequence[int], given: Sequence[int] = ()) -> float:
-    r"""I(A; B | C) of jointly Gaussian variables, ½ ln (det Σ_AC det Σ_BC / (det Σ_ABC det Σ_C)), in nats.
-
-    Parameters
-    ----------
-    covariance : array_like, shape (k, k)
-        Positive definite.
-    a, b, given : sequence of int
-        Disjoint sets of variables.
-
-    Raises
-    ------
-    ValueError
-        If the covariance is not positive definite, or the sets overlap.
-    """
-    S = _covariance("covariance", covariance)
-    return _gaussian_cmi(S, *_apart(len(S), a=a, b=b, given=given))
 
 
 def discrete_cmi(p: ArrayLike, a: Sequence[int], b: Sequence[int], given: Sequence[int] = ()) -> float:
@@ -150,31 +126,6 @@ class Alignment:
     def difference(self) -> float:
         """The left side, I(z; x | y) − I(z; x_i | y)."""
         return self.joint - self.local
-
-
-def gaussian_alignment(
-    covariance: ArrayLike, y: Sequence[int], own: Sequence[int], others: Sequence[int], z: Sequence[int]
-) -> Alignment:
-    r"""Eq. (5) of [1]_ for a joint Gaussian of a real label y, a client's data, the others' and z.
-
-    The divergences are expectations of KL between Gaussians, whose means depend linearly on the data:
-    :math:`\tfrac12 (\ln\det V_i - \ln\det V + \mathrm{tr}\, V_i^{-1} (V + \mathrm{Cov}(\mu - \mu_i)) - k)`.
-
-    Parameters
-    ----------
-    covariance, y, own, others, z
-        As for `gaussian_cmi`: the label, x_i, the other clients' data and the feature. y → x → z, or a ValueError.
-    """
-    S = _covariance("covariance", covariance)
-    y, own, others, z = _apart(len(S), y=y, own=own, others=others, z=z)
-    x = own + others
-    _check_markov("covariance", _gaussian_cmi(S, y, z, x))
-    return Alignment(
-        _gaussian_cmi(S, z, x, y),
-        _gaussian_cmi(S, z, own, y),
-        _expected_kl(S, z, x, own),
-        _expected_kl(S, z, x, own + y),
-    )
 
 
 def discrete_alignment(p: ArrayLike, encoder: ArrayLike | None = None) -> Alignment:
@@ -231,15 +182,6 @@ def product_information(
     return 0.5 * math.log1p(precision * variance), 0.5 * math.log1p(spread * ratio)
 
 
-def least_gap(information: float, m: int) -> float:
-    """The least mean over clients of I(z; x | y) − I(z; x_i | y), where m clients' data are independent given y.
-
-    It is (1 − 1/m) I(z; x | y), as information of independent sources is superadditive: I_c = 0 in Eq. (3) of [1]_
-    then means I(z; x | y) = 0, features that tell nothing beyond the label.
-    """
-    return (1 - 1 / checks.whole("m", m, 1)) * checks.number("information", information, 0)
-
-
 # --- Lemma 4.2, Eqs. (6)-(9), (15)-(17), (21): products of experts ----------------------------------------------------
 
 
@@ -277,28 +219,6 @@ def gaussian_product(
             "experts hold less than the prior"
         )
     return ((precision * mu).sum(0) + weight * prior_mean) / total, total
-
-
-def discrete_posteriors(p: ArrayLike) -> tuple[Array, Array, Array, Array]:
-    """Three formulas for p(z | x_1, …, x_m), and τ, from a table p(x_1, …, x_m, z) that is positive everywhere.
-
-    Returns
-    -------
-    exact, quotient, printed : ndarray, shape (X_1, …, X_m, Z)
-        By Bayes' rule; τ ∏ p(z | x_i) / p(z)^{m−1}, Eq. (15), not normalised by us; p(z) ∏ p(z | x_i), Eq. (6),
-        normalised.
-    tau : ndarray, shape (X_1, …, X_m)
-        ∏ p(x_i) / p(x). E ln 1/τ is the total correlation of the clients' data, 0 where they are independent.
-    """
-    table = _table(p)
-    if table.ndim < 2 or not (table > 0).all():
-        raise ValueError(f"p must be positive, with axes for the clients and for z, got shape {table.shape}")
-    m = table.ndim - 1
-    pz, px = _marginal(table, {m}), _marginal(table, set(range(m)))
-    product = np.prod([_conditional(table, (i,)) * np.ones_like(table) for i in range(m)], axis=0)
-    tau = np.prod([_marginal(table, {i}) * np.ones_like(px) for i in range(m)], axis=0) / px
-    printed = product * pz / (product * pz).sum(-1, keepdims=True)
-    return table / px, tau * product / pz ** (m - 1), printed, tau[..., 0]
 
 
 def effective_samples(n: int, correlation: float) -> float:
@@ -351,50 +271,6 @@ def pooled_target(means: ArrayLike, variances: ArrayLike) -> tuple[Array, Array]
     return (mu / v).sum(0) / total, len(v) / total
 
 
-def printed_kl(mean_p: ArrayLike, cov_p: ArrayLike, mean_q: ArrayLike, cov_q: ArrayLike) -> float:
-    """Eq. (21) of [1]_ term by term, in nats; means of shape (V,), covariances (V, V). It is `gaussian_kl`."""
-    m_p, m_q = (checks.reals(*pair, 1) for pair in (("mean_p", mean_p), ("mean_q", mean_q)))
-    S_p, S_q = _covariance("cov_p", cov_p), _covariance("cov_q", cov_q)
-    if len({len(m_p), len(m_q), len(S_p), len(S_q)}) > 1:
-        found = f"{len(m_p)}, {len(S_p)}, {len(m_q)} and {len(S_q)}"
-        raise ValueError(f"mean_p, cov_p, mean_q and cov_q must have one dimension, got {found}")
-    inverse = np.linalg.inv(S_q)
-    ratio = inverse @ S_p
-    quadratic = (m_p - m_q) @ inverse @ (m_p - m_q)
-    return float(0.5 * (quadratic - np.log(np.linalg.det(ratio)) + np.trace(ratio) - len(m_p)))
-
-
-def draw_mismatch(variance: float) -> float:
-    """KL[N(μ, Σ²) ‖ N(μ, Σ)] in nats: of what z = ε Σ + μ draws from what Eq. (7) of [1]_ calls its law; 0 at Σ = 1."""
-    v = checks.number("variance", variance, above=0)
-    return 0.5 * (v - 1 - math.log(v))
-
-
-def mixture_moments(weights: ArrayLike, means: ArrayLike, variances: ArrayLike) -> tuple[Array, Array]:
-    r"""Mean and variance :math:`\sum_i w_i v_i + \sum_i w_i (\mu_i - \mu)^2` of a mixture of experts, by dimension.
-
-    Never below the least of the experts' variances (4.2 of [1]_), but below the largest where means are near. A
-    product's variance does not know whether experts agree; this one does.
-
-    Weights of shape (m,), positive, of sum 1; experts of shapes (m, V); results of shapes (V,).
-    """
-    mu, v = _experts(means, variances, "variances")
-    w = checks.reals("weights", weights, 1)
-    if w.shape != mu.shape[:1] or not (w > 0).all() or not math.isclose(w.sum(), 1):
-        raise ValueError(f"weights must be {len(mu)} positive numbers of sum 1, got {checks.shown(weights)}")
-    mean = w @ mu
-    return mean, w @ (v + (mu - mean) ** 2)
-
-
-def discrete_product(experts: ArrayLike) -> Array:
-    """The normalised product of experts over finitely many z, shape (m, Z) → (Z,). Refuses experts that exclude all."""
-    p = checks.reals("experts", experts, 2)
-    product = p.prod(0)
-    if (p < 0).any() or not np.allclose(p.sum(1), 1) or not product.any():
-        raise ValueError(f"experts must be rows of probabilities with a value that all allow, got {checks.shown(p)}")
-    return product / product.sum()
-
-
 # --- Theorem 5.1: a bound by domain adaptation, on finite domains -----------------------------------------------------
 
 
@@ -421,13 +297,6 @@ def ideal_risk(hypotheses: ArrayLike, source: ArrayLike, target: ArrayLike) -> f
     return float((_risks(h, _law("source", source, h)) + _risks(h, _law("target", target, h))).min())
 
 
-def vc_dimension(hypotheses: ArrayLike) -> int:
-    """The size of the largest set of z that the hypotheses (H, Z) label in all ways."""
-    h = _hypotheses(hypotheses)
-    sets = (z for size in range(1, int(math.log2(len(h))) + 1) for z in combinations(range(h.shape[1]), size))
-    return max((len(z) for z in sets if len(np.unique(h[:, z], axis=0)) == 2 ** len(z)), default=0)
-
-
 def deviation(n: int, d: int, m: int, delta: float) -> float:
     r"""The root of Eq. (10), :math:`\sqrt{\tfrac4n (d \ln\tfrac{2en}{d} + \ln\tfrac{4m}{\delta})}`.
 
@@ -439,88 +308,6 @@ def deviation(n: int, d: int, m: int, delta: float) -> float:
         raise ValueError(f"n and d must have 2n >= d, got n={n} and d={d}")
     confidence = math.log(4 * m) - math.log(checks.fraction("delta", delta, "(0, 1)"))
     return math.sqrt(4 / n * (d * math.log(2 * math.e * n / d) + confidence))
-
-
-def theorem_5_1(
-    hypotheses: ArrayLike,
-    chosen: Sequence[int],
-    empirical: ArrayLike,
-    induced: ArrayLike,
-    target: ArrayLike,
-    n: int,
-    delta: float = 0.05,
-    factor: float = 1.0,
-    target_induced: ArrayLike | None = None,
-) -> tuple[float, float]:
-    """Left and right of Eq. (10) of [1]_. With the samples' own laws of z as `induced` the root is not needed.
-
-    Parameters
-    ----------
-    hypotheses : array_like, shape (H, Z)
-        Of 0 and 1; those of the clients, h_i, are the rows `chosen`.
-    empirical, induced : array_like, shape (m, 2, Z), (m, Z)
-        The clients' samples as laws of (y, z), for the risks and λ_i; their laws of z, D'_i, for the distance.
-    target : array_like, shape (2, Z)
-        D, as a law of (y, z).
-    n, delta
-        As for `deviation`.
-    factor : float
-        Before d_HΔH: 1 as printed; ½ is enough [3]_.
-    target_induced : array_like, shape (Z,), optional
-        Law of z of D for the distance; that of `target` by default. Any other is another feature space.
-    """
-    h = _hypotheses(hypotheses)
-    D, rows = _law("target", target, h), _variables("chosen rows of hypotheses", chosen, len(h))
-    samples = [_law("empirical", each, h) for each in checks.reals("empirical", empirical, 3)]
-    marginals = [_marginal_law("induced", each, h) for each in checks.reals("induced", induced, 2)]
-    goal = D.sum(0) if target_induced is None else _marginal_law("target_induced", target_induced, h)
-    factor, m = checks.number("factor", factor, 0), len(samples)
-    if not m == len(rows) == len(marginals):
-        found = f"{len(rows)}, {m} and {len(marginals)}"
-        raise ValueError(f"chosen, empirical and induced must have one client in each place, got {found} of them")
-    left = _risks(h, D)[rows].mean()
-    local = np.mean([_risks(h, s)[i] + ideal_risk(h, s, D) for i, s in zip(rows, samples, strict=True)])
-    apart = np.mean([divergence(h, p, goal) for p in marginals])
-    return float(left), float(local + factor * apart + deviation(n, max(vc_dimension(h), 1), m, delta))
-
-
-def failure_probability(
-    hypotheses: ArrayLike,
-    source: ArrayLike,
-    target: ArrayLike,
-    n: int,
-    slack: float = 0.0,
-    empirical_ideal: bool = False,
-    factor: float = 0.5,
-) -> float:
-    """The exact probability that ε_D(h) > ε̂(h) + factor · d + λ + slack for some h: all samples of n, up to order.
-
-    Parameters
-    ----------
-    hypotheses, source, target : array_like, shape (H, Z), (2, Z), (2, Z)
-        Rows of 0 and 1; the laws of (y, z) of a client and of D.
-    n, slack, factor
-        Samples; what stands in the place of `deviation`; as for `theorem_5_1`. A ValueError beyond `MAX_OUTCOMES`.
-    empirical_ideal : bool
-        Whether λ has the empirical risk of the client, as [1]_ prints it, or the expected one, as [2]_ does.
-    """
-    h = _hypotheses(hypotheses)
-    p, q = _law("source", source, h), _law("target", target, h)
-    slack, factor = checks.number("slack", slack), checks.number("factor", factor, 0)
-    checks.flag("empirical_ideal", empirical_ideal)
-    cells = np.flatnonzero(p)
-    places = checks.whole("n", n, 1) + len(cells) - 1
-    if math.comb(places, n) > MAX_OUTCOMES:
-        raise ValueError(f"n={n} samples of {len(cells)} values are too many to look at, at most {MAX_OUTCOMES}")
-    wrong = np.concatenate([h, 1 - h], axis=1)[:, cells]  # errors of h on the cells of (y, z)
-    bars = np.array(list(combinations(range(places), len(cells) - 1)), dtype=float)
-    counts = np.diff(bars, axis=1, prepend=-1, append=float(places)) - 1
-    logs = math.lgamma(n + 1) + counts @ np.log(p.ravel()[cells])
-    chance = np.exp(logs - np.vectorize(math.lgamma)(counts + 1).sum(1))
-    found, goal = counts @ wrong.T / n, _risks(h, q)
-    ideal = (found + goal).min(1, keepdims=True) if empirical_ideal else ideal_risk(h, p, q)
-    bound = found + factor * divergence(h, p.sum(0), q.sum(0)) + ideal + slack
-    return min(float(chance[(goal > bound + 1e-12).any(1)].sum()), 1.0)
 
 
 # --- Section 6 and Appendix A.2: bits and sizes -----------------------------------------------------------------------
@@ -536,11 +323,6 @@ def fano_bits(classes: int, error: float = 0.0) -> float:
     return math.log2(C) + certain - e * math.log2(C - 1) if e < 1 - 1 / C else 0.0
 
 
-def gaussian_bits(dimensions: int, snr: float) -> float:
-    """Bits that V coordinates can carry through noise, V/2 log2(1 + snr), snr the ratio of variances."""
-    return checks.whole("dimensions", dimensions, 1) / 2 * math.log2(1 + checks.number("snr", snr, 0))
-
-
 def grid_error(classes: int, spacing: float) -> float:
     """Error of telling C classes at equal distances on a line, 2 (1 − 1/C) Q(spacing/2): one dimension is enough.
 
@@ -551,70 +333,12 @@ def grid_error(classes: int, spacing: float) -> float:
     return (1 - 1 / C) * math.erfc(s / 2 / math.sqrt(2))
 
 
-def cnn_parameters(classes: int, latent: int | None = None, side: int = 32, channels: int = 3) -> int:
-    """Parameters of Table 5 of [1]_, or of Table 6 with V = `latent`, biases included.
-
-    The tables' 1600 inputs to the linear layers come with images of 32 × 32; 28 × 28 would have 1024.
-    """
-    checks.wholes(1, classes=classes, channels=channels)
-    flat = 64 * (((checks.whole("side", side, 16) - 4) // 2 - 4) // 2) ** 2
-    layers = [(25 * channels, 64), (25 * 64, 64), (flat, 1024), (1024, 1024)]
-    V = None if latent is None else checks.whole("latent", latent, 1)
-    layers += [(1024, classes)] if V is None else [(1024, 2 * V), (V, classes)]
-    return sum((fan_in + 1) * fan_out for fan_in, fan_out in layers)
-
-
 # --- Small parts ------------------------------------------------------------------------------------------------------
-
-
-def _covariance(name: str, covariance: ArrayLike) -> Array:
-    S = checks.reals(name, covariance, 2)
-    right = S.shape[0] == S.shape[1] and np.allclose(S, S.T)
-    if right:
-        values = np.linalg.eigvalsh(S)
-        right = values[0] > len(S) * np.finfo(float).eps * values[-1]  # less is rounding
-    if not right:
-        raise ValueError(f"{name} must be symmetric and positive definite, got {checks.shown(S)} of shape {S.shape}")
-    return S
 
 
 def _variables(name: str, value: Sequence[int], number: int) -> list[int]:
     """Places in 0…number − 1."""
     return [checks.whole(f"each of {name}", i, 0, number - 1) for i in checks.several(name, value)]
-
-
-def _apart(number: int, **sets: Sequence[int]) -> list[list[int]]:
-    """Disjoint sets of variables."""
-    found = {name: _variables(name, value, number) for name, value in sets.items()}
-    members = [i for each in found.values() for i in each]
-    if len(set(members)) < len(members):
-        told = ", ".join(f"{name}={checks.shown(each)}" for name, each in found.items())
-        raise ValueError(f"{', '.join(found)} must have no variable in common and none twice, got {told}")
-    return list(found.values())
-
-
-def _gaussian_cmi(S: Array, a: list[int], b: list[int], given: list[int]) -> float:
-    return 0.5 * (_logdet(S, a + given) + _logdet(S, b + given) - _logdet(S, a + b + given) - _logdet(S, given))
-
-
-def _logdet(S: Array, keep: Sequence[int]) -> float:
-    return float(np.linalg.slogdet(S[np.ix_(keep, keep)])[1]) if len(keep) else 0.0
-
-
-def _expected_kl(S: Array, z: list[int], fine: list[int], coarse: list[int]) -> float:
-    """E KL[p(z | fine) ‖ p(z | coarse)] of a joint Gaussian."""
-    (A, V), (B, W), both = _regression(S, z, fine), _regression(S, z, coarse), [*fine, *coarse]
-    difference = np.concatenate([A, -B], axis=1)
-    spread = V + difference @ S[np.ix_(both, both)] @ difference.T
-    logs = np.linalg.slogdet(W)[1] - np.linalg.slogdet(V)[1]
-    return float(0.5 * (logs + np.trace(np.linalg.solve(W, spread)) - len(z)))
-
-
-def _regression(S: Array, z: list[int], given: list[int]) -> tuple[Array, Array]:
-    """Coefficients and covariance of z given some variables."""
-    cross = S[np.ix_(z, given)]
-    A = np.linalg.solve(S[np.ix_(given, given)], cross.T).T.astype(np.float64)
-    return A, S[np.ix_(z, z)] - A @ cross.T
 
 
 def _check_markov(name: str, information: float) -> None:

@@ -227,16 +227,6 @@ def bound(gap: float, eta: float, rounds: int, steps: int, smoothness: float, si
     return 10 * gap / (rounds * steps * eta) + noise
 
 
-def chosen_step(gap: float, rounds: int, smoothness: float, sigma: float) -> float:
-    """The step size after Theorem 2, √(2Δ / (L Q T σ²)) with Q = T."""
-    return math.sqrt(2 * gap / smoothness) / (rounds * sigma)
-
-
-def printed_rate(gap: float, rounds: int, smoothness: float, sigma: float) -> float:
-    """What (23) is said to become with Q = T and `chosen_step`: 10 σ √(2ΔL) / T + 2 L Δ / T³."""
-    return 10 * sigma * math.sqrt(2 * gap * smoothness) / rounds + 2 * smoothness * gap / rounds**3
-
-
 def rate(gap: float, rounds: int, smoothness: float, sigma: float) -> float:
     """What it becomes: the last term is 4 L Δ / T³."""
     return 10 * sigma * math.sqrt(2 * gap * smoothness) / rounds + 4 * smoothness * gap / rounds**3

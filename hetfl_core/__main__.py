@@ -1,0 +1,5 @@
+"""``python -m hetfl_core`` is ``hetfl``."""
+
+from hetfl_core.cli import main
+
+main()

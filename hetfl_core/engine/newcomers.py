@@ -1,0 +1,127 @@
+"""What a new client learns after a run, and what it must not move."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+
+from hetfl_core import checks
+from hetfl_core.clients import in_one_order
+from hetfl_core.engine import checkpoint as checkpoints
+from hetfl_core.engine import evaluation
+from hetfl_core.engine.layout import Engine
+from hetfl_core.engine.options import check_options, cpu_threads
+from hetfl_core.engine.run import Run
+from hetfl_core.engine.simulation import _postfix, _report, _row, _start
+from hetfl_core.engine.simulator import Simulator
+from hetfl_core.engine.trainer import keeping
+from hetfl_core.federation import Client, Federation, blocks
+
+
+def adapt(
+    run: Run,
+    clients: Client | Iterable[Client],
+    *,
+    rounds: int = 1,
+    seed: int | None = None,
+    engine: Engine = "auto",
+    device: str | torch.device = "auto",
+    progress: bool = True,
+    stack_size: int | None = None,
+    workers: int | None = None,
+    threads: int = 1,
+) -> Run:
+    """Let clients that had no part in a run learn their local parts, with the shared ones as the run left them.
+
+    FLIC's *inference on new clients* (S1.4 of the paper): a new client receives (α, anchors) once and learns only
+    (φ, β). It starts as a participant did (role ``"start"``: pre-training, though to the anchors as they are now), and
+    then goes through the last local training (role ``"final"``) `rounds` times. It sends nothing, and the server's
+    tensors do not change by a bit; a server that holds something of each client may add what it holds of the new ones
+    (`Method.join`).
+
+    Parameters
+    ----------
+    run : Run
+    clients : Client, or iterable of Client (a Federation is one)
+        With names that the run's clients do not have.
+    rounds : int
+        Passes through the last local training. A participant had as many as the rounds that selected it (r·T on
+        average), and one more at the end.
+    seed : int, optional
+        By default the run's.
+    engine, device, progress, stack_size, workers, threads
+        As for `simulate`.
+
+    Returns
+    -------
+    Run
+        Of the new clients alone. `Run.history` has a row a pass (0 is the state after pre-training); ``bytes_down``
+        is one download per client.
+
+    Raises
+    ------
+    ValueError
+        For a name that the run knows, clients that the method or the run's classes do not fit, and methods whose last
+        local training moves what a client does not keep: FedAvg-FT fine-tunes a copy of the shared model, so that no
+        part of it stays as it is. (FedAvg itself has nothing to learn; its new clients use the server's model.)
+    """
+    checks.instance("run", run, Run)
+    seed = run.settings["seed"] if seed is None else seed
+    check_options(seed, threads, progress, rounds=rounds)
+    options = {"seed": seed, "engine": engine, "device": device, "stack_size": stack_size}
+    simulator = _newcomers(run, clients, workers=workers, threads=threads, **options)
+    everyone, done = range(len(simulator.specs)), run.settings["rounds"]
+    with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc="new clients", unit="pass") as bar:
+        server = simulator.server.join(run.server, simulator.specs, done)
+        begun = replace(simulator.initial(), server=server)
+        _check_stays_local(simulator, begun, done)
+        [state] = _start([simulator], [begun])
+        state.rows[0]["bytes_down"] = evaluation.n_bytes(simulator.downloads(state))
+        for number in range(rounds):
+            begin = time.perf_counter()
+            outcomes = simulator.train(state, everyone, done + number, "final")
+            state = replace(keeping(state, outcomes), done=number + 1)
+            row = _row(simulator, state, list(outcomes.values()), True) | {"bytes_up": 0, "bytes_down": 0}
+            state.rows = [*state.rows, {**row, "seconds": time.perf_counter() - begin}]
+            bar.update()
+            bar.set_postfix_str(_postfix(row.get(f"test_{simulator.metrics.main}"), simulator.metrics))
+        settings = {"seed": seed, "engine": engine, "participation": 1.0, "evaluate_every": 1, "rounds": rounds}
+        settings = {**run.settings, **settings, "joined_after": done}
+        for name in ("together", "measure", "validation"):
+            settings.pop(name, None)
+        return _report(simulator, state, simulator.working(state), settings)
+
+
+def _newcomers(run: Run, clients: Client | Iterable[Client], **options: Any) -> Simulator:
+    """A simulator of the new clients alone, once they are seen to fit the run."""
+    new = [clients] if isinstance(clients, Client) else checks.several("clients", clients)
+    for client in new:
+        checks.instance("clients", client, Client)
+    known = {client.name for client in run.federation}
+    if both := sorted(known & {client.name for client in new}):
+        raise ValueError(f"clients must be new to the run, but {both[0]!r} took part in it")
+    of = run.federation
+    new = in_one_order(new, [client.features for client in of])
+    federation = Federation(new, of.n_classes, f"{of.name}, new clients", of.info, of.task)
+    simulator = Simulator(federation, run.method, dtype=blocks(of[0].x_train)[0].dtype, **options)
+    run.method.check([*of.specs(), *simulator.specs])
+    return simulator
+
+
+def _check_stays_local(simulator: Simulator, state: checkpoints.State, round: int) -> None:
+    """Refuse a method that would train more than what its clients keep, before the first round or after the last."""
+    method = simulator.method
+    stages = [*method.stages(0, "start"), *method.stages(round, "final")]
+    for kept, params in zip(state.kept, simulator.working(state), strict=True):
+        for name in params:
+            if name not in kept and any(stage.trains(name) for stage in stages):
+                raise ValueError(
+                    f"a new client learns only local parts, but {method.name} trains {name!r}, which its clients do "
+                    "not keep; expected a method whose last local training leaves shared parts alone, such as Local, "
+                    "FedRep, HetFedRep or FLIC"
+                )

@@ -1,0 +1,107 @@
+"""What a run may be told: checks of the arguments of `simulate` and its like, and the threads of an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from typing import get_args
+
+import numpy as np
+import torch
+
+from hetfl_core import checks
+from hetfl_core.engine.evaluation import Measure
+from hetfl_core.engine.sides import check_participation
+from hetfl_core.engine.simulator import Simulator
+from hetfl_core.federation import Federation, blocks
+from hetfl_core.methods.base import Method
+
+
+def check_options(
+    seed: int, threads: int, progress: bool, on_round: object = None, checkpoint: object = None, **numbers: int
+) -> None:
+    """What `simulate` and `adapt` are told of how to run; `numbers` are whole ones of at least 1."""
+    checks.wholes(1, **numbers)
+    checks.seed(seed)
+    check_threads(threads)
+    checks.flag("progress", progress)
+    if on_round is not None and not callable(on_round):
+        raise TypeError(f"on_round must be callable, got {checks.shown(on_round)}")
+    if checkpoint is not None:
+        checks.instance("checkpoint", checkpoint, str, PathLike)
+
+
+def check_measure(measure: Sequence[Measure]) -> list[Measure]:
+    """What is to be measured beside the usual, each once and in one order."""
+    for name in (asked := checks.several("measure", measure)):
+        checks.choice("measure", name, get_args(Measure))
+    return [name for name in get_args(Measure) if name in asked]
+
+
+def check_schedule(evaluate_every: int | Sequence[int]) -> int | list[int]:
+    """Rounds between evaluations, or the rounds that are evaluated, sorted."""
+    if isinstance(evaluate_every, list | tuple | range):
+        return sorted({checks.whole("evaluate_every", n, 1) for n in evaluate_every})
+    return checks.whole("evaluate_every", evaluate_every, 1)
+
+
+def check_threads(number: int) -> None:
+    """Refuse a number of threads that cannot be meant: PyTorch takes any, and a million end the process."""
+    checks.whole("threads", number, 1)
+    if number > checks.MOST_THREADS:
+        raise ValueError(f"threads must be at most {checks.MOST_THREADS}, got {number}")
+
+
+def check_arguments(federation: Federation, method: Method, participation: float, dtype: torch.dtype) -> None:
+    """What a run is made of."""
+    checks.instance("federation", federation, Federation)
+    checks.instance("method", method, Method, such_as="FLIC()")
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
+    check_participation(participation, len(federation))
+
+
+def several_seeds(seeds: int | Sequence[int]) -> list[int]:
+    """The seeds one by one, of their number or of themselves."""
+    if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
+        return list(range(checks.whole("seeds", seeds, 1)))
+    if not len(found := checks.several("seeds", seeds)):
+        raise ValueError("seeds must be at least one, got none")
+    return found
+
+
+def check_validation(validation: Federation, federation: Federation) -> None:
+    """Refuse validation samples of other clients, or of clients with other training samples."""
+    checks.instance("validation", validation, Federation)
+    names, expected = [client.name for client in validation], [client.name for client in federation]
+    if names != expected or validation.task != federation.task:
+        raise ValueError(
+            f"validation must have the clients of {federation.name!r}, {checks.shown(expected)}, in the same order and "
+            f"for the same task, got {checks.shown(names)}"
+        )
+    for mine, other in zip(validation, federation, strict=True):
+        samples = [[*blocks(client.x_train), client.y_train] for client in (mine, other)]
+        alike = mine.features == other.features and len(samples[0]) == len(samples[1])
+        if not alike or not all(map(torch.equal, *samples)):
+            raise ValueError(f"validation must leave training samples as they are, but those of {mine.name!r} differ")
+
+
+def check_alike(simulators: Sequence[Simulator]) -> None:
+    """Refuse runs that differ in more than their seeds and data."""
+    for name in ("task", "n_classes"):
+        found = {simulator.seed: getattr(simulator.federation, name) for simulator in simulators}
+        if len(set(found.values())) > 1:
+            raise ValueError(f"federation must have the same {name} for every seed, got {found}")
+
+
+@contextmanager
+def cpu_threads(number: int) -> Iterator[None]:
+    """Let PyTorch use so many threads within one operation on the CPU, for the length of a ``with`` block."""
+    check_threads(number)
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,402 @@
+"""Local training and rounds: sample, survey, download, train, upload, aggregate, for one run or several side by side.
+
+Runs of one method that differ in their seeds go on in step: what they train at the same time shares stacks.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import torch
+
+from hetfl_core import checks
+from hetfl_core.engine import checkpoint as checkpoints
+from hetfl_core.engine import layout, sides, stacks, training
+from hetfl_core.engine.evaluation import METRICS
+from hetfl_core.engine.layout import Engine, Layout
+from hetfl_core.engine.sides import ServerSide
+from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts, stack_split
+from hetfl_core.engine.training import LocalJob, Outcome
+from hetfl_core.federation import Client, Federation, Spec, map_blocks
+from hetfl_core.methods.base import Method, Role, one_of_each
+from hetfl_core.networks import Params
+
+
+def choose_device(device: str | torch.device) -> torch.device:
+    """``"auto"`` is CUDA where there is one, else the CPU; any other is tried, and refused where it cannot compute."""
+    if str(device) == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.zeros(1, device=chosen, dtype=torch.float32).item()
+    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: PyTorch was built without CUDA
+        raise ValueError(
+            "device must be 'auto', 'cpu', 'cuda' (or 'cuda:1' …) or another on which PyTorch can compute here, "
+            f"got {str(device)!r}: {textwrap.shorten(str(error), 120)}"
+        ) from error
+    return chosen
+
+
+class Trainer:
+    """A federation, a method and an engine: what clients and server hold, local training, rounds.
+
+    Parameters
+    ----------
+    federation, method, seed, engine, device, dtype, stack_size, workers, threads
+        As for `simulate`.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        method: Method,
+        *,
+        seed: int = 0,
+        engine: Engine = "auto",
+        device: str | torch.device = "auto",
+        dtype: torch.dtype = torch.float32,
+        stack_size: int | None = None,
+        workers: int | None = None,
+        threads: int = 1,
+    ) -> None:
+        checks.choice("engine", engine, get_args(Engine))
+        if stack_size is not None:
+            checks.whole("stack_size", stack_size, 1)
+        if workers is not None:
+            checks.whole("workers", workers, 1)
+            if workers > checks.MOST_THREADS:
+                raise ValueError(f"workers must be at most {checks.MOST_THREADS}, got {workers}")
+        self.federation = federation.to(dtype)
+        self.method, self.seed, self.engine = method, seed, engine
+        self.device, self.dtype = choose_device(device), dtype
+        self.metrics = METRICS[federation.task]
+        self.specs = self.federation.specs()
+        self.server = ServerSide(method, self.specs, seed, self.device, dtype)
+        self.asked, self.threads = workers, threads
+        self.most = stack_size
+        self.architectures = self._architectures()
+        self.private = self._private()
+        self.group(_kinds(self.architectures, self.federation))
+
+    def group(self, kinds: Sequence[Hashable]) -> None:
+        """Let clients of one kind share stacks."""
+        self.kinds = kinds
+        self.cohorts = make_cohorts(self.federation, kinds, self.device)
+        self.rows = {member: (cohort, row) for cohort in self.cohorts for row, member in enumerate(cohort.members)}
+        costs = layout.CPU if self.device.type == "cpu" else layout.GPU
+        self.layouts = self._layouts(costs, self.most)
+
+    def _architectures(self) -> list[Hashable]:
+        """What each client must have in common with another to share its stack."""
+        widths: dict[int, str] = {}
+        for spec in one_of_each(self.method.model, self.specs):
+            widths.setdefault(self.method.model.of(spec).phi.out, spec.name)
+            try:
+                stacks.architecture(self.method, spec)
+            except (ValueError, RuntimeError, TypeError) as error:
+                what = f"{self.method.name}'s model cannot take inputs of shape {spec.shapes}"
+                raise ValueError(f"client {spec.name!r}: {what}: {error}") from error
+        if len(widths) > 1:
+            found = " but ".join(f"k={k} on {name!r}" for k, name in widths.items())
+            raise ValueError(f"networks must have one latent dimension in common, got {found}")
+        self.method.check(self.specs)
+        true, wider = (
+            sides.first_of_server(self.method, specs, self.seed)
+            for specs in (self.specs, [stacks.widened(self.method, spec) for spec in self.specs])
+        )
+        known: dict[Hashable, Any] = {}
+        return [stacks.architecture(self.method, spec, true, wider, known) for spec in self.specs]
+
+    def workers(self, ways: Iterable[Layout]) -> int:
+        """Pieces of work that are done side by side: as asked for, or one a core where one of them is worth it."""
+        if self.device.type != "cpu":
+            return 1
+        if self.asked is not None:
+            return self.asked
+        return max(1, layout.usable_cores() // self.threads) if any(way.parallel for way in ways) else 1
+
+    def _layouts(self, costs: layout.Costs, most: int | None) -> list[Layout]:
+        """How each cohort is trained: as asked for, or in the faster way."""
+        found, server = [], self.server.initial()
+        for cohort in self.cohorts:
+            work = self.work(cohort, server)
+            if self.engine == "auto":
+                way = layout.choose(work, len(cohort.members), costs, self.dtype.itemsize)
+                size = way.size if most is None else min(way.size, most)
+            else:
+                way = Layout(self.engine, 1)
+                size = 1 if self.engine == "loop" else most or layout.MOST
+            found.append(replace(way, size=size, parallel=layout.pays(work, min(size, len(cohort.members)), costs)))
+        return found
+
+    def _noise(self, spec: Spec) -> int:
+        """Most numbers of noise that a client draws at once, before, in or after the rounds."""
+        method = self.method.of(spec)
+        stages = [stage for role in get_args(Role) for stage in method.stages(0, role)]
+        each = [(method.noise(spec, stage), min(stage.batch_size, spec.n_train)) for stage in stages]
+        return max((training.noise_at_once(*one)[1] for one in each), default=0)
+
+    def work(self, cohort: Cohort, server: Params) -> layout.Work:
+        """What a step of the member of a cohort that has the widest inputs computes, with the server as it begins."""
+        specs = [self.specs[m] for m in cohort.members]
+        width = {m: sum(math.prod(shape) for shape in _shapes(self.specs[m])) for m in cohort.members}
+        place = max(cohort.members, key=lambda m: (width[m], self.specs[m].name))
+        spec = self.specs[place]
+        kept = self.held(place, self._cast(sides.first_of_client(self.method, spec, self.seed, self.server.common())))
+        received = self.method.download(server, spec)
+        rows = min(self.method.batch_size, max(1, *(spec.n_train for spec in specs)))
+        x = map_blocks(lambda shape: torch.zeros(rows, *shape, dtype=self.dtype, device=self.device), spec.shapes)
+        try:
+            method = self.method.of(spec)
+            work = layout.work(method.predict, method.start(kept, received), received, x)
+        except Exception:  # a model that predicts nothing before it was trained, or nothing from zeros
+            work = layout.Work(0.0, sum(p.numel() for p in (kept | received).values()), operations=math.inf)
+        return replace(work, noise=self._noise(replace(spec, n_train=max(spec.n_train for spec in specs))))
+
+    # --- state ---
+
+    def _cast(self, params: Params) -> Params:
+        return sides.cast(params, self.device, self.dtype)
+
+    def initial(self) -> checkpoints.State:
+        """Server and clients before anything was trained."""
+        common = self.server.common()
+        kept = [self._cast(sides.first_of_client(self.method, spec, self.seed, common)) for spec in self.specs]
+        return checkpoints.State(0, self.server.initial(), kept)
+
+    def _private(self) -> list[Params]:
+        """What each client makes of its samples once, under names that nothing else of it has."""
+        made: list[Params] = []
+        server: Params | None = None
+        for client, spec in zip(self.federation, self.specs, strict=True):
+            found = sides.private(self.method, client, spec, self.seed, self.dtype)
+            if found:
+                server = self.server.initial() if server is None else server
+                sides.check_private(self.method, spec, found, self.method.of(spec).download(server, spec))
+            made.append(self._cast(found))
+        return made
+
+    def held(self, place: int, kept: Params) -> Params:
+        """What a method sees that a client holds: what it keeps, and what it made of its samples."""
+        return sides.held(kept, self.private[place])
+
+    # --- training ---
+
+    def train(self, state: checkpoints.State, chosen: Sequence[int], round: int, role: Role) -> dict[int, Outcome]:
+        """As `train`, for this run alone."""
+        return train([self], [state], [chosen], round, role)[0]
+
+    def survey(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, dict[int, Outcome]]:
+        """The first exchange of a round, where the method asks for one; clients are left as they are.
+
+        Returns
+        -------
+        State
+            With what the server made of the answers.
+        dict
+            Message and answer of each surveyed client, by its place.
+        """
+        asked = self.server.asked(chosen, state.done)
+        if not asked:
+            return state, {}
+        server, rng = self.server.ask(state.server, state.done)
+        with torch.no_grad():
+            outcomes = {c: self._answer(c, state.kept[c], self.server.download(server, c)) for c in asked}
+        server = self.server.digest(server, {c: outcome.upload for c, outcome in outcomes.items()}, rng)
+        return replace(state, server=server), outcomes
+
+    def _answer(self, place: int, kept: Params, received: Params) -> Outcome:
+        spec, (cohort, row) = self.specs[place], self.rows[place]
+        data = sides.batch(*cohort.train.client(row, spec.shapes))
+        upload, params = sides.answer(self.method, spec, self.held(place, kept), received, data)
+        return Outcome(upload, kept, received, {}, params)
+
+    def round(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, list[Outcome]]:
+        """One communication round: survey, local training, aggregation, and what clients at rest do.
+
+        Returns
+        -------
+        State
+        list of Outcome
+            Of the participants; then of clients that trained while at rest; then of those that answered a survey.
+        """
+        [(state, participants, others)] = exchange([self], [state], [chosen])
+        return state, [*participants.values(), *others]
+
+    def keep_of(self, place: int, outcome: Outcome) -> Outcome:
+        """Without what the client made of its samples, which is not kept from round to round but stays as it is."""
+        private = self.private[place]
+        if not private:
+            return outcome
+        return replace(outcome, kept={name: p for name, p in outcome.kept.items() if name not in private})
+
+
+# --- several runs side by side ----------------------------------------------------------------------------------------
+
+
+def share(runs: Sequence[Trainer]) -> None:
+    """Have runs of one method go on side by side: their clients are grouped as if they were one run's."""
+    clients = [client for run in runs for client in run.federation]
+    kinds = _kinds([key for run in runs for key in run.architectures], clients)
+    for run in runs:
+        mine, kinds = kinds[: len(run.specs)], kinds[len(run.specs) :]
+        run.group(mine)
+
+
+def exchange(
+    runs: Sequence[Trainer], states: Sequence[checkpoints.State], chosen: Sequence[Sequence[int]]
+) -> list[tuple[checkpoints.State, dict[int, Outcome], list[Outcome]]]:
+    """One communication round of each run: survey, local training, aggregation, and what clients at rest do.
+
+    Returns
+    -------
+    list of tuple
+        For each run its state; the outcomes of its participants, by their places; and the other outcomes whose bytes
+        count: of clients that trained while at rest, then of those that answered a survey.
+    """
+    surveys = [run.survey(state, some) for run, state, some in zip(runs, states, chosen, strict=True)]
+    asked, t = [state for state, _ in surveys], states[0].done
+    outcomes = train(runs, asked, chosen, t, "round")
+    at_rest = [sorted(set(range(len(run.specs))) - set(some)) for run, some in zip(runs, chosen, strict=True)]
+    resting = train(runs, asked, at_rest, t, "rest")
+    return [_closed(*each) for each in zip(runs, surveys, outcomes, resting, strict=True)]
+
+
+def _closed(
+    run: Trainer,
+    survey: tuple[checkpoints.State, dict[int, Outcome]],
+    outcomes: dict[int, Outcome],
+    resting: dict[int, Outcome],
+) -> tuple[checkpoints.State, dict[int, Outcome], list[Outcome]]:
+    """The end of a run's round: the server takes what came, clients keep what they trained."""
+    state, surveyed = survey
+    server = run.server.aggregate(state.server, {c: o.upload for c, o in outcomes.items()}, state.done)
+    trained = {**outcomes, **resting}
+    sent = {c: outcome.received for c, outcome in trained.items()}
+    answered = [replace(o, received=unless_sent(o.received, sent.get(c, {}))) for c, o in surveyed.items()]
+    return (
+        replace(keeping(state, trained), done=state.done + 1, server=server),
+        outcomes,
+        [*resting.values(), *answered],
+    )
+
+
+def train(
+    runs: Sequence[Trainer],
+    states: Sequence[checkpoints.State],
+    chosen: Sequence[Sequence[int]],
+    round: int,
+    role: Role,
+) -> list[dict[int, Outcome]]:
+    """Local training of the chosen clients of runs of one method on one device; no state changes.
+
+    Clients of different runs share a stack where those of one run would.
+
+    Returns
+    -------
+    list of dict
+        For each run, the outcome of each chosen client by its place; empty where the role trains nothing.
+    """
+    outcomes: list[dict[int, Outcome]] = [{} for _ in runs]
+    if role != "round" and not runs[0].method.stages(round, role):
+        return outcomes
+    pieces = _stacks(runs, chosen)
+
+    def local(piece: tuple[Layout, list[tuple[int, int]]]) -> list[Outcome]:
+        way, members = piece
+        return _train(runs, states, members, way.engine, round, role)
+
+    found = layout.side_by_side(local, pieces, runs[0].workers(way for way, _ in pieces))
+    for (_, members), some in zip(pieces, found, strict=True):
+        for (number, place), outcome in zip(members, some, strict=True):
+            outcomes[number][place] = outcome
+    return outcomes
+
+
+def _stacks(runs: Sequence[Trainer], chosen: Sequence[Sequence[int]]) -> list[tuple[Layout, list[tuple[int, int]]]]:
+    """The stacks in which clients are trained, or clients for the loop, each client as (run, place)."""
+    groups: dict[Hashable, list[tuple[Layout, int, int]]] = {}
+    for number, (run, some) in enumerate(zip(runs, chosen, strict=True)):
+        for cohort, way in zip(run.cohorts, run.layouts, strict=True):
+            group = groups.setdefault((run.kinds[cohort.members[0]], way.engine), [])
+            group += [(way, number, place) for place in set(some).intersection(cohort.members)]
+
+    def order(one: tuple[Layout, int, int]) -> tuple[int, str, int]:
+        _, number, place = one
+        spec = runs[number].specs[place]
+        return -spec.n_train, spec.name, number
+
+    pieces = []
+    for group in groups.values():
+        group.sort(key=order)
+        size = min((way.size for way, _, _ in group), default=1)
+        for begin in range(0, len(group), size):
+            piece = group[begin : begin + size]
+            pieces.append((piece[0][0], [(number, place) for _, number, place in piece]))
+    return pieces
+
+
+def _train(
+    runs: Sequence[Trainer],
+    states: Sequence[checkpoints.State],
+    members: Sequence[tuple[int, int]],
+    engine: Literal["stacked", "loop"],
+    round: int,
+    role: Role,
+) -> list[Outcome]:
+    """Local training of one stack."""
+    each = [(runs[number], states[number], place) for number, place in members]
+    specs = [run.specs[place] for run, _, place in each]
+    job = LocalJob(
+        runs[0].method.of(specs[0]),
+        specs,
+        [run.held(place, state.kept[place]) for run, state, place in each],
+        [run.method.download(state.server, run.specs[place]) for run, state, place in each],
+        _samples([run.rows[place] for run, _, place in each], specs),
+        [run.seed for run, _, _ in each],
+        round,
+        role,
+    )
+    with torch.inference_mode(False), torch.enable_grad():  # whatever holds where `simulate` is called
+        outcomes = training.ENGINES[engine](job)
+    return [run.keep_of(place, outcome) for (run, _, place), outcome in zip(each, outcomes, strict=True)]
+
+
+def _samples(rows: Sequence[tuple[Cohort, int]], specs: Sequence[Spec]) -> Split:
+    """The training samples of a stack, whose clients are rows of cohorts."""
+    if len({id(cohort) for cohort, _ in rows}) == 1:
+        return rows[0][0].train.take([row for _, row in rows], [spec.shapes for spec in specs])
+    each = [cohort.train.client(row, spec.shapes) for (cohort, row), spec in zip(rows, specs, strict=True)]
+    return stack_split([x for x, _ in each], [y for _, y in each])
+
+
+def keeping(state: checkpoints.State, outcomes: Mapping[int, Outcome]) -> checkpoints.State:
+    """The state after local training: clients that trained keep what came out of it."""
+    kept = [outcomes[c].kept if c in outcomes else k for c, k in enumerate(state.kept)]
+    return replace(state, kept=kept)
+
+
+def unless_sent(message: Params, sent: Params) -> Params:
+    """What of a message another one to the same client does not hold as well: nobody sends that twice."""
+    return {name: t for name, t in message.items() if name not in sent or not torch.equal(t, sent[name])}
+
+
+def _kinds(architectures: Sequence[Hashable], clients: Iterable[Client]) -> list[Hashable]:
+    """What clients of a stack have in common: the architecture and, where padding would cost much, the width."""
+    clients = list(clients)
+    widths = [tuple(math.prod(shape) for shape in _shapes(client)) for client in clients]
+    samples = [client.n_train + client.n_test for client in clients]
+    buckets: dict[int, int] = {}
+    for key in dict.fromkeys(architectures):
+        places = [i for i, k in enumerate(architectures) if k == key]
+        found = bucket([widths[i] for i in places], [samples[i] for i in places])
+        buckets |= dict(zip(places, found, strict=True))
+    return [(key, buckets[i]) for i, key in enumerate(architectures)]
+
+
+def _shapes(spec: Spec | Client) -> list[tuple[int, ...]]:
+    return list(spec.shapes.values()) if isinstance(spec.shapes, dict) else [spec.shapes]
