@@ -17,7 +17,6 @@ import pytest
 import torch
 from small import ragged
 
-import hetfl_core
 from hetfl_book import ledger
 from hetfl_core import simulate
 from hetfl_core.federation import Client, Federation
@@ -340,7 +339,7 @@ def checkout(tmp_path, monkeypatch):
         pytest.skip("git is not installed")
     (tmp_path / "hetfl_core").mkdir()
     (tmp_path / "hetfl_core" / "a.py").write_text("a = 1\n")
-    monkeypatch.setattr(hetfl_core, "__file__", str(tmp_path / "hetfl_core" / "__init__.py"))
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "hetfl_core" / "records" / "provenance.py"))
     monkeypatch.delenv("HETFL_COMMIT", raising=False)
     who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
     for command in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "first"]):
@@ -389,7 +388,7 @@ def test_a_record_names_the_threads_and_the_gpu_of_its_run(monkeypatch):
 
 
 def test_commit_of_a_repository_around_an_installed_package_is_not_ours(checkout, monkeypatch):
-    monkeypatch.setattr(hetfl_core, "__file__", str(checkout / "site" / "hetfl_core" / "__init__.py"))
+    monkeypatch.setattr(provenance, "__file__", str(checkout / "site" / "hetfl_core" / "records" / "provenance.py"))
     (checkout / "site").mkdir()
     assert provenance._revision() == ("unknown", None)
 

@@ -406,10 +406,10 @@ def test_the_wheel_is_small_and_carries_every_record_but_for_the_seconds_of_roun
     assert wheel.stat().st_size < 4_000_000
     command = "import hashlib; from hetfl_core.records import load, to_json; from dataclasses import replace\n"
     command += "short = lambda r: replace(r, history={k: v for k, v in r.history.items() if k != 'seconds'})\n"
-    command += "found = load()\nassert found[0].path.suffix == {suffix!r}\n"
+    command += "found = load()\nassert found[0].path.suffix == SUFFIX\n"
     command += "print(len(found), hashlib.sha256(''.join(to_json(short(r)) for r in found).encode()).hexdigest())"
-    there = hetfl("python", "-c", command.format(suffix=".xz"))
-    assert there == run(sys.executable, "-c", command.format(suffix=".jsonl"), cwd=ROOT)
+    there = hetfl("python", "-c", command.replace("SUFFIX", "'.xz'"))
+    assert there == run(sys.executable, "-c", command.replace("SUFFIX", "'.jsonl'"), cwd=ROOT)
 
 
 def test_installed_command_prints_the_ledger(hetfl) -> None:

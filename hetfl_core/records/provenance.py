@@ -11,7 +11,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import hetfl_core
 from hetfl_core import numerics
 
 PACKAGES = ("hetfl-core", "torch", "numpy", "scipy", "pandas", "scikit-learn")
@@ -72,7 +71,7 @@ def code_revision() -> tuple[str, bool | None]:
 
 
 def _revision() -> tuple[str, bool | None]:
-    root = Path(hetfl_core.__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     top, commit = _git(root, "rev-parse", "--show-toplevel"), _git(root, "rev-parse", "HEAD")
     if not top or Path(top).resolve() != root or not commit:
         stated = os.environ.get("HETFL_COMMIT", "")
