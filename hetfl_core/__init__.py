@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from hetfl_core.engine.run import Run
     from hetfl_core.engine.simulation import simulate, simulate_seeds
     from hetfl_core.federation import Client, Federation, Spec
+    from hetfl_core.partition import Partition
     from hetfl_core.rng import stream
 
 __all__ = [
     "Client",
     "Federation",
+    "Partition",
     "Run",
     "Spec",
     "adapt",
@@ -38,6 +40,7 @@ _HOMES = {
     **dict.fromkeys(["Run", "simulate", "simulate_seeds"], "hetfl_core.engine.simulation"),
     "adapt": "hetfl_core.engine.newcomers",
     **dict.fromkeys(["Client", "Federation", "Spec"], "hetfl_core.federation"),
+    "Partition": "hetfl_core.partition",
     "compare": "hetfl_core.comparing",
     "stream": "hetfl_core.rng",
 }

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -112,6 +112,9 @@ def fewer_trials(federation: Federation, n: int | None, seed: int) -> Federation
 class Alone:
     """A classifier that each client fits to its own training trials; nothing leaves it."""
 
+    deterministic: ClassVar[bool] = False
+    """Whether the seed changes nothing: runs on the same data are then one observation."""
+
     @property
     def name(self) -> str:
         """The name used in the literature."""
@@ -143,6 +146,8 @@ class Alone:
 class LDA(Alone):
     """Linear discriminant analysis with the shrunk covariance of Ledoit and Wolf [1]_: no number to choose."""
 
+    deterministic: ClassVar[bool] = True
+
     def make(self) -> Any:
         """Scikit-learn's least-squares solution, which never inverts the covariance."""
         from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -153,6 +158,8 @@ class LDA(Alone):
 @dataclass(frozen=True)
 class LR(Alone):
     """Logistic regression on standardised features, ridge penalty at its default (C = 1)."""
+
+    deterministic: ClassVar[bool] = True
 
     def make(self) -> Any:
         """Standardise, then regress."""
@@ -169,6 +176,8 @@ class SVM(Alone):
 
     Gaussian and not linear, for `LDA` and `LR` are linear already and the federated networks are not.
     """
+
+    deterministic: ClassVar[bool] = True
 
     def make(self) -> Any:
         """Standardise, then separate."""
@@ -187,6 +196,8 @@ class MDM(Alone):
     R^{-1/2} C R^{-1/2}, with C the covariance and R the reference point. The affine-invariant distance does not change
     under congruence, so that the answers are those for the covariances themselves, without knowing R.
     """
+
+    deterministic: ClassVar[bool] = True
 
     def make(self) -> Any:
         """The classifier of pyRiemann.
@@ -224,7 +235,13 @@ def exponential(x: NDArray[Any]) -> NDArray[Any]:
     -------
     ndarray, shape (n, q, q)
         The matrices exp(S), symmetric positive definite.
+
+    Raises
+    ------
+    ValueError
+        For another number of columns, and for numbers that are not finite.
     """
+    x = checks.reals("x", x, 2, least=0)
     q = (math.isqrt(8 * x.shape[1] + 1) - 1) // 2
     if q * (q + 1) // 2 != x.shape[1]:
         raise ValueError(f"tangent vectors must have q(q+1)/2 numbers (1, 3, 6, 10 …), got {x.shape[1]}")
@@ -387,6 +404,11 @@ class Pooled:
     def __post_init__(self) -> None:
         if not isinstance(self.of, LDA | LR):
             raise TypeError(f"of must be LDA() or LR(), which tell probabilities, got {self.of!r}")
+
+    @property
+    def deterministic(self) -> bool:
+        """As of what is pooled."""
+        return self.of.deterministic
 
     @property
     def name(self) -> str:
@@ -653,6 +675,7 @@ def report(
         }
     )
     settings = {"method": plain(baseline), "seed": seed, "rounds": 0, "participation": 1.0}
+    settings |= {"deterministic": baseline.deterministic}
     nothing: list[Any] = [{} for _ in federation]
     history = pd.DataFrame([row], columns=columns(metrics.main))
     return Fitted(federation, baseline, settings, history, final, per_client, {}, nothing, nothing)

@@ -53,6 +53,16 @@ def seed(value: Any, name: str = "seed") -> int:
     return whole(name, value, 0)
 
 
+def seeds(value: Any, name: str = "seeds", least: int = 1) -> list[int]:
+    """Seeds, of their number (0 … n − 1) or one by one: at least so many, none twice."""
+    if not isinstance(value, Iterable):
+        return list(range(whole(name, value, least)))
+    found = [seed(one, name) for one in several(name, value)]
+    if len(found) < least or len(set(found)) < len(found):
+        raise ValueError(f"{name} must be at least {least}, each another one, got {shown(value)}")
+    return found
+
+
 def number(
     name: str,
     value: Any,

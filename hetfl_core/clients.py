@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
@@ -290,6 +291,47 @@ def in_one_order(clients: Sequence[T], known: Iterable[Any] = ()) -> list[T]:
         return {b: names[b] for b in blocks_of[frozenset(names)]} if isinstance(own, Mapping) else names[""]
 
     return [c.of_features(ordered(c.features)) for c in clients]  # type: ignore[attr-defined]
+
+
+def check_features(specs: Sequence[Spec], what: str, block: str = "") -> None:
+    """Refuse clients whose features have other names, or another order, than others' where they are averaged by place.
+
+    Parameters
+    ----------
+    specs : sequence of Spec
+        Clients with equally many features, of which some have names.
+    what : str
+        Who averages what, for the message.
+    block : str
+        The block that it is about, where inputs are named blocks.
+
+    Warns
+    -----
+    FederationWarning
+        Where only some clients name their features.
+    """
+    named = [(spec.name, names) for spec in specs if (names := by_block(spec.features).get(block)) is not None]
+    for name, names in named:
+        first, expected = named[0]
+        if names != expected:
+            here, there = [n for n in names if n not in expected], [n for n in expected if n not in names]
+            differ = f"only {first!r} has {checks.shown(there)}, only {name!r} has {checks.shown(here)}"
+            if not here:
+                differ = f"{first!r} has {checks.shown(list(expected))}, {name!r} has {checks.shown(list(names))}"
+            some = len(here) < len(names) and not block
+            common = " or keep to those that all have (Federation.of_common_features)" * some
+            raise ValueError(
+                f"{what}, so all clients must have the same features in the same order, but {differ}. Use a method "
+                f"that keeps φ local (Local, HetFedRep, FLIC){common}."
+            )
+    if named and len(named) < len(specs):
+        without = next(spec.name for spec in specs if by_block(spec.features).get(block) is None)
+        warnings.warn(
+            f"{what}, but client {without!r} does not say which those are: its features are taken for those of client "
+            f"{named[0][0]!r}, {checks.shown(list(named[0][1]))}, in this order (Client(features=…))",
+            FederationWarning,
+            stacklevel=2,
+        )
 
 
 def columns(x: Any, names: Sequence[str] | None, wanted: Sequence[str] | None) -> Any:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
+from hetfl_core import checks
 from hetfl_core.engine.evaluation import METRICS
-from hetfl_core.engine.simulation import Run, simulate
+from hetfl_core.engine.run import Run, figures
+from hetfl_core.engine.simulation import simulate
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
-from hetfl_core.records import RunRecord, value
-from hetfl_core.statistics import MIN_SEEDS, effects, holm
-
-EXPERIMENT = "own/compare"
-"""Name of the records that a comparison is made from."""
+from hetfl_core.records import to_percent
+from hetfl_core.statistics import MIN_SEEDS, Paired, as_table, corrected, observed
 
 ROUNDS = 50
 
@@ -43,7 +43,7 @@ def compare(
     methods : dict of str to Method
         At least two, by the names that the table is to have; baselines (`hetfl_core.baselines`) may be among them.
     seeds : int or sequence of int
-        Number of seeds, or the seeds themselves; at least three, so that there is a spread to judge by.
+        Number of seeds, or the seeds themselves, each once; at least three, so that there is a spread to judge by.
     rounds : int
         Communication rounds of every run.
     base : str, optional
@@ -60,42 +60,57 @@ def compare(
     DataFrame
         Indexed by ``method``: ``mean`` and ``sd`` of the metric over seeds (accuracies in per cent); ``difference``
         from `base`, seed by seed, with ``low`` and ``high``, its 95 % t-interval; ``p``, two-sided, and ``p_holm``,
-        corrected for as many tries as there are methods but `base`; ``seeds``, the number that counts (one that
-        changes nothing is no new observation). The row of `base` has no difference.
+        corrected for as many tries as there are methods but `base`; ``seeds``, the number that counts: every one, but
+        that runs which draw no random number (most baselines) count once for the same data; ``diverged``, how many
+        runs diverged. Where a run has no figure, as one that diverged, there is no mean and no difference: NaN, for
+        the mean of the others would flatter. The row of `base` has no difference.
 
     Raises
     ------
     ValueError
-        For fewer than two methods or three seeds, and for a `base` or `metric` that is not there.
+        For fewer than two methods or three seeds, a seed that comes twice, and a `base` or `metric` that is not there.
     """
-    numbers = _check(methods, seeds)
-    base = list(methods)[-1] if base is None else base
-    if base not in methods:
-        raise ValueError(f"base must be one of the methods {list(methods)}, got {base!r}")
-    records: list[RunRecord] = []
-    main = ""
+    numbers = checks.seeds(seeds, least=MIN_SEEDS)
+    base = _check(methods, base, metric)
+    found: dict[str, dict[int, _Result]] = {name: {} for name in methods}
     with tqdm(total=len(numbers) * len(methods), disable=not progress, desc="compare", unit="run") as bar:
         for seed in numbers:
             data = federation(seed) if callable(federation) else federation
             for name, method in methods.items():
+                checks.instance("federation", data, Federation)
+                known = figures(data.task)
+                if metric is not None and metric not in known:
+                    raise ValueError(f"metric must be one of {known}, got {metric!r}")
                 run = _run(data, method, rounds=rounds, seed=seed, progress=False, **options)
-                main = metric or METRICS[run.federation.task].main
-                if main not in run.final:
-                    raise ValueError(f"metric must be one of {list(run.final)}, got {main!r}")
-                records.append(RunRecord.of(run, EXPERIMENT, "own", method=name))
+                found[name][seed] = _result(run, name, metric or METRICS[data.task].main)
                 bar.update()
-    return _table(records, list(methods), base, main)
+    return _table(found, base)
 
 
-def _check(methods: Mapping[str, Any], seeds: int | Sequence[int]) -> list[int]:
-    """The seeds one by one, once there are enough methods and seeds."""
+def _check(methods: Mapping[str, Any], base: str | None, metric: str | None) -> str:
+    """The name of the base, once there are methods enough, and the metric may be one."""
     if not isinstance(methods, Mapping) or len(methods) < 2:
-        raise ValueError(f"methods must map at least two names to methods, got {methods!r}")
-    whole = isinstance(seeds, int | np.integer)
-    numbers = list(range(seeds)) if whole else list(seeds)  # type: ignore[call-overload, arg-type]
-    if len(set(numbers)) < MIN_SEEDS:
-        raise ValueError(f"seeds must be at least three different ones, got {seeds!r}")
-    return numbers
+        raise ValueError(f"methods must map at least two names to methods, got {checks.shown(methods)}")
+    checks.texts(**({} if metric is None else {"metric": metric}))
+    base = list(methods)[-1] if base is None else base
+    if base not in list(methods):
+        raise ValueError(f"base must be one of the methods {list(methods)}, got {base!r}")
+    return base
+
+
+class _Result(NamedTuple):
+    """What a run gives to a comparison: its figure, whether it diverged, and its data if nothing else mattered."""
+
+    value: float
+    diverged: bool
+    fixed: Hashable | None
+
+
+def _result(run: Run, name: str, metric: str) -> _Result:
+    if metric not in run.final:
+        raise ValueError(f"metric must be one that {name!r} has, of {list(run.final)}, got {metric!r}")
+    same = run.federation.fingerprint() if run.settings.get("deterministic") else None
+    return _Result(to_percent(run.final[metric], metric), bool(run.final.get("diverged")), same)
 
 
 def _run(federation: Federation, method: Any, **options: Any) -> Run:
@@ -107,13 +122,28 @@ def _run(federation: Federation, method: Any, **options: Any) -> Run:
     return baselines.run(federation, method, seed=options["seed"])
 
 
-def _table(records: list[RunRecord], names: list[str], base: str, metric: str) -> pd.DataFrame:
-    values = {name: [value(r, metric) for r in records if r.method == name] for name in names}
-    table = pd.DataFrame({"mean": {n: np.mean(v) for n, v in values.items()}})
-    table["sd"] = pd.Series({n: np.std(v, ddof=1) for n, v in values.items()})
-    against = effects(records, EXPERIMENT, base, metric, scale="own")
-    table = table.join(against[["mean", "low", "high", "p"]].rename(columns={"mean": "difference"}))
-    table["p_holm"] = pd.Series(holm(against["p"]), index=against.index)
-    table["seeds"] = against["seeds"].map(len)
-    table["seeds"] = table["seeds"].fillna(len(values[base])).astype(int)
+def _table(found: Mapping[str, Mapping[int, _Result]], base: str) -> pd.DataFrame:
+    values = {name: [result.value for result in mine.values()] for name, mine in found.items()}
+    table = pd.DataFrame({"mean": {name: np.mean(v) for name, v in values.items()}})
+    table["sd"] = {name: np.std(v, ddof=1) for name, v in values.items()}
+    pairs = {name: _paired(mine, found[base]) for name, mine in found.items() if name != base}
+    against = corrected(as_table(pairs)).rename(columns={"mean": "difference"})
+    table = table.join(against[["difference", "low", "high", "p", "p_holm"]])
+    table["seeds"] = {name: len(_counted(mine, found[base])) for name, mine in found.items()}
+    table["diverged"] = {name: sum(result.diverged for result in mine.values()) for name, mine in found.items()}
     return table.rename_axis("method")
+
+
+def _counted(mine: Mapping[int, _Result], other: Mapping[int, _Result]) -> list[int]:
+    """The seeds that are observations of a difference."""
+    same = {s: (mine[s].fixed, other[s].fixed) for s in mine}
+    return observed({s: None if None in pair else pair for s, pair in same.items()})
+
+
+def _paired(mine: Mapping[int, _Result], other: Mapping[int, _Result]) -> Paired:
+    """The difference over the seeds; NaN where a run of one of them has no figure."""
+    seeds = _counted(mine, other)
+    gaps = {s: mine[s].value - other[s].value for s in seeds}
+    if all(map(math.isfinite, gaps.values())):
+        return Paired.of(gaps)
+    return Paired(math.nan, math.nan, math.nan, tuple(seeds))

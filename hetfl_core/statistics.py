@@ -20,9 +20,8 @@ References
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +41,10 @@ RUNTIME_SETTINGS = frozenset(
     {"seed", "engine", "device", "threads", "stack_size", "checkpoint", "progress", "evaluate_every", "together"}
 )
 """Settings in which the runs behind one number may differ: they do not change what is estimated."""
+
+
+DETERMINISTIC = frozenset({"LDA", "LR", "MDM", "SVM", "Pooled"})
+"""Classes of methods that draw no random number, in records that do not say so themselves."""
 
 
 class NoPairsError(ValueError):
@@ -150,8 +153,8 @@ def paired(
 ) -> Paired:
     """Compare two methods seed by seed: mean difference and 95 % interval of Student's t.
 
-    A seed that repeats an earlier one, on the same data with the same results of both methods, is no new observation
-    and does not count: classifiers without randomness give the same numbers for every seed.
+    Where neither method draws a random number (`fixed`), seeds on the same data are one observation and count once.
+    All others count, also those whose results tie.
 
     Parameters
     ----------
@@ -215,7 +218,7 @@ def contrast(
         raise NoPairsError(f"{where} at scale {scale!r}: no seed has {metric!r} of {both}; {have}")
     runs = {s: [cell[s] for cell in cells] for s in common}
     _check_protocol([r for several in runs.values() for r in several])
-    seeds = {_observation(*runs[s]): s for s in sorted(common, reverse=True)}.values()
+    seeds = observed({s: fixed(*runs[s]) for s in common})
     pairs = [_pairs_of_one_experiment(runs[s]) for s in seeds]
     same = [same_data(a, b) for some in pairs for a, b in some]
     weights = [weight for weight, _, _ in terms]
@@ -422,13 +425,26 @@ def newest_by_seed(records: Iterable[RunRecord], method: str, metric: str) -> di
     return {r.seed: r for r in mine if math.isfinite(measured(r, metric))}
 
 
-def _observation(*records: RunRecord) -> str:
-    """All that a seed can change in the records of a comparison, times left out."""
-    parts = [
-        [r.federation.get("fingerprint"), {k: x for k, x in r.metrics.items() if k != "seconds"}, r.per_client]
-        for r in records
-    ]
-    return json.dumps(parts, sort_keys=True)
+def fixed(*records: RunRecord) -> tuple[str, ...] | None:
+    """The data on which these runs were made, if nothing else can change their results; None if they drew numbers.
+
+    Runs say so themselves (``settings["deterministic"]``). Of older records it is known of the classical classifiers
+    of `hetfl_core.baselines` that choose nothing by folds: they have no rounds, and are known by their class.
+    """
+    data = tuple(r.federation.get("fingerprint") or "" for r in records)
+    return data if all(data) and all(_deterministic(r.settings) for r in records) else None
+
+
+def _deterministic(settings: Mapping[str, Any]) -> bool:
+    method = settings.get("method")
+    old = isinstance(method, Mapping) and settings.get("rounds") == 0 and method.get("class") in DETERMINISTIC
+    return bool(settings.get("deterministic", old))
+
+
+def observed(seeds: Mapping[int, Hashable | None]) -> list[int]:
+    """The seeds that count, in order: each with None, and the first of those with the same anything else."""
+    first: dict[Hashable, int] = {}
+    return [s for s, same in sorted(seeds.items()) if same is None or first.setdefault(same, s) == s]
 
 
 def same_data(a: RunRecord, b: RunRecord) -> bool:

@@ -1,14 +1,17 @@
 """Classical classifiers alone and pooled, against scikit-learn and pyRiemann called directly."""
 
+import math
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
@@ -130,6 +133,37 @@ def test_the_exponential_map_is_pyriemanns():
     np.testing.assert_allclose(exponential(x), geometry.untangent_space(x, np.eye(4)), atol=1e-12)
     with pytest.raises(ValueError, match=r"tangent vectors must have q\(q\+1\)/2 numbers .* got 7"):
         exponential(np.zeros((2, 7)))
+    for bad in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="x must be finite numbers of 2 axes"):
+            exponential(np.full((2, 6), bad))
+    with pytest.raises(ValueError, match="x must be finite numbers of 2 axes"):
+        exponential(np.zeros(6))
+
+
+def test_a_run_says_whether_it_drew_random_numbers():
+    """So that seeds on the same data count once, and those of a classifier that nobody knows count each."""
+
+    @dataclass(frozen=True)
+    class Mine(LDA):
+        deterministic: ClassVar[bool] = False
+
+    class Unknown(Alone):
+        def make(self):
+            return DummyClassifier(strategy="uniform")
+
+    said = {
+        one.name: baselines.run(subjects(), one).settings["deterministic"]
+        for one in (LDA(), LR(), SVM(), Chosen((LDA(),)), Mine(), Unknown())
+    }
+    assert said == {
+        "LDA": True,
+        "LR": True,
+        "SVM": True,
+        "Best by cross-validation": False,
+        "Mine": False,
+        "Unknown": False,
+    }
+    assert (MDM.deterministic, Pooled(LR()).deterministic, Pooled(Mine()).deterministic) == (True, True, False)
 
 
 def test_mdm_on_tangent_vectors_is_mdm_on_covariances():

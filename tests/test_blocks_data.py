@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ import torch
 from PIL import Image
 
 from hetfl_book.ledger.published import paper_table
-from hetfl_core.datasets import DataError, blocks, pooled
-from hetfl_core.datasets.blocks import ASSIGNMENTS, QUADRANTS, Holding, deal, holders
+from hetfl_core.datasets import DataError, blocks, pictures
+from hetfl_core.datasets.blocks import ASSIGNMENTS, QUADRANTS, BlockPartition, Holding, holders
 from hetfl_core.rng import SERVER, numpy_stream
 
 LABELS = np.repeat(np.arange(4), 100)
@@ -119,14 +120,14 @@ def test_impossible_assignments(assignment, message):
 
 
 def test_every_holder_of_a_class_has_all_of_it_unless_told():
-    parts = deal(LABELS, THREE, rng())
+    parts = BlockPartition(THREE).deal(LABELS, THREE, rng())
     for part, one in zip(parts, THREE, strict=True):
         assert part.tolist() == np.flatnonzero(np.isin(LABELS, one.classes)).tolist()
 
 
 @pytest.mark.parametrize(("overlap", "common"), [(0.0, 0), (0.4, 40), (1.0, 100)])
 def test_holders_share_a_part_and_divide_the_rest(overlap, common):
-    parts = [set(part.tolist()) for part in deal(LABELS, THREE, rng(), overlap=overlap)]
+    parts = [set(part.tolist()) for part in BlockPartition(THREE, overlap=overlap).deal(LABELS, THREE, rng())]
     of_class_1 = [{i for i in part if LABELS[i] == 1} for part in parts]
     assert len(set.intersection(*of_class_1)) == common
     assert set.union(*of_class_1) == set(range(100, 200)), "nothing is lost"
@@ -136,7 +137,7 @@ def test_holders_share_a_part_and_divide_the_rest(overlap, common):
 
 
 def test_missing_samples_are_nobodys():
-    parts = deal(LABELS, THREE, rng(), missing=0.25)
+    parts = BlockPartition(THREE, missing=0.25).deal(LABELS, THREE, rng())
     held = set().union(*(part.tolist() for part in parts))
     assert [sum(LABELS[i] == c for i in held) for c in range(4)] == [75, 75, 75, 0]
     assert set(parts[2].tolist()) <= set(parts[0].tolist()), "the same are missing on all"
@@ -172,20 +173,20 @@ def test_images_that_have_no_quadrants(shape):
 def small_images(monkeypatch):
     """40 training and 10 test images of each of ten classes, 28 × 28, in which every pixel is known."""
 
-    def pictures(n: int, channels: int = 1, side: int = 28):
+    def made(n: int, channels: int = 1, side: int = 28):
         y = np.tile(np.arange(10), n)
         x = (np.arange(y.size * channels * side * side) % 251).astype(np.uint8).reshape(-1, channels, side, side)
-        half = np.full(channels, 0.5, np.float32)
-        return pooled.Pictures(x, y, half, half, tuple("abcdefghij"))
+        return pictures.symmetric(x, y, tuple("abcdefghij"))
 
-    monkeypatch.setattr(pooled, "load_halves", lambda family, names: (pictures(40), pictures(10)))
-    monkeypatch.setattr(pooled, "load_cifar10_halves", lambda: (pictures(40, 3, 32), pictures(10, 3, 32)))
-    monkeypatch.setattr(pooled, "load_eurosat_halves", lambda side: (pictures(40, 3, side), pictures(10, 3, side)))
+    for name, shape in (("FASHION", (1, 28)), ("MNIST", (1, 28)), ("CIFAR10", (3, 32))):
+        load = lambda shape=shape: (made(40, *shape), made(10, *shape))  # noqa: E731
+        monkeypatch.setattr(pictures, name, replace(getattr(pictures, name), load=load))
+    monkeypatch.setattr(pictures, "load_eurosat", lambda side: (made(40, 3, side), made(10, 3, side)))
 
 
 @pytest.mark.parametrize("make", [blocks.fashion_mnist, blocks.mnist, blocks.cifar10, blocks.eurosat])
 def test_a_federation_of_quadrants(small_images, make):
-    fed = make(3)
+    fed = make(seed=3)
     assert fed.name == f"blocks.{make.__name__}"
     side = fed.x_test["top left"].shape[-1]
     assert len(fed) == 6
@@ -199,7 +200,6 @@ def test_a_federation_of_quadrants(small_images, make):
     assert fed.info["unused_cells"] == 0
     assert np.array(fed.info["holders"]).shape == (4, 10)
     json.dumps(dict(fed.info))
-    assert blocks.shares(fed).tolist() == [0.5] * 6
     assert fed.of_common_blocks().full_shapes.keys() == {"top left", "bottom left"}
 
 
@@ -208,7 +208,7 @@ def test_the_same_sample_is_cut_alike_for_all(small_images):
     fed = blocks.fashion_mnist()
     for name in ("top left", "bottom left"):
         assert torch.equal(fed[0].x_train[name], fed[2].x_train[name])
-    train, _ = pooled.load_halves("", ())
+    train, _ = pictures.FASHION.load()
     whole = train.inputs(np.flatnonzero(train.y < 5))
     assert torch.equal(fed[0].x_train["top right"], whole[:, :, :14, 14:])
 
@@ -223,10 +223,10 @@ def test_one_client_with_everything_and_fewer_images(small_images):
 
 def test_settings_are_judged_on_training_images(small_images):
     """A fifth of each class, which nobody trains on; none of the true test images."""
-    fed = blocks.fashion_mnist(1, tested_on="validation", assignment="centralised")
+    fed = blocks.fashion_mnist(seed=1, tested_on="validation", assignment="centralised")
     assert np.bincount(fed.y_test).tolist() == [8] * 10
     assert np.bincount(fed[0].y_train).tolist() == [32] * 10
-    train, _ = pooled.load_halves("", ())
+    train, _ = pictures.FASHION.load()
     known = {image.tobytes() for image in train.inputs(np.arange(400))[:, :, :14, :14].contiguous().numpy()}
     parts = [{image.tobytes() for image in x["top left"].contiguous().numpy()} for x in (fed[0].x_train, fed.x_test)]
     assert set.union(*parts) <= known
@@ -243,10 +243,10 @@ def test_twelve_blocks_of_cifar10(small_images):
 
 
 def test_the_dealing_depends_on_the_seed(small_images):
-    a, b, c = (blocks.mnist(seed, overlap=0.0) for seed in (0, 0, 1))
+    a, b, c = (blocks.mnist(seed=seed, overlap=0.0) for seed in (0, 0, 1))
     assert a.fingerprint() == b.fingerprint() != c.fingerprint()
-    assert blocks.mnist(0).fingerprint() == blocks.mnist(1).fingerprint(), "who has all has the same"
-    judged = [blocks.mnist(seed, tested_on="validation").fingerprint() for seed in (0, 1)]
+    assert blocks.mnist(seed=0).fingerprint() == blocks.mnist(seed=1).fingerprint(), "who has all has the same"
+    judged = [blocks.mnist(seed=seed, tested_on="validation").fingerprint() for seed in (0, 1)]
     assert judged[0] != judged[1]
 
 
@@ -282,11 +282,11 @@ def shade(c, i):
 def eurosat(tmp_path, monkeypatch):
     """Writes an archive with ten images of each class, each of one colour that tells its class and number."""
     path = tmp_path / "EuroSAT.zip"
-    monkeypatch.setattr(pooled, "fetch", {"eurosat/archive": path}.__getitem__)
+    monkeypatch.setattr(pictures, "fetch", {"eurosat/archive": path}.__getitem__)
 
     def write(changes=None, folder="2750"):
         names = {
-            f"{folder}/{k}/{k}_{i}.jpg": (c, i) for c, k in enumerate(pooled.EUROSAT_CLASSES) for i in range(1, 11)
+            f"{folder}/{k}/{k}_{i}.jpg": (c, i) for c, k in enumerate(pictures.EUROSAT_CLASSES) for i in range(1, 11)
         }
         files = {name: jpeg(shade(c, i)) for name, (c, i) in names.items()} | {f"{folder}/.DS_Store": b"x"}
         with zipfile.ZipFile(path, "w") as archive:
@@ -301,7 +301,7 @@ def eurosat(tmp_path, monkeypatch):
 @pytest.mark.parametrize("folder", ["2750", "EuroSAT_RGB"])
 def test_eurosat_keeps_two_images_of_ten_for_tests(eurosat, folder):
     eurosat(folder=folder)
-    train, test = pooled.load_eurosat_halves()
+    train, test = pictures.load_eurosat()
     assert (train.x.shape, test.x.shape) == ((80, 3, 64, 64), (20, 3, 64, 64))
     assert np.bincount(test.y).tolist() == [2] * 10
     seen = []
@@ -312,14 +312,14 @@ def test_eurosat_keeps_two_images_of_ten_for_tests(eurosat, folder):
             assert abs(blue - 100) < 3
             seen.append((int(c), round(green / 10)))
     assert sorted(seen) == [(c, i) for c in range(10) for i in range(1, 11)], "each image once"
-    again = pooled.load_eurosat_halves()
+    again = pictures.load_eurosat()
     assert (again[1].x == test.x).all()
-    assert pooled.load_eurosat().y.tolist() == [*train.y, *test.y]
+    assert pictures.joined(pictures.load_eurosat()).y.tolist() == [*train.y, *test.y]
 
 
 def test_eurosats_seed_deals_but_does_not_split(eurosat):
     eurosat()
-    feds = [blocks.eurosat(seed, overlap=0.0, resize=16, per_class=5) for seed in (0, 1)]
+    feds = [blocks.eurosat(seed=seed, overlap=0.0, resize=16, per_class=5) for seed in (0, 1)]
     for name in QUADRANTS:
         assert torch.equal(feds[0].x_test[name], feds[1].x_test[name])
         assert feds[0].x_test[name].shape == (20, 3, 8, 8)
@@ -339,7 +339,7 @@ def test_a_smaller_image_has_the_means_of_the_pixels(eurosat):
     content = io.BytesIO()
     Image.fromarray(fields.astype(np.uint8)).save(content, "PNG")
     eurosat({"2750/Forest/Forest_1.jpg": content.getvalue()})
-    both = [half.x[half.y == 1] for half in pooled.load_eurosat_halves(16)]
+    both = [half.x[half.y == 1] for half in pictures.load_eurosat(16)]
     found = [image for image in np.concatenate(both) if abs(float(image[2].mean()) - 100) < 1 and image[0].mean() > 90]
     assert len(found) == 1
     assert set(found[0].ravel().tolist()) <= {99, 100, 101}
@@ -366,14 +366,14 @@ def test_a_smaller_image_has_the_means_of_the_pixels(eurosat):
 def test_archives_that_are_not_eurosats(eurosat, changes, message):
     eurosat(changes)
     with pytest.raises(DataError, match=message):
-        pooled.load_eurosat_halves()
+        pictures.load_eurosat()
 
 
 def test_a_damaged_archive(eurosat):
     path = eurosat()
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(DataError, match=r"EuroSAT\.zip cannot be unpacked"):
-        pooled.load_eurosat_halves()
+        pictures.load_eurosat()
 
 
 def test_eurosats_memory_is_that_of_images_read_and_of_those_dealt(eurosat, memory_asked):
@@ -394,14 +394,14 @@ def test_eurosats_memory_is_that_of_images_read_and_of_those_dealt(eurosat, memo
     ],
 )
 def test_eurosats_bad_arguments_are_refused_before_a_file_is_read(monkeypatch, bad, message):
-    monkeypatch.setattr(pooled, "fetch", lambda key: pytest.fail(f"reads {key}"))
+    monkeypatch.setattr(pictures, "fetch", lambda key: pytest.fail(f"reads {key}"))
     with pytest.raises(ValueError, match=message):
         blocks.eurosat(**bad)
 
 
 @pytest.mark.realdata("blocks.eurosat")
 def test_the_real_eurosat():
-    train, test = pooled.load_eurosat_halves(8)
+    train, test = pictures.load_eurosat(8)
     assert np.bincount(np.concatenate([train.y, test.y])).tolist() == [
         *(3000, 3000, 3000, 2500, 2500),
         *(2000, 2500, 3000, 2500, 3000),
@@ -422,13 +422,12 @@ def test_too_few_samples_to_hold_any_out(n):
     x, y = {"flat": torch.zeros(3 * n, 1)}, np.repeat(np.arange(3), n)
     says = rf"tested_on='validation' holds out a share of 0.2 of each class, .* got {3 * n} training samples"
     with pytest.raises(ValueError, match=says):
-        blocks.federate(x, y, x, y, "centralised", n_classes=3, tested_on="validation")
+        blocks.federate(x, y, x, y, assignment="centralised", n_classes=3, tested_on="validation")
 
 
 def test_too_few_images_to_hold_any_out(monkeypatch):
-    half = np.full(1, 0.5, np.float32)
-    two = pooled.Pictures(np.zeros((20, 1, 28, 28), np.uint8), np.arange(20) % 10, half, half, tuple("abcdefghij"))
-    monkeypatch.setattr(pooled, "load_halves", lambda family, names: (two, two))
+    two = pictures.symmetric(np.zeros((20, 28, 28), np.uint8), np.arange(20) % 10, tuple("abcdefghij"))
+    monkeypatch.setattr(pictures, "MNIST", replace(pictures.MNIST, load=lambda: (two, two)))
     with pytest.raises(ValueError, match="got 20 training samples of 10 classes, too few for one"):
         blocks.mnist(tested_on="validation")
 
@@ -439,8 +438,9 @@ def test_data_at_hand_are_dealt_as_the_pictures_are():
     x = {"wide": torch.arange(90.0).reshape(30, 3), "flat": torch.arange(30.0)[:, None]}
     x_test = {"wide": torch.zeros(6, 3), "flat": torch.ones(6, 1)}
     table = [((0,), (0, 1)), ((0, 1), (1, 2))]
-    made = blocks.federate(x, y, x_test, y_test, table, seed=3, overlap=0.4, missing=0.2, name="mine")
-    parts = blocks.deal(y, table, numpy_stream(3, SERVER, 0, "blocks"), overlap=0.4, missing=0.2)
+    dealing = BlockPartition(table, overlap=0.4, missing=0.2)
+    made = blocks.federate(x, y, x_test, y_test, dealing, seed=3, name="mine")
+    parts = dealing.deal(y, dealing.holdings(2, 3), numpy_stream(3, SERVER, 0, "blocks"))
     for client, part in zip(made, parts, strict=True):
         np.testing.assert_array_equal(client.x_train["wide"][:, 0], 3.0 * part)
         np.testing.assert_array_equal(client.y_train, y[part])
@@ -451,7 +451,7 @@ def test_data_at_hand_are_dealt_as_the_pictures_are():
     assert made.info["unused_cells"] == 1 / 6
     assert made.n_classes == 3
     more = {"simulated": True, "settings": {"views": 3}}
-    held_out = blocks.federate(x, y, x_test, y_test, "centralised", tested_on="validation", info=more)
+    held_out = blocks.federate(x, y, x_test, y_test, assignment="centralised", tested_on="validation", info=more)
     assert held_out.info["settings"]["views"] == 3
     assert held_out.info["settings"]["assignment"] == "centralised"
     (one,) = held_out

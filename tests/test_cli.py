@@ -15,7 +15,7 @@ import hetfl_core
 from hetfl_book import experiments, ledger, plugin
 from hetfl_book.experiments import Job
 from hetfl_core import benchmark, cli, datasets, simulate
-from hetfl_core.datasets import eeg_trials, registry
+from hetfl_core.datasets import recordings, registry
 from hetfl_core.engine import simulation
 from hetfl_core.methods import Local
 
@@ -138,6 +138,10 @@ def test_run_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp_path):
             ["run", "Local", "--federation", "toy.noisy_features", "--data", "n_clients=abc", "--data", "dim=3"],
             "data set toy.noisy_features cannot be made with n_clients='abc', dim=3: ",
         ),
+        (
+            ["run", "Local", "--federation", "toy.noisy_features", "--data", "clients=3"],
+            "got an unexpected keyword argument 'clients'; expected a field of Partition: n_clients, split",
+        ),
         (["run", "Local", "--data", "seed=abc"], "data set digits.bundled cannot be made with seed='abc': "),
         (["run", "Local", "--rounds", "0"], "rounds must be a whole number of at least 1, got 0"),
         (["run", "FedAvg"], "FedAvg averages 'phi.0.weight', which must have the same shape"),
@@ -166,6 +170,20 @@ def test_errors_are_one_message_with_the_nearest_right_name(monkeypatch, capsys,
     assert "Traceback" not in out + err
 
 
+def test_data_are_dealt_as_the_command_line_says(monkeypatch, capsys):
+    """Fields of a partition are settings like the others."""
+    made = []
+    monkeypatch.setattr(simulation, "simulate", lambda federation, *more, **options: made.append(federation) or 1 / 0)
+    data = ("n_clients=4", "alpha=0.5", "min_size=5", "n_train_per_class=50", "n_classes=4", "subsample=false")
+    given = [word for setting in data for word in ("--data", setting)]
+    with pytest.raises(ZeroDivisionError):
+        call(monkeypatch, capsys, "run", "Local", "--federation", "toy.noisy_features", *given)
+    (federation,) = made
+    wanted = {"n_clients": 4, "alpha": 0.5, "min_size": 5, "classes_per_client": None, "n_classes": 4}
+    assert {name: federation.info["settings"][name] for name in wanted} == wanted
+    assert len(federation) == 4
+
+
 def never(*arguments, **options):
     raise AssertionError("nothing should be trained")
 
@@ -187,7 +205,7 @@ def test_where_a_record_goes_is_looked_at_before_anything_is_trained(monkeypatch
 
 def test_a_missing_package_is_one_message(monkeypatch, capsys):
     def missing():
-        eeg_trials.need("no_such_package")
+        recordings.need("no_such_package")
 
     monkeypatch.setitem(datasets.CATALOGUE, "toy.noisy_features", missing)
     code, _, err = call(monkeypatch, capsys, "run", "Local", "--federation", "toy.noisy_features")

@@ -1,11 +1,16 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy import stats
 from small import ragged
 
 from hetfl_book import ledger
-from hetfl_core import compare, simulate
-from hetfl_core.baselines import LDA
-from hetfl_core.methods import HetFedRep, Local
+from hetfl_core import Federation, compare, simulate
+from hetfl_core.baselines import LDA, LR
+from hetfl_core.datasets import toy
+from hetfl_core.engine.run import figures
+from hetfl_core.methods import FedAvg, HetFedRep, Local
 from hetfl_core.networks import MLP, Model
 
 SMALL = Model(MLP(hidden=(8,), out=6), alpha=5)
@@ -19,8 +24,6 @@ QUICK = {"rounds": 2, "device": "cpu", "progress": False}
 
 def test_a_comparison_is_that_of_the_runs_seed_by_seed():
     """Against the same runs one by one, and scipy's paired t-test."""
-    from scipy import stats
-
     fed = ragged()
     table = compare(fed, METHODS, seeds=4, **QUICK)
     assert list(table.index) == list(METHODS)
@@ -57,12 +60,98 @@ def test_base_metric_data_by_seed_and_a_baseline():
     assert table.loc["LDA", "low"] < table.loc["LDA", "difference"] < table.loc["LDA", "high"]
 
 
+def majority(n=100, zeros=90):
+    """Two clients on which every run of a round or two names the majority: all accuracies tie."""
+    x = np.random.default_rng(0).normal(size=(n, 4))
+    y = (np.arange(n) >= zeros).astype(int)
+    return Federation.from_arrays(dict.fromkeys("ab", (x, y)))
+
+
+def test_seeds_whose_results_tie_are_runs_of_their_own():
+    """Each had other weights; leaving out where methods agree would push their difference away from zero."""
+    table = compare(majority(), {"a": FedAvg(local_epochs=1), "b": Local(local_epochs=1)}, seeds=3, **QUICK)
+    assert table["seeds"].to_list() == [3, 3]
+    assert table["mean"].to_list() == [90.0, 90.0]
+    assert table.loc["a", ["difference", "low", "high"]].to_list() == [0, 0, 0]
+    assert table.loc["a", "p"] == 1
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_the_difference_is_that_of_the_means_and_the_test_scipys_also_with_ties(rounds):
+    fed = ragged(3, widths=(4, 4), sizes=(12, 20))
+    few = Federation([replace(c, x_test=c.x_test[:2], y_test=c.y_test[:2]) for c in fed], 5, "few test samples")
+    table = compare(few, METHODS, seeds=8, **{**QUICK, "rounds": rounds})
+    values = {
+        m: [100 * simulate(few, METHODS[m], seed=s, **{**QUICK, "rounds": rounds}).final["accuracy"] for s in range(8)]
+        for m in METHODS
+    }
+    assert len({tuple(pair) for pair in zip(values["shared"], values["alone"], strict=True)}) < 8, "some tie"
+    for name in ("shared", "more"):
+        row = table.loc[name]
+        assert row["seeds"] == 8
+        assert row["difference"] == pytest.approx(table.loc[name, "mean"] - table.loc["alone", "mean"])
+        if np.ptp(np.subtract(values[name], values["alone"])) > 1e-9:
+            test = stats.ttest_rel(values[name], values["alone"])
+            assert row["p"] == pytest.approx(test.pvalue)
+            assert row[["low", "high"]].to_list() == pytest.approx(list(test.confidence_interval(0.95)))
+
+
+def test_what_draws_no_random_number_counts_once_for_the_same_data():
+    data = ragged(widths=(4, 4), sizes=(30, 40))
+    table = compare(data, {"LDA": LDA(), "LR": LR(), "alone": METHODS["alone"]}, seeds=3, base="LR", **QUICK)
+    assert table["seeds"].to_dict() == {"LDA": 1, "LR": 1, "alone": 3}
+    assert table.loc["LDA", ["low", "high"]].to_list() == [-np.inf, np.inf]
+    assert np.isnan(table.loc["LDA", "p"])
+    drawn = compare(
+        lambda s: ragged(seed=s, widths=(4, 4), sizes=(30, 40)), {"LDA": LDA(), "LR": LR()}, seeds=3, **QUICK
+    )
+    assert drawn["seeds"].to_list() == [3, 3]
+
+
+def test_runs_that_are_stopped_early_are_compared():
+    def patient(row):
+        return row["test_accuracy"] > 0.2
+
+    methods = {"a, λ=1": METHODS["shared"], "b/c": METHODS["alone"]}
+    table = compare(ragged(), methods, seeds=3, on_round=patient, **{**QUICK, "rounds": 9})
+    assert table["seeds"].to_list() == [3, 3], "names are the user's"
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("f1", r"metric must be one of \['accuracy', .*'server_accuracy', .* got 'f1'"),
+        ("mse", "metric must be one of .* got 'mse'"),
+    ],
+)
+def test_a_metric_that_no_run_has_is_refused_before_the_first_run(metric, message, monkeypatch):
+    monkeypatch.setattr("hetfl_core.comparing.simulate", lambda *a, **k: pytest.fail("it was run"))
+    with pytest.raises(ValueError, match=message):
+        compare(ragged(), METHODS, seeds=3, metric=metric, **QUICK)
+
+
+def test_a_metric_that_a_method_lacks_names_the_method():
+    with pytest.raises(ValueError, match=r"metric must be one that 'alone' has, of .* got 'server_accuracy'"):
+        compare(majority(), {"a": FedAvg(local_epochs=1), "alone": Local()}, seeds=3, metric="server_accuracy", **QUICK)
+
+
+def test_all_that_runs_measure_can_be_compared():
+    for fed in (majority(), toy.linear_regression(3)):
+        final = simulate(fed, HetFedRep(local_epochs=1), validation=fed, **QUICK).final
+        assert set(final) <= set(figures(fed.task))
+
+
 @pytest.mark.parametrize(
     ("methods", "options", "message"),
     [
         ({"alone": Local()}, {}, "methods must map at least two names to methods"),
-        (METHODS, {"seeds": 2}, "seeds must be at least three different ones, got 2"),
-        (METHODS, {"seeds": (1, 1, 2)}, "seeds must be at least three different ones"),
+        (METHODS, {"seeds": 2}, "seeds must be a whole number of at least 3, got 2"),
+        (METHODS, {"seeds": (1, 1, 2, 3)}, r"seeds must be at least 3, each another one, got \(1, 1, 2, 3\)"),
+        (METHODS, {"seeds": [1, 2]}, "seeds must be at least 3, each another one"),
+        (METHODS, {"seeds": True}, "seeds must be a whole number of at least 3, got True"),
+        (METHODS, {"seeds": [True, 2, 3]}, "seeds must be a whole number of at least 0, got True"),
+        (METHODS, {"metric": 3}, "metric must be a text that is not empty, got 3"),
+        (METHODS, {"base": ["alone"]}, r"base must be one of the methods .* got \['alone'\]"),
         (METHODS, {"base": "Local"}, r"base must be one of the methods \[.*'alone'\], got 'Local'"),
         (METHODS, {"metric": "f1"}, r"metric must be one of \['accuracy', .* got 'f1'"),
     ],

@@ -12,7 +12,7 @@ from scipy import stats
 from sklearn.datasets import load_digits
 
 from hetfl_book.datasets import flic_bci
-from hetfl_core.datasets import DataError, digits, images, registry, toy
+from hetfl_core.datasets import DataError, digits, images, pictures, registry, toy
 from hetfl_core.federation import FederationWarning
 from hetfl_core.plugins import data_sets
 
@@ -63,7 +63,7 @@ def twins(contents, tmp_path, monkeypatch):
     paths = {key: tmp_path / (key.replace("/", "-") + ".gz") for key in contents}
     for key, path in paths.items():
         path.write_bytes(contents[key])
-    for module in (images, digits):
+    for module in (pictures, digits):
         monkeypatch.setattr(module, "fetch", paths.__getitem__)
     return paths
 
@@ -122,7 +122,7 @@ def test_defaults_are_those_of_the_paper():
 
 def test_smallest_settings_are_allowed():
     """Classes that coincide; one sample for each holder of a class; test sets too small for everybody."""
-    alike = toy.noisy_features(1, 20, sigma=0.0, added=(0, 0), subsample=False)[0]
+    alike = toy.noisy_features(n_clients=1, classes_per_client=20, sigma=0.0, added=(0, 0), subsample=False)[0]
     assert alike.x_train.double().mean(0).abs().max() < 4.5 / 40_000**0.5
     scarce = toy.linear_mapping(widths=(1, 1), n_train_per_class=15, n_test_per_class=5, subsample=False)
     assert {c.n_train for c in scarce} == {3}  # 100 × 3 places, 15 of each class
@@ -137,7 +137,14 @@ def test_smallest_settings_are_allowed():
 def test_code_variant_draws_fifty_shards_below_ten_samples_per_client():
     """20 clients and 20 classes: as many samples per client as per class, in 3 shards of 3 or 4."""
     few, enough = (
-        toy.noisy_features(20, 3, variant="code", n_train_per_class=n, n_test_per_class=10, subsample=False)
+        toy.noisy_features(
+            n_clients=20,
+            classes_per_client=3,
+            variant="code",
+            n_train_per_class=n,
+            n_test_per_class=10,
+            subsample=False,
+        )
         for n in (9, 10)
     )
     assert {c.n_train for c in few} == {3 * 50 * 3}
@@ -145,7 +152,7 @@ def test_code_variant_draws_fifty_shards_below_ten_samples_per_client():
 
 
 def test_noisy_features_appends_pure_noise():
-    federation = toy.noisy_features(40, 3, seed=1)
+    federation = toy.noisy_features(n_clients=40, classes_per_client=3, seed=1)
     added = [c.shapes[0] - 5 for c in federation]
     assert set(added) <= set(range(1, 11))
     assert len(set(added)) >= 8
@@ -156,7 +163,7 @@ def test_noisy_features_appends_pure_noise():
 
 
 def test_classes_are_gaussians_with_identity_covariance_and_the_same_means_everywhere():
-    federation = toy.noisy_features(10, 4, seed=2, n_classes=4, subsample=False)
+    federation = toy.noisy_features(n_clients=10, classes_per_client=4, seed=2, n_classes=4, subsample=False)
     x = np.concatenate([c.x_train[:, :5].numpy() for c in federation])
     y = np.concatenate([c.y_train.numpy() for c in federation])
     for c in range(4):
@@ -172,7 +179,9 @@ def test_classes_are_gaussians_with_identity_covariance_and_the_same_means_every
 def test_class_means_have_the_papers_spread(make, sigma):
     # dim large and no change of features: the variance of the class means is σ²
     given = {"added": (0, 0)} if make is toy.noisy_features else {"widths": (400, 400)}
-    federation = make(1, 20, dim=50, n_train_per_class=400, n_test_per_class=1, subsample=False, **given)
+    federation = make(
+        n_clients=1, classes_per_client=20, dim=50, n_train_per_class=400, n_test_per_class=1, subsample=False, **given
+    )
     x, y = federation[0].x_train.numpy(), federation[0].y_train.numpy()
     means = np.stack([x[y == c].mean(0) for c in range(20)])
     between = (means - means.mean(0)).var(ddof=20)  # noise of the means: 1/400, times dim for the mapping
@@ -181,7 +190,7 @@ def test_class_means_have_the_papers_spread(make, sigma):
 
 
 def test_linear_mapping_is_linear_with_the_same_map_for_train_and_test():
-    federation = toy.linear_mapping(30, 3, seed=3)
+    federation = toy.linear_mapping(n_clients=30, classes_per_client=3, seed=3)
     widths = [c.shapes[0] for c in federation]
     assert min(widths) >= 3
     assert max(widths) <= 100
@@ -193,14 +202,17 @@ def test_linear_mapping_is_linear_with_the_same_map_for_train_and_test():
 
 
 def test_width_ranges_include_both_ends():
-    widths = {c.shapes[0] for c in toy.linear_mapping(60, 1, widths=(3, 5))}
+    widths = {c.shapes[0] for c in toy.linear_mapping(n_clients=60, classes_per_client=1, widths=(3, 5))}
     assert widths == {3, 4, 5}
-    code = {c.shapes[0] for c in toy.linear_mapping(400, 1, variant="code", n_test_per_class=100)}
+    code = {
+        c.shapes[0]
+        for c in toy.linear_mapping(n_clients=400, classes_per_client=1, variant="code", n_test_per_class=100)
+    }
     assert max(code) <= 99
 
 
 def test_figure_3_federation():
-    federation = toy.noisy_features(20, 3, n_classes=3, sigma=3.0)
+    federation = toy.noisy_features(n_clients=20, classes_per_client=3, n_classes=3, sigma=3.0)
     assert len(federation) == 20
     assert classes_held(federation) == [{0, 1, 2}] * 20
     assert {c.shapes[0] for c in federation} <= set(range(6, 16))
@@ -208,39 +220,55 @@ def test_figure_3_federation():
 
 
 def test_training_and_test_samples_differ():
-    federation = toy.noisy_features(20, 3, n_train_per_class=100, n_test_per_class=100, subsample=False)
+    federation = toy.noisy_features(
+        n_clients=20, classes_per_client=3, n_train_per_class=100, n_test_per_class=100, subsample=False
+    )
     rows = np.concatenate([x[:, :5].numpy() for c in federation for x in (c.x_train, c.x_test)])
     assert len(np.unique(rows, axis=0)) == len(rows) == 4000  # text: each sample once
 
 
 def test_code_variant_repeats_samples():
-    client = toy.linear_mapping(10, 3, variant="code")[0]
+    client = toy.linear_mapping(n_clients=10, classes_per_client=3, variant="code")[0]
     assert len(np.unique(client.x_train.numpy(), axis=0)) < client.n_train
 
 
 @pytest.mark.parametrize("make", [toy.noisy_features, toy.linear_mapping])
 def test_toys_depend_on_the_seed_alone(make):
     small = {"n_train_per_class": 60, "n_test_per_class": 30, "subsample": False}
-    a, b, c = (make(10, 3, seed=s, **small).fingerprint() for s in (0, 0, 1))
+    a, b, c = (make(n_clients=10, seed=s, **small).fingerprint() for s in (0, 0, 1))
     np.random.seed(5)
     torch.manual_seed(5)
-    assert a == b == make(10, 3, seed=0, **small).fingerprint()
+    assert a == b == make(n_clients=10, seed=0, **small).fingerprint()
     assert a != c
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: toy.noisy_features(5, 21), "classes_per_client must be at most the number of classes, 20, got 21"),
-        (lambda: toy.noisy_features(5, 3, variant="both"), "variant must be"),
-        (lambda: toy.noisy_features(5, 3, added=(4, 2)), "added must be"),
-        (lambda: toy.linear_mapping(5, 3, widths=(0, 2)), "widths must be"),
-        (lambda: toy.linear_mapping(5, 3, sigma=-1.0), "sigma must not be negative, got -1.0"),
-        (lambda: toy.noisy_features(100, 3, n_train_per_class=5), "n_clients must be at most 33, .* got 100"),
+        (
+            lambda: toy.noisy_features(n_clients=5, classes_per_client=21),
+            "classes_per_client must be at most the number of classes, 20, got 21",
+        ),
+        (lambda: toy.noisy_features(n_clients=5, classes_per_client=3, variant="both"), "variant must be"),
+        (lambda: toy.noisy_features(n_clients=5, classes_per_client=3, added=(4, 2)), "added must be"),
+        (lambda: toy.linear_mapping(n_clients=5, classes_per_client=3, widths=(0, 2)), "widths must be"),
+        (
+            lambda: toy.linear_mapping(n_clients=5, classes_per_client=3, sigma=-1.0),
+            "sigma must not be negative, got -1.0",
+        ),
+        (
+            lambda: toy.noisy_features(n_clients=100, classes_per_client=3, n_train_per_class=5),
+            "n_clients must be at most 33, .* got 100",
+        ),
+        (lambda: digits.bundled(n_clients=99_999), "n_clients must be at most 449, .* got 99999"),
         (lambda: digits.bundled(10, 11), "classes_per_client must be at most"),
         (lambda: digits.bundled(0), "n_clients must be"),
         (lambda: digits.bundled(test_fraction=1.0), r"test_fraction must lie in \(0, 1\), got 1.0"),
-        (lambda: digits.mnist_usps(7), "n_clients must be even.* got 7"),
+        (
+            lambda: digits.bundled(n_clients=10**7),
+            "n_clients must be at most 449, so that each has .* got 10000000",
+        ),
+        (lambda: digits.mnist_usps(n_clients=7), "n_clients must be even.* got 7"),
         (lambda: digits.mnist_usps(resize=0), "resize must be a whole number of at least 1"),
         (lambda: images.fashion_mnist(sizes=()), "sizes must be"),
         (lambda: flic_bci.common40(n_classes=2), "n_classes must be a whole number in 3…"),
@@ -296,7 +324,7 @@ def test_an_odd_number_of_clients_and_a_single_one():
 
 
 def test_mnist_usps_text(twins):
-    federation = digits.mnist_usps(10, 3)
+    federation = digits.mnist_usps(n_clients=10, classes_per_client=3)
     assert federation.n_classes == 10
     assert [c.shapes for c in federation] == [(1, 28, 28)] * 5 + [(1, 16, 16)] * 5
     assert [c.name for c in federation][4:6] == ["mnist-004", "usps-000"]
@@ -314,7 +342,9 @@ def test_mnist_usps_text(twins):
 
 
 def test_mnist_usps_code_variant_overlaps_where_samples_are_few(twins):
-    federation = digits.mnist_usps(10, 2, variant="code")  # twins: 40 and 30 samples per client, fewer than 100
+    federation = digits.mnist_usps(
+        n_clients=10, classes_per_client=2, variant="code"
+    )  # twins: 40 and 30 samples per client, fewer than 100
     assert len(federation) == 10
     usps = [c for c in federation if c.name.startswith("usps")]
     for client in usps:
@@ -324,7 +354,10 @@ def test_mnist_usps_code_variant_overlaps_where_samples_are_few(twins):
 
 @pytest.mark.parametrize("size", [28, 16])
 def test_resized_digits_have_one_size(twins, size):
-    plain, resized = digits.mnist_usps(4, 5), digits.mnist_usps(4, 5, resize=size)
+    plain, resized = (
+        digits.mnist_usps(n_clients=4, classes_per_client=5),
+        digits.mnist_usps(n_clients=4, classes_per_client=5, resize=size),
+    )
     assert {c.shapes for c in resized} == {(1, size, size)}
     assert all(x.abs().max() <= 1 for c in resized for x in (c.x_train, c.x_test))
     for a, b in zip(plain, resized):
@@ -336,7 +369,7 @@ def test_resized_digits_have_one_size(twins, size):
 
 
 def test_a_limit_keeps_classes_balanced(twins):
-    federation = digits.mnist_usps(4, 3, max_train=12)
+    federation = digits.mnist_usps(n_clients=4, classes_per_client=3, max_train=12)
     for client in federation:
         assert torch.bincount(client.y_train).tolist().count(4) == 3
         assert client.n_train == 12
@@ -347,7 +380,7 @@ def test_a_limit_keeps_classes_balanced(twins):
 @pytest.mark.parametrize("make", [digits.mnist_usps, images.fashion_mnist])
 def test_a_limit_is_at_least_one(twins, make, most):
     with pytest.raises(ValueError, match=f"max_train must be a whole number of at least 1, got {most}"):
-        make(4, 3, max_train=most)
+        make(n_clients=4, max_train=most)
 
 
 def test_usps_h5_gives_the_same_images_as_text(twins, tmp_path, monkeypatch):
@@ -367,14 +400,14 @@ def test_usps_h5_gives_the_same_images_as_text(twins, tmp_path, monkeypatch):
     pools = []
     for name in ("usps.h5", "usps.bz2"):
         monkeypatch.setattr(digits, "fetch", lambda key, name=name: tmp_path / name)
-        pools.append(digits.load_usps())
-    assert (pools[0].x_train == pools[1].x_train).mean() > 0.999  # the last of six decimals may round either way
-    assert (pools[0].y_train == pools[1].y_train).all()
-    assert pools[0].x_train.dtype == np.uint8
+        pools.append(digits.load_usps()[0])
+    assert (pools[0].x == pools[1].x).mean() > 0.999  # the last of six decimals may round either way
+    assert (pools[0].y == pools[1].y).all()
+    assert pools[0].x.dtype == np.uint8
 
 
 def test_seeds_deal_differently_and_repeatably(twins):
-    a, b, c = (digits.mnist_usps(6, 3, seed=s).fingerprint() for s in (0, 0, 1))
+    a, b, c = (digits.mnist_usps(n_clients=6, classes_per_client=3, seed=s).fingerprint() for s in (0, 0, 1))
     assert a == b != c
 
 
@@ -395,13 +428,13 @@ def test_bad_idx_files_are_refused(tmp_path, content, message):
     path = tmp_path / "bad.gz"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message):
-        images.read_idx(path)
+        pictures.read_idx(path)
 
 
 def test_images_without_labels_are_refused(twins):
     twins["mnist/train-labels"].write_bytes(idx(np.zeros(399)))
     with pytest.raises(DataError, match="mnist: train has 400 images but 399 labels"):
-        digits.mnist_usps(4)
+        digits.mnist_usps(n_clients=4)
 
 
 @pytest.mark.parametrize(
@@ -431,14 +464,16 @@ def test_a_bad_h5_file_is_refused(tmp_path, monkeypatch):
 
 
 def test_fashion_mnist(twins):
-    federation = images.fashion_mnist(10, 5)
+    federation = images.fashion_mnist(n_clients=10, classes_per_client=5)
     assert all(len(h) == 5 for h in classes_held(federation))
     assert sum(c.n_train for c in federation) == 400
     assert {c.shapes for c in federation} == {(1, 28, 28)}
 
 
 def test_fashion_mnist_dirichlet_and_two_sizes(twins):
-    federation = images.fashion_mnist(8, alpha=0.2, sizes=(28, 14))  # a test class without training would warn
+    federation = images.fashion_mnist(
+        n_clients=8, alpha=0.2, sizes=(28, 14)
+    )  # a test class without training would warn
     assert [c.shapes for c in federation] == [(1, 28, 28), (1, 14, 14)] * 4
     assert sum(c.n_train for c in federation) == 400
     assert min(c.n_train for c in federation) >= 1
@@ -525,9 +560,9 @@ def test_bad_arguments_of_the_toy_regression(bad, message):
 
 
 def test_catalogue_names_are_those_of_the_federations(twins):
-    small = {"toy.noisy_features": (4, 2), "toy.linear_mapping": (4, 2), "digits.mnist_usps": (4, 3)}
-    small |= {"toy.four_gaussians": (3,), "solids.views": (3,)}
-    few = {"solids.views": {"per_class": 2, "test_per_class": 1}}
+    two, three = ({"n_clients": 4, "classes_per_client": k} for k in (2, 3))
+    small = {"toy.noisy_features": two, "toy.linear_mapping": two, "toy.linear_regression": {"n_clients": 4}}
+    small |= {"toy.four_gaussians": {}, "solids.views": {"per_class": 2, "test_per_class": 1}}
     for name, make in data_sets().items():
         elsewhere = name.startswith(
             ("blocks.", "eeg.", "eeg_blocks.", "multiview.", "pooled.", "fedgen.", "pfedhn.")
@@ -538,7 +573,7 @@ def test_catalogue_names_are_those_of_the_federations(twins):
             "text.textcaps",
         )
         if not elsewhere:  # those have tests of their own
-            federation = make(*small.get(name, (4, 3)), **few.get(name, {}))
+            federation = make(seed=3, **small.get(name, three))
             assert federation.name == name
             json.dumps(dict(federation.info))  # goes into records
             assert {"settings", "source", "simulated"} <= set(federation.info)
@@ -582,11 +617,11 @@ def test_real_common40_was_centred_on_training_and_test_together():
 
 @pytest.mark.realdata("digits.mnist_usps")
 def test_real_mnist_and_usps():
-    mnist, usps = digits.load_mnist(), digits.load_usps()
-    assert (mnist.x_train.shape, mnist.x_test.shape) == ((60_000, 28, 28), (10_000, 28, 28))
-    assert (usps.x_train.shape, usps.x_test.shape) == ((7291, 16, 16), (2007, 16, 16))
-    assert mnist.x_train.mean() / 255 == pytest.approx(0.1307, abs=1e-4)  # published mean of the grey levels
-    assert np.bincount(usps.y_train).tolist() == [1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644]
+    mnist, usps = pictures.load_mnist(), digits.load_usps()
+    assert [half.x.shape for half in mnist] == [(60_000, 1, 28, 28), (10_000, 1, 28, 28)]
+    assert [half.x.shape for half in usps] == [(7291, 1, 16, 16), (2007, 1, 16, 16)]
+    assert mnist[0].x.mean() / 255 == pytest.approx(0.1307, abs=1e-4)  # published mean of the grey levels
+    assert np.bincount(usps[0].y).tolist() == [1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644]
 
 
 @pytest.mark.realdata("digits.mnist_usps")
@@ -602,7 +637,7 @@ def test_real_usps_plain_and_text_files_give_the_same_grey_levels():
 @pytest.mark.realdata("digits.mnist_usps")
 @pytest.mark.parametrize(("n_clients", "k"), [(100, 3), (200, 5)])
 def test_real_digits_as_in_the_paper(n_clients, k):
-    federation = digits.mnist_usps(n_clients, k, max_train=60)
+    federation = digits.mnist_usps(n_clients=n_clients, classes_per_client=k, max_train=60)
     assert all(len(h) == k for h in classes_held(federation))
     assert sum(c.n_test for c in federation) == 12_007
     assert min(c.n_test for c in federation) >= 15
@@ -610,10 +645,10 @@ def test_real_digits_as_in_the_paper(n_clients, k):
 
 @pytest.mark.realdata("images.fashion_mnist")
 def test_real_fashion_mnist():
-    pool = images.load_idx("fashion_mnist")
-    assert np.bincount(pool.y_train).tolist() == [6000] * 10
-    assert np.bincount(pool.y_test).tolist() == [1000] * 10
-    assert pool.x_train.mean() / 255 == pytest.approx(0.2860, abs=1e-4)  # published mean of the grey levels
+    train, test = pictures.load_fashion_mnist()
+    assert np.bincount(train.y).tolist() == [6000] * 10
+    assert np.bincount(test.y).tolist() == [1000] * 10
+    assert train.x.mean() / 255 == pytest.approx(0.2860, abs=1e-4)  # published mean of the grey levels
 
 
 @pytest.mark.parametrize(
@@ -638,7 +673,7 @@ def test_memory_of_a_toy_is_that_of_its_pools_or_of_its_table_and_then_of_its_cl
     toy.linear_mapping(**common, dim=90, widths=(1, 3))
     assert memory_asked[:2] == [2 * 8 * 72 * 90, 8 * 90 * 3], "a mapping of 90 × 3"
     memory_asked.clear()
-    toy._check_size(9999, 4, 2, 1, 0)
+    toy._check_size(9999, 4, 2, 1, 0, {})
     assert memory_asked == [8 * 9999 * 4], "who holds which class"
 
 

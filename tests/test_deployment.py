@@ -212,6 +212,20 @@ def test_nonsense_is_refused_by_name_and_the_round_goes_on(fault, capsys):
     assert all(bool(p.isfinite().all()) for p in result.server.values())
 
 
+def test_means_of_figures_do_not_leave_out_a_client_whose_training_diverged():
+    """As in one process: the mean of the others would flatter."""
+    of = ragged(4, widths=(4, 4))
+    spoilt = [replace(c, x_train=c.x_train * 1e200) if c.name == "client-2" else c for c in of]
+    federation, method = (
+        Federation(spoilt, of.n_classes, of.name),
+        Local(SMALL, lr=0.1, optimiser="sgd", local_epochs=2),
+    )
+    result = deploy(federation, method)[method.name]
+    assert result.per_client["accuracy"].isna().to_list() == [c.name == "client-2" for c in federation]
+    assert np.isnan([result.final[name] for name in ("accuracy", "accuracy_worst", "train_accuracy")]).all()
+    assert result.history[["train_accuracy", "test_accuracy"]].iloc[-1].isna().all()
+
+
 def test_who_does_not_answer_or_fails_is_named(capsys):
     federation, method = ragged(4), HetFedRep(SMALL, local_epochs=1)
     grid, seen = grid_of(federation, method), []

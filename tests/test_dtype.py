@@ -41,9 +41,11 @@ METHODS = {
 }
 
 FEDERATIONS = {
-    "toy.noisy_features": lambda: toy.noisy_features(4, 2, n_classes=5, n_train_per_class=40, n_test_per_class=20),
+    "toy.noisy_features": lambda: toy.noisy_features(
+        n_clients=4, classes_per_client=2, n_classes=5, n_train_per_class=40, n_test_per_class=20
+    ),
     "toy.linear_mapping": lambda: toy.linear_mapping(
-        4, 2, n_classes=5, variant="code", n_train_per_class=400, n_test_per_class=200
+        n_clients=4, classes_per_client=2, n_classes=5, variant="code", n_train_per_class=400, n_test_per_class=200
     ),
     "toy.linear_regression": lambda: toy.linear_regression(3, n_test=10),
     "toy.four_gaussians": toy.four_gaussians,

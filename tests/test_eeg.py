@@ -12,6 +12,7 @@ import scipy.linalg
 from moabb.datasets.base import BaseDataset
 from moabb.datasets.fake import FakeDataset
 from moabb.paradigms import MotorImagery
+from pyriemann.tangentspace import TangentSpace
 from sklearn.covariance import ledoit_wolf
 from sklearn.linear_model import LogisticRegression
 
@@ -90,7 +91,7 @@ def alex():
 
 @pytest.fixture(scope="module")
 def alex_covariances(alex):
-    return eeg.subject_covariances_of(alex)
+    return eeg.covariances(alex)
 
 
 # --- whole runs and files that are no good ---------------------------------------------------------------------------
@@ -202,7 +203,7 @@ def test_a_package_that_is_not_installed(monkeypatch):
     def version(package):
         raise importlib.metadata.PackageNotFoundError(package)
 
-    monkeypatch.setattr(eeg_trials, "version", version)
+    monkeypatch.setattr("hetfl_core.datasets.recordings.version", version)
     eeg._fingerprint.cache_clear()
     for call in (
         lambda: eeg.federation(progress=False),
@@ -337,7 +338,7 @@ def test_average_reference_is_repaired_by_shrinkage_and_refused_without():
     found = eeg.trials(made(run(spoil=lambda raw: raw.set_eeg_reference("average", verbose=False))), 1)
     assert np.abs(found.x.sum(axis=1)).max() < 1e-6, "the channels sum to zero"
     with pytest.warns(EEGWarning, match=r"Made-1: signals of rank 3 in 4 channels .*shrinkage makes them invertible"):
-        matrices = eeg.covariances(found)
+        matrices = eeg.covariances(found).matrices
     assert np.linalg.eigvalsh(matrices).min() > 0
     with pytest.raises(
         DataError, match=r"Made-1: covariances of trials 0, 1, .* not positive definite .*rank 3.*'scm'"
@@ -368,13 +369,13 @@ def test_covariances_are_ledoit_and_wolfs(alex, alex_covariances):
     for i in (0, 17, 59):
         expected, _ = ledoit_wolf(alex.x[i].T)  # scikit-learn's
         np.testing.assert_allclose(alex_covariances.matrices[i], expected, rtol=1e-10)
-    np.testing.assert_array_equal(eeg.covariances(alex), alex_covariances.matrices)
+    np.testing.assert_array_equal(eeg.covariances(alex).matrices, alex_covariances.matrices)
 
 
 def test_tangent_vectors_by_the_formula(alex_covariances):
     # C ↦ upper(log(M^{-1/2} C M^{-1/2})), off-diagonal entries times √2
     train, test = alex_covariances.matrices[:40], alex_covariances.matrices[40:]
-    mean = eeg.tangent_space(train, test).reference_
+    mean = TangentSpace().fit(train).reference_
     x_train, x_test = eeg.features(train, test)
     assert x_train.shape == (40, 136)
     root = np.linalg.inv(scipy.linalg.sqrtm(mean))
@@ -402,9 +403,7 @@ def test_the_training_reference_cannot_see_the_test_trials(alex_covariances):
     train, test = alex_covariances.matrices[:40], alex_covariances.matrices[40:]
     other = test[::-1] * 7.0
     for reference, same in (("train", True), ("all", False)):
-        points = [eeg.tangent_space(train, t, reference).reference_ for t in (test, other)]
         vectors = [eeg.features(train, t, "tangent", reference)[0] for t in (test, other)]
-        assert np.array_equal(*points) == same
         assert np.array_equal(*vectors) == same
 
 
@@ -620,7 +619,7 @@ def test_the_simulators_code_is_part_of_what_is_cached(monkeypatch):
     for source in ("simulated", "moabb"):
         eeg._fingerprint.__wrapped__(source)
     always = ["eeg.py", "eeg_trials.py", "recordings.py", "rng.py"]
-    assert files == [*always, "eeg_simulated.py", *always]
+    assert files == [*always, "eeg_head.py", "eeg_simulated.py", *always]
 
 
 # --- the whole way --------------------------------------------------------------------------------------------------
@@ -694,9 +693,9 @@ def test_recordings_out_of_reach(name, monkeypatch, tmp_path):
 
 def test_recordings_are_looked_for_where_mne_keeps_them(monkeypatch, tmp_path):
     monkeypatch.setenv("HETFL_DATA", str(tmp_path / "data"))
-    assert eeg.recordings_home() == tmp_path / "data" / "moabb"
+    assert eeg_trials.recordings_home() == tmp_path / "data" / "moabb"
     monkeypatch.setenv("MNE_DATA", str(tmp_path / "mne"))
-    assert eeg.recordings_home() == tmp_path / "mne"
+    assert eeg_trials.recordings_home() == tmp_path / "mne"
 
 
 # --- the real data sets' metadata against Table S1, without a download ----------------------------------------------

@@ -13,10 +13,10 @@ from sklearn.linear_model import LogisticRegression
 from small import largest_difference
 
 from hetfl_book.datasets import eeg_blocks
-from hetfl_book.datasets.eeg_blocks import GROUPS, NEW, TASKS, held, laboratory
+from hetfl_book.datasets.eeg_blocks import GROUPS, NEW, TASKS, groups_of, laboratory
 from hetfl_core import simulate
-from hetfl_core.datasets import eeg, eeg_simulated, eeg_trials
-from hetfl_core.datasets.eeg_simulated import Physiology
+from hetfl_core.datasets import eeg, eeg_head, eeg_simulated, eeg_trials
+from hetfl_core.datasets.eeg_head import Physiology
 from hetfl_core.datasets.recordings import TABLE_S1, Recordings, standard_montage
 from hetfl_core.methods import HyFEM, Local
 from hetfl_core.networks import MLP, Blocks, Model
@@ -60,10 +60,12 @@ def test_groups_are_disjoint_and_lie_on_the_scalp():
 
 def test_a_cap_holds_the_groups_that_it_has_every_electrode_of():
     for name, cap in caps().items():
-        assert held(sorted(cap)) == tuple(group for group, electrodes in GROUPS.items() if not set(electrodes) - cap)
-        assert held(laboratory(name).channels) == held(tuple(cap))
-    assert held(GROUPS["frontal"][1:]) == ()
-    kinds = {held(tuple(cap)) for cap in caps().values()}
+        assert groups_of(sorted(cap)) == tuple(
+            group for group, electrodes in GROUPS.items() if not set(electrodes) - cap
+        )
+        assert groups_of(laboratory(name).channels) == groups_of(tuple(cap))
+    assert groups_of(GROUPS["frontal"][1:]) == ()
+    kinds = {groups_of(tuple(cap)) for cap in caps().values()}
     assert len(kinds) == 6, "no two caps are alike"
     assert all(kinds), "and each can take part"
     assert any(len(kind) == len(GROUPS) for kind in kinds)
@@ -89,7 +91,7 @@ def test_laboratories_keep_their_people():
         assert ours.classes == tuple(c for c in full.classes if c in TASKS)
         assert set(ours.channels) <= set(full.channels)
         assert ours.n_trials == min(10, full.n_trials)
-        one, other = (eeg_simulated.person(recordings, 2, 3) for recordings in (ours, full))
+        one, other = (eeg_head.person(recordings, 2, 3) for recordings in (ours, full))
         np.testing.assert_array_equal(one.positions, other.positions)
         assert one.mu_peak == other.mu_peak
         at = [full.classes.index(c) for c in ours.classes]
@@ -143,7 +145,7 @@ def test_blocks_are_pyriemanns_of_the_same_trials(name, features):
     lab = laboratory(name, 10, 1)
     found, train, test = trials_of(lab, 1)
     held_by = fed if name in NEW.values() else fed[f"{name}-1"]
-    for group in held(lab.channels):
+    for group in groups_of(lab.channels):
         signals = found.x[:, [found.channels.index(c) for c in GROUPS[group]]]
         covariances = estimation.Covariances("scm").transform(signals)
         if features == "tangent":
@@ -180,7 +182,7 @@ def test_settings_are_judged_on_training_trials_and_on_other_people(fed):
         assert all(0.1 < share < 0.3 for share in counts.tolist() if share == share)
     known = {row.tobytes() for row in fed.x_test["hands"].numpy()}
     assert not known & {row.tobytes() for row in judged.x_test["hands"].numpy()}
-    one, other = (eeg_simulated.person(laboratory(name), 1) for name in NEW.values())
+    one, other = (eeg_head.person(laboratory(name), 1) for name in NEW.values())
     assert one.mu_peak != other.mu_peak
 
 
@@ -243,7 +245,7 @@ def test_laboratories_and_caps_that_there_are_not():
     with pytest.raises(ValueError, match=r"name must be one of 'AlexMI'.* got 'Nowhere'"):
         laboratory("Nowhere")
     with pytest.raises(ValueError, match="channels must be a text"):
-        held([3])
+        groups_of([3])
 
 
 def test_a_laboratory_of_ones_own_is_simulated_only():

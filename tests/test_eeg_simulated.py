@@ -12,8 +12,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from hetfl_core.datasets import eeg_simulated
-from hetfl_core.datasets.eeg_simulated import AREAS, SOURCES, Physiology, coloured, ground_truth, leadfield, subject_raw
+from hetfl_core.datasets import eeg_head, eeg_simulated
+from hetfl_core.datasets.eeg_head import AREAS, SOURCES, Physiology, ground_truth, leadfield
+from hetfl_core.datasets.eeg_simulated import coloured, subject_raw
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings
 from hetfl_core.datasets.registry import DataError
 
@@ -73,7 +74,7 @@ def test_a_head_twice_as_large_sees_a_quarter_of_the_potential():
 
 def test_sources_lie_as_deep_as_told_and_the_feet_deeper():
     settings = Physiology(depth=15.0, depth_feet=25.0)
-    lengths = np.linalg.norm(eeg_simulated._nominal_positions(90.0, settings), axis=1)
+    lengths = np.linalg.norm(eeg_head._nominal_positions(90.0, settings), axis=1)
     expected = [90 - 25 if source == "feet" else 90 - 15 for source in SOURCES]
     np.testing.assert_allclose(lengths, expected, rtol=1e-6)
 
@@ -81,7 +82,7 @@ def test_sources_lie_as_deep_as_told_and_the_feet_deeper():
 @pytest.mark.parametrize(("drawn", "expected"), [(-9.0, 6.0), (0.5, 11.0), (9.0, 14.0)])
 def test_nobody_is_farther_from_the_mean_than_two_standard_deviations(drawn, expected):
     rng = SimpleNamespace(standard_normal=lambda: drawn)
-    assert eeg_simulated.Spread(10.0, 2.0).draw(rng) == expected
+    assert eeg_head.Spread(10.0, 2.0).draw(rng) == expected
 
 
 def test_potentials_add_up_and_do_not_depend_on_the_other_electrodes():
@@ -104,7 +105,7 @@ def test_gains_are_microvolts_per_nanoampere_metre():
 
 
 def test_the_first_world_is_drawn_unless_told():
-    for draw in (eeg_simulated.person, lambda *which: ground_truth(*which).person):
+    for draw in (eeg_head.person, lambda *which: ground_truth(*which).person):
         usual, first, other = (draw(LAB, 1, *seed).positions for seed in ((), (0,), (1,)))
         assert np.array_equal(usual, first)
         assert not np.array_equal(usual, other)
@@ -240,7 +241,7 @@ def test_power_falls_in_mu_and_in_beta(fmin, fmax):
 
 
 def test_the_background_lies_at_the_depth_of_the_cortex():
-    one = eeg_simulated.person(TABLE_S1["AlexMI"], 1)
+    one = eeg_head.person(TABLE_S1["AlexMI"], 1)
     np.testing.assert_allclose(np.linalg.norm(one.others, axis=1), one.radius - Physiology().depth)
 
 
@@ -404,5 +405,5 @@ def test_importing_needs_neither_mne_nor_moabb():
 @pytest.mark.parametrize("subject", [0, LAB.n_subjects + 1])
 def test_a_subject_that_is_not_there(subject):
     with pytest.raises(ValueError, match=f"Lab: expected a subject in 1…{LAB.n_subjects}, got {subject}"):
-        eeg_simulated.person(LAB, subject)
-    assert eeg_simulated.person(LAB, LAB.n_subjects)
+        eeg_head.person(LAB, subject)
+    assert eeg_head.person(LAB, LAB.n_subjects)

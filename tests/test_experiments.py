@@ -294,10 +294,8 @@ def test_unknown_names_get_the_nearest():
         find("tests/soner")
     with pytest.raises(KeyError, match="no method of tests/sooner is called 'FLIC'; did you mean FLIC-HL"):
         jobs("tests/sooner", "book", 1, ["FLIC"])
-    with pytest.raises(ValueError, match="seeds must be at least 1, got 0"):
-        jobs("tests/sooner", "book", 0)
-    for seeds in ("3", [-1], ["0"], True, [True], [1, 1]):
-        with pytest.raises(ValueError, match="seeds must be a number of seeds, or different whole numbers from 0 on"):
+    for seeds in (0, True, [True], "3", [-1], ["0"], [], [1, 1]):
+        with pytest.raises((ValueError, TypeError), match="seeds must be a"):
             jobs("tests/sooner", "book", seeds)
     with pytest.raises(ValueError, match=r"scale must be one of \('book', 'paper'\), got 'Paper'"):
         jobs("tests/sooner", "Paper")

@@ -479,7 +479,7 @@ def test_flat_classes_in_float64_do_not_hang_on_the_order_of_sums():
     """Clients with three to nine features have nearly flat classes: with a threshold at eps of float64 the logits of
     one of them differed by 0.06 between the engines after two rounds."""
     fed = toy.linear_mapping(
-        3, 3, seed=1, n_classes=4, sigma=3.0, widths=(3, 12), n_train_per_class=160, n_test_per_class=20,
+        n_clients=3, seed=1, n_classes=4, sigma=3.0, widths=(3, 12), n_train_per_class=160, n_test_per_class=20,
         subsample=False,
     )  # fmt: skip
     method = FLIC(model=Model(), pretrain_epochs=2, local_anchors=False)

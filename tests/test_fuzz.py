@@ -142,14 +142,26 @@ CASES = {
         {"federation": FED, "dim": 2, "how": "tsne", "seed": 0, "variant": "text", "perplexity": 2.0, "iterations": 2},
         huge=False,
     ),
-    "partition.classes_per_client": Case(
-        partition.classes_per_client,
-        {"labels": LABELS, "n_clients": 3, "k": 2, "balanced": True, "allow_repeats": False} | RNG,
-        names={"labels": "number of classes|n_classes"},
+    "partition.Partition": Case(
+        partition.Partition,
+        {
+            "n_clients": 3,
+            "split": "dirichlet",
+            "classes_per_client": 2,
+            "alpha": 0.5,
+            "variant": "text",
+            "per_client": None,
+            "min_size": 1,
+            "test_fraction": None,
+        },
+    ),
+    "partition.deal": Case(
+        partition.Partition(3, alpha=0.5).deal,
+        {"labels": LABELS, "test_labels": LABELS, "repeat_below": 10} | RNG,
+        names={"labels": "n_clients"},
     ),
     "partition.assign_classes": Case(
-        partition.assign_classes,
-        {"n_clients": 3, "n_classes": 4, "k": 2, "balanced": True, "allow_repeats": False} | RNG,
+        partition.assign_classes, {"n_clients": 3, "n_classes": 4, "k": 2, "allow_repeats": False} | RNG
     ),
     "partition.share": Case(partition.share, {"labels": LABELS, "assignment": TABLE, "at_least": 1} | RNG),
     "partition.published_shards": Case(
@@ -176,8 +188,7 @@ CASES = {
         names={"labels": "parts"},
     ),
     "partition.share_alike": Case(partition.share_alike, {"labels": LABELS, "parts": PARTS, "others": LABELS} | RNG),
-    "partition.subsample": Case(partition.subsample, {"parts": PARTS, "variant": "text"} | RNG),
-    "partition.by_group": Case(partition.by_group, {"groups": ["a", "b", "a"]}),
+    "toy.thinned": Case(toy.thinned, {"parts": PARTS, "variant": "text"} | RNG),
     "distances.bures": Case(d.bures, {"S1": EYE, "S2": 2 * EYE}),
     "distances.bures_wasserstein": Case(d.bures_wasserstein, FOUR),
     "distances.gaussian_kl": Case(d.gaussian_kl, {"m1": MEAN, "v1": OTHER, "m2": OTHER, "v2": OTHER}),
@@ -503,8 +514,9 @@ CASES = {
     ),
     "blocks.holders": Case(blocks.holders, {"assignment": [((0,), (0, 1))], "n_blocks": 2, "n_classes": 3}),
     "blocks.deal": Case(
-        blocks.deal,
-        {"labels": LABELS, "assignment": [((0,), (0, 1))], "overlap": 0.5, "missing": 0.1} | RNG,
+        blocks.BlockPartition(overlap=0.5).deal,
+        {"labels": LABELS, "holdings": [((0,), (0, 1))]} | RNG,
+        names={"holdings": "assignment"},
     ),
     "blocks.federate": Case(
         blocks.federate,
@@ -603,7 +615,7 @@ CASES = {
         },
     ),
     "eeg_blocks.laboratory": Case(eeg_blocks.laboratory, {"name": "AlexMI", "trials": 10, "people": 2}),
-    "eeg_blocks.held": Case(eeg_blocks.held, {"channels": ["C3", "C4", "Cz"]}),
+    "eeg_blocks.groups_of": Case(eeg_blocks.groups_of, {"channels": ["C3", "C4", "Cz"]}),
     "eeg.eegmmidb": Case(
         eegmmidb.federation, {"features": "tangent", "split": "session", "band": (8.0, 30.0), "seed": 0}
     ),

@@ -38,6 +38,7 @@ from hetfl_book.ledger import (
     verdict,
 )
 from hetfl_core.files import data_path
+from hetfl_core.rng import numpy_stream
 
 BCI = "flic/bci-common40"
 
@@ -279,17 +280,47 @@ def test_paired_refuses_data_of_another_size_and_marks_other_fingerprints():
     assert paired([run("FLIC-HL", 0), local], BCI, "FLIC-HL", "Local").same_data
 
 
-def test_a_seed_that_changes_nothing_is_no_observation():
+@pytest.mark.parametrize("old", [True, False], ids=["by class", "as it says"])
+def test_a_seed_that_changes_nothing_is_no_observation(old):
     """Two methods without randomness on the same data: five seeds are one difference five times."""
     fed = {"federation": run().federation}
-    same = [*runs("LDA", [0.72] * 5, **fed), *runs("LR", [0.70] * 5, **fed)]
+
+    def fixed(name, values, **changes):
+        said = {"method": {"class": name}} if old else {"method": {"class": "Mine"}, "deterministic": True}
+        return runs(name, values, settings={"rounds": 0, "participation": 1.0, **said}, **changes)
+
+    same = [*fixed("LDA", [0.72] * 5, **fed), *fixed("LR", [0.70] * 5, **fed)]
     got = paired(same, BCI, "LDA", "LR")
     assert (got.seeds, got.mean) == ((0,), pytest.approx(2))
     assert claim_verdict(got) == "open"
-    random = [*runs("LDA", [0.72] * 3, **fed), *runs("FLIC-HL", [0.70, 0.71, 0.70], **fed)]
-    assert paired(random, BCI, "LDA", "FLIC-HL").seeds == (0, 1)
-    other = [*runs("LDA", [0.72] * 2), *runs("LR", [0.70] * 2)]
+    other = [*fixed("LDA", [0.72] * 2), *fixed("LR", [0.70] * 2)]
     assert paired(other, BCI, "LDA", "LR").n == 2, "equal results on other data are an observation"
+    random = [*fixed("LDA", [0.72] * 3, **fed), *runs("FLIC-HL", [0.70, 0.71, 0.70], **fed)]
+    assert paired(random, BCI, "LDA", "FLIC-HL").seeds == (0, 1, 2), "it drew, and what it drew tied"
+
+
+@pytest.mark.parametrize("settings", [{"rounds": 0, "method": {"class": "Chosen"}}, {"method": {"class": "LDA"}}, {}])
+def test_results_that_tie_are_observations_where_it_is_not_known_that_nothing_was_drawn(settings):
+    fed = {"federation": run().federation, "settings": {"participation": 1.0, **settings}}
+    assert paired([*runs("A", [0.7] * 4, **fed), *runs("B", [0.7] * 4, **fed)], BCI, "A", "B").n == 4
+    said = {**fed, "settings": {"rounds": 0, "method": {"class": "LDA"}, "deterministic": False}}
+    assert paired([*runs("A", [0.7] * 4, **said), *runs("B", [0.7] * 4, **said)], BCI, "A", "B").n == 4
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_paired_difference_is_that_of_scipys_related_samples_also_where_results_tie(seed):
+    """Accuracies on ten samples tie nearly always, as do differences; on one federation nothing else differs."""
+    rng = numpy_stream(seed, "tests", 0, "ties")
+    n = int(rng.integers(3, 9))
+    a, b = (rng.integers(7, 10, n) / 10 for _ in "ab")
+    fed = {"federation": run().federation}
+    got = paired([*runs("A", a, **fed), *runs("B", b, **fed)], BCI, "A", "B")
+    assert got.seeds == tuple(range(n))
+    assert got.mean == pytest.approx(100 * (a.mean() - b.mean()))
+    if np.ptp(a - b) > 1e-9:
+        expected = stats.ttest_rel(100 * a, 100 * b)
+        assert got.p == pytest.approx(expected.pvalue)
+        assert (got.low, got.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
 
 
 def test_paired_refuses_a_stand_in_beside_real_data():

@@ -146,12 +146,12 @@ def test_hyfem_learns_from_features(heritage):
 
 
 def test_the_seed_chooses_fewer_objects(views):
-    fed = multiview.modelnet40(3, assignment="centralised", per_class=1, views=1, resize=1)
+    fed = multiview.modelnet40(seed=3, assignment="centralised", per_class=1, views=1, resize=1)
     (one,) = fed
     assert one.y_train.tolist() == list(range(40))
-    other = multiview.modelnet40(4, assignment="centralised", per_class=1, views=1, resize=1)
+    other = multiview.modelnet40(seed=4, assignment="centralised", per_class=1, views=1, resize=1)
     assert other.fingerprint() != fed.fingerprint(), "the seed chooses objects"
-    again = multiview.modelnet40(3, assignment="centralised", per_class=1, views=1, resize=1)
+    again = multiview.modelnet40(seed=3, assignment="centralised", per_class=1, views=1, resize=1)
     assert again.fingerprint() == fed.fingerprint()
 
 
@@ -404,7 +404,7 @@ def test_rows_of_the_tables_are_matched_by_picture(heritage):
 
 
 def test_the_split_is_of_pictures_and_no_seed_changes_it(heritage):
-    a, b = (multiview.herigraph(seed, assignment="centralised", cities=["Venice", "Venice-XL"]) for seed in (0, 1))
+    a, b = (multiview.herigraph(seed=seed, assignment="centralised", cities=["Venice", "Venice-XL"]) for seed in (0, 1))
     assert torch.equal(a.x_test["hidden"], b.x_test["hidden"])
     train, test = ({tuple(row) for row in x["hidden"][:, :3].tolist()} for x in (a[0].x_train, a.x_test))
     assert not train & test, "a picture that is in two parts is on one side"
@@ -424,7 +424,7 @@ def test_samples_without_text_may_be_left_out(heritage):
 
 
 def test_the_assignment_of_the_papers_numbers(heritage):
-    fed = multiview.herigraph(2, overlap=0.5, test_per_class=1, cities=("Amsterdam", "Venice-XL"))
+    fed = multiview.herigraph(seed=2, overlap=0.5, test_per_class=1, cities=("Amsterdam", "Venice-XL"))
     assert len(fed) == 6
     names = ["text", "hidden", "scenes", "attributes"]
     for client, one in zip(fed, ASSIGNMENTS["herigraph"], strict=True):
@@ -448,7 +448,7 @@ def test_a_picture_in_two_parts_is_on_one_side_for_validation_too(heritage):
     whole = multiview.herigraph(**call)
     known = whole[0].x_train["hidden"]
     for seed in range(3):
-        fed = multiview.herigraph(seed, tested_on="validation", **call)
+        fed = multiview.herigraph(seed=seed, tested_on="validation", **call)
         (one,) = fed
         train, held_out = ({tuple(row) for row in x["hidden"][:, :3].tolist()} for x in (one.x_train, fed.x_test))
         assert not train & held_out

@@ -77,6 +77,8 @@ def test_lenet_is_lenet_5_unless_told():
     ("make", "message"),
     [
         (lambda: LeNet().init((1, 28, 16), rng()), r"a LeNet needs square images .* got \(1, 28, 16\)"),
+        (lambda: LeNet().init((28, 28), rng()), r"got \(28, 28\); grey images need an axis .* x\[:, None\]"),
+        (lambda: CNN().init((16, 16), rng()), r"got \(16, 16\); grey images need an axis .* x\[:, None\]"),
         (lambda: LeNet().init((5,), rng()), r"a LeNet needs square images .* got \(5,\)"),
         (lambda: LeNet().init((1, 15, 15), rng()), "side 15 are too small for 2 5×5 convolutions with pooling"),
         (lambda: LeNet(channels=()), r"channels must name at least one convolution, got \(\)"),

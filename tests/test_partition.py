@@ -5,20 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hetfl_core import Partition
+from hetfl_core.datasets.toy import thinned
 from hetfl_core.partition import (
     assign_classes,
-    by_group,
     check_parts,
-    classes_per_client,
     consecutive_classes,
     dirichlet,
     dirichlet_per_client,
+    gathered,
     published_shards,
     share,
     share_alike,
     share_evenly,
     split_each,
-    subsample,
 )
 
 
@@ -33,6 +33,10 @@ def labels_of(n_classes, each):
 def used_once(parts):
     everything = np.concatenate(parts)
     return len(everything) == len(np.unique(everything))
+
+
+def classes_per_client(y, n_clients, k, generator):
+    return Partition(n_clients, classes_per_client=k).deal(y, generator, y)[0]
 
 
 seeds = st.integers(0, 2**32)
@@ -58,11 +62,11 @@ def test_assignment_is_balanced_and_has_no_repeats(setting):
     assert counts.sum() == n_clients * k
 
 
-@given(class_settings(), st.booleans())
-def test_classes_per_client_invariants(setting, balanced):
+@given(class_settings())
+def test_classes_per_client_invariants(setting):
     n_clients, n_classes, k, seed = setting
     y = labels_of(n_classes, 30)
-    parts = classes_per_client(y, n_clients, k, rng(seed), balanced)
+    parts = classes_per_client(y, n_clients, k, rng(seed))
     assert len(parts) == n_clients
     assert used_once(parts)
     assert all(len(np.unique(y[p])) == k for p in parts)  # so none is empty
@@ -127,13 +131,10 @@ def test_mending_ten_thousand_clients_is_quick():
     assert all(len(set(row)) == 3 for row in table.tolist())
 
 
-def test_classes_have_equally_many_holders_unless_told():
+def test_classes_have_equally_many_holders():
     y = labels_of(10, 30)
-    for balanced, options in ((True, {}), (True, {"balanced": True}), (False, {"balanced": False})):
-        parts = classes_per_client(y, 20, 3, rng(), **options)
-        holders = [sum((y[p] == c).any() for p in parts) for c in range(10)]
-        assert sum(holders) == 60
-        assert (set(holders) == {6}) == balanced
+    parts = classes_per_client(y, 20, 3, rng())
+    assert [sum((y[p] == c).any() for p in parts) for c in range(10)] == [6] * 10
 
 
 def test_labels_need_not_be_consecutive():
@@ -171,13 +172,17 @@ def test_small_test_sets_may_leave_a_client_with_nothing():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: classes_per_client(np.arange(4), 2, 5, rng()), "k must be at most the number of classes, 4, got 5"),
+        (
+            lambda: classes_per_client(np.arange(4), 2, 5, rng()),
+            "classes_per_client must be at most the number of classes, 4, got 5",
+        ),
         (
             lambda: classes_per_client(np.zeros(3, int), 4, 1, rng()),
-            "n_clients must be at most 3, .* of 3 training samples .* got 4",
+            "n_clients must be at most 3, .* got 4",
         ),
-        (lambda: classes_per_client(np.zeros(3, int), 0, 1, rng()), "n_clients must be .* at least 1, got 0"),
-        (lambda: classes_per_client(np.zeros(3, int), 2, 0, rng()), "k must be .* at least 1, got 0"),
+        (lambda: share(np.zeros(3, int), np.zeros((4, 1), int), rng()), "class 0 has 3 samples for 4 clients"),
+        (lambda: assign_classes(0, 3, 1, rng()), "n_clients must be .* at least 1, got 0"),
+        (lambda: assign_classes(2, 3, 0, rng()), "k must be .* at least 1, got 0"),
         (
             lambda: classes_per_client(np.zeros((3, 1), int), 2, 1, rng()),
             r"labels must have shape \(n,\), got \(3, 1\)",
@@ -192,7 +197,7 @@ def test_small_test_sets_may_leave_a_client_with_nothing():
             lambda: published_shards(np.zeros(6, int), np.zeros((3, 1), int), rng(), repeats=0),
             "repeats must be a whole number of at least 1, got 0",
         ),
-        (lambda: subsample([np.arange(3)], rng(), variant="paper"), "variant must be .*'paper'"),
+        (lambda: thinned([np.arange(3)], rng(), variant="paper"), "variant must be .*'paper'"),
     ],
 )
 def test_impossible_settings_are_refused(call, message):
@@ -495,7 +500,7 @@ def test_a_stratified_split_is_exact_where_it_can_be_and_the_other_is_not():
 def test_subsample_keeps_some_of_each_clients_own(sizes, variant, seed):
     starts = np.cumsum([0, *sizes])
     parts = [np.arange(a, b) for a, b in pairwise(starts)]
-    kept = subsample(parts, rng(seed), variant=variant)
+    kept = thinned(parts, rng(seed), variant=variant)
     for part, few in zip(parts, kept):
         assert 1 <= len(few) <= len(part)
         assert set(few) <= set(part)
@@ -504,14 +509,14 @@ def test_subsample_keeps_some_of_each_clients_own(sizes, variant, seed):
 
 
 def test_subsample_text_keeps_five_to_a_hundred_per_cent_uniformly():
-    kept = np.array([len(p) for p in subsample([np.arange(1000)] * 2000, rng())]) / 1000
+    kept = np.array([len(p) for p in thinned([np.arange(1000)] * 2000, rng())]) / 1000
     assert 0.05 <= kept.min() < 0.06
     assert 0.99 < kept.max() <= 1
     assert np.histogram(kept, bins=5, range=(0.05, 1))[0] == pytest.approx(np.full(5, 400), rel=0.15)
 
 
 def test_subsample_code_mixes_two_ranges_and_repeats_samples():
-    kept = subsample([np.arange(1000)] * 4000, rng(), variant="code")
+    kept = thinned([np.arange(1000)] * 4000, rng(), variant="code")
     share_kept = np.array([len(p) for p in kept]) / 1000
     # ½ of clients in 15…35 %, and of the other half 20 % as well
     assert np.mean((share_kept > 0.15) & (share_kept <= 0.35)) == pytest.approx(0.6, abs=0.03)
@@ -521,7 +526,7 @@ def test_subsample_code_mixes_two_ranges_and_repeats_samples():
 
 def test_subsample_code_has_the_distribution_of_the_published_rule():
     """½ of min(U + 5, 100) with U uniform on 0 … 100, and ½ of the uniform one on 15 … 35."""
-    kept = subsample([np.arange(1000)] * 20_000, rng(), variant="code")
+    kept = thinned([np.arange(1000)] * 20_000, rng(), variant="code")
     percentages = np.array([len(p) for p in kept]) / 10
     assert 5 <= percentages.min() < 5.2
     assert np.mean(percentages == 100) == pytest.approx(0.025, abs=0.003)
@@ -533,11 +538,6 @@ def test_subsample_code_has_the_distribution_of_the_published_rule():
 
 
 # --- the rest -----------------------------------------------------------------------------------------------------
-
-
-def test_by_group():
-    groups = by_group(["b", "a", "b"])
-    assert {k: v.tolist() for k, v in groups.items()} == {"a": [1], "b": [0, 2]}
 
 
 def test_same_generator_state_same_parts():
@@ -565,3 +565,160 @@ def test_a_part_outside_the_labels_is_refused(parts):
 def test_an_index_below_0_is_refused_also_where_their_number_is_not_known():
     with pytest.raises(ValueError, match=r"parts\[0\] must hold indices 0, places"):
         check_parts([np.array([3, -1])])
+
+
+# --- a partition --------------------------------------------------------------------------------------------------
+
+Y, Z = labels_of(5, 40), labels_of(5, 20)
+
+
+def streams(purpose):
+    """A generator of its own for each purpose."""
+    return np.random.default_rng([ord(letter) for letter in purpose])
+
+
+def by_hand(partition):
+    """What the functions that a partition is made of deal, train and test apart."""
+    n, k, alpha, code = (
+        partition.n_clients,
+        partition.classes_per_client,
+        partition.alpha,
+        partition.variant == "code",
+    )
+    table = assign_classes(n, 5, k, streams("classes"), allow_repeats=code) if k else None
+    return {
+        "classes": lambda: (
+            (published_shards(Y, table, streams("train")), published_shards(Z, table, streams("test")))
+            if code
+            else (share(Y, table, streams("train")), share(Z, table, streams("test"), at_least=0))
+        ),
+        "dirichlet": lambda: alike(dirichlet(Y, n, alpha, streams("train"), partition.min_size)),
+        "non-iid_1": lambda: alike(share_evenly(Y, consecutive_classes(n, 5, k) if code else table, streams("share"))),
+        "non-iid_2": lambda: alike(dirichlet_per_client(Y, n, alpha, streams("dirichlet"))),
+    }[partition.scheme]()
+
+
+def alike(train):
+    return train, share_alike(Y, train, Z, streams("test"))
+
+
+def same(one, other):
+    return all(
+        len(a) == len(b) and all(np.array_equal(p, q) for p, q in zip(a, b)) for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        Partition(10, classes_per_client=2),
+        Partition(10, classes_per_client=3, variant="code"),
+        Partition(10, alpha=0.3, min_size=4),
+        Partition(10, "non-iid_1", classes_per_client=2),
+        Partition(10, "non-iid_1", classes_per_client=2, variant="code"),
+        Partition(10, "non-iid_2", alpha=0.3),
+    ],
+)
+def test_a_partition_deals_as_its_functions_do(partition):
+    assert same(partition.deal(Y, streams, Z), by_hand(partition))
+
+
+@pytest.mark.parametrize(
+    ("partition", "purpose", "stratified"),
+    [
+        (Partition(10, "non-iid_1", classes_per_client=2), "share", True),
+        (Partition(10, "non-iid_1", classes_per_client=2, variant="code", test_fraction=0.5), "share", False),
+        (Partition(10, "non-iid_2", alpha=0.3, test_fraction=0.25), "dirichlet", False),
+        (Partition(5, alpha=5.0, min_size=10), "train", True),
+    ],
+)
+def test_samples_without_a_test_set_are_cut_for_each_client(partition, purpose, stratified):
+    whole = by_hand(partition)[0]
+    fraction = 0.3 if partition.test_fraction is None else partition.test_fraction
+    dealt = partition.deal(Y, streams)
+    assert same(dealt, split_each(Y, whole, fraction, streams("split"), stratified=stratified))
+    assert same([[np.sort(np.concatenate(both)) for both in zip(*dealt)]], [whole])
+
+
+def test_equal_shares_of_everything():
+    train, test = Partition(8).deal(Y, rng(), Z)
+    assert used_once(train)
+    assert used_once(test)
+    assert [len(p) for p in train] == [25] * 8
+    few, _ = Partition(8, per_client=20).deal(Y, rng())
+    assert [len(p) for p in few] == [14] * 8, "30 % are for testing"
+    assert used_once(few)
+
+
+def test_one_generator_will_do():
+    a, b, c = (Partition(5, alpha=0.5, min_size=5).deal(Y, rng(seed)) for seed in (0, 0, 1))
+    assert same(a, b)
+    assert not same(a, c)
+
+
+@pytest.mark.parametrize(
+    ("fields", "scheme"),
+    [
+        ({}, "iid"),
+        ({"classes_per_client": 2}, "classes"),
+        ({"alpha": 0.1}, "dirichlet"),
+        ({"alpha": 0.1, "classes_per_client": 2}, "dirichlet"),
+        ({"alpha": 0.1, "split": "iid"}, "iid"),
+    ],
+)
+def test_the_split_follows_from_what_is_given(fields, scheme):
+    assert Partition(**fields).scheme == scheme
+
+
+def test_a_record_tells_what_was_used():
+    told = Partition(20, "non-iid_2", classes_per_client=5, alpha=0.2).settings("classes_per_client", "variant")
+    assert told == {"n_clients": 20, "classes_per_client": None, "variant": None, "split": "non-iid_2", "alpha": 0.2}
+    assert Partition(20, alpha=0.2, min_size=3).settings() == {"n_clients": 20, "alpha": 0.2, "min_size": 3}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_clients": 0}, "n_clients must be .* at least 1, got 0"),
+        ({"split": "even"}, "split must be one of 'iid', .* got 'even'"),
+        ({"split": "classes"}, "classes_per_client must be given for split='classes', got None"),
+        ({"split": "non-iid_2"}, "alpha must be given for split='non-iid_2', got None"),
+        ({"alpha": -1.0}, "alpha must be a positive finite number"),
+        ({"classes_per_client": 0}, "classes_per_client must be .* at least 1, got 0"),
+        ({"variant": "paper"}, "variant must be .*'paper'"),
+        ({"min_size": -1}, "min_size must be .* at least 0, got -1"),
+        ({"test_fraction": 1.0}, r"test_fraction must lie in \(0, 1\), got 1.0"),
+    ],
+)
+def test_what_is_no_partition_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Partition(**fields)
+
+
+@pytest.mark.parametrize(
+    ("partition", "message"),
+    [
+        (Partition(300), "n_clients must be at most 200, the number of samples, got 300"),
+        (Partition(5, classes_per_client=6), "classes_per_client must be at most the number of classes, 5, got 6"),
+        (Partition(101, classes_per_client=2), "n_clients must be at most 100, .* got 101"),
+        (Partition(7, "non-iid_1", classes_per_client=2), "n_clients × classes_per_client must be a multiple of 5"),
+        (Partition(10, per_client=30), "per_client must be at most 20 for n_clients=10, as there are 200 .* got 30"),
+        (Partition(10, alpha=0.3, per_client=9), "per_client must be None for split='dirichlet', got 9"),
+        (Partition(10, min_size=9), "min_size must be 1 for split='iid', got 9"),
+        (Partition(10, test_fraction=0.2), "test_fraction must be None for data with a test set, got 0.2"),
+    ],
+)
+def test_what_cannot_be_dealt_is_refused_at_once(partition, message):
+    with pytest.raises(ValueError, match=message):
+        partition.deal(Y, None, Z)
+
+
+def test_no_generator_and_no_field():
+    with pytest.raises(TypeError, match=r"rng must be a numpy\.random\.Generator, got int"):
+        Partition(5).deal(Y, 0)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'clients'; expected a field of Partition: n_cl"):
+        gathered(Partition(), {"clients": 5}, Partition)
+    with pytest.raises(
+        TypeError, match="partition must be a Partition, got 20: give its fields by name, such as n_clients=20"
+    ):
+        gathered(20, {}, Partition)

@@ -396,7 +396,15 @@ def test_nothing_that_is_sent_grows_with_the_samples(name):
     if hasattr(method, "pretrain_epochs"):
         method = replace(method, pretrain_epochs=1)
     few, many = (
-        toy.noisy_features(3, 2, n_classes=3, n_train_per_class=n, n_test_per_class=4, added=(2, 2), subsample=False)
+        toy.noisy_features(
+            n_clients=3,
+            classes_per_client=2,
+            n_classes=3,
+            n_train_per_class=n,
+            n_test_per_class=4,
+            added=(2, 2),
+            subsample=False,
+        )
         for n in (20, 200)
     )
     shapes = []

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hetfl_book.datasets import fedgen, pfedhn
-from hetfl_core.datasets import CATALOGUE, DataError, images, pooled
+from hetfl_core.datasets import CATALOGUE, DataError, pictures, pooled
 
 EVERY = {
     "pooled.fashion_mnist": "FASHION",
@@ -36,9 +36,16 @@ def numbered(n, n_classes, channels=1, size=2):
     x = np.zeros((n, channels, size, size), dtype=np.uint8)
     x[:, 0, 0, 0], x[:, 0, 0, 1] = np.arange(n) // 256, np.arange(n) % 256
     y = np.arange(n) % n_classes
-    return pooled.Pictures(
+    return pictures.Pictures(
         x, y, np.zeros(channels, np.float32), np.ones(channels, np.float32), tuple(map(str, range(n_classes)))
     )
+
+
+def serve_pictures(monkeypatch, name, made, n_images):
+    """Made pictures, two thirds of them for training, in the place of a data set of so many."""
+    n = 2 * len(made.y) // 3
+    halves = made.rows(np.arange(n)), made.rows(np.arange(n, len(made.y)))
+    monkeypatch.setattr(pictures, name, replace(getattr(pictures, name), load=lambda: halves, n_images=n_images))
 
 
 def numbers_of(x):
@@ -49,7 +56,7 @@ def numbers_of(x):
 def small(monkeypatch):
     """1 400 made images in the place of Fashion-MNIST's: 20 clients of 5 of the 10 classes get 70 each, 14 a class."""
     made = numbered(1400, 10)
-    monkeypatch.setattr(pooled, "FASHION", replace(pooled.FASHION, load=lambda: made, n_images=1400))
+    serve_pictures(monkeypatch, "FASHION", made, 1400)
     return made
 
 
@@ -61,7 +68,7 @@ def small(monkeypatch):
     [{}, {"variant": "code"}, {"split": "non-iid_2"}, {"per_client": 50}, {"split": "non-iid_2", "per_client": 50}],
 )
 def test_no_image_is_dealt_twice_and_all_are_dealt_unless_told(small, options):
-    federation = pooled.fashion_mnist(20, **options)
+    federation = pooled.fashion_mnist(n_clients=20, **options)
     each = options.get("per_client", 70)
     assert {(c.n_train, c.n_test) for c in federation} == {(round(0.7 * each), round(0.3 * each))}
     seen = torch.cat([numbers_of(x) for c in federation for x in (c.x_train, c.x_test)])
@@ -72,7 +79,7 @@ def test_no_image_is_dealt_twice_and_all_are_dealt_unless_told(small, options):
 
 
 def test_a_clients_classes_are_split_alike(small):
-    federation = pooled.fashion_mnist(20, test_fraction=0.5)
+    federation = pooled.fashion_mnist(n_clients=20, test_fraction=0.5)
     train, test = counts(federation, "train"), counts(federation, "test")
     assert (np.sort(train, axis=1) == [0] * 5 + [7] * 5).all()
     assert (train == test).all()
@@ -81,24 +88,24 @@ def test_a_clients_classes_are_split_alike(small):
 
 
 def test_the_published_code_has_consecutive_classes_and_mixes_before_it_cuts(small):
-    federation = pooled.fashion_mnist(20, variant="code")
+    federation = pooled.fashion_mnist(n_clients=20, variant="code")
     train, test = counts(federation, "train"), counts(federation, "test")
     for i, row in enumerate(train + test):
         assert np.flatnonzero(row).tolist() == sorted((i + j) % 10 for j in range(5))
         assert set(row.tolist()) == {0, 14}
     assert len(np.unique(test[test > 0])) > 2, "not stratified"
-    text = counts(pooled.fashion_mnist(20), "train")
+    text = counts(pooled.fashion_mnist(n_clients=20), "train")
     assert len({tuple(row > 0) for row in text}) > 10
     assert len({tuple(row > 0) for row in train}) == 10
 
 
 def test_dirichlet_clients_are_cut_at_random_and_what_is_untrained_is_counted(small, recwarn):
-    federation = pooled.fashion_mnist(20, split="non-iid_2", alpha=0.2)
+    federation = pooled.fashion_mnist(n_clients=20, split="non-iid_2", alpha=0.2)
     train, test = counts(federation, "train"), counts(federation, "test")
     assert ((train + test).sum(axis=0) == 140).all(), "every class is used up"
     assert federation.info["untrained_test_images"] == test[train == 0].sum() > 0
     assert not recwarn.list
-    same = pooled.fashion_mnist(20, 3, split="non-iid_2", alpha=0.2, variant="code")
+    same = pooled.fashion_mnist(n_clients=20, classes_per_client=3, split="non-iid_2", alpha=0.2, variant="code")
     assert same.fingerprint() == federation.fingerprint()
     assert same.info == federation.info, "what non-iid_2 does not use is not told"
     assert federation.info["settings"] == {
@@ -115,34 +122,34 @@ def test_dirichlet_clients_are_cut_at_random_and_what_is_untrained_is_counted(sm
 
 @pytest.mark.parametrize("options", [{}, {"variant": "code"}, {"split": "non-iid_2"}])
 def test_the_seed_decides(small, options):
-    a, b, c = (pooled.fashion_mnist(20, seed=s, **options).fingerprint() for s in (0, 0, 1))
+    a, b, c = (pooled.fashion_mnist(n_clients=20, seed=s, **options).fingerprint() for s in (0, 0, 1))
     assert a == b != c
 
 
 def test_alpha_counts(small):
-    wide, narrow = (pooled.fashion_mnist(20, split="non-iid_2", alpha=a) for a in (100.0, 0.1))
+    wide, narrow = (pooled.fashion_mnist(n_clients=20, split="non-iid_2", alpha=a) for a in (100.0, 0.1))
     assert (counts(wide, "train") > 0).sum() > 1.5 * (counts(narrow, "train") > 0).sum()
 
 
 def test_a_part_of_the_images_needs_a_number_per_client(monkeypatch):
     made = numbered(300, 10)
-    monkeypatch.setattr(pooled, "FASHION", replace(pooled.FASHION, load=lambda: made, n_images=400))
+    serve_pictures(monkeypatch, "FASHION", made, 400)
     with pytest.raises(
         ValueError, match=r"per_client must be given, since the files at hand hold 300 of the 400 images"
     ):
-        pooled.fashion_mnist(10)
-    federation = pooled.fashion_mnist(10, per_client=30)
+        pooled.fashion_mnist(n_clients=10)
+    federation = pooled.fashion_mnist(n_clients=10, per_client=30)
     assert federation.info["source"].endswith("; a part, 300 of 400 images")
     assert sum(c.n_train + c.n_test for c in federation) == 300
-    with pytest.raises(ValueError, match="per_client must be at most 30, as class 0 has 30 samples for 5 clients"):
-        pooled.fashion_mnist(10, per_client=40)
+    with pytest.raises(ValueError, match=r"per_client must be at most 30 for n_clients=10, as .* got 40"):
+        pooled.fashion_mnist(n_clients=10, per_client=40)
 
 
 @pytest.mark.parametrize("make", [CATALOGUE[name] for name in EVERY])
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"n_clients": 0}, "n_clients must be a whole number in 1….* got 0"),
+        ({"n_clients": 0}, "n_clients must be a whole number of at least 1, got 0"),
         ({"n_clients": 10**6}, "n_clients must be .* got 1000000"),
         ({"classes_per_client": 101}, "classes_per_client must be at most the number of classes, .* got 101"),
         (
@@ -150,8 +157,8 @@ def test_a_part_of_the_images_needs_a_number_per_client(monkeypatch):
             "n_clients × classes_per_client must be a multiple of .* n_clients=7",
         ),
         (
-            {"n_clients": 50, "classes_per_client": 1, "variant": "code", "split": "iid"},
-            "split must be one of .* 'iid'",
+            {"n_clients": 50, "classes_per_client": 1, "variant": "code", "split": "even"},
+            "split must be one of .* 'even'",
         ),
         ({"n_clients": 12, "variant": "code"}, r"n_clients \(as the classes .* follow .*multiple of .* n_clients=12"),
         ({"seed": -1}, "seed must be"),
@@ -163,14 +170,13 @@ def test_a_part_of_the_images_needs_a_number_per_client(monkeypatch):
     ],
 )
 def test_what_makes_no_sense_is_refused_before_a_file_is_read(monkeypatch, make, bad, message):
-    for module in (pooled, images):
-        monkeypatch.setattr(module, "fetch", lambda key: pytest.fail(f"reads {key}"))
+    monkeypatch.setattr(pictures, "fetch", lambda key: pytest.fail(f"reads {key}"))
     with pytest.raises(ValueError, match=message):
         make(**bad)
 
 
 def test_memory_is_that_of_all_images_read_and_of_those_dealt(memory_asked, small):
-    pooled.fashion_mnist(20, per_client=50)
+    pooled.fashion_mnist(n_clients=20, per_client=50)
     assert memory_asked[0] == 28 * 28 * (1400 + 4 * 1000), "bytes as read, float32 as dealt"
 
 
@@ -199,7 +205,7 @@ def records(labels, seed, extra=()):
 
 
 def serve(monkeypatch, paths):
-    monkeypatch.setattr(pooled, "fetch", paths.__getitem__)
+    monkeypatch.setattr(pictures, "fetch", paths.__getitem__)
 
 
 def test_the_archive_of_cifar_10(monkeypatch, tmp_path):
@@ -210,10 +216,10 @@ def test_the_archive_of_cifar_10(monkeypatch, tmp_path):
     stand_in = tmp_path / "train.bin.xz"
     for paths in ((path, path), (stand_in, path), (path, stand_in)):  # an archive counts for both
         serve(monkeypatch, dict(zip(("cifar10/train", "cifar10/test"), paths)))
-        pictures = pooled.load_cifar10()
-        assert pictures.y.tolist() == [0, 9, 1, 8, 2, 7, 3, 6, 4, 5, 5, 4]
-        np.testing.assert_array_equal(pictures.x, np.concatenate([x for _, x in made]))
-    inputs = pictures.inputs(np.array([11, 0]))
+        found = pictures.joined(pictures.load_cifar10())
+        assert found.y.tolist() == [0, 9, 1, 8, 2, 7, 3, 6, 4, 5, 5, 4]
+        np.testing.assert_array_equal(found.x, np.concatenate([x for _, x in made]))
+    inputs = found.inputs(np.array([11, 0]))
     assert inputs.dtype == torch.float32
     by_hand = (made[5][1][1, 2, 3, 4] / 255 - 0.447) / 0.262  # the blue channel of FedCR's code
     assert inputs[0, 2, 3, 4].item() == pytest.approx(by_hand, rel=1e-5)
@@ -227,12 +233,12 @@ def test_a_part_of_cifar_10(monkeypatch, tmp_path):
         paths[f"cifar10/{part}"] = tmp_path / f"{part}.bin.xz"
         paths[f"cifar10/{part}"].write_bytes(lzma.compress(raw))
     serve(monkeypatch, paths)
-    pictures = pooled.load_cifar10()
-    assert pictures.y.tolist() == [3, 1, 4, 3, 1, 4]
-    np.testing.assert_array_equal(pictures.x, np.concatenate([made["train"], made["test"]]))
+    found = pictures.joined(pictures.load_cifar10())
+    assert found.y.tolist() == [3, 1, 4, 3, 1, 4]
+    np.testing.assert_array_equal(found.x, np.concatenate([made["train"], made["test"]]))
     paths["cifar10/test"].write_bytes(b"no xz")
     with pytest.raises(DataError, match=r"test.bin.xz cannot be unpacked"):
-        pooled.load_cifar10()
+        pictures.load_cifar10()
 
 
 def cifar100(tmp_path, n_names=100, labels=(99, 7), cut=0):
@@ -247,12 +253,12 @@ def cifar100(tmp_path, n_names=100, labels=(99, 7), cut=0):
 def test_cifar_100_has_fine_labels(monkeypatch, tmp_path):
     path, x = cifar100(tmp_path)
     serve(monkeypatch, {"cifar100/archive": path})
-    pictures = pooled.load_cifar100()
-    assert pictures.y.tolist() == [99, 7, 42]
-    np.testing.assert_array_equal(pictures.x, x)
-    assert pictures.class_names[99] == "name_99"
-    assert pictures.mean.tolist() == pytest.approx([0.5071, 0.4867, 0.4408])
-    assert pictures.sd.tolist() == pytest.approx([0.2675, 0.2565, 0.2761])
+    found = pictures.joined(pictures.load_cifar100())
+    assert found.y.tolist() == [99, 7, 42]
+    np.testing.assert_array_equal(found.x, x)
+    assert found.class_names[99] == "name_99"
+    assert found.mean.tolist() == pytest.approx([0.5071, 0.4867, 0.4408])
+    assert found.sd.tolist() == pytest.approx([0.2675, 0.2565, 0.2761])
 
 
 @pytest.mark.parametrize(
@@ -267,16 +273,16 @@ def test_cifar_100_has_fine_labels(monkeypatch, tmp_path):
 def test_bad_archives_are_refused(monkeypatch, tmp_path, options, message):
     serve(monkeypatch, {"cifar100/archive": cifar100(tmp_path, **options)[0]})
     with pytest.raises(DataError, match=message):
-        pooled.load_cifar100()
+        pictures.load_cifar100()
 
 
 def test_an_archive_that_is_none_or_lacks_a_file(monkeypatch, tmp_path):
     serve(monkeypatch, {"cifar100/archive": tar(tmp_path / "a.tar.gz", {"cifar-100-binary/test.bin": b"x"})})
     with pytest.raises(DataError, match=r"lacks cifar-100-binary/train.bin, cifar-100-binary/fine_label_names.txt"):
-        pooled.load_cifar100()
+        pictures.load_cifar100()
     (tmp_path / "a.tar.gz").write_bytes(b"none")
     with pytest.raises(DataError, match=r"a.tar.gz cannot be unpacked"):
-        pooled.load_cifar100()
+        pictures.load_cifar100()
 
 
 def letters(path, labels=((1, 10, 11, 26), (2, 3)), leave_out=""):
@@ -296,14 +302,14 @@ def test_emnist_has_ten_upright_letters(monkeypatch, tmp_path):
     path = tmp_path / "gzip.zip"
     train, test = letters(path)
     serve(monkeypatch, {"emnist/archive": path})
-    pictures = pooled.load_emnist_letters()
-    assert pictures.y.tolist() == [0, 9, 1, 2]
-    assert pictures.x.shape == (4, 1, 28, 28)
-    np.testing.assert_array_equal(pictures.x[1, 0], train[1].T)
-    np.testing.assert_array_equal(pictures.x[2, 0], test[0].T)
-    both = pictures.inputs(np.arange(2)).double()  # all training images of these letters
+    found = pictures.joined(pictures.LETTERS.load())
+    assert found.y.tolist() == [0, 9, 1, 2]
+    assert found.x.shape == (4, 1, 28, 28)
+    np.testing.assert_array_equal(found.x[1, 0], train[1].T)
+    np.testing.assert_array_equal(found.x[2, 0], test[0].T)
+    both = found.inputs(np.arange(2)).double()  # all training images of these letters
     assert (both.mean().item(), both.std(correction=0).item()) == pytest.approx((0, 1), abs=1e-6)
-    assert pictures.class_names == tuple("ABCDEFGHIJ")
+    assert found.class_names == tuple("ABCDEFGHIJ")
 
 
 def test_emnist_dealt_as_fedgen_does(monkeypatch, tmp_path):
@@ -317,7 +323,7 @@ def test_emnist_dealt_as_fedgen_does(monkeypatch, tmp_path):
             for kind, array in (("images-idx3", made[part]), ("labels-idx1", y)):
                 archive.writestr(f"gzip/emnist-letters-{part}-{kind}-ubyte.gz", idx(array))
     serve(monkeypatch, {"emnist/archive": path})
-    train, test = pooled.load_letter_halves()
+    train, test = pictures.load_emnist()
     np.testing.assert_array_equal(train.x[70, 0], made["train"][70].T)
     assert (train.y[70], test.y[5], train.class_names[25]) == (1, 1, "Z")
     fed = fedgen.emnist(4, 0.5, seed=1, ratio=1.0)
@@ -338,13 +344,13 @@ def test_bad_files_of_emnist_are_refused(monkeypatch, tmp_path):
     serve(monkeypatch, {"emnist/archive": path})
     letters(path, leave_out="gzip/emnist-letters-test-labels-idx1-ubyte.gz")
     with pytest.raises(DataError, match=r"expected a zip archive that holds gzip/emnist-letters-test-labels"):
-        pooled.load_emnist_letters()
+        pictures.LETTERS.load()
     letters(path, labels=((0, 1), (1,)))
     with pytest.raises(DataError, match=r"expected images and labels 1…26 of train"):
-        pooled.load_emnist_letters()
+        pictures.LETTERS.load()
     path.write_bytes(b"no zip")
     with pytest.raises(DataError, match=r"expected a zip archive"):
-        pooled.load_emnist_letters()
+        pictures.LETTERS.load()
 
 
 # --- all of them, with made images of the right number --------------------------------------------------------------
@@ -356,9 +362,9 @@ def test_defaults_give_the_sizes_of_the_paper(monkeypatch, name, where):
 
     MNIST is not in that table: as many as its smallest class allows.
     """
-    family = getattr(pooled, where)
+    family = getattr(pictures, where)
     made = numbered(family.n_images, family.n_classes, channels=family.pixels // 784 // 3 * 2 + 1, size=2)
-    monkeypatch.setattr(pooled, where, replace(family, load=lambda: made))
+    serve_pictures(monkeypatch, where, made, family.n_images)
     federation = CATALOGUE[name]()
     train, test = {70_000: (490, 210), 60_000: (420, 180), 56_000: (392, 168)}[family.n_images]
     if name == "pooled.mnist":
@@ -383,9 +389,9 @@ def test_defaults_give_the_sizes_of_the_paper(monkeypatch, name, where):
 
 @pytest.mark.realdata("pooled.fashion_mnist")
 def test_real_fashion_mnist_in_both_splits():
-    pictures = pooled.load_fashion_mnist()
-    assert pictures.x.shape == (70_000, 1, 28, 28)
-    assert np.bincount(pictures.y).tolist() == [7000] * 10
+    found = pictures.joined(pictures.load_fashion_mnist())
+    assert found.x.shape == (70_000, 1, 28, 28)
+    assert np.bincount(found.y).tolist() == [7000] * 10
     federation = pooled.fashion_mnist()
     assert {(c.n_train, c.n_test) for c in federation} == {(490, 210)}
     train, test = counts(federation, "train"), counts(federation, "test")
@@ -393,32 +399,25 @@ def test_real_fashion_mnist_in_both_splits():
     assert (np.sort(test, axis=1) == [0] * 5 + [42] * 5).all()
     everything = torch.cat([x for c in federation for x in (c.x_train, c.x_test)])
     assert (everything.min().item(), everything.max().item()) == (-1, 1)
-    assert (everything.double().mean().item() + 1) / 2 == pytest.approx(pictures.x.mean() / 255, abs=1e-6)
+    assert (everything.double().mean().item() + 1) / 2 == pytest.approx(found.x.mean() / 255, abs=1e-6)
     dirichlet = pooled.fashion_mnist(split="non-iid_2")
     shares = (counts(dirichlet, "train") + counts(dirichlet, "test")) / 700
     assert np.sort(shares, axis=1)[:, -4:].sum(axis=1).mean() == pytest.approx(0.83, abs=0.03)  # "about 80 %"
     assert ((shares * 700).sum(axis=0).round() == 7000).all()
 
 
-@pytest.mark.realdata("pooled.fashion_mnist")
-def test_pixels_are_those_of_the_natural_split():
-    pictures, pool = pooled.load_fashion_mnist(), images.load_idx("fashion_mnist")
-    assert torch.equal(pictures.inputs(np.arange(5)), images.scale(pool.x_train[:5]))
-    assert torch.equal(pictures.inputs(np.arange(60_000, 60_005)), images.scale(pool.x_test[:5]))
-
-
 @pytest.mark.realdata("pooled.cifar10")
 def test_real_cifar_10_or_its_part():
-    pictures = pooled.load_cifar10()
-    assert len(pictures.y) in (18_947, 60_000)
-    for i, (mean, sd) in enumerate(zip(pictures.mean, pictures.sd, strict=True)):
-        often, grey = np.bincount(pictures.x[:, i].ravel(), minlength=256), np.arange(256) / 255
+    found = pictures.joined(pictures.load_cifar10())
+    assert len(found.y) in (18_947, 60_000)
+    for i, (mean, sd) in enumerate(zip(found.mean, found.sd, strict=True)):
+        often, grey = np.bincount(found.x[:, i].ravel(), minlength=256), np.arange(256) / 255
         middle = np.average(grey, weights=often)
         assert middle == pytest.approx(mean, abs=0.005)
         assert np.average((grey - middle) ** 2, weights=often) ** 0.5 == pytest.approx(sd, abs=0.002)
-    federation = pooled.cifar10(20, per_client=900)
+    federation = pooled.cifar10(n_clients=20, per_client=900)
     assert {(c.n_train, c.n_test) for c in federation} == {(630, 270)}
-    assert ("a part, 18947 of 60000" in federation.info["source"]) == (len(pictures.y) == 18_947)
+    assert ("a part, 18947 of 60000" in federation.info["source"]) == (len(found.y) == 18_947)
 
 
 @pytest.mark.realdata("pfedhn.cifar10")

@@ -13,7 +13,7 @@ from hetfl_core.federation import Client, Federation
 
 @pytest.fixture(scope="module")
 def federation():
-    return toy.noisy_features(4, 3, n_train_per_class=30, n_test_per_class=20, seed=1)
+    return toy.noisy_features(n_clients=4, classes_per_client=3, n_train_per_class=30, n_test_per_class=20, seed=1)
 
 
 def inputs(client):
@@ -163,7 +163,9 @@ def test_in_two_dimensions_as_good_as_scikit_learn():
 
 def test_in_64_dimensions_the_published_call_ends_above_its_start_and_ours_near_zero():
     """The finding: scikit-learn's step is not along the gradient there."""
-    client = toy.noisy_features(20, 3, n_train_per_class=100, n_test_per_class=50, subsample=False)[0]
+    client = toy.noisy_features(
+        n_clients=20, classes_per_client=3, n_train_per_class=100, n_test_per_class=50, subsample=False
+    )[0]
     x = torch.from_numpy(inputs(client))
     start = 1e-4 * torch.randn(len(x), 64, generator=torch.Generator().manual_seed(0))
     p = affinities(x, 20)

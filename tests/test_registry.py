@@ -396,7 +396,14 @@ def test_every_data_set_has_a_card():
     cards = data_path("registry.toml").parent / "cards"
     if not cards.is_dir():
         pytest.skip(f"needs a checkout: an installed wheel carries no {cards}")
-    assert {path.stem for path in cards.glob("*.md")} >= set(data_sets())
+    form = "a title `# Data card: `name`` and paragraphs that begin with **What.**, **Origin.** and **Caveats.**"
+    for name in data_sets():
+        card = cards / f"{name}.md"
+        assert card.is_file(), f"{name} stands in the catalogue: write data/cards/{name}.md, {form}"
+        text = card.read_text("utf8")
+        parts = [f"# Data card: `{name}`", *(f"**{part}" for part in ("What.", "Origin.", "Caveats."))]
+        lacking = [part for part in parts if part not in text]
+        assert not lacking, f"data/cards/{name}.md lacks {', '.join(lacking)}; wanted is {form}"
 
 
 def test_every_real_file_that_is_there_is_right():

@@ -63,6 +63,8 @@ def test_seeds_that_diverged_are_named():
     losses = {0: [1.0, 0.5], 1: [1.0, None], 2: [None, 0.5], 3: [1.0, math.nan]}
     records = [replace(run("t/x", "A", s, 0.5), history={"round": [0, 1], "ce": each}) for s, each in losses.items()]
     assert results.diverged(records, "t/x", "A") == [1, 3]
+    said = replace(run("t/x", "A", 4, 0.5), metrics={"accuracy": None, "diverged": 2})
+    assert results.diverged([*records, said], "t/x", "A") == [1, 3, 4], "newer records say so, and have no accuracy"
     mended = replace(run("t/x", "A", 1, 0.5, "2027-01-01T00:00:00Z"), history={"ce": [0.1]})
     assert results.diverged([*records, mended], "t/x", "A") == [3]
     assert results.diverged(records, "t/x", "B") == results.diverged(RUNS, "t/b50", "A") == []

@@ -59,7 +59,7 @@ def test_clients_of_all_runs_share_a_stack(monkeypatch):
 
 def test_one_run_and_one_federation_for_all():
     fed = ragged()
-    runs = simulate_seeds(fed, METHODS["HetFedRep"][0], seeds=[5, 2, 5], **QUIET)
+    runs = simulate_seeds(fed, METHODS["HetFedRep"][0], seeds=[5, 2], **QUIET)
     assert list(runs) == [2, 5]
     assert largest_difference(runs[2], runs[5]) > 0
     (alone,) = simulate_seeds(fed, METHODS["HetFedRep"][0], seeds=[2], **QUIET).values()
@@ -170,10 +170,27 @@ def test_stacks_are_made_as_if_all_clients_were_of_one_run(monkeypatch):
     assert max(n for n, widths in jobs if 50 in widths) <= 3
 
 
+def test_all_runs_are_stopped_after_the_same_round():
+    """Also those that had ended it before, and had begun the next."""
+    fed, method, told = ragged(), METHODS["HetFedRep"][0], []
+
+    def stop(seed, row):
+        told.append((seed, row["round"]))
+        return (seed, row["round"]) == (2, 1)
+
+    stopped = simulate_seeds(fed, method, seeds=[2, 5], on_round=stop, **{**QUIET, "rounds": 4})
+    assert told == [(2, 1), (5, 1)]
+    short = simulate_seeds(fed, method, seeds=[2, 5], **{**QUIET, "rounds": 1})
+    for seed, one in stopped.items():
+        assert largest_difference(one, short[seed]) < 1e-6, "to rounding: the last training has other company"
+        assert len(one.history) == 2
+        assert (one.settings["rounds"], one.settings["rounds_asked"]) == (1, 4)
+
+
 def test_a_run_that_diverges_says_of_which_seed_it_is():
-    with pytest.warns(RuntimeWarning, match=r"Local, seed [03]: the outputs of .* clients") as told:
+    with pytest.warns(RuntimeWarning, match=r"Local, seed [03]: training diverged in round 1 ") as told:
         runs_of({s: ragged(seed=s) for s in (0, 3)}, Local(Model(MLP((4,), 3)), lr=1e30), rounds=2)
-    mine = [w for w in told if "the outputs of" in str(w.message)]
+    mine = [w for w in told if "diverged" in str(w.message)]
     assert [str(w.message).split(":")[0] for w in mine] == ["Local, seed 0", "Local, seed 3"]
     assert {w.filename for w in mine} == {__file__}, "it points to the call from outside"
 
@@ -181,7 +198,13 @@ def test_a_run_that_diverges_says_of_which_seed_it_is():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda fed, m: simulate_seeds(fed, m, seeds=[]), ValueError, "seeds must be at least one"),
+        (lambda fed, m: simulate_seeds(fed, m, seeds=[]), ValueError, "seeds must be at least 1, each another one"),
+        (
+            lambda fed, m: simulate_seeds(fed, m, seeds=[1, 1]),
+            ValueError,
+            r"seeds must be .* each another one, got \[1, 1\]",
+        ),
+        (lambda fed, m: simulate_seeds(fed, m, seeds=True), ValueError, "seeds must be a whole number of at least 1"),
         (lambda fed, m: simulate_seeds(fed, m, seeds=0), ValueError, "seeds must be a whole number of at least 1"),
         (lambda fed, m: simulate_seeds(fed, m, seeds=[0, "a"]), (TypeError, ValueError), "seeds"),
         (lambda fed, m: simulate_seeds(fed, m, seeds=[-1]), ValueError, "seeds"),

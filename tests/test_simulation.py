@@ -13,7 +13,7 @@ import torch
 from sklearn.metrics import mean_squared_error, r2_score
 from small import assert_same_tensors, equal_histories, largest_difference, ragged
 
-from hetfl_core import simulate
+from hetfl_core import simulate, simulate_seeds
 from hetfl_core.datasets import toy
 from hetfl_core.engine import checkpoint, evaluation, prediction, simulation, trainer
 from hetfl_core.engine.checkpoint import CheckpointError
@@ -43,6 +43,11 @@ def run(fed=None, method=QUICK, **options):
         ({"participation": 0.1}, r"participation=0.1 of 6 clients selects no client; it must be at least 0.1667"),
         ({"engine": "fast"}, r"engine must be one of 'auto', 'stacked', 'loop', got 'fast'"),
         ({"evaluate_every": 0}, "evaluate_every must be a whole number of at least 1, got 0"),
+        (
+            {"evaluate_every": []},
+            r"evaluate_every must name a round in 1…4, or the number of rounds between .* got \[\]",
+        ),
+        ({"evaluate_every": [7]}, r"evaluate_every must name a round in 1…4, .* got \[7\]"),
         ({"evaluate_every": (1, 0)}, "evaluate_every must be a whole number of at least 1, got 0"),
         ({"threads": 0}, "threads must be a whole number of at least 1, got 0"),
         ({"stack_size": 0}, "stack_size must be a whole number of at least 1, got 0"),
@@ -156,8 +161,14 @@ def test_a_federation_is_needed():
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
 def test_a_run_that_diverged_says_so(engine):
     """NaN has an argmax too, the first class: an accuracy that looks like any other."""
-    with pytest.warns(RuntimeWarning, match=r"outputs of 6 of 6 clients \(client-0, .* diverged"):
-        run(method=replace(QUICK, lr=1e30), rounds=1, engine=engine)
+    with pytest.warns(RuntimeWarning, match="seed 0: training diverged in round 0 on clients 'client-") as told:
+        result = run(method=replace(QUICK, lr=1e30), rounds=1, engine=engine)
+    assert len(told) == 1
+    assert repr(result) == "Run(FLIC-HL on 'ragged', 1 rounds: diverged)"
+    assert result.history[["train_accuracy", "test_accuracy"]].isna().all(axis=None)
+    assert np.isnan([value for name, value in result.final.items() if "accuracy" in name]).all()
+    assert result.per_client[["accuracy", "balanced_accuracy"]].isna().all(axis=None)
+    assert result.final["diverged"] == 6
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -715,7 +726,9 @@ def test_a_new_client_with_one_pass_is_a_client_that_no_round_selected(method):
 
 def test_a_new_client_is_well_above_chance():
     """Three well separated classes, Figure 3's toy: chance is 1/3."""
-    fed = toy.noisy_features(7, 3, n_classes=3, sigma=3.0, n_train_per_class=400, n_test_per_class=200)
+    fed = toy.noisy_features(
+        n_clients=7, classes_per_client=3, n_classes=3, sigma=3.0, n_train_per_class=400, n_test_per_class=200
+    )
     old, new = joiners(fed, ["client-003"])
     method = FLIC(pretrain_epochs=5, local_epochs=5)
     result = adapt(run(old, method, rounds=3), new, rounds=3, progress=False)
@@ -765,7 +778,7 @@ def test_clients_may_join_a_run_that_diverged():
     with pytest.warns(RuntimeWarning, match="training diverged"):
         lost = run(old, FedAvg(local_epochs=1, optimiser="sgd", lr=1e30))
     assert any(p.isnan().any() for p in lost.server.values())
-    with pytest.warns(RuntimeWarning, match=r"outputs of 1 of 1 clients \(client-1\)"):
+    with pytest.warns(RuntimeWarning, match="training diverged in round 0 on client 'client-1': "):
         adapt(lost, new, progress=False)
 
 
@@ -776,7 +789,122 @@ def test_a_new_client_of_fedavg_uses_the_servers_model():
     assert result.final["accuracy"] == pytest.approx(result.final["server_accuracy"])
 
 
+# --- told of every round, and stopped ---------------------------------------------------------------------------------
+
+
+def same_runs(a, b):
+    """Whether two runs are the same bit for bit, but for the seconds."""
+    assert equal_histories(a.history, b.history)
+    assert {**a.final, "seconds": 0} == {**b.final, "seconds": 0}
+    assert a.per_client.equals(b.per_client)
+    for one, other in zip([a.server, *a.kept, *a.params], [b.server, *b.kept, *b.params], strict=True):
+        assert_same_tensors(one, other)
+    return True
+
+
+@pytest.mark.parametrize("method", [QUICK, FedAvgFT(model=SMALL, local_epochs=1, tuning_epochs=2)], ids=["FLIC", "FT"])
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_run_that_is_stopped_is_a_whole_run_of_so_many_rounds(method, every, tmp_path):
+    """Its last round is evaluated, as that of any run, also where that was not due."""
+    options = {"evaluate_every": every, "measure": ("own", "held"), "participation": 1.0}
+    fed, told = ragged(widths=(4, 4)), []
+
+    def stop(row):
+        told.append(row["round"])
+        return row["round"] == 2
+
+    stopped = run(fed, method, rounds=5, on_round=stop, checkpoint=tmp_path, **options)
+    assert told == [1, 2]
+    assert same_runs(stopped, run(fed, method, rounds=2, **options))
+    assert (stopped.settings["rounds"], stopped.settings["rounds_asked"]) == (2, 5)
+    assert "2 rounds" in repr(stopped)
+    assert not stopped.history.iloc[-1].isna().any()
+    on = run(fed, method, rounds=5, checkpoint=tmp_path, **options)
+    whole = run(fed, method, rounds=5, **options)
+    assert same_runs(on, whole)
+    assert on.settings == whole.settings
+    assert "rounds_asked" not in on.settings
+
+
+def test_a_stopped_run_is_left_in_its_checkpoint(tmp_path):
+    first = run(rounds=5, evaluate_every=4, checkpoint=tmp_path, on_round=lambda row: np.bool_(row["round"] > 1))
+    assert same_runs(run(rounds=2, evaluate_every=4, checkpoint=tmp_path), first)
+    assert predicts_the_same(first, run(rounds=2, evaluate_every=4))
+
+
+def predicts_the_same(a, b):
+    return all(np.array_equal(p, q) for p, q in zip(a.predict().values(), b.predict().values(), strict=True))
+
+
+@pytest.mark.parametrize("answer", [None, False, 0, 1, "stop", [None, None], np.False_, {"round": 1}])
+def test_only_true_stops_a_run(answer):
+    assert len(run(on_round=lambda row: answer).history) == 5
+
+
+@pytest.mark.parametrize("error", [StopIteration("enough"), RuntimeError("enough"), KeyboardInterrupt("enough")])
+def test_what_on_round_raises_comes_back_as_it_is(error):
+    def stop(row):
+        raise error
+
+    with pytest.raises(type(error), match=r"^enough$") as raised:
+        run(on_round=stop)
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("options", [{}, {"evaluate_every": 2}, {"fed": ragged().subset(["client-1"])}])
+def test_what_on_round_is_told_holds_numbers_only_and_is_its_own(options):
+    """Loggers take no None; and what they do with the row does not change the run."""
+    rows = []
+
+    def log(row):
+        rows.append(dict(row))
+        row.clear()
+
+    result = run(**{"participation": 1.0, "measure": ("own", "server"), **options}, on_round=log)
+    assert all(type(value) in (int, float) for row in rows for value in row.values())
+    every = options.get("evaluate_every", 1)
+    assert ["test_accuracy" in row for row in rows] == [n % every == 0 for n in range(1, 5)]
+    assert "server_test_accuracy" not in rows[-1], "FLIC has no model of the server's own"
+    assert result.history["round"].to_list() == [0, 1, 2, 3, 4]
+    assert result.history["test_accuracy"][2] == rows[1]["test_accuracy"]
+
+
 # --- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", [simulate, simulate_seeds])
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_trained(call, tmp_path, monkeypatch):
+    """Root may write anywhere, so what is in the way is a file, a device, and a link to nowhere."""
+    monkeypatch.setattr(Simulator, "initial", lambda self: pytest.fail("it was trained"))
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "x")
+    for name, blocks in (("file", "file"), ("file/a/b", "file"), ("link", "link")):
+        with pytest.raises(
+            CheckpointError, match=rf"checkpoint \S+{name} cannot be written to: \S+{blocks} is no folder"
+        ):
+            call(ragged(), QUICK, checkpoint=tmp_path / name, progress=False)
+    with pytest.raises(CheckpointError, match="checkpoint /dev/null cannot be written to: /dev/null is no folder"):
+        call(ragged(), QUICK, checkpoint="/dev/null", progress=False)
+    with pytest.raises(TypeError, match="checkpoint must be a path, got ''"):
+        call(ragged(), QUICK, checkpoint="", progress=False)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
+    def refuse(**options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(checkpoint.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(CheckpointError, match="cannot be written to: Permission denied; choose another folder"):
+        run(checkpoint=tmp_path)
+
+
+def test_a_run_that_is_done_is_read_where_nothing_can_be_written(tmp_path, monkeypatch):
+    whole = run(checkpoint=tmp_path)
+    monkeypatch.setattr(checkpoint, "check_writable", lambda folder: pytest.fail("nothing is to be written"))
+    assert same_runs(run(checkpoint=tmp_path), whole)
+
 
 SCRIPT = """
 import sys, time

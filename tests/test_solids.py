@@ -181,7 +181,7 @@ def test_the_assignment_of_4_views_is_like_table_3():
 
 
 def test_the_federation():
-    fed = solids.views(3, **FEW)
+    fed = solids.views(seed=3, **FEW)
     assert fed.name == "solids.views" in data_sets()
     assert (len(fed), fed.n_classes) == (8, 12)
     for client, one in zip(fed, ASSIGNMENTS["12 views"], strict=True):
@@ -198,17 +198,17 @@ def test_the_federation():
     all_values = torch.cat([fed.x_test[f"view {k}"] for k in range(12)])
     assert all_values.dtype == torch.float32
     assert -1 == all_values.min() < all_values.max() <= 1
-    few = solids.views(3, n_views=4, assignment="4 views", **FEW)
+    few = solids.views(seed=3, n_views=4, assignment="4 views", **FEW)
     assert len(few) == 4
     assert few.of_common_blocks().full_shapes.keys() == {"view 0", "view 2"}
 
 
 def test_the_same_seed_means_the_same_bits():
-    a = solids.views(1, **FEW)
+    a = solids.views(seed=1, **FEW)
     a.x_test["view 0"].zero_()  # what is kept of the drawing must not feel it
-    b = solids.views(1, **FEW)
+    b = solids.views(seed=1, **FEW)
     solids._drawn.cache_clear()
-    c, d = solids.views(1, **FEW), solids.views(2, **FEW)
+    c, d = solids.views(seed=1, **FEW), solids.views(seed=2, **FEW)
     assert b.fingerprint() == c.fingerprint() != d.fingerprint()
 
 
@@ -291,7 +291,9 @@ def test_what_cannot_be_rendered_is_refused(bad, message):
 def test_dealing_adds_to_the_settings_of_its_caller():
     """As `views` needs it, and nobody's settings are lost."""
     x = {"a": torch.zeros(2, 1, dtype=torch.float32)}
-    made = blocks.federate(x, [0, 1], x, [0, 1], "centralised", info={"settings": {"mine": 1}, "source": "here"})
+    made = blocks.federate(
+        x, [0, 1], x, [0, 1], assignment="centralised", info={"settings": {"mine": 1}, "source": "here"}
+    )
     assert made.info["settings"]["mine"] == 1
     assert made.info["settings"]["assignment"] == "centralised"
     assert made.info["source"] == "here"

@@ -128,7 +128,7 @@ def check(section: str, printed: list[str], folder: Path) -> None:
         assert "['left', 'right']" in printed[1]
     elif section == "task-compare":
         header, *rows = printed[0].splitlines()
-        assert header.split() == ["mean", "sd", "difference", "low", "high", "p", "p_holm", "seeds"]
+        assert header.split() == ["mean", "sd", "difference", "low", "high", "p", "p_holm", "seeds", "diverged"]
         assert [row.split()[0] for row in rows] == ["method", "FLIC", "Local"]
     elif section == "task-resume":
         assert (folder / "my-run" / "state.safetensors").exists()

@@ -65,7 +65,7 @@ def ids(client):
 
 
 def test_half_the_clients_hold_captions_and_half_images(home):
-    federation = text.textcaps(8, 2, embedder=Fake())
+    federation = text.textcaps(n_clients=8, classes_per_client=2, embedder=Fake())
     assert [c.name for c in federation] == [f"{m}-{i:03d}" for m in ("caption", "image") for i in range(4)]
     assert federation.n_classes == 4
     for client in federation:
@@ -80,7 +80,7 @@ def test_half_the_clients_hold_captions_and_half_images(home):
 
 
 def test_every_pair_is_dealt_once_in_each_modality(home):
-    federation = text.textcaps(8, 2, embedder=Fake())
+    federation = text.textcaps(n_clients=8, classes_per_client=2, embedder=Fake())
     for modality in ("caption", "image"):
         mine = [c for c in federation if c.name.startswith(modality)]
         assert sum(c.n_train for c in mine) == int(0.8 * 80 * PER_IMAGE)
@@ -92,7 +92,7 @@ def test_every_pair_is_dealt_once_in_each_modality(home):
 def test_splitting_pairs_tests_on_images_that_were_trained_on_and_splitting_images_does_not(home):
     shares = {}
     for split in ("pairs", "images"):
-        federation = text.textcaps(8, 2, embedder=Fake(), split=split)
+        federation = text.textcaps(n_clients=8, classes_per_client=2, embedder=Fake(), split=split)
         train, test = (set().union(*(ids(c)[part] for c in federation)) for part in (0, 1))
         shares[split] = federation.info["test_images_in_training"]
         assert bool(train & test) is (shares[split] > 0)
@@ -101,7 +101,7 @@ def test_splitting_pairs_tests_on_images_that_were_trained_on_and_splitting_imag
 
 
 def test_clip_shares_one_space_and_is_not_pruned(home):
-    federation = text.textcaps(8, 2, embeddings="clip", embedder=Fake((512, 512)))
+    federation = text.textcaps(n_clients=8, classes_per_client=2, embeddings="clip", embedder=Fake((512, 512)))
     assert {c.shapes for c in federation} == {(512,)}
 
 
@@ -110,7 +110,7 @@ def test_each_kind_of_vectors_is_made_by_its_own_model(home, monkeypatch, embedd
     made = {name: Fake((512, 512)) for name in ("Clip", "BertResNet")}
     for name, fake in made.items():
         monkeypatch.setattr(text, name, lambda fake=fake: fake)
-    text.textcaps(8, 2, embeddings=embeddings)
+    text.textcaps(n_clients=8, classes_per_client=2, embeddings=embeddings)
     assert [name for name, fake in made.items() if fake.calls] == [model]
 
 
@@ -127,7 +127,7 @@ def test_models_get_all_items_in_order_64_at_a_time():
 
 
 def test_the_published_code_prunes_less_in_random_order_and_shares_half(home):
-    federation = text.textcaps(8, 2, variant="code", embedder=Fake())
+    federation = text.textcaps(n_clients=8, classes_per_client=2, variant="code", embedder=Fake())
     captions, images = ([c for c in federation if c.name.startswith(m)] for m in ("caption", "image"))
     assert all(730 <= c.shapes[0] <= 768 for c in captions)
     assert all(480 <= c.shapes[0] <= 512 for c in images)
@@ -145,22 +145,22 @@ def test_pruning_drops_up_to_the_share_uniformly():
 
 
 def test_seeds_split_deal_and_prune_differently_and_repeatably(home):
-    a, b, c = (text.textcaps(8, 2, seed, embedder=Fake()) for seed in (0, 0, 1))
+    a, b, c = (text.textcaps(n_clients=8, classes_per_client=2, seed=seed, embedder=Fake()) for seed in (0, 0, 1))
     assert a.fingerprint() == b.fingerprint() != c.fingerprint()
     assert [x.shapes for x in a] != [x.shapes for x in c]
 
 
 def test_vectors_are_computed_once_and_each_image_once(home):
     fake = Fake()
-    text.textcaps(8, 2, embedder=fake)
-    text.textcaps(8, 3, seed=4, embedder=fake)
+    text.textcaps(n_clients=8, classes_per_client=2, embedder=fake)
+    text.textcaps(n_clients=8, classes_per_client=3, seed=4, embedder=fake)
     assert fake.calls == [("captions", 240), ("images", 80)]
     other = Fake()
     other.name = "another model"
-    text.textcaps(8, 2, embedder=other)
+    text.textcaps(n_clients=8, classes_per_client=2, embedder=other)
     assert len(other.calls) == 2  # kept under another name
     write_captions(home, {"data": entries()[:-30]})
-    text.textcaps(8, 2, embedder=fake)
+    text.textcaps(n_clients=8, classes_per_client=2, embedder=fake)
     assert len(fake.calls) == 4  # other captions, other vectors
     assert not [path for path in (home / "textcaps").iterdir() if path.name.endswith(".tmp")]
 
@@ -172,7 +172,7 @@ def test_an_interrupted_computation_leaves_nothing(home):
 
     before = sorted((home / "textcaps").iterdir())
     with pytest.raises(KeyboardInterrupt):
-        text.textcaps(8, 2, embedder=Broken())
+        text.textcaps(n_clients=8, classes_per_client=2, embedder=Broken())
     assert sorted((home / "textcaps").iterdir()) == before
 
 
@@ -182,18 +182,18 @@ def test_a_missing_package_names_the_extra(home):
             raise ModuleNotFoundError("No module named 'transformers'")
 
     with pytest.raises(ImportError, match=r"transformers.*pip install \"hetfl-core\[text\]\""):
-        text.textcaps(8, 2, embedder=Bare())
+        text.textcaps(n_clients=8, classes_per_client=2, embedder=Bare())
 
 
 def test_damaged_vectors_are_named(home):
-    text.textcaps(8, 2, embedder=Fake())
+    text.textcaps(n_clients=8, classes_per_client=2, embedder=Fake())
     (path,) = (home / "textcaps").glob("vectors-*.npz")
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(DataError, match=f"{path} cannot be read.*delete it"):
-        text.textcaps(8, 2, embedder=Fake())
+        text.textcaps(n_clients=8, classes_per_client=2, embedder=Fake())
     np.savez(path, captions=np.zeros((3, 768)), images=np.zeros((80, 512)))
     with pytest.raises(DataError, match="expected 240 captions and 80 images, got 3, 80"):
-        text.textcaps(8, 2, embedder=Fake())
+        text.textcaps(n_clients=8, classes_per_client=2, embedder=Fake())
 
 
 # --- what is missing ----------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_missing_images_are_found_out_before_anything_is_computed(home):
     with pytest.raises(
         DataError, match=r"2 of 80 images are missing, the first is .*0\.jpg: get .*train_val_images\.zip"
     ):
-        text.textcaps(8, 2, embedder=fake)
+        text.textcaps(n_clients=8, classes_per_client=2, embedder=fake)
     assert fake.calls == []
 
 
@@ -220,7 +220,7 @@ def test_a_folder_that_cannot_be_written_to_is_found_out_before_anything_is_comp
     monkeypatch.setattr(text.os, "access", lambda *args: False)
     fake = Fake()
     with pytest.raises(DataError, match=r"cannot be written to.*HETFL_DATA"):
-        text.textcaps(8, 2, embedder=fake)
+        text.textcaps(n_clients=8, classes_per_client=2, embedder=fake)
     assert fake.calls == []
 
 
@@ -236,7 +236,7 @@ def test_a_folder_that_cannot_be_written_to_is_found_out_before_anything_is_comp
 def test_damaged_captions_are_named(home, content, message):
     write_captions(home, content)
     with pytest.raises(DataError, match=message):
-        text.textcaps(8, 2, embedder=Fake())
+        text.textcaps(n_clients=8, classes_per_client=2, embedder=Fake())
 
 
 def test_entries_without_a_class_are_left_out(home):
@@ -267,7 +267,7 @@ def test_wrong_arguments(home, options, message):
 
 
 def test_the_stand_in_says_so_and_has_the_shape_of_textcaps():
-    federation = text.two_modalities(20, 2, n_pairs=2000)
+    federation = text.two_modalities(n_clients=20, classes_per_client=2, n_pairs=2000)
     assert federation.info["stand_in"] is True
     assert federation.info["simulated"] is True
     assert sum(c.n_train for c in federation) == 2 * 1600
@@ -275,13 +275,17 @@ def test_the_stand_in_says_so_and_has_the_shape_of_textcaps():
         full = 768 if client.name.startswith("caption") else 512
         assert 0.9 * full <= client.shapes[0] <= full
         assert len(set(client.y_train.tolist())) == 2
-    a, b = (text.two_modalities(4, 2, seed, n_pairs=400).fingerprint() for seed in (0, 1))
+    a, b = (
+        text.two_modalities(n_clients=4, classes_per_client=2, seed=seed, n_pairs=400).fingerprint() for seed in (0, 1)
+    )
     assert a != b
 
 
 def test_any_two_classes_of_the_stand_in_are_equally_far_apart_in_both_modalities():
     """Means of the meaning are `separation` apart, and E‖sA‖² = ‖s‖² · width / latent for the map A."""
-    federation = text.two_modalities(2, 4, n_pairs=12_000, prune=0.0, separation=3.0, latent=16)
+    federation = text.two_modalities(
+        n_clients=2, classes_per_client=4, n_pairs=12_000, prune=0.0, separation=3.0, latent=16
+    )
     for client, width in zip(federation, (768, 512)):
         x, y = client.x_train.double(), client.y_train
         means = torch.stack([x[y == c].mean(0) for c in range(4)])
@@ -294,7 +298,7 @@ def test_a_local_linear_classifier_finds_the_stand_in_neither_easy_nor_hopeless(
     scores = []
     for k in (2, 3):
         # As many samples per client as with 100 clients of 15 000.
-        federation = text.two_modalities(20, k, n_pairs=3000)
+        federation = text.two_modalities(n_clients=20, classes_per_client=k, n_pairs=3000)
         fits = [LogisticRegression(C=0.01, max_iter=300).fit(c.x_train, c.y_train) for c in federation]
         scores.append(np.mean([fit.score(c.x_test, c.y_test) for fit, c in zip(fits, federation)]))
     assert 0.65 < scores[1] < scores[0] < 0.92
@@ -307,6 +311,6 @@ def test_the_stand_in_needs_room_for_its_classes():
 
 def test_as_few_pairs_as_each_client_needs_for_a_class():
     """Four fifths of the pairs train, in two modalities: 8/5 of their number for 10 clients with 2 classes each."""
-    assert len(text.two_modalities(10, 2, n_pairs=14)) == 10
+    assert len(text.two_modalities(n_clients=10, classes_per_client=2, n_pairs=14)) == 10
     with pytest.raises(ValueError, match="n_pairs must be enough"):
-        text.two_modalities(10, 2, n_pairs=12)
+        text.two_modalities(n_clients=10, classes_per_client=2, n_pairs=12)

@@ -304,21 +304,19 @@ def _() -> Any:
     y = rng("labels").integers(0, 7, 900)
     other = rng("others").integers(0, 7, 210)
     deck = partition.assign_classes(9, 7, 3, rng("deck"))
-    parts = partition.classes_per_client(y, 12, 2, rng("classes"))
+    one = rng("classes")
+    parts = partition.share(y, partition.assign_classes(12, 7, 2, one), one)
     return [
         deck,
-        partition.assign_classes(11, 5, 3, rng("deck 2"), balanced=False),
         partition.assign_classes(5, 3, 4, rng("deck 3"), allow_repeats=True),
         parts,
-        partition.classes_per_client(y, 9, 4, rng("unbalanced"), balanced=False),
         partition.share(y, deck, rng("share"), at_least=4),
         partition.published_shards(y, deck, rng("shards"), replace_below=30, repeat_below=40, repeats=5),
         partition.published_shards(y, deck, rng("shards 2")),
         partition.dirichlet(y, 8, 0.2, rng("dirichlet"), min_size=12),
         partition.dirichlet(y, 5, 20.0, rng("dirichlet 2")),
         partition.share_alike(y, parts, other, rng("alike")),
-        [partition.subsample(parts, rng(v), variant=v) for v in ("text", "code")],
-        list(partition.by_group(np.array(list("abcabba"))).items()),
+        [toy.thinned(parts, rng(v), v) for v in ("text", "code")],
     ]
 
 
@@ -355,10 +353,29 @@ def _() -> Any:
     found = []
     for variant in ("text", "code"):
         found += [
-            toy.noisy_features(6, 2, 1, variant=variant, **few),
-            toy.linear_mapping(6, 3, 2, variant=variant, **few),
-            toy.linear_mapping(5, 2, 3, variant=variant, dim=4, widths=(3, 6), subsample=False, n_train_per_class=70),
-            toy.noisy_features(5, 2, 3, variant=variant, n_classes=6, dim=3, sigma=0.4, added=(2, 4), **few),
+            toy.noisy_features(n_clients=6, classes_per_client=2, seed=1, variant=variant, **few),
+            toy.linear_mapping(n_clients=6, classes_per_client=3, seed=2, variant=variant, **few),
+            toy.linear_mapping(
+                n_clients=5,
+                classes_per_client=2,
+                seed=3,
+                variant=variant,
+                dim=4,
+                widths=(3, 6),
+                subsample=False,
+                n_train_per_class=70,
+            ),
+            toy.noisy_features(
+                n_clients=5,
+                classes_per_client=2,
+                seed=3,
+                variant=variant,
+                n_classes=6,
+                dim=3,
+                sigma=0.4,
+                added=(2, 4),
+                **few,
+            ),
         ]
     found.append(toy.linear_regression(4, 2, dim=3, widths=(4, 8), noise=0.3, n_train=(5, 9), n_test=6))
     found.append(toy.linear_regression(3))
@@ -371,8 +388,8 @@ def _() -> Any:
     few = {"per_class": 2, "test_per_class": 1, "size": 6}
     sizes = rng("sizes").random((2, 5))
     return [
-        of_federation(solids.views(1, **few)),
-        of_federation(solids.views(2, assignment="4 views", n_views=4, noise=0.1, overlap=0.5, **few)),
+        of_federation(solids.views(seed=1, **few)),
+        of_federation(solids.views(seed=2, assignment="4 views", n_views=4, noise=0.1, overlap=0.5, **few)),
         [solids.render(shape, sizes, [0.3, -2.0], [0.0, 1.0], tilt=[0.1, -0.1], size=5) for shape in solids.SHAPES],
         solids.render("chair", sizes, [0.3, -2.0], solids.azimuths(3), size=5),
     ]
@@ -392,7 +409,9 @@ def _() -> Any:
 @case("text")
 def _() -> Any:
     return [
-        of_federation(text.two_modalities(8, 2, 1, variant=variant, n_pairs=400, prune=prune))
+        of_federation(
+            text.two_modalities(n_clients=8, classes_per_client=2, seed=1, variant=variant, n_pairs=400, prune=prune)
+        )
         for variant, prune in (("text", 0.1), ("code", 0.3))
     ]
 
@@ -446,7 +465,7 @@ def _() -> Any:
     trials = eeg_trials.trials(data, 1, band=(8.0, 30.0))
     found += [vars(trials), vars(eeg_trials.trials(data, 3, channels=("C3", "Cz"), resample=64.0))]
     for estimator in ("lwf", "scm", "oas"):
-        found.append(eeg.covariances(trials, estimator))
+        found.append(eeg.covariances(trials, estimator).matrices)
     for kind in ("tangent", "vectorised"):
         for reference in ("train", "all"):
             for by in ("session", "random"):

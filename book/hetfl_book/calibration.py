@@ -140,6 +140,8 @@ def _probabilities(rows: np.ndarray) -> np.ndarray:
             "probabilities must be real numbers of shape (n, C), n and C at least 1, "
             f"got shape {array.shape} and dtype {array.dtype}"
         )
+    if bad := int(np.isnan(array).any(1).sum()):
+        raise ValueError(f"probabilities must be numbers, got NaN in {bad} of {len(array)} rows: training diverged")
     if not ((array >= 0).all() and (np.abs(array.sum(1, dtype=np.float64) - 1) <= 1e-3).all()):
         raise ValueError("probabilities must be at least 0 and sum to 1 in each row, got others")
     return array

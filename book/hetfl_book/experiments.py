@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from hetfl_book import ledger
 from hetfl_book.papers import eeg, fedcma, fedcr, flic, hyfem, privacy
 from hetfl_book.papers.experiment import Experiment, Scale
-from hetfl_core import numerics
+from hetfl_core import checks, numerics
 from hetfl_core.checks import unknown
 from hetfl_core.datasets import registry
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
@@ -108,18 +108,7 @@ def jobs(
             raise KeyError(unknown(f"method of {name}", method, known, f"hetfl list {name}"))
     if scale not in get_args(Scale):
         raise ValueError(f"scale must be one of {get_args(Scale)}, got {scale!r}")
-    return [Job(name, scale, method, seed) for seed in _numbers(seeds) for method in methods or known]
-
-
-def _numbers(seeds: int | Sequence[int]) -> Sequence[int]:
-    """The seeds one by one, of their number or of themselves."""
-    numbers = range(seeds) if isinstance(seeds, int) else seeds
-    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers)
-    if isinstance(seeds, str | bool) or not whole or len(set(numbers)) < len(numbers):
-        raise ValueError(f"seeds must be a number of seeds, or different whole numbers from 0 on, got {seeds!r}")
-    if not len(numbers):
-        raise ValueError(f"seeds must be at least 1, got {seeds}")
-    return numbers
+    return [Job(name, scale, method, seed) for seed in checks.seeds(seeds) for method in methods or known]
 
 
 def pending(scale: Scale = "paper", seeds: int | None = None, out: Path | None = None) -> list[Job]:

@@ -1,6 +1,6 @@
 """Data sets, each a function that returns a `Federation`.
 
-``CATALOGUE`` names them all; ``registry`` knows the files behind those that need a download.
+``CATALOGUE`` names them all; `hetfl_core.datasets.registry` knows the files behind those that need a download.
 """
 
 from collections.abc import Callable
@@ -36,16 +36,4 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
 
 registry.DATA_SETS.update(CATALOGUE)
 
-__all__ = [
-    "CATALOGUE",
-    "DataError",
-    "blocks",
-    "digits",
-    "eeg",
-    "eegmmidb",
-    "femnist",
-    "images",
-    "pooled",
-    "registry",
-    "toy",
-]
+__all__ = ["CATALOGUE", "DataError"]

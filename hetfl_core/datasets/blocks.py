@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.datasets import pooled
+from hetfl_core.datasets import pictures
 from hetfl_core.federation import MOST_CLASSES, Client, Federation, FederationWarning
-from hetfl_core.partition import Indices, Parts, check_generator, check_labels
+from hetfl_core.partition import Indices, Parts, check_generator, check_labels, gathered
 from hetfl_core.rng import SERVER, numpy_stream
 
 QUADRANTS = ("top left", "top right", "bottom left", "bottom right")
@@ -44,85 +45,60 @@ class Holding(NamedTuple):
     classes: tuple[int, ...]
 
 
-def _each(blocks: Sequence[Sequence[int]], classes: Sequence[Sequence[int]]) -> tuple[Holding, ...]:
-    return tuple(Holding(tuple(b), tuple(c)) for b, c in zip(blocks, classes, strict=True))
+def _table(text: str) -> tuple[Holding, ...]:
+    """An assignment out of a line for each client, of its blocks and its classes."""
+    lines = [line.split(":") for line in text.strip().splitlines()]
+    return tuple(Holding(*(tuple(map(int, numbers.split())) for numbers in line)) for line in lines)
 
-
-LOW, HIGH = tuple(range(5)), tuple(range(5, 10))
-HALF_OF_TWELVE = (
-    (0, 1, 2, 3, 4, 5),
-    (3, 4, 5, 6, 7, 8),
-    (6, 7, 8, 9, 10, 11),
-    (0, 1, 2, 9, 10, 11),
-    (0, 1, 2, 6, 7, 8),
-    (3, 4, 5, 9, 10, 11),
-    (0, 2, 4, 6, 8, 10),
-    (1, 3, 5, 7, 9, 11),
-)
-"""Six views for each of eight clients, as the published code of [1]_ has them."""
 
 ASSIGNMENTS: Mapping[str, tuple[Holding, ...]] = {
-    "table 4": _each(
-        [(0, 1, 2), (0, 1, 2), (0, 2, 3), (0, 2, 3), (0, 2), (0, 2)],
-        [LOW, HIGH, LOW, HIGH, LOW, HIGH],
-    ),
-    "modelnet40:2": _each(
-        HALF_OF_TWELVE,
-        [
-            (1, 2, 3, 4, 11, 15, 18, 21, 24, 26, 27, 30, 31, 37, 38),
-            (0, 5, 12, 13, 17, 20, 21, 24, 25, 28, 29, 31, 33, 34, 35),
-            (0, 3, 6, 10, 11, 15, 18, 22, 25, 26, 29, 30, 31, 32, 34),
-            (6, 7, 8, 13, 14, 19, 20, 23, 25, 28, 29, 30, 31, 35, 36),
-            (2, 7, 9, 11, 17, 18, 19, 22, 27, 28, 32, 33, 36, 38, 39),
-            (1, 4, 8, 10, 13, 14, 15, 16, 18, 19, 23, 29, 31, 36, 38),
-            (1, 4, 6, 7, 8, 9, 11, 17, 18, 20, 21, 24, 29, 33, 36),
-            (2, 6, 7, 8, 9, 13, 14, 23, 25, 29, 30, 31, 34, 35, 39),
-        ],
-    ),
-    "12 views": _each(
-        HALF_OF_TWELVE,
-        [
-            (1, 5, 7, 10, 11),
-            (1, 4, 7, 8, 9),
-            (0, 3, 4, 6, 8),
-            (1, 2, 5, 6, 8),
-            (2, 3, 4, 6, 7),
-            (0, 5, 9, 10, 11),
-            (3, 4, 5, 8, 11),
-            (0, 1, 2, 9, 10),
-        ],
-    ),
-    "4 views": _each(
-        [(0, 1, 2), (0, 1, 2), (0, 2, 3), (0, 2, 3)],
-        [range(6), range(4, 10), range(6, 12), (0, 1, 2, 3, 10, 11)],
-    ),
-    "9 clients": _each(
-        [
-            (0, 1, 2, 3, 4, 5),
-            (4, 5, 6, 7, 8, 9, 10),
-            (0, 1, 2, 3, 8, 9, 10, 11),
-            (2, 3, 4, 5, 6, 7),
-            (0, 6, 7, 8, 9, 10, 11),
-            (0, 1, 2, 3, 4, 5, 10, 11),
-            (4, 5, 6, 7, 8, 9),
-            (0, 1, 2, 8, 9, 10, 11),
-            (2, 3, 4, 5, 6, 7, 8, 9),
-        ],
-        [
-            LOW,
-            HIGH,
-            (0, 2, 4, 6, 8),
-            (1, 3, 5, 7, 9),
-            (0, 1, 2, 7, 8),
-            (3, 4, 5, 6, 9),
-            (1, 2, 5, 6, 9),
-            (0, 3, 4, 7, 8),
-            (0, 1, 4, 6, 8),
-        ],
-    ),
-    "herigraph": _each(
-        list(combinations(range(4), 2)),
-        [tuple(c for c in range(9) if c // 3 != i % 3) for i in range(6)],
+    "table 4": _table("""
+        0 1 2: 0 1 2 3 4
+        0 1 2: 5 6 7 8 9
+        0 2 3: 0 1 2 3 4
+        0 2 3: 5 6 7 8 9
+        0 2: 0 1 2 3 4
+        0 2: 5 6 7 8 9
+    """),
+    "modelnet40:2": _table("""
+        0 1 2 3 4 5: 1 2 3 4 11 15 18 21 24 26 27 30 31 37 38
+        3 4 5 6 7 8: 0 5 12 13 17 20 21 24 25 28 29 31 33 34 35
+        6 7 8 9 10 11: 0 3 6 10 11 15 18 22 25 26 29 30 31 32 34
+        0 1 2 9 10 11: 6 7 8 13 14 19 20 23 25 28 29 30 31 35 36
+        0 1 2 6 7 8: 2 7 9 11 17 18 19 22 27 28 32 33 36 38 39
+        3 4 5 9 10 11: 1 4 8 10 13 14 15 16 18 19 23 29 31 36 38
+        0 2 4 6 8 10: 1 4 6 7 8 9 11 17 18 20 21 24 29 33 36
+        1 3 5 7 9 11: 2 6 7 8 9 13 14 23 25 29 30 31 34 35 39
+    """),
+    "12 views": _table("""
+        0 1 2 3 4 5: 1 5 7 10 11
+        3 4 5 6 7 8: 1 4 7 8 9
+        6 7 8 9 10 11: 0 3 4 6 8
+        0 1 2 9 10 11: 1 2 5 6 8
+        0 1 2 6 7 8: 2 3 4 6 7
+        3 4 5 9 10 11: 0 5 9 10 11
+        0 2 4 6 8 10: 3 4 5 8 11
+        1 3 5 7 9 11: 0 1 2 9 10
+    """),
+    "4 views": _table("""
+        0 1 2: 0 1 2 3 4 5
+        0 1 2: 4 5 6 7 8 9
+        0 2 3: 6 7 8 9 10 11
+        0 2 3: 0 1 2 3 10 11
+    """),
+    "9 clients": _table("""
+        0 1 2 3 4 5: 0 1 2 3 4
+        4 5 6 7 8 9 10: 5 6 7 8 9
+        0 1 2 3 8 9 10 11: 0 2 4 6 8
+        2 3 4 5 6 7: 1 3 5 7 9
+        0 6 7 8 9 10 11: 0 1 2 7 8
+        0 1 2 3 4 5 10 11: 3 4 5 6 9
+        4 5 6 7 8 9: 1 2 5 6 9
+        0 1 2 8 9 10 11: 0 3 4 7 8
+        2 3 4 5 6 7 8 9: 0 1 4 6 8
+    """),
+    "herigraph": tuple(
+        Holding(pair, tuple(c for c in range(9) if c // 3 != i % 3)) for i, pair in enumerate(combinations(range(4), 2))
     ),
 }
 """Assignments by name.
@@ -200,47 +176,78 @@ def _pairs(assignment: Sequence[Any]) -> list[list[Any]]:
     return pairs
 
 
-def deal(
-    labels: ArrayLike,
-    assignment: Sequence[Holding],
-    rng: np.random.Generator,
-    *,
-    overlap: float = 1.0,
-    missing: float = 0.0,
-) -> Parts:
-    """The samples of each client: of each of its classes those that all holders share, and a part of the others.
+@dataclass(frozen=True)
+class BlockPartition:
+    """Which blocks of which classes clients hold, and which samples of them.
 
-    Parameters
+    Attributes
     ----------
-    labels : array_like of int, shape (n,)
-    assignment : sequence of (blocks, classes)
-        Which classes each client has; blocks do not matter here.
-    rng : numpy.random.Generator
+    assignment : str or sequence of (blocks, classes)
+        What each client holds: a name in `ASSIGNMENTS`, ``"centralised"`` for one client that holds everything, or
+        numbers of blocks, in the order that the data set gives them, and of classes.
     overlap : float
         Share of the samples of a class, in [0, 1], that all its holders have; the others are dealt out evenly, one
         holder each. At 1, as in [1]_, every holder of a class has all of it.
     missing : float
         Share of the samples of a class, in [0, 1), that nobody has.
-
-    Returns
-    -------
-    list of arrays of int
-        Sorted indices into `labels`.
+    per_class, test_per_class : int, optional
+        Most samples of a class, drawn at random; by default all.
+    tested_on : {"test", "validation"}
+        With ``"validation"`` a fifth of the training samples of each class, drawn at random, are the test samples, and
+        nobody trains on them: for choosing settings without having seen a test sample.
     """
-    y = check_labels(labels)
-    check_generator(rng)
-    checks.fraction("overlap", overlap, "[0, 1]")
-    checks.fraction("missing", missing, "[0, 1)")
-    table = check_assignment([((0,), classes) for _, classes in _pairs(assignment)], 1, MOST_CLASSES)
-    pieces: list[list[Indices]] = [[] for _ in table]
-    for c in np.unique(y):
-        mine = rng.permutation(np.flatnonzero(y == c))
-        mine = mine[round(missing * len(mine)) :]
-        who = [i for i, one in enumerate(table) if c in one.classes]
-        common = round(overlap * len(mine))
-        for i, part in zip(who, np.array_split(mine[common:], max(len(who), 1)), strict=False):
-            pieces[i] += [mine[:common], part]
-    return [np.sort(np.concatenate([np.zeros(0, np.int64), *each])) for each in pieces]
+
+    assignment: str | Sequence[Any] = "table 4"
+    overlap: float = 1.0
+    missing: float = 0.0
+    per_class: int | None = None
+    test_per_class: int | None = None
+    tested_on: str = "test"
+
+    def __post_init__(self) -> None:
+        checks.fraction("overlap", self.overlap, "[0, 1]")
+        checks.fraction("missing", self.missing, "[0, 1)")
+        for argument in ("per_class", "test_per_class"):
+            if getattr(self, argument) is not None:
+                checks.whole(argument, getattr(self, argument), 1)
+        checks.choice("tested_on", self.tested_on, ("test", "validation"))
+
+    def holdings(self, n_blocks: int, n_classes: int) -> tuple[Holding, ...]:
+        """What each client holds of data with so many blocks and classes (`check_assignment`)."""
+        return check_assignment(self.assignment, n_blocks, n_classes)
+
+    def settings(self, holdings: Sequence[Holding]) -> dict[str, Any]:
+        """Its fields as a record has them; an assignment that has no name in numbers."""
+        named = isinstance(self.assignment, str)
+        return vars(self) | {"assignment": self.assignment if named else [list(map(list, one)) for one in holdings]}
+
+    def deal(self, labels: ArrayLike, holdings: Sequence[Holding], rng: np.random.Generator) -> Parts:
+        """The samples of each client: of each of its classes those that all holders share, and a part of the others.
+
+        Parameters
+        ----------
+        labels : array_like of int, shape (n,)
+        holdings : sequence of Holding
+            What each client holds, as `holdings` returns it.
+        rng : numpy.random.Generator
+
+        Returns
+        -------
+        list of arrays of int
+            Sorted indices into `labels`.
+        """
+        y = check_labels(labels)
+        check_generator(rng)
+        table = check_assignment(holdings, MOST_CLASSES, MOST_CLASSES)
+        pieces: list[list[Indices]] = [[] for _ in table]
+        for c in np.unique(y):
+            mine = rng.permutation(np.flatnonzero(y == c))
+            mine = mine[round(self.missing * len(mine)) :]
+            who = [i for i, one in enumerate(table) if c in one.classes]
+            common = round(self.overlap * len(mine))
+            for i, part in zip(who, np.array_split(mine[common:], max(len(who), 1)), strict=False):
+                pieces[i] += [mine[:common], part]
+        return [np.sort(np.concatenate([np.zeros(0, np.int64), *each])) for each in pieces]
 
 
 def quadrants(x: Tensor) -> dict[str, Tensor]:
@@ -278,33 +285,22 @@ CUTS: Mapping[str, Callable[[Tensor], dict[str, Tensor]]] = {
 }
 
 
-def fashion_mnist(
-    seed: int = 0,
-    *,
-    assignment: str | Sequence[Any] = "table 4",
-    overlap: float = 1.0,
-    missing: float = 0.0,
-    per_class: int | None = None,
-    test_per_class: int | None = None,
-    tested_on: str = "test",
-) -> Federation:
+TABLE_4 = BlockPartition()
+
+
+def fashion_mnist(partition: BlockPartition = TABLE_4, seed: int = 0, **fields: Any) -> Federation:
     """Fashion-MNIST in quadrants, of which clients hold some, for some classes.
 
     Parameters
     ----------
+    partition : BlockPartition
+        What each client holds; blocks are numbered in the order of `QUADRANTS`. There are 6 000 and 1 000 images of a
+        class.
     seed : int
         Of the dealing. With all images, `overlap` 1 and `missing` 0 nothing is left to draw for the test: every seed
         then gives the same data.
-    assignment : str or sequence of (blocks, classes)
-        What each client holds: a name in `ASSIGNMENTS`, or numbers of blocks, in the order of `QUADRANTS`, and of
-        classes. ``"centralised"``: one client that holds all blocks of all classes.
-    overlap, missing : float
-        As for `deal`.
-    per_class, test_per_class : int, optional
-        Most images of a class, drawn at random; by default all, 6 000 and 1 000.
-    tested_on : {"test", "validation"}
-        With ``"validation"`` a fifth of the training images of each class, drawn at random, are the test images, and
-        nobody trains on them: for choosing settings without having seen a test image.
+    **fields
+        Fields of the partition to change, such as ``overlap=0.5``.
 
     Returns
     -------
@@ -320,68 +316,35 @@ def fashion_mnist(
     ValueError
         If an argument is out of range.
     """
-    halves = lambda: pooled.load_halves("fashion_mnist", pooled.FASHION_CLASSES)  # noqa: E731
-    asked = Asked(seed, assignment, overlap, missing, per_class, test_per_class, tested_on)
-    return _federation("blocks.fashion_mnist", pooled.FASHION, halves, "quadrants", asked)
+    return _federation(pictures.FASHION, gathered(partition, fields, BlockPartition), seed)
 
 
-def mnist(
-    seed: int = 0,
-    *,
-    assignment: str | Sequence[Any] = "table 4",
-    overlap: float = 1.0,
-    missing: float = 0.0,
-    per_class: int | None = None,
-    test_per_class: int | None = None,
-    tested_on: str = "test",
-) -> Federation:
+def mnist(partition: BlockPartition = TABLE_4, seed: int = 0, **fields: Any) -> Federation:
     """MNIST in quadrants; arguments, result and errors as for `fashion_mnist`."""
-    halves = lambda: pooled.load_halves("mnist", tuple("0123456789"))  # noqa: E731
-    asked = Asked(seed, assignment, overlap, missing, per_class, test_per_class, tested_on)
-    return _federation("blocks.mnist", pooled.MNIST, halves, "quadrants", asked)
+    return _federation(pictures.MNIST, gathered(partition, fields, BlockPartition), seed)
 
 
-def cifar10(
-    seed: int = 0,
-    *,
-    assignment: str | Sequence[Any] = "table 4",
-    overlap: float = 1.0,
-    missing: float = 0.0,
-    per_class: int | None = None,
-    test_per_class: int | None = None,
-    tested_on: str = "test",
-    cut: str = "quadrants",
-) -> Federation:
+def cifar10(partition: BlockPartition = TABLE_4, seed: int = 0, *, cut: str = "quadrants", **fields: Any) -> Federation:
     """CIFAR-10 in quadrants of shape (3, 16, 16), or in twelve of one colour; where only a part is there, that part.
 
     Parameters
     ----------
     cut : {"quadrants", "quadrants and colours"}
         Four blocks, as in Appendix C.1 of [1]_, or twelve, as in its Section 4.
-    seed, assignment, overlap, missing, per_class, test_per_class, tested_on
+    partition, seed, **fields
         As for `fashion_mnist`, whose result and errors are alike.
     """
     checks.choice("cut", cut, tuple(CUTS))
-    asked = Asked(seed, assignment, overlap, missing, per_class, test_per_class, tested_on)
-    return _federation("blocks.cifar10", pooled.CIFAR10, pooled.load_cifar10_halves, cut, asked)
+    return _federation(pictures.CIFAR10, gathered(partition, fields, BlockPartition), seed, cut)
 
 
 def eurosat(
-    seed: int = 0,
-    *,
-    assignment: str | Sequence[Any] = "table 4",
-    overlap: float = 1.0,
-    missing: float = 0.0,
-    per_class: int | None = None,
-    test_per_class: int | None = None,
-    tested_on: str = "test",
-    cut: str = "quadrants",
-    resize: int = 64,
+    partition: BlockPartition = TABLE_4, seed: int = 0, *, cut: str = "quadrants", resize: int = 64, **fields: Any
 ) -> Federation:
     """EuroSAT's satellite images in quadrants of shape (3, 32, 32), or in twelve of one colour.
 
     The data set has no split of its own, and [1]_ gives none: a fifth of each class, the same whatever the seed, are
-    the test images (`hetfl_core.datasets.pooled.load_eurosat_halves`), 5 400 of 27 000.
+    the test images (`hetfl_core.datasets.pictures.load_eurosat`), 5 400 of 27 000.
 
     Parameters
     ----------
@@ -389,79 +352,47 @@ def eurosat(
         Four blocks, as in Appendix C.1 of [1]_, or twelve, as in its Section 4.
     resize : int
         Side of an image in pixels before it is cut, even, at most 64: a smaller one has the means of the pixels.
-    seed, assignment, overlap, missing, per_class, test_per_class, tested_on
+    partition, seed, **fields
         As for `fashion_mnist`, whose result and errors are alike; values are in −1 … 1.
     """
     checks.choice("cut", cut, tuple(CUTS))
     if checks.whole("resize", resize, 2, 64) % 2:
         raise ValueError(f"resize must be even, so that an image has quadrants, got {resize}")
-    asked = Asked(seed, assignment, overlap, missing, per_class, test_per_class, tested_on)
+    partition, family = gathered(partition, fields, BlockPartition), pictures.EUROSAT
 
-    def halves() -> tuple[pooled.Pictures, pooled.Pictures]:
-        n = pooled.EUROSAT.n_images
-        dealt = sum(min(share * n, 10 * (most or n)) for share, most in ((0.8, per_class), (0.2, test_per_class)))
-        checks.memory(3 * resize**2 * (n + 4 * dealt), resize=resize, per_class=per_class)
-        return pooled.load_eurosat_halves(resize)
+    def load() -> pictures.Halves:
+        n, most = family.n_images, (partition.per_class, partition.test_per_class)
+        dealt = sum(min(share * n, 10 * (some or n)) for share, some in zip((0.8, 0.2), most, strict=True))
+        checks.memory(3 * resize**2 * (n + 4 * dealt), resize=resize, per_class=partition.per_class)
+        return pictures.load_eurosat(resize)
 
-    return _federation("blocks.eurosat", pooled.EUROSAT, halves, cut, asked, resize=resize)
-
-
-class Asked(NamedTuple):
-    """The arguments that all federations of blocks in the catalogue have; see `fashion_mnist`."""
-
-    seed: int
-    assignment: str | Sequence[Any]
-    overlap: float
-    missing: float
-    per_class: int | None
-    test_per_class: int | None
-    tested_on: str
-
-    def checked(self, n_blocks: int, n_classes: int) -> tuple[Holding, ...]:
-        """The holding of each client, once all arguments are seen to be possible.
-
-        Raises
-        ------
-        ValueError, TypeError
-            Naming the argument.
-        """
-        checks.seed(self.seed)
-        table = check_assignment(self.assignment, n_blocks, n_classes)
-        checks.fraction("overlap", self.overlap, "[0, 1]")
-        checks.fraction("missing", self.missing, "[0, 1)")
-        for argument in ("per_class", "test_per_class"):
-            if getattr(self, argument) is not None:
-                checks.whole(argument, getattr(self, argument), 1)
-        checks.choice("tested_on", self.tested_on, ("test", "validation"))
-        return table
+    return _federation(replace(family, load=load), partition, seed, cut, resize=resize)
 
 
 def _federation(
-    name: str,
-    family: pooled.Family,
-    halves: Callable[[], tuple[pooled.Pictures, pooled.Pictures]],
-    cut: str,
-    asked: Asked,
-    **settings: Any,
+    family: pictures.Family, partition: BlockPartition, seed: int, cut: str = "quadrants", **settings: Any
 ) -> Federation:
     """The federation of a data set that is cut and dealt so; the arguments are checked before a file is read."""
-    table = asked.checked(4 if cut == "quadrants" else 12, family.n_classes)
-    train, test = halves()
+    checks.seed(seed)
+    table = partition.holdings(4 if cut == "quadrants" else 12, family.n_classes)
+    train, test = family.load()
     n_images = len(train.y) + len(test.y)
-    rng = numpy_stream(asked.seed, SERVER, 0, "blocks")
-    if asked.tested_on == "validation":
-        train, test = (train._replace(x=train.x[rows], y=train.y[rows]) for rows in _cut_off(train.y, rng))
-    chosen, tested = (at_most(part.y, n, rng) for part, n in ((train, asked.per_class), (test, asked.test_per_class)))
-    whole, x_test = (CUTS[cut](half.inputs(which)) for half, which in ((train, chosen), (test, tested)))
+    rng = numpy_stream(seed, SERVER, 0, "blocks")
+    if partition.tested_on == "validation":
+        first, last = _cut_off(train.y, rng)
+        train, test = train.rows(first), train.rows(last)
+    chosen = at_most(train.y, partition.per_class, rng)
+    tested = at_most(test.y, partition.test_per_class, rng)
     info = {
-        "settings": {**asked._asdict(), "assignment": _written(asked.assignment, table), "cut": cut, **settings},
-        "source": family.source.partition(", training")[0] + family.part(n_images),
+        "settings": {"seed": seed, **partition.settings(table), "cut": cut, **settings},
+        "source": family.source + family.part(n_images),
         "licence": family.licence,
         "class_names": list(train.class_names),
         "simulated": False,
     }
+    whole, x_test = CUTS[cut](train.inputs(chosen)), CUTS[cut](test.inputs(tested))
     data = _Data(whole, train.y[chosen], x_test, test.y[tested], family.n_classes)
-    return _dealt(name, data, table, rng, asked.overlap, asked.missing, info)
+    return _dealt(f"blocks.{family.name}", data, partition, table, rng, info)
 
 
 def federate(
@@ -469,15 +400,13 @@ def federate(
     y: ArrayLike,
     x_test: Mapping[str, Tensor],
     y_test: ArrayLike,
-    assignment: str | Sequence[Any],
-    *,
+    partition: BlockPartition = TABLE_4,
     seed: int = 0,
-    overlap: float = 1.0,
-    missing: float = 0.0,
-    tested_on: str = "test",
+    *,
     n_classes: int | None = None,
     name: str = "blocks",
     info: Mapping[str, Any] | None = None,
+    **fields: Any,
 ) -> Federation:
     """A federation of clients that hold some blocks, for some classes, of data that are there as a whole.
 
@@ -486,20 +415,16 @@ def federate(
     x, x_test : dict of str to Tensor
         Training and test samples of each block, each of shape (n, …), under the same names.
     y, y_test : array_like of int, shapes (n,)
-    assignment : str or sequence of (blocks, classes)
-        What each client holds: a name in `ASSIGNMENTS`, ``"centralised"`` for one client that holds everything, or
-        numbers of blocks, in the order of `x`, and of classes.
+    partition : BlockPartition
+        What each client holds; blocks are numbered in the order of `x`.
     seed : int
         Of the dealing.
-    overlap, missing : float
-        As for `deal`.
-    tested_on : {"test", "validation"}
-        With ``"validation"`` a fifth of the training samples of each class, drawn at random, are the test samples, and
-        nobody trains on them.
     n_classes : int, optional
         By default one more than the largest label.
     name, info
         Of the federation; `info` is added to what is known of the dealing, and its ``"settings"`` to those.
+    **fields
+        Fields of the partition to change, such as ``assignment="centralised"``.
 
     Returns
     -------
@@ -512,6 +437,8 @@ def federate(
     ValueError
         If an argument is out of range, or blocks, samples and labels do not fit.
     """
+    partition = gathered(partition, fields, BlockPartition)
+    checks.seed(seed)
     checks.texts(name=name)
     more = dict(checks.mapping("info", {} if info is None else info))
     own_settings = checks.mapping("info['settings']", more.pop("settings", {}))
@@ -530,15 +457,24 @@ def federate(
             raise ValueError(f"labels in {its} must lie in 0…{n - 1}, got {found.min()} to {found.max()}")
     if list(x) != list(x_test) or not x:
         raise ValueError(f"x_test must have the blocks of x, {list(x)}, got {list(x_test)}")
-    table = Asked(seed, assignment, overlap, missing, None, None, tested_on).checked(len(x), n)
+    table = partition.holdings(len(x), n)
     rng = numpy_stream(seed, SERVER, 0, "blocks")
-    if tested_on == "validation":
+    if partition.tested_on == "validation":
         first, last = _cut_off(labels, rng)
-        x, x_test = ({block: t[torch.from_numpy(rows)] for block, t in x.items()} for rows in (first, last))
+        x, x_test = _rows(x, first), _rows(x, last)
         labels, labels_test = labels[first], labels[last]
-    settings = {"seed": seed, "overlap": overlap, "missing": missing, "tested_on": tested_on}
-    known = {"settings": {**settings, "assignment": _written(assignment, table), **own_settings}, **more}
-    return _dealt(name, _Data(x, labels, x_test, labels_test, n), table, rng, overlap, missing, known)
+    chosen = at_most(labels, partition.per_class, rng)
+    tested = at_most(labels_test, partition.test_per_class, rng)
+    data = _Data(_rows(x, chosen), labels[chosen], _rows(x_test, tested), labels_test[tested], n)
+    told = {name: value for name, value in partition.settings(table).items() if value is not None}
+    known = {"settings": {"seed": seed, **told, **own_settings}, **more}
+    return _dealt(name, data, partition, table, rng, known)
+
+
+def _rows(x: Mapping[str, Tensor], which: Indices) -> Mapping[str, Tensor]:
+    """These samples of each block; the blocks themselves where they are all."""
+    n = len(next(iter(x.values())))
+    return x if len(which) == n else {block: t[torch.from_numpy(which)] for block, t in x.items()}
 
 
 class _Data(NamedTuple):
@@ -551,21 +487,16 @@ class _Data(NamedTuple):
     n_classes: int
 
 
-def _written(assignment: str | Sequence[Any], table: Sequence[Holding]) -> Any:
-    return assignment if isinstance(assignment, str) else [list(map(list, one)) for one in table]
-
-
 def _dealt(
     name: str,
     data: _Data,
+    partition: BlockPartition,
     table: Sequence[Holding],
     rng: np.random.Generator,
-    overlap: float,
-    missing: float,
     info: Mapping[str, Any],
 ) -> Federation:
     """Clients that hold what the table says."""
-    parts = deal(data.y, table, rng, overlap=overlap, missing=missing)
+    parts = partition.deal(data.y, table, rng)
     names = list(data.x)
 
     def of(x: Mapping[str, Tensor], held: Sequence[int], rows: Indices | None) -> dict[str, Tensor]:
@@ -610,14 +541,3 @@ def _cut_off(y: Indices, rng: np.random.Generator) -> tuple[Indices, Indices]:
             f"{len(y)} training samples of {len(np.unique(y))} classes, too few for one"
         )
     return np.setdiff1d(np.arange(len(y)), last), last
-
-
-def shares(federation: Federation) -> NDArray[np.float64]:
-    """What share of all classes each client holds: what it can at best reach on test samples of all of them.
-
-    Returns
-    -------
-    ndarray, shape (n_clients,)
-    """
-    checks.instance("federation", federation, Federation)
-    return np.array([len(spec.classes) / federation.n_classes for spec in federation.specs()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_core import checks
-from hetfl_core.datasets.images import Pool, client_of, deal, limit, load_idx
+from hetfl_core.datasets.images import at_most_per_client
+from hetfl_core.datasets.pictures import Halves, client_of, load_mnist, symmetric
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Client, Federation
-from hetfl_core.partition import Indices, assign_classes, check_clients, check_k, check_variant, share
+from hetfl_core.partition import Indices, Partition, assign_classes, check_clients, check_k, gathered, share
 from hetfl_core.rng import SERVER, numpy_stream
 
-DIGITS = [str(d) for d in range(10)]
+DIGITS = tuple("0123456789")
+FLIC_DIGITS = Partition(100, classes_per_client=3)
 
 
-def load_mnist() -> Pool:
-    """MNIST: 60 000 training and 10 000 test images of 28 × 28."""
-    return load_idx("mnist")
-
-
-def load_usps() -> Pool:
+def load_usps() -> Halves:
     """USPS: 7 291 training and 2 007 test images of 16 × 16, grey levels as torchvision makes them.
 
     Two variants of these images go round. The LIBSVM text files, which torchvision and FLIC's code read, hold the
     images smoothed by a Gaussian of 0.75 pixels; ``usps.h5`` holds them plain. The latter is smoothed here likewise
     and gives the same grey levels, so that it does not matter which file is there.
     """
-    return Pool(*_read_usps(fetch("usps/train"), "train"), *_read_usps(fetch("usps/test"), "test"))
+    train, test = (symmetric(*_read_usps(fetch(f"usps/{part}"), part), DIGITS) for part in ("train", "test"))
+    return train, test
 
 
 def _read_usps(path: Path, part: str) -> tuple[NDArray[np.uint8], Indices]:
@@ -79,13 +78,12 @@ def _read_usps_text(path: Path) -> tuple[NDArray[np.float64], Indices]:
 
 
 def mnist_usps(
-    n_clients: int = 100,
-    classes_per_client: int = 3,
+    partition: Partition = FLIC_DIGITS,
     seed: int = 0,
     *,
-    variant: str = "text",
     resize: int | None = None,
     max_train: int | None = None,
+    **fields: Any,
 ) -> Federation:
     """FLIC's digits: a client holds MNIST (28 × 28) or USPS (16 × 16) (S3.1.2 of [1]_); half of each, as in its code.
 
@@ -93,23 +91,20 @@ def mnist_usps(
 
     Parameters
     ----------
-    n_clients : int
-        Number of clients b, even. The paper has 100 and 200.
-    classes_per_client : int
-        Classes that each client holds; 3 and 5 in the paper.
+    partition : Partition
+        How each data set is dealt to half of the clients, of which there must be an even number. The paper has 100 and
+        200 clients of 3 and 5 classes. As the published code does (``variant="code"``), each data set is cut into
+        shards for b clients of which only the first b/2 are used; USPS, and for b = 200 MNIST's test set, are drawn
+        *with replacement*. USPS clients then overlap: with b = 100 and 3 classes each holds about 3 700 images, 1 650
+        of them different, which is most of what there is of its classes, where the text leaves it about 145.
     seed : int
         Seed of the dealing.
-    variant : {"text", "code"}
-        ``"text"``: each data set is shared out whole among its b/2 clients, each sample used once.
-        ``"code"``: as the published code does: each data set is cut into shards for b clients of which only the first
-        b/2 are used, a client may be dealt a class twice, and where there are fewer than 100 samples per client, each
-        client draws 50 shards per class *with replacement* (b = 100: USPS; b = 200: MNIST's test set too). USPS clients
-        then overlap: with b = 100 and 3 classes each holds about 3 700 images, 1 650 of them different, which is most
-        of what there is of its classes, where the text leaves it about 145.
     resize : int, optional
         Bring all images to resize × resize, as for Table 4's *Digits-Resize*, where the published code has 28.
     max_train : int, optional
         Keep at most that many training samples per client, about equally many per class; for short runs.
+    **fields
+        Fields of the partition to change, such as ``n_clients=20``.
 
     Returns
     -------
@@ -128,10 +123,11 @@ def mnist_usps(
     ----------
     .. [1] A. Rakotomamonjy et al. Personalised federated learning on heterogeneous feature spaces. TMLR, 2024.
     """
-    check_variant(variant)
-    if checks.whole("n_clients", n_clients, 1) % 2:
-        raise ValueError(f"n_clients must be even, as half hold MNIST and half USPS, got {n_clients}")
-    check_k("classes_per_client", classes_per_client, 10, variant == "code")
+    partition = gathered(partition, fields, Partition)
+    if partition.n_clients % 2:
+        raise ValueError(f"n_clients must be even, as half hold MNIST and half USPS, got {partition.n_clients}")
+    half = replace(partition, n_clients=partition.n_clients // 2)
+    half.check(7_291, 10)
     checks.seed(seed)
     if resize is not None:
         checks.whole("resize", resize, 1)
@@ -139,29 +135,23 @@ def mnist_usps(
     if max_train is not None:
         checks.whole("max_train", max_train, 1)
     clients: list[Client] = []
-    for domain, pool in (("mnist", load_mnist()), ("usps", load_usps())):
+    for domain, halves in (("mnist", load_mnist()), ("usps", load_usps())):
 
         def draw(purpose: str, domain: str = domain) -> np.random.Generator:
             return numpy_stream(seed, SERVER, 0, f"{domain}:{purpose}")
 
-        parts = deal(pool, n_clients if variant == "code" else n_clients // 2, classes_per_client, variant, draw)
-        rng = draw("limit")
-        for i, (train, test) in enumerate(parts[: n_clients // 2]):
-            kept = limit(train, pool.y_train, max_train, rng)
-            clients.append(client_of(pool, kept, test, f"{domain}-{i:03d}", resize))
-    settings = {
-        "n_clients": n_clients,
-        "classes_per_client": classes_per_client,
-        "seed": seed,
-        "variant": variant,
-        "resize": resize,
-        "max_train": max_train,
-    }
+        labels, rng = halves[0].y, draw("limit")
+        dealt = (partition if partition.variant == "code" else half).deal(labels, draw, halves[1].y)
+        for i, (train, test) in enumerate(list(zip(*dealt, strict=True))[: half.n_clients]):
+            kept = at_most_per_client(train, labels, max_train, rng)
+            clients.append(client_of(halves, kept, test, f"{domain}-{i:03d}", resize))
+    settings = partition.settings("classes_per_client", "variant")
+    settings |= {"seed": seed, "resize": resize, "max_train": max_train}
     return Federation(clients, 10, "digits.mnist_usps", _info(settings, "MNIST and USPS, natural splits"))
 
 
 def _info(settings: dict[str, Any], source: str) -> dict[str, Any]:
-    return {"settings": settings, "source": source, "class_names": DIGITS, "simulated": False}
+    return {"settings": settings, "source": source, "class_names": list(DIGITS), "simulated": False}
 
 
 def bundled(
@@ -221,14 +211,9 @@ def bundled(
         name = f"fine-{i:03d}" if fine else f"coarse-{i - halves[0]:03d}"
         own, held_out = train[mine], test[tested]
         clients.append(Client(view(x[own]), y[own], view(x[held_out]), y[held_out], name))
-    settings = {
-        "n_clients": n_clients,
-        "classes_per_client": classes_per_client,
-        "seed": seed,
-        "test_fraction": test_fraction,
-    }
+    settings = {"n_clients": n_clients, "classes_per_client": classes_per_client, "seed": seed}
     source = "UCI optical recognition of handwritten digits (Alpaydin & Kaynak, 1998), as bundled with scikit-learn"
-    return Federation(clients, 10, "digits.bundled", _info(settings, source))
+    return Federation(clients, 10, "digits.bundled", _info({**settings, "test_fraction": test_fraction}, source))
 
 
 @functools.cache

@@ -41,39 +41,15 @@ from hetfl_core.datasets.eeg_trials import (
     Trials,
     UnusableSubject,
     dataset,
-    need,
-    one_of,
     places,
-    recordings_home,
     trials,
     warn_of,
 )
-from hetfl_core.datasets.recordings import CLASSES, COMMON_CHANNELS, TABLE_S1, Recordings
+from hetfl_core.datasets.recordings import CLASSES, COMMON_CHANNELS, TABLE_S1, Recordings, need
 from hetfl_core.datasets.registry import DataError
 from hetfl_core.federation import Client, Federation
 from hetfl_core.files import write_atomically
 from hetfl_core.rng import numpy_stream
-
-__all__ = [
-    "EEGWarning",
-    "SubjectCovariances",
-    "Trials",
-    "UnusableSubject",
-    "cache_home",
-    "covariances",
-    "dataset",
-    "features",
-    "federation",
-    "recorded",
-    "recordings_home",
-    "simulated",
-    "split",
-    "subject_client",
-    "subject_covariances",
-    "subject_covariances_of",
-    "tangent_space",
-    "trials",
-]
 
 MEMBERS = {("specific", 54): tuple(TABLE_S1)}
 MEMBERS["specific", 40] = MEMBERS["common", 40] = tuple(name for name in TABLE_S1 if name != "BNCI2014-002")
@@ -106,8 +82,8 @@ class SubjectCovariances:
 # --- covariances and features ---------------------------------------------------------------------------------------
 
 
-def covariances(found: Trials, estimator: str = "lwf") -> NDArray[np.float64]:
-    """Covariance of each trial.
+def covariances(found: Trials, estimator: str = "lwf") -> SubjectCovariances:
+    """Covariance of each trial, with all that is known of the trials.
 
     Parameters
     ----------
@@ -115,11 +91,6 @@ def covariances(found: Trials, estimator: str = "lwf") -> NDArray[np.float64]:
     estimator : str
         Of `pyriemann.estimation.Covariances`; ``"lwf"`` is Ledoit–Wolf shrinkage [3]_, whose matrices are invertible
         even where those of the signals are not, as after an average reference.
-
-    Returns
-    -------
-    ndarray, shape (n, q, q)
-        µV².
 
     Raises
     ------
@@ -131,11 +102,6 @@ def covariances(found: Trials, estimator: str = "lwf") -> NDArray[np.float64]:
     EEGWarning
         If the signals are linearly dependent.
     """
-    return subject_covariances_of(found, estimator).matrices
-
-
-def subject_covariances_of(found: Trials, estimator: str = "lwf") -> SubjectCovariances:
-    """As `covariances`, with all that is known of the trials."""
     from pyriemann.estimation import Covariances
 
     matrices = Covariances(estimator=estimator).transform(found.x)
@@ -165,25 +131,6 @@ def _check_positive(matrices: NDArray[np.float64], name: str, rank: int, estimat
         )
 
 
-def tangent_space(train: NDArray[Any], test: NDArray[Any], reference: Literal["train", "all"] = "train") -> Any:
-    """The tangent space at the Riemannian mean of the training matrices, or (the published leak) of all.
-
-    Parameters
-    ----------
-    train, test : ndarray, shape (n, q, q)
-    reference : {"train", "all"}
-
-    Returns
-    -------
-    pyriemann.tangentspace.TangentSpace
-        Fitted; its ``reference_`` has shape (q, q).
-    """
-    from pyriemann.tangentspace import TangentSpace
-
-    one_of("reference", reference, ("train", "all"))
-    return TangentSpace().fit(train if reference == "train" else np.concatenate([train, test]))
-
-
 def features(
     train: NDArray[Any],
     test: NDArray[Any],
@@ -198,17 +145,21 @@ def features(
     kind : {"tangent", "vectorised"}
         Coordinates in the tangent space, which have no unit; or the upper triangle, row by row, in the matrices' units.
     reference : {"train", "all"}
-        What the tangent space is fitted on; the upper triangle has no reference.
+        What the tangent space is fitted on: the Riemannian mean of the training matrices, or (the published leak) of
+        all. The upper triangle has no reference.
 
     Returns
     -------
     x_train, x_test : ndarray, shape (n, q(q+1)/2)
     """
-    one_of("features", kind, ("tangent", "vectorised"))
+    from pyriemann.tangentspace import TangentSpace
+
+    checks.choice("features", kind, ("tangent", "vectorised"))
     if kind == "vectorised":
         rows, columns = np.triu_indices(train.shape[1])
         return train[:, rows, columns], test[:, rows, columns]
-    space = tangent_space(train, test, reference)
+    checks.choice("reference", reference, ("train", "all"))
+    space = TangentSpace().fit(train if reference == "train" else np.concatenate([train, test]))
     return space.transform(train), space.transform(test)
 
 
@@ -232,7 +183,7 @@ def split(
     train, test : ndarray of int
         In increasing order.
     """
-    one_of("split", by, ("session", "random"))
+    checks.choice("split", by, ("session", "random"))
     sessions = list(dict.fromkeys(session.tolist()))
     if by == "session" and len(sessions) > 1:
         test = session == sessions[-1]
@@ -276,7 +227,7 @@ def subject_client(
         If the training trials are all of one class.
     """
     if isinstance(subject, Trials):
-        subject = subject_covariances_of(subject, estimator)
+        subject = covariances(subject, estimator)
     train, test = _split(subject.y, subject.session, subject.name, seed, split)
     if len(np.unique(subject.y[train])) < 2:
         raise UnusableSubject(
@@ -334,7 +285,7 @@ def _read_cached(path: Path, settings: str) -> dict[str, NDArray[Any]] | None:
 def _fingerprint(source: str) -> dict[str, str]:
     """What computed features depend on besides settings: this code, the simulation's, libraries and instructions."""
     files = ["eeg.py", "eeg_trials.py", "recordings.py", "../rng.py"]
-    files += ["eeg_simulated.py"] if source == "simulated" else []
+    files += ["eeg_head.py", "eeg_simulated.py"] if source == "simulated" else []
     code = b"".join((Path(__file__).parent / name).read_bytes() for name in files)
     packages = need("mne", "moabb", "pyriemann", "numpy", "scipy", "scikit-learn")
     used = {name: value for name, value in numerics.in_effect().items() if name in ("numpy", "blas")}
@@ -353,7 +304,7 @@ def _settings(
     simulator: Any,
 ) -> dict[str, Any]:
     """All that the covariances of a subject depend on, as plain values."""
-    one_of("source", source, SOURCES)
+    checks.choice("source", source, SOURCES)
     return {
         "subject": f"{name.name if isinstance(name, Recordings) else name}-{subject}",
         **({"recordings": repr(name)} if isinstance(name, Recordings) else {}),
@@ -407,7 +358,7 @@ def subject_covariances(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", EEGWarning)  # all in the notes, and told below
             found = trials(dataset(name, source, seed, simulator), subject, channels, band, classes)
-            of = subject_covariances_of(found, estimator)
+            of = covariances(found, estimator)
         texts = {"channels": np.array(of.channels), "notes": np.array(of.notes, dtype=np.str_)}
         return {"matrices": of.matrices, "y": of.y, "session": of.session, **texts}
 
@@ -494,9 +445,9 @@ def federation(
     """
     names = _members(kind, b, datasets)
     _check_federation(source, subjects, classes_per_client, band, seed, n_classes, progress)
-    one_of("features", features, ("tangent", "vectorised"))
-    one_of("reference", reference, ("train", "all"))
-    one_of("split", split, ("session", "random"))
+    checks.choice("features", features, ("tangent", "vectorised"))
+    checks.choice("reference", reference, ("train", "all"))
+    checks.choice("split", split, ("session", "random"))
     checks.words("estimator", estimator)
     allowed = _listed(classes, CLASSES, "classes")
     most = {"specific": len(CLASSES), "common": 2}[kind] if classes_per_client is None else classes_per_client
@@ -536,7 +487,7 @@ def _check_federation(
     source: str, subjects: Any, classes_per_client: Any, band: Any, seed: Any, n_classes: Any, progress: Any
 ) -> None:
     """Arguments of `federation` that would be found wrong only once recordings have been read, or never."""
-    one_of("source", source, tuple(_ORIGIN))
+    checks.choice("source", source, tuple(_ORIGIN))
     for name, value in (("subjects", subjects), ("classes_per_client", classes_per_client)):
         if value is not None:
             checks.whole(name, value, 1)
@@ -595,7 +546,7 @@ def recorded(kind: Literal["specific", "common"] = "specific", **settings: Any) 
 
 
 def _members(kind: str, b: int | None, datasets: Sequence[str] | str | None) -> tuple[str, ...]:
-    one_of("kind", kind, ("specific", "common"))
+    checks.choice("kind", kind, ("specific", "common"))
     b = {"specific": 54, "common": 40}[kind] if b is None else checks.whole("b", b)
     if (kind, b) not in MEMBERS:
         raise ValueError(f"b must be 54 or 40, and 40 for kind='common', got b={b!r} with kind={kind!r}")
@@ -612,7 +563,7 @@ def _listed(given: Sequence[str] | str | None, known: Sequence[str], argument: s
     if not names:
         raise ValueError(f"{argument} must name at least one of {', '.join(known)}, got none")
     for name in names:
-        one_of(argument, name, known)
+        checks.choice(argument, name, known)
     return tuple(name for name in known if name in names)
 
 

@@ -1,520 +1,43 @@
 """Simulated motor-imagery EEG, seen through the electrodes of the six recordings of FLIC's Table S1.
 
-A head is a sphere of four shells [1]_, in MNE's implementation [2]_; nothing is downloaded. In it sit current dipoles
-whose rhythms weaken while the person imagines a movement (event-related desynchronisation, ERD [3]_):
-
-========== ==================================== =================================================
-source     under                                weakens when the person imagines
-========== ==================================== =================================================
-hand C3    C3                                   the right hand; the left hand to a lesser degree
-hand C4    C4                                   the left hand; the right hand to a lesser degree
-feet       Cz, deeper                           the feet
-tongue     T7h and T8h, the sides of the head   the tongue, on both sides
-========== ==================================== =================================================
-
-Areas that take no part lose a little too in some persons and grow stronger in others (surround ERS [3]_); at rest
-nothing changes. Around that is what makes a recording one: occipital alpha, 1/f background of many dipoles, sensor
-noise, the mains and blinks. Persons differ in head, peaks, strength, depth and latency of the ERD; sessions differ in
-gains and in the strength of the day's rhythms. Nobody's data depend on who else is made: each has a stream of its own.
-
-References
-----------
-.. [1] P. Berg, M. Scherg. A fast method for forward computation of multiple-shell spherical head models.
-   Electroencephalogr. Clin. Neurophysiol. 90(1), 1994.
-.. [2] A. Gramfort et al. MEG and EEG data analysis with MNE-Python. Front. Neurosci. 7:267, 2013.
-.. [3] G. Pfurtscheller, F. H. Lopes da Silva. Event-related EEG/MEG synchronization and desynchronization: basic
-   principles. Clin. Neurophysiol. 110(11), 1999.
+The persons and their heads are those of `hetfl_core.datasets.eeg_head`. Around the rhythms that weaken while they
+imagine a movement is what makes a recording one: occipital alpha, 1/f background of many dipoles, sensor noise, the
+mains and blinks. Sessions differ in gains and in the strength of the day's rhythms. Nobody's data depend on who else is
+made: each has a stream of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, standard_montage
-from hetfl_core.datasets.registry import DataError
+from hetfl_core.datasets.eeg_head import (
+    AREAS,
+    MICRO,
+    N_ALPHA,
+    N_RHYTHMS,
+    USUAL,
+    Array,
+    Person,
+    Physiology,
+    Truth,
+    ground_truth,
+    mne_module,
+)
+from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, need, standard_montage
 from hetfl_core.rng import numpy_stream
 
-Array = NDArray[np.floating[Any]]
 Array32 = NDArray[np.float32]
 Raws = dict[str, dict[str, Any]]
 
-
-@dataclass(frozen=True)
-class Spread:
-    """A normal distribution, cut at two standard deviations so that nobody is a monster."""
-
-    mean: float
-    sd: float
-
-    def draw(self, rng: np.random.Generator) -> float:
-        """One number."""
-        return self.mean + self.sd * float(np.clip(rng.standard_normal(), -2, 2))
-
-
-@dataclass(frozen=True)
-class Physiology:
-    """All constants of the simulation, the same for the six data sets.
-
-    Amplitudes are root mean squares at the electrode above the source, for a source in its nominal place in a head of
-    mean radius; what is seen in a person depends on the person's head. "Log spread" is the standard deviation of the
-    natural logarithm of an amplitude.
-
-    Attributes
-    ----------
-    radius : Spread
-        Outer radius of the head, mm.
-    depth, depth_feet : float
-        Depth of the sources below the scalp, mm; the feet's area lies in the fissure between the hemispheres.
-    jitter : float
-        Standard deviation of a source's place along each axis, mm.
-    tilt : float
-        Standard deviation of a dipole's direction from the usual one, radial for all but the eyes, degrees.
-    mu, beta, alpha : float
-        Amplitude of the two rhythms of each motor area, and of each of two occipital sources, µV.
-    mu_peak, beta_peak, alpha_peak : Spread
-        Peak frequencies, Hz.
-    mu_width, beta_width : float
-        Standard deviation of a rhythm's Gaussian spectrum, Hz; alpha has that of mu.
-    strength : float
-        Log spread of a rhythm's amplitude over persons and areas.
-    erd : tuple of float
-        Range of the depth of the hands' ERD: the part of the *amplitude* that is lost. Persons are spread evenly.
-    ipsilateral : tuple of float
-        Range of the ERD of the hand's own side as a part of that of the other side.
-    elsewhere : float
-        Depth of the ERD of the feet's and the tongue's areas as a part of that of the hands'.
-    surround : tuple of float
-        Range of what areas that take no part lose, as a part of their own ERD; where it is negative they gain.
-    latency : Spread
-        Begin of the ERD after the cue, s.
-    rise : float
-        Duration of its onset, and of its end after the imagery, s.
-    lapse : float
-        Part of the trials in which the person does nothing.
-    trial : float
-        Log spread of a rhythm's amplitude over the trials of a person; half of its variance is shared by all sources.
-    session : float
-        Log spread of a rhythm's amplitude over the sessions of a person.
-    gain : float
-        Log spread of an electrode's gain over the sessions of a person.
-    background : float
-        1/f activity, 0.5 to 100 Hz, averaged over the electrodes of the 10–20 system, µV.
-    background_spread : float
-        Its log spread over persons.
-    slope : Spread
-        Exponent s of its power spectrum 1/f^s above 1 Hz; flat below.
-    n_background : int
-        Number of dipoles that make it.
-    sensor : float
-        Noise of each electrode, µV/√Hz.
-    mains, mains_frequency : float
-        Line noise, µV and Hz; its log spread over electrodes and sessions is 0.3.
-    blink : float
-        Height of a blink at Fpz, µV.
-    blink_rate : float
-        Blinks a minute.
-    blink_length : float
-        Duration of a blink, s.
-    pause : tuple of float
-        Range of the pause between two trials, s.
-    trials_per_run : int
-        Largest number of trials of one run.
-    """
-
-    radius: Spread = Spread(90.0, 3.5)
-    depth: float = 18.0
-    depth_feet: float = 24.0
-    jitter: float = 5.0
-    tilt: float = 15.0
-    mu: float = 6.5
-    beta: float = 2.5
-    alpha: float = 7.0
-    mu_peak: Spread = Spread(10.5, 0.7)
-    beta_peak: Spread = Spread(21.0, 1.5)
-    alpha_peak: Spread = Spread(10.0, 0.6)
-    mu_width: float = 1.0
-    beta_width: float = 2.0
-    strength: float = 0.3
-    erd: tuple[float, float] = (0.08, 0.8)
-    ipsilateral: tuple[float, float] = (0.0, 0.6)
-    elsewhere: float = 0.8
-    surround: tuple[float, float] = (-0.2, 0.4)
-    latency: Spread = Spread(0.5, 0.1)
-    rise: float = 0.4
-    lapse: float = 0.05
-    trial: float = 0.18
-    session: float = 0.12
-    gain: float = 0.05
-    background: float = 10.0
-    background_spread: float = 0.15
-    slope: Spread = Spread(1.0, 0.15)
-    n_background: int = 150
-    sensor: float = 0.1
-    mains: float = 4.0
-    mains_frequency: float = 50.0
-    blink: float = 120.0
-    blink_rate: float = 12.0
-    blink_length: float = 0.3
-    pause: tuple[float, float] = (1.2, 1.8)
-    trials_per_run: int = 48
-
-
-class _Source(NamedTuple):
-    """A dipole's name, the place of the scalp above it, and the electrode at which its amplitude is given."""
-
-    name: str
-    under: str
-    seen_at: str
-
-
-_MOTOR = (
-    _Source("hand C3", "C3", "C3"),
-    _Source("hand C4", "C4", "C4"),
-    _Source("feet", "Cz", "Cz"),
-    _Source("tongue left", "T7h", "T7h"),
-    _Source("tongue right", "T8h", "T8h"),
-)
-_ALPHA = (_Source("alpha left", "O1", "O1"), _Source("alpha right", "O2", "O2"))
-_EYES = (_Source("eye left", "eye left", "Fpz"), _Source("eye right", "eye right", "Fpz"))
-_SOURCES = _MOTOR + _ALPHA + _EYES
-_RHYTHMS = len(_MOTOR) + len(_ALPHA)
-
-SOURCES = tuple(source.name for source in _SOURCES)
-"""Names of the dipoles that matter, in the order of every array about them: motor areas first."""
-
-AREAS = tuple(source.name for source in _MOTOR)
-"""Names of the motor areas."""
-
-_ACTIVE = {"left_hand": {"hand C4"}, "right_hand": {"hand C3"}, "feet": {"feet"}, "tongue": {*AREAS[3:]}, "rest": set()}
-_IPSILATERAL = {"left_hand": "hand C3", "right_hand": "hand C4"}
-
-_TEN_TWENTY = "Fp1 Fp2 F7 F3 Fz F4 F8 T7 C3 Cz C4 T8 P7 P3 Pz P4 P8 O1 O2"
-_REFERENCE = ("M1", "M2")
-_EYE_DIRECTIONS = {"eye left": (-0.32, 0.87, -0.37), "eye right": (0.32, 0.87, -0.37)}
 _LOW, _HIGH = 0.5, 100.0
-_NANO, _MICRO, _MILLI = 1e-9, 1e-6, 1e-3
-
-
-# --- the person ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Person:
-    """What makes one simulated subject different from the next.
-
-    Attributes
-    ----------
-    name : str
-        Data set and number, ``"AlexMI-1"``.
-    radius : float
-        Of the head, mm.
-    mu_peak, beta_peak, alpha_peak : float
-        Hz.
-    strength : array, shape (7,)
-        Factor of the amplitude of each motor and alpha source.
-    erd : array, shape (n_classes, 5)
-        Part of the amplitude that each of `AREAS` loses for each of the recording's classes; negative: gains.
-    latency : float
-        s.
-    background : float
-        Factor of the background.
-    slope : float
-        Exponent of the background's spectrum.
-    positions, orientations : array, shape (9, 3)
-        Of `SOURCES`: mm from the centre of the head, and unit vectors.
-    others, other_orientations : array, shape (n_background, 3)
-        The same for the dipoles of the background.
-    """
-
-    name: str
-    radius: float
-    mu_peak: float
-    beta_peak: float
-    alpha_peak: float
-    strength: Array
-    erd: Array
-    latency: float
-    background: float
-    slope: float
-    positions: Array
-    orientations: Array
-    others: Array
-    other_orientations: Array
-
-
-def person(recordings: Recordings, subject: int, seed: int = 0, settings: Physiology = Physiology()) -> Person:
-    """Draw a subject.
-
-    Parameters
-    ----------
-    recordings : Recordings
-    subject : int
-        Number from 1.
-    seed : int
-    settings : Physiology
-
-    Raises
-    ------
-    ValueError
-        If there is no such subject or class.
-    """
-    _check(recordings, subject)
-    name = f"{recordings.name}-{subject}"
-    rng = numpy_stream(seed, name, 0, "person")
-    radius = settings.radius.draw(rng)
-    positions = _nominal_positions(radius, settings) + settings.jitter * rng.standard_normal((len(SOURCES), 3))
-    others = _anywhere(rng, settings.n_background) * (radius - settings.depth)
-    return Person(
-        name=name,
-        radius=radius,
-        mu_peak=settings.mu_peak.draw(rng),
-        beta_peak=settings.beta_peak.draw(rng),
-        alpha_peak=settings.alpha_peak.draw(rng),
-        strength=np.exp(settings.strength * rng.standard_normal(_RHYTHMS)),
-        erd=_erd(rng, recordings.classes, settings),
-        latency=settings.latency.draw(rng),
-        background=math.exp(settings.background_spread * rng.standard_normal()),
-        slope=settings.slope.draw(rng),
-        positions=_inside(positions, 0.87 * radius),
-        orientations=_tilted(rng, _outwards(positions), settings.tilt),
-        others=others,
-        other_orientations=_tilted(rng, _unit(others), 45.0),
-    )
-
-
-def _check(recordings: Recordings, subject: int) -> None:
-    name, n, sessions = recordings.name, recordings.n_trials, recordings.n_sessions
-    if not 1 <= subject <= recordings.n_subjects:
-        raise ValueError(f"{name}: expected a subject in 1…{recordings.n_subjects}, got {subject}")
-    if unknown := set(recordings.classes) - set(CLASSES):
-        raise ValueError(f"{name}: expected classes among {', '.join(CLASSES)}, got {sorted(unknown)}")
-    if n < sessions:
-        raise ValueError(f"{name}: expected at least one trial per class in each of {sessions} sessions, got {n}")
-
-
-def _erd(rng: np.random.Generator, classes: Sequence[str], settings: Physiology) -> Array:
-    """Part of the amplitude lost by class and area, shape (n_classes, 5)."""
-    hand, ipsilateral, surround = (
-        rng.uniform(*bounds) for bounds in (settings.erd, settings.ipsilateral, settings.surround)
-    )
-    depth = hand * np.where(np.char.startswith(AREAS, "hand"), 1.0, settings.elsewhere)
-    table = np.zeros((len(classes), len(AREAS)))
-    for row, label in zip(table, classes):
-        active = [area in _ACTIVE[label] for area in AREAS]
-        if any(active):
-            row[:] = depth * np.where(active, 1.0, surround)
-        if label in _IPSILATERAL:
-            row[AREAS.index(_IPSILATERAL[label])] = ipsilateral * hand
-    return table
-
-
-def _nominal_positions(radius: float, settings: Physiology) -> Array:
-    """Places of `SOURCES` in a head of that radius, mm, shape (9, 3)."""
-    depths = [settings.depth_feet if source.name == "feet" else settings.depth for source in _SOURCES]
-    return _directions([source.under for source in _SOURCES]) * (radius - np.array(depths))[:, None]
-
-
-def _inside(positions: Array, limit: float) -> Array:
-    """Positions pulled towards the centre where they are farther from it than `limit`."""
-    length = np.linalg.norm(positions, axis=1, keepdims=True)
-    return positions * np.minimum(1.0, limit / length)
-
-
-def _anywhere(rng: np.random.Generator, n: int) -> Array:
-    """Unit vectors spread evenly over the part of the sphere that holds a brain."""
-    height, angle = rng.uniform(-0.4, 1.0, n), rng.uniform(0, 2 * math.pi, n)
-    ring = np.sqrt(1 - height**2)
-    return np.column_stack((ring * np.cos(angle), ring * np.sin(angle), height))
-
-
-def _outwards(positions: Array) -> Array:
-    """Unit vectors away from the centre for `SOURCES`; at the eyes half way up, as the current of a blink runs."""
-    vectors = _unit(positions)
-    vectors[_RHYTHMS:, 2] += 0.5
-    return _unit(vectors)
-
-
-def _tilted(rng: np.random.Generator, directions: Array, degrees: float) -> Array:
-    """Unit vectors an angle away from those given, or about that."""
-    return _unit(directions + math.tan(math.radians(degrees)) * rng.standard_normal(directions.shape) / math.sqrt(2))
-
-
-def _unit(vectors: Array) -> Array:
-    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-
-
-# --- the head ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Truth:
-    """What was put into one subject's recording.
-
-    Attributes
-    ----------
-    person : Person
-    info : mne.Info
-        The recording's channels, in the template montage: give it to `mne.viz.plot_topomap`.
-    electrodes : array, shape (q, 3)
-        Where they sit on the person's head, mm from its centre.
-    topographies : array, shape (q, 9)
-        Potential of each of `SOURCES` against the mean of the mastoids, µV: the root mean square of μ for a motor area
-        and of alpha for an occipital source, the height of a blink for an eye.
-    background : array, shape (q, q)
-        Covariance of the 1/f background, µV².
-    """
-
-    person: Person
-    info: Any
-    electrodes: Array
-    topographies: Array
-    background: Array
-
-
-@lru_cache(maxsize=64)
-def ground_truth(recordings: Recordings, subject: int, seed: int = 0, settings: Physiology = Physiology()) -> Truth:
-    """The sources of a subject and what the electrodes see of them (arguments as for `subject_raw`).
-
-    Returns
-    -------
-    Truth
-        Shared between calls: do not write into its arrays.
-
-    Raises
-    ------
-    DataError
-        If an electrode is not in the 10–05 system, or MNE is not installed.
-    ValueError
-        If there is no such subject or class.
-    """
-    someone = person(recordings, subject, seed, settings)
-    amplitude = np.r_[someone.strength * _amplitudes(settings)[:_RHYTHMS], _amplitudes(settings)[_RHYTHMS:]]
-    gains = leadfield(recordings.channels, someone.radius, someone.positions, someone.orientations)
-    return Truth(
-        person=someone,
-        info=_info(recordings),
-        electrodes=_directions(recordings.channels) * someone.radius,
-        topographies=gains / _nominal_gains(settings) * amplitude,
-        background=_background(recordings.channels, someone, settings.background),
-    )
-
-
-def _amplitudes(settings: Physiology) -> Array:
-    """Amplitude of each of `SOURCES`, µV; the two eyes share a blink."""
-    return np.repeat([settings.mu, settings.alpha, settings.blink / 2], [len(_MOTOR), len(_ALPHA), len(_EYES)])
-
-
-def _background(channels: Sequence[str], someone: Person, amplitude: float) -> Array:
-    """Covariance of the background over the channels, µV²."""
-    gains = leadfield((*channels, *_TEN_TWENTY.split()), someone.radius, someone.others, someone.other_orientations)
-    own, usual = gains[: len(channels)], gains[len(channels) :]
-    return own @ own.T * (amplitude * someone.background) ** 2 / np.square(usual).sum(axis=1).mean()
-
-
-@cache
-def _nominal_gains(settings: Physiology) -> Array:
-    """Potential of a unit of each source at the electrode where its amplitude is given, in the mean head."""
-    positions = _nominal_positions(settings.radius.mean, settings)
-    gains = leadfield([s.seen_at for s in _SOURCES], settings.radius.mean, positions, _outwards(positions))
-    return np.diag(gains).copy()
-
-
-def leadfield(channels: Sequence[str], radius: float, positions: Array, orientations: Array) -> Array:
-    """Potentials of dipoles in a spherical head, against the mean of the two mastoids.
-
-    Parameters
-    ----------
-    channels : sequence of str, length q
-        Electrodes of the 10–05 system; repeats are allowed.
-    radius : float
-        Of the head, mm. The shells of brain, liquor, skull and scalp end at 0.90, 0.92, 0.97 and 1 of it.
-    positions : array, shape (k, 3)
-        mm from the centre; x to the right ear, y to the nose, z up.
-    orientations : array, shape (k, 3)
-        Unit vectors.
-
-    Returns
-    -------
-    array, shape (q, k)
-        µV for each nAm.
-    """
-    mne = _mne()
-    names = list(dict.fromkeys((*channels, *_REFERENCE)))
-    places = dict(zip(names, _directions(names) * radius * _MILLI))
-    info = mne.create_info(names, 250.0, "eeg", verbose="error")
-    info.set_montage(mne.channels.make_dig_montage(places, coord_frame="head"), verbose="error")
-    sphere = mne.make_sphere_model((0.0, 0.0, 0.0), radius * _MILLI, verbose="error")
-    ones = np.ones(len(positions))
-    dipoles = mne.Dipole(0 * ones, positions * _MILLI, ones, orientations, ones, verbose="error")
-    forward, _ = mne.make_forward_dipole(dipoles, sphere, info, verbose="error")
-    return _referenced(_columns(forward), [names.index(c) for c in channels], [names.index(r) for r in _REFERENCE])
-
-
-def _columns(forward: Any) -> Array:
-    """Gain matrix of one forward solution, or of one for each dipole, in µV/nAm."""
-    parts = forward if isinstance(forward, list) else [forward]
-    return np.hstack([part["sol"]["data"] for part in parts]).astype(np.float64) * (_NANO / _MICRO)
-
-
-def _referenced(gains: Array, channels: list[int], reference: list[int]) -> Array:
-    return gains[channels] - gains[reference].mean(axis=0)
-
-
-def _directions(names: Sequence[str]) -> Array:
-    """Unit vectors from the centre of the head to places on the scalp, shape (n, 3).
-
-    Raises
-    ------
-    DataError
-        Naming those that the 10–05 system does not have.
-    """
-    known = _scalp()
-    if unknown := [name for name in names if name not in known]:
-        raise DataError(f"no place on the scalp is known for {', '.join(unknown)}; expected names of the 10–05 system")
-    return np.array([known[name] for name in names])
-
-
-@cache
-def _scalp() -> Mapping[str, Array]:
-    """Direction of every electrode of the 10–05 system, and of the eyes, from the centre of the best sphere."""
-    mne = _mne()
-    montage = standard_montage()
-    info = mne.create_info(montage.ch_names, 250.0, "eeg", verbose="error")
-    info.set_montage(montage, verbose="error")
-    _, centre, _ = mne.bem.fit_sphere_to_headshape(info, dig_kinds=("eeg",), units="m", verbose="error")
-    places = {channel["ch_name"]: _unit(channel["loc"][:3] - centre) for channel in info["chs"]}
-    return places | {name: _unit(np.array(direction)) for name, direction in _EYE_DIRECTIONS.items()}
-
-
-def _info(recordings: Recordings) -> Any:
-    """Channels of a recording in the template montage."""
-    mne = _mne()
-    info = mne.create_info(list(recordings.channels), recordings.rate, "eeg", verbose="error")
-    info.set_montage(standard_montage(), verbose="error")
-    return info
-
-
-def _mne() -> Any:
-    """The library MNE.
-
-    Raises
-    ------
-    DataError
-        If it is not installed.
-    """
-    try:
-        import mne
-    except ImportError as error:
-        raise DataError("simulated EEG needs MNE: install the extra 'eeg', pip install 'hetfl-core[eeg]'") from error
-    return mne
 
 
 # --- signals -------------------------------------------------------------------------------------------------------
@@ -565,7 +88,7 @@ def _rhythm_density(frequencies: Array, someone: Person, settings: Physiology) -
     beta = (settings.beta / settings.mu) ** 2 * _bump(frequencies, someone.beta_peak, settings.beta_width)
     motor = _bump(frequencies, someone.mu_peak, settings.mu_width) + beta
     alpha = _bump(frequencies, someone.alpha_peak, settings.mu_width)
-    return np.array([motor] * len(_MOTOR) + [alpha] * len(_ALPHA))
+    return np.array([motor] * len(AREAS) + [alpha] * N_ALPHA)
 
 
 @dataclass(frozen=True, eq=False)
@@ -580,7 +103,7 @@ class _Day:
 def _day(rng: np.random.Generator, n_channels: int, settings: Physiology) -> _Day:
     return _Day(
         gain=np.exp(settings.gain * rng.standard_normal(n_channels)),
-        rhythms=np.exp(settings.session * rng.standard_normal(_RHYTHMS)),
+        rhythms=np.exp(settings.session * rng.standard_normal(N_RHYTHMS)),
         mains=settings.mains * np.exp(0.3 * rng.standard_normal(n_channels)),
     )
 
@@ -611,13 +134,13 @@ def _envelopes(
     swings = _swings(rng, len(plan.labels), settings.trial)
     time = np.arange(plan.n)
     envelopes = np.exp(np.array([np.interp(time, plan.starts, swing) for swing in swings], dtype=np.float32))
-    envelopes[: len(_MOTOR)] *= 1 - _losses(rng, plan, someone, recordings, settings)
+    envelopes[: len(AREAS)] *= 1 - _losses(rng, plan, someone, recordings, settings)
     return envelopes
 
 
 def _swings(rng: np.random.Generator, n_trials: int, spread: float) -> Array:
     """Logarithms of the rhythms' amplitudes, shape (7, n_trials): half of the variance is common to all."""
-    common, own = rng.standard_normal(n_trials), rng.standard_normal((_RHYTHMS, n_trials))
+    common, own = rng.standard_normal(n_trials), rng.standard_normal((N_RHYTHMS, n_trials))
     return spread * (common + own) / math.sqrt(2)
 
 
@@ -663,7 +186,7 @@ def _mains(rng: np.random.Generator, n: int, rate: float, frequency: float) -> A
 # --- recordings ----------------------------------------------------------------------------------------------------
 
 
-def subject_raw(recordings: Recordings, subject: int, seed: int = 0, settings: Physiology = Physiology()) -> Raws:
+def subject_raw(recordings: Recordings, subject: int, seed: int = 0, settings: Physiology = USUAL) -> Raws:
     """What one simulated subject's recording holds.
 
     Parameters
@@ -721,7 +244,7 @@ def _run(
     """One run as MNE sees it."""
     plan = _plan(rng, labels, recordings, settings)
     data = np.zeros((len(recordings.channels) + 1, plan.n))
-    np.multiply(_microvolts(rng, plan, recordings, truth, day, settings), _MICRO, out=data[:-1])
+    np.multiply(_microvolts(rng, plan, recordings, truth, day, settings), MICRO, out=data[:-1])
     data[-1, plan.starts] = [1 + CLASSES.index(recordings.classes[label]) for label in plan.labels]
     return _raw(data, recordings, settings.mains_frequency)
 
@@ -739,8 +262,8 @@ def _microvolts(
     rhythms *= _envelopes(rng, plan, someone, recordings, settings)
     blinks = _blinks(rng, plan.n, rate, settings)
     mains = _mains(rng, plan.n, rate, settings.mains_frequency)
-    topographies = truth.topographies[:, :_RHYTHMS] * day.rhythms
-    eyes = truth.topographies[:, _RHYTHMS:].sum(axis=1)
+    topographies = truth.topographies[:, :N_RHYTHMS] * day.rhythms
+    eyes = truth.topographies[:, N_RHYTHMS:].sum(axis=1)
     mixing = np.column_stack((axes, topographies, eyes, day.mains)) * day.gain[:, None]
     signals = np.vstack((coloured(rng, noise, plan.n, rate), rhythms, blinks, mains))
     return mixing.astype(np.float32) @ signals
@@ -748,7 +271,7 @@ def _microvolts(
 
 def _raw(data: Array, recordings: Recordings, mains: float) -> Any:
     """An MNE recording of the electrodes (V) and the trigger."""
-    mne = _mne()
+    mne = mne_module()
     types = ["eeg"] * len(recordings.channels) + ["stim"]
     info = mne.create_info([*recordings.channels, "STI"], recordings.rate, types, verbose="error")
     info.set_montage(standard_montage(), verbose="error")
@@ -762,7 +285,7 @@ def _raw(data: Array, recordings: Recordings, mains: float) -> Any:
 def simulated(
     name: str | Recordings,
     seed: int = 0,
-    settings: Physiology = Physiology(),
+    settings: Physiology = USUAL,
     subjects: Sequence[int] | None = None,
 ) -> Any:
     """A simulated twin of a motor-imagery recording as a data set of MOABB.
@@ -804,22 +327,16 @@ def _known(name: str) -> Recordings:
 
 def _code(recordings: Recordings, seed: int, settings: Physiology) -> str:
     """Name of a simulated data set, a function of all that its data depend on."""
-    usual = settings == Physiology() and TABLE_S1.get(recordings.name) == recordings
-    digest = "" if usual else f"-{_digest(repr((recordings, settings)))}"
-    return f"Simulated-{recordings.name}-seed{seed}{digest}"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    usual = settings == USUAL and TABLE_S1.get(recordings.name) == recordings
+    digest = hashlib.sha256(repr((recordings, settings)).encode()).hexdigest()[:8]
+    return f"Simulated-{recordings.name}-seed{seed}{'' if usual else '-' + digest}"
 
 
 @cache
 def _twin_class(code: str) -> type:
     """A data set class of MOABB; made here so that importing this module does not import MOABB."""
-    try:
-        from moabb.datasets.base import BaseDataset
-    except ImportError as error:
-        raise DataError("simulated EEG needs MOABB: install the extra 'eeg', pip install 'hetfl-core[eeg]'") from error
+    need("moabb")
+    from moabb.datasets.base import BaseDataset
 
     class Simulated(BaseDataset):
         """Simulated EEG in the place of a recording."""

@@ -34,7 +34,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_core import checks
-from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, standard_montage
+from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, need, standard_montage
 from hetfl_core.datasets.registry import DataError, data_home
 
 FLAT = 1e-3
@@ -99,25 +98,6 @@ class Trials:
 # --- recordings -----------------------------------------------------------------------------------------------------
 
 
-def need(*packages: str) -> dict[str, str]:
-    """Versions of the packages of the extra ``eeg``.
-
-    Raises
-    ------
-    DataError
-        If one is not installed.
-    """
-    try:
-        return {package: version(package) for package in packages}
-    except PackageNotFoundError as error:
-        raise DataError(f"EEG needs the package {error.name}: pip install 'hetfl-core[eeg]'") from error
-
-
-def one_of(argument: str, value: Any, known: Sequence[str]) -> None:
-    """Refuse a value that is not one of those known, with a `ValueError` that lists them."""
-    checks.choice(argument, value, tuple(known))
-
-
 def dataset(name: str | Recordings, source: str = "simulated", seed: int = 0, simulator: Any = None) -> Any:
     """A data set of `TABLE_S1`, or a simulated one of your own, as a MOABB `BaseDataset`.
 
@@ -139,8 +119,8 @@ def dataset(name: str | Recordings, source: str = "simulated", seed: int = 0, si
     """
     own = isinstance(name, Recordings)
     if not own:
-        one_of("datasets", name, tuple(TABLE_S1))
-    one_of("source", source, SOURCES[:1] if own else SOURCES)
+        checks.choice("datasets", name, tuple(TABLE_S1))
+    checks.choice("source", source, SOURCES[:1] if own else SOURCES)
     if isinstance(name, str) and source == "moabb":
         import moabb.datasets
 

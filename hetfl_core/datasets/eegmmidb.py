@@ -28,8 +28,8 @@ from typing import Any, Literal, NamedTuple
 
 from hetfl_core import checks
 from hetfl_core.datasets import eeg
-from hetfl_core.datasets.eeg_trials import Trials, need, one_of
-from hetfl_core.datasets.recordings import TABLE_S1, standard_montage
+from hetfl_core.datasets.eeg_trials import Trials
+from hetfl_core.datasets.recordings import TABLE_S1, need, standard_montage
 from hetfl_core.datasets.registry import fetch
 from hetfl_core.federation import Federation
 
@@ -129,7 +129,7 @@ def dataset(task: Task = "hands", imagined: bool = True) -> Any:
     moabb.datasets.base.BaseDataset
         With events of the two classes, and ``"rest"``.
     """
-    one_of("task", task, ("hands", "fists_feet"))
+    checks.choice("task", task, ("hands", "fists_feet"))
     need("moabb")
     return _class()(task, imagined)
 
@@ -238,9 +238,9 @@ def federation(
     DataError
         If a file is missing and cannot be downloaded, or is damaged.
     """
-    one_of("features", features, ("tangent", "vectorised"))
-    one_of("reference", reference, ("train", "all"))
-    one_of("split", split, ("session", "random"))
+    checks.choice("features", features, ("tangent", "vectorised"))
+    checks.choice("reference", reference, ("train", "all"))
+    checks.choice("split", split, ("session", "random"))
     checks.seed(seed)
     checks.band("band", band)
     tasks = {key: trials(*key, band=band) for key in dict.fromkeys((view.task, view.imagined) for view in CLIENTS)}

@@ -12,7 +12,6 @@ import gzip
 import json
 import string
 import zlib
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,27 +89,11 @@ def digits(n_clients: int = 50, seed: int = 0, *, variant: str = "text", scaling
         Where a writer's test set holds a digit that its training set lacks.
     """
     check_variant(variant)
-    checks.whole("n_clients", n_clients, 1)
-    checks.seed(seed)
     scaling = {"text": "symmetric", "code": "tenth"}[variant] if scaling is None else scaling
     checks.choice("scaling", scaling, tuple(_SCALINGS))
-    writers = load_writers()
-    _check_writers(n_clients, writers)
-    chosen = range(n_clients) if variant == "code" else _choice(len(writers), n_clients, seed)
-    clients = [_client(writers[i], scaling) for i in chosen]
     settings = {"n_clients": n_clients, "seed": seed, "variant": variant, "scaling": scaling}
-    info = {
-        "settings": settings,
-        "source": "LEAF's FEMNIST as published with arakotom/flic@4646796, 20 of 36 shards, digits only",
-        "licence": "public domain (NIST SD 19); LEAF's code BSD-2-Clause",
-        "class_names": DIGITS,
-        "simulated": False,
-        "writers_at_hand": len(writers),
-        "unlike_the_paper": (
-            f"{n_clients} of the {len(writers)} writers at hand; the paper has 50 and 150 and does not say which"
-        ),
-    }
-    return Federation(clients, 10, "femnist.digits", info)
+    who, first = "the paper has 50 and 150 and does not say which", variant == "code"
+    return _federation("femnist.digits", DIGITS, settings, ", digits only", who, scaling, first)
 
 
 def characters(n_clients: int = 110, seed: int = 0) -> Federation:
@@ -143,35 +126,34 @@ def characters(n_clients: int = 110, seed: int = 0) -> Federation:
     FederationWarning
         Where a writer's test set holds a character that its training set lacks.
     """
-    checks.whole("n_clients", n_clients, 1)
-    checks.seed(seed)
-    writers = load_writers("femnist.characters")
-    _check_writers(n_clients, writers)
-    clients = [_client(writers[i], "symmetric") for i in _choice(len(writers), n_clients, seed)]
+    settings = {"n_clients": n_clients, "seed": seed}
+    return _federation("femnist.characters", CHARACTERS, settings, "", "Fed-CMA has 923", "symmetric")
+
+
+def _federation(
+    name: str, classes: list[str], settings: dict[str, Any], part: str, who: str, scaling: str, first: bool = False
+) -> Federation:
+    """Some writers, a random choice or the first; the arguments are checked before a file is read."""
+    n, seed = checks.whole("n_clients", settings["n_clients"], 1), checks.seed(settings["seed"])
+    writers = load_writers(name)
+    if n > len(writers):
+        raise ValueError(f"n_clients must lie in 1…{len(writers)}, the number of writers at hand, got {n}")
+    rng = numpy_stream(seed, SERVER, 0, "femnist:writers")
+    chosen = range(n) if first else sorted(rng.choice(len(writers), n, replace=False).tolist())
     info = {
-        "settings": {"n_clients": n_clients, "seed": seed},
-        "source": "LEAF's FEMNIST as published with arakotom/flic@4646796, 20 of 36 shards",
+        "settings": settings,
+        "source": f"LEAF's FEMNIST as published with arakotom/flic@4646796, 20 of 36 shards{part}",
         "licence": "public domain (NIST SD 19); LEAF's code BSD-2-Clause",
-        "class_names": CHARACTERS,
+        "class_names": classes,
         "simulated": False,
         "writers_at_hand": len(writers),
-        "unlike_the_paper": f"{n_clients} of the {len(writers)} writers at hand; Fed-CMA has 923",
+        "unlike_the_paper": f"{n} of the {len(writers)} writers at hand; {who}",
     }
-    return Federation(clients, N_LABELS, "femnist.characters", info)
-
-
-def _check_writers(n_clients: int, writers: Sequence[Writer]) -> None:
-    if n_clients > len(writers):
-        raise ValueError(f"n_clients must lie in 1…{len(writers)}, the number of writers at hand, got {n_clients}")
+    return Federation([_client(writers[i], scaling) for i in chosen], len(classes), name, info)
 
 
 _SCALINGS = {"symmetric": (2.0, -1.0), "tenth": (0.1, 0.0)}
 """Factor and shift of pixels in 0 … 1."""
-
-
-def _choice(n: int, k: int, seed: int) -> list[int]:
-    """So many of n places, in increasing order."""
-    return sorted(numpy_stream(seed, SERVER, 0, "femnist:writers").choice(n, k, replace=False).tolist())
 
 
 def _client(writer: Writer, scaling: str) -> Client:

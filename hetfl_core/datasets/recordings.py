@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from hetfl_core.datasets.registry import DataError
 
 CLASSES = ("left_hand", "right_hand", "feet", "tongue", "rest")
 """What can be imagined, in the order of FLIC's labels 0 … 4; the names are MOABB's."""
@@ -63,84 +66,47 @@ class Recordings:
         return q * (q + 1) // 2
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
+_CAPS = {
+    "AlexMI": "Fpz F7 F3 Fz F4 F8 T7 C3 Cz C4 T8 P7 P3 Pz P4 P8",
+    "BNCI2014-001": "Fz FC3 FC1 FCz FC2 FC4 C5 C3 C1 Cz C2 C4 C6 CP3 CP1 CPz CP2 CP4 P1 Pz P2 POz",
+    "BNCI2014-002": "FC3 FC1 FCz FC2 FC4 C3 C1 Cz C2 C4 CP3 CP1 CPz CP2 CP4",
+    "BNCI2014-004": " ".join(COMMON_CHANNELS),
+    "Weibo2014": "Fp1 Fpz Fp2 AF3 AF4 F7 F5 F3 F1 Fz F2 F4 F6 F8 FT7 FC5 FC3 FC1 FCz FC2 FC4 FC6 FT8 T7 C5 C3 C1 Cz C2 "
+    "C4 C6 T8 TP7 CP5 CP3 CP1 CPz CP2 CP4 CP6 TP8 P7 P5 P3 P1 Pz P2 P4 P6 P8 PO7 PO5 PO3 POz PO4 PO6 PO8 O1 Oz O2",
+    "Zhou2016": "Fp1 Fp2 FC3 FCz FC4 C3 Cz C4 CP3 CPz CP4 O1 Oz O2",
+}
+
+
+def _row(name: str, n_subjects: int, rate: float, classes: str, *numbers: Any) -> Recordings:
+    moabb, channels = name.replace("-", "_"), tuple(_CAPS[name].split())
+    return Recordings(name, moabb, n_subjects, channels, rate, tuple(classes.split()), *numbers)
 
 
 _ALL = (
-    Recordings(
-        "AlexMI",
-        "AlexMI",
-        8,
-        _names("Fpz F7 F3 Fz F4 F8 T7 C3 Cz C4 T8 P7 P3 Pz P4 P8"),
-        512.0,
-        ("right_hand", "feet", "rest"),
-        20,
-        1,
-        (0.0, 3.0),
-    ),
-    Recordings(
-        "BNCI2014-001",
-        "BNCI2014_001",
-        9,
-        _names("Fz FC3 FC1 FCz FC2 FC4 C5 C3 C1 Cz C2 C4 C6 CP3 CP1 CPz CP2 CP4 P1 Pz P2 POz"),
-        250.0,
-        ("left_hand", "right_hand", "feet", "tongue"),
-        144,
-        2,
-        (2.0, 6.0),
-    ),
-    Recordings(
-        "BNCI2014-002",
-        "BNCI2014_002",
-        14,
-        _names("FC3 FC1 FCz FC2 FC4 C3 C1 Cz C2 C4 CP3 CP1 CPz CP2 CP4"),
-        512.0,
-        ("right_hand", "feet"),
-        80,
-        1,
-        (3.0, 8.0),
-    ),
-    Recordings(
-        "BNCI2014-004",
-        "BNCI2014_004",
-        9,
-        COMMON_CHANNELS,
-        250.0,
-        ("left_hand", "right_hand"),
-        360,
-        5,
-        (3.0, 7.5),
-    ),
-    Recordings(
-        "Weibo2014",
-        "Weibo2014",
-        10,
-        _names(
-            "Fp1 Fpz Fp2 AF3 AF4 F7 F5 F3 F1 Fz F2 F4 F6 F8 FT7 FC5 FC3 FC1 FCz FC2 FC4 FC6 FT8 T7 C5 C3 C1 Cz C2 C4 "
-            "C6 T8 TP7 CP5 CP3 CP1 CPz CP2 CP4 CP6 TP8 P7 P5 P3 P1 Pz P2 P4 P6 P8 PO7 PO5 PO3 POz PO4 PO6 PO8 O1 Oz O2"
-        ),
-        200.0,
-        ("left_hand", "right_hand", "feet", "rest"),
-        80,
-        1,
-        (3.0, 7.0),
-    ),
-    Recordings(
-        "Zhou2016",
-        "Zhou2016",
-        4,
-        _names("Fp1 Fp2 FC3 FCz FC4 C3 Cz C4 CP3 CPz CP4 O1 Oz O2"),
-        250.0,
-        ("left_hand", "right_hand", "feet"),
-        160,
-        3,
-        (0.0, 5.0),
-    ),
+    _row("AlexMI", 8, 512.0, "right_hand feet rest", 20, 1, (0.0, 3.0)),
+    _row("BNCI2014-001", 9, 250.0, "left_hand right_hand feet tongue", 144, 2, (2.0, 6.0)),
+    _row("BNCI2014-002", 14, 512.0, "right_hand feet", 80, 1, (3.0, 8.0)),
+    _row("BNCI2014-004", 9, 250.0, "left_hand right_hand", 360, 5, (3.0, 7.5)),
+    _row("Weibo2014", 10, 200.0, "left_hand right_hand feet rest", 80, 1, (3.0, 7.0)),
+    _row("Zhou2016", 4, 250.0, "left_hand right_hand feet", 160, 3, (0.0, 5.0)),
 )
 
 TABLE_S1: dict[str, Recordings] = {recordings.name: recordings for recordings in _ALL}
 """The six data sets by name, in the paper's order."""
+
+
+def need(*packages: str) -> dict[str, str]:
+    """Versions of the packages of the extra ``eeg``.
+
+    Raises
+    ------
+    DataError
+        If one is not installed.
+    """
+    try:
+        return {package: version(package) for package in packages}
+    except PackageNotFoundError as error:
+        raise DataError(f"EEG needs the package {error.name}: pip install 'hetfl-core[eeg]'") from error
 
 
 @cache

@@ -12,7 +12,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,17 +20,7 @@ from numpy.typing import NDArray
 
 from hetfl_core import checks
 from hetfl_core.federation import Client, Federation
-from hetfl_core.partition import (
-    Indices,
-    Parts,
-    assign_classes,
-    check_clients,
-    check_k,
-    check_variant,
-    published_shards,
-    share,
-)
-from hetfl_core.partition import subsample as subsample_parts
+from hetfl_core.partition import Indices, Partition, Parts, check_generator, check_parts, check_variant, gathered
 from hetfl_core.rng import SERVER, numpy_stream
 
 Features = NDArray[np.float64]
@@ -41,29 +31,26 @@ View = Callable[[Features, np.random.Generator], Features]
 """What a client makes of samples of the common space, (n, dim) to (n, d_i)."""
 
 
+FLIC_TOYS = Partition(100, classes_per_client=3)
+
+
 def noisy_features(
-    n_clients: int = 100,
-    classes_per_client: int = 3,
+    partition: Partition = FLIC_TOYS,
     seed: int = 0,
     *,
-    variant: str = "text",
-    n_classes: int = 20,
-    dim: int = 5,
-    sigma: float = 0.8,
     added: tuple[int, int] = (1, 10),
-    n_train_per_class: int = 2000,
-    n_test_per_class: int = 1000,
-    subsample: bool = True,
+    sigma: float = 0.8,
+    **options: Any,
 ) -> Federation:
     """Gaussian classes in 5 dimensions, to which each client appends 1 … 10 columns of pure noise.
 
     Figure 3's federation, 20 clients that all hold 3 well separated classes, is
-    ``noisy_features(20, 3, n_classes=3, sigma=3.0)``.
+    ``noisy_features(n_clients=20, n_classes=3, sigma=3.0)``.
 
     Parameters
     ----------
-    n_clients, classes_per_client, seed, variant, n_classes, dim, sigma, n_train_per_class, n_test_per_class, subsample
-        See `gaussian_classes`.
+    partition, seed, sigma, **options
+        As for `gaussian_classes`.
     added : tuple of int
         Fewest and most appended columns of N(0, 1); each client draws a number uniformly, both ends included.
 
@@ -73,42 +60,24 @@ def noisy_features(
         Clients ``client-000`` … with inputs of shape (dim + added columns,).
     """
     low, high = checks.span("added", added, 0)
-    _check_size(n_clients, n_classes, dim, n_train_per_class, n_test_per_class, added=(low, high))
 
     def view(rng: np.random.Generator) -> View:
         width = int(rng.integers(low, high + 1))
         return lambda x, noise: np.hstack([x, noise.standard_normal((len(x), width))])
 
-    return gaussian_classes(
-        view,
-        n_clients,
-        classes_per_client,
-        seed,
-        variant=variant,
-        n_classes=n_classes,
-        dim=dim,
-        sigma=sigma,
-        n_train_per_class=n_train_per_class,
-        n_test_per_class=n_test_per_class,
-        subsample=subsample,
-        name="toy.noisy_features",
-        settings={"added": [low, high]},
-    )
+    widths = {"added": (low, high)}
+    return gaussian_classes(view, partition, seed, name="toy.noisy_features", sigma=sigma, widths=widths, **options)
 
 
 def linear_mapping(
-    n_clients: int = 100,
-    classes_per_client: int = 3,
+    partition: Partition = FLIC_TOYS,
     seed: int = 0,
     *,
-    variant: str = "text",
-    n_classes: int = 20,
     dim: int = 5,
     sigma: float = 0.5,
     widths: tuple[int, int] | None = None,
-    n_train_per_class: int = 2000,
     n_test_per_class: int | None = None,
-    subsample: bool = True,
+    **options: Any,
 ) -> Federation:
     """Gaussian classes in 5 dimensions, which each client sees through a random linear map x ↦ xL.
 
@@ -116,8 +85,8 @@ def linear_mapping(
 
     Parameters
     ----------
-    n_clients, classes_per_client, seed, variant, n_classes, dim, sigma, n_train_per_class, subsample
-        See `gaussian_classes`.
+    partition, seed, dim, sigma, **options
+        As for `gaussian_classes`.
     widths : tuple of int, optional
         Smallest and largest q, both included. Default (3, 100); (3, 99) for the code's variant.
     n_test_per_class : int, optional
@@ -128,31 +97,16 @@ def linear_mapping(
     Federation
         Clients ``client-000`` … with inputs of shape (q,).
     """
-    check_variant(variant)
-    text = variant == "text"
+    text = options.get("variant", getattr(partition, "variant", "text")) == "text"
     low, high = checks.span("widths", ((3, 100) if text else (3, 99)) if widths is None else widths, 1)
-    n_test_per_class = (1000 if text else 2000) if n_test_per_class is None else n_test_per_class
-    _check_size(n_clients, n_classes, dim, n_train_per_class, n_test_per_class, widths=(low, high))
+    options["n_test_per_class"] = (1000 if text else 2000) if n_test_per_class is None else n_test_per_class
 
     def view(rng: np.random.Generator) -> View:
         mapping = rng.standard_normal((dim, int(rng.integers(low, high + 1))))
         return lambda x, noise: x @ mapping
 
-    return gaussian_classes(
-        view,
-        n_clients,
-        classes_per_client,
-        seed,
-        variant=variant,
-        n_classes=n_classes,
-        dim=dim,
-        sigma=sigma,
-        n_train_per_class=n_train_per_class,
-        n_test_per_class=n_test_per_class,
-        subsample=subsample,
-        name="toy.linear_mapping",
-        settings={"widths": [low, high]},
-    )
+    options |= {"dim": dim, "sigma": sigma, "widths": {"widths": (low, high)}}
+    return gaussian_classes(view, partition, seed, name="toy.linear_mapping", **options)
 
 
 def linear_regression(
@@ -288,11 +242,9 @@ def four_gaussians(
 
 def gaussian_classes(
     view: Callable[[np.random.Generator], View],
-    n_clients: int = 100,
-    classes_per_client: int = 3,
+    partition: Partition = FLIC_TOYS,
     seed: int = 0,
     *,
-    variant: str = "text",
     n_classes: int = 20,
     dim: int = 5,
     sigma: float = 1.0,
@@ -300,7 +252,8 @@ def gaussian_classes(
     n_test_per_class: int = 1000,
     subsample: bool = True,
     name: str = "toy.gaussian_classes",
-    settings: dict[str, Any] | None = None,
+    widths: Mapping[str, tuple[int, int]] | None = None,
+    **fields: Any,
 ) -> Federation:
     """Gaussian classes, dealt to clients that each see them in their own way.
 
@@ -312,16 +265,11 @@ def gaussian_classes(
     view : callable
         Given a client's generator, returns the client's change of features ``(x, rng) -> x'``. The same change is
         applied to training and test samples, each with fresh noise.
-    n_clients : int
-        Number of clients b.
-    classes_per_client : int
-        Classes that each client holds, out of `n_classes`.
+    partition : Partition
+        How samples are dealt. The default is FLIC's; ``variant="code"`` is as its published code, where training
+        samples are also thinned *with replacement* (`thinned`).
     seed : int
         Seed of everything.
-    variant : {"text", "code"}
-        ``"text"``: a client holds `classes_per_client` different classes and keeps 5 … 100 % of its training samples.
-        ``"code"``: as the published code: a client may be dealt a class twice, and training samples are drawn *with
-        replacement*; see `hetfl_core.partition.subsample` and `hetfl_core.partition.published_shards`.
     n_classes : int
         Number of classes C.
     dim : int
@@ -334,8 +282,10 @@ def gaussian_classes(
         Whether to thin the training sets.
     name : str
         Name of the federation; it also keys the random numbers.
-    settings : dict, optional
-        More settings to record.
+    widths : dict of str to tuple of int, optional
+        Ranges of what clients have in the place of `dim`, or besides, under the names by which they are recorded.
+    **fields
+        Fields of the partition to change, such as ``n_clients=20``.
 
     Returns
     -------
@@ -347,49 +297,43 @@ def gaussian_classes(
     ValueError
         If the arguments do not allow a dealing: more classes per client than there are, too few samples per class, …
     """
-    check_variant(variant)
+    partition = gathered(partition, fields, Partition)
     checks.number("sigma", sigma, 0, NOISIEST)
     checks.flag("subsample", subsample)
     checks.seed(seed)
-    _check_size(n_clients, n_classes, dim, n_train_per_class, n_test_per_class)
-    check_k("classes_per_client", classes_per_client, n_classes, variant == "code")
-    if variant == "text":
-        check_clients(n_clients, classes_per_client, n_classes * n_train_per_class)
+    _check_size(partition.n_clients, n_classes, dim, n_train_per_class, n_test_per_class, widths or {})
+    partition.check(n_classes * n_train_per_class, n_classes)
 
     def draw(purpose: str, client: str = SERVER) -> np.random.Generator:
         return numpy_stream(seed, client, 0, f"{name}:{purpose}")
 
-    table = assign_classes(n_clients, n_classes, classes_per_client, draw("classes"), allow_repeats=variant == "code")
+    def dealing(purpose: str) -> np.random.Generator:
+        return draw(f"{purpose} shares" if purpose in ("train", "test") else purpose)
+
     means = sigma * draw("means").standard_normal((n_classes, dim))
-    train_pool, test_pool = (
+    pools = train_pool, test_pool = [
         _pool(means, n, draw(f"{part} samples"))
         for part, n in (("train", n_train_per_class), ("test", n_test_per_class))
-    )
-    train = _deal(train_pool[1], table, variant, draw("train shares"), at_least=1)
-    test = _deal(test_pool[1], table, variant, draw("test shares"), at_least=0)
+    ]
+    train, test = partition.deal(train_pool[1], dealing, test_pool[1], repeat_below=10)
     if subsample:
-        train = subsample_parts(train, draw("subsample"), variant=variant)
+        train = thinned(train, draw("subsample"), partition.variant)
     clients = []
-    for i in range(n_clients):
+    for i, parts in enumerate(zip(train, test, strict=True)):
         rng = draw("view", client := f"client-{i:03d}")
         change = view(rng)
-        seen = [
-            (change(x[mine], rng).astype(np.float32), y[mine])
-            for (x, y), mine in ((train_pool, train[i]), (test_pool, test[i]))
-        ]
+        seen = [(change(x[mine], rng).astype(np.float32), y[mine]) for (x, y), mine in zip(pools, parts, strict=True)]
         clients.append(Client(*seen[0], *seen[1], client))
     recorded = {
-        "n_clients": n_clients,
-        "classes_per_client": classes_per_client,
+        **partition.settings("classes_per_client", "variant"),
         "seed": seed,
-        "variant": variant,
         "n_classes": n_classes,
         "dim": dim,
         "sigma": sigma,
         "n_train_per_class": n_train_per_class,
         "n_test_per_class": n_test_per_class,
         "subsample": subsample,
-        **(settings or {}),
+        **{name: list(ends) for name, ends in (widths or {}).items()},
     }
     info = {"settings": recorded, "source": "drawn: Gaussian classes after FLIC, S3.1.1", "simulated": True}
     return Federation(clients, n_classes, name, info)
@@ -401,14 +345,13 @@ def _pool(means: Features, n: int, rng: np.random.Generator) -> tuple[Features, 
     return means[labels] + rng.standard_normal((len(labels), means.shape[1])), labels
 
 
-def _deal(y: Indices, table: Indices, variant: str, rng: np.random.Generator, at_least: int) -> Parts:
-    if variant == "code":
-        return published_shards(y, table, rng, repeat_below=10)
-    return share(y, table, rng, at_least=at_least)
-
-
 def _check_size(
-    n_clients: int, n_classes: int, dim: int, n_train_per_class: int, n_test_per_class: int, **widths: tuple[int, int]
+    n_clients: int,
+    n_classes: int,
+    dim: int,
+    n_train_per_class: int,
+    n_test_per_class: int,
+    widths: Mapping[str, tuple[int, int]],
 ) -> None:
     """Refuse numbers that are none, and pools or clients (whose widths lie in a range) that memory cannot hold."""
     sizes = {"n_clients": n_clients, "n_classes": n_classes, "dim": dim, "n_train_per_class": n_train_per_class}
@@ -418,3 +361,42 @@ def _check_size(
     checks.memory(max(2 * 8 * rows * dim, 8 * n_clients * n_classes), **sizes)
     for name, (low, high) in widths.items():
         checks.memory(max(8 * dim * high, rows * (low + high)), **{name: (low, high)}, **sizes)
+
+
+def thinned(parts: Sequence[Indices], rng: np.random.Generator, variant: str = "text") -> Parts:
+    """Make clients unequal by keeping a random share of the samples of each (FLIC, S3.1.1 [1]_).
+
+    ``"text"`` keeps a percentage drawn uniformly from 5 to 100, all samples of the client alike and each at most once.
+    ``"code"`` is what the published code does: with probability ½ the percentage is min(U + 5, 100) with U uniform in
+    0 … 100, else uniform in 15 … 35; the samples are drawn **with replacement**.
+
+    Parameters
+    ----------
+    parts : sequence of arrays of int
+        Indices of each client.
+    rng : numpy.random.Generator
+    variant : {"text", "code"}
+
+    Returns
+    -------
+    list of arrays of int
+        Sorted, at least one index per client. Classes are not protected: a small client may lose one.
+    """
+    check_variant(variant)
+    check_generator(rng)
+    parts = check_parts(parts)
+    if empty := [i for i, part in enumerate(parts) if not len(part)]:
+        raise ValueError(f"parts must hold at least one index each, got none in part {empty[0]}")
+    kept = []
+    for part in parts:
+        size = max(1, int(len(part) * _percentage(variant, rng) / 100))
+        kept.append(np.sort(rng.choice(part, size, replace=variant == "code")))
+    return kept
+
+
+def _percentage(variant: str, rng: np.random.Generator) -> float:
+    if variant == "text":
+        return float(rng.uniform(5, 100))
+    if rng.random() > 0.5:
+        return min(float(rng.uniform(0, 100)) + 5, 100.0)
+    return float(rng.uniform(15, 35))

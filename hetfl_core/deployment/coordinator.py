@@ -496,7 +496,7 @@ class Coordinator:
         self._save(state)
         history = pd.DataFrame(state.rows)
         per_client = self._per_client(replies)
-        final = self._summary(per_client)
+        final = self._summary(per_client.iloc[[i for i, c in enumerate(self.side.order) if c in replies]])
         trains = bool(self.method.stages(T, "final"))
         final["bytes_up"] = int(history["bytes_up"].sum())
         final["bytes_down"] = int(history["bytes_down"].sum()) + (n_bytes(sent.values()) if trains else 0)
@@ -516,9 +516,10 @@ class Coordinator:
     def _figures(self, replies: Mapping[int, Reply]) -> dict[str, float]:
         """Means over clients of what they measured, but for what belongs to the end."""
         found: dict[str, float] = {}
-        for name in (f"{split}_{METRICS[self.settings.task].main}" for split in ("train", "test")):
-            all_ = [replies[place].figures.get(name, math.nan) for place in self.side.by_name(replies)]
-            each = [value for value in all_ if not math.isnan(value)]
+        for split in ("train", "test"):
+            name = f"{split}_{METRICS[self.settings.task].main}"
+            known = [c for c in self.side.by_name(replies) if self.roster.told[self.specs[c].name][f"n_{split}"]]
+            each = [replies[c].figures[name] for c in known if name in replies[c].figures]
             found |= {name: float(np.mean(each))} if each else {}
         return found
 
@@ -543,10 +544,11 @@ class Coordinator:
         """As `hetfl_core.engine.evaluation.summarise`, of what clients reported."""
         metrics = METRICS[self.settings.task]
         final: dict[str, float] = {}
+        diverged = per_client[metrics.main].isna()
         for name in metrics.per_client:
-            some = per_client[(per_client["n_test"] > 0) & per_client[name].notna()]
+            some = per_client[(per_client["n_test"] > 0) & (per_client[name].notna() | diverged)]
             final |= average(name, some[name].to_numpy(), some["n_test"].to_numpy(), metrics.worst.get(name))
-        final[f"train_{metrics.main}"] = float(per_client["train"].mean())
+        final[f"train_{metrics.main}"] = float(per_client["train"].mean(skipna=False))
         return final
 
     # --- checkpoints ---

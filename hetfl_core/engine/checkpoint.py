@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, is_dataclass
@@ -180,6 +182,18 @@ def _seal(content: bytes) -> str:
 
 def _swap(content: bytes, old: str, new: str) -> bytes:
     return content.replace(old.encode(), new.encode(), 1)
+
+
+def check_writable(folder: Path) -> None:
+    """Make the folder of a checkpoint, and refuse one that no file can be written into: a CheckpointError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, ValueError) as error:
+        blocks = [path for path in (folder, *folder.parents) if os.path.lexists(path) and not os.path.isdir(path)]
+        why = f"{blocks[0]} is no folder" if blocks else getattr(error, "strerror", error)
+        raise CheckpointError(f"checkpoint {folder} cannot be written to: {why}; choose another folder") from error
 
 
 def write(folder: Path, identity: Identity, state: State, names: Sequence[str]) -> None:

@@ -10,20 +10,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from hetfl_core import checks
 from hetfl_core.federation import Kind
 
 Samples = Sequence[np.ndarray]
-"""One array of n_i predictions, labels or targets per client."""
+"""One array of n_i predictions, labels or targets per client. A prediction that is not finite is none (`decided`)."""
 
 Measure = Literal["own", "server", "held", "own_held"]
 """What a history may follow beside the usual columns."""
 
 
 def accuracy_per_client(predicted: Samples, labels: Samples) -> np.ndarray:
-    """Share of right answers on each client; NaN for a client without samples.
+    """Share of right answers on each client; NaN for a client without samples, or with one that has no prediction.
 
     Parameters
     ----------
@@ -34,21 +35,21 @@ def accuracy_per_client(predicted: Samples, labels: Samples) -> np.ndarray:
     ndarray, shape (n_clients,)
     """
     predicted, labels = _pairs(predicted, labels, "labels")
-    return np.array([np.mean(p == y) if len(y) else np.nan for p, y in zip(predicted, labels, strict=True)])
+    return _each_client(lambda p, y: float(np.mean(p == y)), predicted, labels)
 
 
 def balanced_accuracy_per_client(predicted: Samples, labels: Samples) -> np.ndarray:
     """Mean recall over the classes that the client's samples have (arguments and result as `accuracy_per_client`)."""
 
     def one(p: np.ndarray, y: np.ndarray) -> float:
-        return float(np.mean([np.mean(p[y == c] == c) for c in np.unique(y)])) if len(y) else np.nan
+        return float(np.mean([np.mean(p[y == c] == c) for c in np.unique(y)]))
 
     predicted, labels = _pairs(predicted, labels, "labels")
-    return np.array([one(p, y) for p, y in zip(predicted, labels, strict=True)])
+    return _each_client(one, predicted, labels)
 
 
 def mse_per_client(predicted: Samples, targets: Samples) -> np.ndarray:
-    """Mean squared error on each client, in squared units of the target; NaN for a client without samples.
+    """Mean squared error on each client, in squared units of the target; NaN as for `accuracy_per_client`.
 
     Parameters
     ----------
@@ -58,12 +59,8 @@ def mse_per_client(predicted: Samples, targets: Samples) -> np.ndarray:
     -------
     ndarray, shape (n_clients,)
     """
-
-    def one(p: np.ndarray, y: np.ndarray) -> float:
-        return float(np.mean(np.subtract(p, y, dtype=np.float64) ** 2)) if len(y) else np.nan
-
     predicted, targets = _pairs(predicted, targets, "targets")
-    return np.array([one(p, y) for p, y in zip(predicted, targets, strict=True)])
+    return _each_client(lambda p, y: float(np.mean(np.subtract(p, y, dtype=np.float64) ** 2)), predicted, targets)
 
 
 def r2_per_client(predicted: Samples, targets: Samples) -> np.ndarray:
@@ -75,6 +72,26 @@ def r2_per_client(predicted: Samples, targets: Samples) -> np.ndarray:
     predicted, targets = _pairs(predicted, targets, "targets")
     spread = np.array([np.var(y, dtype=np.float64) if len(y) else np.nan for y in targets])
     return 1 - mse_per_client(predicted, targets) / np.where(spread > 0, spread, np.nan)
+
+
+def diverged(predicted: Samples) -> np.ndarray:
+    """Which clients have a sample without a prediction (NaN or infinity): their training diverged; shape (n_clients,).
+
+    No figure is formed of their other samples: what is not a number is no class, and no error either.
+    """
+    return np.array([not np.isfinite(p).all() for p in predicted], dtype=bool)
+
+
+def _each_client(one: Callable[[np.ndarray, np.ndarray], float], predicted: Samples, truth: Samples) -> np.ndarray:
+    """A figure of each client; NaN without samples and where it `diverged`."""
+    known = [len(y) > 0 and not lost for y, lost in zip(truth, diverged(predicted), strict=True)]
+    return np.array([one(p, y) if k else np.nan for p, y, k in zip(predicted, truth, known, strict=True)])
+
+
+def decided(scores: Tensor) -> Tensor:
+    """The class of the highest score, shape (..., n, C) → (..., n); NaN where a sample's scores are not all finite."""
+    found, sound = scores.argmax(-1), scores.isfinite().all(-1)
+    return found if bool(sound.all()) else torch.where(sound, found.to(torch.float32), torch.nan)
 
 
 def _each(name: str, samples: Samples) -> list[np.ndarray]:
@@ -113,7 +130,7 @@ class Metrics:
         Metrics of which `summarise` gives, besides the mean over clients, the weighted mean and the worst client's;
         and what picks the worst.
     decide : callable
-        From outputs, shape (..., n, C), to predictions, shape (..., n).
+        From outputs, shape (..., n, C), to predictions, shape (..., n); not finite where the outputs are not.
     text : callable
         Puts the main metric into words.
     """
@@ -130,7 +147,7 @@ METRICS: dict[Kind, Metrics] = {
         "accuracy",
         {"accuracy": accuracy_per_client, "balanced_accuracy": balanced_accuracy_per_client},
         {"accuracy": np.min},
-        lambda outputs: outputs.argmax(-1),
+        decided,
         lambda value: f"accuracy {100 * value:.1f} %",
     ),
     "regression": Metrics(
@@ -144,7 +161,7 @@ METRICS: dict[Kind, Metrics] = {
 
 
 def summarise(predicted: Samples, labels: Samples, task: Kind = "classification") -> dict[str, float]:
-    """The metrics that runs report. Clients without samples are left out.
+    """The metrics that runs report. Clients without samples are left out; with one that `diverged` all are NaN.
 
     Returns
     -------
@@ -160,11 +177,11 @@ def summarise(predicted: Samples, labels: Samples, task: Kind = "classification"
     sizes = np.array([len(y) for y in labels])
     if not sizes.any():
         return {}
-    metrics = METRICS[task]
+    metrics, lost = METRICS[task], diverged(predicted)
     summary: dict[str, float] = {}
     for name, measure in metrics.per_client.items():
         each = measure(predicted, labels)
-        some = (sizes > 0) & ~np.isnan(each)
+        some = (sizes > 0) & (lost | ~np.isnan(each))
         summary |= average(name, each[some], sizes[some], metrics.worst.get(name))
     return summary
 

@@ -11,7 +11,6 @@ import torch
 from tqdm.auto import tqdm
 
 from hetfl_core import checks
-from hetfl_core.clients import in_one_order
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.layout import Engine
@@ -20,7 +19,7 @@ from hetfl_core.engine.run import Run
 from hetfl_core.engine.simulation import _postfix, _report, _row, _start
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.trainer import keeping
-from hetfl_core.federation import Client, Federation, blocks
+from hetfl_core.federation import Client, Federation, blocks, in_one_order
 
 
 def adapt(
@@ -86,7 +85,7 @@ def adapt(
             begin = time.perf_counter()
             outcomes = simulator.train(state, everyone, done + number, "final")
             state = replace(keeping(state, outcomes), done=number + 1)
-            row = _row(simulator, state, list(outcomes.values()), True) | {"bytes_up": 0, "bytes_down": 0}
+            row = _row(simulator, state, outcomes, True) | {"bytes_up": 0, "bytes_down": 0}
             state.rows = [*state.rows, {**row, "seconds": time.perf_counter() - begin}]
             bar.update()
             bar.set_postfix_str(_postfix(row.get(f"test_{simulator.metrics.main}"), simulator.metrics))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from os import PathLike
 from typing import get_args
 
-import numpy as np
 import torch
 
 from hetfl_core import checks
@@ -29,7 +27,7 @@ def check_options(
     if on_round is not None and not callable(on_round):
         raise TypeError(f"on_round must be callable, got {checks.shown(on_round)}")
     if checkpoint is not None:
-        checks.instance("checkpoint", checkpoint, str, PathLike)
+        checks.path("checkpoint", checkpoint)
 
 
 def check_measure(measure: Sequence[Measure]) -> list[Measure]:
@@ -39,11 +37,17 @@ def check_measure(measure: Sequence[Measure]) -> list[Measure]:
     return [name for name in get_args(Measure) if name in asked]
 
 
-def check_schedule(evaluate_every: int | Sequence[int]) -> int | list[int]:
+def check_schedule(evaluate_every: int | Sequence[int], rounds: int) -> int | list[int]:
     """Rounds between evaluations, or the rounds that are evaluated, sorted."""
-    if isinstance(evaluate_every, list | tuple | range):
-        return sorted({checks.whole("evaluate_every", n, 1) for n in evaluate_every})
-    return checks.whole("evaluate_every", evaluate_every, 1)
+    if not isinstance(evaluate_every, list | tuple | range):
+        return checks.whole("evaluate_every", evaluate_every, 1)
+    due = sorted({checks.whole("evaluate_every", n, 1) for n in evaluate_every})
+    if not due or due[0] > rounds:
+        raise ValueError(
+            f"evaluate_every must name a round in 1…{rounds}, or the number of rounds between evaluations, "
+            f"got {checks.shown(evaluate_every)}"
+        )
+    return due
 
 
 def check_threads(number: int) -> None:
@@ -60,15 +64,6 @@ def check_arguments(federation: Federation, method: Method, participation: float
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
     check_participation(participation, len(federation))
-
-
-def several_seeds(seeds: int | Sequence[int]) -> list[int]:
-    """The seeds one by one, of their number or of themselves."""
-    if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
-        return list(range(checks.whole("seeds", seeds, 1)))
-    if not len(found := checks.several("seeds", seeds)):
-        raise ValueError("seeds must be at least one, got none")
-    return found
 
 
 def check_validation(validation: Federation, federation: Federation) -> None:

@@ -12,7 +12,7 @@ import torch
 from hetfl_core import checks
 from hetfl_core.engine.evaluation import METRICS, Measure
 from hetfl_core.engine.prediction import prediction_noise
-from hetfl_core.federation import Federation, blocks, map_blocks
+from hetfl_core.federation import Federation, Kind, blocks, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
 
@@ -33,7 +33,8 @@ class Run:
         ``validation_accuracy`` where there are validation samples,
         where test sets hold classes that training sets lack ``accuracy_held``, on the classes held, and
         ``accuracy_limit``, the share of test samples of these classes, which is what a client can at best reach if it
-        never names another; and total ``bytes_up``, ``bytes_down``, ``seconds``.
+        never names another; ``diverged``, the number of clients whose training diverged, where there are any; and
+        total ``bytes_up``, ``bytes_down``, ``seconds``.
     per_client : pandas.DataFrame
         Test accuracy and balanced accuracy (mean squared error and R² for a regression) and sample counts of each
         client at the end.
@@ -101,12 +102,26 @@ class Run:
     def __repr__(self) -> str:
         metrics = METRICS[self.federation.task]
         result = metrics.text(self.final[metrics.main]) if metrics.main in self.final else "no test data"
+        result = "diverged" if self.final.get("diverged") else result
         return f"Run({self.method.name} on {self.federation.name!r}, {self.settings['rounds']} rounds: {result})"
+
+
+SPLITS: tuple[Literal["train"], Literal["test"]] = ("train", "test")
 
 
 def measured(name: Measure, main: str) -> str:
     """Column of such a figure."""
     return f"{name}_test_{main}"
+
+
+def figures(task: Kind) -> list[str]:
+    """All that `Run.final` may hold for a task; which of it a run has depends on the method and the data."""
+    main, worst = METRICS[task].main, METRICS[task].worst
+    each = [
+        f"{name}{end}" for name in METRICS[task].per_client for end in ("", *["_weighted", "_worst"] * (name in worst))
+    ]
+    others = [f"{split}_{main}" for split in ("train", "server", "validation")] + [f"{main}_held", f"{main}_limit"]
+    return [*each, *others, "bytes_up", "bytes_down", "seconds"]
 
 
 def columns(main: str) -> list[str]:

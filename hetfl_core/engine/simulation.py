@@ -31,9 +31,8 @@ from hetfl_core.engine.options import (
     check_schedule,
     check_validation,
     cpu_threads,
-    several_seeds,
 )
-from hetfl_core.engine.run import Run, columns, measured
+from hetfl_core.engine.run import SPLITS, Run, columns, measured
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.trainer import exchange, keeping, share, train
@@ -68,7 +67,7 @@ def simulate(
     stack_size: int | None = None,
     workers: int | None = None,
     threads: int = 1,
-    on_round: Callable[[dict[str, Any]], None] | None = None,
+    on_round: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Run:
     """Run a method on a federation.
 
@@ -122,8 +121,11 @@ def simulate(
         threads that wait for each other cost far more than they bring. More may pay with thousands of clients on an
         idle machine. PyTorch's own setting is put back at the end. At most 64, or as many as the machine has cores.
     on_round : callable, optional
-        Called with the newest row of the history after each round, when its checkpoint is written. It may raise to
-        stop the run.
+        Called with the newest row of the history after each round, when its checkpoint is written; what was not
+        measured in that round is not in the row. If it returns True, the run ends early, with its last local training
+        and evaluation as after any other last round: ``settings["rounds"]`` of the `Run` is the number of rounds made,
+        ``settings["rounds_asked"]`` that of the argument. Started again with the same `checkpoint` it goes on. What
+        `on_round` raises ends the call without a `Run`.
 
     Returns
     -------
@@ -139,6 +141,10 @@ def simulate(
 
     Notes
     -----
+    *Divergence.* Where a model's outputs for some sample are NaN or infinite, its client has no figure: NaN stands in
+    the history, in `Run.final` (of means over clients, too) and in `Run.per_client`, ``final["diverged"]`` counts such
+    clients, and one RuntimeWarning says on which client and in which round it began.
+
     *Evaluation.* After each round every client is evaluated with what it keeps and a fresh download, whether it took
     part or not. `Run.final` is measured after a last local training of all clients (role ``"final"``), from a fresh
     download, as FLIC reports accuracy.
@@ -195,7 +201,7 @@ def simulate_seeds(
     stack_size: int | None = None,
     workers: int | None = None,
     threads: int = 1,
-    on_round: Callable[[int, dict[str, Any]], None] | None = None,
+    on_round: Callable[[int, dict[str, Any]], Any] | None = None,
 ) -> dict[int, Run]:
     """Runs that differ in their seeds only, side by side: their clients share stacks as the clients of one run do.
 
@@ -214,7 +220,7 @@ def simulate_seeds(
         `simulate` left.
     on_round : callable, optional
         Called with the seed and the newest row of its history when all runs have ended a round and their common
-        checkpoint is written. It may raise to stop them all.
+        checkpoint is written. If it returns True for one of them, all end after this round, as in `simulate`.
     rounds, participation, engine, device, dtype, progress, evaluate_every, measure, stack_size, workers, threads
         As for `simulate`.
 
@@ -233,7 +239,7 @@ def simulate_seeds(
     -----
     The same seeds give the same bits, in whatever order, also when they were interrupted and go on.
     """
-    numbers = sorted({checks.seed(seed, "seeds") for seed in several_seeds(seeds)})
+    numbers = sorted(checks.seeds(seeds))
     data = [(seed, federation(seed) if callable(federation) else federation) for seed in numbers]
     runs = _simulate(
         data,
@@ -268,7 +274,7 @@ def _simulate(
     measure: Sequence[Measure],
     workers: int | None,
     threads: int,
-    on_round: Callable[[int, dict[str, Any]], None] | None,
+    on_round: Callable[[int, dict[str, Any]], Any] | None,
     validation: Federation | None = None,
     **options: Any,
 ) -> list[Run]:
@@ -276,8 +282,8 @@ def _simulate(
     for seed, federation in data:
         check_options(seed, threads, progress, on_round, checkpoint, rounds=rounds)
         check_arguments(federation, method, participation, dtype)
-    participation, schedule = float(participation), check_schedule(evaluate_every)
-    also = check_measure(measure)
+    participation, schedule = float(participation), check_schedule(evaluate_every, rounds)
+    beside = check_measure(measure)
     options |= {"dtype": dtype, "workers": workers, "threads": threads}
     simulators = [Simulator(federation, method, seed=int(seed), **options) for seed, federation in data]
     if validation is not None:
@@ -291,7 +297,7 @@ def _simulate(
             "engine": simulator.engine,
             "dtype": str(dtype),
             "evaluate_every": schedule,
-            **({"measure": also} if also else {}),
+            **({"measure": beside} if beside else {}),
             **({"validation": validation.name} if validation is not None else {}),
         }
         for simulator in simulators
@@ -306,6 +312,8 @@ def _simulate(
     done = states[0].done if states else 0  # rounds of before must not count as fast ones
     if done > rounds:
         raise checkpoints.CheckpointError(f"{checkpoint} holds {done} complete rounds, more than rounds={rounds}")
+    if done < rounds or not states:
+        journal.check()
     each = [{**mine, "rounds": rounds, "threads": int(threads)} for mine in settings]
     metrics = simulators[0].metrics
     bar = tqdm(initial=done, total=rounds, disable=not progress, desc=method.name, unit="round")
@@ -313,12 +321,18 @@ def _simulate(
         if not states:
             states = _start(simulators, [simulator.initial() for simulator in simulators])
             journal.write(states)
-        while states[0].done < rounds:
-            states = _advance(simulators, states, each[0])
-            journal.write(states)
+        stopped, also = False, list[Also | None]([None] * len(simulators))
+        while states[0].done < rounds and not stopped:
+            states, also = _advance(simulators, states, each[0])
+            stopped = journal.write(states)
             bar.update()
             bar.set_postfix_str(_postfix(states[0].rows[-1].get(f"test_{metrics.main}"), metrics))
         bar.set_postfix_str("the last training of all clients")  # the bar is full, but this takes as long as rounds
+        if states[0].done < rounds:
+            each = [{**mine, "rounds": states[0].done, "rounds_asked": rounds} for mine in each]
+        for simulator, state, others in zip(simulators, states, also, strict=True):
+            if state.rows[-1][f"train_{metrics.main}"] is None:  # the last round always is evaluated
+                state.rows[-1] |= _figures(simulator, state, others, {})
         runs = _finish(simulators, states, each)
         bar.set_postfix_str(_postfix(runs[0].final.get(metrics.main), metrics))
     return runs
@@ -333,7 +347,7 @@ class _Journal:
         method: Method,
         settings: dict[str, Any],
         folder: str | Path | None,
-        on_round: Callable[[int, dict[str, Any]], None] | None,
+        on_round: Callable[[int, dict[str, Any]], Any] | None,
     ) -> None:
         self.simulators, self.on_round = simulators, on_round
         self.folder = None if folder is None else Path(folder)
@@ -352,13 +366,24 @@ class _Journal:
         found = checkpoints.read(self.folder, self.mark, self.names, self.simulators[0].device)
         return [] if found is None else checkpoints.split(found, [len(s.specs) for s in self.simulators])
 
-    def write(self, states: Sequence[checkpoints.State]) -> None:
-        """Write the states after a round, and report its rows."""
+    def check(self) -> None:
+        """Refuse a folder that cannot be written to, before hours of training are lost."""
+        if self.folder is not None:
+            checkpoints.check_writable(self.folder)
+
+    def write(self, states: Sequence[checkpoints.State]) -> bool:
+        """Write the states after a round, and report what its rows measure: whether the user wants to stop.
+
+        Only True says so, for callbacks return all sorts of things.
+        """
         if self.folder is not None:
             checkpoints.write(self.folder, self.mark, checkpoints.join(states), self.names)
+        answers = []
         if self.on_round is not None and states[0].done:
             for simulator, state in zip(self.simulators, states, strict=True):
-                self.on_round(simulator.seed, state.rows[-1])
+                row = {name: value for name, value in state.rows[-1].items() if value is not None}
+                answers.append(self.on_round(simulator.seed, row))
+        return any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)
 
 
 def method_settings(simulator: Simulator) -> dict[str, Any]:
@@ -369,29 +394,43 @@ def method_settings(simulator: Simulator) -> dict[str, Any]:
 
 
 def _postfix(value: float | None, metrics: Metrics) -> str:
-    return "" if value is None else f"test {metrics.text(value)}"
+    return "" if value is None or math.isnan(value) else f"test {metrics.text(value)}"
+
+
+Also = Callable[[Samples], Mapping[Measure, float | None]]
+"""What else an evaluation finds, given the test predictions."""
 
 
 def _row(
     simulator: Simulator,
     state: checkpoints.State,
-    outcomes: Sequence[Outcome],
+    outcomes: Mapping[int, Outcome],
     evaluate: bool,
-    also: Callable[[Samples], Mapping[Measure, float | None]] | None = None,
+    also: Also | None = None,
 ) -> dict[str, Any]:
-    """A row of the history: means of loss terms and figures; what `also` finds, given the test predictions, too."""
+    """A row of the history: means of loss terms, and figures, which are None where they are not due."""
     main = simulator.metrics.main
     reserved = [*columns(main), f"validation_{main}", *(measured(name, main) for name in get_args(Measure))]
-    found: dict[str, float | None] = {f"train_{main}": None, f"test_{main}": None}
-    if simulator.validation is not None:
-        found[f"validation_{main}"] = simulator.validation.score(state, "test") if evaluate else None
+    names = [f"train_{main}", f"test_{main}", *([f"validation_{main}"] if simulator.validation is not None else [])]
+    row = {"round": state.done, **_mean_terms(list(outcomes.values()), reserved), **dict.fromkeys(names)}
     if evaluate:
-        for split in ("train", "test"):
-            predicted = simulator.predicted(state, split)  # type: ignore[arg-type]
-            found[f"{split}_{main}"] = simulator.figure(predicted, simulator.labels(split))
-        found |= {measured(name, main): value for name, value in (also(predicted) if also else {}).items()}
-    figures = {name: None if value is None or math.isnan(value) else value for name, value in found.items()}
-    return {"round": state.done, **_mean_terms(outcomes, reserved), **figures}
+        row |= _figures(simulator, state, also, outcomes)
+    else:
+        _watch(simulator, state, outcomes, [])
+    return row
+
+
+def _figures(
+    simulator: Simulator, state: checkpoints.State, also: Also | None, outcomes: Mapping[int, Outcome]
+) -> dict[str, float | None]:
+    """How good the models of a state are; NaN where there are no samples, or where training diverged."""
+    main = simulator.metrics.main
+    predicted = {split: simulator.predicted(state, split) for split in SPLITS}
+    _watch(simulator, state, outcomes, simulator.diverged(predicted.values()))
+    found = {f"{split}_{main}": simulator.figure(p, simulator.labels(split)) for split, p in predicted.items()}
+    if simulator.validation is not None:
+        found[f"validation_{main}"] = simulator.validation.score(state, "test")
+    return found | {measured(name, main): value for name, value in (also(predicted["test"]) if also else {}).items()}
 
 
 def _start(simulators: Sequence[Simulator], states: Sequence[checkpoints.State]) -> list[checkpoints.State]:
@@ -400,7 +439,7 @@ def _start(simulators: Sequence[Simulator], states: Sequence[checkpoints.State])
     each = train(simulators, states, [range(len(s.specs)) for s in simulators], 0, "start")
     for simulator, before, outcomes in zip(simulators, states, each, strict=True):
         state = keeping(before, outcomes)
-        row = _row(simulator, state, list(outcomes.values()), True)
+        row = _row(simulator, state, outcomes, True)
         sent = evaluation.n_bytes(o.received for o in outcomes.values())
         started.append(replace(state, rows=[{**row, "bytes_up": 0, "bytes_down": sent}]))
     return _timed(started, begin)
@@ -415,9 +454,9 @@ def _timed(states: list[checkpoints.State], begin: float) -> list[checkpoints.St
 
 def _advance(
     simulators: Sequence[Simulator], states: Sequence[checkpoints.State], settings: dict[str, Any]
-) -> list[checkpoints.State]:
-    """One round of each run, and its row of the history."""
-    begin, ended = time.perf_counter(), []
+) -> tuple[list[checkpoints.State], list[Also | None]]:
+    """One round of each run, and its row of the history; and what that measures beside the usual, should it be due."""
+    begin, ended, measures = time.perf_counter(), [], list[Also | None]()
     chosen = [
         participants([spec.name for spec in s.specs], settings["participation"], s.seed, states[0].done)
         for s in simulators
@@ -427,12 +466,13 @@ def _advance(
     exchanged = exchange(simulators, states, chosen)
     for simulator, before, (state, outcomes, others) in zip(simulators, states, exchanged, strict=True):
         also = partial(simulator.also, settings.get("measure", ()), before, state, outcomes)
-        row = _row(simulator, state, list(outcomes.values()), due, also)
+        row = _row(simulator, state, outcomes, due, also)
+        measures.append(also)
         messages = [*outcomes.values(), *others]
         row["bytes_up"] = evaluation.n_bytes(o.upload for o in messages)
         row["bytes_down"] = evaluation.n_bytes(o.received for o in messages)
         ended.append(replace(state, rows=[*before.rows, row]))
-    return _timed(ended, begin)
+    return _timed(ended, begin), measures
 
 
 def _finish(
@@ -454,10 +494,9 @@ def _finish(
 
 def _report(simulator: Simulator, state: checkpoints.State, params: list[Params], settings: dict[str, Any]) -> Run:
     """The figures of a state in which clients have these parameters; totals are those of its history."""
-    predicted, diverged = simulator.predicted_and_diverged(state, "test", params)
-    labels = simulator.labels("test")
-    if diverged:
-        _warn_of_divergence(simulator, diverged, "together" in settings)
+    predicted = {split: simulator.predicted(state, split, params) for split in SPLITS}
+    labels, lost = simulator.labels("test"), simulator.diverged(predicted.values())
+    _watch(simulator, state, {}, lost, "in the last local training")
     server = simulator.server_score(state)
     main = simulator.metrics.main
     lead = columns(main)[1:]
@@ -466,13 +505,14 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
         figures.append(f"validation_{main}")
     history = pd.DataFrame(state.rows).astype(dict.fromkeys(figures, float))
     history = history[[c for c in history if c not in lead] + lead]
-    final = simulator.summarise(predicted, "test")
-    final[f"train_{main}"] = simulator.score(state, "train", params)
+    final = simulator.summarise(predicted["test"], "test")
+    final[f"train_{main}"] = simulator.figure(predicted["train"], simulator.labels("train"))
     if server is not None:
         final[f"server_{main}"] = server
     if simulator.validation is not None:
         final[f"validation_{main}"] = simulator.validation.score(state, "test", params)
-    final |= simulator.on_held_classes(predicted)
+    final |= simulator.on_held_classes(predicted["test"])
+    final |= {"diverged": len(lost)} if lost else {}
     final["bytes_up"], final["bytes_down"] = int(history["bytes_up"].sum()), int(history["bytes_down"].sum())
     final["seconds"] = float(history["seconds"].sum())
     per_client = pd.DataFrame(
@@ -480,8 +520,8 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
             "client": [spec.name for spec in simulator.specs],
             "n_train": [spec.n_train for spec in simulator.specs],
             "n_test": [len(y) for y in labels],
-            **{name: measure(predicted, labels) for name, measure in simulator.metrics.per_client.items()},
-            **simulator.held_per_client(predicted),
+            **{name: measure(predicted["test"], labels) for name, measure in simulator.metrics.per_client.items()},
+            **simulator.held_per_client(predicted["test"]),
         }
     )
     return Run(
@@ -498,13 +538,31 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
     )
 
 
-def _warn_of_divergence(simulator: Simulator, lost: Sequence[str], several: bool) -> None:
-    some = ", ".join(lost[:3]) + (" …" if len(lost) > 3 else "")
-    which = f"{simulator.method.name}, seed {simulator.seed}" if several else simulator.method.name
+def _watch(
+    simulator: Simulator, state: checkpoints.State, outcomes: Mapping[int, Outcome], lost: Sequence[int], when: str = ""
+) -> None:
+    """Warn, once a run, that training diverged: of clients whose loss or, after an evaluation, predictions say so.
+
+    A mean spreads what is not a number to everybody within one round. So those are named whose models were broken when
+    they left local training, though they had received numbers.
+    """
+    if simulator.warned:
+        return
+    doubtful = {c: o for c, o in outcomes.items() if lost or not all(map(math.isfinite, o.terms.values()))}
+    broken = simulator.broken(state, doubtful)
+    if not (broken or lost):
+        return
+    simulator.warned = True
+    sound = [c for c in broken if all(bool(p.isfinite().all()) for p in outcomes[c].received.values())]
+    first = sound or broken or lost
+    names = [repr(simulator.specs[c].name) for c in sorted(first)]
+    known = [row["round"] for row in state.rows if math.isnan(row[f"train_{simulator.metrics.main}"] or 0)]
+    when = when if when and not known else f"in round {min(known, default=state.done)}"
     warnings.warn(
-        f"{which}: the outputs of {len(lost)} of {len(simulator.specs)} clients ({some}) are NaN or "
-        "infinite: training diverged, and what is counted as their result means nothing; a smaller learning rate may "
-        "help",
+        f"{simulator.method.name}, seed {simulator.seed}: training diverged {when} on client{'s' * (len(names) > 1)} "
+        f"{', '.join(names[:3])}{' …' * (len(names) > 3)}: what the model says is NaN or infinite there, so that "
+        "figures of such clients, and means over them, are NaN; a smaller learning rate (lr) or clipped gradients "
+        "(clip) may help",
         RuntimeWarning,
         stacklevel=1 + _own_calls(),
     )

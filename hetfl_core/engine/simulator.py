@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +32,8 @@ class Simulator(Trainer):
 
     validation: Simulator | None = None
     """The same clients with their validation samples for test samples."""
+    warned = False
+    """Whether it was said that training diverged, which is said once a run."""
 
     def downloads(self, state: checkpoints.State) -> list[Params]:
         """What the server would send to every client."""
@@ -47,31 +49,26 @@ class Simulator(Trainer):
         self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
     ) -> list[np.ndarray]:
         """Predictions for every client's samples, in the order of the federation (by `working` unless given)."""
-        return self._numpy({place: answer for place, _, answer in self.outputs(state, split, params)})
-
-    def predicted_and_diverged(
-        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params]
-    ) -> tuple[list[np.ndarray], list[str]]:
-        """As `predicted`, and the sorted names of the clients for which some output is NaN or infinite."""
-        answers: dict[int, Tensor] = {}
-        diverged = []
-        for place, output, answer in self.outputs(state, split, params):
-            answers[place] = answer
-            if not output.isfinite().all():
-                diverged.append(self.specs[place].name)
-        return self._numpy(answers), sorted(diverged)
-
-    def _numpy(self, answers: Mapping[int, Tensor]) -> list[np.ndarray]:
+        answers = dict(self.answers(state, split, params))
         return [answers[place].cpu().numpy() for place in range(len(self.specs))]
 
-    def outputs(
+    def diverged(self, predicted: Iterable[Samples]) -> list[int]:
+        """Clients whose predictions in some split are not all numbers."""
+        return [int(c) for c in np.flatnonzero(np.any([evaluation.diverged(some) for some in predicted], axis=0))]
+
+    def broken(self, state: checkpoints.State, outcomes: Mapping[int, Outcome]) -> list[int]:
+        """Which of these clients cannot predict their own samples with the models that left local training."""
+        found = dict(self.answers(state, "train", some=outcomes)) if outcomes else {}
+        return [c for c, answer in found.items() if not bool(answer.isfinite().all())]
+
+    def answers(
         self,
         state: checkpoints.State,
         split: Literal["train", "test"],
         params: Sequence[Params] | None = None,
         some: Mapping[int, Outcome] | None = None,
-    ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """For each client its place, the model's outputs, shape (n_i, C), and what is decided by them, shape (n_i,).
+    ) -> Iterator[tuple[int, Tensor]]:
+        """For each client its place, and what is decided by its model's outputs, shape (n_i,).
 
         With `some`, for those clients alone, by what they have after local training and what they had been sent.
         """
@@ -84,7 +81,7 @@ class Simulator(Trainer):
             received = {place: outcome.received for place, outcome in some.items()}
             working = {place: outcome.params for place, outcome in some.items()}
 
-        def predict(piece: tuple[Cohort, Layout, list[int]]) -> list[tuple[int, Tensor, Tensor]]:
+        def predict(piece: tuple[Cohort, Layout, list[int]]) -> list[tuple[int, Tensor]]:
             cohort, way, rows = piece
             members = [cohort.members[row] for row in rows]
             specs = [self.specs[m] for m in members]
@@ -100,9 +97,9 @@ class Simulator(Trainer):
                 answers = [self.metrics.decide(each) for each in outputs]
             else:
                 stacked = prediction.lift(method.predict, clients, sent, data.rectangle(), noise)
-                outputs, answers = list(stacked), list(self.metrics.decide(stacked))
-            found = zip(members, outputs, answers, data.n.tolist(), strict=True)
-            return [(member, output[:n], answer[:n]) for member, output, answer, n in found]
+                answers = list(self.metrics.decide(stacked))
+            found = zip(members, answers, data.n.tolist(), strict=True)
+            return [(member, answer[:n]) for member, answer, n in found]
 
         pieces = [
             (cohort, way, rows)
@@ -142,8 +139,8 @@ class Simulator(Trainer):
         each = self.held_per_client(predicted)
         if not each:
             return {}
-        figures = {name: values[~np.isnan(values)] for name, values in each.items()}
-        return {name: float(values.mean()) if len(values) else math.nan for name, values in figures.items()}
+        (held, _), (limit, share) = each.items()
+        return {held: self.figure(*self.of_held_classes(predicted)), limit: float(share[~np.isnan(share)].mean())}
 
     def held_per_client(self, predicted: Samples) -> dict[str, np.ndarray]:
         """As `on_held_classes`, client by client; NaN for a client without such samples."""
@@ -160,7 +157,7 @@ class Simulator(Trainer):
 
         On all of it, and on that of the classes that they hold.
         """
-        answers = {place: answer.cpu().numpy() for place, _, answer in self.outputs(state, "test", some=participants)}
+        answers = {place: answer.cpu().numpy() for place, answer in self.answers(state, "test", some=participants)}
         places = sorted(answers)
         found = [answers[place] for place in places]
         return {
@@ -182,7 +179,7 @@ class Simulator(Trainer):
         return [p for p, _ in both], [y for _, y in both]
 
     def figure(self, predicted: Samples, labels: Samples) -> float:
-        """Mean over clients of the main figure; NaN where there are no samples."""
+        """Mean over clients of the main figure; NaN where there are no samples, or where training diverged."""
         return evaluation.summarise(predicted, labels, self.federation.task).get(self.metrics.main, math.nan)
 
     def server_score(self, state: checkpoints.State) -> float | None:

@@ -24,6 +24,7 @@ from hetfl_core.engine.training import LocalJob, Outcome
 from hetfl_core.federation import Client, Federation, Spec, map_blocks
 from hetfl_core.methods.base import Method, Role, one_of_each
 from hetfl_core.networks import Params
+from hetfl_core.networks.module import try_out
 
 
 def choose_device(device: str | torch.device) -> torch.device:
@@ -94,9 +95,11 @@ class Trainer:
         """What each client must have in common with another to share its stack."""
         widths: dict[int, str] = {}
         for spec in one_of_each(self.method.model, self.specs):
-            widths.setdefault(self.method.model.of(spec).phi.out, spec.name)
+            phi = self.method.model.of(spec).phi
+            widths.setdefault(phi.out, spec.name)
             try:
                 stacks.architecture(self.method, spec)
+                try_out(phi, spec.shapes)
             except (ValueError, RuntimeError, TypeError) as error:
                 what = f"{self.method.name}'s model cannot take inputs of shape {spec.shapes}"
                 raise ValueError(f"client {spec.name!r}: {what}: {error}") from error

@@ -10,7 +10,6 @@ the true ones. `download`, `upload` and the answer of `survey` are the only door
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -19,9 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hetfl_core import checks
-from hetfl_core.clients import by_block
-from hetfl_core.federation import FederationWarning, Spec
+from hetfl_core.clients import by_block, check_features
+from hetfl_core.federation import Spec
 from hetfl_core.networks import Draw, Model, Params, PerClient
 from hetfl_core.networks.layers import RUNNING
 from hetfl_core.settings import Checked
@@ -131,47 +129,6 @@ class Stage(Checked):
             not name.endswith(RUNNING)
             and any(has_prefix(name, prefix) for prefix in self.train)
             and not any(has_prefix(name, prefix) for prefix in self.spare)
-        )
-
-
-def check_features(specs: Sequence[Spec], what: str, block: str = "") -> None:
-    """Refuse clients whose features have other names, or another order, than others' where they are averaged by place.
-
-    Parameters
-    ----------
-    specs : sequence of Spec
-        Clients with equally many features, of which some have names.
-    what : str
-        Who averages what, for the message.
-    block : str
-        The block that it is about, where inputs are named blocks.
-
-    Warns
-    -----
-    FederationWarning
-        Where only some clients name their features.
-    """
-    named = [(spec.name, names) for spec in specs if (names := by_block(spec.features).get(block)) is not None]
-    for name, names in named:
-        first, expected = named[0]
-        if names != expected:
-            here, there = [n for n in names if n not in expected], [n for n in expected if n not in names]
-            differ = f"only {first!r} has {checks.shown(there)}, only {name!r} has {checks.shown(here)}"
-            if not here:
-                differ = f"{first!r} has {checks.shown(list(expected))}, {name!r} has {checks.shown(list(names))}"
-            some = len(here) < len(names) and not block
-            common = " or keep to those that all have (Federation.of_common_features)" * some
-            raise ValueError(
-                f"{what}, so all clients must have the same features in the same order, but {differ}. Use a method "
-                f"that keeps φ local (Local, HetFedRep, FLIC){common}."
-            )
-    if named and len(named) < len(specs):
-        without = next(spec.name for spec in specs if by_block(spec.features).get(block) is None)
-        warnings.warn(
-            f"{what}, but client {without!r} does not say which those are: its features are taken for those of client "
-            f"{named[0][0]!r}, {checks.shown(list(named[0][1]))}, in this order (Client(features=…))",
-            FederationWarning,
-            stacklevel=2,
         )
 
 
@@ -413,20 +370,18 @@ class Method(Checked):
                 )
 
         for block in by_block(specs[0].shapes):
-            if any(by_block(spec.features).get(block) is not None for spec in specs) and (
-                shared := self._shares_inputs(specs[0], block)
-            ):
+            named = any(by_block(spec.features).get(block) is not None for spec in specs)
+            if named and (shared := self._shares_inputs(specs[0], block)):
                 where = f" of block {block!r}" if block else ""
                 check_features(specs, f"{self.name} averages {shared!r}, which goes by features{where}", block)
 
     def _shares_inputs(self, spec: Spec, block: str) -> str | None:
         """A shared tensor that would have another shape if there were one feature more; None if there is no such."""
-        named = isinstance(spec.shapes, Mapping)
-        shape = spec.shapes[block] if named else spec.shapes
+        shape = by_block(spec.shapes)[block]
         if not shape[0]:
             return None
         wider = (shape[0] + 1, *shape[1:])
-        more = replace(spec, shapes={**spec.shapes, block: wider} if named else wider)
+        more = replace(spec, shapes={**spec.shapes, block: wider} if block else wider)
         true = {name: p.shape for name, p in self.init_shared(spec, torch.Generator()).items()}
         try:
             other = {name: p.shape for name, p in self.init_shared(more, torch.Generator()).items()}

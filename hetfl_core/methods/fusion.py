@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hetfl_core.clients import check_features
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Loss, Method, check_features, has_prefix, loss_name, task_loss
+from hetfl_core.methods.base import Batch, Loss, Method, has_prefix, loss_name, task_loss
 from hetfl_core.methods.fedavg import FedAvg
 from hetfl_core.networks import Blocks, Params, linear_init
 

@@ -18,7 +18,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from types import FunctionType, MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,7 @@ def described(x: Any, within: tuple[int, ...] = ()) -> Any:
     if isinstance(x, type) or not ADDRESS.search(text := repr(x)):
         return x.__qualname__ if isinstance(x, type) else text
     name, unnamed = getattr(x, "__qualname__", None), [inside(value) for value in _unnamed(x)]
-    known = {"function": name, "code": _code(x)} if name else {"class": type(x).__qualname__}
+    known = {"function": name, "code": _code(x, (*within, id(x)))} if name else {"class": type(x).__qualname__}
     return {**known, **({"holds": unnamed} if unnamed else {}), **inside(_attributes(x))}
 
 
@@ -76,7 +76,13 @@ def module_described(net: nn.Module, values: bool = False, within: tuple[int, ..
     """
     inside = functools.partial(described, within=(*within, id(net)))
     layers: list[Any] = [
-        [name, type(layer).__qualname__, _code(type(layer)), inside(_attributes(layer)), inside(_unnamed(layer))]
+        [
+            name,
+            type(layer).__qualname__,
+            _code(type(layer), (*within, id(net))),
+            inside(_attributes(layer)),
+            inside(_unnamed(layer)),
+        ]
         for name, layer in net.named_modules()
     ]
     first: dict[int, str] = {}
@@ -102,7 +108,8 @@ def _attributes(x: Any) -> dict[str, Any]:
 def _unnamed(x: Any) -> list[Any]:
     """What belongs to an object without being one of its attributes: defaults, arguments, items, hooks."""
     if isinstance(x, FunctionType):
-        return [*(x.__defaults__ or ()), *(cell.cell_contents for cell in x.__closure__ or ())]
+        cells = [cell.cell_contents for cell in x.__closure__ or () if cell != CellType()]
+        return [*(x.__defaults__ or ()), *cells]
     if isinstance(x, MethodType):
         return [x.__self__]
     if isinstance(x, functools.partial):
@@ -154,15 +161,16 @@ def _known(maker: Any, known: tuple[str, ...]) -> bool:
     return module.split(".")[0] in LIBRARIES or module.startswith(known or "\0")
 
 
-def _code(maker: Any) -> str:
-    """A digest of the source outside of libraries of a class or function; of what runs where there is no source."""
+def _code(maker: Any, within: tuple[int, ...] = ()) -> str:
+    """A digest of what a class or function runs outside of libraries, and of what it refers to around it."""
     makers = [each for each in getattr(maker, "__mro__", (maker,)) if not _known(each, ())]
-    return digest("\n".join(source(each) or _compiled(each) for each in makers))
-
-
-def _compiled(maker: Any) -> str:
-    functions = vars(maker).values() if isinstance(maker, type) else [getattr(maker, "__func__", maker)]
-    return "\n".join(marshal.dumps(f.__code__).hex() for f in functions if isinstance(f, FunctionType))
+    found: list[Any] = []
+    for each in makers:
+        members = vars(each).values() if isinstance(each, type) else [getattr(each, "__func__", each)]
+        functions = [f for f in members if isinstance(f, FunctionType)]
+        found.append(source(each) or [marshal.dumps(f.__code__).hex() for f in functions])
+        found += [[f.__code__.co_code.hex(), described(_unnamed(f), within)] for f in functions]
+    return digest(json.dumps(found))
 
 
 @functools.cache

@@ -6,6 +6,7 @@ or would give another result there, is refused with its reason, whichever engine
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -227,7 +228,7 @@ class Lifted(Network):
                 net = deepcopy(self.network)
                 net = net if self.start == "own" else net.float()
                 if any(is_lazy(p) for p in net.parameters()):
-                    self._attempt(net.eval(), torch.zeros(3, *self.shape, dtype=torch.float32))
+                    _attempt(self.name, net.eval(), torch.zeros(3, *self.shape, dtype=torch.float32))
                 if self.start == "drawn":
                     _draw(net)
                 return net
@@ -240,15 +241,6 @@ class Lifted(Network):
             if not isinstance(net, nn.Module):
                 raise ValueError(f"network {self.name} must make a torch.nn.Module, got {checks.shown(net)}")
             return _copy(net)
-
-    def _attempt(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return call(*arguments)
-        except Exception as error:
-            hint = "; inputs are floating-point numbers, which x.long() makes indices of" * ("indices" in str(error))
-            raise ValueError(
-                f"network {self.name} cannot take inputs of shape {self.shape}: {_words(error)}{hint}"
-            ) from error
 
     def _refuse(self, why: str) -> None:
         raise ValueError(f"network {self.name} {why}")
@@ -263,33 +255,26 @@ class Lifted(Network):
         found = []
         for training in (True, False):
             with torch.no_grad(), _seeded(0):
-                self._attempt(net.train(training), x)
+                _attempt(self.name, net.train(training), x)
             found.append([list(shapes) for shapes in seen.values()])
             for shapes in seen.values():
                 shapes.clear()
         if found[0] != found[1]:
             self._refuse("applies dropout by a condition of its own; nn.Dropout is off in use by itself")
         if odd := [shape for shapes in found[0] for shape in shapes if shape[0] != 3]:
-            self._refuse(
-                f"drops numbers of shape {odd[0]}, whose first axis is not that of the batch, which has 3 samples"
-            )
-        theirs = {id(layer): shapes for layer, shapes in zip(seen, found[0], strict=True)}
-        return dict(zip([m for m in pattern.modules() if type(m) in DROPOUT and m.p], theirs.values(), strict=True))
+            self._refuse(f"drops numbers of shape {odd[0]}, whose first axis must be that of the batch, of 3 samples")
+        return dict(zip([m for m in pattern.modules() if type(m) in DROPOUT and m.p], found[0], strict=True))
 
     # --- what it is tried for ---
 
     def _tried(self) -> int:
         """Its width, when it computes the same whoever shares its batch or its stack."""
-        rng = torch.Generator().manual_seed(0)
         first, again, second = (self.init(self.shape, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
         self._check_draws(first, again, second)
-        x = torch.rand(2, 3, *self.shape, generator=rng, dtype=torch.float32)
-        params = [{name: p.float() for name, p in each.items()} for each in (first, second)]
-        one = [self._attempt(self, p, rows) for p, rows in zip(params, x, strict=True)]
-        width = self._check_output(one[0])
-        self._check_modes(params[0], x[0], one[0])
-        self._check_each_row(params[0], x[0], one[0])
-        self._check_stack(params, x, one)
+        trial = Trial(self, self.name, self.shape, [first, second])
+        width = trial.width()
+        self._check_modes(trial)
+        trial.check()
         return width
 
     def _check_draws(self, first: Params, again: Params, second: Params) -> None:
@@ -309,26 +294,8 @@ class Lifted(Network):
                     'values, networks.Module(…, start="own")'
                 )
 
-    def _check_output(self, y: Any) -> int:
-        right = isinstance(y, Tensor) and y.dim() == 2 and y.shape[0] == 3 and y.is_floating_point()
-        if not right or not y.shape[1]:
-            got = f"{y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
-            hint = "; end it with nn.Flatten()" if isinstance(y, Tensor) and y.dim() > 2 else ""
-            self._refuse(
-                f"must give one tensor of floating-point numbers of shape (n, k), got {got} for 3 samples of shape "
-                f"{self.shape}{hint}"
-            )
-        return int(y.shape[1])
-
-    def _check_each_row(self, params: Params, x: Tensor, y: Tensor) -> None:
-        if not _alike(self._attempt(self, params, x[:1]), y[:1]):
-            self._refuse(
-                "computes another output for a sample when others are in its batch, where a short batch is filled up "
-                "with zeros; each sample must be computed by itself, without means over the batch, and a batch may "
-                "have one sample (no squeeze())"
-            )
-
-    def _check_modes(self, params: Params, x: Tensor, y: Tensor) -> None:
+    def _check_modes(self, trial: Trial) -> None:
+        params, x, y = trial.params[0], trial.x[0], trial.alone[0]
         net = deepcopy(self.pattern).float()
         tensors = {name: params[f"phi.{name}"] for name in self.names}
         before = {name: b.clone() for name, b in net.named_buffers()}
@@ -348,9 +315,7 @@ class Lifted(Network):
         if not _alike(found[0], found[1]) or not _alike(found[2], found[3]):
             names = [name for name, m in net.named_modules() if getattr(m, "dropout", 0) not in (0, None)]
             which = "".join(f", in layer {name!r}" for name in names[:1])
-            self._refuse(
-                f"draws random numbers itself{which}: use layers of nn.Dropout, whose draws are the client's own"
-            )
+            self._refuse(f"draws random numbers itself{which}: use nn.Dropout, whose draws are the client's own")
         if not _alike(found[0], found[2]):
             self._refuse("computes something else in training than in use (self.training), which is not supported")
         loaded = deepcopy(self.base).float().eval()
@@ -360,23 +325,113 @@ class Lifted(Network):
             if not _alike(loaded(x), y):
                 self._refuse("does not compute by its named parameters alone, as torch.func.functional_call needs")
 
-    def _check_stack(self, params: Sequence[Params], x: Tensor, one: Sequence[Tensor]) -> None:
-        stack = {name: torch.stack([p[name] for p in params]).requires_grad_() for name in params[0]}
-        masks = {n: torch.ones(2, 3, *d.shape, dtype=torch.float32) for n, d in self.draws().items()}
+
+class Trial:
+    """A network on made-up samples of two clients, which says what would go wrong in training.
+
+    Parameters
+    ----------
+    network : Network
+    name : str
+        What errors call it.
+    shape : tuple of int
+        Of a sample.
+    params : sequence of dict of str to Tensor
+        Of two clients; by default as the network begins.
+    """
+
+    def __init__(self, network: Network, name: str, shape: Shape, params: Sequence[Params] = ()) -> None:
+        self.network, self.name, self.shape = network, name, shape
+        self.params = [
+            {name: p.float() if p.is_floating_point() else p for name, p in each.items()}
+            for each in params or [network.init(shape, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+        ]
+        rng = torch.Generator().manual_seed(0)
+        self.x = torch.rand(2, 3, *shape, generator=rng, dtype=torch.float32)  # in [0, 1), which are indices of 0 too
+        self.alone = [self.call(p, rows) for p, rows in zip(self.params, self.x, strict=True)]
+
+    def call(self, params: Params, x: Tensor) -> Any:
+        """What the network computes when it is used."""
+        return _attempt(self.name, functools.partial(self.network, params), x)
+
+    def width(self) -> int:
+        """k, where it computes shape (n, k)."""
+        y = self.alone[0]
+        right = isinstance(y, Tensor) and y.dim() == 2 and y.shape[0] == 3 and y.is_floating_point()
+        if not right or not y.shape[1]:
+            got = f"{y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
+            hint = "; end it with nn.Flatten()" if isinstance(y, Tensor) and y.dim() > 2 else ""
+            raise ValueError(
+                f"network {self.name} must give one tensor of floating-point numbers of shape (n, k), got {got} for 3 "
+                f"samples of shape {self.shape}{hint}"
+            )
+        return int(y.shape[1])
+
+    def check(self) -> None:
+        """Refuse what is random by itself, what mixes samples, and what `torch.func.vmap` cannot lift."""
+        params, x, y = self.params[0], self.x[0], self.alone[0]
+        if not _alike(self.call(params, x), y):
+            raise ValueError(
+                f"network {self.name} draws random numbers itself when it is used; declare those of training by "
+                "`draws` (dropout of a module of PyTorch: networks.Module)"
+            )
+        if not _alike(self.call(params, x[:1]), y[:1]):
+            raise ValueError(
+                f"network {self.name} computes another output for a sample when others are in its batch, where a short "
+                "batch is filled up with zeros; each sample must be computed by itself, without means over the batch "
+                "(as of BatchNorm; use GroupNorm or LayerNorm), and a batch may have one sample (no squeeze())"
+            )
+        stack = {name: torch.stack([p[name] for p in self.params]) for name in params}
+        stack = {name: p.requires_grad_() if p.is_floating_point() else p for name, p in stack.items()}
+        rng = torch.Generator().manual_seed(0)
+        noise = {
+            name: draw.sample((2, 3) if draw.per == "sample" else (2,), rng, torch.float32)
+            for name, draw in self.network.draws().items()
+        }
         try:
-            y = vmap(self)(stack, x, masks) if masks else vmap(self)(stack, x)
-            if y.requires_grad:
-                y.sum().backward()
+            lifted = vmap(self.network)(stack, self.x)
+            trained = vmap(self.network)(stack, self.x, noise) if noise else lifted
+            if trained.requires_grad:
+                trained.sum().backward()
         except Exception as error:
             raise ValueError(
                 f"network {self.name} cannot be computed for a stack of clients by torch.func.vmap: {_words(error)} "
                 "(it must not branch on the values of tensors, call .item(), index by masks, nor write into tensors in "
                 "place; torch.where does without)"
             ) from error
-        if not _alike(y, torch.stack(list(one))):
-            self._refuse(
-                "computes something else for a stack of clients (torch.func.vmap) than for one after the other"
+        if not _alike(lifted, torch.stack(list(self.alone))):
+            raise ValueError(
+                f"network {self.name} computes something else for a stack of clients (torch.func.vmap) than for each"
             )
+
+
+def _attempt(name: str, call: Callable[[Tensor], Any], x: Tensor) -> Any:
+    try:
+        return call(x)
+    except Exception as error:
+        hint = "; inputs are floating-point numbers, which x.long() makes indices of" * ("indices" in str(error))
+        raise ValueError(
+            f"network {name} cannot take inputs of shape {tuple(x.shape[1:])}: {_words(error)}{hint}"
+        ) from error
+
+
+def try_out(network: Network, shape: Any) -> None:
+    """Refuse a network of the user's own that cannot be trained here, as `Module.of` does.
+
+    Raises
+    ------
+    ValueError
+        With its name and the reason.
+    """
+    if isinstance(shape, Mapping) or type(network).__module__.startswith("hetfl_core."):
+        return
+    with torch.inference_mode(False), torch.enable_grad(), _seeded(0):
+        trial = Trial(network, type(network).__name__, shape)
+        if (width := trial.width()) != network.out:
+            raise ValueError(
+                f"network {trial.name} says out={network.out!r}, but computes {width} numbers for a sample"
+            )
+        trial.check()
 
 
 _MADE: WeakKeyDictionary[Module, dict[Shape, Lifted]] = WeakKeyDictionary()
@@ -424,7 +479,7 @@ def _refuse_layers(net: nn.Module) -> None:
         if getattr(layer, "running_mean", None) is not None:  # as of nn.InstanceNorm2d, where asked for
             reasons.append(REFUSED[0][1])
         if type(layer) in DROPOUT and layer.p == 1:
-            reasons.append("drops everything; expected p < 1")
+            reasons.append("drops all; expected p < 1")
         if reasons:
             raise ValueError(f"network {type(net).__name__}: layer {name!r}, {type(layer).__name__}, {reasons[0]}")
 

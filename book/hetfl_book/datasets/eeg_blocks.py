@@ -46,7 +46,7 @@ from tqdm.auto import tqdm
 from hetfl_core import checks
 from hetfl_core.datasets import eeg
 from hetfl_core.datasets.blocks import HELD_OUT, Holding, holders
-from hetfl_core.datasets.eeg_simulated import Physiology
+from hetfl_core.datasets.eeg_head import Physiology
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings
 from hetfl_core.federation import Client, Federation
 from hetfl_core.partition import split_each
@@ -72,7 +72,7 @@ NEW = {"test": "NewTest", "validation": "NewValidation"}
 """Laboratories, with all groups, of the people who take part in no training, by what they are for."""
 
 
-def held(channels: Sequence[str]) -> tuple[str, ...]:
+def groups_of(channels: Sequence[str]) -> tuple[str, ...]:
     """Names of the groups of which a cap with these electrodes has every one, in the order of `GROUPS`."""
     there = checks.several("channels", channels)
     for channel in there:
@@ -106,7 +106,7 @@ def laboratory(name: str, trials: int = 48, people: int = 10) -> Recordings:
     if name in NEW.values():
         return Recordings(name, "", people, everything, 250.0, TASKS, min(trials, 40), 2, (2.0, 6.0))
     of = TABLE_S1[name]
-    channels = sum((GROUPS[group] for group in held(of.channels)), ())
+    channels = sum((GROUPS[group] for group in groups_of(of.channels)), ())
     classes = tuple(task for task in TASKS if task in of.classes)
     return replace(of, channels=channels, classes=classes, n_trials=min(trials, of.n_trials))
 
@@ -187,7 +187,7 @@ def simulated(
         "class_names": [task.replace("_", " ") for task in TASKS],
         "blocks": list(GROUPS),
         "electrodes": {name: list(electrodes) for name, electrodes in GROUPS.items()},
-        "caps": {lab.name: list(held(lab.channels)) for lab in labs},
+        "caps": {lab.name: list(groups_of(lab.channels)) for lab in labs},
         "holders": count.tolist(),
         "unused_cells": float((count == 0).mean()),
     }
@@ -199,7 +199,7 @@ def simulated(
 def _holding(lab: Recordings) -> Holding:
     """What its subjects hold, by numbers."""
     names = list(GROUPS)
-    return Holding(tuple(map(names.index, held(lab.channels))), tuple(map(TASKS.index, lab.classes)))
+    return Holding(tuple(map(names.index, groups_of(lab.channels))), tuple(map(TASKS.index, lab.classes)))
 
 
 def _client(
@@ -210,7 +210,7 @@ def _client(
     train, test = eeg.split(found.y, found.session, found.name, seed)
     if tested_on == "validation" and lab.name not in NEW.values():
         (train,), (test,) = split_each(found.y, [train], HELD_OUT, numpy_stream(seed, found.name, 0, "validation"))
-    there = held(found.channels)
+    there = groups_of(found.channels)
     x_train: dict[str, Tensor] = {}
     x_test: dict[str, Tensor] = {}
     for name, electrodes in GROUPS.items():

@@ -18,13 +18,14 @@ References
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hetfl_core import checks
-from hetfl_core.datasets import pooled
-from hetfl_core.federation import Client, Federation
+from hetfl_core.datasets import pictures
+from hetfl_core.federation import Federation
 from hetfl_core.partition import Indices, Parts, check_alpha, check_generator, check_labels, check_parts
 from hetfl_core.rng import SERVER, numpy_stream
 
@@ -168,13 +169,7 @@ def mnist(n_clients: int = 20, alpha: float = 0.1, seed: int = 0, *, ratio: floa
     ValueError
         For arguments out of their range.
     """
-    _check(n_clients, alpha, seed, ratio)
-    halves = pooled.load_halves("mnist", tuple("0123456789"))
-    info = {
-        "source": "MNIST (LeCun, Cortes, Burges, 1998), dealt as FedGen's published code does",
-        "licence": pooled.MNIST.licence,
-    }
-    return _dealt("fedgen.mnist", halves, 10, n_clients, alpha, seed, ratio, info)
+    return _federation(replace(pictures.MNIST, name="fedgen.mnist"), 10, n_clients, alpha, seed, ratio)
 
 
 def emnist(n_clients: int = 20, alpha: float = 0.1, seed: int = 0, *, ratio: float = 0.1) -> Federation:
@@ -203,44 +198,33 @@ def emnist(n_clients: int = 20, alpha: float = 0.1, seed: int = 0, *, ratio: flo
     ValueError
         For arguments out of their range, or if no dealing was found in which each client has enough.
     """
-    _check(n_clients, alpha, seed, ratio)
-    info = {
-        "source": "EMNIST (Cohen et al., 2017), letters, dealt as FedGen's published code does",
-        "licence": pooled.LETTERS.licence,
-    }
-    return _dealt("fedgen.emnist", pooled.load_letter_halves(), 260, n_clients, alpha, seed, ratio, info)
+    source = "EMNIST (Cohen et al., 2017), letters"
+    family = replace(pictures.LETTERS, name="fedgen.emnist", load=pictures.load_emnist, source=source)
+    return _federation(family, 260, n_clients, alpha, seed, ratio)
 
 
-def _check(n_clients: int, alpha: float, seed: int, ratio: float) -> None:
-    """Before files are read."""
+def _federation(
+    family: pictures.Family, min_size: int, n_clients: int, alpha: float, seed: int, ratio: float
+) -> Federation:
     checks.seed(seed)
     checks.whole("n_clients", n_clients, 1, 1000)
     check_alpha("alpha", alpha)
     checks.fraction("ratio", ratio)
-
-
-def _dealt(
-    name: str,
-    halves: tuple[pooled.Pictures, pooled.Pictures],
-    min_size: int,
-    n_clients: int,
-    alpha: float,
-    seed: int,
-    ratio: float,
-    info: dict[str, str],
-) -> Federation:
-    training, testing = halves
-    y, z = training.y, testing.y
-    rng = numpy_stream(seed, SERVER, 0, name)
-    parts = capped_dirichlet(y, n_clients, alpha, rng, ratio=ratio, min_size=min_size)
-    tests = equal_tests(y, parts, z, rng)
+    halves = training, testing = family.load()
+    rng = numpy_stream(seed, SERVER, 0, family.name)
+    parts = capped_dirichlet(training.y, n_clients, alpha, rng, ratio=ratio, min_size=min_size)
+    tests = equal_tests(training.y, parts, testing.y, rng)
     digits = len(str(n_clients - 1))
     clients = [
-        Client(training.inputs(train), y[train], testing.inputs(test), z[test], f"client-{i:0{digits}d}")
+        pictures.client_of(halves, train, test, f"client-{i:0{digits}d}")
         for i, (train, test) in enumerate(zip(parts, tests, strict=True))
     ]
-    settings = {"n_clients": n_clients, "alpha": alpha, "seed": seed, "ratio": ratio}
     names = list(training.class_names)
-    return Federation(
-        clients, len(names), name, {"settings": settings, **info, "class_names": names, "simulated": False}
-    )
+    info = {
+        "settings": {"n_clients": n_clients, "alpha": alpha, "seed": seed, "ratio": ratio},
+        "source": f"{family.source}, dealt as FedGen's published code does",
+        "licence": family.licence,
+        "class_names": names,
+        "simulated": False,
+    }
+    return Federation(clients, len(names), family.name, info)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,11 +28,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.datasets.blocks import Asked, at_most, federate
-from hetfl_core.datasets.images import read_image
+from hetfl_core.datasets.blocks import BlockPartition, at_most, federate
+from hetfl_core.datasets.pictures import read_image
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Federation
-from hetfl_core.partition import Indices
+from hetfl_core.partition import Indices, gathered
 from hetfl_core.rng import SERVER, numpy_stream
 
 # --- ModelNet40 -----------------------------------------------------------------------------------------------------
@@ -51,17 +52,16 @@ NAMES = re.compile(r"(?P<object>.+?)(?:\.obj)?(?:[._]shaded_v|_)(?P<view>\d{3})"
 """How files are called: airplane_0001_001.png, or airplane_0001.obj.shaded_v001.png."""
 
 
+MODELNET40_2 = BlockPartition("modelnet40:2")
+
+
 def modelnet40(
+    partition: BlockPartition = MODELNET40_2,
     seed: int = 0,
     *,
-    assignment: str | Sequence[Any] = "modelnet40:2",
-    overlap: float = 1.0,
-    missing: float = 0.0,
-    per_class: int | None = None,
-    test_per_class: int | None = None,
-    tested_on: str = "test",
     views: int = N_VIEWS,
     resize: int = 32,
+    **fields: Any,
 ) -> Federation:
     """ModelNet40 as pictures of each object from twelve sides, of which clients hold some, for some classes.
 
@@ -71,23 +71,18 @@ def modelnet40(
 
     Parameters
     ----------
+    partition : BlockPartition
+        What each client holds; blocks are numbered in the order of the views, classes in that of `MODELNET_CLASSES`.
+        The default needs all twelve views. Of [1]_'s objects it is only said that they are 40 000. With
+        ``tested_on="validation"`` no test picture is read.
     seed : int
         Of the choice of objects and of the dealing.
-    assignment : str or sequence of (blocks, classes)
-        What each client holds: a name in `blocks.ASSIGNMENTS`, ``"centralised"``, or numbers of blocks, in the order of
-        the views, and of classes, in that of `MODELNET_CLASSES`. The default needs all twelve views.
-    overlap, missing : float
-        As for `hetfl_core.datasets.blocks.deal`.
-    per_class, test_per_class : int, optional
-        Most objects of a class, drawn at random; by default all. Of [1]_'s objects it is only said that they are
-        40 000.
-    tested_on : {"test", "validation"}
-        With ``"validation"`` a fifth of the training objects of each class, drawn at random, are the test objects, and
-        nobody trains on them; no test picture is read.
     views : {1, 2, 3, 4, 6, 12}
         With 4, as in ModelNet40:1 of [1]_, every third view is a block, and so on. Which four [1]_ took is not known.
     resize : int
         Pixels of a side of the pictures, 1 … 224; they are published with 224, of which each pixel here has the mean.
+    **fields
+        Fields of the partition to change, such as ``overlap=0.5``.
 
     Returns
     -------
@@ -107,42 +102,37 @@ def modelnet40(
     if N_VIEWS % views:
         raise ValueError(f"views must divide {N_VIEWS}, got {views}")
     checks.whole("resize", resize, 1, 224)
-    asked = Asked(seed, assignment, overlap, missing, per_class, test_per_class, tested_on)
-    asked.checked(views, len(MODELNET_CLASSES))
+    partition = gathered(partition, fields, BlockPartition)
+    partition.holdings(views, len(MODELNET_CLASSES))
+    checks.seed(seed)
     root = fetch("modelnet40/views")
     chosen = range(0, N_VIEWS, N_VIEWS // views)
     rng = numpy_stream(seed, SERVER, 0, "modelnet40:objects")
     halves = []
-    for part, most in (("train", per_class), ("test", test_per_class)):
-        paths, y = _objects(root, part) if part == "train" or tested_on == "test" else ([], np.zeros(0, np.int64))
+    for part, most in (("train", partition.per_class), ("test", partition.test_per_class)):
+        read = part == "train" or partition.tested_on == "test"
+        paths, y = _objects(root, part) if read else ([], np.zeros(0, np.int64))
         kept = at_most(y, most, rng)
         halves.append(([paths[i] for i in kept], y[kept]))
     n_pictures = views * sum(len(y) for _, y in halves)
     # twice in single precision: here, and with the clients, who hold about as much in all
-    checks.memory((1 + 2 * 4) * resize**2 * n_pictures, views=views, resize=resize, per_class=per_class)
+    checks.memory((1 + 2 * 4) * resize**2 * n_pictures, views=views, resize=resize, per_class=partition.per_class)
     (x, y), (x_test, y_test) = ((_views(paths, chosen, resize), y) for paths, y in halves)
     info = {
-        "settings": {"per_class": per_class, "test_per_class": test_per_class, "views": views, "resize": resize},
+        "settings": {**_sizes(partition), "views": views, "resize": resize},
         "source": f"ModelNet40 (Wu et al., 2015), {views} of 12 rendered views (Su et al., 2015), placed by hand",
         "licence": "of the models their authors'; for academic research",
         "class_names": list(MODELNET_CLASSES),
         "simulated": False,
         "objects": [len(y), len(y_test)],
     }
-    return federate(
-        x,
-        y,
-        x_test,
-        y_test,
-        assignment,
-        seed=seed,
-        overlap=overlap,
-        missing=missing,
-        tested_on=tested_on,
-        n_classes=len(MODELNET_CLASSES),
-        name="multiview.modelnet40",
-        info=info,
-    )
+    rest = replace(partition, per_class=None, test_per_class=None)
+    n_classes, name = len(MODELNET_CLASSES), "multiview.modelnet40"
+    return federate(x, y, x_test, y_test, rest, seed, n_classes=n_classes, name=name, info=info)
+
+
+def _sizes(partition: BlockPartition) -> dict[str, Any]:
+    return {"per_class": partition.per_class, "test_per_class": partition.test_per_class}
 
 
 def _objects(root: Path, part: str) -> tuple[list[list[Path]], Indices]:
@@ -207,17 +197,11 @@ def _views(objects: Sequence[Sequence[Path]], chosen: Sequence[int], side: int) 
 CITIES = ("Amsterdam", "Suzhou", "Venice", "Venice-XL")
 """The parts of HeriGraph; the last is all that was found in Venice, where the first three have 5 000 posts at most."""
 
-HERITAGE_CLASSES = (
-    "architectural elements",
-    "form",
-    "gastronomy",
-    "interior",
-    "landscape scenery and natural features",
-    "monuments",
-    "people",
-    "product",
-    "urban scenery",
+_HERITAGE = (
+    "architectural elements, form, gastronomy, interior, landscape scenery and natural features, monuments, people, "
+    "product, urban scenery"
 )
+HERITAGE_CLASSES = tuple(_HERITAGE.split(", "))
 """What a picture shows, in the order of [3]_'s ``category_id``."""
 
 
@@ -242,17 +226,16 @@ _VISUAL = _Table(
 _TEXTUAL = _Table("Textual_Features", 777, "index", {"text": slice(6, 774)})
 
 
+SIX_PAIRS = BlockPartition("herigraph")
+
+
 def herigraph(
+    partition: BlockPartition = SIX_PAIRS,
     seed: int = 0,
     *,
-    assignment: str | Sequence[Any] = "herigraph",
-    overlap: float = 1.0,
-    missing: float = 0.0,
-    per_class: int | None = None,
-    test_per_class: int | None = None,
-    tested_on: str = "test",
     cities: Sequence[str] = CITIES,
     without_text: str = "zeros",
+    **fields: Any,
 ) -> Federation:
     """HeriGraph [3]_: pictures of three cities as feature vectors, with the features of what was written to them.
 
@@ -262,22 +245,18 @@ def herigraph(
 
     Parameters
     ----------
+    partition : BlockPartition
+        What each client holds; blocks are 0 text, 1 hidden, 2 scenes, 3 attributes, and classes are in the order of
+        `HERITAGE_CLASSES`. With ``tested_on="validation"``, too, a picture that is in two parts is in the same half
+        in both.
     seed : int
         Of the choice of samples and of the dealing.
-    assignment : str or sequence of (blocks, classes)
-        What each client holds: a name in `blocks.ASSIGNMENTS`, ``"centralised"``, or numbers of blocks (0 text, 1
-        hidden, 2 scenes, 3 attributes) and of classes, in the order of `HERITAGE_CLASSES`.
-    overlap, missing : float
-        As for `hetfl_core.datasets.blocks.deal`.
-    per_class, test_per_class : int, optional
-        Most samples of a class, drawn at random; by default all.
-    tested_on : {"test", "validation"}
-        With ``"validation"`` a fifth of the training pictures of each class, drawn at random, are the test samples, and
-        nobody trains on them; a picture that is in two parts is in the same half in both here, too.
     cities : sequence of str
         Some of `CITIES`. Venice-XL has nine tenths of the samples, in files of two gigabytes.
     without_text : {"zeros", "drop"}
         Four tenths of the samples have no text. Their text block is zero, the mean of the others, or they are left out.
+    **fields
+        Fields of the partition to change, such as ``overlap=0.5``.
 
     Returns
     -------
@@ -300,9 +279,10 @@ def herigraph(
     "one text feature block and three different image feature blocks" without naming them. [3]_ has four kinds of
     features of a picture, of which the one left out is three numbers on faces.
     """
-    asked = Asked(seed, assignment, overlap, missing, per_class, test_per_class, tested_on)
+    partition = gathered(partition, fields, BlockPartition)
+    checks.seed(seed)
     blocks = [*_TEXTUAL.blocks, *_VISUAL.blocks]
-    asked.checked(len(blocks), len(HERITAGE_CLASSES))
+    partition.holdings(len(blocks), len(HERITAGE_CLASSES))
     parts = checks.several("cities", cities)
     for city in parts:
         checks.choice("cities", city, CITIES)
@@ -320,11 +300,11 @@ def herigraph(
     tested = _held_out(ids, y, numpy_stream(0, SERVER, 0, "herigraph:split"))
     rng = numpy_stream(seed, SERVER, 0, "herigraph:samples")
     halves = []
-    for part, most in ((~tested, per_class), (tested, test_per_class)):
+    for part, most in ((~tested, partition.per_class), (tested, partition.test_per_class)):
         rows = np.flatnonzero(part & (with_text | (without_text == "zeros")))
         halves.append(rows[at_most(y[rows], most, rng)])
     first, last = halves
-    if tested_on == "validation":  # here and not by `federate`, which does not know what is one picture
+    if partition.tested_on == "validation":  # here and not by `federate`, which does not know what is one picture
         chosen = _held_out(ids[first], y[first], numpy_stream(seed, SERVER, 0, "herigraph:validation"))
         first, last = first[~chosen], first[chosen]
     x_train: dict[str, Tensor] = {}
@@ -338,11 +318,10 @@ def herigraph(
         del x[block]
     info = {
         "settings": {
-            "per_class": per_class,
-            "test_per_class": test_per_class,
+            **_sizes(partition),
             "cities": list(parts),
             "without_text": without_text,
-            "tested_on": tested_on,
+            "tested_on": partition.tested_on,
         },
         "source": "HeriGraph (Bai et al., 2022): " + ", ".join(parts),
         "licence": "CC BY 4.0",
@@ -353,19 +332,9 @@ def herigraph(
         "without_text": int((~with_text[np.concatenate([first, last])]).sum()),
         "unlike_the_paper": "which three blocks of pictures, who holds what, and the split are ours",
     }
-    return federate(
-        x_train,
-        y[first],
-        x_test,
-        y[last],
-        assignment,
-        seed=seed,
-        overlap=overlap,
-        missing=missing,
-        n_classes=len(HERITAGE_CLASSES),
-        name="multiview.herigraph",
-        info=info,
-    )
+    rest = replace(partition, per_class=None, test_per_class=None, tested_on="test")
+    n_classes, name = len(HERITAGE_CLASSES), "multiview.herigraph"
+    return federate(x_train, y[first], x_test, y[last], rest, seed, n_classes=n_classes, name=name, info=info)
 
 
 def _held_out(ids: Indices, y: Indices, rng: np.random.Generator) -> NDArray[np.bool_]:

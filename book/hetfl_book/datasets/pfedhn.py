@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hetfl_core import checks
-from hetfl_core.datasets import pooled
-from hetfl_core.federation import Client, Federation
+from hetfl_core.datasets import pictures
+from hetfl_core.federation import Federation
 from hetfl_core.partition import Indices, Parts, check_assignment, check_generator, check_k, check_labels, check_variant
 from hetfl_core.rng import SERVER, numpy_stream
 
@@ -179,41 +179,29 @@ def cifar10(
     """
     checks.whole("n_clients", n_clients, 1, 1000)
     checks.seed(seed)
-    check_k("classes_per_client", classes_per_client, 10)
-    check_variant(variant)
-    if n_clients * classes_per_client % 10:
-        raise ValueError(
-            "n_clients × classes_per_client must be a multiple of 10, so that each class has equally many holders, "
-            f"got n_clients={n_clients} and classes_per_client={classes_per_client}"
-        )
     checks.choice("tested_on", tested_on, TESTED_ON)
-    checks.memory(5 * pooled.CIFAR10.pixels * pooled.CIFAR10.n_images, n_clients=n_clients)
+    checks.memory(5 * pictures.CIFAR10.pixels * pictures.CIFAR10.n_images, n_clients=n_clients)
     rng = numpy_stream(seed, SERVER, 0, "pfedhn.cifar10")
     classes, shares = uneven_shares(n_clients, 10, classes_per_client, rng, variant=variant)
-    training, testing = (half._replace(mean=MEAN, sd=SD) for half in pooled.load_cifar10_halves())
+    training, testing = (half._replace(mean=MEAN, sd=SD) for half in pictures.CIFAR10.load())
     order = rng.permutation(len(training.y))
     n_validation = round(VALIDATION * len(order))
     apart, kept = np.sort(order[:n_validation]), np.sort(order[n_validation:])
     train = [kept[part] for part in cut(training.y[kept], classes, shares, rng)]
     validation = [apart[part] for part in cut(training.y[apart], classes, shares, rng)]
     test = cut(testing.y, classes, shares, rng)
-    shown, others = (testing, test) if tested_on == "test" else (training, validation)
-    part = pooled.CIFAR10.part(len(training.y) + len(testing.y))
+    halves, others = ((training, testing), test) if tested_on == "test" else ((training, training), validation)
+    part = pictures.CIFAR10.part(len(training.y) + len(testing.y))
     digits = len(str(n_clients - 1))
     clients = [
-        Client(training.inputs(a), training.y[a], shown.inputs(b), shown.y[b], f"client-{i:0{digits}d}")
+        pictures.client_of(halves, a, b, f"client-{i:0{digits}d}")
         for i, (a, b) in enumerate(zip(train, others, strict=True))
     ]
+    settings = {"n_clients": n_clients, "seed": seed, "classes_per_client": classes_per_client}
     info = {
-        "settings": {
-            "n_clients": n_clients,
-            "seed": seed,
-            "classes_per_client": classes_per_client,
-            "variant": variant,
-            "tested_on": tested_on,
-        },
+        "settings": {**settings, "variant": variant, "tested_on": tested_on},
         "source": f"CIFAR-10 (Krizhevsky, 2009), dealt as for pFedHN{part}",
-        "licence": pooled.CIFAR10.licence,
+        "licence": pictures.CIFAR10.licence,
         "class_names": list(training.class_names),
         "simulated": False,
     }

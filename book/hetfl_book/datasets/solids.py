@@ -11,7 +11,8 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -35,7 +36,7 @@ from hetfl_book.datasets.rendering import (
 from hetfl_core import checks
 from hetfl_core.datasets import blocks
 from hetfl_core.federation import Federation
-from hetfl_core.partition import Indices
+from hetfl_core.partition import Indices, gathered
 from hetfl_core.rng import SERVER, numpy_stream
 
 Pieces = list[Piece | Ball]
@@ -207,18 +208,17 @@ def render(
     return images
 
 
+TWELVE_VIEWS = blocks.BlockPartition("12 views", per_class=200, test_per_class=50)
+
+
 def views(
+    partition: blocks.BlockPartition = TWELVE_VIEWS,
     seed: int = 0,
     *,
-    assignment: str | Sequence[Any] = "12 views",
-    per_class: int = 200,
-    test_per_class: int = 50,
     size: int = 16,
     n_views: int = 12,
     noise: float = 0.3,
-    overlap: float = 1.0,
-    missing: float = 0.0,
-    tested_on: str = "test",
+    **fields: Any,
 ) -> Federation:
     """Made solids of twelve shapes, of which each client has some views, for some shapes.
 
@@ -227,24 +227,19 @@ def views(
 
     Parameters
     ----------
+    partition : BlockPartition
+        What each client holds; blocks are numbered views, classes are in the order of `SHAPES`. ``"4 views"`` needs
+        ``n_views=4``. So many solids of each shape as `per_class` and `test_per_class` say are made.
     seed : int
         Of the solids, of the noise and of the dealing.
-    assignment : str or sequence of (blocks, classes)
-        What each client holds: ``"12 views"``, ``"4 views"`` (which needs ``n_views=4``), ``"centralised"`` for one
-        client with everything, or numbers of views and of classes, in the order of `SHAPES`.
-    per_class, test_per_class : int
-        Training and test solids of each shape.
     size : int
         Side of the images in pixels.
     n_views : int
         Cameras, evenly about the vertical axis: the blocks ``view 0`` … .
     noise : float
         Standard deviation of the noise of a pixel, where the background is −1 and the brightest possible is 1.
-    overlap, missing : float
-        As for `hetfl_core.datasets.blocks.deal`.
-    tested_on : {"test", "validation"}
-        With ``"validation"`` a fifth of the training solids of each shape are the test solids, and nobody trains on
-        them.
+    **fields
+        Fields of the partition to change, such as ``per_class=20``.
 
     Returns
     -------
@@ -257,15 +252,17 @@ def views(
     ValueError
         If an argument is out of range, or needs more memory than there is.
     """
-    checks.wholes(1, per_class=per_class, test_per_class=test_per_class)
+    partition = gathered(partition, fields, blocks.BlockPartition)
+    checks.seed(seed)
+    per_class = checks.whole("per_class", partition.per_class, 1)
+    test_per_class = checks.whole("test_per_class", partition.test_per_class, 1)
     checks.whole("size", size, 4, MOST_PIXELS)
     checks.number("noise", noise, 0, 10)
     n_views = len(azimuths(n_views))
     sizes = {"per_class": per_class, "test_per_class": test_per_class, "size": size, "n_views": n_views}
     # all views of all solids, what clients hold of them, and room to draw
     checks.memory(3 * 4 * len(SHAPES) * (per_class + test_per_class) * n_views * size**2, **sizes)
-    asked = blocks.Asked(seed, assignment, overlap, missing, per_class, test_per_class, tested_on)
-    asked.checked(n_views, len(SHAPES))  # before anything is drawn
+    partition.holdings(n_views, len(SHAPES))  # before anything is drawn
 
     def part(name: str, n: int) -> tuple[dict[str, torch.Tensor], Indices]:
         images = _drawn(seed, name, n, size, n_views, float(noise))
@@ -278,18 +275,9 @@ def views(
         "class_names": list(SHAPES),
         "simulated": True,
     }
-    return blocks.federate(
-        *part("train", per_class),
-        *part("test", test_per_class),
-        assignment,
-        seed=seed,
-        overlap=overlap,
-        missing=missing,
-        tested_on=tested_on,
-        n_classes=len(SHAPES),
-        name="solids.views",
-        info=info,
-    )
+    rest = replace(partition, per_class=None, test_per_class=None)
+    data = *part("train", per_class), *part("test", test_per_class)
+    return blocks.federate(*data, rest, seed, n_classes=len(SHAPES), name="solids.views", info=info)
 
 
 @lru_cache(maxsize=4)

@@ -14,6 +14,7 @@ import io
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -21,11 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_core import checks
-from hetfl_core.datasets.images import Pool, deal
 from hetfl_core.datasets.registry import DataError, data_home
 from hetfl_core.federation import Client, Federation
 from hetfl_core.files import write_atomically
-from hetfl_core.partition import Indices, check_k, check_variant
+from hetfl_core.partition import Indices, Partition, gathered
 from hetfl_core.rng import SERVER, numpy_stream
 
 CLASSES = ("Bottle", "Car", "Food", "Book")
@@ -33,6 +33,7 @@ CAPTIONS = "textcaps/TextCaps_0.1_train.json"
 IMAGES = "textcaps/train_images"
 CAPTIONS_URL = "https://dl.fbaipublicfiles.com/textvqa/data/textcaps/TextCaps_0.1_train.json"
 IMAGES_URL = "https://dl.fbaipublicfiles.com/textvqa/images/train_val_images.zip"
+FLIC_MODALITIES = Partition(100, classes_per_client=2)
 KEPT_BY_CODE = {768: 730, 512: 480}
 """Fewest coordinates that a client keeps in the published code, of 768 (captions) and of 512 (images)."""
 
@@ -69,15 +70,14 @@ class Embedder(Protocol):
 
 
 def textcaps(
-    n_clients: int = 100,
-    classes_per_client: int = 2,
+    partition: Partition = FLIC_MODALITIES,
     seed: int = 0,
     *,
-    variant: str = "text",
     embeddings: str = "bert-resnet",
     prune: float | None = None,
     split: str = "pairs",
     embedder: Embedder | None = None,
+    **fields: Any,
 ) -> Federation:
     """TextCaps: a client holds captions or photographs of four kinds of objects (Tables 3 and 4 of [1]_); half of each.
 
@@ -87,16 +87,12 @@ def textcaps(
 
     Parameters
     ----------
-    n_clients : int
-        Number of clients b, even. The paper has 100 and 200.
-    classes_per_client : int
-        Classes that each client holds; 2 and 3 in the paper.
+    partition : Partition
+        How captions are dealt to one half of the clients, and images to the other; the paper has 100 and 200 clients of
+        2 and 3 classes. With ``variant="code"`` each is cut for b clients of which only the first b/2 are used (see
+        `hetfl_core.partition.published_shards`), and pruning is that of the code.
     seed : int
         Seed of the split, of the dealing and of the pruning.
-    variant : {"text", "code"}
-        ``"text"``: captions are shared out whole among half the clients, images among the other half.
-        ``"code"``: each is cut for b clients and only the first b/2 are used (see
-        `hetfl_core.partition.published_shards`), and pruning is that of the code.
     embeddings : {"bert-resnet", "clip"}
         768 and 512 numbers from BERT and ResNet-18, or 512 from CLIP for both: one space for all clients (Table 4).
     prune : float, optional
@@ -109,6 +105,8 @@ def textcaps(
         ``"images"`` keeps the captions of an image together.
     embedder : Embedder, optional
         In the place of those models.
+    **fields
+        Fields of the partition to change, such as ``n_clients=200``; but for its `split`.
 
     Returns
     -------
@@ -128,25 +126,18 @@ def textcaps(
     checks.choice("split", split, ("pairs", "images"))
     if prune is None:
         prune = 0.0 if embeddings == "clip" else 0.1
-    _check(n_clients, classes_per_client, seed, variant, prune)
+    partition = gathered(partition, fields, Partition)
+    _check(partition, seed, prune)
     pairs = read_pairs(data_home() / CAPTIONS)
     vectors = embed(pairs, embedder or (Clip() if embeddings == "clip" else BertResNet()))
     rng = numpy_stream(seed, SERVER, 0, "textcaps:split")
     training = split_mask([pair.image for pair in pairs], split, rng)
     y = np.array([pair.label for pair in pairs], dtype=np.int64)
-    clients = _deal_modalities(vectors, y, training, n_clients, classes_per_client, seed, variant, prune)
+    clients = _clients(vectors, y, training, partition, seed, prune)
     image = np.array([pair.image for pair in pairs])
-    settings = {
-        "n_clients": n_clients,
-        "classes_per_client": classes_per_client,
-        "seed": seed,
-        "variant": variant,
-        "embeddings": embeddings,
-        "prune": prune,
-        "split": split,
-    }
+    settings = {"seed": seed, "embeddings": embeddings, "prune": prune, "split": split}
     info = {
-        "settings": settings,
+        "settings": partition.settings("classes_per_client", "variant") | settings,
         "source": "TextCaps 0.1, training part (Sidorov et al., 2020), with images of Open Images",
         "licence": "CC BY 4.0 (captions); images CC BY 2.0",
         "class_names": list(CLASSES),
@@ -157,11 +148,10 @@ def textcaps(
     return Federation(clients, len(CLASSES), "text.textcaps", info)
 
 
-def _check(n_clients: int, classes_per_client: int, seed: int, variant: str, prune: float) -> None:
-    check_variant(variant)
-    if checks.whole("n_clients", n_clients, 1) % 2:
-        raise ValueError(f"n_clients must be even, as half hold captions and half images, got {n_clients}")
-    check_k("classes_per_client", classes_per_client, len(CLASSES), variant == "code")
+def _check(partition: Partition, seed: int, prune: float) -> None:
+    if partition.n_clients % 2:
+        raise ValueError(f"n_clients must be even, as half hold captions and half images, got {partition.n_clients}")
+    _half(partition).check(10**12, len(CLASSES))  # whether there are enough pairs is seen when they are dealt
     checks.seed(seed)
     checks.fraction("prune", prune, "[0, 1)")
 
@@ -345,16 +335,15 @@ def _batches(items: Sequence[Any], vectors: Any, label: str, size: int = 64) -> 
 
 
 def two_modalities(
-    n_clients: int = 100,
-    classes_per_client: int = 2,
+    partition: Partition = FLIC_MODALITIES,
     seed: int = 0,
     *,
-    variant: str = "text",
     prune: float = 0.1,
     n_pairs: int = 14_977,
     latent: int = 16,
     separation: float = 3.0,
     noise: tuple[float, float] = (1.0, 0.7),
+    **fields: Any,
 ) -> Federation:
     """A made federation of two modalities in the shape of TextCaps, a stand-in: never to be set against the paper.
 
@@ -364,7 +353,7 @@ def two_modalities(
 
     Parameters
     ----------
-    n_clients, classes_per_client, seed, variant, prune
+    partition, seed, prune, **fields
         As in `textcaps`.
     n_pairs : int
         Number of pairs, equally many per class; 80 % are for training.
@@ -385,13 +374,15 @@ def two_modalities(
     ValueError
         If an argument does not allow a dealing.
     """
-    _check(n_clients, classes_per_client, seed, variant, prune)
+    partition = gathered(partition, fields, Partition)
+    _check(partition, seed, prune)
     checks.whole("latent", latent, len(CLASSES))
     checks.whole("n_pairs", n_pairs, 1)
-    if 5 * n_clients * classes_per_client > 8 * n_pairs:
+    k = partition.classes_per_client or 1
+    if 5 * partition.n_clients * k > 8 * n_pairs:
         raise ValueError(
-            f"n_pairs must be enough for each of n_clients={n_clients} to get one for training of each of "
-            f"{classes_per_client} classes, got {n_pairs}"
+            f"n_pairs must be enough for each of n_clients={partition.n_clients} to get one for training of each of "
+            f"{k} classes, got {n_pairs}"
         )
     checks.number("separation", separation, -1e30, 1e30)
     if not isinstance(noise, Sequence) or len(noise) != 2 or isinstance(noise, str):
@@ -405,20 +396,10 @@ def two_modalities(
     meaning = rng.standard_normal((n_pairs, latent)) + separation / np.sqrt(2) * np.eye(len(CLASSES), latent)[y]
     vectors = tuple(_view(meaning, width, blur, rng) for width, blur in zip((768, 512), noise))
     training = split_mask([""] * n_pairs, "pairs", rng)
-    clients = _deal_modalities(vectors, y, training, n_clients, classes_per_client, seed, variant, prune)
-    settings = {
-        "n_clients": n_clients,
-        "classes_per_client": classes_per_client,
-        "seed": seed,
-        "variant": variant,
-        "prune": prune,
-        "n_pairs": n_pairs,
-        "latent": latent,
-        "separation": separation,
-        "noise": list(noise),
-    }
+    clients = _clients(vectors, y, training, partition, seed, prune)
+    settings = {"seed": seed, "prune": prune, "n_pairs": n_pairs, "latent": latent, "separation": separation}
     info = {
-        "settings": settings,
+        "settings": partition.settings("classes_per_client", "variant") | settings | {"noise": list(noise)},
         "source": "drawn from the seed; it stands in for TextCaps, which cannot be had here",
         "class_names": list(CLASSES),
         "simulated": True,
@@ -437,31 +418,32 @@ def _view(meaning: NDArray[np.float64], width: int, blur: float, rng: np.random.
 # --- what both share ----------------------------------------------------------------------------------------------
 
 
-def _deal_modalities(
+def _half(partition: Partition) -> Partition:
+    """For the clients of one modality."""
+    return replace(partition, n_clients=partition.n_clients // 2)
+
+
+def _clients(
     vectors: tuple[Vectors, ...],
     y: Indices,
     training: NDArray[np.bool_],
-    n_clients: int,
-    k: int,
+    partition: Partition,
     seed: int,
-    variant: str,
     prune: float,
 ) -> list[Client]:
     """Half the clients get captions, half images; each modality is dealt for itself."""
-    clients = []
+    clients, half, y_train, y_test = [], _half(partition), y[training], y[~training]
     for modality, x in zip(("caption", "image"), vectors):
 
         def draw(purpose: str, modality: str = modality) -> np.random.Generator:
             return numpy_stream(seed, SERVER, 0, f"{modality}:{purpose}")
 
-        no_images = np.zeros((0, 0, 0), np.uint8)  # labels are all that dealing looks at
-        pool = Pool(no_images, y[training], no_images, y[~training])
-        parts = deal(pool, n_clients if variant == "code" else n_clients // 2, k, variant, draw)
+        dealt = (partition if partition.variant == "code" else half).deal(y_train, draw, y_test)
         x_train, x_test = x[training], x[~training]
-        for i, (train, test) in enumerate(parts[: n_clients // 2]):
+        for i, (train, test) in enumerate(list(zip(*dealt, strict=True))[: half.n_clients]):
             name = f"{modality}-{i:03d}"
-            kept = kept_coordinates(x.shape[1], prune, variant, numpy_stream(seed, name, 0, "prune"))
-            mine = x_train[train][:, kept], pool.y_train[train], x_test[test][:, kept], pool.y_test[test]
+            kept = kept_coordinates(x.shape[1], prune, partition.variant, numpy_stream(seed, name, 0, "prune"))
+            mine = x_train[train][:, kept], y_train[train], x_test[test][:, kept], y_test[test]
             clients.append(Client(*mine, name))
     return clients
 

@@ -129,17 +129,18 @@ def turned(row: Mapping[str, Any] | pd.Series) -> dict[str, Any]:
 
 
 def diverged(records: Iterable[RunRecord], experiment: str, method: str) -> list[int]:
-    """The seeds of a method that ended with a loss that is not a number; what is counted as their result means nothing.
+    """The seeds of a method that say that they diverged, or ended with a loss that is not a number.
 
-    Of two records of one seed the newer counts.
+    What older records count as the result of such a run means nothing. Of two records of one seed the newer counts.
     """
     checks.texts(experiment=experiment, method=method)
-    mine = newest_by_seed((r for r in records_of(records) if r.experiment == experiment), method, "accuracy")
-    lost = []
-    for seed in sorted(mine):
+    some = [r for r in records_of(records) if (r.experiment, r.method) == (experiment, method)]
+    mine = {r.seed: r for r in sorted(some, key=lambda r: r.created)}
+    lost = [seed for seed in sorted(mine) if mine[seed].metrics.get("diverged")]
+    for seed in sorted(mine.keys() - set(lost)):
         losses = [mine[seed].history[name] for name in ("ce", "mse") if mine[seed].history.get(name)]
         lost += [seed] if any(each[-1] is None or not math.isfinite(each[-1]) for each in losses) else []
-    return lost
+    return sorted(lost)
 
 
 def pair(

@@ -423,7 +423,8 @@ def heads_averaged(federation: Federation, method: Method, *, seed: int, **optio
     run = replace(run, params=[{**each, **mean} for each in run.params])
     said, labels = {}, {}
     for split in ("train", "test"):
-        said[split] = [outputs.argmax(-1) for outputs in run.predict(split).values()]  # type: ignore[arg-type]
+        outputs = run.predict(split).values()  # type: ignore[arg-type]
+        said[split] = [evaluation.decided(torch.as_tensor(each)).numpy() for each in outputs]
         labels[split] = list(run.labels(split).values())  # type: ignore[arg-type]
     final = {name: run.final[name] for name in ("bytes_up", "bytes_down", "seconds")}
     final |= evaluation.summarise(said["test"], labels["test"], federation.task)
@@ -526,7 +527,7 @@ CIFAR_PHI = Augmented(LeNet(channels=(16, 32), hidden=(256,), out=128), fill=(-1
 
 
 def _cifar_dealt(split: str, seed: int) -> Federation:
-    return pooled.cifar10(20, seed=seed, split=split, per_client=600)
+    return pooled.cifar10(seed=seed, n_clients=20, split=split, per_client=600)
 
 
 def _cifar() -> dict[str, Experiment]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from hetfl_book.datasets import flic_bci, project, text
 from hetfl_book.papers.experiment import Experiment
-from hetfl_core.datasets import digits, eeg, femnist, toy
+from hetfl_core.datasets import digits, eeg, eeg_trials, femnist, toy
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.newcomers import adapt
 from hetfl_core.engine.simulation import Run, simulate
@@ -45,7 +45,7 @@ TOYS: dict[str, Callable[..., Federation]] = {"noisy": toy.noisy_features, "line
 
 def toy_data(name: str, n_clients: int = 100, **options: Any) -> Data:
     """A toy federation with 3 of 20 classes per client, by seed."""
-    return lambda seed: TOYS[name](n_clients, 3, seed, **options)
+    return lambda seed: TOYS[name](seed=seed, n_clients=n_clients, **options)
 
 
 class Setting(NamedTuple):
@@ -173,7 +173,7 @@ def recordings_present(b: int = 54) -> bool:
     """Whether MOABB's folder has files of each recording that b subjects need; 40 do without BNCI2014-002."""
     if find_spec("mne") is None:
         return False
-    home = eeg.recordings_home()
+    home = eeg_trials.recordings_home()
     paths = [str(path.relative_to(home)).lower() for path in home.rglob("*") if path.is_file()]
     return all(any(RECORDED[name] in path for path in paths) for name in eeg.MEMBERS["specific", b])
 
@@ -211,7 +211,7 @@ def _digits() -> dict[str, Experiment]:
 
 
 def _dealt_digits(n_clients: int, classes: int, **options: Any) -> Data:
-    return lambda seed: digits.mnist_usps(n_clients, classes, seed, **options)
+    return lambda seed: digits.mnist_usps(seed=seed, n_clients=n_clients, classes_per_client=classes, **options)
 
 
 def _femnist() -> dict[str, Experiment]:
@@ -253,7 +253,7 @@ def _textcaps() -> dict[str, Experiment]:
 
 
 def _captions(n_clients: int, classes: int, embeddings: str) -> Data:
-    return lambda seed: text.textcaps(n_clients, classes, seed, embeddings=embeddings)
+    return lambda seed: text.textcaps(seed=seed, embeddings=embeddings, n_clients=n_clients, classes_per_client=classes)
 
 
 # --- figures on the toys --------------------------------------------------------------------------------------------

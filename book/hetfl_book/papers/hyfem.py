@@ -193,10 +193,10 @@ def _filled(federation: Federation, seed: int) -> Federation:
 
 
 def views(make: Callable[..., Federation]) -> dict[str, Preparation]:
-    """What the clients of a family are made to hold, of data that ``make(seed, assignment=…)`` deals."""
+    """What the clients of a family are made to hold, of data that ``make(seed=…, assignment=…)`` deals."""
 
     def in_one_place(federation: Federation, seed: int) -> Federation:
-        return make(seed, assignment="centralised")
+        return make(seed=seed, assignment="centralised")
 
     return {
         "FedAvg, common blocks": _common_blocks,
@@ -217,15 +217,19 @@ RUNS: dict[str, Any] = {
 }
 
 
+def _by_seed(make: Callable[..., Federation]) -> Callable[[int], Federation]:
+    return lambda seed: make(seed=seed)
+
+
 def _tuning(
     title: str, make: Callable[..., Federation], dataset: str, grid: Mapping[str, Mapping[str, Method]], **queue: Any
 ) -> Experiment:
-    """All settings of some methods, on validation samples of data that ``make(seed, tested_on=…)`` deals."""
+    """All settings of some methods, on validation samples of data that ``make(seed=…, tested_on=…)`` deals."""
     held_out = partial(make, tested_on="validation")
     seen = views(held_out)
     return Experiment(
         title,
-        held_out,
+        _by_seed(held_out),
         {setting: method for settings in grid.values() for setting, method in settings.items()},
         dataset=dataset,
         evaluate_every=RUNS["rounds"],
@@ -241,7 +245,7 @@ def _comparison(
     """The settings that were chosen, on test samples."""
     return Experiment(
         title,
-        make,
+        _by_seed(make),
         methods,
         dataset=dataset,
         evaluate_every=EARLY,
@@ -302,7 +306,7 @@ COLOURED = Model(
 
 
 def _coloured(seed: int, assignment: str = "9 clients") -> Federation:
-    return blocks.cifar10(seed, assignment=assignment, cut="quadrants and colours")
+    return blocks.cifar10(seed=seed, assignment=assignment, cut="quadrants and colours")
 
 
 def _taken_over(
@@ -346,14 +350,14 @@ def _ablation() -> dict[str, Experiment]:
     return {
         "hyfem/quadrants-ablation": Experiment(
             "HyFEM, our ablation: Fashion-MNIST in quadrants; matching, regulariser, start, beginning of a round",
-            blocks.fashion_mnist,
+            _by_seed(blocks.fashion_mnist),
             ablated(at),
             priority=57,
             **common,
         ),
         "hyfem/quadrants-mu2": Experiment(
             "HyFEM, after Figure 14: Fashion-MNIST in quadrants, weights of the classifier's regulariser",
-            blocks.fashion_mnist,
+            _by_seed(blocks.fashion_mnist),
             mu2,
             priority=58,
             **common,
@@ -365,7 +369,7 @@ def _ablation() -> dict[str, Experiment]:
 
 
 class Setting(NamedTuple):
-    """Data in blocks, made by ``make(seed, tested_on=…)``, and the methods that are tuned on them and compared."""
+    """Data in blocks, made by ``make(seed=…, tested_on=…)``, and the methods that are tuned on them and compared."""
 
     name: str
     title: str
@@ -389,7 +393,7 @@ def seen_from(n: int, out: int = 128) -> Blocks:
 
 
 def _four_views(seed: int, assignment: str = "4 views", tested_on: str = "test") -> Federation:
-    return solids.views(seed, n_views=4, assignment=assignment, tested_on=tested_on)
+    return solids.views(seed=seed, n_views=4, assignment=assignment, tested_on=tested_on)
 
 
 FEWER_STEPS: dict[str, Any] = {"local_steps": 8}

@@ -1,0 +1,101 @@
+"""Checks of what is dealt, and to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hetfl_core import checks
+
+Indices = NDArray[np.int64]
+Parts = list[Indices]
+
+
+def joined(pieces: Sequence[Indices]) -> Indices:
+    """Pieces of a client's samples as one sorted array."""
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *pieces]))
+
+
+def check_variant(variant: str) -> None:
+    """Refuse a variant other than ``"text"`` (as the paper says) and ``"code"`` (as the published code does)."""
+    checks.choice("variant", variant, ("text", "code"))
+
+
+def check_labels(labels: ArrayLike, name: str = "labels") -> Indices:
+    """Whole numbers of shape (n,)."""
+    y = _whole_array(name, labels)
+    if y.ndim != 1:
+        raise ValueError(f"{name} must have shape (n,), got {y.shape}")
+    return y
+
+
+def check_assignment(assignment: ArrayLike) -> Indices:
+    """The classes of each client, shape (n_clients, k)."""
+    table = _whole_array("assignment", assignment)
+    if table.ndim != 2 or not table.size:
+        raise ValueError(f"assignment must have shape (n_clients, k), both at least 1, got {table.shape}")
+    return table
+
+
+def check_parts(parts: Sequence[Indices], n: int | None = None) -> Parts:
+    """Indices of each client, into n samples."""
+    parts = checks.several("parts", parts)
+    found = [check_labels(part, f"parts[{i}]") if len(np.shape(part)) != 1 or len(part) else np.zeros(0, np.int64)
+             for i, part in enumerate(parts)]  # fmt: skip
+    for i, part in enumerate(found):
+        if len(part) and (part.min() < 0 or (n is not None and part.max() >= n)):
+            most = "" if n is None else f"…{n - 1}"
+            raise ValueError(
+                f"parts[{i}] must hold indices 0{most}, places in labels, got {part.min()} to {part.max()}"
+            )
+    return found
+
+
+def _whole_array(name: str, values: ArrayLike) -> Indices:
+    array = checks.array(name, values)
+    if not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"{name} must be whole numbers, got dtype {array.dtype}")
+    return array.astype(np.int64)
+
+
+def check_k(name: str, k: int, n_classes: int, allow_repeats: bool = False) -> None:
+    """Refuse a number of classes per client that is none, or more than there are classes."""
+    checks.whole(name, k, 1)
+    if k > n_classes and not allow_repeats:
+        raise ValueError(
+            f"{name} must be at most the number of classes, {n_classes}, got {k}: a client cannot hold more"
+        )
+
+
+def check_clients(n_clients: int, k: int, n_samples: int) -> None:
+    """Refuse, before anything is dealt, more clients than could each have a sample of each of its k classes."""
+    if n_clients * k > n_samples:
+        raise ValueError(
+            f"n_clients must be at most {n_samples // k}, so that each has at least one of {n_samples} training "
+            f"samples of each of its classes ({k} a client), got {n_clients}"
+        )
+
+
+def check_per_client(name: str, per_client: int, k: int) -> None:
+    """Refuse a number of samples that a client's k classes cannot share evenly."""
+    checks.whole(name, per_client, 1)
+    if per_client % k:
+        raise ValueError(f"{name} must be a multiple of {k}, the classes of a client, got {per_client}")
+
+
+def check_alpha(name: str, alpha: float) -> None:
+    """Refuse a concentration of a Dirichlet distribution that is none, or whose sums overflow."""
+    try:
+        checks.number(name, alpha, most=1e100, above=0)
+    except ValueError as error:
+        raise ValueError(
+            f"{name} must be a positive finite number, got {checks.shown(alpha)}" + " (at most 1e100)"
+        ) from error
+
+
+def check_generator(rng: object) -> None:
+    """Refuse what is not NumPy's."""
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}")

@@ -1,0 +1,345 @@
+"""Dealing by classes: which classes each client holds, and its share of the samples of each."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hetfl_core import checks
+from hetfl_core.partition._checks import (
+    Indices,
+    Parts,
+    check_assignment,
+    check_generator,
+    check_k,
+    check_labels,
+    check_per_client,
+    joined,
+)
+
+
+def assign_classes(
+    n_clients: int,
+    n_classes: int,
+    k: int,
+    rng: np.random.Generator,
+    *,
+    allow_repeats: bool = False,
+) -> Indices:
+    """Which k classes each client holds.
+
+    Each class id is repeated ⌊bk/C⌋ or ⌈bk/C⌉ times, the list is shuffled and cut into rows of k. A row with
+    a class twice is mended by swapping the second copy with an entry of a random row that lacks that class; each such
+    swap lowers the number of repeats, so that it ends. The published code of FLIC leaves the repeats in
+    (``allow_repeats=True``): with b = 100, C = 20 and k = 3 some 10 to 14 % of its clients hold fewer than 3 classes.
+
+    Parameters
+    ----------
+    n_clients, n_classes, k : int
+        Number of clients b, of classes C, and of classes per client.
+    rng : numpy.random.Generator
+    allow_repeats : bool
+        Whether a row may hold a class twice.
+
+    Returns
+    -------
+    ndarray of int, shape (n_clients, k)
+        Classes 0 … C−1.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not positive, or k > C while repeats are not allowed.
+    """
+    checks.wholes(1, n_clients=n_clients, n_classes=n_classes)
+    checks.flag("allow_repeats", allow_repeats)
+    check_k("k", k, n_classes, allow_repeats)
+    check_generator(rng)
+    checks.memory(32 * n_clients * k, n_clients=n_clients, k=k)
+    checks.memory(8 * n_classes, n_classes=n_classes)
+    table = rng.permutation(_balanced_deck(n_clients * k, n_classes, rng)).reshape(n_clients, k)
+    return table if allow_repeats else _mend_repeats(table, rng)
+
+
+def consecutive_classes(n_clients: int, n_classes: int, k: int) -> Indices:
+    """The k classes of each client where they follow each other: i, i + 1, …, i + k − 1 (modulo C) for client i.
+
+    So the published code of FedCR [1]_ deals, whose text has them at random (`assign_classes`). There are then no more
+    than C different sets of classes: of 100 clients with 10 classes, ten each hold the same.
+
+    Parameters
+    ----------
+    n_clients, n_classes, k : int
+        Number of clients b, of classes C, and of classes per client.
+
+    Returns
+    -------
+    ndarray of int, shape (n_clients, k)
+        Classes 0 … C−1. All have equally many holders where b is a multiple of C, or k = C.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not positive, or k > C.
+
+    References
+    ----------
+    .. [1] H. Zhang et al. FedCR: personalized federated learning based on across-client common representation with
+       conditional mutual information regularization. ICML 2023.
+    """
+    checks.wholes(1, n_clients=n_clients, n_classes=n_classes)
+    check_k("k", k, n_classes)
+    checks.memory(16 * n_clients * k, n_clients=n_clients, k=k)
+    checks.memory(8 * n_classes, n_classes=n_classes)
+    return (np.arange(n_clients, dtype=np.int64)[:, None] + np.arange(k)) % n_classes
+
+
+def check_equal_holders(n_clients: int, n_classes: int, k: int, *, consecutive: bool) -> None:
+    """Refuse numbers with which the classes cannot have equally many holders."""
+    follow = consecutive and k < n_classes
+    if n_clients * (1 if follow else k) % n_classes:
+        counted = (
+            "n_clients (as the classes of a client follow each other)" if follow else "n_clients × classes_per_client"
+        )
+        raise ValueError(
+            f"{counted} must be a multiple of {n_classes}, the number of classes, so that each has equally many "
+            f"holders, got n_clients={n_clients} and classes_per_client={k}"
+        )
+
+
+def _balanced_deck(size: int, n_classes: int, rng: np.random.Generator) -> Indices:
+    """`size` class ids, each ⌊size/C⌋ times and a random choice of them once more."""
+    extra = rng.permutation(n_classes)[: size % n_classes]
+    return np.concatenate([np.repeat(np.arange(n_classes), size // n_classes), extra]).astype(np.int64)
+
+
+def _mend_repeats(table: Indices, rng: np.random.Generator) -> Indices:
+    """Swap entries between rows, in place, until no row holds a class twice.
+
+    Such a swap exists as long as no class occurs more often than there are rows: some row then lacks the class c that
+    row i holds twice, and it has an entry that row i lacks or that it itself holds twice, which may go to row i. A row
+    that gives an entry away gets one that it lacked, so that rows mended before stay so.
+    """
+    for i in range(len(table)):
+        while (place := _first_repeat(table[i])) is not None:
+            lacking = np.flatnonzero(~(table == table[i, place]).any(axis=1))
+            j = int(rng.choice(lacking))
+            values, counts = np.unique(table[j], return_counts=True)
+            spare = [v for v, n in zip(values, counts) if n > 1 or v not in table[i]]
+            other = int(np.flatnonzero(table[j] == rng.choice(spare))[0])
+            table[i, place], table[j, other] = table[j, other], table[i, place]
+    return table
+
+
+def _first_repeat(row: Indices) -> int | None:
+    """Place of the first entry that has occurred before, or None."""
+    seen: set[int] = set()
+    for place, value in enumerate(row.tolist()):
+        if value in seen:
+            return place
+        seen.add(value)
+    return None
+
+
+def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *, at_least: int = 1) -> Parts:
+    """Share the samples of each class equally between the clients that hold it, after a random permutation.
+
+    Parameters
+    ----------
+    labels : array_like of int, shape (n,)
+        Class of each sample.
+    assignment : array_like of int, shape (n_clients, k)
+        Classes of each client, from `assign_classes`; who holds a class twice gets two shares of it.
+    rng : numpy.random.Generator
+    at_least : int
+        Fewest samples that a share may have; 0 allows a client to get none of a class, as small test sets may need.
+
+    Returns
+    -------
+    list of n_clients arrays of int
+        Sorted indices into `labels`; no index occurs twice. Samples of classes that nobody holds are left out.
+
+    Raises
+    ------
+    ValueError
+        Naming the class that has fewer samples than its holders need.
+    """
+    y, table = check_labels(labels), check_assignment(assignment)
+    checks.whole("at_least", at_least, 0)
+    check_generator(rng)
+    pieces: list[list[Indices]] = [[] for _ in table]
+    for c in np.unique(table):
+        holders, mine = np.nonzero(table == c)[0], np.flatnonzero(y == c)
+        if len(mine) < at_least * len(holders):
+            raise ValueError(
+                f"labels: class {c} has {len(mine)} samples for {len(holders)} clients that hold it, "
+                f"expected at least {at_least * len(holders)} (at_least={at_least}): use fewer clients "
+                "(n_clients) or classes per client"
+            )
+        shares = np.array_split(rng.permutation(mine), len(holders))
+        for client, piece in zip(rng.permutation(holders), shares):
+            pieces[client].append(piece)
+    return [joined(p) for p in pieces]
+
+
+def share_evenly(
+    labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *, per_client: int | None = None
+) -> Parts:
+    """Give every client the same number of samples, and of each of its classes the same number.
+
+    This is FedCR's *non-iid_1* [1]_: of Fashion-MNIST's 70 000 pooled images each of 100 clients with 5 of the 10
+    classes gets 700, 140 of a class.
+
+    Parameters
+    ----------
+    labels : array_like of int, shape (n,)
+        Class of each sample.
+    assignment : array_like of int, shape (n_clients, k)
+        Different classes for each client, from `assign_classes` or `consecutive_classes`, such that every class of
+        `labels` has equally many holders.
+    rng : numpy.random.Generator
+    per_client : int, optional
+        Samples of a client, a multiple of k. By default all samples are dealt, which needs equally many of each class.
+
+    Returns
+    -------
+    list of n_clients arrays of int
+        Sorted indices into `labels`, equally many for each client; no index occurs twice.
+
+    Raises
+    ------
+    ValueError
+        If a client holds a class twice, classes differ in their number of holders, or the samples of a class cannot be
+        shared evenly (`per_client` not given) or do not suffice (given); the message names the class.
+
+    References
+    ----------
+    .. [1] H. Zhang et al. FedCR: personalized federated learning based on across-client common representation with
+       conditional mutual information regularization. ICML 2023, Appendix A.1.1.
+    """
+    y, table = check_labels(labels), check_assignment(assignment)
+    check_generator(rng)
+    classes, n_holders = _equal_holders(y, table)
+    each = _even_share(y, classes, n_holders, table.shape[1], per_client)
+    pieces: list[list[Indices]] = [[] for _ in table]
+    for c in classes:
+        dealt = rng.permutation(np.flatnonzero(y == c))[: each * n_holders]
+        for client, piece in zip(np.nonzero(table == c)[0], np.split(dealt, n_holders)):
+            pieces[client].append(piece)
+    return [joined(p) for p in pieces]
+
+
+def _equal_holders(y: Indices, table: Indices) -> tuple[Indices, int]:
+    """All classes, and how many clients hold each of them."""
+    for client, row in enumerate(table):
+        if (place := _first_repeat(row)) is not None:
+            raise ValueError(
+                f"assignment must name different classes for each client, got class {row[place]} twice for client "
+                f"{client}"
+            )
+    classes, holders = np.unique(np.concatenate([np.unique(y), table.ravel()]), return_counts=True)
+    holders = holders - np.isin(classes, y)
+    few, many = int(holders.argmin()), int(holders.argmax())
+    if holders[few] != holders[many]:
+        raise ValueError(
+            f"assignment must give each of the {len(classes)} classes of labels equally many holders, got "
+            f"{holders[few]} for class {classes[few]} and {holders[many]} for class {classes[many]}: choose clients × "
+            "classes per client (where a client's classes follow each other, clients alone) as a multiple of the "
+            "number of classes"
+        )
+    return classes, int(holders[few])
+
+
+def _even_share(y: Indices, classes: Indices, n_holders: int, k: int, per_client: int | None) -> int:
+    """Samples that a client gets of each of its k classes."""
+    counts = np.array([(y == c).sum() for c in classes])
+    few, many = int(counts.argmin()), int(counts.argmax())
+    most = int(counts[few]) // n_holders
+    if most < 1:
+        raise ValueError(
+            f"labels: class {classes[few]} has {counts[few]} samples for {n_holders} clients that hold it, expected at "
+            f"least {n_holders}: use fewer clients or classes per client"
+        )
+    if per_client is None:
+        if counts[few] != counts[many] or counts[few] % n_holders:
+            raise ValueError(
+                "labels: to deal all samples evenly (per_client=None), every class needs the same number, a multiple "
+                f"of its {n_holders} holders, got {counts[few]} of class {classes[few]} and {counts[many]} of class "
+                f"{classes[many]}: give per_client, a multiple of {k} of at most {k * most}"
+            )
+        return most
+    check_per_client("per_client", per_client, k)
+    if per_client > k * most:
+        raise ValueError(
+            f"per_client must be at most {k * most}, as class {classes[few]} has {counts[few]} samples for {n_holders} "
+            f"clients that hold it, got {per_client}"
+        )
+    return per_client // k
+
+
+def published_shards(
+    labels: ArrayLike,
+    assignment: ArrayLike,
+    rng: np.random.Generator,
+    *,
+    replace_below: int = 100,
+    repeat_below: int = 100,
+    repeats: int = 50,
+) -> Parts:
+    """Deal shards as FLIC's published code does, overlaps included.
+
+    The samples of a class are cut, in the order in which they come, into as many shards as the assignment names the
+    class. A client gets one random shard for each class that it was dealt. Where there are fewer than `replace_below`
+    samples per client, a shard is not taken away when it is dealt, so that clients overlap; where there are fewer than
+    `repeat_below`, each client draws `repeats` shards per class, so that it also holds the same sample several times.
+
+    Parameters
+    ----------
+    labels : array_like of int, shape (n,)
+    assignment : array_like of int, shape (n_clients, k)
+        From ``assign_classes(..., allow_repeats=True)``.
+    rng : numpy.random.Generator
+    replace_below, repeat_below : int
+        Samples per client (n / n_clients). The code has 100 and 100 for images, 100 and 10 for the toys.
+    repeats : int
+        Draws a class where samples are few.
+
+    Returns
+    -------
+    list of n_clients arrays of int
+        Sorted indices into `labels`, with repeated ones where shards were drawn with replacement.
+
+    Raises
+    ------
+    ValueError
+        Naming the class that has fewer samples than shards; or where a client would draw several shards of a class and
+        keep them, for there is only one for each.
+    """
+    y, table = check_labels(labels), check_assignment(assignment)
+    checks.wholes(0, replace_below=replace_below, repeat_below=repeat_below)
+    checks.whole("repeats", repeats, 1)
+    checks.memory(8 * repeats * table.size, repeats=repeats)
+    check_generator(rng)
+    each = len(y) // len(table)
+    times = repeats if each < repeat_below else 1
+    if times > 1 and each >= replace_below:
+        raise ValueError(
+            f"replace_below must be more than {each}, the samples per client, where each draws {repeats} shards per "
+            f"class (repeat_below={repeat_below}), got {replace_below}: shards that are taken away run out"
+        )
+    shards = {int(c): _shards(y, int(c), int((table == c).sum())) for c in np.unique(table)}
+
+    def draw(c: int) -> Indices:
+        place = int(rng.integers(len(shards[c])))
+        return shards[c][place] if each < replace_below else shards[c].pop(place)
+
+    return [joined([draw(c) for c in np.tile(row, times).tolist()]) for row in table]
+
+
+def _shards(y: Indices, c: int, n_shards: int) -> list[Indices]:
+    mine = np.flatnonzero(y == c)
+    if len(mine) < n_shards:
+        raise ValueError(
+            f"labels: class {c} has {len(mine)} samples, expected at least one for each of {n_shards} shards"
+        )
+    return [np.asarray(s) for s in np.array_split(mine, n_shards)]
