@@ -782,7 +782,7 @@ def _coded(labels: Mapping[str, np.ndarray], task: Kind) -> tuple[list[Any], dic
 
 
 def _split(who: str, y: np.ndarray, share: float, seed: int, task: Kind) -> tuple[np.ndarray, np.ndarray]:
-    """Places of a client's training and test samples, by scikit-learn; stratified where there are classes."""
+    """Places of training and test samples, each in order, by scikit-learn; stratified where there are classes."""
     from sklearn.model_selection import train_test_split
 
     everything = np.arange(len(y))
