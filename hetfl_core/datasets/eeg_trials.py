@@ -307,16 +307,15 @@ def _read_trials(
         name=inspection.name,
         notes=inspection.notes(),
     )
-    return _enough(_sessions_told(_without_flat(found, named=channels is not None), data.n_sessions))
-
-
-def _sessions_told(found: Trials, whole: int) -> Trials:
-    """The same trials, with a note where a session has none: a split by session then tests on another one."""
-    left = list(dict.fromkeys(found.session.tolist()))
-    if not left or len(left) >= whole:
-        return found
-    note = f"usable trials in {len(left)} of {whole} sessions only; a split by session tests on session {left[-1]!r}"
-    return replace(found, notes=(*found.notes, note))
+    found = _without_flat(found, named=channels is not None)
+    left, whole = list(dict.fromkeys(found.session.tolist())), data.n_sessions
+    if left and len(left) < whole:
+        told = f"usable trials in {len(left)} of {whole} sessions only"
+        found = replace(found, notes=(*found.notes, f"{told}; a split by session tests on session {left[-1]!r}"))
+    if len(found) < MIN_TRIALS:
+        why = f" ({'; '.join(found.notes)})" if found.notes else ""
+        raise UnusableSubject(f"{found.name}: {len(found)} usable trials, expected at least {MIN_TRIALS}{why}")
+    return found
 
 
 def _run_paradigm(paradigm: Any, data: Any, subject: int, inspection: _Inspection) -> Any:
@@ -337,13 +336,6 @@ def _run_paradigm(paradigm: Any, data: Any, subject: int, inspection: _Inspectio
             raise
         except Exception as error:  # whatever the reader of a data set raises for a file that is not what it should be
             raise inspection.explain(error) from error
-
-
-def _enough(found: Trials) -> Trials:
-    if len(found) < MIN_TRIALS:
-        why = f" ({'; '.join(found.notes)})" if found.notes else ""
-        raise UnusableSubject(f"{found.name}: {len(found)} usable trials, expected at least {MIN_TRIALS}{why}")
-    return found
 
 
 def warn_of(name: str, notes: Sequence[str]) -> None:
@@ -401,7 +393,7 @@ class _Inspection:
         for name in picks:
             bad = ~np.isfinite(raw[name][0][0])
             if bad.mean() > 0.5:
-                raw.apply_function(_silence, picks=[name], verbose=False)  # what is flat is dealt with later
+                raw.apply_function(np.zeros_like, picks=[name], verbose=False)  # what is flat is dealt with later
             elif bad.any():
                 gap |= bad
                 self.broken[name] = None
@@ -469,11 +461,6 @@ def _bridge(signal: NDArray[np.float64]) -> NDArray[np.float64]:
     """The signal with what is not finite replaced by straight lines."""
     good = np.isfinite(signal)
     return np.interp(np.arange(len(signal)), np.flatnonzero(good), signal[good])
-
-
-def _silence(signal: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A flat line."""
-    return np.zeros(len(signal))
 
 
 def places(indices: Sequence[int], limit: int = 10) -> str:

@@ -182,11 +182,10 @@ def load_writers(dataset: str = "femnist.digits") -> tuple[Writer, ...]:
     paths = {part: [fetch(key) for key in keys if f"/{part}/" in key] for part in ("train", "test")}
     classes = len(DIGITS) if dataset == "femnist.digits" else N_LABELS
     found = []
-    for writer in _load(tuple(paths["train"]), tuple(paths["test"])):
-        train, test = writer.y_train < classes, writer.y_test < classes
-        if train.any() and test.any():
-            parts = writer.x_train[train], writer.y_train[train], writer.x_test[test], writer.y_test[test]
-            found.append(Writer(writer.name, *parts))
+    for name, *arrays in _load(tuple(paths["train"]), tuple(paths["test"])):
+        rows = [y < classes for y in arrays[1::2]]
+        if rows[0].any() and rows[1].any():
+            found.append(Writer(name, *(array[rows[i // 2]] for i, array in enumerate(arrays))))
     return tuple(found)
 
 
@@ -222,10 +221,8 @@ def read_shard(path: Path) -> dict[str, tuple[NDArray[np.uint8], Indices]]:
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise DataError(f"{path} cannot be read as a FEMNIST shard: {error}") from error
     try:
-        users, counts, data = (content[name] for name in ("users", "num_samples", "user_data"))
-        return {
-            user: _samples(data[user], n, f"{path}: writer {user!r}") for user, n in zip(users, counts, strict=True)
-        }
+        users, data = zip(content["users"], content["num_samples"], strict=True), content["user_data"]
+        return {user: _samples(data[user], n, f"{path}: writer {user!r}") for user, n in users}
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: expected users, num_samples and user_data as LEAF writes them: {error!r}") from error
 
