@@ -113,7 +113,8 @@ class Federation:
         given = [client.for_task(self.task) for client in given]
         if not given:
             raise ValueError("clients: a federation needs at least one client, got none")
-        clients, counted, n_classes = tuple(in_one_order(given)), self.n_classes is None, self.n_classes
+        clients, counted = tuple(in_one_order(given)), self.n_classes is None
+        n_classes: int = self.n_classes
         if counted:  # one more than the largest training label
             n_classes = 1 + max(int(c.y_train.max()) if c.n_train else 0 for c in clients)
             n_classes *= self.task == "classification"

@@ -268,7 +268,7 @@ def _cached(settings: Mapping[str, Any], make: Callable[[], dict[str, NDArray[An
 @cache
 def _fingerprint(source: str) -> dict[str, str]:
     """What computed features depend on besides settings: this code, the simulation's, libraries and instructions."""
-    files = ["eeg.py", "eeg_trials.py", "recordings.py", "../rng.py"]
+    files = ["eeg.py", "eeg_trials.py", "recordings.py", "recordings.toml", "../rng.py"]
     files += ["eeg_head.py", "eeg_simulated.py"] if source == "simulated" else []
     code = b"".join((Path(__file__).parent / name).read_bytes() for name in files)
     packages = need("mne", "moabb", "pyriemann", "numpy", "scipy", "scikit-learn")

@@ -256,30 +256,11 @@ def trials(
     EEGWarning
         For each fault that was repaired.
     """
-    found = _read_trials(data, subject, channels, band, _events(data, classes), resample)
-    found = replace(found, y=np.array([list(labels).index(name) for name in found.y], dtype=np.int64))
-    warn_of(found.name, found.notes)
-    return found
-
-
-def _events(data: Any, classes: Sequence[str]) -> list[str]:
     events = [name for name in classes if name in data.event_id]
     if not events:
         raise DataError(
             f"{_short_name(data)}: none of the classes {', '.join(classes)}; it has {', '.join(data.event_id)}"
         )
-    return events
-
-
-def _read_trials(
-    data: Any,
-    subject: int,
-    channels: Sequence[str] | None,
-    band: tuple[float, float],
-    events: list[str],
-    resample: float | None,
-) -> Trials:
-    """Trials whose labels are still names."""
     need("mne", "moabb")
     from moabb.paradigms import MotorImagery
 
@@ -300,7 +281,7 @@ def _read_trials(
     x = epochs.get_data(copy=False) * data.unit_factor
     found = Trials(
         x=x,
-        y=np.array(names),
+        y=np.array([list(labels).index(name) for name in names], dtype=np.int64),
         session=np.array(about["session"], dtype=np.str_),
         channels=tuple(epochs.ch_names),
         rate=float(epochs.info["sfreq"]),
@@ -315,6 +296,7 @@ def _read_trials(
     if len(found) < MIN_TRIALS:
         why = f" ({'; '.join(found.notes)})" if found.notes else ""
         raise UnusableSubject(f"{found.name}: {len(found)} usable trials, expected at least {MIN_TRIALS}{why}")
+    warn_of(found.name, found.notes)
     return found
 
 

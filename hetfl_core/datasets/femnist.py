@@ -182,10 +182,11 @@ def load_writers(dataset: str = "femnist.digits") -> tuple[Writer, ...]:
     paths = {part: [fetch(key) for key in keys if f"/{part}/" in key] for part in ("train", "test")}
     classes = len(DIGITS) if dataset == "femnist.digits" else N_LABELS
     found = []
-    for name, *arrays in _load(tuple(paths["train"]), tuple(paths["test"])):
-        rows = [y < classes for y in arrays[1::2]]
-        if rows[0].any() and rows[1].any():
-            found.append(Writer(name, *(array[rows[i // 2]] for i, array in enumerate(arrays))))
+    for writer in _load(tuple(paths["train"]), tuple(paths["test"])):
+        train, test = writer.y_train < classes, writer.y_test < classes
+        if train.any() and test.any():
+            parts = writer.x_train[train], writer.y_train[train], writer.x_test[test], writer.y_test[test]
+            found.append(Writer(writer.name, *parts))
     return tuple(found)
 
 

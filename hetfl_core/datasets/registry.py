@@ -149,13 +149,14 @@ def _fill(value: Any, row: Mapping[str, Any]) -> Any:
 
 
 def _entry(key: str, table: Mapping[str, Any]) -> Entry:
+    told: dict[str, Any] = {name: table[name] for name in ("licence", "citation")}
+    told |= {name: tuple(table[name]) for name in ("urls", "datasets")}
     return Entry(
         key=key,
         official=Source(**{f.name: table[f.name] for f in fields(Source) if f.name in table}),
         accept=tuple(Source(**alternative) for alternative in table.get("accept", [])),
         convert=table.get("convert", ""),
-        **{name: table[name] for name in ("licence", "citation")},
-        **{name: tuple(table[name]) for name in ("urls", "datasets")},
+        **told,
     )
 
 
