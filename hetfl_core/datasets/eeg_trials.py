@@ -256,11 +256,30 @@ def trials(
     EEGWarning
         For each fault that was repaired.
     """
+    found = _read_trials(data, subject, channels, band, _events(data, classes), resample)
+    found = replace(found, y=np.array([list(labels).index(name) for name in found.y], dtype=np.int64))
+    warn_of(found.name, found.notes)
+    return found
+
+
+def _events(data: Any, classes: Sequence[str]) -> list[str]:
     events = [name for name in classes if name in data.event_id]
     if not events:
         raise DataError(
             f"{_short_name(data)}: none of the classes {', '.join(classes)}; it has {', '.join(data.event_id)}"
         )
+    return events
+
+
+def _read_trials(
+    data: Any,
+    subject: int,
+    channels: Sequence[str] | None,
+    band: tuple[float, float],
+    events: list[str],
+    resample: float | None,
+) -> Trials:
+    """Trials whose labels are still names."""
     need("mne", "moabb")
     from moabb.paradigms import MotorImagery
 
@@ -281,23 +300,23 @@ def trials(
     x = epochs.get_data(copy=False) * data.unit_factor
     found = Trials(
         x=x,
-        y=np.array([list(labels).index(name) for name in names], dtype=np.int64),
+        y=np.array(names),
         session=np.array(about["session"], dtype=np.str_),
         channels=tuple(epochs.ch_names),
         rate=float(epochs.info["sfreq"]),
         name=inspection.name,
         notes=inspection.notes(),
     )
-    found = _without_flat(found, named=channels is not None)
-    left, whole = list(dict.fromkeys(found.session.tolist())), data.n_sessions
-    if left and len(left) < whole:
-        told = f"usable trials in {len(left)} of {whole} sessions only"
-        found = replace(found, notes=(*found.notes, f"{told}; a split by session tests on session {left[-1]!r}"))
-    if len(found) < MIN_TRIALS:
-        why = f" ({'; '.join(found.notes)})" if found.notes else ""
-        raise UnusableSubject(f"{found.name}: {len(found)} usable trials, expected at least {MIN_TRIALS}{why}")
-    warn_of(found.name, found.notes)
-    return found
+    return _enough(_sessions_told(_without_flat(found, named=channels is not None), data.n_sessions))
+
+
+def _sessions_told(found: Trials, whole: int) -> Trials:
+    """The same trials, with a note where a session has none: a split by session then tests on another one."""
+    left = list(dict.fromkeys(found.session.tolist()))
+    if not left or len(left) >= whole:
+        return found
+    note = f"usable trials in {len(left)} of {whole} sessions only; a split by session tests on session {left[-1]!r}"
+    return replace(found, notes=(*found.notes, note))
 
 
 def _run_paradigm(paradigm: Any, data: Any, subject: int, inspection: _Inspection) -> Any:
@@ -318,6 +337,13 @@ def _run_paradigm(paradigm: Any, data: Any, subject: int, inspection: _Inspectio
             raise
         except Exception as error:  # whatever the reader of a data set raises for a file that is not what it should be
             raise inspection.explain(error) from error
+
+
+def _enough(found: Trials) -> Trials:
+    if len(found) < MIN_TRIALS:
+        why = f" ({'; '.join(found.notes)})" if found.notes else ""
+        raise UnusableSubject(f"{found.name}: {len(found)} usable trials, expected at least {MIN_TRIALS}{why}")
+    return found
 
 
 def warn_of(name: str, notes: Sequence[str]) -> None:
@@ -375,7 +401,7 @@ class _Inspection:
         for name in picks:
             bad = ~np.isfinite(raw[name][0][0])
             if bad.mean() > 0.5:
-                raw.apply_function(np.zeros_like, picks=[name], verbose=False)  # what is flat is dealt with later
+                raw.apply_function(_silence, picks=[name], verbose=False)  # what is flat is dealt with later
             elif bad.any():
                 gap |= bad
                 self.broken[name] = None
@@ -443,6 +469,11 @@ def _bridge(signal: NDArray[np.float64]) -> NDArray[np.float64]:
     """The signal with what is not finite replaced by straight lines."""
     good = np.isfinite(signal)
     return np.interp(np.arange(len(signal)), np.flatnonzero(good), signal[good])
+
+
+def _silence(signal: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A flat line."""
+    return np.zeros(len(signal))
 
 
 def places(indices: Sequence[int], limit: int = 10) -> str:
