@@ -47,6 +47,7 @@ from hetfl_core.federation import Spec, as_params, from_params, map_blocks
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, loss_name, pick, task_loss
 from hetfl_core.methods.fedper import HEAD
 from hetfl_core.networks import Params
+from hetfl_core.settings import Count, NotNegative, PositiveShare
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,10 @@ class FedCMA(Method):
         for, or zeros.
     """
 
-    lam1: float = 1.0
-    lam2: float = 1.0
-    fixed: int = 10
-    server_step: float | None = None
+    lam1: NotNegative = 1.0
+    lam2: NotNegative = 1.0
+    fixed: Count = 10
+    server_step: PositiveShare | None = None
     sends: Literal["after", "before"] = "after"
     aligns: Literal["conditional", "marginal"] = "conditional"
     first: Literal["means", "zeros"] = "means"
@@ -82,11 +83,6 @@ class FedCMA(Method):
     padded: ClassVar[tuple[str, ...]] = ("fixed",)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_least(0, "lam1", "lam2")
-        self._check_least(1, "fixed")
-        if self.server_step is not None and not 0 < self.server_step <= 1:
-            raise ValueError(f"server_step must be in (0, 1], got {self.server_step}")
         for name, pull in (("lam1", self.lam1), ("lam2", self.lam2)):
             if self.server_step is None and pull * self.lr > 1:
                 raise ValueError(f"{name} · lr must be at most 1, the server's step, got {pull * self.lr}")

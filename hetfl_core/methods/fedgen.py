@@ -38,6 +38,7 @@ from hetfl_core.methods.server import descend, without_state
 from hetfl_core.methods.stochastic import row_mean
 from hetfl_core.networks import Draw, Params, linear_init
 from hetfl_core.networks.layers import RUNNING
+from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
 MOMENTUM = 0.1
 """How far a batch moves the running mean and variance of the generator's normalisation, as in PyTorch."""
@@ -64,29 +65,18 @@ class FedGen(LGFedAvg):
         means over coordinates.
     """
 
-    classifies: float = 10.0
-    agrees: float = 10.0
-    fades: float = 0.98
-    generated: int = 32
-    noise_dim: int = 32
-    hidden: int = 256
-    generator_steps: int = 50
-    generator_batch: int = 32
-    generator_lr: float = 3e-4
-    generator_decay: float = 0.98
-    generator_weight_decay: float = 1e-2
-    diverse: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole = ("generated", "noise_dim", "hidden", "generator_batch")
-        self._check_least(1, *whole)
-        self._check_least(
-            0, "classifies", "agrees", "generator_steps", "generator_lr", "generator_weight_decay", "diverse"
-        )
-        for name in ("fades", "generator_decay"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be greater than 0, got {getattr(self, name)}")
+    classifies: NotNegative = 10.0
+    agrees: NotNegative = 10.0
+    fades: Positive = 0.98
+    generated: Count = 32
+    noise_dim: Count = 32
+    hidden: Count = 256
+    generator_steps: Natural = 50
+    generator_batch: Count = 32
+    generator_lr: NotNegative = 3e-4
+    generator_decay: Positive = 0.98
+    generator_weight_decay: NotNegative = 1e-2
+    diverse: NotNegative = 1.0
 
     @property
     def name(self) -> str:

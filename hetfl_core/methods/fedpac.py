@@ -26,6 +26,7 @@ from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, loss_name,
 from hetfl_core.methods.fedper import BODY, HEAD, body
 from hetfl_core.methods.stochastic import row_mean
 from hetfl_core.networks import Params
+from hetfl_core.settings import Natural, NotNegative
 
 
 @dataclass(frozen=True)
@@ -63,21 +64,18 @@ class FedPAC(Method):
         weighed by then compares features of different bodies, which the penalty alone brings together.
     """
 
-    lam: float = 1.0
-    head_epochs: int = 1
-    head_lr: float | None = None
+    lam: NotNegative = 1.0
+    head_epochs: Natural = 1
+    head_lr: NotNegative | None = None
     combines: bool = True
     penalty: Literal["mean", "norm"] = "mean"
     centroids: Literal["mean", "scalar"] = "mean"
-    aligns_from: int = 1
+    aligns_from: Natural = 1
     aggregates: Literal["body", "features"] = "body"
 
     def __post_init__(self) -> None:
-        self._check_least(0, "lam", "aligns_from", "head_epochs")
-        if self.head_lr is not None:
-            self._check_least(0, "head_lr")
-            if not self.head_epochs:
-                raise ValueError(f"head_lr must be None where head_epochs is 0, got {self.head_lr}")
+        if self.head_lr is not None and not self.head_epochs:
+            raise ValueError(f"head_lr must be None where head_epochs is 0, got {self.head_lr}")
 
     @classmethod
     def variants(cls) -> list[Method]:

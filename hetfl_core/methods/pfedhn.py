@@ -37,6 +37,7 @@ from hetfl_core.methods.base import Batch, Method, Role, Stage, pick
 from hetfl_core.methods.fedper import HEAD
 from hetfl_core.methods.server import descend, without_state
 from hetfl_core.networks import Params, linear_init
+from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,13 @@ class PFedHN(Method):
     """
 
     personal: Literal["nothing", "head"] = "nothing"
-    embedding: int | None = None
-    hidden: int = 100
-    hidden_layers: int = 3
-    server_lr: float = 1e-2
-    server_momentum: float = 0.9
-    server_weight_decay: float = 1e-3
-    server_clip: float = 50.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_least(1, "hidden")
-        self._check_least(0, "hidden_layers", "server_lr", "server_momentum", "server_weight_decay")
-        if self.embedding is not None:
-            self._check_least(1, "embedding")
-        if not self.server_clip > 0:
-            raise ValueError(f"server_clip must be greater than 0, got {self.server_clip}")
+    embedding: Count | None = None
+    hidden: Count = 100
+    hidden_layers: Natural = 3
+    server_lr: NotNegative = 1e-2
+    server_momentum: NotNegative = 0.9
+    server_weight_decay: NotNegative = 1e-3
+    server_clip: Positive = 50.0
 
     @classmethod
     def variants(cls) -> list[Method]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Method, Stage, cross_entropy
 from hetfl_core.networks import Draw, Model, Params
+from hetfl_core.settings import Count, Natural
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,13 @@ class Stochastic(Method):
     """
 
     model: Model = field(default_factory=lambda: Model(gaussian=64))
-    samples: int = 1
-    test_samples: int = 20
+    samples: Count = 1
+    test_samples: Natural = 20
     averaged: Literal["probabilities", "logits"] = "probabilities"
     likelihood: Literal["mixture", "mean"] = "mixture"
     scale: Literal["deviation", "variance", "none"] = "deviation"
 
     def __post_init__(self) -> None:
-        self._check_least(1, "samples")
-        self._check_least(0, "test_samples")
         if self.model.gaussian is None:
             raise ValueError(
                 f"{self.name} needs random features: expected a model with a Gaussian layer, such as "

@@ -15,15 +15,14 @@ from hetfl_core.networks.layers import (
     ACTIVATIONS,
     Activation,
     Draw,
+    Dropout,
     Network,
     Params,
-    check_dropout,
-    check_sizes,
     linear_init,
     of_client,
 )
 from hetfl_core.networks.module import lifted
-from hetfl_core.settings import Checked
+from hetfl_core.settings import Checked, Count, Natural, PositiveShare
 
 
 def convolve(x: Tensor, weight: Tensor, kernel: int) -> Tensor:
@@ -67,18 +66,12 @@ class CNN(Checked):
         Probability in [0, 1) that a channel value is dropped before the second pooling.
     """
 
-    out: int = 64
-    channels: tuple[int, int] = (32, 20)
-    kernel: int = 5
-    dropout: float = 0.0
+    out: Count = 64
+    channels: tuple[Count, Count] = (32, 20)
+    kernel: Count = 5
+    dropout: Dropout = 0.0
 
     padded: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_sizes("channels", *self.channels)
-        check_sizes("kernel", self.kernel)
-        check_sizes("out", self.out)
-        check_dropout(self.dropout)
 
     def sides(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """Side of the maps after the second convolution, and after the second pooling."""
@@ -142,10 +135,10 @@ class NormalisedCNN(Checked):
         How far a batch moves the running means and variances, in (0, 1].
     """
 
-    channels: tuple[int, ...] = (6, 16)
-    out: int = 32
+    channels: tuple[Count, ...] = (6, 16)
+    out: Count = 32
     kernel: int = 3
-    momentum: float = 0.1
+    momentum: PositiveShare = 0.1
 
     follows: ClassVar[bool] = True
     padded: ClassVar[bool] = True
@@ -153,12 +146,8 @@ class NormalisedCNN(Checked):
     def __post_init__(self) -> None:
         if not self.channels:
             raise ValueError("channels must name at least one convolution, got ()")
-        check_sizes("channels", *self.channels)
-        check_sizes("out", self.out)
         if self.kernel < 1 or self.kernel % 2 == 0:
             raise ValueError(f"kernel must be an odd number of at least 1, got {self.kernel}")
-        if not 0 < self.momentum <= 1:
-            raise ValueError(f"momentum must be in (0, 1], got {self.momentum}")
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
         """Parameters for images of shape (channels, height, width)."""
@@ -237,10 +226,10 @@ class LeNet(Checked):
     activation : {"relu", "leaky_relu", "sigmoid", "tanh"}
     """
 
-    channels: tuple[int, ...] = (6, 16)
-    hidden: tuple[int, ...] = (120,)
-    out: int = 84
-    kernel: int = 5
+    channels: tuple[Count, ...] = (6, 16)
+    hidden: tuple[Count, ...] = (120,)
+    out: Count = 84
+    kernel: Count = 5
     activation: Activation = "relu"
 
     padded: ClassVar[bool] = True
@@ -248,10 +237,6 @@ class LeNet(Checked):
     def __post_init__(self) -> None:
         if not self.channels:
             raise ValueError("channels must name at least one convolution, got ()")
-        check_sizes("channels", *self.channels)
-        check_sizes("hidden", *self.hidden)
-        check_sizes("kernel", self.kernel)
-        check_sizes("out", self.out)
 
     def side(self, shape: tuple[int, ...]) -> int:
         """Side of the maps that enter the fully connected layers.
@@ -323,13 +308,11 @@ class Augmented(Checked, Network):
     """
 
     network: Network
-    padding: int = 4
+    padding: Natural = 4
     mirrored: bool = True
     fill: tuple[float, ...] = (0.0,)
 
     def __post_init__(self) -> None:
-        if self.padding < 0:
-            raise ValueError(f"padding must be at least 0, got {self.padding}")
         if not self.fill:
             raise ValueError("fill must be one value, or one for each channel, got ()")
 

@@ -20,12 +20,11 @@ from hetfl_core.networks.layers import (
     Draw,
     Network,
     Params,
-    check_sizes,
     linear_init,
     of_client,
 )
 from hetfl_core.networks.module import Module, lifted
-from hetfl_core.settings import Checked
+from hetfl_core.settings import Checked, Count
 
 
 @dataclass(frozen=True)
@@ -40,12 +39,9 @@ class Auto(Checked):
         Latent dimension k.
     """
 
-    out: int = 64
+    out: Count = 64
 
     padded: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_sizes("out", self.out)
 
     def of(self, shape: Any) -> MLP | CNN:
         """The network for inputs of the given sample shape.
@@ -194,13 +190,12 @@ class Blocks(Checked):
     """
 
     extractors: Mapping[str, Network]
-    out: int = 64
+    out: Count = 64
     activation: Activation = "relu"
 
     takes_blocks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_sizes("out", self.out)
         if not self.extractors:
             raise ValueError("extractors must hold a network for at least one block, got {}")
         for name, network in self.extractors.items():
@@ -311,8 +306,8 @@ class Model(Checked):
     """
 
     phi: Network = Auto()
-    alpha: int | None = None
-    gaussian: int | None = None
+    alpha: Count | None = None
+    gaussian: Count | None = None
 
     def __init__(
         self, phi: Network | nn.Module | Literal["auto"] = "auto", alpha: int | None = None, gaussian: int | None = None
@@ -321,11 +316,6 @@ class Model(Checked):
         object.__setattr__(self, "alpha", alpha)
         object.__setattr__(self, "gaussian", gaussian)
         self.__post_init__()
-
-    def __post_init__(self) -> None:
-        for name in ("alpha", "gaussian"):
-            if getattr(self, name) is not None:
-                check_sizes(name, getattr(self, name))
 
     def resolved(self, shapes: Iterable[Any]) -> Model:
         """The model with its network named, where it is one and the same for inputs of all these shapes."""
