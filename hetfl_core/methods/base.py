@@ -258,6 +258,9 @@ class Method(Checked):
     So clients of unequal sizes train in one stack. The loss must not count what is appended.
     """
 
+    needs_classes: ClassVar[bool] = False
+    """Whether regressions are refused."""
+
     surveyed: ClassVar[Literal["participants", "all"] | None] = None
     """Who answers a `survey` at the beginning of a round: nobody, as for most methods; participants; all clients."""
 
@@ -357,6 +360,9 @@ class Method(Checked):
             if named and (shared := self._shares_inputs(specs[0], block)):
                 where = f" of block {block!r}" if block else ""
                 check_features(specs, f"{self.name} averages {shared!r}, which goes by features{where}", block)
+        for spec in specs:
+            if self.needs_classes and spec.task == "regression":
+                raise ValueError(f"{self.name} needs class labels, but client {spec.name!r} has targets")
 
     def _shares_inputs(self, spec: Spec, block: str) -> str | None:
         """A shared tensor that would have another shape if there were one feature more; None if there is no such."""
@@ -379,12 +385,6 @@ class Method(Checked):
     def init_shared(self, spec: Spec, rng: torch.Generator) -> Params:
         """A fresh copy of the shared parts, for one client's true shapes."""
         return self.model.init(spec, rng, tuple(self.shared))
-
-    def refuse_regressions(self, specs: Sequence[Spec]) -> None:
-        """For the `check` of a method that needs classes."""
-        for spec in specs:
-            if spec.task == "regression":
-                raise ValueError(f"{self.name} needs class labels, but client {spec.name!r} has targets")
 
     def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
         """What a client keeps from round to round: here its own parts."""
@@ -477,6 +477,12 @@ class Method(Checked):
         `stage` makes one with the method's optimiser.
         """
         raise NotImplementedError(f"{self.name} must define stages(round, role)")
+
+    def usual_stages(self, often: tuple[str, ...], last: tuple[str, ...], round: int, role: Role) -> list[Stage]:
+        """The `stages` of most methods: M epochs on some parts when selected, and at the end on others, or none."""
+        if role == "round":
+            return [self.stage(often, round)]
+        return [self.tuning(last, round)] if role == "final" and last else []
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
         """Random numbers that `loss` wants at each step, declared; the engine draws them."""

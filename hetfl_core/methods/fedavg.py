@@ -30,9 +30,7 @@ class Local(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all parameters, when selected and at the end."""
-        if role == "round":
-            return [self.stage(self.local, round)]
-        return [self.tuning(self.local, round)] if role == "final" else []
+        return self.usual_stages(self.local, self.local, round, role)
 
 
 @dataclass(frozen=True)
@@ -50,9 +48,7 @@ class FedAvg(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all parameters when selected."""
-        if role != "round":
-            return []
-        return [self.stage(self.shared, round)]
+        return self.usual_stages(self.shared, (), round, role)
 
 
 @dataclass(frozen=True)

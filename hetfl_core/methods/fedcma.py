@@ -81,6 +81,7 @@ class FedCMA(Method):
     first: Literal["means", "zeros"] = "means"
 
     padded: ClassVar[tuple[str, ...]] = ("fixed",)
+    needs_classes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name, pull in (("lam1", self.lam1), ("lam2", self.lam2)):
@@ -96,11 +97,6 @@ class FedCMA(Method):
     def variants(cls) -> list[Method]:
         """Of class means, and of one mean."""
         return [cls(), cls(aligns="marginal")]
-
-    def check(self, specs: Sequence[Spec]) -> None:
-        """Refuse regressions, which have no classes."""
-        super().check(specs)
-        self.refuse_regressions(specs)
 
     # --- the server's tensors, and who is asked for them ---
 
@@ -164,9 +160,7 @@ class FedCMA(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """All of the network, when selected and at the end."""
-        if role not in ("round", "final"):
-            return []
-        return [self.stage(self.local, round) if role == "round" else self.tuning(self.local, round)]
+        return self.usual_stages(self.local, self.local, round, role)
 
     def features(self, params: Params, x: Any) -> Tensor:
         """g_i(u_i, x), what the head reads, shape (n, …) → (n, d_e)."""

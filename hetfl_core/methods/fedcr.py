@@ -97,10 +97,8 @@ class FedCR(Stochastic):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all parts when selected (lines 7-14); at the end on the head, or on whatever is local."""
-        if role == "round":
-            return [self.stage(self.model.parts, round)]
         own = HEAD if self.aggregates == "body" else self.local
-        return [self.tuning(own, round)] if role == "final" else []
+        return self.usual_stages(self.model.parts, own, round, role)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """Line 11, Eq. (7). What is remembered (line 13) are the natural parameters Λ μ and Λ of each sample."""

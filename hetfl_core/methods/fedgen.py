@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +37,7 @@ from hetfl_core.methods.base import Batch, Loss, Stage, loss_name, pick, task_lo
 from hetfl_core.methods.fedper import LGFedAvg
 from hetfl_core.methods.server import descend, without_state
 from hetfl_core.methods.stochastic import row_mean
-from hetfl_core.networks import Draw, Params, linear_init
+from hetfl_core.networks import Draw, Params, layer_init
 from hetfl_core.networks.layers import RUNNING
 from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
@@ -78,15 +79,12 @@ class FedGen(LGFedAvg):
     generator_weight_decay: NotNegative = 1e-2
     diverse: NotNegative = 1.0
 
+    needs_classes: ClassVar[bool] = True
+
     @property
     def name(self) -> str:
         """The name used in the literature."""
         return "FedGen"
-
-    def check(self, specs: Sequence[Spec]) -> None:
-        """Refuse regressions, which have no classes."""
-        super().check(specs)
-        self.refuse_regressions(specs)
 
     # --- the generator ---
 
@@ -96,8 +94,7 @@ class FedGen(LGFedAvg):
         C, d_e = specs[0].n_classes, len(server["beta.weight"])
         widths = {"generator.0": (self.noise_dim + C, self.hidden), "generator.1": (self.hidden, d_e)}
         for layer, (fan_in, fan_out) in widths.items():
-            server[f"{layer}.weight"] = linear_init(rng, fan_in, fan_in, fan_out)
-            server[f"{layer}.bias"] = linear_init(rng, fan_in, fan_out)
+            server |= layer_init(rng, layer, fan_in, fan_out)
         ones, zeros = torch.ones(self.hidden, dtype=torch.float32), torch.zeros(self.hidden, dtype=torch.float32)
         server |= {"generator.norm.weight": ones, "generator.norm.bias": zeros}
         server |= {"generator.norm.mean": zeros.clone(), "generator.norm.variance": ones.clone()}

@@ -169,9 +169,7 @@ class FedHeNN(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all parameters, when selected and at the end."""
-        if role not in ("round", "final"):
-            return []
-        return [self.stage(self.local, round) if role == "round" else self.tuning(self.local, round)]
+        return self.usual_stages(self.local, self.local, round, role)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """f_i + η (1 − CKA(K_i, K̄)), or f_i + η · similarity as in the published code."""

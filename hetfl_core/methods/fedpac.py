@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -73,6 +73,8 @@ class FedPAC(Method):
     aligns_from: Natural = 1
     aggregates: Literal["body", "features"] = "body"
 
+    needs_classes: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if self.head_lr is not None and not self.head_epochs:
             raise ValueError(f"head_lr must be None where head_epochs is 0, got {self.head_lr}")
@@ -91,11 +93,6 @@ class FedPAC(Method):
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
         """The body, or nothing."""
         return BODY if self.aggregates == "body" else ()
-
-    def check(self, specs: Sequence[Spec]) -> None:
-        """Refuse regressions, which have no classes."""
-        super().check(specs)
-        self.refuse_regressions(specs)
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """The body, centroids that nobody knows yet, and the empty place of a combined head."""

@@ -66,9 +66,7 @@ class FedSR(Stochastic):
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on model and r when selected; at the end on the head, or on all where nothing is shared."""
         everything = (*self.model.parts, REFERENCE)
-        if role == "round":
-            return [self.stage(everything, round)]
-        return [self.tuning(("beta",) if self.shares else everything, round)] if role == "final" else []
+        return self.usual_stages(everything, ("beta",) if self.shares else everything, round, role)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """Cross-entropy and the two penalties."""

@@ -19,7 +19,7 @@ from hetfl_core.clients import check_features
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Method, has_prefix, loss_name, task_loss
 from hetfl_core.methods.fedavg import FedAvg
-from hetfl_core.networks import Blocks, Params, linear_init
+from hetfl_core.networks import Blocks, Params, layer_init
 
 
 def held_blocks(spec: Spec) -> list[str]:
@@ -114,8 +114,7 @@ class LateFusion(FedAvg):
         params: Params = {}
         for name, extractor in self.model.blocks.of_client(spec.name, spec.shapes).extractors.items():
             params |= extractor.init(spec.shapes[name], rng, f"phi.{name}")
-            params[f"beta.{name}.weight"] = linear_init(rng, extractor.out, extractor.out, spec.outputs)
-            params[f"beta.{name}.bias"] = linear_init(rng, extractor.out, spec.outputs)
+            params |= layer_init(rng, f"beta.{name}", extractor.out, spec.outputs)
         return params
 
     def download(self, server: Params, spec: Spec) -> Params:

@@ -36,7 +36,7 @@ from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Method, Role, Stage, pick
 from hetfl_core.methods.fedper import HEAD
 from hetfl_core.methods.server import descend, without_state
-from hetfl_core.networks import Params, linear_init
+from hetfl_core.networks import Params, layer_init, linear_init
 from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
 
@@ -88,8 +88,7 @@ class PFedHN(Method):
         server = {f"embedding/{spec.name}": torch.randn(width, generator=rng, dtype=torch.float32) for spec in specs}
         for layer in range(1 + self.hidden_layers):
             fan_in = self.hidden if layer else width
-            server[f"hyper.{layer}.weight"] = linear_init(rng, fan_in, fan_in, self.hidden)
-            server[f"hyper.{layer}.bias"] = linear_init(rng, fan_in, self.hidden)
+            server |= layer_init(rng, f"hyper.{layer}", fan_in, self.hidden)
         for name, p in self.init_shared(specs[0], torch.Generator()).items():
             server[f"make/{name}/weight"] = linear_init(rng, self.hidden, self.hidden, *p.shape)
             server[f"make/{name}/bias"] = linear_init(rng, self.hidden, *p.shape)
@@ -118,9 +117,7 @@ class PFedHN(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all weights when selected; at the end on the head, where it is the client's own."""
-        if role == "round":
-            return [self.stage(self.model.parts, round)]
-        return [self.tuning(HEAD, round)] if role == "final" and self.personal == "head" else []
+        return self.usual_stages(self.model.parts, HEAD if self.personal == "head" else (), round, role)
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
         """Δθ_i = θ_i − θ̃_i."""

@@ -7,9 +7,9 @@ What FedSR and FedCR have in common: how z is drawn in training, and how a predi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -46,6 +46,9 @@ class Stochastic(Method):
     likelihood: Literal["mixture", "mean"] = "mixture"
     scale: Literal["deviation", "variance", "none"] = "deviation"
 
+    needs_classes: ClassVar[bool] = True
+    """Features are random given a class."""
+
     def __post_init__(self) -> None:
         if self.model.gaussian is None:
             raise ValueError(
@@ -57,11 +60,6 @@ class Stochastic(Method):
     def variants(cls) -> list[Method]:
         """None of its own: this is what others are made of."""
         return [] if cls is Stochastic else [cls()]
-
-    def check(self, specs: Sequence[Spec]) -> None:
-        """Refuse regressions: features are random given a class."""
-        super().check(specs)
-        self.refuse_regressions(specs)
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
         """ε, S draws a sample, and what the network needs."""

@@ -18,7 +18,7 @@ from hetfl_core.networks.layers import (
     Dropout,
     Network,
     Params,
-    linear_init,
+    layer_init,
     of_client,
 )
 from hetfl_core.networks.module import lifted
@@ -89,12 +89,9 @@ class CNN(Checked):
         area, flat = self.kernel**2, self.channels[1] * self.sides(shape)[1] ** 2
         first, second = shape[0] * area, self.channels[0] * area
         return {
-            f"{part}.0.weight": linear_init(rng, first, first, self.channels[0]),
-            f"{part}.0.bias": linear_init(rng, first, self.channels[0]),
-            f"{part}.1.weight": linear_init(rng, second, second, self.channels[1]),
-            f"{part}.1.bias": linear_init(rng, second, self.channels[1]),
-            f"{part}.2.weight": linear_init(rng, flat, flat, self.out),
-            f"{part}.2.bias": linear_init(rng, flat, self.out),
+            **layer_init(rng, f"{part}.0", first, self.channels[0]),
+            **layer_init(rng, f"{part}.1", second, self.channels[1]),
+            **layer_init(rng, f"{part}.2", flat, self.out),
         }
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
@@ -157,16 +154,13 @@ class NormalisedCNN(Checked):
         params: Params = {}
         for i, channels in enumerate(self.channels):
             fan_in = before * self.kernel**2
-            params[f"{part}.{i}.weight"] = linear_init(rng, fan_in, fan_in, channels)
-            params[f"{part}.{i}.bias"] = linear_init(rng, fan_in, channels)
+            params |= layer_init(rng, f"{part}.{i}", fan_in, channels)
             ones, zeros = torch.ones(channels, dtype=torch.float32), torch.zeros(channels, dtype=torch.float32)
             params |= {f"{part}.{i}.norm.weight": ones, f"{part}.{i}.norm.bias": zeros}
             params |= {f"{part}.{i}.norm.mean": zeros.clone(), f"{part}.{i}.norm.variance": ones.clone()}
             before, height, width = channels, (height + 1) // 2, (width + 1) // 2
         last, flat = len(self.channels), before * height * width
-        params[f"{part}.{last}.weight"] = linear_init(rng, flat, flat, self.out)
-        params[f"{part}.{last}.bias"] = linear_init(rng, flat, self.out)
-        return params
+        return params | layer_init(rng, f"{part}.{last}", flat, self.out)
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
         """Which rows of a batch are samples; that it is asked for says that this is training."""
@@ -266,8 +260,7 @@ class LeNet(Checked):
         layers += itertools.pairwise([flat, *self.hidden, self.out])
         params: Params = {}
         for i, (fan_in, fan_out) in enumerate(layers):
-            params[f"{part}.{i}.weight"] = linear_init(rng, fan_in, fan_in, fan_out)
-            params[f"{part}.{i}.bias"] = linear_init(rng, fan_in, fan_out)
+            params |= layer_init(rng, f"{part}.{i}", fan_in, fan_out)
         return params
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:

@@ -119,6 +119,14 @@ def linear_init(rng: torch.Generator, fan_in: int, *shape: int) -> Tensor:
     return (2 * torch.rand(shape, generator=rng, dtype=torch.float32) - 1) * bound
 
 
+def layer_init(rng: torch.Generator, name: str, fan_in: int, fan_out: int) -> Params:
+    """First ``<name>.weight``, shape (fan_in, fan_out), and ``<name>.bias`` of a linear layer."""
+    return {
+        f"{name}.weight": linear_init(rng, fan_in, fan_in, fan_out),
+        f"{name}.bias": linear_init(rng, fan_in, fan_out),
+    }
+
+
 Dropout = Annotated[float, Limit("a probability of at least 0 and less than 1", lambda p: 0 <= p < 1)]
 
 
@@ -155,8 +163,7 @@ class MLP(Checked):
         widths = [math.prod(shape), *self.hidden, self.out]
         params: Params = {}
         for i, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
-            params[f"{part}.{i}.weight"] = linear_init(rng, fan_in, fan_in, fan_out)
-            params[f"{part}.{i}.bias"] = linear_init(rng, fan_in, fan_out)
+            params |= layer_init(rng, f"{part}.{i}", fan_in, fan_out)
         return params
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:

@@ -20,6 +20,7 @@ from hetfl_core.networks.layers import (
     Draw,
     Network,
     Params,
+    layer_init,
     linear_init,
     of_client,
 )
@@ -371,14 +372,11 @@ class Model(Checked):
                 raise ValueError(f"this model takes named blocks; client {spec.name!r} has one tensor, {spec.shapes}")
             params |= phi.init(spec.shapes, rng)
         if "gaussian" in parts and self.gaussian is not None:
-            params |= {"gaussian.weight": linear_init(rng, k, k, 2 * latent)}
-            params |= {"gaussian.bias": linear_init(rng, k, 2 * latent)}
+            params |= layer_init(rng, "gaussian", k, 2 * latent)
         if "alpha" in parts and self.alpha is not None:
-            params |= {"alpha.weight": linear_init(rng, latent, latent, width)}
-            params |= {"alpha.bias": linear_init(rng, latent, width)}
+            params |= layer_init(rng, "alpha", latent, width)
         if "beta" in parts:
-            C = spec.outputs
-            params |= {"beta.weight": linear_init(rng, width, width, C), "beta.bias": linear_init(rng, width, C)}
+            params |= layer_init(rng, "beta", width, spec.outputs)
         return params
 
     def draws(self) -> dict[str, Draw]:
