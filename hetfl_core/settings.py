@@ -94,16 +94,13 @@ def check(settings: Any) -> None:
     """
     for name, hint, fits in _tests(type(settings)):  # type: ignore[arg-type]
         if not fits(value := getattr(settings, name)):
-            raise ValueError(f"{name} must be {words(hint)}, got {value!r}" + _without_brackets(value))
+            asked = f" (the class; did you mean {value.__name__}()?)" if isinstance(value, type) else ""
+            raise ValueError(f"{name} must be {words(hint)}, got {value!r}{asked}")
     for name, limit in _limits(type(settings)):  # type: ignore[arg-type]
         given = getattr(settings, name)
         for value in given if isinstance(given, tuple | list) else (given,):
             if value is not None and not limit.holds(value):
                 raise ValueError(f"{name} must be {limit.words}, got {value!r}")
-
-
-def _without_brackets(value: Any) -> str:
-    return f" (the class; did you mean {value.__name__}()?)" if isinstance(value, type) else ""
 
 
 @functools.cache
@@ -263,7 +260,8 @@ def plain(x: Any, where: str = "value", digits: int | None = None, other: Callab
     if x is None or isinstance(x, bool | int | str):
         return x
     if isinstance(x, float):
-        return _short(x, digits) if math.isfinite(x) else None
+        short = x if digits is None else float(f"{x:.{digits}g}")
+        return short if math.isfinite(x) else None
     if is_dataclass(x) and not isinstance(x, type):
         inside = {f.name: plain(getattr(x, f.name), f"{where}.{f.name}", digits, other) for f in fields(x)}
         return {"class": type(x).__name__, **inside}
@@ -275,10 +273,6 @@ def plain(x: Any, where: str = "value", digits: int | None = None, other: Callab
     if other is not None:
         return other(x)
     raise TypeError(f"{where}: a record holds numbers, text, lists and dicts only, got {type(x).__name__}")
-
-
-def _short(x: float, digits: int | None) -> float:
-    return x if digits is None else float(f"{x:.{digits}g}")
 
 
 def changed(old: Any, new: Any) -> list[str]:

@@ -243,7 +243,7 @@ def gaussian_kl(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> Tensor:
 def _kl_diagonal(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> Tensor:
     for name, m, v in (("m1", m1, v1), ("m2", m2, v2)):
         check_finite(name, m)
-        _check_variance(name.replace("m", "v"), v, m.shape[-1], positive=True)
+        _check_variance(name.replace("m", "v"), v, m.shape[-1])
     return 0.5 * ((v1 + (m2 - m1).square()) / v2 - 1 + v2.log() - v1.log()).sum(-1)
 
 
@@ -479,8 +479,8 @@ def _check_samples(x: Tensor, y: Tensor, least: int) -> None:
         check(t.abs() <= most, f"{name} must be at most {most:.1g} in size, or its squares exceed {t.dtype}")
 
 
-def _check_variance(name: str, v: Tensor, k: int | None = None, positive: bool = False) -> None:
-    if k is not None and (v.dim() < 1 or v.shape[-1] != k):
+def _check_variance(name: str, v: Tensor, k: int) -> None:
+    if v.shape[-1] != k:
         raise ValueError(f"{name} must have shape (..., {k}) as its mean, got {tuple(v.shape)}")
     check_finite(name, v)
-    check(v > 0 if positive else v >= 0, f"{name} must be {'positive' if positive else 'at least 0'} (a variance)")
+    check(v > 0, f"{name} must be positive (a variance)")

@@ -100,15 +100,12 @@ class FedCMA(Method):
 
     # --- the server's tensors, and who is asked for them ---
 
-    def _groups(self, spec: Spec) -> int:
-        """Means that are aligned: K, or one."""
-        return spec.n_classes if self.aligns == "conditional" else 1
-
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """Zeros: the head and the means, how many samples there are of each class, and the number of the round."""
         head = self.model.init(specs[0], torch.Generator(), HEAD)
         counts = torch.tensor([spec.class_counts for spec in specs], dtype=torch.float32).sum(0)
-        means = torch.zeros(self._groups(specs[0]), len(head["beta.weight"]), dtype=torch.float32)
+        groups = specs[0].n_classes if self.aligns == "conditional" else 1
+        means = torch.zeros(groups, len(head["beta.weight"]), dtype=torch.float32)
         zeros = {name: torch.zeros_like(p) for name, p in head.items()}
         return {**zeros, "mean": means, "counts": counts, "round": torch.zeros(1, dtype=torch.float32)}
 

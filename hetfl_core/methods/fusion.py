@@ -29,12 +29,8 @@ def held_blocks(spec: Spec) -> list[str]:
 
 def full_spec(specs: Sequence[Spec]) -> Spec:
     """The first client, if it held every block that anybody holds."""
-    shapes = {name: max((spec.shapes[name] for spec in specs), key=_size) for name in specs[0].shapes}
-    return replace(specs[0], shapes=shapes)
-
-
-def _size(shape: tuple[int, ...]) -> tuple[bool, tuple[int, ...]]:
-    return 0 not in shape, shape
+    each = {name: [spec.shapes[name] for spec in specs] for name in specs[0].shapes}
+    return replace(specs[0], shapes={name: max(some, key=lambda s: (0 not in s, s)) for name, some in each.items()})
 
 
 def of_blocks(params: Mapping[str, Tensor], blocks: Sequence[str], layer: str) -> Params:
