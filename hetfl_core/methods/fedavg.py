@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -64,10 +64,7 @@ class FedAvgFT(FedAvg):
     tuning_epochs: int | None = 10
     tuned: Literal["all", "head"] = "all"
 
-    @property
-    def name(self) -> str:
-        """The name used in the literature."""
-        return "FedAvg-FT"
+    name: ClassVar[str] = "FedAvg-FT"
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """FedAvg's rounds, and `tuning_epochs` epochs at the end (10 unless told)."""

@@ -81,10 +81,7 @@ class FedGen(LGFedAvg):
 
     needs_classes: ClassVar[bool] = True
 
-    @property
-    def name(self) -> str:
-        """The name used in the literature."""
-        return "FedGen"
+    name: ClassVar[str] = "FedGen"
 
     # --- the generator ---
 

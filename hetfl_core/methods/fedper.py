@@ -75,10 +75,7 @@ class LGFedAvg(Method):
 
     layers: tuple[str, ...] = ()
 
-    @property
-    def name(self) -> str:
-        """The name used in the literature."""
-        return "LG-FedAvg"
+    name: ClassVar[str] = "LG-FedAvg"
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -88,10 +88,7 @@ class LateFusion(FedAvg):
     and this is FedAvg. It keeps the extractors of a `hetfl_core.networks.Blocks` and not the layer over them.
     """
 
-    @property
-    def name(self) -> str:
-        """Name in tables and records."""
-        return "late fusion"
+    name: ClassVar[str] = "late fusion"
 
     def check(self, specs: Sequence[Spec]) -> None:
         """Refuse models with a layer behind the embedding, which there is no common one of."""
