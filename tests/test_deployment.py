@@ -41,8 +41,8 @@ from hetfl_core.deployment import (
 )
 from hetfl_core.deployment.apps import settings_of
 from hetfl_core.deployment.coordinator import Settings, site_of
-from hetfl_core.deployment.layout import Layout
 from hetfl_core.deployment.site import spec_of
+from hetfl_core.deployment.sums import Layout
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedHeNN, HetFedRep, Local, PFedHN
 from hetfl_core.methods.base import weighted_mean
 from hetfl_core.networks import MLP, Blocks, Model
@@ -662,7 +662,9 @@ def test_uploads_beyond_the_range_of_a_sum_are_refused_by_name():
     ):
         with pytest.raises(ValueError, match=why):
             layout.vector(bad)
-    assert Layout.unpacked(layout.packed()) == layout
+    there = wire.unpack_tasks(wire.pack_tasks({"run": Task("round", 0, {}, layout=layout)}, {}))["run"].layout
+    np.testing.assert_array_equal(there.vector(upload), layout.vector(upload))
+    assert (there.share, there.limit) == (0.5, 1.0)
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -28,7 +28,7 @@ from hetfl_core.deployment.coordinator import (
     side_by_side,
     site_of,
 )
-from hetfl_core.deployment.site import FileStore, Reply, Site, SiteError, Store, Task, told
+from hetfl_core.deployment.site import FileStore, Reply, SiteError, Task, told
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.federation import Client
 from hetfl_core.files import write_atomically
@@ -164,18 +164,20 @@ def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], 
     tasks = wire.unpack_tasks(content)
     replies: dict[str, Reply] = {}
     try:
-        agreed = json.loads(str(content["agreed"]["json"]))  # type: ignore[index, call-overload]
-        settings, client = settings_of(agreed), load(dict(context.node_config))
+        settings, client = settings_of(wire.unpack_words(content)), load(dict(context.node_config))
     except Exception as error:  # whatever the loader of the data's owner does
         LOG.exception("this client cannot work")
         return {run: Reply(error=f"cannot read its data: {_in_words(error)}") for run in tasks}
     for run, task in tasks.items():
         try:
             site = site_of(client, methods[run], settings, task.n_clients, task.features)
-            store, folder = _store(site, run, context)
+            store: FileStore | wire.ContextStore = wire.ContextStore(context.state, run)
+            if "state" in context.node_config:
+                folder = Path(str(context.node_config["state"])) / site.spec.name / run
+                store = FileStore(folder, site.identity(run))
             replies[run] = site.do(task, store)
-            if site.last is not None and folder is not None:
-                save_model(folder, *site.last, site.spec.features)
+            if site.last is not None and isinstance(store, FileStore):
+                save_model(store.folder, *site.last, site.spec.features)
         except Exception as error:  # told to the server, which goes on without this client
             LOG.exception("%s: this client cannot do round %s (%s)", run, task.round, task.kind)
             replies[run] = Reply(error=f"failed: {_in_words(error)}")
@@ -190,33 +192,11 @@ def _masked(content: RecordDict, context: Context, methods: Mapping[str, Method]
     SiteError
         Where this client cannot take part in the sum; the others' masks are taken off without it.
     """
-    layout = sums.layout_of(content)
-    ((_, reply),) = _work(content, context, methods, load).items()
-    if reply.error is not None:
-        raise SiteError(reply.error)
-    return sums.answer(layout.vector(reply.sent), reply)
-
-
-class _Both:
-    """Flower's store and a folder; the folder is read, as it may know of a task whose answer never left."""
-
-    def __init__(self, file: FileStore, context: wire.ContextStore) -> None:
-        self.file, self.context = file, context
-
-    def load(self) -> Any:
-        return self.file.load()
-
-    def save(self, memory: Any) -> None:
-        self.file.save(memory)
-        self.context.save(memory)
-
-
-def _store(site: Site, run: str, context: Context) -> tuple[Store, Path | None]:
-    own = wire.ContextStore(context.state, run)
-    if "state" not in context.node_config:
-        return own, None
-    folder = Path(str(context.node_config["state"])) / site.spec.name / run
-    return _Both(FileStore(folder, site.identity(run)), own), folder
+    ((run, reply),) = _work(content, context, methods, load).items()
+    layout = wire.unpack_tasks(content)[run].layout
+    if reply.error is not None or layout is None:
+        raise SiteError(reply.error or "was not told how to lay out its part of a sum")
+    return sums.answer(layout.vector(reply.sent), reply.terms)
 
 
 def save_model(folder: Path, params: Params, received: Params, features: Any = None) -> None:
@@ -366,7 +346,7 @@ class Nodes:
             for name, asked in tasks.items()
             if name in there
         }
-        contents = {there[name]: self._content(asked) for name, asked in openly.items() if asked}
+        contents = {there[name]: wire.pack_tasks(asked, self.config) for name, asked in openly.items() if asked}
         for node, reply in self._send(contents, "train.tasks").items():
             name = str(self.names[node])
             if reply.has_error():
@@ -380,29 +360,15 @@ class Nodes:
                 found.setdefault(name, {})[run] = own
         return found
 
-    def _content(self, tasks: Mapping[str, Task]) -> Any:
-        from flwr.app import ConfigRecord
-
-        content = wire.pack_tasks(tasks)
-        content["agreed"] = ConfigRecord({"json": json.dumps(self.config)})
-        return content
-
     def _sum(self, run: str, tasks: Mapping[int, Task]) -> dict[str, Reply]:
         """A round of one run under secure aggregation, by nodes: who took part, and the sum."""
-        from flwr.app import ConfigRecord
-
-        contents = {}
-        for node, task in tasks.items():
-            assert task.layout is not None
-            content = self._content({run: task})
-            content[sums.LAYOUT] = ConfigRecord({"json": task.layout.packed()})
-            contents[node] = content
+        contents = {node: wire.pack_tasks({run: task}, self.config) for node, task in tasks.items()}
         clip = self.settings.clipping_range
-        total, replies = sums.secure_sum(self.grid, contents, timeout=self.patience, clipping_range=clip)
+        total, terms = sums.secure_sum(self.grid, contents, timeout=self.patience, clipping_range=clip)
         if total is None:
             self.say(f"{run}: too few clients answered for the masks to be taken off")
             return {}
-        found = {str(self.names[node]): reply for node, reply in replies.items()}
+        found = {str(self.names[node]): Reply(terms=own) for node, own in terms.items()}
         return {**found, SUM: Reply({"vector": torch.as_tensor(total)})}
 
 

@@ -20,8 +20,8 @@ import torch
 
 from hetfl_core import checks
 from hetfl_core.clients import by_block, in_one_order
-from hetfl_core.deployment.layout import MASKED, Layout
 from hetfl_core.deployment.site import Memory, Reply, Site, Task, named, spec_of
+from hetfl_core.deployment.sums import MASKED, Layout
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import sides
 from hetfl_core.engine.evaluation import METRICS, average, n_bytes
@@ -68,7 +68,7 @@ class Settings:
         Rounds between evaluations; the last is always evaluated. Each takes one more exchange of messages.
     secure : bool
         Secure aggregation: the server learns sums of uploads only. Each round takes three more exchanges, and entries
-        are rounded (see `hetfl_core.deployment.layout`).
+        are rounded (see `hetfl_core.deployment.sums`).
     clipping_range : float
         With secure aggregation, entries of uploads are clipped to ± this, and rounded to 2²² values between.
     """
@@ -167,10 +167,8 @@ def site_of(client: Client, method: Method, settings: Settings, n_clients: int, 
         Where the order is not that of the client's own features.
     """
     if features is not None:
-        own = by_block(client.features)
-        if {b: sorted(names or ()) for b, names in own.items()} != {
-            b: sorted(names or ()) for b, names in by_block(features).items()
-        }:
+        own, told = ({b: sorted(names or ()) for b, names in by_block(f).items()} for f in (client.features, features))
+        if own != told:
             raise ValueError(f"client {client.name!r} was told of features that are not its own: its data changed")
         client = client.of_features(features)
     return Site(
@@ -203,20 +201,7 @@ def foreseen(method: Method, spec: Spec, received: Params, common: Params, setti
     kept = sides.cast(
         sides.first_of_client(method, site.spec, settings.seed, common), torch.device("cpu"), settings.dtype
     )
-    return site.do(Task("round", 0, received), _Once(Memory((0, 0), kept, kept))).sent
-
-
-class _Once:
-    """A memory that is forgotten."""
-
-    def __init__(self, memory: Memory) -> None:
-        self.memory = memory
-
-    def load(self) -> Memory:
-        return self.memory
-
-    def save(self, memory: Memory) -> None:
-        pass
+    return site.work(Task("round", 0, received), Memory((0, 0), kept, kept))[0].sent
 
 
 def why_refused(sent: Params, pattern: Params | None) -> str | None:
