@@ -23,7 +23,7 @@ from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.options import cpu_threads
 from hetfl_core.engine.stacks import Split, stack_split
 from hetfl_core.federation import Client, Federation, Kind, Spec, map_blocks
-from hetfl_core.methods.base import Method, Role
+from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
 
 TaskKind = Literal["start", "survey", "round", "rest", "final", "evaluate"]
