@@ -26,11 +26,9 @@ from hetfl_core.baselines import (
     Chosen,
     Pooled,
     exponential,
-    fewer,
-    fewer_trials,
-    order,
     recentring,
 )
+from hetfl_core.datasets.fewer import fewer, fewer_trials, order
 from hetfl_core.rng import numpy_stream
 
 METHODS = [LDA(), LR(), SVM(), Chosen(among=(LDA(), LR()))]

@@ -32,6 +32,7 @@ from hetfl_book.ledger import RunRecord, comparison, judging
 from hetfl_book.theory import flic as theory
 from hetfl_core import Client, Federation, adapt, baselines, distances, partition, records, simulate, statistics
 from hetfl_core.datasets import digits, eeg, eeg_simulated, eeg_trials, eegmmidb, femnist, toy
+from hetfl_core.datasets.fewer import fewer_trials
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings
 from hetfl_core.engine import evaluation, stacks
 from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedCMA, FedGen, FedHeNN, FedRep, HetFedRep, Local, PFedHN
@@ -608,7 +609,7 @@ def subjects() -> Federation:
 @case("baselines", "pyriemann")
 def _() -> Any:
     fed = subjects()
-    found: list[Any] = [of_federation(baselines.fewer_trials(fed, n, 3)) for n in (4, 11)]
+    found: list[Any] = [of_federation(fewer_trials(fed, n, 3)) for n in (4, 11)]
     alone = [baselines.LDA(), baselines.LR(), baselines.SVM(), baselines.MDM()]
     for one in [*alone, baselines.Chosen(folds=3), *(baselines.Pooled(a) for a in alone[:2])]:
         run = baselines.run(fed, one, seed=2)
