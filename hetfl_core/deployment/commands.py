@@ -82,7 +82,7 @@ def certificates(
     made = (
         x509.CertificateBuilder(subject, subject, own.public_key(), number, now, until)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(own, hashes.SHA384())
     )
     pem = serialization.Encoding.PEM
