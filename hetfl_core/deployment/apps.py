@@ -341,11 +341,13 @@ class Nodes:
         """Send each client its tasks, by the names of runs; what came back in time."""
         there = self.look()
         found: dict[str, dict[str, Reply]] = {name: {} for name in there}
-        openly = {
-            name: {run: task for run, task in asked.items() if task.layout is None}
-            for name, asked in tasks.items()
-            if name in there
-        }
+        openly: dict[str, dict[str, Task]] = {name: {} for name in there}
+        to_add: dict[str, dict[int, Task]] = {}
+        for name, run, task in ((n, run, t) for n, asked in tasks.items() if n in there for run, t in asked.items()):
+            if task.layout is None:
+                openly[name][run] = task
+            else:
+                to_add.setdefault(run, {})[there[name]] = task
         contents = {there[name]: wire.pack_tasks(asked, self.config) for name, asked in openly.items() if asked}
         for node, reply in self._send(contents, "train.tasks").items():
             name = str(self.names[node])
@@ -353,10 +355,8 @@ class Nodes:
                 found[name] = {run: Reply(error=f"failed{self._reason(reply)}") for run in openly[name]}
             else:
                 found[name] = wire.unpack_replies(reply.content)
-        for run in dict.fromkeys(run for asked in tasks.values() for run, t in asked.items() if t.layout is not None):
-            mine = {name: asked[run] for name, asked in tasks.items() if run in asked and asked[run].layout is not None}
-            summed = self._sum(run, {there[name]: task for name, task in mine.items() if name in there})
-            for name, own in summed.items():
+        for run, by_node in to_add.items():
+            for name, own in self._sum(run, by_node).items():
                 found.setdefault(name, {})[run] = own
         return found
 
@@ -424,11 +424,14 @@ def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, 
     """
     named, roster = _named(methods), Roster()
     folder = Path(str(config["folder"])) if config.get("folder") else None
-    events: list[str] = []
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
 
     def say(what: str) -> None:
-        events.append(what)
         print(what, flush=True)
+        if folder is not None:
+            with open(folder / "events.log", "a", encoding="utf8") as log:
+                print(what, file=log)
 
     nodes = Nodes(grid, named, config, roster, say)
     try:
@@ -440,11 +443,6 @@ def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, 
         results = side_by_side({run: one.steps() for run, one in runs.items()}, nodes.exchange)
     except CheckpointError as error:
         raise DeploymentError(str(error)) from error
-    finally:
-        if folder is not None:
-            with_events = "".join(f"{line}\n" for line in events)
-            old = (folder / "events.log").read_text("utf8") if (folder / "events.log").exists() else ""
-            write_atomically(folder / "events.log", (old + with_events).encode())
     for run, result in results.items():
         print(f"{run}: " + ", ".join(f"{name} {value:.4g}" for name, value in result.final.items()), flush=True)
         if folder is not None:

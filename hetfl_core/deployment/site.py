@@ -15,7 +15,6 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 
 from hetfl_core import checks
-from hetfl_core.clients import by_block
 from hetfl_core.deployment.sums import Layout
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import prediction, sides, training
@@ -337,20 +336,8 @@ def told(spec: Spec, n_test: int) -> dict[str, Any]:
 
 
 def named(features: Any) -> Any:
-    """Names of features as `Client` has them, from what JSON holds of them.
-
-    Raises
-    ------
-    TypeError
-        For what are no names.
-    """
-    if features is None:
-        return None
-    if isinstance(features, Mapping):
-        return {str(block): named(own) for block, own in features.items()}
-    if not isinstance(features, list | tuple) or not all(isinstance(name, str) for name in features):
-        raise TypeError(f"features must be names, got {checks.shown(features)}")
-    return tuple(features)
+    """Names of features as `Client` has them, from what JSON holds of them."""
+    return map_blocks(lambda own: None if own is None else tuple(own), features)
 
 
 def spec_of(told: Mapping[str, Any], n_classes: int, n_clients: int, task: Kind) -> Spec:
@@ -366,24 +353,13 @@ def spec_of(told: Mapping[str, Any], n_classes: int, n_clients: int, task: Kind)
         counts = tuple(checks.whole("class_counts", int(n), 0) for n in told["class_counts"])
         n_train = checks.whole("n_train", told["n_train"], 1)
         shapes = {k: tuple(v) for k, v in shapes.items()} if isinstance(shapes, Mapping) else tuple(shapes)
-        features = named(told.get("features", map_blocks(lambda shape: None, shapes)))
-    except (KeyError, TypeError, AttributeError) as error:
+        x, y = map_blocks(lambda shape: torch.zeros(0, *shape), shapes), torch.zeros(0)
+        features = Client(x, y, x, y, name, told.get("features")).features
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"a client's description must have name, shapes, n_train and class_counts: {error}") from error
     if len(counts) != n_classes or (task == "classification" and sum(counts) != n_train):
         raise ValueError(
             f"client {name!r}: class_counts must be {n_classes} numbers that add up to n_train = {n_train}, got "
             f"{checks.shown(list(counts))}"
         )
-    if not _fit(features, shapes):
-        raise ValueError(f"client {name!r}: features must name the inputs, of shape {shapes}, got {features}")
     return Spec(name, shapes, n_train, n_classes, counts, n_clients, task, features)
-
-
-def _fit(features: Any, shapes: Any) -> bool:
-    """Whether these can be the names of the features of inputs of such shapes."""
-    if isinstance(features, Mapping) != isinstance(shapes, Mapping):
-        return False
-    sizes = {block: (*shape, 0)[0] for block, shape in by_block(shapes).items()}
-    named = {block: own for block, own in by_block(features).items() if own is not None}
-    right = all(isinstance(own, tuple) and len(own) == len({*own}) == sizes.get(b) for b, own in named.items())
-    return right and by_block(features).keys() == sizes.keys()
