@@ -59,8 +59,8 @@ SEED ?= 0
 mutants: $(READY)  ## change the core at N=200 random places (SEED=0 ONLY=partition JOBS=2), see whether the tests notice
 	$(HOLD) && $(PY) tests/mutants.py --n $(N) --seed $(SEED) --jobs $(JOBS) --only '$(ONLY)'
 
-values: $(READY)  ## write down anew what the core computes (tests/values.json), where a change of it is meant
-	$(HOLD) && $(PY) tests/test_values.py
+values: $(READY)  ## write down anew what the core computes and promises (tests/golden.json), where a change of it is meant
+	$(HOLD) && $(PY) tests/test_golden.py
 
 lint: $(READY)  ## ruff and mypy alone; 'make test' runs them too
 	$(PY) -m ruff check .

@@ -43,6 +43,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
+        _sync(path.parent)
     except BaseException as error:
         if draft.exists():
             draft.unlink()
@@ -52,6 +53,16 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise OSError(
             error.errno, f"cannot write {path} ({len(content)} bytes): {why}; what was there before is untouched"
         ) from error
+
+
+def _sync(folder: Path) -> None:
+    """Have the disk know the names in a folder, where the system can be asked for it."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def draft_prefix(path: Path) -> str:

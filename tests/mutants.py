@@ -1,14 +1,16 @@
 """How much the tests notice: change one operator or constant of the core at random, and see whether they fail.
 
 ``make mutants`` (``N=200 SEED=0 JOBS=2 ONLY=``) draws N changes over the modules of `TESTS`, writes each into a copy of
-the tree, and runs the tests of that module there: first those that run the changed line, the quickest first, then what
-else is in their files, until one fails. A change that no test notices is either *equivalent* (nothing that can be
+the tree, and runs the tests of that module there: first those that run the changed function, the quickest first, then
+what else is in their files, until one fails. A change that no test notices is either *equivalent* (nothing that can be
 observed changes: ``mutants_equivalent.toml`` lists those, each with its reason) or a hole in the tests. Less than 95 %
 noticed is an error.
 
 What costs is importing PyTorch: it is imported once, and each change has a fork of that process. (So this runs where
-``os.fork`` does: not on Windows.) How long each test takes and which lines it runs is measured once and kept in
-``.pytest_cache/mutants`` until the core or the test changes.
+``os.fork`` does: not on Windows.) How long each test takes and which functions it enters is measured where it is not
+known and kept in ``.pytest_cache/mutants`` until the test's file changes: where the core has
+changed since then, tests come in another order, no more. At the end the tests that noticed something are run on the
+core as it is, where they must pass.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import importlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -87,7 +90,9 @@ TESTS = {
     "ledger/comparison": "comparison",
     "ledger/judging": "ledger",
     "ledger/published": "ledger",
-    "ledger/records": "records",
+    "records/record": "records",
+    "records/renaming": "storage",
+    "records/storage": "storage records",
     "ledger/statistics": "ledger records",
     "datasets/blocks": "blocks_data",
     "datasets/rendering": "solids",
@@ -108,7 +113,7 @@ TESTS = {
 }
 """Modules of the core that carry numbers, and their tests; `EVERYWHERE` are those of all."""
 
-EVERYWHERE = "values"
+EVERYWHERE = "golden"
 
 PRELOAD = """
     torch torch._dynamo torch.func numpy pandas scipy.stats scipy.linalg scipy.optimize scipy.signal h5py filelock
@@ -313,27 +318,24 @@ def options(*more: str) -> list[str]:
 
 
 def measure(files: Sequence[str], out: Path) -> int:
-    """Run test files unchanged; write outcome, CPU seconds and lines of each test as JSON."""
+    """Run test files unchanged; write outcome, CPU seconds and entered functions of each test as JSON."""
     import pytest
 
-    try:
-        from coverage import Coverage
-    except ImportError:  # without it tests are ordered by their time alone
-        cover = None
-    else:
-        cover = Coverage(source=[str(Path.cwd() / "hetfl_core")], data_file=None, config_file=False)
-        cover.start()
     found: dict[str, dict[str, Any]] = {}
+    entered, cover = watch(f"{Path.cwd()}/"), coverage_of_old_pythons()
 
     class Watch:
         @pytest.hookimpl(wrapper=True)
         def pytest_runtest_protocol(self, item: Any) -> Any:
+            begin = time.process_time()
+            found[item.nodeid] = {"good": True}
+            entered.clear()
+            if hasattr(sys, "monitoring"):
+                sys.monitoring.restart_events()
             if cover:
                 cover.switch_context(item.nodeid)
-            begin = time.process_time()
-            found[item.nodeid] = {"good": True, "lines": {}}
             result = yield
-            found[item.nodeid]["seconds"] = time.process_time() - begin
+            found[item.nodeid] |= {"seconds": time.process_time() - begin, "runs": sorted(entered)}
             return result
 
         def pytest_runtest_logreport(self, report: Any) -> None:
@@ -342,29 +344,59 @@ def measure(files: Sequence[str], out: Path) -> int:
     code = pytest.main(options(*files), plugins=[Watch()])
     if cover:
         cover.stop()
-        data = cover.get_data()
-        for path in data.measured_files():
-            name = Path(path).relative_to(Path.cwd()).as_posix()
-            for line, contexts in data.contexts_by_lineno(path).items():
-                for test in contexts:
-                    if test:
-                        found[test]["lines"].setdefault(name, []).append(line)
+        for path in cover.get_data().measured_files():
+            name, known = Path(path).relative_to(Path.cwd()).as_posix(), functions(Path(path).read_bytes())
+            for line, tests in cover.get_data().contexts_by_lineno(path).items():
+                for test in filter(None, tests if line in known else ()):
+                    found[test]["runs"].append(f"{name}::{known[line]}")
     out.write_text(json.dumps(found))
     return 0 if code in (0, 1) else int(code)
 
 
-def attempt(files: Sequence[str], order: dict[str, int], left_out: Set[str]) -> int:
-    """Run tests in the given order until one fails, but for those that are left out."""
+def watch(root: str) -> set[str]:
+    """Functions of the core as they are entered, as ``file::name``: Python 3.12 tells for next to nothing."""
+    entered: set[str] = set()
+    if not hasattr(sys, "monitoring"):
+        return entered
+    monitoring = sys.monitoring
+
+    def enter(code: Any, offset: int) -> Any:
+        if code.co_filename.startswith(f"{root}hetfl_core"):
+            entered.add(f"{code.co_filename.removeprefix(root)}::{code.co_qualname}")
+        return monitoring.DISABLE  # until the next test
+
+    monitoring.use_tool_id(monitoring.COVERAGE_ID, "mutants")
+    monitoring.register_callback(monitoring.COVERAGE_ID, monitoring.events.PY_START, enter)
+    monitoring.set_events(monitoring.COVERAGE_ID, monitoring.events.PY_START)
+    return entered
+
+
+def coverage_of_old_pythons() -> Any:
+    """Before Python 3.12 it tells which functions are entered, where it is installed; else time alone counts."""
+    if hasattr(sys, "monitoring"):
+        return None
+    try:
+        from coverage import Coverage
+    except ImportError:
+        return None
+    cover = Coverage(source=[str(Path.cwd() / "hetfl_core")], data_file=None, config_file=False)
+    cover.start()
+    return cover
+
+
+def attempt(files: Sequence[str], order: dict[str, int], left_out: Set[str] | None) -> int:
+    """Run tests in the given order until one fails, but for those that are left out (None: all those without order)."""
     import pytest
 
     class Order:
         def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-            good = [item for item in items if item.nodeid not in left_out]
+            good = [i for i in items if (i.nodeid in order if left_out is None else i.nodeid not in left_out)]
             items[:] = sorted(good, key=lambda item: order.get(item.nodeid, -1))
 
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    return int(pytest.main(options("-x", "--tb=line", *files), plugins=[Order()]))
+    until = [] if left_out is None else ["-x"]
+    return int(pytest.main(options(*until, "--tb=line", "-rf", *files), plugins=[Order()]))
 
 
 def make_tree(folder: Path) -> Path:
@@ -379,16 +411,12 @@ def make_tree(folder: Path) -> Path:
 
 
 def fingerprint(file: str) -> str:
-    """Of a test file and of what it depends on."""
-    tests = [ROOT / file, *(p for p in (ROOT / "tests").glob("*.py") if not p.name.startswith(("test_", "mutants")))]
-    digest = hashlib.sha256()
-    for path in sorted([*tests, *(ROOT / "hetfl_core").rglob("*.py")]):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+    """Of a test file, and of the version of what is measured."""
+    return hashlib.sha256((ROOT / file).read_bytes() + b"functions").hexdigest()[:16]
 
 
 def baseline(files: Sequence[str], tree: Path, jobs: int) -> dict[str, dict[str, Any]]:
-    """Outcome, time and lines of each test of these files, measured now or remembered."""
+    """Outcome, time and functions of each test of these files, measured now or remembered."""
     KEPT.mkdir(parents=True, exist_ok=True)
     kept = {file: KEPT / f"{Path(file).stem}-{fingerprint(file)}.json" for file in files}
     running: dict[int, tuple[str, Path]] = {}
@@ -430,9 +458,10 @@ def try_all(
     tests: dict[str, dict[str, Any]],
     trees: list[Path],
     report: Callable[[Mutant, str], None],
-) -> dict[Mutant, str]:
-    """Try each change in a tree of its own; 'killed', 'too long' or 'survived' for each."""
+) -> tuple[dict[Mutant, str], set[str]]:
+    """Try each change in a tree of its own; 'killed', 'too long' or 'survived' for each, and the tests that failed."""
     todo, running, verdicts = list(mutants), {}, {}
+    noticed: set[str] = set()
     free = list(range(len(trees)))
     while todo or running:
         while todo and free:
@@ -453,8 +482,20 @@ def try_all(
         if code in (5, 70):
             raise SystemExit(f"the tests could not be run on {job.mutant}:\n{job.log.read_text()[-3000:]}")
         verdicts[job.mutant] = "survived" if code == 0 else "too long" if code < 0 else "killed"
+        noticed.update(set(re.findall(r"^FAILED (\S+\.py::.+?)(?: - .*)?$", job.log.read_text(), re.M)) & tests.keys())
         report(job.mutant, verdicts[job.mutant])
-    return verdicts
+    return verdicts, noticed
+
+
+def fails_unchanged(names: Set[str], tree: Path) -> list[str]:
+    """Those of some tests that do not pass on the core as it is."""
+    if not names:
+        return []
+    log = tree.with_suffix(".log")
+    order = {name: 0 for name in names}
+    files = sorted({name.split("::")[0] for name in names})
+    os.waitpid(fork(tree, log, 3600, lambda: attempt(files, order, None)), 0)
+    return sorted(set(re.findall(r"^FAILED (\S+\.py::.+?)(?: - .*)?$", log.read_text(), re.M)) & set(names))
 
 
 def start(mutant: Mutant, slot: int, tests: dict[str, dict[str, Any]], trees: list[Path]) -> tuple[int, Job]:
@@ -463,11 +504,12 @@ def start(mutant: Mutant, slot: int, tests: dict[str, dict[str, Any]], trees: li
     files = files_of(module)
     mine = {name: t for name, t in tests.items() if name.split("::")[0] in files and t["good"]}
     source = (ROOT / mutant.file).read_bytes()
-    if mutant.line in in_functions(source):
-        runs = {name for name, t in mine.items() if mutant.line in t["lines"].get(mutant.file, ())}
+    runs: set[str] = set()
+    if function := function_at(source, mutant.line):
+        runs = {name for name, t in mine.items() if f"{mutant.file}::{function}" in t["runs"]}
         near = {name.split("::")[0] for name in runs} - {f"tests/test_{EVERYWHERE}.py"}
         mine = {n: t for n, t in mine.items() if n in runs or n.split("::")[0] in near} or mine
-    ranks = sorted(mine, key=lambda n: (mutant.line not in mine[n]["lines"].get(mutant.file, ()), mine[n]["seconds"]))
+    ranks = sorted(mine, key=lambda n: (n not in runs, mine[n]["seconds"]))
     write(trees[slot] / mutant.file, source[: mutant.start] + mutant.new + source[mutant.end :])
     seconds = 5 + 3 * sum(t["seconds"] for t in mine.values())
     log = trees[slot].with_suffix(".log")
@@ -483,14 +525,29 @@ def files_of(module: str) -> list[str]:
     return [f"tests/test_{name}.py" for name in f"{TESTS[module]} {EVERYWHERE}".split()]
 
 
+def function_at(source: bytes, line: int) -> str | None:
+    """Name of the innermost function whose body a line is in, as in ``Class.method``; None where it runs on import."""
+    return functions(source).get(line)
+
+
 @cache
-def in_functions(source: bytes) -> frozenset[int]:
-    """Lines that run when a function is called, and not when the module is imported."""
-    found: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.update(range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1))
-    return frozenset(found)
+def functions(source: bytes) -> dict[int, str]:
+    """Name of the function of each line that runs when a function is called, and not when the module is imported."""
+    found: dict[int, str] = {}
+
+    def walk(node: ast.AST, name: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            inner = name
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                inner = f"{name}{child.name}."
+                if not isinstance(child, ast.ClassDef):
+                    lines = range(child.body[0].lineno, (child.end_lineno or child.lineno) + 1)
+                    found.update(dict.fromkeys(lines, inner[:-1]))
+                    inner += "<locals>."
+            walk(child, inner)
+
+    walk(ast.parse(source), "")
+    return found
 
 
 def write(path: Path, source: bytes) -> None:
@@ -546,7 +603,10 @@ def main() -> int:
             if verdict != "killed":
                 print(f"[{done}/{len(trial)}, {time.monotonic() - begin:.0f} s] {verdict}: {shown(mutant)}", flush=True)
 
-        verdicts = try_all(trial, tests, trees, report)
+        verdicts, by = try_all(trial, tests, trees, report)
+        red = fails_unchanged(by, trees[0])
+        if red:
+            raise SystemExit(f"these fail on the core as it is, so that nothing they notice counts: {', '.join(red)}")
     survived = [m for m, verdict in verdicts.items() if verdict == "survived"]
     late = sum(verdict == "too long" for verdict in verdicts.values())
     share = 1 - len(survived) / max(len(trial), 1)

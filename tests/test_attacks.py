@@ -407,8 +407,14 @@ def test_methods_of_which_epsilon_would_not_tell_all_are_refused(method, why):
         guarded(method, Guard())
 
 
-def test_every_method_of_the_catalogue_is_in_the_experiment():
-    assert set(settings.everyone()) == set(CATALOGUE)
+def test_a_new_method_enters_no_published_experiment(monkeypatch):
+    before = settings.everyone()
+    monkeypatch.setitem(CATALOGUE, "FedNew", FedAvg())
+    assert settings.everyone() == before
+    assert len(before) == 29
+
+
+def test_clients_of_the_experiments_have_as_many_samples_as_the_text_says():
     sizes = [(c.n_train, c.n_test) for c in settings.digits_and_colluder(3)]
     assert sizes == [(40, 30)] * 20 + [(250, 50)]
     whole = torch.cat([x for c in settings.digits_and_colluder(3) for x in (c.x_train, c.x_test)])

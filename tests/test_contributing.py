@@ -1,5 +1,6 @@
 """What CONTRIBUTING says about adding a method, done."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -77,20 +78,69 @@ def test_it_is_fedavgm(fedavgm):
         torch.testing.assert_close(states[2].server[name], w - 0.5 * first, rtol=0, atol=1e-12)
 
 
-def test_the_line_passes_the_linter(steps, tmp_path):
-    """Among the other imports, as the text says; the package is copied, not touched."""
+@pytest.fixture(scope="module")
+def tree(steps, tmp_path_factory):
+    """A copy of the project in which a contributor has done what the text says: a file, its import and its name."""
     file, line = steps
-    folder = tmp_path / "hetfl_core" / "methods"
-    shutil.copytree(ROOT / "hetfl_core", folder.parent, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    (folder / "fedavgm.py").write_text(file, encoding="utf-8")
-    init = folder / "__init__.py"
-    before = "from hetfl_core.methods.fedcma"
-    init.write_text(init.read_text(encoding="utf-8").replace(before, line + before), encoding="utf-8")
-    for command in (["check"], ["format", "--check"]):
-        ruff = [sys.executable, "-m", "ruff", *command, "hetfl_core"]
-        done = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+    tree = tmp_path_factory.mktemp("project")
+    for path in ROOT.iterdir():
+        if path.name in ("hetfl_core", "tests"):
+            shutil.copytree(path, tree / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif path.name in ("book", "data", "pyproject.toml", "CONTRIBUTING.md"):
+            (tree / path.name).symlink_to(path)
+    folder = tree / "hetfl_core" / "methods"
+    module, name = re.fullmatch(r"from hetfl_core\.methods\.(\w+) import (\w+)\n", line).groups()
+    (folder / f"{module}.py").write_text(file, encoding="utf-8")
+    lines = (folder / "__init__.py").read_text(encoding="utf-8").splitlines(keepends=True)
+    for start, new in (("from hetfl_core.methods.", line), ('    "', f'    "{name}",\n')):
+        lines.insert(next(i for i, known in enumerate(lines) if known.startswith(start) and known > new), new)
+    (folder / "__init__.py").write_text("".join(lines), encoding="utf-8")
+    return tree
+
+
+def in_the_tree(tree, *command):
+    """What a command prints there; it must end well."""
+    environment = os.environ | {"PYTHONPATH": f"{tree}{os.pathsep}{tree / 'book'}"}
+    command = [sys.executable, *command]
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_file_and_the_lines_pass_the_linter(tree):
+    in_the_tree(tree, "-m", "ruff", "check", "hetfl_core/methods")
+    in_the_tree(tree, "-m", "ruff", "format", "--check", "hetfl_core/methods")
+
+
+EVERY_METHOD = "methods training personal blocks mixed deployment"
+"""Test files in which every method of the catalogue is tried."""
+
+PROGRAM = r"""
+import sys
+import pytest
+from hetfl_core.cli import app
+
+app(["list"], standalone_mode=False)
+print(end="\f")
+few = "--federation toy.four_gaussians --rounds 1 --device cpu --set beta=0.5"
+app(["run", "FedAvgM", *few.split()], standalone_mode=False)
+print(end="\f", flush=True)
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+"""In one process, for it costs seconds to start."""
+
+
+def test_nothing_else_has_to_be_touched(tree):
+    """What a contributor runs then: the command line, and tests of every method, of the house and of what is kept."""
+    files = [f"tests/test_{name}.py" for name in f"{EVERY_METHOD} architecture golden".split()]
+    known = "FedAvgM or test_architecture or (test_methods and catalogue) or promised and defaults or every_example"
+    said = in_the_tree(tree, "-c", PROGRAM, "-q", "-n0", "-pno:cacheprovider", "-rA", "-k", known, *files)
+    listed, ran, tested = said.split("\f")
+    assert "FedAvgM" in listed
+    assert "accuracy" in ran
+    for name in EVERY_METHOD.split():
+        assert re.search(rf"PASSED tests/test_{name}\.py::\w+\[FedAvgM", tested), f"no test of {name} tried it"
+    assert "PASSED tests/test_golden.py::test_every_example_is_kept" in tested
 
 
 def test_the_text_is_in_step_with_the_package(steps):

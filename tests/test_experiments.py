@@ -12,13 +12,14 @@ from hetfl_book.datasets import text
 from hetfl_book.experiments import EXPERIMENTS, Experiment, Job, OutOfTime, find, jobs, pending, reproduce, run_job
 from hetfl_book.ledger import comparison
 from hetfl_book.papers import eeg, experiment, flic
-from hetfl_core import Federation, adapt, baselines, records, simulate
+from hetfl_core import Federation, adapt, baselines, simulate
 from hetfl_core.baselines import LDA, Chosen, Pooled
 from hetfl_core.datasets.fewer import fewer
 from hetfl_core.datasets.recordings import TABLE_S1
 from hetfl_core.engine.checkpoint import CheckpointError
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.methods import FLIC, Local
+from hetfl_core.records import record
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +41,8 @@ def test_every_experiment_has_a_place_in_the_queue_and_a_title():
         assert setting.dataset, name
         assert set(setting.prepare) <= set(setting.methods), name
         for method in setting.methods:  # refused now, not when a run of hours is to be recorded
-            assert records._EXPERIMENT.fullmatch(name), name
-            assert records._METHOD.fullmatch(method), (name, method)
+            assert record.is_experiment(name), name
+            assert record._METHOD.fullmatch(method), (name, method)
     assert len({setting.title for setting in EXPERIMENTS.values()}) == len(EXPERIMENTS)
 
 
@@ -415,12 +416,42 @@ def test_a_damaged_checkpoint_does_not_keep_the_others_from_running(tmp_path):
     assert (tmp_path / todo[1].relative_path).exists()
 
 
-def test_a_file_that_is_no_record_is_not_taken_for_one(tmp_path):
-    [job, _] = jobs("tests/sooner", "book", 1)
-    (tmp_path / job.relative_path).parent.mkdir(parents=True)
-    (tmp_path / job.relative_path).touch()
-    with pytest.raises(ValueError, match=r"Local-seed0\.json"):
-        list(reproduce([job], tmp_path, progress=False))
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("spoil", ["nothing in it", "another method", "another seed", "text for numbers", "deep"])
+def test_a_file_that_is_no_record_is_not_taken_for_one_and_the_others_run(tmp_path, spoil, again):
+    first, second = jobs("tests/sooner", "book", 1)
+    list(reproduce([first], tmp_path / "whole", progress=False))
+    record = ledger.read(tmp_path / "whole" / first.relative_path)
+    text = {
+        "nothing in it": "",
+        "another method": ledger.to_json(replace(record, method="FLIC-HL")),
+        "another seed": ledger.to_json(replace(record, seed=7)),
+        "text for numbers": ledger.to_json(record).replace('"round":[0,', '"round":["0",'),
+        "deep": ledger.to_json(record).replace('"dirty":', '"dirty":' + 3000 * "["),
+    }[spoil]
+    assert text != ledger.to_json(record)
+    path = tmp_path / first.relative_path
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    done = []
+    with pytest.raises(experiments.DamagedRecord, match=r"Local-seed0\.json"):
+        done.extend(job for job, _ in reproduce([first, second], tmp_path, progress=False, again=again))
+    assert done == [second]
+    assert path.read_text() == text
+
+
+def test_a_packed_record_is_done_and_run_again_if_asked(tmp_path):
+    todo = jobs("tests/sooner", "book", 1)
+    list(reproduce(todo, tmp_path, progress=False))
+    [packed] = ledger.pack(tmp_path)
+    assert list(reproduce(todo, tmp_path, progress=False)) == [(job, packed) for job in todo]
+    assert set(todo).isdisjoint(pending("book", 1, tmp_path))
+    again = list(reproduce(todo[:1], tmp_path, progress=False, again=True))
+    assert again == [(todo[0], tmp_path / todo[0].relative_path)]
+    assert len(ledger.load(tmp_path)) == 2
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(experiments.DamagedRecord, match=r"tests/sooner\.jsonl, line 2,"):
+        list(reproduce(todo, tmp_path, progress=False))
 
 
 def test_processes_share_the_jobs(tmp_path):

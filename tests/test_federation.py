@@ -417,6 +417,21 @@ def frame(**changes):
     return pd.DataFrame(columns | changes)
 
 
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_split_keeps_samples_in_the_order_in_which_they_came(task):
+    """Batches are drawn by place: in another order a run has other bits."""
+    x = np.arange(40.0)[:, None]
+    y = np.arange(40) % 2 if task == "classification" else np.arange(40.0)
+    one, other = Federation.from_arrays({"a": (x, y), "b": (x, y)}, test_size=0.3, task=task)
+    for client in (one, other):
+        train, test = (rows[:, 0].tolist() for rows in (client.x_train, client.x_test))
+        assert (train, test) == (sorted(train), sorted(test))
+        assert sorted(train + test) == x[:, 0].tolist()
+        assert len(test) == 12
+        assert client.y_train.tolist() == ([v % 2 for v in train] if task == "classification" else train)
+    assert one.x_test.tolist() != other.x_test.tolist(), "each client has a stream of its own"
+
+
 def from_frame(table=None, **options):
     return Federation.from_frame(frame() if table is None else table, **{"client": "site", "target": "ill"} | options)
 

@@ -59,3 +59,28 @@ def test_the_known_equivalent_changes_are_changes():
         assert entry["file"].removeprefix("hetfl_core/").removesuffix(".py") in mutants.TESTS
         assert entry["was"] != entry["now"]
         assert entry["why"]
+
+
+def test_a_line_belongs_to_the_innermost_function_around_it():
+    source = (
+        b"x = 1\nclass A:\n    y = 2\n    def f(self, z=3):\n        def g():\n            return 4\n        return g\n"
+    )
+    assert [mutants.function_at(source, line) for line in range(1, 8)] == [
+        None, None, None, None, "A.f", "A.f.<locals>.g", "A.f"
+    ]  # fmt: skip
+    scope = {}
+    exec(source, scope)
+    assert scope["A"]().f().__code__.co_qualname == "A.f.<locals>.g", "as Python names it"
+
+
+def test_what_is_known_of_a_test_file_outlives_a_change_of_the_core_but_not_one_of_its_own(tmp_path, monkeypatch):
+    """Else a draw of twelve changes would begin with minutes of measuring after each edit."""
+    for name in ("tests/test_x.py", "hetfl_core/x.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    before = mutants.fingerprint("tests/test_x.py")
+    (tmp_path / "hetfl_core/x.py").write_text("2")
+    assert mutants.fingerprint("tests/test_x.py") == before
+    (tmp_path / "tests/test_x.py").write_text("2")
+    assert mutants.fingerprint("tests/test_x.py") != before

@@ -8,9 +8,9 @@ from test_records import made
 
 from hetfl_book import ledger, notebook
 from hetfl_book.experiments import known
-from hetfl_core import records
 from hetfl_core.datasets.registry import DataError
 from hetfl_core.methods import FLIC
+from hetfl_core.records import storage
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_data_that_are_not_at_hand_are_announced(shown):
 
 
 def test_histories_come_in_the_order_of_the_methods(monkeypatch, tmp_path):
-    monkeypatch.setattr(records, "_results", lambda: tmp_path)
+    monkeypatch.setattr(storage, "_results", lambda: tmp_path)
     for method, seed in (("FLIC-HL", 0), ("FLIC-HL", 1), ("Local", 0)):
         ledger.write(made(method=method, seed=seed), tmp_path)
     found = notebook.histories("flic/bci-common40")

@@ -724,7 +724,16 @@ ONE_MODEL = ("FedAvg", "FedProx", "HyFEM", "late fusion", "pFedHN")
 """Methods that train nothing after the last round."""
 
 
-@pytest.mark.parametrize("name", [n for n in CATALOGUE if n not in ONE_MODEL])
+LAST = [name for name, method in CATALOGUE.items() if method.stages(3, "final")]
+"""Methods that do; of a new one, its own stages say so."""
+
+
+def test_who_trains_after_the_last_round():
+    assert not set(LAST) & set(ONE_MODEL)
+    assert len(LAST) >= 24
+
+
+@pytest.mark.parametrize("name", LAST)
 def test_the_last_training_has_a_length_of_its_own(name):
     """Alignment epochs apart, all of it; unless told, that of a round (of FedAvg-FT: 10 epochs)."""
     assert any(s.epochs == 7 for s in replace(CATALOGUE[name], tuning_epochs=7).stages(3, "final"))

@@ -18,10 +18,10 @@ import torch
 from small import ragged
 
 from hetfl_book import ledger
-from hetfl_core import records, simulate
+from hetfl_core import simulate
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import Local
-from hetfl_core.records import RunRecord, compare, load, read, to_json, write, write_to
+from hetfl_core.records import RunRecord, compare, load, provenance, read, record, storage, to_json, write, write_to
 from hetfl_core.statistics import contrast
 
 
@@ -129,7 +129,7 @@ def test_what_json_cannot_hold_is_refused_by_name():
 
 
 def left_behind(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.rglob("*") if p.is_file())
+    return sorted(p.name for p in folder.rglob("*") if p.is_file() and p.name != ".lock")
 
 
 def full_disk(*_):
@@ -223,19 +223,20 @@ def test_load_sorts_and_filters(tmp_path):
     assert len(load(tmp_path)) == 9
     assert len(load(tmp_path, scale="paper")) == 5
     assert [r.seed for r in load(tmp_path, "flic/bci-common40", "book", "Local")] == [2, 10]
+    found = [(r.experiment, r.scale, r.method, r.seed) for r in load(tmp_path)]
+    assert found == sorted(found), "by method before seed"
     assert load(tmp_path, experiment="flic/bci") == []
 
 
 def test_reading_takes_the_plain_content_as_it_is(tmp_path, monkeypatch):
     """1 082 records took 2.0 s, nearly all of it for making plain what JSON had just made plain (now 0.3 s)."""
-    first = records._files(records._results(), None)[::100]
-    whole = [RunRecord(**json.loads(path.read_text())) for path in first]
-    monkeypatch.setattr(records, "plain", lambda *arguments: pytest.fail("the content is plain already"))
-    for path, record in zip(first, whole, strict=True):
-        found = read(path)
-        assert found == record
-        assert vars(found).keys() == vars(record).keys()
-        assert found.path == path
+    stored = load(experiment="flic/bci-common40")
+    whole = [RunRecord(**json.loads(to_json(r))) for r in stored]
+    path = write(stored[0], tmp_path)
+    monkeypatch.setattr(record, "plain", lambda *arguments: pytest.fail("the content is plain already"))
+    assert stored == whole
+    assert vars(read(path)).keys() == vars(whole[0]).keys()
+    assert read(path).path == path
 
 
 def test_numbers_that_json_does_not_have_are_missing_values(tmp_path):
@@ -262,13 +263,8 @@ def test_load_of_nothing(tmp_path, monkeypatch):
     def missing(*_):
         raise FileNotFoundError
 
-    monkeypatch.setattr(records, "data_path", missing)
+    monkeypatch.setattr(storage, "data_path", missing)
     assert load() == []
-
-
-def test_tracked_records_can_be_read():
-    for record in load():
-        assert record.path.as_posix().endswith(record.relative_path)
 
 
 # --- comparing, and where a run was made ------------------------------------------------------------------------------
@@ -339,27 +335,27 @@ def test_environment_has_no_path_and_fits_a_record():
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A git repository that looks as if the package were in it."""
-    if records._git(tmp_path, "--version") is None:
+    if provenance._git(tmp_path, "--version") is None:
         pytest.skip("git is not installed")
     (tmp_path / "hetfl_core").mkdir()
     (tmp_path / "hetfl_core" / "a.py").write_text("a = 1\n")
-    monkeypatch.setattr(records, "__file__", str(tmp_path / "hetfl_core" / "records.py"))
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "hetfl_core" / "records" / "provenance.py"))
     monkeypatch.delenv("HETFL_COMMIT", raising=False)
     who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
     for command in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "first"]):
-        assert records._git(tmp_path, *command) is not None
+        assert provenance._git(tmp_path, *command) is not None
     return tmp_path
 
 
 def test_commit_and_changes(checkout):
-    commit, dirty = records._revision()
+    commit, dirty = provenance._revision()
     assert len(commit) == 40
     assert dirty is False
     (checkout / "data" / "results").mkdir(parents=True)
     (checkout / "data" / "results" / "new.json").write_text("{}")
-    assert records._revision() == (commit, False), "a new record does not change the code"
+    assert provenance._revision() == (commit, False), "a new record does not change the code"
     (checkout / "hetfl_core" / "b.py").write_text("b = 1\n")
-    assert records._revision() == (commit, True)
+    assert provenance._revision() == (commit, True)
     assert made(commit=commit, dirty=True).revision == commit[:10] + "+"
 
 
@@ -370,8 +366,8 @@ def test_a_commit_during_a_run_is_not_what_ran(checkout):
         (checkout / "hetfl_core" / "b.py").write_text("b = 1\n")
         who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
         for command in (["add", "."], [*who, "commit", "-q", "-m", "second"]):
-            assert records._git(checkout, *command) is not None
-        assert records._revision()[0] != before[0]
+            assert provenance._git(checkout, *command) is not None
+        assert provenance._revision()[0] != before[0]
         assert (ledger.environment()["commit"], ledger.environment()["dirty"]) == before
     finally:
         ledger.code_revision.cache_clear()
@@ -392,22 +388,22 @@ def test_a_record_names_the_threads_and_the_gpu_of_its_run(monkeypatch):
 
 
 def test_commit_of_a_repository_around_an_installed_package_is_not_ours(checkout, monkeypatch):
-    monkeypatch.setattr(records, "__file__", str(checkout / "site" / "hetfl_core" / "records.py"))
+    monkeypatch.setattr(provenance, "__file__", str(checkout / "site" / "hetfl_core" / "records" / "provenance.py"))
     (checkout / "site").mkdir()
-    assert records._revision() == ("unknown", None)
+    assert provenance._revision() == ("unknown", None)
 
 
 def test_no_git(checkout, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert records._revision() == ("unknown", None)
+    assert provenance._revision() == ("unknown", None)
     monkeypatch.setenv("HETFL_COMMIT", "abc-dirty")
-    assert records._revision() == ("abc", True)
+    assert provenance._revision() == ("abc", True)
     monkeypatch.setenv("HETFL_COMMIT", "abc")
-    assert records._revision() == ("abc", False)
+    assert provenance._revision() == ("abc", False)
 
 
 def test_tidy_gives_one_row_a_run_with_accuracies_in_per_cent(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "_results", lambda: tmp_path)
+    monkeypatch.setattr(storage, "_results", lambda: tmp_path)
     history = {"round": [0, 1, 2], "test_accuracy": [0.2, 0.9, None]}
     for seed in (0, 1):
         write(made(experiment="flic/toy-noisy-b50", seed=seed, history=history), tmp_path)
@@ -498,8 +494,8 @@ def test_holm_by_hand_and_by_the_step_down_rule():
 
 
 def test_the_processor_is_named_without_the_label_that_linux_prints():
-    assert "model name" not in records._cpu_model()
-    assert records._cpu_model() == records._cpu_model().strip() != ""
+    assert "model name" not in provenance._cpu_model()
+    assert provenance._cpu_model() == provenance._cpu_model().strip() != ""
 
 
 @pytest.mark.parametrize("revision", [-1, True, 1.5, "1", None])
@@ -509,8 +505,8 @@ def test_a_revision_of_the_numerics_is_a_whole_number(revision):
 
 
 def test_a_machine_without_proc_tells_its_cpu_otherwise(monkeypatch):
-    monkeypatch.setattr(records.Path, "read_text", lambda *a, **k: (_ for _ in ()).throw(OSError))
+    monkeypatch.setattr(provenance.Path, "read_text", lambda *a, **k: (_ for _ in ()).throw(OSError))
     for processor, machine, expected in (("arm", "arm64", "arm"), ("", "arm64", "arm64"), ("", "", "unknown")):
-        monkeypatch.setattr(records.platform, "processor", lambda p=processor: p)
-        monkeypatch.setattr(records.platform, "machine", lambda m=machine: m)
-        assert records._cpu_model.__wrapped__() == expected
+        monkeypatch.setattr(provenance.platform, "processor", lambda p=processor: p)
+        monkeypatch.setattr(provenance.platform, "machine", lambda m=machine: m)
+        assert provenance._cpu_model.__wrapped__() == expected

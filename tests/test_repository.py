@@ -401,6 +401,17 @@ def test_installed_command_lists_methods_data_and_experiments(hetfl) -> None:
         assert word in listed
 
 
+def test_the_wheel_is_small_and_carries_every_record_but_for_the_seconds_of_rounds(hetfl, installed: Path) -> None:
+    [wheel] = installed.parents[1].glob("*.whl")
+    assert wheel.stat().st_size < 4_000_000
+    command = "import hashlib; from hetfl_core.records import load, to_json; from dataclasses import replace\n"
+    command += "short = lambda r: replace(r, history={k: v for k, v in r.history.items() if k != 'seconds'})\n"
+    command += "found = load()\nassert found[0].path.suffix == SUFFIX\n"
+    command += "print(len(found), hashlib.sha256(''.join(to_json(short(r)) for r in found).encode()).hexdigest())"
+    there = hetfl("python", "-c", command.replace("SUFFIX", "'.xz'"))
+    assert there == run(sys.executable, "-c", command.replace("SUFFIX", "'.jsonl'"), cwd=ROOT)
+
+
 def test_installed_command_prints_the_ledger(hetfl) -> None:
     assert "flic" in hetfl("hetfl", "ledger").lower()
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -187,7 +187,8 @@ def reproduce(
     """Run jobs one after the other and write the record of each as it ends.
 
     Several processes can work through the same jobs, one a core: each takes what no other is at (whatever folder that
-    writes to: they would share a checkpoint). A job whose checkpoint is damaged does not keep the others from running.
+    writes to: they would share a checkpoint). A job whose checkpoint or record is damaged does not keep the others from
+    running.
 
     Parameters
     ----------
@@ -211,27 +212,29 @@ def reproduce(
 
     Raises
     ------
-    hetfl_core.engine.checkpoint.CheckpointError
-        At the end, if a checkpoint was damaged: the first such error.
-    ValueError
-        If what lies at a job's place is no record.
+    hetfl_core.engine.checkpoint.CheckpointError, DamagedRecord
+        At the end, if a checkpoint was damaged, or what lies at a job's place is no record of it: the first such error.
+        Such jobs are not run.
     """
     folder = Path(out) if out is not None else results_home()
     deadline = None if budget is None else time.monotonic() + budget
-    stale = {job: _written(folder / job.relative_path) for job in todo} if again else {}
-    damaged = []
+    stale: dict[Job, ledger.RunRecord | None] = {}
+    for job in todo if again else ():
+        with suppress(DamagedRecord):  # it is told of when the job's turn comes
+            stale[job] = _record(job, folder)
+    options: dict[str, Any] = {"device": device, "progress": progress, "workers": workers}
+    damaged: list[Exception] = []
     for job in todo:
-        path: Path | None = folder / job.relative_path
-        if not _is_done(folder / job.relative_path, stale.get(job)):
-            with ExitStack() as claim:
-                if not _claimed(job, claim):
-                    continue
-                try:
-                    options: dict[str, Any] = {"device": device, "progress": progress, "workers": workers}
-                    path = _recorded(job, folder / job.relative_path, stale.get(job), deadline, **options)
-                except CheckpointError as error:
-                    damaged.append(error)
-                    continue
+        try:
+            path = _done(job, folder, stale.get(job))
+            if path is None:
+                with ExitStack() as claim:
+                    if not _claimed(job, claim):
+                        continue
+                    path = _recorded(job, folder, stale.get(job), deadline, **options)
+        except (CheckpointError, DamagedRecord) as error:
+            damaged.append(error)
+            continue
         yield job, path
         if path is None:
             break
@@ -239,17 +242,22 @@ def reproduce(
         raise damaged[0]
 
 
-def _written(path: Path) -> int | None:
-    """When a file was written, in ns; None where there is none."""
-    return path.stat().st_mtime_ns if path.exists() else None
+class DamagedRecord(ValueError):
+    """What lies where the record of a job belongs, or among those of its experiment, is none."""
 
 
-def _is_done(path: Path, stale: int | None) -> bool:
-    """Whether there is a record, and a newer one than that which is to be made again."""
-    if _written(path) in (None, stale):
-        return False
-    ledger.read(path)
-    return True
+def _record(job: Job, folder: Path) -> ledger.RunRecord | None:
+    """The record of a job, if there is one."""
+    try:
+        return ledger.find(folder, job.experiment, job.scale, job.method, job.seed)
+    except ValueError as error:
+        raise DamagedRecord(str(error)) from error
+
+
+def _done(job: Job, folder: Path, stale: ledger.RunRecord | None) -> Path | None:
+    """The file of a job's record, if there is one and it is not the `stale` one that is to be made again."""
+    record = _record(job, folder)
+    return None if record is None or record == stale else record.path
 
 
 def _claim(job: Job) -> FileLock:
@@ -267,12 +275,11 @@ def _claimed(job: Job, claim: ExitStack) -> bool:
     return True
 
 
-def _recorded(job: Job, path: Path, stale: int | None, deadline: float | None, **options: Any) -> Path | None:
-    """Run a job, unless another process finished it meanwhile: where its record is, or None: time is up.
-
-    `stale` is when the record was written that is to be made again.
-    """
-    if _is_done(path, stale):
+def _recorded(
+    job: Job, folder: Path, stale: ledger.RunRecord | None, deadline: float | None, **options: Any
+) -> Path | None:
+    """Run a job, unless another process finished it meanwhile: where its record is, or None: time is up."""
+    if path := _done(job, folder, stale):
         return path
     try:
         if deadline is not None and time.monotonic() > deadline:
@@ -280,6 +287,6 @@ def _recorded(job: Job, path: Path, stale: int | None, deadline: float | None, *
         record = run_job(job, deadline=deadline, **options)
     except OutOfTime:
         return None
-    ledger.write_to(record, path)
+    path = ledger.write(record, folder)
     shutil.rmtree(job.scratch(), ignore_errors=True)
     return path

@@ -1,4 +1,4 @@
-"""What ``hetfl`` does beside the core's commands: ``hetfl reproduce | verify | arithmetic | ledger``."""
+"""What ``hetfl`` does beside the core's commands: ``hetfl reproduce | pack | verify | arithmetic | ledger``."""
 
 from __future__ import annotations
 
@@ -76,6 +76,25 @@ def reproduce(
             elsewhere = elsewhere - {job} if path else set()
     if elsewhere:
         print(f"{len(elsewhere)} runs are left to other processes that are at them")
+
+
+@commands.command()
+def pack(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder of the records; by default data/results, without a checkout results.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say what is to be packed; fail if there is any.")
+    ] = False,
+) -> None:
+    """Take new records into one file an experiment, as they are committed."""
+    from hetfl_core import records
+
+    changed = records.pack(folder, check=check)
+    for path in changed:
+        print(f"{path}: {'to be packed, by `hetfl pack`' if check else 'packed'}")
+    if check and changed:
+        raise typer.Exit(1)
 
 
 @commands.command("verify")

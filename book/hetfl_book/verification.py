@@ -321,9 +321,9 @@ def _main(arguments: Sequence[str]) -> None:
     """What a child of `vary` does."""
     experiment, scale, method, seed, stack_size, out = arguments
     job = Job(experiment, scale, method, int(seed))  # type: ignore[arg-type]
-    place = ledger.relative_path_of(f"{ARITHMETIC}/{experiment}", "own", _name(job, int(stack_size)), int(seed))
-    path = Path(out) / place
-    print(path if path.exists() else ledger.write(varied(job, int(stack_size)), out))
+    run = (f"{ARITHMETIC}/{experiment}", "own", _name(job, int(stack_size)), int(seed))
+    known = ledger.find(out, *run)
+    print(known.path if known else ledger.write(varied(job, int(stack_size)), out))
 
 
 if __name__ == "__main__":

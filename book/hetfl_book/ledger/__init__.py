@@ -1,8 +1,9 @@
 """What we measured, and what the papers say of it.
 
-Records of runs (`records`), the papers' numbers (`published`), paired differences over seeds (`statistics`), the
-papers' numbers and claims judged by one rule (`judging`), methods compared client by client (`comparison`), how far
-arithmetic alone carries a result (`arithmetic`), and tables for the eye (`tables`). The names that pages use are here:
+Records of runs (`records`) and their files (`storage`), the papers' numbers (`published`), paired differences over
+seeds (`statistics`), the papers' numbers and claims judged by one rule (`judging`), methods compared client by client
+(`comparison`), how far arithmetic alone carries a result (`arithmetic`), and tables for the eye (`tables`). The names
+that pages use are here:
 ``ledger.load()``, ``ledger.numbers()``, ``ledger.claims()``, ``ledger.show(…)``.
 """
 
@@ -30,10 +31,13 @@ from hetfl_core.records import (
     code_revision,
     compare,
     environment,
+    find,
     load,
+    pack,
     read,
     relative_path_of,
     tidy,
+    to_json,
     to_percent,
     value,
     write,
@@ -77,6 +81,7 @@ __all__ = [
     "corrected",
     "effects",
     "environment",
+    "find",
     "generations",
     "holm",
     "in_full",
@@ -84,6 +89,7 @@ __all__ = [
     "load",
     "numbers",
     "outcome",
+    "pack",
     "paired",
     "paper_table",
     "paper_values",
@@ -92,6 +98,7 @@ __all__ = [
     "show",
     "tally",
     "tidy",
+    "to_json",
     "to_percent",
     "tolerance",
     "value",

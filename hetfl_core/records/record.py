@@ -1,0 +1,355 @@
+"""Records of runs: what was run, on which data, with which code and machine, and what came out.
+
+Where they lie is `hetfl_core.records.storage`.
+
+Units: metrics in records are fractions in [0, 1]; all that is printed is in per cent or percentage points. `to_percent`
+converts, and nothing else does.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hetfl_core import checks
+from hetfl_core.records.provenance import environment
+from hetfl_core.records.renaming import RENAMED, translated
+from hetfl_core.settings import leaves, plain
+
+FORMAT = len(RENAMED) + 1
+SCALES = ("paper", "book", "own")
+DIGITS = 6
+"""Significant digits of the floating-point columns of a history."""
+DEPTH = 50
+"""How deep settings may be nested."""
+
+_EXPERIMENT = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*", re.ASCII)
+_METHOD = re.compile(r"[A-Za-z0-9][\w .+()=,-]*", re.ASCII)
+
+
+# --- one record -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What one run of one method with one seed was, and what came out.
+
+    Parameters
+    ----------
+    experiment : str
+        E.g. ``"flic/bci-common40"``.
+    scale : {"paper", "book", "own"}
+        ``"paper"``: the published setting; ``"book"``: a short run for the page; ``"own"``: anything else.
+    method : str
+        Name as in the paper's tables, e.g. ``"FLIC-HL"``.
+    seed : int
+    settings : mapping
+        Everything that was chosen: the method with its hyper-parameters, rounds, participation …
+    federation : mapping
+        ``name``, ``fingerprint``, ``n_clients``, ``n_classes``, ``n_train``, ``n_test`` and ``info``;
+        ``info["stand_in"]`` is true for data that stand in for a paper's own (a toy that the paper itself
+        draws is no stand-in).
+    metrics : mapping of str to float or None
+        Final metrics; accuracies in [0, 1]. What is not finite is None.
+    history : DataFrame, or mapping of str to sequence
+        One entry per round in each column; kept to 6 significant digits.
+    per_client : DataFrame, or mapping of str to sequence
+        `Run.per_client`: one entry per client in each column; empty in records that were written without.
+    commit : str
+        Git commit of the code, or ``"unknown"``.
+    dirty : bool or None
+        Whether the code differed from the commit; None where that is not known.
+    versions, hardware, numerics : mapping
+        As from `environment`. `numerics` says with which instructions was computed (`hetfl_core.numerics.in_effect`);
+        empty in records that were written without, for which `isa` is None and `numerics_revision` 0.
+    seconds : float
+        Wall time of the run, s.
+    created : str
+        UTC time, ISO 8601.
+    path : Path, optional
+        The file that the record was read from; not part of it.
+    """
+
+    experiment: str
+    scale: str
+    method: str
+    seed: int
+    settings: dict[str, Any]
+    federation: dict[str, Any]
+    metrics: dict[str, float | None]
+    history: dict[str, list[Any]] = field(default_factory=dict)
+    per_client: dict[str, list[Any]] = field(default_factory=dict)
+    commit: str = "unknown"
+    dirty: bool | None = None
+    versions: dict[str, Any] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    numerics: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    created: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    format: int = FORMAT
+    path: Path | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("history", "per_client"):
+            table = getattr(self, name)
+            table = table.to_dict("list") if isinstance(table, pd.DataFrame) else table
+            object.__setattr__(self, name, plain(table, name, DIGITS))
+        object.__setattr__(self, "seconds", plain(self.seconds, "seconds", DIGITS))
+        for name in ("seed", "dirty", "settings", "federation", "metrics", "versions", "hardware", "numerics"):
+            object.__setattr__(self, name, plain(getattr(self, name), name))
+        _check(self)
+
+    @classmethod
+    def of(cls, run: Any, experiment: str, scale: str, **changes: Any) -> RunRecord:
+        """The record of a finished run (`hetfl_core.Run`), with this machine's `environment`.
+
+        Threads and GPU are those of the run; the commit is the one that `code_revision` saw first.
+        """
+        fed, made = run.federation, environment()
+        used = {"threads": run.settings.get("threads", made["hardware"]["threads"])}
+        used |= {} if run.device.type == "cuda" else {"gpu": None}
+        what = {
+            "name": fed.name,
+            "fingerprint": fed.fingerprint(),
+            "n_clients": len(fed),
+            "n_classes": fed.n_classes,
+            "n_train": sum(c.n_train for c in fed),
+            "n_test": sum(len(c.y_test) for c in fed),
+            "info": fed.info,
+        }
+        values = {
+            "method": run.method.name,
+            "seed": run.settings["seed"],
+            "settings": run.settings,
+            "federation": what,
+            "metrics": run.final,
+            "history": run.history,
+            "per_client": run.per_client,
+            "seconds": run.final.get("seconds", 0.0),
+            **made,
+            "hardware": made["hardware"] | used,
+        }
+        return cls(experiment=experiment, scale=scale, **{**values, **changes})
+
+    @classmethod
+    def from_content(cls, content: Any, path: Path) -> RunRecord:
+        """A record from what its file holds, which is plain and was rounded as it was written: only checked.
+
+        Going through every number again, as for the record of a run, would take six times as long as reading the file.
+        """
+        if not isinstance(content, dict):
+            raise ValueError(f"it must hold one JSON object, got {type(content).__name__}")
+        content = translated(content)
+        missing, strange = sorted(_FIELDS - set(content)), sorted(set(content) - _FIELDS - _LATER)
+        if missing or strange:
+            raise ValueError(f"fields missing: {missing}, fields unknown: {strange}")
+        record = object.__new__(cls)
+        vars(record).update({name: {} for name in _LATER} | content | {"path": path})
+        _check(record)
+        return record
+
+    @property
+    def relative_path(self) -> str:
+        """Where a results folder has it until it is packed, e.g. ``flic/bci-common40/paper/FLIC-HL-seed0.json``."""
+        return relative_path_of(self.experiment, self.scale, self.method, self.seed)
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether the data are a stand-in, which is never set against a paper's number."""
+        return bool((self.federation.get("info") or {}).get("stand_in", False))
+
+    @property
+    def isa(self) -> str | None:
+        """Instructions with which PyTorch computed, e.g. ``"avx2"``; None where the record does not say."""
+        return self.numerics.get("isa")
+
+    @property
+    def numerics_revision(self) -> int:
+        """`hetfl_core.numerics.REVISION` of the code; 0 for records that are older than it."""
+        return int(self.numerics.get("revision", 0))
+
+    @property
+    def revision(self) -> str:
+        """Short commit, with ``+`` where the code differed from it."""
+        short = self.commit[:10]
+        return f"{short}+" if self.dirty else short
+
+    def frame(self) -> pd.DataFrame:
+        """The history as a table with one row per round; missing values are NaN."""
+        return pd.DataFrame(self.history)
+
+
+_LATER = {"per_client", "numerics"}
+"""The fields that older files lack."""
+_FIELDS = {f.name for f in fields(RunRecord)} - {"path", *_LATER}
+
+
+def records_of(value: Any, name: str = "records") -> list[RunRecord]:
+    """Records as a list, or an error that names the argument."""
+    found = checks.several(name, value)
+    for record in found:
+        checks.instance(name, record, RunRecord)
+    return found
+
+
+def relative_path_of(experiment: str, scale: str, method: str, seed: int) -> str:
+    """Path of a fresh record inside a results folder, whether the run has been made or not; it names the run."""
+    return f"{experiment}/{scale}/{method}-seed{seed}.json"
+
+
+def is_experiment(name: str) -> bool:
+    """Whether a record can have this name for its experiment; it is then a path below any folder."""
+    return _fits(_EXPERIMENT, name)
+
+
+_MAPPINGS = ("settings", "federation", "metrics", "history", "per_client", "versions", "hardware", "numerics")
+_NUMBERS = {int, float, type(None)}
+_LABELS = {str, bool, *_NUMBERS}
+_LABELLED = {"n"}
+"""Columns of a history that are no results but say what a row is about, maybe in words (``"all"``)."""
+
+_RULES: Sequence[tuple[str, Callable[[Any], bool], str]] = (
+    ("experiment", lambda x: _fits(_EXPERIMENT, x), "a name like 'flic/bci-common40'"),
+    ("scale", lambda x: isinstance(x, str) and x in SCALES, f"one of {SCALES}"),
+    ("method", lambda x: _fits(_METHOD, x), "a name like 'FLIC-HL'"),
+    ("seed", lambda x: _is_count(x), "a whole number from 0 on"),
+    *((name, lambda x: isinstance(x, dict), "a mapping") for name in _MAPPINGS),
+    ("numerics", lambda x: _is_count(x.get("revision", 0)), "a mapping whose revision is a whole number from 0 on"),
+    ("commit", lambda x: isinstance(x, str), "text"),
+    ("dirty", lambda x: x is None or isinstance(x, bool), "true, false or null"),
+    ("seconds", lambda x: type(x) in (int, float) and 0 <= x < math.inf, "a number of seconds"),
+    ("created", lambda x: isinstance(x, str), "a time as text"),
+)
+
+
+def _check(record: RunRecord) -> None:
+    if record.format != FORMAT:
+        raise ValueError(f"format must be {FORMAT}, got {record.format!r}")
+    values = vars(record)
+    for name, right, wanted in _RULES:
+        if not right(values[name]):
+            raise ValueError(f"{name} must be {wanted}, got {values[name]!r}")
+    if _is_deep([record.settings, record.federation, record.versions, record.hardware, record.numerics]):
+        raise ValueError(f"settings, and what else is nested, must be so {DEPTH}-fold at most")
+    _check_table("history", record.history, _LABELLED)
+    _check_table("per_client", record.per_client, record.per_client)
+    for metric, x in record.metrics.items():
+        if x is not None:
+            _check_metric(metric, x)
+
+
+def _fits(pattern: re.Pattern[str], name: Any) -> bool:
+    return isinstance(name, str) and pattern.fullmatch(name) is not None
+
+
+def _is_count(x: Any) -> bool:
+    return type(x) is int and x >= 0
+
+
+def _is_deep(parts: list[Any]) -> bool:
+    """Whether some of these mappings and lists have more levels than `DEPTH`."""
+    for _ in range(DEPTH + 1):
+        if not parts:
+            return False
+        inside = [part.values() if type(part) is dict else part for part in parts]
+        parts = [x for part in inside for x in part if type(x) is dict or type(x) is list]
+    return True
+
+
+def _check_table(name: str, table: Mapping[str, Any], labelled: Collection[str]) -> None:
+    """Refuse columns that are no lists of one length, or of something else than numbers where they are not labelled."""
+    for key, column in table.items():
+        if not isinstance(column, list):
+            raise ValueError(f"{name} must be a mapping of lists, got {key!r}: {column!r}")
+        kinds = _LABELS if key in labelled else _NUMBERS
+        if not kinds.issuperset(map(type, column)):
+            strange = next(x for x in column if type(x) not in kinds)
+            wanted = "numbers, text or nulls" if key in labelled else "numbers or nulls"
+            raise ValueError(f"{name}[{key!r}] must hold {wanted}, got {strange!r:.99}")
+    if len(set(map(len, table.values()))) > 1:
+        lengths = {key: len(column) for key, column in table.items()}
+        raise ValueError(f"{name} must have columns of one length, got {lengths}")
+
+
+def _check_metric(name: str, x: Any) -> None:
+    if type(x) is not float and type(x) is not int:
+        raise ValueError(f"metrics[{name!r}] must be a number or null, got {x!r}")
+    if not abs(x) <= sys.float_info.max:
+        raise ValueError(f"metrics[{name!r}] must be a finite number, got {x!r:.99}")
+    if not 0 <= x <= 1 and _is_fraction(name):
+        raise ValueError(f"metrics[{name!r}] must be a fraction in [0, 1], got {x!r}: is it in per cent?")
+
+
+def _is_fraction(metric: str) -> bool:
+    return "accuracy" in metric
+
+
+def to_percent(x: Any, metric: str) -> Any:
+    """Values of a metric as the papers print them: accuracies in per cent, anything else as it is.
+
+    Parameters
+    ----------
+    x : float, or array or Series of float
+    metric : str
+        Its name says whether it is an accuracy: a fraction in records, in [0, 1].
+    """
+    checks.words("metric", metric)
+    return 100.0 * x if _is_fraction(metric) else x
+
+
+def value(record: RunRecord, metric: str) -> float:
+    """A metric of a record through `to_percent`; NaN where the record does not have it."""
+    checks.instance("record", record, RunRecord)
+    checks.words("metric", metric)
+    x = record.metrics.get(metric)
+    if x is None:
+        return math.nan
+    return to_percent(float(x), metric)
+
+
+def measured(record: RunRecord, metric: str) -> float:
+    """As `value`; also ``"best_accuracy"`` of the history (see `tidy`), NaN where a record has none."""
+    if metric == "best_accuracy" and "test_accuracy" not in record.history:
+        return math.nan
+    if metric == "best_accuracy":
+        return to_percent(float(record.frame()["test_accuracy"].astype(float).max()), metric)
+    return value(record, metric)
+
+
+def compare(a: RunRecord, b: RunRecord) -> pd.DataFrame:
+    """Where two records differ: every metric, and each other field that is not equal.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``field``, ``a``, ``b``, ``difference`` (b − a for numbers; for a column of the history the largest
+        absolute difference over the rounds).
+    """
+    checks.instance("a", a, RunRecord)
+    checks.instance("b", b, RunRecord)
+    left, right = _flat(a), _flat(b)
+    names = [n for n in dict.fromkeys([*left, *right]) if n.startswith("metrics.") or left.get(n) != right.get(n)]
+    rows = [(n, left.get(n), right.get(n), _difference(left.get(n), right.get(n))) for n in names]
+    return pd.DataFrame(rows, columns=["field", "a", "b", "difference"])
+
+
+def _flat(record: RunRecord) -> dict[str, Any]:
+    return dict(leaves({f.name: getattr(record, f.name) for f in fields(record) if f.name != "path"}))
+
+
+def _difference(x: Any, y: Any) -> float:
+    numbers = pd.api.types.is_number
+    if numbers(x) and numbers(y):
+        return float(y - x)
+    if isinstance(x, list) and isinstance(y, list) and len(x) == len(y):
+        pairs = [abs(q - p) for p, q in zip(x, y, strict=True) if numbers(p) and numbers(q)]
+        return float(max(pairs, default=math.nan))
+    return math.nan

@@ -1,0 +1,76 @@
+"""What older records call otherwise: one step a format, applied when a record is read, and kept when it is packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """What a format calls otherwise than the one before it; each mapping is from the old name to the new one.
+
+    Attributes
+    ----------
+    keys : mapping of str to str
+        Keys of ``settings`` and ``federation``, at any depth: ``{"optimiser": "optimizer"}``; those of one class alone
+        after its old name and a dot: ``{"FLIC.lambda1": "mu"}``.
+    values : mapping of str to mapping
+        What stands under such a key, by its old name, which for the names of classes is ``"class"``:
+        ``{"class": {"FLIC": "Flic"}, "optimiser": {"sgd": "SGD"}}``.
+    columns : mapping of str to str
+        Metrics, and columns of ``history`` and ``per_client``.
+    """
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """What a record's file holds, with the new names.
+
+        Raises
+        ------
+        ValueError
+            If one table has both the old name and the new one.
+        """
+        deep = {name: self._settings(content[name]) for name in ("settings", "federation") if name in content}
+        flat = {name: self._columns(content[name]) for name in ("metrics", "history", "per_client") if name in content}
+        return {**content, **deep, **flat}
+
+    def _settings(self, x: Any) -> Any:
+        if isinstance(x, list):
+            return [self._settings(v) for v in x]
+        if not isinstance(x, dict):
+            return x
+        kind = x.get("class")
+        names = {key: self.keys.get(f"{kind}.{key}", self.keys.get(key, key)) for key in x}
+        return _renamed({key: self._value(key, value) for key, value in x.items()}, names)
+
+    def _value(self, key: str, value: Any) -> Any:
+        known = self.values.get(key, {})
+        return known.get(value, value) if isinstance(value, str | int | float) else self._settings(value)
+
+    def _columns(self, table: Any) -> Any:
+        return _renamed(table, {key: self.columns.get(key, key) for key in table}) if isinstance(table, dict) else table
+
+
+def _renamed(table: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    found = {names[key]: value for key, value in table.items()}
+    if len(found) < len(table):
+        raise ValueError(f"an old name and its new one stand side by side among {sorted(table)}")
+    return found
+
+
+RENAMED: Sequence[Renaming] = ()
+"""The steps from format 1 to 2, from 2 to 3 …: one more at the end makes a new format, which `hetfl pack` writes."""
+
+
+def translated(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file of any format so far holds, in the names of the newest; another format is left as it is."""
+    old = content.get("format")
+    steps = RENAMED[old - 1 :] if type(old) is int and 1 <= old <= len(RENAMED) else ()
+    for step in steps:
+        content = step(content)
+    return {**content, "format": len(RENAMED) + 1} if steps else dict(content)
