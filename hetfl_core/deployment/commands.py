@@ -131,7 +131,7 @@ def server(
 @app.command()
 def client(
     server: Annotated[str, typer.Option(help="Where the SuperLink is: HOST:PORT.")],
-    ca: Annotated[Path, typer.Option(help="The authority's certificate, ca.crt.")],
+    ca: Annotated[Path, typer.Option(help="The certificate to trust: the server's ca.crt.")],
     key: Annotated[Path, typer.Option(help="This client's private key.")],
     name: Annotated[str, typer.Option(help="Of this client, in the federation.")],
     data: Annotated[str, typer.Option(help="What federation/data.py is to read: the path of a file.")] = "",
