@@ -539,17 +539,14 @@ def _() -> Any:
 
 @case("projections")
 def _() -> Any:
-    fed, p = ragged(sizes=(12, 20)), project.affinities(normal(12, 4, seed=3), 4.0)
-    spaces = {how: of_federation(project.to_common_space(fed, 3, how, 1))["x"] for how in ("mds", "pca", "random")}
-    return {**spaces, "affinities": p, "gradient": project.kl_gradient(p, normal(12, 2, seed=4))}
+    p = project.affinities(normal(12, 4, seed=3), 4.0)
+    return {"affinities": p, "gradient": project.kl_gradient(p, normal(12, 2, seed=4))}
 
 
 @case("projections by t-SNE", tolerance=0.02)
 def _() -> Any:
-    few = {"perplexity": 3.0, "iterations": 250}
-    spaces = {of: project.to_common_space(ragged(sizes=(12, 20)), 3, "tsne", 1, variant=of, **few)
-              for of in ("text", "code")}  # fmt: skip
-    return {of: of_federation(space)["x"] for of, space in spaces.items()}
+    space = project.to_common_space(ragged(sizes=(12, 20)), 3, 1, perplexity=3.0, iterations=250)
+    return {"text": of_federation(space)["x"]}
 
 
 # --- EEG --------------------------------------------------------------------------------------------------------------

@@ -52,7 +52,6 @@ FEDERATIONS = {
     "digits.bundled": lambda: digits.bundled(4, 2),
     "solids.views": lambda: solids.views(per_class=2, test_per_class=1, size=4),
     "projected by t-SNE": lambda: project.to_common_space(ragged(3), 2, iterations=5),
-    "projected at random": lambda: project.to_common_space(ragged(3), 2, "random"),
 }
 
 

@@ -139,7 +139,7 @@ CASES = {
     ),
     "project.to_common_space": Case(
         project.to_common_space,
-        {"federation": FED, "dim": 2, "how": "tsne", "seed": 0, "variant": "text", "perplexity": 2.0, "iterations": 2},
+        {"federation": FED, "dim": 2, "seed": 0, "perplexity": 2.0, "iterations": 2},
         huge=False,
     ),
     "partition.Partition": Case(
