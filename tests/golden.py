@@ -28,6 +28,7 @@ from hetfl_book import calibration
 from hetfl_book.datasets import eeg_blocks, fedgen, flic_bci, pfedhn, project, solids, text
 from hetfl_book.ledger import RunRecord, judging
 from hetfl_book.theory import flic as theory
+from hetfl_book.theory import flic_bound, flic_distances
 from hetfl_core import (
     Client,
     Federation,
@@ -308,8 +309,8 @@ def linear_theory(freedom: Any) -> dict[str, Any]:
     z, y = f.embed(f.oracle)
     path = theory.flic_fedrep(z, y, 2, rounds=6, step=0.2, participation=0.5, seed=1)
     start = theory.method_of_moments(z, y, 2)
-    bound = theory.convergence_bound(f.A + 0.02 * start, f.A, f.heads, 1.0, 0.05)
-    printed = theory.printed_bound(f.A + 0.02 * start, f.A, f.heads, 1.0, None)
+    bound = flic_bound.convergence_bound(f.A + 0.02 * start, f.A, f.heads, 1.0, 0.05)
+    printed = flic_bound.printed_bound(f.A + 0.02 * start, f.A, f.heads, 1.0, None)
     phi = theory.closed_form_phi(f.clients[1].mean, f.clients[1].covariance, 3)
     return {
         "federation": [[vars(c) for c in f.clients], f.A, f.heads],
@@ -318,7 +319,7 @@ def linear_theory(freedom: Any) -> dict[str, Any]:
         "errors": theory.prediction_errors(path, (z, y), f.embed(f.oracle, test=True)),
         "rate, bounds": [theory.measured_rate(0.7 ** torch.arange(9).double() + 1e-7), bound.rate, printed.rate],
         "bounds": [vars(bound), bound.curve(4), vars(printed)],
-        "spectra": theory.head_spectra(f.heads, 0.5),
+        "spectra": flic_bound.head_spectra(f.heads, 0.5),
         "phi": phi.weight,
         "Gromov": theory.gromov_wasserstein_cost(f.clients[1].covariance, phi.weight),
     }
@@ -332,16 +333,16 @@ def _() -> Any:
 @case("limit law")
 def _() -> Any:
     m, v, S, anchor = normal(3, seed=1), normal(3, seed=2), psd(k=3, seed=3), psd(k=3, seed=4)
-    draws = theory.simulate_w2(m, S, v, anchor, n=40, repeats=30, seed=2)
+    draws = flic_distances.simulate_w2(m, S, v, anchor, n=40, repeats=30, seed=2)
     return {
-        "map": theory.optimal_map(S, anchor),
-        "variance": theory.limit_variance(m, S, v, anchor),
-        "printed": [theory.limit_variance_printed(m, S, v, anchor, of) for of in ("class", "product")],
+        "map": flic_distances.optimal_map(S, anchor),
+        "variance": flic_distances.limit_variance(m, S, v, anchor),
+        "printed": [flic_distances.limit_variance_printed(m, S, v, anchor, of) for of in ("class", "product")],
         "draws": draws,
-        "measured": theory.variance_with_error(draws),
-        "expected W2²": [theory.expected_w2(n, k, 1.4) for n, k in ((3, 2), (9, 4), (5, 9))],
-        "bias of a batch": [theory.batch_bias(n, k, 1.4) for n, k in ((3, 2), (9, 4), (5, 9))],
-        "shrunk": [theory.shrunk_scale(n, k) for n, k in ((3, 2), (9, 4), (5, 9))],
+        "measured": flic_distances.variance_with_error(draws),
+        "expected W2²": [flic_distances.expected_w2(n, k, 1.4) for n, k in ((3, 2), (9, 4), (5, 9))],
+        "bias of a batch": [flic_distances.batch_bias(n, k, 1.4) for n, k in ((3, 2), (9, 4), (5, 9))],
+        "shrunk": [flic_distances.shrunk_scale(n, k) for n, k in ((3, 2), (9, 4), (5, 9))],
     }
 
 
@@ -540,17 +541,14 @@ def _() -> Any:
 
 @case("projections")
 def _() -> Any:
-    fed, p = ragged(sizes=(12, 20)), project.affinities(normal(12, 4, seed=3), 4.0)
-    spaces = {how: of_federation(project.to_common_space(fed, 3, how, 1))["x"] for how in ("mds", "pca", "random")}
-    return {**spaces, "affinities": p, "gradient": project.kl_gradient(p, normal(12, 2, seed=4))}
+    p = project.affinities(normal(12, 4, seed=3), 4.0)
+    return {"affinities": p, "gradient": project.kl_gradient(p, normal(12, 2, seed=4))}
 
 
 @case("projections by t-SNE", tolerance=0.02)
 def _() -> Any:
-    few = {"perplexity": 3.0, "iterations": 250}
-    spaces = {of: project.to_common_space(ragged(sizes=(12, 20)), 3, "tsne", 1, variant=of, **few)
-              for of in ("text", "code")}  # fmt: skip
-    return {of: of_federation(space)["x"] for of, space in spaces.items()}
+    space = project.to_common_space(ragged(sizes=(12, 20)), 3, 1, perplexity=3.0, iterations=250)
+    return {"text": of_federation(space)["x"]}
 
 
 # --- EEG --------------------------------------------------------------------------------------------------------------

@@ -87,6 +87,8 @@ TESTS = {
     "methods/schemes": "methods flic simulation",
     "theory/fedcr": "theory_fedcr",
     "theory/flic": "theory",
+    "theory/flic_bound": "theory",
+    "theory/flic_distances": "theory",
     "ledger/comparison": "comparison",
     "ledger/judging": "ledger",
     "ledger/published": "ledger",

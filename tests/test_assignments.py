@@ -595,6 +595,7 @@ def test_page_for_teachers_names_real_files_and_options() -> None:
 
 def test_second_solution_is_the_core_s_algorithm() -> None:
     from hetfl_book.theory import flic as theory
+    from hetfl_book.theory import flic_bound
 
     solution = functions_of(cells_of(SECOND.master))
     federation = theory.linear_federation(n_clients=20, seed=4)
@@ -611,7 +612,7 @@ def test_second_solution_is_the_core_s_algorithm() -> None:
     distances = theory.distances_to(ours, truth)
     np.testing.assert_allclose([solution["principal_angle"](A, truth.numpy()) for A in found.numpy()], distances)
     assert np.isclose(solution["rate"](distances.numpy()), theory.measured_rate(distances))
-    bound = theory.convergence_bound(ours[0], truth, federation.heads)
+    bound = flic_bound.convergence_bound(ours[0], truth, federation.heads)
     kappa = solution["bound_kappa"](ours[0].numpy(), truth.numpy(), federation.heads.numpy(), bound.step)
     assert np.isclose(kappa, bound.kappa)
 

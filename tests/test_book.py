@@ -20,6 +20,7 @@ from docutils import nodes
 from hetfl_book import experiments, ledger
 from hetfl_book.ledger import results
 from hetfl_book.theory import flic as theory
+from hetfl_book.theory import flic_bound
 from hetfl_core import datasets, rng
 from hetfl_core.methods import FLIC
 
@@ -233,7 +234,7 @@ def test_names_of_the_notation_page_are_those_of_the_code() -> None:
         assert hasattr(objects[thing], attribute), f"{thing}.{attribute}"
     for parameter in re.findall(r"`((?:anchor|phi|alpha|beta)\.\w+(?:\.\w+)?)", page):
         assert parameter in {**server, **kept}, parameter
-    linear = {"LinearFederation": theory.linear_federation(2, k=3, d=1, n=4), "Bound": theory.Bound}
+    linear = {"LinearFederation": theory.linear_federation(2, k=3, d=1, n=4), "Bound": flic_bound.Bound}
     for thing, attribute in re.findall(r"`(LinearFederation|Bound)\.(\w+)", page):
         assert hasattr(linear[thing], attribute) or attribute in linear[thing].__annotations__, f"{thing}.{attribute}"
     for setting in re.findall(r"`(lambda\d|anchor_samples|local_epochs)`", page):

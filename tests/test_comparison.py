@@ -2,18 +2,14 @@
 
 import math
 import warnings
-from dataclasses import replace
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from hetfl_book.figures import intervals
 from hetfl_book.ledger import comparison
 from hetfl_book.ledger.comparison import against, best, differences, means, table
-from hetfl_core import plots
 from hetfl_core.records import RunRecord, write
 
 CLIENTS = ["A-1", "A-2", "B-1", "B-2", "B-3"]
@@ -166,19 +162,6 @@ def test_curves_are_read_from_stored_records(tmp_path):
         rows.sort_values(["method", "seed", "client"], ignore_index=True),
         table({10: RECORDS}).sort_values(["method", "seed", "client"], ignore_index=True),
     )
-
-
-def test_a_learning_curve_has_a_line_a_method_and_bands_where_asked():
-    mpl.use("Agg")
-    more = [replace(r, per_client={**r.per_client, "n_train": [40] * 5}) for r in RECORDS]
-    rows = means(table({10: RECORDS, "all": more}), by=["n"])
-    ax = intervals.learning_curves(rows.iloc[::-1], intervals=["LDA"])
-    lines = {line.get_label(): line for line in ax.lines}
-    assert set(lines) == {"FLIC-HL", "Local", "LDA"}
-    np.testing.assert_allclose(lines["LDA"].get_xydata(), [[10, 79], [40, 79]])
-    assert len(ax.collections) == 1
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["10", "40"]
-    plots.plt.close("all")
 
 
 def test_an_interval_that_holds_zero_leaves_the_winner_open():

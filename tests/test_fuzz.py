@@ -32,6 +32,7 @@ from hetfl_book.papers import hyfem as settings_of_hyfem
 from hetfl_book.theory import fedcma as cma
 from hetfl_book.theory import fedcr as cr
 from hetfl_book.theory import flic as theory
+from hetfl_book.theory import flic_bound, flic_distances
 from hetfl_core import Client, Federation, adapt, baselines, checks, matching, partition, rng, simulate
 from hetfl_core import distances as d
 from hetfl_core.datasets import blocks, digits, eeg, eegmmidb, femnist, fewer, images, pooled, toy
@@ -139,7 +140,7 @@ CASES = {
     ),
     "project.to_common_space": Case(
         project.to_common_space,
-        {"federation": FED, "dim": 2, "how": "tsne", "seed": 0, "variant": "text", "perplexity": 2.0, "iterations": 2},
+        {"federation": FED, "dim": 2, "seed": 0, "perplexity": 2.0, "iterations": 2},
         huge=False,
     ),
     "partition.Partition": Case(
@@ -236,16 +237,16 @@ CASES = {
         theory.measured_rate, {"distances": torch.tensor([0.5, 0.25, 0.1]).double(), "floor": 1e-10}
     ),
     "theory.convergence_bound": Case(
-        theory.convergence_bound,
+        flic_bound.convergence_bound,
         {"A0": LINEAR.A + 0.1, "truth": LINEAR.A, "heads": LINEAR.heads, "participation": 1.0, "step": 1e-3},
         names={"A0": "A and B|A must", "truth": "A and B|B must"},
     ),
-    "theory.head_spectra": Case(theory.head_spectra, {"heads": LINEAR.heads, "participation": 0.7}),
-    "theory.optimal_map": Case(theory.optimal_map, {"S1": EYE, "S2": 2 * EYE}),
-    "theory.limit_variance": Case(theory.limit_variance, LIMITS),
-    "theory.limit_variance_printed": Case(theory.limit_variance_printed, LIMITS | {"eigenpairs_of": "class"}),
-    "theory.simulate_w2": Case(theory.simulate_w2, LIMITS | {"n": 5, "repeats": 3, "seed": 0}),
-    "theory.variance_with_error": Case(theory.variance_with_error, {"draws": ROWS.flatten()}),
+    "theory.head_spectra": Case(flic_bound.head_spectra, {"heads": LINEAR.heads, "participation": 0.7}),
+    "theory.optimal_map": Case(flic_distances.optimal_map, {"S1": EYE, "S2": 2 * EYE}),
+    "theory.limit_variance": Case(flic_distances.limit_variance, LIMITS),
+    "theory.limit_variance_printed": Case(flic_distances.limit_variance_printed, LIMITS | {"eigenpairs_of": "class"}),
+    "theory.simulate_w2": Case(flic_distances.simulate_w2, LIMITS | {"n": 5, "repeats": 3, "seed": 0}),
+    "theory.variance_with_error": Case(flic_distances.variance_with_error, {"draws": ROWS.flatten()}),
     "fedcr.discrete_cmi": Case(cr.discrete_cmi, {"p": TABLES, "a": [0], "b": [1, 2], "given": (3,)}),
     "fedcr.discrete_alignment": Case(
         cr.discrete_alignment, {"p": TABLES, "encoder": np.array([[0.75, 0.25], [0.5, 0.5]])}

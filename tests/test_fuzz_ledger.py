@@ -213,7 +213,6 @@ FIGURES = {
         names={"labels": "points and labels"},
     ),
     "sweep": Case(intervals.sweep, ON | {"rows": SWEEP, "x": "n", "y": "accuracy", "by": "method", "xlabel": ""}),
-    "learning_curves": Case(intervals.learning_curves, ON | {"rows": LEARNING, "intervals": ["a"], "ylabel": "%"}),
     "differences": Case(plots.differences, ON | {"rows": DIFFERENCES, "xlabel": "points"}),
     "forest": Case(intervals.forest, ON | {"rows": DIFFERENCES, "xlabel": "points", "groups": [1, 1]}),
     "forests": Case(intervals.forests, ON | {"found": {"one": DIFFERENCES}, "xlabel": "points", "groups": [1, 1]}),

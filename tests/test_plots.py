@@ -132,22 +132,6 @@ def test_a_sweep_leaves_out_what_is_missing():
     assert intervals.sweep(rows, "clients").containers[0].lines[0].get_xydata().tolist() == [[100, 70]]
 
 
-@pytest.mark.parametrize(("trials", "scale"), [([10, 40], "log"), ([0, 10, 40], "symlog"), ([0], "linear")])
-def test_learning_curves_show_clients_without_trials(trials, scale):
-    """A logarithmic axis would lose the point at 0."""
-    rows = pd.DataFrame({"method": "Pooled", "n_train": trials, "mean": 60.0, "low": 50.0, "high": 70.0})
-    ax = intervals.learning_curves(rows)
-    assert ax.get_xscale() == scale
-    ax.figure.canvas.draw()
-    places = ax.transAxes.inverted().transform(ax.transData.transform(ax.lines[0].get_xydata()))[:, 0]
-    assert np.isfinite(places).all()
-    assert (places > 0).all()
-    assert (places < 1).all()
-    assert [t.get_text() for t in ax.get_xticklabels()] == [str(n) for n in trials]
-    if scale == "symlog":
-        assert ax.xaxis.get_transform().linthresh == 10
-
-
 def test_differences_fill_what_excludes_zero():
     rows = pd.DataFrame({"mean": [1.0, -1.0], "low": [0.5, -2.0], "high": [1.5, 0.1]}, index=["sure", "open"])
     ax = plots.differences(rows)

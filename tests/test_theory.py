@@ -6,6 +6,8 @@ import torch
 
 from hetfl_book.figures import scenes
 from hetfl_book.theory import flic as theory
+from hetfl_book.theory import flic_bound
+from hetfl_book.theory import flic_distances as limits
 from hetfl_core.distances import bures_wasserstein, principal_angle
 from hetfl_core.rng import numpy_stream, stream
 
@@ -105,7 +107,7 @@ def test_memory_is_asked_for_by_hand(memory_asked):
     theory.flic_fedrep(z, y, d=2, rounds=3)
     assert memory_asked[1:] == [8 * 4 * 4 * 2]
     for n, repeats in ((5, 40), (20, 1)):
-        theory.simulate_w2(*GAUSSIANS["three dimensions"], n=n, repeats=repeats)
+        limits.simulate_w2(*GAUSSIANS["three dimensions"], n=n, repeats=repeats)
     assert memory_asked[2:] == [8 * 40, 8 * 20 * 3], "the draws, or one data set of 20 samples in three dimensions"
 
 
@@ -311,14 +313,14 @@ def test_figure_2_converges_linearly_within_the_bound(seed):
     signs = theory.random_signs(20, seed)
     z, y = f.embed(f.estimated(signs))
     truth = signs[:, None] * f.A
-    bound = theory.convergence_bound(theory.method_of_moments(z, y, 2), truth, f.heads)
+    bound = flic_bound.convergence_bound(theory.method_of_moments(z, y, 2), truth, f.heads)
     distances = theory.distances_to(theory.flic_fedrep(z, y, 2, rounds=200, step=bound.step), truth)
     assert distances[-1] < 1e-6
     assert (distances <= bound.curve(200) + 1e-14).all()
     assert theory.measured_rate(distances) < bound.rate
     above = distances[distances > 1e-9].log()
     assert np.corrcoef(np.arange(len(above)), above)[0, 1] < -0.99, "a straight line on a log axis"
-    printed = theory.printed_bound(theory.method_of_moments(z, y, 2), truth, f.heads)
+    printed = flic_bound.printed_bound(theory.method_of_moments(z, y, 2), truth, f.heads)
     assert (distances[1:] > printed.curve(200)[1:])[:20].all(), "kappa as printed promises far too much"
 
 
@@ -326,7 +328,7 @@ def test_with_many_samples_the_rate_is_that_of_the_population():
     # With E z zᵀ = I the error's direction with the least head shrinks by 1 − η σ²_min per round.
     f = theory.linear_federation(n_clients=30, k=6, n=4000, n_test=1, extra=2, seed=0)
     z, y = f.embed(f.oracle)
-    eigenvalues = theory.head_spectra(f.heads)[0]
+    eigenvalues = flic_bound.head_spectra(f.heads)[0]
     path = theory.flic_fedrep(z, y, 2, rounds=80, step=0.2)
     rate = theory.measured_rate(theory.distances_to(path, f.A)[20:])
     assert rate == pytest.approx(1 - 0.2 * float(eigenvalues[0]), abs=0.01)
@@ -339,12 +341,12 @@ def test_constants_are_extremes_over_all_sets_of_clients():
     ]
     A0, truth = normal(5, 2, purpose="A0"), normal(5, 2, purpose="A")
     start = float(principal_angle(A0, truth))
-    ours = theory.convergence_bound(A0, truth, heads, participation=1 / 3)
+    ours = flic_bound.convergence_bound(A0, truth, heads, participation=1 / 3)
     assert ours.sigma_min == pytest.approx(min(s[1] for s in values) ** 2)
     assert ours.sigma_max == pytest.approx(max(s[0] for s in values) ** 2)
     assert ours.step == pytest.approx(1 / (4 * ours.sigma_max))
     assert ours.kappa == pytest.approx(ours.step * (1 - start**2) * ours.sigma_min / 2)
-    printed = theory.printed_bound(A0, truth, heads, participation=1 / 3)
+    printed = flic_bound.printed_bound(A0, truth, heads, participation=1 / 3)
     assert printed.sigma_min == pytest.approx(min(s[1] for s in values))
     assert printed.sigma_max == pytest.approx(min(s[0] for s in values))
     assert printed.kappa == pytest.approx(1 - printed.step * start * printed.sigma_min / 2)
@@ -372,30 +374,32 @@ def test_step_of_the_printed_minimum_can_move_away_from_the_truth():
         )
 
     assert growth(1 / 4) > 1.5
-    assert growth(1 / (4 * float(theory.head_spectra(alike).max()))) < 1
+    assert growth(1 / (4 * float(flic_bound.head_spectra(alike).max()))) < 1
 
 
 def test_bound_refuses_what_it_cannot_say():
     heads, A0, truth = normal(60, 2), normal(5, 2, purpose="A0"), normal(5, 2, purpose="A")
     with pytest.raises(ValueError, match="sets of 30"):
-        theory.convergence_bound(A0, truth, heads, participation=0.5)
+        flic_bound.convergence_bound(A0, truth, heads, participation=0.5)
     with pytest.raises(ValueError, match="sets of 29,"):
-        theory.head_spectra(normal(100, 2), participation=0.29)  # 0.29 · 100 is a little less than 29
-    largest = 1 / (4 * float(theory.head_spectra(heads).max()))
-    assert theory.convergence_bound(A0, truth, heads, step=largest) == theory.convergence_bound(A0, truth, heads)
+        flic_bound.head_spectra(normal(100, 2), participation=0.29)  # 0.29 · 100 is a little less than 29
+    largest = 1 / (4 * float(flic_bound.head_spectra(heads).max()))
+    assert flic_bound.convergence_bound(A0, truth, heads, step=largest) == flic_bound.convergence_bound(
+        A0, truth, heads
+    )
     for step in (5.0, 1.001 * largest, 0.0, -0.1):
         with pytest.raises(ValueError, match="needs a step"):
-            theory.convergence_bound(A0, truth, heads, step=step)
+            flic_bound.convergence_bound(A0, truth, heads, step=step)
     with pytest.raises(ValueError, match="two distances"):
         theory.measured_rate(torch.tensor([1e-12, 1e-13]))
 
 
 def test_a_hundred_thousand_sets_of_clients_are_looked_at():
     heads = normal(100_001, 1)
-    spectra = theory.head_spectra(heads[:-1], participation=1e-5)
+    spectra = flic_bound.head_spectra(heads[:-1], participation=1e-5)
     torch.testing.assert_close(spectra[:, 0], heads[:-1, 0].square())
     with pytest.raises(ValueError, match="at most 100000"):
-        theory.head_spectra(heads, participation=1e-5)
+        flic_bound.head_spectra(heads, participation=1e-5)
 
 
 def test_a_rate_is_measured_above_a_floor_and_from_two_distances():
@@ -454,45 +458,45 @@ def delta_method(m, S, v, anchor):
 
 @pytest.mark.parametrize("case", GAUSSIANS)
 def test_limit_variance_is_that_of_the_delta_method(case):
-    assert theory.limit_variance(*GAUSSIANS[case]) == pytest.approx(delta_method(*GAUSSIANS[case]), rel=1e-8)
+    assert limits.limit_variance(*GAUSSIANS[case]) == pytest.approx(delta_method(*GAUSSIANS[case]), rel=1e-8)
 
 
 def test_limit_variance_on_a_line_by_hand():
     # W2² = (m − v)² + (σ − τ)²: gradients 2(m − v) and 1 − τ/σ; the variance of s² is 2σ⁴.
-    assert theory.limit_variance(*GAUSSIANS["on a line"]) == pytest.approx(4 * 0.49 * 4 + (1 - 1 / 2) ** 2 * 2 * 16)
+    assert limits.limit_variance(*GAUSSIANS["on a line"]) == pytest.approx(4 * 0.49 * 4 + (1 - 1 / 2) ** 2 * 2 * 16)
 
 
 def test_limit_variance_is_that_of_simulation_and_the_printed_one_is_not():
     given = GAUSSIANS["three dimensions"]
-    variance, error = theory.variance_with_error(theory.simulate_w2(*given, n=1000, repeats=3000))
+    variance, error = limits.variance_with_error(limits.simulate_w2(*given, n=1000, repeats=3000))
     assert error < 0.5
-    assert abs(variance - theory.limit_variance(*given)) < 4 * error
+    assert abs(variance - limits.limit_variance(*given)) < 4 * error
     for eigenpairs in ("class", "product"):
-        assert abs(variance - theory.limit_variance_printed(*given, eigenpairs)) > 20 * error
+        assert abs(variance - limits.limit_variance_printed(*given, eigenpairs)) > 20 * error
 
 
 def test_what_the_printed_variance_lacks():
     given = GAUSSIANS["three dimensions"]
     missing = 2 * float((given[1] @ given[1]).trace())
-    assert theory.limit_variance(*given) == pytest.approx(theory.limit_variance_printed(*given, "product") + missing)
+    assert limits.limit_variance(*given) == pytest.approx(limits.limit_variance_printed(*given, "product") + missing)
 
 
 def test_where_class_and_anchor_agree_the_variance_is_zero_and_the_printed_one_negative():
     m, S, _, _ = GAUSSIANS["three dimensions"]
-    assert theory.limit_variance(m, S, m, S) == pytest.approx(0, abs=1e-10)
-    assert theory.limit_variance_printed(m, torch.eye(3).double(), m, torch.eye(3).double()) == pytest.approx(-6)
+    assert limits.limit_variance(m, S, m, S) == pytest.approx(0, abs=1e-10)
+    assert limits.limit_variance_printed(m, torch.eye(3).double(), m, torch.eye(3).double()) == pytest.approx(-6)
 
 
 def test_optimal_map_carries_one_covariance_to_the_other():
     _, S, _, anchor = GAUSSIANS["three dimensions"]
-    T = theory.optimal_map(S, anchor)
+    T = limits.optimal_map(S, anchor)
     torch.testing.assert_close(T @ S @ T, anchor)
     torch.testing.assert_close(T, T.mT)
 
 
 def test_simulation_is_that_of_its_definition():
     m, S, v, anchor = GAUSSIANS["three dimensions"]
-    found = theory.simulate_w2(m, S, v, anchor, n=50, repeats=2, seed=4)
+    found = limits.simulate_w2(m, S, v, anchor, n=50, repeats=2, seed=4)
     x = torch.randn(2, 50, 3, generator=stream(4, "<server>", 0, "theorem S2"), dtype=torch.float64)
     x = m + x @ torch.linalg.cholesky(S).mT
     for one, rows in zip(found, x, strict=True):
@@ -502,20 +506,20 @@ def test_simulation_is_that_of_its_definition():
 
 def test_standard_error_of_a_variance_of_gaussians():
     draws = normal(20000)
-    variance, error = theory.variance_with_error(draws)
+    variance, error = limits.variance_with_error(draws)
     assert variance == pytest.approx(1, abs=4 * error)
     assert error == pytest.approx((2 / 20000) ** 0.5, rel=0.1)
 
 
 def test_smallest_sizes_of_the_limit_law():
     """Two samples have a covariance; one client at least takes part, however small the rate."""
-    assert theory.simulate_w2(*GAUSSIANS["three dimensions"], n=2, repeats=3).isfinite().all()
-    assert 0 < theory.shrunk_scale(2, 3) < 1
+    assert limits.simulate_w2(*GAUSSIANS["three dimensions"], n=2, repeats=3).isfinite().all()
+    assert 0 < limits.shrunk_scale(2, 3) < 1
     with pytest.raises(ValueError, match="expected n >= 2, got 1"):
-        theory.shrunk_scale(1, 3)
+        limits.shrunk_scale(1, 3)
     assert [theory._n_active(5, r) for r in (0.1, 0.2, 0.5, 1.0)] == [1, 1, 2, 5]
     with pytest.raises(ValueError, match=r"^S2 must be finite numbers of shape \(3, 3\), got shape \(2, 2\)"):
-        theory.optimal_map(torch.eye(3).double(), torch.eye(2).double())
+        limits.optimal_map(torch.eye(3).double(), torch.eye(2).double())
 
 
 @pytest.mark.parametrize("name", ["m", "S", "v", "anchor"])
@@ -524,17 +528,17 @@ def test_limit_law_is_of_finite_numbers(name, bad):
     of = {"m": torch.zeros(2), "S": torch.eye(2), "v": torch.ones(2), "anchor": torch.eye(2)}
     of[name][0] = bad
     with pytest.raises(ValueError, match=f"{name} must be finite and not empty"):
-        theory.limit_variance(**of)
+        limits.limit_variance(**of)
 
 
 def test_limit_law_says_what_is_wrong():
     m, S, v, anchor = GAUSSIANS["three dimensions"]
     with pytest.raises(ValueError, match="positive definite"):
-        theory.limit_variance(m, torch.zeros(3, 3).double(), v, anchor)
+        limits.limit_variance(m, torch.zeros(3, 3).double(), v, anchor)
     with pytest.raises(ValueError, match="one k for all"):
-        theory.limit_variance(m, S, v[:2], anchor[:2, :2])
+        limits.limit_variance(m, S, v[:2], anchor[:2, :2])
     with pytest.raises(ValueError, match="eigenpairs_of"):
-        theory.limit_variance_printed(m, S, v, anchor, "anchor")
+        limits.limit_variance_printed(m, S, v, anchor, "anchor")
 
 
 # --- the bias of the estimated distance -----------------------------------------------------------------------------
@@ -544,36 +548,36 @@ def test_limit_law_says_what_is_wrong():
 def test_bias_of_a_batch_at_perfect_agreement_is_that_of_simulation(n, expected, shrunk):
     """64 dimensions, as in FLIC: the numbers that the chapters speak of."""
     v, identity = torch.zeros(64).double(), torch.eye(64).double()
-    drawn = theory.simulate_w2(v, identity, v, identity, n=n, repeats=60) / n**0.5
+    drawn = limits.simulate_w2(v, identity, v, identity, n=n, repeats=60) / n**0.5
     error = float(drawn.std()) / 60**0.5
-    assert theory.batch_bias(n, 64) == pytest.approx(float(drawn.mean()), abs=4 * error + 0.1)
-    assert theory.batch_bias(n, 64) == pytest.approx(expected, abs=1)
-    assert theory.shrunk_scale(n, 64) == pytest.approx(shrunk, abs=0.006)
+    assert limits.batch_bias(n, 64) == pytest.approx(float(drawn.mean()), abs=4 * error + 0.1)
+    assert limits.batch_bias(n, 64) == pytest.approx(expected, abs=1)
+    assert limits.shrunk_scale(n, 64) == pytest.approx(shrunk, abs=0.006)
 
 
 def test_bias_has_the_two_limits_that_are_derived():
-    assert theory.batch_bias(100_000, 64) == pytest.approx((64 + 64 * 65 / 4) / 100_000, rel=2e-3)
-    assert theory.batch_bias(4, 10_000) == pytest.approx(20_000 - 2 * (10_000 * 3) ** 0.5 + 2500, rel=1e-3)
+    assert limits.batch_bias(100_000, 64) == pytest.approx((64 + 64 * 65 / 4) / 100_000, rel=2e-3)
+    assert limits.batch_bias(4, 10_000) == pytest.approx(20_000 - 2 * (10_000 * 3) ** 0.5 + 2500, rel=1e-3)
 
 
 def test_expected_distance_of_a_cloud_of_another_size_is_that_of_simulation():
     v, identity, n = torch.zeros(20).double(), torch.eye(20).double(), 8
     for scale in (0.3, 2.0):
-        drawn = theory.simulate_w2(v, scale**2 * identity, v, identity, n=n, repeats=400) / n**0.5
+        drawn = limits.simulate_w2(v, scale**2 * identity, v, identity, n=n, repeats=400) / n**0.5
         error = float(drawn.std()) / 400**0.5
-        assert theory.batch_bias(n, 20, scale) == pytest.approx(float(drawn.mean()), abs=4 * error)
-        expected = theory.batch_bias(n, 20, scale) + 20 * (1 - scale) ** 2
-        assert theory.expected_w2(n, 20, scale) == pytest.approx(expected)
+        assert limits.batch_bias(n, 20, scale) == pytest.approx(float(drawn.mean()), abs=4 * error)
+        expected = limits.batch_bias(n, 20, scale) + 20 * (1 - scale) ** 2
+        assert limits.expected_w2(n, 20, scale) == pytest.approx(expected)
 
 
 def test_the_shrunk_cloud_is_where_the_batch_loss_is_smallest():
     scales = np.linspace(0, 1.5, 1501)
-    found = scales[np.argmin([theory.expected_w2(10, 64, a) for a in scales])]
-    assert theory.shrunk_scale(10, 64) == pytest.approx(found, abs=1e-3)
+    found = scales[np.argmin([limits.expected_w2(10, 64, a) for a in scales])]
+    assert limits.shrunk_scale(10, 64) == pytest.approx(found, abs=1e-3)
 
 
 def test_bias_refuses_what_has_no_spread():
-    for call in (lambda: theory.expected_w2(1, 3), lambda: theory.shrunk_scale(1, 3)):
+    for call in (lambda: limits.expected_w2(1, 3), lambda: limits.shrunk_scale(1, 3)):
         with pytest.raises(ValueError, match="n >= 2"):
             call()
 

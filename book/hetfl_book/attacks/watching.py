@@ -218,27 +218,3 @@ def unmix(sums: NDArray[np.float64], took_part: NDArray[np.bool_], strength: flo
     A = A.astype(float)
     A, S = A - A.mean(0), S - S.mean(0)
     return np.linalg.solve(A.T @ A + strength * np.eye(A.shape[1]), A.T @ S)
-
-
-def unmixed(messages: Sequence[Message], strength: float = 1.0) -> list[Message]:
-    """One message for each client, of what `unmix` finds in the sums of the moves, and of what was sent, of all rounds.
-
-    Only tensors that all sent in one shape are there; ``received`` is what was found of them before the move.
-    """
-    some = [m for m in messages if m.kind == messages[0].kind]
-    clients, rounds, took_part = schedule(some)
-    found: dict[str, tuple[Params, Params]] = {name: ({}, {}) for name in clients}
-    for name, p in some[0].sent.items():
-        if not all(name in m.sent and m.sent[name].shape == p.shape for m in some):
-            continue
-        for place, part in enumerate(("sent", "moves")):
-            sums = np.zeros((len(rounds), p.numel()))
-            for m in some:
-                sums[rounds.index(m.round)] += getattr(m, part)[name].flatten().numpy()
-            for client, row in zip(clients, unmix(sums, took_part, strength), strict=True):
-                found[client][place][name] = torch.from_numpy(row.reshape(tuple(p.shape)))
-    last = rounds[-1]
-    return [
-        Message(last, client, sent, {n: sent[n] - moves[n] for n in sent if some[0].moved(n)}, some[0].kind)
-        for client, (sent, moves) in found.items()
-    ]

@@ -1,4 +1,4 @@
-"""Every client's inputs brought into one space, each by a projection of its own: FLIC's baseline without alignment.
+"""Every client's inputs brought into one space, each by a t-SNE of its own: FLIC's baseline without alignment.
 
 A method for equal input spaces, such as FedRep, can then run on any federation. As each client is projected without
 labels and without the others, nothing makes the axes of two clients mean the same; that is the point (S3.7 of [1]_).
@@ -13,7 +13,6 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -22,30 +21,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.federation import Client, Federation
-from hetfl_core.partition import check_variant
-from hetfl_core.rng import numpy_stream, stream
+from hetfl_core.federation import Federation
+from hetfl_core.rng import stream
 
-FITTED_ON = {
-    "tsne": "training and test inputs together",
-    "mds": "training and test inputs together",
-    "pca": "training inputs",
-    "random": "nothing",
-}
-"""What each projection has seen of a client. t-SNE and MDS place points and cannot place new ones afterwards."""
+FITTED_ON = "training and test inputs together"
+"""What t-SNE has seen of a client: it places points and cannot place new ones afterwards."""
 
 
 def to_common_space(
-    federation: Federation,
-    dim: int = 64,
-    how: str = "tsne",
-    seed: int = 0,
-    *,
-    variant: str = "text",
-    perplexity: float = 20.0,
-    iterations: int | None = None,
+    federation: Federation, dim: int = 64, seed: int = 0, *, perplexity: float = 20.0, iterations: int = 500
 ) -> Federation:
-    """Project the inputs of each client into R^dim, without labels and without the other clients (S3.7 of [1]_).
+    """Project the inputs of each client into R^dim by `tsne`, without labels and other clients (S3.7 of [1]_).
 
     Parameters
     ----------
@@ -53,65 +39,43 @@ def to_common_space(
         Inputs may have any shape, and another one on each client; they are flattened.
     dim : int
         Dimension of the common space; 64 in the paper.
-    how : {"tsne", "mds", "pca", "random"}
-        ``"tsne"``: see `tsne`. ``"mds"``: metric multidimensional scaling (SMACOF, from the classical solution); where
-        a client's inputs span no more than `dim` dimensions, as those of both toys do for 64, it reproduces all
-        distances and is but a rotation. ``"pca"``: principal components. ``"random"``: a Gaussian matrix.
-        Where there are fewer than `dim` components, the rest is filled with zeros.
     seed : int
-        Seed of the random start of t-SNE and of the Gaussian matrix; each client has a stream of its own.
-    variant : {"text", "code"}
-        Which t-SNE: `tsne`, or that of scikit-learn, which the published code calls. In 64 dimensions the latter does
-        not go along the gradient of its objective (`kl_gradient`), and 250 steps are no more than its first phase.
+        Seed of the random start; each client has a stream of its own.
     perplexity : float
-        Effective number of neighbours in t-SNE; at most a third of the client's samples is used.
-    iterations : int, optional
-        Steps of t-SNE; 500 by default, 250 for the code's variant.
+        Effective number of neighbours; at most a third of the client's samples is used.
+    iterations : int
+        Steps of t-SNE.
 
     Returns
     -------
     Federation
         The same clients and labels, inputs of shape (dim,), float32. ``info["projection"]`` says how they were made,
-        and ``info["leak"]`` whether **test inputs had a part in it**: t-SNE and MDS have no map for new samples, so
-        that each client's training and test inputs are projected together, as in the published code.
+        and ``info["leak"]`` that **test inputs had a part in it**: t-SNE has no map for new samples, so that each
+        client's training and test inputs are projected together, as in the published code. (That code calls
+        scikit-learn's, which in 64 dimensions does not go along the gradient of its objective: see `kl_gradient`.)
 
     Raises
     ------
     ValueError
-        If `how` is unknown, `dim` or `iterations` is not positive, inputs are named blocks, or a client has fewer than
-        4 samples, too few for t-SNE.
+        If `dim` or `iterations` is not positive, inputs are named blocks, or a client has fewer than 4 samples.
     """
     checks.instance("federation", federation, Federation)
-    checks.choice("how", how, tuple(FITTED_ON))
-    check_variant(variant)
-    checks.whole("dim", dim, 1)
-    if iterations is not None:
-        checks.whole("iterations", iterations, 1)
+    checks.wholes(1, dim=dim, iterations=iterations)
     checks.seed(seed)
     checks.number("perplexity", perplexity, above=0)
     checks.memory(8 * dim * max(client.n_train + client.n_test for client in federation), dim=dim)
-    projection = {"how": how, "dim": dim, "seed": seed, "fitted_on": FITTED_ON[how]}
-    steps = {"text": 500, "code": 250}[variant] if iterations is None else iterations
-    if how == "tsne":
-        projection |= {"variant": variant, "perplexity": perplexity, "iterations": steps}
-    place = _place_published if variant == "code" else _place
-    project = {
-        "tsne": lambda train, both, name: place(both, dim, perplexity, steps, stream(seed, name, 0, "project:tsne")),
-        "mds": lambda train, both, name: _mds(both, dim),
-        "pca": lambda train, both, name: _pca(train, both, dim),
-        "random": lambda train, both, name: both @ _gaussian(both.shape[1], dim, seed, name),
-    }[how]
-    if how == "tsne" and (few := [c.name for c in federation if c.n_train + c.n_test < 4]):
+    if few := [c.name for c in federation if c.n_train + c.n_test < 4]:
         raise ValueError(f"client {few[0]!r}: t-SNE needs at least 4 samples")
-    clients = tuple(_projected(client, project) for client in federation)
-    info = {**federation.info, "projection": projection, "leak": "test" in FITTED_ON[how]}
-    return replace(federation, clients=clients, name=f"{federation.name}+{how}", info=info)
-
-
-def _projected(client: Client, project: Callable[..., NDArray[np.float64]]) -> Client:
-    train, test = _flat(client.x_train, client.name), _flat(client.x_test, client.name)
-    out = project(train, np.concatenate([train, test]), client.name).astype(np.float32)
-    return replace(client, x_train=out[: len(train)], x_test=out[len(train) :])
+    projection = {"how": "tsne", "dim": dim, "seed": seed, "fitted_on": FITTED_ON}
+    projection |= {"variant": "text", "perplexity": perplexity, "iterations": iterations}
+    clients = []
+    for client in federation:
+        x = np.concatenate([_flat(client.x_train, client.name), _flat(client.x_test, client.name)])
+        placed = _place(x, dim, perplexity, iterations, stream(seed, client.name, 0, "project:tsne"))
+        train, test = placed[: client.n_train], placed[client.n_train :]
+        clients.append(replace(client, x_train=train, x_test=test))
+    info = {**federation.info, "projection": projection, "leak": True}
+    return replace(federation, clients=tuple(clients), name=f"{federation.name}+tsne", info=info)
 
 
 def _flat(x: Tensor | dict[str, Tensor], name: str) -> NDArray[np.float64]:
@@ -120,45 +84,9 @@ def _flat(x: Tensor | dict[str, Tensor], name: str) -> NDArray[np.float64]:
     return x.reshape(len(x), -1).numpy().astype(np.float64)
 
 
-def _pca(fitted: NDArray[np.float64], x: NDArray[np.float64], dim: int) -> NDArray[np.float64]:
-    """Principal components of the rows of `fitted`, as many as there are up to `dim`, then zeros."""
-    from sklearn.decomposition import PCA
-
-    pca = PCA(min(dim, *fitted.shape), svd_solver="full").fit(fitted)
-    scores = pca.transform(x)
-    return np.pad(scores, ((0, 0), (0, dim - scores.shape[1])))
-
-
-def _gaussian(width: int, dim: int, seed: int, name: str) -> NDArray[np.float64]:
-    """A matrix that keeps squared lengths on average."""
-    return numpy_stream(seed, name, 0, "project:random").normal(0, dim**-0.5, (width, dim))
-
-
-def _mds(x: NDArray[np.float64], dim: int) -> NDArray[np.float64]:
-    """Metric MDS from the classical solution, which for Euclidean distances is that of PCA."""
-    from scipy.spatial.distance import pdist, squareform
-    from sklearn.manifold import smacof
-
-    return smacof(squareform(pdist(x)), n_components=dim, init=_pca(x, x, dim), n_init=1)[0]
-
-
-def _place(
-    x: NDArray[np.float64], dim: int, perplexity: float, iterations: int, generator: torch.Generator
-) -> NDArray[np.float32]:
+def _place(x: NDArray[np.float64], dim: int, perplexity: float, iterations: int, generator: torch.Generator) -> Tensor:
     start = 1e-4 * torch.randn(len(x), dim, generator=generator, dtype=torch.float32)
-    return tsne(torch.from_numpy(x), start, min(perplexity, (len(x) - 1) / 3), iterations).numpy()
-
-
-def _place_published(
-    x: NDArray[np.float64], dim: int, perplexity: float, iterations: int, generator: torch.Generator
-) -> NDArray[np.float32]:
-    """As the published code calls scikit-learn."""
-    from sklearn.manifold import TSNE
-
-    draw = int(torch.randint(2**31, (), generator=generator))
-    steps = {"max_iter" if "max_iter" in TSNE().get_params() else "n_iter": iterations}  # renamed in release 1.5
-    own = min(perplexity, (len(x) - 1) / 3)
-    return TSNE(dim, perplexity=own, init="random", method="exact", random_state=draw, **steps).fit_transform(x)
+    return tsne(torch.from_numpy(x), start, min(perplexity, (len(x) - 1) / 3), iterations)
 
 
 # --- t-SNE --------------------------------------------------------------------------------------------------------

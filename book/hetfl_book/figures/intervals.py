@@ -57,56 +57,6 @@ def sweep(
     return ax
 
 
-def learning_curves(
-    rows: pd.DataFrame,
-    ax: Axes | None = None,
-    title: str = "",
-    intervals: Sequence[str] = (),
-    ylabel: str = "accuracy (%)",
-) -> Axes:
-    """Accuracy against the number of training trials, one line per method.
-
-    The axis is logarithmic; where a client has no trial, it is linear up to the smallest other number.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        As from ``hetfl_book.ledger.comparison.means(rows, by=["n"])``: one row per method and number of trials.
-    ax : Axes, optional
-    title : str
-    intervals : sequence of str
-        Methods whose 95 % intervals over clients are shaded. Clients differ from each other far more than methods do,
-        so that overlapping bands say nothing of a difference: that is what paired `differences` are for.
-    ylabel : str
-
-    Returns
-    -------
-    Axes
-    """
-    checks.frame("rows", rows, "method", "n_train", "mean", "low", "high")
-    intervals = checks.several("intervals", intervals)
-    for method in intervals:
-        checks.words("intervals", method)
-    ax = _axes(ax)
-    for i, (name, mine) in enumerate(rows.groupby("method", sort=False)):
-        mine = mine.sort_values("n_train")
-        colour, line = COLOURS[i % len(COLOURS)], ("-", "--")[i // len(COLOURS) % 2]
-        ax.plot(mine["n_train"], mine["mean"], line, color=colour, marker=MARKERS[i % len(MARKERS)], label=str(name))
-        if name in intervals:
-            ax.fill_between(mine["n_train"], mine["low"], mine["high"], color=colour, alpha=0.15, lw=0)
-    ticks = sorted({round(n) for n in rows["n_train"]})
-    some = [n for n in ticks if n > 0]
-    if some and 0 in ticks:
-        ax.set_xscale("symlog", linthresh=some[0])
-    elif some:
-        ax.set_xscale("log")
-    ax.set(xlabel="training trials of a client (mean)", ylabel=ylabel, title=title)
-    ax.set_xticks(ticks, [str(n) for n in ticks])
-    ax.minorticks_off()
-    ax.legend(fontsize=9)
-    return ax
-
-
 def forest(
     rows: pd.DataFrame,
     ax: Axes | None = None,

@@ -206,36 +206,11 @@ def best_rates(accuracies: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 CHOSEN: dict[str, Rates] = {
-    "non-iid_1": {
-        "Local": 0.1,
-        "FedAvg": 0.05,
-        "FedAvg-FT": 0.1,
-        "FedAvg-FT, all": 0.1,
-        "FedPer": 0.1,
-        "LG-FedAvg": 0.05,
-        "FedRep": 0.1,
-        "FedBABU": 0.5,
-        "Ditto": 0.1,
-        "FedSR-FT": 0.1,
-        "FedPAC": 0.1,
-        "FedCR": 0.1,
-        "FedCR, own bodies": 0.1,
-    },
-    "non-iid_2": {
-        "Local": 0.1,
-        "FedAvg": 0.1,
-        "FedAvg-FT": 0.1,
-        "FedAvg-FT, all": 0.1,
-        "FedPer": 0.1,
-        "LG-FedAvg": 0.1,
-        "FedRep": 0.1,
-        "FedBABU": 0.005,
-        "Ditto": 0.1,
-        "FedSR-FT": 0.1,
-        "FedPAC": 0.1,
-        "FedCR": 0.1,
-        "FedCR, own bodies": 0.1,
-    },
+    split: dict.fromkeys(methods(OWN_PHI, OWN_V), 0.1) | others
+    for split, others in {
+        "non-iid_1": {"FedAvg": 0.05, "LG-FedAvg": 0.05, "FedBABU": 0.5},
+        "non-iid_2": {"FedBABU": 0.005},
+    }.items()
 }
 """`best_rates` of the grid's records, by split; a test compares."""
 

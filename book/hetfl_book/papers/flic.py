@@ -261,7 +261,7 @@ def _captions(n_clients: int, classes: int, embeddings: str) -> Data:
 
 def tsne(federation: Federation, seed: int) -> Federation:
     """Each client's data in 64 dimensions, by its own t-SNE (Appendix S3.7)."""
-    return project.to_common_space(federation, 64, "tsne", seed)
+    return project.to_common_space(federation, 64, seed)
 
 
 def _toys() -> dict[str, Experiment]:
