@@ -36,19 +36,7 @@ from hetfl_core.clients import (
 )
 from hetfl_core.rng import SERVER
 
-__all__ = [
-    "MOST_CLASSES",
-    "Client",
-    "Federation",
-    "FederationWarning",
-    "Inputs",
-    "Kind",
-    "Spec",
-    "as_params",
-    "blocks",
-    "from_params",
-    "map_blocks",
-]
+__all__ = ["Client", "Federation", "FederationWarning", "Spec", "blocks", "map_blocks"]
 
 MOST_CLASSES = 1_000_000
 """A label beyond is a mistake, such as an identifier: each class is an output of a head, and a count on each client."""

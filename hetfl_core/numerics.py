@@ -31,6 +31,9 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
+__all__ = ["REVISION", "difference", "hold", "in_effect"]
+
+
 REVISION = 3
 """Raised whenever a change of the code may change a bit of a result. Records without one are older: revision 0.
 

@@ -90,7 +90,7 @@ LEDGER = {
     ),
     "value": Case(gaps(ledger.value), {"record": RECORDS[0], "metric": "accuracy"}),
     "to_percent": Case(lambda metric: ledger.to_percent(0.5, metric), {"metric": "accuracy"}),
-    "compare": Case(ledger.compare, {"a": RECORDS[0], "b": RECORDS[1]}),
+    "compare_records": Case(ledger.compare_records, {"a": RECORDS[0], "b": RECORDS[1]}),
     "write": Case(there(ledger.write), {"record": RECORDS[0], "folder": "out"}),
     "write_to": Case(there(ledger.write_to), {"record": RECORDS[0], "path": "out.json"}),
     "load": Case(

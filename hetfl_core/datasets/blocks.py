@@ -28,7 +28,23 @@ from hetfl_core.federation import MOST_CLASSES, Client, Federation, FederationWa
 from hetfl_core.partition import Indices, Parts, check_generator, check_labels, gathered
 from hetfl_core.rng import SERVER, numpy_stream
 
+__all__ = [
+    "ASSIGNMENTS",
+    "QUADRANTS",
+    "BlockPartition",
+    "Holding",
+    "cifar10",
+    "eurosat",
+    "fashion_mnist",
+    "federate",
+    "holders",
+    "mnist",
+]
+
+
 QUADRANTS = ("top left", "top right", "bottom left", "bottom right")
+"""The blocks that an image is cut into, by name."""
+
 COLOURS = ("red", "green", "blue")
 
 

@@ -34,6 +34,9 @@ from hetfl_core.datasets.eeg_head import (
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, need, standard_montage
 from hetfl_core.rng import numpy_stream
 
+__all__ = ["subject_raw"]
+
+
 Array32 = NDArray[np.float32]
 Raws = dict[str, dict[str, Any]]
 

@@ -33,6 +33,9 @@ from hetfl_core.datasets.recordings import TABLE_S1, need, standard_montage
 from hetfl_core.datasets.registry import fetch
 from hetfl_core.federation import Federation
 
+__all__ = ["federation", "raw"]
+
+
 CLASSES = ("left_hand", "right_hand", "hands", "feet", "rest")
 """What was moved, or imagined to be moved, in the order of the labels 0 … 4; ``"hands"`` are both fists at once."""
 

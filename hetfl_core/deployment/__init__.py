@@ -11,17 +11,9 @@ _HOME = {
     "serve": "apps",
     "server_app": "apps",
     "settings_of": "apps",
-    "Coordinator": "coordinator",
     "DeploymentError": "coordinator",
     "Result": "coordinator",
-    "Roster": "coordinator",
     "Settings": "coordinator",
-    "side_by_side": "coordinator",
-    "FileStore": "site",
-    "Reply": "site",
-    "Site": "site",
-    "SiteError": "site",
-    "Task": "site",
     "client_from_file": "files",
 }
 

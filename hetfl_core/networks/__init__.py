@@ -26,8 +26,6 @@ __all__ = [
     "ACTIVATIONS",
     "CNN",
     "MLP",
-    "SMALLEST_DEVIATION",
-    "Activation",
     "Augmented",
     "Auto",
     "Blocks",
@@ -39,6 +37,5 @@ __all__ = [
     "NormalisedCNN",
     "Params",
     "PerClient",
-    "convolve",
     "linear_init",
 ]

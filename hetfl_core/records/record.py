@@ -324,7 +324,7 @@ def measured(record: RunRecord, metric: str) -> float:
     return value(record, metric)
 
 
-def compare(a: RunRecord, b: RunRecord) -> pd.DataFrame:
+def compare_records(a: RunRecord, b: RunRecord) -> pd.DataFrame:
     """Where two records differ: every metric, and each other field that is not equal.
 
     Returns

@@ -55,9 +55,7 @@ References
    representation with conditional mutual information regularization. ICML 2023.
 .. [2] S. Ben-David, J. Blitzer, K. Crammer, F. Pereira. Analysis of representations for domain adaptation. NeurIPS
    2006.
-.. [3] S. Ben-David, J. Blitzer, K. Crammer, A. Kulesza, F. Pereira, J. Vaughan. A theory of learning from different
-   domains. Machine Learning, 79, 2010.
-.. [4] D. Palomar, S. Verdú. Lautum information. IEEE Transactions on Information Theory, 54,
+.. [3] D. Palomar, S. Verdú. Lautum information. IEEE Transactions on Information Theory, 54,
    2008.
 """
 
@@ -247,7 +245,7 @@ def collapse(n: int, rounds: int, variance: float = 1.0, prior: float = 1.0) -> 
 def alignment_term(means: ArrayLike, variances: ArrayLike, mean: ArrayLike, variance: ArrayLike) -> float:
     """The term of Eq. (7) of [1]_ for one class: the mean over samples of KL[joint ‖ sample's feature], in nats.
 
-    Where the joint is the law of z in the class it is the lautum information of z and x [4]_, not the regulariser
+    Where the joint is the law of z in the class it is the lautum information of z and x [3]_, not the regulariser
     I(z; x | y) − I(z; x_i | y), which is 0 with one client.
 
     Diagonal Gaussians: samples of shapes (n, V), the joint of shapes (V,).
