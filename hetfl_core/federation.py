@@ -219,7 +219,7 @@ class Federation:
     def _of_parts(
         cls, parts: Mapping[str, frames.Part], test_size: float, seed: int, task: Kind, name: str
     ) -> Federation:
-        clients, classes = frames.split(parts, test_size, seed, task)
+        clients, classes = frames.split_parts(parts, test_size, seed, task)
         settings = {"test_size": float(test_size), "seed": seed}
         info = {"settings": settings, **({"classes": classes} if task == "classification" else {})}
         return cls(clients, len(classes) if task == "classification" else 0, name, info, task)

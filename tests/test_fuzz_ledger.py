@@ -142,11 +142,13 @@ LEDGER = {
         names={"folder": "results folder"},
     ),
     "comparison.means": Case(comparison.means, {"rows": CLIENTS, "by": ["data_set"], "metric": "accuracy"}),
-    "comparison.differences": Case(
-        comparison.differences,
+    "comparison.paired_differences": Case(
+        comparison.paired_differences,
         {"rows": CLIENTS, "a": "FLIC-HL", "b": "Local", "by": ["data_set"], "metric": "accuracy"},
     ),
-    "comparison.corrected": Case(comparison.corrected, {"found": comparison.differences(CLIENTS, "FLIC-HL", "Local")}),
+    "comparison.with_verdicts": Case(
+        comparison.with_verdicts, {"found": comparison.paired_differences(CLIENTS, "FLIC-HL", "Local")}
+    ),
     "comparison.best": Case(
         comparison.best, {"rows": CLIENTS, "among": ["Local", "FedRep"], "by": ["data_set"], "metric": "accuracy"}
     ),

@@ -1,4 +1,4 @@
-"""What the core offers: its rooms' `__all__`, listed in `public.txt`, each on a page of the reference, used by the pages."""
+"""What the core offers: its rooms' `__all__`, listed in `public.txt`, each on a page of the reference."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from matplotlib.axes import Axes
 
+import hetfl_book
 import hetfl_core
 from hetfl_core import datasets, methods
 
@@ -45,7 +46,7 @@ def public() -> dict[str, Any]:
 
 
 def counted_only(thing: Any) -> bool:
-    """Methods, data sets and figures: one more or less is no change of what the core is, and needs no line in the list."""
+    """Methods, data sets and figures: one more is no change of what the core is, and needs no line in the list."""
     if inspect.isclass(thing):
         return thing in {type(method) for method in methods.CATALOGUE.values()}
     if not inspect.isfunction(thing):
@@ -97,7 +98,7 @@ def test_each_has_a_docstring_and_stands_in_full_on_one_page(site: ModuleType) -
         places = [m for m in places if own in site.offers(sys.modules[m]) and getattr(sys.modules[m], own) is thing]
         assert len(places) == 1, f"{name} needs a docstring, and one page: it has {places}"
         if inspect.isclass(thing) or inspect.isfunction(thing):
-            assert re.search(rf"^   (~\S+\.)?{own}$", pages[room], re.M), f"{name} is missing in its room's table"
+            assert re.search(rf"^   ~(\S+\.)?{own}$", pages[room], re.M), f"{name} is missing in its room's table"
 
 
 def test_what_stands_behind_is_marked(site: ModuleType) -> None:
@@ -118,7 +119,7 @@ def test_what_stands_behind_is_marked(site: ModuleType) -> None:
 
 
 def pages() -> dict[str, list[str]]:
-    """The Python of the book's notebooks, of its assignments, and of the blocks of its texts, as pieces to be parsed."""
+    """The Python of the book's notebooks, of its assignments and of its texts, as pieces to be parsed."""
     found = {}
     for path in [*ROOT.glob("book/*.ipynb"), *ROOT.glob("book/assignments/*.ipynb"), *ROOT.glob("book/*/*/*.ipynb")]:
         if "_build" not in path.parts:
@@ -137,7 +138,9 @@ def used(pieces: list[str]) -> set[str]:
     found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Import):
-            known |= {a.asname or "hetfl_core": a.name if a.asname else "hetfl_core" for a in node.names if core(a.name)}
+            known |= {
+                a.asname or "hetfl_core": a.name if a.asname else "hetfl_core" for a in node.names if core(a.name)
+            }
         elif isinstance(node, ast.ImportFrom) and core(node.module or ""):
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
@@ -163,7 +166,10 @@ def core(module: str) -> bool:
 
 
 def test_uses_are_found() -> None:
-    page = ["from hetfl_core import datasets, simulate\nimport hetfl_core.rng", "x = datasets.toy.made(1).y\nhetfl_core.rng.key"]
+    page = [
+        "from hetfl_core import datasets, simulate\nimport hetfl_core.rng",
+        "x = datasets.toy.made(1).y\nhetfl_core.rng.key",
+    ]
     assert used(page) == {"hetfl_core.simulate", "hetfl_core.datasets.toy.made", "hetfl_core.rng.key"}
     assert used(["from hetfl_core.engine import layout as l\nl.Costs"]) == {"hetfl_core.engine.layout.Costs"}
 
@@ -177,26 +183,42 @@ def test_pages_use_public_names_only() -> None:
 # --- a name means one thing -------------------------------------------------------------------------------------
 
 
-def definitions() -> dict[str, set[str]]:
-    """Public functions and classes that modules of either package define at their top, with the modules."""
-    found = defaultdict(set)
-    for top in ("hetfl_core", "hetfl_book"):
-        folder = Path(str(importlib.import_module(top).__file__)).parent
-        for path in folder.rglob("*.py"):
-            for node in ast.parse(path.read_text("utf8")).body:
-                if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-                    parts = path.relative_to(folder.parent).with_suffix("").parts
-                    found[node.name].add(".".join(part for part in parts if part != "__init__"))
-    return found
+def is_data_set(thing: Any) -> bool:
+    return inspect.isfunction(thing) and thing in datasets.CATALOGUE.values()
 
 
 def test_a_public_name_means_one_thing() -> None:
-    """Data sets are called by family and name (``blocks.mnist``), as on the command line, so that both have a `mnist`."""
+    """Data sets are called by family and name, as on the command line (`blocks.mnist`, `pooled.mnist`)."""
     things = defaultdict(set)
     for name, thing in public().items():
-        if thing not in datasets.CATALOGUE.values() if inspect.isfunction(thing) else True:
+        if not is_data_set(thing) and not name.endswith(".CATALOGUE"):
             things[name.rpartition(".")[2]].add(id(thing))
     assert {name for name, found in things.items() if len(found) > 1} == set()
+
+
+def definitions(package: ModuleType) -> Iterator[tuple[str, str]]:
+    """Name and module of each function and class that a package's modules define at their top, but for private ones."""
+    folder = Path(str(package.__file__)).parent
+    for path in folder.rglob("*.py"):
+        for node in ast.parse(path.read_text("utf8")).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                yield node.name, path.relative_to(folder.parent).as_posix()
+
+
+def test_nothing_else_is_called_like_a_public_function_or_class() -> None:
+    """Neither behind the rooms nor in the book's package, so that a search finds the thing and no other."""
+    where = defaultdict(set)
+    for name, path in [*definitions(hetfl_core), *definitions(hetfl_book)]:
+        where[name].add(path)
+    twice = {name for name, paths in where.items() if len(paths) > 1}
+    print(f"{len(twice)} names of functions and classes stand in two modules or more")
+    shown = [(name.rpartition(".")[2], thing) for name, thing in public().items() if not is_data_set(thing)]
+    ours = {name for name, thing in shown if inspect.isclass(thing) or inspect.isfunction(thing)}
+    assert {name: where[name] for name in ours & twice} == HOOKS
+
+
+HOOKS = {"data_sets": {"hetfl_core/plugins.py", "hetfl_book/plugin.py"}}
+"""One meaning in two modules: what a plugin offers under this name."""
 
 
 if __name__ == "__main__":

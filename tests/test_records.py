@@ -21,7 +21,18 @@ from hetfl_book import ledger
 from hetfl_core import simulate
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import Local
-from hetfl_core.records import RunRecord, compare_records, load, provenance, read, record, storage, to_json, write, write_to
+from hetfl_core.records import (
+    RunRecord,
+    compare_records,
+    load,
+    provenance,
+    read,
+    record,
+    storage,
+    to_json,
+    write,
+    write_to,
+)
 from hetfl_core.statistics import contrast
 
 

@@ -459,8 +459,8 @@ def short(module: ModuleType) -> str:
 
 def table_of(current: str, found: list[tuple[str, str, str]]) -> list[str]:
     """Source of a table of classes and functions, each given by its module, directive and name."""
-    things = [(module, name) for module, directive, name in found if directive != "autodata"]
-    table = [f"   {name}" if module == current else f"   ~{module}.{name}" for module, name in things]
+    things = [f"{module}.{name}" for module, directive, name in found if directive != "autodata"]
+    table = [f"   ~{thing.removeprefix(f'{current}.')}" for thing in things]
     head = [f".. currentmodule:: {current}", "", ".. autosummary::", "   :nosignatures:", ""]
     return [*head, *table, ""] if table else []
 

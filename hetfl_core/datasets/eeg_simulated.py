@@ -285,7 +285,7 @@ def _raw(data: Array, recordings: Recordings, mains: float) -> Any:
 # --- MOABB ---------------------------------------------------------------------------------------------------------
 
 
-def simulated(
+def twin(
     name: str | Recordings,
     seed: int = 0,
     settings: Physiology = USUAL,

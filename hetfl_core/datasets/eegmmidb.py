@@ -33,7 +33,7 @@ from hetfl_core.datasets.recordings import TABLE_S1, need, standard_montage
 from hetfl_core.datasets.registry import fetch
 from hetfl_core.federation import Federation
 
-__all__ = ["federation", "raw"]
+__all__ = ["one_person", "raw"]
 
 
 CLASSES = ("left_hand", "right_hand", "hands", "feet", "rest")
@@ -206,7 +206,7 @@ def trials(
     return eeg.trials(data, 1, channels, band, classes, CLASSES)
 
 
-def federation(
+def one_person(
     features: Literal["tangent", "vectorised"] = "tangent",
     reference: Literal["train", "all"] = "train",
     split: Literal["session", "random"] = "session",

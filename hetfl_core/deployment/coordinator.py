@@ -574,7 +574,7 @@ class Coordinator:
         ]
         write_atomically(self.folder / "clients.json", json.dumps(told, indent=1).encode())
         kept: list[Params] = [{} for _ in names]
-        checkpoints.write(self.folder, self._identity(), replace(state, kept=kept), names)
+        checkpoints.write_state(self.folder, self._identity(), replace(state, kept=kept), names)
 
     def _resumed(self) -> checkpoints.State | None:
         """The state that the folder holds, its clients in the order in which they joined."""
@@ -589,7 +589,7 @@ class Coordinator:
         self.specs = [spec.of_features(order) for spec, order in zip(specs, orders, strict=True)]
         self.side = self._side()
         self.common = self.side.common()
-        state = checkpoints.read(self.folder, self._identity(), [spec.name for spec in self.specs])
+        state = checkpoints.read_state(self.folder, self._identity(), [spec.name for spec in self.specs])
         if state is not None:
             self.say(f"goes on after {state.done} of {settings.rounds} rounds")
         return state

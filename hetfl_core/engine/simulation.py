@@ -363,8 +363,8 @@ class _Journal:
         """The state of each run that was left; none where there is no checkpoint."""
         if self.folder is None:
             return []
-        found = checkpoints.read(self.folder, self.mark, self.names, self.simulators[0].device)
-        return [] if found is None else checkpoints.split(found, [len(s.specs) for s in self.simulators])
+        found = checkpoints.read_state(self.folder, self.mark, self.names, self.simulators[0].device)
+        return [] if found is None else checkpoints.split_states(found, [len(s.specs) for s in self.simulators])
 
     def check(self) -> None:
         """Refuse a folder that cannot be written to, before hours of training are lost."""
@@ -377,7 +377,7 @@ class _Journal:
         Only True says so, for callbacks return all sorts of things.
         """
         if self.folder is not None:
-            checkpoints.write(self.folder, self.mark, checkpoints.join(states), self.names)
+            checkpoints.write_state(self.folder, self.mark, checkpoints.join_states(states), self.names)
         answers = []
         if self.on_round is not None and states[0].done:
             for simulator, state in zip(self.simulators, states, strict=True):

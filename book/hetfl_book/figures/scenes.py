@@ -161,7 +161,7 @@ def against_gaussians(
     return ax
 
 
-def holders(
+def draw_holders(
     table: Any,
     blocks: Sequence[str],
     classes: Sequence[str] | None = None,

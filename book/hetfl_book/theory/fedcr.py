@@ -104,7 +104,7 @@ def discrete_cmi(p: ArrayLike, a: Sequence[int], b: Sequence[int], given: Sequen
 
 
 @dataclass(frozen=True)
-class Alignment:
+class AlignmentSides:
     """The two sides of Eq. (5), in nats.
 
     Attributes
@@ -126,7 +126,7 @@ class Alignment:
         return self.joint - self.local
 
 
-def discrete_alignment(p: ArrayLike, encoder: ArrayLike | None = None) -> Alignment:
+def discrete_alignment(p: ArrayLike, encoder: ArrayLike | None = None) -> AlignmentSides:
     """Eq. (5) of [1]_ for a table p(y, x_i, the others' data, z).
 
     Parameters
@@ -149,7 +149,7 @@ def discrete_alignment(p: ArrayLike, encoder: ArrayLike | None = None) -> Alignm
                 f"encoder must have rows of probabilities of z, one a value of x_i, got {checks.shown(encoder)}"
             )
     joint, own = discrete_cmi(table, [3], [1, 2], [0]), discrete_cmi(table, [3], [1], [0])
-    return Alignment(joint, own, _expected_log_ratio(table, x, local), _expected_log_ratio(table, x, labelled))
+    return AlignmentSides(joint, own, _expected_log_ratio(table, x, local), _expected_log_ratio(table, x, labelled))
 
 
 def product_information(
