@@ -193,7 +193,7 @@ PAIRED = {"x": np.array([1.0, 3.0, 2.0]), "y": np.array([4.0, 9.0, 6.0])}
 
 FIGURES = {
     "curves": Case(plots.curves, ON | {"runs": {"FLIC": [HISTORY, HISTORY]}, "column": "test_accuracy"}),
-    "losses": Case(scenes.losses, ON | {"history": HISTORY, "terms": ["ce"]}),
+    "losses": Case(scenes.loss_terms, ON | {"history": HISTORY, "terms": ["ce"]}),
     "project": Case(plots.project, {"points": POINTS["a"], "how": "PCA", "seed": 0}),
     "clients_and_classes": Case(
         plots.clients_and_classes,

@@ -41,7 +41,7 @@ def test_curves_name_what_is_missing():
 
 
 def test_losses_are_on_a_log_axis():
-    ax = scenes.losses(history(0), ["ce"])
+    ax = scenes.loss_terms(history(0), ["ce"])
     assert ax.get_yscale() == "log"
 
 

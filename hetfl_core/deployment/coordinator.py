@@ -1,7 +1,7 @@
 """The server of a deployed federation: rounds in which any client may be late, come back, or answer nonsense.
 
 Nothing here knows what carries the messages. A `Coordinator` yields tasks by client and is sent what came back, as
-a generator; `side_by_side` lets several methods share messages.
+a generator; `share_messages` lets several methods share messages.
 """
 
 from __future__ import annotations
@@ -595,7 +595,7 @@ class Coordinator:
         return state
 
 
-def side_by_side(
+def share_messages(
     runs: Mapping[str, Steps[T]], exchange: Callable[[dict[str, dict[str, Task]]], dict[str, dict[str, Reply]]]
 ) -> dict[str, T]:
     """Let several runs share messages: what they ask of a client at the same time goes out as one.
