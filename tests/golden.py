@@ -397,7 +397,7 @@ def _() -> Any:
 
 @case("partition.dirichlet_per_client")
 def _() -> Any:
-    return dealt(partition.dirichlet_per_client(EVEN, 6, 0.5, rng("each"), per_client=90))
+    return dealt(partition.dirichlet_per_client(EVEN, 6, 0.5, rng("each")))  # to the last sample
 
 
 @case("partition.share_evenly")
