@@ -23,7 +23,7 @@ from hetfl_core import numerics
 from hetfl_core.federation import Spec, blocks
 from hetfl_core.files import write_atomically
 from hetfl_core.networks import Module, Params
-from hetfl_core.networks.identity import described, statements, written
+from hetfl_core.networks.identity import bare_source, described, written
 from hetfl_core.settings import changed, plain
 
 FILE = "state.safetensors"
@@ -154,7 +154,7 @@ def method_settings(method: Any, specs: Sequence[Spec]) -> dict[str, Any]:
 
 @cache
 def _rooms_code() -> str:
-    return "\n".join(statements(path.read_text("utf8")) for room in ROOMS for path in _files(room))
+    return "\n".join(bare_source(path.read_text("utf8")) for room in ROOMS for path in _files(room))
 
 
 def _files(room: str) -> list[Path]:
