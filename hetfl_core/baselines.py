@@ -44,6 +44,9 @@ from hetfl_core.settings import plain
 if TYPE_CHECKING:  # scikit-learn takes as long to load as PyTorch, and most who load this module train networks
     from sklearn.model_selection import StratifiedKFold
 
+__all__ = ["LDA", "LR", "MDM", "SVM", "Chosen", "Pooled", "run"]
+
+
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 """From vectors, shape (n, d), to labels, shape (n,)."""
 

@@ -149,8 +149,8 @@ def _first_line(thing: Any) -> str:
 # --- data -----------------------------------------------------------------------------------------------------------
 
 
-@data_app.command()
-def status() -> None:
+@data_app.command("status")
+def status_() -> None:
     """Which files are there, and whether they are the right ones."""
     from hetfl_core.datasets import registry
 
@@ -158,8 +158,8 @@ def status() -> None:
     print(registry.status().to_string(index=False))
 
 
-@data_app.command()
-def fetch(
+@data_app.command("fetch")
+def fetch_(
     keys: Annotated[list[str] | None, typer.Argument(help="Files, or data sets; all if none is named.")] = None,
 ) -> None:
     """Download what is missing, and check it."""
@@ -169,8 +169,8 @@ def fetch(
         print(f"{key}: {registry.fetch(key)}")
 
 
-@data_app.command()
-def verify(
+@data_app.command("verify")
+def verify_(
     keys: Annotated[list[str] | None, typer.Argument(help="Files, or data sets; all if none is named.")] = None,
 ) -> None:
     """Compare the files' hashes with the registry's."""
@@ -302,8 +302,8 @@ def _resumption(checkpoint: Path | None) -> str:
     return f"the same command goes on from {checkpoint}"
 
 
-@app.command()
-def run(
+@app.command("run")
+def run_(
     method: Annotated[str, typer.Argument(help="Name of a method (`hetfl list`), or your own as package.module:Name.")],
     federation: Annotated[str, typer.Option(help="Name of a data set; see `hetfl list`.")] = "digits.bundled",
     rounds: Annotated[int, typer.Option(help="Communication rounds T.")] = 10,

@@ -36,19 +36,7 @@ from hetfl_core.clients import (
 )
 from hetfl_core.rng import SERVER
 
-__all__ = [
-    "MOST_CLASSES",
-    "Client",
-    "Federation",
-    "FederationWarning",
-    "Inputs",
-    "Kind",
-    "Spec",
-    "as_params",
-    "blocks",
-    "from_params",
-    "map_blocks",
-]
+__all__ = ["Client", "Federation", "FederationWarning", "Spec", "blocks", "map_blocks"]
 
 MOST_CLASSES = 1_000_000
 """A label beyond is a mistake, such as an identifier: each class is an output of a head, and a count on each client."""
@@ -225,7 +213,7 @@ class Federation:
     def _of_parts(
         cls, parts: Mapping[str, frames.Part], test_size: float, seed: int, task: Kind, name: str
     ) -> Federation:
-        clients, classes = frames.split(parts, test_size, seed, task)
+        clients, classes = frames.split_parts(parts, test_size, seed, task)
         settings = {"test_size": float(test_size), "seed": seed}
         info = {"settings": settings, **({"classes": classes} if task == "classification" else {})}
         return cls(clients, len(classes) if task == "classification" else 0, name, info, task)

@@ -11,6 +11,9 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+__all__ = ["data_path"]
+
+
 DAY = 24 * 3600
 """Seconds after which nobody is still writing a draft."""
 

@@ -52,7 +52,7 @@ def parts_of_arrays(arrays: Any) -> dict[str, Part]:
     return {who: _part(who, pair) for who, pair in arrays.items()}
 
 
-def split(parts: Mapping[str, Part], share: Any, seed: int, task: Kind) -> tuple[list[Client], list[Any]]:
+def split_parts(parts: Mapping[str, Part], share: Any, seed: int, task: Kind) -> tuple[list[Client], list[Any]]:
     """The clients with training and test sets, and the classes in their order; see `Federation.from_arrays`."""
     if not isinstance(share, int | float | np.number) or not 0 <= share < 1:
         raise ValueError(f"test_size must be a share of the samples in [0, 1), got {share!r}")

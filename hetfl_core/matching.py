@@ -35,6 +35,9 @@ from torch import Tensor
 
 from hetfl_core import checks
 
+__all__ = ["Matching", "Neurons", "Rule", "assign", "match"]
+
+
 Cost = Literal["distance", "exact", "pfnm"]
 Order = Literal["parallel", "sequential", "random"]
 Target = Literal["others", "all"]

@@ -31,6 +31,9 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
+__all__ = ["REVISION", "hold", "in_effect", "what_differs"]
+
+
 REVISION = 3
 """Raised whenever a change of the code may change a bit of a result. Records without one are older: revision 0.
 
@@ -197,7 +200,7 @@ def _blas() -> str:
     return "+".join(sorted(found))
 
 
-def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+def what_differs(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """What two records' `in_effect` differ in, in words; empty where they are the same.
 
     Examples

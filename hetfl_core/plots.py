@@ -18,10 +18,24 @@ from matplotlib.lines import Line2D
 
 from hetfl_core import checks
 
+__all__ = [
+    "COLOURS",
+    "MARKERS",
+    "clients_and_classes",
+    "curves",
+    "differences",
+    "latent",
+    "project",
+    "style",
+    "use_style",
+]
+
+
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 """Okabe and Ito's colours, told apart with every common form of colour blindness."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+"""One for each client, beside its colour; the last one is that of anchors."""
 
 STYLE: Any = {
     "figure.figsize": (6.2, 4.0),

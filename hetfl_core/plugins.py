@@ -18,6 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+__all__ = ["data_sets"]
+
+
 GROUP = "hetfl.plugins"
 
 

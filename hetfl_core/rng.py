@@ -14,6 +14,9 @@ import torch
 
 from hetfl_core import checks
 
+__all__ = ["SERVER", "numpy_stream", "stream"]
+
+
 SERVER = "<server>"
 """Name under which the server draws; no client may be called so."""
 

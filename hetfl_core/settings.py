@@ -95,7 +95,7 @@ def check(settings: Any) -> None:
     for name, hint, fits in _tests(type(settings)):  # type: ignore[arg-type]
         if not fits(value := getattr(settings, name)):
             asked = f" (the class; did you mean {value.__name__}()?)" if isinstance(value, type) else ""
-            raise ValueError(f"{name} must be {words(hint)}, got {value!r}{asked}")
+            raise ValueError(f"{name} must be {type_in_words(hint)}, got {value!r}{asked}")
     for name, limit in _limits(type(settings)):  # type: ignore[arg-type]
         given = getattr(settings, name)
         for value in given if isinstance(given, tuple | list) else (given,):
@@ -203,7 +203,7 @@ _SCALARS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
 """Simple types: what is said of them, and what goes with them."""
 
 
-def words(hint: Any) -> str:
+def type_in_words(hint: Any) -> str:
     """A type in words, for an error: ``"a whole number"``, ``"one of ('fixed', 'learned')"``, ``"a Model"``."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint in _SCALARS:
@@ -211,16 +211,20 @@ def words(hint: Any) -> str:
     if hint in (None, type(None)):
         return "None"
     if origin is Annotated:
-        return words(inner[0])
+        return type_in_words(inner[0])
     if origin is Literal:
         return f"one of {inner}" if len(inner) > 1 else repr(inner[0])
     if origin in (Union, types.UnionType):
-        return " or ".join(words(one) for one in inner)
+        return " or ".join(type_in_words(one) for one in inner)
     if origin is tuple:
-        each = f"any number of entries, each {words(inner[0])}" if inner[-1] is ... else ", ".join(map(words, inner))
+        each = (
+            f"any number of entries, each {type_in_words(inner[0])}"
+            if inner[-1] is ...
+            else ", ".join(map(type_in_words, inner))
+        )
         return f"a tuple of {each}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"a mapping of {words(inner[0])} to {words(inner[1])}"
+        return f"a mapping of {type_in_words(inner[0])} to {type_in_words(inner[1])}"
     return "callable" if origin is Callable or hint is Callable else _article(getattr(hint, "__name__", str(hint)))
 
 

@@ -31,6 +31,9 @@ import pandas as pd
 from hetfl_core import checks
 from hetfl_core.records import RunRecord, measured, records_of
 
+__all__ = ["MIN_SEEDS", "NoPairsError", "Paired", "corrected", "effects", "holm", "interval", "paired", "welch"]
+
+
 MIN_SEEDS = 3
 """Seeds that a statement takes. With fewer there is a mean, but no interval, no p-value and no verdict."""
 

@@ -132,7 +132,7 @@ def nonsense(result: Any) -> str | None:
         result = [one.x for one in result.clients]
     if isinstance(result, Run):
         result = [params for params in result.params for params in params.values()]
-    if isinstance(result, fedcr.Alignment):
+    if isinstance(result, fedcr.AlignmentSides):
         result = vars(result)
     if isinstance(result, Mapping):
         result = list(result.values())

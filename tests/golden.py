@@ -528,7 +528,7 @@ data(
 )
 data("fedgen.mnist", "fedgen.mnist", few=lambda: fedgen.mnist(n_clients=10, alpha=0.3, seed=1, ratio=0.02))
 data("flic_bci.common40", "flic_bci.common40", whole=flic_bci.common40)
-data("eeg.eegmmidb", "eeg.eegmmidb", whole=eegmmidb.federation)
+data("eeg.eegmmidb", "eeg.eegmmidb", whole=eegmmidb.one_person)
 
 
 @case("rendered solids and smoothed digits")
@@ -572,7 +572,7 @@ def _() -> Any:
 
 @case("EEG features", *EEG, tolerance=0.01)
 def _() -> Any:
-    data = eeg_simulated.simulated(LAB, 1)
+    data = eeg_simulated.twin(LAB, 1)
     trials = eeg_trials.trials(data, 1, band=(8.0, 30.0))
     few = eeg_trials.trials(data, 3, channels=("C3", "Cz"), resample=64.0)
     found = {"µV": np.asarray(trials.x), "two channels": np.asarray(few.x)}

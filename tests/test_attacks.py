@@ -15,7 +15,7 @@ from small import ragged
 
 from hetfl_book.attacks import defences, inversion, labels, linking, membership
 from hetfl_book.attacks.defences import Guard, guarded
-from hetfl_book.attacks.scores import auc, caught, interval, power_of_means
+from hetfl_book.attacks.scores import auc, bootstrap_interval, caught, power_of_means
 from hetfl_book.attacks.survey import survey
 from hetfl_book.attacks.watching import Message, averaged, listen, unmix
 from hetfl_book.papers import privacy as settings
@@ -73,7 +73,7 @@ def test_caught_counts_what_is_above_the_quantile_and_shares_ties():
 
 def test_the_bootstrap_interval_is_the_normal_one_of_many_values():
     values = RNG.normal(3.0, size=400)
-    low, high = interval([*values, math.nan], draws=4000)
+    low, high = bootstrap_interval([*values, math.nan], draws=4000)
     half = 1.96 * values.std() / 20
     assert low == pytest.approx(values.mean() - half, abs=0.02)
     assert high == pytest.approx(values.mean() + half, abs=0.02)
@@ -198,7 +198,7 @@ def test_shares_are_learned_from_others_where_moves_tell_them():
         for t in range(3)
         for name, row in counts.items()
     ]
-    of = labels.features(some)
+    of = labels.move_vectors(some)
     truth = {name: np.array(row) / 20 for name, row in counts.items()}
     for half in labels.halves(of, truth):
         assert len(half) == 10
@@ -219,7 +219,7 @@ def test_nothing_is_learned_where_nothing_is_said():
     found = []
     for _ in range(30):
         noise = [message(name, t, a=RNG.normal(size=8)) for t in (0, 1) for name in counts]
-        halves = labels.halves(labels.features(noise), truth, repeats=1)
+        halves = labels.halves(labels.move_vectors(noise), truth, repeats=1)
         found.append([*(labels.presence(h, counts) for h in halves), linking.link(noise)[0]])
     mean, error = np.mean(found, 0), np.std(found, 0) / math.sqrt(30)
     assert (np.abs(mean - [0.5, 0.5, 0.05]) < 4 * error).all(), (mean, error)
@@ -229,7 +229,7 @@ def test_identical_clients_cannot_be_linked_or_compared():
     some = [message(f"c{i}", t, a=[1.0, float(t)]) for t in range(4) for i in range(5)]
     accuracy, chance = linking.link(some)
     assert accuracy == pytest.approx(chance) == pytest.approx(0.2)
-    assert linking.alike(labels.features(some), shares_of(5)) == 0.0
+    assert linking.alike(labels.move_vectors(some), shares_of(5)) == 0.0
 
 
 def test_neurons_are_put_where_they_were_matched():

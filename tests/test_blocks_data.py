@@ -89,7 +89,7 @@ def test_nine_clients_have_the_papers_numbers():
 
 
 def test_centralised_is_one_client_with_everything():
-    assert blocks.check_assignment("centralised", 2, 3) == (Holding((0, 1), (0, 1, 2)),)
+    assert blocks.checked_holdings("centralised", 2, 3) == (Holding((0, 1), (0, 1, 2)),)
 
 
 def test_holders_by_loops():
@@ -113,7 +113,7 @@ def test_holders_by_loops():
 )
 def test_impossible_assignments(assignment, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        blocks.check_assignment(assignment, 2, 3)
+        blocks.checked_holdings(assignment, 2, 3)
 
 
 # --- dealing --------------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ def test_eurosat_keeps_two_images_of_ten_for_tests(eurosat, folder):
     assert sorted(seen) == [(c, i) for c in range(10) for i in range(1, 11)], "each image once"
     again = pictures.load_eurosat()
     assert (again[1].x == test.x).all()
-    assert pictures.both(pictures.load_eurosat()).y.tolist() == [*train.y, *test.y]
+    assert pictures.as_one(pictures.load_eurosat()).y.tolist() == [*train.y, *test.y]
 
 
 def test_eurosats_seed_deals_but_does_not_split(eurosat):

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from hetfl_book.ledger import comparison
-from hetfl_book.ledger.comparison import against, best, differences, means, table
+from hetfl_book.ledger.comparison import against, best, means, paired_differences, table
 from hetfl_core.records import RunRecord, write
 
 CLIENTS = ["A-1", "A-2", "B-1", "B-2", "B-3"]
@@ -76,32 +76,34 @@ def test_means_are_over_clients_of_the_means_over_seeds():
 def test_differences_are_paired_over_clients_and_over_seeds():
     """Against SciPy's paired t-interval. FLIC-HL less Local on B: seed 0: −10, 0, 20; seed 1: 10, −10, 0."""
     rows = table(RECORDS)
-    row = differences(rows, "FLIC-HL", "Local").set_index("data_set").loc["B"]
+    row = paired_differences(rows, "FLIC-HL", "Local").set_index("data_set").loc["B"]
     over_clients = stats.ttest_1samp([0, -5, 10], 0).confidence_interval()
     assert row["mean"] == pytest.approx(5 / 3)
     assert (row["low"], row["high"]) == pytest.approx(tuple(over_clients))
     assert row["p"] == pytest.approx(stats.ttest_1samp([0, -5, 10], 0).pvalue)
     assert (row["seeds_low"], row["seeds_high"]) == (-math.inf, math.inf), "two seeds say nothing of others"
     third = [record(name, 2, [0.7] * 4 + [x]) for name, x in (("FLIC-HL", 0.8), ("Local", 0.7))]
-    more = differences(table([*RECORDS, *third]), "FLIC-HL", "Local").set_index("data_set").loc["B"]
+    more = paired_differences(table([*RECORDS, *third]), "FLIC-HL", "Local").set_index("data_set").loc["B"]
     over_seeds = stats.ttest_1samp([10 / 3, 0, 10 / 3], 0).confidence_interval()
     assert (more["seeds_low"], more["seeds_high"]) == pytest.approx(tuple(over_seeds))
     assert (row["n_clients"], row["n_seeds"], row["verdict"]) == (3, 2, "open")
-    back = differences(rows, "Local", "FLIC-HL").set_index("data_set").loc["B"]
+    back = paired_differences(rows, "Local", "FLIC-HL").set_index("data_set").loc["B"]
     assert (back["low"], back["high"]) == pytest.approx((-row["high"], -row["low"]))
 
 
 def test_verdicts_name_the_winner():
     clear = [record("a", 0, [0.9, 0.8, 0.7, 0.8, 0.9]), record("b", 0, [0.8, 0.7, 0.61, 0.69, 0.8])]
-    (row,) = differences(table(clear), "a", "b", by=()).to_dict("records")
+    (row,) = paired_differences(table(clear), "a", "b", by=()).to_dict("records")
     assert row["verdict"] == "a"
     assert row["seeds_low"] == -math.inf, "one seed says nothing of others"
-    assert differences(table(clear), "b", "a", by=())["verdict"].tolist() == ["a"]
+    assert paired_differences(table(clear), "b", "a", by=())["verdict"].tolist() == ["a"]
 
 
 def test_two_clients_are_too_few_for_a_verdict():
     (row,) = (
-        differences(table(RECORDS), "FLIC-HL", "Local", by=["data_set"]).query("data_set == 'A'").to_dict("records")
+        paired_differences(table(RECORDS), "FLIC-HL", "Local", by=["data_set"])
+        .query("data_set == 'A'")
+        .to_dict("records")
     )
     assert (row["n_clients"], row["verdict"], row["low"], row["high"]) == (2, "open", -math.inf, math.inf)
     assert math.isnan(row["p"])
@@ -110,20 +112,20 @@ def test_two_clients_are_too_few_for_a_verdict():
 def test_verdicts_after_correction_are_those_of_holm_over_the_table():
     """p = 0.01, 0.03, 0.04 and one that is not known: Holm wants 0.0125, 0.0167, … and stops at the second."""
     found = pd.DataFrame({"p": [0.01, 0.03, 0.04, math.nan], "verdict": ["a", "b", "a", "open"]})
-    assert comparison.corrected(found)["verdict_holm"].tolist() == ["a", "open", "open", "open"]
-    assert comparison.corrected(found[:2])["verdict_holm"].tolist() == ["a", "b"]
+    assert comparison.with_verdicts(found)["verdict_holm"].tolist() == ["a", "open", "open", "open"]
+    assert comparison.with_verdicts(found[:2])["verdict_holm"].tolist() == ["a", "b"]
 
 
 def test_only_pairs_count():
     """The seed that only one of the methods has is left out."""
     rows = table([*RECORDS, record("FLIC-HL", 2, [0.0] * 5)])
     assert (
-        differences(rows, "FLIC-HL", "Local")["mean"].tolist()
-        == differences(table(RECORDS), "FLIC-HL", "Local")["mean"].tolist()
+        paired_differences(rows, "FLIC-HL", "Local")["mean"].tolist()
+        == paired_differences(table(RECORDS), "FLIC-HL", "Local")["mean"].tolist()
     )
-    assert len(differences(rows, "FLIC-HL", "nobody")) == 0
+    assert len(paired_differences(rows, "FLIC-HL", "nobody")) == 0
     with pytest.raises(ValueError, match="twice: add what differs to `by`"):
-        differences(table({10: RECORDS, 20: RECORDS}), "FLIC-HL", "Local")
+        paired_differences(table({10: RECORDS, 20: RECORDS}), "FLIC-HL", "Local")
 
 
 def test_pairs_by_numbers_and_all_come_without_a_warning():
@@ -131,7 +133,7 @@ def test_pairs_by_numbers_and_all_come_without_a_warning():
     rows = rows[(rows["method"] == "a") | (rows["client"] != "B-3")]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = differences(rows, "a", "b", by=["n"]).set_index("n")
+        found = paired_differences(rows, "a", "b", by=["n"]).set_index("n")
     assert found["n_clients"].to_dict() == {0: 1, 10: 2, "all": 1}
     assert found["mean"].tolist() == pytest.approx([10, 10, 10])
 

@@ -29,10 +29,6 @@ from hetfl_core import Client, Federation, cli, simulate
 from hetfl_core.datasets.digits import bundled_images
 from hetfl_core.deployment import (
     DeploymentError,
-    FileStore,
-    Site,
-    SiteError,
-    Task,
     client_app,
     client_from_file,
     commands,
@@ -43,7 +39,7 @@ from hetfl_core.deployment import (
 )
 from hetfl_core.deployment.apps import settings_of
 from hetfl_core.deployment.coordinator import Settings, site_of
-from hetfl_core.deployment.site import spec_of
+from hetfl_core.deployment.site import FileStore, Site, SiteError, Task, spec_of
 from hetfl_core.deployment.sums import Layout
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedHeNN, HetFedRep, Local, Method, PFedHN
 from hetfl_core.methods.base import weighted_mean

@@ -808,7 +808,7 @@ def test_rest_is_a_class_too():
 
 @real
 def test_the_federation_of_one_person():
-    federation = eegmmidb.federation()
+    federation = eegmmidb.one_person()
     assert federation.name == "eeg.eegmmidb"
     assert len(federation) == 8
     assert not federation.info["simulated"]
@@ -827,8 +827,8 @@ def test_the_federation_of_one_person():
 def test_the_federation_of_one_person_depends_on_the_seed_only_if_split_at_random(monkeypatch):
     monkeypatch.setattr(eegmmidb, "CLIENTS", eegmmidb.CLIENTS[:1])
     monkeypatch.setattr(eegmmidb, "trials", functools.cache(eegmmidb.trials))
-    assert eegmmidb.federation(seed=1).fingerprint() == eegmmidb.federation().fingerprint()
-    seeds = [eegmmidb.federation(split="random", seed=seed).fingerprint() for seed in (0, 1)]
+    assert eegmmidb.one_person(seed=1).fingerprint() == eegmmidb.one_person().fingerprint()
+    seeds = [eegmmidb.one_person(split="random", seed=seed).fingerprint() for seed in (0, 1)]
     assert seeds[0] != seeds[1]
 
 

@@ -133,7 +133,7 @@ def test_a_federation_of_caps(fed):
 
 def trials_of(lab: Recordings, subject: int, seed: int = 0):
     """Trials by MOABB, and the places of those to train and to test on."""
-    found = eeg_trials.trials(eeg_simulated.simulated(lab, seed), subject, labels=TASKS, classes=TASKS)
+    found = eeg_trials.trials(eeg_simulated.twin(lab, seed), subject, labels=TASKS, classes=TASKS)
     return found, *eeg.split(found.y, found.session, found.name, seed)
 
 

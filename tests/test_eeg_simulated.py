@@ -40,7 +40,7 @@ def paradigm(recordings, **options):
 
 def trials(recordings, subject, settings=USUAL, seed=0, **options):
     """Epochs (µV), labels and sessions of a subject, by MOABB."""
-    dataset = eeg_simulated.simulated(recordings, seed, settings)
+    dataset = eeg_simulated.twin(recordings, seed, settings)
     x, y, about = paradigm(recordings, **options).get_data(dataset, [subject])
     return x, y, about["session"].to_numpy()
 
@@ -291,7 +291,7 @@ def test_permuted_labels_leave_chance():
 
 
 def test_54_subjects_with_the_widths_of_table_s1():
-    datasets = [eeg_simulated.simulated(name) for name in TABLE_S1]
+    datasets = [eeg_simulated.twin(name) for name in TABLE_S1]
     assert sum(len(d.subject_list) for d in datasets) == 54
     assert [d.recordings.n_features for d in datasets] == [136, 253, 120, 6, 1830, 105]
     for name, dataset in zip(TABLE_S1, datasets):
@@ -348,8 +348,8 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others():
 
 def test_a_subject_does_not_depend_on_which_others_are_made():
     few = replace(TABLE_S1["BNCI2014-004"], n_trials=10)
-    together = eeg_simulated.simulated(few).get_data([1, 2, 3])
-    alone = eeg_simulated.simulated(few, subjects=[3])
+    together = eeg_simulated.twin(few).get_data([1, 2, 3])
+    alone = eeg_simulated.twin(few, subjects=[3])
     assert alone.subject_list == [3]
     for session, runs in alone.get_data()[3].items():
         np.testing.assert_array_equal(runs["0"].get_data(), together[3][session]["0"].get_data())
@@ -368,22 +368,22 @@ def test_electrodes_drift_between_sessions():
 
 def test_the_code_tells_settings_apart():
     codes = {
-        eeg_simulated.simulated("AlexMI").code,
-        eeg_simulated.simulated("AlexMI", seed=1).code,
-        eeg_simulated.simulated("AlexMI", settings=Physiology(mu=1.0)).code,
-        eeg_simulated.simulated(replace(TABLE_S1["AlexMI"], n_trials=10)).code,
+        eeg_simulated.twin("AlexMI").code,
+        eeg_simulated.twin("AlexMI", seed=1).code,
+        eeg_simulated.twin("AlexMI", settings=Physiology(mu=1.0)).code,
+        eeg_simulated.twin(replace(TABLE_S1["AlexMI"], n_trials=10)).code,
     }
     assert len(codes) == 4
 
 
 def test_moabb_has_nothing_to_say_about_the_names(caplog):
-    eeg_simulated.simulated(replace(TABLE_S1["Zhou2016"], n_subjects=2))
+    eeg_simulated.twin(replace(TABLE_S1["Zhou2016"], n_subjects=2))
     assert "abbreviation" not in caplog.text
 
 
 def test_what_is_asked_wrongly_is_named():
     with pytest.raises(KeyError, match=r"'Nowhere'.*AlexMI"):
-        eeg_simulated.simulated("Nowhere")
+        eeg_simulated.twin("Nowhere")
     with pytest.raises(ValueError, match=r"Lab: expected a subject in 1…3, got 4"):
         subject_raw(LAB, 4)
     with pytest.raises(ValueError, match=r"Lab: expected at least one trial per class in each of 2 sessions, got 1"):

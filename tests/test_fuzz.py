@@ -431,7 +431,9 @@ CASES = {
     "privacy.noise_multiplier": Case(privacy.noise_multiplier, {"epsilon": 2.0, "delta": 1e-5, "releases": 3}),
     "scores.auc": Case(scores.auc, {"positive": [0.5, 1.0], "negative": [0.0, 0.7, 1.0]}),
     "scores.caught": Case(scores.caught, {"positive": [0.5, 1.0], "negative": [0.0, 0.7, 1.0], "false": 0.1}),
-    "scores.interval": Case(scores.interval, {"values": [0.5, 0.7, 0.4], "seed": 0, "level": 0.9, "draws": 50}),
+    "scores.bootstrap_interval": Case(
+        scores.bootstrap_interval, {"values": [0.5, 0.7, 0.4], "seed": 0, "level": 0.9, "draws": 50}
+    ),
     "scores.power_of_means": Case(scores.power_of_means, {"dimension": 8, "n": 5}),
     "watching.unmix": Case(
         watching.unmix,
@@ -618,7 +620,7 @@ CASES = {
     "eeg_blocks.laboratory": Case(eeg_blocks.laboratory, {"name": "AlexMI", "trials": 10, "people": 2}),
     "eeg_blocks.groups_of": Case(eeg_blocks.groups_of, {"channels": ["C3", "C4", "Cz"]}),
     "eeg.eegmmidb": Case(
-        eegmmidb.federation, {"features": "tangent", "split": "session", "band": (8.0, 30.0), "seed": 0}
+        eegmmidb.one_person, {"features": "tangent", "split": "session", "band": (8.0, 30.0), "seed": 0}
     ),
 }
 

@@ -90,7 +90,7 @@ LEDGER = {
     ),
     "value": Case(gaps(ledger.value), {"record": RECORDS[0], "metric": "accuracy"}),
     "to_percent": Case(lambda metric: ledger.to_percent(0.5, metric), {"metric": "accuracy"}),
-    "compare": Case(ledger.compare, {"a": RECORDS[0], "b": RECORDS[1]}),
+    "compare_records": Case(ledger.compare_records, {"a": RECORDS[0], "b": RECORDS[1]}),
     "write": Case(there(ledger.write), {"record": RECORDS[0], "folder": "out"}),
     "write_to": Case(there(ledger.write_to), {"record": RECORDS[0], "path": "out.json"}),
     "load": Case(
@@ -142,11 +142,13 @@ LEDGER = {
         names={"folder": "results folder"},
     ),
     "comparison.means": Case(comparison.means, {"rows": CLIENTS, "by": ["data_set"], "metric": "accuracy"}),
-    "comparison.differences": Case(
-        comparison.differences,
+    "comparison.paired_differences": Case(
+        comparison.paired_differences,
         {"rows": CLIENTS, "a": "FLIC-HL", "b": "Local", "by": ["data_set"], "metric": "accuracy"},
     ),
-    "comparison.corrected": Case(comparison.corrected, {"found": comparison.differences(CLIENTS, "FLIC-HL", "Local")}),
+    "comparison.with_verdicts": Case(
+        comparison.with_verdicts, {"found": comparison.paired_differences(CLIENTS, "FLIC-HL", "Local")}
+    ),
     "comparison.best": Case(
         comparison.best, {"rows": CLIENTS, "among": ["Local", "FedRep"], "by": ["data_set"], "metric": "accuracy"}
     ),
@@ -191,7 +193,7 @@ PAIRED = {"x": np.array([1.0, 3.0, 2.0]), "y": np.array([4.0, 9.0, 6.0])}
 
 FIGURES = {
     "curves": Case(plots.curves, ON | {"runs": {"FLIC": [HISTORY, HISTORY]}, "column": "test_accuracy"}),
-    "losses": Case(scenes.losses, ON | {"history": HISTORY, "terms": ["ce"]}),
+    "losses": Case(scenes.loss_terms, ON | {"history": HISTORY, "terms": ["ce"]}),
     "project": Case(plots.project, {"points": POINTS["a"], "how": "PCA", "seed": 0}),
     "clients_and_classes": Case(
         plots.clients_and_classes,

@@ -11,7 +11,7 @@ from small import equal_histories, largest_difference, ragged
 
 from hetfl_core import Client, Federation, checks, simulate
 from hetfl_core.engine import layout, simulation, trainer, training
-from hetfl_core.engine.layout import CPU, GPU, Layout, Work, choose, side_by_side, work
+from hetfl_core.engine.layout import CPU, GPU, Layout, Work, choose, on_threads, work
 from hetfl_core.engine.simulator import Simulator, _similar
 from hetfl_core.methods import FLIC, FedAvg, FedHeNN, Local, Stage
 from hetfl_core.networks import CNN, MLP, Draw, Model
@@ -293,7 +293,7 @@ def test_results_come_in_the_order_of_the_pieces(workers):
         time.sleep(0.01 * (5 - piece))
         return piece
 
-    assert list(side_by_side(call, range(5), workers)) == list(range(5))
+    assert list(on_threads(call, range(5), workers)) == list(range(5))
 
 
 def test_an_error_in_a_piece_is_raised_and_what_has_not_begun_is_left():
@@ -306,7 +306,7 @@ def test_an_error_in_a_piece_is_raised_and_what_has_not_begun_is_left():
         time.sleep(0.01)
 
     with pytest.raises(ValueError, match="the first"):
-        list(side_by_side(call, range(1000), 2))
+        list(on_threads(call, range(1000), 2))
     assert len(begun) < 500
 
 
@@ -323,7 +323,7 @@ def test_an_interruption_while_work_is_handed_out_leaves_what_has_not_begun():
         time.sleep(0.01)
 
     with pytest.raises(KeyboardInterrupt):
-        list(side_by_side(call, Interrupted(range(1000)), 2))
+        list(on_threads(call, Interrupted(range(1000)), 2))
     assert len(begun) < 500
 
 
@@ -341,7 +341,7 @@ def test_pieces_that_have_begun_stop_at_their_next_step_when_one_fails():
         ended.set()
 
     with pytest.raises(ValueError, match="the first"):
-        list(side_by_side(call, range(2), 2))
+        list(on_threads(call, range(2), 2))
     assert not ended.is_set()
     layout.go_on()  # nothing is left behind for what comes next
 
@@ -352,8 +352,8 @@ def test_counting_operations_says_nothing(capsys):
 
 
 def test_a_single_worker_is_the_thread_that_asks():
-    assert set(side_by_side(lambda _: threading.get_ident(), range(3), 1)) == {threading.get_ident()}
-    assert threading.get_ident() not in set(side_by_side(lambda _: threading.get_ident(), range(3), 2))
+    assert set(on_threads(lambda _: threading.get_ident(), range(3), 1)) == {threading.get_ident()}
+    assert threading.get_ident() not in set(on_threads(lambda _: threading.get_ident(), range(3), 2))
 
 
 def test_where_cores_cannot_be_asked_for_all_count(monkeypatch):

@@ -132,9 +132,9 @@ def test_the_shell_gets_lines_to_export():
 
 def test_difference_in_words():
     now = {"isa": "avx2", "numpy": "avx2", "blas": "haswell", "revision": 2}
-    assert numerics.difference(now, dict(now)) == ""
-    assert numerics.difference({}, now) == "instructions not recorded (here avx2)"
-    assert numerics.difference({"isa": "avx512", "revision": 1}, now) == (
+    assert numerics.what_differs(now, dict(now)) == ""
+    assert numerics.what_differs({}, now) == "instructions not recorded (here avx2)"
+    assert numerics.what_differs({"isa": "avx512", "revision": 1}, now) == (
         "isa avx512 → avx2, numpy not recorded → avx2, blas not recorded → haswell, revision 1 → 2"
     )
 

@@ -41,7 +41,7 @@ def test_curves_name_what_is_missing():
 
 
 def test_losses_are_on_a_log_axis():
-    ax = scenes.losses(history(0), ["ce"])
+    ax = scenes.loss_terms(history(0), ["ce"])
     assert ax.get_yscale() == "log"
 
 
@@ -177,7 +177,7 @@ def test_verdicts_stand_in_the_papers_order_each_with_its_mark():
 
 
 def test_cells_without_holders_stand_out():
-    ax = scenes.holders([[2, 0, 1], [0, 3, 1]], ["left", "right"], ["a", "b", "c"], title="Who holds what")
+    ax = scenes.draw_holders([[2, 0, 1], [0, 3, 1]], ["left", "right"], ["a", "b", "c"], title="Who holds what")
     assert [text.get_text() for text in ax.texts] == ["2", "0", "1", "0", "3", "1"]
     assert [text.get_color() for text in ax.texts] == ["black", "white", "black", "white", "black", "black"]
     assert [patch.get_xy() for patch in ax.patches] == [(0.5, -0.5), (-0.5, 0.5)]
@@ -185,6 +185,6 @@ def test_cells_without_holders_stand_out():
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("class", "block")
     assert "Who holds what" in (ax.get_title(), ax.get_title("left"))
     with pytest.raises(ValueError, match="table must have a row for each of 1 blocks, got shape"):
-        scenes.holders([[1], [2]], ["left"])
+        scenes.draw_holders([[1], [2]], ["left"])
     with pytest.raises(ValueError, match="classes must name 2 columns, got 1"):
-        scenes.holders([[1, 2]], ["left"], ["a"])
+        scenes.draw_holders([[1, 2]], ["left"], ["a"])

@@ -21,7 +21,18 @@ from hetfl_book import ledger
 from hetfl_core import simulate
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import Local
-from hetfl_core.records import RunRecord, compare, load, provenance, read, record, storage, to_json, write, write_to
+from hetfl_core.records import (
+    RunRecord,
+    compare_records,
+    load,
+    provenance,
+    read,
+    record,
+    storage,
+    to_json,
+    write,
+    write_to,
+)
 from hetfl_core.statistics import contrast
 
 
@@ -273,7 +284,7 @@ def test_load_of_nothing(tmp_path, monkeypatch):
 def test_compare_lists_every_metric_and_what_else_differs():
     other = made(metrics={"accuracy": 0.7412, "bytes_up": 12345}, history={"round": [0, 1], "loss": [1.25, 0.5]})
     other = replace(other, settings={**other.settings, "rounds": 60})
-    table = compare(made(), other).set_index("field")
+    table = compare_records(made(), other).set_index("field")
     assert set(table.index) == {"settings.rounds", "metrics.accuracy", "metrics.bytes_up", "history.loss"}
     assert table.loc["metrics.accuracy", "difference"] == pytest.approx(0.02)
     assert table.loc["metrics.bytes_up", "difference"] == 0
@@ -283,11 +294,11 @@ def test_compare_lists_every_metric_and_what_else_differs():
 
 def test_compare_shows_the_largest_difference_of_a_history():
     a, b = (made(history={"round": [0, 1, 2], "loss": loss}) for loss in ([1.0, 0.5, 0.25], [1.0, 1.25, 0.5]))
-    assert compare(a, b).set_index("field").loc["history.loss", "difference"] == 0.75
+    assert compare_records(a, b).set_index("field").loc["history.loss", "difference"] == 0.75
 
 
 def test_compare_shows_what_only_one_has():
-    table = compare(made(metrics={}), made()).set_index("field")
+    table = compare_records(made(metrics={}), made()).set_index("field")
     assert table.loc["metrics.accuracy", "b"] == 0.7212
     assert math.isnan(table.loc["metrics.accuracy", "difference"])
 

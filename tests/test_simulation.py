@@ -1025,8 +1025,8 @@ def test_a_server_that_learns_resumes_bit_for_bit(tmp_path, dtype):
 def test_tensors_of_a_checkpoint_lie_where_fresh_ones_would(tmp_path):
     state = checkpoint.State(1, {f"a{i}": torch.ones(i) for i in range(1, 9)}, [{"b": torch.ones(3)}], [])
     mark = checkpoint.Identity({}, None)
-    checkpoint.write(tmp_path, mark, state, ["x"])
-    found = checkpoint.read(tmp_path, mark, ["x"])
+    checkpoint.write_state(tmp_path, mark, state, ["x"])
+    found = checkpoint.read_state(tmp_path, mark, ["x"])
     assert [p.data_ptr() % 64 for params in (found.server, *found.kept) for p in params.values()] == [0] * 9
 
 
@@ -1061,8 +1061,8 @@ def test_wording_is_no_other_code_and_a_changed_constant_is():
         '    def f(self):\n        "say"\n        return 2\n'
     )
     worded = "class A:\n    x = 1\n    def f(self):\n        return (2)\n"
-    assert checkpoint.statements(source) == checkpoint.statements(worded)
-    assert checkpoint.statements(source) != checkpoint.statements(worded.replace("2", "3"))
+    assert checkpoint.bare_source(source) == checkpoint.bare_source(worded)
+    assert checkpoint.bare_source(source) != checkpoint.bare_source(worded.replace("2", "3"))
 
 
 def test_code_is_that_of_the_engine_and_of_a_method_from_elsewhere(monkeypatch):
@@ -1169,8 +1169,8 @@ MARK = checkpoint.Identity({"seed": 0})
 
 def test_one_tensor_under_two_names_can_be_written(tmp_path):
     v = torch.rand(3)
-    checkpoint.write(tmp_path, MARK, checkpoint.State(0, {"now": v, "before": v}, []), [])
-    back = checkpoint.read(tmp_path, MARK, [])
+    checkpoint.write_state(tmp_path, MARK, checkpoint.State(0, {"now": v, "before": v}, []), [])
+    back = checkpoint.read_state(tmp_path, MARK, [])
     assert back is not None
     assert_same_tensors(back.server, {"now": v, "before": v})
 
@@ -1178,15 +1178,15 @@ def test_one_tensor_under_two_names_can_be_written(tmp_path):
 def test_state_survives_the_round_trip(tmp_path):
     kept, names = [{"a": torch.rand(2), "b": torch.rand(3, 1)}, {"b": torch.rand(3, 1), "a": torch.rand(5)}, {}], "abc"
     state = checkpoint.State(3, {"v": torch.rand(2, 2)}, kept, [{"round": 0, "ce": None}])
-    checkpoint.write(tmp_path, MARK, state, names)
-    back = checkpoint.read(tmp_path, MARK, names)
+    checkpoint.write_state(tmp_path, MARK, state, names)
+    back = checkpoint.read_state(tmp_path, MARK, names)
     assert back is not None
     assert (back.done, back.rows) == (3, state.rows)
     assert_same_tensors(back.server, state.server)
     for a, b in zip(back.kept, kept, strict=True):
         assert list(a) == list(b)
         assert_same_tensors(a, b)
-    assert checkpoint.read(tmp_path / "nothing", MARK, names) is None
+    assert checkpoint.read_state(tmp_path / "nothing", MARK, names) is None
 
 
 def test_a_round_takes_the_time_that_it_takes():

@@ -73,7 +73,7 @@ def gaussian_alignment(S, y, own, others, z):
         return 0.5 * (logs + np.trace(np.linalg.solve(W, spread)) - len(z))
 
     joint, local = gaussian_cmi(S, z, x, y), gaussian_cmi(S, z, own, y)
-    return theory.Alignment(joint, local, expected_kl(x, own), expected_kl(x, own + y))
+    return theory.AlignmentSides(joint, local, expected_kl(x, own), expected_kl(x, own + y))
 
 
 def least_gap(information, m):

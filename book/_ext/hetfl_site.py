@@ -5,7 +5,7 @@
 - Notebooks compute with the instructions that records are made with, on whatever CPU.
 - Figures have two pixels a point, for the screens of today.
 - Results in the cache are forgotten when the core, its records, the instructions or the data at hand have changed.
-- The API reference has one page a module, written from the docstrings; the status page says what the copy was made with.
+- The API reference has one page a module, written from the docstrings: what a room offers stands on the room's page. The status page says what the copy was made with.
 
 Run as a script (``make address``), it writes the address where files outside the book must repeat it.
 """
@@ -25,6 +25,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -112,7 +113,9 @@ def fill_in(app: Any, docname: str, source: list[str]) -> None:
     if app.env.doc2path(docname).endswith(".md"):
         address = repository()
         source[0] = source[0].replace("{{ clone }}", clone(address)).replace("{{ report }}", report(address))
-        source[0] = re.sub(r"\{\{ modules (\w+) \}\}", lambda package: module_table(package[1]), source[0])
+        for what, rooms in (("modules", None), ("rooms", True), ("behind", False)):
+            pattern = rf"\{{\{{ {what} (\w+) \}}\}}"
+            source[0] = re.sub(pattern, lambda package, rooms=rooms: module_table(package[1], rooms), source[0])
         if "{{ tally }}" in source[0]:
             source[0] = source[0].replace("{{ tally }}", tally_in_words())
         if "{{ answers }}" in source[0]:
@@ -419,6 +422,33 @@ def members(module: ModuleType) -> list[tuple[str, str]]:
     return [*classes, *functions, *(("autodata", n) for n in constants(module))]
 
 
+def offers(module: ModuleType) -> list[str]:
+    """What a room of the core offers: its ``__all__``, or else what the catalogue of data sets has of it."""
+    if not module.__name__.startswith("hetfl_core"):
+        return []
+    catalogue = importlib.import_module("hetfl_core.datasets").CATALOGUE.values()
+    made = [make.__name__ for make in catalogue if make.__module__ == module.__name__]
+    return [name for name in vars(module).get("__all__", made) if not inspect.ismodule(getattr(module, name))]
+
+
+@cache
+def homes() -> dict[tuple[str, str], str]:
+    """For each name that rooms offer, and the module that defines it, the room on whose page it stands.
+
+    That is the module itself if it offers the name, else the first room that does.
+    """
+    known = modules("hetfl_core")
+    defined = {module.__name__: {name for _, name in members(module)} for module in known}
+    found: dict[tuple[str, str], str] = {}
+    for room in known:
+        for name in offers(room):
+            thing = getattr(room, name)
+            [home] = [m for m in known if name in defined[m.__name__] and vars(m)[name] is thing]
+            if room is home or (home.__name__, name) not in found:
+                found[home.__name__, name] = room.__name__
+    return found
+
+
 OPTIONS = {"autoclass": ["   :members:"], "autodata": ["   :no-value:"]}
 
 
@@ -427,20 +457,52 @@ def short(module: ModuleType) -> str:
     return module.__name__.removeprefix("hetfl_core.")
 
 
+def table_of(current: str, found: list[tuple[str, str, str]]) -> list[str]:
+    """Source of a table of classes and functions, each given by its module, directive and name."""
+    things = [f"{module}.{name}" for module, directive, name in found if directive != "autodata"]
+    table = [f"   ~{thing.removeprefix(f'{current}.')}" for thing in things]
+    head = [f".. currentmodule:: {current}", "", ".. autosummary::", "   :nosignatures:", ""]
+    return [*head, *table, ""] if table else []
+
+
+def in_full(found: list[tuple[str, str, str]]) -> list[str]:
+    """Source of the full description of each."""
+    return [
+        line
+        for module, directive, name in found
+        for line in (f".. currentmodule:: {module}", "", f".. {directive}:: {name}", *OPTIONS.get(directive, []), "")
+    ]
+
+
 def module_page(module: ModuleType) -> str:
-    """Source of the page of one module: a table of what it holds, then each in full."""
-    name, found = module.__name__, members(module)
-    table = [f"   {member}" for directive, member in found if directive != "autodata"]
-    lines = [f".. automodule:: {name}", "", f".. currentmodule:: {name}", ""]
-    lines += [".. autosummary::", "   :nosignatures:", "", *table, ""] if table else []
-    for directive, member in found:
-        lines += [f".. {directive}:: {member}", *OPTIONS.get(directive, []), ""]
-    return "\n".join([f"# {short(module)}", "", "```{eval-rst}", *lines, "```", ""])
+    """Source of the page of one module: what it offers, as a table and then in full; and what stands behind that."""
+    places = homes()
+    offered = [
+        (home.__name__, directive, name)
+        for home in (modules("hetfl_core") if offers(module) else [])
+        for directive, name in members(home)
+        if places.get((home.__name__, name)) == module.__name__
+    ]
+    table = [*offered]
+    for name in offers(module):  # what stands in full on another room's page
+        elsewhere = [(home, n) for home, n in places if n == name and vars(sys.modules[home])[n] is getattr(module, n)]
+        table += [(home, "", n) for home, n in elsewhere if places[home, n] != module.__name__]
+    name = module.__name__
+    rest = [(name, directive, n) for directive, n in members(module) if (name, n) not in places]
+    lines = [f".. automodule:: {name}", "", *table_of(name, table), *in_full(offered)]
+    page = [f"# {short(module)}", "", "```{eval-rst}", *lines, "```", ""]
+    if rest and table:
+        page += ["## Behind the room", "", "What it is made of, and free to move.", ""]
+        page += ["```{eval-rst}", *table_of(name, rest), *in_full(rest), "```", ""]
+    elif rest:
+        page[-2:-2] = [*table_of(name, rest), *in_full(rest)]
+    return "\n".join(page)
 
 
-def module_table(package: str) -> str:
-    """Source of a table of a package's modules, each linked to its page."""
-    rows = [f"| [`{short(m)}`](api/generated/{m.__name__}.md) | {summary(m)} |" for m in modules(package)]
+def module_table(package: str, rooms: bool | None = None) -> str:
+    """Source of a table of a package's modules, each linked to its page: all, those that offer names, or the others."""
+    chosen = [m for m in modules(package) if rooms is None or rooms == bool(offers(m))]
+    rows = [f"| [`{short(m)}`](api/generated/{m.__name__}.md) | {summary(m)} |" for m in chosen]
     return "\n".join(["| module | what it is for |", "|---|---|", *rows])
 
 

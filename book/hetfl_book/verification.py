@@ -160,7 +160,7 @@ def spread_of_seeds(record: RunRecord, records: Iterable[RunRecord]) -> float:
     return float(np.std(list(alike.values()), ddof=1)) if len(alike) >= 3 else math.nan
 
 
-def differences(record: RunRecord, again: RunRecord) -> list[str]:
+def other_conditions(record: RunRecord, again: RunRecord) -> list[str]:
     """What differs between a record and the run made again, besides results: data, settings, instructions, versions."""
     found = []
     if record.federation.get("fingerprint") != again.federation.get("fingerprint"):
@@ -168,7 +168,7 @@ def differences(record: RunRecord, again: RunRecord) -> list[str]:
     names = _changed(record.settings, again.settings)
     if names:
         found.append(f"other settings ({', '.join(names)})")
-    if other := numerics.difference(record.numerics, again.numerics):
+    if other := numerics.what_differs(record.numerics, again.numerics):
         found.append(other)
     for name in record.versions.keys() & again.versions.keys() - {"hetfl-core"}:
         if record.versions[name] != again.versions[name]:
@@ -197,7 +197,7 @@ def check(record: RunRecord, again: RunRecord, records: Iterable[RunRecord] = ()
     metric = main_metric(record)
     off = abs(ledger.value(again, metric) - ledger.value(record, metric))
     verdict = WITHIN if off <= spread else DIFFERENT
-    why = differences(record, again) or ["nothing that the record states: the run is not determined by its seed"]
+    why = other_conditions(record, again) or ["nothing that the record states: the run is not determined by its seed"]
     return Check(record, again, verdict, spread, "; ".join(why))
 
 

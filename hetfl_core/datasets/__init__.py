@@ -30,7 +30,7 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
     "femnist.digits": femnist.digits,
     "eeg.simulated": eeg.simulated,
     "eeg.moabb": eeg.recorded,
-    "eeg.eegmmidb": eegmmidb.federation,
+    "eeg.eegmmidb": eegmmidb.one_person,
 }
 """Name of each data set, as in ``hetfl list``, and the function that makes its federation."""
 

@@ -29,7 +29,23 @@ from hetfl_core.federation import MOST_CLASSES, Client, Federation, FederationWa
 from hetfl_core.partition import Indices, Parts, check_generator, check_labels, gathered, joined
 from hetfl_core.rng import SERVER, numpy_stream
 
+__all__ = [
+    "ASSIGNMENTS",
+    "QUADRANTS",
+    "BlockPartition",
+    "Holding",
+    "cifar10",
+    "eurosat",
+    "fashion_mnist",
+    "federate",
+    "holders",
+    "mnist",
+]
+
+
 QUADRANTS = ("top left", "top right", "bottom left", "bottom right")
+"""The blocks that an image is cut into, by name."""
+
 COLOURS = ("red", "green", "blue")
 
 
@@ -88,12 +104,12 @@ def holders(assignment: Sequence[Holding], n_blocks: int, n_classes: int) -> Ind
     checks.wholes(1, n_blocks=n_blocks, n_classes=n_classes)
     checks.memory(8 * n_blocks * n_classes, n_blocks=n_blocks, n_classes=n_classes)
     table = np.zeros((n_blocks, n_classes), dtype=np.int64)
-    for blocks, classes in check_assignment(assignment, n_blocks, n_classes):
+    for blocks, classes in checked_holdings(assignment, n_blocks, n_classes):
         table[np.ix_(blocks, classes)] += 1
     return table
 
 
-def check_assignment(assignment: str | Sequence[Any], n_blocks: int, n_classes: int) -> tuple[Holding, ...]:
+def checked_holdings(assignment: str | Sequence[Any], n_blocks: int, n_classes: int) -> tuple[Holding, ...]:
     """The holding of each client, once they are seen to be possible.
 
     An assignment may be a name in `ASSIGNMENTS`, or ``"centralised"``: one client that holds everything.
@@ -164,8 +180,8 @@ class BlockPartition:
         checks.choice("tested_on", self.tested_on, ("test", "validation"))
 
     def holdings(self, n_blocks: int, n_classes: int) -> tuple[Holding, ...]:
-        """What each client holds of data with so many blocks and classes (`check_assignment`)."""
-        return check_assignment(self.assignment, n_blocks, n_classes)
+        """What each client holds of data with so many blocks and classes (`checked_holdings`)."""
+        return checked_holdings(self.assignment, n_blocks, n_classes)
 
     def settings(self, holdings: Sequence[Holding]) -> dict[str, Any]:
         """Its fields as a record has them; an assignment that has no name in numbers."""
@@ -189,7 +205,7 @@ class BlockPartition:
         """
         y = check_labels(labels)
         check_generator(rng)
-        table = check_assignment(holdings, MOST_CLASSES, MOST_CLASSES)
+        table = checked_holdings(holdings, MOST_CLASSES, MOST_CLASSES)
         pieces: list[list[Indices]] = [[] for _ in table]
         for c in np.unique(y):
             mine = rng.permutation(np.flatnonzero(y == c))

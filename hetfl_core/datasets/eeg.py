@@ -52,6 +52,9 @@ from hetfl_core.federation import PARTS, Client, Federation
 from hetfl_core.files import write_atomically
 from hetfl_core.rng import numpy_stream
 
+__all__ = ["covariances", "features", "federation", "recorded", "simulated", "split", "subject_covariances"]
+
+
 MEMBERS = {("specific", 54): tuple(TABLE_S1)}
 MEMBERS["specific", 40] = MEMBERS["common", 40] = tuple(name for name in TABLE_S1 if name != "BNCI2014-002")
 """Names of the recordings in each published federation, by its features and its number of clients."""

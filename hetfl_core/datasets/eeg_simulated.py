@@ -35,6 +35,9 @@ from hetfl_core.datasets.eeg_head import (
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, need
 from hetfl_core.rng import numpy_stream
 
+__all__ = ["subject_raw"]
+
+
 Array32 = NDArray[np.float32]
 Raws = dict[str, dict[str, Any]]
 
@@ -276,7 +279,7 @@ def _raw(data: Array, recordings: Recordings, mains: float) -> Any:
 # --- MOABB ---------------------------------------------------------------------------------------------------------
 
 
-def simulated(
+def twin(
     name: str | Recordings,
     seed: int = 0,
     settings: Physiology = USUAL,

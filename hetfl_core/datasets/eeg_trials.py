@@ -127,7 +127,7 @@ def dataset(name: str | Recordings, source: str = "simulated", seed: int = 0, si
         return getattr(moabb.datasets, TABLE_S1[name].moabb)()
     from hetfl_core.datasets import eeg_simulated
 
-    return eeg_simulated.simulated(name, seed, simulator or eeg_simulated.Physiology())
+    return eeg_simulated.twin(name, seed, simulator or eeg_simulated.Physiology())
 
 
 def recordings_of(data: Any) -> Recordings | None:

@@ -33,6 +33,9 @@ from hetfl_core.datasets.recordings import TABLE_S1, need, standard_montage
 from hetfl_core.datasets.registry import fetch
 from hetfl_core.federation import Federation
 
+__all__ = ["one_person", "raw"]
+
+
 CLASSES = ("left_hand", "right_hand", "hands", "feet", "rest")
 """What was moved, or imagined to be moved, in the order of the labels 0 … 4; ``"hands"`` are both fists at once."""
 
@@ -203,7 +206,7 @@ def trials(
     return eeg.trials(data, 1, channels, band, classes, CLASSES)
 
 
-def federation(
+def one_person(
     features: Literal["tangent", "vectorised"] = "tangent",
     reference: Literal["train", "all"] = "train",
     split: Literal["session", "random"] = "session",

@@ -76,7 +76,7 @@ Halves = tuple[Pictures, Pictures]
 """The training and the test set."""
 
 
-def both(halves: Halves) -> Pictures:
+def as_one(halves: Halves) -> Pictures:
     """Both sets as one, training pictures first."""
     train, test = halves
     return train._replace(x=np.concatenate([train.x, test.x]), y=np.concatenate([train.y, test.y]))

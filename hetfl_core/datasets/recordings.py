@@ -20,6 +20,9 @@ from typing import Any
 
 from hetfl_core.datasets.registry import DataError
 
+__all__ = ["CLASSES", "COMMON_CHANNELS", "TABLE_S1"]
+
+
 CLASSES = ("left_hand", "right_hand", "feet", "tongue", "rest")
 """What can be imagined, in the order of FLIC's labels 0 … 4; the names are MOABB's."""
 

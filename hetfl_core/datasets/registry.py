@@ -27,6 +27,8 @@ import pandas as pd
 from hetfl_core.checks import unknown
 from hetfl_core.files import data_path, draft_prefix, remove_drafts
 
+__all__ = ["DataError", "data_home", "fetch", "status"]
+
 
 class DataError(RuntimeError):
     """A data file is missing, damaged or out of reach; the message says which, what was found and what to do."""

@@ -7,9 +7,8 @@ from typing import Any
 
 _NAMES = {
     "apps": ["client_app", "load_model", "serve", "server_app", "settings_of"],
-    "coordinator": ["Coordinator", "DeploymentError", "Result", "Roster", "Settings", "side_by_side"],
+    "coordinator": ["DeploymentError", "Result", "Settings"],
     "files": ["client_from_file"],
-    "site": ["FileStore", "Reply", "Site", "SiteError", "Task"],
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 

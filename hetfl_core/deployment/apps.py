@@ -25,7 +25,7 @@ from hetfl_core.deployment.coordinator import (
     Result,
     Roster,
     Settings,
-    side_by_side,
+    share_messages,
     site_of,
 )
 from hetfl_core.deployment.site import FileStore, Reply, SiteError, Task, told
@@ -440,7 +440,7 @@ def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, 
             run: Coordinator(run, method, nodes.settings, roster, folder and folder / run, say)
             for run, method in named.items()
         }
-        results = side_by_side({run: one.steps() for run, one in runs.items()}, nodes.exchange)
+        results = share_messages({run: one.steps() for run, one in runs.items()}, nodes.exchange)
     except CheckpointError as error:
         raise DeploymentError(str(error)) from error
     for run, result in results.items():

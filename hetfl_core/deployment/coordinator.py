@@ -1,7 +1,7 @@
 """The server of a deployed federation: rounds in which any client may be late, come back, or answer nonsense.
 
 Nothing here knows what carries the messages. A `Coordinator` yields tasks by client and is sent what came back, as
-a generator; `side_by_side` lets several methods share messages.
+a generator; `share_messages` lets several methods share messages.
 """
 
 from __future__ import annotations
@@ -539,7 +539,7 @@ class Coordinator:
             {**self.roster.told[spec.name], "n_clients": spec.n_clients, "order": spec.features} for spec in self.specs
         ]
         write_atomically(self.folder / "clients.json", json.dumps(told, indent=1).encode())
-        checkpoints.write(self.folder, self._identity(), replace(state, kept=[{} for _ in names]), names)
+        checkpoints.write_state(self.folder, self._identity(), replace(state, kept=[{} for _ in names]), names)
 
     def _resumed(self) -> checkpoints.State | None:
         """The state that the folder holds, its clients in the order in which they joined."""
@@ -554,13 +554,13 @@ class Coordinator:
         self.specs = [spec.of_features(order) for spec, order in zip(specs, orders, strict=True)]
         self.side = self._side()
         self.common = self.side.common()
-        state = checkpoints.read(self.folder, self._identity(), [spec.name for spec in self.specs])
+        state = checkpoints.read_state(self.folder, self._identity(), [spec.name for spec in self.specs])
         if state is not None:
             self.say(f"goes on after {state.done} of {settings.rounds} rounds")
         return state
 
 
-def side_by_side(
+def share_messages(
     runs: Mapping[str, Steps[T]], exchange: Callable[[dict[str, dict[str, Task]]], dict[str, dict[str, Reply]]]
 ) -> dict[str, T]:
     """Let several runs share messages: what they ask of a client at the same time goes out as one.

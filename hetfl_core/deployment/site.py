@@ -157,7 +157,7 @@ class FileStore:
             If the folder holds the state of another run, or a damaged one.
         """
         try:
-            state = checkpoints.read(self.folder, self.identity, ("before", "after"))
+            state = checkpoints.read_state(self.folder, self.identity, ("before", "after"))
         except checkpoints.CheckpointError as error:
             raise SiteError(str(error)) from error
         return None if state is None else Memory((state.done, state.rows[0]["stage"]), *state.kept)
@@ -166,7 +166,7 @@ class FileStore:
         """Written atomically."""
         round, stage = memory.last
         state = checkpoints.State(round, {}, [memory.before, memory.after], [{"stage": stage}])
-        checkpoints.write(self.folder, self.identity, state, ("before", "after"))
+        checkpoints.write_state(self.folder, self.identity, state, ("before", "after"))
 
 
 class Site:

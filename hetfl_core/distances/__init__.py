@@ -41,20 +41,15 @@ from hetfl_core.distances._averages import average_anchors, gaussian_barycentre,
 from hetfl_core.distances._parts import check, check_covariance, check_finite, check_mean, first_derivative, psd_root
 
 __all__ = [
-    "LARGEST_PLAN",
     "average_anchors",
-    "bures",
     "bures_wasserstein",
     "cka",
-    "expected_root_trace",
-    "first_derivative",
     "gaussian_barycentre",
     "gaussian_kl",
     "mmd",
     "principal_angle",
     "product_of_experts",
     "psd_root",
-    "squared_distances",
     "transport_plan",
 ]
 

@@ -23,7 +23,7 @@ from hetfl_core import numerics
 from hetfl_core.federation import Spec, blocks
 from hetfl_core.files import write_atomically
 from hetfl_core.networks import Module, Params
-from hetfl_core.networks.identity import described, statements, written
+from hetfl_core.networks.identity import bare_source, described, written
 from hetfl_core.settings import changed, plain
 
 FILE = "state.safetensors"
@@ -61,7 +61,7 @@ class State:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
 
-def join(states: Sequence[State]) -> State:
+def join_states(states: Sequence[State]) -> State:
     """One state of several runs after the same round; of one run, its own."""
     if len(states) == 1:
         return states[0]
@@ -70,8 +70,8 @@ def join(states: Sequence[State]) -> State:
     return State(states[0].done, server, [kept for state in states for kept in state.kept], rows)
 
 
-def split(whole: State, clients: Sequence[int]) -> list[State]:
-    """The states that `join` joined, of runs with so many clients."""
+def split_states(whole: State, clients: Sequence[int]) -> list[State]:
+    """The states that `join_states` joined, of runs with so many clients."""
     if len(clients) == 1:
         return [whole]
     kept, states = iter(whole.kept), []
@@ -89,10 +89,10 @@ class Identity:
     Attributes
     ----------
     settings : dict
-        What was chosen, and the fingerprint of the data, as JSON can hold it. `read` refuses others.
+        What was chosen, and the fingerprint of the data, as JSON can hold it. `read_state` refuses others.
     method : object, optional
         Code that does not belong to the library and yet makes the run: that of the method's class and network. Of
-        other code than what wrote the file, `read` warns; where there is none, a network or function is refused.
+        other code than what wrote the file, `read_state` warns; where there is none, a network or function is refused.
     """
 
     settings: dict[str, Any]
@@ -154,7 +154,7 @@ def method_settings(method: Any, specs: Sequence[Spec]) -> dict[str, Any]:
 
 @cache
 def _rooms_code() -> str:
-    return "\n".join(statements(path.read_text("utf8")) for room in ROOMS for path in _files(room))
+    return "\n".join(bare_source(path.read_text("utf8")) for room in ROOMS for path in _files(room))
 
 
 def _files(room: str) -> list[Path]:
@@ -196,7 +196,7 @@ def check_writable(folder: Path) -> None:
         raise CheckpointError(f"checkpoint {folder} cannot be written to: {why}; choose another folder") from error
 
 
-def write(folder: Path, identity: Identity, state: State, names: Sequence[str]) -> None:
+def write_state(folder: Path, identity: Identity, state: State, names: Sequence[str]) -> None:
     """Write the state of a run into its folder, atomically.
 
     Parameters
@@ -204,7 +204,7 @@ def write(folder: Path, identity: Identity, state: State, names: Sequence[str]) 
     folder : Path
         Made if it is missing.
     identity : Identity
-        Says which run this is; `read` refuses another.
+        Says which run this is; `read_state` refuses another.
     state : State
     names : sequence of str
         Of the clients, in the order of ``state.kept``.
@@ -237,7 +237,9 @@ def write(folder: Path, identity: Identity, state: State, names: Sequence[str]) 
         raise CheckpointError(f"{error.strerror}; make room or choose another folder, and start again") from error
 
 
-def read(folder: Path, identity: Identity, names: Sequence[str], device: torch.device | str = "cpu") -> State | None:
+def read_state(
+    folder: Path, identity: Identity, names: Sequence[str], device: torch.device | str = "cpu"
+) -> State | None:
     """The state in a folder, its clients in the order of `names`, or None where there is none.
 
     Raises

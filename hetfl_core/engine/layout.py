@@ -159,7 +159,7 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def side_by_side(call: Callable[[T], R], pieces: Sequence[T], workers: int) -> Iterator[R]:
+def on_threads(call: Callable[[T], R], pieces: Sequence[T], workers: int) -> Iterator[R]:
     """``call(piece)`` for each piece of work, in their order, on so many threads.
 
     PyTorch's operations let go of Python's lock, so that threads share the cores and the memory; each operation runs

@@ -109,7 +109,7 @@ class Run:
 SPLITS: tuple[Literal["train"], Literal["test"]] = ("train", "test")
 
 
-def measured(name: Measure, main: str) -> str:
+def column_of(name: Measure, main: str) -> str:
     """Column of such a figure."""
     return f"{name}_test_{main}"
 

@@ -32,10 +32,10 @@ from hetfl_core.engine.options import (
     check_validation,
     cpu_threads,
 )
-from hetfl_core.engine.run import SPLITS, Run, columns, measured
+from hetfl_core.engine.run import SPLITS, Run, column_of, columns
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
-from hetfl_core.engine.trainer import exchange, keeping, share, train
+from hetfl_core.engine.trainer import exchange, keeping, share_stacks, train
 from hetfl_core.engine.training import Outcome
 from hetfl_core.federation import Federation
 from hetfl_core.methods.base import Method
@@ -304,7 +304,7 @@ def _simulate(
     ]
     if len(simulators) > 1:
         check_alike(simulators)
-        share(simulators)
+        share_stacks(simulators)
         for mine in settings:
             mine["together"] = [simulator.seed for simulator in simulators]
     journal = _Journal(simulators, method, settings[0], checkpoint, on_round)
@@ -363,8 +363,8 @@ class _Journal:
         """The state of each run that was left; none where there is no checkpoint."""
         if self.folder is None:
             return []
-        found = checkpoints.read(self.folder, self.mark, self.names, self.simulators[0].device)
-        return [] if found is None else checkpoints.split(found, [len(s.specs) for s in self.simulators])
+        found = checkpoints.read_state(self.folder, self.mark, self.names, self.simulators[0].device)
+        return [] if found is None else checkpoints.split_states(found, [len(s.specs) for s in self.simulators])
 
     def check(self) -> None:
         """Refuse a folder that cannot be written to, before hours of training are lost."""
@@ -377,7 +377,7 @@ class _Journal:
         Only True says so, for callbacks return all sorts of things.
         """
         if self.folder is not None:
-            checkpoints.write(self.folder, self.mark, checkpoints.join(states), self.names)
+            checkpoints.write_state(self.folder, self.mark, checkpoints.join_states(states), self.names)
         answers = []
         if self.on_round is not None and states[0].done:
             for simulator, state in zip(self.simulators, states, strict=True):
@@ -410,7 +410,7 @@ def _row(
 ) -> dict[str, Any]:
     """A row of the history: means of loss terms, and figures, which are None where they are not due."""
     main = simulator.metrics.main
-    reserved = [*columns(main), f"validation_{main}", *(measured(name, main) for name in get_args(Measure))]
+    reserved = [*columns(main), f"validation_{main}", *(column_of(name, main) for name in get_args(Measure))]
     names = [f"train_{main}", f"test_{main}", *([f"validation_{main}"] if simulator.validation is not None else [])]
     row = {"round": state.done, **_mean_terms(list(outcomes.values()), reserved), **dict.fromkeys(names)}
     if evaluate:
@@ -430,7 +430,7 @@ def _figures(
     found = {f"{split}_{main}": simulator.figure(p, simulator.labels(split)) for split, p in predicted.items()}
     if simulator.validation is not None:
         found[f"validation_{main}"] = simulator.validation.score(state, "test")
-    return found | {measured(name, main): value for name, value in (also(predicted["test"]) if also else {}).items()}
+    return found | {column_of(name, main): value for name, value in (also(predicted["test"]) if also else {}).items()}
 
 
 def _start(simulators: Sequence[Simulator], states: Sequence[checkpoints.State]) -> list[checkpoints.State]:
@@ -500,7 +500,7 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
     server = simulator.server_score(state)
     main = simulator.metrics.main
     lead = columns(main)[1:]
-    figures = [f"train_{main}", f"test_{main}", *(measured(name, main) for name in settings.get("measure", ()))]
+    figures = [f"train_{main}", f"test_{main}", *(column_of(name, main) for name in settings.get("measure", ()))]
     if simulator.validation is not None:
         figures.append(f"validation_{main}")
     history = pd.DataFrame(state.rows).astype(dict.fromkeys(figures, float))

@@ -106,7 +106,7 @@ class Simulator(Trainer):
             for cohort, way in zip(self.cohorts, self.layouts, strict=True)
             for rows in self._pieces(cohort, way, split, some)
         ]
-        for found in layout.side_by_side(predict, pieces, self.workers(way for _, way, _ in pieces)):
+        for found in layout.on_threads(predict, pieces, self.workers(way for _, way, _ in pieces)):
             yield from found
 
     def _pieces(self, cohort: Cohort, way: Layout, split: str, some: Mapping[int, Outcome] | None) -> list[list[int]]:

@@ -241,7 +241,7 @@ class Trainer:
 # --- several runs side by side ----------------------------------------------------------------------------------------
 
 
-def share(runs: Sequence[Trainer]) -> None:
+def share_stacks(runs: Sequence[Trainer]) -> None:
     """Have runs of one method go on side by side: their clients are grouped as if they were one run's."""
     clients = [client for run in runs for client in run.federation]
     kinds = _kinds([key for run in runs for key in run.architectures], clients)
@@ -313,7 +313,7 @@ def train(
         way, members = piece
         return _train(runs, states, members, way.engine, round, role)
 
-    found = layout.side_by_side(local, pieces, runs[0].workers(way for way, _ in pieces))
+    found = layout.on_threads(local, pieces, runs[0].workers(way for way, _ in pieces))
     for (_, members), some in zip(pieces, found, strict=True):
         for (number, place), outcome in zip(members, some, strict=True):
             outcomes[number][place] = outcome

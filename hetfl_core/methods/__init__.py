@@ -5,13 +5,26 @@
 
 from collections.abc import Iterator
 
-from hetfl_core.methods.base import Batch, Loss, Method, Stage
+from hetfl_core.methods import privacy
+from hetfl_core.methods.alignment import (
+    MMD,
+    Alignment,
+    Anchors,
+    DebiasedWasserstein,
+    MixtureWasserstein,
+    SampledWasserstein,
+    Wasserstein,
+    segment_distance,
+    segment_means,
+)
+from hetfl_core.methods.anchor_terms import class_mmd, class_wasserstein
+from hetfl_core.methods.base import Batch, Loss, Method, Stage, pick, task_loss, weighted_mean
 from hetfl_core.methods.ditto import Ditto
 from hetfl_core.methods.fedavg import FedAvg, FedAvgFT, Local
 from hetfl_core.methods.fedcma import FedCMA
 from hetfl_core.methods.fedcr import FedCR
 from hetfl_core.methods.fedgen import FedGen
-from hetfl_core.methods.fedhenn import FedHeNN
+from hetfl_core.methods.fedhenn import FedHeNN, kernel_alignment, published_alignment
 from hetfl_core.methods.fedpac import FedPAC
 from hetfl_core.methods.fedper import FedBABU, FedPer, LGFedAvg
 from hetfl_core.methods.fedprox import FedProx
@@ -21,6 +34,8 @@ from hetfl_core.methods.flic import FLIC
 from hetfl_core.methods.fusion import LateFusion
 from hetfl_core.methods.hyfem import HyFEM
 from hetfl_core.methods.pfedhn import PFedHN
+from hetfl_core.methods.schemes import FedAvgFTScheme, FedRepScheme, L2GDScheme
+from hetfl_core.methods.stochastic import gaussian_gap
 
 
 def _variants(family: type[Method]) -> Iterator[Method]:
@@ -35,10 +50,15 @@ CATALOGUE: dict[str, Method] = {method.name: method for method in _variants(Meth
 __all__ = [
     "CATALOGUE",
     "FLIC",
+    "MMD",
+    "Alignment",
+    "Anchors",
     "Batch",
+    "DebiasedWasserstein",
     "Ditto",
     "FedAvg",
     "FedAvgFT",
+    "FedAvgFTScheme",
     "FedBABU",
     "FedCMA",
     "FedCR",
@@ -48,14 +68,30 @@ __all__ = [
     "FedPer",
     "FedProx",
     "FedRep",
+    "FedRepScheme",
     "FedSR",
     "HetFedRep",
     "HyFEM",
+    "L2GDScheme",
     "LGFedAvg",
     "LateFusion",
     "Local",
     "Loss",
     "Method",
+    "MixtureWasserstein",
     "PFedHN",
+    "SampledWasserstein",
     "Stage",
+    "Wasserstein",
+    "class_mmd",
+    "class_wasserstein",
+    "gaussian_gap",
+    "kernel_alignment",
+    "pick",
+    "privacy",
+    "published_alignment",
+    "segment_distance",
+    "segment_means",
+    "task_loss",
+    "weighted_mean",
 ]

@@ -45,6 +45,8 @@ from hetfl_core import checks
 from hetfl_core.networks import Params
 from hetfl_core.settings import Checked, Unbounded
 
+__all__ = ["Privacy", "epsilon", "noise_multiplier"]
+
 
 @dataclass(frozen=True)
 class Privacy(Checked):

@@ -27,8 +27,6 @@ __all__ = [
     "ACTIVATIONS",
     "CNN",
     "MLP",
-    "SMALLEST_DEVIATION",
-    "Activation",
     "Augmented",
     "Auto",
     "Blocks",
@@ -40,7 +38,5 @@ __all__ = [
     "NormalisedCNN",
     "Params",
     "PerClient",
-    "convolve",
-    "layer_init",
     "linear_init",
 ]

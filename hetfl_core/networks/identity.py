@@ -182,7 +182,7 @@ def source(maker: Any) -> str | None:
     try:
         if getattr(maker, "__name__", "") == "<lambda>":
             return _lambda(maker)
-        return statements(textwrap.dedent(inspect.getsource(maker)))
+        return bare_source(textwrap.dedent(inspect.getsource(maker)))
     except (OSError, TypeError, SyntaxError):
         own = vars(maker).values() if isinstance(maker, type) else ()
         return "\n".join(filter(None, (source(f) for f in own if isinstance(f, FunctionType)))) or None
@@ -196,7 +196,7 @@ def _lambda(function: FunctionType) -> str | None:
     return "\n".join(found) or None
 
 
-def statements(source: str) -> str:
+def bare_source(source: str) -> str:
     """Python source without comments, docstrings and layout: its syntax tree as text."""
     tree = ast.parse(source)
     for node in ast.walk(tree):

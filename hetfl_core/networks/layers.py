@@ -15,8 +15,11 @@ from torch import Tensor
 from hetfl_core.settings import Checked, Count, Limit
 
 Params = dict[str, Tensor]
+"""Parameters by name, ``"<part>.<layer>.<kind>"``, or any other tensors that are kept or sent by name."""
 
 ACTIVATIONS = {"relu": torch.relu, "leaky_relu": F.leaky_relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
+"""The functions between layers, by name."""
+
 Activation = Literal["relu", "leaky_relu", "sigmoid", "tanh"]
 
 RUNNING = (".norm.mean", ".norm.variance")

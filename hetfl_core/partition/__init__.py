@@ -49,30 +49,7 @@ from hetfl_core.partition._proportions import (
     split_each,
 )
 
-__all__ = [
-    "Indices",
-    "Partition",
-    "Parts",
-    "assign_classes",
-    "check_alpha",
-    "check_assignment",
-    "check_clients",
-    "check_generator",
-    "check_k",
-    "check_labels",
-    "check_parts",
-    "check_variant",
-    "consecutive_classes",
-    "dirichlet",
-    "dirichlet_per_client",
-    "gathered",
-    "joined",
-    "published_shards",
-    "share",
-    "share_alike",
-    "share_evenly",
-    "split_each",
-]
+__all__ = ["Partition"]
 
 Draw = Callable[[str], np.random.Generator]
 """What gives the generator of a purpose."""

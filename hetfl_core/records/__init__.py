@@ -3,7 +3,7 @@
 from hetfl_core.records.provenance import code_revision, environment
 from hetfl_core.records.record import (
     RunRecord,
-    compare,
+    compare_records,
     measured,
     records_of,
     relative_path_of,
@@ -12,22 +12,4 @@ from hetfl_core.records.record import (
 )
 from hetfl_core.records.storage import find, load, pack, read, tidy, to_json, write, write_to
 
-__all__ = [
-    "RunRecord",
-    "code_revision",
-    "compare",
-    "environment",
-    "find",
-    "load",
-    "measured",
-    "pack",
-    "read",
-    "records_of",
-    "relative_path_of",
-    "tidy",
-    "to_json",
-    "to_percent",
-    "value",
-    "write",
-    "write_to",
-]
+__all__ = ["RunRecord", "compare_records", "load", "read", "records_of", "tidy", "value", "write"]

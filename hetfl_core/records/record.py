@@ -320,7 +320,7 @@ def measured(record: RunRecord, metric: str) -> float:
     return to_percent(float(pd.Series(record.history.get("test_accuracy", []), dtype=float).max()), metric)
 
 
-def compare(a: RunRecord, b: RunRecord) -> pd.DataFrame:
+def compare_records(a: RunRecord, b: RunRecord) -> pd.DataFrame:
     """Where two records differ: every metric, and each other field that is not equal.
 
     Returns

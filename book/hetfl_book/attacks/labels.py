@@ -91,7 +91,7 @@ def sample_shares(message: Message, n_classes: int) -> NDArray[np.float64] | Non
     return None
 
 
-def features(messages: Sequence[Message]) -> dict[str, NDArray[np.float64]]:
+def move_vectors(messages: Sequence[Message]) -> dict[str, NDArray[np.float64]]:
     """A vector for each client: its moves of all rounds, each less the round's mean, averaged.
 
     Tensors are scaled to the same mean square over clients, so that none drowns the others. What only some clients

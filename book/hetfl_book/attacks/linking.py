@@ -48,7 +48,7 @@ def link(messages: Sequence[Message]) -> tuple[float, float]:
 
 
 def alike(of: Mapping[str, NDArray[np.float64]], counts: Mapping[str, Sequence[int]]) -> float:
-    """Rank correlation, over pairs of clients, of how near their `labels.features` are and how alike their classes are.
+    """Rank correlation, over pairs of clients, of how near their `labels.move_vectors` and how alike their classes are.
 
     How alike classes are: the sum over classes of the smaller share. 0 where the server learns nothing of who is like
     whom, and where all are equally near.

@@ -62,7 +62,7 @@ def caught(positive: ArrayLike, negative: ArrayLike, false: float = 0.05) -> flo
     return float((a > threshold).mean() + share * (a == threshold).mean())
 
 
-def interval(values: ArrayLike, seed: int = 0, level: float = 0.95, draws: int = 2000) -> tuple[float, float]:
+def bootstrap_interval(values: ArrayLike, seed: int = 0, level: float = 0.95, draws: int = 2000) -> tuple[float, float]:
     """Bootstrap interval of a mean, such as that of the clients' AUCs: clients are drawn, not samples.
 
     Parameters

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_book.attacks import inversion, labels, linking, membership
-from hetfl_book.attacks.scores import auc, caught, interval
+from hetfl_book.attacks.scores import auc, bootstrap_interval, caught
 from hetfl_book.attacks.watching import Message, Seen, averaged, schedule, unmix
 from hetfl_core import checks
 from hetfl_core.engine.simulation import Run
@@ -117,7 +117,7 @@ def survey(run: Run, seen: Seen, colluder: str, *, seed: int = 0) -> dict[str, f
         layers = [_classifier(m) for m in last]
         matched = [linking.in_place(m, run.server[f"place/{m.client}"]) for m in layers]
         for key, some in (("alike_layer", layers), ("alike_matched", matched)):
-            found[key] = linking.alike(labels.features([replace(m, round=0) for m in some]), counts)
+            found[key] = linking.alike(labels.move_vectors([replace(m, round=0) for m in some]), counts)
     for suffix, messages in (("", single), ("_summed", averaged(single))):
         figures = _of_samples(run, messages, attacker, victims, seed)
         found |= {name + suffix: value for name, value in figures.items()}
@@ -138,7 +138,7 @@ def _of_labels(messages: Sequence[Message], counts: Counts, victims: Sequence[st
     rest = {n: np.mean([shares[m] for m in victims if m != n], 0) for n in victims}
     found = {"shares_chance": labels.distance(rest, counts)}
     mine = [m for m in messages if m.client in shares]
-    features = {n: np.zeros(0) for n in victims} | labels.features(mine)
+    features = {n: np.zeros(0) for n in victims} | labels.move_vectors(mine)
     wide = max(map(len, features.values()))
     features = {n: row if len(row) == wide else np.zeros(wide) for n, row in features.items()}
     learned = labels.halves(features, shares, seed)
@@ -216,7 +216,7 @@ def _of_samples(
         if not pairs:
             continue
         each = [auc(*pair) for pair in pairs]
-        low, high = interval(each, seed)
+        low, high = bootstrap_interval(each, seed)
         found |= {key: float(np.nanmean(each)), f"{key}_low": low, f"{key}_high": high}
         found[f"{key}_caught"] = float(np.nanmean([caught(*pair) for pair in pairs]))
     for suffix, hits in decoded.items():

@@ -15,7 +15,7 @@ from hetfl_core import checks
 from hetfl_core.plots import COLOURS, MARKERS, _arrays, _axes, _every
 
 
-def losses(
+def loss_terms(
     history: pd.DataFrame, terms: Sequence[str], ax: Axes | None = None, title: str = "Terms of the loss"
 ) -> Axes:
     """Terms of the loss against rounds, on a log axis.
@@ -161,7 +161,7 @@ def against_gaussians(
     return ax
 
 
-def holders(
+def draw_holders(
     table: Any,
     blocks: Sequence[str],
     classes: Sequence[str] | None = None,

@@ -29,7 +29,7 @@ from hetfl_book.ledger.tables import Shown, in_full, outcome, show
 from hetfl_core.records import (
     RunRecord,
     code_revision,
-    compare,
+    compare_records,
     environment,
     find,
     load,
@@ -76,7 +76,7 @@ __all__ = [
     "code_revision",
     "combined_error",
     "command",
-    "compare",
+    "compare_records",
     "contrast",
     "corrected",
     "effects",

@@ -7,9 +7,9 @@ clients**. *Clients*: other subjects of the same kind; an interval over clients 
 seeds of the mean over clients, over clients of the mean over seeds.
 
 Two reservations. *Many verdicts*: each interval misses in 5 % of cases. Five methods in six groups at six numbers of
-trials are 180 verdicts, of which about nine would be wrong by chance where there is no difference at all: `corrected`
-keeps those that survive Holm's correction over a whole table. *Clients are not quite independent*: those that share a
-model, or parts of one, err together, and intervals over clients are then a little too narrow.
+trials are 180 verdicts, of which about nine would be wrong by chance where there is no difference at all:
+`with_verdicts` keeps those that survive Holm's correction over a whole table. *Clients are not quite independent*:
+those that share a model, or parts of one, err together, and intervals over clients are then a little too narrow.
 """
 
 from __future__ import annotations
@@ -139,10 +139,10 @@ def _mean(group: pd.DataFrame, metric: str) -> tuple[float, float, float, int, i
 
 
 DIFFERENCE = ["a", "b", "mean", "low", "high", "p", "verdict", "seeds_low", "seeds_high", "n_clients", "n_seeds"]
-"""Columns of `differences`, besides those that make a group."""
+"""Columns of `paired_differences`, besides those that make a group."""
 
 
-def differences(
+def paired_differences(
     rows: pd.DataFrame, a: str, b: str, by: Sequence[str] = ("data_set",), metric: str = "accuracy"
 ) -> pd.DataFrame:
     """Method a less method b, paired by client and seed, with 95 % intervals over clients and over seeds.
@@ -160,7 +160,7 @@ def differences(
         Columns `by`, ``a``, ``b``, ``mean``; ``low``, ``high`` and ``p``: over **clients**, by which ``verdict`` says
         who wins: the name of a method, or ``"open"``; ``seeds_low`` and ``seeds_high``: over **seeds**; ``n_clients``
         and ``n_seeds``. Groups in which the two methods have no pair are left out. With fewer than three clients, or
-        seeds, the interval over them is infinite. Each verdict is on its own; see `corrected`.
+        seeds, the interval over them is infinite. Each verdict is on its own; see `with_verdicts`.
     """
     by = _grouping(rows, by, metric)
     checks.texts(a=a, b=b)
@@ -191,13 +191,13 @@ def _winner(low: float, high: float, a: str, b: str) -> str:
     return a if low > 0 else b if high < 0 else "open"
 
 
-def corrected(found: pd.DataFrame) -> pd.DataFrame:
-    """A table of `differences` with the verdicts that Holm's correction over all of its rows leaves.
+def with_verdicts(found: pd.DataFrame) -> pd.DataFrame:
+    """A table of `paired_differences` with the verdicts that Holm's correction over all of its rows leaves.
 
     Parameters
     ----------
     found : DataFrame
-        As from `differences` or `against`; all of its rows are one family.
+        As from `paired_differences` or `against`; all of its rows are one family.
 
     Returns
     -------
@@ -248,7 +248,7 @@ def against(
     Returns
     -------
     DataFrame
-        As from `differences`, one row a group and method.
+        As from `paired_differences`, one row a group and method.
     """
     by = _grouping(rows, by, metric)
     methods, opponents = _names("methods", methods), _names("opponents", opponents)
@@ -258,5 +258,5 @@ def against(
     for group in [g for _, g in rows.groupby(list(by), sort=False)] if by else [rows]:
         top = best(group, opponents, (), metric)
         for method in methods if len(top) else ():
-            found.append(differences(group, method, top["method"][0], by, metric))
+            found.append(paired_differences(group, method, top["method"][0], by, metric))
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=[*by, *DIFFERENCE])

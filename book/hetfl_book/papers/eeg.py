@@ -91,7 +91,7 @@ class Source(NamedTuple):
     files_present: Callable[[], bool] | None = None
 
 
-def simulated(b: int = 54) -> Federation:
+def of_subjects(b: int = 54) -> Federation:
     """The simulated twin of FLIC's federation of b subjects with their own electrodes; the same for all seeds."""
     return eeg.federation(kind="specific", b=b, source="simulated", seed=0)
 
@@ -103,7 +103,7 @@ def can_simulate() -> bool:
 
 SOURCES = {
     "common40": Source(flic_bci.common40, "flic_bci.common40", "40 real subjects, common electrodes", True),
-    "simulated54": Source(simulated, "eeg.simulated", "54 simulated subjects, all electrodes", False, can_simulate),
+    "simulated54": Source(of_subjects, "eeg.simulated", "54 simulated subjects, all electrodes", False, can_simulate),
 }
 
 

@@ -55,9 +55,7 @@ References
    representation with conditional mutual information regularization. ICML 2023.
 .. [2] S. Ben-David, J. Blitzer, K. Crammer, F. Pereira. Analysis of representations for domain adaptation. NeurIPS
    2006.
-.. [3] S. Ben-David, J. Blitzer, K. Crammer, A. Kulesza, F. Pereira, J. Vaughan. A theory of learning from different
-   domains. Machine Learning, 79, 2010.
-.. [4] D. Palomar, S. Verdú. Lautum information. IEEE Transactions on Information Theory, 54,
+.. [3] D. Palomar, S. Verdú. Lautum information. IEEE Transactions on Information Theory, 54,
    2008.
 """
 
@@ -106,7 +104,7 @@ def discrete_cmi(p: ArrayLike, a: Sequence[int], b: Sequence[int], given: Sequen
 
 
 @dataclass(frozen=True)
-class Alignment:
+class AlignmentSides:
     """The two sides of Eq. (5), in nats.
 
     Attributes
@@ -128,7 +126,7 @@ class Alignment:
         return self.joint - self.local
 
 
-def discrete_alignment(p: ArrayLike, encoder: ArrayLike | None = None) -> Alignment:
+def discrete_alignment(p: ArrayLike, encoder: ArrayLike | None = None) -> AlignmentSides:
     """Eq. (5) of [1]_ for a table p(y, x_i, the others' data, z).
 
     Parameters
@@ -151,7 +149,7 @@ def discrete_alignment(p: ArrayLike, encoder: ArrayLike | None = None) -> Alignm
                 f"encoder must have rows of probabilities of z, one a value of x_i, got {checks.shown(encoder)}"
             )
     joint, own = discrete_cmi(table, [3], [1, 2], [0]), discrete_cmi(table, [3], [1], [0])
-    return Alignment(joint, own, _expected_log_ratio(table, x, local), _expected_log_ratio(table, x, labelled))
+    return AlignmentSides(joint, own, _expected_log_ratio(table, x, local), _expected_log_ratio(table, x, labelled))
 
 
 def product_information(
@@ -247,7 +245,7 @@ def collapse(n: int, rounds: int, variance: float = 1.0, prior: float = 1.0) -> 
 def alignment_term(means: ArrayLike, variances: ArrayLike, mean: ArrayLike, variance: ArrayLike) -> float:
     """The term of Eq. (7) of [1]_ for one class: the mean over samples of KL[joint ‖ sample's feature], in nats.
 
-    Where the joint is the law of z in the class it is the lautum information of z and x [4]_, not the regulariser
+    Where the joint is the law of z in the class it is the lautum information of z and x [3]_, not the regulariser
     I(z; x | y) − I(z; x_i | y), which is 0 with one client.
 
     Diagonal Gaussians: samples of shapes (n, V), the joint of shapes (V,).
