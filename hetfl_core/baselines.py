@@ -3,7 +3,8 @@
 The four that brain–computer interfaces are judged by, at the defaults of scikit-learn and pyRiemann; nothing is tuned,
 unless `Chosen` does so by cross-validation *within the training trials*. All of them see what the federated methods
 see, the vectors of a client. They are deterministic: with the same trials they give the same answers whatever the
-seed, but for the folds of `Chosen`. In an experiment the seed matters through the trials that it draws (`fewer`).
+seed, but for the folds of `Chosen`. In an experiment the seed matters through the trials that it draws
+(`hetfl_core.datasets.fewer`).
 
 A baseline is run by `run` and gives a `Run` like `simulate` does, without rounds and without server.
 
@@ -23,7 +24,7 @@ import importlib
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -36,7 +37,7 @@ from hetfl_core import checks
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.run import Run, columns
-from hetfl_core.federation import Client, Federation, map_blocks
+from hetfl_core.federation import Client, Federation
 from hetfl_core.rng import numpy_stream
 from hetfl_core.settings import plain
 
@@ -45,64 +46,6 @@ if TYPE_CHECKING:  # scikit-learn takes as long to load as PyTorch, and most who
 
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 """From vectors, shape (n, d), to labels, shape (n,)."""
-
-
-# --- fewer trials ---------------------------------------------------------------------------------------------------
-
-
-def order(client: Client, seed: int) -> NDArray[Any]:
-    """The client's training trials in an order of which every beginning is stratified: its first n are *the* n trials.
-
-    Each class is shuffled by the client's own stream, and the classes are interleaved in proportion, one trial of each
-    first. What is drawn for 10 trials is therefore part of what is drawn for 20.
-
-    Returns
-    -------
-    ndarray of int, shape (n_train,)
-    """
-    labels = client.y_train.numpy()
-    rank = np.empty(len(labels))
-    for c in np.unique(labels):
-        (mine,) = np.nonzero(labels == c)
-        rng = numpy_stream(seed, client.name, 0, f"fewer trials:{c}")
-        places = (np.arange(len(mine)) + 0.5) / len(mine)
-        places[0] = 0
-        rank[rng.permutation(mine)] = places
-    return np.lexsort((labels, rank))
-
-
-def fewer(client: Client, n: int, seed: int) -> Client:
-    """The client with its first n training trials (`order`), or all where it has no more; the test set stays.
-
-    *n counts labelled trials.* The vectors stay as they are, and so does the reference point that they were computed
-    with: that of all the client's training trials, in ``flic_bci.common40`` of its test trials too. Classifiers alone
-    and federated methods thus know a little of trials whose labels they are not given. It was measured on
-    ``flic_bci.common40``: with the reference point of the n trials, classifiers alone move by at most 0.7 points, and
-    `MDM` not at all. `Pooled`, which lives on reference points, finds its own.
-
-    Raises
-    ------
-    ValueError
-        If n trials cannot hold every class of the client.
-    """
-    checks.instance("client", client, Client)
-    checks.whole("n", n)
-    classes = len(np.unique(client.y_train))
-    if n < classes:
-        raise ValueError(f"client {client.name!r}: n must be at least {classes}, one trial of each class, got {n}")
-    kept = torch.from_numpy(order(client, seed)[:n].copy())
-    return replace(client, x_train=map_blocks(lambda x: x[kept], client.x_train), y_train=client.y_train[kept])
-
-
-def fewer_trials(federation: Federation, n: int | None, seed: int) -> Federation:
-    """Every client with at most n training trials, drawn by `fewer`; n None leaves all."""
-    checks.instance("federation", federation, Federation)
-    checks.seed(seed)
-    if n is None:
-        return federation
-    clients = [fewer(client, n, seed) for client in federation]
-    info = {**federation.info, "trials": {"at_most": n, "seed": seed}}
-    return Federation(clients, federation.n_classes, federation.name, info, federation.task)
 
 
 # --- alone ----------------------------------------------------------------------------------------------------------
@@ -366,9 +309,8 @@ def _matrices(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 class _Centred(NamedTuple):
-    """A client with its training vectors where they are comparable, and what moves others there."""
+    """A client's training vectors where they are comparable, and what moves others there."""
 
-    client: Client
     move: Predict
     x: NDArray[Any]
     y: NDArray[Any]
@@ -377,10 +319,8 @@ class _Centred(NamedTuple):
 def _centred(client: Client, stay: bool = False) -> _Centred:
     """At the mean of its training trials; or, if it is to stay, as it comes."""
     x, y = _arrays(client, "train")
-    if stay:
-        return _Centred(client, lambda new: new, x, y)
-    move = recentring(x, client.name)
-    return _Centred(client, move, move(x), y)
+    move = (lambda new: new) if stay else recentring(x, client.name)
+    return _Centred(move, move(x), y)
 
 
 @dataclass(frozen=True)
@@ -520,10 +460,9 @@ def run(federation: Federation, baseline: Baseline, *, seed: int = 0, **options:
     begin = time.perf_counter()
     federation = federation.to(torch.float32)  # what the federated methods see
     if isinstance(baseline, Pooled):
-        models, sent = _pool(federation, baseline)
+        models, sent = _pool(baseline, [(group, group) for group in together(federation)])
     else:
-        arrays = [(client, *_arrays(client, "train")) for client in federation]
-        models, sent = {c.name: baseline.fit(x, y, c.name, seed) for c, x, y in arrays}, (0, 0)
+        models, sent = {c.name: baseline.fit(*_arrays(c, "train"), c.name, seed) for c in federation}, (0, 0)
     return report(federation, baseline, models, seed, sent, begin)
 
 
@@ -540,7 +479,8 @@ def join(
     Newcomers do not see each other's trials, just as `hetfl_core.adapt` gives each the members' shared parts alone: a
     model is fitted for each. Its reference point is the mean of the trials it has here (`recentring`); *the number of
     its trials counts labelled ones*. Methods alone and federated ones take the vectors as they come, at the reference
-    point of all the newcomer's training trials, in ``flic_bci.common40`` of its test trials too: see `fewer`.
+    point of all the newcomer's training trials, in ``flic_bci.common40`` of its test trials too: see
+    `hetfl_core.datasets.fewer`.
 
     Parameters
     ----------
@@ -566,8 +506,7 @@ def join(
         leaves a model that knows none of its classes.
     """
     checks.instance("members", members, Federation)
-    if not isinstance(new, Sequence):
-        raise TypeError(f"new must be a sequence of clients, got {checks.shown(new)}")
+    new = checks.several("new", new)
     for client in new:
         checks.instance("new", client, Client)
     checks.instance("baseline", baseline, Pooled, such_as="Pooled()")
@@ -575,68 +514,48 @@ def join(
     checks.flag("untrained", untrained)
     begin = time.perf_counter()
     everyone = Federation([*members, *new], members.n_classes, members.name, members.info).to(torch.float32)
-    names = [client.name for client in new]
-    old = [client.name for client in members]
-    models, sent = _pool_each(everyone, baseline, old, names, untrained)
+    names, old = ([client.name for client in some] for some in (new, members))
+    shares = [_share_of(everyone, old, name, untrained) for name in names]
+    models, sent = _pool(baseline, shares, names if untrained else ())
     found = report(newcomers(members, everyone.subset(names).clients), baseline, models, seed, sent, begin)
     if untrained:
         found.per_client["n_train"] = 0
     return found
 
 
-def _pool(federation: Federation, baseline: Pooled) -> tuple[dict[str, Predict], tuple[int, int]]:
-    """What predicts for each client; and bytes up and down."""
+def _pool(
+    baseline: Pooled, shares: Sequence[tuple[list[Client], list[Client]]], stay: Sequence[str] = ()
+) -> tuple[dict[str, Predict], tuple[int, int]]:
+    """What predicts for each client, and bytes up and down; each share is a model of some clients' trials for others.
+
+    Clients that `stay` are not moved to the mean of their trials.
+    """
     models: dict[str, Predict] = {}
-    up = down = 0
-    for group in together(federation):
-        centred = [_centred(client) for client in group]
-        found, each = _share(baseline, centred, centred)
-        models |= found
-        up += sum(_bytes(client) for client in group)
-        down += each * len(group)
+    centred: dict[str, _Centred] = {}
+    givers: dict[str, Client] = {}
+    down = 0
+    for given, receivers in shares:
+        centred |= {c.name: _centred(c, c.name in stay) for c in (*given, *receivers) if c.name not in centred}
+        there = [centred[client.name] for client in given]
+        model = baseline.fit(np.concatenate([one.x for one in there]), np.concatenate([one.y for one in there]))
+        for name in (client.name for client in receivers):
+            answer = baseline.answer(model, np.unique(centred[name].y).tolist(), name)
+            models[name] = lambda x, move=centred[name].move, answer=answer: answer(move(x))  # type: ignore[misc]
+        givers |= {client.name: client for client in given}
+        down += _model_bytes(model) * len(receivers)
+    up = sum(int(client.x_train.nbytes + client.y_train.nbytes) for client in givers.values())
     return models, (up, down)
 
 
-def _pool_each(
-    everyone: Federation, baseline: Pooled, old: Sequence[str], new: Sequence[str], untrained: bool
-) -> tuple[dict[str, Predict], tuple[int, int]]:
-    """As `_pool`, for each new client with the old ones alone."""
-    models: dict[str, Predict] = {}
-    centred: dict[str, _Centred] = {}
-    givers: set[str] = set()
-    down = 0
-    for name in new:
-        group = next(g for g in together(everyone.subset([*old, name])) if name in {c.name for c in g})
-        given = [client.name for client in group if not (untrained and client.name == name)]
-        if not given:
-            raise ValueError(f"client {name!r}: there is no other client whose vectors mean the same")
-        centred |= {c.name: _centred(c, untrained and c.name == name) for c in group if c.name not in centred}
-        found, each = _share(baseline, [centred[giver] for giver in given], [centred[name]])
-        models |= found
-        givers |= set(given)
-        down += each
-    return models, (sum(_bytes(everyone[giver]) for giver in givers), down)
-
-
-def _share(
-    baseline: Pooled, given: Sequence[_Centred], receivers: Sequence[_Centred]
-) -> tuple[dict[str, Predict], int]:
-    """One model of some clients' trials for the use of others, and its bytes."""
-    model = baseline.fit(np.concatenate([one.x for one in given]), np.concatenate([one.y for one in given]))
-    answers = {
-        one.client.name: _moved(one.move, baseline.answer(model, np.unique(one.y).tolist(), one.client.name))
-        for one in receivers
-    }
-    return answers, _model_bytes(model)
-
-
-def _moved(move: Predict, answer: Predict) -> Predict:
-    return lambda x: answer(move(x))
-
-
-def _bytes(client: Client) -> int:
-    """Of the features and labels of the training trials as they lie."""
-    return int(client.x_train.nbytes + client.y_train.nbytes)
+def _share_of(
+    everyone: Federation, old: Sequence[str], name: str, untrained: bool
+) -> tuple[list[Client], list[Client]]:
+    """Whose trials a newcomer's model is made of, its own among them unless it has none; and the newcomer."""
+    (group,) = (g for g in together(everyone.subset([*old, name])) if name in {client.name for client in g})
+    given = [client for client in group if not (untrained and client.name == name)]
+    if not given:
+        raise ValueError(f"client {name!r}: there is no other client whose vectors mean the same")
+    return given, [everyone[name]]
 
 
 def _model_bytes(model: Any) -> int:
@@ -675,7 +594,7 @@ def report(
         }
     )
     settings = {"method": plain(baseline), "seed": seed, "rounds": 0, "participation": 1.0}
-    settings |= {"deterministic": baseline.deterministic}
+    settings["deterministic"] = baseline.deterministic
     nothing: list[Any] = [{} for _ in federation]
     history = pd.DataFrame([row], columns=columns(metrics.main))
     return Fitted(federation, baseline, settings, history, final, per_client, {}, nothing, nothing)

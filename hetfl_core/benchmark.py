@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -138,53 +137,6 @@ def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[st
                     loop = [f"{slow['seconds']:.3f}", f"{ratio:.1f}×", f"{slow['microseconds']:.0f}"]
                 stacked = [f"{fast['seconds']:.3f}", f"{fast['microseconds']:.0f}", f"{fast['peak_mb']:.0f}"]
                 yield _line(str(n), loop[0], stacked[0], loop[1], loop[2], *stacked[1:])
-
-
-# --- ours beside another command --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Seconds:
-    """What something took: `wall` seconds, and `cpu` seconds over all its threads and processes."""
-
-    wall: float
-    cpu: float
-
-
-def timed(call: Callable[[], Any]) -> Seconds:
-    """What a call takes, with all processes that it starts and waits for."""
-    before = os.times()
-    call()
-    took = [b - a for a, b in zip(before, os.times(), strict=True)]
-    return Seconds(took[4], sum(took[:4]))
-
-
-def command(line: str) -> Seconds:
-    """What a command of the shell takes, with all that it starts.
-
-    Raises
-    ------
-    RuntimeError
-        If it fails, with the end of what it said.
-    """
-
-    def call() -> None:
-        done = subprocess.run(
-            line, shell=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
-        )
-        if done.returncode:
-            raise RuntimeError(f"the command {line!r} ended with {done.returncode}: {done.stderr[-2000:].strip()}")
-
-    return timed(call)
-
-
-def beside(ours: Seconds, theirs: Seconds | None = None) -> Iterator[str]:
-    """Ours, and the other command's, in CPU and wall seconds."""
-    yield _line("", "CPU s", "wall s")
-    yield _line("ours", f"{ours.cpu:.1f}", f"{ours.wall:.1f}")
-    if theirs is not None:
-        yield _line("theirs", f"{theirs.cpu:.1f}", f"{theirs.wall:.1f}")
-        yield _line("ratio", f"{theirs.cpu / ours.cpu:.1f}", f"{theirs.wall / ours.wall:.1f}")
 
 
 if __name__ == "__main__":

@@ -189,23 +189,18 @@ def verify(
 
 
 def _files(keys: list[str] | None) -> list[str]:
-    """The files that are named; where none is, all but the folders that are placed by hand."""
+    """The files that are named, or that data sets need; where none is named, all that are not placed by hand."""
     from hetfl_core.datasets import registry
 
-    by_itself = [key for key, entry in registry.entries().items() if not entry.official.folder]
-    return [file for key in keys for file in _files_of(key)] if keys else by_itself
-
-
-def _files_of(key: str) -> list[str]:
-    """The files of a data set, none where it reads none of the registry's; another name is a file's."""
-    from hetfl_core.datasets import registry
-
-    if key not in data_sets():
-        return [key]
-    files = registry.needs(key)
-    if not files:
-        print(f"{key}: needs no file of the registry")
-    return files
+    if not keys:
+        return [key for key, entry in registry.entries().items() if not entry.official.folder]
+    found = []
+    for key in keys:
+        files = registry.needs(key) if key in data_sets() else [key]
+        if not files:
+            print(f"{key}: needs no file of the registry")
+        found += files
+    return found
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------

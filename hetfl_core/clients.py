@@ -187,10 +187,8 @@ class Client:
 
     def for_task(self, task: Kind) -> Client:
         """The same client with labels of the type that the task has: integers, or floating-point numbers."""
-        convert = _as_targets if task == "regression" else _as_classes
         old = {argument: getattr(self, argument) for argument in ("y_train", "y_test")}
-        new: dict[str, Any] = {key: convert(y, f"client {self.name!r}: {key}") for key, y in old.items()}
-        return altered(self, **new)
+        return altered(self, **{key: _for_task(task, y, f"client {self.name!r}: {key}") for key, y in old.items()})
 
     def of_features(self, features: Any) -> Client:
         """The same client with these of its features, in this order: names, or a dict of names by block.
@@ -383,23 +381,19 @@ def _tensor(value: Any, where: str) -> tuple[Tensor, bool]:
         ) from error
 
 
-def _as_classes(y: Tensor, where: str) -> Tensor:
-    bad = int((~torch.isfinite(y)).sum())
-    if bad:
-        raise TypeError(f"{where} must hold whole numbers, got {bad} values that are NaN or infinite")
+def _for_task(task: Kind, y: Tensor, where: str) -> Tensor:
+    """Labels as integers, or the targets of a regression as floating-point numbers."""
+    kind, wanted = (ValueError, "be finite") if task == "regression" else (TypeError, "hold whole numbers")
+    if bad := int((~torch.isfinite(y)).sum()):
+        raise kind(f"{where} must {wanted}, got {bad} values that are NaN or infinite")
+    if task == "regression":
+        return y if y.is_floating_point() else y.to(torch.float32)
     if y.is_floating_point() and not bool((y == y.round()).all()):
         raise TypeError(
             f"{where} must hold whole numbers, got dtype {y.dtype}; "
             'a federation with real targets needs task="regression"'
         )
     return y.to(torch.int64)
-
-
-def _as_targets(y: Tensor, where: str) -> Tensor:
-    bad = int((~torch.isfinite(y)).sum())
-    if bad:
-        raise ValueError(f"{where} must be finite, got {bad} values that are NaN or infinite")
-    return y if y.is_floating_point() else y.to(torch.float32)
 
 
 def cast(t: Tensor, dtype: torch.dtype, where: str) -> Tensor:
@@ -419,9 +413,9 @@ def digest(who: str, data: Mapping[str, Inputs]) -> str:
     """Of names, shapes and bytes of what one holds."""
     h = hashlib.blake2b(who.encode(), digest_size=16)
     for part, value in data.items():
-        names = [(name,) for name in value] if isinstance(value, Mapping) else [()]
-        for name, x in zip(names, blocks(value), strict=True):
-            h.update(str((part, *name, tuple(x.shape), str(x.dtype))).encode())
+        for name, x in by_block(value).items():
+            named = (part, name) if isinstance(value, Mapping) else (part,)
+            h.update(str((*named, tuple(x.shape), str(x.dtype))).encode())
             h.update(x.detach().cpu().contiguous().numpy().tobytes())
     return h.hexdigest()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -94,37 +94,30 @@ class Federation:
         nobody has training samples of some class, unless `n_classes` says how many there are.
     """
 
-    clients: tuple[Client, ...]
-    n_classes: int = 0
+    clients: Sequence[Client]
+    n_classes: Any = None
     name: str = "federation"
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Any = None
     task: Kind = "classification"
     x_test: Any = None
     y_test: Any = None
 
-    def __init__(
-        self,
-        clients: Sequence[Client],
-        n_classes: int | None = None,
-        name: str = "federation",
-        info: Mapping[str, Any] | None = None,
-        task: Kind = "classification",
-        x_test: Any = None,
-        y_test: Any = None,
-    ) -> None:
-        if not isinstance(task, str) or task not in ("classification", "regression"):
-            raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
-        clients = tuple(checks.several("clients", clients))
-        for client in clients:
+    def __post_init__(self) -> None:
+        if not isinstance(self.task, str) or self.task not in ("classification", "regression"):
+            raise ValueError(f"task must be 'classification' or 'regression', got {self.task!r}")
+        given = checks.several("clients", self.clients)
+        for client in given:
             checks.instance("clients", client, Client)
-        checks.words("name", name)
-        checks.instance("info", {} if info is None else info, Mapping)
-        given = [client.for_task(task) for client in clients]
+        checks.words("name", self.name)
+        info = dict(checks.mapping("info", {} if self.info is None else self.info))
+        given = [client.for_task(self.task) for client in given]
         if not given:
             raise ValueError("clients: a federation needs at least one client, got none")
-        clients, counted = tuple(in_one_order(given)), n_classes is None
-        if n_classes is None:
-            n_classes = _count_classes(clients) if task == "classification" else 0
+        clients, counted = tuple(in_one_order(given)), self.n_classes is None
+        n_classes: int = self.n_classes
+        if counted:  # one more than the largest training label
+            n_classes = 1 + max(int(c.y_train.max()) if c.n_train else 0 for c in clients)
+            n_classes *= self.task == "classification"
         if not isinstance(n_classes, Real) or isinstance(n_classes, bool) or not float(n_classes).is_integer():
             raise ValueError(f"n_classes must be a whole number, got {checks.shown(n_classes)}")
         if n_classes > MOST_CLASSES:
@@ -132,19 +125,20 @@ class Federation:
                 f"n_classes, one more than the largest label in y_train unless it is given, must be at most "
                 f"{MOST_CLASSES}, got {int(n_classes)}: number the classes 0 … C−1"
             )
-        fields = {"clients": clients, "n_classes": int(n_classes), "name": name, "info": dict(info or {}), "task": task}
+        fields: dict[str, Any] = {"clients": clients, "n_classes": int(n_classes), "info": info}
+        x_test, y_test = self.x_test, self.y_test
         if (x_test is None) != (y_test is None):
             raise ValueError(f"x_test and y_test go together, got only {'y_test' if x_test is None else 'x_test'}")
-        own = None if x_test is None else Client(x_test, y_test, x_test, y_test, OWN_TEST_DATA).for_task(task)
+        own = None if x_test is None else Client(x_test, y_test, x_test, y_test, OWN_TEST_DATA).for_task(self.task)
         if own is not None:
             (own,) = in_one_order([own], [client.features for client in clients])
             fields |= {"x_test": own.x_test, "y_test": own.y_test}
-        for attribute, value in ({"x_test": None, "y_test": None} | fields).items():
+        for attribute, value in fields.items():
             object.__setattr__(self, attribute, value)
         self._check()
         if own is not None:
             self._check_own(own, given)
-        if task == "classification":
+        if self.task == "classification":
             _warn_of_classes(clients, self.n_classes, counted)
 
     @classmethod
@@ -266,7 +260,8 @@ class Federation:
         if self.task == "classification":
             check_labels(own, self.n_classes, ("test",))
         for client, before in zip(self.clients, given, strict=True):
-            for block, (mine, theirs) in _both(own.shapes, client.shapes).items():
+            for block, mine in by_block(own.shapes).items():
+                theirs = by_block(client.shapes)[block]
                 what = f"block {block!r} of x_test" if block else "x_test"
                 if mine != theirs and 0 not in theirs:
                     raise ValueError(
@@ -303,26 +298,17 @@ class Federation:
             if not -len(self) <= name < len(self):
                 raise IndexError(f"no client number {name}; there are {len(self)}, the first has number 0")
             return self.clients[int(name)]
-        for client in self.clients:
-            if client.name == name:
-                return client
+        if found := [client for client in self.clients if client.name == name]:
+            return found[0]
         raise KeyError(f"no client {checks.shown(name)}; there are {checks.shown([c.name for c in self.clients])}")
 
     def specs(self) -> list[Spec]:
         """One `Spec` per client, in the order of `clients`."""
-        return [
-            Spec(
-                name=c.name,
-                shapes=c.shapes,
-                n_train=c.n_train,
-                n_classes=self.n_classes,
-                class_counts=_class_counts(c.y_train, self.n_classes),
-                n_clients=len(self),
-                task=self.task,
-                features=c.features,
-            )
-            for c in self.clients
-        ]
+        C, found = self.n_classes, []
+        for c in self.clients:
+            counts = tuple(torch.bincount(c.y_train, minlength=C).tolist()) if C else ()
+            found.append(Spec(c.name, c.shapes, c.n_train, C, counts, len(self), self.task, c.features))
+        return found
 
     @property
     def full_shapes(self) -> Any:
@@ -335,13 +321,8 @@ class Federation:
 
     def server_spec(self) -> Spec:
         """What `specs` are of clients, of the federation's own test data: no training samples, all blocks."""
-        return replace(
-            self.specs()[0],
-            name=SERVER,
-            shapes=self.full_shapes,
-            n_train=0,
-            class_counts=(0,) * self.n_classes,
-        )
+        counts = (0,) * self.n_classes
+        return replace(self.specs()[0], name=SERVER, shapes=self.full_shapes, n_train=0, class_counts=counts)
 
     def of_blocks(self, names: Sequence[str]) -> Federation:
         """The same clients with some of their named blocks; the test data of the federation itself likewise.
@@ -433,18 +414,17 @@ class Federation:
         """
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
-        parts = ("x_train", "y_train", "x_test", "y_test")
-        own = [] if self.x_test is None else [self.x_test, self.y_test]
-        data = [*own, *(getattr(c, part) for c in self for part in parts)]
+        own = () if self.x_test is None else PARTS[2:]
+        data = [*(getattr(self, part) for part in own), *(getattr(c, part) for c in self for part in PARTS)]
         if all(t.dtype == dtype for x in data for t in blocks(x) if t.is_floating_point()):
             return self
 
-        def changed(holder: Client | Federation, part: str) -> Any:
-            where = f"client {holder.name!r}: {part}" if isinstance(holder, Client) else part
-            return map_blocks(lambda t: cast(t, dtype, where), getattr(holder, part))
+        def changed(holder: Any, parts: Sequence[str], where: str = "") -> dict[str, Any]:
+            old = {part: getattr(holder, part) for part in parts}
+            return {p: map_blocks(lambda t, name=where + p: cast(t, dtype, name), x) for p, x in old.items()}
 
-        clients = tuple(altered(c, **{part: changed(c, part) for part in parts}) for c in self)
-        return altered(self, clients=clients, **({part: changed(self, part) for part in parts[2:]} if own else {}))
+        clients = tuple(altered(c, **changed(c, PARTS, f"client {c.name!r}: ")) for c in self)
+        return altered(self, clients=clients, **changed(self, own))
 
     def describe(self) -> pd.DataFrame:
         """A table with one row per client: shape, training and test samples, and what its training labels are.
@@ -456,16 +436,14 @@ class Federation:
             regression, ``y_mean`` and ``y_sd`` of the training targets.
         """
         rows = []
-        for client, spec in zip(self.clients, self.specs(), strict=True):
-            rows.append(
-                {
-                    "client": client.name,
-                    "shape": shape_text(client.shapes),
-                    "n_train": client.n_train,
-                    "n_test": client.n_test,
-                    **_describe_labels(client.y_train, spec),
-                }
-            )
+        for c, spec in zip(self.clients, self.specs(), strict=True):
+            row = {"client": c.name, "shape": shape_text(c.shapes), "n_train": c.n_train, "n_test": c.n_test}
+            if self.task == "regression":
+                row |= {"y_mean": float(c.y_train.mean()), "y_sd": float(c.y_train.std(correction=0))}
+            else:
+                rarest = min(n for n in spec.class_counts if n)
+                row |= {"classes": " ".join(map(str, spec.classes)), "rarest_class_n": rarest}
+            rows.append(row)
         return pd.DataFrame(rows)
 
     def fingerprint(self) -> str:
@@ -473,10 +451,9 @@ class Federation:
 
         It does not depend on the order of the clients, as results do not.
         """
-        parts = ("x_train", "y_train", "x_test", "y_test")
-        digests = [digest(client.name, {part: getattr(client, part) for part in parts}) for client in self.clients]
+        digests = [digest(client.name, {part: getattr(client, part) for part in PARTS}) for client in self.clients]
         if self.x_test is not None:
-            digests.append(digest(SERVER, {part: getattr(self, part) for part in parts[2:]}))
+            digests.append(digest(SERVER, {part: getattr(self, part) for part in PARTS[2:]}))
         return hashlib.blake2b("".join([str(self.n_classes), *sorted(digests)]).encode(), digest_size=16).hexdigest()
 
     def __repr__(self) -> str:
@@ -488,31 +465,10 @@ class Federation:
         return f"Federation({self.name!r}: {facts})"
 
 
+PARTS = ("x_train", "y_train", "x_test", "y_test")
+"""What a client holds."""
 OWN_TEST_DATA = "(the test data of the federation itself)"
 """What errors call it in the place of a client's name."""
-
-
-def _both(mine: Any, theirs: Any) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Two shapes, or those of two sets of blocks, side by side; of plain inputs under an empty name."""
-    if isinstance(mine, Mapping):
-        return {block: (shape, theirs[block]) for block, shape in mine.items()}
-    return {"": (mine, theirs)}
-
-
-def _count_classes(clients: Sequence[Client]) -> int:
-    """One more than the largest training label."""
-    return 1 + max(int(c.y_train.max()) if c.n_train else 0 for c in clients)
-
-
-def _class_counts(y: Tensor, n_classes: int) -> tuple[int, ...]:
-    """Samples of each class; empty where there are no classes (a regression)."""
-    return tuple(torch.bincount(y, minlength=n_classes).tolist()) if n_classes else ()
-
-
-def _describe_labels(y: Tensor, spec: Spec) -> dict[str, Any]:
-    if spec.task == "regression":
-        return {"y_mean": float(y.mean()), "y_sd": float(y.std(correction=0))}
-    return {"classes": " ".join(map(str, spec.classes)), "rarest_class_n": min(n for n in spec.class_counts if n)}
 
 
 def _names(client: Client) -> list[str] | None:
@@ -541,4 +497,4 @@ def _warn_of_classes(clients: Sequence[Client], n_classes: int, counted: bool) -
 
 
 def _warn(of: str) -> None:
-    warnings.warn(of, FederationWarning, stacklevel=4)
+    warnings.warn(of, FederationWarning, stacklevel=5)

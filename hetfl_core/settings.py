@@ -13,7 +13,7 @@ import math
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -21,6 +21,31 @@ import numpy as np
 
 Unbounded = Annotated[float, "may be infinite"]
 """The annotation of a field that may be infinite; one of `float` may not."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a number is held to besides its type, said in its annotation: ``Annotated[int, Limit("even", is_even)]``.
+
+    Attributes
+    ----------
+    words : str
+        What it must be, for the error.
+    holds : callable
+        Whether a number of the right type is that.
+    """
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+AT_LEAST_0, AT_LEAST_1 = Limit("at least 0", lambda x: x >= 0), Limit("at least 1", lambda x: x >= 1)
+Count = Annotated[int, AT_LEAST_1]
+Natural = Annotated[int, AT_LEAST_0]
+NotNegative = Annotated[float, AT_LEAST_0]
+Positive = Annotated[float, Limit("greater than 0", lambda x: x > 0)]
+Share = Annotated[float, Limit("in [0, 1]", lambda x: 0 <= x <= 1)]
+PositiveShare = Annotated[float, Limit("in (0, 1]", lambda x: 0 < x <= 1)]
 
 # --- checks -----------------------------------------------------------------------------------------------------------
 
@@ -58,8 +83,9 @@ class Checked:
 def check(settings: Any) -> None:
     """Refuse a dataclass in which a field has a value that does not go with its annotation.
 
-    Numbers, truth values, text, ``Literal``, ``None``, classes, callables, tuples and mappings of these, and unions are
-    looked at; other annotations, and those that cannot be resolved (of a class within a function), are not.
+    Numbers and their limits (`Limit`), truth values, text, ``Literal``, ``None``, classes, callables, tuples and
+    mappings of these, and unions are looked at; other annotations, and those that cannot be resolved (of a class within
+    a function), are not.
 
     Raises
     ------
@@ -68,11 +94,13 @@ def check(settings: Any) -> None:
     """
     for name, hint, fits in _tests(type(settings)):  # type: ignore[arg-type]
         if not fits(value := getattr(settings, name)):
-            raise ValueError(f"{name} must be {words(hint)}, got {value!r}" + _without_brackets(value))
-
-
-def _without_brackets(value: Any) -> str:
-    return f" (the class; did you mean {value.__name__}()?)" if isinstance(value, type) else ""
+            asked = f" (the class; did you mean {value.__name__}()?)" if isinstance(value, type) else ""
+            raise ValueError(f"{name} must be {words(hint)}, got {value!r}{asked}")
+    for name, limit in _limits(type(settings)):  # type: ignore[arg-type]
+        given = getattr(settings, name)
+        for value in given if isinstance(given, tuple | list) else (given,):
+            if value is not None and not limit.holds(value):
+                raise ValueError(f"{name} must be {limit.words}, got {value!r}")
 
 
 @functools.cache
@@ -97,6 +125,22 @@ def _tests(cls: type) -> list[tuple[str, Any, Callable[[Any], bool]]]:
 
 
 @functools.cache
+def _limits(cls: type) -> list[tuple[str, Limit]]:
+    """The limits of a dataclass's fields and of its parents', of the numbers there, or of those in a tuple."""
+    bases = [base for base in reversed(cls.__mro__) if is_dataclass(base)]
+    each = ((f.name, _limits_of(_hints(base).get(f.name))) for base in bases for f in fields(base))
+    return list(dict.fromkeys((name, limit) for name, limits in each for limit in limits))
+
+
+def _limits_of(hint: Any) -> Iterator[Limit]:
+    for part in get_args(hint):
+        if isinstance(part, Limit):
+            yield part
+        else:
+            yield from _limits_of(part)
+
+
+@functools.cache
 def _test(hint: Any) -> Callable[[Any], bool]:
     """What says whether a value goes with a type; made once, for the engine makes methods over and over.
 
@@ -107,6 +151,8 @@ def _test(hint: Any) -> Callable[[Any], bool]:
         return _SCALARS[hint][1]
     if hint is None:
         return lambda value: value is None
+    if origin is Annotated:
+        return _test(inner[0])
     if origin is Literal:
         return lambda value: any(type(value) is type(allowed) and value == allowed for allowed in inner)
     if origin in (Union, types.UnionType):
@@ -164,6 +210,8 @@ def words(hint: Any) -> str:
         return _SCALARS[hint][0]
     if hint in (None, type(None)):
         return "None"
+    if origin is Annotated:
+        return words(inner[0])
     if origin is Literal:
         return f"one of {inner}" if len(inner) > 1 else repr(inner[0])
     if origin in (Union, types.UnionType):
@@ -212,7 +260,8 @@ def plain(x: Any, where: str = "value", digits: int | None = None, other: Callab
     if x is None or isinstance(x, bool | int | str):
         return x
     if isinstance(x, float):
-        return _short(x, digits) if math.isfinite(x) else None
+        short = x if digits is None else float(f"{x:.{digits}g}")
+        return short if math.isfinite(x) else None
     if is_dataclass(x) and not isinstance(x, type):
         inside = {f.name: plain(getattr(x, f.name), f"{where}.{f.name}", digits, other) for f in fields(x)}
         return {"class": type(x).__name__, **inside}
@@ -224,10 +273,6 @@ def plain(x: Any, where: str = "value", digits: int | None = None, other: Callab
     if other is not None:
         return other(x)
     raise TypeError(f"{where}: a record holds numbers, text, lists and dicts only, got {type(x).__name__}")
-
-
-def _short(x: float, digits: int | None) -> float:
-    return x if digits is None else float(f"{x:.{digits}g}")
 
 
 def changed(old: Any, new: Any) -> list[str]:

@@ -219,8 +219,8 @@ def contrast(
     runs = {s: [cell[s] for cell in cells] for s in common}
     _check_protocol([r for several in runs.values() for r in several])
     seeds = observed({s: fixed(*runs[s]) for s in common})
-    pairs = [_pairs_of_one_experiment(runs[s]) for s in seeds]
-    same = [same_data(a, b) for some in pairs for a, b in some]
+    pairs = [pair for s in seeds for pair in itertools.combinations(runs[s], 2)]
+    same = [same_data(a, b) for a, b in pairs if a.experiment == b.experiment]
     weights = [weight for weight, _, _ in terms]
     by_seed = {
         s: sum(
@@ -413,10 +413,6 @@ def _check_protocol(records: Iterable[RunRecord]) -> None:
             for name, v in differing.items()
         )
         raise ValueError(f"these records cannot be compared, for they were not run alike: {said}")
-
-
-def _pairs_of_one_experiment(records: Sequence[RunRecord]) -> list[tuple[RunRecord, RunRecord]]:
-    return [(a, b) for a, b in itertools.combinations(records, 2) if a.experiment == b.experiment]
 
 
 def newest_by_seed(records: Iterable[RunRecord], method: str, metric: str) -> dict[int, RunRecord]:

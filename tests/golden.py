@@ -43,6 +43,7 @@ from hetfl_core import (
 )
 from hetfl_core.datasets import CATALOGUE as DATASETS
 from hetfl_core.datasets import digits, eeg, eeg_simulated, eeg_trials, eegmmidb, femnist, toy
+from hetfl_core.datasets.fewer import fewer_trials
 from hetfl_core.datasets.recordings import CLASSES, Recordings
 from hetfl_core.engine import evaluation, stacks
 from hetfl_core.methods import FLIC, FedAvg, FedCMA, FedHeNN, HetFedRep, Local
@@ -398,7 +399,7 @@ def _() -> Any:
 
 @case("partition.dirichlet_per_client")
 def _() -> Any:
-    return dealt(partition.dirichlet_per_client(EVEN, 6, 0.5, rng("each"), per_client=90))
+    return dealt(partition.dirichlet_per_client(EVEN, 6, 0.5, rng("each")))  # to the last sample
 
 
 @case("partition.share_evenly")
@@ -734,7 +735,7 @@ def _() -> Any:
     return {
         **{str(one)[:40]: baselines.run(fed, one, seed=2).per_client["accuracy"] for one in every},
         **{f"joined, {how}": run.per_client["accuracy"] for how, run in joined.items()},
-        "fewer": of_federation(baselines.fewer_trials(fed, 4, 3))["x"],
+        "fewer": of_federation(fewer_trials(fed, 4, 3))["x"],
         "exponential": baselines.exponential(x),
         "recentred": baselines.recentring(x)(x),
     }  # fmt: skip

@@ -26,11 +26,9 @@ from hetfl_core.baselines import (
     Chosen,
     Pooled,
     exponential,
-    fewer,
-    fewer_trials,
-    order,
     recentring,
 )
+from hetfl_core.datasets.fewer import fewer, fewer_trials, order
 from hetfl_core.rng import numpy_stream
 
 METHODS = [LDA(), LR(), SVM(), Chosen(among=(LDA(), LR()))]
@@ -349,7 +347,8 @@ def test_of_few_trials_only_those_matter():
 def test_test_trials_do_not_change_the_pooled_model():
     federation = subjects(3)
     changed = [replace(c, x_test=torch.cat([c.x_test, c.x_test + 2]), y_test=c.y_test.repeat(2)) for c in federation]
-    model = [baselines._pool(f, Pooled(LR()))[0] for f in (federation, Federation(changed, 3))]
+    both = [list(federation), list(Federation(changed, 3))]
+    model = [baselines._pool(Pooled(LR()), [(clients, clients)])[0] for clients in both]
     new = numpy_stream(0, "tests", 0, "new").normal(size=(50, 6))
     for client in federation:
         np.testing.assert_array_equal(*(found[client.name](new) for found in model))

@@ -314,7 +314,7 @@ def test_eurosat_keeps_two_images_of_ten_for_tests(eurosat, folder):
     assert sorted(seen) == [(c, i) for c in range(10) for i in range(1, 11)], "each image once"
     again = pictures.load_eurosat()
     assert (again[1].x == test.x).all()
-    assert pictures.joined(pictures.load_eurosat()).y.tolist() == [*train.y, *test.y]
+    assert pictures.both(pictures.load_eurosat()).y.tolist() == [*train.y, *test.y]
 
 
 def test_eurosats_seed_deals_but_does_not_split(eurosat):

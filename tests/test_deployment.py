@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -41,8 +43,8 @@ from hetfl_core.deployment import (
 )
 from hetfl_core.deployment.apps import settings_of
 from hetfl_core.deployment.coordinator import Settings, site_of
-from hetfl_core.deployment.layout import Layout
 from hetfl_core.deployment.site import spec_of
+from hetfl_core.deployment.sums import Layout
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedHeNN, HetFedRep, Local, Method, PFedHN
 from hetfl_core.methods.base import weighted_mean
 from hetfl_core.networks import MLP, Blocks, Model
@@ -362,7 +364,9 @@ def test_a_late_site_takes_the_order_or_is_refused(tmp_path, capsys, features, j
 )
 def test_names_that_no_client_has_are_refused_at_the_server(features):
     told = {"name": "a", "shapes": [3], "n_train": 2, "n_test": 0, "class_counts": [1, 1], "features": features}
-    with pytest.raises(ValueError, match=r"features must (name the inputs|be names)"):
+    with pytest.raises(
+        ValueError, match=r"client 'a': features(:| must) (name the 3|be a sequence|be texts|column '')"
+    ):
         spec_of(told, 2, 1, "classification")
 
 
@@ -665,7 +669,9 @@ def test_uploads_beyond_the_range_of_a_sum_are_refused_by_name():
     ):
         with pytest.raises(ValueError, match=why):
             layout.vector(bad)
-    assert Layout.unpacked(layout.packed()) == layout
+    there = wire.unpack_tasks(wire.pack_tasks({"run": Task("round", 0, {}, layout=layout)}, {}))["run"].layout
+    np.testing.assert_array_equal(there.vector(upload), layout.vector(upload))
+    assert (there.share, there.limit) == (0.5, 1.0)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -694,6 +700,32 @@ def test_where_the_server_itself_answers_for_a_node_that_has_gone_the_client_is_
     said = capsys.readouterr().out
     what = "client 'client-1' failed (Node unavailable)" if known else "no answer from client 'client-1'"
     assert what in said
+
+
+def test_the_servers_certificate_holds_for_its_names_and_signs_no_other(tmp_path):
+    """By the strict rules that Python has kept to since 3.13."""
+    secrets = tmp_path / "secrets"
+    asked = ["deploy", "certificates", "--host", "example.org", "--host", "10.0.0.7", "--secrets", str(secrets)]
+    assert CliRunner().invoke(cli.app, asked).exit_code == 0
+    ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ours.load_cert_chain(secrets / "server.pem", secrets / "server.key")
+
+    def shake(name):
+        theirs = ssl.create_default_context(cafile=str(secrets / "ca.crt"))
+        theirs.verify_flags |= ssl.VERIFY_X509_STRICT
+        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+        ends = theirs.wrap_bio(back, there, server_hostname=name), ours.wrap_bio(there, back, server_side=True)
+        for end in ends * 2:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+        return ends[0].version()
+
+    assert {shake(name) for name in ("example.org", "10.0.0.7", "localhost")} == {"TLSv1.3"}
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"not valid for 'example\.com'"):
+        shake("example.com")
+    assert (secrets / "server.key").stat().st_mode & 0o077 == 0 or sys.platform == "win32"
+    again = CliRunner().invoke(cli.app, asked)
+    assert "ca.crt is there already" in str(again.exception)
 
 
 def test_a_trial_deals_unlike_pixels_and_no_image_twice(tmp_path):

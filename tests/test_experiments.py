@@ -13,7 +13,8 @@ from hetfl_book.experiments import EXPERIMENTS, Experiment, Job, OutOfTime, find
 from hetfl_book.ledger import comparison
 from hetfl_book.papers import eeg, experiment, flic
 from hetfl_core import Federation, adapt, baselines, simulate
-from hetfl_core.baselines import LDA, Chosen, Pooled, fewer
+from hetfl_core.baselines import LDA, Chosen, Pooled
+from hetfl_core.datasets.fewer import fewer
 from hetfl_core.datasets.recordings import TABLE_S1
 from hetfl_core.engine.checkpoint import CheckpointError
 from hetfl_core.engine.simulator import Simulator

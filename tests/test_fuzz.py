@@ -35,7 +35,7 @@ from hetfl_book.theory import flic as theory
 from hetfl_book.theory import flic_bound, flic_distances
 from hetfl_core import Client, Federation, adapt, baselines, checks, matching, partition, rng, simulate
 from hetfl_core import distances as d
-from hetfl_core.datasets import blocks, digits, eeg, eegmmidb, femnist, images, pooled, toy
+from hetfl_core.datasets import blocks, digits, eeg, eegmmidb, femnist, fewer, images, pooled, toy
 from hetfl_core.engine import evaluation
 from hetfl_core.methods import FLIC, FedHeNN, Local, privacy
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein
@@ -423,8 +423,8 @@ CASES = {
     "baselines.run": Case(
         baselines.run, {"federation": FED, "baseline": baselines.LDA(), "seed": 0}, names={"baseline": "baseline"}
     ),
-    "baselines.fewer": Case(baselines.fewer, {"client": client(), "n": 4, "seed": 0}),
-    "baselines.fewer_trials": Case(baselines.fewer_trials, {"federation": FED, "n": 4, "seed": 0}),
+    "datasets.fewer.fewer": Case(fewer.fewer, {"client": client(), "n": 4, "seed": 0}),
+    "datasets.fewer.fewer_trials": Case(fewer.fewer_trials, {"federation": FED, "n": 4, "seed": 0}),
     "baselines.Chosen": Case(baselines.Chosen, {"among": (baselines.LDA(),), "folds": 3}),
     "Privacy": Case(privacy.Privacy, {"clip": 1.0, "noise_multiplier": 1.0}),
     "privacy.epsilon": Case(privacy.epsilon, {"noise_multiplier": 2.0, "delta": 1e-5, "releases": 3, "sampling": None}),

@@ -216,7 +216,7 @@ def test_the_archive_of_cifar_10(monkeypatch, tmp_path):
     stand_in = tmp_path / "train.bin.xz"
     for paths in ((path, path), (stand_in, path), (path, stand_in)):  # an archive counts for both
         serve(monkeypatch, dict(zip(("cifar10/train", "cifar10/test"), paths)))
-        found = pictures.joined(pictures.load_cifar10())
+        found = pictures.both(pictures.load_cifar10())
         assert found.y.tolist() == [0, 9, 1, 8, 2, 7, 3, 6, 4, 5, 5, 4]
         np.testing.assert_array_equal(found.x, np.concatenate([x for _, x in made]))
     inputs = found.inputs(np.array([11, 0]))
@@ -233,7 +233,7 @@ def test_a_part_of_cifar_10(monkeypatch, tmp_path):
         paths[f"cifar10/{part}"] = tmp_path / f"{part}.bin.xz"
         paths[f"cifar10/{part}"].write_bytes(lzma.compress(raw))
     serve(monkeypatch, paths)
-    found = pictures.joined(pictures.load_cifar10())
+    found = pictures.both(pictures.load_cifar10())
     assert found.y.tolist() == [3, 1, 4, 3, 1, 4]
     np.testing.assert_array_equal(found.x, np.concatenate([made["train"], made["test"]]))
     paths["cifar10/test"].write_bytes(b"no xz")
@@ -253,7 +253,7 @@ def cifar100(tmp_path, n_names=100, labels=(99, 7), cut=0):
 def test_cifar_100_has_fine_labels(monkeypatch, tmp_path):
     path, x = cifar100(tmp_path)
     serve(monkeypatch, {"cifar100/archive": path})
-    found = pictures.joined(pictures.load_cifar100())
+    found = pictures.both(pictures.load_cifar100())
     assert found.y.tolist() == [99, 7, 42]
     np.testing.assert_array_equal(found.x, x)
     assert found.class_names[99] == "name_99"
@@ -302,7 +302,7 @@ def test_emnist_has_ten_upright_letters(monkeypatch, tmp_path):
     path = tmp_path / "gzip.zip"
     train, test = letters(path)
     serve(monkeypatch, {"emnist/archive": path})
-    found = pictures.joined(pictures.LETTERS.load())
+    found = pictures.both(pictures.LETTERS.load())
     assert found.y.tolist() == [0, 9, 1, 2]
     assert found.x.shape == (4, 1, 28, 28)
     np.testing.assert_array_equal(found.x[1, 0], train[1].T)
@@ -389,7 +389,7 @@ def test_defaults_give_the_sizes_of_the_paper(monkeypatch, name, where):
 
 @pytest.mark.realdata("pooled.fashion_mnist")
 def test_real_fashion_mnist_in_both_splits():
-    found = pictures.joined(pictures.load_fashion_mnist())
+    found = pictures.both(pictures.load_fashion_mnist())
     assert found.x.shape == (70_000, 1, 28, 28)
     assert np.bincount(found.y).tolist() == [7000] * 10
     federation = pooled.fashion_mnist()
@@ -408,7 +408,7 @@ def test_real_fashion_mnist_in_both_splits():
 
 @pytest.mark.realdata("pooled.cifar10")
 def test_real_cifar_10_or_its_part():
-    found = pictures.joined(pictures.load_cifar10())
+    found = pictures.both(pictures.load_cifar10())
     assert len(found.y) in (18_947, 60_000)
     for i, (mean, sd) in enumerate(zip(found.mean, found.sd, strict=True)):
         often, grey = np.bincount(found.x[:, i].ravel(), minlength=256), np.arange(256) / 255

@@ -11,10 +11,11 @@ References
 
 from __future__ import annotations
 
+import tomllib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from torch import Tensor
 from hetfl_core import checks
 from hetfl_core.datasets import pictures
 from hetfl_core.federation import MOST_CLASSES, Client, Federation, FederationWarning
-from hetfl_core.partition import Indices, Parts, check_generator, check_labels, gathered
+from hetfl_core.partition import Indices, Parts, check_generator, check_labels, gathered, joined
 from hetfl_core.rng import SERVER, numpy_stream
 
 QUADRANTS = ("top left", "top right", "bottom left", "bottom right")
@@ -45,61 +46,15 @@ class Holding(NamedTuple):
     classes: tuple[int, ...]
 
 
-def _table(text: str) -> tuple[Holding, ...]:
+def _assignment(text: str) -> tuple[Holding, ...]:
     """An assignment out of a line for each client, of its blocks and its classes."""
     lines = [line.split(":") for line in text.strip().splitlines()]
     return tuple(Holding(*(tuple(map(int, numbers.split())) for numbers in line)) for line in lines)
 
 
 ASSIGNMENTS: Mapping[str, tuple[Holding, ...]] = {
-    "table 4": _table("""
-        0 1 2: 0 1 2 3 4
-        0 1 2: 5 6 7 8 9
-        0 2 3: 0 1 2 3 4
-        0 2 3: 5 6 7 8 9
-        0 2: 0 1 2 3 4
-        0 2: 5 6 7 8 9
-    """),
-    "modelnet40:2": _table("""
-        0 1 2 3 4 5: 1 2 3 4 11 15 18 21 24 26 27 30 31 37 38
-        3 4 5 6 7 8: 0 5 12 13 17 20 21 24 25 28 29 31 33 34 35
-        6 7 8 9 10 11: 0 3 6 10 11 15 18 22 25 26 29 30 31 32 34
-        0 1 2 9 10 11: 6 7 8 13 14 19 20 23 25 28 29 30 31 35 36
-        0 1 2 6 7 8: 2 7 9 11 17 18 19 22 27 28 32 33 36 38 39
-        3 4 5 9 10 11: 1 4 8 10 13 14 15 16 18 19 23 29 31 36 38
-        0 2 4 6 8 10: 1 4 6 7 8 9 11 17 18 20 21 24 29 33 36
-        1 3 5 7 9 11: 2 6 7 8 9 13 14 23 25 29 30 31 34 35 39
-    """),
-    "12 views": _table("""
-        0 1 2 3 4 5: 1 5 7 10 11
-        3 4 5 6 7 8: 1 4 7 8 9
-        6 7 8 9 10 11: 0 3 4 6 8
-        0 1 2 9 10 11: 1 2 5 6 8
-        0 1 2 6 7 8: 2 3 4 6 7
-        3 4 5 9 10 11: 0 5 9 10 11
-        0 2 4 6 8 10: 3 4 5 8 11
-        1 3 5 7 9 11: 0 1 2 9 10
-    """),
-    "4 views": _table("""
-        0 1 2: 0 1 2 3 4 5
-        0 1 2: 4 5 6 7 8 9
-        0 2 3: 6 7 8 9 10 11
-        0 2 3: 0 1 2 3 10 11
-    """),
-    "9 clients": _table("""
-        0 1 2 3 4 5: 0 1 2 3 4
-        4 5 6 7 8 9 10: 5 6 7 8 9
-        0 1 2 3 8 9 10 11: 0 2 4 6 8
-        2 3 4 5 6 7: 1 3 5 7 9
-        0 6 7 8 9 10 11: 0 1 2 7 8
-        0 1 2 3 4 5 10 11: 3 4 5 6 9
-        4 5 6 7 8 9: 1 2 5 6 9
-        0 1 2 8 9 10 11: 0 3 4 7 8
-        2 3 4 5 6 7 8 9: 0 1 4 6 8
-    """),
-    "herigraph": tuple(
-        Holding(pair, tuple(c for c in range(9) if c // 3 != i % 3)) for i, pair in enumerate(combinations(range(4), 2))
-    ),
+    name: _assignment(text)
+    for name, text in tomllib.loads(Path(__file__).with_name("assignments.toml").read_text("utf-8")).items()
 }
 """Assignments by name.
 
@@ -153,27 +108,23 @@ def check_assignment(assignment: str | Sequence[Any], n_blocks: int, n_classes: 
         checks.choice("assignment", assignment, (*ASSIGNMENTS, "centralised"))
         assignment = ASSIGNMENTS.get(assignment, everything)
     found = []
-    for i, pair in enumerate(_pairs(assignment)):
+    for i, given in enumerate(checks.several("assignment", assignment)):
+        pair = checks.several(f"assignment[{i}]", given)
+        if len(pair) != 2:
+            raise ValueError(f"assignment[{i}] must be a pair (blocks, classes), got {checks.shown(given)}")
         parts = []
         for what, some, n in (("blocks", pair[0], n_blocks), ("classes", pair[1], n_classes)):
-            numbers = check_labels(checks.several(f"{what} of assignment[{i}]", some), f"{what} of assignment[{i}]")
+            name = f"{what} of assignment[{i}]"
+            numbers = check_labels(checks.several(name, some), name)
             if not len(numbers) or len(np.unique(numbers)) < len(numbers):
-                raise ValueError(f"{what} of assignment[{i}] must be different ones, got {numbers.tolist()}")
+                raise ValueError(f"{name} must be different ones, got {numbers.tolist()}")
             if numbers.min() < 0 or numbers.max() >= n:
-                raise ValueError(f"{what} of assignment[{i}] must lie in 0…{n - 1}, got {numbers.tolist()}")
+                raise ValueError(f"{name} must lie in 0…{n - 1}, got {numbers.tolist()}")
             parts.append(tuple(sorted(numbers.tolist())))
         found.append(Holding(*parts))
     if not found:
         raise ValueError("assignment must hold at least one client, got none")
     return tuple(found)
-
-
-def _pairs(assignment: Sequence[Any]) -> list[list[Any]]:
-    pairs = [checks.several(f"assignment[{i}]", x) for i, x in enumerate(checks.several("assignment", assignment))]
-    for i, pair in enumerate(pairs):
-        if len(pair) != 2:
-            raise ValueError(f"assignment[{i}] must be a pair (blocks, classes), got {checks.shown(assignment[i])}")
-    return pairs
 
 
 @dataclass(frozen=True)
@@ -247,7 +198,7 @@ class BlockPartition:
             common = round(self.overlap * len(mine))
             for i, part in zip(who, np.array_split(mine[common:], max(len(who), 1)), strict=False):
                 pieces[i] += [mine[:common], part]
-        return [np.sort(np.concatenate([np.zeros(0, np.int64), *each])) for each in pieces]
+        return [joined(each) for each in pieces]
 
 
 def quadrants(x: Tensor) -> dict[str, Tensor]:
@@ -376,23 +327,18 @@ def _federation(
     checks.seed(seed)
     table = partition.holdings(4 if cut == "quadrants" else 12, family.n_classes)
     train, test = family.load()
-    n_images = len(train.y) + len(test.y)
     rng = numpy_stream(seed, SERVER, 0, "blocks")
-    if partition.tested_on == "validation":
-        first, last = _cut_off(train.y, rng)
-        train, test = train.rows(first), train.rows(last)
-    chosen = at_most(train.y, partition.per_class, rng)
-    tested = at_most(test.y, partition.test_per_class, rng)
+    chosen, tested = _drawn(train.y, test.y, partition, rng)
     info = {
         "settings": {"seed": seed, **partition.settings(table), "cut": cut, **settings},
-        "source": family.source + family.part(n_images),
+        "source": family.source + family.part(len(train.y) + len(test.y)),
         "licence": family.licence,
         "class_names": list(train.class_names),
         "simulated": False,
     }
-    whole, x_test = CUTS[cut](train.inputs(chosen)), CUTS[cut](test.inputs(tested))
-    data = _Data(whole, train.y[chosen], x_test, test.y[tested], family.n_classes)
-    return _dealt(f"blocks.{family.name}", data, partition, table, rng, info)
+    judged = train if partition.tested_on == "validation" else test
+    data = CUTS[cut](train.inputs(chosen)), train.y[chosen], CUTS[cut](judged.inputs(tested)), judged.y[tested]
+    return _dealt(f"blocks.{family.name}", *data, family.n_classes, partition, table, rng, info)
 
 
 def federate(
@@ -459,16 +405,13 @@ def federate(
         raise ValueError(f"x_test must have the blocks of x, {list(x)}, got {list(x_test)}")
     table = partition.holdings(len(x), n)
     rng = numpy_stream(seed, SERVER, 0, "blocks")
+    chosen, tested = _drawn(labels, labels_test, partition, rng)
     if partition.tested_on == "validation":
-        first, last = _cut_off(labels, rng)
-        x, x_test = _rows(x, first), _rows(x, last)
-        labels, labels_test = labels[first], labels[last]
-    chosen = at_most(labels, partition.per_class, rng)
-    tested = at_most(labels_test, partition.test_per_class, rng)
-    data = _Data(_rows(x, chosen), labels[chosen], _rows(x_test, tested), labels_test[tested], n)
+        x_test, labels_test = x, labels
+    data = _rows(x, chosen), labels[chosen], _rows(x_test, tested), labels_test[tested]
     told = {name: value for name, value in partition.settings(table).items() if value is not None}
     known = {"settings": {"seed": seed, **told, **own_settings}, **more}
-    return _dealt(name, data, partition, table, rng, known)
+    return _dealt(name, *data, n, partition, table, rng, known)
 
 
 def _rows(x: Mapping[str, Tensor], which: Indices) -> Mapping[str, Tensor]:
@@ -477,47 +420,34 @@ def _rows(x: Mapping[str, Tensor], which: Indices) -> Mapping[str, Tensor]:
     return x if len(which) == n else {block: t[torch.from_numpy(which)] for block, t in x.items()}
 
 
-class _Data(NamedTuple):
-    """Samples with all blocks."""
-
-    x: Mapping[str, Tensor]
-    y: Indices
-    x_test: Mapping[str, Tensor]
-    y_test: Indices
-    n_classes: int
-
-
 def _dealt(
     name: str,
-    data: _Data,
+    x: Mapping[str, Tensor],
+    y: Indices,
+    x_test: Mapping[str, Tensor],
+    y_test: Indices,
+    n_classes: int,
     partition: BlockPartition,
     table: Sequence[Holding],
     rng: np.random.Generator,
     info: Mapping[str, Any],
 ) -> Federation:
-    """Clients that hold what the table says."""
-    parts = partition.deal(data.y, table, rng)
-    names = list(data.x)
+    """Clients that hold what the table says of samples with all blocks."""
 
-    def of(x: Mapping[str, Tensor], held: Sequence[int], rows: Indices | None) -> dict[str, Tensor]:
-        found = {}
-        for i, block in enumerate(names):
-            t = x[block] if i in held else x[block][(slice(None), *[slice(0)] * (x[block].dim() - 1))]
-            found[block] = t if rows is None else t[torch.from_numpy(rows)]
-        return found
+    def held(x: Mapping[str, Tensor], numbers: Sequence[int]) -> dict[str, Tensor]:
+        lacking = {block: t[(slice(None), *[slice(0)] * (t.dim() - 1))] for block, t in x.items()}
+        return lacking | {block: t for i, (block, t) in enumerate(x.items()) if i in numbers}
 
-    clients = [
-        Client(
-            of(data.x, one.blocks, part), data.y[part], of(data.x_test, one.blocks, None), data.y_test, f"client-{i}"
-        )
-        for i, (one, part) in enumerate(zip(table, parts, strict=True))
-    ]
-    count = holders(table, len(names), data.n_classes)
-    known = {**info, "blocks": names, "holders": count.tolist(), "unused_cells": float((count == 0).mean())}
+    clients = []
+    for i, (one, part) in enumerate(zip(table, partition.deal(y, table, rng), strict=True)):
+        own = {block: t[torch.from_numpy(part)] for block, t in held(x, one.blocks).items()}
+        clients.append(Client(own, y[part], held(x_test, one.blocks), y_test, f"client-{i}"))
+    count = holders(table, len(x), n_classes)
+    known = {**info, "blocks": list(x), "holders": count.tolist(), "unused_cells": float((count == 0).mean())}
     with warnings.catch_warnings():
         # clients are tested on classes that they lack, as they should
         warnings.simplefilter("ignore", FederationWarning)
-        return Federation(clients, data.n_classes, name, known, x_test=data.x_test, y_test=data.y_test)
+        return Federation(clients, n_classes, name, known, x_test=x_test, y_test=y_test)
 
 
 HELD_OUT = 0.2
@@ -529,15 +459,19 @@ def at_most(y: Indices, n: int | None, rng: np.random.Generator, share: float = 
     if n is None and share == 1:
         return np.arange(len(y))
     each = [rng.permutation(np.flatnonzero(y == c)) for c in np.unique(y)]
-    return np.sort(np.concatenate([np.zeros(0, np.int64), *(mine[: round(share * len(mine))][:n] for mine in each)]))
+    return joined([mine[: round(share * len(mine))][:n] for mine in each])
 
 
-def _cut_off(y: Indices, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """Places of the training samples that are trained on, and of those for validation."""
-    last = at_most(y, None, rng, share=HELD_OUT)
-    if not len(last):
-        raise ValueError(
-            f"tested_on='validation' holds out a share of {HELD_OUT} of each class, to the nearest sample, got "
-            f"{len(y)} training samples of {len(np.unique(y))} classes, too few for one"
-        )
-    return np.setdiff1d(np.arange(len(y)), last), last
+def _drawn(y: Indices, y_test: Indices, partition: BlockPartition, rng: np.random.Generator) -> tuple[Indices, Indices]:
+    """Places of the samples to train on and to test on, for validation both of them among the training samples."""
+    first, last = np.arange(len(y)), np.arange(len(y_test))
+    if partition.tested_on == "validation":
+        last, y_test = at_most(y, None, rng, share=HELD_OUT), y
+        if not len(last):
+            raise ValueError(
+                f"tested_on='validation' holds out a share of {HELD_OUT} of each class, to the nearest sample, got "
+                f"{len(y)} training samples of {len(np.unique(y))} classes, too few for one"
+            )
+        first = np.setdiff1d(first, last)
+    chosen = first[at_most(y[first], partition.per_class, rng)]
+    return chosen, last[at_most(y_test[last], partition.test_per_class, rng)]

@@ -25,6 +25,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -47,7 +48,7 @@ from hetfl_core.datasets.eeg_trials import (
 )
 from hetfl_core.datasets.recordings import CLASSES, COMMON_CHANNELS, TABLE_S1, Recordings, need
 from hetfl_core.datasets.registry import DataError
-from hetfl_core.federation import Client, Federation
+from hetfl_core.federation import PARTS, Client, Federation
 from hetfl_core.files import write_atomically
 from hetfl_core.rng import numpy_stream
 
@@ -104,8 +105,9 @@ def covariances(found: Trials, estimator: str = "lwf") -> SubjectCovariances:
     """
     from pyriemann.estimation import Covariances
 
-    matrices = Covariances(estimator=estimator).transform(found.x)
-    rank, q = _rank(found.x), len(found.channels)
+    matrices, q = Covariances(estimator=estimator).transform(found.x), len(found.channels)
+    total = np.linalg.eigvalsh(np.einsum("nqt,nrt->qr", found.x, found.x, optimize=True))
+    rank = int((total > 1e-10 * total[-1]).sum())  # of the signals of all trials together
     _check_positive(matrices, found.name, rank, estimator)
     shrunk = f"signals of rank {rank} in {q} channels (an average reference?): shrinkage makes them invertible"
     notes = (shrunk,) if rank < q else ()
@@ -113,18 +115,9 @@ def covariances(found: Trials, estimator: str = "lwf") -> SubjectCovariances:
     return SubjectCovariances(matrices, found.y, found.session, found.channels, found.name, (*found.notes, *notes))
 
 
-def _rank(x: NDArray[np.float64]) -> int:
-    """Rank of the signals of all trials together, to 1e-10 of the largest eigenvalue of their covariance."""
-    total = np.einsum("nqt,nrt->qr", x, x, optimize=True)
-    values = np.linalg.eigvalsh(total)
-    return int((values > 1e-10 * values[-1]).sum())
-
-
 def _check_positive(matrices: NDArray[np.float64], name: str, rank: int, estimator: str) -> None:
-    values = np.linalg.eigvalsh(matrices)
-    bad = np.flatnonzero(values[:, 0] <= 1e-12 * values[:, -1])
-    if len(bad):
-        q = matrices.shape[1]
+    values, q = np.linalg.eigvalsh(matrices), matrices.shape[1]
+    if len(bad := np.flatnonzero(values[:, 0] <= 1e-12 * values[:, -1])):
         raise DataError(
             f"{name}: covariances of {places(bad.tolist())} are not positive definite ({q} channels, signals of rank "
             f"{rank}, estimator {estimator!r}); estimator='lwf' shrinks them, or leave a channel out"
@@ -257,34 +250,25 @@ def _cached(settings: Mapping[str, Any], make: Callable[[], dict[str, NDArray[An
     """The arrays that `make` computes, read from disk if they were computed before with the same settings."""
     text = json.dumps(settings, sort_keys=True)
     path = cache_home() / f"{settings['subject']}-{hashlib.sha256(text.encode()).hexdigest()[:20]}.npz"
-    arrays = _read_cached(path, text)
-    if arrays is None:
-        arrays = make()
-        file = io.BytesIO()
-        np.savez(file, settings=np.array(text), **arrays)  # type: ignore[arg-type]
-        try:
-            write_atomically(path, file.getvalue())
-        except OSError as error:
-            warnings.warn(f"features are computed anew each time: {error.strerror}", EEGWarning, stacklevel=3)
-    return arrays
-
-
-def _read_cached(path: Path, settings: str) -> dict[str, NDArray[Any]] | None:
-    """What the file holds, or None where it is missing, damaged or of other settings."""
-    try:
+    with suppress(Exception):  # missing; or damaged: zip, zlib and npy readers each raise their own kinds
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        return None
-    except Exception:  # the zip, zlib and npy readers each raise their own kinds for bytes that are not theirs
-        return None
-    return arrays if str(arrays.pop("settings", "")) == settings else None
+            found = {name: file[name] for name in file.files}
+        if str(found.pop("settings", "")) == text:
+            return found
+    arrays = make()
+    file = io.BytesIO()
+    np.savez(file, settings=np.array(text), **arrays)  # type: ignore[arg-type]
+    try:
+        write_atomically(path, file.getvalue())
+    except OSError as error:
+        warnings.warn(f"features are computed anew each time: {error.strerror}", EEGWarning, stacklevel=3)
+    return arrays
 
 
 @cache
 def _fingerprint(source: str) -> dict[str, str]:
     """What computed features depend on besides settings: this code, the simulation's, libraries and instructions."""
-    files = ["eeg.py", "eeg_trials.py", "recordings.py", "../rng.py"]
+    files = ["eeg.py", "eeg_trials.py", "recordings.py", "recordings.toml", "../rng.py"]
     files += ["eeg_head.py", "eeg_simulated.py"] if source == "simulated" else []
     code = b"".join((Path(__file__).parent / name).read_bytes() for name in files)
     packages = need("mne", "moabb", "pyriemann", "numpy", "scipy", "scikit-learn")
@@ -295,13 +279,12 @@ def _fingerprint(source: str) -> dict[str, str]:
 def _settings(
     name: str | Recordings,
     subject: int,
+    *,
     source: str,
     channels: Sequence[str] | None,
-    classes: Sequence[str],
-    band: tuple[float, float],
-    estimator: str,
     seed: int,
     simulator: Any,
+    **reading: Any,
 ) -> dict[str, Any]:
     """All that the covariances of a subject depend on, as plain values."""
     checks.choice("source", source, SOURCES)
@@ -311,9 +294,7 @@ def _settings(
         "source": source,
         "simulation": [seed, repr(simulator)] if source == "simulated" else None,
         "channels": list(channels) if channels else None,
-        "classes": list(classes),
-        "band": [float(edge) for edge in band],
-        "estimator": estimator,
+        **reading,
         **_fingerprint(source),
     }
 
@@ -362,7 +343,8 @@ def subject_covariances(
         texts = {"channels": np.array(of.channels), "notes": np.array(of.notes, dtype=np.str_)}
         return {"matrices": of.matrices, "y": of.y, "session": of.session, **texts}
 
-    key = _settings(name, subject, source, channels, classes, band, estimator, seed, simulator)
+    reading = {"classes": classes, "band": [float(edge) for edge in band], "estimator": estimator}
+    key = _settings(name, subject, source=source, channels=channels, seed=seed, simulator=simulator, **reading)
     arrays = _cached({"what": "covariances", **key}, compute)
     there, notes = (tuple(map(str, arrays[part])) for part in ("channels", "notes"))
     warn_of(key["subject"], notes)
@@ -444,7 +426,14 @@ def federation(
         For each repaired fault and each subject left out.
     """
     names = _members(kind, b, datasets)
-    _check_federation(source, subjects, classes_per_client, band, seed, n_classes, progress)
+    checks.choice("source", source, tuple(_ORIGIN))
+    for argument, value in (("subjects", subjects), ("classes_per_client", classes_per_client)):
+        if value is not None:
+            checks.whole(argument, value, 1)
+    checks.band("band", band)
+    checks.seed(seed)
+    checks.whole("n_classes", n_classes, 1, 1_000_000)
+    checks.flag("progress", progress)
     checks.choice("features", features, ("tangent", "vectorised"))
     checks.choice("reference", reference, ("train", "all"))
     checks.choice("split", split, ("session", "random"))
@@ -452,21 +441,15 @@ def federation(
     allowed = _listed(classes, CLASSES, "classes")
     most = {"specific": len(CLASSES), "common": 2}[kind] if classes_per_client is None else classes_per_client
     vectors = {"features": features, "reference": reference, "split": split, "seed": seed}
-    reading = {
-        "source": source,
-        "channels": COMMON_CHANNELS if kind == "common" else None,
-        "band": band,
-        "estimator": estimator,
-        "seed": seed,
-        "simulator": simulator,
-    }
+    common = COMMON_CHANNELS if kind == "common" else None
+    reading = {"source": source, "channels": common, "band": band, "estimator": estimator, "seed": seed}
     found: dict[str, dict[str, Any]] = {}
     left_out: dict[str, str] = {}
     who = [(name, s + 1) for name in names for s in range(TABLE_S1[name].n_subjects)[:subjects]]
     for name, subject in tqdm(who, desc=f"EEG, {source}", unit="subject", disable=not progress):
         some = tuple([c for c in TABLE_S1[name].classes if c in allowed][:most])
         try:
-            arrays = _subject_arrays(name, subject, {**reading, "classes": some}, vectors)
+            arrays = _subject_arrays(name, subject, {**reading, "simulator": simulator, "classes": some}, vectors)
             found[f"{name}-{subject}"] = {"data_set": name, "subject": subject, **arrays}
         except UnusableSubject as error:
             left_out[f"{name}-{subject}"] = str(error)
@@ -478,46 +461,20 @@ def federation(
         **{"classes_per_client": most, "n_classes": n_classes, "band": list(band), "estimator": estimator, **vectors},
         **({"simulator": repr(simulator)} if simulator else {}),
     }
-    info = {"settings": settings, **_ORIGIN[source], **_about(found, left_out), "class_names": _class_names(n_classes)}
-    clients = [Client(name=client, **{part: of[part] for part in _PARTS}) for client, of in found.items()]
-    return Federation(clients, n_classes, "eeg.simulated" if source == "simulated" else "eeg.moabb", info)
-
-
-def _check_federation(
-    source: str, subjects: Any, classes_per_client: Any, band: Any, seed: Any, n_classes: Any, progress: Any
-) -> None:
-    """Arguments of `federation` that would be found wrong only once recordings have been read, or never."""
-    checks.choice("source", source, tuple(_ORIGIN))
-    for name, value in (("subjects", subjects), ("classes_per_client", classes_per_client)):
-        if value is not None:
-            checks.whole(name, value, 1)
-    checks.band("band", band)
-    checks.seed(seed)
-    checks.whole("n_classes", n_classes, 1, 1_000_000)
-    checks.flag("progress", progress)
-
-
-def _about(found: Mapping[str, Mapping[str, Any]], left_out: Mapping[str, str]) -> dict[str, Any]:
-    """Who the clients are, what was repaired in their recordings, and who is missing."""
-    subjects = {
-        client: {
-            "data_set": of["data_set"],
-            "subject": of["subject"],
-            "electrodes": len(of["channels"]),
-            "channels": of["channels"].tolist(),
-        }
+    about = {
+        client: {**{part: of[part] for part in ("data_set", "subject")}, "electrodes": len(of["channels"])}
+        | {"channels": of["channels"].tolist()}
         for client, of in found.items()
     }
-    notes = {client: of["notes"].tolist() for client, of in found.items() if len(of["notes"])}
-    return {"subjects": subjects, "notes": notes, "left_out": dict(left_out)}
+    info = {
+        **{"settings": settings, **_ORIGIN[source], "subjects": about, "left_out": left_out},
+        "notes": {client: of["notes"].tolist() for client, of in found.items() if len(of["notes"])},
+        "class_names": [name.replace("_", " ") for name in CLASSES[:n_classes]]
+        + [f"unused {c}" for c in range(len(CLASSES), n_classes)],
+    }
+    clients = [Client(name=client, **{part: of[part] for part in PARTS}) for client, of in found.items()]
+    return Federation(clients, n_classes, "eeg.simulated" if source == "simulated" else "eeg.moabb", info)
 
-
-def _class_names(n_classes: int) -> list[str]:
-    names = [name.replace("_", " ") for name in CLASSES[:n_classes]]
-    return names + [f"unused {c}" for c in range(len(CLASSES), n_classes)]
-
-
-_PARTS = ("x_train", "y_train", "x_test", "y_test")
 
 _ORIGIN: dict[str, dict[str, Any]] = {
     "simulated": {
@@ -580,10 +537,11 @@ def _subject_arrays(
             warnings.simplefilter("ignore", EEGWarning)  # all in the notes, and told below
             of = subject_covariances(name, subject, **reading)
             client = subject_client(of, **vectors)
-        arrays = {part: getattr(client, part).numpy() for part in _PARTS}
+        arrays = {part: getattr(client, part).numpy() for part in PARTS}
         return {**arrays, "channels": np.array(of.channels), "notes": np.array(of.notes, dtype=np.str_)}
 
-    key = {"what": "features", **_settings(name, subject, **reading), "vectors": dict(vectors)}
+    plain = {**reading, "classes": list(reading["classes"]), "band": [float(edge) for edge in reading["band"]]}
+    key = {"what": "features", **_settings(name, subject, **plain), "vectors": dict(vectors)}
     arrays = _cached(key, compute)
     warn_of(f"{name}-{subject}", arrays["notes"].tolist())
     return arrays

@@ -270,6 +270,7 @@ def person(recordings: Recordings, subject: int, seed: int = 0, settings: Physio
     rng = numpy_stream(seed, name, 0, "person")
     radius = settings.radius.draw(rng)
     positions = _nominal_positions(radius, settings) + settings.jitter * rng.standard_normal((len(SOURCES), 3))
+    within = np.minimum(1.0, 0.87 * radius / np.linalg.norm(positions, axis=1, keepdims=True))
     others = _anywhere(rng, settings.n_background) * (radius - settings.depth)
     return Person(
         name=name,
@@ -282,7 +283,7 @@ def person(recordings: Recordings, subject: int, seed: int = 0, settings: Physio
         latency=settings.latency.draw(rng),
         background=math.exp(settings.background_spread * rng.standard_normal()),
         slope=settings.slope.draw(rng),
-        positions=_inside(positions, 0.87 * radius),
+        positions=positions * within,
         orientations=_tilted(rng, _outwards(positions), settings.tilt),
         others=others,
         other_orientations=_tilted(rng, _unit(others), 45.0),
@@ -319,12 +320,6 @@ def _nominal_positions(radius: float, settings: Physiology) -> Array:
     """Places of `SOURCES` in a head of that radius, mm, shape (9, 3)."""
     depths = [settings.depth_feet if source.name == "feet" else settings.depth for source in _SOURCES]
     return _directions([source.under for source in _SOURCES]) * (radius - np.array(depths))[:, None]
-
-
-def _inside(positions: Array, limit: float) -> Array:
-    """Positions pulled towards the centre where they are farther from it than `limit`."""
-    length = np.linalg.norm(positions, axis=1, keepdims=True)
-    return positions * np.minimum(1.0, limit / length)
 
 
 def _anywhere(rng: np.random.Generator, n: int) -> Array:
@@ -399,7 +394,7 @@ def ground_truth(recordings: Recordings, subject: int, seed: int = 0, settings: 
     gains = leadfield(recordings.channels, someone.radius, someone.positions, someone.orientations)
     return Truth(
         person=someone,
-        info=_info(recordings),
+        info=channel_info(recordings.channels, recordings.rate),
         electrodes=_directions(recordings.channels) * someone.radius,
         topographies=gains / _nominal_gains(settings) * amplitude,
         background=_background(recordings.channels, someone, settings.background),
@@ -454,17 +449,9 @@ def leadfield(channels: Sequence[str], radius: float, positions: Array, orientat
     ones = np.ones(len(positions))
     dipoles = mne.Dipole(0 * ones, positions * _MILLI, ones, orientations, ones, verbose="error")
     forward, _ = mne.make_forward_dipole(dipoles, sphere, info, verbose="error")
-    return _referenced(_columns(forward), [names.index(c) for c in channels], [names.index(r) for r in _REFERENCE])
-
-
-def _columns(forward: Any) -> Array:
-    """Gain matrix of one forward solution, or of one for each dipole, in µV/nAm."""
-    parts = forward if isinstance(forward, list) else [forward]
-    return np.hstack([part["sol"]["data"] for part in parts]).astype(np.float64) * (_NANO / MICRO)
-
-
-def _referenced(gains: Array, channels: list[int], reference: list[int]) -> Array:
-    return gains[channels] - gains[reference].mean(axis=0)
+    parts = forward if isinstance(forward, list) else [forward]  # one for each dipole
+    gains = np.hstack([part["sol"]["data"] for part in parts]).astype(np.float64) * (_NANO / MICRO)
+    return gains[[names.index(c) for c in channels]] - gains[[names.index(r) for r in _REFERENCE]].mean(axis=0)
 
 
 def _directions(names: Sequence[str]) -> Array:
@@ -484,19 +471,15 @@ def _directions(names: Sequence[str]) -> Array:
 @cache
 def _scalp() -> Mapping[str, Array]:
     """Direction of every electrode of the 10–05 system, and of the eyes, from the centre of the best sphere."""
-    mne = mne_module()
-    montage = standard_montage()
-    info = mne.create_info(montage.ch_names, 250.0, "eeg", verbose="error")
-    info.set_montage(montage, verbose="error")
-    _, centre, _ = mne.bem.fit_sphere_to_headshape(info, dig_kinds=("eeg",), units="m", verbose="error")
+    info = channel_info(standard_montage().ch_names, 250.0)
+    _, centre, _ = mne_module().bem.fit_sphere_to_headshape(info, dig_kinds=("eeg",), units="m", verbose="error")
     places = {channel["ch_name"]: _unit(channel["loc"][:3] - centre) for channel in info["chs"]}
     return places | {name: _unit(np.array(direction)) for name, direction in _EYE_DIRECTIONS.items()}
 
 
-def _info(recordings: Recordings) -> Any:
-    """Channels of a recording in the template montage."""
-    mne = mne_module()
-    info = mne.create_info(list(recordings.channels), recordings.rate, "eeg", verbose="error")
+def channel_info(names: Sequence[str], rate: float, types: Any = "eeg") -> Any:
+    """MNE's account of channels in the template montage."""
+    info = mne_module().create_info(list(names), rate, types, verbose="error")
     info.set_montage(standard_montage(), verbose="error")
     return info
 

@@ -28,10 +28,11 @@ from hetfl_core.datasets.eeg_head import (
     Person,
     Physiology,
     Truth,
+    channel_info,
     ground_truth,
     mne_module,
 )
-from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, need, standard_montage
+from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, need
 from hetfl_core.rng import numpy_stream
 
 Array32 = NDArray[np.float32]
@@ -131,17 +132,12 @@ def _envelopes(
     rng: np.random.Generator, plan: _Plan, someone: Person, recordings: Recordings, settings: Physiology
 ) -> Array32:
     """Amplitude of each motor and alpha source at each sample of a run, shape (7, n), around 1."""
-    swings = _swings(rng, len(plan.labels), settings.trial)
+    common, own = rng.standard_normal(len(plan.labels)), rng.standard_normal((N_RHYTHMS, len(plan.labels)))
+    swings = settings.trial * (common + own) / math.sqrt(2)  # half of the variance is common to all
     time = np.arange(plan.n)
     envelopes = np.exp(np.array([np.interp(time, plan.starts, swing) for swing in swings], dtype=np.float32))
     envelopes[: len(AREAS)] *= 1 - _losses(rng, plan, someone, recordings, settings)
     return envelopes
-
-
-def _swings(rng: np.random.Generator, n_trials: int, spread: float) -> Array:
-    """Logarithms of the rhythms' amplitudes, shape (7, n_trials): half of the variance is common to all."""
-    common, own = rng.standard_normal(n_trials), rng.standard_normal((N_RHYTHMS, n_trials))
-    return spread * (common + own) / math.sqrt(2)
 
 
 def _losses(
@@ -271,12 +267,10 @@ def _microvolts(
 
 def _raw(data: Array, recordings: Recordings, mains: float) -> Any:
     """An MNE recording of the electrodes (V) and the trigger."""
-    mne = mne_module()
     types = ["eeg"] * len(recordings.channels) + ["stim"]
-    info = mne.create_info([*recordings.channels, "STI"], recordings.rate, types, verbose="error")
-    info.set_montage(standard_montage(), verbose="error")
+    info = channel_info([*recordings.channels, "STI"], recordings.rate, types)
     info["line_freq"] = mains
-    return mne.io.RawArray(data, info, verbose="error")
+    return mne_module().io.RawArray(data, info, verbose="error")
 
 
 # --- MOABB ---------------------------------------------------------------------------------------------------------
@@ -315,14 +309,10 @@ def simulated(
     KeyError
         If there is no recording of that name.
     """
-    recordings = name if isinstance(name, Recordings) else _known(name)
-    return _twin_class(_code(recordings, seed, settings))(recordings, seed, settings, subjects)
-
-
-def _known(name: str) -> Recordings:
-    if name not in TABLE_S1:
+    if not isinstance(name, Recordings) and name not in TABLE_S1:
         raise KeyError(f"no recording is called {name!r}; expected one of {', '.join(TABLE_S1)}")
-    return TABLE_S1[name]
+    recordings = name if isinstance(name, Recordings) else TABLE_S1[name]
+    return _twin_class(_code(recordings, seed, settings))(recordings, seed, settings, subjects)
 
 
 def _code(recordings: Recordings, seed: int, settings: Physiology) -> str:

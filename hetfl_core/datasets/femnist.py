@@ -222,10 +222,8 @@ def read_shard(path: Path) -> dict[str, tuple[NDArray[np.uint8], Indices]]:
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise DataError(f"{path} cannot be read as a FEMNIST shard: {error}") from error
     try:
-        users, counts, data = (content[name] for name in ("users", "num_samples", "user_data"))
-        return {
-            user: _samples(data[user], n, f"{path}: writer {user!r}") for user, n in zip(users, counts, strict=True)
-        }
+        users, data = zip(content["users"], content["num_samples"], strict=True), content["user_data"]
+        return {user: _samples(data[user], n, f"{path}: writer {user!r}") for user, n in users}
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: expected users, num_samples and user_data as LEAF writes them: {error!r}") from error
 

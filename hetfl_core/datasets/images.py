@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from hetfl_core import checks
 from hetfl_core.datasets import pictures
@@ -20,12 +21,9 @@ def at_most_per_client(part: Indices, labels: Indices, most: int | None, rng: np
     """At most that many random samples of a client (`max_train`), about equally many of each of its classes."""
     if most is None or len(part) <= most:
         return part
-    mixed = rng.permutation(part)
-    rank = np.empty(len(mixed), dtype=np.int64)
-    for c in np.unique(labels[mixed]):
-        mine = labels[mixed] == c
-        rank[mine] = np.arange(mine.sum())
-    return np.sort(mixed[np.argsort(rank, kind="stable")[:most]])
+    mixed = pd.Series(rng.permutation(part))
+    rank = mixed.groupby(labels[mixed]).cumcount()
+    return np.sort(mixed.to_numpy()[np.argsort(rank.to_numpy(), kind="stable")[:most]])
 
 
 def fashion_mnist(

@@ -11,7 +11,8 @@ import string
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +27,7 @@ from torch.nn import functional as F
 from hetfl_core import checks
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Client
-from hetfl_core.partition import Indices
+from hetfl_core.partition import Indices, joined
 from hetfl_core.rng import SERVER, numpy_stream
 
 _FASHION = "T-shirt/top, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot"
@@ -75,7 +76,7 @@ Halves = tuple[Pictures, Pictures]
 """The training and the test set."""
 
 
-def joined(halves: Halves) -> Pictures:
+def both(halves: Halves) -> Pictures:
     """Both sets as one, training pictures first."""
     train, test = halves
     return train._replace(x=np.concatenate([train.x, test.x]), y=np.concatenate([train.y, test.y]))
@@ -122,6 +123,18 @@ class Family:
         return "" if n == self.n_images else f"; a part, {n} of {self.n_images} images"
 
 
+_DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
+
+
+@contextmanager
+def _unpacking(where: str | Path) -> Iterator[None]:
+    """Name the file in the error of whatever unpacks it."""
+    try:
+        yield
+    except _DAMAGED as error:
+        raise DataError(f"{where} cannot be unpacked: {error}") from error
+
+
 # --- MNIST's format -------------------------------------------------------------------------------------------------
 
 
@@ -134,18 +147,15 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         If the file is no gzip, or its header or length is not that of such a file.
     """
     try:
-        packed = Path(path).read_bytes()
+        return unpack_idx(Path(path).read_bytes(), str(path))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-    return unpack_idx(packed, str(path))
 
 
 def unpack_idx(packed: bytes, where: str) -> NDArray[np.uint8]:
-    """The array in the bytes of such a file; `where` names it in errors (see `read_idx`)."""
-    try:
+    """The array in the bytes of such a file; `where` names it in errors."""
+    with _unpacking(where):
         raw = gzip.decompress(packed)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{where} cannot be unpacked: {error}") from error
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
         raise DataError(f"{where}: expected an idx file of unsigned bytes (header 00 00 08), got {raw[:3].hex(' ')}")
     head = 4 + 4 * raw[3]
@@ -255,13 +265,10 @@ def load_cifar100() -> Halves:
 def _members(path: Path, names: list[str]) -> dict[str, bytes]:
     """Files of a tar archive, by name, in the order asked for."""
     found: dict[str, bytes] = {}
-    try:
-        with tarfile.open(path, "r:gz") as archive:
-            for member in archive:
-                if member.name in names and (file := archive.extractfile(member)) is not None:
-                    found[member.name] = file.read()
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
-        raise DataError(f"{path} cannot be unpacked: {error}") from error
+    with _unpacking(path), tarfile.open(path, "r:gz") as archive:
+        for member in archive:
+            if member.name in names and (file := archive.extractfile(member)) is not None:
+                found[member.name] = file.read()
     if missing := [name for name in names if name not in found]:
         raise DataError(f"{path}: expected an archive that holds {', '.join(names)}, lacks {', '.join(missing)}")
     return {name: found[name] for name in names}
@@ -274,10 +281,8 @@ def _unpack_xz(path: Path) -> bytes:
 
 @lru_cache(maxsize=2)
 def _unpacked(path: Path, changed: int) -> bytes:
-    try:
+    with _unpacking(path):
         return lzma.decompress(path.read_bytes())
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise DataError(f"{path} cannot be unpacked: {error}") from error
 
 
 def _records(raw: dict[str, bytes], n_labels: int, n_classes: int) -> tuple[NDArray[np.uint8], Indices]:
@@ -303,23 +308,17 @@ def load_eurosat(resize: int = 64) -> Halves:
     holds a part of the images will do, if it has some of every class.
     """
     path = fetch("eurosat/archive")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names, y = _eurosat_names(path, archive.namelist())
-            checks.memory(3 * resize**2 * len(y), resize=resize)
-            x = np.empty((len(y), 3, resize, resize), np.uint8)
-            for i, name in enumerate(names):
-                with archive.open(name) as file:
-                    content = io.BytesIO(file.read())
-                x[i] = read_image(content, f"{path}: {name}", "RGB", resize, pixels=64).transpose(2, 0, 1)
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be unpacked: {error}") from error
-    rng = numpy_stream(0, SERVER, 0, "eurosat:split")
+    with _unpacking(path), zipfile.ZipFile(path) as archive:
+        names, y = _eurosat_names(path, archive.namelist())
+        checks.memory(3 * resize**2 * len(y), resize=resize)
+        x = np.empty((len(y), 3, resize, resize), np.uint8)
+        for i, name in enumerate(names):
+            content = io.BytesIO(archive.read(name))
+            x[i] = read_image(content, f"{path}: {name}", "RGB", resize, pixels=64).transpose(2, 0, 1)
+    whole, rng = symmetric(x, y, EUROSAT_CLASSES), numpy_stream(0, SERVER, 0, "eurosat:split")
     each = [rng.permutation(np.flatnonzero(y == c)) for c in range(len(EUROSAT_CLASSES))]
-    tested = np.zeros(len(y), dtype=bool)
-    tested[np.concatenate([mine[: round(0.2 * len(mine))] for mine in each])] = True
-    train, test = (symmetric(x[part], y[part], EUROSAT_CLASSES) for part in (~tested, tested))
-    return train, test
+    tested = joined([mine[: round(0.2 * len(mine))] for mine in each])
+    return whole.rows(np.setdiff1d(np.arange(len(y)), tested)), whole.rows(tested)
 
 
 def _eurosat_names(path: Path, members: list[str]) -> tuple[list[str], Indices]:

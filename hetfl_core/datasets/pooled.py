@@ -138,7 +138,7 @@ def _federation(family: pictures.Family, partition: Partition, seed: int, fields
     sizes = {"n_clients": partition.n_clients, "per_client": partition.per_client}
     n_dealt = family.n_images if partition.per_client is None else partition.n_clients * partition.per_client
     checks.memory(family.pixels * (family.n_images + 4 * n_dealt), **sizes)
-    pool = pictures.joined(family.load())
+    pool = pictures.both(family.load())
     part = family.part(len(pool.y))
     if part and partition.scheme.startswith("non-iid") and partition.per_client is None:
         raise ValueError(

@@ -11,9 +11,11 @@ References
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from hetfl_core.datasets.registry import DataError
@@ -66,32 +68,13 @@ class Recordings:
         return q * (q + 1) // 2
 
 
-_CAPS = {
-    "AlexMI": "Fpz F7 F3 Fz F4 F8 T7 C3 Cz C4 T8 P7 P3 Pz P4 P8",
-    "BNCI2014-001": "Fz FC3 FC1 FCz FC2 FC4 C5 C3 C1 Cz C2 C4 C6 CP3 CP1 CPz CP2 CP4 P1 Pz P2 POz",
-    "BNCI2014-002": "FC3 FC1 FCz FC2 FC4 C3 C1 Cz C2 C4 CP3 CP1 CPz CP2 CP4",
-    "BNCI2014-004": " ".join(COMMON_CHANNELS),
-    "Weibo2014": "Fp1 Fpz Fp2 AF3 AF4 F7 F5 F3 F1 Fz F2 F4 F6 F8 FT7 FC5 FC3 FC1 FCz FC2 FC4 FC6 FT8 T7 C5 C3 C1 Cz C2 "
-    "C4 C6 T8 TP7 CP5 CP3 CP1 CPz CP2 CP4 CP6 TP8 P7 P5 P3 P1 Pz P2 P4 P6 P8 PO7 PO5 PO3 POz PO4 PO6 PO8 O1 Oz O2",
-    "Zhou2016": "Fp1 Fp2 FC3 FCz FC4 C3 Cz C4 CP3 CPz CP4 O1 Oz O2",
-}
+def _row(name: str, table: dict[str, Any]) -> Recordings:
+    texts = {part: tuple(table[part].split()) for part in ("channels", "classes")}
+    return Recordings(name, name.replace("-", "_"), **{**table, **texts, "interval": tuple(table["interval"])})
 
 
-def _row(name: str, n_subjects: int, rate: float, classes: str, *numbers: Any) -> Recordings:
-    moabb, channels = name.replace("-", "_"), tuple(_CAPS[name].split())
-    return Recordings(name, moabb, n_subjects, channels, rate, tuple(classes.split()), *numbers)
-
-
-_ALL = (
-    _row("AlexMI", 8, 512.0, "right_hand feet rest", 20, 1, (0.0, 3.0)),
-    _row("BNCI2014-001", 9, 250.0, "left_hand right_hand feet tongue", 144, 2, (2.0, 6.0)),
-    _row("BNCI2014-002", 14, 512.0, "right_hand feet", 80, 1, (3.0, 8.0)),
-    _row("BNCI2014-004", 9, 250.0, "left_hand right_hand", 360, 5, (3.0, 7.5)),
-    _row("Weibo2014", 10, 200.0, "left_hand right_hand feet rest", 80, 1, (3.0, 7.0)),
-    _row("Zhou2016", 4, 250.0, "left_hand right_hand feet", 160, 3, (0.0, 5.0)),
-)
-
-TABLE_S1: dict[str, Recordings] = {recordings.name: recordings for recordings in _ALL}
+_TABLES = tomllib.loads(Path(__file__).with_name("recordings.toml").read_text("utf-8"))
+TABLE_S1: dict[str, Recordings] = {name: _row(name, table) for name, table in _TABLES.items()}
 """The six data sets by name, in the paper's order."""
 
 

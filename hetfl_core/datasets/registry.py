@@ -16,7 +16,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -141,24 +141,22 @@ def _each(key: str, table: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]
 
 def _fill(value: Any, row: Mapping[str, Any]) -> Any:
     """The same with every ``{name}`` in a text replaced by the row's value."""
-    if isinstance(value, str):
-        return value.format(**row)
     if isinstance(value, dict):
         return {name: _fill(part, row) for name, part in value.items()}
-    return [_fill(part, row) for part in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_fill(part, row) for part in value]
+    return value.format(**row) if isinstance(value, str) else value
 
 
 def _entry(key: str, table: Mapping[str, Any]) -> Entry:
-    hashes = {name: table[name] for name in ("path", "sha256", "md5", "git", "folder", "bytes") if name in table}
+    told: dict[str, Any] = {name: table[name] for name in ("licence", "citation")}
+    told |= {name: tuple(table[name]) for name in ("urls", "datasets")}
     return Entry(
         key=key,
-        official=Source(**hashes),
+        official=Source(**{f.name: table[f.name] for f in fields(Source) if f.name in table}),
         accept=tuple(Source(**alternative) for alternative in table.get("accept", [])),
-        urls=tuple(table["urls"]),
-        licence=table["licence"],
-        citation=table["citation"],
-        datasets=tuple(table["datasets"]),
         convert=table.get("convert", ""),
+        **told,
     )
 
 
@@ -217,17 +215,14 @@ def fetch(key: str, progress: bool = True) -> Path:
         If it is a folder that nobody has placed yet.
     """
     entry = lookup(key)
-    if entry.official.folder:
-        return verify(key)
-    path, problem = _state(entry)
-    if path:
-        return path
-    if problem:
-        raise DataError(f"{key}: {problem}. {_remedy(entry)}")
-    if entry.convert and (original := data_home() / entry.official.path).exists():
-        _refuse_damaged(entry, original)
+    if not entry.official.folder and not any(_state(entry)):
+        original = data_home() / entry.official.path
+        if not (entry.convert and original.exists()):
+            return _download(entry, progress)
+        if problem := _problem(entry.official, original):
+            raise DataError(f"{key}: {problem}. {_remedy(entry)}")
         return _convert(entry, original)
-    return _download(entry, progress)
+    return verify(key)
 
 
 def verify(key: str) -> Path:
@@ -236,9 +231,7 @@ def verify(key: str) -> Path:
     path, problem = _state(entry)
     if path:
         return path
-    if problem:
-        raise DataError(f"{key}: {problem}. {_remedy(entry)}")
-    raise DataError(f"{key}: {data_home() / entry.official.path} is missing. {_remedy(entry)}")
+    raise DataError(f"{key}: {problem or f'{data_home() / entry.official.path} is missing'}. {_remedy(entry)}")
 
 
 def status() -> pd.DataFrame:
@@ -250,34 +243,25 @@ def status() -> pd.DataFrame:
         One row a file of the registry: ``key``, ``path`` (of the file in use, or where it would be), ``present``,
         ``ok`` (hash right), ``bytes`` (on disk, or else expected where known), ``licence``.
     """
-    return pd.DataFrame([_status_row(entry) for entry in entries().values()])
-
-
-def _status_row(entry: Entry) -> dict[str, Any]:
-    good, _ = _state(entry)
-    there = [data_home() / source.path for source in entry.usable if (data_home() / source.path).exists()]
-    path = good or next(iter(there), data_home() / entry.official.path)
-    return {
-        "key": entry.key,
-        "path": str(path),
-        "present": bool(there),
-        "ok": good is not None,
-        "bytes": path.stat().st_size if there and path.is_file() else entry.official.bytes,
-        "licence": entry.licence,
-    }
+    rows = []
+    for entry in entries().values():
+        good, _ = _state(entry)
+        there = [path for source in entry.usable if (path := data_home() / source.path).exists()]
+        path = good or next(iter(there), data_home() / entry.official.path)
+        size = path.stat().st_size if there and path.is_file() else entry.official.bytes
+        rows.append((entry.key, str(path), bool(there), good is not None, size, entry.licence))
+    return pd.DataFrame(rows, columns=["key", "path", "present", "ok", "bytes", "licence"])
 
 
 def _state(entry: Entry) -> tuple[Path | None, str]:
     """Path of the first file that is right, or None and what is wrong with the first that is there but is not."""
-    problem = ""
+    problems = []
     for source in entry.usable:
-        path = data_home() / source.path
-        if path.exists():
-            wrong = _problem(source, path)
-            if not wrong:
+        if (path := data_home() / source.path).exists():
+            problems.append(_problem(source, path))
+            if not problems[-1]:
                 return path, ""
-            problem = problem or wrong
-    return None, problem
+    return None, problems[0] if problems else ""
 
 
 def _problem(source: Source, path: Path) -> str:
@@ -335,15 +319,11 @@ def _remedy(entry: Entry) -> str:
     if entry.official.folder:
         return f"It is placed by hand: unpack what {' or '.join(entry.urls)} gives, so that its folders lie in {where}."
     kind, expected = entry.official.check
-    text = f"Delete what is damaged and run `hetfl data fetch {entry.key}`, or put the file with {kind} {expected} "
-    text += f"at {where}"
-    others = [f"{data_home() / s.path} ({s.check[0]} {s.check[1]})" for s in entry.accept]
-    return text + (f"; accepted in its place: {', '.join(others)}." if others else ".")
-
-
-def _refuse_damaged(entry: Entry, original: Path) -> None:
-    if problem := _problem(entry.official, original):
-        raise DataError(f"{entry.key}: {problem}. {_remedy(entry)}")
+    others = ", ".join(f"{data_home() / s.path} ({s.check[0]} {s.check[1]})" for s in entry.accept)
+    return (
+        f"Delete what is damaged and run `hetfl data fetch {entry.key}`, or put the file with {kind} {expected} at "
+        f"{where}{'; accepted in its place: ' * bool(others)}{others}."
+    )
 
 
 def _download(entry: Entry, progress: bool) -> Path:

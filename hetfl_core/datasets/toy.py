@@ -301,7 +301,14 @@ def gaussian_classes(
     checks.number("sigma", sigma, 0, NOISIEST)
     checks.flag("subsample", subsample)
     checks.seed(seed)
-    _check_size(partition.n_clients, n_classes, dim, n_train_per_class, n_test_per_class, widths or {})
+    sizes = {"n_clients": partition.n_clients, "n_classes": n_classes, "dim": dim}
+    sizes["n_train_per_class"] = n_train_per_class
+    checks.wholes(1, **sizes)
+    sizes["n_test_per_class"] = checks.whole("n_test_per_class", n_test_per_class, 0)
+    rows = n_classes * (n_train_per_class + n_test_per_class)
+    checks.memory(max(2 * 8 * rows * dim, 8 * partition.n_clients * n_classes), **sizes)
+    for argument, (low, high) in (widths or {}).items():
+        checks.memory(max(8 * dim * high, rows * (low + high)), **{argument: (low, high)}, **sizes)
     partition.check(n_classes * n_train_per_class, n_classes)
 
     def draw(purpose: str, client: str = SERVER) -> np.random.Generator:
@@ -311,11 +318,11 @@ def gaussian_classes(
         return draw(f"{purpose} shares" if purpose in ("train", "test") else purpose)
 
     means = sigma * draw("means").standard_normal((n_classes, dim))
-    pools = train_pool, test_pool = [
-        _pool(means, n, draw(f"{part} samples"))
-        for part, n in (("train", n_train_per_class), ("test", n_test_per_class))
-    ]
-    train, test = partition.deal(train_pool[1], dealing, test_pool[1], repeat_below=10)
+    pools = []
+    for part, n in (("train", n_train_per_class), ("test", n_test_per_class)):
+        y = np.repeat(np.arange(n_classes), n)
+        pools.append((means[y] + draw(f"{part} samples").standard_normal((len(y), dim)), y))
+    train, test = partition.deal(pools[0][1], dealing, pools[1][1], repeat_below=10)
     if subsample:
         train = thinned(train, draw("subsample"), partition.variant)
     clients = []
@@ -326,41 +333,12 @@ def gaussian_classes(
         clients.append(Client(*seen[0], *seen[1], client))
     recorded = {
         **partition.settings("classes_per_client", "variant"),
-        "seed": seed,
-        "n_classes": n_classes,
-        "dim": dim,
-        "sigma": sigma,
-        "n_train_per_class": n_train_per_class,
-        "n_test_per_class": n_test_per_class,
-        "subsample": subsample,
+        **{"seed": seed, "sigma": sigma, "subsample": subsample},
+        **sizes,
         **{name: list(ends) for name, ends in (widths or {}).items()},
     }
     info = {"settings": recorded, "source": "drawn: Gaussian classes after FLIC, S3.1.1", "simulated": True}
     return Federation(clients, n_classes, name, info)
-
-
-def _pool(means: Features, n: int, rng: np.random.Generator) -> tuple[Features, Indices]:
-    """Draw n samples of N(m_c, I) for each row m_c of `means`, class after class, with their labels."""
-    labels = np.repeat(np.arange(len(means)), n)
-    return means[labels] + rng.standard_normal((len(labels), means.shape[1])), labels
-
-
-def _check_size(
-    n_clients: int,
-    n_classes: int,
-    dim: int,
-    n_train_per_class: int,
-    n_test_per_class: int,
-    widths: Mapping[str, tuple[int, int]],
-) -> None:
-    """Refuse numbers that are none, and pools or clients (whose widths lie in a range) that memory cannot hold."""
-    sizes = {"n_clients": n_clients, "n_classes": n_classes, "dim": dim, "n_train_per_class": n_train_per_class}
-    checks.wholes(1, **sizes)
-    sizes["n_test_per_class"] = checks.whole("n_test_per_class", n_test_per_class, 0)
-    rows = n_classes * (n_train_per_class + n_test_per_class)
-    checks.memory(max(2 * 8 * rows * dim, 8 * n_clients * n_classes), **sizes)
-    for name, (low, high) in widths.items():
-        checks.memory(max(8 * dim * high, rows * (low + high)), **{name: (low, high)}, **sizes)
 
 
 def thinned(parts: Sequence[Indices], rng: np.random.Generator, variant: str = "text") -> Parts:
@@ -389,14 +367,10 @@ def thinned(parts: Sequence[Indices], rng: np.random.Generator, variant: str = "
         raise ValueError(f"parts must hold at least one index each, got none in part {empty[0]}")
     kept = []
     for part in parts:
-        size = max(1, int(len(part) * _percentage(variant, rng) / 100))
+        if variant == "text":
+            percentage = rng.uniform(5, 100)
+        else:
+            percentage = min(rng.uniform(0, 100) + 5, 100.0) if rng.random() > 0.5 else rng.uniform(15, 35)
+        size = max(1, int(len(part) * percentage / 100))
         kept.append(np.sort(rng.choice(part, size, replace=variant == "code")))
     return kept
-
-
-def _percentage(variant: str, rng: np.random.Generator) -> float:
-    if variant == "text":
-        return float(rng.uniform(5, 100))
-    if rng.random() > 0.5:
-        return min(float(rng.uniform(0, 100)) + 5, 100.0)
-    return float(rng.uniform(15, 35))

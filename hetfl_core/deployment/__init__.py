@@ -5,25 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_HOME = {
-    "client_app": "apps",
-    "load_model": "apps",
-    "serve": "apps",
-    "server_app": "apps",
-    "settings_of": "apps",
-    "Coordinator": "coordinator",
-    "DeploymentError": "coordinator",
-    "Result": "coordinator",
-    "Roster": "coordinator",
-    "Settings": "coordinator",
-    "side_by_side": "coordinator",
-    "FileStore": "site",
-    "Reply": "site",
-    "Site": "site",
-    "SiteError": "site",
-    "Task": "site",
-    "client_from_file": "files",
+_NAMES = {
+    "apps": ["client_app", "load_model", "serve", "server_app", "settings_of"],
+    "coordinator": ["Coordinator", "DeploymentError", "Result", "Roster", "Settings", "side_by_side"],
+    "files": ["client_from_file"],
+    "site": ["FileStore", "Reply", "Site", "SiteError", "Task"],
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = sorted(_HOME)
 

@@ -28,7 +28,7 @@ from hetfl_core.deployment.coordinator import (
     side_by_side,
     site_of,
 )
-from hetfl_core.deployment.site import FileStore, Reply, Site, SiteError, Store, Task, told
+from hetfl_core.deployment.site import FileStore, Reply, SiteError, Task, told
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.federation import Client
 from hetfl_core.files import write_atomically
@@ -164,18 +164,20 @@ def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], 
     tasks = wire.unpack_tasks(content)
     replies: dict[str, Reply] = {}
     try:
-        agreed = json.loads(str(content["agreed"]["json"]))  # type: ignore[index, call-overload]
-        settings, client = settings_of(agreed), load(dict(context.node_config))
+        settings, client = settings_of(wire.unpack_words(content)), load(dict(context.node_config))
     except Exception as error:  # whatever the loader of the data's owner does
         LOG.exception("this client cannot work")
         return {run: Reply(error=f"cannot read its data: {_in_words(error)}") for run in tasks}
     for run, task in tasks.items():
         try:
             site = site_of(client, methods[run], settings, task.n_clients, task.features)
-            store, folder = _store(site, run, context)
+            store: FileStore | wire.ContextStore = wire.ContextStore(context.state, run)
+            if "state" in context.node_config:
+                folder = Path(str(context.node_config["state"])) / site.spec.name / run
+                store = FileStore(folder, site.identity(run))
             replies[run] = site.do(task, store)
-            if site.last is not None and folder is not None:
-                save_model(folder, *site.last, site.spec.features)
+            if site.last is not None and isinstance(store, FileStore):
+                save_model(store.folder, *site.last, site.spec.features)
         except Exception as error:  # told to the server, which goes on without this client
             LOG.exception("%s: this client cannot do round %s (%s)", run, task.round, task.kind)
             replies[run] = Reply(error=f"failed: {_in_words(error)}")
@@ -190,33 +192,11 @@ def _masked(content: RecordDict, context: Context, methods: Mapping[str, Method]
     SiteError
         Where this client cannot take part in the sum; the others' masks are taken off without it.
     """
-    layout = sums.layout_of(content)
-    ((_, reply),) = _work(content, context, methods, load).items()
-    if reply.error is not None:
-        raise SiteError(reply.error)
-    return sums.answer(layout.vector(reply.sent), reply)
-
-
-class _Both:
-    """Flower's store and a folder; the folder is read, as it may know of a task whose answer never left."""
-
-    def __init__(self, file: FileStore, context: wire.ContextStore) -> None:
-        self.file, self.context = file, context
-
-    def load(self) -> Any:
-        return self.file.load()
-
-    def save(self, memory: Any) -> None:
-        self.file.save(memory)
-        self.context.save(memory)
-
-
-def _store(site: Site, run: str, context: Context) -> tuple[Store, Path | None]:
-    own = wire.ContextStore(context.state, run)
-    if "state" not in context.node_config:
-        return own, None
-    folder = Path(str(context.node_config["state"])) / site.spec.name / run
-    return _Both(FileStore(folder, site.identity(run)), own), folder
+    ((run, reply),) = _work(content, context, methods, load).items()
+    layout = wire.unpack_tasks(content)[run].layout
+    if reply.error is not None or layout is None:
+        raise SiteError(reply.error or "was not told how to lay out its part of a sum")
+    return sums.answer(layout.vector(reply.sent), reply.terms)
 
 
 def save_model(folder: Path, params: Params, received: Params, features: Any = None) -> None:
@@ -361,48 +341,34 @@ class Nodes:
         """Send each client its tasks, by the names of runs; what came back in time."""
         there = self.look()
         found: dict[str, dict[str, Reply]] = {name: {} for name in there}
-        openly = {
-            name: {run: task for run, task in asked.items() if task.layout is None}
-            for name, asked in tasks.items()
-            if name in there
-        }
-        contents = {there[name]: self._content(asked) for name, asked in openly.items() if asked}
+        openly: dict[str, dict[str, Task]] = {name: {} for name in there}
+        to_add: dict[str, dict[int, Task]] = {}
+        for name, run, task in ((n, run, t) for n, asked in tasks.items() if n in there for run, t in asked.items()):
+            if task.layout is None:
+                openly[name][run] = task
+            else:
+                to_add.setdefault(run, {})[there[name]] = task
+        contents = {there[name]: wire.pack_tasks(asked, self.config) for name, asked in openly.items() if asked}
         for node, reply in self._send(contents, "train.tasks").items():
             name = str(self.names[node])
             if reply.has_error():
                 found[name] = {run: Reply(error=f"failed{self._reason(reply)}") for run in openly[name]}
             else:
                 found[name] = wire.unpack_replies(reply.content)
-        for run in dict.fromkeys(run for asked in tasks.values() for run, t in asked.items() if t.layout is not None):
-            mine = {name: asked[run] for name, asked in tasks.items() if run in asked and asked[run].layout is not None}
-            summed = self._sum(run, {there[name]: task for name, task in mine.items() if name in there})
-            for name, own in summed.items():
+        for run, by_node in to_add.items():
+            for name, own in self._sum(run, by_node).items():
                 found.setdefault(name, {})[run] = own
         return found
 
-    def _content(self, tasks: Mapping[str, Task]) -> Any:
-        from flwr.app import ConfigRecord
-
-        content = wire.pack_tasks(tasks)
-        content["agreed"] = ConfigRecord({"json": json.dumps(self.config)})
-        return content
-
     def _sum(self, run: str, tasks: Mapping[int, Task]) -> dict[str, Reply]:
         """A round of one run under secure aggregation, by nodes: who took part, and the sum."""
-        from flwr.app import ConfigRecord
-
-        contents = {}
-        for node, task in tasks.items():
-            assert task.layout is not None
-            content = self._content({run: task})
-            content[sums.LAYOUT] = ConfigRecord({"json": task.layout.packed()})
-            contents[node] = content
+        contents = {node: wire.pack_tasks({run: task}, self.config) for node, task in tasks.items()}
         clip = self.settings.clipping_range
-        total, replies = sums.secure_sum(self.grid, contents, timeout=self.patience, clipping_range=clip)
+        total, terms = sums.secure_sum(self.grid, contents, timeout=self.patience, clipping_range=clip)
         if total is None:
             self.say(f"{run}: too few clients answered for the masks to be taken off")
             return {}
-        found = {str(self.names[node]): reply for node, reply in replies.items()}
+        found = {str(self.names[node]): Reply(terms=own) for node, own in terms.items()}
         return {**found, SUM: Reply({"vector": torch.as_tensor(total)})}
 
 
@@ -458,11 +424,14 @@ def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, 
     """
     named, roster = _named(methods), Roster()
     folder = Path(str(config["folder"])) if config.get("folder") else None
-    events: list[str] = []
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
 
     def say(what: str) -> None:
-        events.append(what)
         print(what, flush=True)
+        if folder is not None:
+            with open(folder / "events.log", "a", encoding="utf8") as log:
+                print(what, file=log)
 
     nodes = Nodes(grid, named, config, roster, say)
     try:
@@ -474,11 +443,6 @@ def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, 
         results = side_by_side({run: one.steps() for run, one in runs.items()}, nodes.exchange)
     except CheckpointError as error:
         raise DeploymentError(str(error)) from error
-    finally:
-        if folder is not None:
-            with_events = "".join(f"{line}\n" for line in events)
-            old = (folder / "events.log").read_text("utf8") if (folder / "events.log").exists() else ""
-            write_atomically(folder / "events.log", (old + with_events).encode())
     for run, result in results.items():
         print(f"{run}: " + ", ".join(f"{name} {value:.4g}" for name, value in result.final.items()), flush=True)
         if folder is not None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,7 +18,6 @@ from typing import Annotated
 
 import typer
 
-from hetfl_core.deployment.programs import program, surroundings
 from hetfl_core.files import write_atomically
 
 app = typer.Typer(
@@ -35,12 +37,6 @@ PAUSES = (15, 20, 25, 30)
 SETTLED = 45.0
 """Seconds after which a client that ends had come up."""
 
-USES = (
-    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"),
-    *("key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
-)
-"""What a certificate may be for, by X.509."""
-
 Port = Annotated[int, typer.Option(help="Port of the SuperLink.")]
 Secrets = Annotated[Path, typer.Option(help="Folder of certificates and keys.")]
 
@@ -51,8 +47,7 @@ def new(folder: Annotated[Path, typer.Argument(help="Folder to be made; its name
     name = folder.resolve().name
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
         raise typer.BadParameter(f"an app is called by small letters, digits and hyphens, got {name!r}")
-    if folder.exists() and any(folder.iterdir()):
-        raise typer.BadParameter(f"{folder} is there already, and not empty")
+    _check_empty(folder)
     for source in sorted(TEMPLATE.rglob("*.tpl")):
         place = (folder / source.relative_to(TEMPLATE)).with_suffix("")
         place = place.with_name(".gitignore") if place.name == "gitignore" else place
@@ -65,15 +60,52 @@ def certificates(
     host: Annotated[list[str], typer.Option(help="Name or address by which clients call the server.")],
     secrets: Secrets = Path("secrets"),
 ) -> None:
-    """Make an authority of your own and a certificate of the server, for trying TLS and for closed groups."""
-    make_certificates(secrets, host)
+    """Make a certificate of the server that signs itself, for trying TLS and for closed groups."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    if (secrets / "ca.crt").exists():
+        raise FileExistsError(f"{secrets / 'ca.crt'} is there already; remove the folder to make others")
+
+    def general_name(host: str) -> x509.GeneralName:
+        try:
+            return x509.IPAddress(ipaddress.ip_address(host))
+        except ValueError:
+            return x509.DNSName(host)
+
+    own, now = ec.generate_private_key(ec.SECP384R1()), datetime.datetime.now(datetime.UTC)
+    until, number = now + datetime.timedelta(days=DAYS), x509.random_serial_number()
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[0])])
+    names = [general_name(each) for each in dict.fromkeys([*host, "localhost", "127.0.0.1"])]
+    made = (
+        x509.CertificateBuilder(subject, subject, own.public_key(), number, now, until)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(own, hashes.SHA384())
+    )
+    pem = serialization.Encoding.PEM
+    for file in ("ca.crt", "server.pem"):
+        write_atomically(secrets / file, made.public_bytes(pem))
+    private = own.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    _write_secret(secrets / "server.key", private)
     print(f"{secrets}/ca.crt is for the clients; {secrets}/server.key must not leave this machine")
 
 
 @app.command()
 def key(name: Annotated[str, typer.Argument(help="Of the client.")], secrets: Secrets = Path("secrets")) -> None:
     """Make the key pair of a client; the server admits those whose public key it was given."""
-    make_key(secrets / name)
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    if (secrets / name).exists():
+        raise FileExistsError(f"{secrets / name} is there already; remove it to make another")
+    made, ssh = ec.generate_private_key(ec.SECP384R1()), serialization.Encoding.OpenSSH
+    private = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    _write_secret(secrets / name, made.private_bytes(*private))
+    public = made.public_key().public_bytes(ssh, serialization.PublicFormat.OpenSSH)
+    write_atomically(secrets / f"{name}.pub", public + b"\n")
     print(f"give {secrets}/{name}.pub to the server; {secrets}/{name} must not leave this machine")
 
 
@@ -99,7 +131,7 @@ def server(
 @app.command()
 def client(
     server: Annotated[str, typer.Option(help="Where the SuperLink is: HOST:PORT.")],
-    ca: Annotated[Path, typer.Option(help="The authority's certificate, ca.crt.")],
+    ca: Annotated[Path, typer.Option(help="The certificate to trust: the server's ca.crt.")],
     key: Annotated[Path, typer.Option(help="This client's private key.")],
     name: Annotated[str, typer.Option(help="Of this client, in the federation.")],
     data: Annotated[str, typer.Option(help="What federation/data.py is to read: the path of a file.")] = "",
@@ -110,7 +142,8 @@ def client(
     """Start the SuperNode beside a client's data."""
     _needs(ca, "ask the server for its ca.crt")
     _needs(key, f"hetfl deploy key {name}")
-    told = {"name": name, "data": data and _absolute(data), "state": "" if state is None else _absolute(state)}
+    paths = {"data": data, "state": state or ""}
+    told = {"name": name} | {key: str(Path(path).expanduser().resolve()) for key, path in paths.items() if path}
     told |= dict(_pair(one) for one in config or [])
     words = " ".join(f"{key}={_toml(value)}" for key, value in told.items() if value)
     _insist(
@@ -141,7 +174,8 @@ def start(
     config: Annotated[list[str] | None, typer.Option(help="In the place of pyproject.toml's: KEY=VALUE.")] = None,
 ) -> None:
     """Begin the rounds, at the server, or go on where they ended; what happens is shown until it is over."""
-    options = [part for one in config or [] for part in ("--run-config", f"{_pair(one)[0]}={_toml(_pair(one)[1])}")]
+    pairs = [f"{key}={_toml(value)}" for key, value in map(_pair, config or [])]
+    options = [word for pair in pairs for word in ("--run-config", pair)]
     _flwr(_connection(secrets, port), "run", str(folder), "hetfl", "--stream", *options)
 
 
@@ -152,18 +186,13 @@ def try_here(
     rounds: Annotated[int, typer.Option(min=1)] = 3,
 ) -> None:
     """Try all of it on this machine: a server and clients as processes of their own, with digits of unlike pixels."""
-    if folder is not None:
-        if folder.exists() and any(folder.iterdir()):
-            raise typer.BadParameter(f"{folder} is there already, and not empty")
-        folder.mkdir(parents=True, exist_ok=True)
-        return _try_in(folder, clients, rounds)
-    with tempfile.TemporaryDirectory() as some:
-        _try_in(Path(some), clients, rounds)
-
-
-def _try_in(folder: Path, clients: int, rounds: int) -> None:
     from hetfl_core.deployment import trial
 
+    if folder is None:
+        with tempfile.TemporaryDirectory() as some:
+            return try_here(Path(some), clients, rounds)
+    _check_empty(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     begin, here = time.perf_counter(), str(folder.resolve())
 
     def say(what: str) -> None:
@@ -187,83 +216,9 @@ def _try_in(folder: Path, clients: int, rounds: int) -> None:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def make_certificates(folder: Path, hosts: list[str]) -> None:
-    """Write ``ca.crt``, ``server.pem`` and ``server.key``; what is there already is left, and refused.
-
-    Raises
-    ------
-    FileExistsError
-        Where the folder has certificates: clients may have been given them.
-    """
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    if (folder / "ca.crt").exists():
-        raise FileExistsError(f"{folder / 'ca.crt'} is there already; remove the folder to make others")
-    now = datetime.datetime.now(datetime.UTC)
-
-    def named(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
-
-    def certificate(subject: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        made = x509.CertificateBuilder().subject_name(named(subject)).issuer_name(named("hetfl authority"))
-        made = made.public_key(key.public_key()).serial_number(x509.random_serial_number())
-        return made.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=DAYS))
-
-    own, served = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    usage = dict.fromkeys(USES, False)
-    root = (
-        certificate("hetfl authority", own)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.KeyUsage(**{**usage, "key_cert_sign": True, "crl_sign": True}), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(own.public_key()), critical=False)
-        .sign(own, hashes.SHA384())
-    )
-    names = [_general_name(host) for host in dict.fromkeys([*hosts, "localhost", "127.0.0.1"])]
-    leaf = (
-        certificate(hosts[0], served)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.KeyUsage(**{**usage, "digital_signature": True}), critical=True)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(own.public_key()), critical=False)
-        .sign(own, hashes.SHA384())
-    )
-    pem = serialization.Encoding.PEM
-    secret = served.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    write_atomically(folder / "ca.crt", root.public_bytes(pem))
-    write_atomically(folder / "server.pem", leaf.public_bytes(pem))
-    _write_secret(folder / "server.key", secret)
-
-
-def _general_name(host: str):  # type: ignore[no-untyped-def]
-    from cryptography import x509
-
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def make_key(path: Path) -> None:
-    """Write a private key, which only its owner may read, and ``<path>.pub``, in OpenSSH's format (P-384).
-
-    Raises
-    ------
-    FileExistsError
-        Where there is one.
-    """
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    if path.exists():
-        raise FileExistsError(f"{path} is there already; remove it to make another")
-    made = ec.generate_private_key(ec.SECP384R1())
-    private = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    public = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    _write_secret(path, made.private_bytes(*private))
-    write_atomically(path.with_name(path.name + ".pub"), made.public_key().public_bytes(*public) + b"\n")
+def _check_empty(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise typer.BadParameter(f"{folder} is there already, and not empty")
 
 
 def _write_secret(path: Path, content: bytes) -> None:
@@ -275,17 +230,35 @@ def _write_secret(path: Path, content: bytes) -> None:
 def _connection(secrets: Path, port: int) -> Path:
     """A home for Flower's command that knows this SuperLink, beside the certificates."""
     _needs(secrets / "ca.crt", "hetfl deploy certificates --host NAME")
-    home = secrets / "flwr"
-    ca = (secrets / "ca.crt").resolve()
-    text = (
-        '[superlink]\ndefault = "hetfl"\n\n[superlink.hetfl]\n'
-        f'address = "127.0.0.1:{port}"\nroot-certificates = {_toml(str(ca))}\n'
-    )
-    write_atomically(home / "config.toml", text.encode())
-    return home
+    ca = _toml(str((secrets / "ca.crt").resolve()))
+    lines = ["[superlink]", 'default = "hetfl"', "[superlink.hetfl]"]
+    lines += [f'address = "127.0.0.1:{port}"', f"root-certificates = {ca}", ""]
+    write_atomically(secrets / "flwr" / "config.toml", "\n".join(lines).encode())
+    return secrets / "flwr"
 
 
 # --- processes ------------------------------------------------------------------------------------------------------
+
+
+def program(name: str) -> str:
+    """Where a program of Flower's is: beside this Python, or on the path.
+
+    Raises
+    ------
+    FileNotFoundError
+        Where Flower is not installed.
+    """
+    found = shutil.which(name, path=surroundings()["PATH"])
+    if found is None:
+        raise FileNotFoundError(f"there is no {name}: pip install 'hetfl-core[deploy]'")
+    return found
+
+
+def surroundings(home: Path | None = None) -> dict[str, str]:
+    """Environment of Flower's programs: found beside this Python, and without telling anybody what is run."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    own = {"PATH": path, "FLWR_TELEMETRY_ENABLED": "0"} | ({} if home is None else {"FLWR_HOME": str(home.resolve())})
+    return {"OMP_NUM_THREADS": "1", **os.environ, **own}
 
 
 def _needs(file: Path, remedy: str) -> None:
@@ -346,10 +319,6 @@ def _flwr(home: Path, *words: str) -> None:
         raise typer.Exit(done.returncode)
 
 
-def _absolute(path: str | Path) -> str:
-    return str(Path(path).expanduser().resolve())
-
-
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
@@ -360,4 +329,4 @@ def _pair(text: str) -> tuple[str, str]:
 def _toml(value: str) -> str:
     if re.fullmatch(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?|true|false", value):
         return value
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return json.dumps(value, ensure_ascii=False)

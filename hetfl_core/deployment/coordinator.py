@@ -20,8 +20,8 @@ import torch
 
 from hetfl_core import checks
 from hetfl_core.clients import by_block, in_one_order
-from hetfl_core.deployment.layout import MASKED, Layout
-from hetfl_core.deployment.site import Memory, Reply, Site, Task, named, spec_of
+from hetfl_core.deployment.site import Memory, Reply, Site, Task, TaskKind, named, spec_of
+from hetfl_core.deployment.sums import MASKED, Layout
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import sides
 from hetfl_core.engine.evaluation import METRICS, average, n_bytes
@@ -68,7 +68,7 @@ class Settings:
         Rounds between evaluations; the last is always evaluated. Each takes one more exchange of messages.
     secure : bool
         Secure aggregation: the server learns sums of uploads only. Each round takes three more exchanges, and entries
-        are rounded (see `hetfl_core.deployment.layout`).
+        are rounded (see `hetfl_core.deployment.sums`).
     clipping_range : float
         With secure aggregation, entries of uploads are clipped to ± this, and rounded to 2²² values between.
     """
@@ -167,10 +167,8 @@ def site_of(client: Client, method: Method, settings: Settings, n_clients: int, 
         Where the order is not that of the client's own features.
     """
     if features is not None:
-        own = by_block(client.features)
-        if {b: sorted(names or ()) for b, names in own.items()} != {
-            b: sorted(names or ()) for b, names in by_block(features).items()
-        }:
+        own, told = ({b: sorted(names or ()) for b, names in by_block(f).items()} for f in (client.features, features))
+        if own != told:
             raise ValueError(f"client {client.name!r} was told of features that are not its own: its data changed")
         client = client.of_features(features)
     return Site(
@@ -203,20 +201,7 @@ def foreseen(method: Method, spec: Spec, received: Params, common: Params, setti
     kept = sides.cast(
         sides.first_of_client(method, site.spec, settings.seed, common), torch.device("cpu"), settings.dtype
     )
-    return site.do(Task("round", 0, received), _Once(Memory((0, 0), kept, kept))).sent
-
-
-class _Once:
-    """A memory that is forgotten."""
-
-    def __init__(self, memory: Memory) -> None:
-        self.memory = memory
-
-    def load(self) -> Memory:
-        return self.memory
-
-    def save(self, memory: Memory) -> None:
-        pass
+    return site.work(Task("round", 0, received), Memory((0, 0), kept, kept))[0].sent
 
 
 def why_refused(sent: Params, pattern: Params | None) -> str | None:
@@ -321,15 +306,17 @@ class Coordinator:
                 good[place] = reply
         return good
 
-    def usable(self, replies: Mapping[int, Reply], received: Mapping[int, Params], round: int) -> dict[int, Reply]:
-        """Replies whose uploads can be aggregated; others are named."""
+    def usable(
+        self, replies: Mapping[int, Reply], what: str, tasks: Mapping[int, Task] | None = None
+    ) -> dict[int, Reply]:
+        """Replies whose tensors can be used, given the `tasks` as uploads to these; others are named."""
         good = {}
         for place, reply in replies.items():
-            why = why_refused(reply.sent, self._pattern(place, received[place]))
+            why = why_refused(reply.sent, None if tasks is None else self._pattern(place, tasks[place].received))
             if why is None:
                 good[place] = reply
             else:
-                self.say(f"round {round}: the upload of client {self.specs[place].name!r} is refused: {why}")
+                self.say(f"{what} of client {self.specs[place].name!r} is refused: {why}")
         return good
 
     def _pattern(self, place: int, received: Params) -> Params | None:
@@ -340,6 +327,13 @@ class Coordinator:
                 self.say(f"what {self.specs[place].name!r} will send cannot be foreseen ({error})")
                 self.patterns[place] = None
         return self.patterns[place]
+
+    def _tasks(
+        self, kind: TaskKind, round: int, server: Params, places: Iterable[int], evaluate: bool = False
+    ) -> dict[int, Task]:
+        """The same task for some clients, each with its download."""
+        common = self.common if kind == "start" else {}
+        return {c: Task(kind, round, self.side.download(server, c), common, evaluate) for c in places}
 
     # --- the run ---
 
@@ -357,21 +351,17 @@ class Coordinator:
         begin = time.perf_counter()
         state = checkpoints.State(0, self.side.initial(), [])
         everyone = range(len(self.specs))
-        replies = yield from self._started(state, everyone)
+        tasks = self._tasks("start", 0, state.server, everyone, evaluate=True)
+        replies = yield from self.ask(tasks)
         if len(replies) < len(self.specs):
             missing = sorted(self.specs[c].name for c in set(everyone) - set(replies))
             raise DeploymentError(f"{self.name}: {', '.join(missing)} could not begin; the reason stands above")
         row = {"round": 0, **self._means(replies), "bytes_up": 0, "bytes_down": 0}
         if self.method.stages(0, "start"):
-            row["bytes_down"] = n_bytes(self.side.download(state.server, c) for c in everyone)
+            row["bytes_down"] = n_bytes(task.received for task in tasks.values())
         state.rows = [{**row, "took_part": len(replies), "seconds": time.perf_counter() - begin}]
         self._save(state)
         return state
-
-    def _started(self, state: checkpoints.State, places: Iterable[int]) -> Steps[dict[int, Reply]]:
-        """The first training of some clients."""
-        sent = {c: self.side.download(state.server, c) for c in places}
-        return (yield from self.ask({c: Task("start", 0, p, self.common, evaluate=True) for c, p in sent.items()}))
 
     def _newcomers(self, state: checkpoints.State) -> Steps[checkpoints.State]:
         """Take in who has come since the last round, if the method can."""
@@ -387,9 +377,8 @@ class Coordinator:
                 continue
             self.specs.append(spec)
             self.side, place = self._side(), len(self.specs) - 1
-            joined = replace(state, server=server)
-            if place in (yield from self._started(joined, [place])):
-                state = joined
+            if (yield from self.ask(self._tasks("start", 0, server, [place], evaluate=True))):
+                state = replace(state, server=server)
                 self.say(f"client {spec.name!r} joins after {state.done} rounds")
             else:
                 self.specs.pop()
@@ -401,34 +390,34 @@ class Coordinator:
         begin, t = time.perf_counter(), state.done
         names = [spec.name for spec in self.specs]
         chosen = sides.participants(names, self.settings.participation, self.settings.seed, t)
-        server, survey_up, questions = state.server, 0, {}
+        server, survey_up = state.server, 0
+        questions: dict[int, Task] = {}
         if asked := self.side.asked(chosen, t):
             server, rng = self.side.ask(server, t)
-            questions = {c: self.side.download(server, c) for c in asked}
-            answers = yield from self.ask({c: Task("survey", t, sent) for c, sent in questions.items()})
-            good = {c: r for c, r in answers.items() if self._answered(c, r, t)}
+            questions = self._tasks("survey", t, server, asked)
+            good = self.usable((yield from self.ask(questions)), f"round {t}, survey: the answer")
             survey_up = n_bytes(r.sent for r in good.values())
             server = self.side.digest(server, {c: r.sent for c, r in good.items()}, rng)
-        rests = bool(self.method.stages(t, "rest"))
-        working = chosen + (sorted(set(range(len(self.specs))) - set(chosen)) if rests else [])
-        sent = {c: self.side.download(server, c) for c in working}
-        tasks = {c: Task("round" if c in set(chosen) else "rest", t, sent[c]) for c in working}
+        tasks = self._tasks("round", t, server, chosen)
+        if self.method.stages(t, "rest"):
+            tasks |= self._tasks("rest", t, server, sorted(set(range(len(names))) - set(chosen)))
         if self.settings.secure:
             tasks |= self._for_sums({c: tasks[c] for c in chosen})
         replies = yield from self.ask(tasks)
         mine = {c: r for c, r in replies.items() if c in set(chosen)}
         if not self.settings.secure:
-            mine = self.usable(mine, sent, t)
+            mine = self.usable(mine, f"round {t}: the upload", tasks)
         if not mine or (self.settings.secure and self.total is None):
             raise DeploymentError(
                 f"{self.name}: no usable upload came in round {t}; start the run again to go on from there"
             )
         if self.settings.secure:
-            server, bytes_up = self._after_sum(server, tasks, mine, t), len(mine) * self._masked_bytes(tasks[chosen[0]])
+            server, bytes_up = self._after_sum(server, tasks[min(mine)], mine, t)
         else:
             server = self.side.aggregate(server, {c: r.sent for c, r in mine.items()}, t)
             bytes_up = n_bytes(r.sent for r in mine.values())
-        asked_for = n_bytes(unless_sent(q, sent.get(c, {})) for c, q in questions.items())
+        sent = {c: task.received for c, task in tasks.items()}
+        asked_for = n_bytes(unless_sent(q.received, sent.get(c, {})) for c, q in questions.items())
         state = checkpoints.State(t + 1, server, [], state.rows)
         row = {
             "round": t + 1,
@@ -437,7 +426,8 @@ class Coordinator:
             "bytes_down": n_bytes(sent.values()) + asked_for,
         }
         if state.done % self.settings.evaluate_every == 0 and state.done < self.settings.rounds:
-            row |= self._figures((yield from self.ask(self._evaluations(state))))
+            everyone = self._tasks("evaluate", state.done, server, range(len(names)))
+            row |= self._figures((yield from self.ask(everyone)))
         row |= {"took_part": len(mine), "seconds": time.perf_counter() - begin}
         state.rows = [*state.rows, row]
         self._save(state)
@@ -463,43 +453,31 @@ class Coordinator:
         total, limit = sum(weights.values()), self.settings.clipping_range
         return {c: replace(task, layout=Layout(shapes, weights[c] / total, limit)) for c, task in tasks.items()}
 
-    @staticmethod
-    def _masked_bytes(task: Task) -> int:
-        """What one client sends up: the masked vector, and the factor that Flower puts before it."""
-        assert task.layout is not None
-        return MASKED * (task.layout.length + 1)
+    def _after_sum(self, server: Params, task: Task, mine: Mapping[int, Reply], round: int) -> tuple[Params, int]:
+        """The server's tensors after the mean of the uploads, which is all that it is given; and the bytes sent up.
 
-    def _after_sum(self, server: Params, tasks: Mapping[int, Task], mine: Mapping[int, Reply], round: int) -> Params:
-        """The server's tensors after the mean of the uploads, which is all that it is given."""
-        layout = tasks[min(mine)].layout
+        Each client sends the masked vector, and the factor that Flower puts before it.
+        """
+        layout = task.layout
         assert layout is not None
         assert self.total is not None
         like = {name: p.dtype for pattern in self.patterns.values() for name, p in (pattern or {}).items()}
         mean = layout.means(self.total.sent["vector"].double().numpy(), like)
-        return self.side.aggregate(server, {min(mine): mean}, round)
-
-    def _answered(self, place: int, reply: Reply, round: int) -> bool:
-        why = why_refused(reply.sent, None)
-        if why is not None:
-            self.say(f"round {round}, survey: the answer of client {self.specs[place].name!r} is refused: {why}")
-        return why is None
-
-    def _evaluations(self, state: checkpoints.State) -> dict[int, Task]:
-        return {c: Task("evaluate", state.done, self.side.download(state.server, c)) for c in range(len(self.specs))}
+        return self.side.aggregate(server, {min(mine): mean}, round), len(mine) * MASKED * (layout.length + 1)
 
     def _finish(self, state: checkpoints.State) -> Steps[Result]:
         """The last local training of all clients, evaluated before and after."""
         begin, T = time.perf_counter(), state.done
-        sent = {c: self.side.download(state.server, c) for c in range(len(self.specs))}
-        replies = yield from self.ask({c: Task("final", T, received, evaluate=True) for c, received in sent.items()})
+        tasks = self._tasks("final", T, state.server, range(len(self.specs)), evaluate=True)
+        replies = yield from self.ask(tasks)
         state.rows[-1] |= self._figures(replies)
         self._save(state)
         history = pd.DataFrame(state.rows)
         per_client = self._per_client(replies)
         final = self._summary(per_client.iloc[[i for i, c in enumerate(self.side.order) if c in replies]])
-        trains = bool(self.method.stages(T, "final"))
-        final["bytes_up"] = int(history["bytes_up"].sum())
-        final["bytes_down"] = int(history["bytes_down"].sum()) + (n_bytes(sent.values()) if trains else 0)
+        final["bytes_up"], final["bytes_down"] = int(history["bytes_up"].sum()), int(history["bytes_down"].sum())
+        if self.method.stages(T, "final"):
+            final["bytes_down"] += n_bytes(task.received for task in tasks.values())
         final["seconds"] = float(history["seconds"].sum()) + time.perf_counter() - begin
         return Result(history, final, per_client, state.server)
 
@@ -524,20 +502,13 @@ class Coordinator:
         return found
 
     def _per_client(self, replies: Mapping[int, Reply]) -> pd.DataFrame:
-        metrics = METRICS[self.settings.task].per_client
+        metrics = METRICS[self.settings.task]
+        names = {name: f"final_{name}" for name in metrics.per_client} | {"train": f"final_train_{metrics.main}"}
         rows = []
         for place in self.side.order:
-            spec = self.specs[place]
-            figures = replies[place].figures if place in replies else {}
-            rows.append(
-                {
-                    "client": spec.name,
-                    "n_train": spec.n_train,
-                    "n_test": self.roster.told[spec.name]["n_test"],
-                    **{name: figures.get(f"final_{name}", math.nan) for name in metrics},
-                    "train": figures.get(f"final_train_{METRICS[self.settings.task].main}", math.nan),
-                }
-            )
+            spec, reply = self.specs[place], replies.get(place, Reply())
+            row = {"client": spec.name, "n_train": spec.n_train, "n_test": self.roster.told[spec.name]["n_test"]}
+            rows.append(row | {name: reply.figures.get(told, math.nan) for name, told in names.items()})
         return pd.DataFrame(rows)
 
     def _summary(self, per_client: pd.DataFrame) -> dict[str, float]:
@@ -554,15 +525,10 @@ class Coordinator:
     # --- checkpoints ---
 
     def _identity(self) -> checkpoints.Identity:
-        settings = {
-            "run": self.name,
-            "method": checkpoints.method_settings(self.method, self.specs),
-            **{
-                key: str(value).removeprefix("torch.")
-                for key, value in vars(self.settings).items()
-                if key not in ("rounds", "evaluate_every")
-            },
-        }
+        settings = {"run": self.name, "method": checkpoints.method_settings(self.method, self.specs)}
+        settings |= {key: str(value).removeprefix("torch.") for key, value in vars(self.settings).items()}
+        for may_change in ("rounds", "evaluate_every"):
+            del settings[may_change]
         return checkpoints.Identity(settings, self.method)
 
     def _save(self, state: checkpoints.State) -> None:
@@ -573,8 +539,7 @@ class Coordinator:
             {**self.roster.told[spec.name], "n_clients": spec.n_clients, "order": spec.features} for spec in self.specs
         ]
         write_atomically(self.folder / "clients.json", json.dumps(told, indent=1).encode())
-        kept: list[Params] = [{} for _ in names]
-        checkpoints.write(self.folder, self._identity(), replace(state, kept=kept), names)
+        checkpoints.write(self.folder, self._identity(), replace(state, kept=[{} for _ in names]), names)
 
     def _resumed(self) -> checkpoints.State | None:
         """The state that the folder holds, its clients in the order in which they joined."""

@@ -12,19 +12,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
-import numpy as np
 import torch
 
 from hetfl_core import checks
-from hetfl_core.clients import by_block
-from hetfl_core.deployment.layout import Layout
+from hetfl_core.deployment.sums import Layout
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import prediction, sides, training
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.options import cpu_threads
 from hetfl_core.engine.stacks import Split, stack_split
 from hetfl_core.federation import Client, Federation, Kind, Spec, map_blocks
-from hetfl_core.methods.base import Method, Role
+from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
 
 TaskKind = Literal["start", "survey", "round", "rest", "final", "evaluate"]
@@ -240,109 +238,88 @@ class Site:
         return checkpoints.Identity(settings, self.method)
 
     def do(self, task: Task, store: Store) -> Reply:
-        """Do what is asked, and save what the client then keeps.
+        """Do what is asked, and save what the client then keeps (see `work`)."""
+        reply, memory = self.work(task, store.load())
+        if memory is not None:
+            store.save(memory)
+        return reply
+
+    def work(self, task: Task, memory: Memory | None) -> tuple[Reply, Memory | None]:
+        """What is answered by who remembers this; and what it then remembers, where that is something else.
 
         Raises
         ------
         SiteError
-            For a task that does not follow what the store has.
+            For a task that does not follow what the client remembers.
         ValueError
             From the method, for what it cannot do.
         """
         checks.choice("kind", task.kind, get_args(TaskKind))
         received = sides.cast(task.received, self.device, self.dtype)
-        memory = store.load()
-        with cpu_threads(1):
-            if task.kind == "start":
-                sides.check_private(self.method, self.spec, self.private, received)
-                kept = sides.first_of_client(self.method, self.spec, self.seed, task.common)
-                kept = sides.cast(kept, self.device, self.dtype)
-            elif memory is None:
-                raise SiteError(
-                    f"has nothing of the {task.round} rounds before: its state was lost, or was never written to a "
-                    "folder that outlives a restart (node-config 'state')"
-                )
-            else:
-                kept = memory.base(task)
-            return self._do(task, kept, received, store)
-
-    def _do(self, task: Task, kept: Params, received: Params, store: Store) -> Reply:
-        if task.kind == "survey":
-            data = sides.batch(*self.splits["train"].client(0, self.spec.shapes))
-            answer, _ = sides.answer(self.method, self.spec, sides.held(kept, self.private), received, data)
-            return Reply(answer)
-        figures: dict[str, float] = {}
-        if task.kind == "evaluate" or (task.kind == "final" and task.evaluate):
-            figures = self.figures(kept, received, task.round)
-        if task.kind == "evaluate":
-            return Reply(figures=figures)
-        outcome = self._train(task, kept, received)
-        after = kept if outcome is None else self._without_private(outcome.kept)
-        if task.kind == "final":
-            # The last training is not part of what the client keeps: more rounds may follow.
-            params = self._working(after, received) if outcome is None else outcome.params
-            self.last = params, received
-            figures |= self._final_figures(params, received, task.round)
+        if task.kind == "start":
+            sides.check_private(self.method, self.spec, self.private, received)
+            first = sides.first_of_client(self.method, self.spec, self.seed, task.common)
+            kept = sides.cast(first, self.device, self.dtype)
+        elif memory is None:
+            raise SiteError(
+                f"has nothing of the {task.round} rounds before: its state was lost, or was never written to a "
+                "folder that outlives a restart (node-config 'state')"
+            )
         else:
-            store.save(Memory(task.key, kept, after))
-        if task.kind == "start" and task.evaluate:
-            figures = self.figures(after, received, task.round)
-        if outcome is None:
-            return Reply(figures=figures)
-        return Reply(outcome.upload, figures, outcome.terms)
+            kept = memory.base(task)
+        with cpu_threads(1):
+            if task.kind == "survey":
+                data = sides.batch(*self.splits["train"].client(0, self.spec.shapes))
+                answer, _ = sides.answer(self.method, self.spec, sides.held(kept, self.private), received, data)
+                return Reply(answer), None
+            if task.kind == "evaluate":
+                return Reply(figures=self.figures(self._working(kept, received), received, task.round)), None
+            return self._train(task, kept, received)
 
-    def _train(self, task: Task, kept: Params, received: Params) -> training.Outcome | None:
-        role: Role = task.kind  # type: ignore[assignment]
-        method = self.method.of(self.spec)
-        if role != "round" and not method.stages(task.round, role):
-            return None
-        job = training.LocalJob(
-            method,
-            [self.spec],
-            [sides.held(kept, self.private)],
-            [received],
-            self.splits["train"],
-            [self.seed],
-            task.round,
-            role,
-        )
-        (outcome,) = training.train_loop(job)
-        return outcome
-
-    def _without_private(self, kept: Params) -> Params:
-        return {name: p for name, p in kept.items() if name not in self.private}
+    def _train(self, task: Task, kept: Params, received: Params) -> tuple[Reply, Memory | None]:
+        """Train, and measure before and after it what is asked for."""
+        t, role, method = task.round, task.kind, self.method.of(self.spec)
+        figures = self.figures(self._working(kept, received), received, t) if role == "final" and task.evaluate else {}
+        reply, after, params = Reply(), kept, None
+        if role == "round" or method.stages(t, role):  # type: ignore[arg-type]
+            held, data = sides.held(kept, self.private), self.splits["train"]
+            job = training.LocalJob(method, [self.spec], [held], [received], data, [self.seed], t, role)  # type: ignore[arg-type]
+            (outcome,) = training.train_loop(job)
+            after = {name: p for name, p in outcome.kept.items() if name not in self.private}
+            reply, params = Reply(outcome.upload, terms=outcome.terms), outcome.params
+        if role == "final":
+            # The last training is not part of what the client keeps: more rounds may follow.
+            self.last = self._working(after, received) if params is None else params, received
+            figures |= self.figures(*self.last, t, after_all=True)
+            return replace(reply, figures=figures), None
+        if role == "start" and task.evaluate:
+            figures = self.figures(self._working(after, received), received, t)
+        return replace(reply, figures=figures), Memory(task.key, kept, after)
 
     def _working(self, kept: Params, received: Params) -> Params:
         return self.method.of(self.spec).start(sides.held(kept, self.private), received)
 
     # --- evaluation ---
 
-    def predicted(self, params: Params, received: Params, split: str, round: int) -> np.ndarray:
-        """What the client's model says of its own samples, shape (n,)."""
-        method, data = self.method.of(self.spec), self.splits[split]
-        noise = prediction.prediction_noise(method, self.spec, int(data.n[0]), self.seed, round, split, self.dtype)
-        noise = {name: numbers.to(self.device) for name, numbers in noise.items()}
-        drawn = [noise] if noise else []
-        (outputs,) = prediction.predict_each(method.predict, [params], [received], [self.spec], data, drawn)
-        return self.metrics.decide(outputs).cpu().numpy()
-
-    def _main(self, params: Params, received: Params, split: str, round: int) -> dict[str, float]:
-        """The metrics of the client on its samples of a split, NaN where there are none."""
-        labels = self.splits[split].client(0, self.spec.shapes)[1].cpu().numpy()
-        if not len(labels):
-            return dict.fromkeys(self.metrics.per_client, math.nan)
-        found = self.predicted(params, received, split, round)
-        return {name: float(measure([found], [labels])[0]) for name, measure in self.metrics.per_client.items()}
-
-    def figures(self, kept: Params, received: Params, round: int) -> dict[str, float]:
-        """The main figure on training and test samples, with what the client keeps and a download."""
-        params, main = self._working(kept, received), self.metrics.main
-        return {f"{split}_{main}": self._main(params, received, split, round)[main] for split in ("train", "test")}
-
-    def _final_figures(self, params: Params, received: Params, round: int) -> dict[str, float]:
-        found = {f"final_{name}": value for name, value in self._main(params, received, "test", round).items()}
+    def figures(self, params: Params, received: Params, round: int, after_all: bool = False) -> dict[str, float]:
+        """The main figure of a model on training and test samples; or, after all training, every one on the latter."""
         main = self.metrics.main
-        return found | {f"final_train_{main}": self._main(params, received, "train", round)[main]}
+        train, test = (self._measured(params, received, split, round) for split in ("train", "test"))
+        if after_all:
+            return {f"final_{name}": value for name, value in test.items()} | {f"final_train_{main}": train[main]}
+        return {f"train_{main}": train[main], f"test_{main}": test[main]}
+
+    def _measured(self, params: Params, received: Params, split: str, round: int) -> dict[str, float]:
+        """The metrics of the client on its samples of a split, NaN where there are none."""
+        method, data = self.method.of(self.spec), self.splits[split]
+        n = int(data.n[0])
+        if not n:
+            return dict.fromkeys(self.metrics.per_client, math.nan)
+        noise = prediction.prediction_noise(method, self.spec, n, self.seed, round, split, self.dtype)
+        noise = {name: numbers.to(self.device) for name, numbers in noise.items()}
+        (outputs,) = prediction.predict_each(method.predict, [params], [received], [self.spec], data, [noise])
+        found, labels = (t.cpu().numpy() for t in (self.metrics.decide(outputs), data.client(0, self.spec.shapes)[1]))
+        return {name: float(measure([found], [labels])[0]) for name, measure in self.metrics.per_client.items()}
 
 
 def told(spec: Spec, n_test: int) -> dict[str, Any]:
@@ -359,20 +336,8 @@ def told(spec: Spec, n_test: int) -> dict[str, Any]:
 
 
 def named(features: Any) -> Any:
-    """Names of features as `Client` has them, from what JSON holds of them.
-
-    Raises
-    ------
-    TypeError
-        For what are no names.
-    """
-    if features is None:
-        return None
-    if isinstance(features, Mapping):
-        return {str(block): named(own) for block, own in features.items()}
-    if not isinstance(features, list | tuple) or not all(isinstance(name, str) for name in features):
-        raise TypeError(f"features must be names, got {checks.shown(features)}")
-    return tuple(features)
+    """Names of features as `Client` has them, from what JSON holds of them."""
+    return map_blocks(lambda own: None if own is None else tuple(own), features)
 
 
 def spec_of(told: Mapping[str, Any], n_classes: int, n_clients: int, task: Kind) -> Spec:
@@ -388,24 +353,13 @@ def spec_of(told: Mapping[str, Any], n_classes: int, n_clients: int, task: Kind)
         counts = tuple(checks.whole("class_counts", int(n), 0) for n in told["class_counts"])
         n_train = checks.whole("n_train", told["n_train"], 1)
         shapes = {k: tuple(v) for k, v in shapes.items()} if isinstance(shapes, Mapping) else tuple(shapes)
-        features = named(told.get("features", map_blocks(lambda shape: None, shapes)))
-    except (KeyError, TypeError, AttributeError) as error:
+        x, y = map_blocks(lambda shape: torch.zeros(0, *shape), shapes), torch.zeros(0)
+        features = Client(x, y, x, y, name, told.get("features")).features
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"a client's description must have name, shapes, n_train and class_counts: {error}") from error
     if len(counts) != n_classes or (task == "classification" and sum(counts) != n_train):
         raise ValueError(
             f"client {name!r}: class_counts must be {n_classes} numbers that add up to n_train = {n_train}, got "
             f"{checks.shown(list(counts))}"
         )
-    if not _fit(features, shapes):
-        raise ValueError(f"client {name!r}: features must name the inputs, of shape {shapes}, got {features}")
     return Spec(name, shapes, n_train, n_classes, counts, n_clients, task, features)
-
-
-def _fit(features: Any, shapes: Any) -> bool:
-    """Whether these can be the names of the features of inputs of such shapes."""
-    if isinstance(features, Mapping) != isinstance(shapes, Mapping):
-        return False
-    sizes = {block: (*shape, 0)[0] for block, shape in by_block(shapes).items()}
-    named = {block: own for block, own in by_block(features).items() if own is not None}
-    right = all(isinstance(own, tuple) and len(own) == len({*own}) == sizes.get(b) for b, own in named.items())
-    return right and by_block(features).keys() == sizes.keys()

@@ -7,43 +7,106 @@ vector, whose entries must lie within a range and are rounded to one of 2²² va
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from hetfl_core.deployment import wire
-from hetfl_core.deployment.layout import Layout
-from hetfl_core.deployment.site import Reply
+from hetfl_core.networks import Params
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
     from flwr.serverapp import Grid
 
-LAYOUT = "layout"
-"""Record of a message that says how an upload is to be laid out."""
+MASKED = 8
+"""Bytes of a masked entry on the wire."""
 
 
-def answer(vector: np.ndarray, reply: Reply) -> RecordDict:
+@dataclass(frozen=True)
+class Layout:
+    """Where each tensor stands in the vector: all of one, then the next, and behind them a weight for each.
+
+    Attributes
+    ----------
+    shapes : dict of str to tuple of int
+        Of all tensors that some client sends.
+    share : float
+        The client's weight among the participants, in (0, 1].
+    limit : float
+        Entries of the vector must lie within ± this.
+    """
+
+    shapes: Mapping[str, Sequence[int]]
+    share: float
+    limit: float = 8.0
+
+    @property
+    def length(self) -> int:
+        """Entries of the vector."""
+        return sum(math.prod(shape) for shape in self.shapes.values()) + len(self.shapes)
+
+    def vector(self, upload: Params) -> np.ndarray:
+        """An upload times the client's share; zeros for what it does not send, shape (length,).
+
+        Raises
+        ------
+        ValueError
+            For tensors of other names or shapes, and numbers that are not finite or beyond the limit, which the server
+            could not tell.
+        """
+        if more := sorted(upload.keys() - self.shapes.keys()):
+            raise ValueError(f"its upload has {more[0]!r}, which the server does not expect")
+        parts, weights = [], []
+        for name, shape in self.shapes.items():
+            sent = upload.get(name)
+            if sent is not None and tuple(sent.shape) != tuple(shape):
+                raise ValueError(f"its {name!r} must have shape {tuple(shape)}, got {tuple(sent.shape)}")
+            if sent is not None and not bool(sent.isfinite().all()):
+                raise ValueError(f"its {name!r} holds numbers that are NaN or infinite")
+            flat = np.zeros(math.prod(shape)) if sent is None else sent.double().cpu().numpy().ravel()
+            if (most := float(np.abs(flat).max(initial=0.0)) * self.share) > self.limit:
+                raise ValueError(
+                    f"its {name!r} times its share reaches {most:.3g}, beyond the clipping range of ± {self.limit:g}: "
+                    "set a larger 'clipping-range'"
+                )
+            parts.append(self.share * flat)
+            weights.append(0.0 if sent is None else self.share)
+        return np.concatenate([*parts, np.array(weights)])
+
+    def means(self, total: np.ndarray, like: Mapping[str, torch.dtype]) -> Params:
+        """The weighted means over those that sent a tensor, from the sum of the vectors, shape (length,)."""
+        means, begin, first = {}, 0, self.length - len(self.shapes)
+        for place, (name, shape) in enumerate(self.shapes.items()):
+            end = begin + math.prod(shape)
+            weight = float(total[first + place])
+            if weight > self.share * 1e-3:
+                means[name] = torch.as_tensor(total[begin:end] / weight).reshape(tuple(shape)).to(like[name])
+            begin = end
+        return means
+
+
+def answer(vector: np.ndarray, terms: Mapping[str, float]) -> RecordDict:
     """A client's answer, whose vector Flower's mod then masks; loss terms go along."""
     from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
     from flwr.compat.common import recorddict_compat as compat
 
-    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([vector]), 1, dict(reply.terms))
+    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([vector]), 1, dict(terms))
     return compat.fitres_to_recorddict(result, True)  # type: ignore[no-any-return]
 
 
 def secure_sum(
     grid: Grid, contents: Mapping[int, Any], *, timeout: float, clipping_range: float
-) -> tuple[np.ndarray | None, dict[int, Reply]]:
+) -> tuple[np.ndarray | None, dict[int, dict[str, float]]]:
     """Have nodes train, and learn the sum of what they send.
 
     Parameters
     ----------
     grid : flwr.serverapp.Grid
     contents : dict of int to flwr.app.RecordDict
-        What each node is asked, with a `LAYOUT`.
+        What each node is asked, with a `Layout`.
     timeout : float
         Seconds to wait, in each of the four steps.
     clipping_range : float
@@ -53,8 +116,8 @@ def secure_sum(
     -------
     ndarray or None
         The sum over the nodes that answered; None where too few did for the masks to be taken off.
-    dict of int to Reply
-        Of these nodes, without uploads.
+    dict of int to dict of str to float
+        Loss terms of these nodes.
     """
     from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
     from flwr.common import FitIns, Parameters, parameters_to_ndarrays
@@ -63,7 +126,7 @@ def secure_sum(
     from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 
     nothing = Parameters([], "numpy.ndarray")
-    found: dict[str, Any] = {"sum": None, "replies": {}}
+    found: dict[str, Any] = {"sum": None, "terms": {}}
 
     @dataclass(frozen=True)
     class Node:
@@ -78,8 +141,7 @@ def secure_sum(
         def aggregate_fit(self, server_round: int, results: Sequence[Any], failures: Sequence[Any]) -> Any:
             (mean,) = parameters_to_ndarrays(results[0][1].parameters)
             found["sum"] = mean * len(results)
-            for node, result in results:
-                found["replies"][node.node_id] = Reply(terms={k: float(v) for k, v in result.metrics.items()})
+            found["terms"] = {node.node_id: dict(result.metrics) for node, result in results}
             return None, {}
 
     class Manager:
@@ -101,18 +163,4 @@ def secure_sum(
     own = Context(run_id=0, node_id=0, node_config={}, state=state, run_config={})
     workflow = Workflow(1.0, 0.5, max_weight=1.0, clipping_range=float(clipping_range), timeout=timeout)
     workflow(grid, LegacyContext(own, strategy=Strategy(), client_manager=Manager()))  # type: ignore[arg-type]
-    return found["sum"], found["replies"]
-
-
-def layout_of(content: RecordDict) -> Layout:
-    """The layout that a message asks for.
-
-    Raises
-    ------
-    hetfl_core.deployment.wire.WireError
-        Where it has none.
-    """
-    try:
-        return Layout.unpacked(str(content[LAYOUT]["json"]))  # type: ignore[call-overload, index]
-    except (KeyError, TypeError, ValueError) as error:
-        raise wire.WireError(f"expected the layout of a sum, got {error}") from error
+    return found["sum"], found["terms"]

@@ -18,9 +18,10 @@ from pathlib import Path
 from types import TracebackType
 
 import numpy as np
+import pandas as pd
 
 from hetfl_core import checks
-from hetfl_core.deployment.programs import surroundings
+from hetfl_core.deployment.commands import surroundings
 from hetfl_core.files import write_atomically
 from hetfl_core.rng import SERVER, numpy_stream
 
@@ -219,7 +220,6 @@ def write_data(folder: Path, n_clients: int, seed: int = 0) -> list[str]:
     order, names = rng.permutation(len(y)), [f"client-{k + 1}" for k in range(n_clients)]
     for k, name in enumerate(names):
         rows, columns = order[80 * k :][:80], np.sort(rng.permutation(64)[: 24 + 8 * (k % 6)])
-        head = ",".join([*(f"pixel-{c}" for c in columns), "label"])
-        lines = [",".join([*(f"{v:g}" for v in x[i, columns]), str(y[i])]) for i in rows]
-        write_atomically(folder / f"{name}.csv", "\n".join([head, *lines, ""]).encode())
+        table = pd.DataFrame(x[np.ix_(rows, columns)], columns=[f"pixel-{c}" for c in columns]).assign(label=y[rows])
+        write_atomically(folder / f"{name}.csv", table.to_csv(index=False).encode())
     return names

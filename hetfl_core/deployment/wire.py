@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from hetfl_core.deployment.site import Memory, Reply, Task, named
+from hetfl_core.deployment.sums import Layout
 from hetfl_core.networks import Params
 
 if TYPE_CHECKING:
@@ -42,11 +41,7 @@ def flower() -> Any:
 
 def to_arrays(params: Params) -> ArrayRecord:
     """Tensors as a record, in their order."""
-    app = flower()
-    record = app.ArrayRecord()
-    for name, p in params.items():
-        record[name] = app.Array(p.detach().cpu().contiguous().numpy())
-    return record  # type: ignore[no-any-return]
+    return flower().ArrayRecord({name: p.contiguous() for name, p in params.items()})  # type: ignore[no-any-return]
 
 
 def from_arrays(record: Mapping[str, Any]) -> Params:
@@ -60,32 +55,24 @@ def from_arrays(record: Mapping[str, Any]) -> Params:
     params: Params = {}
     for name, array in record.items():
         try:
-            if array.stype != "numpy.ndarray":
-                raise ValueError(f"its type is {array.stype!r}, expected 'numpy.ndarray'")
-            numbers = np.load(io.BytesIO(array.data), allow_pickle=False)
-            params[str(name)] = torch.from_numpy(np.array(numbers, copy=True))
+            params[str(name)] = torch.from_numpy(array.numpy()).clone()
         except (ValueError, TypeError, EOFError, OSError) as error:
             raise WireError(f"array {name!r} cannot be read: {error}") from error
     return params
 
 
-def _numbers(values: Mapping[str, float]) -> Any:
-    return flower().MetricRecord({name: float(value) for name, value in values.items()})
-
-
-def pack_tasks(tasks: Mapping[str, Task]) -> RecordDict:
-    """What is asked of one client, by the names of runs."""
-    app = flower()
-    content = app.RecordDict()
+def pack_tasks(tasks: Mapping[str, Task], agreed: Mapping[str, Any]) -> RecordDict:
+    """What is asked of one client, by the names of runs, and the run config that all have agreed on."""
+    app, content = flower(), pack_words(agreed)
     for run, task in tasks.items():
+        layout = task.layout and vars(task.layout)
         content[f"{run}{SEPARATOR}task"] = app.ConfigRecord(
             {"kind": task.kind, "round": task.round, "evaluate": task.evaluate, "n_clients": task.n_clients}
-            | {"features": json.dumps(task.features)}
+            | {"features": json.dumps(task.features), "layout": json.dumps(layout)}
         )
         content[f"{run}{SEPARATOR}received"] = to_arrays(task.received)
-        if task.common:
-            content[f"{run}{SEPARATOR}common"] = to_arrays(task.common)
-    return content  # type: ignore[no-any-return]
+        content[f"{run}{SEPARATOR}common"] = to_arrays(task.common)
+    return content
 
 
 def unpack_tasks(content: RecordDict) -> dict[str, Task]:
@@ -93,14 +80,13 @@ def unpack_tasks(content: RecordDict) -> dict[str, Task]:
     tasks = {}
     for run, parts in _by_run(content).items():
         try:
-            words = parts["task"]
-            common = from_arrays(parts["common"]) if "common" in parts else {}
-            received = from_arrays(parts["received"])
-            evaluate, n_clients = bool(words["evaluate"]), int(words["n_clients"])
-            features = named(json.loads(words["features"]))
-            tasks[run] = Task(words["kind"], int(words["round"]), received, common, evaluate, n_clients, features)
-        except KeyError as error:
-            raise WireError(f"a task of run {run!r} must have {error}") from error
+            words: dict[str, Any] = dict(parts["task"])
+            words |= {part: from_arrays(parts[part]) for part in ("received", "common")}
+            layout = json.loads(words["layout"])
+            words |= {"features": named(json.loads(words["features"])), "layout": layout and Layout(**layout)}
+            tasks[run] = Task(**words)
+        except (KeyError, TypeError) as error:
+            raise WireError(f"a task of run {run!r} cannot be read: {error}") from error
     return tasks
 
 
@@ -111,8 +97,8 @@ def pack_replies(replies: Mapping[str, Reply]) -> RecordDict:
     for run, reply in replies.items():
         content[f"{run}{SEPARATOR}reply"] = app.ConfigRecord({"error": reply.error or ""})
         content[f"{run}{SEPARATOR}sent"] = to_arrays(reply.sent)
-        content[f"{run}{SEPARATOR}figures"] = _numbers(reply.figures)
-        content[f"{run}{SEPARATOR}terms"] = _numbers(reply.terms)
+        content[f"{run}{SEPARATOR}figures"] = app.MetricRecord(reply.figures)
+        content[f"{run}{SEPARATOR}terms"] = app.MetricRecord(reply.terms)
     return content  # type: ignore[no-any-return]
 
 

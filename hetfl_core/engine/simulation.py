@@ -505,7 +505,7 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
         figures.append(f"validation_{main}")
     history = pd.DataFrame(state.rows).astype(dict.fromkeys(figures, float))
     history = history[[c for c in history if c not in lead] + lead]
-    final = simulator.summarise(predicted["test"], "test")
+    final = evaluation.summarise(predicted["test"], labels, simulator.federation.task)
     final[f"train_{main}"] = simulator.figure(predicted["train"], simulator.labels("train"))
     if server is not None:
         final[f"server_{main}"] = server

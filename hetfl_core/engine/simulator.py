@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -188,28 +188,17 @@ class Simulator(Trainer):
         On the federation's own test data, or, where it has none, the mean over clients on theirs.
         """
         found, truth = [], []
-        for spec, x, y in self._for_server():
-            answers = self._decided(state, spec, x)
-            if answers is None:
+        own, several = self.federation, zip(self.specs, self.federation, strict=True)
+        for spec, data in several if own.x_test is None else [(own.server_spec(), own)]:
+            x = map_blocks(lambda t: t.to(self.device), data.x_test)
+            noise = self.prediction_noise(spec, len(blocks(x)[0]), state.done, "test")
+            with torch.no_grad():
+                outputs = self.method.of(spec).predict_server(state.server, x, *([noise] if noise else []))
+            if outputs is None:
                 return None
-            found.append(answers)
-            truth.append(y.numpy())
+            found.append(self.metrics.decide(outputs).cpu().numpy())
+            truth.append(data.y_test.numpy())
         return self.figure(found, truth)
-
-    def _for_server(self) -> list[tuple[Spec, Any, Tensor]]:
-        """What the server's model is measured on: of whom, inputs, labels."""
-        own = self.federation
-        if own.x_test is not None:
-            return [(own.server_spec(), own.x_test, own.y_test)]
-        return [(spec, c.x_test, c.y_test) for spec, c in zip(self.specs, self.federation, strict=True)]
-
-    def _decided(self, state: checkpoints.State, spec: Spec, x: Any) -> np.ndarray | None:
-        """What the server's own model predicts for these test samples; None where there is no such model."""
-        x = map_blocks(lambda t: t.to(self.device), x)
-        noise = self.prediction_noise(spec, len(blocks(x)[0]), state.done, "test")
-        with torch.no_grad():
-            outputs = self.method.of(spec).predict_server(state.server, x, *([noise] if noise else []))
-        return None if outputs is None else self.metrics.decide(outputs).cpu().numpy()
 
     def _rows(self, cohort: Cohort, way: Layout) -> int | None:
         """Most samples that a stack predicts at once: with noise, as many as it can be held for."""
@@ -228,15 +217,11 @@ class Simulator(Trainer):
         """True labels, or targets, of every client."""
         return [getattr(client, f"y_{split}").numpy() for client in self.federation]
 
-    def summarise(self, predicted: Sequence[np.ndarray], split: str) -> dict[str, float]:
-        """The figures of these predictions (see `hetfl_core.engine.evaluation.summarise`)."""
-        return evaluation.summarise(predicted, self.labels(split), self.federation.task)
-
     def score(
         self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
     ) -> float:
         """Mean over clients of the main figure: accuracy, or mean squared error; NaN where there are no samples."""
-        return self.summarise(self.predicted(state, split, params), split).get(self.metrics.main, math.nan)
+        return self.figure(self.predicted(state, split, params), self.labels(split))
 
 
 def _similar(n: Sequence[int], most: int, rows: int | None = None) -> list[list[int]]:

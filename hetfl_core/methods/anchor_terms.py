@@ -1,7 +1,7 @@
 """The anchor term of FLIC: how far the classes of a batch are from their anchors.
 
-`class_wasserstein` is called at every training step and is written for speed; `class_wasserstein_loop` is its slow,
-obvious twin. The others stand in its place: against samples of the anchors (`class_wasserstein_sampled`), without the
+`class_wasserstein` is called at every training step and is written for speed (the tests have its slow, obvious twin).
+The others stand in its place: against samples of the anchors (`class_wasserstein_sampled`), without the
 bias of small batches (`class_wasserstein_debiased`), by another distance (`class_mmd`), or between mixtures
 (`class_mixture_wasserstein`).
 
@@ -92,11 +92,6 @@ def class_wasserstein(
     """
     if cholesky is None:
         return _IsotropicTerm.apply(z, y, weight, means, variance**0.5)[0]
-    return _factored_term(z, y, weight, means, cholesky)
-
-
-def _factored_term(z: Tensor, y: Tensor, weight: Tensor, means: Tensor, cholesky: Tensor) -> Tensor:
-    """`class_wasserstein` with covariances: plain operations around the nuclear norm."""
     member, counts = _membership(y, weight, means.shape[0], z.dtype)
     mean, centred = _centred_rows(z, member, counts)
     by_class = (member.unsqueeze(-1) * centred.unsqueeze(-2)).flatten(-2)
@@ -171,25 +166,6 @@ def class_wasserstein_debiased(z: Tensor, y: Tensor, weight: Tensor, means: Tens
     location = ((means - mean).square().sum(-1) + k * variance) @ counts.clamp(max=1)
     less_one = 1 - member @ (1 / counts.clamp(min=1))
     return location + (less_one.unsqueeze(-1) * centred.square()).sum() - 2 * variance**0.5 * nuclear
-
-
-def class_wasserstein_loop(
-    z: Tensor,
-    y: Tensor,
-    weight: Tensor,
-    means: Tensor,
-    cholesky: Tensor | None = None,
-    variance: float = 1.0,
-) -> Tensor:
-    """The slow, obvious twin of `class_wasserstein`: class by class, nuclear norms by singular values, no `vmap`."""
-    k, total = means.shape[-1], z.new_zeros(())
-    for c in y[weight > 0].unique().tolist():
-        rows = z[(y == c) & (weight > 0)]
-        factor = variance**0.5 * torch.eye(k, dtype=z.dtype, device=z.device) if cholesky is None else cholesky[c]
-        centred = (rows - rows.mean(0)) / max(len(rows) - 1, 1) ** 0.5
-        bures_part = factor.square().sum() + centred.square().sum() - 2 * torch.linalg.svdvals(centred @ factor).sum()
-        total = total + (means[c] - rows.mean(0)).square().sum() + bures_part
-    return total
 
 
 def _membership(y: Tensor, weight: Tensor, n_classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

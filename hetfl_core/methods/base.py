@@ -22,7 +22,7 @@ from hetfl_core.clients import by_block, check_features
 from hetfl_core.federation import Spec
 from hetfl_core.networks import Draw, Model, Params, PerClient
 from hetfl_core.networks.layers import RUNNING
-from hetfl_core.settings import Checked
+from hetfl_core.settings import Checked, Count, NotNegative, Positive
 
 Role = Literal["start", "round", "rest", "final"]
 Optimiser = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
@@ -94,9 +94,9 @@ class Stage(Checked):
 
     train: tuple[str, ...]
     loss: Callable[..., Loss] | None = None
-    epochs: int | None = None
-    steps: int | None = None
-    batch_size: int = 100
+    epochs: Count | None = None
+    steps: Count | None = None
+    batch_size: Count = 100
     optimiser: Optimiser = "adam"
     lr: float = 1e-3
     weight_decay: float | Mapping[str, float] = 0.0
@@ -107,10 +107,6 @@ class Stage(Checked):
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(f"a stage lasts epochs or steps: expected one of them, got {self.epochs} and {self.steps}")
-        for name in ("epochs", "steps", "batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
         decays = self.weight_decay.values() if isinstance(self.weight_decay, Mapping) else (self.weight_decay,)
         for name, value in (("lr", self.lr), ("momentum", self.momentum), ("weight_decay", min(decays, default=0))):
             if value < 0:
@@ -240,17 +236,17 @@ class Method(Checked):
     """
 
     model: Model = field(default_factory=Model)
-    local_epochs: int = 10
-    batch_size: int = 100
-    lr: float = 1e-3
+    local_epochs: Count = 10
+    batch_size: Count = 100
+    lr: NotNegative = 1e-3
     weighting: Literal["samples", "uniform"] = "samples"
     optimiser: Optimiser = "adam"
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip: float | None = None
-    lr_decay: float = 1.0
-    local_steps: int | None = None
-    tuning_epochs: int | None = None
+    lr_decay: Positive = 1.0
+    local_steps: Count | None = None
+    tuning_epochs: Count | None = None
     first_weights: Literal["own", "common"] = "own"
 
     shared: ClassVar[tuple[str, ...]] = ()
@@ -262,17 +258,13 @@ class Method(Checked):
     So clients of unequal sizes train in one stack. The loss must not count what is appended.
     """
 
+    needs_classes: ClassVar[bool] = False
+    """Whether regressions are refused."""
+
     surveyed: ClassVar[Literal["participants", "all"] | None] = None
     """Who answers a `survey` at the beginning of a round: nobody, as for most methods; participants; all clients."""
 
     def __post_init__(self) -> None:
-        self._check_least(1, "local_epochs", "batch_size")
-        self._check_least(0, "lr")
-        for name in ("local_steps", "tuning_epochs"):
-            if getattr(self, name) is not None:
-                self._check_least(1, name)
-        if not self.lr_decay > 0:
-            raise ValueError(f"lr_decay must be greater than 0, got {self.lr_decay}")
         self.stage((), 0)  # which refuses what does not go together
 
     def stage(self, train: tuple[str, ...], round: int, **changes: Any) -> Stage:
@@ -292,12 +284,6 @@ class Method(Checked):
             changes |= {"steps": self.local_steps} if steps else {"epochs": self.local_epochs}
         own = {name: getattr(self, name) for name in ("batch_size", "optimiser", "momentum", "weight_decay", "clip")}
         return Stage(train, **{**own, "lr": self.lr * self.lr_decay**round, **changes})
-
-    def _check_least(self, least: float, *names: str) -> None:
-        """Refuse settings below a limit."""
-        for name in names:
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
 
     def tuning(self, train: tuple[str, ...], round: int, **changes: Any) -> Stage:
         """As `stage`, for the last local training: of `tuning_epochs`, where they are given."""
@@ -374,6 +360,9 @@ class Method(Checked):
             if named and (shared := self._shares_inputs(specs[0], block)):
                 where = f" of block {block!r}" if block else ""
                 check_features(specs, f"{self.name} averages {shared!r}, which goes by features{where}", block)
+        for spec in specs:
+            if self.needs_classes and spec.task == "regression":
+                raise ValueError(f"{self.name} needs class labels, but client {spec.name!r} has targets")
 
     def _shares_inputs(self, spec: Spec, block: str) -> str | None:
         """A shared tensor that would have another shape if there were one feature more; None if there is no such."""
@@ -396,12 +385,6 @@ class Method(Checked):
     def init_shared(self, spec: Spec, rng: torch.Generator) -> Params:
         """A fresh copy of the shared parts, for one client's true shapes."""
         return self.model.init(spec, rng, tuple(self.shared))
-
-    def refuse_regressions(self, specs: Sequence[Spec]) -> None:
-        """For the `check` of a method that needs classes."""
-        for spec in specs:
-            if spec.task == "regression":
-                raise ValueError(f"{self.name} needs class labels, but client {spec.name!r} has targets")
 
     def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
         """What a client keeps from round to round: here its own parts."""
@@ -494,6 +477,12 @@ class Method(Checked):
         `stage` makes one with the method's optimiser.
         """
         raise NotImplementedError(f"{self.name} must define stages(round, role)")
+
+    def usual_stages(self, often: tuple[str, ...], last: tuple[str, ...], round: int, role: Role) -> list[Stage]:
+        """The `stages` of most methods: M epochs on some parts when selected, and at the end on others, or none."""
+        if role == "round":
+            return [self.stage(often, round)]
+        return [self.tuning(last, round)] if role == "final" and last else []
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
         """Random numbers that `loss` wants at each step, declared; the engine draws them."""

@@ -18,6 +18,7 @@ from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage
 from hetfl_core.methods.fedavg import FedAvg
 from hetfl_core.networks import Params
+from hetfl_core.settings import NotNegative
 
 OWN = "own"
 
@@ -39,11 +40,8 @@ class Ditto(FedAvg):
         w's and v's, inputs may differ, and λ draws only what is averaged.
     """
 
-    lam: float = 0.1
+    lam: NotNegative = 0.1
     embeddings: Literal["shared", "own"] = "shared"
-
-    def __post_init__(self) -> None:
-        self._check_least(0, "lam")
 
     @classmethod
     def variants(cls) -> list[Method]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -30,9 +30,7 @@ class Local(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all parameters, when selected and at the end."""
-        if role == "round":
-            return [self.stage(self.local, round)]
-        return [self.tuning(self.local, round)] if role == "final" else []
+        return self.usual_stages(self.local, self.local, round, role)
 
 
 @dataclass(frozen=True)
@@ -50,9 +48,7 @@ class FedAvg(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all parameters when selected."""
-        if role != "round":
-            return []
-        return [self.stage(self.shared, round)]
+        return self.usual_stages(self.shared, (), round, role)
 
 
 @dataclass(frozen=True)
@@ -68,10 +64,7 @@ class FedAvgFT(FedAvg):
     tuning_epochs: int | None = 10
     tuned: Literal["all", "head"] = "all"
 
-    @property
-    def name(self) -> str:
-        """The name used in the literature."""
-        return "FedAvg-FT"
+    name: ClassVar[str] = "FedAvg-FT"
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """FedAvg's rounds, and `tuning_epochs` epochs at the end (10 unless told)."""

@@ -47,6 +47,7 @@ from hetfl_core.federation import Spec, as_params, from_params, map_blocks
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, loss_name, pick, task_loss
 from hetfl_core.methods.fedper import HEAD
 from hetfl_core.networks import Params
+from hetfl_core.settings import Count, NotNegative, PositiveShare
 
 
 @dataclass(frozen=True)
@@ -71,22 +72,18 @@ class FedCMA(Method):
         for, or zeros.
     """
 
-    lam1: float = 1.0
-    lam2: float = 1.0
-    fixed: int = 10
-    server_step: float | None = None
+    lam1: NotNegative = 1.0
+    lam2: NotNegative = 1.0
+    fixed: Count = 10
+    server_step: PositiveShare | None = None
     sends: Literal["after", "before"] = "after"
     aligns: Literal["conditional", "marginal"] = "conditional"
     first: Literal["means", "zeros"] = "means"
 
     padded: ClassVar[tuple[str, ...]] = ("fixed",)
+    needs_classes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_least(0, "lam1", "lam2")
-        self._check_least(1, "fixed")
-        if self.server_step is not None and not 0 < self.server_step <= 1:
-            raise ValueError(f"server_step must be in (0, 1], got {self.server_step}")
         for name, pull in (("lam1", self.lam1), ("lam2", self.lam2)):
             if self.server_step is None and pull * self.lr > 1:
                 raise ValueError(f"{name} · lr must be at most 1, the server's step, got {pull * self.lr}")
@@ -101,22 +98,14 @@ class FedCMA(Method):
         """Of class means, and of one mean."""
         return [cls(), cls(aligns="marginal")]
 
-    def check(self, specs: Sequence[Spec]) -> None:
-        """Refuse regressions, which have no classes."""
-        super().check(specs)
-        self.refuse_regressions(specs)
-
     # --- the server's tensors, and who is asked for them ---
-
-    def _groups(self, spec: Spec) -> int:
-        """Means that are aligned: K, or one."""
-        return spec.n_classes if self.aligns == "conditional" else 1
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """Zeros: the head and the means, how many samples there are of each class, and the number of the round."""
         head = self.model.init(specs[0], torch.Generator(), HEAD)
         counts = torch.tensor([spec.class_counts for spec in specs], dtype=torch.float32).sum(0)
-        means = torch.zeros(self._groups(specs[0]), len(head["beta.weight"]), dtype=torch.float32)
+        groups = specs[0].n_classes if self.aligns == "conditional" else 1
+        means = torch.zeros(groups, len(head["beta.weight"]), dtype=torch.float32)
         zeros = {name: torch.zeros_like(p) for name, p in head.items()}
         return {**zeros, "mean": means, "counts": counts, "round": torch.zeros(1, dtype=torch.float32)}
 
@@ -168,9 +157,7 @@ class FedCMA(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """All of the network, when selected and at the end."""
-        if role not in ("round", "final"):
-            return []
-        return [self.stage(self.local, round) if role == "round" else self.tuning(self.local, round)]
+        return self.usual_stages(self.local, self.local, round, role)
 
     def features(self, params: Params, x: Any) -> Tensor:
         """g_i(u_i, x), what the head reads, shape (n, …) → (n, d_e)."""

@@ -26,6 +26,7 @@ from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, has_prefix
 from hetfl_core.methods.fedper import BODY, HEAD
 from hetfl_core.methods.stochastic import Stochastic, gaussian_gap, row_mean
 from hetfl_core.networks import Params
+from hetfl_core.settings import Count, Natural, NotNegative, Share
 
 JOINT = "joint"
 
@@ -60,19 +61,14 @@ class FedCR(Stochastic):
     """
 
     weighting: Literal["samples", "uniform"] = "uniform"
-    samples: int = 18
-    test_samples: int = 18
-    beta: float = 5e-4
+    samples: Count = 18
+    test_samples: Natural = 18
+    beta: NotNegative = 5e-4
     aggregates: Literal["body", "gaussian", "features"] = "body"
     joint: Literal["product", "mixture"] = "product"
     prior: Literal["once", "each"] = "once"
     towards: Literal["both", "mean", "variance"] = "both"
-    joint_step: float = 1.0
-
-    def __post_init__(self) -> None:
-        self._check_least(0, "beta")
-        if not 0 <= self.joint_step <= 1:
-            raise ValueError(f"joint_step must be in [0, 1], got {self.joint_step}")
+    joint_step: Share = 1.0
 
     @classmethod
     def variants(cls) -> list[Method]:
@@ -101,10 +97,8 @@ class FedCR(Stochastic):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all parts when selected (lines 7-14); at the end on the head, or on whatever is local."""
-        if role == "round":
-            return [self.stage(self.model.parts, round)]
         own = HEAD if self.aggregates == "body" else self.local
-        return [self.tuning(own, round)] if role == "final" else []
+        return self.usual_stages(self.model.parts, own, round, role)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """Line 11, Eq. (7). What is remembered (line 13) are the natural parameters Λ μ and Λ of each sample."""

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -36,8 +37,9 @@ from hetfl_core.methods.base import Batch, Loss, Stage, loss_name, pick, task_lo
 from hetfl_core.methods.fedper import LGFedAvg
 from hetfl_core.methods.server import descend, without_state
 from hetfl_core.methods.stochastic import row_mean
-from hetfl_core.networks import Draw, Params, linear_init
+from hetfl_core.networks import Draw, Params, layer_init
 from hetfl_core.networks.layers import RUNNING
+from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
 MOMENTUM = 0.1
 """How far a batch moves the running mean and variance of the generator's normalisation, as in PyTorch."""
@@ -64,39 +66,22 @@ class FedGen(LGFedAvg):
         means over coordinates.
     """
 
-    classifies: float = 10.0
-    agrees: float = 10.0
-    fades: float = 0.98
-    generated: int = 32
-    noise_dim: int = 32
-    hidden: int = 256
-    generator_steps: int = 50
-    generator_batch: int = 32
-    generator_lr: float = 3e-4
-    generator_decay: float = 0.98
-    generator_weight_decay: float = 1e-2
-    diverse: float = 1.0
+    classifies: NotNegative = 10.0
+    agrees: NotNegative = 10.0
+    fades: Positive = 0.98
+    generated: Count = 32
+    noise_dim: Count = 32
+    hidden: Count = 256
+    generator_steps: Natural = 50
+    generator_batch: Count = 32
+    generator_lr: NotNegative = 3e-4
+    generator_decay: Positive = 0.98
+    generator_weight_decay: NotNegative = 1e-2
+    diverse: NotNegative = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole = ("generated", "noise_dim", "hidden", "generator_batch")
-        self._check_least(1, *whole)
-        self._check_least(
-            0, "classifies", "agrees", "generator_steps", "generator_lr", "generator_weight_decay", "diverse"
-        )
-        for name in ("fades", "generator_decay"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be greater than 0, got {getattr(self, name)}")
+    needs_classes: ClassVar[bool] = True
 
-    @property
-    def name(self) -> str:
-        """The name used in the literature."""
-        return "FedGen"
-
-    def check(self, specs: Sequence[Spec]) -> None:
-        """Refuse regressions, which have no classes."""
-        super().check(specs)
-        self.refuse_regressions(specs)
+    name: ClassVar[str] = "FedGen"
 
     # --- the generator ---
 
@@ -106,8 +91,7 @@ class FedGen(LGFedAvg):
         C, d_e = specs[0].n_classes, len(server["beta.weight"])
         widths = {"generator.0": (self.noise_dim + C, self.hidden), "generator.1": (self.hidden, d_e)}
         for layer, (fan_in, fan_out) in widths.items():
-            server[f"{layer}.weight"] = linear_init(rng, fan_in, fan_in, fan_out)
-            server[f"{layer}.bias"] = linear_init(rng, fan_in, fan_out)
+            server |= layer_init(rng, layer, fan_in, fan_out)
         ones, zeros = torch.ones(self.hidden, dtype=torch.float32), torch.zeros(self.hidden, dtype=torch.float32)
         server |= {"generator.norm.weight": ones, "generator.norm.bias": zeros}
         server |= {"generator.norm.mean": zeros.clone(), "generator.norm.variance": ones.clone()}

@@ -32,6 +32,7 @@ from hetfl_core.federation import Spec, as_params, from_params, map_blocks
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, weighted_mean
 from hetfl_core.networks import Params
 from hetfl_core.padding import crop, pad
+from hetfl_core.settings import NotNegative
 
 
 def centred(kernel: Tensor) -> Tensor:
@@ -90,15 +91,13 @@ class FedHeNN(Method):
     """
 
     weighting: Literal["samples", "uniform"] = "uniform"
-    eta: float = 0.1
+    eta: NotNegative = 0.1
     n_rad: int = 100
 
     alignment: Literal["distance", "published"] = "distance"
     answering: Literal["participants", "all"] = "participants"
 
     def __post_init__(self) -> None:
-        if not self.eta >= 0:
-            raise ValueError(f"eta must not be negative, got {self.eta}")
         if self.n_rad < 2:
             raise ValueError(f"n_rad must be at least 2, got {self.n_rad}")
 
@@ -170,9 +169,7 @@ class FedHeNN(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all parameters, when selected and at the end."""
-        if role not in ("round", "final"):
-            return []
-        return [self.stage(self.local, round) if role == "round" else self.tuning(self.local, round)]
+        return self.usual_stages(self.local, self.local, round, role)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """f_i + η (1 − CKA(K_i, K̄)), or f_i + η · similarity as in the published code."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, loss_name,
 from hetfl_core.methods.fedper import BODY, HEAD, body
 from hetfl_core.methods.stochastic import row_mean
 from hetfl_core.networks import Params
+from hetfl_core.settings import Natural, NotNegative
 
 
 @dataclass(frozen=True)
@@ -63,21 +64,20 @@ class FedPAC(Method):
         weighed by then compares features of different bodies, which the penalty alone brings together.
     """
 
-    lam: float = 1.0
-    head_epochs: int = 1
-    head_lr: float | None = None
+    lam: NotNegative = 1.0
+    head_epochs: Natural = 1
+    head_lr: NotNegative | None = None
     combines: bool = True
     penalty: Literal["mean", "norm"] = "mean"
     centroids: Literal["mean", "scalar"] = "mean"
-    aligns_from: int = 1
+    aligns_from: Natural = 1
     aggregates: Literal["body", "features"] = "body"
 
+    needs_classes: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
-        self._check_least(0, "lam", "aligns_from", "head_epochs")
-        if self.head_lr is not None:
-            self._check_least(0, "head_lr")
-            if not self.head_epochs:
-                raise ValueError(f"head_lr must be None where head_epochs is 0, got {self.head_lr}")
+        if self.head_lr is not None and not self.head_epochs:
+            raise ValueError(f"head_lr must be None where head_epochs is 0, got {self.head_lr}")
 
     @classmethod
     def variants(cls) -> list[Method]:
@@ -93,11 +93,6 @@ class FedPAC(Method):
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
         """The body, or nothing."""
         return BODY if self.aggregates == "body" else ()
-
-    def check(self, specs: Sequence[Spec]) -> None:
-        """Refuse regressions, which have no classes."""
-        super().check(specs)
-        self.refuse_regressions(specs)
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """The body, centroids that nobody knows yet, and the empty place of a combined head."""

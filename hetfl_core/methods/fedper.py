@@ -57,9 +57,7 @@ class FedPer(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all parts when selected; at the end on the head."""
-        if role == "round":
-            return [self.stage(self.model.parts, round)]
-        return [self.tuning(HEAD, round)] if role == "final" else []
+        return self.usual_stages(self.model.parts, HEAD, round, role)
 
 
 @dataclass(frozen=True)
@@ -77,10 +75,7 @@ class LGFedAvg(Method):
 
     layers: tuple[str, ...] = ()
 
-    @property
-    def name(self) -> str:
-        """The name used in the literature."""
-        return "LG-FedAvg"
+    name: ClassVar[str] = "LG-FedAvg"
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -136,10 +131,8 @@ class FedBABU(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on the body when selected; at the end on what is tuned."""
-        if role == "round":
-            return [self.stage(body(self.model), round)]
         parts = {"all": self.model.parts, "head": HEAD, "body": body(self.model)}
-        return [self.tuning(parts[self.tuned], round)] if role == "final" else []
+        return self.usual_stages(parts["body"], parts[self.tuned], round, role)
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
         """The body."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from hetfl_core.methods.base import Batch, Loss
 from hetfl_core.methods.fedavg import FedAvg
 from hetfl_core.networks import Params
+from hetfl_core.settings import NotNegative
 
 
 def drift(params: Mapping[str, Tensor], received: Mapping[str, Tensor]) -> Tensor:
@@ -37,10 +38,7 @@ class FedProx(FedAvg):
         μ. At 0 it is `FedAvg`.
     """
 
-    mu: float = 0.1
-
-    def __post_init__(self) -> None:
-        self._check_least(0, "mu")
+    mu: NotNegative = 0.1
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """f_i(w) + (μ/2)‖w − w⁽ᵗ⁾‖², Eq. (2) of [1]_."""

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from hetfl_core.methods.base import Method, Role, Stage
 from hetfl_core.networks import Model
+from hetfl_core.settings import Count
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,9 @@ class FedRep(Method):
         Epochs on the shared parts after the local ones; 1 in FLIC's experiments.
     """
 
-    representation_epochs: int = 1
+    representation_epochs: Count = 1
 
     shared: ClassVar[tuple[str, ...]] = ("phi", "gaussian", "alpha")
-
-    def __post_init__(self) -> None:
-        self._check_least(1, "representation_epochs")
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """The local parts for M epochs, then the shared ones."""

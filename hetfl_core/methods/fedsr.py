@@ -22,6 +22,7 @@ from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Role, Stage
 from hetfl_core.methods.stochastic import Stochastic, gaussian_gap, row_mean
 from hetfl_core.networks import SMALLEST_DEVIATION, Params
+from hetfl_core.settings import NotNegative
 
 REFERENCE = "reference"
 
@@ -45,13 +46,10 @@ class FedSR(Stochastic):
         FedSR is local training, from first weights of each client's own.
     """
 
-    l2: float = 0.01
-    cmi: float = 0.001
+    l2: NotNegative = 0.01
+    cmi: NotNegative = 0.001
     norm: Literal["square", "plain"] = "square"
     shares: bool = True
-
-    def __post_init__(self) -> None:
-        self._check_least(0, "l2", "cmi")
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -68,9 +66,7 @@ class FedSR(Stochastic):
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on model and r when selected; at the end on the head, or on all where nothing is shared."""
         everything = (*self.model.parts, REFERENCE)
-        if role == "round":
-            return [self.stage(everything, round)]
-        return [self.tuning(("beta",) if self.shares else everything, round)] if role == "final" else []
+        return self.usual_stages(everything, ("beta",) if self.shares else everything, round, role)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """Cross-entropy and the two penalties."""

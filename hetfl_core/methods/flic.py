@@ -48,6 +48,7 @@ from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, has_prefix
 from hetfl_core.methods.privacy import Privacy
 from hetfl_core.methods.schemes import FedAvgFTScheme, FedRepScheme, L2GDScheme, Scheme
 from hetfl_core.networks import MLP, Draw, Model, Params
+from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -127,22 +128,22 @@ class FLIC(Method):
     """
 
     model: Model = field(default_factory=lambda: Model(alpha=100))
-    lambda1: float = 1e-3
-    lambda2: float = 1e-3
-    pretrain_epochs: int = 100
-    pretrain_batch: int = 10
-    anchor_scale: float = 10.0
-    anchor_variance: float = 1.0
+    lambda1: NotNegative = 1e-3
+    lambda2: NotNegative = 1e-3
+    pretrain_epochs: Natural = 100
+    pretrain_batch: Count = 10
+    anchor_scale: NotNegative = 10.0
+    anchor_variance: Positive = 1.0
     covariance: Literal["fixed", "learned"] = "fixed"
-    anchor_samples: int = 1
-    representation_epochs: int = 1
+    anchor_samples: Count = 1
+    representation_epochs: Count = 1
     local_anchors: bool = True
 
     anchor_step: Literal["once", "each"] = "once"
-    representation_from: int = 0
+    representation_from: Natural = 0
     representation_within: bool = False
     realign: bool = False
-    head_decay: float = 0.0
+    head_decay: NotNegative = 0.0
 
     scheme: Scheme = field(default_factory=FedRepScheme)
     alignment: Alignment = field(default_factory=Wasserstein)
@@ -151,12 +152,6 @@ class FLIC(Method):
     privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
-        self._check_least(
-            0, "lambda1", "lambda2", "pretrain_epochs", "anchor_scale", "head_decay", "representation_from"
-        )
-        self._check_least(1, "pretrain_batch", "anchor_samples", "representation_epochs")
-        if not self.anchor_variance > 0:
-            raise ValueError(f"anchor_variance must be positive, got {self.anchor_variance}")
         if self.representation_within and self.local_epochs <= self.representation_epochs:
             raise ValueError(
                 f"representation_within needs more local_epochs than representation_epochs, "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from hetfl_core.clients import check_features
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Method, has_prefix, loss_name, task_loss
 from hetfl_core.methods.fedavg import FedAvg
-from hetfl_core.networks import Blocks, Params, linear_init
+from hetfl_core.networks import Blocks, Params, layer_init
 
 
 def held_blocks(spec: Spec) -> list[str]:
@@ -29,12 +29,8 @@ def held_blocks(spec: Spec) -> list[str]:
 
 def full_spec(specs: Sequence[Spec]) -> Spec:
     """The first client, if it held every block that anybody holds."""
-    shapes = {name: max((spec.shapes[name] for spec in specs), key=_size) for name in specs[0].shapes}
-    return replace(specs[0], shapes=shapes)
-
-
-def _size(shape: tuple[int, ...]) -> tuple[bool, tuple[int, ...]]:
-    return 0 not in shape, shape
+    each = {name: [spec.shapes[name] for spec in specs] for name in specs[0].shapes}
+    return replace(specs[0], shapes={name: max(some, key=lambda s: (0 not in s, s)) for name, some in each.items()})
 
 
 def of_blocks(params: Mapping[str, Tensor], blocks: Sequence[str], layer: str) -> Params:
@@ -92,10 +88,7 @@ class LateFusion(FedAvg):
     and this is FedAvg. It keeps the extractors of a `hetfl_core.networks.Blocks` and not the layer over them.
     """
 
-    @property
-    def name(self) -> str:
-        """Name in tables and records."""
-        return "late fusion"
+    name: ClassVar[str] = "late fusion"
 
     def check(self, specs: Sequence[Spec]) -> None:
         """Refuse models with a layer behind the embedding, which there is no common one of."""
@@ -114,8 +107,7 @@ class LateFusion(FedAvg):
         params: Params = {}
         for name, extractor in self.model.blocks.of_client(spec.name, spec.shapes).extractors.items():
             params |= extractor.init(spec.shapes[name], rng, f"phi.{name}")
-            params[f"beta.{name}.weight"] = linear_init(rng, extractor.out, extractor.out, spec.outputs)
-            params[f"beta.{name}.bias"] = linear_init(rng, extractor.out, spec.outputs)
+            params |= layer_init(rng, f"beta.{name}", extractor.out, spec.outputs)
         return params
 
     def download(self, server: Params, spec: Spec) -> Params:

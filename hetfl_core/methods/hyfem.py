@@ -36,6 +36,7 @@ from hetfl_core.methods.fedprox import drift
 from hetfl_core.methods.fusion import check_blocks, full_spec, held_blocks, of_blocks
 from hetfl_core.networks import Params
 from hetfl_core.networks.model import JOINT
+from hetfl_core.settings import Count, Natural, NotNegative
 
 LAYER = f"phi.{JOINT}"
 PLACE = "place/"
@@ -75,24 +76,17 @@ class HyFEM(FedAvg):
     """
 
     weighting: Literal["samples", "uniform"] = "uniform"
-    mu_extractors: float = 0.5
-    mu_classifier: float = 0.5
-    passes: int = 4
+    mu_extractors: NotNegative = 0.5
+    mu_classifier: NotNegative = 0.5
+    passes: Natural = 4
     cost: Cost = "distance"
     order: Order = "parallel"
-    growth: float | None = None
-    most: int = 4096
-    matched_rounds: int | None = None
+    growth: NotNegative | None = None
+    most: Count = 4096
+    matched_rounds: Natural | None = None
     begins: Literal["server", "own"] = "server"
     resets: bool = True
     norms: bool = False
-
-    def __post_init__(self) -> None:
-        self._check_least(0, "mu_extractors", "mu_classifier", "passes")
-        for name in ("growth", "matched_rounds"):
-            if getattr(self, name) is not None:
-                self._check_least(0, name)
-        self._check_least(1, "most")
 
     @classmethod
     def published(cls, **changes: Any) -> HyFEM:

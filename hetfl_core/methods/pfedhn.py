@@ -36,7 +36,8 @@ from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Method, Role, Stage, pick
 from hetfl_core.methods.fedper import HEAD
 from hetfl_core.methods.server import descend, without_state
-from hetfl_core.networks import Params, linear_init
+from hetfl_core.networks import Params, layer_init, linear_init
+from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,13 @@ class PFedHN(Method):
     """
 
     personal: Literal["nothing", "head"] = "nothing"
-    embedding: int | None = None
-    hidden: int = 100
-    hidden_layers: int = 3
-    server_lr: float = 1e-2
-    server_momentum: float = 0.9
-    server_weight_decay: float = 1e-3
-    server_clip: float = 50.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_least(1, "hidden")
-        self._check_least(0, "hidden_layers", "server_lr", "server_momentum", "server_weight_decay")
-        if self.embedding is not None:
-            self._check_least(1, "embedding")
-        if not self.server_clip > 0:
-            raise ValueError(f"server_clip must be greater than 0, got {self.server_clip}")
+    embedding: Count | None = None
+    hidden: Count = 100
+    hidden_layers: Natural = 3
+    server_lr: NotNegative = 1e-2
+    server_momentum: NotNegative = 0.9
+    server_weight_decay: NotNegative = 1e-3
+    server_clip: Positive = 50.0
 
     @classmethod
     def variants(cls) -> list[Method]:
@@ -96,8 +88,7 @@ class PFedHN(Method):
         server = {f"embedding/{spec.name}": torch.randn(width, generator=rng, dtype=torch.float32) for spec in specs}
         for layer in range(1 + self.hidden_layers):
             fan_in = self.hidden if layer else width
-            server[f"hyper.{layer}.weight"] = linear_init(rng, fan_in, fan_in, self.hidden)
-            server[f"hyper.{layer}.bias"] = linear_init(rng, fan_in, self.hidden)
+            server |= layer_init(rng, f"hyper.{layer}", fan_in, self.hidden)
         for name, p in self.init_shared(specs[0], torch.Generator()).items():
             server[f"make/{name}/weight"] = linear_init(rng, self.hidden, self.hidden, *p.shape)
             server[f"make/{name}/bias"] = linear_init(rng, self.hidden, *p.shape)
@@ -126,9 +117,7 @@ class PFedHN(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all weights when selected; at the end on the head, where it is the client's own."""
-        if role == "round":
-            return [self.stage(self.model.parts, round)]
-        return [self.tuning(HEAD, round)] if role == "final" and self.personal == "head" else []
+        return self.usual_stages(self.model.parts, HEAD if self.personal == "head" else (), round, role)
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
         """Δθ_i = θ_i − θ̃_i."""

@@ -101,7 +101,8 @@ class Privacy(Checked):
             clipped = _moved(received, {name: factor * move for name, move in moves.items()}, self.clip)
         if not self.noise_multiplier:
             return clipped
-        return {name: p + self.deviation * _normal_like(p, rng) for name, p in clipped.items()}
+        drawn = {name: torch.randn(p.shape, generator=rng, dtype=p.dtype).to(p.device) for name, p in clipped.items()}
+        return {name: p + self.deviation * drawn[name] for name, p in clipped.items()}
 
     def epsilon(self, delta: float, releases: int) -> float:
         """ε of a client that sends so many messages; see `epsilon`."""
@@ -147,10 +148,6 @@ def _check_finite(move: Mapping[str, Tensor]) -> None:
                 f"{name}: a move must be finite to be clipped, got {bad} entries that are NaN or infinite; "
                 "nothing was sent. Has training diverged? Then lower its learning rate"
             )
-
-
-def _normal_like(p: Tensor, rng: torch.Generator) -> Tensor:
-    return torch.randn(p.shape, generator=rng, dtype=p.dtype).to(p.device)
 
 
 # --- accounting -----------------------------------------------------------------------------------------------------

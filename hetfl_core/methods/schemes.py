@@ -57,17 +57,24 @@ class Scheme(Checked):
     classifier: ClassVar[str] = "beta.weight"
     """The parameter that an experiment's head decay acts on."""
 
+    common: ClassVar[tuple[str, ...]] = ()
+    """Prefixes of the weights that the server averages."""
+    own: ClassVar[tuple[str, ...]] = ()
+    """Prefixes of the weights that stay on the client."""
+    words: ClassVar[str] = ""
+    """What is shared, in words."""
+
     def shared(self, model: Model) -> tuple[str, ...]:
-        """Prefixes of the weights that the server averages."""
-        raise NotImplementedError(f"{type(self).__name__} must define shared(model)")
+        """Prefixes of the weights that the server averages, with this model."""
+        return self.common
 
     def local(self, model: Model) -> tuple[str, ...]:
-        """Prefixes of the weights that stay on the client."""
-        raise NotImplementedError(f"{type(self).__name__} must define local(model)")
+        """Prefixes of the weights that stay on the client, with this model."""
+        return self.own
 
     def shares(self, model: Model) -> str:
         """What is shared, in words; empty where nothing is."""
-        raise NotImplementedError(f"{type(self).__name__} must define shares(model)")
+        return self.words if self.shared(model) else ""
 
     def init(self, model: Model, spec: Spec, rng: torch.Generator, prefixes: tuple[str, ...]) -> Params:
         """Fresh weights of these prefixes."""
@@ -91,18 +98,12 @@ class FedRepScheme(Scheme):
     """θ_i = [α, β_i]: a shared hidden layer, a local classifier ([2]_). Without a hidden layer, nothing is shared."""
 
     name: ClassVar[str] = "FedRep"
+    own: ClassVar[tuple[str, ...]] = ("beta",)
+    words: ClassVar[str] = "a hidden layer α"
 
     def shared(self, model: Model) -> tuple[str, ...]:
         """The hidden layer α, where there is one."""
         return () if model.alpha is None else ("alpha",)
-
-    def local(self, model: Model) -> tuple[str, ...]:
-        """The classifier β_i."""
-        return ("beta",)
-
-    def shares(self, model: Model) -> str:
-        """The hidden layer, where there is one."""
-        return "" if model.alpha is None else "a hidden layer α"
 
 
 @dataclass(frozen=True)
@@ -114,18 +115,8 @@ class FedAvgFTScheme(Scheme):
 
     name: ClassVar[str] = "FedAvgFT"
     joint: ClassVar[bool] = True
-
-    def shared(self, model: Model) -> tuple[str, ...]:
-        """The whole head θ."""
-        return HEAD
-
-    def local(self, model: Model) -> tuple[str, ...]:
-        """Nothing."""
-        return ()
-
-    def shares(self, model: Model) -> str:
-        """The head."""
-        return "a head that is fine-tuned at the end"
+    common: ClassVar[tuple[str, ...]] = HEAD
+    words: ClassVar[str] = "a head that is fine-tuned at the end"
 
 
 @dataclass(frozen=True)
@@ -147,21 +138,12 @@ class L2GDScheme(Scheme):
 
     name: ClassVar[str] = "L2GD"
     classifier: ClassVar[str] = "own.beta.weight"
+    common: ClassVar[tuple[str, ...]] = ("common",)
+    own: ClassVar[tuple[str, ...]] = ("own",)
+    words: ClassVar[str] = "one of two heads that are mixed"
 
     def __post_init__(self) -> None:
         checks.fraction("omega", self.omega, "[0, 1]")
-
-    def shared(self, model: Model) -> tuple[str, ...]:
-        """The common head α."""
-        return ("common",)
-
-    def local(self, model: Model) -> tuple[str, ...]:
-        """The client's own head β_i."""
-        return ("own",)
-
-    def shares(self, model: Model) -> str:
-        """One of the two heads."""
-        return "one of two heads that are mixed"
 
     def init(self, model: Model, spec: Spec, rng: torch.Generator, prefixes: tuple[str, ...]) -> Params:
         """A whole head for each prefix, e.g. ``"own.beta.weight"``."""

@@ -7,9 +7,9 @@ What FedSR and FedCR have in common: how z is drawn in training, and how a predi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Method, Stage, cross_entropy
 from hetfl_core.networks import Draw, Model, Params
+from hetfl_core.settings import Count, Natural
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,16 @@ class Stochastic(Method):
     """
 
     model: Model = field(default_factory=lambda: Model(gaussian=64))
-    samples: int = 1
-    test_samples: int = 20
+    samples: Count = 1
+    test_samples: Natural = 20
     averaged: Literal["probabilities", "logits"] = "probabilities"
     likelihood: Literal["mixture", "mean"] = "mixture"
     scale: Literal["deviation", "variance", "none"] = "deviation"
 
+    needs_classes: ClassVar[bool] = True
+    """Features are random given a class."""
+
     def __post_init__(self) -> None:
-        self._check_least(1, "samples")
-        self._check_least(0, "test_samples")
         if self.model.gaussian is None:
             raise ValueError(
                 f"{self.name} needs random features: expected a model with a Gaussian layer, such as "
@@ -58,11 +60,6 @@ class Stochastic(Method):
     def variants(cls) -> list[Method]:
         """None of its own: this is what others are made of."""
         return [] if cls is Stochastic else [cls()]
-
-    def check(self, specs: Sequence[Spec]) -> None:
-        """Refuse regressions: features are random given a class."""
-        super().check(specs)
-        self.refuse_regressions(specs)
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
         """ε, S draws a sample, and what the network needs."""

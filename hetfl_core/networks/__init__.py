@@ -17,6 +17,7 @@ from hetfl_core.networks.layers import (
     Draw,
     Network,
     Params,
+    layer_init,
     linear_init,
 )
 from hetfl_core.networks.model import Auto, Blocks, Model, PerClient
@@ -40,5 +41,6 @@ __all__ = [
     "Params",
     "PerClient",
     "convolve",
+    "layer_init",
     "linear_init",
 ]

@@ -15,15 +15,14 @@ from hetfl_core.networks.layers import (
     ACTIVATIONS,
     Activation,
     Draw,
+    Dropout,
     Network,
     Params,
-    check_dropout,
-    check_sizes,
-    linear_init,
+    layer_init,
     of_client,
 )
 from hetfl_core.networks.module import lifted
-from hetfl_core.settings import Checked
+from hetfl_core.settings import Checked, Count, Natural, PositiveShare
 
 
 def convolve(x: Tensor, weight: Tensor, kernel: int) -> Tensor:
@@ -67,18 +66,12 @@ class CNN(Checked):
         Probability in [0, 1) that a channel value is dropped before the second pooling.
     """
 
-    out: int = 64
-    channels: tuple[int, int] = (32, 20)
-    kernel: int = 5
-    dropout: float = 0.0
+    out: Count = 64
+    channels: tuple[Count, Count] = (32, 20)
+    kernel: Count = 5
+    dropout: Dropout = 0.0
 
     padded: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_sizes("channels", *self.channels)
-        check_sizes("kernel", self.kernel)
-        check_sizes("out", self.out)
-        check_dropout(self.dropout)
 
     def sides(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """Side of the maps after the second convolution, and after the second pooling."""
@@ -96,12 +89,9 @@ class CNN(Checked):
         area, flat = self.kernel**2, self.channels[1] * self.sides(shape)[1] ** 2
         first, second = shape[0] * area, self.channels[0] * area
         return {
-            f"{part}.0.weight": linear_init(rng, first, first, self.channels[0]),
-            f"{part}.0.bias": linear_init(rng, first, self.channels[0]),
-            f"{part}.1.weight": linear_init(rng, second, second, self.channels[1]),
-            f"{part}.1.bias": linear_init(rng, second, self.channels[1]),
-            f"{part}.2.weight": linear_init(rng, flat, flat, self.out),
-            f"{part}.2.bias": linear_init(rng, flat, self.out),
+            **layer_init(rng, f"{part}.0", first, self.channels[0]),
+            **layer_init(rng, f"{part}.1", second, self.channels[1]),
+            **layer_init(rng, f"{part}.2", flat, self.out),
         }
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
@@ -142,10 +132,10 @@ class NormalisedCNN(Checked):
         How far a batch moves the running means and variances, in (0, 1].
     """
 
-    channels: tuple[int, ...] = (6, 16)
-    out: int = 32
+    channels: tuple[Count, ...] = (6, 16)
+    out: Count = 32
     kernel: int = 3
-    momentum: float = 0.1
+    momentum: PositiveShare = 0.1
 
     follows: ClassVar[bool] = True
     padded: ClassVar[bool] = True
@@ -153,12 +143,8 @@ class NormalisedCNN(Checked):
     def __post_init__(self) -> None:
         if not self.channels:
             raise ValueError("channels must name at least one convolution, got ()")
-        check_sizes("channels", *self.channels)
-        check_sizes("out", self.out)
         if self.kernel < 1 or self.kernel % 2 == 0:
             raise ValueError(f"kernel must be an odd number of at least 1, got {self.kernel}")
-        if not 0 < self.momentum <= 1:
-            raise ValueError(f"momentum must be in (0, 1], got {self.momentum}")
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
         """Parameters for images of shape (channels, height, width)."""
@@ -168,16 +154,13 @@ class NormalisedCNN(Checked):
         params: Params = {}
         for i, channels in enumerate(self.channels):
             fan_in = before * self.kernel**2
-            params[f"{part}.{i}.weight"] = linear_init(rng, fan_in, fan_in, channels)
-            params[f"{part}.{i}.bias"] = linear_init(rng, fan_in, channels)
+            params |= layer_init(rng, f"{part}.{i}", fan_in, channels)
             ones, zeros = torch.ones(channels, dtype=torch.float32), torch.zeros(channels, dtype=torch.float32)
             params |= {f"{part}.{i}.norm.weight": ones, f"{part}.{i}.norm.bias": zeros}
             params |= {f"{part}.{i}.norm.mean": zeros.clone(), f"{part}.{i}.norm.variance": ones.clone()}
             before, height, width = channels, (height + 1) // 2, (width + 1) // 2
         last, flat = len(self.channels), before * height * width
-        params[f"{part}.{last}.weight"] = linear_init(rng, flat, flat, self.out)
-        params[f"{part}.{last}.bias"] = linear_init(rng, flat, self.out)
-        return params
+        return params | layer_init(rng, f"{part}.{last}", flat, self.out)
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
         """Which rows of a batch are samples; that it is asked for says that this is training."""
@@ -237,10 +220,10 @@ class LeNet(Checked):
     activation : {"relu", "leaky_relu", "sigmoid", "tanh"}
     """
 
-    channels: tuple[int, ...] = (6, 16)
-    hidden: tuple[int, ...] = (120,)
-    out: int = 84
-    kernel: int = 5
+    channels: tuple[Count, ...] = (6, 16)
+    hidden: tuple[Count, ...] = (120,)
+    out: Count = 84
+    kernel: Count = 5
     activation: Activation = "relu"
 
     padded: ClassVar[bool] = True
@@ -248,10 +231,6 @@ class LeNet(Checked):
     def __post_init__(self) -> None:
         if not self.channels:
             raise ValueError("channels must name at least one convolution, got ()")
-        check_sizes("channels", *self.channels)
-        check_sizes("hidden", *self.hidden)
-        check_sizes("kernel", self.kernel)
-        check_sizes("out", self.out)
 
     def side(self, shape: tuple[int, ...]) -> int:
         """Side of the maps that enter the fully connected layers.
@@ -281,8 +260,7 @@ class LeNet(Checked):
         layers += itertools.pairwise([flat, *self.hidden, self.out])
         params: Params = {}
         for i, (fan_in, fan_out) in enumerate(layers):
-            params[f"{part}.{i}.weight"] = linear_init(rng, fan_in, fan_in, fan_out)
-            params[f"{part}.{i}.bias"] = linear_init(rng, fan_in, fan_out)
+            params |= layer_init(rng, f"{part}.{i}", fan_in, fan_out)
         return params
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
@@ -323,13 +301,11 @@ class Augmented(Checked, Network):
     """
 
     network: Network
-    padding: int = 4
+    padding: Natural = 4
     mirrored: bool = True
     fill: tuple[float, ...] = (0.0,)
 
     def __post_init__(self) -> None:
-        if self.padding < 0:
-            raise ValueError(f"padding must be at least 0, got {self.padding}")
         if not self.fill:
             raise ValueError("fill must be one value, or one for each channel, got ()")
 

@@ -6,13 +6,13 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hetfl_core.settings import Checked
+from hetfl_core.settings import Checked, Count, Limit
 
 Params = dict[str, Tensor]
 
@@ -119,16 +119,15 @@ def linear_init(rng: torch.Generator, fan_in: int, *shape: int) -> Tensor:
     return (2 * torch.rand(shape, generator=rng, dtype=torch.float32) - 1) * bound
 
 
-def check_sizes(name: str, *sizes: int) -> None:
-    """Refuse sizes below 1."""
-    if min(sizes, default=1) < 1:
-        raise ValueError(f"{name} must be at least 1, got {min(sizes)}")
+def layer_init(rng: torch.Generator, name: str, fan_in: int, fan_out: int) -> Params:
+    """First ``<name>.weight``, shape (fan_in, fan_out), and ``<name>.bias`` of a linear layer."""
+    return {
+        f"{name}.weight": linear_init(rng, fan_in, fan_in, fan_out),
+        f"{name}.bias": linear_init(rng, fan_in, fan_out),
+    }
 
 
-def check_dropout(dropout: float) -> None:
-    """Refuse what is no probability, or drops all."""
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be a probability of at least 0 and less than 1, got {dropout}")
+Dropout = Annotated[float, Limit("a probability of at least 0 and less than 1", lambda p: 0 <= p < 1)]
 
 
 @dataclass(frozen=True)
@@ -151,26 +150,20 @@ class MLP(Checked):
         Activation of the latent layer, which is linear without: FedCR's networks have ReLU before the head.
     """
 
-    hidden: tuple[int, ...] = (64, 64)
-    out: int = 64
+    hidden: tuple[Count, ...] = (64, 64)
+    out: Count = 64
     activation: Activation = "relu"
-    dropout: float = 0.0
+    dropout: Dropout = 0.0
     last: Activation | None = None
 
     padded: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_sizes("hidden", *self.hidden)
-        check_sizes("out", self.out)
-        check_dropout(self.dropout)
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
         """Parameters for inputs of the given sample shape (flattened)."""
         widths = [math.prod(shape), *self.hidden, self.out]
         params: Params = {}
         for i, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
-            params[f"{part}.{i}.weight"] = linear_init(rng, fan_in, fan_in, fan_out)
-            params[f"{part}.{i}.bias"] = linear_init(rng, fan_in, fan_out)
+            params |= layer_init(rng, f"{part}.{i}", fan_in, fan_out)
         return params
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:

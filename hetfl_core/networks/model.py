@@ -20,12 +20,12 @@ from hetfl_core.networks.layers import (
     Draw,
     Network,
     Params,
-    check_sizes,
+    layer_init,
     linear_init,
     of_client,
 )
 from hetfl_core.networks.module import Module, lifted
-from hetfl_core.settings import Checked
+from hetfl_core.settings import Checked, Count
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,9 @@ class Auto(Checked):
         Latent dimension k.
     """
 
-    out: int = 64
+    out: Count = 64
 
     padded: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_sizes("out", self.out)
 
     def of(self, shape: Any) -> MLP | CNN:
         """The network for inputs of the given sample shape.
@@ -194,13 +191,12 @@ class Blocks(Checked):
     """
 
     extractors: Mapping[str, Network]
-    out: int = 64
+    out: Count = 64
     activation: Activation = "relu"
 
     takes_blocks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_sizes("out", self.out)
         if not self.extractors:
             raise ValueError("extractors must hold a network for at least one block, got {}")
         for name, network in self.extractors.items():
@@ -311,8 +307,8 @@ class Model(Checked):
     """
 
     phi: Network = Auto()
-    alpha: int | None = None
-    gaussian: int | None = None
+    alpha: Count | None = None
+    gaussian: Count | None = None
 
     def __init__(
         self, phi: Network | nn.Module | Literal["auto"] = "auto", alpha: int | None = None, gaussian: int | None = None
@@ -321,11 +317,6 @@ class Model(Checked):
         object.__setattr__(self, "alpha", alpha)
         object.__setattr__(self, "gaussian", gaussian)
         self.__post_init__()
-
-    def __post_init__(self) -> None:
-        for name in ("alpha", "gaussian"):
-            if getattr(self, name) is not None:
-                check_sizes(name, getattr(self, name))
 
     def resolved(self, shapes: Iterable[Any]) -> Model:
         """The model with its network named, where it is one and the same for inputs of all these shapes."""
@@ -381,14 +372,11 @@ class Model(Checked):
                 raise ValueError(f"this model takes named blocks; client {spec.name!r} has one tensor, {spec.shapes}")
             params |= phi.init(spec.shapes, rng)
         if "gaussian" in parts and self.gaussian is not None:
-            params |= {"gaussian.weight": linear_init(rng, k, k, 2 * latent)}
-            params |= {"gaussian.bias": linear_init(rng, k, 2 * latent)}
+            params |= layer_init(rng, "gaussian", k, 2 * latent)
         if "alpha" in parts and self.alpha is not None:
-            params |= {"alpha.weight": linear_init(rng, latent, latent, width)}
-            params |= {"alpha.bias": linear_init(rng, latent, width)}
+            params |= layer_init(rng, "alpha", latent, width)
         if "beta" in parts:
-            C = spec.outputs
-            params |= {"beta.weight": linear_init(rng, width, width, C), "beta.bias": linear_init(rng, width, C)}
+            params |= layer_init(rng, "beta", width, spec.outputs)
         return params
 
     def draws(self) -> dict[str, Draw]:

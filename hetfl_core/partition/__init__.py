@@ -32,6 +32,7 @@ from hetfl_core.partition._checks import (
     check_parts,
     check_per_client,
     check_variant,
+    joined,
 )
 from hetfl_core.partition._classes import (
     assign_classes,
@@ -65,6 +66,7 @@ __all__ = [
     "dirichlet",
     "dirichlet_per_client",
     "gathered",
+    "joined",
     "published_shards",
     "share",
     "share_alike",
@@ -160,11 +162,8 @@ class Partition:
     @property
     def scheme(self) -> str:
         """The split, also where it is left to the other fields."""
-        if self.split is not None:
-            return self.split
-        if self.alpha is not None:
-            return "dirichlet"
-        return "iid" if self.classes_per_client is None else "classes"
+        given = "dirichlet" if self.alpha is not None else "iid" if self.classes_per_client is None else "classes"
+        return self.split or given
 
     def settings(self, *names: str) -> dict[str, Any]:
         """What a record tells: the number of clients, these fields, and others that are used and not at their default.
@@ -284,9 +283,8 @@ class Partition:
         if self.scheme == "non-iid_1":
             return share_evenly(y, table, draw("share"), per_client=self.per_client)
         if self.scheme == "non-iid_2":
-            return dirichlet_per_client(
-                y, self.n_clients, self.alpha or 0, draw("dirichlet"), per_client=self.per_client
-            )
+            rng = draw("dirichlet")
+            return dirichlet_per_client(y, self.n_clients, self.alpha or 0, rng, per_client=self.per_client)
         if self.variant == "code":
             return published_shards(y, table, draw(part), repeat_below=repeat_below)
         return share(y, table, draw(part), at_least=int(part == "train"))

@@ -41,15 +41,15 @@ def check_assignment(assignment: ArrayLike) -> Indices:
 
 def check_parts(parts: Sequence[Indices], n: int | None = None) -> Parts:
     """Indices of each client, into n samples."""
-    parts = checks.several("parts", parts)
-    found = [check_labels(part, f"parts[{i}]") if len(np.shape(part)) != 1 or len(part) else np.zeros(0, np.int64)
-             for i, part in enumerate(parts)]  # fmt: skip
-    for i, part in enumerate(found):
+    found = []
+    for i, given in enumerate(checks.several("parts", parts)):
+        part = np.zeros(0, np.int64) if np.shape(given) == (0,) else check_labels(given, f"parts[{i}]")
         if len(part) and (part.min() < 0 or (n is not None and part.max() >= n)):
-            most = "" if n is None else f"…{n - 1}"
+            wanted = "0" if n is None else f"0…{n - 1}"
             raise ValueError(
-                f"parts[{i}] must hold indices 0{most}, places in labels, got {part.min()} to {part.max()}"
+                f"parts[{i}] must hold indices {wanted}, places in labels, got {part.min()} to {part.max()}"
             )
+        found.append(part)
     return found
 
 
@@ -90,9 +90,8 @@ def check_alpha(name: str, alpha: float) -> None:
     try:
         checks.number(name, alpha, most=1e100, above=0)
     except ValueError as error:
-        raise ValueError(
-            f"{name} must be a positive finite number, got {checks.shown(alpha)}" + " (at most 1e100)"
-        ) from error
+        shown = checks.shown(alpha)
+        raise ValueError(f"{name} must be a positive finite number, got {shown} (at most 1e100)") from error
 
 
 def check_generator(rng: object) -> None:

@@ -97,10 +97,8 @@ def consecutive_classes(n_clients: int, n_classes: int, k: int) -> Indices:
 def check_equal_holders(n_clients: int, n_classes: int, k: int, *, consecutive: bool) -> None:
     """Refuse numbers with which the classes cannot have equally many holders."""
     follow = consecutive and k < n_classes
+    counted = "n_clients (as the classes of a client follow each other)" if follow else "n_clients × classes_per_client"
     if n_clients * (1 if follow else k) % n_classes:
-        counted = (
-            "n_clients (as the classes of a client follow each other)" if follow else "n_clients × classes_per_client"
-        )
         raise ValueError(
             f"{counted} must be a multiple of {n_classes}, the number of classes, so that each has equally many "
             f"holders, got n_clients={n_clients} and classes_per_client={k}"
@@ -133,12 +131,8 @@ def _mend_repeats(table: Indices, rng: np.random.Generator) -> Indices:
 
 def _first_repeat(row: Indices) -> int | None:
     """Place of the first entry that has occurred before, or None."""
-    seen: set[int] = set()
-    for place, value in enumerate(row.tolist()):
-        if value in seen:
-            return place
-        seen.add(value)
-    return None
+    repeats = np.setdiff1d(np.arange(len(row)), np.unique(row, return_index=True)[1])
+    return int(repeats[0]) if len(repeats) else None
 
 
 def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *, at_least: int = 1) -> Parts:
@@ -221,12 +215,8 @@ def share_evenly(
     check_generator(rng)
     classes, n_holders = _equal_holders(y, table)
     each = _even_share(y, classes, n_holders, table.shape[1], per_client)
-    pieces: list[list[Indices]] = [[] for _ in table]
-    for c in classes:
-        dealt = rng.permutation(np.flatnonzero(y == c))[: each * n_holders]
-        for client, piece in zip(np.nonzero(table == c)[0], np.split(dealt, n_holders)):
-            pieces[client].append(piece)
-    return [joined(p) for p in pieces]
+    dealt = {c: iter(rng.permutation(np.flatnonzero(y == c))[: each * n_holders].reshape(-1, each)) for c in classes}
+    return [joined([next(dealt[c]) for c in row]) for row in table]
 
 
 def _equal_holders(y: Indices, table: Indices) -> tuple[Indices, int]:

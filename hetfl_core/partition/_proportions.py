@@ -54,16 +54,17 @@ def dirichlet(labels: ArrayLike, n_clients: int, alpha: float, rng: np.random.Ge
     checks.whole("min_size", min_size, 0)
     check_generator(rng)
     check_alpha("alpha", alpha)
-    if len(y) < n_clients * max(min_size, 1):
+    fewest = max(min_size, 1)
+    if len(y) < n_clients * fewest:
         raise ValueError(
-            f"labels: n_clients={n_clients} with at least {max(min_size, 1)} samples each (min_size={min_size}) need "
-            f"{n_clients * max(min_size, 1)} samples, got {len(y)}"
+            f"labels: n_clients={n_clients} with at least {fewest} samples each (min_size={min_size}) need "
+            f"{n_clients * fewest} samples, got {len(y)}"
         )
     pieces: list[list[Indices]] = [[] for _ in range(n_clients)]
     for c in np.unique(y):
         mine = rng.permutation(np.flatnonzero(y == c))
         _cut(mine, rng.dirichlet(np.full(n_clients, float(alpha))), pieces, rng)
-    return _top_up([joined(p) for p in pieces], max(min_size, 1), rng)
+    return _top_up([joined(p) for p in pieces], fewest, rng)
 
 
 def dirichlet_per_client(
@@ -109,7 +110,19 @@ def dirichlet_per_client(
     checks.whole("n_clients", n_clients, 1)
     check_generator(rng)
     check_alpha("alpha", alpha)
-    size = _equal_size(len(y), n_clients, per_client)
+    most = len(y) // n_clients
+    size = most if per_client is None else checks.whole("per_client", per_client, 1)
+    if not most:
+        raise ValueError(f"labels: n_clients={n_clients} clients need at least as many samples, got {len(y)}")
+    if per_client is None and len(y) % n_clients:
+        raise ValueError(
+            f"labels: {len(y)} samples cannot be dealt in equal sizes to n_clients={n_clients} clients: give "
+            f"per_client, at most {most}"
+        )
+    if size > most:
+        raise ValueError(
+            f"per_client must be at most {most}, as there are {len(y)} labels for n_clients={n_clients}, got {size}"
+        )
     classes = np.unique(y)
     checks.memory(16 * n_clients * len(classes), n_clients=n_clients)
     priors = rng.dirichlet(np.full(len(classes), float(alpha)), n_clients)
@@ -140,25 +153,6 @@ def _cumulated(weights: NDArray[np.float64]) -> list[float]:
         return []
     ends = (weights / total).cumsum()
     return [float(end) for end in ends / ends[-1]]
-
-
-def _equal_size(n: int, n_clients: int, per_client: int | None) -> int:
-    """Samples of each client, all of them or as many as were asked for."""
-    if per_client is not None:
-        checks.whole("per_client", per_client, 1)
-    if n < n_clients:
-        raise ValueError(f"labels: n_clients={n_clients} clients need at least as many samples, got {n}")
-    if per_client is None and n % n_clients:
-        raise ValueError(
-            f"labels: {n} samples cannot be dealt in equal sizes to n_clients={n_clients} clients: give per_client, at "
-            f"most {n // n_clients}"
-        )
-    if per_client is not None and per_client > n // n_clients:
-        raise ValueError(
-            f"per_client must be at most {n // n_clients}, as there are {n} labels for n_clients={n_clients}, got "
-            f"{per_client}"
-        )
-    return n // n_clients if per_client is None else per_client
 
 
 def split_each(

@@ -122,7 +122,7 @@ class RunRecord:
             "n_clients": len(fed),
             "n_classes": fed.n_classes,
             "n_train": sum(c.n_train for c in fed),
-            "n_test": sum(len(c.y_test) for c in fed),
+            "n_test": sum(c.n_test for c in fed),
             "info": fed.info,
         }
         values = {
@@ -310,18 +310,14 @@ def value(record: RunRecord, metric: str) -> float:
     checks.instance("record", record, RunRecord)
     checks.words("metric", metric)
     x = record.metrics.get(metric)
-    if x is None:
-        return math.nan
-    return to_percent(float(x), metric)
+    return math.nan if x is None else to_percent(float(x), metric)
 
 
 def measured(record: RunRecord, metric: str) -> float:
     """As `value`; also ``"best_accuracy"`` of the history (see `tidy`), NaN where a record has none."""
-    if metric == "best_accuracy" and "test_accuracy" not in record.history:
-        return math.nan
-    if metric == "best_accuracy":
-        return to_percent(float(record.frame()["test_accuracy"].astype(float).max()), metric)
-    return value(record, metric)
+    if metric != "best_accuracy":
+        return value(record, metric)
+    return to_percent(float(pd.Series(record.history.get("test_accuracy", []), dtype=float).max()), metric)
 
 
 def compare(a: RunRecord, b: RunRecord) -> pd.DataFrame:
@@ -335,14 +331,11 @@ def compare(a: RunRecord, b: RunRecord) -> pd.DataFrame:
     """
     checks.instance("a", a, RunRecord)
     checks.instance("b", b, RunRecord)
-    left, right = _flat(a), _flat(b)
+    names_of = [f.name for f in fields(RunRecord) if f.name != "path"]
+    left, right = (dict(leaves({name: getattr(record, name) for name in names_of})) for record in (a, b))
     names = [n for n in dict.fromkeys([*left, *right]) if n.startswith("metrics.") or left.get(n) != right.get(n)]
     rows = [(n, left.get(n), right.get(n), _difference(left.get(n), right.get(n))) for n in names]
     return pd.DataFrame(rows, columns=["field", "a", "b", "difference"])
-
-
-def _flat(record: RunRecord) -> dict[str, Any]:
-    return dict(leaves({f.name: getattr(record, f.name) for f in fields(record) if f.name != "path"}))
 
 
 def _difference(x: Any, y: Any) -> float:

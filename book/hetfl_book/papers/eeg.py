@@ -8,7 +8,7 @@ others are done.
 A federated method takes a fixed number of *epochs*, so that with few trials it takes few *steps*: with 10 trials in one
 batch, some 60. Variants of 100 instead of 10 local epochs show how much of a gap is due to that and not to the data.
 
-A number of trials counts *labelled* ones: see `hetfl_core.baselines.fewer` for what else of a client is known.
+A number of trials counts *labelled* ones: see `hetfl_core.datasets.fewer` for what else of a client is known.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from hetfl_book.datasets import flic_bci
 from hetfl_book.papers import flic
 from hetfl_book.papers.experiment import Experiment
 from hetfl_core import baselines
-from hetfl_core.baselines import LDA, LR, MDM, SVM, Baseline, Chosen, Pooled, fewer, fewer_trials
+from hetfl_core.baselines import LDA, LR, MDM, SVM, Baseline, Chosen, Pooled
 from hetfl_core.datasets import eeg
+from hetfl_core.datasets.fewer import fewer, fewer_trials
 from hetfl_core.engine.newcomers import adapt
 from hetfl_core.engine.simulation import Run, simulate
 from hetfl_core.federation import Client, Federation

@@ -1,0 +1,78 @@
+"""What distances and averages are made of: roots of covariances, and checks of numbers within tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class _Final(torch.autograd.Function):
+    """A gradient that must not be differentiated again for the tensors it was computed from."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gradient: Tensor, *origins: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise RuntimeError("Bures and anchor terms have first derivatives only, but a second one was asked for")
+
+
+def first_derivative(gradient: Tensor, *origins: Tensor) -> Tensor:
+    """The gradient, guarded where a graph of it is kept (``create_graph=True``, `torch.func.grad`)."""
+    return _Final.apply(gradient, *origins) if torch.is_grad_enabled() else gradient
+
+
+def psd_root(S: Tensor, inverse: bool = False) -> Tensor:
+    """Symmetric square root of a positive semi-definite matrix, or its pseudo-inverse; rounding counts as 0."""
+    eigenvalues, vectors = torch.linalg.eigh(S)
+    cut = S.shape[-1] * torch.finfo(S.dtype).eps * eigenvalues[..., -1:]
+    kept = (eigenvalues > cut) & (eigenvalues > 0)
+    root = torch.where(kept, eigenvalues, 1).sqrt()
+    root = torch.where(kept, 1 / root if inverse else root, 0)
+    return (vectors * root.unsqueeze(-2)) @ vectors.mT
+
+
+def check(condition: Tensor, message: str) -> None:
+    """Raise ValueError unless the condition holds everywhere; under `vmap`, where that cannot be seen, pass."""
+    try:
+        holds = bool(condition.all())
+    except RuntimeError:
+        return
+    if not holds:
+        raise ValueError(message)
+
+
+def check_finite(name: str, t: Tensor) -> None:
+    check(t.isfinite(), f"{name} must be finite, got NaN or infinite values in shape {tuple(t.shape)}")
+
+
+def check_mean(name: str, m: Tensor, S: Tensor, partner: str | None = None) -> None:
+    partner = partner or name.replace("m", "S")
+    if m.dim() < 1 or S.dim() < 2 or S.shape[-2:] != (m.shape[-1], m.shape[-1]):
+        raise ValueError(
+            f"{partner} must have shape (..., k, k) with k as in {name}, got {tuple(S.shape)} and {tuple(m.shape)}"
+        )
+    check_finite(name, m)
+
+
+def check_covariance(name: str, S: Tensor, definite: bool = False) -> None:
+    if S.dim() < 2 or S.shape[-1] != S.shape[-2] or not S.numel():
+        raise ValueError(f"{name} must have shape (..., k, k), got {tuple(S.shape)}")
+    check_finite(name, S)
+    S = S.detach()
+    slack = torch.finfo(S.dtype).eps ** 0.5 * S.abs().amax((-2, -1), keepdim=True)
+    check((S - S.mT).abs() <= slack, f"{name} must be symmetric")
+    if definite:
+        check(torch.linalg.cholesky_ex((S + S.mT) / 2).info == 0, f"{name} must be positive definite")
+    else:
+        lowest = torch.linalg.eigvalsh((S + S.mT) / 2)[..., 0]
+        check(lowest >= -slack[..., 0, 0], f"{name} must be positive semi-definite, it has a negative eigenvalue")
