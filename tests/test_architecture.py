@@ -42,10 +42,10 @@ BOOK = [
 LEVELS = {"hetfl_core": CORE, "hetfl_book": BOOK}
 FOLDERS = {name: Path(str(find_spec(name).origin)).parent for name in LEVELS}  # type: ignore[union-attr]
 FILES = {name: sorted(folder.rglob("*.py")) for name, folder in FOLDERS.items()}
-MOST_LINES = 850
+MOST_LINES = 600
 """Of a file, docstrings and blank lines included."""
 
-MOST_CODE = {"hetfl_core": 14_000, "hetfl_book": 7_200}
+MOST_CODE = {"hetfl_core": 13_700, "hetfl_book": 6_650}
 """Lines of code of a package (`code_lines`)."""
 
 packages = pytest.mark.parametrize("package", LEVELS)

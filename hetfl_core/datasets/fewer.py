@@ -13,6 +13,8 @@ from hetfl_core import checks
 from hetfl_core.federation import Client, Federation, map_blocks
 from hetfl_core.rng import numpy_stream
 
+__all__ = ["fewer_trials"]
+
 
 def order(client: Client, seed: int) -> NDArray[Any]:
     """The client's training trials in an order of which every beginning is stratified: its first n are *the* n trials.
