@@ -99,6 +99,7 @@ TESTS = {
     "datasets/blocks": "blocks_data",
     "datasets/rendering": "solids",
     "datasets/solids": "solids",
+    "datasets/multiview": "multiview",
     "datasets/toy": "datasets",
     "datasets/digits": "datasets",
     "datasets/pictures": "pooled blocks_data datasets",

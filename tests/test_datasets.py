@@ -564,7 +564,9 @@ def test_catalogue_names_are_those_of_the_federations(twins):
     small = {"toy.noisy_features": two, "toy.linear_mapping": two, "toy.linear_regression": {"n_clients": 4}}
     small |= {"toy.four_gaussians": {}, "solids.views": {"per_class": 2, "test_per_class": 1}}
     for name, make in data_sets().items():
-        elsewhere = name.startswith(("blocks.", "eeg.", "eeg_blocks.", "pooled.", "fedgen.", "pfedhn.")) or name in (
+        elsewhere = name.startswith(
+            ("blocks.", "eeg.", "eeg_blocks.", "multiview.", "pooled.", "fedgen.", "pfedhn.")
+        ) or name in (
             "flic_bci.common40",
             "femnist.digits",
             "femnist.characters",

@@ -24,7 +24,7 @@ from small import ragged
 
 from hetfl_book import calibration, discriminator
 from hetfl_book.attacks import inversion, scores, watching
-from hetfl_book.datasets import eeg_blocks, fedgen, flic_bci, pfedhn, project, solids, text
+from hetfl_book.datasets import eeg_blocks, fedgen, flic_bci, multiview, pfedhn, project, solids, text
 from hetfl_book.papers import experiment
 from hetfl_book.papers import fedcma as settings_of_fedcma
 from hetfl_book.papers import fedcr as settings_of_fedcr
@@ -508,6 +508,13 @@ CASES = {
         for make in (blocks.fashion_mnist, blocks.mnist, blocks.cifar10)
     },
     "blocks.eurosat": Case(blocks.eurosat, BLOCKS | {"assignment": "table 4", "cut": "quadrants", "resize": 8}),
+    "multiview.modelnet40": Case(
+        multiview.modelnet40, BLOCKS | {"assignment": "modelnet40:2", "views": 12, "resize": 8}
+    ),
+    "multiview.herigraph": Case(
+        multiview.herigraph,
+        BLOCKS | {"assignment": "herigraph", "cities": ["Suzhou"], "without_text": "drop"},
+    ),
     "blocks.holders": Case(blocks.holders, {"assignment": [((0,), (0, 1))], "n_blocks": 2, "n_classes": 3}),
     "blocks.deal": Case(
         blocks.BlockPartition(overlap=0.5).deal,
@@ -627,6 +634,8 @@ FILES = {
     "blocks.mnist",
     "blocks.cifar10",
     "blocks.eurosat",
+    "multiview.modelnet40",
+    "multiview.herigraph",
     "pooled.fashion_mnist",
     "pooled.mnist",
     "pooled.cifar10",

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 
-from hetfl_book.datasets import eeg_blocks, fedgen, flic_bci, pfedhn, project, rendering, solids, text
+from hetfl_book.datasets import eeg_blocks, fedgen, flic_bci, multiview, pfedhn, project, rendering, solids, text
 from hetfl_core.datasets import registry
 from hetfl_core.federation import Federation
 
 CATALOGUE: dict[str, Callable[..., Federation]] = {
     "solids.views": solids.views,
+    "multiview.modelnet40": multiview.modelnet40,
+    "multiview.herigraph": multiview.herigraph,
     "fedgen.emnist": fedgen.emnist,
     "fedgen.mnist": fedgen.mnist,
     "pfedhn.cifar10": pfedhn.cifar10,
@@ -25,6 +27,7 @@ __all__ = [
     "eeg_blocks",
     "fedgen",
     "flic_bci",
+    "multiview",
     "pfedhn",
     "project",
     "rendering",
