@@ -41,7 +41,6 @@ from hetfl_core import (
     simulate,
     statistics,
 )
-from hetfl_core.datasets import CATALOGUE as DATASETS
 from hetfl_core.datasets import digits, eeg, eeg_simulated, eeg_trials, eegmmidb, femnist, toy
 from hetfl_core.datasets.fewer import fewer_trials
 from hetfl_core.datasets.recordings import CLASSES, Recordings
@@ -58,6 +57,7 @@ from hetfl_core.methods.alignment import (
 )
 from hetfl_core.methods.privacy import Privacy, epsilon, noise_multiplier
 from hetfl_core.networks import CNN, MLP, Draw, Model
+from hetfl_core.plugins import data_sets
 from hetfl_core.rng import numpy_stream, stream
 
 CASES: dict[str, Callable[[], Mapping[str, Any]]] = {}
@@ -353,7 +353,6 @@ def _() -> Any:
 def _() -> Any:
     return {
         "balanced": dealt(partition.assign_classes(9, 7, 3, rng("deck"))),
-        "as they come": dealt(partition.assign_classes(11, 5, 3, rng("deck 2"), balanced=False)),
         "with repeats": dealt(partition.assign_classes(5, 3, 4, rng("deck 3"), allow_repeats=True)),
         "consecutive": dealt(partition.consecutive_classes(5, 7, 3)),
     }
@@ -367,12 +366,14 @@ def deck() -> Any:
     return partition.assign_classes(9, 7, 3, rng("deck"))
 
 
+def dealt_by_classes() -> Any:
+    r = rng("classes")
+    return partition.share(LABELS, partition.assign_classes(12, 7, 2, r), r)
+
+
 @case("partition.classes_per_client")
 def _() -> Any:
-    return {
-        "balanced": dealt(partition.classes_per_client(LABELS, 12, 2, rng("classes"))),
-        "as they come": dealt(partition.classes_per_client(LABELS, 9, 4, rng("unbalanced"), balanced=False)),
-    }
+    return {"balanced": dealt(dealt_by_classes())}
 
 
 @case("partition.share")
@@ -409,14 +410,13 @@ def _() -> Any:
 
 @case("partition.share_alike")
 def _() -> Any:
-    parts = partition.classes_per_client(LABELS, 12, 2, rng("classes"))
-    return dealt(partition.share_alike(LABELS, parts, rng("others").integers(0, 7, 210), rng("alike")))
+    return dealt(partition.share_alike(LABELS, dealt_by_classes(), rng("others").integers(0, 7, 210), rng("alike")))
 
 
-@case("partition.subsample")
+@case("toy.thinned")
 def _() -> Any:
     parts = [np.arange(90), np.arange(90, 300)]
-    return {variant: dealt(partition.subsample(parts, rng(variant), variant=variant)) for variant in ("text", "code")}
+    return {variant: dealt(toy.thinned(parts, rng(variant), variant=variant)) for variant in ("text", "code")}
 
 
 @case("partition.split_each")
@@ -469,13 +469,17 @@ def data(name: str, *needs: str, tolerance: float = TOLERANCE, **makers: Callabl
 
 data(
     "toy.noisy_features",
-    text=lambda: toy.noisy_features(6, 2, 1, **FEW),
-    code=lambda: toy.noisy_features(5, 2, 3, variant="code", n_classes=6, dim=3, sigma=0.4, added=(2, 4), **FEW),
+    text=lambda: toy.noisy_features(n_clients=6, classes_per_client=2, seed=1, **FEW),
+    code=lambda: toy.noisy_features(
+        n_clients=5, classes_per_client=2, seed=3, variant="code", n_classes=6, dim=3, sigma=0.4, added=(2, 4), **FEW
+    ),
 )
 data(
     "toy.linear_mapping",
-    text=lambda: toy.linear_mapping(6, 3, 2, **FEW),
-    code=lambda: toy.linear_mapping(5, 2, 3, variant="code", dim=4, widths=(3, 6), subsample=False, **FEW),
+    text=lambda: toy.linear_mapping(n_clients=6, classes_per_client=3, seed=2, **FEW),
+    code=lambda: toy.linear_mapping(
+        n_clients=5, classes_per_client=2, seed=3, variant="code", dim=4, widths=(3, 6), subsample=False, **FEW
+    ),
 )
 data(
     "toy.linear_regression",
@@ -485,9 +489,9 @@ data(
 data("toy.four_gaussians", few=lambda: toy.four_gaussians(1, many=7, few=2, n_test=3))
 data(
     "solids.views",
-    usual=lambda: solids.views(1, per_class=2, test_per_class=1, size=6),
+    usual=lambda: solids.views(seed=1, per_class=2, test_per_class=1, size=6),
     noisy=lambda: solids.views(
-        2, per_class=2, test_per_class=1, size=6, assignment="4 views", n_views=4, noise=0.1, overlap=0.5
+        seed=2, per_class=2, test_per_class=1, size=6, assignment="4 views", n_views=4, noise=0.1, overlap=0.5
     ),
 )
 data(
@@ -497,8 +501,8 @@ data(
 )
 data(
     "text.two_modalities",
-    text=lambda: text.two_modalities(8, 2, 1, n_pairs=400, prune=0.1),
-    code=lambda: text.two_modalities(4, 2, 1, variant="code", n_pairs=400, prune=0.3),
+    text=lambda: text.two_modalities(n_clients=8, classes_per_client=2, seed=1, n_pairs=400, prune=0.1),
+    code=lambda: text.two_modalities(n_clients=4, classes_per_client=2, seed=1, variant="code", n_pairs=400, prune=0.3),
 )
 data(
     "eeg.simulated",
@@ -577,7 +581,7 @@ def _() -> Any:
     few = eeg_trials.trials(data, 3, channels=("C3", "Cz"), resample=64.0)
     found = {"µV": np.asarray(trials.x), "two channels": np.asarray(few.x)}
     for estimator in ("lwf", "scm", "oas"):
-        found[estimator] = eeg.covariances(trials, estimator)
+        found[estimator] = eeg.covariances(trials, estimator).matrices
     for kind in ("tangent", "vectorised"):
         for reference, by in (("train", "session"), ("all", "random")):
             c = eeg.subject_client(trials, features=kind, reference=reference, split=by, seed=2)
@@ -812,10 +816,11 @@ def _() -> Any:
 def public() -> dict[str, Any]:
     """What users call: methods, data sets, and what `hetfl_core` and `partition` offer, by the name they know it by."""
     offered = {name: getattr(hetfl_core, name) for name in hetfl_core.__all__}
-    dealing = {f"partition.{name}": f for name, f in inspect.getmembers(partition, inspect.isfunction)}
+    functions = inspect.getmembers(partition, inspect.isfunction)
+    dealing = {f"partition.{name}": f for name, f in functions if f.__module__.startswith(partition.__name__)}
     networks = {"MLP": MLP, "CNN": CNN, "Model": Model, "Privacy": Privacy}
     kinds = {type(method).__name__: type(method) for method in methods.CATALOGUE.values()}
-    found = {**offered, **networks, **dealing, **DATASETS, **kinds}
+    found = {**offered, **networks, **dealing, **data_sets(), **kinds}
     makers = {f"Federation.{name}": getattr(Federation, name) for name in ("from_frame", "from_arrays")}
     return {name: f for name, f in {**found, **makers}.items() if callable(f) and not re.search(r"\._|\.check_", name)}
 
