@@ -58,9 +58,12 @@ TESTS = {
     "networks/images": "networks normalised",
     "networks/layers": "networks",
     "networks/model": "networks mixed blocks",
-    "distances": "distances",
+    "distances/__init__": "distances",
+    "distances/_averages": "distances",
+    "distances/_parts": "distances",
     "matching": "matching hyfem",
     "baselines": "baselines",
+    "datasets/fewer": "baselines",
     "benchmark": "benchmark",
     "engine/checkpoint": "simulation",
     "engine/evaluation": "evaluation",
@@ -95,7 +98,7 @@ TESTS = {
     "records/record": "records",
     "records/renaming": "storage",
     "records/storage": "storage records",
-    "ledger/statistics": "ledger records",
+    "statistics": "statistics ledger records",
     "datasets/blocks": "blocks_data",
     "datasets/rendering": "solids",
     "datasets/solids": "solids",
@@ -268,13 +271,27 @@ def words(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
 
 
+PACKAGES = ("hetfl_core", "book/hetfl_book")
+
+
+def path_of(module: str) -> str:
+    """The file of a module of `TESTS`."""
+    [found] = [f"{folder}/{module}.py" for folder in PACKAGES if (ROOT / folder / f"{module}.py").exists()]
+    return found
+
+
+def module_of(file: str) -> str:
+    """The other way round."""
+    return next(file.removeprefix(f"{p}/").removesuffix(".py") for p in PACKAGES if file.startswith(f"{p}/"))
+
+
 def draw(n: int, seed: int, only: Sequence[str]) -> list[Mutant]:
     """N changes at different places, uniformly among the places of all modules (n = 0: every place once)."""
     rng = random.Random(seed)
     places = [
         site
         for module in TESTS
-        for site in sites(f"hetfl_core/{module}.py", (ROOT / "hetfl_core" / f"{module}.py").read_bytes())
+        for site in sites(path_of(module), (ROOT / path_of(module)).read_bytes())
         if not only or any(meant(module, site[0].line, part) for part in only)
     ]
     picked = rng.sample(places, min(n or len(places), len(places)))
@@ -308,8 +325,8 @@ def fork(tree: Path, log: Path, seconds: float, work: Callable[[], int]) -> int:
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
         resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
         os.chdir(tree)
-        sys.path[:0] = [str(tree), str(tree / "tests")]
-        os.environ["PYTHONPATH"] = str(tree)
+        sys.path[:0] = [str(tree), str(tree / "book"), str(tree / "tests")]
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(tree), str(tree / "book")])
         code = work()
     finally:
         os._exit(code)
@@ -381,7 +398,7 @@ def coverage_of_old_pythons() -> Any:
         from coverage import Coverage
     except ImportError:
         return None
-    cover = Coverage(source=[str(Path.cwd() / "hetfl_core")], data_file=None, config_file=False)
+    cover = Coverage(source=[str(Path.cwd() / folder) for folder in PACKAGES], data_file=None, config_file=False)
     cover.start()
     return cover
 
@@ -402,13 +419,15 @@ def attempt(files: Sequence[str], order: dict[str, int], left_out: Set[str] | No
 
 
 def make_tree(folder: Path) -> Path:
-    """A copy of the core and the tests; all else of the project is linked."""
-    folder.mkdir()
-    for path in ROOT.iterdir():
-        if path.name in ("hetfl_core", "tests"):
-            shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("__pycache__"))
-        elif not path.name.startswith((".venv", ".pytest_cache")):
-            (folder / path.name).symlink_to(path)
+    """A copy of both packages and the tests; all else of the project is linked."""
+    (folder / "book").mkdir(parents=True)
+    copied = {ROOT / name for name in ("tests", *PACKAGES)}
+    for path in [*ROOT.iterdir(), *(ROOT / "book").iterdir()]:
+        place = folder / path.relative_to(ROOT)
+        if path in copied:
+            shutil.copytree(path, place, ignore=shutil.ignore_patterns("__pycache__"))
+        elif path != ROOT / "book" and not path.name.startswith((".venv", ".pytest_cache")):
+            place.symlink_to(path)
     return folder
 
 
@@ -502,7 +521,7 @@ def fails_unchanged(names: Set[str], tree: Path) -> list[str]:
 
 def start(mutant: Mutant, slot: int, tests: dict[str, dict[str, Any]], trees: list[Path]) -> tuple[int, Job]:
     """Write a change into a tree and start its tests: those that run the line first, the quickest first."""
-    module = mutant.file.removeprefix("hetfl_core/").removesuffix(".py")
+    module = module_of(mutant.file)
     files = files_of(module)
     mine = {name: t for name, t in tests.items() if name.split("::")[0] in files and t["good"]}
     source = (ROOT / mutant.file).read_bytes()
