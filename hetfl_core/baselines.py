@@ -46,7 +46,6 @@ if TYPE_CHECKING:  # scikit-learn takes as long to load as PyTorch, and most who
 
 __all__ = ["LDA", "LR", "MDM", "SVM", "Chosen", "Pooled", "run"]
 
-
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 """From vectors, shape (n, d), to labels, shape (n,)."""
 

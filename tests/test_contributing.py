@@ -92,8 +92,10 @@ def tree(steps, tmp_path_factory):
     module, name = re.fullmatch(r"from hetfl_core\.methods\.(\w+) import (\w+)\n", line).groups()
     (folder / f"{module}.py").write_text(file, encoding="utf-8")
     lines = (folder / "__init__.py").read_text(encoding="utf-8").splitlines(keepends=True)
-    for start, new in (("from hetfl_core.methods.", line), ('    "', f'    "{name}",\n')):
-        lines.insert(next(i for i, known in enumerate(lines) if known.startswith(start) and known > new), new)
+    imports = next(i for i, known in enumerate(lines) if known.startswith("from hetfl_core.methods.") and known > line)
+    names = next(i for i, known in enumerate(lines) if known == '    "FedBABU",\n')  # among the methods, by alphabet
+    lines[names:names] = [f'    "{name}",\n']
+    lines[imports:imports] = [line]
     (folder / "__init__.py").write_text("".join(lines), encoding="utf-8")
     return tree
 

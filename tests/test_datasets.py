@@ -673,7 +673,8 @@ def test_memory_of_a_toy_is_that_of_its_pools_or_of_its_table_and_then_of_its_cl
     toy.linear_mapping(**common, dim=90, widths=(1, 3))
     assert memory_asked[:2] == [2 * 8 * 72 * 90, 8 * 90 * 3], "a mapping of 90 × 3"
     memory_asked.clear()
-    toy._check_size(9999, 4, 2, 1, 0, {})
+    with pytest.raises(ValueError, match="n_clients must be at most"):
+        toy.noisy_features(**common | {"n_clients": 9999}, dim=2)
     assert memory_asked == [8 * 9999 * 4], "who holds which class"
 
 

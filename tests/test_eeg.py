@@ -618,7 +618,7 @@ def test_the_simulators_code_is_part_of_what_is_cached(monkeypatch):
     monkeypatch.setattr(eeg.Path, "read_bytes", lambda self: files.append(self.name) or real(self))
     for source in ("simulated", "moabb"):
         eeg._fingerprint.__wrapped__(source)
-    always = ["eeg.py", "eeg_trials.py", "recordings.py", "rng.py"]
+    always = ["eeg.py", "eeg_trials.py", "recordings.py", "recordings.toml", "rng.py"]
     assert files == [*always, "eeg_head.py", "eeg_simulated.py", *always]
 
 
@@ -756,7 +756,7 @@ real = pytest.mark.realdata("eeg.eegmmidb")
 def leave_one_run_out(found, reference="train", y=None):
     """Share of trials that a logistic regression on tangent vectors of the other two runs has right."""
     y = found.y if y is None else y
-    matrices, right = eeg.covariances(found), 0
+    matrices, right = eeg.covariances(found).matrices, 0
     for session in np.unique(found.session):
         train, test = found.session != session, found.session == session
         x_train, x_test = eeg.features(matrices[train], matrices[test], "tangent", reference)

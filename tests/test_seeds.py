@@ -6,15 +6,34 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from golden import FLIC_SHORT, SHORT, VARIANTS
 from small import assert_same_tensors, equal_histories, largest_difference, ragged
-from values import METHODS
 
 from hetfl_core import Federation, adapt, simulate, simulate_seeds
 from hetfl_core.datasets import toy
 from hetfl_core.engine import layout, stacks, trainer, training
 from hetfl_core.engine.checkpoint import CheckpointError
-from hetfl_core.methods import Local
+from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedCMA, FedGen, FedHeNN, FedRep, HetFedRep, Local, PFedHN
+from hetfl_core.methods.schemes import FedAvgFTScheme, L2GDScheme
 from hetfl_core.networks import MLP, Model
+
+ALIKE = {"widths": (4, 4)}
+METHODS = {
+    "Local": (Local(**SHORT), {}),
+    "FedAvg": (FedAvg(**SHORT, weighting="uniform"), ALIKE),
+    "FedAvg-FT": (FedAvgFT(**SHORT, tuning_epochs=1), ALIKE),
+    "FedRep": (FedRep(**SHORT, representation_epochs=2), ALIKE),
+    "HetFedRep": (HetFedRep(**SHORT), {}),
+    "FedHeNN": (FedHeNN(**SHORT, n_rad=9, eta=3.0), {}),
+    "FLIC": (FLIC(**FLIC_SHORT), {}),
+    "FLIC-FedAvgFT": (FLIC(**FLIC_SHORT, scheme=FedAvgFTScheme()), {}),
+    "FLIC-L2GD": (FLIC(**FLIC_SHORT, scheme=L2GDScheme(0.3)), {}),
+    "Fed-CMA": (FedCMA(**SHORT, lam1=0.5, lam2=2.0, fixed=3), {}),
+    "FedGen": (FedGen(**SHORT, generated=5, noise_dim=3, hidden=7, generator_steps=4), {}),
+    "pFedHN-PC": (PFedHN(**SHORT, personal="head", hidden=5), ALIKE),
+    **{name: (method, {}) for name, method in VARIANTS.items()},
+}
+"""Methods, and how the federations are made that each can take."""
 
 SEEDS = (0, 3, 4)
 QUIET = {"rounds": 3, "participation": 0.5, "progress": False, "device": "cpu"}

@@ -7,10 +7,8 @@ import ipaddress
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from hetfl_core.deployment.programs import program, surroundings
 from hetfl_core.files import write_atomically
 
 app = typer.Typer(
@@ -238,27 +237,6 @@ def _connection(secrets: Path, port: int) -> Path:
 
 
 # --- processes ------------------------------------------------------------------------------------------------------
-
-
-def program(name: str) -> str:
-    """Where a program of Flower's is: beside this Python, or on the path.
-
-    Raises
-    ------
-    FileNotFoundError
-        Where Flower is not installed.
-    """
-    found = shutil.which(name, path=surroundings()["PATH"])
-    if found is None:
-        raise FileNotFoundError(f"there is no {name}: pip install 'hetfl-core[deploy]'")
-    return found
-
-
-def surroundings(home: Path | None = None) -> dict[str, str]:
-    """Environment of Flower's programs: found beside this Python, and without telling anybody what is run."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    own = {"PATH": path, "FLWR_TELEMETRY_ENABLED": "0"} | ({} if home is None else {"FLWR_HOME": str(home.resolve())})
-    return {"OMP_NUM_THREADS": "1", **os.environ, **own}
 
 
 def _needs(file: Path, remedy: str) -> None:

@@ -353,7 +353,8 @@ def spec_of(told: Mapping[str, Any], n_classes: int, n_clients: int, task: Kind)
         counts = tuple(checks.whole("class_counts", int(n), 0) for n in told["class_counts"])
         n_train = checks.whole("n_train", told["n_train"], 1)
         shapes = {k: tuple(v) for k, v in shapes.items()} if isinstance(shapes, Mapping) else tuple(shapes)
-        x, y = map_blocks(lambda shape: torch.zeros(0, *shape), shapes), torch.zeros(0)
+        x = map_blocks(lambda shape: torch.zeros(0, *shape, dtype=torch.float32), shapes)
+        y = torch.zeros(0, dtype=torch.float32)
         features = Client(x, y, x, y, name, told.get("features")).features
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"a client's description must have name, shapes, n_train and class_counts: {error}") from error

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from hetfl_core import checks
-from hetfl_core.deployment.commands import surroundings
+from hetfl_core.deployment.programs import surroundings
 from hetfl_core.files import write_atomically
 from hetfl_core.rng import SERVER, numpy_stream
 

@@ -64,6 +64,10 @@ class Scheme(Checked):
     words: ClassVar[str] = ""
     """What is shared, in words."""
 
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise TypeError("a scheme must be one of its subclasses, which say what is shared; got Scheme itself")
+
     def shared(self, model: Model) -> tuple[str, ...]:
         """Prefixes of the weights that the server averages, with this model."""
         return self.common

@@ -1,0 +1,29 @@
+"""Flower's programs: where they are, and the environment that they are started in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+
+def program(name: str) -> str:
+    """Where a program of Flower's is: beside this Python, or on the path.
+
+    Raises
+    ------
+    FileNotFoundError
+        Where Flower is not installed.
+    """
+    found = shutil.which(name, path=surroundings()["PATH"])
+    if found is None:
+        raise FileNotFoundError(f"there is no {name}: pip install 'hetfl-core[deploy]'")
+    return found
+
+
+def surroundings(home: Path | None = None) -> dict[str, str]:
+    """Environment of Flower's programs: found beside this Python, and without telling anybody what is run."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    own = {"PATH": path, "FLWR_TELEMETRY_ENABLED": "0"} | ({} if home is None else {"FLWR_HOME": str(home.resolve())})
+    return {"OMP_NUM_THREADS": "1", **os.environ, **own}
