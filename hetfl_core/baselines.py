@@ -4,9 +4,7 @@ The four that brain–computer interfaces are judged by, at the defaults of scik
 unless `Chosen` does so by cross-validation *within the training trials*. All of them see what the federated methods
 see, the vectors of a client. They are deterministic: with the same trials they give the same answers whatever the
 seed, but for the folds of `Chosen`. In an experiment the seed matters through the trials that it draws
-(`hetfl_core.datasets.fewer`).
-
-A baseline is run by `run` and gives a `Run` like `simulate` does, without rounds and without server.
+(`hetfl_core.datasets.fewer`). `run` gives a `Run` like `simulate` does, without rounds and without server.
 
 References
 ----------

@@ -136,7 +136,7 @@ def test_nothing_else_has_to_be_touched(tree):
     """What a contributor runs then: the command line, and tests of every method, of the house and of what is kept."""
     files = [f"tests/test_{name}.py" for name in f"{EVERY_METHOD} architecture golden".split()]
     known = "FedAvgM or test_architecture or (test_methods and catalogue) or promised and defaults or every_example"
-    said = in_the_tree(tree, "-c", PROGRAM, "-q", "-n0", "-pno:cacheprovider", "-rA", "-k", known, *files)
+    said = in_the_tree(tree, "-c", PROGRAM, "-q", "-pno:cacheprovider", "-rA", "-k", known, *files)
     listed, ran, tested = said.split("\f")
     assert "FedAvgM" in listed
     assert "accuracy" in ran

@@ -37,8 +37,8 @@ import torch
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.distances._averages import average_anchors, gaussian_barycentre, product_of_experts
-from hetfl_core.distances._parts import check, check_covariance, check_finite, check_mean, first_derivative, psd_root
+from hetfl_core.distances.averages import average_anchors, gaussian_barycentre, product_of_experts
+from hetfl_core.distances.parts import check, check_covariance, check_finite, check_mean, first_derivative, psd_root
 
 __all__ = [
     "average_anchors",

@@ -52,10 +52,12 @@ def check(condition: Tensor, message: str) -> None:
 
 
 def check_finite(name: str, t: Tensor) -> None:
+    """Refuse numbers that are not finite."""
     check(t.isfinite(), f"{name} must be finite, got NaN or infinite values in shape {tuple(t.shape)}")
 
 
 def check_mean(name: str, m: Tensor, S: Tensor, partner: str | None = None) -> None:
+    """Refuse a mean that does not fit its covariance."""
     partner = partner or name.replace("m", "S")
     if m.dim() < 1 or S.dim() < 2 or S.shape[-2:] != (m.shape[-1], m.shape[-1]):
         raise ValueError(
@@ -65,6 +67,7 @@ def check_mean(name: str, m: Tensor, S: Tensor, partner: str | None = None) -> N
 
 
 def check_covariance(name: str, S: Tensor, definite: bool = False) -> None:
+    """Refuse what is no stack of symmetric positive semi-definite (or definite) matrices."""
     if S.dim() < 2 or S.shape[-1] != S.shape[-2] or not S.numel():
         raise ValueError(f"{name} must have shape (..., k, k), got {tuple(S.shape)}")
     check_finite(name, S)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.distances._parts import check, check_covariance, check_finite, check_mean, psd_root
+from hetfl_core.distances.parts import check, check_covariance, check_finite, check_mean, psd_root
 
 
 @torch.no_grad()
