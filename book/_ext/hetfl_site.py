@@ -443,7 +443,7 @@ def homes() -> dict[tuple[str, str], str]:
     for room in known:
         for name in offers(room):
             thing = getattr(room, name)
-            home = next((m for m in known if name in defined[m.__name__] and vars(m)[name] is thing), room)
+            [home] = [m for m in known if name in defined[m.__name__] and vars(m)[name] is thing]
             if room is home or (home.__name__, name) not in found:
                 found[home.__name__, name] = room.__name__
     return found
