@@ -184,7 +184,7 @@ def exponential(x: NDArray[Any]) -> NDArray[Any]:
     ValueError
         For another number of columns, and for numbers that are not finite.
     """
-    x = checks.reals("x", x, 2, least=0)
+    x = checks.real_array("x", x, 2, least=0)
     q = (math.isqrt(8 * x.shape[1] + 1) - 1) // 2
     if q * (q + 1) // 2 != x.shape[1]:
         raise ValueError(f"tangent vectors must have q(q+1)/2 numbers (1, 3, 6, 10 …), got {x.shape[1]}")
@@ -213,7 +213,7 @@ class Chosen(Alone):
     folds: int = 5
 
     def __post_init__(self) -> None:
-        checks.whole("folds", self.folds, 2)
+        checks.integer("folds", self.folds, 2)
         checks.instance("among", self.among, tuple)
         for one in self.among:
             checks.instance("among", one, Alone)
@@ -506,7 +506,7 @@ def join(
         leaves a model that knows none of its classes.
     """
     checks.instance("members", members, Federation)
-    new = checks.several("new", new)
+    new = checks.sequence("new", new)
     for client in new:
         checks.instance("new", client, Client)
     checks.instance("baseline", baseline, Pooled, such_as="Pooled()")

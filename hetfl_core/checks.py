@@ -34,7 +34,7 @@ def _no_number(value: Any, kind: type) -> bool:
     return not isinstance(value, kind) or isinstance(value, bool | np.bool_)
 
 
-def whole(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+def integer(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
     """A whole number (Python's or NumPy's, no boolean) within bounds, both included."""
     if _no_number(value, Integral) or (least is not None and value < least) or (most is not None and value > most):
         within = "" if least is None else f" of at least {least}" if most is None else f" in {least}…{most}"
@@ -42,22 +42,22 @@ def whole(name: str, value: Any, least: int | None = None, most: int | None = No
     return int(value)
 
 
-def wholes(least: int, **numbers: Any) -> None:
+def ints(least: int, **numbers: Any) -> None:
     """Several whole numbers of at least `least`, by name."""
     for name, value in numbers.items():
-        whole(name, value, least)
+        integer(name, value, least)
 
 
 def seed(value: Any, name: str = "seed") -> int:
     """A seed: a whole number of at least 0."""
-    return whole(name, value, 0)
+    return integer(name, value, 0)
 
 
 def seeds(value: Any, name: str = "seeds", least: int = 1) -> list[int]:
     """Seeds, of their number (0 … n − 1) or one by one: at least so many, none twice."""
     if not isinstance(value, Iterable):
-        return list(range(whole(name, value, least)))
-    found = [seed(one, name) for one in several(name, value)]
+        return list(range(integer(name, value, least)))
+    found = [seed(one, name) for one in sequence(name, value)]
     if len(found) < least or len(set(found)) < len(found):
         raise ValueError(f"{name} must be at least {least}, each another one, got {shown(value)}")
     return found
@@ -130,7 +130,7 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def span(name: str, value: Any, least: int) -> tuple[int, int]:
+def int_range(name: str, value: Any, least: int) -> tuple[int, int]:
     """The smallest and the largest of a range of whole numbers."""
     right = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
     right = right and len(value) == 2
@@ -141,7 +141,7 @@ def span(name: str, value: Any, least: int) -> tuple[int, int]:
     return int(value[0]), int(value[1])
 
 
-def band(name: str, value: Any) -> None:
+def frequency_band(name: str, value: Any) -> None:
     """Two frequencies in Hz, the lower first."""
     right = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
     right = right and not any(_no_number(edge, Real) or not math.isfinite(edge) for edge in value)
@@ -158,7 +158,7 @@ def instance(name: str, value: Any, *kinds: type, such_as: str = "") -> None:
         raise TypeError(f"{name} must be {article} {wanted}, got {shown(value)} of type {type(value).__name__}{bare}")
 
 
-def several(name: str, value: Any) -> list[Any]:
+def sequence(name: str, value: Any) -> list[Any]:
     """The members of a sequence, or of another iterable that is no text."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         with suppress(TypeError):  # arrays of no axis call themselves iterable
@@ -175,16 +175,16 @@ def array(name: str, value: Any) -> np.ndarray:
         raise ValueError(f"{name} must be an array, in which all rows have one length: {error}") from error
 
 
-def words(name: str, value: Any) -> None:
+def nonempty_str(name: str, value: Any) -> None:
     """A text that is not empty."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} must be a text that is not empty, got {shown(value)}")
 
 
-def texts(**named: Any) -> None:
+def nonempty_strs(**named: Any) -> None:
     """Several texts that are not empty, by name."""
     for name, value in named.items():
-        words(name, value)
+        nonempty_str(name, value)
 
 
 def mapping(name: str, value: Any) -> Mapping[Any, Any]:
@@ -201,7 +201,7 @@ def path(name: str, value: Any) -> Path:
     return Path(value)
 
 
-def reals(name: str, value: Any, axes: int | None = None, *, gaps: bool = False, least: int = 1) -> np.ndarray:
+def real_array(name: str, value: Any, axes: int | None = None, *, gaps: bool = False, least: int = 1) -> np.ndarray:
     """Real numbers, at least `least` (0 or 1), as an array of so many axes (any by default).
 
     They must be finite, unless `gaps` says that NaN and infinity stand for what is missing.

@@ -226,8 +226,11 @@ def _value(text: str) -> Any:
 
 
 def _method(name: str, changes: dict[str, Any]) -> Any:
+    from hetfl_core.records.renaming import setting
+
     method = _imported(name) if ":" in name else _known(name)
     allowed = _settable(method)
+    changes = {key if key in allowed else setting(type(method), key): value for key, value in changes.items()}
     for change in changes:
         if change not in allowed:
             raise _unknown(f"setting of {name}", change, allowed, "" if ":" in name else f"hetfl list {name}")

@@ -238,7 +238,7 @@ INDEX = re.compile(r"(Unnamed: \d+.*)?")
 def _names_of(x: Any, given: Any, where: str) -> tuple[str, ...] | None:
     """The names that are given, or those of the columns of a table."""
     found = [str(name) for name in x.columns] if isinstance(x, pd.DataFrame) else None
-    names = found if given is None else checks.several(where, given)
+    names = found if given is None else checks.sequence(where, given)
     if names is None:
         return None
     if wrong := [name for name in names if not isinstance(name, str)]:
@@ -336,8 +336,8 @@ def columns(x: Any, names: Sequence[str] | None, wanted: Sequence[str] | None) -
     """The columns of these names, of an array whose columns are named."""
     if wanted is None or names is None or wanted == names:
         return x
-    place = {name: i for i, name in enumerate(names)}
-    return x[:, [place[name] for name in wanted]]
+    index = {name: i for i, name in enumerate(names)}
+    return x[:, [index[name] for name in wanted]]
 
 
 # --- arrays ---------------------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def _check(methods: Mapping[str, Any], base: str | None, metric: str | None) -> 
     """The name of the base, once there are methods enough, and the metric may be one."""
     if not isinstance(methods, Mapping) or len(methods) < 2:
         raise ValueError(f"methods must map at least two names to methods, got {checks.shown(methods)}")
-    checks.texts(**({} if metric is None else {"metric": metric}))
+    checks.nonempty_strs(**({} if metric is None else {"metric": metric}))
     base = list(methods)[-1] if base is None else base
     if base not in list(methods):
         raise ValueError(f"base must be one of the methods {list(methods)}, got {base!r}")

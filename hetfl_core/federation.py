@@ -93,10 +93,10 @@ class Federation:
     def __post_init__(self) -> None:
         if not isinstance(self.task, str) or self.task not in ("classification", "regression"):
             raise ValueError(f"task must be 'classification' or 'regression', got {self.task!r}")
-        given = checks.several("clients", self.clients)
+        given = checks.sequence("clients", self.clients)
         for client in given:
             checks.instance("clients", client, Client)
-        checks.words("name", self.name)
+        checks.nonempty_str("name", self.name)
         info = dict(checks.mapping("info", {} if self.info is None else self.info))
         given = [client.for_task(self.task) for client in given]
         if not given:
@@ -320,7 +320,7 @@ class Federation:
         ValueError
             For a name that no block has, and where inputs are not named blocks.
         """
-        wanted, known = list(checks.several("names", names)), self._block_names()
+        wanted, known = list(checks.sequence("names", names)), self._block_names()
         for name in wanted:
             checks.choice("names", name, tuple(known))
         if not wanted:
@@ -385,9 +385,9 @@ class Federation:
 
     def subset(self, names: Sequence[str]) -> Federation:
         """The federation of the named clients only, in the order given."""
-        wanted = checks.several("names", names)
+        wanted = checks.sequence("names", names)
         for name in wanted:
-            checks.words("names", name)
+            checks.nonempty_str("names", name)
         if not wanted or len(set(wanted)) < len(wanted):
             raise ValueError(f"names must be of at least one client, each once, got {checks.shown(wanted)}")
         return altered(self, clients=tuple(self[name] for name in wanted))

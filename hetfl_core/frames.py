@@ -62,11 +62,11 @@ def split_parts(parts: Mapping[str, Part], share: Any, seed: int, task: Kind) ->
     for who, part in parts.items():
         y, rng = coded[who], numpy_stream(seed, who, 0, "split")
         groups = y if task == "classification" else np.zeros(len(y), int)
-        places = _in_proportion(groups, float(share), rng, task)
-        if places is None:
+        indices = _in_proportion(groups, float(share), rng, task)
+        if indices is None:
             few.append(who)
-            places = _but_one_of_each(groups, float(share), rng)
-        train, test = map(np.sort, places)
+            indices = _but_one_of_each(groups, float(share), rng)
+        train, test = map(np.sort, indices)
         clients.append(Client(part.x[train], y[train], part.x[test], y[test], who, part.features))
     if few:
         warnings.warn(
@@ -166,8 +166,8 @@ def _coded(parts: Mapping[str, Part], task: Kind) -> tuple[list[Any], dict[str, 
                 'need task="regression"'
             )
     classes = _classes(parts)
-    place = {label: c for c, label in enumerate(classes)}
-    return classes, {who: np.array([place[label] for label in part.y.tolist()], int) for who, part in parts.items()}
+    index = {label: c for c, label in enumerate(classes)}
+    return classes, {who: np.array([index[label] for label in part.y.tolist()], int) for who, part in parts.items()}
 
 
 def _classes(parts: Mapping[str, Part]) -> list[Any]:

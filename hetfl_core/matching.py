@@ -221,7 +221,7 @@ def match(
     clients at once, it may.
     """
     rule = Rule() if rule is None else rule
-    checks.whole("passes", passes, 0)
+    checks.integer("passes", passes, 0)
     found = _begun(neurons, places, width)
     rng = torch.Generator().manual_seed(0) if rng is None else rng
     if progress:
@@ -251,7 +251,7 @@ def _begun(neurons: Sequence[Neurons], places: Sequence[Tensor] | None, width: i
             f"got {[tuple(p.shape) for p in placed]}"
         )
     needed = 1 + max(int(p.max()) if len(p) else -1 for p in placed)
-    width = needed if width is None else checks.whole("width", width, 1)
+    width = needed if width is None else checks.integer("width", width, 1)
     for one, p in zip(neurons, placed, strict=True):
         if len(p) and (int(p.min()) < 0 or int(p.max()) >= width or len(p.unique()) < len(p)):
             raise ValueError(

@@ -79,7 +79,7 @@ def _axes(ax: Axes | None, **figure: Any) -> Axes:
 
 def _arrays(name: str, value: Any, axes: int, least: int = 1) -> dict[Any, np.ndarray]:
     """Finite numbers of so many axes, by name."""
-    return {key: checks.reals(name, each, axes, least=least) for key, each in checks.mapping(name, value).items()}
+    return {key: checks.real_array(name, each, axes, least=least) for key, each in checks.mapping(name, value).items()}
 
 
 def _every(n: int) -> int:
@@ -107,11 +107,11 @@ def curves(
     -------
     Axes
     """
-    checks.words("column", column)
+    checks.nonempty_str("column", column)
     ax = _axes(ax)
     percent = column.endswith("accuracy")
     for i, (name, given) in enumerate(checks.mapping("runs", runs).items()):
-        frames = [given] if isinstance(given, pd.DataFrame) else checks.several("runs", given)
+        frames = [given] if isinstance(given, pd.DataFrame) else checks.sequence("runs", given)
         for frame in frames:
             checks.frame("runs", frame, "round")
         if any(column not in frame for frame in frames):
@@ -152,9 +152,9 @@ def project(
     -------
     ndarray, shape (n, 2)
     """
-    points = checks.reals("points", points, 2)
+    points = checks.real_array("points", points, 2)
     checks.choice("how", how, ("t-SNE", "MDS", "PCA"))
-    checks.whole("seed", seed, 0, 2**32 - 1)
+    checks.integer("seed", seed, 0, 2**32 - 1)
     if min(points.shape) < 2:
         raise ValueError(f"points must be two at least, with two coordinates or more, got shape {points.shape}")
     if np.abs(points).max() > FARTHEST:
@@ -185,13 +185,13 @@ def _labelled(
     if not points:
         raise ValueError(f"{name} must hold the points of one client at least, got none")
     found = np.unique(np.concatenate([labels[client] for client in points])).tolist()
-    classes = found if classes is None else checks.several("classes", classes)
-    return points, labels, [checks.whole("classes", c, 0) for c in classes]
+    classes = found if classes is None else checks.sequence("classes", classes)
+    return points, labels, [checks.integer("classes", c, 0) for c in classes]
 
 
 def _of_classes(anchors: Any, classes: Sequence[int]) -> np.ndarray:
     """Anchors, of which those of these classes are drawn; the others may be NaN."""
-    anchors = checks.reals("anchors", anchors, 2, gaps=True)
+    anchors = checks.real_array("anchors", anchors, 2, gaps=True)
     if max(classes, default=-1) >= len(anchors) or anchors.shape[1] < 2 or not np.isfinite(anchors[classes]).all():
         raise ValueError(f"anchors must be finite points, one for each of the classes {classes}, got {anchors.shape}")
     return anchors

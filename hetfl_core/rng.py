@@ -53,7 +53,7 @@ def key(seed: int, client: str, round: int, purpose: str) -> int:
         raise TypeError(f"client must be a name (str), got {client!r} of type {type(client).__name__}")
     if not isinstance(purpose, str):
         raise TypeError(f"purpose must be a str, got {purpose!r} of type {type(purpose).__name__}")
-    text = "\x1f".join((str(checks.seed(seed)), client, str(checks.whole("round", round, 0)), purpose))
+    text = "\x1f".join((str(checks.seed(seed)), client, str(checks.integer("round", round, 0)), purpose))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % MAX_SEED
 
 

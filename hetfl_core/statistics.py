@@ -68,7 +68,7 @@ def interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> tuple
     mean, low, high : float
         The limits are infinite for a single value, and all three NaN without any.
     """
-    x = checks.reals("values", values, 1) if len(checks.several("values", values)) else np.zeros(0)
+    x = checks.real_array("values", values, 1) if len(checks.sequence("values", values)) else np.zeros(0)
     checks.fraction("level", level, "(0, 1)")
     if len(x) < 2:
         return (float(x[0]), -math.inf, math.inf) if len(x) else (math.nan, math.nan, math.nan)
@@ -107,8 +107,8 @@ class Paired:
         """From the difference of each seed; {} raises ValueError."""
         if not checks.mapping("by_seed", by_seed):
             raise ValueError("by_seed must hold the difference of at least one seed, got {}")
-        seeds = tuple(sorted(checks.whole("by_seed", s) for s in by_seed))
-        x = checks.reals("by_seed", [by_seed[s] for s in seeds], 1)
+        seeds = tuple(sorted(checks.integer("by_seed", s) for s in by_seed))
+        x = checks.real_array("by_seed", [by_seed[s] for s in seeds], 1)
         mean, low, high = interval(x)
         if len(x) < MIN_SEEDS:
             low, high = -math.inf, math.inf
@@ -175,7 +175,7 @@ def paired(
     ValueError
         If a pair was run on data of different size, or the runs differ in `PROTOCOL` (rounds, participation, dtype).
     """
-    checks.texts(experiment=experiment, a=a, b=b)
+    checks.nonempty_strs(experiment=experiment, a=a, b=b)
     return contrast(records, [(1.0, experiment, a), (-1.0, experiment, b)], metric, scale)
 
 
@@ -204,8 +204,8 @@ def contrast(
     NoPairsError, ValueError
         As for `paired`.
     """
-    terms = [_term(term) for term in checks.several("terms", terms)]
-    checks.texts(metric=metric, scale=scale)
+    terms = [_term(term) for term in checks.sequence("terms", terms)]
+    checks.nonempty_strs(metric=metric, scale=scale)
     checks.instance("transform", transform, Callable)  # type: ignore[arg-type]
     if not terms:
         raise ValueError("terms must name the runs of one method at least, got none")
@@ -267,7 +267,7 @@ def effects(
     ValueError
         As for `paired`.
     """
-    checks.texts(experiment=experiment, base=base, metric=metric, scale=scale)
+    checks.nonempty_strs(experiment=experiment, base=base, metric=metric, scale=scale)
     runs = [r for r in records_of(records) if (r.experiment, r.scale) == (experiment, scale)]
     have = newest_by_seed(runs, base, metric).keys()
     others = [
@@ -325,7 +325,7 @@ def holm(p: Sequence[float] | np.ndarray | pd.Series) -> np.ndarray:
         At most 1.
     """
     found = checks.array("p", p)
-    p = checks.reals("p", p, gaps=True) if found.size else found.astype(float)
+    p = checks.real_array("p", p, gaps=True) if found.size else found.astype(float)
     if p.ndim < 1 or ((p < 0) | (p > 1)).any():
         raise ValueError(f"p must be probabilities in [0, 1], or NaN, along one axis at least, got {checks.shown(p)}")
     order = np.argsort(p, axis=-1)  # NaN sorts last
@@ -352,7 +352,7 @@ def welch(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple
         are NaN where a deviation or a number of runs is missing, or either is less than `MIN_SEEDS`.
     """
     for name, side in (("a", a), ("b", b)):
-        if len(checks.reals(name, side, 1, gaps=True)) != 3:
+        if len(checks.real_array(name, side, 1, gaps=True)) != 3:
             raise ValueError(f"{name} must be (mean, standard deviation, number of runs), got {checks.shown(side)}")
         checks.number(name, side[0])
     difference = a[0] - b[0]

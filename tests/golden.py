@@ -593,8 +593,8 @@ def _() -> Any:
 
 SMALL = Model(MLP((6,), 4), alpha=3)
 SHORT = {"model": SMALL, "local_epochs": 2, "batch_size": 6}
-FLIC_SHORT = {**SHORT, "pretrain_epochs": 2, "pretrain_batch": 4, "lambda1": 0.1, "lambda2": 0.2}
-BRIEF = {"local_epochs": 2, "batch_size": 6, "pretrain_epochs": 2, "pretrain_batch": 4, "tuning_epochs": 1}
+FLIC_SHORT = {**SHORT, "pretrain_epochs": 2, "pretrain_batch": 4, "alignment_weight": 0.1, "anchor_weight": 0.2}
+BRIEF = {"local_epochs": 2, "batch_size": 6, "pretrain_epochs": 2, "pretrain_batch": 4, "finetune_epochs": 1}
 
 OURS = (
     "Local", "FedAvg", "FedAvg-FT", "Ditto", "Ditto, own embeddings", "FedProx", "FedPer", "LG-FedAvg", "FedGen",

@@ -50,7 +50,7 @@ def equal_histories(a, b):
 
 def largest_difference(run_a, run_b):
     """Largest difference over all tensors of two runs, client by client's name; NaN where there is one."""
-    a, b = ({c.name: k for c, k in zip(run.federation, run.kept, strict=True)} for run in (run_a, run_b))
+    a, b = ({c.name: k for c, k in zip(run.federation, run.client_states, strict=True)} for run in (run_a, run_b))
     assert a.keys() == b.keys()
     gaps = [_gap(a[name], b[name]) for name in a]
     return float(np.max([*gaps, _gap(run_a.server, run_b.server)]))

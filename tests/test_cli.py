@@ -408,6 +408,22 @@ def test_a_method_of_ones_own_by_its_import_path(own):
 
 
 @pytest.mark.parametrize(
+    ("method", "old", "new", "value"),
+    [
+        ("FedProx", "mu", "term_weight", 0.5),
+        ("FLIC", "lambda1", "alignment_weight", 0.5),
+        ("FedGen", "generated", "n_generated", 5),
+        ("Local", "optimiser", "optimizer", "sgd"),
+        ("FedAvg-FT", "tuning_epochs", "finetune_epochs", 3),
+    ],
+)
+def test_older_names_of_settings_are_understood(method, old, new, value):
+    assert getattr(cli._method(method, {old: value}), new) == value
+    with pytest.raises(KeyError, match="setting of Local"):
+        cli._method("Local", {"lambda9": 1})
+
+
+@pytest.mark.parametrize(
     ("path", "message"),
     [
         ("mypkg.mod:Min", "no method of module mypkg.mod is called 'Min'; did you mean Mine"),

@@ -103,7 +103,7 @@ def test_every_method_of_the_catalogue_comes_out_as_in_one_process(averaged):
         FLIC(SMALL, local_epochs=2, pretrain_epochs=2),
         FedHeNN(SMALL, local_epochs=1),
         PFedHN(Model(MLP((5,), 4)), personal="head", local_epochs=1),
-        HetFedRep(SMALL, local_epochs=1, optimiser="sgd", momentum=0.9, first_weights="common"),
+        HetFedRep(SMALL, local_epochs=1, optimizer="sgd", momentum=0.9, init="common"),
     ],
     ids=lambda method: method.name,
 )
@@ -216,7 +216,7 @@ def test_means_of_figures_do_not_leave_out_a_client_whose_training_diverged():
     spoilt = [replace(c, x_train=c.x_train * 1e200) if c.name == "client-2" else c for c in of]
     federation, method = (
         Federation(spoilt, of.n_classes, of.name),
-        Local(SMALL, lr=0.1, optimiser="sgd", local_epochs=2),
+        Local(SMALL, lr=0.1, optimizer="sgd", local_epochs=2),
     )
     result = deploy(federation, method)[method.name]
     assert result.per_client["accuracy"].isna().to_list() == [c.name == "client-2" for c in federation]

@@ -108,7 +108,7 @@ def test_a_gpu_computes_what_a_cpu_does(name):
     fed = federation_for(method)
     a, b = (simulate(fed, method, device=device, engine="stacked", **options) for device in ("cpu", "cuda"))
     b.server = {key: p.cpu() for key, p in b.server.items()}
-    b.kept = [{key: p.cpu() for key, p in kept.items()} for kept in b.kept]
+    b.client_states = [{key: p.cpu() for key, p in kept.items()} for kept in b.client_states]
     assert largest_difference(a, b) < 1e-7
 
 

@@ -19,7 +19,7 @@ from hetfl_core.networks import MLP, Model
 
 SMALL = Model(MLP(hidden=(6,), out=4), alpha=4)
 QUICK = {"rounds": 3, "device": "cpu", "progress": False}
-SGD = {"model": SMALL, "optimiser": "sgd", "lr": 0.1, "local_epochs": 1}
+SGD = {"model": SMALL, "optimizer": "sgd", "lr": 0.1, "local_epochs": 1}
 
 
 def federation(task="classification", *, bad=("b",), n_test=10, **options):

@@ -257,7 +257,7 @@ def test_a_frozen_embedding_stays_as_the_pre_training_left_it():
     outcomes = start.train(start.initial(), range(len(start.specs)), 0, "start")
     for i, outcome in outcomes.items():
         frozen, updated = (runs[family].params[i]["phi.0.weight"] for family in (flic.FrozenEmbedding, FLIC))
-        torch.testing.assert_close(frozen, outcome.kept["phi.0.weight"], rtol=0, atol=0)
+        torch.testing.assert_close(frozen, outcome.client_state["phi.0.weight"], rtol=0, atol=0)
         assert not torch.equal(updated, frozen)
 
 
@@ -277,7 +277,12 @@ def test_flic_settings_are_those_of_the_text():
     assert list(setting.methods) == ["Local", "FedHeNN", "FedRep", "HetFedRep", "FLIC-Class", "FLIC-HL"]
     flic = setting.methods["FLIC-HL"]
     assert (flic.local_epochs, flic.batch_size, flic.lr) == (10, 100, 1e-3)
-    assert (flic.lambda1, flic.lambda2, flic.pretrain_epochs, flic.pretrain_batch) == (1e-3, 1e-3, 100, 100)
+    assert (flic.alignment_weight, flic.anchor_weight, flic.pretrain_epochs, flic.pretrain_batch) == (
+        1e-3,
+        1e-3,
+        100,
+        100,
+    )
     assert EXPERIMENTS["flic/toy-noisy"].methods["FLIC-HL"].pretrain_batch == 10
 
 
@@ -333,7 +338,7 @@ def test_a_record_says_what_was_run(tmp_path):
     [(_, path)] = list(reproduce([job], tmp_path, progress=False))
     record = ledger.read(path)
     assert (record.experiment, record.scale, record.method, record.seed) == ("tests/sooner", "paper", "FLIC-HL", 1)
-    assert record.settings["method"]["lambda1"] == 1e-3
+    assert record.settings["method"]["alignment_weight"] == 1e-3
     assert record.settings["method"]["model"]["phi"] == {
         "class": "MLP", "hidden": [6], "out": 4, "activation": "relu", "dropout": 0.0, "last": None,
     }  # fmt: skip

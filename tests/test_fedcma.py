@@ -19,7 +19,7 @@ from hetfl_core.rng import stream
 FED = ragged()
 NETWORK = Model(MLP((6,), 4, last="sigmoid"))
 OPTIONS = {"rounds": 3, "device": "cpu", "progress": False, "dtype": torch.float64}
-SGD = {"optimiser": "sgd", "lr": 0.05, "local_steps": 1, "batch_size": 1000}
+SGD = {"optimizer": "sgd", "lr": 0.05, "local_steps": 1, "batch_size": 1000}
 
 
 def by_hand(fed, method, rounds):
@@ -28,13 +28,13 @@ def by_hand(fed, method, rounds):
     The first weights and the fixed samples are the engine's, as drawn from its streams; nothing else is. All clients
     take one more step in the end.
     """
-    eta, lam1, lam2, K = method.lr, method.lam1, method.lam2, fed.n_classes
+    eta, lam1, lam2, K = method.lr, method.head_weight, method.mean_weight, fed.n_classes
     counts = np.array([[(c.y_train == k).sum() for k in range(K)] for c in fed])
     p, pk = counts.sum(1) / counts.sum(), counts / np.maximum(counts.sum(0), 1)
     clients = []
     for spec, client in zip(fed.specs(), fed, strict=True):
         w = {n: t.double().numpy() for n, t in method.init_client(spec, stream(0, spec.name, 0, "init")).items()}
-        few = method.private(spec, everything(client), stream(0, spec.name, 0, "private"))
+        few = method.precompute(spec, everything(client), stream(0, spec.name, 0, "private"))
         rows = [few["fixed.x"][of_class > 0].numpy() for of_class in few["fixed.of"]]
         clients.append((w, client.x_train.double().numpy(), client.y_train.numpy(), rows))
 
@@ -89,10 +89,10 @@ def everything(client):
 def test_three_rounds_by_hand(sends, engine):
     """Three clients of other widths and sizes, one of which lacks classes that others hold."""
     fed = ragged(3, n_classes=4, widths=(2, 5), sizes=(5, 12))
-    method = FedCMA(Model(MLP((), 2)), lam1=2.0, lam2=1.5, fixed=2, sends=sends, **SGD)
+    method = FedCMA(Model(MLP((), 2)), head_weight=2.0, mean_weight=1.5, fixed=2, sends=sends, **SGD)
     run = simulate(fed, method, engine=engine, **OPTIONS)
     clients, server = by_hand(fed, method, 3)
-    for kept, w in zip(run.kept, clients, strict=True):
+    for kept, w in zip(run.client_states, clients, strict=True):
         for name, p in kept.items():
             assert np.abs(p.numpy() - w[name]).max() < 1e-12, name
     held = np.array([spec.class_counts for spec in fed.specs()]).sum(0) > 0
@@ -104,7 +104,7 @@ def test_three_rounds_by_hand(sends, engine):
 @pytest.mark.parametrize("sends", ["after", "before"])
 def test_without_its_two_terms_it_is_local(sends):
     settings = {"model": NETWORK, "local_epochs": 2, "batch_size": 8}
-    run = simulate(FED, FedCMA(lam1=0, lam2=0, server_step=0.5, sends=sends, **settings), **OPTIONS)
+    run = simulate(FED, FedCMA(head_weight=0, mean_weight=0, server_step=0.5, sends=sends, **settings), **OPTIONS)
     local = simulate(FED, Local(**settings), **OPTIONS)
     for a, b in zip(run.params, local.params, strict=True):
         assert_same_tensors({name: a[name] for name in b}, b)
@@ -127,7 +127,7 @@ def test_stacked_is_looped_and_in_any_order_and_resumes(method, tmp_path):
 def test_the_objective_is_equation_5_and_its_server_step_descends_it():
     """(7) is a step of size η on Φ in (v̄, e), of gradients λ1 (v̄ − Σ p_i v_i) and λ2 Σ_i p_i^k (e^k − e_i^k)."""
     fed = ragged(3, n_classes=4)
-    method = FedCMA(NETWORK, lam1=0.7, lam2=1.3, fixed=3, sends="before", **SGD)
+    method = FedCMA(NETWORK, head_weight=0.7, mean_weight=1.3, fixed=3, sends="before", **SGD)
     simulator = Simulator(fed, method, device="cpu", dtype=torch.float64)
     state, _ = simulator.survey(simulator.initial(), range(3))
     variables = {name: state.server[name].clone().requires_grad_() for name in ("beta.weight", "beta.bias", "mean")}
@@ -147,7 +147,7 @@ def test_the_fixed_minibatch_is_of_each_class_and_at_most_so_many():
     fed = ragged(4, n_classes=5, sizes=(7, 40))
     method = FedCMA(NETWORK, fixed=4)
     simulator = Simulator(fed, method, device="cpu", dtype=torch.float64)
-    for client, few in zip(fed, simulator.private, strict=True):
+    for client, few in zip(fed, simulator.precomputed, strict=True):
         assert torch.equal(few["fixed.of"].sum(0), torch.ones(len(few["fixed.x"])).double()), "no row is wasted"
         for k in range(5):
             own = client.x_train[client.y_train == k].double()
@@ -192,7 +192,7 @@ def test_the_server_begins_with_what_clients_begin_with():
     state, answers = simulator.survey(simulator.initial(), [0])
     assert len(answers) == 4, "all, whoever takes part"
     n = np.array([client.n_train for client in fed])
-    heads = np.stack([kept["beta.bias"].numpy() for kept in simulator.initial().kept])
+    heads = np.stack([kept["beta.bias"].numpy() for kept in simulator.initial().client_states])
     assert np.allclose(state.server["beta.bias"].numpy(), n @ heads / n.sum(), atol=1e-12)
     later, none = simulator.survey(replace(state, done=1), [0])
     assert not none
@@ -208,7 +208,7 @@ def test_classes_that_nobody_of_a_round_holds_keep_their_mean():
     after, _ = simulator.round(replace(state, done=1), [2])
     holds = torch.tensor(simulator.specs[2].class_counts) > 0
     assert torch.equal(after.server["mean"][~holds], state.server["mean"][~holds])
-    few, params = simulator.private[2], after.kept[2]
+    few, params = simulator.precomputed[2], after.client_states[2]
     z = NETWORK.embed(params, few["fixed.x"])
     means = torch.stack([z[of > 0].mean(0) for of in few["fixed.of"]])
     assert torch.allclose(after.server["mean"][holds], means[holds], atol=1e-12), "with a step of 1 those of the one"
@@ -274,11 +274,11 @@ def test_a_late_clients_shares_count_it_in():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lam1": -1.0}, "lam1 must be at least 0"),
+        ({"head_weight": -1.0}, "head_weight must be at least 0"),
         ({"fixed": 0}, "fixed must be at least 1"),
         ({"server_step": 0.0}, r"server_step must be in \(0, 1\]"),
         ({"server_step": 1.5}, r"server_step must be in \(0, 1\]"),
-        ({"lam2": 200.0, "lr": 0.01}, r"lam2 · lr must be at most 1"),
+        ({"mean_weight": 200.0, "lr": 0.01}, r"mean_weight · lr must be at most 1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes, message):

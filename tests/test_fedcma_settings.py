@@ -28,7 +28,7 @@ def test_every_method_is_tuned_with_the_same_budget():
 def test_every_method_takes_twenty_steps_a_round_of_plain_sgd():
     for name, (method, _) in fedcma.FAMILIES.items():
         stages = method.stages(3, "round")
-        assert {(s.optimiser, s.momentum, s.batch_size) for s in stages} == {("sgd", 0.0, 32)}, name
+        assert {(s.optimizer, s.momentum, s.batch_size) for s in stages} == {("sgd", 0.0, 32)}, name
         assert [s.steps for s in stages] == [20], name
 
 
@@ -172,7 +172,7 @@ def test_table_3_has_the_published_codes_network_and_steps():
         for method in [*all_.methods.values(), *one.methods.values()]:
             stages = method.stages(2, "round")
             assert sum(stage.steps for stage in stages) == 50
-            assert {(s.optimiser, s.lr, s.momentum, s.weight_decay, s.clip, s.batch_size) for s in stages} == {
+            assert {(s.optimizer, s.lr, s.momentum, s.weight_decay, s.clip, s.batch_size) for s in stages} == {
                 ("sgd", 5e-3, 0.9, 5e-5, 50.0, 64)
             }
     assert [one.methods[name].server_lr for name in ("pFedHN", "pFedHN-PC")] == [0.01, 0.05]
@@ -192,7 +192,7 @@ def test_the_best_step_is_chosen_on_validation_images_and_read_on_test_images(mo
         return Federation(clients, 2, info={"settings": {"tested_on": tested_on}})
 
     monkeypatch.setattr(fedcma.pfedhn, "cifar10", made)
-    method = PFedHN(Model(MLP((4,), 3)), local_steps=10, optimiser="sgd", lr=0.1, server_lr=0.3)
+    method = PFedHN(Model(MLP((4,), 3)), local_steps=10, optimizer="sgd", lr=0.1, server_lr=0.3)
     options = {"rounds": 40, "participation": 0.5, "evaluate_every": 4, "progress": False, "device": "cpu", "seed": 2}
     found = fedcma.with_best_step(made(), method, checkpoint=tmp_path, **options)
     guide, run = (simulate(made(part), method, **options) for part in ("validation", "test"))
@@ -216,6 +216,8 @@ def test_the_best_step_is_chosen_on_validation_images_and_read_on_test_images(mo
 
 def test_in_the_plane_only_the_pulls_differ():
     methods = EXPERIMENTS["fedcma/four-gaussians"].methods
-    pulls = [(m.lam1, m.lam2) for m in methods.values() if isinstance(m, FedCMA) and m.aligns == "conditional"]
+    pulls = [
+        (m.head_weight, m.mean_weight) for m in methods.values() if isinstance(m, FedCMA) and m.aligns == "conditional"
+    ]
     assert pulls == list(fedcma.PULLED)
     assert {(m.lr, m.batch_size, m.local_steps, m.model) for m in methods.values()} == {(0.1, 32, 5, fedcma.PLANE)}

@@ -34,7 +34,7 @@ def test_every_method_takes_ten_epochs_a_round_of_plain_sgd():
     for name, method in fedcr.methods(fedcr.OWN_PHI, fedcr.OWN_V, lr=0.1).items():
         stages = method.stages(3, "round")
         assert sum(stage.epochs for stage in stages) == (20 if name == "Ditto" else 10), name
-        assert {(s.optimiser, s.momentum, s.clip, s.lr, s.batch_size) for s in stages} == {("sgd", 0.0, 10.0, 0.1, 48)}
+        assert {(s.optimizer, s.momentum, s.clip, s.lr, s.batch_size) for s in stages} == {("sgd", 0.0, 10.0, 0.1, 48)}
         assert method.weighting == "uniform"
         assert sum(n_steps(stage, 490) for stage in stages) == (220 if name == "Ditto" else 110)
 
@@ -45,7 +45,7 @@ def test_the_papers_setting():
         assert (setting.rounds, setting.participation, setting.seeds) == (250, 0.1, 3)
         assert len(setting.methods) == 13
         cr = setting.methods["FedCR"]
-        assert (cr.beta, cr.samples, cr.test_samples, cr.model.gaussian) == (5e-4, 18, 18, 512)
+        assert (cr.term_weight, cr.samples, cr.test_samples, cr.model.gaussian) == (5e-4, 18, 18, 512)
 
 
 @pytest.mark.parametrize("split", fedcr.SPLITS)
@@ -53,7 +53,7 @@ def test_without_the_term_nothing_else_changes(split):
     """At the paper's setting: FedCR with β = 0, and FedPer with FedCR's layers, on the same clients for as long."""
     whole, part = EXPERIMENTS[f"fedcr/fmnist-{split}"], EXPERIMENTS[f"fedcr/fmnist-{split}-ablation"]
     assert part.methods == {
-        "FedCR, beta 0": replace(whole.methods["FedCR"], beta=0.0),
+        "FedCR, beta 0": replace(whole.methods["FedCR"], term_weight=0.0),
         "FedPer with a Gaussian layer": replace(whole.methods["FedPer"], model=whole.methods["FedCR"].model),
     }
     same = ("rounds", "participation", "evaluate_every", "seeds", "dataset")
@@ -159,10 +159,10 @@ def test_where_feature_spaces_differ_all_train_as_flic_does(name):
     model = whole.methods["FLIC-Class"]
     for called, method in mine.methods.items():
         assert method.model.phi == model.model.phi
-        settings = ("local_epochs", "batch_size", "lr", "optimiser")
+        settings = ("local_epochs", "batch_size", "lr", "optimizer")
         assert [getattr(method, s) for s in settings] == [getattr(model, s) for s in settings]
         assert called.removesuffix(", common start") == method.name
-        assert called.endswith("common start") == (method.first_weights == "common")
+        assert called.endswith("common start") == (method.init == "common")
         assert "phi" not in method.shared
 
 

@@ -1,4 +1,4 @@
-"""FedGen: its generator against PyTorch's modules, its losses by hand, its limits; and the server's optimiser."""
+"""FedGen: its generator against PyTorch's modules, its losses by hand, its limits; and the server's optimizer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hetfl_core.rng import SERVER, stream
 
 FED = ragged()
 NETWORK = Model(MLP((6,), 4))
-SMALL = FedGen(NETWORK, local_epochs=2, batch_size=8, generated=5, noise_dim=3, hidden=7, generator_steps=4)
+SMALL = FedGen(NETWORK, local_epochs=2, batch_size=8, n_generated=5, noise_dim=3, hidden=7, generator_steps=4)
 OPTIONS = {"rounds": 3, "device": "cpu", "progress": False, "dtype": torch.float64}
 
 
-# --- the server's optimiser -------------------------------------------------------------------------------------------
+# --- the server's optimizer -------------------------------------------------------------------------------------------
 
 MAKERS = {
     "adam": lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.01),
@@ -39,7 +39,7 @@ def bowl(tensors, step):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_servers_steps_in_parts_are_those_of_one_optimiser(name, dtype):
+def test_a_servers_steps_in_parts_are_those_of_one_optimizer(name, dtype):
     """Four steps at once, or one a round with the state read back from tensors, as the engine casts them."""
     rng = torch.Generator().manual_seed(0)
     server = {n: torch.randn(3, generator=rng).to(dtype) for n in "abc"}
@@ -96,7 +96,7 @@ def test_the_generator_is_pytorchs_in_training_and_in_use():
 def test_the_server_teaches_it_as_written():
     """Two rounds of four steps by modules and one Adam, whose rate is set anew each round; labels by class counts."""
     specs = FED.specs()
-    method = replace(SMALL, generator_decay=0.5, diverse=0.3)
+    method = replace(SMALL, generator_decay=0.5, diversity_weight=0.3)
     server = {n: p.double() for n, p in method.init_server(specs, torch.Generator().manual_seed(0)).items()}
     net = module_of(server, method, 5)
     adam = torch.optim.Adam(net.parameters(), lr=method.generator_lr, weight_decay=method.generator_weight_decay)
@@ -178,16 +178,16 @@ def test_the_loss_of_a_client_by_hand():
 
 
 def test_in_the_first_round_a_client_is_not_taught():
-    switched_off = replace(SMALL, classifies=0, agrees=0)
+    switched_off = replace(SMALL, generated_weight=0, agreement_weight=0)
     first, plain = (simulate(FED, m, **{**OPTIONS, "rounds": 1}) for m in (SMALL, switched_off))
-    for a, b in zip(first.kept, plain.kept, strict=True):
+    for a, b in zip(first.client_states, plain.client_states, strict=True):
         assert a.keys() == b.keys()
     assert first.history["ce"].iloc[1] == pytest.approx(plain.history["ce"].iloc[1], abs=1e-12)
 
 
 def test_switched_off_it_is_lg_fedavg():
     options = {"model": NETWORK, "local_epochs": 2, "batch_size": 8}
-    off = simulate(FED, FedGen(classifies=0, agrees=0, generator_steps=0, **options), **OPTIONS)
+    off = simulate(FED, FedGen(generated_weight=0, agreement_weight=0, generator_steps=0, **options), **OPTIONS)
     plain = simulate(FED, LGFedAvg(**options), **OPTIONS)
     for a, b in zip(off.params, plain.params, strict=True):
         assert_same_tensors(a, b)
@@ -206,12 +206,12 @@ def test_stacked_is_looped_in_any_order_and_resumes(participation, tmp_path):
     assert_same_tensors(stacked.server, resumed.server)
 
 
-def test_the_state_of_the_servers_optimiser_is_not_sent():
+def test_the_state_of_the_servers_optimizer_is_not_sent():
     simulator = Simulator(FED, SMALL, device="cpu")
     state, outcomes = simulator.round(simulator.initial(), range(6))
-    assert [n for n in state.server if n.startswith("optimiser.")]
+    assert [n for n in state.server if n.startswith("optimizer.")]
     sent = SMALL.download(state.server, simulator.specs[0])
-    assert not [n for n in sent if n.startswith("optimiser.")]
+    assert not [n for n in sent if n.startswith("optimizer.")]
     assert set(outcomes[0].upload) == {"beta.weight", "beta.bias"}
 
 
@@ -227,9 +227,9 @@ def test_a_client_that_comes_later_is_taught_too():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"classifies": -1.0}, "classifies must be at least 0"),
-        ({"generated": 0}, "generated must be at least 1"),
-        ({"fades": 0.0}, "fades must be greater than 0"),
+        ({"generated_weight": -1.0}, "generated_weight must be at least 0"),
+        ({"n_generated": 0}, "n_generated must be at least 1"),
+        ({"term_decay": 0.0}, "term_decay must be greater than 0"),
         ({"generator_steps": -1}, "generator_steps must be at least 0"),
     ],
 )

@@ -102,7 +102,7 @@ def test_the_mean_kernel_by_hand(answering, weighting):
     after, _ = simulator(fed, replace(SMALL, answering=answering, weighting=weighting)).round(start, [0, 3])
     places = [0, 3] if answering == "participants" else range(6)
     rad = after.server["rad"].numpy()
-    kernels = [by_hand(rad[:, : fed[c].shapes[0]], start.kept[c]) for c in places]
+    kernels = [by_hand(rad[:, : fed[c].shapes[0]], start.client_states[c]) for c in places]
     weights = [fed[c].n_train if weighting == "samples" else 1 for c in places]
     np.testing.assert_allclose(after.server["kernel"].numpy(), np.average(kernels, axis=0, weights=weights), atol=1e-12)
 
@@ -140,7 +140,7 @@ def test_bytes(answering, asked):
 def test_networks_stay_on_the_clients():
     result = run(ragged(), SMALL)
     assert set(result.server) == {"rad", "kernel"}
-    assert all(set(kept) == set(params) for kept, params in zip(result.kept, result.params, strict=True))
+    assert all(set(kept) == set(params) for kept, params in zip(result.client_states, result.params, strict=True))
 
 
 def test_a_new_client_wider_than_all_gets_a_padded_rad():
@@ -230,7 +230,7 @@ def one_client(method, seed=0):
 
 
 def test_the_loss_is_the_task_and_the_distance():
-    method = replace(SMALL, eta=0.7)
+    method = replace(SMALL, term_weight=0.7)
     params, received, batch, z = one_client(method)
     loss = method.loss(params, received, batch, {})
     alone = method.loss(params, received, batch, {}).terms["ce"]
@@ -260,7 +260,7 @@ def test_with_a_hidden_layer_the_penultimate_layer_is_aligned():
 @pytest.mark.parametrize(("published", "towards", "step"), [(False, 1, 1e-8), (True, -1, 1e-7)])
 def test_steps_downhill_bring_kernels_together_and_the_published_sign_drives_them_apart(published, towards, step):
     """Gradient steps with η so large that the task does not count."""
-    given = {"model": SMALL.model, "n_rad": 7, "eta": 1e6}
+    given = {"model": SMALL.model, "n_rad": 7, "term_weight": 1e6}
     method = FedHeNN.published(**given) if published else FedHeNN(**given)
     params, received, batch, _ = one_client(method)
     similarity = []
@@ -280,7 +280,7 @@ def test_steps_downhill_bring_kernels_together_and_the_published_sign_drives_the
 def test_defaults_are_the_texts_and_published_sets_every_switch():
     text, code = FedHeNN(), FedHeNN.published()
     assert CATALOGUE["FedHeNN"] == text
-    assert (text.eta, text.n_rad, text.weight_decay, text.weighting) == (0.1, 100, 0.0, "uniform")
+    assert (text.term_weight, text.n_rad, text.weight_decay, text.weighting) == (0.1, 100, 0.0, "uniform")
     for switch in ("alignment", "answering", "weight_decay"):
         assert getattr(code, switch) != getattr(text, switch), switch
     assert (code.surveyed, text.surveyed) == ("all", "participants")
@@ -288,11 +288,11 @@ def test_defaults_are_the_texts_and_published_sets_every_switch():
     assert (stage.train, stage.epochs, stage.weight_decay) == (("phi", "beta"), 10, 1e-4)
     assert code.stages(5, "final") == [stage]
     assert code.stages(0, "start") == code.stages(3, "rest") == []
-    assert FedHeNN.published(eta=0.5).eta == 0.5
+    assert FedHeNN.published(term_weight=0.5).term_weight == 0.5
 
 
 @pytest.mark.parametrize(
-    "bad", [{"eta": -1.0}, {"n_rad": 1}, {"weight_decay": -1.0}, {"alignment": "plus"}, {"answering": "none"}]
+    "bad", [{"term_weight": -1.0}, {"n_rad": 1}, {"weight_decay": -1.0}, {"alignment": "plus"}, {"answering": "none"}]
 )
 def test_bad_settings(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):

@@ -49,7 +49,7 @@ def run(fed, method, **options):
 
 def plain(**changes):
     """FLIC on the tiny federation, without its second and third term and without pre-training."""
-    return FLIC(**{**ONE, "lambda1": 0.0, "lambda2": 0.0, "pretrain_epochs": 0, **changes})
+    return FLIC(**{**ONE, "alignment_weight": 0.0, "anchor_weight": 0.0, "pretrain_epochs": 0, **changes})
 
 
 def lines(n_clients=4, seed=0):
@@ -75,11 +75,11 @@ CHOICES = {
     ),
     "sampled": short(alignment=SampledWasserstein()),
     "debiased": short(alignment=DebiasedWasserstein()),
-    "MMD": short(alignment=MMD(), lambda1=1.0),
-    "MMD of one width": short(alignment=MMD(30.0), lambda1=1.0),
-    "mixtures of two": short(alignment=MixtureWasserstein(), lambda1=0.1, anchor_samples=2),
-    "mixtures of three": short(alignment=MixtureWasserstein(3), lambda1=0.1, anchor_step="each"),
-    "meta-classes": short(meta_classes=(0, 0, 1, 1, 1), lambda2=0.1),
+    "MMD": short(alignment=MMD(), alignment_weight=1.0),
+    "MMD of one width": short(alignment=MMD(30.0), alignment_weight=1.0),
+    "mixtures of two": short(alignment=MixtureWasserstein(), alignment_weight=0.1, anchor_samples=2),
+    "mixtures of three": short(alignment=MixtureWasserstein(3), alignment_weight=0.1, anchor_step="each"),
+    "meta-classes": short(meta_classes=(0, 0, 1, 1, 1), anchor_weight=0.1),
     "meta-classes as the code runs": short(meta_classes=(0, 0, 1, 1, 1), anchor_step="each"),
     "exact barycentre": short(covariance="learned", barycentre="exact"),
     "private": short(privacy=Privacy(0.01), weighting="uniform"),
@@ -96,7 +96,7 @@ def test_stack_equals_loop(name):
 
 @pytest.mark.parametrize("changes", [{}, {"scheme": L2GDScheme()}, {"scheme": FedAvgFTScheme()}, {"anchor_samples": 3}])
 def test_stack_equals_loop_in_a_regression(changes):
-    a, b = (run(lines(), short(**changes, lambda2=0.1), engine=engine) for engine in ("stacked", "loop"))
+    a, b = (run(lines(), short(**changes, anchor_weight=0.1), engine=engine) for engine in ("stacked", "loop"))
     assert largest_difference(a, b) < 1e-9
 
 
@@ -114,8 +114,8 @@ def test_fedavg_ft_by_hand():
     """The head moves with φ in the local epochs: (lr, −lr) on a, the reverse on b; ¾ and ¼ of them are averaged."""
     start, after = one_round(plain(scheme=FedAvgFTScheme()))
     close(after.server["beta.bias"] - start.server["beta.bias"], [LR / 2, -LR / 2])
-    assert set(after.kept[0]) == {"phi.0.weight", "phi.0.bias", "classes"}
-    assert not torch.equal(after.kept[0]["phi.0.bias"], start.kept[0]["phi.0.bias"])
+    assert set(after.client_states[0]) == {"phi.0.weight", "phi.0.bias", "classes"}
+    assert not torch.equal(after.client_states[0]["phi.0.bias"], start.client_states[0]["phi.0.bias"])
 
 
 def test_fedavg_ft_fine_tunes_at_the_end():
@@ -132,10 +132,10 @@ def test_l2gd_by_hand():
     """Both heads' biases have the gradient p − onehot(y), times 1 − ω and ω: first the client's own moves, then α."""
     method = plain(scheme=L2GDScheme(0.25))
     start, after = one_round(method)
-    close(after.kept[0]["own.beta.bias"] - start.kept[0]["own.beta.bias"], [LR, -LR])
-    close(after.kept[1]["own.beta.bias"] - start.kept[1]["own.beta.bias"], [-LR, LR])
+    close(after.client_states[0]["own.beta.bias"] - start.client_states[0]["own.beta.bias"], [LR, -LR])
+    close(after.client_states[1]["own.beta.bias"] - start.client_states[1]["own.beta.bias"], [-LR, LR])
     close(after.server["common.beta.bias"] - start.server["common.beta.bias"], [LR / 2, -LR / 2])
-    kept, server = after.kept[0], after.server
+    kept, server = after.client_states[0], after.server
     weight = 0.25 * server["common.beta.weight"] + 0.75 * kept["own.beta.weight"]
     bias = 0.25 * server["common.beta.bias"] + 0.75 * kept["own.beta.bias"]
     x = torch.tensor([[2.0]], dtype=torch.float64)
@@ -146,7 +146,7 @@ def test_l2gd_by_hand():
 def test_l2gd_at_its_ends_moves_one_head_only():
     for omega, still in ((0.0, "common.beta.weight"), (1.0, "own.beta.weight")):
         start, after = one_round(plain(scheme=L2GDScheme(omega)))
-        before, now = ({**s.kept[0], **s.server} for s in (start, after))
+        before, now = ({**s.client_states[0], **s.server} for s in (start, after))
         moved = {name for name in before if name.endswith("beta.weight") and not torch.equal(before[name], now[name])}
         assert moved == {"common.beta.weight", "own.beta.weight"} - {still}
 
@@ -156,15 +156,21 @@ def test_l2gd_without_the_shared_head_is_local_like_flic_class():
     _, mixed = one_round(plain(scheme=L2GDScheme(0.0)))
     _, classes = one_round(plain())
     for i in (0, 1):
-        close(mixed.kept[i]["own.beta.weight"], classes.kept[i]["beta.weight"])
-        close(mixed.kept[i]["phi.0.weight"], classes.kept[i]["phi.0.weight"])
+        close(mixed.client_states[i]["own.beta.weight"], classes.client_states[i]["beta.weight"])
+        close(mixed.client_states[i]["phi.0.weight"], classes.client_states[i]["phi.0.weight"])
 
 
 @pytest.mark.parametrize("scheme", [FedRepScheme(), FedAvgFTScheme(), L2GDScheme()])
 def test_schemes_without_alignment_do_not_depend_on_anchors(scheme):
-    off = {"lambda1": 0.0, "lambda2": 0.0, "pretrain_epochs": 0, "local_anchors": False, "scheme": scheme}
+    off = {
+        "alignment_weight": 0.0,
+        "anchor_weight": 0.0,
+        "pretrain_epochs": 0,
+        "local_anchors": False,
+        "scheme": scheme,
+    }
     near, far = (run(ragged(), short(**off, anchor_scale=scale)) for scale in (1.0, 50.0))
-    assert all(torch.equal(a[n], b[n]) for a, b in zip(near.kept, far.kept, strict=True) for n in a)
+    assert all(torch.equal(a[n], b[n]) for a, b in zip(near.client_states, far.client_states, strict=True) for n in a)
     if scheme == FedRepScheme():
         options = {name: SHORT[name] for name in ("local_epochs", "batch_size", "lr")}
         plain = run(ragged(), HetFedRep(model=Model(PHI, alpha=5), **options))
@@ -189,17 +195,20 @@ def test_mmd_by_hand():
     start = simulator.initial()
     outcomes = simulator.train(start, [0, 1], 0, "start")
     for i in (0, 1):
-        z = float(start.kept[i]["phi.0.weight"][0, 0] + start.kept[i]["phi.0.bias"][0])
+        z = float(start.client_states[i]["phi.0.weight"][0, 0] + start.client_states[i]["phi.0.bias"][0])
         v = float(start.server["anchor.mean"][i, 0])
         cross = math.sqrt(h2 / (h2 + 1)) * math.exp(-((z - v) ** 2) / (2 * (h2 + 1)))
         assert outcomes[i].terms["mmd"] == pytest.approx(1 - 2 * cross + math.sqrt(h2 / (h2 + 2)))
-        moved = outcomes[i].kept["phi.0.bias"] - start.kept[i]["phi.0.bias"]
+        moved = outcomes[i].client_state["phi.0.bias"] - start.client_states[i]["phi.0.bias"]
         close(moved, [math.copysign(LR, v - z)])
 
 
 def test_a_mixture_of_one_is_a_gaussian():
-    one = {"alignment": MixtureWasserstein(1, spread=0.0), "lambda2": 0.0}
-    a, b = run(ragged(), short(**one, lambda1=0.1)), run(ragged(), short(lambda1=0.1, lambda2=0.0))
+    one = {"alignment": MixtureWasserstein(1, spread=0.0), "anchor_weight": 0.0}
+    a, b = (
+        run(ragged(), short(**one, alignment_weight=0.1)),
+        run(ragged(), short(alignment_weight=0.1, anchor_weight=0.0)),
+    )
     assert torch.allclose(a.server["anchor.mean"].squeeze(1), b.server["anchor.mean"], atol=1e-9)
     assert torch.allclose(a.server["alpha.weight"], b.server["alpha.weight"], atol=1e-9)
 
@@ -247,13 +256,13 @@ def test_regression_moves_the_ends_towards_the_embeddings():
     """One client, y = 1 for all: only the end a has a gradient, and its step is towards z."""
     client = Client(np.ones((3, 1)), [1.0, 1.0, 1.0], np.ones((1, 1)), [1.0], "a")
     fed = Federation([client], task="regression")
-    simulator = Simulator(fed, plain(lambda1=1.0), dtype=torch.float64, device="cpu")
+    simulator = Simulator(fed, plain(alignment_weight=1.0), dtype=torch.float64, device="cpu")
     start = simulator.initial()
     after, _ = simulator.round(start, [0])
     moved = (after.server["anchor.mean"] - start.server["anchor.mean"])[:, 0]
-    z = after.kept[0]["phi.0.weight"][0, 0] + after.kept[0]["phi.0.bias"][0]
+    z = after.client_states[0]["phi.0.weight"][0, 0] + after.client_states[0]["phi.0.bias"][0]
     close(moved, [math.copysign(LR, float(z - start.server["anchor.mean"][0, 0])), 0.0])
-    assert "classes" not in after.kept[0]
+    assert "classes" not in after.client_states[0]
 
 
 def test_pretraining_of_a_regression_maps_onto_the_segment():
@@ -290,7 +299,7 @@ def test_a_regression_refuses_what_needs_classes(argument, value):
 
 @pytest.mark.parametrize("changes", [{}, {"anchor_step": "each", "alignment": SampledWasserstein()}])
 def test_identity_meta_classes_are_plain_flic_bit_for_bit(changes):
-    a, b = (run(ragged(), short(**changes, meta_classes=meta, lambda2=0.5)) for meta in (None, (0, 1, 2, 3, 4)))
+    a, b = (run(ragged(), short(**changes, meta_classes=meta, anchor_weight=0.5)) for meta in (None, (0, 1, 2, 3, 4)))
     assert largest_difference(a, b) == 0
     assert a.final["accuracy"] == b.final["accuracy"]
 
@@ -299,7 +308,7 @@ def test_meta_classes_send_fewer_bytes_and_keep_the_classes_apart():
     many, few = (run(ragged(), short(model=Model(PHI), meta_classes=meta)) for meta in (None, (0, 0, 1, 1, 1)))
     assert few.server["anchor.mean"].shape == (2, 6)
     assert few.final["bytes_up"] * 5 == many.final["bytes_up"] * 2
-    assert few.kept[0]["beta.weight"].shape == (6, 5)
+    assert few.client_states[0]["beta.weight"].shape == (6, 5)
 
 
 def test_third_term_of_meta_classes_by_hand():
@@ -360,7 +369,7 @@ def test_lower_factor_of_singular_matrices():
 
 
 def test_learned_factors_stay_lower_triangular():
-    result = run(ragged(), short(covariance="learned", lambda1=1.0, lr=0.1))
+    result = run(ragged(), short(covariance="learned", alignment_weight=1.0, lr=0.1))
     L = result.server["anchor.cholesky"]
     assert torch.equal(L, L.tril())
     assert float((L - torch.eye(6)).abs().max()) > 0.01, "but they move"
@@ -463,7 +472,7 @@ BAD = {
     "privacy needs weighting='uniform'": lambda: FLIC(privacy=Privacy(1.0)),
     "representation_from must be at least 0, got -1": lambda: FLIC(representation_from=-1),
     "anchor_variance must be a finite number, got inf": lambda: FLIC(anchor_variance=math.inf),
-    "lambda1 must be a finite number, got nan": lambda: FLIC(lambda1=math.nan),
+    "alignment_weight must be a finite number, got nan": lambda: FLIC(alignment_weight=math.nan),
     "meta_classes must name one for each of 5 classes, got 2": lambda: Simulator(ragged(), short(meta_classes=(0, 1))),
 }
 

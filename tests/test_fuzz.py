@@ -446,8 +446,8 @@ CASES = {
     "FLIC": Case(
         FLIC,
         {
-            "lambda1": 0.1,
-            "lambda2": 0.1,
+            "alignment_weight": 0.1,
+            "anchor_weight": 0.1,
             "pretrain_epochs": 1,
             "pretrain_batch": 1,
             "anchor_scale": 1.0,
@@ -470,7 +470,7 @@ CASES = {
     ),
     "FedHeNN": Case(
         FedHeNN,
-        {"eta": 0.1, "n_rad": 5, "alignment": "distance", "answering": "all", "weight_decay": 0.0, "lr": 0.1},
+        {"term_weight": 0.1, "n_rad": 5, "alignment": "distance", "answering": "all", "weight_decay": 0.0, "lr": 0.1},
     ),
     "stream": Case(rng.stream, {"seed": 0, "client": "a", "round": 0, "purpose": "init"}, names={"client": "client"}),
     "flic_bci.common40": Case(flic_bci.common40, {"n_classes": 5}),

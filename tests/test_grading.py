@@ -653,7 +653,7 @@ def test_where_nothing_can_be_written_is_said_before_anything_is_graded(
         grade.main([str(tmp_path), "--autograder", str(autograder), *out])
 
 
-def test_making_an_optimiser_is_no_sign_of_tampering() -> None:
+def test_making_an_optimizer_is_no_sign_of_tampering() -> None:
     """PyTorch replaces torch.manual_seed when the first one is made."""
     script = (
         f"import sys; sys.path.insert(0, {str(FOLDER)!r})\nimport torch\n"

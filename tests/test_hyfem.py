@@ -91,7 +91,7 @@ def test_penalties_by_hand():
     batch = (x, data.y_train[:3], torch.ones(3, dtype=torch.float64))
     terms = {}
     for norms in (False, True):
-        method = HyFEM(Model(DRY), mu_extractors=0.2, mu_classifier=0.6, norms=norms).of(spec)
+        method = HyFEM(Model(DRY), extractor_weight=0.2, classifier_weight=0.6, norms=norms).of(spec)
         server = HyFEM(Model(DRY)).init_server(FED.specs(), torch.Generator().manual_seed(0))
         received = {n: p.double() for n, p in method.download(server, spec).items()}
         still = method.loss(received, received, Batch(*batch), {})
@@ -113,8 +113,8 @@ def test_with_one_block_it_is_fedprox():
     fed = Federation([holding("u", "a"), holding("v", "a", 17), holding("w", "a", 9)], 3).of_blocks(["a"])
     model = Model(Blocks({"a": MLP((), 2)}, 3))
     for mu in (0.0, 0.7):
-        ours = run(HyFEM(**{**SETTING, "model": model}, mu_extractors=mu, mu_classifier=mu), fed)
-        theirs = run(FedProx(**{**SETTING, "model": model}, mu=mu, weighting="uniform"), fed)
+        ours = run(HyFEM(**{**SETTING, "model": model}, extractor_weight=mu, classifier_weight=mu), fed)
+        theirs = run(FedProx(**{**SETTING, "model": model}, term_weight=mu, weighting="uniform"), fed)
         assert all(ours.server[f"place/{name}"].tolist() == [0, 1, 2] for name in "uvw")
         for name, p in theirs.server.items():
             torch.testing.assert_close(ours.server[name], p, rtol=0, atol=1e-12)
@@ -123,24 +123,24 @@ def test_with_one_block_it_is_fedprox():
 
 def test_with_plain_inputs_it_is_fedprox_too():
     fed = ragged(widths=(4, 4))
-    ours = run(HyFEM(**PLAIN, mu_extractors=0.3, mu_classifier=0.3), fed)
-    theirs = run(FedProx(**PLAIN, mu=0.3, weighting="uniform"), fed)
+    ours = run(HyFEM(**PLAIN, extractor_weight=0.3, classifier_weight=0.3), fed)
+    theirs = run(FedProx(**PLAIN, term_weight=0.3, weighting="uniform"), fed)
     assert largest_difference(ours, theirs) < 1e-12
 
 
 def test_without_penalty_and_reset_a_client_is_alone():
     """Eq. (22a) with μ = 0 and own starts: the server hears all and says nothing that matters."""
-    method = HyFEM(**SETTING, mu_extractors=0, mu_classifier=0, resets=False, begins="own")
+    method = HyFEM(**SETTING, extractor_weight=0, classifier_weight=0, resets=False, begins="own")
     simulators = [Simulator(FED, m, dtype=torch.float64, device="cpu") for m in (method, Local(**SETTING))]
     states = [simulator.initial() for simulator in simulators]
     for _ in range(3):
         states = [simulator.round(state, [0, 1, 3])[0] for simulator, state in zip(simulators, states, strict=True)]
-    for a, b in zip(states[0].kept, states[1].kept, strict=True):
+    for a, b in zip(states[0].client_states, states[1].client_states, strict=True):
         assert_same_tensors(a, b)
 
 
 def test_a_large_penalty_ties_clients_to_the_server():
-    loose, tight = (run(HyFEM(**SETTING, mu_extractors=mu, mu_classifier=mu)).history for mu in (0.0, 1000.0))
+    loose, tight = (run(HyFEM(**SETTING, extractor_weight=mu, classifier_weight=mu)).history for mu in (0.0, 1000.0))
     for part in ("extractors' drift", "classifier's drift"):
         assert tight[part].iloc[1:].mean() < loose[part].iloc[1:].mean() / 2
 
@@ -224,11 +224,11 @@ def test_a_client_that_starts_by_itself_is_reset_from_its_second_round_on():
     method = HyFEM(**SETTING, begins="own")
     simulator = Simulator(FED, method, dtype=torch.float64, device="cpu")
     state = simulator.initial()
-    assert_same_tensors({n: p for n, p in simulator.working(state)[0].items() if n != "known"}, state.kept[0])
+    assert_same_tensors({n: p for n, p in simulator.working(state)[0].items() if n != "known"}, state.client_states[0])
     state, _ = simulator.round(state, [0, 1])
     working = simulator.working(state)
     assert torch.equal(working[0]["phi.a.0.weight"], state.server["phi.a.0.weight"])
-    assert torch.equal(working[2]["phi.a.0.weight"], state.kept[2]["phi.a.0.weight"]), "it was not yet asked"
+    assert torch.equal(working[2]["phi.a.0.weight"], state.client_states[2]["phi.a.0.weight"]), "it was not yet asked"
 
 
 def test_what_leaves_a_client_does_not_grow_with_its_samples():
@@ -245,7 +245,7 @@ def test_what_leaves_a_client_does_not_grow_with_its_samples():
 
 
 def test_a_diverged_client_ends_in_a_warning_and_not_in_the_solver():
-    method = HyFEM(**{**SETTING, "lr": 1e30, "optimiser": "sgd"}, local_steps=3)
+    method = HyFEM(**{**SETTING, "lr": 1e30, "optimizer": "sgd"}, local_steps=3)
     with pytest.warns(RuntimeWarning, match="training diverged"):
         result = run(method)
     assert not torch.isfinite(result.server["beta.weight"]).all()
@@ -263,7 +263,7 @@ def test_who_joins_later_gets_the_part_of_the_server_that_it_has_blocks_for():
     ("method", "message"),
     [
         (lambda: HyFEM(Model(DRY, alpha=3)), "HyFEM matches the layer over all blocks: the model must have no alpha"),
-        (lambda: HyFEM(Model(DRY), mu_classifier=-1), "mu_classifier must be at least 0, got -1"),
+        (lambda: HyFEM(Model(DRY), classifier_weight=-1), "classifier_weight must be at least 0, got -1"),
         (lambda: HyFEM(Model(DRY), passes=-1), "passes must be at least 0, got -1"),
         (lambda: HyFEM(Model(DRY), most=0), "most must be at least 1, got 0"),
         (lambda: LateFusion(Model(DRY, gaussian=3)), "late fusion has a head for each block"),

@@ -33,12 +33,12 @@ def test_every_method_is_tuned_with_the_same_budget():
         assert {type(method) for method in settings.values()} == {type(method)}
 
 
-def test_every_method_takes_as_many_steps_by_the_published_codes_optimiser():
+def test_every_method_takes_as_many_steps_by_the_published_codes_optimizer():
     """FLIC with Adam, and a second step of α and of its anchors."""
     for name, (method, _) in (hyfem.FAMILIES | hyfem.ALIGNED).items():
         stage = method.stages(2, "round")[0]
-        optimiser = ("adam", 0.0) if name == "FLIC" else ("sgd", 0.5)
-        assert (stage.optimiser, stage.momentum, stage.batch_size, stage.steps) == (*optimiser, 32, 32), name
+        optimizer = ("adam", 0.0) if name == "FLIC" else ("sgd", 0.5)
+        assert (stage.optimizer, stage.momentum, stage.batch_size, stage.steps) == (*optimizer, 32, 32), name
         assert stage.lr == pytest.approx(method.lr * 0.95**2)
         assert method.weighting == "uniform"
 
@@ -57,7 +57,7 @@ def test_the_ablation_changes_what_it_names_and_nothing_else():
 
 
 def test_a_grid_of_two_regularisers_is_refused():
-    mixed = hyfem.HyFEM(hyfem.MODEL, mu_extractors=0.0, mu_classifier=0.1)
+    mixed = hyfem.HyFEM(hyfem.MODEL, extractor_weight=0.0, classifier_weight=0.1)
     with pytest.raises(ValueError, match=r"grid\['x'\] must have one mu of .* for both, got"):
         hyfem.by_mu({"x": mixed})
 
@@ -72,7 +72,7 @@ def test_hyfems_other_settings_are_the_texts():
     method = hyfem.FAMILIES["HyFEM"][0]
     assert (method.cost, method.order) == ("distance", "parallel")
     assert (method.begins, method.resets, method.norms, method.growth) == ("server", True, False, None)
-    pulls = [(m.mu_extractors, m.mu_classifier) for m in hyfem.GRID["HyFEM"].values()]
+    pulls = [(m.extractor_weight, m.classifier_weight) for m in hyfem.GRID["HyFEM"].values()]
     assert set(pulls) == {(0.0, 0.0), (0.1, 0.1), (0.5, 0.5)}
 
 

@@ -46,8 +46,8 @@ def close(actual, expected):
 def test_local_moves_each_head_towards_its_own_class():
     """d CE/d bias = p − onehot(y): on a (−, +), on b (+, −), and a step goes against it."""
     start, after = one_round(Local(**ONE))
-    close(after.kept[0]["beta.bias"] - start.kept[0]["beta.bias"], [LR, -LR])
-    close(after.kept[1]["beta.bias"] - start.kept[1]["beta.bias"], [-LR, LR])
+    close(after.client_states[0]["beta.bias"] - start.client_states[0]["beta.bias"], [LR, -LR])
+    close(after.client_states[1]["beta.bias"] - start.client_states[1]["beta.bias"], [-LR, LR])
     assert after.server == {}
 
 
@@ -55,7 +55,7 @@ def test_fedavg_averages_by_samples():
     """Weights 3/4 and 1/4: the bias moves by ¾·(lr, −lr) + ¼·(−lr, lr) = ½·(lr, −lr)."""
     start, after = one_round(FedAvg(**ONE))
     close(after.server["beta.bias"] - start.server["beta.bias"], [LR / 2, -LR / 2])
-    assert after.kept == [{}, {}]
+    assert after.client_states == [{}, {}]
 
 
 def test_fedavg_with_equal_weights():
@@ -67,13 +67,13 @@ def test_fedavg_with_equal_weights():
 @pytest.mark.parametrize("decay", [1.0, 0.5])
 def test_sgd_with_momentum_clip_and_decay_by_round(decay):
     """Two steps on one sample, worked with NumPy: v ← m·v + clip(g) + λ·b, b ← b − η_t·v, η_t = η·decay^t."""
-    settings = {"optimiser": "sgd", "lr": 0.2, "momentum": 0.9, "weight_decay": 0.1, "clip": 0.05, "lr_decay": decay}
+    settings = {"optimizer": "sgd", "lr": 0.2, "momentum": 0.9, "weight_decay": 0.1, "clip": 0.05, "lr_decay": decay}
     method = Local(model=TINY, batch_size=10, local_steps=2, **settings)
     simulator = Simulator(two_clients(), method, dtype=torch.float64, device="cpu")
     state = simulator.initial()
     for t in (0, 3):
         outcome = simulator.train(state, [1], t, "round")[1]
-        params = {name: p.numpy() for name, p in state.kept[1].items()}
+        params = {name: p.numpy() for name, p in state.client_states[1].items()}
         move = {name: 0.0 for name in params}
         for _ in range(2):
             gradient = gradient_of_client_b(params)
@@ -82,7 +82,7 @@ def test_sgd_with_momentum_clip_and_decay_by_round(decay):
                 move[name] = 0.9 * move[name] + gradient[name] * min(1, 0.05 / size) + 0.1 * p
             params = {name: p - 0.2 * decay**t * move[name] for name, p in params.items()}
         for name, p in params.items():
-            close(outcome.kept[name], p)
+            close(outcome.client_state[name], p)
 
 
 def gradient_of_client_b(params):
@@ -98,13 +98,13 @@ def gradient_of_client_b(params):
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_every_method_trains_with_its_own_optimiser(name):
+def test_every_method_trains_with_its_own_optimizer(name):
     """Each stage of each role, so that none falls back to Adam; alignment may have a batch of its own."""
-    settings = {"optimiser": "sgd", "lr": 0.1, "momentum": 0.5, "clip": 2.0, "lr_decay": 0.5}
+    settings = {"optimizer": "sgd", "lr": 0.1, "momentum": 0.5, "clip": 2.0, "lr_decay": 0.5}
     method = replace(CATALOGUE[name], local_steps=7, **settings)
     for role in ("start", "round", "rest", "final"):
         for stage in method.stages(2, role):
-            assert (stage.optimiser, stage.momentum, stage.clip, stage.lr) == ("sgd", 0.5, 2.0, 0.1 * 0.25)
+            assert (stage.optimizer, stage.momentum, stage.clip, stage.lr) == ("sgd", 0.5, 2.0, 0.1 * 0.25)
     assert any(stage.steps == 7 for stage in method.stages(2, "round"))
 
 
@@ -119,7 +119,7 @@ def test_fedavg_of_one_participant_is_its_model():
 
 
 def test_fine_tuning_moves_each_client_from_the_average():
-    simulator = Simulator(two_clients(), FedAvgFT(**ONE, tuning_epochs=1), dtype=torch.float64, device="cpu")
+    simulator = Simulator(two_clients(), FedAvgFT(**ONE, finetune_epochs=1), dtype=torch.float64, device="cpu")
     start = simulator.initial()
     outcomes = simulator.train(start, [0, 1], 1, "final")
     kept = [simulator.method.start({}, o.received) for o in (outcomes[0], outcomes[1])]
@@ -132,7 +132,7 @@ def test_fine_tuning_is_what_the_final_figures_see():
     """FedAvg-FT keeps nothing between rounds: its tuned copy must still be the one that is evaluated and embedded."""
     options = {"rounds": 1, "participation": 1.0, "progress": False, "device": "cpu"}
     plain = simulate(two_clients(), FedAvg(**ONE), **options)
-    tuned = simulate(two_clients(), FedAvgFT(**{**ONE, "lr": 1.0}, tuning_epochs=20), **options)
+    tuned = simulate(two_clients(), FedAvgFT(**{**ONE, "lr": 1.0}, finetune_epochs=20), **options)
     assert tuned.final["accuracy"] == 1.0, "each client has one class only"
     assert plain.final["accuracy"] == 0.5
     assert (tuned.predict("test")["a"].argmax(1), tuned.predict("test")["b"].argmax(1)) == (0, 1)
@@ -140,9 +140,13 @@ def test_fine_tuning_is_what_the_final_figures_see():
 
 def test_fedprox_pays_for_the_way_from_the_servers_model():
     """Two steps of SGD: the first is FedAvg's, as no way was gone; the second is less by η μ (w₁ − w₀)."""
-    sgd = {"model": TINY, "batch_size": 10, "lr": 0.2, "optimiser": "sgd"}
+    sgd = {"model": TINY, "batch_size": 10, "lr": 0.2, "optimizer": "sgd"}
     ends = []
-    for method in (FedAvg(**sgd, local_steps=1), FedAvg(**sgd, local_steps=2), FedProx(**sgd, local_steps=2, mu=0.7)):
+    for method in (
+        FedAvg(**sgd, local_steps=1),
+        FedAvg(**sgd, local_steps=2),
+        FedProx(**sgd, local_steps=2, term_weight=0.7),
+    ):
         start, after = one_round(method, both=[1])
         ends.append(after.server)
     for name, first in ends[0].items():
@@ -151,11 +155,11 @@ def test_fedprox_pays_for_the_way_from_the_servers_model():
 
 
 def test_fedprox_without_a_price_is_fedavg():
-    (_, plain), (_, free) = (one_round(method) for method in (FedAvg(**ONE), FedProx(**ONE, mu=0.0)))
+    (_, plain), (_, free) = (one_round(method) for method in (FedAvg(**ONE), FedProx(**ONE, term_weight=0.0)))
     for name, p in plain.server.items():
         assert torch.equal(free.server[name], p)
-    with pytest.raises(ValueError, match="mu must be at least 0, got -1"):
-        FedProx(mu=-1)
+    with pytest.raises(ValueError, match="term_weight must be at least 0, got -1"):
+        FedProx(term_weight=-1)
 
 
 def representation_step(beta, label):
@@ -167,24 +171,24 @@ def representation_step(beta, label):
 def test_fedrep_trains_the_head_then_the_representation():
     """dCE/dz = Σ_c (p_c − 1[c=y]) w_c = p_other (w_other − w_y), at the head as it is after its own step."""
     start, after = one_round(FedRep(**ONE))
-    close(after.kept[0]["beta.bias"] - start.kept[0]["beta.bias"], [LR, -LR])
-    moves = [LR * representation_step(after.kept[i], label) for i, label in ((0, 0), (1, 1))]
+    close(after.client_states[0]["beta.bias"] - start.client_states[0]["beta.bias"], [LR, -LR])
+    moves = [LR * representation_step(after.client_states[i], label) for i, label in ((0, 0), (1, 1))]
     close(after.server["phi.0.bias"] - start.server["phi.0.bias"], [0.75 * moves[0] + 0.25 * moves[1]])
 
 
 def test_hetfedrep_keeps_the_embedding_at_home():
     start, after = one_round(HetFedRep(**{**ONE, "model": Model(MLP(hidden=(), out=1), alpha=1)}))
     assert set(after.server) == {"alpha.weight", "alpha.bias"}
-    assert set(after.kept[0]) == {"phi.0.weight", "phi.0.bias", "beta.weight", "beta.bias"}
+    assert set(after.client_states[0]) == {"phi.0.weight", "phi.0.bias", "beta.weight", "beta.bias"}
     for i, label in ((0, 0), (1, 1)):  # φ's bias reaches the logits through α's weight (and LeakyReLU's positive slope)
-        way = representation_step(start.kept[i], label) * float(torch.sign(start.server["alpha.weight"]))
-        close(after.kept[i]["phi.0.bias"] - start.kept[i]["phi.0.bias"], [LR * way])
-    moves = [LR * representation_step(after.kept[i], label) for i, label in ((0, 0), (1, 1))]
+        way = representation_step(start.client_states[i], label) * float(torch.sign(start.server["alpha.weight"]))
+        close(after.client_states[i]["phi.0.bias"] - start.client_states[i]["phi.0.bias"], [LR * way])
+    moves = [LR * representation_step(after.client_states[i], label) for i, label in ((0, 0), (1, 1))]
     close(after.server["alpha.bias"] - start.server["alpha.bias"], [0.75 * moves[0] + 0.25 * moves[1]])
 
 
 def flic(**changes):
-    return FLIC(**{**ONE, "lambda2": 0.0, "pretrain_epochs": 1, "pretrain_batch": 10, **changes})
+    return FLIC(**{**ONE, "anchor_weight": 0.0, "pretrain_epochs": 1, "pretrain_batch": 10, **changes})
 
 
 def test_flic_pretraining_pulls_the_embedding_to_the_anchor():
@@ -194,10 +198,12 @@ def test_flic_pretraining_pulls_the_embedding_to_the_anchor():
     outcomes = simulator.train(start, [0, 1], 0, "start")
     anchors = start.server["anchor.mean"][:, 0]
     for i in (0, 1):
-        z = start.kept[i]["phi.0.weight"][0, 0] + start.kept[i]["phi.0.bias"][0]
+        z = start.client_states[i]["phi.0.weight"][0, 0] + start.client_states[i]["phi.0.bias"][0]
         expected = LR * torch.sign(anchors[i] - z)
-        close(outcomes[i].kept["phi.0.bias"] - start.kept[i]["phi.0.bias"], [float(expected)])
-        assert torch.equal(outcomes[i].kept["beta.weight"], start.kept[i]["beta.weight"]), "only φ is pre-trained"
+        close(outcomes[i].client_state["phi.0.bias"] - start.client_states[i]["phi.0.bias"], [float(expected)])
+        assert torch.equal(outcomes[i].client_state["beta.weight"], start.client_states[i]["beta.weight"]), (
+            "only φ is pre-trained"
+        )
         gap = float((anchors[i] - z) ** 2 + 1)
         assert outcomes[i].terms["w2"] == pytest.approx(gap)
 
@@ -206,7 +212,7 @@ def test_flic_moves_only_the_anchors_of_classes_at_hand_and_averages_them():
     """a moves v_0 towards its embedding, b moves v_1; the mean by samples leaves ¾ of a's step and ¼ of b's."""
     start, after = one_round(flic())
     moved = after.server["anchor.mean"][:, 0] - start.server["anchor.mean"][:, 0]
-    z = [after.kept[i]["phi.0.weight"][0, 0] + after.kept[i]["phi.0.bias"][0] for i in (0, 1)]
+    z = [after.client_states[i]["phi.0.weight"][0, 0] + after.client_states[i]["phi.0.bias"][0] for i in (0, 1)]
     way = [float(torch.sign(z[i] - start.server["anchor.mean"][i, 0])) for i in (0, 1)]
     close(moved, [0.75 * LR * way[0], 0.25 * LR * way[1]])
 
@@ -215,7 +221,7 @@ def test_flic_without_alignment_is_hetfedrep():
     """λ1 = λ2 = 0 and no pre-training: α, φ and β follow HetFedRep (FLIC, Section 6: "a special case of FLIC")."""
     model = Model(MLP(hidden=(4,), out=3), alpha=5)
     setting = {"model": model, "local_epochs": 2, "batch_size": 2, "lr": LR}
-    plain = FLIC(**setting, lambda1=0.0, lambda2=0.0, pretrain_epochs=0, local_anchors=False)
+    plain = FLIC(**setting, alignment_weight=0.0, anchor_weight=0.0, pretrain_epochs=0, local_anchors=False)
 
     ends = []
     for method in (plain, HetFedRep(**setting)):
@@ -227,8 +233,8 @@ def test_flic_without_alignment_is_hetfedrep():
     for name in ("alpha.weight", "alpha.bias"):
         close(ends[0].server[name], ends[1].server[name])
     for i in (0, 1):
-        for name in ends[1].kept[i]:
-            close(ends[0].kept[i][name], ends[1].kept[i][name])
+        for name in ends[1].client_states[i]:
+            close(ends[0].client_states[i][name], ends[1].client_states[i][name])
 
 
 def test_flic_runs_without_pretraining():
@@ -283,7 +289,7 @@ def test_published_stages_differ_as_documented():
 
 def test_published_loss_gives_each_parameter_its_own_gradient():
     """φ and β feel F_i with the anchors fixed; the anchors feel the code's objective with φ and β fixed."""
-    method = FLIC.published(model=Model(MLP(hidden=(4,), out=3)), lambda1=0.3, lambda2=0.0)
+    method = FLIC.published(model=Model(MLP(hidden=(4,), out=3)), alignment_weight=0.3, anchor_weight=0.0)
     spec = Spec("a", (2,), 6, 2, (3, 3), 1)
     rng = torch.Generator().manual_seed(0)
     server, kept = method.init_server([spec], rng), method.init_client(spec, rng)
@@ -330,7 +336,7 @@ def test_hooks_do_not_write_into_what_they_get(name):
     before = {n: p.clone() for n, p in {**kept, **server}.items()}
     received = method.download(server, spec)
     data = Batch(torch.zeros(4, 3), torch.zeros(4, dtype=torch.long), torch.ones(4))
-    params = method.start({**kept, **method.private(spec, data, torch.Generator().manual_seed(2))}, received)
+    params = method.start({**kept, **method.precompute(spec, data, torch.Generator().manual_seed(2))}, received)
     draws = {name: draw for stage in method.stages(0, "round") for name, draw in method.noise(spec, stage).items()}
     size = {"sample": (4,), "step": ()}
     noise = {name: draw.sample(size[draw.per], torch.Generator(), torch.float32) for name, draw in draws.items()}
@@ -374,19 +380,19 @@ def test_weighted_mean_of_what_was_sent():
         (Local, {"momentum": 0.9}, "momentum is for sgd and rmsprop, got 0.9 with adam"),
         (
             Local,
-            {"optimiser": "lbfgs"},
-            "optimiser must be one of ('adam', 'adamw', 'sgd', 'rmsprop', 'adagrad'), got 'lbfgs'",
+            {"optimizer": "lbfgs"},
+            "optimizer must be one of ('adam', 'adamw', 'sgd', 'rmsprop', 'adagrad'), got 'lbfgs'",
         ),
         (
             FLIC,
             {"representation_within": True, "local_steps": 3},
             "representation_within counts epochs: local_steps must be None, got 3",
         ),
-        (FedAvgFT, {"tuning_epochs": 0}, "tuning_epochs must be at least 1, got 0"),
+        (FedAvgFT, {"finetune_epochs": 0}, "finetune_epochs must be at least 1, got 0"),
         (FedRep, {"representation_epochs": 0}, "representation_epochs must be at least 1, got 0"),
         (HetFedRep, {"representation_epochs": 1.5}, "representation_epochs must be a whole number, got 1.5"),
         (FedHeNN, {"n_rad": 3.5}, "n_rad must be a whole number, got 3.5"),
-        (FedHeNN, {"eta": float("nan")}, "eta must be a finite number, got nan"),
+        (FedHeNN, {"term_weight": float("nan")}, "term_weight must be a finite number, got nan"),
         (FLIC, {"representation_epochs": 0}, "representation_epochs must be at least 1, got 0"),
         (FLIC, {"pretrain_batch": 0}, "pretrain_batch must be at least 1, got 0"),
         (FLIC, {"realign": 3}, "realign must be True or False, got 3"),
@@ -444,7 +450,9 @@ def test_settings_that_every_method_has_unless_told():
 def test_numbers_of_numpy_and_zeros_with_a_meaning_are_settings():
     assert Local(local_epochs=np.int64(2), lr=np.float32(0.5)).local_epochs == 2
     assert Local(lr=0).lr == 0
-    zeros = dict.fromkeys(("lambda1", "lambda2", "pretrain_epochs", "anchor_scale", "representation_from"), 0)
+    zeros = dict.fromkeys(
+        ("alignment_weight", "anchor_weight", "pretrain_epochs", "anchor_scale", "representation_from"), 0
+    )
     assert FLIC(**zeros).pretrain_epochs == 0
 
 

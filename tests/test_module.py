@@ -132,7 +132,7 @@ def test_clients_of_other_widths_have_modules_of_their_own_width(method):
 def test_one_round_of_fedavg_is_that_of_plain_pytorch():
     """Two full-batch steps of SGD on each client from the server's weights, then the mean weighted by samples."""
     phi = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 5))
-    method = FedAvg(Model(phi), local_epochs=2, batch_size=1000, optimiser="sgd", lr=0.1, momentum=0.9)
+    method = FedAvg(Model(phi), local_epochs=2, batch_size=1000, optimizer="sgd", lr=0.1, momentum=0.9)
     first = Simulator(EQUAL, method, device="cpu", dtype=torch.float64).initial().server
     run = simulate(EQUAL, method, **{**OPTIONS, "rounds": 1})
     uploads = []

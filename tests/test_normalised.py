@@ -18,7 +18,7 @@ from hetfl_core.rng import numpy_stream, stream
 PHI = NormalisedCNN(channels=(3, 4), out=5)
 NETWORK = Model(PHI)
 OPTIONS = {"rounds": 2, "device": "cpu", "progress": False, "dtype": torch.float64}
-SGD = {"optimiser": "sgd", "lr": 0.1, "batch_size": 4}
+SGD = {"optimizer": "sgd", "lr": 0.1, "batch_size": 4}
 
 
 def pictures(sizes=(10, 7, 13, 5), side=8):
@@ -84,7 +84,7 @@ METHODS = {
     "LG-FedAvg": LGFedAvg(NETWORK, local_epochs=1, **SGD),
     "FedRep": FedRep(NETWORK, local_epochs=1, **SGD),
     "Fed-CMA": FedCMA(NETWORK, local_epochs=1, **SGD),
-    "FedGen": FedGen(NETWORK, local_epochs=1, generated=4, generator_steps=2, **SGD),
+    "FedGen": FedGen(NETWORK, local_epochs=1, n_generated=4, generator_steps=2, **SGD),
     "augmented": FedAvg(Model(Augmented(PHI, padding=1)), local_steps=3, **SGD),
     "by client": LGFedAvg(Model(PerClient({"client-1": replace(PHI, channels=(2,))}, PHI)), local_epochs=1, **SGD),
     "Adam": FedAvg(NETWORK, local_steps=2, batch_size=4),
@@ -108,7 +108,7 @@ def test_running_statistics_go_where_their_layer_goes():
     assert all(torch.equal(one, each[0]) for one in each), "FedAvg averages them"
     assert not torch.equal(shared.server["phi.0.norm.mean"], torch.zeros(3).double())
     own = simulate(FED, METHODS["LG-FedAvg"], **OPTIONS)
-    assert not torch.equal(own.kept[0]["phi.0.norm.mean"], own.kept[1]["phi.0.norm.mean"])
+    assert not torch.equal(own.client_states[0]["phi.0.norm.mean"], own.client_states[1]["phi.0.norm.mean"])
     assert "phi.0.norm.mean" not in own.server
 
 

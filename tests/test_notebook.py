@@ -81,7 +81,7 @@ def test_what_pre_training_leaves_is_what_a_run_begins_with():
     kept, start = notebook.aligned(federation, method, seed=1)
     z = notebook.embedded(federation, method, kept, start.server, "test")
     assert list(z) == [client.name for client in federation]
-    for client, own, drawn in zip(federation, kept, start.kept, strict=True):
+    for client, own, drawn in zip(federation, kept, start.client_states, strict=True):
         assert not torch.equal(own["phi.0.weight"], drawn["phi.0.weight"])
         by_hand = method.model.embed(own, client.x_test.float()).detach().numpy()
         np.testing.assert_array_equal(z[client.name], by_hand)

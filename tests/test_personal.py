@@ -38,7 +38,7 @@ from hetfl_core.networks import MLP, LeNet, Model
 PHI = MLP(hidden=(7,), out=5, last="relu")
 PLAIN, RANDOM = Model(PHI), Model(PHI, gaussian=3)
 SHORT = {"local_epochs": 2, "batch_size": 6}
-DESCENT = {"optimiser": "sgd", "lr": 0.1}
+DESCENT = {"optimizer": "sgd", "lr": 0.1}
 NEW = [
     "FedPer",
     "LG-FedAvg",
@@ -82,29 +82,29 @@ def moved(outcome, start):
 
 
 @pytest.mark.parametrize("name", ["FedPer", "LG-FedAvg", "Ditto", "FedPAC", "FedCR, own bodies", "FLIC-Class"])
-def test_first_weights_are_ones_own_or_common(name):
+def test_the_init_is_ones_own_or_common(name):
     """Common ones wherever shapes agree: of inputs of different widths all but the first layer's."""
     for fed, ragged_layers in ((EQUAL, set()), (ragged(), {"phi.0.weight", "own.phi.0.weight"})):
         for first in ("own", "common"):
-            method = small(name, first_weights=first)
+            method = small(name, init=first)
             if fed is not EQUAL and name in ("FedPer", "FedPAC", "Ditto"):
                 continue  # needs one feature space
-            kept = Simulator(fed, method, device="cpu", seed=1).initial().kept
+            kept = Simulator(fed, method, device="cpu", seed=1).initial().client_states
             weights = {n for n in kept[0] if "weight" in n and n not in ragged_layers}
             assert weights
             for each in kept[1:]:
                 assert {n: torch.equal(each[n], kept[0][n]) for n in weights} == dict.fromkeys(
                     weights, first == "common"
                 )
-    other = Simulator(EQUAL, small(name, first_weights="common"), device="cpu", seed=2).initial().kept
-    alike = Simulator(EQUAL, small(name, first_weights="common"), device="cpu", seed=1).initial().kept
+    other = Simulator(EQUAL, small(name, init="common"), device="cpu", seed=2).initial().client_states
+    alike = Simulator(EQUAL, small(name, init="common"), device="cpu", seed=1).initial().client_states
     assert not all(torch.equal(other[0][n], alike[0][n]) for n in alike[0])
 
 
 def test_a_common_start_does_not_depend_on_the_order_of_clients():
-    method = small("LG-FedAvg", first_weights="common")
+    method = small("LG-FedAvg", init="common")
     turned = Federation([ragged()[i] for i in (2, 0, 1)], ragged().n_classes, "turned")
-    here, there = (Simulator(f, method, device="cpu").initial().kept for f in (ragged(), turned))
+    here, there = (Simulator(f, method, device="cpu").initial().client_states for f in (ragged(), turned))
     for i, j in enumerate((2, 0, 1)):
         assert_same_tensors(there[i], here[j])
 
@@ -174,8 +174,8 @@ def by_hand(fed, starts, server, shared, steps, tuned, rounds, lr):
     [
         (Local, (), [ALL], [ALL]),
         (FedAvg, ALL, [ALL], []),
-        (partial(FedAvgFT, tuned="head", tuning_epochs=2), ALL, [ALL], [HEAD_ONLY, HEAD_ONLY]),
-        (partial(FedAvgFT, tuned="all", tuning_epochs=2), ALL, [ALL], [ALL, ALL]),
+        (partial(FedAvgFT, tuned="head", finetune_epochs=2), ALL, [ALL], [HEAD_ONLY, HEAD_ONLY]),
+        (partial(FedAvgFT, tuned="all", finetune_epochs=2), ALL, [ALL], [ALL, ALL]),
         (FedPer, BODY_ONLY, [ALL], [HEAD_ONLY]),
         (FedRep, BODY_ONLY, [HEAD_ONLY, BODY_ONLY], [HEAD_ONLY]),
         (LGFedAvg, HEAD_ONLY, [ALL], [BODY_ONLY]),
@@ -198,10 +198,10 @@ def test_a_run_by_hand(method, shared, steps, tuned):
 
 def test_a_run_of_ditto_by_hand():
     """v pays (λ/2)‖v − w‖² for leaving the w that was received; after the last round it trains once more."""
-    made = Ditto(Model(LINEAR), lam=0.5, local_epochs=1, batch_size=100, tuning_epochs=1, **DESCENT)
+    made = Ditto(Model(LINEAR), term_weight=0.5, local_epochs=1, batch_size=100, finetune_epochs=1, **DESCENT)
     fed, _, start = begun(made)
     server = {n: p.numpy() for n, p in start.server.items()}
-    own = [{n.removeprefix("own."): p.numpy() for n, p in kept.items()} for kept in start.kept]
+    own = [{n.removeprefix("own."): p.numpy() for n, p in kept.items()} for kept in start.client_states]
     samples = np.array([client.n_train for client in fed])
 
     def drawn(v, client):
@@ -240,7 +240,7 @@ def task(params, feature, y):
 
 def random_run(method):
     """Clients, their first parameters and the server of a run of three rounds by the engine, and that run."""
-    made = method(Model(LINEAR, gaussian=3), scale="none", local_epochs=1, batch_size=100, tuning_epochs=1, **DESCENT)
+    made = method(Model(LINEAR, gaussian=3), scale="none", local_epochs=1, batch_size=100, finetune_epochs=1, **DESCENT)
     fed, simulator, start = begun(made)
     data = [(torch.as_tensor(c.x_train, dtype=torch.float64), torch.as_tensor(c.y_train)) for c in fed]
     return data, simulator.working(start), start, run(made, fed, participation=1.0)
@@ -248,7 +248,7 @@ def random_run(method):
 
 def test_a_run_of_fedcr_by_hand():
     """Algorithm 2 at Σ = 0 in the draws: three rounds, each with the joint features of the one before."""
-    data, clients, _, result = random_run(partial(FedCR, beta=0.2))
+    data, clients, _, result = random_run(partial(FedCR, term_weight=0.2))
     joint = Normal(torch.zeros(5, 3, dtype=torch.float64), torch.ones(5, 3, dtype=torch.float64))
     held = torch.tensor([any((y == c).any() for _, y in data) for c in range(5)])
     for _ in range(3):
@@ -278,8 +278,8 @@ def test_a_run_of_fedcr_by_hand():
 
 def test_a_run_of_fedsr_by_hand():
     """At Σ = 0 in the draws; the references of the classes are trained too, and stay at home."""
-    data, clients, start, result = random_run(partial(FedSR, l2=0.3, cmi=0.7))
-    clients = [each | kept for each, kept in zip(clients, start.kept, strict=True)]
+    data, clients, start, result = random_run(partial(FedSR, norm_weight=0.3, cmi_weight=0.7))
+    clients = [each | kept for each, kept in zip(clients, start.client_states, strict=True)]
     samples = torch.tensor([float(len(y)) for _, y in data], dtype=torch.float64)
 
     def loss(params, x, y):
@@ -323,7 +323,7 @@ def test_parts_that_are_trained_sent_kept_and_tuned(method, trained, sent, kept,
     for i, outcome in outcomes.items():
         assert moved(outcome, before[i]) == trained
         assert {name.split(".")[0] for name in outcome.upload} == sent
-        assert {name.split(".")[0] for name in outcome.kept} == kept
+        assert {name.split(".")[0] for name in outcome.client_state} == kept
     last = simulator.train(start, [0], 3, "final")[0]
     assert moved(last, before[0]) == tuned
 
@@ -343,7 +343,7 @@ def test_lg_fedavg_takes_clients_of_any_width_and_shares_named_layers():
     deeper = LGFedAvg(PLAIN, layers=("phi.1",), **SHORT)
     _, _, outcomes = start_and_round(deeper)
     assert set(outcomes[0].upload) == {"phi.1.weight", "phi.1.bias", "beta.weight", "beta.bias"}
-    assert set(outcomes[0].kept) == {"phi.0.weight", "phi.0.bias"}
+    assert set(outcomes[0].client_state) == {"phi.0.weight", "phi.0.bias"}
     with pytest.raises(ValueError, match=r"averages 'phi.0.weight', which must have the same shape .* on 'client-1'"):
         run(LGFedAvg(PLAIN, layers=("phi.0",)), ragged())
     with pytest.raises(ValueError, match=r"layers must be prefixes of parameters such as \['beta.bias'.*got 'phi.7'"):
@@ -434,7 +434,7 @@ def replaced(client):
 def test_ditto_without_its_penalty_is_local_training_beside_fedavg():
     """λ = 0: v_i is what Local learns, bit for bit, and w what FedAvg learns (in one batch an epoch, to rounding)."""
     settings = {"batch_size": 100, "local_epochs": 3, **DESCENT}
-    ditto, local = run(Ditto(PLAIN, lam=0.0, **settings)), run(Local(PLAIN, **settings))
+    ditto, local = run(Ditto(PLAIN, term_weight=0.0, **settings)), run(Local(PLAIN, **settings))
     for own, kept in zip(ditto.params, local.params, strict=True):
         assert_same_tensors({n.removeprefix("own."): p for n, p in own.items() if n.startswith("own.")}, kept)
     together = run(FedAvg(PLAIN, **settings))
@@ -447,22 +447,22 @@ def test_ditto_without_its_penalty_is_local_training_beside_fedavg():
 def test_ditto_with_a_heavy_penalty_starts_each_step_at_the_server():
     """With η λ = 1 a step of gradient descent on f(v) + (λ/2)‖v − w‖² ends at w − η ∇f(v): by arithmetic."""
     eta = 1e-3
-    method = Ditto(PLAIN, lam=1 / eta, optimiser="sgd", lr=eta, batch_size=100, local_epochs=1)
+    method = Ditto(PLAIN, term_weight=1 / eta, optimizer="sgd", lr=eta, batch_size=100, local_epochs=1)
     simulator, start, outcomes = start_and_round(method)
     for i, outcome in outcomes.items():
-        own = {n.removeprefix("own."): p.clone().requires_grad_() for n, p in start.kept[i].items()}
+        own = {n.removeprefix("own."): p.clone().requires_grad_() for n, p in start.client_states[i].items()}
         data = simulator.federation[i]
         loss = torch.nn.functional.cross_entropy(PLAIN.head(own, PLAIN.embed(own, data.x_train)), data.y_train)
         gradient = torch.autograd.grad(loss, list(own.values()))
         for (name, _), g in zip(own.items(), gradient, strict=True):
             expected = start.server[name] - eta * g
-            torch.testing.assert_close(outcome.kept[f"own.{name}"], expected, rtol=0, atol=1e-12)
+            torch.testing.assert_close(outcome.client_state[f"own.{name}"], expected, rtol=0, atol=1e-12)
 
 
 def test_ditto_pulls_the_harder_the_larger_lambda():
     gaps = []
     for lam in (0.0, 1.0, 10.0):
-        result = run(Ditto(PLAIN, lam=lam, lr=0.02, optimiser="sgd", **SHORT), rounds=6)
+        result = run(Ditto(PLAIN, term_weight=lam, lr=0.02, optimizer="sgd", **SHORT), rounds=6)
         gaps.append(
             np.mean([float((p["own.phi.0.weight"] - result.server["phi.0.weight"]).norm()) for p in result.params])
         )
@@ -471,13 +471,13 @@ def test_ditto_pulls_the_harder_the_larger_lambda():
 
 def test_ditto_with_embeddings_of_ones_own_runs_on_inputs_of_any_width():
     """What is averaged is the head alone; λ draws v's head to it, and v's embedding is as free as w's."""
-    method = Ditto(PLAIN, lam=1.0, embeddings="own", **SHORT, **DESCENT)
+    method = Ditto(PLAIN, term_weight=1.0, embeddings="own", **SHORT, **DESCENT)
     simulator, start, outcomes = start_and_round(method, ragged())
     for i, outcome in outcomes.items():
         assert set(outcome.upload) == {"beta.weight", "beta.bias"}
-        assert {name.split(".")[0] for name in outcome.kept} == {"own", "phi"}
-        assert not torch.equal(outcome.kept["phi.0.weight"], start.kept[i]["phi.0.weight"])
-    own = {name.removeprefix("own."): p for name, p in start.kept[0].items() if name.startswith("own.")}
+        assert {name.split(".")[0] for name in outcome.client_state} == {"own", "phi"}
+        assert not torch.equal(outcome.client_state["phi.0.weight"], start.client_states[i]["phi.0.weight"])
+    own = {name.removeprefix("own."): p for name, p in start.client_states[0].items() if name.startswith("own.")}
     data = simulator.federation[0]
     batch = Batch(data.x_train, data.y_train, torch.ones(len(data.y_train), dtype=torch.float64))
     found = method.personal_loss({f"own.{name}": p for name, p in own.items()}, start.server, batch, {})
@@ -566,7 +566,7 @@ def test_what_a_client_sends_for_fedpac_by_hand():
 
 
 def test_features_for_h_are_those_of_the_received_body():
-    method = FedPAC(LINE, lr=0.3, optimiser="sgd", batch_size=10, local_epochs=3)
+    method = FedPAC(LINE, lr=0.3, optimizer="sgd", batch_size=10, local_epochs=3)
     simulator, start, outcomes = start_and_round(method, three_points())
     x = simulator.federation[0].x_train
     body = {name: start.server[name] for name in ("phi.0.weight", "phi.0.bias")}
@@ -592,7 +592,7 @@ def test_the_servers_centroids_count_samples_and_keep_unseen_classes():
 def test_fedpacs_penalty_by_hand():
     """Mean over batch and dimensions of the squared distance, over classes that have a centroid; or FedCR's norm."""
     model = Model(MLP(hidden=(), out=2))
-    method = FedPAC(model, lam=1.0)
+    method = FedPAC(model, term_weight=1.0)
     params = model.init(Spec("a", (2,), 3, 3, (1, 1, 1), 1), torch.Generator().manual_seed(0), model.parts)
     params |= {"phi.0.weight": torch.eye(2), "phi.0.bias": torch.zeros(2)}
     x = torch.tensor([[1.0, 2.0], [3.0, 5.0], [9.0, 9.0], [4.0, 4.0]])
@@ -607,7 +607,7 @@ def test_fedpacs_penalty_by_hand():
     assert float(published.terms["gap"]) == pytest.approx(np.sqrt(4 + 25) / 3)
     unknown = replace(method, aligns_from=0).loss(params, received, batch, {}).terms["gap"]
     assert float(unknown) == pytest.approx(((0 + 4) / 2 + (9 + 16) / 2 + (16 + 16) / 2) / 3)
-    plain = replace(method, lam=0.0).loss(params, received, batch, {})
+    plain = replace(method, term_weight=0.0).loss(params, received, batch, {})
     assert float(published.total - plain.total) == pytest.approx(np.sqrt(29) / 3)
 
 
@@ -625,11 +625,11 @@ def test_fedpac_trains_the_head_and_then_the_body():
 
 def test_head_and_body_may_be_trained_together():
     """One stage over both; with own bodies and without a penalty it is what a client does that trains alone."""
-    together = FedPAC(PLAIN, aggregates="features", combines=False, head_epochs=0, lam=0.0, local_epochs=2)
+    together = FedPAC(PLAIN, aggregates="features", combines=False, head_epochs=0, term_weight=0.0, local_epochs=2)
     (stage,) = together.stages(1, "round")
     assert (set(stage.train), stage.epochs, stage.loss) == ({"phi", "beta"}, 2, together.loss)
     assert together.stages(0, "round")[0].loss != together.loss, "no centroid is known in round 0"
-    for mine, alone in zip(run(together).kept, run(Local(PLAIN, local_epochs=2)).kept, strict=True):
+    for mine, alone in zip(run(together).client_states, run(Local(PLAIN, local_epochs=2)).client_states, strict=True):
         assert_same_tensors(mine, alone)
 
 
@@ -643,7 +643,7 @@ def test_a_combined_head_reaches_its_client_and_no_other():
     for i in (0, 1):
         expected = sum(a * outcomes[j].upload["beta.bias"] for j, a in enumerate(alpha[i]))
         torch.testing.assert_close(working[i]["beta.bias"], expected)
-    assert torch.equal(working[2]["beta.bias"], start.kept[2]["beta.bias"])
+    assert torch.equal(working[2]["beta.bias"], start.client_states[2]["beta.bias"])
 
 
 def test_scalar_centroids_are_the_published_fault():
@@ -660,7 +660,7 @@ def test_a_newcomer_of_fedpac_learns_a_head():
     for new in passes:
         assert torch.equal(new.params[0]["phi.0.weight"], result.server["phi.0.weight"])
     assert passes[1].history["ce"].iloc[-1] < passes[0].history["ce"].iloc[-1], "passes must build on one another"
-    assert torch.equal(passes[1].params[0]["beta.bias"], passes[1].kept[0]["beta.bias"])
+    assert torch.equal(passes[1].params[0]["beta.bias"], passes[1].client_states[0]["beta.bias"])
 
 
 def test_clients_with_slashes_in_their_names_get_their_own_heads():
@@ -696,7 +696,7 @@ def test_a_model_without_random_features_is_refused_when_the_method_is_made(meth
 
 def test_fedpac_without_bodies_runs_on_inputs_of_any_width():
     """Centroids, heads and what weighs them are sent; h and v come from the trained body, as none was received."""
-    method = FedPAC(PLAIN, aggregates="features", lam=0.5, **SHORT, **DESCENT)
+    method = FedPAC(PLAIN, aggregates="features", term_weight=0.5, **SHORT, **DESCENT)
     simulator, start, outcomes = start_and_round(method, ragged())
     for i, outcome in outcomes.items():
         names = {"beta.weight", "beta.bias", "centroid.mean", "centroid.count", "h", "v"}
@@ -705,7 +705,7 @@ def test_fedpac_without_bodies_runs_on_inputs_of_any_width():
         z = PLAIN.embed(outcome.params, data.x_train)
         shares = torch.stack([(data.y_train == c).double() for c in range(simulator.federation.n_classes)]) / len(z)
         torch.testing.assert_close(outcome.upload["h"], shares @ z)
-        assert moved(outcome, start.kept[i]) == {"phi", "beta"}
+        assert moved(outcome, start.client_states[i]) == {"phi", "beta"}
     last = simulator.train(simulator.round(start, [0, 1, 2])[0], [0], 3, "final")[0]
     assert {"ce", "gap"} == set(last.terms)
     run(method, ragged())
@@ -736,10 +736,10 @@ def test_who_trains_after_the_last_round():
 @pytest.mark.parametrize("name", LAST)
 def test_the_last_training_has_a_length_of_its_own(name):
     """Alignment epochs apart, all of it; unless told, that of a round (of FedAvg-FT: 10 epochs)."""
-    assert any(s.epochs == 7 for s in replace(CATALOGUE[name], tuning_epochs=7).stages(3, "final"))
-    assert not any(s.epochs == 7 for s in replace(CATALOGUE[name], tuning_epochs=7).stages(3, "round"))
-    with pytest.raises(ValueError, match="tuning_epochs must be at least 1, got 0"):
-        replace(CATALOGUE[name], tuning_epochs=0)
+    assert any(s.epochs == 7 for s in replace(CATALOGUE[name], finetune_epochs=7).stages(3, "final"))
+    assert not any(s.epochs == 7 for s in replace(CATALOGUE[name], finetune_epochs=7).stages(3, "round"))
+    with pytest.raises(ValueError, match="finetune_epochs must be at least 1, got 0"):
+        replace(CATALOGUE[name], finetune_epochs=0)
 
 
 def tiny(model, raw=-60.0):
@@ -755,7 +755,7 @@ def test_tiny_deviations_leave_gradients_finite(beta):
     params = tiny(RANDOM)
     batch = Batch(torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2]), torch.ones(6))
     received = {"joint.mean": torch.zeros(3, 3), "joint.variance": torch.full((3, 3), 50.0)}
-    found = FedCR(RANDOM, beta=beta, samples=1).loss(params, received, batch, {"epsilon": torch.randn(6, 1, 3)})
+    found = FedCR(RANDOM, term_weight=beta, samples=1).loss(params, received, batch, {"epsilon": torch.randn(6, 1, 3)})
     found.total.backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in params.values())
     assert all(values.isfinite().all() for values in found.remember.values())
@@ -834,7 +834,7 @@ def test_what_others_are_made_of_is_no_method():
 
 
 def test_fedsrs_loss_by_torchs_distributions():
-    method = FedSR(RANDOM, samples=2, l2=0.3, cmi=0.7)
+    method = FedSR(RANDOM, samples=2, norm_weight=0.3, cmi_weight=0.7)
     spec = Spec("a", (4,), 9, 3, (3, 3, 3), 1)
     own = method.init_client(spec, torch.Generator())
     assert torch.nn.functional.softplus(own["reference.raw"]).sub(1 - 1e-4).abs().max() < 1e-6
@@ -875,7 +875,7 @@ def test_fedsr_that_shares_nothing_is_local():
 @pytest.mark.parametrize("likelihood", ["mean", "mixture"])
 def test_fedcr_without_term_and_noise_is_fedper_with_the_same_layers(likelihood):
     settings = {**SHORT, **DESCENT, "weighting": "uniform"}
-    cr = run(FedCR(RANDOM, beta=0.0, scale="none", likelihood=likelihood, **settings))
+    cr = run(FedCR(RANDOM, term_weight=0.0, scale="none", likelihood=likelihood, **settings))
     per = run(FedPer(RANDOM, **settings))
     for name, p in per.server.items():
         torch.testing.assert_close(cr.server[name], p, rtol=0, atol=1e-12)
@@ -937,7 +937,7 @@ def test_a_round_of_the_server_by_hand(method, mean, variance):
 def test_what_a_client_multiplies_are_the_features_as_they_passed():
     """In one batch and epoch these are the features of the model it received, before its step; by class."""
     simulator, start, outcomes = start_and_round(
-        FedCR(RANDOM, batch_size=100, local_epochs=1, lr=0.3, **{"optimiser": "sgd"})
+        FedCR(RANDOM, batch_size=100, local_epochs=1, lr=0.3, **{"optimizer": "sgd"})
     )
     for i, outcome in outcomes.items():
         client = simulator.federation[i]
@@ -968,7 +968,7 @@ def test_fedcrs_loss_by_torchs_distributions():
         ("mean", received["joint.mean"], torch.ones(3, 3)),
         ("variance", torch.zeros(3, 3), received["joint.variance"]),
     ]:
-        found = FedCR(RANDOM, beta=0.2, towards=towards).loss(params, received, Batch(x, y, weight), noise)
+        found = FedCR(RANDOM, term_weight=0.2, towards=towards).loss(params, received, Batch(x, y, weight), noise)
         joint = Independent(Normal(m[y], v[y].sqrt()), 1)
         expected = kl_divergence(joint, Independent(Normal(mean, deviation), 1))[:4].mean()
         torch.testing.assert_close(found.terms["kl"], expected)
@@ -995,7 +995,7 @@ def test_joint_features_are_no_parameters():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"beta": -1.0}, "beta must be at least 0, got -1.0"),
+        ({"term_weight": -1.0}, "term_weight must be at least 0, got -1.0"),
         ({"joint_step": 1.5}, r"joint_step must be in \[0, 1\], got 1.5"),
         ({"samples": 0}, "samples must be at least 1, got 0"),
         ({"test_samples": -1}, "test_samples must be at least 0, got -1"),
@@ -1009,12 +1009,12 @@ def test_settings_that_fedcr_refuses(setting, message):
 
 def test_settings_that_others_refuse():
     for make, message in [
-        (lambda: Ditto(lam=-1.0), "lam must be at least 0"),
+        (lambda: Ditto(term_weight=-1.0), "term_weight must be at least 0"),
         (lambda: FedPAC(head_epochs=-1), "head_epochs must be at least 0"),
         (lambda: FedPAC(head_epochs=0, head_lr=0.1), "head_lr must be None where head_epochs is 0, got 0.1"),
         (lambda: FedPAC(head_lr=-1.0), "head_lr must be at least 0"),
-        (lambda: FedPAC(lam=-0.5), "lam must be at least 0"),
-        (lambda: FedSR(cmi=-0.5), "cmi must be at least 0"),
+        (lambda: FedPAC(term_weight=-0.5), "term_weight must be at least 0"),
+        (lambda: FedSR(cmi_weight=-0.5), "cmi_weight must be at least 0"),
         (lambda: FedBABU(tuned="none"), "tuned must be one of"),
     ]:
         with pytest.raises(ValueError, match=message):

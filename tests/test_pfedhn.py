@@ -18,7 +18,7 @@ from hetfl_core.networks import MLP, Model
 NETWORK = Model(MLP((6,), 4))
 FED = ragged(widths=(4, 4))
 OPTIONS = {"rounds": 3, "device": "cpu", "progress": False, "dtype": torch.float64}
-BRIEF = {"optimiser": "sgd", "lr": 0.1, "local_steps": 3, "batch_size": 8}
+BRIEF = {"optimizer": "sgd", "lr": 0.1, "local_steps": 3, "batch_size": 8}
 SMALL = PFedHN(NETWORK, hidden=5, hidden_layers=1, embedding=2, **BRIEF)
 PC = replace(SMALL, personal="head")
 
@@ -114,7 +114,7 @@ def test_bytes_are_the_weights_and_not_the_hyper_network():
     assert run.history[["bytes_up", "bytes_down"]].iloc[1].tolist() == [6 * 8 * numbers] * 2
     body = simulate(FED, PC, **OPTIONS)
     assert body.history["bytes_up"].iloc[1] == 6 * 8 * (numbers - 25)
-    assert set(body.kept[0]) == {"beta.weight", "beta.bias"}
+    assert set(body.client_states[0]) == {"beta.weight", "beta.bias"}
 
 
 def test_a_client_that_comes_later_begins_with_the_mean_embedding():

@@ -25,13 +25,13 @@ class Fixed(Local):
     def init_server(self, specs, rng):
         return {"mean": torch.zeros(self.model.latent)}
 
-    def private(self, spec, data, rng):
+    def precompute(self, spec, data, rng):
         assert tuple(data.x.shape) == (spec.n_train, *spec.shapes)
         rows = torch.randperm(len(data.y), generator=rng)[:3]
         return {"few.x": data.x[rows], "few.y": data.y[rows]}
 
-    def start(self, kept, received):
-        return dict(kept)
+    def start(self, client_state, received):
+        return dict(client_state)
 
     def loss(self, params, received, batch, noise):
         task = super().loss(params, received, batch, noise)
@@ -79,7 +79,7 @@ def test_stacked_is_looped_where_what_is_private_grows_with_the_input(method):
 
 def test_it_is_made_once_of_the_clients_own_samples_and_never_changes():
     run = simulate(FED, FIXED, **OPTIONS)
-    for client, params, kept in zip(FED, run.params, run.kept, strict=True):
+    for client, params, kept in zip(FED, run.params, run.client_states, strict=True):
         rows = torch.randperm(client.n_train, generator=stream(0, client.name, 0, "private"))[:3]
         assert torch.equal(params["few.x"], client.x_train[rows].double())
         assert torch.equal(params["few.y"], client.y_train[rows])
@@ -107,10 +107,10 @@ def test_a_run_resumes_bit_for_bit_and_its_checkpoint_holds_no_samples(method, t
 def test_names_that_are_taken_are_refused():
     @dataclass(frozen=True)
     class Clash(Fixed):
-        def private(self, spec, data, rng):
+        def precompute(self, spec, data, rng):
             return {"beta.bias": torch.zeros(1)}
 
-    with pytest.raises(ValueError, match=r"Clash\.private calls something 'beta\.bias'"):
+    with pytest.raises(ValueError, match=r"Clash\.precompute calls something 'beta\.bias'"):
         simulate(FED, Clash(FIXED.model), **OPTIONS)
 
 
@@ -119,7 +119,7 @@ def test_clients_of_which_private_tensors_differ_in_shape_share_no_stack():
 
     @dataclass(frozen=True)
     class Each(Fixed):
-        def private(self, spec, data, rng):
+        def precompute(self, spec, data, rng):
             return {"few.x": data.x, "few.y": data.y}
 
     method = Each(FIXED.model, local_epochs=1)
@@ -135,7 +135,7 @@ def test_but_where_a_method_says_that_they_may_be_padded():
     class Weighed(Fixed):
         padded = ("few",)
 
-        def private(self, spec, data, rng):
+        def precompute(self, spec, data, rng):
             return {"few.x": data.x, "few.y": data.y, "few.weight": data.weight}
 
         def mean(self, params):
@@ -181,8 +181,8 @@ class Named(Local):
     def download(self, server, spec):
         return {"mine": server[f"of/{spec.name}"]}
 
-    def start(self, kept, received):
-        return dict(kept)
+    def start(self, client_state, received):
+        return dict(client_state)
 
     def upload(self, params, received, data, memory):
         return {"mine": received["mine"] + 1}

@@ -122,7 +122,9 @@ def test_one_client_may_be_all_that_takes_part():
     assert len(participants(names, 0.29, 0, 0)) == 29
 
 
-@pytest.mark.parametrize("bad", [{"local_epochs": 0}, {"batch_size": 0}, {"lambda1": -1.0}, {"anchor_variance": 0.0}])
+@pytest.mark.parametrize(
+    "bad", [{"local_epochs": 0}, {"batch_size": 0}, {"alignment_weight": -1.0}, {"anchor_variance": 0.0}]
+)
 def test_bad_settings_of_a_method(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         FLIC(**bad)
@@ -243,7 +245,7 @@ def test_clients_at_rest_are_not_touched():
     chosen = participants([c.name for c in fed], 0.2, 0, 0)
     after, _ = simulator.round(start, chosen)
     for i in range(len(fed)):
-        same = all(torch.equal(start.kept[i][n], after.kept[i][n]) for n in start.kept[i])
+        same = all(torch.equal(start.client_states[i][n], after.client_states[i][n]) for n in start.client_states[i])
         assert same == (i not in chosen)
     assert result.settings["rounds"] == 1
 
@@ -573,8 +575,8 @@ class Polls(Local):
         total = sum(w * a["answer"] for w, a in zip(weights, answers, strict=True)) / sum(weights)
         return {**server, "mean": total.sum().reshape(1)}
 
-    def start(self, kept, received):
-        return dict(kept)
+    def start(self, client_state, received):
+        return dict(client_state)
 
     def loss(self, params, received, batch, noise):
         task = super().loss(params, received, batch, noise)
@@ -606,7 +608,7 @@ def test_a_survey_sees_the_models_before_training_and_training_sees_its_result()
     simulator = Simulator(fed, method, device="cpu", dtype=torch.float64)
     start = simulator.initial()
     after, outcomes = simulator.round(start, [1, 4])
-    biases = [float(start.kept[c]["beta.bias"].mean()) for c in (1, 4)]
+    biases = [float(start.client_states[c]["beta.bias"].mean()) for c in (1, 4)]
     mean = np.average(biases, weights=[fed[c].n_train for c in (1, 4)]) * float(after.server["question"].sum())
     assert float(after.server["mean"]) == pytest.approx(mean)
     assert len(outcomes) == 4, "two participants, and their two answers"
@@ -659,7 +661,7 @@ def test_new_clients_learn_local_parts_alone(method):
     assert stacked.history["round"].tolist() == [0, 1, 2, 3]
     assert stacked.final["accuracy"] == stacked.history["test_accuracy"].iloc[-1]
     start = Simulator(new, method, device="cpu", dtype=torch.float64).initial()
-    for params, kept, first in zip(stacked.params, stacked.kept, start.kept, strict=True):
+    for params, kept, first in zip(stacked.params, stacked.client_states, start.client_states, strict=True):
         assert all(torch.equal(params[name], p) for name, p in kept.items())
         shared = [name for name in params if name not in kept and not name.startswith("anchor")]
         assert all(torch.equal(params[name], before[name]) for name in shared)
@@ -702,8 +704,8 @@ def test_new_clients_do_not_depend_on_each_other():
     old, new = joiners(ragged(), ["client-1", "client-4"])
     base = run(old, dtype=torch.float64)
     both, one = adapt(base, new, rounds=2, progress=False), adapt(base, new[1], rounds=2, progress=False)
-    for name, p in one.kept[0].items():
-        assert (both.kept[1][name] - p).abs().max() < 1e-12
+    for name, p in one.client_states[0].items():
+        assert (both.client_states[1][name] - p).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("method", [replace(QUICK, pretrain_epochs=0), HetFedRep(model=SMALL, local_epochs=1)])
@@ -756,7 +758,7 @@ def test_who_cannot_join():
     odd = Client(torch.zeros(2, 4), [0, 7], torch.zeros(1, 4), [0], "odd")
     with pytest.raises(ValueError, match="client 'odd': y_train must lie in 0…4"):
         adapt(base, odd, progress=False)
-    tuned = run(old, FedAvgFT(local_epochs=1, tuning_epochs=1))
+    tuned = run(old, FedAvgFT(local_epochs=1, finetune_epochs=1))
     with pytest.raises(ValueError, match=r"learns only local parts, but FedAvg-FT trains 'phi.0.weight'"):
         adapt(tuned, new, progress=False)
 
@@ -776,7 +778,7 @@ def test_clients_may_join_a_run_that_diverged():
     """What is not a number is not equal to itself; it has stayed as it was all the same."""
     old, new = joiners(ragged(widths=(4, 4)), ["client-1"])
     with pytest.warns(RuntimeWarning, match="training diverged"):
-        lost = run(old, FedAvg(local_epochs=1, optimiser="sgd", lr=1e30))
+        lost = run(old, FedAvg(local_epochs=1, optimizer="sgd", lr=1e30))
     assert any(p.isnan().any() for p in lost.server.values())
     with pytest.warns(RuntimeWarning, match="training diverged in round 0 on client 'client-1': "):
         adapt(lost, new, progress=False)
@@ -797,12 +799,16 @@ def same_runs(a, b):
     assert equal_histories(a.history, b.history)
     assert {**a.final, "seconds": 0} == {**b.final, "seconds": 0}
     assert a.per_client.equals(b.per_client)
-    for one, other in zip([a.server, *a.kept, *a.params], [b.server, *b.kept, *b.params], strict=True):
+    for one, other in zip(
+        [a.server, *a.client_states, *a.params], [b.server, *b.client_states, *b.params], strict=True
+    ):
         assert_same_tensors(one, other)
     return True
 
 
-@pytest.mark.parametrize("method", [QUICK, FedAvgFT(model=SMALL, local_epochs=1, tuning_epochs=2)], ids=["FLIC", "FT"])
+@pytest.mark.parametrize(
+    "method", [QUICK, FedAvgFT(model=SMALL, local_epochs=1, finetune_epochs=2)], ids=["FLIC", "FT"]
+)
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_run_that_is_stopped_is_a_whole_run_of_so_many_rounds(method, every, tmp_path):
     """Its last round is evaluated, as that of any run, also where that was not due."""
@@ -940,7 +946,7 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     assert rounds[0] in (last + 1, last + 2), "it must go on from the last complete round"
     assert equal_histories(resumed.history, whole.history)
     assert_same_tensors(resumed.server, whole.server)
-    for a, b in zip(resumed.kept, whole.kept, strict=True):
+    for a, b in zip(resumed.client_states, whole.client_states, strict=True):
         assert_same_tensors(a, b)
     assert {k: v for k, v in resumed.final.items() if k != "seconds"} == {
         k: v for k, v in whole.final.items() if k != "seconds"
@@ -999,13 +1005,13 @@ class Learning(Local):
     def aggregate(self, server, uploads, weights, specs, rng):
         target = torch.cat([upload["beta.bias"] for upload in uploads])
         net = {name: p.clone().requires_grad_() for name, p in server.items()}
-        optimiser = torch.optim.Adam(net.values(), lr=0.05)
+        optimizer = torch.optim.Adam(net.values(), lr=0.05)
         with torch.enable_grad():
             for _ in range(5):
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 made = torch.tanh(net["net.0"] @ net["net.1"]) @ net["net.2"]
                 (made.mean() - target).square().sum().backward()
-                optimiser.step()
+                optimizer.step()
         return {name: p.detach() for name, p in net.items()}
 
 
@@ -1027,7 +1033,7 @@ def test_tensors_of_a_checkpoint_lie_where_fresh_ones_would(tmp_path):
     mark = checkpoint.Identity({}, None)
     checkpoint.write_state(tmp_path, mark, state, ["x"])
     found = checkpoint.read_state(tmp_path, mark, ["x"])
-    assert [p.data_ptr() % 64 for params in (found.server, *found.kept) for p in params.values()] == [0] * 9
+    assert [p.data_ptr() % 64 for params in (found.server, *found.client_states) for p in params.values()] == [0] * 9
 
 
 def test_a_finished_run_goes_on_with_more_rounds(tmp_path):
@@ -1183,7 +1189,7 @@ def test_state_survives_the_round_trip(tmp_path):
     assert back is not None
     assert (back.done, back.rows) == (3, state.rows)
     assert_same_tensors(back.server, state.server)
-    for a, b in zip(back.kept, kept, strict=True):
+    for a, b in zip(back.client_states, kept, strict=True):
         assert list(a) == list(b)
         assert_same_tensors(a, b)
     assert checkpoint.read_state(tmp_path / "nothing", MARK, names) is None

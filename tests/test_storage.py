@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from test_records import left_behind, made
 
 from hetfl_core import cli, files
+from hetfl_core.methods import CATALOGUE
 from hetfl_core.records import find, load, pack, read, renaming, storage, to_json, write
 from hetfl_core.records import record as records
 from hetfl_core.records.renaming import Renaming
@@ -364,6 +365,14 @@ def test_compressed_files_are_read_and_what_is_beside_them_counts(tmp_path):
             load(tmp_path)
 
 
+def renamed(monkeypatch, *steps: Renaming) -> int:
+    """The newest format where names change in these further steps."""
+    steps = (*renaming.RENAMED, *steps)
+    monkeypatch.setattr(renaming, "RENAMED", steps)
+    monkeypatch.setattr(records, "FORMAT", len(steps) + 1)
+    return len(steps) + 1
+
+
 def test_older_names_are_understood_and_packing_writes_the_new_ones(tmp_path, monkeypatch):
     method = {"class": "FLIC", "lr": 0.1, "phi": {"class": "MLP", "alpha": 1, "optimiser": "sgd"}, "alpha": 2}
     old = made(
@@ -380,11 +389,10 @@ def test_older_names_are_understood_and_packing_writes_the_new_ones(tmp_path, mo
         values={"class": {"FLIC": "Flic"}, "optimiser": {"sgd": "SGD"}},
         columns={"loss": "ce", "server_accuracy": "accuracy_server"},
     )
-    monkeypatch.setattr(renaming, "RENAMED", (first, Renaming(keys={"optimiser2": "optimizer"})))
-    monkeypatch.setattr(records, "FORMAT", 3)
+    newest = renamed(monkeypatch, first, Renaming(keys={"optimiser2": "optimizer"}))
     for _ in range(2):
         for r in load(tmp_path):
-            assert r.format == 3
+            assert r.format == newest
             assert r.settings["method"] == {
                 "class": "Flic", "lr": 0.1, "phi": {"class": "MLP", "alpha": 1, "optimizer": "SGD"}, "mu": 2,
             }  # fmt: skip
@@ -395,14 +403,28 @@ def test_older_names_are_understood_and_packing_writes_the_new_ones(tmp_path, mo
             assert (r.history, r.per_client) == ({"round": [0], "ce": [1.5]}, {"client": ["a"], "ce": [1.5]})
             assert r.relative_path == FRESH.replace("seed0", f"seed{r.seed}")
         pack(tmp_path)
-    assert (tmp_path / PLACE).read_text().count('"format":3') == 2
+    assert (tmp_path / PLACE).read_text().count(f'"format":{newest}') == 2
     assert "optimiser" not in (tmp_path / PLACE).read_text()
+
+
+def test_settings_of_the_first_records_have_the_names_that_methods_have_now():
+    known = {type(method).__name__: method for method in CATALOGUE.values()}
+    every = {f.name for method in known.values() for f in fields(method)}
+    (first,) = renaming.RENAMED
+    for old, new in first.keys.items():
+        kind, _, own = old.rpartition(".")
+        kind = kind.removeprefix("Guarded")
+        there = {f.name for f in fields(known[kind])} if kind else every
+        assert (new in there, own in there) == (True, False), old
+    old = {"class": "FedProx", "mu": 0.5, "optimiser": "sgd", "first_weights": "own"}
+    content = {"format": 1, "settings": {"method": old}, "federation": {"mu": 3}}
+    now = {"class": "FedProx", "term_weight": 0.5, "optimizer": "sgd", "init": "own"}
+    assert renaming.translated(content) == {"format": 2, "settings": {"method": now}, "federation": {"mu": 3}}
 
 
 def test_an_old_name_beside_its_new_one_is_refused(tmp_path, monkeypatch):
     write(made(settings={"optimiser": "sgd", "optimizer": "adam"}), tmp_path)
-    monkeypatch.setattr(renaming, "RENAMED", (Renaming(keys={"optimiser": "optimizer"}),))
-    monkeypatch.setattr(records, "FORMAT", 2)
+    renamed(monkeypatch, Renaming(keys={"optimiser": "optimizer"}))
     with pytest.raises(ValueError, match=r"FLIC-HL-seed0\.json is not a run record: an old name and its new one"):
         load(tmp_path)
 

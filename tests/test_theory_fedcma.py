@@ -129,8 +129,8 @@ def test_the_variables_are_those_of_the_method():
     fed = ragged(4, n_classes=5)
     simulator = Simulator(fed, FedCMA(Model(MLP((6,), 4))), device="cpu")
     state = simulator.initial()
-    bodies = [sum(p.numel() for n, p in kept.items() if not n.startswith("beta")) for kept in state.kept]
-    held = sum(p.numel() for kept in state.kept for p in kept.values())
+    bodies = [sum(p.numel() for n, p in kept.items() if not n.startswith("beta")) for kept in state.client_states]
+    held = sum(p.numel() for kept in state.client_states for p in kept.values())
     held += sum(state.server[name].numel() for name in ("beta.weight", "beta.bias", "mean"))
     assert fedcma.dimension(bodies, 4, 5) == held
 

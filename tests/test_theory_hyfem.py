@@ -139,7 +139,7 @@ def test_a_fixed_step_leaves_every_bound_as_mu_grows():
 
 def test_algorithm_2_leaves_no_classifier_personal():
     """Remark 3.4 wants personal ones for μ₂ = 0: with line 2 all clients of the same blocks begin with the same."""
-    options = {**SETTING, "mu_classifier": 0.0, "mu_extractors": 10.0, "passes": 0}
+    options = {**SETTING, "classifier_weight": 0.0, "extractor_weight": 10.0, "passes": 0}
     for resets in (True, False):
         result = simulate(FED, HyFEM(**options, resets=resets), **OPTIONS)
         same = torch.equal(result.params[0]["beta.weight"], result.params[2]["beta.weight"])

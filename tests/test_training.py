@@ -20,7 +20,7 @@ from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.stacks import architecture
 from hetfl_core.engine.training import (
     NOISE_NUMBERS,
-    OPTIMISERS,
+    OPTIMIZERS,
     Noise,
     StackedStage,
     clip_each,
@@ -31,11 +31,11 @@ from hetfl_core.engine.training import (
 )
 from hetfl_core.federation import Federation
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, Local, Loss, Method, Stage
-from hetfl_core.methods.base import WITH_MOMENTUM, Optimiser, cross_entropy
+from hetfl_core.methods.base import WITH_MOMENTUM, Optimizer, cross_entropy
 from hetfl_core.networks import CNN, MLP, Draw, Model
 from hetfl_core.rng import stream
 
-SHORT = {"local_epochs": 2, "batch_size": 6, "pretrain_epochs": 2, "pretrain_batch": 4, "tuning_epochs": 1}
+SHORT = {"local_epochs": 2, "batch_size": 6, "pretrain_epochs": 2, "pretrain_batch": 4, "finetune_epochs": 1}
 PHI = MLP(hidden=(9,), out=6)
 
 
@@ -55,7 +55,7 @@ def federation_for(method):
     return fed
 
 
-DESCENT = {"optimiser": "sgd", "lr": 0.05, "momentum": 0.5, "weight_decay": 0.01, "clip": 0.5, "lr_decay": 0.8}
+DESCENT = {"optimizer": "sgd", "lr": 0.05, "momentum": 0.5, "weight_decay": 0.01, "clip": 0.5, "lr_decay": 0.8}
 
 VARIANTS = {
     **{name: short(method) for name, method in CATALOGUE.items()},
@@ -87,7 +87,11 @@ def test_stack_equals_loop(name):
     assert list(a) == list(b)
     assert (a - b).abs().to_numpy().max() < 1e-9 * max(1, a.abs().to_numpy().max())
     start = Simulator(fed, method, dtype=torch.float64, device="cpu").initial()
-    kept = [(before[name], p) for before, now in zip(start.kept, stacked.kept, strict=True) for name, p in now.items()]
+    kept = [
+        (before[name], p)
+        for before, now in zip(start.client_states, stacked.client_states, strict=True)
+        for name, p in now.items()
+    ]
     both = [*kept, *((start.server[name], p) for name, p in stacked.server.items() if name in start.server)]
     assert max(float((before - now).abs().max()) for before, now in both) > 1e-4, "nothing was trained"
 
@@ -101,15 +105,15 @@ def test_images_of_two_sizes_make_two_cohorts_and_stack_equals_loop():
     assert largest_difference(stacked, loop) < 1e-9
 
 
-@pytest.mark.parametrize("optimiser", ["adam", "adamw", "sgd", "rmsprop", "adagrad"])
-def test_clients_without_a_batch_left_are_not_moved_by_momentum(optimiser):
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "rmsprop", "adagrad"])
+def test_clients_without_a_batch_left_are_not_moved_by_momentum(optimizer):
     """A client that ends early must stop there: its stack-mates go on with [:K] views of parameters and states."""
 
     @dataclass(frozen=True)
     class Any_(Local):
         def stages(self, round, role):
-            momentum = 0.9 if optimiser in WITH_MOMENTUM else 0.0
-            stage = Stage(("phi", "beta"), None, 3, None, 5, optimiser, momentum=momentum, weight_decay=0.1, clip=0.5)
+            momentum = 0.9 if optimizer in WITH_MOMENTUM else 0.0
+            stage = Stage(("phi", "beta"), None, 3, None, 5, optimizer, momentum=momentum, weight_decay=0.1, clip=0.5)
             return [stage] if role == "round" else []
 
     fed = ragged(sizes=(4, 60))
@@ -124,9 +128,9 @@ def test_a_step_is_computed_only_for_the_clients_that_take_it(monkeypatch):
     seen = []
     descend = StackedStage._descend
 
-    def watched(self, optimiser, total):
-        descend(self, optimiser, total)
-        states = [t for state in optimiser.state.values() for t in state.values() if t.dim()]
+    def watched(self, optimizer, total):
+        descend(self, optimizer, total)
+        states = [t for state in optimizer.state.values() for t in state.values() if t.dim()]
         sizes = {len(t) for t in [*self.trained.values(), *self.frozen.values(), *states]}
         seen.append(sizes)
 
@@ -210,11 +214,11 @@ def test_padded_weights_stay_zero():
     assert len(set(widths)) > 1
     assert len(simulator.cohorts) == 1
     together = run(fed, short(Local()), participation=1.0)
-    for client, kept in zip(fed, together.kept, strict=True):
+    for client, kept in zip(fed, together.client_states, strict=True):
         alone = run(Federation([client], fed.n_classes), short(Local()), participation=1.0)
         for name, p in kept.items():
-            assert p.shape == alone.kept[0][name].shape
-            assert (p - alone.kept[0][name]).abs().max() < 1e-12
+            assert p.shape == alone.client_states[0][name].shape
+            assert (p - alone.client_states[0][name]).abs().max() < 1e-12
 
 
 def test_same_seed_same_bits_other_seed_other_numbers():
@@ -266,11 +270,11 @@ def test_steps_of_a_stage():
         ({"steps": -1}, "steps must be at least 1, got -1"),
         ({"epochs": 1, "batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"epochs": 1, "lr": -1.0}, "lr must not be negative"),
-        ({"epochs": 1, "optimiser": "lbfgs"}, r"optimiser must be one of \('adam', .* got 'lbfgs'"),
-        ({"epochs": 1, "optimiser": "sgd", "momentum": 1.0}, "momentum must be less than 1, got 1.0"),
+        ({"epochs": 1, "optimizer": "lbfgs"}, r"optimizer must be one of \('adam', .* got 'lbfgs'"),
+        ({"epochs": 1, "optimizer": "sgd", "momentum": 1.0}, "momentum must be less than 1, got 1.0"),
         ({"epochs": 1, "clip": 0.0}, "clip must be greater than 0, or None, got 0.0"),
         ({"epochs": 1, "clip": "1"}, "clip must be a finite number or None, got '1'"),
-        ({"epochs": 1, "optimiser": "sgd", "momentum": -0.1}, "momentum must not be negative, got -0.1"),
+        ({"epochs": 1, "optimizer": "sgd", "momentum": -0.1}, "momentum must not be negative, got -0.1"),
         ({"epochs": 1, "momentum": 0.9}, "momentum is for sgd and rmsprop, got 0.9 with adam"),
         ({"epochs": 1, "weight_decay": -1e-3}, "weight_decay must not be negative, got -0.001"),
         ({"epochs": 1, "weight_decay": {"phi": 0.1, "beta": -2}}, "weight_decay must not be negative, got -2"),
@@ -293,8 +297,8 @@ def test_the_longest_prefix_decides_on_the_decay():
     assert decays == {"phi.0.weight": 0.2, "phi.1.weight": 0.1, "beta.weight": 0.0}
 
 
-def test_the_optimisers_that_a_stage_may_name_are_those_there_are():
-    assert set(get_args(Optimiser)) == set(OPTIMISERS)
+def test_the_optimizers_that_a_stage_may_name_are_those_there_are():
+    assert set(get_args(Optimizer)) == set(OPTIMIZERS)
 
 
 def test_a_stage_may_spare_what_it_names():
@@ -392,7 +396,7 @@ def test_what_is_remembered_of_a_sample_is_its_newest_value(engine, spread):
             return {}
 
     for epochs in (2, 3):
-        method = Remembers(optimiser="sgd", lr=0.5, local_epochs=epochs, batch_size=1000)
+        method = Remembers(optimizer="sgd", lr=0.5, local_epochs=epochs, batch_size=1000)
         run(fed, method, rounds=1, participation=1.0, engine=engine)
     half = len(seen) // 2
     for (after_two, _), (after_three, memory) in zip(seen[:half], seen[half:], strict=True):
@@ -501,8 +505,8 @@ def test_downloads_may_differ_in_shape_and_name():
             own = {"rows": server["table"][list(spec.classes)[: 2 + int(spec.name[-1]) % 2]]}
             return own | ({"extra": server["table"][:1]} if spec.name.endswith("0") else {})
 
-        def start(self, kept, received):
-            return dict(kept)
+        def start(self, client_state, received):
+            return dict(client_state)
 
         def loss(self, params, received, batch, noise):
             task = super().loss(params, received, batch, noise)

@@ -41,7 +41,7 @@ def reliability(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -
     ValueError
         For rows that are no probabilities (not negative, of sum 1 to 1e-3), labels that are no classes, or no sample.
     """
-    checks.whole("bins", bins, 1, 1_000_000)
+    checks.integer("bins", bins, 1, 1_000_000)
     p, y = _pair(probabilities, labels)
     confidence, right = p.max(1), p.argmax(1) == y
     which = np.minimum((confidence * bins).astype(int), bins - 1)

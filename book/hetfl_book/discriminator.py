@@ -145,7 +145,7 @@ def _pooled(
     all_y: list[np.ndarray] = []
     all_clients: list[np.ndarray] = []
     for i, name in enumerate(sorted(features)):
-        z = checks.reals(f"features[{name!r}]", features[name], 2)
+        z = checks.real_array(f"features[{name!r}]", features[name], 2)
         y = checks.array(f"labels[{name!r}]", labels[name])
         if y.shape != (len(z),) or not np.issubdtype(y.dtype, np.integer):
             raise ValueError(

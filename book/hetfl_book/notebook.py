@@ -72,7 +72,7 @@ def listed(words: Iterable[str]) -> str:
     """Words as a list in a sentence, "a, b and c"; without any, "none"."""
     found = list(words)
     for word in found:
-        checks.words("words", word)
+        checks.nonempty_str("words", word)
     return ", ".join(found[:-1]) + " and " * (len(found) > 1) + found[-1] if found else "none"
 
 
@@ -101,7 +101,7 @@ def aligned(federation: Federation, method: Method, seed: int = 0) -> tuple[list
     simulator = Simulator(federation, method, seed=seed)
     state = simulator.initial()
     outcomes = simulator.train(state, range(len(federation)), 0, "start")
-    return [outcomes[i].kept for i in range(len(federation))], state
+    return [outcomes[i].client_state for i in range(len(federation))], state
 
 
 def embedded(

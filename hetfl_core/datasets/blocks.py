@@ -101,7 +101,7 @@ def holders(assignment: Sequence[Holding], n_blocks: int, n_classes: int) -> Ind
     -------
     ndarray of int, shape (n_blocks, n_classes)
     """
-    checks.wholes(1, n_blocks=n_blocks, n_classes=n_classes)
+    checks.ints(1, n_blocks=n_blocks, n_classes=n_classes)
     checks.memory(8 * n_blocks * n_classes, n_blocks=n_blocks, n_classes=n_classes)
     table = np.zeros((n_blocks, n_classes), dtype=np.int64)
     for blocks, classes in checked_holdings(assignment, n_blocks, n_classes):
@@ -124,14 +124,14 @@ def checked_holdings(assignment: str | Sequence[Any], n_blocks: int, n_classes: 
         checks.choice("assignment", assignment, (*ASSIGNMENTS, "centralised"))
         assignment = ASSIGNMENTS.get(assignment, everything)
     found = []
-    for i, given in enumerate(checks.several("assignment", assignment)):
-        pair = checks.several(f"assignment[{i}]", given)
+    for i, given in enumerate(checks.sequence("assignment", assignment)):
+        pair = checks.sequence(f"assignment[{i}]", given)
         if len(pair) != 2:
             raise ValueError(f"assignment[{i}] must be a pair (blocks, classes), got {checks.shown(given)}")
         parts = []
         for what, some, n in (("blocks", pair[0], n_blocks), ("classes", pair[1], n_classes)):
             name = f"{what} of assignment[{i}]"
-            numbers = check_labels(checks.several(name, some), name)
+            numbers = check_labels(checks.sequence(name, some), name)
             if not len(numbers) or len(np.unique(numbers)) < len(numbers):
                 raise ValueError(f"{name} must be different ones, got {numbers.tolist()}")
             if numbers.min() < 0 or numbers.max() >= n:
@@ -176,7 +176,7 @@ class BlockPartition:
         checks.fraction("missing", self.missing, "[0, 1)")
         for argument in ("per_class", "test_per_class"):
             if getattr(self, argument) is not None:
-                checks.whole(argument, getattr(self, argument), 1)
+                checks.integer(argument, getattr(self, argument), 1)
         checks.choice("tested_on", self.tested_on, ("test", "validation"))
 
     def holdings(self, n_blocks: int, n_classes: int) -> tuple[Holding, ...]:
@@ -323,7 +323,7 @@ def eurosat(
         As for `fashion_mnist`, whose result and errors are alike; values are in −1 … 1.
     """
     checks.choice("cut", cut, tuple(CUTS))
-    if checks.whole("resize", resize, 2, 64) % 2:
+    if checks.integer("resize", resize, 2, 64) % 2:
         raise ValueError(f"resize must be even, so that an image has quadrants, got {resize}")
     partition, family = gathered(partition, fields, BlockPartition), pictures.EUROSAT
 
@@ -401,12 +401,12 @@ def federate(
     """
     partition = gathered(partition, fields, BlockPartition)
     checks.seed(seed)
-    checks.texts(name=name)
+    checks.nonempty_strs(name=name)
     more = dict(checks.mapping("info", {} if info is None else info))
     own_settings = checks.mapping("info['settings']", more.pop("settings", {}))
     labels, labels_test = check_labels(y, "y"), check_labels(y_test, "y_test")
     n = n_classes if n_classes is not None else 1 + int(max(labels.max(initial=0), labels_test.max(initial=0)))
-    checks.whole("n_classes", n, 1)
+    checks.integer("n_classes", n, 1)
     for argument, some, its, found in (("x", x, "y", labels), ("x_test", x_test, "y_test", labels_test)):
         for block, t in checks.mapping(argument, some).items():
             checks.instance(f"{argument}[{block!r}]", t, Tensor)

@@ -130,10 +130,10 @@ def mnist_usps(
     half.check(7_291, 10)
     checks.seed(seed)
     if resize is not None:
-        checks.whole("resize", resize, 1)
+        checks.integer("resize", resize, 1)
         checks.memory(4 * 10_000 * resize**2, resize=resize)
     if max_train is not None:
-        checks.whole("max_train", max_train, 1)
+        checks.integer("max_train", max_train, 1)
     clients: list[Client] = []
     for domain, halves in (("mnist", load_mnist()), ("usps", load_usps())):
 
@@ -185,7 +185,7 @@ def bundled(
     """
     from sklearn.model_selection import train_test_split
 
-    checks.whole("n_clients", n_clients, 1)
+    checks.integer("n_clients", n_clients, 1)
     check_k("classes_per_client", classes_per_client, 10)
     checks.seed(seed)
     test_fraction = checks.fraction("test_fraction", test_fraction, "(0, 1)")

@@ -432,15 +432,15 @@ def federation(
     checks.choice("source", source, tuple(_ORIGIN))
     for argument, value in (("subjects", subjects), ("classes_per_client", classes_per_client)):
         if value is not None:
-            checks.whole(argument, value, 1)
-    checks.band("band", band)
+            checks.integer(argument, value, 1)
+    checks.frequency_band("band", band)
     checks.seed(seed)
-    checks.whole("n_classes", n_classes, 1, 1_000_000)
+    checks.integer("n_classes", n_classes, 1, 1_000_000)
     checks.flag("progress", progress)
     checks.choice("features", features, ("tangent", "vectorised"))
     checks.choice("reference", reference, ("train", "all"))
     checks.choice("split", split, ("session", "random"))
-    checks.words("estimator", estimator)
+    checks.nonempty_str("estimator", estimator)
     allowed = _listed(classes, CLASSES, "classes")
     most = {"specific": len(CLASSES), "common": 2}[kind] if classes_per_client is None else classes_per_client
     vectors = {"features": features, "reference": reference, "split": split, "seed": seed}
@@ -507,7 +507,7 @@ def recorded(kind: Literal["specific", "common"] = "specific", **settings: Any) 
 
 def _members(kind: str, b: int | None, datasets: Sequence[str] | str | None) -> tuple[str, ...]:
     checks.choice("kind", kind, ("specific", "common"))
-    b = {"specific": 54, "common": 40}[kind] if b is None else checks.whole("b", b)
+    b = {"specific": 54, "common": 40}[kind] if b is None else checks.integer("b", b)
     if (kind, b) not in MEMBERS:
         raise ValueError(f"b must be 54 or 40, and 40 for kind='common', got b={b!r} with kind={kind!r}")
     return _listed(datasets, MEMBERS[kind, b], "datasets")

@@ -245,7 +245,7 @@ def one_person(
     checks.choice("reference", reference, ("train", "all"))
     checks.choice("split", split, ("session", "random"))
     checks.seed(seed)
-    checks.band("band", band)
+    checks.frequency_band("band", band)
     tasks = {key: trials(*key, band=band) for key in dict.fromkeys((view.task, view.imagined) for view in CLIENTS)}
     seen = [_through(tasks[view.task, view.imagined], view) for view in CLIENTS]
     clients = [eeg.subject_client(of, features, reference, seed, split) for of in seen]

@@ -134,7 +134,7 @@ def _federation(
     name: str, classes: list[str], settings: dict[str, Any], part: str, who: str, scaling: str, first: bool = False
 ) -> Federation:
     """Some writers, a random choice or the first; the arguments are checked before a file is read."""
-    n, seed = checks.whole("n_clients", settings["n_clients"], 1), checks.seed(settings["seed"])
+    n, seed = checks.integer("n_clients", settings["n_clients"], 1), checks.seed(settings["seed"])
     writers = load_writers(name)
     if n > len(writers):
         raise ValueError(f"n_clients must lie in 1…{len(writers)}, the number of writers at hand, got {n}")

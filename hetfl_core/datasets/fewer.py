@@ -52,7 +52,7 @@ def fewer(client: Client, n: int, seed: int) -> Client:
         If n trials cannot hold every class of the client.
     """
     checks.instance("client", client, Client)
-    checks.whole("n", n)
+    checks.integer("n", n)
     classes = len(np.unique(client.y_train))
     if n < classes:
         raise ValueError(f"client {client.name!r}: n must be at least {classes}, one trial of each class, got {n}")

@@ -65,12 +65,12 @@ def fashion_mnist(
     if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes:
         raise ValueError(f"sizes must be image sizes in pixels, at least one, got {checks.shown(sizes)}")
     for size in sizes:
-        checks.whole("sizes", size, 1)
+        checks.integer("sizes", size, 1)
     partition, family = gathered(partition, fields, Partition), pictures.FASHION
     partition.check(60_000, family.n_classes)
     checks.seed(seed)
     if max_train is not None:
-        checks.whole("max_train", max_train, 1)
+        checks.integer("max_train", max_train, 1)
     checks.memory(4 * 10_000 * max(sizes) ** 2 / len(sizes), sizes=sizes)
 
     def draw(purpose: str) -> np.random.Generator:

@@ -59,7 +59,7 @@ def noisy_features(
     Federation
         Clients ``client-000`` … with inputs of shape (dim + added columns,).
     """
-    low, high = checks.span("added", added, 0)
+    low, high = checks.int_range("added", added, 0)
 
     def view(rng: np.random.Generator) -> View:
         width = int(rng.integers(low, high + 1))
@@ -98,7 +98,7 @@ def linear_mapping(
         Clients ``client-000`` … with inputs of shape (q,).
     """
     text = options.get("variant", getattr(partition, "variant", "text")) == "text"
-    low, high = checks.span("widths", ((3, 100) if text else (3, 99)) if widths is None else widths, 1)
+    low, high = checks.int_range("widths", ((3, 100) if text else (3, 99)) if widths is None else widths, 1)
     options["n_test_per_class"] = (1000 if text else 2000) if n_test_per_class is None else n_test_per_class
 
     def view(rng: np.random.Generator) -> View:
@@ -159,9 +159,9 @@ def linear_regression(
     """
     from scipy.special import ndtr
 
-    ranges = {"widths": checks.span("widths", widths, 1), "n_train": checks.span("n_train", n_train, 1)}
-    checks.wholes(1, n_clients=n_clients, dim=dim)
-    checks.whole("n_test", n_test, 0)
+    ranges = {"widths": checks.int_range("widths", widths, 1), "n_train": checks.int_range("n_train", n_train, 1)}
+    checks.ints(1, n_clients=n_clients, dim=dim)
+    checks.integer("n_test", n_test, 0)
     checks.number("noise", noise, 0, NOISIEST)
     checks.seed(seed)
     rows, mean_width = n_clients * (sum(ranges["n_train"]) / 2 + n_test), sum(ranges["widths"]) / 2
@@ -219,8 +219,8 @@ def four_gaussians(
         If a number is too small, or too large for memory.
     """
     checks.seed(seed)
-    checks.wholes(1, many=many, few=few)
-    checks.whole("n_test", n_test, 0)
+    checks.ints(1, many=many, few=few)
+    checks.integer("n_test", n_test, 0)
     checks.number("distance", distance, 0, NOISIEST)
     checks.number("sigma", sigma, 0, NOISIEST)
     checks.memory(8 * 2 * (many * 2 + few + n_test * 4), many=many, few=few, n_test=n_test)
@@ -303,8 +303,8 @@ def gaussian_classes(
     checks.seed(seed)
     sizes = {"n_clients": partition.n_clients, "n_classes": n_classes, "dim": dim}
     sizes["n_train_per_class"] = n_train_per_class
-    checks.wholes(1, **sizes)
-    sizes["n_test_per_class"] = checks.whole("n_test_per_class", n_test_per_class, 0)
+    checks.ints(1, **sizes)
+    sizes["n_test_per_class"] = checks.integer("n_test_per_class", n_test_per_class, 0)
     rows = n_classes * (n_train_per_class + n_test_per_class)
     checks.memory(max(2 * 8 * rows * dim, 8 * partition.n_clients * n_classes), **sizes)
     for argument, (low, high) in (widths or {}).items():

@@ -435,7 +435,7 @@ def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, 
 
     nodes = Nodes(grid, named, config, roster, say)
     try:
-        nodes.wait(checks.whole("clients", int(config.get("clients", 2)), 1))
+        nodes.wait(checks.integer("clients", int(config.get("clients", 2)), 1))
         runs = {
             run: Coordinator(run, method, nodes.settings, roster, folder and folder / run, say)
             for run, method in named.items()

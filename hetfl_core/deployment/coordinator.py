@@ -84,9 +84,9 @@ class Settings:
     clipping_range: float = 8.0
 
     def __post_init__(self) -> None:
-        checks.wholes(1, rounds=self.rounds, evaluate_every=self.evaluate_every)
+        checks.ints(1, rounds=self.rounds, evaluate_every=self.evaluate_every)
         checks.choice("task", self.task, tuple(METRICS))
-        checks.whole("n_classes", self.n_classes, 2 if self.task == "classification" else 0)
+        checks.integer("n_classes", self.n_classes, 2 if self.task == "classification" else 0)
         checks.fraction("participation", self.participation)
         checks.seed(self.seed)
         checks.flag("secure", self.secure)
@@ -198,10 +198,10 @@ def foreseen(method: Method, spec: Spec, received: Params, common: Params, setti
     x = map_blocks(drawn, spec.shapes)
     few = Client(x, y, map_blocks(lambda t: t[:0], x), y[:0], spec.name)
     site = site_of(few, method, settings, spec.n_clients)
-    kept = sides.cast(
+    client_state = sides.cast(
         sides.first_of_client(method, site.spec, settings.seed, common), torch.device("cpu"), settings.dtype
     )
-    return site.work(Task("round", 0, received), Memory((0, 0), kept, kept))[0].sent
+    return site.work(Task("round", 0, received), Memory((0, 0), client_state, client_state))[0].sent
 
 
 def why_refused(sent: Params, pattern: Params | None) -> str | None:
@@ -285,7 +285,7 @@ class Coordinator:
     # --- what goes out and comes back ---
 
     def ask(self, tasks: Mapping[int, Task]) -> Steps[dict[int, Reply]]:
-        """Send tasks; the replies without an error, by place. Who did not answer, or could not, is named."""
+        """Send tasks; the replies without an error, by index. Who did not answer, or could not, is named."""
         if not tasks:
             return {}
         specs = self.specs
@@ -295,15 +295,15 @@ class Coordinator:
         }
         self.total = replies.get(SUM)
         good: dict[int, Reply] = {}
-        for place, task in tasks.items():
-            name, what = self.specs[place].name, f"round {task.round}, {task.kind}"
+        for index, task in tasks.items():
+            name, what = self.specs[index].name, f"round {task.round}, {task.kind}"
             reply = replies.get(name)
             if reply is None:
                 self.say(f"{what}: no answer from client {name!r}; the round goes on without it")
             elif reply.error is not None:
                 self.say(f"{what}: client {name!r} {reply.error}; the round goes on without it")
             else:
-                good[place] = reply
+                good[index] = reply
         return good
 
     def usable(
@@ -311,29 +311,29 @@ class Coordinator:
     ) -> dict[int, Reply]:
         """Replies whose tensors can be used, given the `tasks` as uploads to these; others are named."""
         good = {}
-        for place, reply in replies.items():
-            why = why_refused(reply.sent, None if tasks is None else self._pattern(place, tasks[place].received))
+        for index, reply in replies.items():
+            why = why_refused(reply.sent, None if tasks is None else self._pattern(index, tasks[index].received))
             if why is None:
-                good[place] = reply
+                good[index] = reply
             else:
-                self.say(f"{what} of client {self.specs[place].name!r} is refused: {why}")
+                self.say(f"{what} of client {self.specs[index].name!r} is refused: {why}")
         return good
 
-    def _pattern(self, place: int, received: Params) -> Params | None:
-        if place not in self.patterns:
+    def _pattern(self, index: int, received: Params) -> Params | None:
+        if index not in self.patterns:
             try:
-                self.patterns[place] = foreseen(self.method, self.specs[place], received, self.common, self.settings)
+                self.patterns[index] = foreseen(self.method, self.specs[index], received, self.common, self.settings)
             except Exception as error:  # whatever a method does with samples that mean nothing
-                self.say(f"what {self.specs[place].name!r} will send cannot be foreseen ({error})")
-                self.patterns[place] = None
-        return self.patterns[place]
+                self.say(f"what {self.specs[index].name!r} will send cannot be foreseen ({error})")
+                self.patterns[index] = None
+        return self.patterns[index]
 
     def _tasks(
-        self, kind: TaskKind, round: int, server: Params, places: Iterable[int], evaluate: bool = False
+        self, kind: TaskKind, round: int, server: Params, indices: Iterable[int], evaluate: bool = False
     ) -> dict[int, Task]:
         """The same task for some clients, each with its download."""
         common = self.common if kind == "start" else {}
-        return {c: Task(kind, round, self.side.download(server, c), common, evaluate) for c in places}
+        return {c: Task(kind, round, self.side.download(server, c), common, evaluate) for c in indices}
 
     # --- the run ---
 
@@ -376,8 +376,8 @@ class Coordinator:
                 self.say(f"client {spec.name!r} cannot join: {error}")
                 continue
             self.specs.append(spec)
-            self.side, place = self._side(), len(self.specs) - 1
-            if (yield from self.ask(self._tasks("start", 0, server, [place], evaluate=True))):
+            self.side, index = self._side(), len(self.specs) - 1
+            if (yield from self.ask(self._tasks("start", 0, server, [index], evaluate=True))):
                 state = replace(state, server=server)
                 self.say(f"client {spec.name!r} joins after {state.done} rounds")
             else:
@@ -438,18 +438,18 @@ class Coordinator:
     def _for_sums(self, tasks: Mapping[int, Task]) -> dict[int, Task]:
         """The same tasks, with where each tensor that some participant sends stands in the sum."""
         shapes: dict[str, tuple[int, ...]] = {}
-        for place, task in tasks.items():
-            pattern = self._pattern(place, task.received)
+        for index, task in tasks.items():
+            pattern = self._pattern(index, task.received)
             if pattern is None:
                 raise DeploymentError(
-                    f"{self.name}: secure aggregation must know what {self.specs[place].name!r} will send"
+                    f"{self.name}: secure aggregation must know what {self.specs[index].name!r} will send"
                 )
             for name, p in pattern.items():
                 if shapes.setdefault(name, tuple(p.shape)) != tuple(p.shape):
                     raise ValueError(
                         f"{self.name}: clients send {name!r} in shapes {shapes[name]} and {tuple(p.shape)}"
                     )
-        weights = {place: self.method.weight(self.specs[place]) for place in tasks}
+        weights = {index: self.method.weight(self.specs[index]) for index in tasks}
         total, limit = sum(weights.values()), self.settings.clipping_range
         return {c: replace(task, layout=Layout(shapes, weights[c] / total, limit)) for c, task in tasks.items()}
 
@@ -486,8 +486,8 @@ class Coordinator:
     def _means(self, replies: Mapping[int, Reply]) -> dict[str, float]:
         """Means of loss terms and, where they were measured, of figures."""
         terms: dict[str, list[float]] = {}
-        for place in self.side.by_name(replies):
-            for name, value in replies[place].terms.items():
+        for index in self.side.by_name(replies):
+            for name, value in replies[index].terms.items():
                 terms.setdefault(name, []).append(value)
         return {name: float(np.mean(values)) for name, values in terms.items()} | self._figures(replies)
 
@@ -505,8 +505,8 @@ class Coordinator:
         metrics = METRICS[self.settings.task]
         names = {name: f"final_{name}" for name in metrics.per_client} | {"train": f"final_train_{metrics.main}"}
         rows = []
-        for place in self.side.order:
-            spec, reply = self.specs[place], replies.get(place, Reply())
+        for index in self.side.order:
+            spec, reply = self.specs[index], replies.get(index, Reply())
             row = {"client": spec.name, "n_train": spec.n_train, "n_test": self.roster.told[spec.name]["n_test"]}
             rows.append(row | {name: reply.figures.get(told, math.nan) for name, told in names.items()})
         return pd.DataFrame(rows)
@@ -539,7 +539,7 @@ class Coordinator:
             {**self.roster.told[spec.name], "n_clients": spec.n_clients, "order": spec.features} for spec in self.specs
         ]
         write_atomically(self.folder / "clients.json", json.dumps(told, indent=1).encode())
-        checkpoints.write_state(self.folder, self._identity(), replace(state, kept=[{} for _ in names]), names)
+        checkpoints.write_state(self.folder, self._identity(), replace(state, client_states=[{} for _ in names]), names)
 
     def _resumed(self) -> checkpoints.State | None:
         """The state that the folder holds, its clients in the order in which they joined."""

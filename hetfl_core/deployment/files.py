@@ -54,7 +54,7 @@ def client_from_file(
         Where there is no such file.
     """
     file = checks.path("path", path)
-    checks.texts(name=name, label=label)
+    checks.nonempty_strs(name=name, label=label)
     checks.seed(seed)
     where = f"client {name!r}, {file.name}"
     if not file.exists():
@@ -148,13 +148,13 @@ def _numbers(y: np.ndarray, where: str, label: str, classes: Sequence[Any] | Non
                 "classes=['no', 'yes'])"
             )
         return y
-    place = {c: i for i, c in enumerate(checks.several("classes", classes))}
-    if unknown := sum(value not in place for value in y.tolist()):
+    index = {c: i for i, c in enumerate(checks.sequence("classes", classes))}
+    if unknown := sum(value not in index for value in y.tolist()):
         raise ValueError(
-            f"{where}: labels (column {label!r}) must be among classes={checks.shown(list(place))}, got {unknown} of "
+            f"{where}: labels (column {label!r}) must be among classes={checks.shown(list(index))}, got {unknown} of "
             f"{len(y)} that are not"
         )
-    return np.array([place[value] for value in y.tolist()], int)
+    return np.array([index[value] for value in y.tolist()], int)
 
 
 def _drawn(y: np.ndarray, name: str, seed: int) -> np.ndarray:

@@ -160,7 +160,7 @@ class FileStore:
             state = checkpoints.read_state(self.folder, self.identity, ("before", "after"))
         except checkpoints.CheckpointError as error:
             raise SiteError(str(error)) from error
-        return None if state is None else Memory((state.done, state.rows[0]["stage"]), *state.kept)
+        return None if state is None else Memory((state.done, state.rows[0]["stage"]), *state.client_states)
 
     def save(self, memory: Memory) -> None:
         """Written atomically."""
@@ -215,7 +215,7 @@ class Site:
         self.device = torch.device("cpu") if device is None else device
         self.metrics = METRICS[task]
         self.splits = {split: self._split(split) for split in ("train", "test")}
-        self.private = sides.cast(sides.private(method, self.client, self.spec, seed, dtype), self.device, dtype)
+        self.precomputed = sides.cast(sides.precompute(method, self.client, self.spec, seed, dtype), self.device, dtype)
         self.last: tuple[Params, Params] | None = None
         """The whole model after the last training, and what was downloaded for it."""
 
@@ -257,35 +257,41 @@ class Site:
         checks.choice("kind", task.kind, get_args(TaskKind))
         received = sides.cast(task.received, self.device, self.dtype)
         if task.kind == "start":
-            sides.check_private(self.method, self.spec, self.private, received)
+            sides.check_precomputed(self.method, self.spec, self.precomputed, received)
             first = sides.first_of_client(self.method, self.spec, self.seed, task.common)
-            kept = sides.cast(first, self.device, self.dtype)
+            client_state = sides.cast(first, self.device, self.dtype)
         elif memory is None:
             raise SiteError(
                 f"has nothing of the {task.round} rounds before: its state was lost, or was never written to a "
                 "folder that outlives a restart (node-config 'state')"
             )
         else:
-            kept = memory.base(task)
+            client_state = memory.base(task)
         with cpu_threads(1):
             if task.kind == "survey":
                 data = sides.batch(*self.splits["train"].client(0, self.spec.shapes))
-                answer, _ = sides.answer(self.method, self.spec, sides.held(kept, self.private), received, data)
+                answer, _ = sides.answer(
+                    self.method, self.spec, sides.working_state(client_state, self.precomputed), received, data
+                )
                 return Reply(answer), None
             if task.kind == "evaluate":
-                return Reply(figures=self.figures(self._working(kept, received), received, task.round)), None
-            return self._train(task, kept, received)
+                return Reply(figures=self.figures(self._working(client_state, received), received, task.round)), None
+            return self._train(task, client_state, received)
 
-    def _train(self, task: Task, kept: Params, received: Params) -> tuple[Reply, Memory | None]:
+    def _train(self, task: Task, client_state: Params, received: Params) -> tuple[Reply, Memory | None]:
         """Train, and measure before and after it what is asked for."""
         t, role, method = task.round, task.kind, self.method.of(self.spec)
-        figures = self.figures(self._working(kept, received), received, t) if role == "final" and task.evaluate else {}
-        reply, after, params = Reply(), kept, None
+        figures = (
+            self.figures(self._working(client_state, received), received, t)
+            if role == "final" and task.evaluate
+            else {}
+        )
+        reply, after, params = Reply(), client_state, None
         if role == "round" or method.stages(t, role):  # type: ignore[arg-type]
-            held, data = sides.held(kept, self.private), self.splits["train"]
+            held, data = sides.working_state(client_state, self.precomputed), self.splits["train"]
             job = training.LocalJob(method, [self.spec], [held], [received], data, [self.seed], t, role)  # type: ignore[arg-type]
             (outcome,) = training.train_loop(job)
-            after = {name: p for name, p in outcome.kept.items() if name not in self.private}
+            after = {name: p for name, p in outcome.client_state.items() if name not in self.precomputed}
             reply, params = Reply(outcome.upload, terms=outcome.terms), outcome.params
         if role == "final":
             # The last training is not part of what the client keeps: more rounds may follow.
@@ -294,10 +300,10 @@ class Site:
             return replace(reply, figures=figures), None
         if role == "start" and task.evaluate:
             figures = self.figures(self._working(after, received), received, t)
-        return replace(reply, figures=figures), Memory(task.key, kept, after)
+        return replace(reply, figures=figures), Memory(task.key, client_state, after)
 
-    def _working(self, kept: Params, received: Params) -> Params:
-        return self.method.of(self.spec).start(sides.held(kept, self.private), received)
+    def _working(self, client_state: Params, received: Params) -> Params:
+        return self.method.of(self.spec).start(sides.working_state(client_state, self.precomputed), received)
 
     # --- evaluation ---
 
@@ -350,8 +356,8 @@ def spec_of(told: Mapping[str, Any], n_classes: int, n_clients: int, task: Kind)
     """
     try:
         name, shapes = str(told["name"]), told["shapes"]
-        counts = tuple(checks.whole("class_counts", int(n), 0) for n in told["class_counts"])
-        n_train = checks.whole("n_train", told["n_train"], 1)
+        counts = tuple(checks.integer("class_counts", int(n), 0) for n in told["class_counts"])
+        n_train = checks.integer("n_train", told["n_train"], 1)
         shapes = {k: tuple(v) for k, v in shapes.items()} if isinstance(shapes, Mapping) else tuple(shapes)
         x = map_blocks(lambda shape: torch.zeros(0, *shape, dtype=torch.float32), shapes)
         y = torch.zeros(0, dtype=torch.float32)

@@ -79,9 +79,9 @@ class Layout:
     def means(self, total: np.ndarray, like: Mapping[str, torch.dtype]) -> Params:
         """The weighted means over those that sent a tensor, from the sum of the vectors, shape (length,)."""
         means, begin, first = {}, 0, self.length - len(self.shapes)
-        for place, (name, shape) in enumerate(self.shapes.items()):
+        for index, (name, shape) in enumerate(self.shapes.items()):
             end = begin + math.prod(shape)
-            weight = float(total[first + place])
+            weight = float(total[first + index])
             if weight > self.share * 1e-3:
                 means[name] = torch.as_tensor(total[begin:end] / weight).reshape(tuple(shape)).to(like[name])
             begin = end

@@ -213,7 +213,7 @@ def write_data(folder: Path, n_clients: int, seed: int = 0) -> list[str]:
     """
     from hetfl_core.datasets.digits import bundled_images
 
-    checks.whole("n_clients", n_clients, 1, 20)
+    checks.integer("n_clients", n_clients, 1, 20)
     checks.seed(seed)
     x, y = bundled_images()
     rng = numpy_stream(seed, SERVER, 0, "deployment.trial")

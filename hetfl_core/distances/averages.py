@@ -63,7 +63,7 @@ def gaussian_barycentre(
     """
     checks.tensors(means=means, covariances=covariances)
     checks.number("tolerance", tolerance, 0)
-    checks.whole("max_iterations", max_iterations, 1)
+    checks.integer("max_iterations", max_iterations, 1)
     check_mean("means", means, covariances, "covariances")
     if means.dim() < 2 or covariances.shape[:-1] != means.shape:
         raise ValueError(

@@ -49,7 +49,7 @@ class State:
     done : int
         Complete rounds; 0 after the start stage.
     server : dict of str to Tensor
-    kept : list of dict of str to Tensor
+    client_states : list of dict of str to Tensor
         What each client keeps, in the order of the federation.
     rows : list of dict
         Rows of the history so far.
@@ -57,7 +57,7 @@ class State:
 
     done: int
     server: Params
-    kept: list[Params]
+    client_states: list[Params]
     rows: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -67,18 +67,18 @@ def join_states(states: Sequence[State]) -> State:
         return states[0]
     server = {f"{i}/{name}": p for i, state in enumerate(states) for name, p in state.server.items()}
     rows = [{"run": i, "row": row} for i, state in enumerate(states) for row in state.rows]
-    return State(states[0].done, server, [kept for state in states for kept in state.kept], rows)
+    return State(states[0].done, server, [one for state in states for one in state.client_states], rows)
 
 
 def split_states(whole: State, clients: Sequence[int]) -> list[State]:
     """The states that `join_states` joined, of runs with so many clients."""
     if len(clients) == 1:
         return [whole]
-    kept, states = iter(whole.kept), []
+    client_states, states = iter(whole.client_states), []
     for i, n in enumerate(clients):
         server = {name.removeprefix(f"{i}/"): p for name, p in whole.server.items() if name.startswith(f"{i}/")}
         rows = [told["row"] for told in whole.rows if told["run"] == i]
-        states.append(State(whole.done, server, list(islice(kept, n)), rows))
+        states.append(State(whole.done, server, list(islice(client_states, n)), rows))
     return states
 
 
@@ -162,15 +162,15 @@ def _files(room: str) -> list[Path]:
     return sorted(path for path in (root / f"{room}.py", *(root / room).rglob("*.py")) if path.exists())
 
 
-def _pack(kept: Sequence[Params]) -> tuple[dict[str, Tensor], list[Any]]:
+def _pack(client_states: Sequence[Params]) -> tuple[dict[str, Tensor], list[Any]]:
     """Clients' tensors stacked by name and shape, and for each stack which clients it holds."""
     groups: dict[tuple[str, tuple[int, ...], torch.dtype], list[int]] = {}
-    for i, params in enumerate(kept):
+    for i, params in enumerate(client_states):
         for name, p in params.items():
             groups.setdefault((name, tuple(p.shape), p.dtype), []).append(i)
     tensors, index = {}, []
     for number, ((name, _, _), clients) in enumerate(groups.items()):
-        tensors[f"kept/{number}"] = torch.stack([kept[i][name] for i in clients]).cpu().contiguous()
+        tensors[f"kept/{number}"] = torch.stack([client_states[i][name] for i in clients]).cpu().contiguous()
         index.append([name, clients])
     return tensors, index
 
@@ -207,16 +207,16 @@ def write_state(folder: Path, identity: Identity, state: State, names: Sequence[
         Says which run this is; `read_state` refuses another.
     state : State
     names : sequence of str
-        Of the clients, in the order of ``state.kept``.
+        Of the clients, in the order of ``state.client_states``.
 
     Raises
     ------
     CheckpointError
         If the disk refuses; the last complete checkpoint is untouched.
     """
-    tensors, index = _pack(state.kept)
+    tensors, index = _pack(state.client_states)
     tensors |= {f"server/{name}": p.cpu().contiguous().clone() for name, p in state.server.items()}
-    order = [list(params) for params in state.kept]
+    order = [list(params) for params in state.client_states]
     metadata = {
         "format": FORMAT,
         "code": identity.code,
@@ -285,13 +285,13 @@ def read_state(
     for number, (name, clients) in enumerate(json.loads(meta["index"])):
         for i, row in zip(clients, tensors[f"kept/{number}"], strict=True):
             loose[i][name] = row.clone()
-    kept = {
+    client_states = {
         client: {name: params[name] for name in order}
         for client, params, order in zip(json.loads(meta["clients"]), loose, json.loads(meta["order"]), strict=True)
     }
     # Cloned, as what a file is mapped to lies anywhere, and products of unaligned tensors can differ in the last bit.
     server = {name: tensors[f"server/{name}"].clone() for name in json.loads(meta["server"])}
-    return State(int(meta["done"]), server, [kept[name] for name in names], json.loads(meta["rows"]))
+    return State(int(meta["done"]), server, [client_states[name] for name in names], json.loads(meta["rows"]))
 
 
 def _open(path: Path, device: torch.device | str) -> tuple[dict[str, str], dict[str, Tensor]]:

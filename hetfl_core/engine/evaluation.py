@@ -97,7 +97,7 @@ def decided(scores: Tensor) -> Tensor:
 def _each(name: str, samples: Samples) -> list[np.ndarray]:
     """One array of shape (n_i,) per client, of real numbers."""
     arrays = []
-    for i, some in enumerate(checks.several(name, samples)):
+    for i, some in enumerate(checks.sequence(name, samples)):
         array = checks.array(f"{name}[{i}]", some)
         if array.ndim != 1 or array.dtype.kind not in "biuf":
             raise ValueError(f"{name}[{i}] must be numbers of shape (n,), got shape {array.shape}, dtype {array.dtype}")

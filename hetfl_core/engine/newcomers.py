@@ -98,7 +98,7 @@ def adapt(
 
 def _newcomers(run: Run, clients: Client | Iterable[Client], **options: Any) -> Simulator:
     """A simulator of the new clients alone, once they are seen to fit the run."""
-    new = [clients] if isinstance(clients, Client) else checks.several("clients", clients)
+    new = [clients] if isinstance(clients, Client) else checks.sequence("clients", clients)
     for client in new:
         checks.instance("clients", client, Client)
     known = {client.name for client in run.federation}
@@ -116,9 +116,9 @@ def _check_stays_local(simulator: Simulator, state: checkpoints.State, round: in
     """Refuse a method that would train more than what its clients keep, before the first round or after the last."""
     method = simulator.method
     stages = [*method.stages(0, "start"), *method.stages(round, "final")]
-    for kept, params in zip(state.kept, simulator.working(state), strict=True):
+    for client_state, params in zip(state.client_states, simulator.working(state), strict=True):
         for name in params:
-            if name not in kept and any(stage.trains(name) for stage in stages):
+            if name not in client_state and any(stage.trains(name) for stage in stages):
                 raise ValueError(
                     f"a new client learns only local parts, but {method.name} trains {name!r}, which its clients do "
                     "not keep; expected a method whose last local training leaves shared parts alone, such as Local, "

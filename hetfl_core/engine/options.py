@@ -20,7 +20,7 @@ def check_options(
     seed: int, threads: int, progress: bool, on_round: object = None, checkpoint: object = None, **numbers: int
 ) -> None:
     """What `simulate` and `adapt` are told of how to run; `numbers` are whole ones of at least 1."""
-    checks.wholes(1, **numbers)
+    checks.ints(1, **numbers)
     checks.seed(seed)
     check_threads(threads)
     checks.flag("progress", progress)
@@ -32,7 +32,7 @@ def check_options(
 
 def check_measure(measure: Sequence[Measure]) -> list[Measure]:
     """What is to be measured beside the usual, each once and in one order."""
-    for name in (asked := checks.several("measure", measure)):
+    for name in (asked := checks.sequence("measure", measure)):
         checks.choice("measure", name, get_args(Measure))
     return [name for name in get_args(Measure) if name in asked]
 
@@ -40,8 +40,8 @@ def check_measure(measure: Sequence[Measure]) -> list[Measure]:
 def check_schedule(evaluate_every: int | Sequence[int], rounds: int) -> int | list[int]:
     """Rounds between evaluations, or the rounds that are evaluated, sorted."""
     if not isinstance(evaluate_every, list | tuple | range):
-        return checks.whole("evaluate_every", evaluate_every, 1)
-    due = sorted({checks.whole("evaluate_every", n, 1) for n in evaluate_every})
+        return checks.integer("evaluate_every", evaluate_every, 1)
+    due = sorted({checks.integer("evaluate_every", n, 1) for n in evaluate_every})
     if not due or due[0] > rounds:
         raise ValueError(
             f"evaluate_every must name a round in 1…{rounds}, or the number of rounds between evaluations, "
@@ -52,7 +52,7 @@ def check_schedule(evaluate_every: int | Sequence[int], rounds: int) -> int | li
 
 def check_threads(number: int) -> None:
     """Refuse a number of threads that cannot be meant: PyTorch takes any, and a million end the process."""
-    checks.whole("threads", number, 1)
+    checks.integer("threads", number, 1)
     if number > checks.MOST_THREADS:
         raise ValueError(f"threads must be at most {checks.MOST_THREADS}, got {number}")
 

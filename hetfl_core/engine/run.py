@@ -38,7 +38,7 @@ class Run:
     per_client : pandas.DataFrame
         Test accuracy and balanced accuracy (mean squared error and R² for a regression) and sample counts of each
         client at the end.
-    server, kept
+    server, client_states
         Tensors of the server, and of each client (in the order of the federation), at the end.
     params
         Each client's whole model after its last local training.
@@ -51,7 +51,7 @@ class Run:
     final: dict[str, float]
     per_client: pd.DataFrame
     server: Params
-    kept: list[Params]
+    client_states: list[Params]
     params: list[Params]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 

@@ -55,7 +55,7 @@ def cast(params: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype)
 class ServerSide:
     """What the server does in a run. It holds no tensors: each call is given the server's, and returns new ones.
 
-    Clients are known by their place in `specs`; sums are taken, and hooks are told of clients, in the order of names,
+    Clients are known by their index in `specs`; sums are taken, and hooks are told of clients, in the order of names,
     so that the order of the specs does not matter.
 
     Parameters
@@ -80,9 +80,9 @@ class ServerSide:
         """Places of the clients by their names."""
         return self.by_name(range(len(self.specs)))
 
-    def by_name(self, places: Sequence[int] | Mapping[int, object]) -> list[int]:
-        """These places by the names of the clients."""
-        return sorted(places, key=lambda place: self.specs[place].name)
+    def by_name(self, indices: Sequence[int] | Mapping[int, object]) -> list[int]:
+        """These indices by the names of the clients."""
+        return sorted(indices, key=lambda index: self.specs[index].name)
 
     def _cast(self, params: Mapping[str, Tensor]) -> Params:
         return cast(params, self.device, self.dtype)
@@ -93,7 +93,7 @@ class ServerSide:
 
     def common(self) -> Params:
         """First weights of what is local that all clients begin with, where a method wants that; else nothing."""
-        if self.method.first_weights != "common":
+        if self.method.init != "common":
             return {}
         pattern = min(self.specs, key=lambda s: s.name)
         return self.method.of(pattern).init_client(pattern, stream(self.seed, SERVER, 0, "first weights"))
@@ -110,7 +110,7 @@ class ServerSide:
             return self._cast(self.method.ask(server, [self.specs[c] for c in self.order], rng)), rng
 
     def digest(self, server: Params, answers: Mapping[int, Params], rng: torch.Generator) -> Params:
-        """The server's tensors after a survey's answers, by the places of those that gave one."""
+        """The server's tensors after a survey's answers, by the indices of those that gave one."""
         came = self.by_name(answers)
         specs = [self.specs[c] for c in came]
         weights = [self.method.weight(spec) for spec in specs]
@@ -144,12 +144,12 @@ class ServerSide:
                 ) from error
         return joined
 
-    def download(self, server: Params, place: int) -> Params:
+    def download(self, server: Params, index: int) -> Params:
         """What is sent to one client."""
-        return self.method.download(server, self.specs[place])
+        return self.method.download(server, self.specs[index])
 
     def aggregate(self, server: Params, uploads: Mapping[int, Params], round: int) -> Params:
-        """The server's tensors after what participants sent, by their places; as they were, if nobody did."""
+        """The server's tensors after what participants sent, by their indices; as they were, if nobody did."""
         if not uploads:
             return server
         came = self.by_name(uploads)
@@ -179,25 +179,25 @@ def first_of_client(method: Method, spec: Spec, seed: int, common: Mapping[str, 
     return own | {name: p for name, p in common.items() if name in own and p.shape == own[name].shape}
 
 
-def private(method: Method, client: Client, spec: Spec, seed: int, dtype: torch.dtype) -> Params:
-    """What a client makes of its samples once (`Method.private`)."""
+def precompute(method: Method, client: Client, spec: Spec, seed: int, dtype: torch.dtype) -> Params:
+    """What a client makes of its samples once (`Method.precompute`)."""
     data = Batch(client.x_train, client.y_train, torch.ones(spec.n_train, dtype=dtype))
     with torch.no_grad():
-        return method.of(spec).private(spec, data, stream(seed, spec.name, 0, "private"))
+        return method.of(spec).precompute(spec, data, stream(seed, spec.name, 0, "private"))
 
 
-def check_private(method: Method, spec: Spec, private: Params, received: Params) -> None:
+def check_precomputed(method: Method, spec: Spec, precomputed: Params, received: Params) -> None:
     """Refuse a method that calls two things by one name."""
-    taken = {*method.of(spec).init_client(spec, torch.Generator()), *received} if private else set()
-    if both := sorted(taken & private.keys()):
+    taken = {*method.of(spec).init_client(spec, torch.Generator()), *received} if precomputed else set()
+    if both := sorted(taken & precomputed.keys()):
         raise ValueError(
-            f"{method.name}.private calls something {both[0]!r}, as init_client or download does; rename it"
+            f"{method.name}.precompute calls something {both[0]!r}, as init_client or download does; rename it"
         )
 
 
-def held(kept: Params, private: Params) -> Params:
+def working_state(client_state: Params, precomputed: Params) -> Params:
     """What a method sees that a client holds: what it keeps, and what it made of its samples."""
-    return {**kept, **private}
+    return {**client_state, **precomputed}
 
 
 def answer(method: Method, spec: Spec, held: Params, received: Params, data: Batch) -> tuple[Params, Params]:

@@ -532,7 +532,7 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
         final,
         per_client,
         state.server,
-        state.kept,
+        state.client_states,
         params,
         simulator.device,
     )

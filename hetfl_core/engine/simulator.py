@@ -42,15 +42,18 @@ class Simulator(Trainer):
     def working(self, state: checkpoints.State, received: Sequence[Params] | None = None) -> list[Params]:
         """Parameters of every client: what it keeps and a fresh download (`downloads`, unless given)."""
         received = self.downloads(state) if received is None else received
-        each = enumerate(zip(self.specs, state.kept, received, strict=True))
-        return [self.method.of(spec).start(self.held(place, kept), sent) for place, (spec, kept, sent) in each]
+        each = enumerate(zip(self.specs, state.client_states, received, strict=True))
+        return [
+            self.method.of(spec).start(self.working_state(index, client_state), sent)
+            for index, (spec, client_state, sent) in each
+        ]
 
     def predicted(
         self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
     ) -> list[np.ndarray]:
         """Predictions for every client's samples, in the order of the federation (by `working` unless given)."""
         answers = dict(self.answers(state, split, params))
-        return [answers[place].cpu().numpy() for place in range(len(self.specs))]
+        return [answers[index].cpu().numpy() for index in range(len(self.specs))]
 
     def diverged(self, predicted: Iterable[Samples]) -> list[int]:
         """Clients whose predictions in some split are not all numbers."""
@@ -68,7 +71,7 @@ class Simulator(Trainer):
         params: Sequence[Params] | None = None,
         some: Mapping[int, Outcome] | None = None,
     ) -> Iterator[tuple[int, Tensor]]:
-        """For each client its place, and what is decided by its model's outputs, shape (n_i,).
+        """For each client its index, and what is decided by its model's outputs, shape (n_i,).
 
         With `some`, for those clients alone, by what they have after local training and what they had been sent.
         """
@@ -78,8 +81,8 @@ class Simulator(Trainer):
             received = self.downloads(state)
             working = self.working(state, received) if params is None else params
         else:
-            received = {place: outcome.received for place, outcome in some.items()}
-            working = {place: outcome.params for place, outcome in some.items()}
+            received = {index: outcome.received for index, outcome in some.items()}
+            working = {index: outcome.params for index, outcome in some.items()}
 
         def predict(piece: tuple[Cohort, Layout, list[int]]) -> list[tuple[int, Tensor]]:
             cohort, way, rows = piece
@@ -110,11 +113,11 @@ class Simulator(Trainer):
             yield from found
 
     def _pieces(self, cohort: Cohort, way: Layout, split: str, some: Mapping[int, Outcome] | None) -> list[list[int]]:
-        """Rows of a cohort that are predicted at once: all, or those of some places."""
+        """Rows of a cohort that are predicted at once: all, or those of some indices."""
         rows = [row for row, member in enumerate(cohort.members) if some is None or member in some]
         n = getattr(cohort, split).n.tolist()
         found = _similar([n[row] for row in rows], way.size, self._rows(cohort, way))
-        return [[rows[place] for place in places] for places in found]
+        return [[rows[index] for index in indices] for indices in found]
 
     def also(
         self,
@@ -157,24 +160,24 @@ class Simulator(Trainer):
 
         On all of it, and on that of the classes that they hold.
         """
-        answers = {place: answer.cpu().numpy() for place, answer in self.answers(state, "test", some=participants)}
-        places = sorted(answers)
-        found = [answers[place] for place in places]
+        answers = {index: answer.cpu().numpy() for index, answer in self.answers(state, "test", some=participants)}
+        indices = sorted(answers)
+        found = [answers[index] for index in indices]
         return {
-            "own": self.figure(found, [self.federation[place].y_test.numpy() for place in places]),
-            "own_held": self.figure(*self.of_held_classes(found, places)),
+            "own": self.figure(found, [self.federation[index].y_test.numpy() for index in indices]),
+            "own_held": self.figure(*self.of_held_classes(found, indices)),
         }
 
-    def of_held_classes(self, predicted: Samples, places: Sequence[int] | None = None) -> tuple[Samples, Samples]:
+    def of_held_classes(self, predicted: Samples, indices: Sequence[int] | None = None) -> tuple[Samples, Samples]:
         """Predictions for test samples, and labels, without those of classes that a client has no training sample of.
 
-        Of the clients in these places, or of all; of a regression all samples.
+        Of the clients of these indices, or of all; of a regression all samples.
         """
-        some = range(len(self.specs)) if places is None else places
-        labels = [self.federation[place].y_test.numpy() for place in some]
+        some = range(len(self.specs)) if indices is None else indices
+        labels = [self.federation[index].y_test.numpy() for index in some]
         if self.federation.task == "regression":
             return predicted, labels
-        known = [np.isin(y, self.specs[place].classes) for place, y in zip(some, labels, strict=True)]
+        known = [np.isin(y, self.specs[index].classes) for index, y in zip(some, labels, strict=True)]
         both = [(p[mine], y[mine]) for p, y, mine in zip(predicted, labels, known, strict=True)]
         return [p for p, _ in both], [y for _, y in both]
 
@@ -230,9 +233,9 @@ def _similar(n: Sequence[int], most: int, rows: int | None = None) -> list[list[
     With `rows`, no group but one of a single client has more samples in all, padding counted.
     """
     groups: list[list[int]] = []
-    for place in sorted(range(len(n)), key=lambda i: -n[i]):
+    for index in sorted(range(len(n)), key=lambda i: -n[i]):
         full = bool(groups) and rows is not None and (len(groups[-1]) + 1) * n[groups[-1][0]] > rows
-        if not groups or full or len(groups[-1]) == most or 2 * n[place] < n[groups[-1][0]]:
+        if not groups or full or len(groups[-1]) == most or 2 * n[index] < n[groups[-1][0]]:
             groups.append([])
-        groups[-1].append(place)
+        groups[-1].append(index)
     return groups

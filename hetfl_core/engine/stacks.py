@@ -26,9 +26,9 @@ class Split:
     Attributes
     ----------
     x : Tensor, shape (N + 1, \*shape), or dict of str to such
-        Inputs, N = Σ n_i. The last row, the *dump row*, is zero: padding for every client.
+        Inputs, N = Σ n_i. The last row, the *padding row*, is zero: padding for every client.
     y : Tensor of int (floating-point for a regression), shape (N + 1,)
-        Labels; 0 in the dump row.
+        Labels; 0 in the padding row.
     n : Tensor of int, shape (K,)
         Numbers of samples.
     """
@@ -43,8 +43,8 @@ class Split:
         return self.n.cumsum(0) - self.n
 
     @property
-    def dump(self) -> int:
-        """The place of the dump row."""
+    def padding_row(self) -> int:
+        """The index of the padding row."""
         return len(self.y) - 1
 
     def client(self, i: int, shapes: Any) -> tuple[Any, Tensor]:
@@ -54,7 +54,7 @@ class Split:
         return map_blocks(lambda t, shape: crop(t[begin:end], (end - begin, *shape)), self.x, shapes), self.y[begin:end]
 
     def take(self, rows: Sequence[int], shapes: Sequence[Any]) -> Split:
-        """The same for some of the clients, given by their places in the stack, padded no wider than these need.
+        """The same for some of the clients, given by their indices in the stack, padded no wider than these need.
 
         `shapes` are the true sample shapes of those clients. Where it is all of them, in the order of the stack,
         nothing is copied.
@@ -65,7 +65,10 @@ class Split:
         n = self.n[list(rows)]
         shift = self.begins[list(rows)] - (n.cumsum(0) - n)
         at = torch.cat(
-            [shift.repeat_interleave(n) + torch.arange(int(n.sum())), torch.tensor([self.dump], dtype=torch.int64)]
+            [
+                shift.repeat_interleave(n) + torch.arange(int(n.sum())),
+                torch.tensor([self.padding_row], dtype=torch.int64),
+            ]
         )
         at = at.to(self.y.device)
 
@@ -76,8 +79,8 @@ class Split:
 
     def rectangle(self) -> Any:
         r"""The inputs with a client axis, padded with rows of zeros: shape (K, max(n_i, 1), \*shape)."""
-        place = torch.arange(max(int(self.n.max()), 1))
-        at = torch.where(place < self.n[:, None], self.begins[:, None] + place, self.dump).to(self.y.device)
+        index = torch.arange(max(int(self.n.max()), 1))
+        at = torch.where(index < self.n[:, None], self.begins[:, None] + index, self.padding_row).to(self.y.device)
         return map_blocks(lambda t: t.index_select(0, at.flatten()).unflatten(0, at.shape), self.x)
 
 
@@ -124,17 +127,17 @@ def make_cohorts(federation: Federation, keys: Sequence[Hashable], device: torch
         Where the stacks are to live.
     """
     groups: dict[Hashable, list[int]] = {}
-    for place, key in enumerate(keys):
-        groups.setdefault(key, []).append(place)
+    for index, key in enumerate(keys):
+        groups.setdefault(key, []).append(index)
     cohorts = []
-    for places in groups.values():
-        clients = [federation.clients[p] for p in places]
+    for indices in groups.values():
+        clients = [federation.clients[p] for p in indices]
         splits = [
             stack_split([getattr(c, f"x_{part}") for c in clients], [getattr(c, f"y_{part}") for c in clients])
             for part in ("train", "test")
         ]
         moved = [Split(map_blocks(lambda t: t.to(device), s.x), s.y.to(device), s.n) for s in splits]
-        cohorts.append(Cohort(tuple(places), *moved))
+        cohorts.append(Cohort(tuple(indices), *moved))
     return cohorts
 
 
@@ -178,8 +181,8 @@ def bucket(
         The stack of each client; stacks are numbered by increasing width. It does not depend on the order of clients.
     """
     kinds = sorted(set(widths), key=lambda w: (sum(w), w))
-    place = {w: i for i, w in enumerate(kinds)}
-    sizes, kind = np.array(kinds), np.array([place[w] for w in widths])
+    index = {w: i for i, w in enumerate(kinds)}
+    sizes, kind = np.array(kinds), np.array([index[w] for w in widths])
     count = np.bincount(kind)
     held = np.bincount(kind, np.asarray(samples) + COLUMN)
     overhead, allowed = float(STACK), max(most * float(held @ sizes.sum(1)), small)
@@ -226,14 +229,14 @@ def emptied(spec: Spec) -> Spec:
     return replace(spec, n_train=0, class_counts=(0,) * len(spec.class_counts))
 
 
-def private_pattern(method: Method, spec: Spec) -> Params:
-    """What `Method.private` makes of samples that are all zero, for its shapes. The samples take no memory."""
+def precomputed_pattern(method: Method, spec: Spec) -> Params:
+    """What `Method.precompute` makes of samples that are all zero, for its shapes. The samples take no memory."""
     if spec.task == "regression":
         y = torch.zeros(spec.n_train, dtype=torch.float32)
     else:
         y = torch.arange(spec.n_classes).repeat_interleave(torch.tensor(spec.class_counts, dtype=torch.long))
     x = map_blocks(lambda shape: torch.zeros((), dtype=torch.float32).expand(spec.n_train, *shape), spec.shapes)
-    return method.private(spec, Batch(x, y, torch.ones(spec.n_train, dtype=torch.float32)), torch.Generator())
+    return method.precompute(spec, Batch(x, y, torch.ones(spec.n_train, dtype=torch.float32)), torch.Generator())
 
 
 def architecture(
@@ -253,8 +256,8 @@ def architecture(
     """
 
     def shapes(of: Spec, server: Params | None) -> dict[str, tuple[int, ...]]:
-        kept = {**method.of(of).init_client(of, torch.Generator()), **private_pattern(method.of(of), of)}
-        found = {f"kept {name}": tuple(p.shape) for name, p in kept.items()}
+        client_state = {**method.of(of).init_client(of, torch.Generator()), **precomputed_pattern(method.of(of), of)}
+        found = {f"kept {name}": tuple(p.shape) for name, p in client_state.items()}
         received = {} if server is None else method.download(server, of)
         return found | {f"received {name}": tuple(p.shape) for name, p in received.items()}
 
@@ -267,7 +270,7 @@ def architecture(
     wider = known[same]
     empty: dict[str, Sequence[int]] = {}
     if method.padded:
-        found = pick(private_pattern(method.of(spec), emptied(spec)), method.padded)
+        found = pick(precomputed_pattern(method.of(spec), emptied(spec)), method.padded)
         empty = {f"kept {name}": p.shape for name, p in found.items()}
 
     def axes(name: str) -> tuple[int | str, ...]:

@@ -66,9 +66,9 @@ class Trainer:
     ) -> None:
         checks.choice("engine", engine, get_args(Engine))
         if stack_size is not None:
-            checks.whole("stack_size", stack_size, 1)
+            checks.integer("stack_size", stack_size, 1)
         if workers is not None:
-            checks.whole("workers", workers, 1)
+            checks.integer("workers", workers, 1)
             if workers > checks.MOST_THREADS:
                 raise ValueError(f"workers must be at most {checks.MOST_THREADS}, got {workers}")
         self.federation = federation.to(dtype)
@@ -80,7 +80,7 @@ class Trainer:
         self.asked, self.threads = workers, threads
         self.most = stack_size
         self.architectures = self._architectures()
-        self.private = self._private()
+        self.precomputed = self._precompute()
         self.group(_kinds(self.architectures, self.federation))
 
     def group(self, kinds: Sequence[Hashable]) -> None:
@@ -147,17 +147,19 @@ class Trainer:
         """What a step of the member of a cohort that has the widest inputs computes, with the server as it begins."""
         specs = [self.specs[m] for m in cohort.members]
         width = {m: sum(math.prod(shape) for shape in _shapes(self.specs[m])) for m in cohort.members}
-        place = max(cohort.members, key=lambda m: (width[m], self.specs[m].name))
-        spec = self.specs[place]
-        kept = self.held(place, self._cast(sides.first_of_client(self.method, spec, self.seed, self.server.common())))
+        index = max(cohort.members, key=lambda m: (width[m], self.specs[m].name))
+        spec = self.specs[index]
+        client_state = self.working_state(
+            index, self._cast(sides.first_of_client(self.method, spec, self.seed, self.server.common()))
+        )
         received = self.method.download(server, spec)
         rows = min(self.method.batch_size, max(1, *(spec.n_train for spec in specs)))
         x = map_blocks(lambda shape: torch.zeros(rows, *shape, dtype=self.dtype, device=self.device), spec.shapes)
         try:
             method = self.method.of(spec)
-            work = layout.work(method.predict, method.start(kept, received), received, x)
+            work = layout.work(method.predict, method.start(client_state, received), received, x)
         except Exception:  # a model that predicts nothing before it was trained, or nothing from zeros
-            work = layout.Work(0.0, sum(p.numel() for p in (kept | received).values()), operations=math.inf)
+            work = layout.Work(0.0, sum(p.numel() for p in (client_state | received).values()), operations=math.inf)
         return replace(work, noise=self._noise(replace(spec, n_train=max(spec.n_train for spec in specs))))
 
     # --- state ---
@@ -168,24 +170,24 @@ class Trainer:
     def initial(self) -> checkpoints.State:
         """Server and clients before anything was trained."""
         common = self.server.common()
-        kept = [self._cast(sides.first_of_client(self.method, spec, self.seed, common)) for spec in self.specs]
-        return checkpoints.State(0, self.server.initial(), kept)
+        client_states = [self._cast(sides.first_of_client(self.method, spec, self.seed, common)) for spec in self.specs]
+        return checkpoints.State(0, self.server.initial(), client_states)
 
-    def _private(self) -> list[Params]:
+    def _precompute(self) -> list[Params]:
         """What each client makes of its samples once, under names that nothing else of it has."""
         made: list[Params] = []
         server: Params | None = None
         for client, spec in zip(self.federation, self.specs, strict=True):
-            found = sides.private(self.method, client, spec, self.seed, self.dtype)
+            found = sides.precompute(self.method, client, spec, self.seed, self.dtype)
             if found:
                 server = self.server.initial() if server is None else server
-                sides.check_private(self.method, spec, found, self.method.of(spec).download(server, spec))
+                sides.check_precomputed(self.method, spec, found, self.method.of(spec).download(server, spec))
             made.append(self._cast(found))
         return made
 
-    def held(self, place: int, kept: Params) -> Params:
+    def working_state(self, index: int, client_state: Params) -> Params:
         """What a method sees that a client holds: what it keeps, and what it made of its samples."""
-        return sides.held(kept, self.private[place])
+        return sides.working_state(client_state, self.precomputed[index])
 
     # --- training ---
 
@@ -201,22 +203,22 @@ class Trainer:
         State
             With what the server made of the answers.
         dict
-            Message and answer of each surveyed client, by its place.
+            Message and answer of each surveyed client, by its index.
         """
         asked = self.server.asked(chosen, state.done)
         if not asked:
             return state, {}
         server, rng = self.server.ask(state.server, state.done)
         with torch.no_grad():
-            outcomes = {c: self._answer(c, state.kept[c], self.server.download(server, c)) for c in asked}
+            outcomes = {c: self._answer(c, state.client_states[c], self.server.download(server, c)) for c in asked}
         server = self.server.digest(server, {c: outcome.upload for c, outcome in outcomes.items()}, rng)
         return replace(state, server=server), outcomes
 
-    def _answer(self, place: int, kept: Params, received: Params) -> Outcome:
-        spec, (cohort, row) = self.specs[place], self.rows[place]
+    def _answer(self, index: int, client_state: Params, received: Params) -> Outcome:
+        spec, (cohort, row) = self.specs[index], self.rows[index]
         data = sides.batch(*cohort.train.client(row, spec.shapes))
-        upload, params = sides.answer(self.method, spec, self.held(place, kept), received, data)
-        return Outcome(upload, kept, received, {}, params)
+        upload, params = sides.answer(self.method, spec, self.working_state(index, client_state), received, data)
+        return Outcome(upload, client_state, received, {}, params)
 
     def round(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, list[Outcome]]:
         """One communication round: survey, local training, aggregation, and what clients at rest do.
@@ -230,12 +232,14 @@ class Trainer:
         [(state, participants, others)] = exchange([self], [state], [chosen])
         return state, [*participants.values(), *others]
 
-    def keep_of(self, place: int, outcome: Outcome) -> Outcome:
+    def keep_of(self, index: int, outcome: Outcome) -> Outcome:
         """Without what the client made of its samples, which is not kept from round to round but stays as it is."""
-        private = self.private[place]
-        if not private:
+        precomputed = self.precomputed[index]
+        if not precomputed:
             return outcome
-        return replace(outcome, kept={name: p for name, p in outcome.kept.items() if name not in private})
+        return replace(
+            outcome, client_state={name: p for name, p in outcome.client_state.items() if name not in precomputed}
+        )
 
 
 # --- several runs side by side ----------------------------------------------------------------------------------------
@@ -258,7 +262,7 @@ def exchange(
     Returns
     -------
     list of tuple
-        For each run its state; the outcomes of its participants, by their places; and the other outcomes whose bytes
+        For each run its state; the outcomes of its participants, by their indices; and the other outcomes whose bytes
         count: of clients that trained while at rest, then of those that answered a survey.
     """
     surveys = [run.survey(state, some) for run, state, some in zip(runs, states, chosen, strict=True)]
@@ -302,7 +306,7 @@ def train(
     Returns
     -------
     list of dict
-        For each run, the outcome of each chosen client by its place; empty where the role trains nothing.
+        For each run, the outcome of each chosen client by its index; empty where the role trains nothing.
     """
     outcomes: list[dict[int, Outcome]] = [{} for _ in runs]
     if role != "round" and not runs[0].method.stages(round, role):
@@ -315,22 +319,22 @@ def train(
 
     found = layout.on_threads(local, pieces, runs[0].workers(way for way, _ in pieces))
     for (_, members), some in zip(pieces, found, strict=True):
-        for (number, place), outcome in zip(members, some, strict=True):
-            outcomes[number][place] = outcome
+        for (number, index), outcome in zip(members, some, strict=True):
+            outcomes[number][index] = outcome
     return outcomes
 
 
 def _stacks(runs: Sequence[Trainer], chosen: Sequence[Sequence[int]]) -> list[tuple[Layout, list[tuple[int, int]]]]:
-    """The stacks in which clients are trained, or clients for the loop, each client as (run, place)."""
+    """The stacks in which clients are trained, or clients for the loop, each client as (run, index)."""
     groups: dict[Hashable, list[tuple[Layout, int, int]]] = {}
     for number, (run, some) in enumerate(zip(runs, chosen, strict=True)):
         for cohort, way in zip(run.cohorts, run.layouts, strict=True):
             group = groups.setdefault((run.kinds[cohort.members[0]], way.engine), [])
-            group += [(way, number, place) for place in set(some).intersection(cohort.members)]
+            group += [(way, number, index) for index in set(some).intersection(cohort.members)]
 
     def order(one: tuple[Layout, int, int]) -> tuple[int, str, int]:
-        _, number, place = one
-        spec = runs[number].specs[place]
+        _, number, index = one
+        spec = runs[number].specs[index]
         return -spec.n_train, spec.name, number
 
     pieces = []
@@ -339,7 +343,7 @@ def _stacks(runs: Sequence[Trainer], chosen: Sequence[Sequence[int]]) -> list[tu
         size = min((way.size for way, _, _ in group), default=1)
         for begin in range(0, len(group), size):
             piece = group[begin : begin + size]
-            pieces.append((piece[0][0], [(number, place) for _, number, place in piece]))
+            pieces.append((piece[0][0], [(number, index) for _, number, index in piece]))
     return pieces
 
 
@@ -352,21 +356,21 @@ def _train(
     role: Role,
 ) -> list[Outcome]:
     """Local training of one stack."""
-    each = [(runs[number], states[number], place) for number, place in members]
-    specs = [run.specs[place] for run, _, place in each]
+    each = [(runs[number], states[number], index) for number, index in members]
+    specs = [run.specs[index] for run, _, index in each]
     job = LocalJob(
         runs[0].method.of(specs[0]),
         specs,
-        [run.held(place, state.kept[place]) for run, state, place in each],
-        [run.method.download(state.server, run.specs[place]) for run, state, place in each],
-        _samples([run.rows[place] for run, _, place in each], specs),
+        [run.working_state(index, state.client_states[index]) for run, state, index in each],
+        [run.method.download(state.server, run.specs[index]) for run, state, index in each],
+        _samples([run.rows[index] for run, _, index in each], specs),
         [run.seed for run, _, _ in each],
         round,
         role,
     )
     with torch.inference_mode(False), torch.enable_grad():  # whatever holds where `simulate` is called
         outcomes = training.ENGINES[engine](job)
-    return [run.keep_of(place, outcome) for (run, _, place), outcome in zip(each, outcomes, strict=True)]
+    return [run.keep_of(index, outcome) for (run, _, index), outcome in zip(each, outcomes, strict=True)]
 
 
 def _samples(rows: Sequence[tuple[Cohort, int]], specs: Sequence[Spec]) -> Split:
@@ -379,8 +383,8 @@ def _samples(rows: Sequence[tuple[Cohort, int]], specs: Sequence[Spec]) -> Split
 
 def keeping(state: checkpoints.State, outcomes: Mapping[int, Outcome]) -> checkpoints.State:
     """The state after local training: clients that trained keep what came out of it."""
-    kept = [outcomes[c].kept if c in outcomes else k for c, k in enumerate(state.kept)]
-    return replace(state, kept=kept)
+    client_states = [outcomes[c].client_state if c in outcomes else k for c, k in enumerate(state.client_states)]
+    return replace(state, client_states=client_states)
 
 
 def unless_sent(message: Params, sent: Params) -> Params:
@@ -395,9 +399,9 @@ def _kinds(architectures: Sequence[Hashable], clients: Iterable[Client]) -> list
     samples = [client.n_train + client.n_test for client in clients]
     buckets: dict[int, int] = {}
     for key in dict.fromkeys(architectures):
-        places = [i for i, k in enumerate(architectures) if k == key]
-        found = bucket([widths[i] for i in places], [samples[i] for i in places])
-        buckets |= dict(zip(places, found, strict=True))
+        indices = [i for i, k in enumerate(architectures) if k == key]
+        found = bucket([widths[i] for i in indices], [samples[i] for i in indices])
+        buckets |= dict(zip(indices, found, strict=True))
     return [(key, buckets[i]) for i, key in enumerate(architectures)]
 
 

@@ -19,7 +19,7 @@ from hetfl_core.engine.layout import go_on
 from hetfl_core.engine.sides import batch
 from hetfl_core.engine.stacks import Split
 from hetfl_core.federation import Spec, map_blocks
-from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Loss, Method, Optimiser, Role, Stage, has_prefix
+from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Loss, Method, Optimizer, Role, Stage, has_prefix
 from hetfl_core.networks import Draw, Params
 from hetfl_core.padding import crop, pad_stack
 from hetfl_core.rng import stream
@@ -30,7 +30,7 @@ NOISE_STEPS = 64
 NOISE_NUMBERS = 2**22
 """Most random numbers of one client that are drawn at once (16 MiB in float32), unless a single step needs more."""
 
-OPTIMISERS: dict[Optimiser, Callable[..., torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[Optimizer, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
     "sgd": torch.optim.SGD,
@@ -115,17 +115,17 @@ class Noise:
         return found
 
 
-def make_optimiser(stage: Stage, params: Mapping[str, Tensor], fused: bool) -> torch.optim.Optimizer:
-    """A fresh optimiser; parameters are grouped by weight decay."""
+def make_optimizer(stage: Stage, params: Mapping[str, Tensor], fused: bool) -> torch.optim.Optimizer:
+    """A fresh optimizer; parameters are grouped by weight decay."""
     options: dict[str, Any] = {"lr": stage.lr}
-    if stage.optimiser in WITH_MOMENTUM:
+    if stage.optimizer in WITH_MOMENTUM:
         options["momentum"] = stage.momentum
-    if stage.optimiser in FUSED:
+    if stage.optimizer in FUSED:
         options["fused"] = fused
     groups: dict[float, list[Tensor]] = {}
     for name, p in params.items():
         groups.setdefault(decay(stage, name), []).append(p)
-    return OPTIMISERS[stage.optimiser]([{"params": ps, "weight_decay": wd} for wd, ps in groups.items()], **options)
+    return OPTIMIZERS[stage.optimizer]([{"params": ps, "weight_decay": wd} for wd, ps in groups.items()], **options)
 
 
 def check_prefixes(method: Method, stage: Stage, params: Params) -> None:
@@ -154,7 +154,7 @@ class Outcome:
 
     Attributes
     ----------
-    upload, kept : dict of str to Tensor
+    upload, client_state : dict of str to Tensor
         What it sends (nothing outside role ``"round"``), and what it keeps for the next round.
     received : dict of str to Tensor
         What it was sent.
@@ -165,7 +165,7 @@ class Outcome:
     """
 
     upload: Params
-    kept: Params
+    client_state: Params
     received: Params
     terms: dict[str, float]
     params: Params
@@ -180,7 +180,7 @@ class LocalJob:
     method : Method
     specs : sequence of Spec
         One per client.
-    kept, received : sequence of dict of str to Tensor
+    client_states, received : sequence of dict of str to Tensor
         What each client keeps and got, in true shapes.
     data : Split
         Their training samples.
@@ -192,7 +192,7 @@ class LocalJob:
 
     method: Method
     specs: Sequence[Spec]
-    kept: Sequence[Params]
+    client_states: Sequence[Params]
     received: Sequence[Params]
     data: Split
     seeds: Sequence[int]
@@ -208,9 +208,9 @@ class LocalJob:
         return batch(*self.data.client(client, self.specs[client].shapes))
 
 
-def float_type(received: Sequence[Params], kept: Sequence[Params]) -> torch.dtype:
+def float_type(received: Sequence[Params], client_states: Sequence[Params]) -> torch.dtype:
     """The floating-point type that a run computes in."""
-    return next(t.dtype for params in (*kept, *received) for t in params.values() if t.is_floating_point())
+    return next(t.dtype for params in (*client_states, *received) for t in params.values() if t.is_floating_point())
 
 
 def train_loop(job: LocalJob) -> list[Outcome]:
@@ -220,7 +220,7 @@ def train_loop(job: LocalJob) -> list[Outcome]:
 
 def _train_one(job: LocalJob, i: int) -> Outcome:
     method, received, data = job.method, job.received[i], job.samples(i)
-    params = {name: p.clone() for name, p in method.start(job.kept[i], received).items()}
+    params = {name: p.clone() for name, p in method.start(job.client_states[i], received).items()}
     memory: Params = {}
     terms: dict[str, float] = {}
     for number, stage in enumerate(method.stages(job.round, job.role)):
@@ -231,7 +231,7 @@ def _train_one(job: LocalJob, i: int) -> Outcome:
         params = {name: p.detach() for name, p in params.items()}
     with torch.no_grad():
         upload = _upload(job, i, params, data, memory)
-        return Outcome(upload, method.keep(params, job.kept[i]), received, terms, params)
+        return Outcome(upload, method.keep(params, job.client_states[i]), received, terms, params)
 
 
 def _upload(job: LocalJob, i: int, params: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
@@ -261,7 +261,7 @@ def _loop_stage(
     batches = plan(stage, job.specs[i].n_train, job.rng(i, number, "batches")).to(data.y.device)
     draws = job.method.noise(job.specs[i], stage)
     noise = Noise(draws, batches.shape[1], job.rng(i, number, "noise"), data.weight.dtype)
-    optimiser = make_optimiser(stage, trained, fused=False)
+    optimizer = make_optimizer(stage, trained, fused=False)
     sums: dict[str, float] = {}
     for step, rows in enumerate(batches):
         go_on()
@@ -277,12 +277,12 @@ def _loop_stage(
             if name not in memory:
                 memory[name] = values.new_zeros((len(data.y), *values.shape[1:]))
             memory[name][rows[true].long()] = values.detach()[true]
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         result.total.backward()
         fill_gradients(trained)
         if stage.clip is not None:
             clip_each([p.grad.unsqueeze(0) for p in trained.values() if p.grad is not None], stage.clip)
-        optimiser.step()
+        optimizer.step()
         params.update(followed)
         for name, value in result.terms.items():
             sums[name] = sums.get(name, 0.0) + float(value)
@@ -344,14 +344,14 @@ def stack_received(received: Sequence[Params]) -> tuple[Params, dict[str, int | 
     return stacked, dims
 
 
-def narrow(optimiser: torch.optim.Optimizer, trained: Params, k: int) -> Params:
-    """Let the optimiser go on with the first k clients only: parameters and states become [:k] views."""
+def narrow(optimizer: torch.optim.Optimizer, trained: Params, k: int) -> Params:
+    """Let the optimizer go on with the first k clients only: parameters and states become [:k] views."""
     views: dict[Tensor, Tensor] = {}
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         for i, p in enumerate(group["params"]):
             view = p.detach()[:k].requires_grad_()
-            state = optimiser.state.pop(p, {})
-            optimiser.state[view] = {
+            state = optimizer.state.pop(p, {})
+            optimizer.state[view] = {
                 key: v[:k] if isinstance(v, Tensor) and v.shape == p.shape else v for key, v in state.items()
             }
             group["params"][i] = views[p] = view
@@ -388,7 +388,7 @@ class Batches:
     Attributes
     ----------
     rows : Tensor of int32, shape (steps, K, size)
-        Rows of the stack's samples; `dump` where a batch is short or a client has no batch left.
+        Rows of the stack's samples; `padding_row` where a batch is short or a client has no batch left.
     sizes : list of int
         True batch size of each client; `size` is the largest.
     active : list of int
@@ -397,14 +397,14 @@ class Batches:
 
     def __init__(self, job: LocalJob, number: int, stage: Stage) -> None:
         plans = [plan(stage, spec.n_train, job.rng(i, number, "batches")) for i, spec in enumerate(job.specs)]
-        self.dump = job.data.dump
+        self.padding_row = job.data.padding_row
         self.sizes = [p.shape[1] for p in plans]
         self.size = max(self.sizes)
         steps = np.array([len(p) for p in plans])
         table = torch.full((steps.max(), len(plans), self.size), -1, dtype=torch.int32)
         for i, (p, begin) in enumerate(zip(plans, job.data.begins.tolist(), strict=True)):
             table[: len(p), i, : p.shape[1]] = torch.where(p < 0, p, p + begin)
-        self.rows = table.masked_fill_(table < 0, self.dump).to(job.data.y.device)
+        self.rows = table.masked_fill_(table < 0, self.padding_row).to(job.data.y.device)
         self.active = np.searchsorted(-steps, -np.arange(steps.max())).tolist()
 
 
@@ -465,15 +465,15 @@ class StackedStage:
         """All steps. Updates the stack and `memory` in place and returns each client's mean loss terms."""
         batches = Batches(self.job, number, self.stage)
         noise = StackedNoise(self.job, number, self.stage, batches, self.dtype)
-        optimiser = make_optimiser(self.stage, self.trained, fused=True)
+        optimizer = make_optimizer(self.stage, self.trained, fused=True)
         sums: dict[str, Tensor] = {}
         k = len(self.job.specs)
         for step, active in enumerate(batches.active):
             go_on()
             if active < k:
                 k = active
-                self._narrow(optimiser, k)
-            self.step(optimiser, batches.rows[step, :k], batches.dump, noise.at(step, k), sums, memory)
+                self._narrow(optimizer, k)
+            self.step(optimizer, batches.rows[step, :k], batches.padding_row, noise.at(step, k), sums, memory)
         totals = {name: total.tolist() for name, total in sums.items()}  # the one time that a GPU is waited for
         return [
             {name: total[i] / n_steps(self.stage, spec.n_train) for name, total in totals.items()}
@@ -481,11 +481,17 @@ class StackedStage:
         ]
 
     def step(
-        self, optimiser: torch.optim.Optimizer, rows: Tensor, dump: int, noise: Params, sums: Params, memory: Params
+        self,
+        optimizer: torch.optim.Optimizer,
+        rows: Tensor,
+        padding_row: int,
+        noise: Params,
+        sums: Params,
+        memory: Params,
     ) -> None:
         """One step of the clients that have a batch left; adds its loss terms to `sums`. Waits for no device."""
         k = len(rows)
-        batch = self.batch(rows, dump)
+        batch = self.batch(rows, padding_row)
         noise = {**noise, **{name: batch.weight for name in self.rows}}
         result = self.lifted(self.trained, self.frozen, self.received, batch, noise)
         moved: Params = {}
@@ -495,25 +501,25 @@ class StackedStage:
         for name, values in result.remember.items():  # before the step, as in the loop
             kept = memory.setdefault(name, values.new_zeros((len(self.y), *values.shape[2:])))
             kept[rows.flatten().long()] = values.detach().flatten(0, 1)
-        self._descend(optimiser, result.total.sum())
+        self._descend(optimizer, result.total.sum())
         for name, value in moved.items():
             self.frozen[name].copy_(value)
         for name, value in result.terms.items():
             sums.setdefault(name, value.new_zeros(len(self.job.specs)))[:k] += value.detach()
 
-    def batch(self, rows: Tensor, dump: int) -> Batch:
+    def batch(self, rows: Tensor, padding_row: int) -> Batch:
         """Gather a batch of each of k clients; `rows` of the stack's samples, shape (k, size)."""
         at = rows.flatten()
         x = map_blocks(lambda t: t.index_select(0, at).unflatten(0, rows.shape), self.x)
-        return Batch(x, self.y.index_select(0, at).unflatten(0, rows.shape), (rows != dump).to(self.dtype))
+        return Batch(x, self.y.index_select(0, at).unflatten(0, rows.shape), (rows != padding_row).to(self.dtype))
 
-    def _narrow(self, optimiser: torch.optim.Optimizer, k: int) -> None:
+    def _narrow(self, optimizer: torch.optim.Optimizer, k: int) -> None:
         """Go on with the first k clients: the others have no batch left, and momentum must not move them."""
-        self.trained = narrow(optimiser, self.trained, k)
+        self.trained = narrow(optimizer, self.trained, k)
         self.frozen = {name: p[:k] for name, p in self.frozen.items()}
         self.received = {name: p if self.dims[name] is None else p[:k] for name, p in self.received.items()}
 
-    def _descend(self, optimiser: torch.optim.Optimizer, total: Tensor) -> None:
+    def _descend(self, optimizer: torch.optim.Optimizer, total: Tensor) -> None:
         """One step of all clients: their parameters are separate, so the sum of the losses has separate gradients."""
         for p in self.trained.values():
             p.grad = None
@@ -521,13 +527,13 @@ class StackedStage:
         fill_gradients(self.trained)
         if self.stage.clip is not None:
             clip_each([p.grad for p in self.trained.values() if p.grad is not None], self.stage.clip)
-        optimiser.step()
+        optimizer.step()
 
 
 def train_stacked(job: LocalJob) -> list[Outcome]:
     """All clients of the job as one batched tensor program; they must be sorted by samples, most first."""
     method = job.method
-    stack = Stack.of([method.start(k, r) for k, r in zip(job.kept, job.received, strict=True)])
+    stack = Stack.of([method.start(k, r) for k, r in zip(job.client_states, job.received, strict=True)])
     received, dims = stack_received(job.received)
     memory: Params = {}
     terms: list[dict[str, float]] = [{} for _ in job.specs]
@@ -546,7 +552,7 @@ def _outcome(job: LocalJob, i: int, params: Params, memory: Params, terms: dict[
     begin = int(job.data.begins[i])
     seen = {name: values[begin : begin + job.specs[i].n_train] for name, values in memory.items()}
     upload = _upload(job, i, params, job.samples(i), seen)
-    return Outcome(upload, job.method.keep(params, job.kept[i]), job.received[i], terms, params)
+    return Outcome(upload, job.method.keep(params, job.client_states[i]), job.received[i], terms, params)
 
 
 ENGINES = {"stacked": train_stacked, "loop": train_loop}

@@ -170,7 +170,7 @@ class MixtureWasserstein(Alignment):
     term: ClassVar[str] = "mw2"
 
     def __post_init__(self) -> None:
-        checks.whole("components", self.components, 1, LARGEST_PLAN)
+        checks.integer("components", self.components, 1, LARGEST_PLAN)
         checks.number("spread", self.spread, 0)
 
     def means(self, n_classes: int, k: int, scale: float, rng: torch.Generator) -> Tensor:

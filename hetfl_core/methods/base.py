@@ -25,7 +25,7 @@ from hetfl_core.networks.layers import RUNNING
 from hetfl_core.settings import Checked, Count, NotNegative, Positive
 
 Role = Literal["start", "round", "rest", "final"]
-Optimiser = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
+Optimizer = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
 WITH_MOMENTUM = ("sgd", "rmsprop")
 
 
@@ -80,7 +80,7 @@ class Stage(Checked):
         Length: passes over the client's samples, or optimisation steps. Exactly one of them.
     batch_size : int
         Samples a step; the last batch of an epoch may be smaller.
-    optimiser : {"adam", "adamw", "sgd", "rmsprop", "adagrad"}
+    optimizer : {"adam", "adamw", "sgd", "rmsprop", "adagrad"}
         A fresh one starts each stage.
     lr : float
         Learning rate.
@@ -97,7 +97,7 @@ class Stage(Checked):
     epochs: Count | None = None
     steps: Count | None = None
     batch_size: Count = 100
-    optimiser: Optimiser = "adam"
+    optimizer: Optimizer = "adam"
     lr: float = 1e-3
     weight_decay: float | Mapping[str, float] = 0.0
     momentum: float = 0.0
@@ -113,9 +113,9 @@ class Stage(Checked):
                 raise ValueError(f"{name} must not be negative, got {value}")
         if self.momentum >= 1:
             raise ValueError(f"momentum must be less than 1, got {self.momentum}")
-        if self.momentum and self.optimiser not in WITH_MOMENTUM:
+        if self.momentum and self.optimizer not in WITH_MOMENTUM:
             users = " and ".join(WITH_MOMENTUM)
-            raise ValueError(f"momentum is for {users}, got {self.momentum} with {self.optimiser}")
+            raise ValueError(f"momentum is for {users}, got {self.momentum} with {self.optimizer}")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip must be greater than 0, or None, got {self.clip}")
 
@@ -204,7 +204,8 @@ class Method(Checked):
     """Defaults of the contract, for methods whose model is φ, α, β and whose server averages some of these parts.
 
     A subclass says which parts are shared (`shared`) and what is trained when (`stages`); the rest follows. Its fields
-    are checked by their annotations, whether it has a ``__post_init__`` of its own or not.
+    are checked by their annotations, whether it has a ``__post_init__`` of its own or not. The weight of the term that
+    a method adds to the loss is called `term_weight` in all of them; where there are two, ``<what>_weight`` each.
 
     Attributes
     ----------
@@ -218,7 +219,7 @@ class Method(Checked):
         Learning rate η of the first round.
     weighting : {"samples", "uniform"}
         Weights ω_i of the server's mean, normalised over the participants: by number of training samples, or equal.
-    optimiser : {"adam", "adamw", "sgd", "rmsprop", "adagrad"}
+    optimizer : {"adam", "adamw", "sgd", "rmsprop", "adagrad"}
         Of local training; a fresh one starts each stage.
     momentum, weight_decay : float
         As in `torch.optim`. Momentum is for SGD and RMSprop.
@@ -228,9 +229,9 @@ class Method(Checked):
         Factor of the learning rate from round to round, greater than 0: η · lr_decay^t in round t = 0, 1, …
     local_steps : int, optional
         Optimisation steps of a round, in the place of `local_epochs`.
-    tuning_epochs : int, optional
+    finetune_epochs : int, optional
         Epochs of the last local training, after the last round; by default as many as in a round.
-    first_weights : {"own", "common"}
+    init : {"own", "common"}
         Whether each client draws the first weights of what is local, or all clients begin with the same ones wherever
         shapes agree, as in FedCR's published code. What is shared begins as the server's in any case.
     """
@@ -240,20 +241,20 @@ class Method(Checked):
     batch_size: Count = 100
     lr: NotNegative = 1e-3
     weighting: Literal["samples", "uniform"] = "samples"
-    optimiser: Optimiser = "adam"
+    optimizer: Optimizer = "adam"
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip: float | None = None
     lr_decay: Positive = 1.0
     local_steps: Count | None = None
-    tuning_epochs: Count | None = None
-    first_weights: Literal["own", "common"] = "own"
+    finetune_epochs: Count | None = None
+    init: Literal["own", "common"] = "own"
 
     shared: ClassVar[tuple[str, ...]] = ()
     """Parts of the model that the server averages."""
 
     padded: ClassVar[tuple[str, ...]] = ()
-    """Prefixes of what `private` makes where zeros may be appended to axes that are longer with more samples.
+    """Prefixes of what `precompute` makes where zeros may be appended to axes that are longer with more samples.
 
     So clients of unequal sizes train in one stack. The loss must not count what is appended.
     """
@@ -268,7 +269,7 @@ class Method(Checked):
         self.stage((), 0)  # which refuses what does not go together
 
     def stage(self, train: tuple[str, ...], round: int, **changes: Any) -> Stage:
-        """A stretch of training with this method's optimiser: M local epochs (or steps) at the round's learning rate.
+        """A stretch of training with this method's optimizer: M local epochs (or steps) at the round's learning rate.
 
         Parameters
         ----------
@@ -282,12 +283,12 @@ class Method(Checked):
         if "epochs" not in changes and "steps" not in changes:
             steps = self.local_steps is not None
             changes |= {"steps": self.local_steps} if steps else {"epochs": self.local_epochs}
-        own = {name: getattr(self, name) for name in ("batch_size", "optimiser", "momentum", "weight_decay", "clip")}
+        own = {name: getattr(self, name) for name in ("batch_size", "optimizer", "momentum", "weight_decay", "clip")}
         return Stage(train, **{**own, "lr": self.lr * self.lr_decay**round, **changes})
 
-    def tuning(self, train: tuple[str, ...], round: int, **changes: Any) -> Stage:
-        """As `stage`, for the last local training: of `tuning_epochs`, where they are given."""
-        return self.stage(train, round, **({"epochs": self.tuning_epochs} if self.tuning_epochs else {}), **changes)
+    def finetuning(self, train: tuple[str, ...], round: int, **changes: Any) -> Stage:
+        """As `stage`, for the last local training: of `finetune_epochs`, where they are given."""
+        return self.stage(train, round, **({"epochs": self.finetune_epochs} if self.finetune_epochs else {}), **changes)
 
     @property
     def name(self) -> str:
@@ -390,10 +391,10 @@ class Method(Checked):
         """What a client keeps from round to round: here its own parts."""
         return self.model.init(spec, rng, self.local)
 
-    def private(self, spec: Spec, data: Batch, rng: torch.Generator) -> Params:
+    def precompute(self, spec: Spec, data: Batch, rng: torch.Generator) -> Params:
         """What a client makes of its training samples once, before anything is trained; here nothing.
 
-        Such as a minibatch that stays the same in all rounds. `start` finds it among what is kept, under names that
+        Such as a minibatch that stays the same in all rounds. `start` finds it in the client's state, under names that
         neither `init_client` nor `download` uses; no training changes what is kept of it, and it leaves the client
         only by way of an upload or an answer.
 
@@ -467,14 +468,14 @@ class Method(Checked):
         """
         return server
 
-    def start(self, kept: Params, received: Params) -> Params:
+    def start(self, client_state: Params, received: Params) -> Params:
         """The working copy: all parameters that `loss` reads."""
-        return {**kept, **received}
+        return {**client_state, **received}
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """What is trained when: before the first round, by a participant, by a client at rest, after the last round.
 
-        `stage` makes one with the method's optimiser.
+        `stage` makes one with the method's optimizer.
         """
         raise NotImplementedError(f"{self.name} must define stages(round, role)")
 
@@ -482,7 +483,7 @@ class Method(Checked):
         """The `stages` of most methods: M epochs on some parts when selected, and at the end on others, or none."""
         if role == "round":
             return [self.stage(often, round)]
-        return [self.tuning(last, round)] if role == "final" and last else []
+        return [self.finetuning(last, round)] if role == "final" and last else []
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
         """Random numbers that `loss` wants at each step, declared; the engine draws them."""
@@ -520,9 +521,9 @@ class Method(Checked):
         """
         return upload
 
-    def keep(self, params: Params, kept: Params) -> Params:
+    def keep(self, params: Params, client_state: Params) -> Params:
         """What the client keeps for the next round: here the new values of what it kept before."""
-        return {name: params[name] for name in kept}
+        return {name: params[name] for name in client_state}
 
     def aggregate(
         self,

@@ -33,14 +33,14 @@ class Ditto(FedAvg):
 
     Attributes
     ----------
-    lam : float
-        λ. At 0 v_i is what `Local` learns; as it grows, v_i follows w⁽ᵗ⁾.
+    term_weight : float
+        λ, the weight of the proximal term. At 0 v_i is what `Local` learns; as it grows, v_i follows w⁽ᵗ⁾.
     embeddings : {"shared", "own"}
         Whether all of w is averaged, or only what stands behind φ: each client then has two embeddings of its own,
         w's and v's, inputs may differ, and λ draws only what is averaged.
     """
 
-    lam: NotNegative = 0.1
+    term_weight: NotNegative = 0.1
     embeddings: Literal["shared", "own"] = "shared"
 
     @classmethod
@@ -68,7 +68,7 @@ class Ditto(FedAvg):
         if role not in ("round", "final"):
             return []
         if role == "final":
-            return [self.tuning((OWN,), round, loss=self.personal_loss)]
+            return [self.finetuning((OWN,), round, loss=self.personal_loss)]
         return [self.stage((OWN,), round, loss=self.personal_loss), self.stage(self.model.parts, round)]
 
     def personal_loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
@@ -78,7 +78,7 @@ class Ditto(FedAvg):
         common = {name: p for name, p in own.items() if name in received}
         drift = torch.stack([(p - received[name]).square().sum() for name, p in common.items()]).sum()
         terms = {**{f"{OWN} {name}": value for name, value in task.terms.items()}, "drift": drift.detach()}
-        return Loss(task.total + self.lam / 2 * drift, terms)
+        return Loss(task.total + self.term_weight / 2 * drift, terms)
 
     def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
         r"""Logits of v_i, shape (n, \*shape) → (n, C)."""

@@ -61,14 +61,14 @@ class FedAvgFT(FedAvg):
         What it moves: the whole model, or the classifier β alone, as FedCR's comparison does.
     """
 
-    tuning_epochs: int | None = 10
+    finetune_epochs: int | None = 10
     tuned: Literal["all", "head"] = "all"
 
     name: ClassVar[str] = "FedAvg-FT"
 
     def stages(self, round: int, role: Role) -> list[Stage]:
-        """FedAvg's rounds, and `tuning_epochs` epochs at the end (10 unless told)."""
+        """FedAvg's rounds, and `finetune_epochs` epochs at the end (10 unless told)."""
         if role != "final":
             return super().stages(round, role)
         parts = self.shared if self.tuned == "all" else ("beta",)
-        return [self.tuning(parts, round)]
+        return [self.finetuning(parts, round)]

@@ -9,7 +9,7 @@ Fed-CMA                      here
 :math:`\mathcal{B}_i^k`      samples of class k, drawn once, :math:`b_i^k \le` `fixed`: rows of ``fixed.x``, those that
                              have a 1 in row k of ``fixed.of``, shape (K, rows)
 :math:`p_i, p_i^k`           the client's share of all samples, and of all samples of class k
-:math:`\lambda_1, \lambda_2` `lam1`, `lam2`
+:math:`\lambda_1, \lambda_2` `head_weight`, `mean_weight`
 :math:`\eta_{(t)}`           `lr`, with `lr_decay`; of the server too, unless `server_step` is given
 ============================ ===========================================================================
 
@@ -56,8 +56,8 @@ class FedCMA(Method):
 
     Attributes
     ----------
-    lam1, lam2 : float
-        λ1 and λ2 of Eq. (5), the pulls of the heads and of the class means. With both 0 it is `Local`.
+    head_weight, mean_weight : float
+        λ₁ and λ₂ of Eq. (5), the weights of the terms that pull heads and class means. With both 0 it is `Local`.
     fixed : int
         Most samples of a class in a client's fixed minibatch.
     server_step : float, optional
@@ -72,8 +72,8 @@ class FedCMA(Method):
         for, or zeros.
     """
 
-    lam1: NotNegative = 1.0
-    lam2: NotNegative = 1.0
+    head_weight: NotNegative = 1.0
+    mean_weight: NotNegative = 1.0
     fixed: Count = 10
     server_step: PositiveShare | None = None
     sends: Literal["after", "before"] = "after"
@@ -84,7 +84,7 @@ class FedCMA(Method):
     needs_classes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name, pull in (("lam1", self.lam1), ("lam2", self.lam2)):
+        for name, pull in (("head_weight", self.head_weight), ("mean_weight", self.mean_weight)):
             if self.server_step is None and pull * self.lr > 1:
                 raise ValueError(f"{name} · lr must be at most 1, the server's step, got {pull * self.lr}")
 
@@ -143,17 +143,21 @@ class FedCMA(Method):
 
     # --- the client ---
 
-    def private(self, spec: Spec, data: Batch, rng: torch.Generator) -> Params:
+    def precompute(self, spec: Spec, data: Batch, rng: torch.Generator) -> Params:
         """The fixed minibatch B_i: for each class at most `fixed` samples, class after class, and of which each is."""
         order = torch.randperm(len(data.y), generator=rng)
         rows = torch.cat([order[:0], *(order[data.y[order] == k][: self.fixed] for k in range(spec.n_classes))])
         of = data.y[rows] == torch.arange(spec.n_classes).unsqueeze(-1)
         return {**as_params("fixed.x", map_blocks(lambda x: x[rows], data.x)), "fixed.of": of.to(data.weight.dtype)}
 
-    def start(self, kept: Params, received: Params) -> Params:
+    def start(self, client_state: Params, received: Params) -> Params:
         """The client's own network, and, where that is sent, as it is before training."""
-        before = {f"before.{name}": p for name, p in pick(kept, self.local).items()} if self.sends == "before" else {}
-        return {**kept, **before}
+        before = (
+            {f"before.{name}": p for name, p in pick(client_state, self.local).items()}
+            if self.sends == "before"
+            else {}
+        )
+        return {**client_state, **before}
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """All of the network, when selected and at the end."""
@@ -177,15 +181,15 @@ class FedCMA(Method):
         task = task_loss(self.model.head(params, self.model.embed(params, batch.x, noise)), batch.y, batch.weight)
         total, terms = task, {loss_name(batch.y): task.detach()}
         p, of_group = received["shares"][0], received["shares"][1:]
-        if self.lam1:
+        if self.head_weight:
             apart = torch.stack([(params[name] - v).square().sum() for name, v in pick(received, HEAD).items()]).sum()
-            total = total + self.lam1 / 2 * p * apart
+            total = total + self.head_weight / 2 * p * apart
             terms |= {"heads": p * apart.detach()}
-        if self.lam2:
+        if self.mean_weight:
             g, of, b = self._fixed(params)
             away = (g - of.T @ received["mean"]).square().sum(-1)
             gap = ((of_group / b) @ of * away).sum()
-            total = total + self.lam2 / 2 * gap
+            total = total + self.mean_weight / 2 * gap
             terms |= {"means": gap.detach()}
         return Loss(total, terms)
 
@@ -220,7 +224,7 @@ class FedCMA(Method):
     ) -> Params:
         """Eq. (7)."""
         eta = self.lr * self.lr_decay ** int(server["round"])
-        steps = {"beta": self.lam1 * eta, "mean": self.lam2 * eta}
+        steps = {"beta": self.head_weight * eta, "mean": self.mean_weight * eta}
         if self.server_step is not None:
             steps = dict.fromkeys(steps, self.server_step)
         return {**self._moved(server, uploads, specs, steps), "round": server["round"] + 1}

@@ -41,7 +41,7 @@ class FedCR(Stochastic):
 
     Attributes
     ----------
-    beta : float
+    term_weight : float
         β, the weight of the term. At 0 and without draws (``scale="none"``) this is `FedPer` with one more layer.
     aggregates : {"body", "gaussian", "features"}
         What the server averages beside the joint features: the body; the Gaussian layer alone, behind embeddings that
@@ -63,7 +63,7 @@ class FedCR(Stochastic):
     weighting: Literal["samples", "uniform"] = "uniform"
     samples: Count = 18
     test_samples: Natural = 18
-    beta: NotNegative = 5e-4
+    term_weight: NotNegative = 5e-4
     aggregates: Literal["body", "gaussian", "features"] = "body"
     joint: Literal["product", "mixture"] = "product"
     prior: Literal["once", "each"] = "once"
@@ -91,9 +91,9 @@ class FedCR(Stochastic):
         mean = torch.zeros(specs[0].n_classes, self.model.latent, dtype=torch.float32)
         return {**super().init_server(specs, rng), f"{JOINT}.mean": mean, f"{JOINT}.variance": torch.ones_like(mean)}
 
-    def start(self, kept: Params, received: Params) -> Params:
+    def start(self, client_state: Params, received: Params) -> Params:
         """Line 6: the received body and the client's head; the joint features are no parameters."""
-        return {**kept, **{name: p for name, p in received.items() if not has_prefix(name, JOINT)}}
+        return {**client_state, **{name: p for name, p in received.items() if not has_prefix(name, JOINT)}}
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all parts when selected (lines 7-14); at the end on the head, or on whatever is local."""
@@ -114,7 +114,7 @@ class FedCR(Stochastic):
         gap = row_mean(gaussian_gap(joint_mean, joint_variance, mean, variance), batch.weight)
         precision = variance.detach().reciprocal()
         remember = {"natural": precision * mean.detach(), "precision": precision}
-        total = task + self.beta * gap if self.beta else task
+        total = task + self.term_weight * gap if self.term_weight else task
         return Loss(total, {"ce": task.detach(), "kl": gap.detach()}, remember)
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:

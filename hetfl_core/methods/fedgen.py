@@ -51,25 +51,25 @@ class FedGen(LGFedAvg):
 
     Attributes
     ----------
-    classifies, agrees : float
+    generated_weight, agreement_weight : float
         a and b, the weights of the two terms of a client; with both 0 it is `LGFedAvg`.
-    fades : float
+    term_decay : float
         Factor of both from round to round.
-    generated : int
+    n_generated : int
         :math:`n_G`, features that a client generates a step.
     noise_dim, hidden : int
         Of the generator: ε uniform in :math:`[0, 1]^{noise\_dim}`, one hidden layer.
     generator_steps, generator_batch, generator_lr, generator_decay, generator_weight_decay
         Its training in a round; the rate is multiplied by `generator_decay` from round to round.
-    diverse : float
+    diversity_weight : float
         Weight of :math:`\exp(-\mathrm{mean}_{jk}\, \|\varepsilon_j - \varepsilon_k\|^2 \|z_j - z_k\|_1)`, norms as
         means over coordinates.
     """
 
-    classifies: NotNegative = 10.0
-    agrees: NotNegative = 10.0
-    fades: Positive = 0.98
-    generated: Count = 32
+    generated_weight: NotNegative = 10.0
+    agreement_weight: NotNegative = 10.0
+    term_decay: Positive = 0.98
+    n_generated: Count = 32
     noise_dim: Count = 32
     hidden: Count = 256
     generator_steps: Natural = 50
@@ -77,7 +77,7 @@ class FedGen(LGFedAvg):
     generator_lr: NotNegative = 3e-4
     generator_decay: Positive = 0.98
     generator_weight_decay: NotNegative = 1e-2
-    diverse: NotNegative = 1.0
+    diversity_weight: NotNegative = 1.0
 
     needs_classes: ClassVar[bool] = True
 
@@ -124,12 +124,12 @@ class FedGen(LGFedAvg):
         return torch.addmm(params["generator.1.bias"], active, params["generator.1.weight"]), running
 
     def download(self, server: Params, spec: Spec) -> Params:
-        """The head, the generator, and how many rounds there were; nothing that only the server's optimiser needs."""
+        """The head, the generator, and how many rounds there were; nothing that only the server's optimizer needs."""
         return without_state(server)
 
-    def start(self, kept: Params, received: Params) -> Params:
+    def start(self, client_state: Params, received: Params) -> Params:
         """The client's body and the received head."""
-        return {**kept, **pick(received, self.shared)}
+        return {**client_state, **pick(received, self.shared)}
 
     # --- the client ---
 
@@ -137,10 +137,14 @@ class FedGen(LGFedAvg):
         """The network's own, and what features are generated from."""
         each = {"own": Draw((self.noise_dim,), "uniform", "sample")}
         batch = {
-            "others": Draw((self.generated, self.noise_dim), "uniform", "step"),
-            "labels": Draw((self.generated,), "uniform", "step"),
+            "others": Draw((self.n_generated, self.noise_dim), "uniform", "step"),
+            "labels": Draw((self.n_generated,), "uniform", "step"),
         }
-        return super().noise(spec, stage) | (each if self.agrees else {}) | (batch if self.classifies else {})
+        return (
+            super().noise(spec, stage)
+            | (each if self.agreement_weight else {})
+            | (batch if self.generated_weight else {})
+        )
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """The client's loss and the two terms, which begin in the second round."""
@@ -148,22 +152,22 @@ class FedGen(LGFedAvg):
         task = task_loss(outputs, batch.y, batch.weight)
         total, terms = task, {loss_name(batch.y): task.detach()}
         t = received["round"][0]
-        weight = torch.where(t > 0, self.fades**t, 0.0)
-        if self.classifies:
+        weight = torch.where(t > 0, self.term_decay**t, 0.0)
+        if self.generated_weight:
             C = params["beta.bias"].shape[-1]
             labels = (noise["labels"] * C).long().clamp(max=C - 1)
             generated, _ = self.generate(received, labels, noise["others"])
             lost = F.cross_entropy(self.logits(params, generated), labels)
-            total = total + weight * self.classifies * self.generated / self.batch_size * lost
+            total = total + weight * self.generated_weight * self.n_generated / self.batch_size * lost
             terms["generated"] = lost.detach()
-        if self.agrees:
+        if self.agreement_weight:
             own, _ = self.generate(received, batch.y.long(), noise["own"])
             target = self.logits(params, own).softmax(-1).detach()
             said = outputs.log_softmax(-1)
             apart = row_mean(
                 (target * (target.clamp(min=torch.finfo(said.dtype).tiny).log() - said)).sum(-1), batch.weight
             )
-            total = total + weight * self.agrees * apart
+            total = total + weight * self.agreement_weight * apart
             terms["agreement"] = apart.detach()
         return Loss(total, terms)
 
@@ -210,7 +214,7 @@ class FedGen(LGFedAvg):
             taught = torch.stack([F.cross_entropy(self.logits(u, z), y, reduction="none") for u in uploads])
             taught = (share[:, y] * taught).mean(1).sum()
             distance = (epsilon[:, None] - epsilon).square().mean(-1) * (z[:, None] - z).abs().mean(-1)
-            return taught + self.diverse * (-distance.mean()).exp()
+            return taught + self.diversity_weight * (-distance.mean()).exp()
 
         rate = self.generator_lr * self.generator_decay ** int(server["round"])
         adam = lambda p: torch.optim.Adam(p, lr=rate, weight_decay=self.generator_weight_decay)  # noqa: E731

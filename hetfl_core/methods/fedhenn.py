@@ -75,8 +75,8 @@ class FedHeNN(Method):
 
     Attributes
     ----------
-    eta : float
-        Weight η of the alignment; 0.1 is the published code's factor, the text gives none.
+    term_weight : float
+        η, the weight of the alignment; 0.1 is the published code's factor, the text gives none.
     n_rad : int
         Rows of the RAD; 100 in the published code.
     weighting : {"samples", "uniform"}
@@ -91,7 +91,7 @@ class FedHeNN(Method):
     """
 
     weighting: Literal["samples", "uniform"] = "uniform"
-    eta: NotNegative = 0.1
+    term_weight: NotNegative = 0.1
     n_rad: int = 100
 
     alignment: Literal["distance", "published"] = "distance"
@@ -142,9 +142,9 @@ class FedHeNN(Method):
 
         return {**server, **as_params("rad", map_blocks(own, from_params("rad", server), spec.shapes))}
 
-    def start(self, kept: Params, received: Params) -> Params:
+    def start(self, client_state: Params, received: Params) -> Params:
         """The client's own network."""
-        return dict(kept)
+        return dict(client_state)
 
     def _kernel(self, params: Params, received: Params) -> Tensor:
         z = self.model.represent(params, self.model.embed(params, from_params("rad", received)))
@@ -177,4 +177,4 @@ class FedHeNN(Method):
         measure = kernel_alignment if self.alignment == "distance" else published_alignment
         similarity = measure(self._kernel(params, received), received["kernel"])
         pull = 1 - similarity if self.alignment == "distance" else similarity
-        return Loss(task.total + self.eta * pull, {**task.terms, "similarity": similarity.detach()})
+        return Loss(task.total + self.term_weight * pull, {**task.terms, "similarity": similarity.detach()})

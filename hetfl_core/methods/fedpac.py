@@ -41,8 +41,8 @@ class FedPAC(Method):
 
     Attributes
     ----------
-    lam : float
-        λ.
+    term_weight : float
+        λ, the weight of the distance to the class means.
     head_epochs : int
         Epochs on the head, before the body's `local_epochs`: 1 and 5 in [1]_; 9 and 1 in [2]_'s code. With 0 head and
         body are trained together, as in FedProto [3]_.
@@ -64,7 +64,7 @@ class FedPAC(Method):
         weighed by then compares features of different bodies, which the penalty alone brings together.
     """
 
-    lam: NotNegative = 1.0
+    term_weight: NotNegative = 1.0
     head_epochs: Natural = 1
     head_lr: NotNegative | None = None
     combines: bool = True
@@ -113,11 +113,11 @@ class FedPAC(Method):
             sent[f"head/{name}"] = server.get(f"own/{spec.name}/{name}", server[f"none/{name}"])
         return sent
 
-    def start(self, kept: Params, received: Params) -> Params:
+    def start(self, client_state: Params, received: Params) -> Params:
         """The received body, and the combined head, or the client's own where there is none."""
-        params = {**kept, **pick(received, BODY)}
+        params = {**client_state, **pick(received, BODY)}
         if self.combines:
-            known, own = received["head/known"] > 0, pick(kept, HEAD)
+            known, own = received["head/known"] > 0, pick(client_state, HEAD)
             params |= {name: torch.where(known, received[f"head/{name}"], p) for name, p in own.items()}
         return params
 
@@ -125,9 +125,9 @@ class FedPAC(Method):
         """The head, then the body, or both at once, when selected; at the end the head, or whatever is local."""
         rate = {} if self.head_lr is None else {"lr": self.head_lr * self.lr_decay**round}
         if role == "final" and self.aggregates == "features":
-            return [self.tuning(self.local, round)]
+            return [self.finetuning(self.local, round)]
         if role == "final":
-            return [self.tuning(HEAD, round, loss=super().loss, **rate)]
+            return [self.finetuning(HEAD, round, loss=super().loss, **rate)]
         if role != "round":
             return []
         aligned = self.loss if round >= self.aligns_from else super().loss
@@ -151,7 +151,7 @@ class FedPAC(Method):
         else:
             squared = away.square().sum()
             gap = squared.clamp(min=torch.finfo(z.dtype).tiny).sqrt() / batch.weight.sum().clamp(min=1)
-        return Loss(task + self.lam * gap, {loss_name(batch.y): task.detach(), "gap": gap.detach()})
+        return Loss(task + self.term_weight * gap, {loss_name(batch.y): task.detach(), "gap": gap.detach()})
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
         """The body; counts and mean features of the classes; the head, and what weighs it: h and v (Section 4.2).
@@ -239,7 +239,7 @@ def simplex_minimum(P: np.ndarray) -> np.ndarray:
     from scipy.linalg import solve_triangular  # here, for importing it takes a third of a second
     from scipy.optimize import nnls
 
-    P = checks.reals("P", P, 2, gaps=True)
+    P = checks.real_array("P", P, 2, gaps=True)
     n = len(P)
     if not np.isfinite(P).all():
         raise ValueError("P must be finite, got NaN or infinite entries")

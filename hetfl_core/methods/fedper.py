@@ -105,7 +105,7 @@ class LGFedAvg(Method):
         """M epochs on all parts when selected; at the end on what is local."""
         if role == "round":
             return [self.stage(self.model.parts, round)]
-        return [self.tuning(body(self.model), round, spare=self.layers)] if role == "final" else []
+        return [self.finetuning(body(self.model), round, spare=self.layers)] if role == "final" else []
 
 
 @dataclass(frozen=True)

@@ -34,14 +34,14 @@ class FedProx(FedAvg):
 
     Attributes
     ----------
-    mu : float
-        μ. At 0 it is `FedAvg`.
+    term_weight : float
+        μ, the weight of the proximal term. At 0 it is `FedAvg`.
     """
 
-    mu: NotNegative = 0.1
+    term_weight: NotNegative = 0.1
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """f_i(w) + (μ/2)‖w − w⁽ᵗ⁾‖², Eq. (2) of [1]_."""
         task = super().loss(params, received, batch, noise)
         away = drift(params, received)
-        return Loss(task.total + self.mu / 2 * away, {**task.terms, "drift": away.detach()})
+        return Loss(task.total + self.term_weight / 2 * away, {**task.terms, "drift": away.detach()})

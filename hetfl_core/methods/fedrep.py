@@ -40,7 +40,7 @@ class FedRep(Method):
         if role not in ("round", "final"):
             return []
         if role == "final":
-            return [self.tuning(self.local, round)]
+            return [self.finetuning(self.local, round)]
         local = self.stage(self.local, round)
         common = self.stage(self.shared, round, epochs=self.representation_epochs)
         return [local, common]

@@ -37,8 +37,8 @@ class FedSR(Stochastic):
 
     Attributes
     ----------
-    l2, cmi : float
-        Weights of the two penalties.
+    norm_weight, cmi_weight : float
+        α^L2R and α^CMI, the weights of the two penalties.
     norm : {"square", "plain"}
         ‖z‖², as the text has it, or ‖z‖, as its published code.
     shares : bool
@@ -46,8 +46,8 @@ class FedSR(Stochastic):
         FedSR is local training, from first weights of each client's own.
     """
 
-    l2: NotNegative = 0.01
-    cmi: NotNegative = 0.001
+    norm_weight: NotNegative = 0.01
+    cmi_weight: NotNegative = 0.001
     norm: Literal["square", "plain"] = "square"
     shares: bool = True
 
@@ -82,7 +82,7 @@ class FedSR(Stochastic):
         gap = gaussian_gap(mean, deviation.square(), r_mean, r_deviation.square())
         l2, cmi = row_mean(size.mean(1), batch.weight), row_mean(gap, batch.weight)
         terms = {"ce": task.detach(), "l2": l2.detach(), "cmi": cmi.detach()}
-        return Loss(task + self.l2 * l2 + self.cmi * cmi, terms)
+        return Loss(task + self.norm_weight * l2 + self.cmi_weight * cmi, terms)
 
     def predict_server(self, server: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor | None:
         """Outputs of the averaged model."""

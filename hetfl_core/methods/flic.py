@@ -63,8 +63,8 @@ class FLIC(Method):
     means ([1]_, Section 3): alignment is the mean of ‖φ_i(x) − m^(y)‖² over the batch, and the third term a mean over
     the targets y of the batch. Targets are meant to lie in [0, 1]; others lie on the line beyond a and b.
 
-    A scheme **without** alignment (FedRep: HetFedRep) is ``lambda1=0, lambda2=0, pretrain_epochs=0,
-    local_anchors=False``: anchors are then still sent and counted, but nothing depends on them.
+    A scheme **without** alignment (FedRep: HetFedRep) is ``alignment_weight=0, anchor_weight=0,
+    pretrain_epochs=0, local_anchors=False``: anchors are then still sent and counted, but nothing depends on them.
 
     The defaults are what the paper's text says, where it says something: `weighting`, `anchor_scale` and, in Eq. (3),
     J are left open there. The second group of fields, with `anchor_samples` and `weighting`, says where its published
@@ -72,8 +72,8 @@ class FLIC(Method):
 
     Attributes
     ----------
-    lambda1, lambda2 : float
-        Weights of alignment and of anchor classification in Eq. (3); 0.001 in Appendix S3.3.
+    alignment_weight, anchor_weight : float
+        λ₁ and λ₂, the weights of alignment and of anchor classification in Eq. (3); 0.001 in Appendix S3.3.
     pretrain_epochs : int
         Epochs in which φ_i is aligned to the anchors before the first round (Section 4, *Pre-training*); 0 for none.
     pretrain_batch : int
@@ -128,8 +128,8 @@ class FLIC(Method):
     """
 
     model: Model = field(default_factory=lambda: Model(alpha=100))
-    lambda1: NotNegative = 1e-3
-    lambda2: NotNegative = 1e-3
+    alignment_weight: NotNegative = 1e-3
+    anchor_weight: NotNegative = 1e-3
     pretrain_epochs: Natural = 100
     pretrain_batch: Count = 10
     anchor_scale: NotNegative = 10.0
@@ -258,11 +258,11 @@ class FLIC(Method):
 
     def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
         """φ_i, β_i, and whose anchors the client has samples of (a constant, shape (C,); none in a regression)."""
-        kept = self.model.init(spec, rng, ("phi",))
-        kept |= self.scheme.init(self.model, spec, rng, self.scheme.local(self.model))
+        client_state = self.model.init(spec, rng, ("phi",))
+        client_state |= self.scheme.init(self.model, spec, rng, self.scheme.local(self.model))
         if spec.task == "classification":
-            kept["classes"] = self._held(spec)
-        return kept
+            client_state["classes"] = self._held(spec)
+        return client_state
 
     def _held(self, spec: Spec) -> Tensor:
         """1 for each anchor that the client has samples of, else 0, shape (C,) or (M,)."""
@@ -322,7 +322,7 @@ class FLIC(Method):
         task = task_loss(self._head(params, z), batch.y, batch.weight)
         gap = self._alignment(z, batch, anchors, noise)
         anchor = self._anchor_loss(params, anchors, batch, noise)
-        total = task + self.lambda1 * gap + self.lambda2 * anchor
+        total = task + self.alignment_weight * gap + self.anchor_weight * anchor
         names = (loss_name(batch.y), self.alignment.term, "anchor")
         return Loss(total, {name: term.detach() for name, term in zip(names, (task, gap, anchor), strict=True)})
 
@@ -375,7 +375,7 @@ class FLIC(Method):
         decay[self.scheme.classifier] = self.weight_decay + self.head_decay
         local = self.stage(("phi", *head), round, weight_decay=decay)
         if role == "final":
-            return [*again, self.tuning(local.train, round, weight_decay=decay), *realigned]
+            return [*again, self.finetuning(local.train, round, weight_decay=decay), *realigned]
         if self.representation_within:
             local = replace(local, epochs=self.local_epochs - self.representation_epochs)
         if self.local_anchors and self.anchor_step == "each":

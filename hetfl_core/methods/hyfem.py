@@ -8,7 +8,7 @@ Symbol of the paper             Name here
 :math:`\Theta_0`, :math:`w_0`   the same of the server, which has all blocks and may have more neurons
 :math:`P_m`                     which blocks a client holds: names of tensors, and nothing to be computed
 :math:`\Pi_m`                   ``place/<client>``: the server's neuron that each of the client's is matched with
-:math:`\mu_1`, :math:`\mu_2`    `mu_extractors`, `mu_classifier`
+:math:`\mu_1`, :math:`\mu_2`    `extractor_weight`, `classifier_weight`
 :math:`Q`, :math:`P`            `local_steps` (or `local_epochs`), `passes`
 ==============================  ===================================================================================
 
@@ -55,8 +55,8 @@ class HyFEM(FedAvg):
 
     Attributes
     ----------
-    mu_extractors, mu_classifier : float
-        μ₁ and μ₂.
+    extractor_weight, classifier_weight : float
+        μ₁ and μ₂, the weights of the terms that hold extractors and classifier to the server's.
     passes : int
         P, passes of matching a round; 0 for none: the places stay as they are.
     cost, order, growth : as in `hetfl_core.matching.Rule`
@@ -76,8 +76,8 @@ class HyFEM(FedAvg):
     """
 
     weighting: Literal["samples", "uniform"] = "uniform"
-    mu_extractors: NotNegative = 0.5
-    mu_classifier: NotNegative = 0.5
+    extractor_weight: NotNegative = 0.5
+    classifier_weight: NotNegative = 0.5
     passes: Natural = 4
     cost: Cost = "distance"
     order: Order = "parallel"
@@ -148,13 +148,13 @@ class HyFEM(FedAvg):
         first = torch.arange(self.model.blocks.out, device=server["beta.bias"].device)
         return server.get(PLACE + name, first)
 
-    def start(self, kept: Params, received: Params) -> Params:
+    def start(self, client_state: Params, received: Params) -> Params:
         """Line 2 of Algorithm 2, or what the client has."""
-        if not kept:
+        if not client_state:
             return dict(received)
         known = bool(received["known"])
         goes_on = not self.resets if known else self.begins == "own"
-        return {**received, **kept} if goes_on else {**kept, **received}
+        return {**received, **client_state} if goes_on else {**client_state, **received}
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """Eq. (8)."""
@@ -163,7 +163,9 @@ class HyFEM(FedAvg):
         of_extractors = drift(
             params, {n: p for n, p in received.items() if not self._of_classifier(n) and n != "known"}
         )
-        penalty = self.mu_extractors * self._penalty(of_extractors) + self.mu_classifier * self._penalty(of_classifier)
+        penalty = self.extractor_weight * self._penalty(of_extractors) + self.classifier_weight * self._penalty(
+            of_classifier
+        )
         terms = {"extractors' drift": of_extractors.detach(), "classifier's drift": of_classifier.detach()}
         return Loss(task.total + penalty, {**task.terms, **terms})
 

@@ -12,7 +12,7 @@ makes all but the head, which stays on the client. Weights are made, not average
 shapes.
 
 The published code ([2]_) lets one client take part in a step, drawn at random, so ``participation=1 / n_clients``; of
-several, weighted means of their gradients are taken. Its pFedHN-PC gives each head an optimiser that goes on from
+several, weighted means of their gradients are taken. Its pFedHN-PC gives each head an optimizer that goes on from
 participation to participation and is not clipped; here body and head have one, begun anew. It evaluates the weights as
 they are made, with no training after the last step, and reports test accuracy at the step of the best validation
 accuracy, which is not done here.

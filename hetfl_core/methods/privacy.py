@@ -266,10 +266,10 @@ def _event(noise_multiplier: float, releases: int, sampling: tuple[int, int]) ->
 
 def _check_arguments(delta: float, releases: int, sampling: tuple[int, int] | None) -> None:
     checks.fraction("delta", delta, "(0, 1)")
-    checks.whole("releases", releases, 0)
+    checks.integer("releases", releases, 0)
     if sampling is not None:
         try:
-            checks.span("sampling", sampling, 1)
+            checks.int_range("sampling", sampling, 1)
         except ValueError as error:
             raise ValueError(
                 "sampling must be (taken, clients), whole numbers with 1 <= taken <= clients, "

@@ -1,7 +1,7 @@
-"""Gradient steps of a server, by PyTorch's optimisers, whose state lives among the server's tensors.
+"""Gradient steps of a server, by PyTorch's optimizers, whose state lives among the server's tensors.
 
-A server that trains something of its own, such as a generator, needs what its optimiser remembers in the next round,
-and after an interruption. `descend` keeps it under ``optimiser.<what>/<parameter>``: a name that `without_state` leaves
+A server that trains something of its own, such as a generator, needs what its optimizer remembers in the next round,
+and after an interruption. `descend` keeps it under ``optimizer.<what>/<parameter>``: a name that `without_state` leaves
 out of what is sent.
 """
 
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from hetfl_core.networks import Params
 
-PREFIX = "optimiser."
-"""What the names of an optimiser's state begin with."""
+PREFIX = "optimizer."
+"""What the names of an optimizer's state begin with."""
 
 
 def without_state(server: Params) -> Params:
-    """The server's tensors without those that only its optimiser needs."""
+    """The server's tensors without those that only its optimizer needs."""
     return {name: p for name, p in server.items() if not name.startswith(PREFIX)}
 
 
@@ -28,7 +28,7 @@ def descend(
     trained: tuple[str, ...],
     objective: Callable[[Params, int], Tensor],
     steps: int,
-    optimiser: Callable[[list[Tensor]], torch.optim.Optimizer],
+    optimizer: Callable[[list[Tensor]], torch.optim.Optimizer],
     *,
     clip: float | None = None,
 ) -> Params:
@@ -37,22 +37,22 @@ def descend(
     Parameters
     ----------
     server : dict of str to Tensor
-        With the optimiser's state, once it has one.
+        With the optimizer's state, once it has one.
     trained : tuple of str
         Names of the tensors that are moved; none other is.
     objective : callable
-        ``objective(tensors, step)``, the loss, given all of the server's tensors, without the optimiser's.
+        ``objective(tensors, step)``, the loss, given all of the server's tensors, without the optimizer's.
     steps : int
         How many; 0 changes nothing.
-    optimiser : callable
-        Makes an optimiser of these tensors, such as ``lambda p: torch.optim.Adam(p, lr=1e-3)``.
+    optimizer : callable
+        Makes an optimizer of these tensors, such as ``lambda p: torch.optim.Adam(p, lr=1e-3)``.
     clip : float, optional
         Largest norm of the gradient.
 
     Returns
     -------
     dict of str to Tensor
-        All tensors, and the optimiser's state. What came in is not written to.
+        All tensors, and the optimizer's state. What came in is not written to.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def descend(
     with torch.enable_grad():
         for p in leaves.values():
             p.requires_grad_()
-        stepper = optimiser(list(leaves.values()))
+        stepper = optimizer(list(leaves.values()))
         for name, p in leaves.items():
             stepper.state[p] = _state_of(server, name)
         fixed = {name: p for name, p in without_state(server).items() if name not in leaves}
@@ -84,7 +84,7 @@ def descend(
 
 
 def _state_of(server: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """What the optimiser remembers of one parameter. Counts of steps are in single precision, as PyTorch has them."""
+    """What the optimizer remembers of one parameter. Counts of steps are in single precision, as PyTorch has them."""
     found = {}
     for stored, value in server.items():
         key, _, parameter = stored.removeprefix(PREFIX).partition("/")

@@ -120,16 +120,16 @@ class Partition:
     test_fraction: float | None = None
 
     def __post_init__(self) -> None:
-        checks.whole("n_clients", self.n_clients, 1)
+        checks.integer("n_clients", self.n_clients, 1)
         if self.split is not None:
             checks.choice("split", self.split, tuple(USES))
         for name in ("classes_per_client", "per_client"):
             if getattr(self, name) is not None:
-                checks.whole(name, getattr(self, name), 1)
+                checks.integer(name, getattr(self, name), 1)
         if self.alpha is not None:
             check_alpha("alpha", self.alpha)
         check_variant(self.variant)
-        checks.whole("min_size", self.min_size, 0)
+        checks.integer("min_size", self.min_size, 0)
         if self.test_fraction is not None:
             checks.fraction("test_fraction", self.test_fraction, "(0, 1)")
         for name in ("classes_per_client", "alpha"):

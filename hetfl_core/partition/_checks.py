@@ -42,7 +42,7 @@ def check_assignment(assignment: ArrayLike) -> Indices:
 def check_parts(parts: Sequence[Indices], n: int | None = None) -> Parts:
     """Indices of each client, into n samples."""
     found = []
-    for i, given in enumerate(checks.several("parts", parts)):
+    for i, given in enumerate(checks.sequence("parts", parts)):
         part = np.zeros(0, np.int64) if np.shape(given) == (0,) else check_labels(given, f"parts[{i}]")
         if len(part) and (part.min() < 0 or (n is not None and part.max() >= n)):
             wanted = "0" if n is None else f"0…{n - 1}"
@@ -62,7 +62,7 @@ def _whole_array(name: str, values: ArrayLike) -> Indices:
 
 def check_k(name: str, k: int, n_classes: int, allow_repeats: bool = False) -> None:
     """Refuse a number of classes per client that is none, or more than there are classes."""
-    checks.whole(name, k, 1)
+    checks.integer(name, k, 1)
     if k > n_classes and not allow_repeats:
         raise ValueError(
             f"{name} must be at most the number of classes, {n_classes}, got {k}: a client cannot hold more"
@@ -80,7 +80,7 @@ def check_clients(n_clients: int, k: int, n_samples: int) -> None:
 
 def check_per_client(name: str, per_client: int, k: int) -> None:
     """Refuse a number of samples that a client's k classes cannot share evenly."""
-    checks.whole(name, per_client, 1)
+    checks.integer(name, per_client, 1)
     if per_client % k:
         raise ValueError(f"{name} must be a multiple of {k}, the classes of a client, got {per_client}")
 

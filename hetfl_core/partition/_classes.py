@@ -51,7 +51,7 @@ def assign_classes(
     ValueError
         If an argument is not positive, or k > C while repeats are not allowed.
     """
-    checks.wholes(1, n_clients=n_clients, n_classes=n_classes)
+    checks.ints(1, n_clients=n_clients, n_classes=n_classes)
     checks.flag("allow_repeats", allow_repeats)
     check_k("k", k, n_classes, allow_repeats)
     check_generator(rng)
@@ -87,7 +87,7 @@ def consecutive_classes(n_clients: int, n_classes: int, k: int) -> Indices:
     .. [1] H. Zhang et al. FedCR: personalized federated learning based on across-client common representation with
        conditional mutual information regularization. ICML 2023.
     """
-    checks.wholes(1, n_clients=n_clients, n_classes=n_classes)
+    checks.ints(1, n_clients=n_clients, n_classes=n_classes)
     check_k("k", k, n_classes)
     checks.memory(16 * n_clients * k, n_clients=n_clients, k=k)
     checks.memory(8 * n_classes, n_classes=n_classes)
@@ -119,13 +119,13 @@ def _mend_repeats(table: Indices, rng: np.random.Generator) -> Indices:
     that gives an entry away gets one that it lacked, so that rows mended before stay so.
     """
     for i in range(len(table)):
-        while (place := _first_repeat(table[i])) is not None:
-            lacking = np.flatnonzero(~(table == table[i, place]).any(axis=1))
+        while (index := _first_repeat(table[i])) is not None:
+            lacking = np.flatnonzero(~(table == table[i, index]).any(axis=1))
             j = int(rng.choice(lacking))
             values, counts = np.unique(table[j], return_counts=True)
             spare = [v for v, n in zip(values, counts) if n > 1 or v not in table[i]]
             other = int(np.flatnonzero(table[j] == rng.choice(spare))[0])
-            table[i, place], table[j, other] = table[j, other], table[i, place]
+            table[i, index], table[j, other] = table[j, other], table[i, index]
     return table
 
 
@@ -159,7 +159,7 @@ def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *,
         Naming the class that has fewer samples than its holders need.
     """
     y, table = check_labels(labels), check_assignment(assignment)
-    checks.whole("at_least", at_least, 0)
+    checks.integer("at_least", at_least, 0)
     check_generator(rng)
     pieces: list[list[Indices]] = [[] for _ in table]
     for c in np.unique(table):
@@ -222,9 +222,9 @@ def share_evenly(
 def _equal_holders(y: Indices, table: Indices) -> tuple[Indices, int]:
     """All classes, and how many clients hold each of them."""
     for client, row in enumerate(table):
-        if (place := _first_repeat(row)) is not None:
+        if (index := _first_repeat(row)) is not None:
             raise ValueError(
-                f"assignment must name different classes for each client, got class {row[place]} twice for client "
+                f"assignment must name different classes for each client, got class {row[index]} twice for client "
                 f"{client}"
             )
     classes, holders = np.unique(np.concatenate([np.unique(y), table.ravel()]), return_counts=True)
@@ -306,8 +306,8 @@ def published_shards(
         keep them, for there is only one for each.
     """
     y, table = check_labels(labels), check_assignment(assignment)
-    checks.wholes(0, replace_below=replace_below, repeat_below=repeat_below)
-    checks.whole("repeats", repeats, 1)
+    checks.ints(0, replace_below=replace_below, repeat_below=repeat_below)
+    checks.integer("repeats", repeats, 1)
     checks.memory(8 * repeats * table.size, repeats=repeats)
     check_generator(rng)
     each = len(y) // len(table)
@@ -320,8 +320,8 @@ def published_shards(
     shards = {int(c): _shards(y, int(c), int((table == c).sum())) for c in np.unique(table)}
 
     def draw(c: int) -> Indices:
-        place = int(rng.integers(len(shards[c])))
-        return shards[c][place] if each < replace_below else shards[c].pop(place)
+        index = int(rng.integers(len(shards[c])))
+        return shards[c][index] if each < replace_below else shards[c].pop(index)
 
     return [joined([draw(c) for c in np.tile(row, times).tolist()]) for row in table]
 

@@ -50,8 +50,8 @@ def dirichlet(labels: ArrayLike, n_clients: int, alpha: float, rng: np.random.Ge
         If α is not a positive finite number or there are fewer than ``n_clients * min_size`` samples.
     """
     y = check_labels(labels)
-    checks.whole("n_clients", n_clients, 1)
-    checks.whole("min_size", min_size, 0)
+    checks.integer("n_clients", n_clients, 1)
+    checks.integer("min_size", min_size, 0)
     check_generator(rng)
     check_alpha("alpha", alpha)
     fewest = max(min_size, 1)
@@ -107,11 +107,11 @@ def dirichlet_per_client(
        conditional mutual information regularization. ICML 2023, Appendix A.1.1.
     """
     y = check_labels(labels)
-    checks.whole("n_clients", n_clients, 1)
+    checks.integer("n_clients", n_clients, 1)
     check_generator(rng)
     check_alpha("alpha", alpha)
     most = len(y) // n_clients
-    size = most if per_client is None else checks.whole("per_client", per_client, 1)
+    size = most if per_client is None else checks.integer("per_client", per_client, 1)
     if not most:
         raise ValueError(f"labels: n_clients={n_clients} clients need at least as many samples, got {len(y)}")
     if per_client is None and len(y) % n_clients:
@@ -132,8 +132,8 @@ def dirichlet_per_client(
     waiting = list(range(n_clients))
     ends: dict[int, list[float]] = {}  # of clients, until a class runs out
     while waiting:
-        place = int(rng.integers(len(waiting)))
-        client = waiting[place]
+        index = int(rng.integers(len(waiting)))
+        client = waiting[index]
         if client not in ends:
             ends[client] = _cumulated(np.where(left > 0, priors[client], 0.0))
         c = bisect.bisect_right(ends[client] or _cumulated(left.astype(np.float64)), rng.random())
@@ -142,7 +142,7 @@ def dirichlet_per_client(
         if not left[c]:
             ends.clear()
         if len(parts[client]) == size:
-            del waiting[place]
+            del waiting[index]
     return [np.array(sorted(part), dtype=np.int64) for part in parts]
 
 
@@ -273,8 +273,8 @@ def _top_up(parts: Parts, min_size: int, rng: np.random.Generator) -> Parts:
     for i in np.flatnonzero(sizes < min_size):
         while sizes[i] < min_size:
             j = int(sizes.argmax())
-            place = int(rng.integers(sizes[j]))
-            parts[i] = np.sort(np.append(parts[i], parts[j][place]))
-            parts[j] = np.delete(parts[j], place)
+            index = int(rng.integers(sizes[j]))
+            parts[i] = np.sort(np.append(parts[i], parts[j][index]))
+            parts[j] = np.delete(parts[j], index)
             sizes[i], sizes[j] = sizes[i] + 1, sizes[j] - 1
     return parts

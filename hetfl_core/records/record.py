@@ -194,7 +194,7 @@ _FIELDS = {f.name for f in fields(RunRecord)} - {"path", *_LATER}
 
 def records_of(value: Any, name: str = "records") -> list[RunRecord]:
     """Records as a list, or an error that names the argument."""
-    found = checks.several(name, value)
+    found = checks.sequence(name, value)
     for record in found:
         checks.instance(name, record, RunRecord)
     return found
@@ -301,14 +301,14 @@ def to_percent(x: Any, metric: str) -> Any:
     metric : str
         Its name says whether it is an accuracy: a fraction in records, in [0, 1].
     """
-    checks.words("metric", metric)
+    checks.nonempty_str("metric", metric)
     return 100.0 * x if _is_fraction(metric) else x
 
 
 def value(record: RunRecord, metric: str) -> float:
     """A metric of a record through `to_percent`; NaN where the record does not have it."""
     checks.instance("record", record, RunRecord)
-    checks.words("metric", metric)
+    checks.nonempty_str("metric", metric)
     x = record.metrics.get(metric)
     return math.nan if x is None else to_percent(float(x), metric)
 

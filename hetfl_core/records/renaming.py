@@ -63,8 +63,43 @@ def _renamed(table: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
     return found
 
 
-RENAMED: Sequence[Renaming] = ()
+RENAMED: Sequence[Renaming] = (
+    Renaming(
+        keys={
+            "optimiser": "optimizer",
+            "tuning_epochs": "finetune_epochs",
+            "first_weights": "init",
+            "lambda1": "alignment_weight",
+            "lambda2": "anchor_weight",
+            "lam1": "head_weight",
+            "lam2": "mean_weight",
+            "mu_extractors": "extractor_weight",
+            "mu_classifier": "classifier_weight",
+            "Ditto.lam": "term_weight",
+            "FedPAC.lam": "term_weight",
+            "FedProx.mu": "term_weight",
+            "FedHeNN.eta": "term_weight",
+            "FedCR.beta": "term_weight",
+            "GuardedFedCR.beta": "term_weight",
+            "FedSR.l2": "norm_weight",
+            "FedSR.cmi": "cmi_weight",
+            "FedGen.classifies": "generated_weight",
+            "FedGen.agrees": "agreement_weight",
+            "FedGen.fades": "term_decay",
+            "FedGen.generated": "n_generated",
+            "FedGen.diverse": "diversity_weight",
+        }
+    ),
+)
 """The steps from format 1 to 2, from 2 to 3 …: one more at the end makes a new format, which `hetfl pack` writes."""
+
+
+def setting(kind: type, name: str) -> str:
+    """What a class's setting of an old name is called now."""
+    for step in RENAMED:
+        own = [step.keys[f"{each.__name__}.{name}"] for each in kind.__mro__ if f"{each.__name__}.{name}" in step.keys]
+        name = own[0] if own else step.keys.get(name, name)
+    return name
 
 
 def translated(content: Mapping[str, Any]) -> dict[str, Any]:

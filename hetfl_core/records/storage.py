@@ -143,7 +143,7 @@ def load(
         If a folder was given that does not exist.
     """
     wanted = {"experiment": experiment, "scale": scale, "method": method}
-    checks.texts(**{name: text for name, text in wanted.items() if text is not None})
+    checks.nonempty_strs(**{name: text for name, text in wanted.items() if text is not None})
     root = _results() if folder is None else checks.path("folder", folder)
     if root is None:
         return []
@@ -361,11 +361,11 @@ def tidy(
     DataFrame
         Columns `by`, ``method``, ``seed`` and the metrics; empty where there are no records.
     """
-    checks.texts(scale=scale, by=by)
-    for metric in checks.several("metrics", metrics):
-        checks.words("metrics", metric)
+    checks.nonempty_strs(scale=scale, by=by)
+    for metric in checks.sequence("metrics", metrics):
+        checks.nonempty_str("metrics", metric)
     for name in checks.mapping("experiments", experiments).values():
-        checks.words("experiments", name)
+        checks.nonempty_str("experiments", name)
     rows = [
         {by: key, "method": r.method, "seed": r.seed, **{m: measured(r, m) for m in metrics}}
         for key, experiment in experiments.items()

@@ -150,7 +150,7 @@ def _is_function(value: Any) -> bool:
 
 
 def settle() -> None:
-    """Let PyTorch replace what it replaces of itself, `torch.manual_seed` say, when the first optimiser is made."""
+    """Let PyTorch replace what it replaces of itself, `torch.manual_seed` say, when the first optimizer is made."""
     torch = wire.torch_or_none()
     if torch:
         torch.optim.SGD([torch.zeros(1, requires_grad=True)])

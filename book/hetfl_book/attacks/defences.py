@@ -70,7 +70,7 @@ class Guard(Checked):
         for name, limit in self.clip.items():
             checks.number(f"clip[{name!r}]", limit, above=0)
         checks.number("noise_multiplier", self.noise_multiplier, 0)
-        checks.whole("shared", self.shared, 1)
+        checks.integer("shared", self.shared, 1)
 
     def group(self, name: str) -> str:
         """The group of a tensor.

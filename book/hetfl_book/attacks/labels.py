@@ -52,7 +52,7 @@ def direct_scores(message: Message, n_classes: int) -> NDArray[np.float64] | Non
         None where the message has neither.
     """
     checks.instance("message", message, Message)
-    checks.whole("n_classes", n_classes, 1)
+    checks.integer("n_classes", n_classes, 1)
     rows = [n for n, p in message.sent.items() if n.split(".")[0] not in PARTS and len(p) == n_classes and p.dim()]
     counts = [n for n in rows if message.sent[n].dim() == 1 and "count" in n]
     if counts:
@@ -82,7 +82,7 @@ def sample_shares(message: Message, n_classes: int) -> NDArray[np.float64] | Non
         Summing to 1; None where nothing of the kind was sent, or nothing positive.
     """
     checks.instance("message", message, Message)
-    checks.whole("n_classes", n_classes, 1)
+    checks.integer("n_classes", n_classes, 1)
     for name, p in message.sent.items():
         if p.dim() and len(p) == n_classes and ("count" in name or "precision" in name):
             size = _array(p.reshape(n_classes, -1).mean(1)).clip(0)
@@ -179,7 +179,7 @@ def halves(
     names = sorted(set(of) & set(truth))
     rng = numpy_stream(seed, SERVER, 0, "who is known")
     found = []
-    for _ in range(checks.whole("repeats", repeats, 1)):
+    for _ in range(checks.integer("repeats", repeats, 1)):
         mixed = [names[i] for i in rng.permutation(len(names))]
         for known in (mixed[: len(mixed) // 2], mixed[len(mixed) // 2 :]):
             found.append(learned_shares({n: of[n] for n in names}, {n: truth[n].tolist() for n in known}))

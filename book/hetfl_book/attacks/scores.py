@@ -79,11 +79,11 @@ def bootstrap_interval(values: ArrayLike, seed: int = 0, level: float = 0.95, dr
     low, high : float
         Quantiles of the means; NaN where there is no value.
     """
-    found = checks.reals("values", values, 1, gaps=True)
+    found = checks.real_array("values", values, 1, gaps=True)
     found = found[~np.isnan(found)]
     checks.seed(seed)
     level = checks.fraction("level", level, "(0, 1)")
-    checks.whole("draws", draws, 1, 1_000_000)
+    checks.integer("draws", draws, 1, 1_000_000)
     if not len(found):
         return math.nan, math.nan
     rng = numpy_stream(seed, SERVER, 0, "bootstrap")
@@ -106,11 +106,11 @@ def power_of_means(dimension: int, n: int) -> float:
     n : int
         Samples in the mean.
     """
-    checks.whole("dimension", dimension, 1)
-    checks.whole("n", n, 1)
+    checks.integer("dimension", dimension, 1)
+    checks.integer("n", n, 1)
     shift, spread = dimension / n, math.sqrt(2 * dimension / n + dimension / n**2)
     return 0.5 * (1 + math.erf(shift / spread / math.sqrt(2)))
 
 
 def _scores(name: str, values: ArrayLike) -> np.ndarray:
-    return checks.reals(name, values, 1)
+    return checks.real_array(name, values, 1)

@@ -101,15 +101,15 @@ def survey(run: Run, seen: Seen, colluder: str, *, seed: int = 0) -> dict[str, f
     fed = run.federation
     if fed.task != "classification":
         raise ValueError(f"run must be of a classification, got one of a {fed.task}")
-    places = {client.name: i for i, client in enumerate(fed)}
-    if colluder not in places:
-        raise ValueError(f"colluder must be one of the clients {sorted(places)[:3]} …, got {colluder!r}")
+    indices = {client.name: i for i, client in enumerate(fed)}
+    if colluder not in indices:
+        raise ValueError(f"colluder must be one of the clients {sorted(indices)[:3]} …, got {colluder!r}")
     counts = {c.name: np.bincount(c.y_train.numpy(), minlength=fed.n_classes).tolist() for c in fed}
     found = {f"told_{what}": float(what in seen.told) for what in ("n_train", "class_counts")}
     single = seen.uploads
-    kept = {name: run.kept[i] for name, i in places.items()}
-    attacker = _Attacker(run.method, fed[colluder], run.params[places[colluder]], kept)
-    victims = [name for name in places if name != colluder]
+    kept = {name: run.client_states[i] for name, i in indices.items()}
+    attacker = _Attacker(run.method, fed[colluder], run.params[indices[colluder]], kept)
+    victims = [name for name in indices if name != colluder]
     found |= _of_labels(single, counts, victims, seed)
     found |= _of_labels_summed(single, counts, victims)
     if isinstance(run.method, HyFEM) and run.method.model.blocks is not None:

@@ -74,9 +74,9 @@ NEW = {"test": "NewTest", "validation": "NewValidation"}
 
 def groups_of(channels: Sequence[str]) -> tuple[str, ...]:
     """Names of the groups of which a cap with these electrodes has every one, in the order of `GROUPS`."""
-    there = checks.several("channels", channels)
+    there = checks.sequence("channels", channels)
     for channel in there:
-        checks.words("channels", channel)
+        checks.nonempty_str("channels", channel)
     return tuple(name for name, electrodes in GROUPS.items() if set(electrodes) <= set(there))
 
 
@@ -100,8 +100,8 @@ def laboratory(name: str, trials: int = 48, people: int = 10) -> Recordings:
         If there is no laboratory of that name, or a number is out of range.
     """
     checks.choice("name", name, (*TABLE_S1, *NEW.values()))
-    checks.whole("trials", trials, 10)
-    checks.whole("people", people, 1, 1000)
+    checks.integer("trials", trials, 10)
+    checks.integer("people", people, 1, 1000)
     everything = sum(GROUPS.values(), ())
     if name in NEW.values():
         return Recordings(name, "", people, everything, 250.0, TASKS, min(trials, 40), 2, (2.0, 6.0))
@@ -164,7 +164,7 @@ def simulated(
     """
     checks.seed(seed)
     if subjects is not None:
-        checks.whole("subjects", subjects, 1)
+        checks.integer("subjects", subjects, 1)
     checks.choice("features", features, ("power", "tangent"))
     checks.choice("tested_on", tested_on, tuple(NEW))
     if simulator is not None:

@@ -67,8 +67,8 @@ def capped_dirichlet(
     """
     y = check_labels(labels)
     check_generator(rng)
-    checks.whole("n_clients", n_clients, 1)
-    checks.whole("min_size", min_size, 0)
+    checks.integer("n_clients", n_clients, 1)
+    checks.integer("min_size", min_size, 0)
     check_alpha("alpha", alpha)
     checks.fraction("ratio", ratio)
     classes, counts = np.unique(y, return_counts=True)
@@ -207,7 +207,7 @@ def _federation(
     family: pictures.Family, min_size: int, n_clients: int, alpha: float, seed: int, ratio: float
 ) -> Federation:
     checks.seed(seed)
-    checks.whole("n_clients", n_clients, 1, 1000)
+    checks.integer("n_clients", n_clients, 1, 1000)
     check_alpha("alpha", alpha)
     checks.fraction("ratio", ratio)
     halves = training, testing = family.load()

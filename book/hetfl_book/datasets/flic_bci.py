@@ -61,7 +61,7 @@ def common40(n_classes: int = 5) -> Federation:
     ----------
     .. [1] A. Rakotomamonjy et al. Personalised federated learning on heterogeneous feature spaces. TMLR, 2024.
     """
-    checks.whole("n_classes", n_classes, 3, 1_000_000)  # the labels are 0, 1 and 2
+    checks.integer("n_classes", n_classes, 3, 1_000_000)  # the labels are 0, 1 and 2
     path = fetch("flic/bci_common40")
     with np.load(path, allow_pickle=False) as file:
         clients, subjects = read_clients(dict(file), path)

@@ -98,10 +98,10 @@ def modelnet40(
     ValueError
         If an argument is out of range, or the pictures would not fit into memory.
     """
-    checks.whole("views", views, 1, N_VIEWS)
+    checks.integer("views", views, 1, N_VIEWS)
     if N_VIEWS % views:
         raise ValueError(f"views must divide {N_VIEWS}, got {views}")
-    checks.whole("resize", resize, 1, 224)
+    checks.integer("resize", resize, 1, 224)
     partition = gathered(partition, fields, BlockPartition)
     partition.holdings(views, len(MODELNET_CLASSES))
     checks.seed(seed)
@@ -283,7 +283,7 @@ def herigraph(
     checks.seed(seed)
     blocks = [*_TEXTUAL.blocks, *_VISUAL.blocks]
     partition.holdings(len(blocks), len(HERITAGE_CLASSES))
-    parts = checks.several("cities", cities)
+    parts = checks.sequence("cities", cities)
     for city in parts:
         checks.choice("cities", city, CITIES)
     if not parts or len(set(parts)) < len(parts):
@@ -339,8 +339,8 @@ def herigraph(
 
 def _held_out(ids: Indices, y: Indices, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Which samples nobody trains on: a fifth of the pictures of each class, wherever they stand."""
-    pictures, place = np.unique(ids, return_index=True)
-    chosen = at_most(y[place], None, rng, share=0.2)
+    pictures, index = np.unique(ids, return_index=True)
+    chosen = at_most(y[index], None, rng, share=0.2)
     return np.isin(ids, pictures[chosen])
 
 
@@ -389,11 +389,11 @@ def _features(city: str, ids: Indices) -> dict[str, NDArray[np.float32]]:
         try:
             # piece by piece: in double precision and with the pictures that have no class, it is ten times as much
             for piece in pd.read_csv(path, sep="\t", usecols=list(kinds), dtype=kinds, chunksize=2000):
-                place = rows.get_indexer(piece[table.key])
-                here = place >= 0
-                seen[place[here]] = True
+                index = rows.get_indexer(piece[table.key])
+                here = index >= 0
+                seen[index[here]] = True
                 for block, some in columns.items():
-                    arrays[block][place[here]] = piece[some].to_numpy()[here]
+                    arrays[block][index[here]] = piece[some].to_numpy()[here]
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: expected numbers in the columns {', '.join(columns)}: {error}") from error
         if not seen.all():

@@ -71,7 +71,7 @@ def uneven_shares(
         If an argument is out of its range.
     """
     check_generator(rng)
-    checks.wholes(1, n_clients=n_clients, n_classes=n_classes)
+    checks.ints(1, n_clients=n_clients, n_classes=n_classes)
     check_k("k", k, n_classes)
     check_variant(variant)
     if n_clients * k % n_classes:
@@ -118,21 +118,21 @@ def cut(labels: ArrayLike, assignment: ArrayLike, shares: ArrayLike, rng: np.ran
     """
     y = check_labels(labels)
     check_generator(rng)
-    table, given = check_assignment(assignment), checks.reals("shares", shares, 2)
+    table, given = check_assignment(assignment), checks.real_array("shares", shares, 2)
     if table.shape != given.shape:
         raise ValueError(f"shares must have the shape of assignment, {table.shape}, got {given.shape}")
     if (given < 0).any():
         raise ValueError(f"shares must be at least 0, got {given.min():g}")
     pieces: list[list[Indices]] = [[np.zeros(0, np.int64)] for _ in table]
     for c in np.unique(table):
-        rows, places = np.nonzero(table == c)
-        total = float(given[rows, places].sum())
+        rows, indices = np.nonzero(table == c)
+        total = float(given[rows, indices].sum())
         if total > 1 + 1e-9:
             raise ValueError(f"shares of class {c} must add up to at most 1, got {total:g}")
         mine = rng.permutation(np.flatnonzero(y == c))
         begin = 0
-        for row, place in zip(rows, places, strict=True):
-            end = begin + int(given[row, place] * len(mine))
+        for row, index in zip(rows, indices, strict=True):
+            end = begin + int(given[row, index] * len(mine))
             pieces[row].append(mine[begin:end])
             begin = end
     return [np.sort(np.concatenate(piece)) for piece in pieces]
@@ -177,7 +177,7 @@ def cifar10(
     ValueError
         For arguments out of their range.
     """
-    checks.whole("n_clients", n_clients, 1, 1000)
+    checks.integer("n_clients", n_clients, 1, 1000)
     checks.seed(seed)
     checks.choice("tested_on", tested_on, TESTED_ON)
     checks.memory(5 * pictures.CIFAR10.pixels * pictures.CIFAR10.n_images, n_clients=n_clients)

@@ -60,7 +60,7 @@ def to_common_space(
         If `dim` or `iterations` is not positive, inputs are named blocks, or a client has fewer than 4 samples.
     """
     checks.instance("federation", federation, Federation)
-    checks.wholes(1, dim=dim, iterations=iterations)
+    checks.ints(1, dim=dim, iterations=iterations)
     checks.seed(seed)
     checks.number("perplexity", perplexity, above=0)
     checks.memory(8 * dim * max(client.n_train + client.n_test for client in federation), dim=dim)

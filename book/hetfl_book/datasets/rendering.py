@@ -87,7 +87,7 @@ def azimuths(n_views: int) -> Numbers:
     ndarray, shape (n_views,)
         In radians.
     """
-    return 2 * np.pi * np.arange(checks.whole("n_views", n_views, 1, MOST_VIEWS)) / n_views
+    return 2 * np.pi * np.arange(checks.integer("n_views", n_views, 1, MOST_VIEWS)) / n_views
 
 
 def frames(turns: Numbers, tilts: Numbers) -> Numbers:

@@ -190,14 +190,17 @@ def render(
         For a shape that there is not, or for arrays that do not fit or hold what is out of range.
     """
     make = SHAPES[checks.choice("shape", shape, tuple(SHAPES))]
-    u, where = checks.reals("sizes", sizes, 2), checks.reals("azimuth", azimuth, 1)
+    u, where = checks.real_array("sizes", sizes, 2), checks.real_array("azimuth", azimuth, 1)
     if u.shape[1] != N_SIZES or u.min() < 0 or u.max() > 1:
         raise ValueError(f"sizes must be numbers in 0…1 of shape (n, {N_SIZES}), got {checks.shown(sizes)}")
-    turns, tilts = checks.reals("turn", turn, 1), checks.reals("tilt", np.zeros(len(u)) if tilt is None else tilt, 1)
+    turns, tilts = (
+        checks.real_array("turn", turn, 1),
+        checks.real_array("tilt", np.zeros(len(u)) if tilt is None else tilt, 1),
+    )
     for name, angles in (("turn", turns), ("tilt", tilts)):
         if len(angles) != len(u):
             raise ValueError(f"{name} must have an angle for each of {len(u)} solids, got {len(angles)}")
-    checks.whole("size", size, 4, MOST_PIXELS)
+    checks.integer("size", size, 4, MOST_PIXELS)
     checks.memory(4 * len(u) * len(where) * size**2, sizes=u.shape, azimuth=where.shape, size=size)
     bright = DULLEST + (1 - DULLEST) * u[:, -1]
     images = np.empty((len(u), len(where), size, size), np.float32)
@@ -254,9 +257,9 @@ def views(
     """
     partition = gathered(partition, fields, blocks.BlockPartition)
     checks.seed(seed)
-    per_class = checks.whole("per_class", partition.per_class, 1)
-    test_per_class = checks.whole("test_per_class", partition.test_per_class, 1)
-    checks.whole("size", size, 4, MOST_PIXELS)
+    per_class = checks.integer("per_class", partition.per_class, 1)
+    test_per_class = checks.integer("test_per_class", partition.test_per_class, 1)
+    checks.integer("size", size, 4, MOST_PIXELS)
     checks.number("noise", noise, 0, 10)
     n_views = len(azimuths(n_views))
     sizes = {"per_class": per_class, "test_per_class": test_per_class, "size": size, "n_views": n_views}

@@ -219,7 +219,7 @@ def embed(pairs: Sequence[Pair], embedder: Embedder, folder: Path | None = None)
     key = hashlib.sha256(json.dumps([embedder.name, pairs]).encode()).hexdigest()
     folder = data_home() / "textcaps" if folder is None else folder
     path = folder / f"vectors-{key[:16]}.npz"
-    names, place = np.unique([pair.image for pair in pairs], return_inverse=True)
+    names, index = np.unique([pair.image for pair in pairs], return_inverse=True)
     if not path.exists():
         files = _image_files(names.tolist())
         if not os.access(folder, os.W_OK):
@@ -233,7 +233,7 @@ def embed(pairs: Sequence[Pair], embedder: Embedder, folder: Path | None = None)
         buffer = io.BytesIO()
         np.savez(buffer, **computed)  # type: ignore[arg-type]
         write_atomically(path, buffer.getvalue())
-    return _read_vectors(path, len(pairs), place)
+    return _read_vectors(path, len(pairs), index)
 
 
 def _image_files(names: Sequence[str]) -> list[Path]:
@@ -247,17 +247,17 @@ def _image_files(names: Sequence[str]) -> list[Path]:
     return files
 
 
-def _read_vectors(path: Path, n: int, place: Indices) -> tuple[Vectors, Vectors]:
+def _read_vectors(path: Path, n: int, index: Indices) -> tuple[Vectors, Vectors]:
     try:
         with np.load(path, allow_pickle=False) as file:
             captions, images = file["captions"], file["images"]
     except Exception as error:  # the zip, zlib and npy readers each raise their own kinds
         raise DataError(f"{path} cannot be read ({error!r}): delete it, and it is computed anew") from error
-    if len(captions) != n or len(images) != place.max() + 1:
+    if len(captions) != n or len(images) != index.max() + 1:
         raise DataError(
-            f"{path}: expected {n} captions and {place.max() + 1} images, got {len(captions)}, {len(images)}"
+            f"{path}: expected {n} captions and {index.max() + 1} images, got {len(captions)}, {len(images)}"
         )
-    return captions.astype(np.float32), images.astype(np.float32)[place]
+    return captions.astype(np.float32), images.astype(np.float32)[index]
 
 
 class BertResNet:
@@ -376,8 +376,8 @@ def two_modalities(
     """
     partition = gathered(partition, fields, Partition)
     _check(partition, seed, prune)
-    checks.whole("latent", latent, len(CLASSES))
-    checks.whole("n_pairs", n_pairs, 1)
+    checks.integer("latent", latent, len(CLASSES))
+    checks.integer("n_pairs", n_pairs, 1)
     k = partition.classes_per_client or 1
     if 5 * partition.n_clients * k > 8 * n_pairs:
         raise ValueError(

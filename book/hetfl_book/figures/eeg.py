@@ -61,8 +61,8 @@ def head(channels: Sequence[str], rate: float = 160.0) -> Any:
 
 def _names(argument: str, value: Any) -> list[str]:
     """Texts, none of them empty, as a list."""
-    for name in (found := checks.several(argument, value)):
-        checks.words(argument, name)
+    for name in (found := checks.sequence(argument, value)):
+        checks.nonempty_str(argument, name)
     return found
 
 
@@ -89,7 +89,7 @@ def caps(electrodes: Mapping[str, Sequence[str]], columns: int = 2) -> Figure:
 
 def _grid(argument: str, count: int, columns: int, side: float) -> tuple[Figure, list[Axes]]:
     """A figure as wide as a phone's, and its first `count` axes, which are as many as what is drawn."""
-    checks.whole("columns", columns, 1, 12)
+    checks.integer("columns", columns, 1, 12)
     if not count:
         raise ValueError(f"{argument} must have one entry at least, got none")
     rows = -(-count // columns)
@@ -123,7 +123,11 @@ def traces(
     marks : dict of float to str, optional
         What happened when, s.
     """
-    names, data, times = _names("names", names), checks.reals("data", data, 2), checks.reals("times", times, 1)
+    names, data, times = (
+        _names("names", names),
+        checks.real_array("data", data, 2),
+        checks.real_array("times", times, 1),
+    )
     step = checks.number("step", step, above=0, most=FARTHEST)
     for when in checks.mapping("marks", {} if marks is None else marks):
         checks.number("marks", when)
@@ -170,7 +174,7 @@ def topographies(
     checks.instance("info", info, mne.Info)
     limit = checks.number("limit", limit, above=0)
     checks.instance("label", label, str)
-    found = {title: checks.reals("values", each, 1) for title, each in checks.mapping("values", values).items()}
+    found = {title: checks.real_array("values", each, 1) for title, each in checks.mapping("values", values).items()}
     for title, each in found.items():
         if len(each) != len(info.ch_names):
             raise ValueError(f"values must be {len(info.ch_names)}, as electrodes, got {len(each)} of {title!r}")
@@ -205,8 +209,8 @@ def matrices(
     limit : float, optional
         End of the scale; by default the largest entry.
     """
-    found = {title: checks.reals("given", each, 2) for title, each in checks.mapping("given", given).items()}
-    channels, ticks = _names("channels", channels), checks.several("ticks", ticks)
+    found = {title: checks.real_array("given", each, 2) for title, each in checks.mapping("given", given).items()}
+    channels, ticks = _names("channels", channels), checks.sequence("ticks", ticks)
     checks.instance("label", label, str)
     for title, each in found.items():
         if each.shape != (len(channels),) * 2:
@@ -245,7 +249,7 @@ def upright(S: ArrayLike) -> Array:
     array, shape (..., 3)
         (v, w, u), u pointing up.
     """
-    S = checks.reals("S", S)
+    S = checks.real_array("S", S)
     if S.shape[-2:] != (2, 2):
         raise ValueError(f"S must be matrices of shape (..., 2, 2), got shape {S.shape}")
     a, b, c = S[..., 0, 0], S[..., 0, 1], S[..., 1, 1]
@@ -294,7 +298,7 @@ def surface(ax: Any, radius: Array, angle: Array, height: Array, colour: str, al
 
 def along(ax: Any, path: ArrayLike, label: str, colour: str, style: str = "-") -> None:
     """A path of 2 × 2 matrices, shape (n, 2, 2), in the cone."""
-    path = checks.reals("path", path, 3)
+    path = checks.real_array("path", path, 3)
     if path.shape[1:] != (2, 2):
         raise ValueError(f"path must be matrices of shape (n, 2, 2), got shape {path.shape}")
     if not is_color_like(colour):
@@ -305,9 +309,9 @@ def along(ax: Any, path: ArrayLike, label: str, colour: str, style: str = "-") -
 
 def points(ax: Any, S: ArrayLike, label: str, i: int, size: float = 26) -> None:
     """2 × 2 matrices, shape (n, 2, 2), as dots in the cone, in the i-th colour and marker of the house."""
-    checks.whole("i", i, 0, len(COLOURS) - 1)
+    checks.integer("i", i, 0, len(COLOURS) - 1)
     size = checks.number("size", size, above=0)
-    S = checks.reals("S", S, 3)
+    S = checks.real_array("S", S, 3)
     look: dict[str, Any] = {"color": COLOURS[i], "marker": MARKERS[i], "s": size, "label": label, "depthshade": False}
     ax.scatter(*upright(S).T, **look)
 
@@ -348,7 +352,7 @@ def _laboratory(row: Any) -> tuple[list[str], Array, Array, NDArray[Any]]:
     if not isinstance(row, tuple | list) or len(row) != 4:
         raise ValueError(f"rows must each be (channels, matrix, features, labels), got {checks.shown(row)}")
     channels, labels = _names("rows", row[0]), checks.array("rows", row[3])
-    matrix, features = (checks.reals("rows", each, 2) for each in row[1:3])
+    matrix, features = (checks.real_array("rows", each, 2) for each in row[1:3])
     if matrix.shape != (len(channels),) * 2 or labels.shape != (len(features),):
         raise ValueError(
             f"rows must have matrices of as many rows as channels and a label for each trial, got {len(channels)} "
@@ -383,7 +387,7 @@ def widths(clients: Mapping[str, tuple[ArrayLike, ArrayLike]], ax: Axes | None =
         By data set; two arrays of one length.
     """
     for pair in checks.mapping("clients", clients).values():
-        if len(checks.reals("clients", pair, 2)) != 2:
+        if len(checks.real_array("clients", pair, 2)) != 2:
             raise ValueError(f"clients must each be (features, trials), got {checks.shown(pair)}")
     ax = _axes(ax, figsize=(6.4, 4.8))
     for i, (name, (features, trials)) in enumerate(clients.items()):

@@ -38,7 +38,7 @@ def sweep(
     -------
     Axes
     """
-    checks.texts(x=x, y=y, by=by)
+    checks.nonempty_strs(x=x, y=y, by=by)
     checks.instance("xlabel", xlabel, str)
     checks.frame("rows", rows)
     for argument, column in (("x", x), ("y", y), ("by", by)):
@@ -75,7 +75,7 @@ def forest(
     groups : sequence of int
         Sizes of the groups from the top, each but the last closed by a grey line; by default all is one group.
     """
-    groups = [checks.whole("groups", size, 0) for size in checks.several("groups", groups)]
+    groups = [checks.integer("groups", size, 0) for size in checks.sequence("groups", groups)]
     ax = differences(rows, ax, title, xlabel)
     if sum(groups) > len(rows):
         raise ValueError(f"groups must be sizes that add up to at most {len(rows)}, got {groups}")
@@ -110,7 +110,7 @@ def forests(
     tables = checks.mapping("found", found)
     for rows in tables.values():
         checks.frame("found", rows, "mean", "low", "high")
-    groups = [checks.whole("groups", size, 0) for size in checks.several("groups", groups)]
+    groups = [checks.integer("groups", size, 0) for size in checks.sequence("groups", groups)]
     names = list(dict.fromkeys(name for rows in tables.values() for name in rows.index))
     if sum(groups) > len(names):
         raise ValueError(f"groups must be sizes that add up to at most {len(names)}, got {groups}")
@@ -199,7 +199,7 @@ def verdicts(table: pd.DataFrame, ax: Axes | None = None, title: str = "", colum
         In how many columns they stand.
     """
     checks.frame("table", table, "statement", "holds")
-    columns = checks.whole("columns", columns, 1)
+    columns = checks.integer("columns", columns, 1)
     wrong = sorted(set(map(str, table["holds"])) - set(VERDICTS))
     if wrong:
         raise ValueError(f"table must have one of {', '.join(VERDICTS)} in the column holds, got {', '.join(wrong)}")

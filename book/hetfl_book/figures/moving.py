@@ -62,7 +62,7 @@ class Moving:
         steps = [
             f'<div class="step" data-label="{html.escape(label)}"{"" if i == self.shown else " hidden"}>'
             + f'<div style="{ROW}">'
-            + "".join(self._picture(frame, label, place) for place, frame in enumerate(frames))
+            + "".join(self._picture(frame, label, index) for index, frame in enumerate(frames))
             + "</div></div>"
             for i, (frames, label) in enumerate(zip(self.frames, self.labels, strict=True))
         ]
@@ -75,10 +75,10 @@ class Moving:
         )
         return f'<figure class="moving" style="margin:0">{"".join(steps)}<div>{control}</div></figure>'
 
-    def _picture(self, frame: bytes, label: str, place: int) -> str:
-        part = f" Picture {place + 1} of {len(self.widths)}." if len(self.widths) > 1 else ""
+    def _picture(self, frame: bytes, label: str, index: int) -> str:
+        part = f" Picture {index + 1} of {len(self.widths)}." if len(self.widths) > 1 else ""
         said = html.escape(f"{self.alt} Here: {self.name} {label}.{part}")
-        style = PICTURE.format(width=self.widths[place])
+        style = PICTURE.format(width=self.widths[index])
         return f'<img src="data:image/png;base64,{base64.b64encode(frame).decode()}" alt="{said}" style="{style}">'
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
@@ -123,17 +123,17 @@ def moving(
     ValueError
         If there are fewer than two steps, their figures are not of the same sizes, or weigh more than `LARGEST`.
     """
-    checks.words("name", name)
-    checks.words("alt", alt)
-    checks.whole("dpi", dpi, 20, 400)
-    told = [str(label) for label in checks.several("labels", labels)]
+    checks.nonempty_str("name", name)
+    checks.nonempty_str("alt", alt)
+    checks.integer("dpi", dpi, 20, 400)
+    told = [str(label) for label in checks.sequence("labels", labels)]
     if len(told) < 2:
         raise ValueError(f"labels must be of at least two steps, got {len(told)}")
-    checks.whole("shown", shown, -len(told), len(told) - 1)
+    checks.integer("shown", shown, -len(told), len(told) - 1)
     frames, sizes = [], []
     for k in range(len(told)):
         drawn = draw(k)
-        figures = [drawn] if isinstance(drawn, Figure) else checks.several("draw(k)", drawn)
+        figures = [drawn] if isinstance(drawn, Figure) else checks.sequence("draw(k)", drawn)
         for figure in figures:
             checks.instance("draw(k)", figure, Figure)
         sizes.append([tuple(figure.get_size_inches().tolist()) for figure in figures])

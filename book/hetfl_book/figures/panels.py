@@ -90,15 +90,15 @@ def side_by_side(figures: Sequence[Figure], alts: Sequence[str], dpi: int = 80) 
     ValueError
         If there is no figure, or not one text for each.
     """
-    drawn = checks.several("figures", figures)
+    drawn = checks.sequence("figures", figures)
     for figure in drawn:
         checks.instance("figures", figure, Figure)
-    told = checks.several("alts", alts)
+    told = checks.sequence("alts", alts)
     for alt in told:
-        checks.words("alts", alt)
+        checks.nonempty_str("alts", alt)
     if not drawn or len(told) != len(drawn):
         raise ValueError(f"alts must say of each of {len(drawn)} figures what is to be seen, got {len(told)}")
-    checks.whole("dpi", dpi, 20, 400)
+    checks.integer("dpi", dpi, 20, 400)
     widths = [round(float(figure.get_size_inches()[0]) * dpi) for figure in drawn]
     return Panels([png(figure, SHARPER * dpi) for figure in drawn], list(told), widths)
 
@@ -115,7 +115,7 @@ def png(figure: Figure, dpi: int) -> bytes:
         Dots an inch.
     """
     checks.instance("figure", figure, Figure)
-    checks.whole("dpi", dpi, 20, 800)
+    checks.integer("dpi", dpi, 20, 800)
     drawn, file = io.BytesIO(), io.BytesIO()
     with plt.rc_context({"savefig.bbox": None}):  # the house style crops
         figure.savefig(drawn, format="png", dpi=dpi, transparent=False)

@@ -27,9 +27,9 @@ def loss_terms(
     terms : sequence of str
         Columns to draw, e.g. ``["ce", "w2"]``.
     """
-    terms = checks.several("terms", terms)
+    terms = checks.sequence("terms", terms)
     for term in terms:
-        checks.words("terms", term)
+        checks.nonempty_str("terms", term)
     checks.frame("history", history, "round", *terms)
     ax = _axes(ax)
     for i, term in enumerate(terms):
@@ -72,14 +72,16 @@ def regions(
     ValueError
         If shapes do not fit, limits enclose nothing, or `classify` gives something else than a class for each point.
     """
-    xy = checks.reals("points", points, 2, least=0)
+    xy = checks.real_array("points", points, 2, least=0)
     y = checks.array("labels", labels)
     if xy.shape[1] != 2 or y.shape != (len(xy),) or not (np.issubdtype(y.dtype, np.integer) or not len(y)):
         raise ValueError(f"points and labels must have shapes (n, 2) and (n,), got {xy.shape} and {y.shape}")
-    left, right, bottom, top = bounds if len(bounds := checks.reals("limits", limits, 1).tolist()) == 4 else [0] * 4
+    left, right, bottom, top = (
+        bounds if len(bounds := checks.real_array("limits", limits, 1).tolist()) == 4 else [0] * 4
+    )
     if not (left < right and bottom < top):
         raise ValueError(f"limits must be (left, right, bottom, top), increasing in pairs, got {checks.shown(limits)}")
-    checks.whole("steps", steps, 2, 2000)
+    checks.integer("steps", steps, 2, 2000)
     if not callable(classify):
         raise ValueError(f"classify must be a function of points, got {checks.shown(classify)}")
     across, along = np.meshgrid(np.linspace(left, right, steps), np.linspace(bottom, top, steps))
@@ -146,7 +148,7 @@ def against_gaussians(
     variances : dict of str to float
         Those that are not positive are left out.
     """
-    draws = checks.reals("draws", draws, 1)
+    draws = checks.real_array("draws", draws, 1)
     for s in checks.mapping("variances", variances).values():
         checks.number("variances", s)
     ax = _axes(ax)

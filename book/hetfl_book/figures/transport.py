@@ -28,7 +28,7 @@ AREA = 34.0
 
 def _near(name: str, value: ArrayLike, axes: int) -> Array:
     """Numbers that can be squared."""
-    found = checks.reals(name, value, axes)
+    found = checks.real_array(name, value, axes)
     if np.abs(found).max() > FARTHEST:
         raise ValueError(f"{name} must lie within ±{FARTHEST:g}, got {np.abs(found).max():g}")
     return found
@@ -72,7 +72,7 @@ def ellipse(mean: ArrayLike, covariance: ArrayLike, radius: float = 2.0, steps: 
     if m.shape != (2,) or S.shape != (2, 2):
         raise ValueError(f"mean and covariance must have shapes (2,) and (2, 2), got {m.shape} and {S.shape}")
     radius = checks.number("radius", radius, 0, FARTHEST)
-    checks.whole("steps", steps, 3, 100_000)
+    checks.integer("steps", steps, 3, 100_000)
     slack = 1e-8 * np.abs(S).max()
     if abs(S[0, 1] - S[1, 0]) > slack:
         raise ValueError("covariance must be symmetric")
@@ -173,7 +173,7 @@ def table(plan: ArrayLike, ax: Axes | None = None, title: str = "", written: str
         How a weight is written, as for `str.format`.
     """
     _plan(plan)
-    checks.words("written", written)
+    checks.nonempty_str("written", written)
     weights = _near("plan", plan, 2)
     ax = _axes(ax)
     ax.imshow(weights, cmap="Greens", vmin=0, vmax=1.6 * max(weights.sum(0).max(), weights.sum(1).max()))

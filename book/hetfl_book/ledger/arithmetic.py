@@ -61,7 +61,7 @@ def arithmetic_spreads(records: Iterable[RunRecord], metric: str = "accuracy") -
         seeds; ``largest``: difference of two of them at one seed; ``seeds`` and ``over_seeds``: number of seeds and
         standard deviation over them at scale ``"paper"``; ``same_data``: whether these had the same data.
     """
-    checks.words("metric", metric)
+    checks.nonempty_str("metric", metric)
     records = records_of(records)
     tried: Counter[tuple[str, str, int]] = Counter()
     found: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
@@ -113,7 +113,7 @@ def arithmetic_reach(spread: float, seeds: int) -> float:
         Number n of pairs.
     """
     checks.number("spread", spread, 0)
-    checks.whole("seeds", seeds, 0)
+    checks.integer("seeds", seeds, 0)
     return 2 * spread * math.sqrt(2 / seeds) if seeds else math.nan
 
 

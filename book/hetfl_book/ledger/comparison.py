@@ -48,7 +48,7 @@ def table(
         A client's data set is what ``info["subjects"]`` of its federation says, else its name up to the last hyphen.
         Of two records of the same run the newer counts; records without results of clients are left out.
     """
-    checks.texts(metric=metric, key=key)
+    checks.nonempty_strs(metric=metric, key=key)
     parts = found if isinstance(found, Mapping) else {None: found}
     frames = [
         _one(record, metric).assign(**({} if value is None else {key: value}))
@@ -83,7 +83,7 @@ def curve(
 ) -> pd.DataFrame:
     """`table` of the stored records of several experiments, e.g. ``curve(papers.eeg.curve("common40"))``."""
     for name in checks.mapping("experiments", experiments).values():
-        checks.words("experiments", name)
+        checks.nonempty_str("experiments", name)
     stored = {n: records.load(folder, experiment=name, scale=scale) for n, name in experiments.items()}
     return table(stored, metric)
 
@@ -113,15 +113,15 @@ def means(rows: pd.DataFrame, by: Sequence[str] = ("data_set",), metric: str = "
 
 def _names(argument: str, value: Any) -> list[str]:
     """Names of methods as a list."""
-    for name in (found := checks.several(argument, value)):
-        checks.words(argument, name)
+    for name in (found := checks.sequence(argument, value)):
+        checks.nonempty_str(argument, name)
     return found
 
 
 def _grouping(rows: pd.DataFrame, by: Any, metric: str) -> list[Any]:
     """The columns that make a group, where the table has them and the others that a comparison needs."""
-    checks.words("metric", metric)
-    by = checks.several("by", by)
+    checks.nonempty_str("metric", metric)
+    by = checks.sequence("by", by)
     checks.frame("rows", rows, "method", "seed", "client", "n_train")
     for name, column in [("metric", metric), *(("by", column) for column in by)]:
         if not isinstance(column, Hashable) or column not in rows.columns:
@@ -163,7 +163,7 @@ def paired_differences(
         seeds, the interval over them is infinite. Each verdict is on its own; see `with_verdicts`.
     """
     by = _grouping(rows, by, metric)
-    checks.texts(a=a, b=b)
+    checks.nonempty_strs(a=a, b=b)
     pairs = _pairs(rows, a, b, by, metric)
     groups = pairs.groupby(list(by), sort=False) if by else [((), pairs)]
     found = [[*_key(key), a, b, *_difference(group, a, b)] for key, group in groups if len(group)]

@@ -44,7 +44,7 @@ def combined_error(*samples: tuple[float, float]) -> float:
     A side whose deviation is not known (one run, or none printed) adds nothing: say so beside the result.
     """
     for sample in samples:
-        if len(checks.reals("samples", sample, 1, gaps=True)) != 2:
+        if len(checks.real_array("samples", sample, 1, gaps=True)) != 2:
             raise ValueError(f"samples must each be (standard deviation, number of runs), got {checks.shown(sample)}")
     known = [sd**2 / n for sd, n in samples if n > 1 and math.isfinite(sd)]
     return math.sqrt(sum(known))
@@ -103,7 +103,7 @@ def numbers(
         ``command`` that would fill a pending row;
         and what is behind our number: ``seeds``, ``records`` (places in the results folder), ``commits``.
     """
-    checks.words("accuracy", accuracy)
+    checks.nonempty_str("accuracy", accuracy)
     cells, known = _by_cell(_records(records)), _known(known)
     rows = paper_values()
     rows = rows[rows["experiment"] != ""].to_dict("records")
@@ -222,7 +222,7 @@ def _note(row: Mapping[str, Any], records: Sequence[RunRecord], metric: str) -> 
 
 def command(experiment: str) -> str:
     """What a reader types to make the records of an experiment."""
-    checks.words("experiment", experiment)
+    checks.nonempty_str("experiment", experiment)
     return f"hetfl reproduce {experiment} --scale paper"
 
 
@@ -361,7 +361,7 @@ def _instead(value: Mapping[str, str] | None) -> dict[str, str]:
     found = dict(checks.mapping("instead", {} if value is None else value))
     for name, other in found.items():
         for experiment in (name, other):
-            checks.words(f"instead[{name!r}]", experiment)
+            checks.nonempty_str(f"instead[{name!r}]", experiment)
     return found
 
 

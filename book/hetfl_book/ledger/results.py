@@ -36,7 +36,7 @@ def by_seed(records: Iterable[RunRecord], experiment: str, method: str, metric: 
         Indexed by seed, in increasing order; accuracies in per cent. Of two records of one seed the newer counts;
         seeds without the metric are left out. Empty where there are no records.
     """
-    checks.texts(experiment=experiment, method=method, metric=metric)
+    checks.nonempty_strs(experiment=experiment, method=method, metric=metric)
     mine = newest_by_seed((r for r in records_of(records) if r.experiment == experiment), method, metric)
     found = {seed: measured(mine[seed], metric) for seed in sorted(mine)}
     return pd.Series(found, dtype=float, name=method).rename_axis("seed")
@@ -61,9 +61,9 @@ def at_round(
     Series of float
         As from `by_seed`; seeds whose history has no value there are left out, and records without an accuracy.
     """
-    checks.texts(experiment=experiment, method=method, column=column)
+    checks.nonempty_strs(experiment=experiment, method=method, column=column)
     if round is not None:
-        checks.whole("round", round, 0)
+        checks.integer("round", round, 0)
     mine = newest_by_seed((r for r in records_of(records) if r.experiment == experiment), method, "accuracy")
     found = {}
     for seed in sorted(mine):
@@ -104,7 +104,7 @@ def mean_sd(values: pd.Series, digits: int = 2) -> str:
     One seed has no deviation, none is a dash.
     """
     checks.instance("values", values, pd.Series)
-    checks.whole("digits", digits, 0, 17)
+    checks.integer("digits", digits, 0, 17)
     return plus_minus(values.mean(), values.std(), digits) + few(len(values)) if len(values) else "–"
 
 
@@ -133,7 +133,7 @@ def diverged(records: Iterable[RunRecord], experiment: str, method: str) -> list
 
     What older records count as the result of such a run means nothing. Of two records of one seed the newer counts.
     """
-    checks.texts(experiment=experiment, method=method)
+    checks.nonempty_strs(experiment=experiment, method=method)
     some = [r for r in records_of(records) if (r.experiment, r.method) == (experiment, method)]
     mine = {r.seed: r for r in sorted(some, key=lambda r: r.created)}
     lost = [seed for seed in sorted(mine) if mine[seed].metrics.get("diverged")]
@@ -195,7 +195,7 @@ def across(
     ValueError
         If the data of a pair of records differ in size or kind.
     """
-    checks.texts(experiment=experiment, base_experiment=base_experiment, base=base, metric=metric)
+    checks.nonempty_strs(experiment=experiment, base_experiment=base_experiment, base=base, metric=metric)
     runs = records_of(records)
     here, there = ([r for r in runs if r.experiment == e] for e in (experiment, base_experiment))
     known = newest_by_seed(there, base, metric)
@@ -235,12 +235,12 @@ def gaps(
         Columns ``x`` (the setting), ``method``, ``mean, low, high`` (points, 95 % interval; infinite with fewer than
         `MIN_SEEDS` seeds) and ``n`` (seeds). Points without a pair are left out.
     """
-    runs, methods = records_of(records), checks.several("methods", methods)
+    runs, methods = records_of(records), checks.sequence("methods", methods)
     for name in checks.mapping("experiments", experiments).values():
-        checks.words("experiments", name)
-    checks.words("base", base)
+        checks.nonempty_str("experiments", name)
+    checks.nonempty_str("base", base)
     for method in methods:
-        checks.words("methods", method)
+        checks.nonempty_str("methods", method)
     rows = [
         (x, method, found.mean, found.low, found.high, found.n)
         for method in methods

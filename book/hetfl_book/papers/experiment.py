@@ -103,6 +103,18 @@ class Experiment:
         return perform(federation, self.methods[method], **settings, **options)
 
 
+SYMBOLS: dict[str, dict[str, str]] = {
+    "FLIC": {"alignment_weight": "lambda1", "anchor_weight": "lambda2"},
+    "FedCMA": {"head_weight": "lam1", "mean_weight": "lam2"},
+    "FedCR": {"term_weight": "beta"},
+    "FedGen": {"generated_weight": "classifies", "agreement_weight": "agrees"},
+    "FedPAC": {"term_weight": "lam"},
+    "FedProx": {"term_weight": "mu"},
+    "HyFEM": {"extractor_weight": "mu_extractors", "classifier_weight": "mu_classifier"},
+}
+"""What the weights of methods' terms are called in the names of runs: mostly as their papers call them."""
+
+
 def tried(name: str, method: Method, rates: Sequence[float], own: Sequence[Mapping[str, Any]]) -> dict[str, Method]:
     """A method at each rate and with each of its own settings, by names such as ``"Local, lr 0.1, weight_decay 0"``.
 
@@ -115,12 +127,14 @@ def tried(name: str, method: Method, rates: Sequence[float], own: Sequence[Mappi
     own : sequence of dict of str to float
         Fields of the method that change together.
     """
-    checks.words("name", name)
+    checks.nonempty_str("name", name)
     checks.instance("method", method, Method)
-    settings = [checks.mapping("own", changes) for changes in checks.several("own", own)]
-    each = [(lr, changes) for lr in checks.reals("rates", rates, 1).tolist() for changes in settings]
+    settings = [checks.mapping("own", changes) for changes in checks.sequence("own", own)]
+    symbols = SYMBOLS.get(type(method).__name__, {})
+    each = [(lr, changes) for lr in checks.real_array("rates", rates, 1).tolist() for changes in settings]
     return {
-        f"{name}, lr {lr:g}, " + ", ".join(f"{key} {value:g}" for key, value in changes.items()): replace(
+        f"{name}, lr {lr:g}, "
+        + ", ".join(f"{symbols.get(key, key)} {value:g}" for key, value in changes.items()): replace(
             method, lr=lr, **changes
         )
         for lr, changes in each

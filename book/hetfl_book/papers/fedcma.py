@@ -56,16 +56,16 @@ RATES = (0.3, 0.1, 0.03, 0.01)
 LINEAR, SIGMOID = Model(MLP((128,), 32)), Model(MLP((128,), 32, last="sigmoid"))
 """A hidden layer, and FedGen's 32 latent features: linear as its own, or in (0, 1) (Assumption 2)."""
 
-COMMON: dict[str, Any] = {"optimiser": "sgd", "batch_size": 32, "local_steps": 20}
+COMMON: dict[str, Any] = {"optimizer": "sgd", "batch_size": 32, "local_steps": 20}
 
 DECAYS: tuple[dict[str, Any], ...] = tuple({"weight_decay": decay} for decay in (0.0, 1e-3, 1e-2, 1e-1))
 """What methods without settings of their own are tried with."""
 
 PULLS: tuple[dict[str, Any], ...] = tuple(
-    {"lam1": lam1, "lam2": lam2} for lam1, lam2 in ((1.0, 0.01), (1.0, 0.1), (1.0, 1.0), (10.0, 0.1))
+    {"head_weight": lam1, "mean_weight": lam2} for lam1, lam2 in ((1.0, 0.01), (1.0, 0.1), (1.0, 1.0), (10.0, 0.1))
 )
 
-SHARES: tuple[dict[str, Any], ...] = tuple({"lam": lam} for lam in (0.01, 0.1, 1.0, 10.0))
+SHARES: tuple[dict[str, Any], ...] = tuple({"term_weight": lam} for lam in (0.01, 0.1, 1.0, 10.0))
 
 MEANS: dict[str, Any] = {"aggregates": "features", "combines": False, "head_epochs": 0}
 """FedPAC without its heads and its second stage: what is left is FedProto's sharing of class means."""
@@ -75,7 +75,10 @@ FAMILIES: dict[str, tuple[Method, Sequence[Mapping[str, Any]]]] = {
     "Local, sigmoid": (Local(SIGMOID, **COMMON), DECAYS),
     "FedAvg": (LGFedAvg(LINEAR, **COMMON), DECAYS),
     "FedAvg of all": (FedAvg(LINEAR, **COMMON), DECAYS),
-    "FedGen": (FedGen(LINEAR, **COMMON), [{"classifies": a, "agrees": a} for a in (0.1, 1.0, 10.0, 30.0)]),
+    "FedGen": (
+        FedGen(LINEAR, **COMMON),
+        [{"generated_weight": a, "agreement_weight": a} for a in (0.1, 1.0, 10.0, 30.0)],
+    ),
     "mean sharing": (FedPAC(LINEAR, **MEANS, **COMMON), SHARES),
     "Fed-CMA": (FedCMA(LINEAR, server_step=1.0, **COMMON), PULLS),
     "Fed-CMA, sigmoid": (FedCMA(SIGMOID, server_step=1.0, **COMMON), PULLS),
@@ -118,7 +121,7 @@ def best_settings(
         raise ValueError(
             f"accuracies must have the grid's names such as {next(iter(tried('Local')))!r}, got {unknown[0]!r}"
         )
-    means = {setting: float(checks.reals(setting, each, 1).mean()) for setting, each in found.items()}
+    means = {setting: float(checks.real_array(setting, each, 1).mean()) for setting, each in found.items()}
     whole = {name: settings for name, settings in known.items() if settings.keys() <= means.keys()}
     return {name: max(settings, key=lambda setting: means[setting]) for name, settings in whole.items()}
 
@@ -236,20 +239,20 @@ def _rows(chosen: Mapping[str, Method]) -> dict[str, Experiment]:
             chosen,
             rounds=200,
             evaluate_every=20,
-            priority=45 + place,
+            priority=45 + index,
             seeds=5,
             **COMPARED,
         )
-        for place, alpha in enumerate(ALPHAS)
+        for index, alpha in enumerate(ALPHAS)
     }
-    for place, alpha in enumerate(ALPHAS):
+    for index, alpha in enumerate(ALPHAS):
         found[f"fedcma/emnist-alpha-{alpha:g}"] = Experiment(
             f"Fed-CMA, Table 2: EMNIST, alpha {alpha:g}, 20 clients, settings of MNIST's grid",
             _letters(alpha),
             {name: chosen[name] for name in ("Local", "FedAvg", "FedGen", "Fed-CMA")},
             rounds=200,
             evaluate_every=20,
-            priority=60 + place,
+            priority=60 + index,
             seeds=5,
             **{**COMPARED, "dataset": "fedgen.emnist"},
         )
@@ -312,7 +315,7 @@ PHOTOS = Model(LeNet(channels=(16, 32), hidden=(120,), out=84))
 """The published network: two convolutions, 120 and 84 features with ReLU, and the head."""
 
 AS_PUBLISHED: dict[str, Any] = {
-    "optimiser": "sgd",
+    "optimizer": "sgd",
     "lr": 5e-3,
     "momentum": 0.9,
     "weight_decay": 5e-5,
@@ -322,9 +325,9 @@ AS_PUBLISHED: dict[str, Any] = {
 }
 """What a client does, by the published code's defaults.
 
-In that code each step draws a batch of 64 anew, and a head of pFedHN-PC has an optimiser of its own, which is never
+In that code each step draws a batch of 64 anew, and a head of pFedHN-PC has an optimizer of its own, which is never
 begun anew and whose gradient is not clipped. Here batches are an epoch's, the last one short, and every participation
-begins with one fresh optimiser for body and head.
+begins with one fresh optimizer for body and head.
 """
 
 STEPS = 5_000
@@ -420,7 +423,7 @@ def _photos() -> dict[str, Experiment]:
     alone = {name: method for name, method in some.items() if isinstance(method, PFedHN)}
     rest = {name: method for name, method in some.items() if name not in alone}
     common: dict[str, Any] = {"dataset": "pfedhn.cifar10", "book": COMPARED["book"]}
-    for place, (n, fewer) in enumerate([(10, REDUCED), *((n, 1) for n in TABLE3)]):
+    for index, (n, fewer) in enumerate([(10, REDUCED), *((n, 1) for n in TABLE3)]):
         reduced = "-reduced" if fewer > 1 else ""
         title = f"Fed-CMA, Table 3: CIFAR-10, {n} clients" + (f", a {fewer}th of the steps" if reduced else "")
         found[f"fedcma/cifar10{reduced}-{n}"] = Experiment(
@@ -431,7 +434,7 @@ def _photos() -> dict[str, Experiment]:
             participation=1.0,
             evaluate_every=max(STEPS // fewer // n // 20, 1),
             perform=with_discriminator,
-            priority=(55 if reduced else 70) + place,
+            priority=(55 if reduced else 70) + index,
             seeds=5,
             **common,
         )
@@ -443,7 +446,7 @@ def _photos() -> dict[str, Experiment]:
             participation=1 / n,
             evaluate_every=30,
             perform=with_best_step,
-            priority=(55 if reduced else 70) + place,
+            priority=(55 if reduced else 70) + index,
             seeds=5,
             **common,
         )
@@ -464,10 +467,11 @@ def across_spaces(name: str) -> dict[str, Method]:
     """Settings of λ that are tried on one of `SPACES`, judged on held-out training samples."""
     model = flic.EXPERIMENTS[name].methods["Local"].model
     pulled: dict[str, Method] = {
-        f"Fed-CMA, lam1 {p['lam1']:g}, lam2 {p['lam2']:g}": FedCMA(model, server_step=1.0, **p) for p in PULLS
+        f"Fed-CMA, lam1 {p['head_weight']:g}, lam2 {p['mean_weight']:g}": FedCMA(model, server_step=1.0, **p)
+        for p in PULLS
     }
     shared: dict[str, Method] = {
-        f"mean sharing, lam {share['lam']:g}": FedPAC(model, **MEANS, **share) for share in SHARES
+        f"mean sharing, lam {share['term_weight']:g}": FedPAC(model, **MEANS, **share) for share in SHARES
     }
     return pulled | shared
 
@@ -479,7 +483,7 @@ def _validation(name: str) -> Callable[[int], Federation]:
 def _spaces() -> dict[str, Experiment]:
     """A grid of λ on each, and the runs: all that were tried, so that what was chosen stands beside what was not."""
     found = {}
-    for place, name in enumerate(SPACES):
+    for index, name in enumerate(SPACES):
         whole = flic.EXPERIMENTS[name]
         title = whole.title.partition(": ")[2]
         common: dict[str, Any] = {"methods": across_spaces(name), "prepare": {}, "book": flic.BRIEF}
@@ -488,13 +492,13 @@ def _spaces() -> dict[str, Experiment]:
             whole,
             title=f"Fed-CMA where feature spaces differ, settings on validation samples: {title}",
             federation=_validation(name),
-            priority=51 + place,
+            priority=51 + index,
             evaluate_every=whole.rounds,
             seeds=1,
             **common,
         )
         found[there] = replace(
-            whole, title=f"Fed-CMA where feature spaces differ: {title}", priority=52 + place, seeds=3, **common
+            whole, title=f"Fed-CMA where feature spaces differ: {title}", priority=52 + index, seeds=3, **common
         )
     return found
 
@@ -510,9 +514,11 @@ PULLED = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (3.0, 1.0), (10.0, 1.0), (1.0, 3.0
 
 def in_the_plane() -> dict[str, Method]:
     """Training alone, Fed-CMA at `PULLED`, and with one mean for all classes."""
-    common: dict[str, Any] = {"optimiser": "sgd", "lr": 0.1, "batch_size": 32, "local_steps": 5}
+    common: dict[str, Any] = {"optimizer": "sgd", "lr": 0.1, "batch_size": 32, "local_steps": 5}
     pulled = {
-        f"Fed-CMA, lam1 {lam1:g}, lam2 {lam2:g}": FedCMA(PLANE, lam1=lam1, lam2=lam2, server_step=1.0, **common)
+        f"Fed-CMA, lam1 {lam1:g}, lam2 {lam2:g}": FedCMA(
+            PLANE, head_weight=lam1, mean_weight=lam2, server_step=1.0, **common
+        )
         for lam1, lam2 in PULLED
     }
     whole = FedCMA(PLANE, server_step=1.0, aligns="marginal", **common)

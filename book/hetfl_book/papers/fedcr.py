@@ -75,8 +75,8 @@ def methods(phi: Network, gaussian: int, combines: bool = True, **common: Any) -
     **common
         Settings of all, such as `lr`.
     """
-    usual: dict[str, Any] = {"batch_size": 48, "optimiser": "sgd", "clip": 10.0, "weighting": "uniform", "lr": 0.05}
-    usual["tuning_epochs"] = 10
+    usual: dict[str, Any] = {"batch_size": 48, "optimizer": "sgd", "clip": 10.0, "weighting": "uniform", "lr": 0.05}
+    usual["finetune_epochs"] = 10
     common = usual | common
     plain, random = Model(phi), Model(phi, gaussian=gaussian)
     return {
@@ -88,11 +88,13 @@ def methods(phi: Network, gaussian: int, combines: bool = True, **common: Any) -
         "LG-FedAvg": LGFedAvg(plain, **common),
         "FedRep": FedRep(plain, local_epochs=9, representation_epochs=1, **common),
         "FedBABU": FedBABU(plain, tuned="head", **common),
-        "Ditto": Ditto(plain, lam=0.001, **common),
-        "FedSR-FT": FedSR(random, l2=0.01, cmi=0.001, **common),
-        "FedPAC": FedPAC(plain, head_epochs=1, local_epochs=9, lam=1.0, combines=combines, **common),
-        "FedCR": FedCR(random, beta=5e-4, samples=18, test_samples=18, **common),
-        "FedCR, own bodies": FedCR(random, aggregates="features", beta=5e-4, samples=18, test_samples=18, **common),
+        "Ditto": Ditto(plain, term_weight=0.001, **common),
+        "FedSR-FT": FedSR(random, norm_weight=0.01, cmi_weight=0.001, **common),
+        "FedPAC": FedPAC(plain, head_epochs=1, local_epochs=9, term_weight=1.0, combines=combines, **common),
+        "FedCR": FedCR(random, term_weight=5e-4, samples=18, test_samples=18, **common),
+        "FedCR, own bodies": FedCR(
+            random, aggregates="features", term_weight=5e-4, samples=18, test_samples=18, **common
+        ),
     }
 
 
@@ -118,14 +120,14 @@ def _paper() -> dict[str, Experiment]:
         "rounds": 250, "participation": 0.1, "evaluate_every": 10, "measure": ("own",), "book": BRIEF
     }  # fmt: skip
     found = {}
-    for place, split in enumerate(SPLITS):
+    for index, split in enumerate(SPLITS):
         whole = at_rates(methods(PAPER_PHI, PAPER_V, combines=split == "non-iid_1"), split)
         found[f"fedcr/fmnist-{split}"] = experiment = Experiment(
             f"FedCR, Table 2: Fashion-MNIST, {split}, 100 clients",
             _pooled(split),
             whole,
             dataset="pooled.fashion_mnist",
-            priority=60 + place,
+            priority=60 + index,
             **common,
         )
         changed = ablated(whole)
@@ -133,7 +135,7 @@ def _paper() -> dict[str, Experiment]:
             experiment,
             title=f"{experiment.title}, without the term",
             methods={name: changed[name] for name in WITHOUT},
-            priority=62 + place,
+            priority=62 + index,
         )
     found["fedcr/fmnist-non-iid_1-text"] = Experiment(
         "FedCR, Table 2: Fashion-MNIST, non-iid_1, 100 clients, the text's channels",
@@ -200,7 +202,7 @@ def best_rates(accuracies: Mapping[str, Sequence[float]]) -> dict[str, float]:
             name = ""
         if not name:
             raise ValueError(f"accuracies must have names such as 'FedPer, lr 0.1', got {checks.shown(called)}")
-        found = checks.reals(f"accuracies of {called}", each, 1)
+        found = checks.real_array(f"accuracies of {called}", each, 1)
         means.setdefault(name, {})[lr] = sum(found.tolist()) / len(found)
     return {name: max(found, key=lambda rate: (found[rate], rate)) for name, found in means.items()}
 
@@ -238,9 +240,9 @@ def ablated(whole: Mapping[str, Method]) -> dict[str, Method]:
     """
     cr, per, sr, pac, lg = (whole[name] for name in ("FedCR", "FedPer", "FedSR-FT", "FedPAC", "LG-FedAvg"))
     changed: dict[str, tuple[Method, dict[str, Any]]] = {
-        "FedCR, beta 0": (cr, {"beta": 0.0}),
+        "FedCR, beta 0": (cr, {"term_weight": 0.0}),
         "FedCR, no noise": (cr, {"scale": "none"}),
-        "FedCR, beta 0 and no noise": (cr, {"beta": 0.0, "scale": "none"}),
+        "FedCR, beta 0 and no noise": (cr, {"term_weight": 0.0, "scale": "none"}),
         "FedCR, mean feature at test time": (cr, {"test_samples": 0}),
         "FedCR, mean logits": (cr, {"averaged": "logits"}),
         "FedCR, mean of the logs": (cr, {"likelihood": "mean"}),
@@ -271,8 +273,8 @@ WEIGHTS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 def weighed(split: str) -> dict[str, Method]:
     """FedCR at other weights of its term (Figures 3d and 4)."""
     whole = compared(split)["FedCR"]
-    changes: list[dict[str, Any]] = [{"beta": beta} for beta in WEIGHTS]
-    return {f"FedCR, beta {change['beta']:g}": replace(whole, **change) for change in changes}
+    changes: list[dict[str, Any]] = [{"term_weight": beta} for beta in WEIGHTS]
+    return {f"FedCR, beta {change['term_weight']:g}": replace(whole, **change) for change in changes}
 
 
 WIDTHS = (2, 4, 8, 16, 64, 128, 256, 512)
@@ -296,12 +298,9 @@ def begun_alike(split: str) -> dict[str, Method]:
     whole = compared(split)
     names = ("FedPer", "LG-FedAvg", "FedRep", "FedPAC", "FedCR", "FedCR, own bodies")
     changes: list[tuple[str, str, dict[str, Any]]] = [(name, name, {}) for name in names]
-    changes += [("FedCR, beta 0", "FedCR", {"beta": 0.0}), ("FedCR, beta 0.01", "FedCR", {"beta": 0.01})]
-    changes += [("FedCR, own bodies, beta 0.01", "FedCR, own bodies", {"beta": 0.01})]
-    return {
-        f"{title}, common start": replace(whole[name], first_weights="common", **change)
-        for title, name, change in changes
-    }
+    changes += [("FedCR, beta 0", "FedCR", {"term_weight": 0.0}), ("FedCR, beta 0.01", "FedCR", {"term_weight": 0.01})]
+    changes += [("FedCR, own bodies, beta 0.01", "FedCR, own bodies", {"term_weight": 0.01})]
+    return {f"{title}, common start": replace(whole[name], init="common", **change) for title, name, change in changes}
 
 
 FEWER_AND_MORE = (2, 10)
@@ -412,7 +411,7 @@ def heads_averaged(federation: Federation, method: Method, *, seed: int, **optio
 def _own() -> dict[str, Experiment]:
     """The comparison, and the grid by which its learning rates are chosen."""
     found = {}
-    for place, split in enumerate(SPLITS):
+    for index, split in enumerate(SPLITS):
         some = methods(OWN_PHI, OWN_V)
         common: dict[str, Any] = {
             "rounds": 25,
@@ -425,14 +424,14 @@ def _own() -> dict[str, Experiment]:
             f"FedCR, our setting: {split}, 20 clients, learning rates on validation images",
             _validation(split),
             {f"{name}, lr {lr:g}": replace(m, lr=lr) for name, m in some.items() for lr in GRID},
-            priority=20 + place,
+            priority=20 + index,
             seeds=1,
             **common,
         )
         if split in CHOSEN:
             title = f"FedCR, our setting: {split}, 20 clients"
             found[f"fedcr/own-{split}"] = Experiment(
-                title, own(split), compared(split), priority=15 + place, seeds=5, measure=("own",), **common
+                title, own(split), compared(split), priority=15 + index, seeds=5, measure=("own",), **common
             )
             found[f"fedcr/own-{split}-early"] = replace(
                 found[f"fedcr/own-{split}"],
@@ -442,7 +441,7 @@ def _own() -> dict[str, Experiment]:
                 priority=31,
             )
             found[f"fedcr/own-{split}-ablation"] = Experiment(
-                f"{title}, ablations", own(split), ablated(compared(split)), priority=30 + place, seeds=5, **common
+                f"{title}, ablations", own(split), ablated(compared(split)), priority=30 + index, seeds=5, **common
             )
             found[f"fedcr/own-{split}-published"] = Experiment(
                 f"{title}, FedAvg as FedCR's published code scores it",
@@ -454,7 +453,7 @@ def _own() -> dict[str, Experiment]:
                 **common,
             )
             found[f"fedcr/own-{split}-beta"] = Experiment(
-                f"{title}, the weight of FedCR's term", own(split), weighed(split), priority=33 + place, **common
+                f"{title}, the weight of FedCR's term", own(split), weighed(split), priority=33 + index, **common
             )
             found[f"fedcr/own-{split}-start"] = Experiment(
                 f"{title}, all begin with the same weights",
@@ -469,7 +468,7 @@ def _own() -> dict[str, Experiment]:
                 own(split),
                 forecasts(split),
                 perform=calibrated,
-                priority=35 + place,
+                priority=35 + index,
                 seeds=5,
                 **common,
             )
@@ -508,7 +507,7 @@ def _cifar_dealt(split: str, seed: int) -> Federation:
 def _cifar() -> dict[str, Experiment]:
     """Twenty clients of the paper's size (420 and 180 images), 50 rounds, the rates of Fashion-MNIST's grid."""
     found = {}
-    for place, split in enumerate(SPLITS):
+    for index, split in enumerate(SPLITS):
         whole = at_rates(methods(CIFAR_PHI, 64), split)
         found[f"fedcr/cifar10-reduced-{split}"] = Experiment(
             f"FedCR, reduced: CIFAR-10, {split}, 20 clients",
@@ -518,7 +517,7 @@ def _cifar() -> dict[str, Experiment]:
             participation=0.25,
             evaluate_every=10,
             dataset="pooled.cifar10",
-            priority=55 + place,
+            priority=55 + index,
             book=BRIEF,
         )
     return found
@@ -536,13 +535,13 @@ def across_spaces(phi: Network, latent: int = 64) -> dict[str, Method]:
     flat, random = Model(phi), Model(phi, gaussian=latent)
     return {
         "LG-FedAvg": LGFedAvg(flat),
-        "Ditto, own embeddings": Ditto(flat, lam=0.1, embeddings="own"),
+        "Ditto, own embeddings": Ditto(flat, term_weight=0.1, embeddings="own"),
         "FedPAC, own bodies": FedPAC(flat, aggregates="features"),
         "FedCR, own bodies": FedCR(random, aggregates="features", samples=18, test_samples=18),
         "FedCR, own embeddings": FedCR(random, aggregates="gaussian", samples=18, test_samples=18),
-        "FedPAC, own bodies, common start": FedPAC(flat, aggregates="features", first_weights="common"),
+        "FedPAC, own bodies, common start": FedPAC(flat, aggregates="features", init="common"),
         "FedCR, own embeddings, common start": FedCR(
-            random, aggregates="gaussian", samples=18, test_samples=18, first_weights="common"
+            random, aggregates="gaussian", samples=18, test_samples=18, init="common"
         ),
     }
 
@@ -553,7 +552,7 @@ SPACES = ("flic/toy-noisy", "flic/toy-linear", "flic/bci-common40", "flic/digits
 
 def _spaces() -> dict[str, Experiment]:
     found = {}
-    for place, name in enumerate(SPACES):
+    for index, name in enumerate(SPACES):
         whole = flic.EXPERIMENTS[name]
         title = whole.title.partition(": ")[2]
         phi = whole.methods["Local"].model.phi
@@ -561,7 +560,7 @@ def _spaces() -> dict[str, Experiment]:
             whole,
             title=f"FedCR, FedPAC and Ditto where feature spaces differ: {title}",
             methods=across_spaces(phi),
-            priority=40 + place,
+            priority=40 + index,
             prepare={},
             book=BRIEF,
         )

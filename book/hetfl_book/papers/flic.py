@@ -96,8 +96,8 @@ def realigned(model: Model, batch: int) -> FLIC:
     """HetFedRep with the one default of the published code that makes it more: re-alignment, to anchors that move."""
     return FLIC(
         model,
-        lambda1=0.0,
-        lambda2=0.0,
+        alignment_weight=0.0,
+        anchor_weight=0.0,
         pretrain_epochs=0,
         pretrain_batch=batch,
         realign=True,
@@ -490,8 +490,8 @@ def switches(pretrain_batch: int = 100) -> dict[str, Method]:
         "head decay": {"head_decay": 1e-3},
         "uniform weights": {"weighting": "uniform"},
         "published network": {"model": code},
-        "no alignment in rounds": {"lambda1": 0.0},
-        "no anchor term": {"lambda2": 0.0},
+        "no alignment in rounds": {"alignment_weight": 0.0},
+        "no anchor term": {"anchor_weight": 0.0},
         "no pre-training": {"pretrain_epochs": 0},
         "anchors frozen": {"local_anchors": False},
     }

@@ -2,7 +2,7 @@
 
 The paper's images pass through ResNets, and its text states no learning rate, batch, width, μ₁, P or p_m. What stands
 here is ours and is called so: pictures in quadrants, dealt to six clients as in the paper's Table 4, small extractors,
-and 32 rounds of 32 steps. That is what the published code does, as are its optimiser (SGD with momentum 0.5, batches of
+and 32 rounds of 32 steps. That is what the published code does, as are its optimizer (SGD with momentum 0.5, batches of
 32) and a learning rate that falls by 5 % a round; the text has 64 rounds in Appendix C.1, and 128 in Section 4.
 
 Methods are tuned alike on Fashion-MNIST: for each, `RATES` times three settings of its own, judged by the clients' mean
@@ -43,7 +43,7 @@ LATENT = Blocks.alike(blocks.QUADRANTS, EXTRACTOR, 32)
 """The same with 32 latent features, for methods that align these."""
 
 COMMON: dict[str, Any] = {
-    "optimiser": "sgd",
+    "optimizer": "sgd",
     "momentum": 0.5,
     "lr_decay": 0.95,
     "batch_size": 32,
@@ -59,7 +59,7 @@ DECAYS: tuple[dict[str, Any], ...] = tuple({"weight_decay": decay} for decay in 
 
 MUS = (0.0, 0.1, 0.5)
 
-PULLS: tuple[dict[str, Any], ...] = tuple({"mu_extractors": mu, "mu_classifier": mu} for mu in MUS)
+PULLS: tuple[dict[str, Any], ...] = tuple({"extractor_weight": mu, "classifier_weight": mu} for mu in MUS)
 
 Families = dict[str, tuple[Method, Sequence[Mapping[str, Any]]]]
 
@@ -74,7 +74,7 @@ def families(model: Model, **changes: Any) -> Families:
     return {
         "Local": (Local(model, **common), DECAYS),
         "FedAvg, common blocks": (FedAvg(model, **common), DECAYS),
-        "FedProx, common blocks": (FedProx(model, **common), [{"mu": mu} for mu in (0.01, 0.1, 0.5)]),
+        "FedProx, common blocks": (FedProx(model, **common), [{"term_weight": mu} for mu in (0.01, 0.1, 0.5)]),
         "FedAvg, zeros": (FedAvg(model, **common), DECAYS),
         "late fusion": (LateFusion(model, **common), DECAYS),
         "HyFEM": (HyFEM(model, **common), PULLS),
@@ -88,21 +88,21 @@ FAMILIES = families(MODEL)
 def aligned(latent: Blocks) -> Families:
     """Methods of this book's other papers, which align latent features and leave each client its embedding.
 
-    FLIC keeps Adam, at a hundredth of the rates: with the others' optimiser its pre-training diverges.
+    FLIC keeps Adam, at a hundredth of the rates: with the others' optimizer its pre-training diverges.
     """
-    adam = {**COMMON, "optimiser": "adam", "momentum": 0.0}
+    adam = {**COMMON, "optimizer": "adam", "momentum": 0.0}
     return {
         "FLIC": (
             FLIC(Model(latent, alpha=128), **adam, pretrain_epochs=1, pretrain_batch=100),
-            [{"lambda1": pull, "lambda2": pull} for pull in (1e-3, 1e-2, 1e-1)],
+            [{"alignment_weight": pull, "anchor_weight": pull} for pull in (1e-3, 1e-2, 1e-1)],
         ),
         "FedCR": (
             FedCR(Model(latent, gaussian=latent.out), aggregates="gaussian", samples=18, test_samples=18, **COMMON),
-            [{"beta": beta} for beta in (5e-4, 5e-3, 5e-2)],
+            [{"term_weight": beta} for beta in (5e-4, 5e-3, 5e-2)],
         ),
         "Fed-CMA": (
             FedCMA(Model(latent), server_step=1.0, **COMMON),
-            [{"lam1": lam1, "lam2": lam2} for lam1, lam2 in ((1.0, 0.01), (1.0, 0.1), (10.0, 0.1))],
+            [{"head_weight": lam1, "mean_weight": lam2} for lam1, lam2 in ((1.0, 0.01), (1.0, 0.1), (10.0, 0.1))],
         ),
     }
 
@@ -114,8 +114,8 @@ def tried(name: str, known: Families = FAMILIES, rates: Sequence[float] = RATES)
     """The settings that a method is tried with, by names that say which: ``"Local, lr 0.1, weight_decay 0"``."""
     checks.choice("name", name, tuple(checks.mapping("known", known)))
     method, own = known[name]
-    scale = 100 if method.optimiser == "adam" else 1
-    return experiment.tried(name, method, [lr / scale for lr in checks.reals("rates", rates, 1)], own)
+    scale = 100 if method.optimizer == "adam" else 1
+    return experiment.tried(name, method, [lr / scale for lr in checks.real_array("rates", rates, 1)], own)
 
 
 GRID: dict[str, dict[str, Method]] = {name: tried(name, FAMILIES | ALIGNED) for name in (*FAMILIES, *ALIGNED)}
@@ -149,9 +149,9 @@ def by_mu(grid: Mapping[str, Method]) -> dict[float, dict[str, Method]]:
     found: dict[float, dict[str, Method]] = {mu: {} for mu in MUS}
     for name, method in checks.mapping("grid", grid).items():
         checks.instance(f"grid[{name!r}]", method, HyFEM)
-        if method.mu_classifier not in found or method.mu_extractors != method.mu_classifier:
+        if method.classifier_weight not in found or method.extractor_weight != method.classifier_weight:
             raise ValueError(f"grid[{name!r}] must have one mu of {MUS} for both, got {method!r}")
-        found[method.mu_classifier][name] = method
+        found[method.classifier_weight][name] = method
     return found
 
 
@@ -282,10 +282,10 @@ def _compared() -> dict[str, Experiment]:
             make,
             f"blocks.{make.__name__}",
             methods,
-            priority=place,
+            priority=index,
             seeds=seeds,
         )
-        for name, make, title, methods, seeds, place in (
+        for name, make, title, methods, seeds, index in (
             ("quadrants", blocks.fashion_mnist, "Fashion-MNIST", chosen, 5, 57),
             ("quadrants-mnist", blocks.mnist, "MNIST, settings of Fashion-MNIST", some, 3, 58),
             (
@@ -301,7 +301,7 @@ def _compared() -> dict[str, Experiment]:
 
 
 COLOURED = Model(
-    Blocks.alike([f"{place}, {colour}" for colour in blocks.COLOURS for place in blocks.QUADRANTS], EXTRACTOR, 128)
+    Blocks.alike([f"{where}, {colour}" for colour in blocks.COLOURS for where in blocks.QUADRANTS], EXTRACTOR, 128)
 )
 
 
@@ -344,9 +344,9 @@ def _ablation() -> dict[str, Experiment]:
     at = {mu: GRID["HyFEM"][setting] for mu, setting in CHOSEN_BY_MU.items()}
     common: dict[str, Any] = {"dataset": "blocks.fashion_mnist", "evaluate_every": EARLY, "seeds": 3, **RUNS}
     pulls: list[dict[str, Any]] = [
-        {"mu_extractors": 0.0, "mu_classifier": mu} for mu in (0.0, 0.01, 0.03, 0.1, 0.3, 0.5)
+        {"extractor_weight": 0.0, "classifier_weight": mu} for mu in (0.0, 0.01, 0.03, 0.1, 0.3, 0.5)
     ]
-    mu2 = {f"HyFEM, mu2 {pull['mu_classifier']:g}": replace(at[0.0], **pull) for pull in pulls}
+    mu2 = {f"HyFEM, mu2 {pull['classifier_weight']:g}": replace(at[0.0], **pull) for pull in pulls}
     return {
         "hyfem/quadrants-ablation": Experiment(
             "HyFEM, our ablation: Fashion-MNIST in quadrants; matching, regulariser, start, beginning of a round",
@@ -388,7 +388,7 @@ SENSORS = Model(Blocks.alike(tuple(eeg_blocks.GROUPS), EXTRACTOR, 128))
 def seen_from(n: int, out: int = 128) -> Blocks:
     """The same for so many views of made solids."""
     return Blocks.alike(
-        [f"view {k}" for k in range(checks.whole("n", n, 1, MOST_VIEWS))], EXTRACTOR, checks.whole("out", out, 1)
+        [f"view {k}" for k in range(checks.integer("n", n, 1, MOST_VIEWS))], EXTRACTOR, checks.integer("out", out, 1)
     )
 
 
@@ -454,15 +454,15 @@ def grid_of(setting: Setting) -> dict[str, dict[str, Method]]:
 def _elsewhere() -> dict[str, Experiment]:
     """A grid on validation samples for each, and the comparison once it has chosen."""
     found = {}
-    for place, one in enumerate(SETTINGS):
+    for index, one in enumerate(SETTINGS):
         grid = grid_of(one)
         title = f"HyFEM, our setting: {one.title}"
         found[f"hyfem/{one.name}-grid"] = _tuning(
-            f"{title}, settings on validation samples", one.make, one.dataset, grid, priority=58 + place, seeds=1
+            f"{title}, settings on validation samples", one.make, one.dataset, grid, priority=58 + index, seeds=1
         )
         if one.name in CHOSEN_ON:
             chosen = {name: grid[name][setting] for name, setting in CHOSEN_ON[one.name].items()}
-            found[f"hyfem/{one.name}"] = _comparison(title, one.make, one.dataset, chosen, priority=58 + place, seeds=5)
+            found[f"hyfem/{one.name}"] = _comparison(title, one.make, one.dataset, chosen, priority=58 + index, seeds=5)
     return found
 
 

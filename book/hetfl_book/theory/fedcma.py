@@ -120,23 +120,23 @@ def theorem_2(hypotheses: ArrayLike, marginals: ArrayLike, labelling: ArrayLike,
     ValueError
         If shapes do not fit, or what should be probabilities is none.
     """
-    p, said = checks.reals("marginals", marginals, 2), checks.reals("hypotheses", hypotheses, 2)
+    p, said = checks.real_array("marginals", marginals, 2), checks.real_array("hypotheses", hypotheses, 2)
     if p.shape[1] != said.shape[1] or (p < 0).any() or not np.allclose(p.sum(1), 1):
         raise ValueError(
             f"marginals must be rows of probabilities of sum 1, one for each of the {said.shape[1]} points of "
             f"hypotheses, got {checks.shown(marginals)}"
         )
-    c = checks.reals("labelling", labelling)
+    c = checks.real_array("labelling", labelling)
     if c.shape not in (p.shape, p.shape[1:]) or (c < 0).any() or (c > 1).any():
         shapes = f"{p.shape} or ({p.shape[1]},)"
         raise ValueError(
             f"labelling must hold numbers in [0, 1] of shape {shapes}, as marginals has, got {checks.shown(labelling)}"
         )
     c = np.broadcast_to(c, p.shape)
-    weights = checks.reals("alpha", alpha, 1)
+    weights = checks.real_array("alpha", alpha, 1)
     if weights.shape != (len(p),) or (weights < 0).any() or not math.isclose(weights.sum(), 1, abs_tol=1e-9):
         raise ValueError(f"alpha must be {len(p)} weights of sum 1, one per client, got {checks.shown(alpha)}")
-    checks.whole("j", j, 0, len(p) - 1)
+    checks.integer("j", j, 0, len(p) - 1)
     laws = [np.stack([(1 - c[i]) * p[i], c[i] * p[i]]) for i in range(len(p))]
     each = np.stack([risks(hypotheses, law) for law in laws])
     together = weights @ each
@@ -165,7 +165,7 @@ def label_shift(conditionals: ArrayLike, share: float, other: float) -> tuple[fl
     float
         d over all sets of points, :math:`\sum_z |p_i(z) - p_j(z)|`.
     """
-    q = checks.reals("conditionals", conditionals, 2)
+    q = checks.real_array("conditionals", conditionals, 2)
     if len(q) != 2 or (q < 0).any() or not np.allclose(q.sum(1), 1):
         raise ValueError(f"conditionals must be two rows of probabilities of sum 1, got {checks.shown(conditionals)}")
     marginals, labels = [], []
@@ -196,9 +196,9 @@ def dimension(bodies: Sequence[int], d_e: int, K: int) -> int:
     d_e, K : int
         Latent dimension, and classes.
     """
-    checks.wholes(1, d_e=d_e, K=K)
+    checks.ints(1, d_e=d_e, K=K)
     head = (d_e + 1) * K
-    return sum(checks.whole("bodies", n, 0) + head for n in checks.several("bodies", bodies)) + head + d_e * K
+    return sum(checks.integer("bodies", n, 0) + head for n in checks.sequence("bodies", bodies)) + head + d_e * K
 
 
 # --- Theorem 3: the rate ----------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def dimension(bodies: Sequence[int], d_e: int, K: int) -> int:
 
 def theorem_3(T: int, c0: float, c1: float, g2: float) -> tuple[float, float]:
     """The printed step, (2 C1/(T C0 G2²))^½, and the printed bound of min E‖∇Φ‖², (2 C1 C0 G2²/T)^½."""
-    checks.whole("T", T, 1)
+    checks.integer("T", T, 1)
     for name, value in (("c0", c0), ("c1", c1), ("g2", g2)):
         checks.number(name, value, above=0)
     return math.sqrt(2 * c1 / (T * c0)) / g2, math.sqrt(2 * c1 * c0 / T) * g2
@@ -239,7 +239,7 @@ def rate(T: int, c0: float, c1: float, g2: float, g1: float = 0.0, eta: float | 
     ValueError
         For a step that is too long, or none that is above 0.
     """
-    checks.whole("T", T, 1)
+    checks.integer("T", T, 1)
     for name, value in (("c0", c0), ("c1", c1), ("g2", g2)):
         checks.number(name, value, above=0)
     most = 1 / (c0 * (1 + checks.number("g1", g1, 0)))
@@ -259,7 +259,7 @@ def quadratic(T: int, eta: float, c0: float, start: float, g2: float) -> Array:
     ndarray, shape (T,)
         C0² E a_t², where E a_{t+1}² = (1 − η C0)² E a_t² + η² G2.
     """
-    checks.whole("T", T, 1)
+    checks.integer("T", T, 1)
     checks.memory(8 * T, T=T)
     eta, c0 = checks.number("eta", eta, 0), checks.number("c0", c0, 0)
     g2, a, found = checks.number("g2", g2, 0), checks.number("start", start), []

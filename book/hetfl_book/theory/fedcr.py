@@ -143,7 +143,7 @@ def discrete_alignment(p: ArrayLike, encoder: ArrayLike | None = None) -> Alignm
     _check_markov("p", discrete_cmi(table, [0], [3], [1, 2]))
     x, local, labelled = (_conditional(table, keep) for keep in ((1, 2), (1,), (0, 1)))
     if encoder is not None:
-        local = checks.reals("encoder", encoder, 2)[None, :, None, :]
+        local = checks.real_array("encoder", encoder, 2)[None, :, None, :]
         if local.shape[1::2] != table.shape[1::2] or not np.allclose(local.sum(-1), 1) or (local < 0).any():
             raise ValueError(
                 f"encoder must have rows of probabilities of z, one a value of x_i, got {checks.shown(encoder)}"
@@ -174,7 +174,7 @@ def product_information(
     """
     precision = checks.number("precision", precision, above=0)
     variance = checks.number("variance", variance, above=0)
-    prior, m = checks.number("prior", prior, 0), checks.whole("m", m, 1)
+    prior, m = checks.number("prior", prior, 0), checks.integer("m", m, 1)
     ratio = 1 / (1 + prior / (m * precision))
     spread = precision * variance * (1 + (m - 1) * checks.number("correlation", correlation, 0, 1))
     return 0.5 * math.log1p(precision * variance), 0.5 * math.log1p(spread * ratio)
@@ -224,7 +224,7 @@ def effective_samples(n: int, correlation: float) -> float:
 
     Eq. (8) of [1]_ counts n for all ρ: right for ρ = 0, and n times too many for n copies, ρ = 1.
     """
-    return checks.whole("n", n, 1) / (1 + (n - 1) * checks.number("correlation", correlation, 0, 1))
+    return checks.integer("n", n, 1) / (1 + (n - 1) * checks.number("correlation", correlation, 0, 1))
 
 
 def collapse(n: int, rounds: int, variance: float = 1.0, prior: float = 1.0) -> Array:
@@ -234,8 +234,8 @@ def collapse(n: int, rounds: int, variance: float = 1.0, prior: float = 1.0) -> 
     variance/n^t at most. What keeps variances up is that samples' means differ: the cheapest one is v + (m − μ)².
     """
     precisions = [1 / checks.number("variance", variance, above=0)]
-    checks.whole("n", n, 1)
-    checks.memory(40 * checks.whole("rounds", rounds, 0), rounds=rounds)
+    checks.integer("n", n, 1)
+    checks.memory(40 * checks.integer("rounds", rounds, 0), rounds=rounds)
     prior = checks.number("prior", prior, 0)
     for _ in range(rounds):
         precisions.append(prior + n * precisions[-1])
@@ -251,7 +251,7 @@ def alignment_term(means: ArrayLike, variances: ArrayLike, mean: ArrayLike, vari
     Diagonal Gaussians: samples of shapes (n, V), the joint of shapes (V,).
     """
     samples = _experts(means, variances, "variances")
-    joint = [checks.reals(*pair, 1) for pair in (("mean", mean), ("variance", variance))]
+    joint = [checks.real_array(*pair, 1) for pair in (("mean", mean), ("variance", variance))]
     for name, found in zip(("mean", "variance"), joint, strict=True):
         if found.shape != samples[0].shape[1:] or (name == "variance" and not (found > 0).all()):
             kind = "positive numbers" if name == "variance" else "numbers"
@@ -301,7 +301,7 @@ def deviation(n: int, d: int, m: int, delta: float) -> float:
     That of Theorem 1 of [2]_ with δ/m for each of m clients, a union bound; n samples of a client, VC dimension d ≤ 2n.
     For up to (2en/d)^{2d} hypotheses two of Hoeffding's deviations fit into it, which the printed λ needs.
     """
-    checks.wholes(1, n=n, d=d, m=m)
+    checks.ints(1, n=n, d=d, m=m)
     if 2 * n < d:
         raise ValueError(f"n and d must have 2n >= d, got n={n} and d={d}")
     confidence = math.log(4 * m) - math.log(checks.fraction("delta", delta, "(0, 1)"))
@@ -316,7 +316,7 @@ def fano_bits(classes: int, error: float = 0.0) -> float:
 
     log2 C at no error; 0 where guessing does as well, at 1 − 1/C.
     """
-    C, e = checks.whole("classes", classes, 2), checks.fraction("error", error, "[0, 1]")
+    C, e = checks.integer("classes", classes, 2), checks.fraction("error", error, "[0, 1]")
     certain = sum(p * math.log2(p) for p in (e, 1 - e) if p)
     return math.log2(C) + certain - e * math.log2(C - 1) if e < 1 - 1 / C else 0.0
 
@@ -327,7 +327,7 @@ def grid_error(classes: int, spacing: float) -> float:
     The spacing is in standard deviations of a feature. The nearest of the means 0, s, 2s … is what a linear head with
     the logits c s z − (c s)²/2 takes.
     """
-    C, s = checks.whole("classes", classes, 2), checks.number("spacing", spacing, 0)
+    C, s = checks.integer("classes", classes, 2), checks.number("spacing", spacing, 0)
     return (1 - 1 / C) * math.erfc(s / 2 / math.sqrt(2))
 
 
@@ -336,7 +336,7 @@ def grid_error(classes: int, spacing: float) -> float:
 
 def _variables(name: str, value: Sequence[int], number: int) -> list[int]:
     """Places in 0…number − 1."""
-    return [checks.whole(f"each of {name}", i, 0, number - 1) for i in checks.several(name, value)]
+    return [checks.integer(f"each of {name}", i, 0, number - 1) for i in checks.sequence(name, value)]
 
 
 def _check_markov(name: str, information: float) -> None:
@@ -345,7 +345,7 @@ def _check_markov(name: str, information: float) -> None:
 
 
 def _table(p: ArrayLike) -> Array:
-    table = checks.reals("p", p)
+    table = checks.real_array("p", p)
     if (table < 0).any() or not math.isclose(table.sum(), 1, abs_tol=1e-9):
         raise ValueError(f"p must hold probabilities of sum 1, got the sum {table.sum():.6g}")
     return table
@@ -372,14 +372,14 @@ def _expected_log_ratio(table: Array, p: Array, q: Array) -> float:
 
 
 def _experts(means: ArrayLike, spreads: ArrayLike, name: str) -> tuple[Array, Array]:
-    mu, v = checks.reals("means", means, 2), checks.reals(name, spreads, 2)
+    mu, v = checks.real_array("means", means, 2), checks.real_array(name, spreads, 2)
     if mu.shape != v.shape or not (v > 0).all():
         raise ValueError(f"{name} must be positive and of the means' shape {mu.shape}, got shape {v.shape}")
     return mu, v
 
 
 def _hypotheses(hypotheses: ArrayLike) -> Array:
-    h = checks.reals("hypotheses", hypotheses, 2)
+    h = checks.real_array("hypotheses", hypotheses, 2)
     if not np.isin(h, (0, 1)).all():
         raise ValueError(f"hypotheses must be rows of 0 and 1, got {checks.shown(h)}")
     return h
@@ -387,7 +387,7 @@ def _hypotheses(hypotheses: ArrayLike) -> Array:
 
 def _law(name: str, law: ArrayLike, h: Array) -> Array:
     """p(y, z) over the z of the hypotheses."""
-    p = checks.reals(name, law, 2)
+    p = checks.real_array(name, law, 2)
     if p.shape != (2, h.shape[1]) or (p < 0).any() or not math.isclose(p.sum(), 1, abs_tol=1e-9):
         raise ValueError(
             f"{name} must hold probabilities of (y, z) of shape (2, Z) and sum 1, Z={h.shape[1]} as in hypotheses, "
@@ -398,7 +398,7 @@ def _law(name: str, law: ArrayLike, h: Array) -> Array:
 
 def _marginal_law(name: str, law: ArrayLike, h: Array) -> Array:
     """p(z) over the z of the hypotheses."""
-    p = checks.reals(name, law, 1)
+    p = checks.real_array(name, law, 1)
     if p.shape != h.shape[1:] or (p < 0).any() or not math.isclose(p.sum(), 1, abs_tol=1e-9):
         raise ValueError(
             f"{name} must hold probabilities of z of sum 1, {h.shape[1]} as in hypotheses, got {checks.shown(p)}"

@@ -157,8 +157,8 @@ def linear_federation(
     ValueError
         If a size does not fit.
     """
-    checks.wholes(0, n_test=n_test, extra=extra, seed=seed)
-    checks.wholes(1, n_clients=n_clients, k=k, d=d, n=n)
+    checks.ints(0, n_test=n_test, extra=extra, seed=seed)
+    checks.ints(1, n_clients=n_clients, k=k, d=d, n=n)
     if d > min(k, n):
         raise ValueError(f"d must be at most k and n, got d={d}, k={k}, n={n}")
     if not isinstance(freedom, str) or freedom not in ("common", "signs", "rotation"):
@@ -228,7 +228,7 @@ def closed_form_phi(mean: Tensor, covariance: Tensor, k: int, signs: Tensor | No
     checks.tensors(mean=mean, covariance=covariance, **({} if signs is None else {"signs": signs}))
     if mean.dim() != 1 or not mean.numel() or not bool((mean.abs() < LARGEST).all()):
         raise ValueError(f"mean must be finite numbers of shape (k_i,), got shape {tuple(mean.shape)}")
-    checks.whole("k", k)
+    checks.integer("k", k)
     k_i = mean.shape[-1]
     if covariance.shape != (k_i, k_i):
         raise ValueError(f"covariance must have shape ({k_i}, {k_i}) as mean has {k_i}, got {tuple(covariance.shape)}")
@@ -282,7 +282,7 @@ def _checked_signs(signs: Tensor | None, k: int) -> Tensor:
 
 def random_signs(k: int, seed: int = 0) -> Tensor:
     """A diagonal of ±1, shape (k,); where k > 1, both signs occur."""
-    checks.whole("k", k, 1)
+    checks.integer("k", k, 1)
     checks.memory(8 * k, k=k)
     signs = _signs(k, stream(seed, SERVER, 0, "signs"))
     if k > 1 and signs.sum().abs() == k:
@@ -423,7 +423,7 @@ def flic_fedrep(
         If shapes do not fit, there are fewer than d samples per client, or r is not in (0, 1].
     """
     _check_data(z, y, d)
-    checks.whole("rounds", rounds, 0)
+    checks.integer("rounds", rounds, 0)
     checks.number("step", step, 0, LARGEST)
     checks.fraction("participation", participation)
     checks.seed(seed)
@@ -499,7 +499,7 @@ def _check_matrix(name: str, M: Any, shape: tuple[int | None, int | None]) -> No
 
 def _check_data(z: Tensor, y: Tensor, d: int) -> None:
     checks.tensors(z=z, y=y)
-    checks.whole("d", d)
+    checks.integer("d", d)
     if z.dim() != 3 or y.shape != z.shape[:2]:
         raise ValueError(f"expected z of shape (b, n, k) and y of shape (b, n), got {tuple(z.shape)}, {tuple(y.shape)}")
     checks.same_dtype(z=z, y=y)

@@ -109,8 +109,8 @@ def simulate_w2(
     Tensor, shape (repeats,)
     """
     _check_gaussians(m, S, v, anchor)
-    checks.wholes(2, n=n)
-    checks.wholes(1, repeats=repeats)
+    checks.ints(2, n=n)
+    checks.ints(1, repeats=repeats)
     checks.memory(8 * max(n * len(m), repeats), n=n, repeats=repeats)
     rng, factor, found = stream(seed, SERVER, 0, "theorem S2"), torch.linalg.cholesky(S), []
     for some in torch.arange(repeats).split(max(2_000_000 // (n * len(m)), 1)):

@@ -88,7 +88,7 @@ class Quadratic:
             raise ValueError(f"centres must have shape (M, h, D), got {np.shape(self.centres)}")
         M = len(self.centres)
         for name in ("curvatures", "weights"):
-            value = checks.reals(name, getattr(self, name), 1)
+            value = checks.real_array(name, getattr(self, name), 1)
             if value.shape != (M,) or not (value > 0).all():
                 raise ValueError(f"{name} must be {M} positive numbers, one per client, got {value.tolist()}")
         if not math.isclose(float(np.sum(self.weights)), 1.0, rel_tol=1e-9):
@@ -177,13 +177,13 @@ def iterate(
     seed : int
         Of the noise.
     """
-    checks.wholes(1, rounds=rounds, steps=steps)
+    checks.ints(1, rounds=rounds, steps=steps)
     checks.number("eta", eta, above=0)
     checks.number("sigma", sigma, least=0)
     rng = torch.Generator().manual_seed(checks.seed(seed))
     x = torch.from_numpy(np.array(problem.centres, dtype=np.float64))
     M, h, D = x.shape
-    width = h if width is None else checks.whole("width", width, h)
+    width = h if width is None else checks.integer("width", width, h)
     places = [torch.arange(h) for _ in range(M)]
     z = _best(problem, x, places, torch.zeros(width, D, dtype=torch.float64))
     values, gradients, left = [problem.value(x, places, z)], [], 0.0
