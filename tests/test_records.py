@@ -123,7 +123,7 @@ def test_equal_records_have_equal_bytes_and_one_line_a_field(tmp_path):
         ({"metrics": [0.7]}, "metrics must be a mapping"),
         ({"history": {"round": [0, 1], "loss": [1.0]}}, "one length"),
         ({"dirty": "no"}, "dirty"),
-        ({"format": 2}, "format"),
+        ({"format": 99}, "format"),
     ],
 )
 def test_bad_fields_are_refused(changes, message):
@@ -208,12 +208,12 @@ def test_write_to_a_chosen_file(tmp_path):
     ("text", "message"),
     [
         ("", "Expecting value"),
-        ('{"format":1,', "not a run record"),
+        ('{"format":2,', "not a run record"),
         ("[]", "one JSON object, got list"),
         ("{}", "missing.*'experiment'"),
         (to_json(made()).replace('"seed":0', '"seed":"0"'), "seed must be"),
         (to_json(made()).replace('"seed":0', '"sead":0'), r"missing: \['seed'\].*unknown: \['sead'\]"),
-        (to_json(made()).replace('"format":1', '"format":7'), "format must be 1, got 7"),
+        (to_json(made()).replace('"format":2', '"format":7'), "format must be 2, got 7"),
         (to_json(made())[:200], "not a run record"),
     ],
 )
