@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -37,10 +37,7 @@ from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.run import Run, columns
 from hetfl_core.federation import Client, Federation
 from hetfl_core.rng import numpy_stream
-from hetfl_core.settings import plain
-
-if TYPE_CHECKING:  # scikit-learn takes as long to load as PyTorch, and most who load this module train networks
-    from sklearn.model_selection import StratifiedKFold
+from hetfl_core.settings import Checked, Limit, plain
 
 __all__ = ["LDA", "LR", "MDM", "SVM", "Chosen", "Pooled", "run"]
 
@@ -52,7 +49,7 @@ Predict = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Alone:
+class Alone(Checked):
     """A classifier that each client fits to its own training trials; nothing leaves it."""
 
     deterministic: ClassVar[bool] = False
@@ -210,13 +207,9 @@ class Chosen(Alone):
     """
 
     among: tuple[Alone, ...] = (LDA(), LR(), SVM(), MDM())
-    folds: int = 5
+    folds: Annotated[int, Limit("at least 2", lambda n: n >= 2)] = 5
 
     def __post_init__(self) -> None:
-        checks.integer("folds", self.folds, 2)
-        checks.instance("among", self.among, tuple)
-        for one in self.among:
-            checks.instance("among", one, Alone)
         if not self.among:
             raise ValueError("among must name at least one classifier, got none")
 
@@ -234,27 +227,22 @@ class Chosen(Alone):
 
         One that cannot be fitted in some fold comes last.
         """
-        from sklearn.model_selection import StratifiedKFold
+        from sklearn.model_selection import StratifiedKFold, cross_val_score
 
         rarest = int(np.unique(y, return_counts=True)[1].min())
         if len(np.unique(y)) == 1 or rarest < 2:
             return self.among[0]
         state = int(numpy_stream(seed, where, 0, "folds").integers(2**32))
         folds = StratifiedKFold(min(self.folds, rarest), shuffle=True, random_state=state)
-        scores = [_mean_score(one, x, y, folds, where) for one in self.among]
+        scores = []
+        for one in self.among:
+            try:
+                scores.append(cross_val_score(one.make(), one.prepare(x), y, cv=folds).mean())
+            except (ValueError, np.linalg.LinAlgError) as error:
+                raise ValueError(
+                    f"client {where!r}: {one.name} cannot be fitted to folds of {len(y)} vectors: {error}"
+                ) from error
         return self.among[int(np.argmax(np.nan_to_num(scores, nan=-1.0)))]
-
-
-def _mean_score(one: Alone, x: NDArray[Any], y: NDArray[Any], folds: StratifiedKFold, where: str) -> float:
-    """Mean accuracy over folds; NaN where it could not be fitted in one of them."""
-    from sklearn.model_selection import cross_val_score
-
-    try:
-        return float(cross_val_score(one.make(), one.prepare(x), y, cv=folds).mean())
-    except (ValueError, np.linalg.LinAlgError) as error:
-        raise ValueError(
-            f"client {where!r}: {one.name} cannot be fitted to folds of {len(y)} vectors: {error}"
-        ) from error
 
 
 # --- all in one place -----------------------------------------------------------------------------------------------
@@ -505,13 +493,6 @@ def join(
         Naming the new client: for what `run` refuses, where no member's vectors mean the same, and where `untrained`
         leaves a model that knows none of its classes.
     """
-    checks.instance("members", members, Federation)
-    new = checks.sequence("new", new)
-    for client in new:
-        checks.instance("new", client, Client)
-    checks.instance("baseline", baseline, Pooled, such_as="Pooled()")
-    checks.seed(seed)
-    checks.flag("untrained", untrained)
     begin = time.perf_counter()
     everyone = Federation([*members, *new], members.n_classes, members.name, members.info).to(torch.float32)
     names, old = ([client.name for client in some] for some in (new, members))
@@ -575,24 +556,21 @@ def report(
 ) -> Run:
     """The `Run` of models that are fitted, one per client by name; `begin` is the time at which fitting began."""
     metrics = METRICS["classification"]
-    labels, predicted = {}, {}
-    for split in ("train", "test"):
-        pairs = [(client.name, *_arrays(client, split)) for client in federation]
-        predicted[split] = [models[name](x) if len(x) else y for name, x, y in pairs]
-        labels[split] = [y for _, _, y in pairs]
-    train, final = (evaluation.summarise(predicted[split], labels[split]) for split in ("train", "test"))
+
+    def answers(split: str) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+        """What is predicted for each client, and its labels."""
+        given = [(models[client.name], *_arrays(client, split)) for client in federation]
+        return [predict(x) if len(x) else y for predict, x, y in given], [y for _, _, y in given]
+
+    test = answers("test")
+    train, final = evaluation.summarise(*answers("train")), evaluation.summarise(*test)
     up, down = sent
     seconds = time.perf_counter() - begin
     row = [0, train[metrics.main], final.get(metrics.main, math.nan), up, down, seconds]
     final |= {f"train_{metrics.main}": row[1], "bytes_up": up, "bytes_down": down, "seconds": seconds}
-    per_client = pd.DataFrame(
-        {
-            "client": [client.name for client in federation],
-            "n_train": [client.n_train for client in federation],
-            "n_test": [client.n_test for client in federation],
-            **{name: measure(predicted["test"], labels["test"]) for name, measure in metrics.per_client.items()},
-        }
-    )
+    sizes = [(client.name, client.n_train, client.n_test) for client in federation]
+    each = {name: measure(*test) for name, measure in metrics.per_client.items()}
+    per_client = pd.DataFrame(sizes, columns=["client", "n_train", "n_test"]).assign(**each)
     settings = {"method": plain(baseline), "seed": seed, "rounds": 0, "participation": 1.0}
     settings["deterministic"] = baseline.deterministic
     nothing: list[Any] = [{} for _ in federation]

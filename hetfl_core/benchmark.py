@@ -5,13 +5,13 @@ Each size runs in a process of its own, so that its peak memory is its own.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -98,11 +98,8 @@ def _peak_megabytes() -> float:
 
 def _apart(**arguments: Any) -> dict[str, float]:
     """`measure` in a fresh process."""
-    command = [sys.executable, "-m", "hetfl_core.benchmark", json.dumps(arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"measurement {arguments} failed:\n{done.stderr[-2000:]}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(measure, **arguments).result()
 
 
 def _line(*cells: str) -> str:
@@ -137,7 +134,3 @@ def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[st
                     loop = [f"{slow['seconds']:.3f}", f"{ratio:.1f}×", f"{slow['microseconds']:.0f}"]
                 stacked = [f"{fast['seconds']:.3f}", f"{fast['microseconds']:.0f}", f"{fast['peak_mb']:.0f}"]
                 yield _line(str(n), loop[0], stacked[0], loop[1], loop[2], *stacked[1:])
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(**json.loads(sys.argv[1]))))

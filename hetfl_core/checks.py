@@ -48,6 +48,12 @@ def ints(least: int, **numbers: Any) -> None:
         integer(name, value, least)
 
 
+def threads(name: str, value: Any) -> None:
+    """A number of threads that can be meant."""
+    if integer(name, value, 1) > MOST_THREADS:
+        raise ValueError(f"{name} must be at most {MOST_THREADS}, got {value}")
+
+
 def seed(value: Any, name: str = "seed") -> int:
     """A seed: a whole number of at least 0."""
     return integer(name, value, 0)
@@ -187,6 +193,14 @@ def nonempty_strs(**named: Any) -> None:
         nonempty_str(name, value)
 
 
+def names(name: str, value: Any) -> list[str]:
+    """A sequence of texts, none of them empty."""
+    found = sequence(name, value)
+    for text in found:
+        nonempty_str(name, text)
+    return found
+
+
 def mapping(name: str, value: Any) -> Mapping[Any, Any]:
     """A dict, or what is like one."""
     if not isinstance(value, Mapping):
@@ -266,14 +280,6 @@ def weights(weights: Any, like: Tensor) -> Tensor:
         return torch.as_tensor(weights, dtype=like.dtype, device=like.device)
     except (ValueError, TypeError, RuntimeError) as error:
         raise TypeError(f"weights must be numbers, got {shown(weights)}") from error
-
-
-def means(m1: Tensor, m2: Tensor) -> None:
-    """Of one dimension, which is not 0."""
-    if m1.dim() < 1 or m2.dim() < 1 or m1.shape[-1] != m2.shape[-1] or not m1.numel() or not m2.numel():
-        raise ValueError(
-            f"m1 and m2 must have shapes (..., k) with one k for both, got {tuple(m1.shape)} and {tuple(m2.shape)}"
-        )
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import fields, replace
 from importlib import metadata
 from pathlib import Path
@@ -218,10 +219,9 @@ def _settings(pairs: list[str] | None) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    if re.fullmatch(r"[+-]?\d+", text):
-        return int(text)
-    if re.fullmatch(r"[+-]?(\d+\.\d*|\.?\d+)(e[+-]?\d+)?", text, re.IGNORECASE):
-        return float(text)
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
     return {"true": True, "false": False, "none": None}.get(text.lower(), text)
 
 
@@ -252,8 +252,6 @@ def _imported(path: str) -> Any:
 
     Modules are also looked for in the working folder.
     """
-    from hetfl_core.methods import Method
-
     module_name, _, attribute = path.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
         raise ValueError(f"a method of your own must look like package.module:Name, got {path!r}")
@@ -266,19 +264,19 @@ def _imported(path: str) -> Any:
             raise
         raise ImportError(f"no module {error.name!r} in {Path.cwd()} or among the installed packages") from error
     if not hasattr(module, attribute):
-        methods = [name for name, thing in vars(module).items() if isinstance(thing, Method) or _is_method_class(thing)]
+        methods = [name for name, thing in vars(module).items() if _is_method(thing)]
         raise _unknown(f"method of module {module_name}", attribute, methods or ["a subclass of Method"])
     found = getattr(module, attribute)
-    made = found() if _is_method_class(found) else found
-    if not isinstance(made, Method):
+    if not _is_method(found):
         raise TypeError(f"{path} must be a subclass of hetfl_core.methods.Method or one made from it, got {found!r}")
-    return made
+    return found() if isinstance(found, type) else found
 
 
-def _is_method_class(thing: Any) -> bool:
+def _is_method(thing: Any) -> bool:
+    """Whether it is a method, or the class of some."""
     from hetfl_core.methods import Method
 
-    return isinstance(thing, type) and issubclass(thing, Method)
+    return issubclass(thing if isinstance(thing, type) else type(thing), Method)
 
 
 def _federation(name: str, changes: dict[str, Any]) -> Any:
@@ -356,15 +354,10 @@ def bench(
     """How fast is this machine? Loop against stack, time per client, memory."""
     from hetfl_core import benchmark
 
-    for line in benchmark.report(_sizes(sizes), loop_up_to):
+    if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", sizes):
+        raise ValueError(f"sizes must look like 10,100,1000, got {sizes!r}")
+    for line in benchmark.report(tuple(map(int, sizes.split(","))), loop_up_to):
         print(line, flush=True)
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    """``"10,100"`` → ``(10, 100)``."""
-    if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", text):
-        raise ValueError(f"sizes must look like 10,100,1000, got {text!r}")
-    return tuple(int(size) for size in text.split(","))
 
 
 for plugin in plugins():

@@ -177,13 +177,12 @@ class Client:
 
     def _labels(self, argument: str) -> Tensor:
         value, where = getattr(self, argument), f"client {self.name!r}: {argument}"
-        y, own = _tensor(value, where)
+        y = _tensor(value, where)
         if y.dim() != 1:
             raise ValueError(f"{where} must have shape (n,), got {tuple(y.shape)}")
         if y.is_complex():
             raise TypeError(f"{where} must hold real numbers, got dtype {y.dtype}")
-        made = y if y.is_floating_point() else y.to(torch.int64)
-        return made.clone() if made is y and not own else made
+        return y if y.is_floating_point() else y.to(torch.int64)
 
     def for_task(self, task: Kind) -> Client:
         """The same client with labels of the type that the task has: integers, or floating-point numbers."""
@@ -351,28 +350,26 @@ def _input(value: Any, names: tuple[str, ...] | None, where: str) -> Tensor:
             lacks, more = sorted({*names} - {*columns}), sorted({*columns} - {*names})
             raise ValueError(f"{where} must have the columns of x_train, lacks {lacks} and has {more} that it has not")
         value = value.iloc[:, [columns.index(name) for name in names]]
-    x, own = _tensor(value, where)
+    x = _tensor(value, where)
     if x.dim() < 2:
         raise ValueError(f"{where} must have shape (n, ...) with at least 2 axes, got {tuple(x.shape)}")
     if x.is_complex() or x.dtype == torch.bool:
         raise TypeError(f"{where} must hold real numbers, got dtype {x.dtype}")
-    made = x if x.is_floating_point() else x.to(torch.float32)
-    return made.clone() if made is x and not own else made
+    return x if x.is_floating_point() else x.to(torch.float32)
 
 
-def _tensor(value: Any, where: str) -> tuple[Tensor, bool]:
-    """A tensor of what NumPy takes for an array, of any byte order and stride; and whether it has memory of its own."""
+def _tensor(value: Any, where: str) -> Tensor:
+    """A tensor with memory of its own, of what NumPy takes for an array, of any byte order and stride."""
     if isinstance(value, Tensor):
-        return value.detach(), False
+        return value.detach().clone()
     checks.unmasked(where, value)
     try:
-        array = np.asarray(value)
+        array = np.array(value)
     except (ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"{where} must be an array in which all samples have one shape: {error}") from error
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    plain = all(stride >= 0 and stride % array.itemsize == 0 for stride in array.strides) and array.flags.writeable
     try:
-        return torch.as_tensor(array if plain else array.copy()), not plain or isinstance(value, list | tuple)
+        return torch.from_numpy(array)
     except TypeError as error:
         kinds = sorted({type(entry).__name__ for entry in array.ravel().tolist()})
         raise TypeError(

@@ -165,8 +165,8 @@ class Federation:
             Naming the column, and the client where it is about one: a column that is not there, holds no numbers, or
             lacks single values; and what `from_arrays` refuses.
         """
-        parts = frames.parts_of_table(frame, client, target)
-        made = cls._of_parts(parts, test_size, seed, task, name)
+        arrays = frames.arrays_of_table(frame, client, target)
+        made = cls._split(arrays, test_size, seed, task, name)
         return altered(made, info={**made.info, "features": {c.name: list(c.features) for c in made}})
 
     @classmethod
@@ -207,13 +207,11 @@ class Federation:
         FederationWarning
             Naming all clients that have too few samples of some class to be split in proportion.
         """
-        return cls._of_parts(frames.parts_of_arrays(arrays), test_size, seed, task, name)
+        return cls._split(arrays, test_size, seed, task, name)
 
     @classmethod
-    def _of_parts(
-        cls, parts: Mapping[str, frames.Part], test_size: float, seed: int, task: Kind, name: str
-    ) -> Federation:
-        clients, classes = frames.split_parts(parts, test_size, seed, task)
+    def _split(cls, arrays: Any, test_size: float, seed: int, task: Kind, name: str) -> Federation:
+        clients, classes = frames.split_arrays(arrays, test_size, seed, task)
         settings = {"test_size": float(test_size), "seed": seed}
         info = {"settings": settings, **({"classes": classes} if task == "classification" else {})}
         return cls(clients, len(classes) if task == "classification" else 0, name, info, task)

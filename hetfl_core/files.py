@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import re
+import tempfile
 import time
 from contextlib import suppress
 from functools import cache
@@ -56,6 +57,17 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise OSError(
             error.errno, f"cannot write {path} ({len(content)} bytes): {why}; what was there before is untouched"
         ) from error
+
+
+def unwritable(folder: Path) -> str:
+    """Why no file can be written into a folder, which is made if it is missing; empty where one can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except (OSError, ValueError) as error:
+        blocks = [path for path in (folder, *folder.parents) if os.path.lexists(path) and not os.path.isdir(path)]
+        return f"{blocks[0]} is no folder" if blocks else str(getattr(error, "strerror", error))
+    return ""
 
 
 def _sync(folder: Path) -> None:

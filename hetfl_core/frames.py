@@ -34,29 +34,20 @@ class Part(NamedTuple):
     order: tuple[Any, ...] | None = None
 
 
-def parts_of_table(frame: pd.DataFrame, client: str, target: str) -> dict[str, Part]:
-    """What each client has of a table, with the features that it has; see `Federation.from_frame`."""
+def arrays_of_table(frame: pd.DataFrame, client: str, target: str) -> dict[str, tuple[pd.DataFrame, pd.Series]]:
+    """Inputs and labels of each client of a table, with the features that it has; see `Federation.from_frame`."""
     _check_columns(frame, client, target)
-    parts = {}
-    for name, rows in frame.groupby(client, sort=False, observed=True):
-        x = _features(str(name), rows.drop(columns=[client, target]))
-        labels = rows[target]
-        parts[str(name)] = Part(x.to_numpy(float), labels.to_numpy(), [str(c) for c in x.columns], _order(labels))
-    return parts
+    groups = ((str(name), rows) for name, rows in frame.groupby(client, sort=False, observed=True))
+    return {who: (_features(who, rows.drop(columns=[client, target])), rows[target]) for who, rows in groups}
 
 
-def parts_of_arrays(arrays: Any) -> dict[str, Part]:
-    """What each client has, by its name; see `Federation.from_arrays`."""
+def split_arrays(arrays: Any, share: Any, seed: int, task: Kind) -> tuple[list[Client], list[Any]]:
+    """The clients with training and test sets, and the classes in their order; see `Federation.from_arrays`."""
     if not isinstance(arrays, Mapping) or not arrays:
         raise ValueError(f"arrays must map at least one client's name to its (x, y), got {arrays!r}")
-    return {who: _part(who, pair) for who, pair in arrays.items()}
-
-
-def split_parts(parts: Mapping[str, Part], share: Any, seed: int, task: Kind) -> tuple[list[Client], list[Any]]:
-    """The clients with training and test sets, and the classes in their order; see `Federation.from_arrays`."""
     if not isinstance(share, int | float | np.number) or not 0 <= share < 1:
         raise ValueError(f"test_size must be a share of the samples in [0, 1), got {share!r}")
-    parts = {who: _without_gaps(who, part) for who, part in parts.items()}
+    parts = {who: _part(who, pair) for who, pair in arrays.items()}
     classes, coded = _coded(parts, task)
     clients, few = [], []
     for who, part in parts.items():
@@ -118,7 +109,7 @@ def _features(who: str, columns: pd.DataFrame) -> pd.DataFrame:
                 f"client {who!r}: column {column!r} lacks {lost} of {len(values)} values; fill them in, or leave out "
                 "the rows (a column that a client does not have at all may be empty)"
             )
-    return own
+    return own.astype(float)
 
 
 def _order(labels: Any) -> tuple[Any, ...] | None:
@@ -131,27 +122,21 @@ def _order(labels: Any) -> tuple[Any, ...] | None:
 
 
 def _part(who: str, pair: Any) -> Part:
-    """A client's inputs and labels."""
+    """A client's inputs and labels, as many of one as of the other."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ValueError(f"client {who!r}: arrays must have a pair (x, y), got {type(pair).__name__}")
     x, y = (
         checks.array(f"client {who!r}: {name}", value.detach().cpu() if isinstance(value, Tensor) else value)
         for name, value in zip("xy", pair, strict=True)
     )
-    features = [str(column) for column in pair[0].columns] if isinstance(pair[0], pd.DataFrame) else None
-    return Part(x, y, features, _order(pair[1]))
-
-
-def _without_gaps(who: str, part: Part) -> Part:
-    """The same, once inputs and labels are seen to be as many."""
-    x, y = part.x, part.y
     if x.ndim < 2:
         raise ValueError(f"client {who!r}: x must have shape (n, ...) with at least 2 axes, got {x.shape}")
     if y.ndim != 1 or len(x) != len(y):
         raise ValueError(f"client {who!r}: y must have shape ({len(x)},), a label per row of x, got {y.shape}")
     if lost := int(pd.isna(y).sum()):
         raise ValueError(f"client {who!r}: y must have no gaps, got {lost} missing labels")
-    return part
+    features = [str(column) for column in pair[0].columns] if isinstance(pair[0], pd.DataFrame) else None
+    return Part(x, y, features, _order(pair[1]))
 
 
 def _coded(parts: Mapping[str, Part], task: Kind) -> tuple[list[Any], dict[str, np.ndarray]]:

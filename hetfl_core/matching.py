@@ -263,12 +263,10 @@ def _begun(neurons: Sequence[Neurons], places: Sequence[Tensor] | None, width: i
 def _turns(n: int, passes: int, order: Order, rng: torch.Generator) -> Iterator[list[int]]:
     """Whose places are looked for together, step by step."""
     for _ in range(passes):
-        if order == "parallel":
-            yield list(range(n))
-        elif order == "random":
+        if order == "random":
             yield [int(torch.randint(n, (), generator=rng))]
         else:
-            yield from ([m] for m in range(n))
+            yield from [list(range(n))] if order == "parallel" else [[m] for m in range(n)]
 
 
 def _placed(matching: Matching, m: int, rule: Rule) -> tuple[Tensor, int]:
@@ -360,13 +358,11 @@ def _by_distance(matching: Matching, m: int, rule: Rule) -> Tensor:
     """
     one = matching.neurons[m]
     without = m if rule.target == "others" else None
-    inputs = one.rows.shape[1] if rule.inputs is None else rule.inputs
-    mass, total = (t[:, :inputs] for t in (matching.mass(without), matching.total(without)))
-    known = (mass > 0).any(1)
-    held, rows = one.held[:inputs].expand_as(mass), one.rows[:, :inputs]
+    mass, total = (t[:, : rule.inputs] for t in (matching.mass(without), matching.total(without)))
+    held, rows = one.held[: rule.inputs].expand_as(mass), one.rows[:, : rule.inputs]
     costs = _squared_gaps(held, _means(total, mass), rows)
     if rule.growth is not None:
-        costs = torch.where(known[:, None], costs, torch.full_like(costs, rule.growth))
+        costs = torch.where((mass > 0).any(1, keepdim=True), costs, rule.growth)
     return _founded(matching, m, rule, costs)
 
 
@@ -388,7 +384,7 @@ def _by_posterior(matching: Matching, m: int, rule: Rule) -> Tensor:
     many clients have a row follows an Indian buffet process of rate γ. Counted with equal weights, as there.
     """
     one, n = matching.neurons[m], len(matching.neurons)
-    equal = replace_weights(matching)
+    equal = replace(matching, neurons=[replace(each, weight=1.0) for each in matching.neurons])
     count, total = equal.mass(m), equal.total(m)  # clients that have each weight, and the sum of theirs
     inverse = 1 / rule.sigma**2
     prior = torch.zeros_like(one.held)
@@ -402,8 +398,8 @@ def _by_posterior(matching: Matching, m: int, rule: Rule) -> Tensor:
         (scale * posterior.square()).sum(1, keepdim=True) + 2 * (scale * posterior) @ rows.T + scale @ rows.square().T
     )
     gain = gain - (one.held * posterior.square() / precision).sum(1, keepdim=True)
-    holders = _holders(equal, m)
-    popular = holders.clamp(max=10)
+    others = torch.cat([places[: 0 if i == m else None] for i, places in enumerate(matching.places)])
+    popular = torch.bincount(others, minlength=matching.width).clamp(max=10).to(one.rows.dtype)
     odds = torch.where(popular > 0, popular / (n - popular).clamp(min=0.5), torch.ones_like(popular)).log()
     costs = -(gain + 2 * odds[:, None])
     alone = ((prior * inverse + rows).square() * one.held).sum(1) / (2 * inverse)
@@ -412,17 +408,3 @@ def _by_posterior(matching: Matching, m: int, rule: Rule) -> Tensor:
     new = torch.arange(1, _new_rows(matching, m, rule) + 1, device=costs.device, dtype=costs.dtype)
     founded = -(alone[None, :] - 2 * new.log()[:, None] + 2 * math.log(rule.gamma / n))
     return torch.cat([costs, founded])
-
-
-def replace_weights(matching: Matching) -> Matching:
-    """The same with equal weights of 1."""
-    return Matching([replace(one, weight=1.0) for one in matching.neurons], matching.places, matching.width)
-
-
-def _holders(matching: Matching, without: int) -> Tensor:
-    """How many other clients have a neuron in each row, shape (width,)."""
-    out = matching.neurons[0].rows.new_zeros(matching.width)
-    for m, places in enumerate(matching.places):
-        if m != without:
-            out[places] += 1
-    return out

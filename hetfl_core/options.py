@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from hetfl_core.files import unwritable
 
 Fastest = Annotated[
     bool,
@@ -31,11 +32,8 @@ def if_stopped(how: Callable[[], str]) -> Iterator[None]:
 
 def check_folder(folder: Path) -> None:
     """Make the folder of a record, and see that files can be made in it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise ValueError(f"out needs a folder that can be written to, got {folder} ({error.strerror})") from error
+    if why := unwritable(folder):
+        raise ValueError(f"out needs a folder that can be written to, got {folder} ({why})")
 
 
 def check_file(out: Path) -> None:

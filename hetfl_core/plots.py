@@ -5,6 +5,7 @@ Every function draws into an axes (a new one by default) and returns it, so that
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import signature
@@ -206,7 +207,6 @@ def clients_and_classes(
     ax: Axes | None = None,
     title: str = "",
     legend: bool = True,
-    size: float = 18,
 ) -> Axes:
     """Points of several clients in the plane: the colour says the class, the marker the client, a star the anchor.
 
@@ -221,39 +221,34 @@ def clients_and_classes(
         Classes to draw; by default all that occur.
     class_names : dict of int to str, optional
     ax, title, legend
-    size : float
-        Area of a marker, points².
     """
     flat, labels, classes = _labelled("flat", flat, labels, classes)
     if anchors is not None:
         anchors = _of_classes(anchors, classes)
     checks.flag("legend", legend)
-    checks.number("size", size, above=0)
     names = checks.mapping("class_names", {} if class_names is None else class_names)
     ax = _axes(ax)
     colour = {c: COLOURS[i % len(COLOURS)] for i, c in enumerate(classes)}
-    for i, (client, xy) in enumerate(flat.items()):
+    for (client, xy), marker in zip(flat.items(), itertools.cycle(MARKERS), strict=False):
         for c in classes:
-            rows = np.asarray(labels[client]) == c
-            look: Any = {"marker": MARKERS[i % len(MARKERS)], "color": colour[c], "alpha": 0.65, "lw": 0}
-            ax.scatter(xy[rows, 0], xy[rows, 1], s=size, **look)
+            x, y = xy[labels[client] == c, :2].T
+            ax.scatter(x, y, s=18, marker=marker, color=colour[c], alpha=0.65, lw=0)
     if anchors is not None:
         for c in classes:
-            look = {"marker": "*", "color": colour[c], "edgecolor": "black", "linewidth": 1.2, "zorder": 5}
-            ax.scatter(anchors[c, 0], anchors[c, 1], s=260, **look)
+            star: Any = {"marker": "*", "color": colour[c], "edgecolor": "black", "linewidth": 1.2, "zorder": 5}
+            ax.scatter(anchors[c, 0], anchors[c, 1], s=260, **star)
     ax.set(xticks=[], yticks=[], title=title)
     ax.grid(False)
     if legend:
-        shown = [Line2D([], [], color=colour[c], marker="o", ls="", label=names.get(c, f"class {c}")) for c in classes]
+        shown: list[dict[str, Any]] = [
+            {"color": colour[c], "marker": "o", "label": names.get(c, f"class {c}")} for c in classes
+        ]
         if len(flat) <= len(MARKERS):
-            shown += [
-                Line2D([], [], color="grey", marker=MARKERS[i], ls="", label=client) for i, client in enumerate(flat)
-            ]
+            shown += [{"color": "grey", "marker": m, "label": client} for client, m in zip(flat, MARKERS, strict=False)]
         if anchors is not None:
-            shown.append(
-                Line2D([], [], color="white", marker="*", markeredgecolor="black", ms=13, ls="", label="anchor mean")
-            )
-        ax.legend(handles=shown, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=10)
+            shown += [{"color": "white", "marker": "*", "markeredgecolor": "black", "ms": 13, "label": "anchor mean"}]
+        handles = [Line2D([], [], ls="", **look) for look in shown]
+        ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=10)
     return ax
 
 
@@ -285,18 +280,19 @@ def latent(
     if anchors is not None:
         anchors = _of_classes(anchors, classes)
     checks.mapping("options", {} if options is None else options)
-    keep = {client: np.isin(np.asarray(labels[client]), classes) for client in points}
-    parts = [np.asarray(z)[keep[client]] for client, z in points.items()]
-    stars = np.asarray(anchors)[classes] if anchors is not None else np.zeros((0, parts[0].shape[1]))
-    flat = project(np.concatenate([*parts, stars]), how, seed, **(options or {}))
-    ends = np.cumsum([len(p) for p in parts])
-    by_client = dict(zip(points, np.split(flat[: ends[-1]], ends[:-1]), strict=True))
-    kept = {client: np.asarray(labels[client])[keep[client]] for client in points}
+    drawn = {client: np.isin(labels[client], classes) for client in points}
+    parts = [z[drawn[client]] for client, z in points.items()]
+    flat = project(
+        np.concatenate(parts if anchors is None else [*parts, anchors[classes]]), how, seed, **(options or {})
+    )
+    *by_client, stars = np.split(flat, np.cumsum([len(part) for part in parts]))
     spots = None
     if anchors is not None:
         spots = np.full((len(anchors), 2), np.nan)
-        spots[classes] = flat[ends[-1] :]
-    return clients_and_classes(by_client, kept, spots, ax=ax, **{**drawing, "classes": classes})
+        spots[classes] = stars
+    found = dict(zip(points, by_client, strict=True))
+    kept = {client: labels[client][rows] for client, rows in drawn.items()}
+    return clients_and_classes(found, kept, spots, ax=ax, **{**drawing, "classes": classes})
 
 
 def differences(

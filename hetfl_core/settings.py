@@ -45,6 +45,7 @@ Natural = Annotated[int, AT_LEAST_0]
 NotNegative = Annotated[float, AT_LEAST_0]
 Positive = Annotated[float, Limit("greater than 0", lambda x: x > 0)]
 Share = Annotated[float, Limit("in [0, 1]", lambda x: 0 <= x <= 1)]
+Dropout = Annotated[float, Limit("a probability of at least 0 and less than 1", lambda x: 0 <= x < 1)]
 PositiveShare = Annotated[float, Limit("in (0, 1]", lambda x: 0 < x <= 1)]
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -98,7 +99,8 @@ def check(settings: Any) -> None:
             raise ValueError(f"{name} must be {type_in_words(hint)}, got {value!r}{asked}")
     for name, limit in _limits(type(settings)):  # type: ignore[arg-type]
         given = getattr(settings, name)
-        for value in given if isinstance(given, tuple | list) else (given,):
+        inside = given.values() if isinstance(given, Mapping) else given
+        for value in inside if isinstance(given, Mapping | tuple | list) else (given,):
             if value is not None and not limit.holds(value):
                 raise ValueError(f"{name} must be {limit.words}, got {value!r}")
 
@@ -159,8 +161,12 @@ def _test(hint: Any) -> Callable[[Any], bool]:
         kinds = [_test(one) for one in inner]
         return lambda value: any(kind(value) for kind in kinds)
     if origin is tuple:
-        items = _items_test(inner)
-        return lambda value: isinstance(value, tuple | list) and items(value)
+        tests = [_test(one) for one in inner if one is not ...]
+        if inner[-1] is ...:
+            return lambda value: isinstance(value, tuple | list) and all(map(tests[0], value))
+        return lambda value: (
+            isinstance(value, tuple | list) and len(value) == len(tests) and all(t(v) for t, v in zip(tests, value))
+        )
     if isinstance(origin, type) and issubclass(origin, Mapping):
         key, item = map(_test, inner)
         return lambda value: isinstance(value, Mapping) and all(key(k) and item(v) for k, v in value.items())
@@ -168,14 +174,6 @@ def _test(hint: Any) -> Callable[[Any], bool]:
     if not isinstance(kind, type):
         return lambda value: True
     return lambda value: isinstance(value, kind) and (kind is type or not isinstance(value, type))
-
-
-def _items_test(hints: tuple[Any, ...]) -> Callable[[Sequence[Any]], bool]:
-    if len(hints) == 2 and hints[1] is ...:
-        each = _test(hints[0])
-        return lambda values: all(map(each, values))
-    tests = [_test(hint) for hint in hints]
-    return lambda values: len(values) == len(tests) and all(test(v) for test, v in zip(tests, values, strict=True))
 
 
 def _is_int(value: Any) -> bool:
@@ -217,12 +215,9 @@ def type_in_words(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(type_in_words(one) for one in inner)
     if origin is tuple:
-        each = (
-            f"any number of entries, each {type_in_words(inner[0])}"
-            if inner[-1] is ...
-            else ", ".join(map(type_in_words, inner))
-        )
-        return f"a tuple of {each}"
+        if inner[-1] is ...:
+            return f"a tuple of any number of entries, each {type_in_words(inner[0])}"
+        return f"a tuple of {', '.join(map(type_in_words, inner))}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"a mapping of {type_in_words(inner[0])} to {type_in_words(inner[1])}"
     return "callable" if origin is Callable or hint is Callable else _article(getattr(hint, "__name__", str(hint)))
@@ -281,17 +276,9 @@ def plain(x: Any, where: str = "value", digits: int | None = None, other: Callab
 
 def changed(old: Any, new: Any) -> list[str]:
     """Where two plain forms differ, a line a place: ``"method.lr: 0.1 → 0.01"``."""
-    left, right = dict(leaves(old)), dict(leaves(new))
-    names = dict.fromkeys([*left, *right])
-    return [
-        f"{name}: {_shown(left, name)} → {_shown(right, name)}"
-        for name in names
-        if _shown(left, name) != _shown(right, name)
-    ]
-
-
-def _shown(leaves: Mapping[str, Any], name: str) -> str:
-    return repr(leaves[name]) if name in leaves else "(none)"
+    before, after = ({name: repr(value) for name, value in leaves(x)} for x in (old, new))
+    each = [(name, before.get(name, "(none)"), after.get(name, "(none)")) for name in {**before, **after}]
+    return [f"{name}: {was} → {now}" for name, was, now in each if was != now]
 
 
 def leaves(x: Any, name: str = "") -> Iterator[tuple[str, Any]]:

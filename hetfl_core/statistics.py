@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +69,7 @@ def interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> tuple
     mean, low, high : float
         The limits are infinite for a single value, and all three NaN without any.
     """
-    x = checks.real_array("values", values, 1) if len(checks.sequence("values", values)) else np.zeros(0)
+    x = checks.real_array("values", values, 1, least=0)
     checks.fraction("level", level, "(0, 1)")
     if len(x) < 2:
         return (float(x[0]), -math.inf, math.inf) if len(x) else (math.nan, math.nan, math.nan)
@@ -224,14 +225,11 @@ def contrast(
     seeds = observed({s: fixed(*runs[s]) for s in common})
     pairs = [pair for s in seeds for pair in itertools.combinations(runs[s], 2)]
     same = [same_data(a, b) for a, b in pairs if a.experiment == b.experiment]
-    weights = [weight for weight, _, _ in terms]
-    by_seed = {
-        s: sum(
-            w * checks.number("what transform makes of a result", transform(measured(r, metric)))
-            for w, r in zip(weights, runs[s], strict=True)
-        )
-        for s in seeds
-    }
+
+    def result(record: RunRecord) -> float:
+        return checks.number("what transform makes of a result", transform(measured(record, metric)))
+
+    by_seed = {s: sum(w * result(r) for (w, _, _), r in zip(terms, runs[s], strict=True)) for s in seeds}
     return Paired.of(by_seed, all(same))
 
 
@@ -269,12 +267,11 @@ def effects(
     """
     checks.nonempty_strs(experiment=experiment, base=base, metric=metric, scale=scale)
     runs = [r for r in records_of(records) if (r.experiment, r.scale) == (experiment, scale)]
-    have = newest_by_seed(runs, base, metric).keys()
-    others = [
-        m for m in dict.fromkeys(r.method for r in runs) if m != base and have & newest_by_seed(runs, m, metric).keys()
-    ]
-    pairs = [paired(runs, experiment, m, base, metric, scale) for m in others]
-    return as_table(dict(zip(others, pairs, strict=True)))
+    pairs = {}
+    for method in dict.fromkeys(r.method for r in runs if r.method != base):
+        with suppress(NoPairsError):
+            pairs[method] = paired(runs, experiment, method, base, metric, scale)
+    return as_table(pairs)
 
 
 def as_table(pairs: Mapping[str, Paired]) -> pd.DataFrame:
@@ -324,8 +321,7 @@ def holm(p: Sequence[float] | np.ndarray | pd.Series) -> np.ndarray:
     ndarray, shape (…, m)
         At most 1.
     """
-    found = checks.array("p", p)
-    p = checks.real_array("p", p, gaps=True) if found.size else found.astype(float)
+    p = checks.real_array("p", p, gaps=True, least=0)
     if p.ndim < 1 or ((p < 0) | (p > 1)).any():
         raise ValueError(f"p must be probabilities in [0, 1], or NaN, along one axis at least, got {checks.shown(p)}")
     order = np.argsort(p, axis=-1)  # NaN sorts last
@@ -359,13 +355,10 @@ def welch(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple
     if not all(math.isfinite(sd) and n >= MIN_SEEDS for _, sd, n in (a, b)) or not a[1] + b[1]:
         return difference, math.nan, math.nan, math.nan
     parts = [sd**2 / n for _, sd, n in (a, b)]
-    error, freedom = (
-        math.sqrt(sum(parts)),
-        sum(parts) ** 2 / sum(v**2 / (n - 1) for v, (_, _, n) in zip(parts, (a, b), strict=True)),
-    )
+    freedom = sum(parts) ** 2 / sum(v**2 / (n - 1) for v, (_, _, n) in zip(parts, (a, b), strict=True))
     from scipy import stats
 
-    low, high = stats.t.interval(0.95, freedom, difference, error)
+    low, high = stats.t.interval(0.95, freedom, difference, math.sqrt(sum(parts)))
     test = stats.ttest_ind_from_stats(*a, *b, equal_var=False)
     return difference, float(low), float(high), float(test.pvalue)
 
@@ -408,14 +401,12 @@ def protocols_differ(records: Iterable[RunRecord]) -> dict[str, dict[Any, list[s
 
 
 def _check_protocol(records: Iterable[RunRecord]) -> None:
-    differing = protocols_differ(records)
-    if differing:
-        said = "; ".join(
-            f"{name} is "
-            + ", but ".join(f"{value!r} in {', '.join(dict.fromkeys(paths))}" for value, paths in v.items())
-            for name, v in differing.items()
-        )
-        raise ValueError(f"these records cannot be compared, for they were not run alike: {said}")
+    said = []
+    for name, values in protocols_differ(records).items():
+        each = (f"{value!r} in {', '.join(dict.fromkeys(paths))}" for value, paths in values.items())
+        said.append(f"{name} is {', but '.join(each)}")
+    if said:
+        raise ValueError(f"these records cannot be compared, for they were not run alike: {'; '.join(said)}")
 
 
 def newest_by_seed(records: Iterable[RunRecord], method: str, metric: str) -> dict[int, RunRecord]:
@@ -449,10 +440,7 @@ def observed(seeds: Mapping[int, Hashable | None]) -> list[int]:
 def same_data(a: RunRecord, b: RunRecord) -> bool:
     """Whether two records have one fingerprint of the data; a ValueError if their sizes differ, or what they are."""
     sizes = ("n_clients", "n_classes", "n_train", "n_test")
-    differing = {k: (a.federation.get(k), b.federation.get(k)) for k in sizes}
-    differing = {k: pair for k, pair in differing.items() if pair[0] != pair[1]}
-    if a.stand_in != b.stand_in:
-        differing["stand_in"] = a.stand_in, b.stand_in
-    if differing:
+    both = {k: (a.federation.get(k), b.federation.get(k)) for k in sizes} | {"stand_in": (a.stand_in, b.stand_in)}
+    if differing := {k: pair for k, pair in both.items() if pair[0] != pair[1]}:
         raise ValueError(f"{a.relative_path} and {b.relative_path} cannot be paired: their data differ in {differing}")
     return a.federation.get("fingerprint") == b.federation.get("fingerprint")

@@ -242,7 +242,6 @@ def _() -> Any:
         "means alone": distances.average_anchors(m)[0],
         "experts": distances.product_of_experts(m, v),
         "experts and a prior": distances.product_of_experts(m, v, w, prior=True),
-        "experts by coordinate": distances.product_of_experts(m, v, normal(5, 3, seed=9).abs()),
     }
 
 
@@ -383,10 +382,9 @@ def _() -> Any:
 
 @case("partition.published_shards")
 def _() -> Any:
-    few = {"replace_below": 30, "repeat_below": 40, "repeats": 5}
     return {
         "usual": dealt(partition.published_shards(LABELS, deck(), rng("shards 2"))),
-        "few": dealt(partition.published_shards(LABELS, deck(), rng("shards"), **few)),
+        "few": dealt(partition.published_shards(LABELS[:450], deck(), rng("shards"))),
     }
 
 
@@ -405,7 +403,7 @@ def _() -> Any:
 
 @case("partition.share_evenly")
 def _() -> Any:
-    return dealt(partition.share_evenly(EVEN, [[0, 1], [2, 3], [4, 5]], rng("even"), per_client=150))
+    return dealt(partition.share_evenly(EVEN, np.arange(6).reshape(3, 2), rng("even"), per_client=150))
 
 
 @case("partition.share_alike")
@@ -527,8 +525,8 @@ data(
 data(
     "digits.mnist_usps",
     "digits.mnist_usps",
-    text=lambda: digits.mnist_usps(n_clients=4, seed=1, max_train=600),
-    code=lambda: digits.mnist_usps(n_clients=4, variant="code", resize=12, max_train=500),
+    text=lambda: fewer_trials(digits.mnist_usps(n_clients=4, seed=1), 600, 1),
+    code=lambda: fewer_trials(digits.mnist_usps(n_clients=4, variant="code", resize=12), 500, 1),
 )
 data("fedgen.mnist", "fedgen.mnist", few=lambda: fedgen.mnist(n_clients=10, alpha=0.3, seed=1, ratio=0.02))
 data("flic_bci.common40", "flic_bci.common40", whole=flic_bci.common40)

@@ -121,7 +121,7 @@ TESTS = {
 EVERYWHERE = "golden"
 
 PRELOAD = """
-    torch torch._dynamo torch.func numpy pandas scipy.stats scipy.linalg scipy.optimize scipy.signal h5py filelock
+    torch torch._dynamo torch.func numpy pandas scipy.stats scipy.linalg scipy.optimize scipy.signal filelock
     sklearn.discriminant_analysis sklearn.linear_model sklearn.datasets sklearn.decomposition sklearn.manifold
     sklearn.metrics sklearn.neighbors sklearn.svm sklearn.ensemble matplotlib.pyplot typer.testing safetensors.torch
     tqdm.auto pooch ot hypothesis.strategies hypothesis.extra.numpy yaml mne pyriemann dp_accounting

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 CORE = [
-    {"checks", "files", "numerics", "settings", "options"},
-    {"rng", "padding"},
+    {"checks", "files", "numerics", "settings"},
+    {"rng", "padding", "options"},
     {"clients"},
     {"frames"},
     {"federation"},

@@ -96,5 +96,5 @@ def test_the_loop_is_measured_up_to_the_size_asked_for_and_with_it(monkeypatch):
 
 def test_a_measurement_runs_in_a_process_of_its_own_and_its_failure_is_told():
     assert benchmark._apart(n_clients=10, engine="stacked", role="round", batch_size=100)["clients"] == 1
-    with pytest.raises(RuntimeError, match=r"(?s)failed:.*engine must be"):
+    with pytest.raises(ValueError, match="engine must be"):
         benchmark._apart(n_clients=10, engine="fast", role="round", batch_size=100)

@@ -85,7 +85,7 @@ def tree(steps, tmp_path_factory):
     tree = tmp_path_factory.mktemp("project")
     for path in ROOT.iterdir():
         if path.name in ("hetfl_core", "tests"):
-            shutil.copytree(path, tree / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(path, tree / path.name)
         elif path.name in ("book", "data", "pyproject.toml", "CONTRIBUTING.md"):
             (tree / path.name).symlink_to(path)
     folder = tree / "hetfl_core" / "methods"

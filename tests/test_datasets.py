@@ -4,7 +4,6 @@ import json
 import struct
 import warnings
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -12,7 +11,7 @@ from scipy import stats
 from sklearn.datasets import load_digits
 
 from hetfl_book.datasets import flic_bci
-from hetfl_core.datasets import DataError, digits, images, pictures, registry, toy
+from hetfl_core.datasets import DataError, digits, images, pictures, toy
 from hetfl_core.federation import FederationWarning
 from hetfl_core.plugins import data_sets
 
@@ -368,44 +367,6 @@ def test_resized_digits_have_one_size(twins, size):
             torch.testing.assert_close(a.x_train.mean((1, 2, 3)), b.x_train.mean((1, 2, 3)), atol=0.05, rtol=0)
 
 
-def test_a_limit_keeps_classes_balanced(twins):
-    federation = digits.mnist_usps(n_clients=4, classes_per_client=3, max_train=12)
-    for client in federation:
-        assert torch.bincount(client.y_train).tolist().count(4) == 3
-        assert client.n_train == 12
-    assert sum(c.n_test for c in federation) > 4 * 12  # test sets are left whole
-
-
-@pytest.mark.parametrize("most", [-1, 0, 2.5])
-@pytest.mark.parametrize("make", [digits.mnist_usps, images.fashion_mnist])
-def test_a_limit_is_at_least_one(twins, make, most):
-    with pytest.raises(ValueError, match=f"max_train must be a whole number of at least 1, got {most}"):
-        make(n_clients=4, max_train=most)
-
-
-def test_usps_h5_gives_the_same_images_as_text(twins, tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
-    plain = rng.integers(0, 2001, (20, 256)) * 0.0005
-    y = np.arange(20) % 10
-    with h5py.File(tmp_path / "usps.h5", "w") as file:
-        for part in ("train", "test"):
-            file[f"{part}/data"], file[f"{part}/target"] = plain.astype(np.float32), y.astype(np.int32)
-    # what the text form holds, computed by an explicit double sum over the 7 × 7 window
-    kernel = np.exp(-(np.arange(-3, 4) ** 2) / (2 * 0.75**2))
-    kernel /= kernel.sum()
-    padded = np.pad(2 * plain.reshape(-1, 16, 16) - 1, ((0, 0), (3, 3), (3, 3)), constant_values=-1)
-    smooth = sum(kernel[i] * kernel[j] * padded[:, i : i + 16, j : j + 16] for i in range(7) for j in range(7))
-    lines = [f"{c + 1} " + " ".join(f"{i}:{v:.6f}" for i, v in enumerate(r.ravel(), 1)) for r, c in zip(smooth, y)]
-    (tmp_path / "usps.bz2").write_bytes(bz2.compress("\n".join(lines).encode()))
-    pools = []
-    for name in ("usps.h5", "usps.bz2"):
-        monkeypatch.setattr(digits, "fetch", lambda key, name=name: tmp_path / name)
-        pools.append(digits.load_usps()[0])
-    assert (pools[0].x == pools[1].x).mean() > 0.999  # the last of six decimals may round either way
-    assert (pools[0].y == pools[1].y).all()
-    assert pools[0].x.dtype == np.uint8
-
-
 def test_seeds_deal_differently_and_repeatably(twins):
     a, b, c = (digits.mnist_usps(n_clients=6, classes_per_client=3, seed=s).fingerprint() for s in (0, 0, 1))
     assert a == b != c
@@ -450,13 +411,6 @@ def test_images_without_labels_are_refused(twins):
 def test_bad_usps_files_are_refused(twins, content, message):
     twins["usps/train"].write_bytes(content)
     with pytest.raises(DataError, match=message):
-        digits.load_usps()
-
-
-def test_a_bad_h5_file_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(digits, "fetch", lambda key: tmp_path / "usps.h5")
-    (tmp_path / "usps.h5").write_bytes(b"no HDF5")
-    with pytest.raises(DataError, match="expected train/data"):
         digits.load_usps()
 
 
@@ -625,19 +579,9 @@ def test_real_mnist_and_usps():
 
 
 @pytest.mark.realdata("digits.mnist_usps")
-def test_real_usps_plain_and_text_files_give_the_same_grey_levels():
-    folder = registry.data_home() / "usps"
-    if not ((folder / "usps.h5").exists() and (folder / "usps.t.bz2").exists()):
-        pytest.skip(f"needs both usps.h5 and usps.t.bz2 in {folder}")
-    plain, text = (digits._read_usps(folder / name, "test") for name in ("usps.h5", "usps.t.bz2"))
-    np.testing.assert_array_equal(plain[0], text[0])
-    np.testing.assert_array_equal(plain[1], text[1])
-
-
-@pytest.mark.realdata("digits.mnist_usps")
 @pytest.mark.parametrize(("n_clients", "k"), [(100, 3), (200, 5)])
 def test_real_digits_as_in_the_paper(n_clients, k):
-    federation = digits.mnist_usps(n_clients=n_clients, classes_per_client=k, max_train=60)
+    federation = digits.mnist_usps(n_clients=n_clients, classes_per_client=k)
     assert all(len(h) == k for h in classes_held(federation))
     assert sum(c.n_test for c in federation) == 12_007
     assert min(c.n_test for c in federation) >= 15
@@ -680,13 +624,13 @@ def test_memory_of_a_toy_is_that_of_its_pools_or_of_its_table_and_then_of_its_cl
 
 @pytest.mark.parametrize(("labels", "good"), [([1, 2, 3], True), ([0, 9, 9], True), ([0, 10, 9], False)])
 def test_usps_holds_digits_but_need_not_hold_all(tmp_path, labels, good):
-    with h5py.File(tmp_path / "usps.h5", "w") as file:
-        file["train/data"], file["train/target"] = np.zeros((3, 256)), np.array(labels)
+    lines = [f"{c + 1} " + " ".join(f"{i}:0.0" for i in range(1, 257)) for c in labels]
+    (tmp_path / "usps.bz2").write_bytes(bz2.compress("\n".join(lines).encode()))
     if good:
-        assert digits._read_usps(tmp_path / "usps.h5", "train")[1].tolist() == labels
+        assert digits._read_usps(tmp_path / "usps.bz2")[1].tolist() == labels
     else:
         with pytest.raises(DataError, match="expected digits 0…9"):
-            digits._read_usps(tmp_path / "usps.h5", "train")
+            digits._read_usps(tmp_path / "usps.bz2")
 
 
 # --- four Gaussians ---------------------------------------------------------------------------------------------------

@@ -38,8 +38,7 @@ from hetfl_core.deployment import (
     wire,
 )
 from hetfl_core.deployment.apps import settings_of
-from hetfl_core.deployment.coordinator import Settings, site_of
-from hetfl_core.deployment.site import FileStore, Site, SiteError, Task, spec_of
+from hetfl_core.deployment.site import FileStore, Settings, Site, SiteError, Task, spec_of
 from hetfl_core.deployment.sums import Layout
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedHeNN, HetFedRep, Local, Method, PFedHN
 from hetfl_core.methods.base import weighted_mean
@@ -152,9 +151,13 @@ def test_nothing_but_uploads_figures_and_descriptions_leaves_a_client():
     grid.change = lambda node, message: sent.append(message.content) or message
     serve(grid, {**CONFIG, "classes": federation.n_classes, "clients": 6}, method)
     kinds = {str(key).split("/")[-1] for content in sent for key in content}
-    assert kinds == {"words", "reply", "sent", "figures", "terms"}
-    words = [json.loads(content["words"]["json"]) for content in sent if "words" in content]
-    assert all(set(one) == {"name", "shapes", "n_train", "n_test", "class_counts"} for one in words)
+    assert kinds == {"words", "sent"}
+    words = [json.loads(content["words"]["json"]) for content in sent]
+    told, said = [one for one in words if "name" in one], [one[method.name] for one in words if "name" not in one]
+    assert all(set(one) == {"name", "shapes", "n_train", "n_test", "class_counts"} for one in told)
+    assert len(told) == 6
+    assert all(set(one) == {"figures", "terms", "error"} for one in said)
+    assert all(type(value) is float for one in said for value in [*one["figures"].values(), *one["terms"].values()])
     up = sum(
         p.numel() * p.element_size()
         for content in sent
@@ -363,14 +366,14 @@ def test_names_that_no_client_has_are_refused_at_the_server(features):
     with pytest.raises(
         ValueError, match=r"client 'a': features(:| must) (name the 3|be a sequence|be texts|column '')"
     ):
-        spec_of(told, 2, 1, "classification")
+        spec_of(told, Settings(2), 1)
 
 
 def test_a_site_does_not_take_an_order_of_other_features(tmp_path):
     (client,) = hospitals(tmp_path, a=COLUMNS)
     for features in (("age", "height"), {"x": None}):
         with pytest.raises(ValueError, match="client 'a' was told of features that are not its own"):
-            site_of(client, PLAIN, Settings(2), 1, features)
+            Site(client, PLAIN, Settings(2), 1, features)
 
 
 # --- a client's file ------------------------------------------------------------------------------------------------
@@ -531,7 +534,7 @@ def test_a_round_without_any_upload_ends_the_run():
 
 def test_a_folder_of_other_data_is_refused(tmp_path):
     method = Local(SMALL, local_epochs=1)
-    sites = [Site(client, method, n_classes=5, n_clients=2) for client in ragged(2)]
+    sites = [Site(client, method, Settings(5), 2) for client in ragged(2)]
     store = FileStore(tmp_path, sites[0].identity("run"))
     sites[0].do(Task("start", 0, {}), store)
     with pytest.raises(SiteError, match="belongs to a run with other settings or data"):
@@ -758,7 +761,7 @@ def test_what_does_not_start_says_so(tmp_path):
         with pytest.raises(trial.TrialError, match=r"hetfl deploy key a failed:\n(.|\n)*is there already"):
             here.call("key", "a")
         (here.app / "secrets/a").unlink()
-        with pytest.raises(trial.TrialError, match=r"a does not start:\n(.|\n)*there is no secrets.a"):
+        with pytest.raises(trial.TrialError, match=r"a ended before a is up:\n(.|\n)*there is no secrets.a"):
             here.client("a")
         here.begin("b", "server", "--secrets", "nowhere")
         with pytest.raises(trial.TrialError, match=r"waited 0.1 s until it dances:"):
@@ -785,11 +788,10 @@ def test_a_client_that_does_not_come_up_is_started_again(tmp_path, monkeypatch, 
     monkeypatch.setattr(commands, "SETTLED", settled)
     monkeypatch.setattr(commands, "program", lambda name: sys.executable)
     monkeypatch.setattr(commands, "_end_group", lambda: None)
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(typer.Exit) as ended:
         commands._insist("sulks", "sulks.py")
-    for number, handler in zip((signal.SIGTERM, signal.SIGINT), before, strict=True):
-        signal.signal(number, handler)
+    signal.signal(signal.SIGTERM, before)
     assert ended.value.exit_code == code
     assert (tmp_path / "tries").read_text() == "x" * tries
 

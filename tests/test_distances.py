@@ -380,7 +380,7 @@ BAD = {
     "S1 must be finite": lambda: d.bures(EYE * math.nan, EYE),
     "S1 must be symmetric": lambda: d.bures(torch.tensor([[1.0, 1], [0, 1]]), EYE),
     "S2 must be positive semi-definite": lambda: d.bures(EYE, -EYE),
-    "S1 and S2 must be of one size": lambda: d.bures(EYE, torch.eye(3)),
+    r"S2 must have shape \(..., k, k\), k = 2 as in S1, got \(3, 3\)": lambda: d.bures(EYE, torch.eye(3)),
     "S1 must have shape": lambda: d.bures(TWO, EYE),
     "v2 must be positive ": lambda: d.gaussian_kl(TWO, TWO + 1, TWO, TWO),
     "v1 must be positive definite": lambda: d.gaussian_kl(TWO, 0 * EYE, TWO, EYE),
@@ -391,8 +391,11 @@ BAD = {
     "P, Q <= 3": lambda: d.transport_plan(torch.ones(4, 2), torch.ones(4), 2 * torch.ones(2)),
     "broadcast": lambda: d.transport_plan(torch.ones(2, 2, 2), torch.ones(2, 2), torch.ones(3, 2)),
     "must have the same sum": lambda: d.transport_plan(torch.ones(2, 2), torch.ones(2), 2 * torch.ones(2)),
-    "with the same n": lambda: d.cka(EYE, torch.ones(3, 2)),
-    "A and B must both have shape": lambda: d.principal_angle(EYE, torch.ones(3, 2)),
+    r"y must have shape \(..., n, l\), n = 2 as in x, got": lambda: d.cka(EYE, torch.ones(3, 2)),
+    r"B must have shape \(..., d, r\), d = 2 as in A, r = 2 as in A, got": lambda: d.principal_angle(
+        EYE, torch.ones(3, 2)
+    ),
+    "A and B must both have shape": lambda: d.principal_angle(torch.ones(2, 3), torch.ones(2, 3)),
     "B must have linearly independent columns": lambda: d.principal_angle(EYE, torch.ones(2, 2)),
     "weights must have shape": lambda: d.gaussian_barycentre(torch.zeros(3, 2), EYE.expand(3, 2, 2), torch.ones(2)),
     "weights must not all be 0": lambda: d.average_anchors(torch.zeros(3, 1, 2), weights=torch.zeros(3)),

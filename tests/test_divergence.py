@@ -10,7 +10,6 @@ import torch
 
 from hetfl_book import ledger
 from hetfl_book.calibration import reliability
-from hetfl_book.experiments import make_record
 from hetfl_book.ledger import results
 from hetfl_core import Client, Federation, adapt, compare, simulate
 from hetfl_core.engine.evaluation import METRICS, accuracy_per_client, decided, r2_per_client, summarise
@@ -125,7 +124,7 @@ def test_a_resumed_run_names_the_round_in_which_it_began(tmp_path):
 
 def test_its_record_holds_none_loads_and_is_no_number(tmp_path):
     run, _ = diverges(federation(), Local(**SGD))
-    path = ledger.write(make_record(run, "t/lost", "paper", "Local"), tmp_path)
+    path = ledger.write(ledger.RunRecord.of(run, "t/lost", "paper", method="Local"), tmp_path)
     record = ledger.read(path)
     assert [record.metrics[name] for name in ("accuracy", "accuracy_worst", "balanced_accuracy")] == [None] * 3
     assert record.metrics["diverged"] == 1

@@ -114,26 +114,7 @@ def test_topographies_share_one_scale_with_its_unit():
     assert [ax.get_title() for ax in fig.axes[:2]] == ["left hand", "feet"]
 
 
-def test_laboratories_sort_the_trials_by_class():
-    pytest.importorskip("mne")
-    features, labels = np.arange(6.0)[:, None] * np.ones(6), np.array([2, 0, 2, 0, 1, 0])
-    rows = {"BNCI2014-004": (("C3", "Cz", "C4"), np.eye(3), features, labels)}
-    fig = eeg_plots.laboratories(rows, "feature")
-    _, matrix, table = fig.axes[:3]
-    np.testing.assert_array_equal(table.images[0].get_array()[:, 0], [1, 3, 5, 4, 0, 2])
-    assert [line.get_ydata()[0] for line in table.lines] == [2.5, 3.5], "a line between two classes"
-    assert (matrix.get_title(), table.get_title()) == ("3 × 3", "6 trials × 6")
-
-
 # --- clients and trials ---------------------------------------------------------------------------------------------
-
-
-def test_widths_have_a_marker_and_a_colour_for_each_data_set():
-    ax = eeg_plots.widths({"narrow": ([6, 6], [300, 310]), "wide": ([1830], [240])})
-    narrow, wide = ax.collections
-    np.testing.assert_array_equal(narrow.get_offsets(), [[6, 300], [6, 310]])
-    assert narrow.get_paths()[0].vertices.tolist() != wide.get_paths()[0].vertices.tolist()
-    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
 
 
 def test_learning_curves_are_ordered_by_trials_with_all_at_the_end():

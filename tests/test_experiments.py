@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -194,7 +195,7 @@ def test_latecomers_learn_from_their_few_trials():
     assert (joined.settings["participation"], joined.settings["participation_before"]) == (1.0, 0.5)
     assert joined.per_client["n"].tolist() == [6, 6, "all", "all"]
     assert joined.per_client["n_train"].tolist()[:2] == [6, 6]
-    record = experiments.make_record(joined, "eeg/made", "own", "FLIC-HL")
+    record = ledger.RunRecord.of(joined, "eeg/made", "own", method="FLIC-HL")
     assert comparison.table([record])["n"].tolist() == [6, 6, "all", "all"]
 
 
@@ -463,8 +464,8 @@ def test_processes_share_the_jobs(tmp_path):
     """What another process is at is left out, and what it has finished meanwhile is not run again."""
     first, second = jobs("tests/sooner", "book", 1)
     working = reproduce([first, second], tmp_path, progress=False)
-    claim = experiments._claim(second)
-    with claim:
+    with ExitStack() as claim:
+        assert experiments._claimed(second, claim)
         assert [job for job, _ in working] == [first]
     written = (tmp_path / first.relative_path).stat().st_mtime_ns
     assert [job for job, _ in reproduce([first, second], tmp_path, progress=False)] == [first, second]

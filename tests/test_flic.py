@@ -460,10 +460,10 @@ def test_all_that_leaves_is_protected():
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 BAD = {
-    r"omega must lie in \[0, 1\], got 1.5": lambda: L2GDScheme(1.5),
-    "bandwidth must be positive, got 0": lambda: MMD(0.0),
-    "components must be a whole number in 1…3, got 4": lambda: MixtureWasserstein(4),
-    "spread must not be negative": lambda: MixtureWasserstein(2, -1.0),
+    r"omega must be in \[0, 1\], got 1.5": lambda: L2GDScheme(1.5),
+    "bandwidth must be greater than 0, got 0": lambda: MMD(0.0),
+    "components must be in 1…3, got 4": lambda: MixtureWasserstein(4),
+    "spread must be at least 0": lambda: MixtureWasserstein(2, -1.0),
     "covariance='learned' needs the closed-form W2, got alignment=MMD": lambda: FLIC(
         covariance="learned", alignment=MMD()
     ),

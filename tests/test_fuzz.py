@@ -52,8 +52,6 @@ ROWS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch
 HALVES = torch.full((2,), 0.5, dtype=torch.float64)
 MEANS, COVARIANCES = torch.stack([MEAN, OTHER]), torch.stack([EYE, 2 * EYE])
 LABELS = np.arange(60) % 4
-PARTS = [np.arange(30), np.arange(30, 60)]
-TABLE = [[0, 1], [2, 3], [0, 2]]
 GRID = {"Local": settings_of_fedcma.tried("Local")}
 SMALL = Model(MLP((4,), 3), alpha=2)
 QUICK = Local(model=SMALL, local_epochs=1)
@@ -161,35 +159,6 @@ CASES = {
         {"labels": LABELS, "test_labels": LABELS, "repeat_below": 10} | RNG,
         names={"labels": "n_clients"},
     ),
-    "partition.assign_classes": Case(
-        partition.assign_classes, {"n_clients": 3, "n_classes": 4, "k": 2, "allow_repeats": False} | RNG
-    ),
-    "partition.share": Case(partition.share, {"labels": LABELS, "assignment": TABLE, "at_least": 1} | RNG),
-    "partition.published_shards": Case(
-        partition.published_shards,
-        {"labels": LABELS, "assignment": TABLE, "replace_below": 100, "repeat_below": 10, "repeats": 2} | RNG,
-    ),
-    "partition.dirichlet": Case(
-        partition.dirichlet, {"labels": LABELS, "n_clients": 3, "alpha": 0.5, "min_size": 1} | RNG
-    ),
-    "partition.consecutive_classes": Case(partition.consecutive_classes, {"n_clients": 3, "n_classes": 4, "k": 2}),
-    "partition.share_evenly": Case(
-        partition.share_evenly,
-        {"labels": LABELS, "assignment": [[0, 1], [2, 3]], "per_client": 20} | RNG,
-        names={"labels": "assignment|per_client"},
-    ),
-    "partition.dirichlet_per_client": Case(
-        partition.dirichlet_per_client,
-        {"labels": LABELS, "n_clients": 3, "alpha": 0.5, "per_client": 20} | RNG,
-        names={"labels": "per_client"},
-    ),
-    "partition.split_each": Case(
-        partition.split_each,
-        {"labels": LABELS, "parts": PARTS, "test_fraction": 0.3, "stratified": True} | RNG,
-        names={"labels": "parts"},
-    ),
-    "partition.share_alike": Case(partition.share_alike, {"labels": LABELS, "parts": PARTS, "others": LABELS} | RNG),
-    "toy.thinned": Case(toy.thinned, {"parts": PARTS, "variant": "text"} | RNG),
     "distances.bures": Case(d.bures, {"S1": EYE, "S2": 2 * EYE}),
     "distances.bures_wasserstein": Case(d.bures_wasserstein, FOUR),
     "distances.gaussian_kl": Case(d.gaussian_kl, {"m1": MEAN, "v1": OTHER, "m2": OTHER, "v2": OTHER}),
@@ -303,19 +272,6 @@ CASES = {
     "hyfem.tried": Case(settings_of_hyfem.tried, {"name": "Local", "rates": (0.1, 0.03)}),
     "hyfem.seen_from": Case(settings_of_hyfem.seen_from, {"n": 3, "out": 8}),
     "fedcma.tried": Case(settings_of_fedcma.tried, {"name": "Local", "rates": (0.1, 0.03)}),
-    "fedgen.capped_dirichlet": Case(
-        fedgen.capped_dirichlet,
-        {"labels": LABELS, "n_clients": 2, "alpha": 5.0, "ratio": 0.9, "min_size": 3} | RNG,
-    ),
-    "fedgen.equal_tests": Case(fedgen.equal_tests, {"labels": LABELS, "parts": PARTS, "others": LABELS} | RNG),
-    "pfedhn.uneven_shares": Case(
-        pfedhn.uneven_shares, {"n_clients": 5, "n_classes": 10, "k": 2, "variant": "text"} | RNG
-    ),
-    "pfedhn.cut": Case(
-        pfedhn.cut,
-        {"labels": LABELS, "assignment": np.array([[0, 1], [1, 2]]), "shares": np.array([[0.5, 0.5], [0.4, 0.9]])}
-        | RNG,
-    ),
     "discriminator.recognise_clients": Case(
         discriminator.recognise_clients,
         {
@@ -478,11 +434,11 @@ CASES = {
     "femnist.digits": Case(femnist.digits, {"n_clients": 2, "seed": 0, "variant": "text", "scaling": "tenth"}),
     "digits.mnist_usps": Case(
         digits.mnist_usps,
-        {"n_clients": 4, "classes_per_client": 2, "seed": 0, "variant": "text", "resize": 8, "max_train": 9},
+        {"n_clients": 4, "classes_per_client": 2, "seed": 0, "variant": "text", "resize": 8},
     ),
     "images.fashion_mnist": Case(
         images.fashion_mnist,
-        {"n_clients": 2, "classes_per_client": 2, "seed": 0, "alpha": None, "sizes": (8,), "max_train": 9},
+        {"n_clients": 2, "classes_per_client": 2, "seed": 0, "alpha": None, "sizes": (8,)},
     ),
     **{
         f"pooled.{make.__name__}": Case(
@@ -697,7 +653,7 @@ def test_a_bad_call_is_refused_before_files_are_read(data):
     bad |= {key: [0, -1, 1.5, "x", math.nan, []] for key in ("per_class", "test_per_class", "trials", "people")}
     bad |= {"views": [0, 5, 24, 1.5, "x", math.nan, []]}
     bad |= {key: [-0.1, 1.1, "x", math.nan, None] for key in ("overlap", "missing")}
-    bad |= {"max_train": [0, -1, 1.5, "x"], "prune": [-0.1, 1, "x", math.nan], "progress": ["x", 3, None]}
+    bad |= {"prune": [-0.1, 1, "x", math.nan], "progress": ["x", 3, None]}
     bad |= {"band": [3.0, "x", (30.0, 8.0), (8.0,), (8.0, math.nan), None], "datasets": ["x", 3, ["y"], []]}
     bad |= {"alpha": [0, -1.0, math.nan, math.inf, 1e308, "x"]}
     bad |= {"estimator": [3, math.nan, [], 2j], "test_fraction": [0, 1, -0.3, 3, "x", None, math.nan, []]}
@@ -728,7 +684,7 @@ def test_a_bad_call_is_refused_before_files_are_read(data):
         (lambda: toy.noisy_features(n_test_per_class=1.5), "n_test_per_class must be a whole number .* got 1.5"),
         (lambda: toy.noisy_features(dim=0), "dim must be a whole number of at least 1, got 0"),
         (lambda: toy.noisy_features(n_clients="x"), "n_clients must be a whole number of at least 1, got 'x'"),
-        (lambda: partition.dirichlet(LABELS, 3, 1e308, generator()), "alpha must be .* got 1e[+]308"),
+        (lambda: partition.Partition(3, alpha=1e308), "alpha must be .* got 1e[+]308"),
         (lambda: d.transport_plan(EYE[:2, :2], HALVES * math.nan, HALVES), "a must be finite and not negative"),
         (
             lambda: d.transport_plan(EYE[:2, :2], HALVES, torch.tensor([1.5, -0.5]).double()),
@@ -741,7 +697,7 @@ def test_a_bad_call_is_refused_before_files_are_read(data):
         (lambda: federation_of(y_train=Y9 + 2**62), "n_classes, .* label in y_train .* at most 1000000"),
         (lambda: federation_of(x_train=np.ma.array(X, mask=X > 0)), "x_train must not be masked"),
         (
-            lambda: partition.share(np.ma.array(LABELS, mask=LABELS > 2), TABLE, generator()),
+            lambda: partition.Partition(3).deal(np.ma.array(LABELS, mask=LABELS > 2), generator()),
             "labels must not be masked",
         ),
         (lambda: FED.to(torch.int32), "dtype must be a floating-point type"),

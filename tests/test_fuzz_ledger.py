@@ -193,13 +193,12 @@ PAIRED = {"x": np.array([1.0, 3.0, 2.0]), "y": np.array([4.0, 9.0, 6.0])}
 
 FIGURES = {
     "curves": Case(plots.curves, ON | {"runs": {"FLIC": [HISTORY, HISTORY]}, "column": "test_accuracy"}),
-    "losses": Case(scenes.loss_terms, ON | {"history": HISTORY, "terms": ["ce"]}),
     "project": Case(plots.project, {"points": POINTS["a"], "how": "PCA", "seed": 0}),
     "clients_and_classes": Case(
         plots.clients_and_classes,
         ON
         | {"flat": FLAT, "labels": LABELS, "anchors": np.eye(2), "classes": [0, 1], "class_names": None}
-        | {"legend": True, "size": 18.0},
+        | {"legend": True},
         huge=False,
     ),
     "latent": Case(
@@ -227,9 +226,6 @@ FIGURES = {
         scenes.convergence,
         ON | {"curves": {"one": [1.0, 0.5, 0.1]}, "bounds": {"theorem": [1.0, 0.6, 0.4]}, "floor": 1e-16},
     ),
-    "against_gaussians": Case(
-        scenes.against_gaussians, ON | {"draws": [1.0, 2.0, -1.0], "variances": {"ours": 1.0}, "xlabel": ""}
-    ),
     "eeg.head": Case(eeg.head, {"channels": C3, "rate": 160.0}),
     "eeg.caps": Case(eeg.caps, {"electrodes": {"cap": C3}, "columns": 1}, huge=False),
     "eeg.traces": Case(
@@ -252,10 +248,6 @@ FIGURES = {
         lambda **a: eeg.along(eeg.cone(4.0), **a), {"path": SPD, "label": "a", "colour": "k", "style": "-"}
     ),
     "eeg.points": Case(lambda **a: eeg.points(eeg.cone(4.0), **a), {"S": SPD, "label": "a", "i": 0, "size": 26.0}),
-    "eeg.laboratories": Case(
-        eeg.laboratories, {"rows": {"A": (C3, np.eye(3), np.ones((4, 6)), [0, 1, 0, 1])}, "label": "one"}
-    ),
-    "eeg.widths": Case(eeg.widths, ON | {"clients": {"A": ([6, 10], [20, 30])}}),
     "eeg.learning_curves": Case(eeg.learning_curves, ON | {"rows": LEARNING, "methods": ["a"], "dashed": []}),
     "transport.ellipse": Case(
         transport.ellipse, {"mean": np.zeros(2), "covariance": SPD[0], "radius": 2.0, "steps": 9}, huge=False

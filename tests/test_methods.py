@@ -375,8 +375,8 @@ def test_weighted_mean_of_what_was_sent():
         (Local, {"lr": float("inf")}, "lr must be a finite number, got inf"),
         (Local, {"lr_decay": 0.0}, "lr_decay must be greater than 0, got 0.0"),
         (Local, {"local_steps": 0}, "local_steps must be at least 1, got 0"),
-        (Local, {"clip": 0.0}, "clip must be greater than 0, or None, got 0.0"),
-        (Local, {"weight_decay": -1.0}, "weight_decay must not be negative, got -1.0"),
+        (Local, {"clip": 0.0}, "clip must be greater than 0, got 0.0"),
+        (Local, {"weight_decay": -1.0}, "weight_decay must be at least 0, got -1.0"),
         (Local, {"momentum": 0.9}, "momentum is for sgd and rmsprop, got 0.9 with adam"),
         (
             Local,

@@ -9,7 +9,6 @@ from hetfl_core import Partition
 from hetfl_core.datasets.toy import thinned
 from hetfl_core.partition import (
     assign_classes,
-    check_parts,
     consecutive_classes,
     dirichlet,
     dirichlet_per_client,
@@ -161,7 +160,7 @@ def test_the_odd_samples_of_a_class_do_not_always_go_to_the_same_clients():
 
 def test_a_class_dealt_twice_brings_two_shares():
     y = np.zeros(30, int)
-    assert [len(p) for p in share(y, [[0, 0], [0, 1]], rng(), at_least=0)] == [20, 10]
+    assert [len(p) for p in share(y, np.array([[0, 0], [0, 1]]), rng(), at_least=0)] == [20, 10]
 
 
 def test_small_test_sets_may_leave_a_client_with_nothing():
@@ -181,23 +180,19 @@ def test_small_test_sets_may_leave_a_client_with_nothing():
             "n_clients must be at most 3, .* got 4",
         ),
         (lambda: share(np.zeros(3, int), np.zeros((4, 1), int), rng()), "class 0 has 3 samples for 4 clients"),
-        (lambda: assign_classes(0, 3, 1, rng()), "n_clients must be .* at least 1, got 0"),
-        (lambda: assign_classes(2, 3, 0, rng()), "k must be .* at least 1, got 0"),
         (
             lambda: classes_per_client(np.zeros((3, 1), int), 2, 1, rng()),
             r"labels must have shape \(n,\), got \(3, 1\)",
         ),
-        (lambda: dirichlet(np.zeros(9, int), 3, 0.0, rng()), "alpha must be a positive finite number, got 0.0"),
-        (lambda: dirichlet(np.zeros(9, int), 3, -1.0, rng()), "alpha must be"),
-        (lambda: dirichlet(np.zeros(9, int), 3, float("nan"), rng()), "alpha must be"),
+        (lambda: Partition(3, alpha=0.0), "alpha must be a positive finite number, got 0.0"),
+        (lambda: Partition(3, alpha=float("nan")), "alpha must be"),
         (lambda: dirichlet(np.zeros(2, int), 3, 1.0, rng()), "n_clients=3 .* need 3 samples, got 2"),
         (lambda: dirichlet(np.zeros(9, int), 3, 1.0, rng(), min_size=4), "need 12 samples, got 9"),
         (lambda: published_shards(np.zeros(2, int), np.zeros((3, 1), int), rng()), "class 0 has 2 samples"),
         (
-            lambda: published_shards(np.zeros(6, int), np.zeros((3, 1), int), rng(), repeats=0),
-            "repeats must be a whole number of at least 1, got 0",
+            lambda: Partition(3, classes_per_client=1, variant="code").deal(np.zeros(6, int), rng(), repeat_below=101),
+            r"repeat_below must be a whole number in 0…100, got 101",
         ),
-        (lambda: thinned([np.arange(3)], rng(), variant="paper"), "variant must be .*'paper'"),
     ],
 )
 def test_impossible_settings_are_refused(call, message):
@@ -209,7 +204,7 @@ def test_wrong_types_are_refused():
     with pytest.raises(TypeError, match=r"rng must be a numpy.random.Generator, got int"):
         classes_per_client(np.zeros(3, int), 1, 1, 0)
     with pytest.raises(TypeError, match="labels must be whole numbers"):
-        dirichlet(np.zeros(3), 1, 1.0, rng())
+        Partition(1, alpha=1.0).deal(np.zeros(3), rng())
 
 
 # --- the published shards -----------------------------------------------------------------------------------------
@@ -235,16 +230,6 @@ def test_published_shards_with_replacement_overlap():
         assert set(y[part]) == set(row)
 
 
-def test_published_shards_that_would_run_out_are_refused():
-    """50 samples per client: few enough for repeated draws, too many for drawing with replacement."""
-    y, table = labels_of(4, 100), assign_classes(8, 4, 2, rng())
-    with pytest.raises(ValueError, match=r"replace_below must be more than 50, .* 50 shards per class .* got 10"):
-        published_shards(y, table, rng(), replace_below=10, repeat_below=100)
-    with pytest.raises(ValueError, match="2 shards per class"):
-        published_shards(y, table, rng(), replace_below=50, repeat_below=100, repeats=2)
-    assert used_once(published_shards(y, table, rng(), replace_below=10, repeat_below=100, repeats=1))
-
-
 def test_a_hundred_samples_per_client_are_not_few():
     """Fewer than 100 per client are drawn with replacement, 50 times a class; from 100 on, each once."""
     table = assign_classes(8, 4, 2, rng())
@@ -254,8 +239,9 @@ def test_a_hundred_samples_per_client_are_not_few():
 
 
 def test_a_shard_may_be_a_single_sample():
-    parts = published_shards(np.zeros(3, int), np.zeros((3, 1), int), rng(), replace_below=0, repeat_below=0)
-    assert sorted(p.tolist() for p in parts) == [[0], [1], [2]]
+    parts = published_shards(np.zeros(3, int), np.zeros((3, 1), int), rng(), repeat_below=0)
+    assert {len(p) for p in parts} == {1}
+    assert set(np.concatenate(parts)) <= {0, 1, 2}
 
 
 def test_toy_rule_draws_with_replacement_but_once():
@@ -373,41 +359,41 @@ def test_even_shares_of_unequal_classes_take_as_many_of_each():
 
 def test_even_shares_of_labels_that_are_not_consecutive():
     y = np.repeat([3, 7], 4)
-    parts = share_evenly(y, [[3], [7]], rng())
+    parts = share_evenly(y, np.array([[3], [7]]), rng())
     assert [p.tolist() for p in parts] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def evenly(labels, n_clients, k, **fields):
+    return Partition(n_clients, "non-iid_1", classes_per_client=k, **fields).deal(labels, rng())
+
+
+def by_priors(labels, n_clients, **fields):
+    return Partition(n_clients, "non-iid_2", alpha=0.5, **fields).deal(labels, rng())
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: consecutive_classes(3, 2, 3), "k must be at most the number of classes, 2, got 3"),
-        (lambda: share_evenly([0, 1], [[0, 0], [1, 1]], rng()), "assignment must .* class 0 twice for client 0"),
-        (lambda: share_evenly([0, 1, 1], [[0], [1], [1]], rng()), "equally many holders, got 1 for class 0 and 2 for"),
-        (lambda: share_evenly([0, 1], [[0], [0]], rng()), "equally many holders, got 0 for class 1 and 2 for class 0"),
-        (lambda: share_evenly([0, 0], [[0], [1]], rng()), "labels: class 1 has 0 samples for 1 clients"),
+        (lambda: evenly([0, 0, 1, 1, 1], 2, 1), r"got 2 of class 0 and 3 of class 1: give per_client, .* at most 2"),
+        (lambda: evenly([0, 1, 1, 1], 4, 1), "labels: class 0 has 1 samples for 2 clients"),
+        (lambda: evenly([0] * 5, 2, 1), "labels: to deal all .* a multiple of its 2 holders, got 5"),
+        (lambda: evenly([0, 1], 1, 2, per_client=3), "per_client must be a multiple of 2, .* got 3"),
+        (lambda: evenly([0, 1, 1, 1], 1, 2, per_client=4), "per_client must be at most 2, as class 0"),
+        (lambda: evenly([0], 1, 1, per_client=0), "per_client must be a whole number of at least 1, got 0"),
+        (lambda: evenly([0, 1, 1], 3, 3), "classes_per_client must be at most the number of classes, 2, got 3"),
+        (lambda: by_priors([0] * 9, 2), "labels: 9 samples .* n_clients=2 .* at most 4"),
+        (lambda: by_priors([0] * 9, 2, per_client=5), "per_client must be at most 4 for n_clients=2, .* got 5"),
+        (lambda: by_priors([0] * 9, 10), "n_clients must be at most 9, the number of samples, got 10"),
         (
-            lambda: share_evenly([0, 1, 1], [[0], [1]], rng()),
-            r"got 1 of class 0 and 2 of class 1: give per_client, .* 1",
-        ),
-        (lambda: share_evenly([0] * 5, [[0], [0]], rng()), "labels: to deal all .* a multiple of its 2 holders, got 5"),
-        (lambda: share_evenly([0, 1], [[0, 1]], rng(), per_client=3), "per_client must be a multiple of 2, .* got 3"),
-        (lambda: share_evenly([0, 1, 1], [[0, 1]], rng(), per_client=4), "per_client must be at most 2, as class 0"),
-        (
-            lambda: share_evenly([0], [[0]], rng(), per_client=0),
-            "per_client must be a whole number of at least 1, got 0",
-        ),
-        (lambda: dirichlet_per_client([0] * 9, 2, 0.5, rng()), "labels: 9 samples .* n_clients=2 .* at most 4"),
-        (lambda: dirichlet_per_client([0] * 9, 2, 0.5, rng(), per_client=5), "per_client must be at most 4, .* got 5"),
-        (lambda: dirichlet_per_client([0] * 9, 10, 0.5, rng()), "labels: n_clients=10 clients .* got 9"),
-        (lambda: dirichlet_per_client([0] * 9, 3, -1, rng()), "alpha must be a positive finite number, got -1"),
-        (
-            lambda: split_each([0] * 9, [range(9)], 0.01, rng()),
+            lambda: split_each(np.zeros(9, int), [np.arange(9)], 0.01, rng()),
             r"test_fraction must leave .* got 0.01 for 9 .*parts\[0\]",
         ),
-        (lambda: split_each([0] * 9, [range(9)], 0.99, rng()), "test_fraction must leave"),
-        (lambda: split_each([0] * 9, [range(9)], 1, rng()), r"test_fraction must lie in \(0, 1\), got 1"),
-        (lambda: split_each([0] * 9, [[1, 2, 2]], 0.3, rng()), r"parts\[0\] must hold each index once"),
-        (lambda: split_each([0] * 9, [range(9)], 0.3, rng(), stratified=1), "stratified must be True or False, got 1"),
+        (lambda: split_each(np.zeros(9, int), [np.arange(9)], 0.99, rng()), "test_fraction must leave"),
+        (lambda: Partition(test_fraction=1), r"test_fraction must lie in \(0, 1\), got 1"),
+        (
+            lambda: split_each(np.zeros(9, int), [np.array([1, 2, 2])], 0.3, rng()),
+            r"parts\[0\] must hold each index once",
+        ),
     ],
 )
 def test_what_cannot_be_dealt_in_equal_sizes_is_refused(call, message):
@@ -554,17 +540,6 @@ def test_same_generator_state_same_parts():
         a, b, c = deal(rng(3)), deal(rng(3)), deal(rng(4))
         assert all((p == q).all() for p, q in zip(a, b))
         assert any(len(p) != len(q) or (p != q).any() for p, q in zip(a, c))
-
-
-@pytest.mark.parametrize("parts", [[[0, 1], [-1, 3]], [[0, 1], [2, 5]]])
-def test_a_part_outside_the_labels_is_refused(parts):
-    with pytest.raises(ValueError, match=r"parts\[1\] must hold indices 0…3"):
-        check_parts([np.array(p) for p in parts], 4)
-
-
-def test_an_index_below_0_is_refused_also_where_their_number_is_not_known():
-    with pytest.raises(ValueError, match=r"parts\[0\] must hold indices 0, places"):
-        check_parts([np.array([3, -1])])
 
 
 # --- a partition --------------------------------------------------------------------------------------------------

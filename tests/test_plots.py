@@ -40,11 +40,6 @@ def test_curves_name_what_is_missing():
         plots.curves({"FLIC": history(0)}, "w2")
 
 
-def test_losses_are_on_a_log_axis():
-    ax = scenes.loss_terms(history(0), ["ce"])
-    assert ax.get_yscale() == "log"
-
-
 @pytest.mark.parametrize("how", ["t-SNE", "MDS", "PCA"])
 def test_latent_projects_clients_and_anchors_together(how):
     rng = np.random.default_rng(0)
@@ -174,17 +169,3 @@ def test_verdicts_stand_in_the_papers_order_each_with_its_mark():
     assert [t.get_text() for t in drawn.get_texts()][-1] == "not refuted here (1)"
     with pytest.raises(ValueError, match="one of yes, if, no, open in the column holds, got perhaps"):
         intervals.verdicts(table.assign(holds="perhaps"))
-
-
-def test_cells_without_holders_stand_out():
-    ax = scenes.draw_holders([[2, 0, 1], [0, 3, 1]], ["left", "right"], ["a", "b", "c"], title="Who holds what")
-    assert [text.get_text() for text in ax.texts] == ["2", "0", "1", "0", "3", "1"]
-    assert [text.get_color() for text in ax.texts] == ["black", "white", "black", "white", "black", "black"]
-    assert [patch.get_xy() for patch in ax.patches] == [(0.5, -0.5), (-0.5, 0.5)]
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["left", "right"]
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("class", "block")
-    assert "Who holds what" in (ax.get_title(), ax.get_title("left"))
-    with pytest.raises(ValueError, match="table must have a row for each of 1 blocks, got shape"):
-        scenes.draw_holders([[1], [2]], ["left"])
-    with pytest.raises(ValueError, match="classes must name 2 columns, got 1"):
-        scenes.draw_holders([[1, 2]], ["left"], ["a"])

@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -351,7 +352,7 @@ def test_random_predictions_depend_on_neither_engine_nor_stacks(options, monkeyp
 def test_few_samples_are_predicted_at_once_where_each_wants_much_noise(monkeypatch):
     simulator = Simulator(EQUAL, SHAKEN, device="cpu", engine="stacked")
     monkeypatch.setattr(prediction, "PREDICTED_NUMBERS", 18 * 20)
-    rows = simulator._pieces(simulator.cohorts[0], simulator.layouts[0], "test", None)
+    rows = simulator._pieces(simulator.cohorts[0], simulator.layouts[0], "test", range(len(simulator.specs)))
     n = simulator.cohorts[0].test.n.tolist()
     assert sorted(row for piece in rows for row in piece) == list(range(6))
     assert all(len(piece) == 1 or len(piece) * max(n[row] for row in piece) <= 20 for piece in rows)
@@ -901,7 +902,7 @@ def test_a_folder_without_permission_is_refused(tmp_path, monkeypatch):
     def refuse(**options):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(checkpoint.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
     with pytest.raises(CheckpointError, match="cannot be written to: Permission denied; choose another folder"):
         run(checkpoint=tmp_path)
 

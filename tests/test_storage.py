@@ -237,7 +237,7 @@ SPOILED = {
     "nested history": (LINE.replace("[1.5,0.25]", "[[1.5],0.25]"), r"numbers or nulls, got \[1.5\]"),
     "metric of text": (LINE.replace(":12345", ':"12345"'), "number or null, got '12345'"),
     "endless metric": (LINE.replace(":12345", ":1e999"), "finite number, got inf"),
-    "no time": (LINE.replace('"seconds":12.5', '"seconds":NaN'), "seconds must be a number"),
+    "no time": (LINE.replace('"seconds":12.5', '"seconds":NaN'), "seconds must be a finite number"),
     "key twice": (LINE.replace('"seed":0', '"seed":1,"seed":2'), "stands twice in one object"),
     "nested without end": (LINE.replace('"rounds":50', f'"rounds":{DEEP}'), "nested"),
     "nested deep": (LINE.replace('"rounds":50', f'"rounds":{DEEPER}'), "50-fold"),

@@ -594,10 +594,3 @@ def test_convergence_is_drawn_on_a_log_axis_with_bounds_apart():
     assert ours.get_markevery() != theirs.get_markevery(), "equal curves must both be seen"
     np.testing.assert_allclose(ours.get_ydata(), line)
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ["ours", "theirs", "bound"]
-
-
-def test_densities_are_those_of_the_variances_and_negative_ones_are_left_out():
-    ax = scenes.against_gaussians(normal(500), {"right": 4.0, "negative": -1.0})
-    (line,) = ax.lines
-    x, density = line.get_data()
-    np.testing.assert_allclose(density, np.exp(-(x**2) / 8) / (8 * np.pi) ** 0.5)

@@ -31,7 +31,7 @@ from hetfl_core.engine.training import (
 )
 from hetfl_core.federation import Federation
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, Local, Loss, Method, Stage
-from hetfl_core.methods.base import WITH_MOMENTUM, Optimizer, cross_entropy
+from hetfl_core.methods.base import WITH_MOMENTUM, Optimizer, task_loss
 from hetfl_core.networks import CNN, MLP, Draw, Model
 from hetfl_core.rng import stream
 
@@ -126,15 +126,15 @@ def test_clients_without_a_batch_left_are_not_moved_by_momentum(optimizer):
 def test_a_step_is_computed_only_for_the_clients_that_take_it(monkeypatch):
     """Clients without a batch left cost nothing: parameters, states, batch and noise all have only the others' rows."""
     seen = []
-    descend = StackedStage._descend
+    step = StackedStage.step
 
-    def watched(self, optimizer, total):
-        descend(self, optimizer, total)
+    def watched(self, optimizer, *rest):
+        step(self, optimizer, *rest)
         states = [t for state in optimizer.state.values() for t in state.values() if t.dim()]
         sizes = {len(t) for t in [*self.trained.values(), *self.frozen.values(), *states]}
         seen.append(sizes)
 
-    monkeypatch.setattr(StackedStage, "_descend", watched)
+    monkeypatch.setattr(StackedStage, "step", watched)
     fed = ragged(sizes=(4, 60))
     method = Local(model=Model(PHI), local_epochs=3, batch_size=5)
     run(fed, method, rounds=1, participation=1.0)
@@ -182,7 +182,7 @@ class TwoBlocks(Local):
         return torch.tanh(sum(x[b] @ params[f"phi.{b}"] for b in x)) @ params["beta.weight"]
 
     def loss(self, params, received, batch, noise):
-        task = cross_entropy(self.predict(params, received, batch.x), batch.y, batch.weight)
+        task = task_loss(self.predict(params, received, batch.x), batch.y, batch.weight)
         return Loss(task, {"ce": task.detach()})
 
 
@@ -269,15 +269,15 @@ def test_steps_of_a_stage():
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"steps": -1}, "steps must be at least 1, got -1"),
         ({"epochs": 1, "batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"epochs": 1, "lr": -1.0}, "lr must not be negative"),
+        ({"epochs": 1, "lr": -1.0}, "lr must be at least 0, got -1.0"),
         ({"epochs": 1, "optimizer": "lbfgs"}, r"optimizer must be one of \('adam', .* got 'lbfgs'"),
-        ({"epochs": 1, "optimizer": "sgd", "momentum": 1.0}, "momentum must be less than 1, got 1.0"),
-        ({"epochs": 1, "clip": 0.0}, "clip must be greater than 0, or None, got 0.0"),
+        ({"epochs": 1, "optimizer": "sgd", "momentum": 1.0}, r"momentum must be in \[0, 1\), got 1.0"),
+        ({"epochs": 1, "clip": 0.0}, "clip must be greater than 0, got 0.0"),
         ({"epochs": 1, "clip": "1"}, "clip must be a finite number or None, got '1'"),
-        ({"epochs": 1, "optimizer": "sgd", "momentum": -0.1}, "momentum must not be negative, got -0.1"),
+        ({"epochs": 1, "optimizer": "sgd", "momentum": -0.1}, r"momentum must be in \[0, 1\), got -0.1"),
         ({"epochs": 1, "momentum": 0.9}, "momentum is for sgd and rmsprop, got 0.9 with adam"),
-        ({"epochs": 1, "weight_decay": -1e-3}, "weight_decay must not be negative, got -0.001"),
-        ({"epochs": 1, "weight_decay": {"phi": 0.1, "beta": -2}}, "weight_decay must not be negative, got -2"),
+        ({"epochs": 1, "weight_decay": -1e-3}, "weight_decay must be at least 0, got -0.001"),
+        ({"epochs": 1, "weight_decay": {"phi": 0.1, "beta": -2}}, "weight_decay must be at least 0, got -2"),
         ({"epochs": 1, "weight_decay": "much"}, "weight_decay must be a finite number or a mapping of .* got 'much'"),
     ],
 )
@@ -536,7 +536,7 @@ def test_named_blocks_run_in_both_engines():
             return torch.tanh(z) @ params["beta.weight"]
 
         def loss(self, params, received, batch, noise):
-            return Loss(cross_entropy(self.predict(params, received, batch.x), batch.y, batch.weight))
+            return Loss(task_loss(self.predict(params, received, batch.x), batch.y, batch.weight))
 
     plain = ragged()
     clients = []

@@ -124,7 +124,9 @@ def fitted_temperature(probabilities: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _pair(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    p, y = _probabilities(probabilities), _labels(labels)
+    p, y = _probabilities(probabilities), checks.array("labels", labels)
+    if y.ndim != 1 or y.dtype.kind not in "iu":
+        raise ValueError(f"labels must be whole numbers of shape (n,), got shape {y.shape} and dtype {y.dtype}")
     if len(y) != len(p) or y.min() < 0 or y.max() >= p.shape[1]:
         raise ValueError(
             f"labels must be {len(p)} classes in 0…{p.shape[1] - 1}, one for each row of "
@@ -144,11 +146,4 @@ def _probabilities(rows: np.ndarray) -> np.ndarray:
         raise ValueError(f"probabilities must be numbers, got NaN in {bad} of {len(array)} rows: training diverged")
     if not ((array >= 0).all() and (np.abs(array.sum(1, dtype=np.float64) - 1) <= 1e-3).all()):
         raise ValueError("probabilities must be at least 0 and sum to 1 in each row, got others")
-    return array
-
-
-def _labels(labels: np.ndarray) -> np.ndarray:
-    array = checks.array("labels", labels)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise ValueError(f"labels must be whole numbers of shape (n,), got shape {array.shape} and dtype {array.dtype}")
     return array

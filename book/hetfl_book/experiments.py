@@ -27,7 +27,6 @@ from hetfl_core import checks, numerics
 from hetfl_core.checks import unknown
 from hetfl_core.datasets import registry
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
-from hetfl_core.engine.simulation import Run
 from hetfl_core.files import data_path, results_home
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -166,12 +165,7 @@ def run_job(
     # What is resumed trains for a round at least, or calls within a small budget would make the data again and again.
     options |= {"checkpoint": job.scratch()} if resume else {"ready": partial(stop, {"round": 0})}
     run = setting.run(job.method, job.seed, device=device, progress=progress, on_round=stop, **options)
-    return make_record(run, job.experiment, job.scale, job.method)
-
-
-def make_record(run: Run, experiment: str, scale: str, method: str) -> ledger.RunRecord:
-    """The record of a run: what was run, on what, with which result."""
-    return ledger.RunRecord.of(run, experiment, scale, method=method)
+    return ledger.RunRecord.of(run, job.experiment, job.scale, method=job.method)
 
 
 def reproduce(
@@ -260,16 +254,11 @@ def _done(job: Job, folder: Path, stale: ledger.RunRecord | None) -> Path | None
     return None if record is None or record == stale else record.path
 
 
-def _claim(job: Job) -> FileLock:
-    """Held by the process that runs a job; `filelock.Timeout` for the others, and gone when the process is."""
-    job.scratch().parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(f"{job.scratch()}.lock", timeout=0)
-
-
 def _claimed(job: Job, claim: ExitStack) -> bool:
-    """Claim a job, until `claim` is given back; False where another process has it."""
+    """Claim a job until `claim` is given back, or this process is gone; False where another process has it."""
+    job.scratch().parent.mkdir(parents=True, exist_ok=True)
     try:
-        claim.enter_context(_claim(job))
+        claim.enter_context(FileLock(f"{job.scratch()}.lock", timeout=0))
     except Timeout:
         return False
     return True

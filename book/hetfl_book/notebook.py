@@ -70,9 +70,7 @@ VERDICTS = {
 
 def listed(words: Iterable[str]) -> str:
     """Words as a list in a sentence, "a, b and c"; without any, "none"."""
-    found = list(words)
-    for word in found:
-        checks.nonempty_str("words", word)
+    found = checks.names("words", words)
     return ", ".join(found[:-1]) + " and " * (len(found) > 1) + found[-1] if found else "none"
 
 

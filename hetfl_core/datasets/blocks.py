@@ -345,13 +345,8 @@ def _federation(
     train, test = family.load()
     rng = numpy_stream(seed, SERVER, 0, "blocks")
     chosen, tested = _drawn(train.y, test.y, partition, rng)
-    info = {
-        "settings": {"seed": seed, **partition.settings(table), "cut": cut, **settings},
-        "source": family.source + family.part(len(train.y) + len(test.y)),
-        "licence": family.licence,
-        "class_names": list(train.class_names),
-        "simulated": False,
-    }
+    settings = {"seed": seed, **partition.settings(table), "cut": cut, **settings}
+    info = family.info(settings, train.class_names, family.part(len(train.y) + len(test.y)))
     judged = train if partition.tested_on == "validation" else test
     data = CUTS[cut](train.inputs(chosen)), train.y[chosen], CUTS[cut](judged.inputs(tested)), judged.y[tested]
     return _dealt(f"blocks.{family.name}", *data, family.n_classes, partition, table, rng, info)

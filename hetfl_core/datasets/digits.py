@@ -12,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_core import checks
-from hetfl_core.datasets.images import at_most_per_client
 from hetfl_core.datasets.pictures import Halves, client_of, load_mnist, symmetric
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Client, Federation
-from hetfl_core.partition import Indices, Partition, assign_classes, check_clients, check_k, gathered, share
-from hetfl_core.rng import SERVER, numpy_stream
+from hetfl_core.partition import Indices, Partition, assign_classes, check_clients, check_k, draws, gathered, share
 
 DIGITS = tuple("0123456789")
 FLIC_DIGITS = Partition(100, classes_per_client=3)
@@ -26,46 +24,14 @@ FLIC_DIGITS = Partition(100, classes_per_client=3)
 def load_usps() -> Halves:
     """USPS: 7 291 training and 2 007 test images of 16 × 16, grey levels as torchvision makes them.
 
-    Two variants of these images go round. The LIBSVM text files, which torchvision and FLIC's code read, hold the
-    images smoothed by a Gaussian of 0.75 pixels; ``usps.h5`` holds them plain. The latter is smoothed here likewise
-    and gives the same grey levels, so that it does not matter which file is there.
+    Two variants of these images go round. The LIBSVM text files, which torchvision, FLIC's code and this function read,
+    hold the images smoothed by a Gaussian of 0.75 pixels.
     """
-    train, test = (symmetric(*_read_usps(fetch(f"usps/{part}"), part), DIGITS) for part in ("train", "test"))
+    train, test = (symmetric(*_read_usps(fetch(f"usps/{part}")), DIGITS) for part in ("train", "test"))
     return train, test
 
 
-def _read_usps(path: Path, part: str) -> tuple[NDArray[np.uint8], Indices]:
-    x, y = _read_usps_h5(path, part) if path.suffix == ".h5" else _read_usps_text(path)
-    if not len(y) or y.min() < 0 or y.max() > 9 or np.abs(x).max() > 1 + 1e-6:
-        raise DataError(f"{path}: expected digits 0…9 with values in −1…1")
-    grey = ((x.astype(np.float32) + 1) / 2 * 255).astype(np.uint8)
-    return grey.reshape(-1, 16, 16), y
-
-
-def _read_usps_h5(path: Path, part: str) -> tuple[NDArray[np.float64], Indices]:
-    import h5py
-
-    try:
-        with h5py.File(path, "r") as file:
-            x, y = file[f"{part}/data"][()], file[f"{part}/target"][()]
-        images = np.round(x.astype(float), 4).reshape(-1, 16, 16)
-    except (OSError, KeyError, ValueError) as error:
-        raise DataError(f"{path}: expected {part}/data of shape (n, 256) and {part}/target: {error}") from error
-    return _smooth(2 * images - 1), y.astype(np.int64)
-
-
-def _smooth(images: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Gaussian of σ = 0.75 pixels on 7 × 7 points, background −1, rounded to six decimals as in the text files."""
-    from scipy.ndimage import correlate1d
-
-    kernel = np.exp(-(np.arange(-3, 4) ** 2) / (2 * 0.75**2))
-    kernel /= kernel.sum()
-    for axis in (1, 2):
-        images = correlate1d(images, kernel, axis=axis, mode="constant", cval=-1)
-    return np.round(images, 6)
-
-
-def _read_usps_text(path: Path) -> tuple[NDArray[np.float64], Indices]:
+def _read_usps(path: Path) -> tuple[NDArray[np.uint8], Indices]:
     """Read LIBSVM text: each line a label (digit + 1) and 256 pairs ``index:value``."""
     try:
         words = bz2.decompress(path.read_bytes()).replace(b":", b" ").split()
@@ -74,7 +40,11 @@ def _read_usps_text(path: Path) -> tuple[NDArray[np.float64], Indices]:
         raise DataError(f"{path}: expected bzip2-packed lines of a label and 256 pairs: {error}") from error
     if not (table[:, 1::2] == np.arange(1, 257)).all():
         raise DataError(f"{path}: expected the indices 1…256 on each line")
-    return table[:, 2::2], table[:, 0].astype(np.int64) - 1
+    x, y = table[:, 2::2], table[:, 0].astype(np.int64) - 1
+    if not len(y) or y.min() < 0 or y.max() > 9 or np.abs(x).max() > 1 + 1e-6:
+        raise DataError(f"{path}: expected digits 0…9 with values in −1…1")
+    grey = ((x.astype(np.float32) + 1) / 2 * 255).astype(np.uint8)
+    return grey.reshape(-1, 16, 16), y
 
 
 def mnist_usps(
@@ -82,7 +52,6 @@ def mnist_usps(
     seed: int = 0,
     *,
     resize: int | None = None,
-    max_train: int | None = None,
     **fields: Any,
 ) -> Federation:
     """FLIC's digits: a client holds MNIST (28 × 28) or USPS (16 × 16) (S3.1.2 of [1]_); half of each, as in its code.
@@ -101,8 +70,6 @@ def mnist_usps(
         Seed of the dealing.
     resize : int, optional
         Bring all images to resize × resize, as for Table 4's *Digits-Resize*, where the published code has 28.
-    max_train : int, optional
-        Keep at most that many training samples per client, about equally many per class; for short runs.
     **fields
         Fields of the partition to change, such as ``n_clients=20``.
 
@@ -132,21 +99,13 @@ def mnist_usps(
     if resize is not None:
         checks.integer("resize", resize, 1)
         checks.memory(4 * 10_000 * resize**2, resize=resize)
-    if max_train is not None:
-        checks.integer("max_train", max_train, 1)
     clients: list[Client] = []
     for domain, halves in (("mnist", load_mnist()), ("usps", load_usps())):
-
-        def draw(purpose: str, domain: str = domain) -> np.random.Generator:
-            return numpy_stream(seed, SERVER, 0, f"{domain}:{purpose}")
-
-        labels, rng = halves[0].y, draw("limit")
-        dealt = (partition if partition.variant == "code" else half).deal(labels, draw, halves[1].y)
+        dealer = partition if partition.variant == "code" else half
+        dealt = dealer.deal(halves[0].y, draws(seed, domain), halves[1].y)
         for i, (train, test) in enumerate(list(zip(*dealt, strict=True))[: half.n_clients]):
-            kept = at_most_per_client(train, labels, max_train, rng)
-            clients.append(client_of(halves, kept, test, f"{domain}-{i:03d}", resize))
-    settings = partition.settings("classes_per_client", "variant")
-    settings |= {"seed": seed, "resize": resize, "max_train": max_train}
+            clients.append(client_of(halves, train, test, f"{domain}-{i:03d}", resize))
+    settings = partition.settings("classes_per_client", "variant") | {"seed": seed, "resize": resize}
     return Federation(clients, 10, "digits.mnist_usps", _info(settings, "MNIST and USPS, natural splits"))
 
 
@@ -192,9 +151,7 @@ def bundled(
     if not 10 <= round(1797 * test_fraction) <= 1787:
         raise ValueError(f"test_fraction must leave an image of each class on either side, got {test_fraction}")
 
-    def draw(purpose: str) -> np.random.Generator:
-        return numpy_stream(seed, SERVER, 0, f"bundled:{purpose}")
-
+    draw = draws(seed, "bundled")
     x, y = bundled_images()
     train, test = train_test_split(
         np.arange(len(y)), test_size=test_fraction, stratify=y, random_state=int(draw("split").integers(2**31))

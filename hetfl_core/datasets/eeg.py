@@ -250,22 +250,28 @@ def cache_home() -> Path:
 
 
 def _cached(settings: Mapping[str, Any], make: Callable[[], dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """The arrays that `make` computes, read from disk if they were computed before with the same settings."""
+    """The arrays that `make` computes, read from disk if they were computed before with the same settings.
+
+    Either way what their ``notes`` say is told.
+    """
     text = json.dumps(settings, sort_keys=True)
     path = cache_home() / f"{settings['subject']}-{hashlib.sha256(text.encode()).hexdigest()[:20]}.npz"
-    with suppress(Exception):  # missing; or damaged: zip, zlib and npy readers each raise their own kinds
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
-        if str(found.pop("settings", "")) == text:
-            return found
-    arrays = make()
-    file = io.BytesIO()
-    np.savez(file, settings=np.array(text), **arrays)  # type: ignore[arg-type]
-    try:
-        write_atomically(path, file.getvalue())
-    except OSError as error:
-        warnings.warn(f"features are computed anew each time: {error.strerror}", EEGWarning, stacklevel=3)
-    return arrays
+    found: dict[str, NDArray[Any]] = {}
+    # missing; or damaged: zip, zlib and npy readers each raise their own kinds
+    with suppress(Exception), np.load(path, allow_pickle=False) as file:
+        found = {name: file[name] for name in file.files}
+    if str(found.pop("settings", "")) != text:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EEGWarning)  # all in the notes
+            found = make()
+        file = io.BytesIO()
+        np.savez(file, settings=np.array(text), **found)  # type: ignore[arg-type]
+        try:
+            write_atomically(path, file.getvalue())
+        except OSError as error:
+            warnings.warn(f"features are computed anew each time: {error.strerror}", EEGWarning, stacklevel=3)
+    warn_of(settings["subject"], found["notes"].tolist(), stacklevel=4)
+    return found
 
 
 @cache
@@ -339,10 +345,7 @@ def subject_covariances(
     """
 
     def compute() -> dict[str, NDArray[Any]]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", EEGWarning)  # all in the notes, and told below
-            found = trials(dataset(name, source, seed, simulator), subject, channels, band, classes)
-            of = covariances(found, estimator)
+        of = covariances(trials(dataset(name, source, seed, simulator), subject, channels, band, classes), estimator)
         texts = {"channels": np.array(of.channels), "notes": np.array(of.notes, dtype=np.str_)}
         return {"matrices": of.matrices, "y": of.y, "session": of.session, **texts}
 
@@ -350,7 +353,6 @@ def subject_covariances(
     key = _settings(name, subject, source=source, channels=channels, seed=seed, simulator=simulator, **reading)
     arrays = _cached({"what": "covariances", **key}, compute)
     there, notes = (tuple(map(str, arrays[part])) for part in ("channels", "notes"))
-    warn_of(key["subject"], notes)
     return SubjectCovariances(arrays["matrices"], arrays["y"], arrays["session"], there, key["subject"], notes)
 
 
@@ -469,28 +471,26 @@ def federation(
         | {"channels": of["channels"].tolist()}
         for client, of in found.items()
     }
+    made = source == "simulated"
     info = {
-        **{"settings": settings, **_ORIGIN[source], "subjects": about, "left_out": left_out},
+        **{"settings": settings, **_ORIGIN[source], "simulated": made, "stand_in": made},
+        **{"subjects": about, "left_out": left_out},
         "notes": {client: of["notes"].tolist() for client, of in found.items() if len(of["notes"])},
         "class_names": [name.replace("_", " ") for name in CLASSES[:n_classes]]
         + [f"unused {c}" for c in range(len(CLASSES), n_classes)],
     }
     clients = [Client(name=client, **{part: of[part] for part in PARTS}) for client, of in found.items()]
-    return Federation(clients, n_classes, "eeg.simulated" if source == "simulated" else "eeg.moabb", info)
+    return Federation(clients, n_classes, "eeg.simulated" if made else "eeg.moabb", info)
 
 
-_ORIGIN: dict[str, dict[str, Any]] = {
+_ORIGIN = {
     "simulated": {
         "source": "hetfl_core.datasets.eeg_simulated: simulated twins of the recordings of FLIC's Table S1",
         "licence": "that of this project; nobody was recorded",
-        "simulated": True,
-        "stand_in": True,
     },
     "moabb": {
         "source": "the recordings of FLIC's Table S1, through MOABB",
         "licence": "the recordings keep their own terms; see MOABB's page of each",
-        "simulated": False,
-        "stand_in": False,
     },
 }
 
@@ -536,15 +536,10 @@ def _subject_arrays(
         raise UnusableSubject(f"{name}-{subject}: two classes are needed; of those asked for, {name} has {has}")
 
     def compute() -> dict[str, NDArray[Any]]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", EEGWarning)  # all in the notes, and told below
-            of = subject_covariances(name, subject, **reading)
-            client = subject_client(of, **vectors)
+        of = subject_covariances(name, subject, **reading)
+        client = subject_client(of, **vectors)
         arrays = {part: getattr(client, part).numpy() for part in PARTS}
         return {**arrays, "channels": np.array(of.channels), "notes": np.array(of.notes, dtype=np.str_)}
 
     plain = {**reading, "classes": list(reading["classes"]), "band": [float(edge) for edge in reading["band"]]}
-    key = {"what": "features", **_settings(name, subject, **plain), "vectors": dict(vectors)}
-    arrays = _cached(key, compute)
-    warn_of(f"{name}-{subject}", arrays["notes"].tolist())
-    return arrays
+    return _cached({"what": "features", **_settings(name, subject, **plain), "vectors": dict(vectors)}, compute)

@@ -31,7 +31,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,31 +166,19 @@ class Physiology:
 USUAL = Physiology()
 
 
-class _Source(NamedTuple):
-    """A dipole's name, the place of the scalp above it, and the electrode at which its amplitude is given."""
-
-    name: str
-    under: str
-    seen_at: str
-
-
-_MOTOR = (
-    _Source("hand C3", "C3", "C3"),
-    _Source("hand C4", "C4", "C4"),
-    _Source("feet", "Cz", "Cz"),
-    _Source("tongue left", "T7h", "T7h"),
-    _Source("tongue right", "T8h", "T8h"),
-)
-_ALPHA = (_Source("alpha left", "O1", "O1"), _Source("alpha right", "O2", "O2"))
-_EYES = (_Source("eye left", "eye left", "Fpz"), _Source("eye right", "eye right", "Fpz"))
-_SOURCES = _MOTOR + _ALPHA + _EYES
+_MOTOR = {"hand C3": "C3", "hand C4": "C4", "feet": "Cz", "tongue left": "T7h", "tongue right": "T8h"}
+_ALPHA = {"alpha left": "O1", "alpha right": "O2"}
+_EYES = {"eye left": (-0.32, 0.87, -0.37), "eye right": (0.32, 0.87, -0.37)}
+"""Directions of the eyes, which are no electrodes."""
+_UNDER = {**_MOTOR, **_ALPHA, **{eye: eye for eye in _EYES}}
+"""The place of the scalp above each dipole."""
 N_ALPHA = len(_ALPHA)
 N_RHYTHMS = len(_MOTOR) + N_ALPHA
 
-SOURCES = tuple(source.name for source in _SOURCES)
+SOURCES = tuple(_UNDER)
 """Names of the dipoles that matter, in the order of every array about them: motor areas first."""
 
-AREAS = tuple(source.name for source in _MOTOR)
+AREAS = tuple(_MOTOR)
 """Names of the motor areas."""
 
 _ACTIVE = {"left_hand": {"hand C4"}, "right_hand": {"hand C3"}, "feet": {"feet"}, "tongue": {*AREAS[3:]}, "rest": set()}
@@ -198,7 +186,6 @@ _IPSILATERAL = {"left_hand": "hand C3", "right_hand": "hand C4"}
 
 _TEN_TWENTY = "Fp1 Fp2 F7 F3 Fz F4 F8 T7 C3 Cz C4 T8 P7 P3 Pz P4 P8 O1 O2"
 _REFERENCE = ("M1", "M2")
-_EYE_DIRECTIONS = {"eye left": (-0.32, 0.87, -0.37), "eye right": (0.32, 0.87, -0.37)}
 _NANO, MICRO, _MILLI = 1e-9, 1e-6, 1e-3
 
 
@@ -318,8 +305,8 @@ def _erd(rng: np.random.Generator, classes: Sequence[str], settings: Physiology)
 
 def _nominal_positions(radius: float, settings: Physiology) -> Array:
     """Places of `SOURCES` in a head of that radius, mm, shape (9, 3)."""
-    depths = [settings.depth_feet if source.name == "feet" else settings.depth for source in _SOURCES]
-    return _directions([source.under for source in _SOURCES]) * (radius - np.array(depths))[:, None]
+    depths = [settings.depth_feet if source == "feet" else settings.depth for source in SOURCES]
+    return _directions([*_UNDER.values()]) * (radius - np.array(depths))[:, None]
 
 
 def _anywhere(rng: np.random.Generator, n: int) -> Array:
@@ -417,7 +404,8 @@ def _background(channels: Sequence[str], someone: Person, amplitude: float) -> A
 def _nominal_gains(settings: Physiology) -> Array:
     """Potential of a unit of each source at the electrode where its amplitude is given, in the mean head."""
     positions = _nominal_positions(settings.radius.mean, settings)
-    gains = leadfield([s.seen_at for s in _SOURCES], settings.radius.mean, positions, _outwards(positions))
+    seen_at = ["Fpz" if source in _EYES else place for source, place in _UNDER.items()]
+    gains = leadfield(seen_at, settings.radius.mean, positions, _outwards(positions))
     return np.diag(gains).copy()
 
 
@@ -474,7 +462,7 @@ def _scalp() -> Mapping[str, Array]:
     info = channel_info(standard_montage().ch_names, 250.0)
     _, centre, _ = mne_module().bem.fit_sphere_to_headshape(info, dig_kinds=("eeg",), units="m", verbose="error")
     places = {channel["ch_name"]: _unit(channel["loc"][:3] - centre) for channel in info["chs"]}
-    return places | {name: _unit(np.array(direction)) for name, direction in _EYE_DIRECTIONS.items()}
+    return places | {name: _unit(np.array(direction)) for name, direction in _EYES.items()}
 
 
 def channel_info(names: Sequence[str], rate: float, types: Any = "eeg") -> Any:

@@ -104,14 +104,6 @@ class _Day:
     mains: Array
 
 
-def _day(rng: np.random.Generator, n_channels: int, settings: Physiology) -> _Day:
-    return _Day(
-        gain=np.exp(settings.gain * rng.standard_normal(n_channels)),
-        rhythms=np.exp(settings.session * rng.standard_normal(N_RHYTHMS)),
-        mains=settings.mains * np.exp(0.3 * rng.standard_normal(n_channels)),
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class _Plan:
     """Trials of a run: their first samples, indices of their classes, and the number of samples of the run."""
@@ -217,8 +209,13 @@ def subject_raw(recordings: Recordings, subject: int, seed: int = 0, settings: P
 
 def _session(recordings: Recordings, truth: Truth, session: int, seed: int, settings: Physiology) -> dict[str, Any]:
     """The runs of one session."""
-    name = truth.person.name
-    day = _day(numpy_stream(seed, name, session, "session"), len(recordings.channels), settings)
+    name, n_channels = truth.person.name, len(recordings.channels)
+    rng = numpy_stream(seed, name, session, "session")
+    day = _Day(
+        gain=np.exp(settings.gain * rng.standard_normal(n_channels)),
+        rhythms=np.exp(settings.session * rng.standard_normal(N_RHYTHMS)),
+        mains=settings.mains * np.exp(0.3 * rng.standard_normal(n_channels)),
+    )
     return {
         str(run): _run(recordings, truth, day, labels, numpy_stream(seed, name, session, f"run:{run}"), settings)
         for run, labels in enumerate(_labels(recordings, session, settings.trials_per_run))
@@ -240,12 +237,15 @@ def _run(
     rng: np.random.Generator,
     settings: Physiology,
 ) -> Any:
-    """One run as MNE sees it."""
+    """One run as MNE sees it: the electrodes (V) and the trigger."""
     plan = _plan(rng, labels, recordings, settings)
     data = np.zeros((len(recordings.channels) + 1, plan.n))
     np.multiply(_microvolts(rng, plan, recordings, truth, day, settings), MICRO, out=data[:-1])
     data[-1, plan.starts] = [1 + CLASSES.index(recordings.classes[label]) for label in plan.labels]
-    return _raw(data, recordings, settings.mains_frequency)
+    types = ["eeg"] * len(recordings.channels) + ["stim"]
+    info = channel_info([*recordings.channels, "STI"], recordings.rate, types)
+    info["line_freq"] = settings.mains_frequency
+    return mne_module().io.RawArray(data, info, verbose="error")
 
 
 def _microvolts(
@@ -266,14 +266,6 @@ def _microvolts(
     mixing = np.column_stack((axes, topographies, eyes, day.mains)) * day.gain[:, None]
     signals = np.vstack((coloured(rng, noise, plan.n, rate), rhythms, blinks, mains))
     return mixing.astype(np.float32) @ signals
-
-
-def _raw(data: Array, recordings: Recordings, mains: float) -> Any:
-    """An MNE recording of the electrodes (V) and the trigger."""
-    types = ["eeg"] * len(recordings.channels) + ["stim"]
-    info = channel_info([*recordings.channels, "STI"], recordings.rate, types)
-    info["line_freq"] = mains
-    return mne_module().io.RawArray(data, info, verbose="error")
 
 
 # --- MOABB ---------------------------------------------------------------------------------------------------------

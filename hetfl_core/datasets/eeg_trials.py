@@ -256,30 +256,9 @@ def trials(
     EEGWarning
         For each fault that was repaired.
     """
-    found = _read_trials(data, subject, channels, band, _events(data, classes), resample)
-    found = replace(found, y=np.array([list(labels).index(name) for name in found.y], dtype=np.int64))
-    warn_of(found.name, found.notes)
-    return found
-
-
-def _events(data: Any, classes: Sequence[str]) -> list[str]:
-    events = [name for name in classes if name in data.event_id]
+    name, events = _short_name(data), [c for c in classes if c in data.event_id]
     if not events:
-        raise DataError(
-            f"{_short_name(data)}: none of the classes {', '.join(classes)}; it has {', '.join(data.event_id)}"
-        )
-    return events
-
-
-def _read_trials(
-    data: Any,
-    subject: int,
-    channels: Sequence[str] | None,
-    band: tuple[float, float],
-    events: list[str],
-    resample: float | None,
-) -> Trials:
-    """Trials whose labels are still names."""
+        raise DataError(f"{name}: none of the classes {', '.join(classes)}; it has {', '.join(data.event_id)}")
     need("mne", "moabb")
     from moabb.paradigms import MotorImagery
 
@@ -287,27 +266,29 @@ def _read_trials(
         raise ValueError(f"band must be (lower, upper) in Hz with 0 < lower < upper, got {tuple(band)}")
     recordings = recordings_of(data)
     wanted = tuple(channels or (recordings.channels if recordings else ()))
-    inspection = _Inspection(f"{_short_name(data)}-{subject}", wanted, events, resample)
+    inspection = _Inspection(f"{name}-{subject}", wanted, events, resample)
     paradigm = MotorImagery(
         events=events, n_classes=len(events), fmin=band[0], fmax=band[1], channels=list(wanted) or None
     )
     if subject not in data.subject_list:
-        raise DataError(
-            f"{_short_name(data)}: no subject {subject}; there are {', '.join(map(str, data.subject_list))}"
-        )
+        raise DataError(f"{name}: no subject {subject}; there are {', '.join(map(str, data.subject_list))}")
     download(data, subject)
-    epochs, names, about = _run_paradigm(paradigm, data, subject, inspection)
-    x = epochs.get_data(copy=False) * data.unit_factor
+    epochs, imagined, about = _run_paradigm(paradigm, data, subject, inspection)
     found = Trials(
-        x=x,
-        y=np.array(names),
+        x=epochs.get_data(copy=False) * data.unit_factor,
+        y=np.array([list(labels).index(c) for c in imagined], dtype=np.int64),
         session=np.array(about["session"], dtype=np.str_),
         channels=tuple(epochs.ch_names),
         rate=float(epochs.info["sfreq"]),
         name=inspection.name,
         notes=inspection.notes(),
     )
-    return _enough(_sessions_told(_without_flat(found, named=channels is not None), data.n_sessions))
+    found = _sessions_told(_without_flat(found, named=channels is not None), data.n_sessions)
+    if len(found) < MIN_TRIALS:
+        why = f" ({'; '.join(found.notes)})" if found.notes else ""
+        raise UnusableSubject(f"{found.name}: {len(found)} usable trials, expected at least {MIN_TRIALS}{why}")
+    warn_of(found.name, found.notes)
+    return found
 
 
 def _sessions_told(found: Trials, whole: int) -> Trials:
@@ -339,17 +320,10 @@ def _run_paradigm(paradigm: Any, data: Any, subject: int, inspection: _Inspectio
             raise inspection.explain(error) from error
 
 
-def _enough(found: Trials) -> Trials:
-    if len(found) < MIN_TRIALS:
-        why = f" ({'; '.join(found.notes)})" if found.notes else ""
-        raise UnusableSubject(f"{found.name}: {len(found)} usable trials, expected at least {MIN_TRIALS}{why}")
-    return found
-
-
-def warn_of(name: str, notes: Sequence[str]) -> None:
+def warn_of(name: str, notes: Sequence[str], stacklevel: int = 3) -> None:
     """Say what was wrong with a subject's recording and what was done about it, one `EEGWarning` a note."""
     for note in notes:
-        warnings.warn(f"{name}: {note}", EEGWarning, stacklevel=3)
+        warnings.warn(f"{name}: {note}", EEGWarning, stacklevel=stacklevel)
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------

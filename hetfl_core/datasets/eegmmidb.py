@@ -45,19 +45,13 @@ INTERVAL = (0.0, 4.0)
 """Begin and end of a trial after its cue, s; the shortest lasts 4.1 s."""
 
 
-class _Doing(NamedTuple):
-    """What a task's marks T1 and T2 stand for, and the runs in which it was done."""
-
-    classes: tuple[str, str]
-    runs: tuple[int, int, int]
-
-
-_TASKS: dict[tuple[str, bool], _Doing] = {
-    ("hands", False): _Doing(("left_hand", "right_hand"), (3, 7, 11)),
-    ("hands", True): _Doing(("left_hand", "right_hand"), (4, 8, 12)),
-    ("fists_feet", False): _Doing(("hands", "feet"), (5, 9, 13)),
-    ("fists_feet", True): _Doing(("hands", "feet"), (6, 10, 14)),
+_TASKS: dict[tuple[Task, bool], tuple[tuple[str, str], tuple[int, int, int]]] = {
+    ("hands", False): (("left_hand", "right_hand"), (3, 7, 11)),
+    ("hands", True): (("left_hand", "right_hand"), (4, 8, 12)),
+    ("fists_feet", False): (("hands", "feet"), (5, 9, 13)),
+    ("fists_feet", True): (("hands", "feet"), (6, 10, 14)),
 }
+"""Of each task, imagined or not: what its marks T1 and T2 stand for, and the runs in which it was done."""
 
 
 class View(NamedTuple):
@@ -145,28 +139,25 @@ def _class() -> type:
     class EEGMMIDB(BaseDataset):
         """Subject 1 of EEGMMIDB, one task."""
 
-        def __init__(self, task: str, imagined: bool) -> None:
-            self.doing = _TASKS[task, imagined]
+        def __init__(self, task: Task, imagined: bool) -> None:
+            self.marks, self.runs = _TASKS[task, imagined]
             super().__init__(
                 subjects=[1],
-                sessions_per_subject=len(self.doing.runs),
-                events={name: 1 + CLASSES.index(name) for name in (*self.doing.classes, "rest")},
+                sessions_per_subject=len(self.runs),
+                events={name: 1 + CLASSES.index(name) for name in (*self.marks, "rest")},
                 code="EEGMMIDB",
                 interval=list(INTERVAL),
                 paradigm="imagery",
             )
 
         def _get_single_subject_data(self, subject: int) -> dict[str, dict[str, Any]]:
-            return {f"{i}run{run}": {"0": self._named(run)} for i, run in enumerate(self.doing.runs)}
-
-        def _named(self, run: int) -> Any:
-            part = raw(run)
-            first, second = self.doing.classes
-            part.annotations.rename({"T0": "rest", "T1": first, "T2": second})
-            return part
+            parts = [raw(run) for run in self.runs]
+            for part in parts:
+                part.annotations.rename(dict(zip(("T0", "T1", "T2"), ("rest", *self.marks), strict=True)))
+            return {f"{i}run{run}": {"0": part} for i, (run, part) in enumerate(zip(self.runs, parts, strict=True))}
 
         def data_path(self, subject: int, *args: Any, **kwargs: Any) -> list[str]:
-            return [str(fetch(f"eegmmidb/S001/{run:02d}")) for run in self.doing.runs]
+            return [str(fetch(f"eegmmidb/S001/{run:02d}")) for run in self.runs]
 
     return EEGMMIDB
 
@@ -202,7 +193,7 @@ def trials(
         As `raw` and `hetfl_core.datasets.eeg_trials.trials` do.
     """
     data = dataset(task, imagined)
-    classes = (*data.doing.classes, "rest") if rest else data.doing.classes
+    classes = (*data.marks, "rest") if rest else data.marks
     return eeg.trials(data, 1, channels, band, classes, CLASSES)
 
 
@@ -247,13 +238,17 @@ def one_person(
     checks.seed(seed)
     checks.frequency_band("band", band)
     tasks = {key: trials(*key, band=band) for key in dict.fromkeys((view.task, view.imagined) for view in CLIENTS)}
-    seen = [_through(tasks[view.task, view.imagined], view) for view in CLIENTS]
+    seen = []
+    for view in CLIENTS:
+        found, channels = tasks[view.task, view.imagined], TABLE_S1[view.cap].channels
+        picks = [found.channels.index(name) for name in channels]
+        seen.append(replace(found, x=found.x[:, picks], channels=channels, name=view.name))
     clients = [eeg.subject_client(of, features, reference, seed, split) for of in seen]
     settings = {"features": features, "reference": reference, "split": split, "band": list(band), "seed": seed}
     about = {
         view.name: {
             **{"data_set": "EEGMMIDB", "subject": 1, "task": view.task, "imagined": view.imagined},
-            **{"runs": list(_TASKS[view.task, view.imagined].runs), "electrodes": len(of.channels)},
+            **{"runs": list(_TASKS[view.task, view.imagined][1]), "electrodes": len(of.channels)},
         }
         for view, of in zip(CLIENTS, seen, strict=True)
     }
@@ -267,10 +262,3 @@ def one_person(
         "simulated": False,
     }
     return Federation(clients, 4, "eeg.eegmmidb", info)
-
-
-def _through(found: Trials, view: View) -> Trials:
-    """The trials as the electrodes of a cap see them."""
-    channels = TABLE_S1[view.cap].channels
-    picks = [found.channels.index(name) for name in channels]
-    return replace(found, x=found.x[:, picks], channels=channels, name=view.name)

@@ -5,25 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from hetfl_core import checks
 from hetfl_core.datasets import pictures
 from hetfl_core.federation import Federation
-from hetfl_core.partition import Indices, Partition, gathered
-from hetfl_core.rng import SERVER, numpy_stream
+from hetfl_core.partition import Partition, draws, gathered
 
 FIVE_CLASSES = Partition(100, classes_per_client=5)
-
-
-def at_most_per_client(part: Indices, labels: Indices, most: int | None, rng: np.random.Generator) -> Indices:
-    """At most that many random samples of a client (`max_train`), about equally many of each of its classes."""
-    if most is None or len(part) <= most:
-        return part
-    mixed = pd.Series(rng.permutation(part))
-    rank = mixed.groupby(labels[mixed]).cumcount()
-    return np.sort(mixed.to_numpy()[np.argsort(rank.to_numpy(), kind="stable")[:most]])
 
 
 def fashion_mnist(
@@ -31,7 +18,6 @@ def fashion_mnist(
     seed: int = 0,
     *,
     sizes: Sequence[int] = (28,),
-    max_train: int | None = None,
     **fields: Any,
 ) -> Federation:
     """Fashion-MNIST dealt to clients, optionally in several resolutions.
@@ -45,8 +31,6 @@ def fashion_mnist(
     sizes : sequence of int
         Image sizes in pixels: client i sees images of ``sizes[i % len(sizes)]`` squared. The default gives all
         clients the same input space, ``(28, 14)`` gives every other client a quarter of the pixels.
-    max_train : int, optional
-        Keep at most that many training samples per client.
     **fields
         Fields of the partition to change, such as ``n_clients=20``.
 
@@ -69,25 +53,13 @@ def fashion_mnist(
     partition, family = gathered(partition, fields, Partition), pictures.FASHION
     partition.check(60_000, family.n_classes)
     checks.seed(seed)
-    if max_train is not None:
-        checks.integer("max_train", max_train, 1)
     checks.memory(4 * 10_000 * max(sizes) ** 2 / len(sizes), sizes=sizes)
-
-    def draw(purpose: str) -> np.random.Generator:
-        return numpy_stream(seed, SERVER, 0, f"fashion_mnist:{purpose}")
-
     halves = train, test = family.load()
-    rng = draw("limit")
-    clients = []
-    for i, (mine, tested) in enumerate(zip(*partition.deal(train.y, draw, test.y), strict=True)):
-        kept = at_most_per_client(mine, train.y, max_train, rng)
-        clients.append(pictures.client_of(halves, kept, tested, f"client-{i:03d}", sizes[i % len(sizes)]))
-    settings = {"seed": seed, "sizes": list(sizes), "max_train": max_train}
-    info = {
-        "settings": {**partition.settings("classes_per_client", "alpha"), **settings},
-        "source": f"{family.source}, natural split",
-        "licence": family.licence,
-        "class_names": list(train.class_names),
-        "simulated": False,
-    }
+    dealt = zip(*partition.deal(train.y, draws(seed, "fashion_mnist"), test.y), strict=True)
+    clients = [
+        pictures.client_of(halves, mine, tested, f"client-{i:03d}", sizes[i % len(sizes)])
+        for i, (mine, tested) in enumerate(dealt)
+    ]
+    settings = partition.settings("classes_per_client", "alpha") | {"seed": seed, "sizes": list(sizes)}
+    info = family.info(settings, train.class_names, ", natural split")
     return Federation(clients, family.n_classes, "images.fashion_mnist", info)

@@ -11,12 +11,12 @@ import string
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from hetfl_core import checks
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Client
-from hetfl_core.partition import Indices, joined
+from hetfl_core.partition import Indices, Parts, joined
 from hetfl_core.rng import SERVER, numpy_stream
 
 _FASHION = "T-shirt/top, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot"
@@ -88,6 +88,12 @@ def client_of(halves: Halves, train: Indices, test: Indices, name: str, size: in
     return Client(a.inputs(train, size), a.y[train], b.inputs(test, size), b.y[test], name)
 
 
+def clients_of(halves: Halves, dealt: tuple[Parts, Parts], digits: int = 3) -> list[Client]:
+    """A client for each part that was dealt, ``client-000`` and so on."""
+    parts = zip(*dealt, strict=True)
+    return [client_of(halves, train, test, f"client-{i:0{digits}d}") for i, (train, test) in enumerate(parts)]
+
+
 def symmetric(x: NDArray[np.uint8], y: Indices, class_names: tuple[str, ...]) -> Pictures:
     """Pictures, shape (n, height, width) or (n, channels, height, width), that are scaled to −1 … 1."""
     x = x[:, None] if x.ndim == 3 else x
@@ -121,6 +127,16 @@ class Family:
     def part(self, n: int) -> str:
         """What a source says, at its end, where only n of the pictures are at hand; nothing where all are."""
         return "" if n == self.n_images else f"; a part, {n} of {self.n_images} images"
+
+    def info(self, settings: Mapping[str, Any], class_names: Sequence[str], how: str = "") -> dict[str, Any]:
+        """What a federation of it tells; `how` it was dealt ends its source."""
+        return {
+            "settings": settings,
+            "source": self.source + how,
+            "licence": self.licence,
+            "class_names": list(class_names),
+            "simulated": False,
+        }
 
 
 _DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)

@@ -25,8 +25,7 @@ import numpy as np
 from hetfl_core import checks
 from hetfl_core.datasets import pictures
 from hetfl_core.federation import Federation, FederationWarning
-from hetfl_core.partition import Partition, gathered
-from hetfl_core.rng import SERVER, numpy_stream
+from hetfl_core.partition import Partition, draws, gathered
 
 FEDCR = Partition(100, "non-iid_1", classes_per_client=5, alpha=0.5, test_fraction=0.3)
 """100 clients with 5 classes each, or, where the split is ``"non-iid_2"``, with proportions ~ Dir(0.5)."""
@@ -145,22 +144,13 @@ def _federation(family: pictures.Family, partition: Partition, seed: int, fields
             f"per_client must be given, since the files at hand hold {len(pool.y)} of the {family.n_images} images "
             f"of {name}, got None: `hetfl data status` tells where the official file belongs"
         )
-    dealt = partition.deal(pool.y, lambda purpose: numpy_stream(seed, SERVER, 0, f"{name}:{purpose}"))
+    dealt = partition.deal(pool.y, draws(seed, name))
     told = partition.settings("classes_per_client", "split", "alpha", "variant", "per_client", "test_fraction")
-    info = {
-        "settings": {**told, "seed": seed},
-        "source": f"{family.source}, training and test images pooled{part}",
-        "licence": family.licence,
-        "class_names": list(pool.class_names),
-        "simulated": False,
-        "untrained_test_images": sum(
-            int((~np.isin(pool.y[test], pool.y[train])).sum()) for train, test in zip(*dealt, strict=True)
-        ),
-    }
-    clients = [
-        pictures.client_of((pool, pool), train, test, f"client-{i:03d}")
-        for i, (train, test) in enumerate(zip(*dealt, strict=True))
-    ]
+    info = family.info({**told, "seed": seed}, pool.class_names, f", training and test images pooled{part}")
+    info["untrained_test_images"] = sum(
+        int((~np.isin(pool.y[test], pool.y[train])).sum()) for train, test in zip(*dealt, strict=True)
+    )
+    clients = pictures.clients_of((pool, pool), dealt)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FederationWarning)  # what it would warn of is counted above
         return Federation(clients, family.n_classes, name, info)

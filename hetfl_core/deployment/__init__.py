@@ -7,8 +7,9 @@ from typing import Any
 
 _NAMES = {
     "apps": ["client_app", "load_model", "serve", "server_app", "settings_of"],
-    "coordinator": ["DeploymentError", "Result", "Settings"],
+    "coordinator": ["DeploymentError", "Result"],
     "files": ["client_from_file"],
+    "site": ["Settings"],
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -24,11 +24,9 @@ from hetfl_core.deployment.coordinator import (
     DeploymentError,
     Result,
     Roster,
-    Settings,
     share_messages,
-    site_of,
 )
-from hetfl_core.deployment.site import FileStore, Reply, SiteError, Task, told
+from hetfl_core.deployment.site import FileStore, Reply, Settings, Site, SiteError, Task, told
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.federation import Client
 from hetfl_core.files import write_atomically
@@ -77,12 +75,11 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     """
     if "classes" not in config:
         raise ValueError("the run config must say how many 'classes' there are (0 for a regression)")
-    types = {"float32": torch.float32, "float64": torch.float64}
-    dtype = checks.choice("dtype", config.get("dtype", "float32"), tuple(types))
+    dtype = checks.choice("dtype", config.get("dtype", "float32"), ("float32", "float64"))
     names = {"rounds": int, "participation": float, "seed": int, "task": str, "evaluate-every": int}
     names |= {"secure": bool, "clipping-range": float}
     given = {key.replace("-", "_"): make(config[key]) for key, make in names.items() if key in config}  # type: ignore[operator]
-    return Settings(int(config["classes"]), dtype=types[dtype], **given)
+    return Settings(int(config["classes"]), dtype=getattr(torch, dtype), **given)
 
 
 # --- a client -------------------------------------------------------------------------------------------------------
@@ -105,8 +102,7 @@ def client_app(methods: Methods, load: Load) -> ClientApp:
     -------
     flwr.clientapp.ClientApp
     """
-    wire.flower()
-    from flwr.app import Message as FlowerMessage
+    answer = wire.flower().Message
     from flwr.client.mod import secaggplus_mod
     from flwr.clientapp import ClientApp
 
@@ -115,15 +111,15 @@ def client_app(methods: Methods, load: Load) -> ClientApp:
 
     @app.query()
     def hello(message: Message, context: Context) -> Message:
-        return FlowerMessage(wire.pack_words(_introduction(message.content, context, named, load)), reply_to=message)
+        return answer(wire.pack(_introduction(message.content, context, named, load)), reply_to=message)
 
     @app.train("tasks")
     def train(message: Message, context: Context) -> Message:
-        return FlowerMessage(wire.pack_replies(_work(message.content, context, named, load)), reply_to=message)
+        return answer(wire.pack_replies(_work(message.content, context, named, load)), reply_to=message)
 
     @app.train(mods=[secaggplus_mod])
     def add(message: Message, context: Context) -> Message:
-        return FlowerMessage(_masked(message.content, context, named, load), reply_to=message)
+        return answer(_masked(message.content, context, named, load), reply_to=message)
 
     return app
 
@@ -141,7 +137,7 @@ def _introduction(content: RecordDict, context: Context, methods: Mapping[str, M
                     "install the same version on both"
                 }
         settings = settings_of(asked["settings"])
-        site = site_of(load(dict(context.node_config)), next(iter(methods.values())), settings, n_clients=1)
+        site = Site(load(dict(context.node_config)), next(iter(methods.values())), settings, n_clients=1)
         return told(site.spec, site.client.n_test)
     except Exception as error:  # whatever the loader of the data's owner does
         LOG.exception("this client cannot take part")
@@ -164,13 +160,13 @@ def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], 
     tasks = wire.unpack_tasks(content)
     replies: dict[str, Reply] = {}
     try:
-        settings, client = settings_of(wire.unpack_words(content)), load(dict(context.node_config))
+        settings, client = settings_of(wire.unpack_words(content)["settings"]), load(dict(context.node_config))
     except Exception as error:  # whatever the loader of the data's owner does
         LOG.exception("this client cannot work")
         return {run: Reply(error=f"cannot read its data: {_in_words(error)}") for run in tasks}
     for run, task in tasks.items():
         try:
-            site = site_of(client, methods[run], settings, task.n_clients, task.features)
+            site = Site(client, methods[run], settings, task.n_clients, task.features)
             store: FileStore | wire.ContextStore = wire.ContextStore(context.state, run)
             if "state" in context.node_config:
                 folder = Path(str(context.node_config["state"])) / site.spec.name / run
@@ -272,9 +268,7 @@ class Nodes:
 
         Of a node that has gone the SuperLink says so in its own name: then only what is answered tells which one.
         """
-        from flwr.app import Message as FlowerMessage
-
-        messages = [FlowerMessage(content, node, kind) for node, content in contents.items()]
+        messages = [wire.flower().Message(content, node, kind) for node, content in contents.items()]
         found = {}
         for reply in self.grid.send_and_receive(messages, timeout=self.patience):
             asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages if m.metadata.message_id}
@@ -289,7 +283,7 @@ class Nodes:
         new = sorted(online - self.names.keys())
         if new:
             words = {"code": self.code, "settings": self.config}
-            replies = self._send({node: wire.pack_words(words) for node in new}, "query")
+            replies = self._send({node: wire.pack(words) for node in new}, "query")
             for node in new:
                 self._greet(node, replies.get(node), online)
         return {name: node for node, name in self.names.items() if name is not None and node in online}
@@ -354,7 +348,7 @@ class Nodes:
             if reply.has_error():
                 found[name] = {run: Reply(error=f"failed{self._reason(reply)}") for run in openly[name]}
             else:
-                found[name] = wire.unpack_replies(reply.content)
+                found[name] = wire.unpack_replies(reply.content, openly[name])
         for run, by_node in to_add.items():
             for name, own in self._sum(run, by_node).items():
                 found.setdefault(name, {})[run] = own

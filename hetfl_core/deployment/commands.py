@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import ipaddress
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -59,52 +59,28 @@ def certificates(
     host: Annotated[list[str], typer.Option(help="Name or address by which clients call the server.")],
     secrets: Secrets = Path("secrets"),
 ) -> None:
-    """Make a certificate of the server that signs itself, for trying TLS and for closed groups."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
+    """Make a certificate of the server that signs itself, for trying TLS and for closed groups (by OpenSSL)."""
     if (secrets / "ca.crt").exists():
         raise FileExistsError(f"{secrets / 'ca.crt'} is there already; remove the folder to make others")
-
-    def general_name(host: str) -> x509.GeneralName:
-        try:
-            return x509.IPAddress(ipaddress.ip_address(host))
-        except ValueError:
-            return x509.DNSName(host)
-
-    own, now = ec.generate_private_key(ec.SECP384R1()), datetime.datetime.now(datetime.UTC)
-    until, number = now + datetime.timedelta(days=DAYS), x509.random_serial_number()
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[0])])
-    names = [general_name(each) for each in dict.fromkeys([*host, "localhost", "127.0.0.1"])]
-    made = (
-        x509.CertificateBuilder(subject, subject, own.public_key(), number, now, until)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .sign(own, hashes.SHA384())
+    secrets.mkdir(parents=True, exist_ok=True)
+    names = [_subject(each) for each in dict.fromkeys([*host, "localhost", "127.0.0.1"])]
+    _call(
+        *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:secp384r1", "-sha384", "-nodes"),
+        *("-days", str(DAYS), "-subj", f"/CN={host[0]}", "-addext", f"subjectAltName={','.join(names)}"),
+        *("-addext", "basicConstraints=critical,CA:FALSE"),  # so that it can sign no other
+        *("-keyout", str(secrets / "server.key"), "-out", str(secrets / "server.pem")),
     )
-    pem = serialization.Encoding.PEM
-    for file in ("ca.crt", "server.pem"):
-        write_atomically(secrets / file, made.public_bytes(pem))
-    private = own.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    _write_secret(secrets / "server.key", private)
+    shutil.copy(secrets / "server.pem", secrets / "ca.crt")
     print(f"{secrets}/ca.crt is for the clients; {secrets}/server.key must not leave this machine")
 
 
 @app.command()
 def key(name: Annotated[str, typer.Argument(help="Of the client.")], secrets: Secrets = Path("secrets")) -> None:
-    """Make the key pair of a client; the server admits those whose public key it was given."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
+    """Make the key pair of a client (by OpenSSH); the server admits those whose public key it was given."""
     if (secrets / name).exists():
         raise FileExistsError(f"{secrets / name} is there already; remove it to make another")
-    made, ssh = ec.generate_private_key(ec.SECP384R1()), serialization.Encoding.OpenSSH
-    private = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    _write_secret(secrets / name, made.private_bytes(*private))
-    public = made.public_key().public_bytes(ssh, serialization.PublicFormat.OpenSSH)
-    write_atomically(secrets / f"{name}.pub", public + b"\n")
+    secrets.mkdir(parents=True, exist_ok=True)
+    _call("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", name, "-f", str(secrets / name))
     print(f"give {secrets}/{name}.pub to the server; {secrets}/{name} must not leave this machine")
 
 
@@ -162,7 +138,7 @@ def admit(
     home = _connection(secrets, port)
     for file in public:
         _needs(file, "ask the client for its NAME.pub")
-        _flwr(home, "supernode", "register", str(file), "hetfl", "--name", file.stem)
+        _call("flwr", "supernode", "register", str(file), "hetfl", "--name", file.stem, home=home)
 
 
 @app.command()
@@ -175,7 +151,7 @@ def start(
     """Begin the rounds, at the server, or go on where they ended; what happens is shown until it is over."""
     pairs = [f"{key}={_toml(value)}" for key, value in map(_pair, config or [])]
     options = [word for pair in pairs for word in ("--run-config", pair)]
-    _flwr(_connection(secrets, port), "run", str(folder), "hetfl", "--stream", *options)
+    _call("flwr", "run", str(folder), "hetfl", "--stream", *options, home=_connection(secrets, port))
 
 
 @app.command("try")
@@ -220,10 +196,12 @@ def _check_empty(folder: Path) -> None:
         raise typer.BadParameter(f"{folder} is there already, and not empty")
 
 
-def _write_secret(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
+def _subject(host: str) -> str:
+    """A name or an address as a certificate holds it."""
+    try:
+        return f"IP:{ipaddress.ip_address(host)}"
+    except ValueError:
+        return f"DNS:{host}"
 
 
 def _connection(secrets: Path, port: int) -> Path:
@@ -257,23 +235,22 @@ def _insist(name: str, *options: str) -> None:
     connection counts as alive.
     """
     print("+", name, *options, flush=True)
-    stopped: list[int] = []
-    children: list[subprocess.Popen[bytes]] = []
 
     def stop(number: int, frame: object) -> None:
-        stopped.append(number)
-        if children[-1].poll() is not None:  # between two starts
-            raise typer.Exit(128 + number)
-        if number == signal.SIGTERM:  # of an interrupt the terminal tells all of them
-            children[-1].terminate()
+        raise typer.Exit(128 + number)
 
+    signal.signal(signal.SIGTERM, stop)
     for pause in (*PAUSES, None):
         begin = time.monotonic()
-        children.append(subprocess.Popen([program(name), *options], env=surroundings()))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
-        code = children[-1].wait()
-        if not code or stopped or time.monotonic() - begin > SETTLED or pause is None:
+        process = subprocess.Popen([program(name), *options], env=surroundings())
+        try:
+            code = process.wait()
+        except (typer.Exit, KeyboardInterrupt) as stopped:
+            if isinstance(stopped, typer.Exit):  # of an interrupt the terminal tells both
+                process.terminate()
+            process.wait()
+            raise
+        if not code or time.monotonic() - begin > SETTLED or pause is None:
             raise typer.Exit(code if code >= 0 else 128 - code)
         print(
             f"it did not come up; once more in {pause} s: a client that was killed has to wait for a minute", flush=True
@@ -290,9 +267,10 @@ def _end_group() -> None:
         signal.signal(signal.SIGTERM, old)
 
 
-def _flwr(home: Path, *words: str) -> None:
-    print("+", "flwr", *words, flush=True)
-    done = subprocess.run([program("flwr"), *words], env=surroundings(home), check=False)
+def _call(name: str, *options: str, home: Path | None = None) -> None:
+    """Run a program to its end, which must be a good one."""
+    print("+", name, *options, flush=True)
+    done = subprocess.run([program(name), *options], env=surroundings(home), check=False)
     if done.returncode:
         raise typer.Exit(done.returncode)
 

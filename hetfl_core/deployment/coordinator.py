@@ -19,14 +19,14 @@ import pandas as pd
 import torch
 
 from hetfl_core import checks
-from hetfl_core.clients import by_block, in_one_order
-from hetfl_core.deployment.site import Memory, Reply, Site, Task, TaskKind, named, spec_of
+from hetfl_core.clients import in_one_order
+from hetfl_core.deployment.site import Memory, Reply, Settings, Site, Task, TaskKind, named, spec_of
 from hetfl_core.deployment.sums import MASKED, Layout
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import sides
-from hetfl_core.engine.evaluation import METRICS, average, n_bytes
+from hetfl_core.engine.evaluation import METRICS, averages, n_bytes
 from hetfl_core.engine.trainer import unless_sent
-from hetfl_core.federation import Client, Kind, Spec, map_blocks
+from hetfl_core.federation import Client, Spec, map_blocks
 from hetfl_core.files import write_atomically
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
@@ -47,50 +47,6 @@ FEW = 8
 
 class DeploymentError(RuntimeError):
     """A run that cannot go on. What its last checkpoint holds is complete."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What server and clients agree on.
-
-    Attributes
-    ----------
-    n_classes : int
-        Classes of the federation; 0 for a regression.
-    rounds : int
-        Communication rounds T.
-    participation : float
-        Participation rate r in (0, 1]: ⌊r·b⌋ of the clients known take part in a round.
-    seed : int
-    dtype : torch.dtype
-    task : {"classification", "regression"}
-    evaluate_every : int
-        Rounds between evaluations; the last is always evaluated. Each takes one more exchange of messages.
-    secure : bool
-        Secure aggregation: the server learns sums of uploads only. Each round takes three more exchanges, and entries
-        are rounded (see `hetfl_core.deployment.sums`).
-    clipping_range : float
-        With secure aggregation, entries of uploads are clipped to ± this, and rounded to 2²² values between.
-    """
-
-    n_classes: int
-    rounds: int = 10
-    participation: float = 1.0
-    seed: int = 0
-    dtype: torch.dtype = torch.float32
-    task: Kind = "classification"
-    evaluate_every: int = 10
-    secure: bool = False
-    clipping_range: float = 8.0
-
-    def __post_init__(self) -> None:
-        checks.ints(1, rounds=self.rounds, evaluate_every=self.evaluate_every)
-        checks.choice("task", self.task, tuple(METRICS))
-        checks.integer("n_classes", self.n_classes, 2 if self.task == "classification" else 0)
-        checks.fraction("participation", self.participation)
-        checks.seed(self.seed)
-        checks.flag("secure", self.secure)
-        checks.number("clipping_range", self.clipping_range, above=0)
 
 
 @dataclass
@@ -118,7 +74,7 @@ class Roster:
         ValueError
             Where it describes itself wrongly, or otherwise than before.
         """
-        name = spec_of(told, settings.n_classes, 1, settings.task).name
+        name = spec_of(told, settings, 1).name
         before = self.told.get(name)
         if before is not None:
             if differing := [key for key in before if before[key] != told.get(key)]:
@@ -133,8 +89,7 @@ class Roster:
 
     def specs(self, settings: Settings) -> list[Spec]:
         """What the server knows of the clients."""
-        n = len(self.told)
-        return [spec_of(one, settings.n_classes, n, settings.task) for one in self.told.values()]
+        return [spec_of(one, settings, len(self.told)) for one in self.told.values()]
 
 
 @dataclass
@@ -158,38 +113,13 @@ class Result:
     server: Params
 
 
-def site_of(client: Client, method: Method, settings: Settings, n_clients: int, features: Any = None) -> Site:
-    """A client's side of a run with these settings, its features in the order in which the others have them.
-
-    Raises
-    ------
-    ValueError
-        Where the order is not that of the client's own features.
-    """
-    if features is not None:
-        own, told = ({b: sorted(names or ()) for b, names in by_block(f).items()} for f in (client.features, features))
-        if own != told:
-            raise ValueError(f"client {client.name!r} was told of features that are not its own: its data changed")
-        client = client.of_features(features)
-    return Site(
-        client,
-        method,
-        n_classes=settings.n_classes,
-        n_clients=n_clients,
-        task=settings.task,
-        seed=settings.seed,
-        dtype=settings.dtype,
-    )
-
-
 def foreseen(method: Method, spec: Spec, received: Params, common: Params, settings: Settings) -> Params:
     """An upload as this client's must look, by what is known of it: names, shapes and types count, numbers do not.
 
     A client of the same shapes and classes is made, with few random samples of each class, and goes through a round.
     """
     counts = [min(n, FEW) for n in spec.class_counts]
-    labels = [np.repeat(np.arange(len(counts)), counts)] if sum(counts) else [np.linspace(0.0, 1.0, FEW)]
-    y = torch.as_tensor(labels[0])
+    y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)) if sum(counts) else torch.linspace(0, 1, FEW)
     rng = stream(settings.seed, spec.name, 0, "foreseen")
 
     def drawn(shape: tuple[int, ...]) -> torch.Tensor:
@@ -197,10 +127,8 @@ def foreseen(method: Method, spec: Spec, received: Params, common: Params, setti
 
     x = map_blocks(drawn, spec.shapes)
     few = Client(x, y, map_blocks(lambda t: t[:0], x), y[:0], spec.name)
-    site = site_of(few, method, settings, spec.n_clients)
-    client_state = sides.cast(
-        sides.first_of_client(method, site.spec, settings.seed, common), torch.device("cpu"), settings.dtype
-    )
+    site = Site(few, method, settings, spec.n_clients)
+    client_state = site.first(common)
     return site.work(Task("round", 0, received), Memory((0, 0), client_state, client_state))[0].sent
 
 
@@ -213,16 +141,15 @@ def why_refused(sent: Params, pattern: Params | None) -> str | None:
     pattern : dict of str to Tensor, optional
         As `foreseen`; without, only numbers that are not finite are refused.
     """
-    if pattern is not None:
-        if sent.keys() != pattern.keys():
-            lacks, more = sorted(pattern.keys() - sent.keys()), sorted(sent.keys() - pattern.keys())
-            return f"another method's message: it lacks {checks.shown(lacks)} and has {checks.shown(more)}"
-        for name, p in sent.items():
-            if p.shape != pattern[name].shape:
-                return f"{name!r} must have shape {tuple(pattern[name].shape)}, got {tuple(p.shape)}"
-            if p.dtype != pattern[name].dtype:
-                return f"{name!r} must be of {pattern[name].dtype}, got {p.dtype}"
+    expected = sent if pattern is None else pattern
+    if sent.keys() != expected.keys():
+        lacks, more = sorted(expected.keys() - sent.keys()), sorted(sent.keys() - expected.keys())
+        return f"another method's message: it lacks {checks.shown(lacks)} and has {checks.shown(more)}"
     for name, p in sent.items():
+        if p.shape != expected[name].shape:
+            return f"{name!r} must have shape {tuple(expected[name].shape)}, got {tuple(p.shape)}"
+        if p.dtype != expected[name].dtype:
+            return f"{name!r} must be of {expected[name].dtype}, got {p.dtype}"
         if p.is_floating_point() and not bool(p.isfinite().all()):
             return f"{name!r} holds {int((~p.isfinite()).sum())} numbers that are NaN or infinite"
     return None
@@ -259,11 +186,9 @@ class Coordinator:
         folder: Path | None = None,
         say: Callable[[str], None] = print,
     ) -> None:
-        checks.instance("method", method, Method, such_as="FLIC()")
         self.name, self.method, self.settings, self.roster = name, method, settings, roster
         self.folder, self._say = folder, say
         self.specs = in_one_order(roster.specs(settings))
-        self.side = self._side()
         method.check(self.specs)
         if settings.secure and (why := method.needs_uploads) is not None:
             raise ValueError(f"{method.name} cannot run with secure aggregation: {why}")
@@ -274,7 +199,9 @@ class Coordinator:
         self.total: Reply | None = None
         """With secure aggregation the last sum of uploads."""
 
-    def _side(self) -> sides.ServerSide:
+    @property
+    def side(self) -> sides.ServerSide:
+        """The server's part, for the clients of now."""
         settings = self.settings
         return sides.ServerSide(self.method, self.specs, settings.seed, torch.device("cpu"), settings.dtype)
 
@@ -288,11 +215,7 @@ class Coordinator:
         """Send tasks; the replies without an error, by index. Who did not answer, or could not, is named."""
         if not tasks:
             return {}
-        specs = self.specs
-        replies = yield {
-            specs[c].name: replace(t, n_clients=specs[c].n_clients, features=specs[c].features)
-            for c, t in tasks.items()
-        }
+        replies = yield {self.specs[index].name: task for index, task in tasks.items()}
         self.total = replies.get(SUM)
         good: dict[int, Reply] = {}
         for index, task in tasks.items():
@@ -332,8 +255,9 @@ class Coordinator:
         self, kind: TaskKind, round: int, server: Params, indices: Iterable[int], evaluate: bool = False
     ) -> dict[int, Task]:
         """The same task for some clients, each with its download."""
-        common = self.common if kind == "start" else {}
-        return {c: Task(kind, round, self.side.download(server, c), common, evaluate) for c in indices}
+        side, common = self.side, self.common if kind == "start" else {}
+        known = {c: (self.specs[c].n_clients, self.specs[c].features) for c in indices}
+        return {c: Task(kind, round, side.download(server, c), common, evaluate, *own) for c, own in known.items()}
 
     # --- the run ---
 
@@ -376,14 +300,12 @@ class Coordinator:
                 self.say(f"client {spec.name!r} cannot join: {error}")
                 continue
             self.specs.append(spec)
-            self.side, index = self._side(), len(self.specs) - 1
-            if (yield from self.ask(self._tasks("start", 0, server, [index], evaluate=True))):
+            if (yield from self.ask(self._tasks("start", 0, server, [len(self.specs) - 1], evaluate=True))):
                 state = replace(state, server=server)
                 self.say(f"client {spec.name!r} joins after {state.done} rounds")
             else:
                 self.specs.pop()
                 self.refused.add(spec.name)
-                self.side = self._side()
         return state
 
     def _round(self, state: checkpoints.State) -> Steps[checkpoints.State]:
@@ -513,22 +435,17 @@ class Coordinator:
 
     def _summary(self, per_client: pd.DataFrame) -> dict[str, float]:
         """As `hetfl_core.engine.evaluation.summarise`, of what clients reported."""
-        metrics = METRICS[self.settings.task]
-        final: dict[str, float] = {}
-        diverged = per_client[metrics.main].isna()
-        for name in metrics.per_client:
-            some = per_client[(per_client["n_test"] > 0) & (per_client[name].notna() | diverged)]
-            final |= average(name, some[name].to_numpy(), some["n_test"].to_numpy(), metrics.worst.get(name))
-        final[f"train_{metrics.main}"] = float(per_client["train"].mean(skipna=False))
-        return final
+        main = METRICS[self.settings.task].main
+        each = {name: per_client[name].to_numpy() for name in METRICS[self.settings.task].per_client}
+        final = averages(each, per_client["n_test"].to_numpy(), np.isnan(each[main]), self.settings.task)
+        return final | {f"train_{main}": float(per_client["train"].mean(skipna=False))}
 
     # --- checkpoints ---
 
     def _identity(self) -> checkpoints.Identity:
         settings = {"run": self.name, "method": checkpoints.method_settings(self.method, self.specs)}
-        settings |= {key: str(value).removeprefix("torch.") for key, value in vars(self.settings).items()}
-        for may_change in ("rounds", "evaluate_every"):
-            del settings[may_change]
+        fixed = {key: value for key, value in vars(self.settings).items() if key not in ("rounds", "evaluate_every")}
+        settings |= {key: str(value).removeprefix("torch.") for key, value in fixed.items()}
         return checkpoints.Identity(settings, self.method)
 
     def _save(self, state: checkpoints.State) -> None:
@@ -549,10 +466,9 @@ class Coordinator:
         settings = self.settings
         for one in told:
             self.roster.add({key: one[key] for key in one if key not in ("n_clients", "order")}, settings)
-        specs = [spec_of(one, settings.n_classes, one["n_clients"], settings.task) for one in told]
+        specs = [spec_of(one, settings, one["n_clients"]) for one in told]
         orders = [named(one.get("order")) or spec.features for one, spec in zip(told, specs, strict=True)]
         self.specs = [spec.of_features(order) for spec, order in zip(specs, orders, strict=True)]
-        self.side = self._side()
         self.common = self.side.common()
         state = checkpoints.read_state(self.folder, self._identity(), [spec.name for spec in self.specs])
         if state is not None:

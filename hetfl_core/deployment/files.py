@@ -124,18 +124,17 @@ def _from_arrays(file: Path, where: str, label: str) -> Read:
     except (ValueError, OSError, EOFError, AttributeError, BadZipFile) as error:
         raise ValueError(f"{where}: the file holds no arrays of numbers: {error}") from error
     features = [str(column) for column in found["features"].tolist()] if "features" in found else None
-    parts = ("x_train", "y_train", "x_test", "y_test")
+    parts, test = ("x_train", "y_train", "x_test", "y_test"), None
     if set(parts) <= set(found):
         x_train, y_train, x_test, y_test = (found[part] for part in parts)
         test = np.repeat([False, True], [len(y_train), len(y_test)])
         if (len(x_train), len(x_test)) != (len(y_train), len(y_test)) or x_train.shape[1:] != x_test.shape[1:]:
             shapes = ", ".join(f"{part} {found[part].shape}" for part in parts)
             raise ValueError(f"{where}: expected a label for each row, and rows of one shape, got {shapes}")
-        x = np.concatenate([x_train, x_test]).astype(np.float64)
-        return x, np.concatenate([y_train, y_test]), test, features
-    if {"x", "y"} <= set(found):
-        return found["x"].astype(np.float64), found["y"], None, features
-    raise ValueError(f"{where}: expected arrays x and y, or {', '.join(parts)}, got {sorted(found)}")
+        found |= {"x": np.concatenate([x_train, x_test]), "y": np.concatenate([y_train, y_test])}
+    if not {"x", "y"} <= set(found):
+        raise ValueError(f"{where}: expected arrays x and y, or {', '.join(parts)}, got {sorted(found)}")
+    return found["x"].astype(np.float64), found["y"], test, features
 
 
 def _numbers(y: np.ndarray, where: str, label: str, classes: Sequence[Any] | None) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Flower's programs: where they are, and the environment that they are started in."""
+"""Programs, first of all Flower's: where they are, and the environment that they are started in."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 
 
 def program(name: str) -> str:
-    """Where a program of Flower's is: beside this Python, or on the path.
+    """Where a program is, Flower's or the system's: beside this Python, or on the path.
 
     Raises
     ------
     FileNotFoundError
-        Where Flower is not installed.
+        Where it is not installed.
     """
     found = shutil.which(name, path=surroundings()["PATH"])
     if found is None:
-        raise FileNotFoundError(f"there is no {name}: pip install 'hetfl-core[deploy]'")
+        raise FileNotFoundError(f"there is no program {name}; Flower's come by pip install 'hetfl-core[deploy]'")
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol, get_args
 import torch
 
 from hetfl_core import checks
+from hetfl_core.clients import by_block
 from hetfl_core.deployment.sums import Layout
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import prediction, sides, training
@@ -24,11 +25,50 @@ from hetfl_core.engine.stacks import Split, stack_split
 from hetfl_core.federation import Client, Federation, Kind, Spec, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
+from hetfl_core.settings import Checked, Count, Natural, Positive, PositiveShare
 
 TaskKind = Literal["start", "survey", "round", "rest", "final", "evaluate"]
 
 ORDER: dict[str, int] = {"start": 0, "round": 1, "rest": 1, "final": 2}
 """Of the tasks that train within a round."""
+
+
+@dataclass(frozen=True)
+class Settings(Checked):
+    """What server and clients agree on.
+
+    Attributes
+    ----------
+    n_classes : int
+        Classes of the federation; 0 for a regression.
+    rounds : int
+        Communication rounds T.
+    participation : float
+        Participation rate r in (0, 1]: ⌊r·b⌋ of the clients known take part in a round.
+    seed : int
+    dtype : torch.dtype
+    task : {"classification", "regression"}
+    evaluate_every : int
+        Rounds between evaluations; the last is always evaluated. Each takes one more exchange of messages.
+    secure : bool
+        Secure aggregation: the server learns sums of uploads only. Each round takes three more exchanges, and entries
+        are rounded (see `hetfl_core.deployment.sums`).
+    clipping_range : float
+        With secure aggregation, entries of uploads are clipped to ± this, and rounded to 2²² values between.
+    """
+
+    n_classes: int
+    rounds: Count = 10
+    participation: PositiveShare = 1.0
+    seed: Natural = 0
+    dtype: torch.dtype = torch.float32
+    task: Kind = "classification"
+    evaluate_every: Count = 10
+    secure: bool = False
+    clipping_range: Positive = 8.0
+
+    def __post_init__(self) -> None:
+        checks.integer("n_classes", self.n_classes, 2 if self.task == "classification" else 0)
 
 
 @dataclass(frozen=True)
@@ -176,53 +216,47 @@ class Site:
     ----------
     client : Client
     method : Method
-    n_classes : int
-        Classes of the federation; 0 for a regression.
+    settings : Settings
     n_clients : int
         Clients of the federation.
-    task : {"classification", "regression"}
-    seed : int
-        The run's.
-    dtype : torch.dtype
-        Floating-point type of the run.
-    device : torch.device
-        Where this client computes.
+    features : tuple of str, or dict of str to tuple of str, optional
+        The client's features in the order in which the others have them; by default in its own.
 
     Raises
     ------
     ValueError
-        For data that a `Federation` refuses, or that the method's network does not take.
+        For data that a `Federation` refuses, or that the method's network does not take; and where the order is not
+        that of the client's own features.
     """
 
     def __init__(
-        self,
-        client: Client,
-        method: Method,
-        *,
-        n_classes: int,
-        n_clients: int,
-        task: Kind = "classification",
-        seed: int = 0,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | None = None,
+        self, client: Client, method: Method, settings: Settings, n_clients: int, features: Any = None
     ) -> None:
         checks.instance("client", client, Client)
-        checks.instance("method", method, Method, such_as="FLIC()")
-        self.federation = Federation([client], n_classes, "one client", task=task).to(dtype)
+        if features is not None:
+            own, told = ({b: {*(f or ())} for b, f in by_block(of).items()} for of in (client.features, features))
+            if own != told:
+                raise ValueError(f"client {client.name!r} was told of features that are not its own: its data changed")
+            client = client.of_features(features)
+        self.method, self.seed, self.dtype = method, settings.seed, settings.dtype
+        self.federation = Federation([client], settings.n_classes, "one client", task=settings.task).to(self.dtype)
         self.client = self.federation[0]
         self.spec = replace(self.federation.specs()[0], n_clients=n_clients)
-        self.method, self.seed, self.dtype = method, seed, dtype
-        self.device = torch.device("cpu") if device is None else device
-        self.metrics = METRICS[task]
+        self.metrics = METRICS[settings.task]
         self.splits = {split: self._split(split) for split in ("train", "test")}
-        self.precomputed = sides.cast(sides.precompute(method, self.client, self.spec, seed, dtype), self.device, dtype)
+        self.precomputed = self._cast(sides.precompute(method, self.client, self.spec, self.seed, self.dtype))
         self.last: tuple[Params, Params] | None = None
         """The whole model after the last training, and what was downloaded for it."""
 
+    def _cast(self, params: Params) -> Params:
+        return sides.cast(params, torch.device("cpu"), self.dtype)
+
+    def first(self, common: Params) -> Params:
+        """What the client keeps when a run begins, given what all clients share."""
+        return self._cast(sides.first_of_client(self.method, self.spec, self.seed, common))
+
     def _split(self, part: str) -> Split:
-        x, y = getattr(self.client, f"x_{part}"), getattr(self.client, f"y_{part}")
-        split = stack_split([x], [y])
-        return Split(map_blocks(lambda t: t.to(self.device), split.x), split.y.to(self.device), split.n)
+        return stack_split([getattr(self.client, f"x_{part}")], [getattr(self.client, f"y_{part}")])
 
     def identity(self, run: str) -> checkpoints.Identity:
         """Of this client's part in a run of that name."""
@@ -255,11 +289,10 @@ class Site:
             From the method, for what it cannot do.
         """
         checks.choice("kind", task.kind, get_args(TaskKind))
-        received = sides.cast(task.received, self.device, self.dtype)
+        received = self._cast(task.received)
         if task.kind == "start":
             sides.check_precomputed(self.method, self.spec, self.precomputed, received)
-            first = sides.first_of_client(self.method, self.spec, self.seed, task.common)
-            client_state = sides.cast(first, self.device, self.dtype)
+            client_state = self.first(task.common)
         elif memory is None:
             raise SiteError(
                 f"has nothing of the {task.round} rounds before: its state was lost, or was never written to a "
@@ -322,9 +355,8 @@ class Site:
         if not n:
             return dict.fromkeys(self.metrics.per_client, math.nan)
         noise = prediction.prediction_noise(method, self.spec, n, self.seed, round, split, self.dtype)
-        noise = {name: numbers.to(self.device) for name, numbers in noise.items()}
         (outputs,) = prediction.predict_each(method.predict, [params], [received], [self.spec], data, [noise])
-        found, labels = (t.cpu().numpy() for t in (self.metrics.decide(outputs), data.client(0, self.spec.shapes)[1]))
+        found, labels = (t.numpy() for t in (self.metrics.decide(outputs), data.client(0, self.spec.shapes)[1]))
         return {name: float(measure([found], [labels])[0]) for name, measure in self.metrics.per_client.items()}
 
 
@@ -346,7 +378,7 @@ def named(features: Any) -> Any:
     return map_blocks(lambda own: None if own is None else tuple(own), features)
 
 
-def spec_of(told: Mapping[str, Any], n_classes: int, n_clients: int, task: Kind) -> Spec:
+def spec_of(told: Mapping[str, Any], settings: Settings, n_clients: int) -> Spec:
     """The spec that `told` describes.
 
     Raises
@@ -364,6 +396,7 @@ def spec_of(told: Mapping[str, Any], n_classes: int, n_clients: int, task: Kind)
         features = Client(x, y, x, y, name, told.get("features")).features
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"a client's description must have name, shapes, n_train and class_counts: {error}") from error
+    n_classes, task = settings.n_classes, settings.task
     if len(counts) != n_classes or (task == "classification" and sum(counts) != n_train):
         raise ValueError(
             f"client {name!r}: class_counts must be {n_classes} numbers that add up to n_train = {n_train}, got "

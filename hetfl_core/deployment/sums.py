@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,27 +129,17 @@ def secure_sum(
     nothing = Parameters([], "numpy.ndarray")
     found: dict[str, Any] = {"sum": None, "terms": {}}
 
-    @dataclass(frozen=True)
-    class Node:
-        node_id: int
-
     class Strategy:
         """Who takes part, and what is done with the result."""
 
         def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> Sequence[Any]:
-            return [(Node(node), FitIns(nothing, {})) for node in contents]
+            return [(SimpleNamespace(node_id=node), FitIns(nothing, {})) for node in contents]
 
         def aggregate_fit(self, server_round: int, results: Sequence[Any], failures: Sequence[Any]) -> Any:
             (mean,) = parameters_to_ndarrays(results[0][1].parameters)
             found["sum"] = mean * len(results)
             found["terms"] = {node.node_id: dict(result.metrics) for node, result in results}
             return None, {}
-
-    class Manager:
-        """Flower asks it for its log."""
-
-        def num_available(self) -> int:
-            return len(contents)
 
     class Workflow(SecAggPlusWorkflow):  # type: ignore[misc]
         """Sends what is asked of each node along with the keys."""
@@ -161,6 +152,7 @@ def secure_sum(
 
     state = RecordDict({MAIN_CONFIGS_RECORD: ConfigRecord({Key.CURRENT_ROUND: 1}), MAIN_PARAMS_RECORD: ArrayRecord()})
     own = Context(run_id=0, node_id=0, node_config={}, state=state, run_config={})
+    manager = SimpleNamespace(num_available=lambda: len(contents))  # Flower asks it for its log
     workflow = Workflow(1.0, 0.5, max_weight=1.0, clipping_range=float(clipping_range), timeout=timeout)
-    workflow(grid, LegacyContext(own, strategy=Strategy(), client_manager=Manager()))  # type: ignore[arg-type]
+    workflow(grid, LegacyContext(own, strategy=Strategy(), client_manager=manager))  # type: ignore[arg-type]
     return found["sum"], found["terms"]

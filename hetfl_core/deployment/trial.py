@@ -13,14 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import pandas as pd
 
-from hetfl_core import checks
 from hetfl_core.deployment.programs import surroundings
 from hetfl_core.files import write_atomically
 from hetfl_core.rng import SERVER, numpy_stream
@@ -33,7 +31,7 @@ class TrialError(RuntimeError):
     """A process did not start, or did not come to its end; the message has the end of its log."""
 
 
-class Loopback:
+class Loopback(AbstractContextManager["Loopback"]):
     """A server and clients in folders of their own, started and stopped by ``hetfl deploy``.
 
     Parameters
@@ -56,11 +54,9 @@ class Loopback:
         for name in names:
             self.call("key", name)
 
-    def __enter__(self) -> Loopback:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.end()
+    def __exit__(self, *_: object) -> None:
+        for name in list(self.processes):
+            self.kill(name)
 
     def call(self, *words: str, at: Path | None = None) -> None:
         """Run a command of ``hetfl deploy`` to its end.
@@ -114,10 +110,7 @@ class Loopback:
             *("client", "--server", f"127.0.0.1:{port or self.port}", "--ca", "secrets/ca.crt"),
             *("--key", f"secrets/{name}", "--name", name, "--state", "state", "--port", str(own), *words),
         )
-        self.until(lambda: listens(own) or self.ended(name), name, f"{name} is up")
-        if self.ended(name):
-            self.kill(name)
-            raise TrialError(f"{name} does not start:\n{self.log(name)[-3000:]}")
+        self.until(lambda: listens(own), name, f"{name} is up")
 
     def admit(self, *names: str) -> None:
         """Let clients in."""
@@ -143,21 +136,12 @@ class Loopback:
             raise TrialError(f"{name} took more than {seconds:g} s:\n{ends}") from error
         return self.log(name)
 
-    def ended(self, name: str) -> bool:
-        """Whether a process has ended."""
-        return self.processes[name].poll() is not None
-
     def kill(self, name: str) -> None:
         """End a process and what it started, at once, without a word."""
         process = self.processes.pop(name)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
         process.wait()
-
-    def end(self) -> None:
-        """Stop everything."""
-        for name in list(self.processes):
-            self.kill(name)
 
     def log(self, name: str) -> str:
         """What a process has printed so far."""
@@ -169,10 +153,13 @@ class Loopback:
         Raises
         ------
         TrialError
-            Where it takes longer.
+            Where the process ends before, or it takes longer.
         """
         begin = time.monotonic()
         while not condition():
+            if self.processes[name].poll() is not None and not condition():
+                self.kill(name)
+                raise TrialError(f"{name} ended before {what}:\n{self.log(name)[-3000:]}")
             if time.monotonic() - begin > seconds:
                 raise TrialError(f"waited {seconds:g} s until {what}:\n{self.log(name)[-3000:]}")
             time.sleep(0.2)
@@ -213,8 +200,6 @@ def write_data(folder: Path, n_clients: int, seed: int = 0) -> list[str]:
     """
     from hetfl_core.datasets.digits import bundled_images
 
-    checks.integer("n_clients", n_clients, 1, 20)
-    checks.seed(seed)
     x, y = bundled_images()
     rng = numpy_stream(seed, SERVER, 0, "deployment.trial")
     order, names = rng.permutation(len(y)), [f"client-{k + 1}" for k in range(n_clients)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,82 +61,64 @@ def from_arrays(record: Mapping[str, Any]) -> Params:
     return params
 
 
+def pack(words: Mapping[str, Any], tensors: Mapping[str, Params] | None = None) -> RecordDict:
+    """A message: words and numbers, as JSON can hold them, and tensors by the names of what they are."""
+    app = flower()
+    content = app.RecordDict({"words": app.ConfigRecord({"json": json.dumps(words)})})
+    for name, params in (tensors or {}).items():
+        content[name] = to_arrays(params)
+    return content  # type: ignore[no-any-return]
+
+
+def unpack_words(content: RecordDict) -> dict[str, Any]:
+    """The words and numbers of a message."""
+    try:
+        return dict(json.loads(content["words"]["json"]))  # type: ignore[arg-type, call-overload, index]
+    except (KeyError, TypeError, ValueError) as error:
+        raise WireError(f"expected words, got a message that cannot be read: {error}") from error
+
+
 def pack_tasks(tasks: Mapping[str, Task], agreed: Mapping[str, Any]) -> RecordDict:
     """What is asked of one client, by the names of runs, and the run config that all have agreed on."""
-    app, content = flower(), pack_words(agreed)
+    words, tensors = {}, dict[str, Params]()
     for run, task in tasks.items():
-        layout = task.layout and vars(task.layout)
-        content[f"{run}{SEPARATOR}task"] = app.ConfigRecord(
-            {"kind": task.kind, "round": task.round, "evaluate": task.evaluate, "n_clients": task.n_clients}
-            | {"features": json.dumps(task.features), "layout": json.dumps(layout)}
-        )
-        content[f"{run}{SEPARATOR}received"] = to_arrays(task.received)
-        content[f"{run}{SEPARATOR}common"] = to_arrays(task.common)
-    return content
+        words[run] = {**vars(task), "layout": task.layout and vars(task.layout)}
+        tensors |= {f"{run}{SEPARATOR}{part}": words[run].pop(part) for part in ("received", "common")}
+    return pack({"settings": agreed, "tasks": words}, tensors)
 
 
 def unpack_tasks(content: RecordDict) -> dict[str, Task]:
     """What `pack_tasks` made."""
     tasks = {}
-    for run, parts in _by_run(content).items():
-        try:
-            words: dict[str, Any] = dict(parts["task"])
-            words |= {part: from_arrays(parts[part]) for part in ("received", "common")}
-            layout = json.loads(words["layout"])
-            words |= {"features": named(json.loads(words["features"])), "layout": layout and Layout(**layout)}
-            tasks[run] = Task(**words)
-        except (KeyError, TypeError) as error:
-            raise WireError(f"a task of run {run!r} cannot be read: {error}") from error
+    try:
+        for run, words in unpack_words(content)["tasks"].items():
+            parts = {part: from_arrays(content[f"{run}{SEPARATOR}{part}"]) for part in ("received", "common")}  # type: ignore[arg-type]
+            layout = words["layout"] and Layout(**words["layout"])
+            tasks[run] = Task(**{**words, **parts, "features": named(words["features"]), "layout": layout})
+    except (KeyError, TypeError, AttributeError) as error:
+        raise WireError(f"a task cannot be read: {error}") from error
     return tasks
 
 
 def pack_replies(replies: Mapping[str, Reply]) -> RecordDict:
     """What one client answers, by the names of runs."""
-    app = flower()
-    content = app.RecordDict()
-    for run, reply in replies.items():
-        content[f"{run}{SEPARATOR}reply"] = app.ConfigRecord({"error": reply.error or ""})
-        content[f"{run}{SEPARATOR}sent"] = to_arrays(reply.sent)
-        content[f"{run}{SEPARATOR}figures"] = app.MetricRecord(reply.figures)
-        content[f"{run}{SEPARATOR}terms"] = app.MetricRecord(reply.terms)
-    return content  # type: ignore[no-any-return]
+    words = {run: {key: value for key, value in vars(reply).items() if key != "sent"} for run, reply in replies.items()}
+    return pack(words, {f"{run}{SEPARATOR}sent": reply.sent for run, reply in replies.items()})
 
 
-def unpack_replies(content: RecordDict) -> dict[str, Reply]:
-    """What `pack_replies` made; what cannot be read of a run becomes its error."""
+def unpack_replies(content: RecordDict, runs: Iterable[str]) -> dict[str, Reply]:
+    """What `pack_replies` made for these runs; what cannot be read of one becomes its error."""
     replies = {}
-    for run, parts in _by_run(content).items():
+    for run in runs:
         try:
-            error = str(parts["reply"]["error"]) or None
-            figures = {str(k): float(v) for k, v in parts["figures"].items()}
-            terms = {str(k): float(v) for k, v in parts["terms"].items() if not math.isinf(v)}
-            replies[run] = Reply(from_arrays(parts["sent"]), figures, terms, error)
+            said = unpack_words(content)[run]
+            figures, terms = ({str(k): float(v) for k, v in said[part].items()} for part in ("figures", "terms"))
+            terms = {name: value for name, value in terms.items() if not math.isinf(value)}
+            sent = from_arrays(content[f"{run}{SEPARATOR}sent"])  # type: ignore[arg-type]
+            replies[run] = Reply(sent, figures, terms, said["error"] and str(said["error"]))
         except (KeyError, TypeError, AttributeError, ValueError) as wrong:
             replies[run] = Reply(error=f"sent a message that cannot be read: {wrong}")
     return replies
-
-
-def _by_run(content: RecordDict) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for key, record in content.items():
-        run, separator, part = str(key).rpartition(SEPARATOR)
-        if separator:
-            found.setdefault(run, {})[part] = record
-    return found
-
-
-def pack_words(words: Mapping[str, Any]) -> RecordDict:
-    """Words and numbers, as JSON can hold them."""
-    app = flower()
-    return app.RecordDict({"words": app.ConfigRecord({"json": json.dumps(words)})})  # type: ignore[no-any-return]
-
-
-def unpack_words(content: RecordDict) -> dict[str, Any]:
-    """What `pack_words` made."""
-    try:
-        return dict(json.loads(content["words"]["json"]))  # type: ignore[arg-type, call-overload, index]
-    except (KeyError, TypeError, ValueError) as error:
-        raise WireError(f"expected words, got a message that cannot be read: {error}") from error
 
 
 # --- what a client keeps, in Flower's own store ---------------------------------------------------------------------

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from hetfl_core import checks
 from hetfl_core.distances.averages import average_anchors, gaussian_barycentre, product_of_experts
-from hetfl_core.distances.parts import check, check_covariance, check_finite, check_mean, first_derivative, psd_root
+from hetfl_core.distances.parts import check, check_covariance, check_finite, check_shapes, first_derivative, psd_root
 
 __all__ = [
     "average_anchors",
@@ -77,11 +77,9 @@ def bures_wasserstein(m1: Tensor, S1: Tensor, m2: Tensor, S2: Tensor) -> Tensor:
     --------
     bures : what is said there of singular covariances holds here too.
     """
-    checks.tensors(m1=m1, S1=S1, m2=m2, S2=S2)
-    check_mean("m1", m1, S1)
-    check_mean("m2", m2, S2)
-    checks.means(m1, m2)
-    checks.broadcastable(m1=m1.shape[:-1], S1=S1.shape[:-2], m2=m2.shape[:-1], S2=S2.shape[:-2])
+    check_shapes(m1=(m1, "k"), S1=(S1, "kk"), m2=(m2, "k"), S2=(S2, "kk"))
+    check_finite("m1", m1)
+    check_finite("m2", m2)
     return (m1 - m2).square().sum(-1) + bures(S1, S2)
 
 
@@ -113,12 +111,9 @@ def bures(S1: Tensor, S2: Tensor) -> Tensor:
     pseudo-inverses, so that T is the least map between the supports, and the gradient is finite. The work is
     done in float64. There are first derivatives only; asking for a second one is an error.
     """
-    checks.tensors(S1=S1, S2=S2)
-    for name, S in (("S1", S1), ("S2", S2)):
-        check_covariance(name, S)
-    if S1.shape[-1] != S2.shape[-1]:
-        raise ValueError(f"S1 and S2 must be of one size, got shapes {tuple(S1.shape)} and {tuple(S2.shape)}")
-    checks.broadcastable(S1=S1.shape[:-2], S2=S2.shape[:-2])
+    check_shapes(S1=(S1, "kk"), S2=(S2, "kk"))
+    check_covariance("S1", S1)
+    check_covariance("S2", S2)
     S1, S2 = torch.broadcast_tensors(S1, S2)
     return _Bures.apply((S1 + S1.mT) / 2, (S2 + S2.mT) / 2)[0]
 
@@ -221,7 +216,6 @@ def gaussian_kl(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> Tensor:
         If shapes do not match, one is diagonal and the other full, or a covariance is not positive definite.
     """
     checks.tensors(m1=m1, v1=v1, m2=m2, v2=v2)
-    checks.means(m1, m2)
     full = [v.dim() - m.dim() for m, v in ((m1, v1), (m2, v2))]
     if full not in ([0, 0], [1, 1]):
         shapes = [tuple(t.shape) for t in (m1, v1, m2, v2)]
@@ -229,24 +223,18 @@ def gaussian_kl(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> Tensor:
             "v1 and v2 must both be variances of shape (..., k) or both be covariances of shape (..., k, k), "
             f"got shapes {shapes} for m1, v1, m2, v2"
         )
-    tail = 1 + full[0]
-    checks.broadcastable(m1=m1.shape[:-1], v1=v1.shape[:-tail], m2=m2.shape[:-1], v2=v2.shape[:-tail])
+    axes = "kk" if full[0] else "k"
+    check_shapes(m1=(m1, "k"), v1=(v1, axes), m2=(m2, "k"), v2=(v2, axes))
     checks.same_dtype(m1=m1, v1=v1, m2=m2, v2=v2)
-    return _kl_full(m1, v1, m2, v2) if full[0] else _kl_diagonal(m1, v1, m2, v2)
-
-
-def _kl_diagonal(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> Tensor:
-    for name, m, v in (("m1", m1, v1), ("m2", m2, v2)):
-        check_finite(name, m)
-        _check_variance(name.replace("m", "v"), v, m.shape[-1])
-    return 0.5 * ((v1 + (m2 - m1).square()) / v2 - 1 + v2.log() - v1.log()).sum(-1)
-
-
-def _kl_full(m1: Tensor, S1: Tensor, m2: Tensor, S2: Tensor) -> Tensor:
-    for i, m, S in ((1, m1, S1), (2, m2, S2)):
-        check_mean(f"m{i}", m, S, f"v{i}")
-        check_covariance(f"v{i}", S, definite=True)
-    L1, L2 = (torch.linalg.cholesky_ex((S + S.mT) / 2).L for S in (S1, S2))
+    check_finite("m1", m1)
+    check_finite("m2", m2)
+    if not full[0]:
+        for name, v in (("v1", v1), ("v2", v2)):
+            check((v > 0) & v.isfinite(), f"{name} must be positive and finite (variances)")
+        return 0.5 * ((v1 + (m2 - m1).square()) / v2 - 1 + v2.log() - v1.log()).sum(-1)
+    check_covariance("v1", v1, definite=True)
+    check_covariance("v2", v2, definite=True)
+    L1, L2 = (torch.linalg.cholesky_ex((S + S.mT) / 2).L for S in (v1, v2))
     spread = torch.linalg.solve_triangular(L2, L1, upper=False).square().sum((-2, -1))
     gap = torch.linalg.solve_triangular(L2, (m2 - m1).unsqueeze(-1), upper=False).square().sum((-2, -1))
     return 0.5 * (spread + gap - m1.shape[-1]) + _log_diagonal(L2) - _log_diagonal(L1)
@@ -271,14 +259,23 @@ def mmd(x: Tensor, y: Tensor, bandwidth: float | Tensor | None = None, unbiased:
     Tensor, shape (...)
     """
     checks.flag("unbiased", unbiased)
-    _check_samples(x, y, least=2 if unbiased else 1)
+    check_shapes(x=(x, "nk"), y=(y, "mk"))
+    checks.same_dtype(x=x, y=y)
+    if unbiased and min(x.shape[-2], y.shape[-2]) < 2:
+        raise ValueError(f"x and y must have n, m >= 2 rows, got shapes {tuple(x.shape)} and {tuple(y.shape)}")
+    if x.shape[:-2] != y.shape[:-2]:
+        raise ValueError(f"x and y must have the same leading axes, got shapes {tuple(x.shape)} and {tuple(y.shape)}")
+    most = torch.finfo(x.dtype).max ** 0.45
+    for name, t in (("x", x), ("y", y)):
+        check_finite(name, t)
+        check(t.abs() <= most, f"{name} must be at most {most:.1g} in size, or its squares exceed {t.dtype}")
     if isinstance(bandwidth, Tensor):
         checks.tensors(bandwidth=bandwidth)
         checks.broadcastable(x=x.shape[:-2], bandwidth=bandwidth.shape)
         check((bandwidth > 0) & bandwidth.isfinite(), f"bandwidth must be positive, got {bandwidth}")
     elif bandwidth is not None:
         checks.number("bandwidth", bandwidth, above=0)  # and its square a number that can be divided by
-        checks.number("bandwidth", bandwidth, torch.finfo(x.dtype).tiny ** 0.5, torch.finfo(x.dtype).max ** 0.45)
+        checks.number("bandwidth", bandwidth, torch.finfo(x.dtype).tiny ** 0.5, most)
     squared = squared_distances(torch.cat((x, y), -2))
     h = (
         _median_distance(squared.detach())
@@ -334,19 +331,10 @@ def transport_plan(cost: Tensor, a: Tensor, b: Tensor) -> Tensor:
         Not differentiated: for the optimal value ``(plan * cost).sum()`` the plan is the gradient for the cost. Where
         several plans are optimal, one of them.
     """
-    checks.tensors(cost=cost, a=a, b=b)
-    if cost.dim() < 2 or a.dim() < 1 or b.dim() < 1 or not cost.numel():
-        raise ValueError(
-            "cost must have shape (..., P, Q), a (..., P) and b (..., Q), "
-            f"got shapes {tuple(cost.shape)}, {tuple(a.shape)}, {tuple(b.shape)}"
-        )
+    check_shapes(cost=(cost, "PQ"), a=(a, "P"), b=(b, "Q"))
     P, Q = cost.shape[-2:]
-    if max(P, Q) > LARGEST_PLAN or a.shape[-1] != P or b.shape[-1] != Q:
-        raise ValueError(
-            f"cost must have shape (..., P, Q) with P, Q <= {LARGEST_PLAN} to go with a (..., P) and b (..., Q), "
-            f"got shapes {tuple(cost.shape)}, {tuple(a.shape)}, {tuple(b.shape)}"
-        )
-    checks.broadcastable(cost=cost.shape[:-2], a=a.shape[:-1], b=b.shape[:-1])
+    if max(P, Q) > LARGEST_PLAN:
+        raise ValueError(f"cost must have shape (..., P, Q) with P, Q <= {LARGEST_PLAN}, got {tuple(cost.shape)}")
     check_finite("cost", cost)
     for name, t in (("a", a), ("b", b)):
         check((t >= 0) & t.isfinite(), f"{name} must be finite and not negative (weights)")
@@ -396,21 +384,15 @@ def cka(x: Tensor, y: Tensor) -> Tensor:
         In [0, 1]; 0, with zero gradient, where a representation is constant: where centring leaves of it no more than
         rounding.
     """
-    checks.tensors(x=x, y=y)
-    if x.dim() < 2 or y.dim() < 2 or x.shape[-2] != y.shape[-2] or not x.numel() or not y.numel():
-        raise ValueError(
-            "x and y must have shapes (..., n, k) and (..., n, l) with the same n, "
-            f"got {tuple(x.shape)} and {tuple(y.shape)}"
-        )
+    check_shapes(x=(x, "nk"), y=(y, "nl"))
+    checks.same_dtype(x=x, y=y)
     check_finite("x", x)
     check_finite("y", y)
-    checks.same_dtype(x=x, y=y)
-    checks.broadcastable(x=x.shape[:-2], y=y.shape[:-2])
     rounding = 32 * torch.finfo(x.dtype).eps
-    sizes = [t.detach().square().sum((-2, -1)) for t in (x, y)]
+    least = [rounding**2 * t.detach().square().sum((-2, -1)) for t in (x, y)]
     x, y = (t - t.mean(-2, keepdim=True) for t in (x, y))
-    varying = [t.detach().square().sum((-2, -1)) > rounding**2 * size for t, size in zip((x, y), sizes, strict=True)]
-    varies = varying[0] & varying[1]
+    sizes = [t.detach().square().sum((-2, -1)) for t in (x, y)]
+    varies = (sizes[0] > least[0]) & (sizes[1] > least[1])
     scale = (x.mT @ x).square().sum((-2, -1)) * (y.mT @ y).square().sum((-2, -1))
     return torch.where(varies, (x.mT @ y).square().sum((-2, -1)) / torch.where(varies, scale, 1).sqrt(), 0)
 
@@ -433,11 +415,10 @@ def principal_angle(A: Tensor, B: Tensor) -> Tensor:
     ValueError
         If shapes do not match, or the columns of a matrix are linearly dependent.
     """
-    checks.tensors(A=A, B=B)
-    if A.dim() < 2 or A.shape[-2:] != B.shape[-2:] or not 1 <= A.shape[-1] <= A.shape[-2]:
-        raise ValueError(f"A and B must both have shape (..., d, r), r <= d, got {tuple(A.shape)} and {tuple(B.shape)}")
+    check_shapes(A=(A, "dr"), B=(B, "dr"))
     checks.same_dtype(A=A, B=B)
-    checks.broadcastable(A=A.shape[:-2], B=B.shape[:-2])
+    if A.shape[-1] > A.shape[-2]:
+        raise ValueError(f"A and B must both have shape (..., d, r), r <= d, got {tuple(A.shape)} and {tuple(B.shape)}")
     bases = []
     for name, M in (("A", A), ("B", B)):
         check_finite(name, M)
@@ -456,26 +437,3 @@ def _trace(S: Tensor) -> Tensor:
 
 def _log_diagonal(L: Tensor) -> Tensor:
     return L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-
-def _check_samples(x: Tensor, y: Tensor, least: int) -> None:
-    checks.tensors(x=x, y=y)
-    checks.same_dtype(x=x, y=y)
-    if x.dim() < 2 or y.dim() < 2 or x.shape[-1] != y.shape[-1] or min(x.shape[-2], y.shape[-2]) < least:
-        raise ValueError(
-            f"x and y must have shapes (..., n, k) and (..., m, k) with n, m >= {least}, "
-            f"got {tuple(x.shape)} and {tuple(y.shape)}"
-        )
-    if x.shape[:-2] != y.shape[:-2]:
-        raise ValueError(f"x and y must have the same leading axes, got shapes {tuple(x.shape)} and {tuple(y.shape)}")
-    for name, t in (("x", x), ("y", y)):
-        check_finite(name, t)
-        most = torch.finfo(t.dtype).max ** 0.45
-        check(t.abs() <= most, f"{name} must be at most {most:.1g} in size, or its squares exceed {t.dtype}")
-
-
-def _check_variance(name: str, v: Tensor, k: int) -> None:
-    if v.shape[-1] != k:
-        raise ValueError(f"{name} must have shape (..., {k}) as its mean, got {tuple(v.shape)}")
-    check_finite(name, v)
-    check(v > 0, f"{name} must be positive (a variance)")

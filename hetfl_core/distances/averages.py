@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.distances.parts import check, check_covariance, check_finite, check_mean, psd_root
+from hetfl_core.distances.parts import check, check_covariance, check_finite, psd_root
 
 
 @torch.no_grad()
@@ -64,12 +64,12 @@ def gaussian_barycentre(
     checks.tensors(means=means, covariances=covariances)
     checks.number("tolerance", tolerance, 0)
     checks.integer("max_iterations", max_iterations, 1)
-    check_mean("means", means, covariances, "covariances")
-    if means.dim() < 2 or covariances.shape[:-1] != means.shape:
+    if means.dim() < 2 or covariances.shape != (*means.shape, means.shape[-1]):
         raise ValueError(
             "means and covariances must have shapes (N, ..., k) and (N, ..., k, k), "
             f"got {tuple(means.shape)} and {tuple(covariances.shape)}"
         )
+    check_finite("means", means)
     check_covariance("covariances", covariances)
     w = _normalised(weights, means)
     stack = covariances.double()
@@ -147,7 +147,7 @@ def product_of_experts(
     ----------
     means, variances : Tensor, shape (N, ..., k)
         Experts along the first axis; variances positive, infinite for an expert without an opinion.
-    weights : Tensor, shape (N,) or broadcastable to means, optional
+    weights : Tensor, shape (N,), optional
         Exponents :math:`w_i \geq 0`, used as they are; 1 by default. 0 leaves an expert out.
     prior : bool, default False
         Multiply with N(0, I), once.
@@ -168,35 +168,28 @@ def product_of_experts(
     check(variances > 0, "variances must be positive")
     precision = 1 / variances
     if weights is not None:
-        precision = precision * _exponents(weights, means)
+        precision = precision * _weights(weights, means).reshape(-1, *[1] * (means.dim() - 1))
     total = precision.sum(0) + float(prior)
     known = total > 0
     variance = torch.where(known, 1 / torch.where(known, total, 1), float("inf"))
     return (precision * means).sum(0) / torch.where(known, total, 1), variance
 
 
-def _exponents(weights: Tensor, means: Tensor) -> Tensor:
-    """Weights (N,) with axes for means (N, …, k); other shapes as they are."""
-    weights = checks.weights(weights, means)
+def _weights(weights: Tensor, like: Tensor) -> Tensor:
+    """Weights of the N members along the first axis of `like`, finite and not negative."""
+    weights = checks.weights(weights, like)
+    if weights.shape != like.shape[:1]:
+        raise ValueError(f"weights must have shape ({len(like)},), one a member, got {tuple(weights.shape)}")
     check((weights >= 0) & weights.isfinite(), "weights must be finite and not negative")
-    if weights.dim() > 1:
-        checks.broadcastable(means=means.shape, weights=weights.shape)
-        return weights
-    if weights.shape != means.shape[:1]:
-        raise ValueError(f"weights must have shape ({means.shape[0]},), one an expert, got {tuple(weights.shape)}")
-    return weights.reshape(-1, *[1] * (means.dim() - 1))
+    return weights
 
 
 def _normalised(weights: Tensor | None, like: Tensor) -> Tensor:
-    """Weights of the N members along the first axis of `like`, not negative, of sum 1."""
-    n = like.shape[0] if like.dim() else 0
-    if n == 0:
+    """As `_weights`, of sum 1; equal ones where none are given."""
+    if not like.dim() or not len(like):
         raise ValueError(f"an average needs at least one member, got shape {tuple(like.shape)}")
     if weights is None:
-        return like.new_full((n,), 1 / n)
-    weights = checks.weights(weights, like)
-    if weights.shape != (n,):
-        raise ValueError(f"weights must have shape ({n},), one a member, got {tuple(weights.shape)}")
-    check((weights >= 0) & weights.isfinite(), "weights must be finite and not negative")
+        return like.new_full((len(like),), 1 / len(like))
+    weights = _weights(weights, like)
     check(weights.sum() > 0, "weights must not all be 0")
     return weights / weights.sum()

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hetfl_core import checks
+
 
 class _Final(torch.autograd.Function):
     """A gradient that must not be differentiated again for the tensors it was computed from."""
@@ -56,20 +58,31 @@ def check_finite(name: str, t: Tensor) -> None:
     check(t.isfinite(), f"{name} must be finite, got NaN or infinite values in shape {tuple(t.shape)}")
 
 
-def check_mean(name: str, m: Tensor, S: Tensor, partner: str | None = None) -> None:
-    """Refuse a mean that does not fit its covariance."""
-    partner = partner or name.replace("m", "S")
-    if m.dim() < 1 or S.dim() < 2 or S.shape[-2:] != (m.shape[-1], m.shape[-1]):
-        raise ValueError(
-            f"{partner} must have shape (..., k, k) with k as in {name}, got {tuple(S.shape)} and {tuple(m.shape)}"
-        )
-    check_finite(name, m)
+def check_shapes(**named: tuple[Tensor, str]) -> None:
+    """Refuse what is no tensor of floating-point numbers, and last axes that are not as said; those before broadcast.
+
+    Parameters
+    ----------
+    **named : (Tensor, str)
+        Each with a letter an axis, such as ``"nk"``; a letter has one length throughout.
+    """
+    checks.tensors(**{name: t for name, (t, _) in named.items()})
+    lengths: dict[str, tuple[int, str]] = {}
+    for name, (t, axes) in named.items():
+        last = t.shape[max(t.dim() - len(axes), 0) :]
+        known = {axis: lengths.setdefault(axis, (n, name)) for axis, n in zip(axes, last, strict=False)}
+        if (
+            len(last) < len(axes)
+            or not t.numel()
+            or any(n != known[axis][0] for axis, n in zip(axes, last, strict=True))
+        ):
+            given = "".join(f", {axis} = {n} as in {by}" for axis, (n, by) in known.items() if by != name)
+            raise ValueError(f"{name} must have shape (..., {', '.join(axes)}){given}, got {tuple(t.shape)}")
+    checks.broadcastable(**{name: t.shape[: t.dim() - len(axes)] for name, (t, axes) in named.items()})
 
 
 def check_covariance(name: str, S: Tensor, definite: bool = False) -> None:
-    """Refuse what is no stack of symmetric positive semi-definite (or definite) matrices."""
-    if S.dim() < 2 or S.shape[-1] != S.shape[-2] or not S.numel():
-        raise ValueError(f"{name} must have shape (..., k, k), got {tuple(S.shape)}")
+    """Refuse square matrices that are not symmetric and positive semi-definite (or definite)."""
     check_finite(name, S)
     S = S.detach()
     slack = torch.finfo(S.dtype).eps ** 0.5 * S.abs().amax((-2, -1), keepdim=True)

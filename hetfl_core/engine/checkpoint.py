@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, is_dataclass
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from hetfl_core import numerics
 from hetfl_core.federation import Spec, blocks
-from hetfl_core.files import write_atomically
+from hetfl_core.files import unwritable, write_atomically
 from hetfl_core.networks import Module, Params
 from hetfl_core.networks.identity import bare_source, described, written
 from hetfl_core.settings import changed, plain
@@ -154,12 +152,9 @@ def method_settings(method: Any, specs: Sequence[Spec]) -> dict[str, Any]:
 
 @cache
 def _rooms_code() -> str:
-    return "\n".join(bare_source(path.read_text("utf8")) for room in ROOMS for path in _files(room))
-
-
-def _files(room: str) -> list[Path]:
     root = Path(__file__).parents[1]
-    return sorted(path for path in (root / f"{room}.py", *(root / room).rglob("*.py")) if path.exists())
+    files = [path for room in ROOMS for path in sorted((*root.glob(f"{room}.py"), *root.glob(f"{room}/**/*.py")))]
+    return "\n".join(bare_source(path.read_text("utf8")) for path in files)
 
 
 def _pack(client_states: Sequence[Params]) -> tuple[dict[str, Tensor], list[Any]]:
@@ -186,14 +181,8 @@ def _swap(content: bytes, old: str, new: str) -> bytes:
 
 def check_writable(folder: Path) -> None:
     """Make the folder of a checkpoint, and refuse one that no file can be written into: a CheckpointError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except (OSError, ValueError) as error:
-        blocks = [path for path in (folder, *folder.parents) if os.path.lexists(path) and not os.path.isdir(path)]
-        why = f"{blocks[0]} is no folder" if blocks else getattr(error, "strerror", error)
-        raise CheckpointError(f"checkpoint {folder} cannot be written to: {why}; choose another folder") from error
+    if why := unwritable(folder):
+        raise CheckpointError(f"checkpoint {folder} cannot be written to: {why}; choose another folder")
 
 
 def write_state(folder: Path, identity: Identity, state: State, names: Sequence[str]) -> None:

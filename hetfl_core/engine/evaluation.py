@@ -177,29 +177,24 @@ def summarise(predicted: Samples, labels: Samples, task: Kind = "classification"
     sizes = np.array([len(y) for y in labels])
     if not sizes.any():
         return {}
-    metrics, lost = METRICS[task], diverged(predicted)
-    summary: dict[str, float] = {}
-    for name, measure in metrics.per_client.items():
-        each = measure(predicted, labels)
-        some = (sizes > 0) & (lost | ~np.isnan(each))
-        summary |= average(name, each[some], sizes[some], metrics.worst.get(name))
-    return summary
+    each = {name: measure(predicted, labels) for name, measure in METRICS[task].per_client.items()}
+    return averages(each, sizes, diverged(predicted), task)
 
 
-def average(
-    name: str, each: np.ndarray, sizes: np.ndarray, worst: Callable[[np.ndarray], float] | None
-) -> dict[str, float]:
-    """What `summarise` has of one metric, given each client's value and number of samples, shapes (n_clients,).
+def averages(each: Mapping[str, np.ndarray], sizes: np.ndarray, lost: np.ndarray, task: Kind) -> dict[str, float]:
+    """What `summarise` returns, given each client's metrics, number of samples, and whether its training diverged.
 
-    The mean over clients under its name and, where it is said which client is the `worst`, ``…_weighted`` by samples
-    and ``…_worst``; NaN without clients.
+    All arrays have the shape (n_clients,). A metric that no client has is NaN.
     """
-    if not len(each):
-        return {name: float("nan")}
-    averages = {name: float(each.mean())}
-    if worst is not None:
-        averages |= {f"{name}_weighted": float(np.average(each, weights=sizes)), f"{name}_worst": float(worst(each))}
-    return averages
+    summary: dict[str, float] = {}
+    for name, values in each.items():
+        some = (sizes > 0) & (lost | ~np.isnan(values))
+        found, weights = values[some], sizes[some]
+        summary[name] = float(found.mean()) if len(found) else float("nan")
+        if len(found) and name in METRICS[task].worst:
+            summary[f"{name}_weighted"] = float(np.average(found, weights=weights))
+            summary[f"{name}_worst"] = float(METRICS[task].worst[name](found))
+    return summary
 
 
 def n_bytes(messages: Iterable[Mapping[str, Tensor]]) -> int:

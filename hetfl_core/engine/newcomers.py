@@ -11,8 +11,8 @@ import torch
 from tqdm.auto import tqdm
 
 from hetfl_core import checks
-from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
+from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.layout import Engine
 from hetfl_core.engine.options import check_options, cpu_threads
 from hetfl_core.engine.run import Run
@@ -112,7 +112,7 @@ def _newcomers(run: Run, clients: Client | Iterable[Client], **options: Any) -> 
     return simulator
 
 
-def _check_stays_local(simulator: Simulator, state: checkpoints.State, round: int) -> None:
+def _check_stays_local(simulator: Simulator, state: State, round: int) -> None:
     """Refuse a method that would train more than what its clients keep, before the first round or after the last."""
     method = simulator.method
     stages = [*method.stages(0, "start"), *method.stages(round, "final")]

@@ -11,9 +11,11 @@ import torch
 from hetfl_core import checks
 from hetfl_core.engine.evaluation import Measure
 from hetfl_core.engine.sides import check_participation
-from hetfl_core.engine.simulator import Simulator
 from hetfl_core.federation import Federation, blocks
 from hetfl_core.methods.base import Method
+
+Seeded = tuple[int, Federation, Federation | None]
+"""A seed, the data of its run, and, where they are to be looked at as well, those with its validation samples."""
 
 
 def check_options(
@@ -22,7 +24,7 @@ def check_options(
     """What `simulate` and `adapt` are told of how to run; `numbers` are whole ones of at least 1."""
     checks.ints(1, **numbers)
     checks.seed(seed)
-    check_threads(threads)
+    checks.threads("threads", threads)
     checks.flag("progress", progress)
     if on_round is not None and not callable(on_round):
         raise TypeError(f"on_round must be callable, got {checks.shown(on_round)}")
@@ -50,23 +52,23 @@ def check_schedule(evaluate_every: int | Sequence[int], rounds: int) -> int | li
     return due
 
 
-def check_threads(number: int) -> None:
-    """Refuse a number of threads that cannot be meant: PyTorch takes any, and a million end the process."""
-    checks.integer("threads", number, 1)
-    if number > checks.MOST_THREADS:
-        raise ValueError(f"threads must be at most {checks.MOST_THREADS}, got {number}")
-
-
-def check_arguments(federation: Federation, method: Method, participation: float, dtype: torch.dtype) -> None:
-    """What a run is made of."""
-    checks.instance("federation", federation, Federation)
+def check_runs(data: Sequence[Seeded], method: Method, participation: float, dtype: torch.dtype) -> None:
+    """What runs of one method are made of, which differ in no more than their seeds and data."""
     checks.instance("method", method, Method, such_as="FLIC()")
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
-    check_participation(participation, len(federation))
+    for _, federation, validation in data:
+        checks.instance("federation", federation, Federation)
+        check_participation(participation, len(federation))
+        if validation is not None:
+            _check_validation(validation, federation)
+    for name in ("task", "n_classes"):
+        found = {seed: getattr(federation, name) for seed, federation, _ in data}
+        if len(set(found.values())) > 1:
+            raise ValueError(f"federation must have the same {name} for every seed, got {found}")
 
 
-def check_validation(validation: Federation, federation: Federation) -> None:
+def _check_validation(validation: Federation, federation: Federation) -> None:
     """Refuse validation samples of other clients, or of clients with other training samples."""
     checks.instance("validation", validation, Federation)
     names, expected = [client.name for client in validation], [client.name for client in federation]
@@ -82,18 +84,10 @@ def check_validation(validation: Federation, federation: Federation) -> None:
             raise ValueError(f"validation must leave training samples as they are, but those of {mine.name!r} differ")
 
 
-def check_alike(simulators: Sequence[Simulator]) -> None:
-    """Refuse runs that differ in more than their seeds and data."""
-    for name in ("task", "n_classes"):
-        found = {simulator.seed: getattr(simulator.federation, name) for simulator in simulators}
-        if len(set(found.values())) > 1:
-            raise ValueError(f"federation must have the same {name} for every seed, got {found}")
-
-
 @contextmanager
 def cpu_threads(number: int) -> Iterator[None]:
     """Let PyTorch use so many threads within one operation on the CPU, for the length of a ``with`` block."""
-    check_threads(number)
+    checks.threads("threads", number)
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core.engine.stacks import Split
-from hetfl_core.engine.training import Stack, stack_received
+from hetfl_core.engine.training import stack_clients, stack_received
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
@@ -33,19 +33,18 @@ def prediction_noise(
 
 
 def lift(
-    method_call: Callable[..., Tensor],
+    call: Callable[..., Tensor],
     clients: Sequence[Params],
     received: Sequence[Params],
     x: Any,
     noise: Sequence[Params] = (),
 ) -> Tensor:
-    """Apply ``method_call(params, received, x, noise)`` to a stack of clients, no gradient: (K, n, …) → (K, n, …)."""
-    stack = Stack.of(clients)
+    """Apply ``call(params, received, x, noise)`` to a stack of clients, no gradient: (K, n, …) → (K, n, …)."""
     shared, dims = stack_received(received)
-    drawn = (Stack.of(noise).params,) if any(noise) else ()
-    call = torch.func.vmap(method_call, in_dims=(0, dims if dims else None, 0, *[0 for _ in drawn]))
+    drawn = (stack_clients(noise),) if any(noise) else ()
+    lifted = torch.func.vmap(call, in_dims=(0, dims if dims else None, 0, *[0 for _ in drawn]))
     with torch.no_grad():
-        return call(stack.params, shared, x, *drawn)
+        return lifted(stack_clients(clients), shared, x, *drawn)
 
 
 def predict_each(

@@ -61,12 +61,9 @@ class Run:
         for client, spec, params in zip(self.federation, self.federation.specs(), self.params, strict=True):
             method, received = self.method.of(spec), self.method.download(self.server, spec)
             x = map_blocks(lambda t: t.to(self.device), getattr(client, f"x_{split}"))
-            noise: list[Params] = []
-            if noisy and method.prediction_noise(spec):
-                seed, done = self.settings["seed"], self.settings["rounds"]
-                n, dtype = len(getattr(client, f"y_{split}")), blocks(x)[0].dtype
-                drawn = prediction_noise(method, spec, n, seed, done, split, dtype)
-                noise = [{name: numbers.to(self.device) for name, numbers in drawn.items()}]
+            seed, done, n = self.settings["seed"], self.settings["rounds"], len(blocks(x)[0])
+            drawn = prediction_noise(method, spec, n, seed, done, split, blocks(x)[0].dtype) if noisy else {}
+            noise = [{name: numbers.to(self.device) for name, numbers in drawn.items()}] if drawn else []
             with torch.no_grad():
                 out[client.name] = getattr(method, hook)(params, received, x, *noise).cpu().numpy()
         return out
@@ -117,9 +114,7 @@ def column_of(name: Measure, main: str) -> str:
 def figures(task: Kind) -> list[str]:
     """All that `Run.final` may hold for a task; which of it a run has depends on the method and the data."""
     main, worst = METRICS[task].main, METRICS[task].worst
-    each = [
-        f"{name}{end}" for name in METRICS[task].per_client for end in ("", *["_weighted", "_worst"] * (name in worst))
-    ]
+    each = [*METRICS[task].per_client, *(f"{name}{end}" for name in worst for end in ("_weighted", "_worst"))]
     others = [f"{split}_{main}" for split in ("train", "server", "validation")] + [f"{main}_held", f"{main}_limit"]
     return [*each, *others, "bytes_up", "bytes_down", "seconds"]
 

@@ -111,11 +111,13 @@ class ServerSide:
 
     def digest(self, server: Params, answers: Mapping[int, Params], rng: torch.Generator) -> Params:
         """The server's tensors after a survey's answers, by the indices of those that gave one."""
-        came = self.by_name(answers)
-        specs = [self.specs[c] for c in came]
-        weights = [self.method.weight(spec) for spec in specs]
         with torch.no_grad():
-            return self._cast(self.method.digest(server, [answers[c] for c in came], weights, specs, rng))
+            return self._cast(self.method.digest(server, *self._sorted(answers), rng))
+
+    def _sorted(self, messages: Mapping[int, Params]) -> tuple[list[Params], list[float], list[Spec]]:
+        """What clients sent, with their weights and specs, in the order of their names."""
+        specs = [self.specs[index] for index in self.by_name(messages)]
+        return [messages[c] for c in self.by_name(messages)], [self.method.weight(spec) for spec in specs], specs
 
     def join(self, server: Params, specs: Sequence[Spec], round: int) -> Params:
         """The server's tensors with what it adds for new clients (`Method.join`), after so many rounds.
@@ -152,12 +154,9 @@ class ServerSide:
         """The server's tensors after what participants sent, by their indices; as they were, if nobody did."""
         if not uploads:
             return server
-        came = self.by_name(uploads)
-        specs = [self.specs[c] for c in came]
-        weights = [self.method.weight(spec) for spec in specs]
         rng = stream(self.seed, SERVER, round, "aggregate")
         with torch.no_grad():
-            return self._cast(self.method.aggregate(server, [uploads[c] for c in came], weights, specs, rng))
+            return self._cast(self.method.aggregate(server, *self._sorted(uploads), rng))
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

@@ -21,17 +21,10 @@ from tqdm.auto import tqdm
 from hetfl_core import checks
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
+from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.evaluation import Measure, Metrics, Samples
 from hetfl_core.engine.layout import Engine
-from hetfl_core.engine.options import (
-    check_alike,
-    check_arguments,
-    check_measure,
-    check_options,
-    check_schedule,
-    check_validation,
-    cpu_threads,
-)
+from hetfl_core.engine.options import Seeded, check_measure, check_options, check_runs, check_schedule, cpu_threads
 from hetfl_core.engine.run import SPLITS, Run, column_of, columns
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
@@ -40,13 +33,6 @@ from hetfl_core.engine.training import Outcome
 from hetfl_core.federation import Federation
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
-
-
-def _mean_terms(outcomes: Sequence[Outcome], reserved: Sequence[str]) -> dict[str, float]:
-    names = dict.fromkeys(name for o in outcomes for name in o.terms)
-    if taken := sorted(names.keys() & set(reserved)):
-        raise ValueError(f"a loss term is called {taken[0]!r}, which is a column of every history; rename it")
-    return {name: float(np.mean([o.terms[name] for o in outcomes if name in o.terms])) for name in names}
 
 
 def simulate(
@@ -164,8 +150,9 @@ def simulate(
     its questions as sent down; what the question and the download of the same round have in common counts once.
     """
     (run,) = _simulate(
-        [(seed, federation)],
+        [(seed, federation, validation)],
         method,
+        on_round if not callable(on_round) else lambda seed, row: on_round(row),
         rounds=rounds,
         participation=participation,
         engine=engine,
@@ -175,11 +162,9 @@ def simulate(
         progress=progress,
         evaluate_every=evaluate_every,
         measure=measure,
-        validation=validation,
         stack_size=stack_size,
         workers=workers,
         threads=threads,
-        on_round=on_round if not callable(on_round) else lambda seed, row: on_round(row),
     )
     return run
 
@@ -189,19 +174,8 @@ def simulate_seeds(
     method: Method,
     *,
     seeds: int | Sequence[int] = 5,
-    rounds: int = 50,
-    participation: float = 1.0,
-    engine: Engine = "auto",
-    device: str | torch.device = "auto",
-    dtype: torch.dtype = torch.float32,
-    checkpoint: str | Path | None = None,
-    progress: bool = True,
-    evaluate_every: int | Sequence[int] = 1,
-    measure: Sequence[Measure] = (),
-    stack_size: int | None = None,
-    workers: int | None = None,
-    threads: int = 1,
     on_round: Callable[[int, dict[str, Any]], Any] | None = None,
+    **options: Any,
 ) -> dict[int, Run]:
     """Runs that differ in their seeds only, side by side: their clients share stacks as the clients of one run do.
 
@@ -215,14 +189,13 @@ def simulate_seeds(
     method : Method
     seeds : int or sequence of int
         Number of seeds, from 0 on, or the seeds themselves.
-    checkpoint : path, optional
-        As for `simulate`, but one folder for all of these seeds: it does not go on with other ones, nor with runs that
-        `simulate` left.
     on_round : callable, optional
         Called with the seed and the newest row of its history when all runs have ended a round and their common
         checkpoint is written. If it returns True for one of them, all end after this round, as in `simulate`.
-    rounds, participation, engine, device, dtype, progress, evaluate_every, measure, stack_size, workers, threads
-        As for `simulate`.
+    **options
+        ``rounds``, ``participation``, ``engine``, ``device``, ``dtype``, ``checkpoint``, ``progress``,
+        ``evaluate_every``, ``measure``, ``stack_size``, ``workers`` and ``threads``, as for `simulate`. One folder
+        ``checkpoint`` is for all of these seeds: it does not go on with other ones, nor with runs that `simulate` left.
 
     Returns
     -------
@@ -240,80 +213,60 @@ def simulate_seeds(
     The same seeds give the same bits, in whatever order, also when they were interrupted and go on.
     """
     numbers = sorted(checks.seeds(seeds))
-    data = [(seed, federation(seed) if callable(federation) else federation) for seed in numbers]
-    runs = _simulate(
-        data,
-        method,
-        rounds=rounds,
-        participation=participation,
-        engine=engine,
-        device=device,
-        dtype=dtype,
-        checkpoint=checkpoint,
-        progress=progress,
-        evaluate_every=evaluate_every,
-        measure=measure,
-        stack_size=stack_size,
-        workers=workers,
-        threads=threads,
-        on_round=on_round,
-    )
-    return dict(zip(numbers, runs, strict=True))
+    data = [(seed, federation(seed) if callable(federation) else federation, None) for seed in numbers]
+    return dict(zip(numbers, _simulate(data, method, on_round, **options), strict=True))
 
 
 def _simulate(
-    data: Sequence[tuple[int, Federation]],
+    data: Sequence[Seeded],
     method: Method,
-    *,
-    rounds: int,
-    participation: float,
-    dtype: torch.dtype,
-    checkpoint: str | Path | None,
-    progress: bool,
-    evaluate_every: int | Sequence[int],
-    measure: Sequence[Measure],
-    workers: int | None,
-    threads: int,
     on_round: Callable[[int, dict[str, Any]], Any] | None,
-    validation: Federation | None = None,
+    *,
+    rounds: int = 50,
+    participation: float = 1.0,
+    dtype: torch.dtype = torch.float32,
+    checkpoint: str | Path | None = None,
+    progress: bool = True,
+    evaluate_every: int | Sequence[int] = 1,
+    measure: Sequence[Measure] = (),
+    threads: int = 1,
     **options: Any,
 ) -> list[Run]:
     """The run of each seed, in step."""
-    for seed, federation in data:
-        check_options(seed, threads, progress, on_round, checkpoint, rounds=rounds)
-        check_arguments(federation, method, participation, dtype)
+    check_options(data[0][0], threads, progress, on_round, checkpoint, rounds=rounds)
+    check_runs(data, method, participation, dtype)
     participation, schedule = float(participation), check_schedule(evaluate_every, rounds)
     beside = check_measure(measure)
-    options |= {"dtype": dtype, "workers": workers, "threads": threads}
-    simulators = [Simulator(federation, method, seed=int(seed), **options) for seed, federation in data]
-    if validation is not None:
-        check_validation(validation, data[0][1])
-        simulators[0].validation = Simulator(validation, method, seed=simulators[0].seed, **options)
-    settings: list[dict[str, Any]] = [
-        {
-            "method": method_settings(simulator),
-            "participation": participation,
-            "seed": simulator.seed,
-            "engine": simulator.engine,
-            "dtype": str(dtype),
-            "evaluate_every": schedule,
-            **({"measure": beside} if beside else {}),
-            **({"validation": validation.name} if validation is not None else {}),
-        }
-        for simulator in simulators
-    ]
+    options |= {"dtype": dtype, "threads": threads}
+    simulators, settings = [], list[dict[str, Any]]()
+    for seed, federation, validation in data:
+        simulator = Simulator(federation, method, seed=int(seed), **options)
+        if validation is not None:
+            simulator.validation = Simulator(validation, method, seed=simulator.seed, **options)
+        simulators.append(simulator)
+        settings.append(
+            {
+                "method": method_settings(simulator),
+                "participation": participation,
+                "seed": simulator.seed,
+                "engine": simulator.engine,
+                "dtype": str(dtype),
+                "evaluate_every": schedule,
+                **({"measure": beside} if beside else {}),
+                **({"validation": validation.name} if validation is not None else {}),
+            }
+        )
     if len(simulators) > 1:
-        check_alike(simulators)
         share_stacks(simulators)
         for mine in settings:
             mine["together"] = [simulator.seed for simulator in simulators]
-    journal = _Journal(simulators, method, settings[0], checkpoint, on_round)
+    journal = _Journal(simulators, settings[0], checkpoint, on_round)
     states = journal.read()
     done = states[0].done if states else 0  # rounds of before must not count as fast ones
     if done > rounds:
         raise checkpoints.CheckpointError(f"{checkpoint} holds {done} complete rounds, more than rounds={rounds}")
-    if done < rounds or not states:
-        journal.check()
+    if journal.folder is not None and (done < rounds or not states):
+        checkpoints.check_writable(journal.folder)  # before hours of training are lost
     each = [{**mine, "rounds": rounds, "threads": int(threads)} for mine in settings]
     metrics = simulators[0].metrics
     bar = tqdm(initial=done, total=rounds, disable=not progress, desc=method.name, unit="round")
@@ -344,7 +297,6 @@ class _Journal:
     def __init__(
         self,
         simulators: Sequence[Simulator],
-        method: Method,
         settings: dict[str, Any],
         folder: str | Path | None,
         on_round: Callable[[int, dict[str, Any]], Any] | None,
@@ -357,21 +309,16 @@ class _Journal:
             data = [simulator.federation.fingerprint() for simulator in simulators]
             seen = [s.validation.federation.fingerprint() for s in simulators if s.validation is not None]
             whole = {**settings, "data": data if several else data[0], **({"validation": seen} if seen else {})}
-            self.mark = checkpoints.Identity(whole, method)
+            self.mark = checkpoints.Identity(whole, simulators[0].method)
 
-    def read(self) -> list[checkpoints.State]:
+    def read(self) -> list[State]:
         """The state of each run that was left; none where there is no checkpoint."""
         if self.folder is None:
             return []
         found = checkpoints.read_state(self.folder, self.mark, self.names, self.simulators[0].device)
         return [] if found is None else checkpoints.split_states(found, [len(s.specs) for s in self.simulators])
 
-    def check(self) -> None:
-        """Refuse a folder that cannot be written to, before hours of training are lost."""
-        if self.folder is not None:
-            checkpoints.check_writable(self.folder)
-
-    def write(self, states: Sequence[checkpoints.State]) -> bool:
+    def write(self, states: Sequence[State]) -> bool:
         """Write the states after a round, and report what its rows measure: whether the user wants to stop.
 
         Only True says so, for callbacks return all sorts of things.
@@ -402,26 +349,25 @@ Also = Callable[[Samples], Mapping[Measure, float | None]]
 
 
 def _row(
-    simulator: Simulator,
-    state: checkpoints.State,
-    outcomes: Mapping[int, Outcome],
-    evaluate: bool,
-    also: Also | None = None,
+    simulator: Simulator, state: State, outcomes: Mapping[int, Outcome], evaluate: bool, also: Also | None = None
 ) -> dict[str, Any]:
     """A row of the history: means of loss terms, and figures, which are None where they are not due."""
     main = simulator.metrics.main
     reserved = [*columns(main), f"validation_{main}", *(column_of(name, main) for name in get_args(Measure))]
     names = [f"train_{main}", f"test_{main}", *([f"validation_{main}"] if simulator.validation is not None else [])]
-    row = {"round": state.done, **_mean_terms(list(outcomes.values()), reserved), **dict.fromkeys(names)}
+    terms = dict.fromkeys(name for o in outcomes.values() for name in o.terms)
+    if taken := sorted(terms.keys() & set(reserved)):
+        raise ValueError(f"a loss term is called {taken[0]!r}, which is a column of every history; rename it")
+    means = {name: float(np.mean([o.terms[name] for o in outcomes.values() if name in o.terms])) for name in terms}
+    row = {"round": state.done, **means, **dict.fromkeys(names)}
     if evaluate:
-        row |= _figures(simulator, state, also, outcomes)
-    else:
-        _watch(simulator, state, outcomes, [])
+        return row | _figures(simulator, state, also, outcomes)
+    _watch(simulator, state, outcomes, [])
     return row
 
 
 def _figures(
-    simulator: Simulator, state: checkpoints.State, also: Also | None, outcomes: Mapping[int, Outcome]
+    simulator: Simulator, state: State, also: Also | None, outcomes: Mapping[int, Outcome]
 ) -> dict[str, float | None]:
     """How good the models of a state are; NaN where there are no samples, or where training diverged."""
     main = simulator.metrics.main
@@ -433,7 +379,7 @@ def _figures(
     return found | {column_of(name, main): value for name, value in (also(predicted["test"]) if also else {}).items()}
 
 
-def _start(simulators: Sequence[Simulator], states: Sequence[checkpoints.State]) -> list[checkpoints.State]:
+def _start(simulators: Sequence[Simulator], states: Sequence[State]) -> list[State]:
     """The start stage (pre-training) of all clients, from their initial tensors: the states of round 0."""
     begin, started = time.perf_counter(), []
     each = train(simulators, states, [range(len(s.specs)) for s in simulators], 0, "start")
@@ -445,7 +391,7 @@ def _start(simulators: Sequence[Simulator], states: Sequence[checkpoints.State])
     return _timed(started, begin)
 
 
-def _timed(states: list[checkpoints.State], begin: float) -> list[checkpoints.State]:
+def _timed(states: list[State], begin: float) -> list[State]:
     """The states with the seconds in their newest rows: of those that have passed, each run's share."""
     for state in states:
         state.rows[-1]["seconds"] = (time.perf_counter() - begin) / len(states)
@@ -453,8 +399,8 @@ def _timed(states: list[checkpoints.State], begin: float) -> list[checkpoints.St
 
 
 def _advance(
-    simulators: Sequence[Simulator], states: Sequence[checkpoints.State], settings: dict[str, Any]
-) -> tuple[list[checkpoints.State], list[Also | None]]:
+    simulators: Sequence[Simulator], states: Sequence[State], settings: dict[str, Any]
+) -> tuple[list[State], list[Also | None]]:
     """One round of each run, and its row of the history; and what that measures beside the usual, should it be due."""
     begin, ended, measures = time.perf_counter(), [], list[Also | None]()
     chosen = [
@@ -475,9 +421,7 @@ def _advance(
     return _timed(ended, begin), measures
 
 
-def _finish(
-    simulators: Sequence[Simulator], states: Sequence[checkpoints.State], settings: Sequence[dict[str, Any]]
-) -> list[Run]:
+def _finish(simulators: Sequence[Simulator], states: Sequence[State], settings: Sequence[dict[str, Any]]) -> list[Run]:
     """The last local training of all clients, and the figures after it."""
     begin, runs = time.perf_counter(), []
     each = train(simulators, states, [range(len(s.specs)) for s in simulators], states[0].done, "final")
@@ -492,7 +436,7 @@ def _finish(
     return runs
 
 
-def _report(simulator: Simulator, state: checkpoints.State, params: list[Params], settings: dict[str, Any]) -> Run:
+def _report(simulator: Simulator, state: State, params: list[Params], settings: dict[str, Any]) -> Run:
     """The figures of a state in which clients have these parameters; totals are those of its history."""
     predicted = {split: simulator.predicted(state, split, params) for split in SPLITS}
     labels, lost = simulator.labels("test"), simulator.diverged(predicted.values())
@@ -539,7 +483,7 @@ def _report(simulator: Simulator, state: checkpoints.State, params: list[Params]
 
 
 def _watch(
-    simulator: Simulator, state: checkpoints.State, outcomes: Mapping[int, Outcome], lost: Sequence[int], when: str = ""
+    simulator: Simulator, state: State, outcomes: Mapping[int, Outcome], lost: Sequence[int], when: str = ""
 ) -> None:
     """Warn, once a run, that training diverged: of clients whose loss or, after an evaluation, predictions say so.
 

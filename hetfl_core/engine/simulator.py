@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation, layout, prediction
+from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.evaluation import Measure, Samples
 from hetfl_core.engine.layout import Layout
 from hetfl_core.engine.stacks import Cohort
@@ -35,11 +35,11 @@ class Simulator(Trainer):
     warned = False
     """Whether it was said that training diverged, which is said once a run."""
 
-    def downloads(self, state: checkpoints.State) -> list[Params]:
+    def downloads(self, state: State) -> list[Params]:
         """What the server would send to every client."""
         return [self.method.download(state.server, spec) for spec in self.specs]
 
-    def working(self, state: checkpoints.State, received: Sequence[Params] | None = None) -> list[Params]:
+    def working(self, state: State, received: Sequence[Params] | None = None) -> list[Params]:
         """Parameters of every client: what it keeps and a fresh download (`downloads`, unless given)."""
         received = self.downloads(state) if received is None else received
         each = enumerate(zip(self.specs, state.client_states, received, strict=True))
@@ -49,40 +49,27 @@ class Simulator(Trainer):
         ]
 
     def predicted(
-        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
+        self, state: State, split: Literal["train", "test"], params: Sequence[Params] | None = None
     ) -> list[np.ndarray]:
         """Predictions for every client's samples, in the order of the federation (by `working` unless given)."""
-        answers = dict(self.answers(state, split, params))
+        received = self.downloads(state)
+        params = self.working(state, received) if params is None else params
+        answers = dict(self.answers(state, split, dict(enumerate(zip(params, received, strict=True)))))
         return [answers[index].cpu().numpy() for index in range(len(self.specs))]
 
     def diverged(self, predicted: Iterable[Samples]) -> list[int]:
         """Clients whose predictions in some split are not all numbers."""
         return [int(c) for c in np.flatnonzero(np.any([evaluation.diverged(some) for some in predicted], axis=0))]
 
-    def broken(self, state: checkpoints.State, outcomes: Mapping[int, Outcome]) -> list[int]:
+    def broken(self, state: State, outcomes: Mapping[int, Outcome]) -> list[int]:
         """Which of these clients cannot predict their own samples with the models that left local training."""
-        found = dict(self.answers(state, "train", some=outcomes)) if outcomes else {}
-        return [c for c, answer in found.items() if not bool(answer.isfinite().all())]
+        found = self.answers(state, "train", _left(outcomes)) if outcomes else ()
+        return [c for c, answer in found if not bool(answer.isfinite().all())]
 
     def answers(
-        self,
-        state: checkpoints.State,
-        split: Literal["train", "test"],
-        params: Sequence[Params] | None = None,
-        some: Mapping[int, Outcome] | None = None,
+        self, state: State, split: Literal["train", "test"], models: Mapping[int, tuple[Params, Params]]
     ) -> Iterator[tuple[int, Tensor]]:
-        """For each client its index, and what is decided by its model's outputs, shape (n_i,).
-
-        With `some`, for those clients alone, by what they have after local training and what they had been sent.
-        """
-        received: Sequence[Params] | Mapping[int, Params]
-        working: Sequence[Params] | Mapping[int, Params]
-        if some is None:
-            received = self.downloads(state)
-            working = self.working(state, received) if params is None else params
-        else:
-            received = {index: outcome.received for index, outcome in some.items()}
-            working = {index: outcome.params for index, outcome in some.items()}
+        """Places and decisions, shape (n_i,), of clients: by place their working copies, and what they received."""
 
         def predict(piece: tuple[Cohort, Layout, list[int]]) -> list[tuple[int, Tensor]]:
             cohort, way, rows = piece
@@ -90,7 +77,7 @@ class Simulator(Trainer):
             specs = [self.specs[m] for m in members]
             data = getattr(cohort, split).take(rows, [spec.shapes for spec in specs])
             method = self.method.of(specs[0])
-            clients, sent = [working[m] for m in members], [received[m] for m in members]
+            clients, sent = [models[m][0] for m in members], [models[m][1] for m in members]
             noise = [
                 self.prediction_noise(spec, n, state.done, split)
                 for spec, n in zip(specs, data.n.tolist(), strict=True)
@@ -107,30 +94,25 @@ class Simulator(Trainer):
         pieces = [
             (cohort, way, rows)
             for cohort, way in zip(self.cohorts, self.layouts, strict=True)
-            for rows in self._pieces(cohort, way, split, some)
+            for rows in self._pieces(cohort, way, split, models)
         ]
         for found in layout.on_threads(predict, pieces, self.workers(way for _, way, _ in pieces)):
             yield from found
 
-    def _pieces(self, cohort: Cohort, way: Layout, split: str, some: Mapping[int, Outcome] | None) -> list[list[int]]:
-        """Rows of a cohort that are predicted at once: all, or those of some indices."""
-        rows = [row for row, member in enumerate(cohort.members) if some is None or member in some]
+    def _pieces(self, cohort: Cohort, way: Layout, split: str, indices: Container[int]) -> list[list[int]]:
+        """Rows of a cohort that are predicted at once, of those in some places."""
+        rows = [row for row, member in enumerate(cohort.members) if member in indices]
         n = getattr(cohort, split).n.tolist()
         found = _similar([n[row] for row in rows], way.size, self._rows(cohort, way))
-        return [[rows[index] for index in indices] for indices in found]
+        return [[rows[i] for i in some] for some in found]
 
     def also(
-        self,
-        names: Sequence[Measure],
-        before: checkpoints.State,
-        after: checkpoints.State,
-        participants: Mapping[int, Outcome],
-        predicted: Samples,
+        self, names: Sequence[Measure], before: State, after: State, outcomes: Mapping[int, Outcome], predicted: Samples
     ) -> dict[Measure, float | None]:
         """What else a history follows: of the states around a round, its participants, and what all then predict."""
         found: dict[Measure, float | None] = {}
         if {"own", "own_held"} & set(names):
-            found |= self.own_scores(before, participants)
+            found |= self.own_scores(before, outcomes)
         if "server" in names:
             found["server"] = self.server_score(after)
         if "held" in names:
@@ -155,12 +137,12 @@ class Simulator(Trainer):
         share = sizes[0] / np.where(sizes[1] > 0, sizes[1], np.nan)
         return {f"{main}_held": self.metrics.per_client[main](some, labels), f"{main}_limit": share}
 
-    def own_scores(self, state: checkpoints.State, participants: Mapping[int, Outcome]) -> dict[Measure, float]:
+    def own_scores(self, state: State, participants: Mapping[int, Outcome]) -> dict[Measure, float]:
         """Mean over participants of the main figure of their own models, as they left local training, on test data.
 
         On all of it, and on that of the classes that they hold.
         """
-        answers = {index: answer.cpu().numpy() for index, answer in self.answers(state, "test", some=participants)}
+        answers = {index: answer.cpu().numpy() for index, answer in self.answers(state, "test", _left(participants))}
         indices = sorted(answers)
         found = [answers[index] for index in indices]
         return {
@@ -185,7 +167,7 @@ class Simulator(Trainer):
         """Mean over clients of the main figure; NaN where there are no samples, or where training diverged."""
         return evaluation.summarise(predicted, labels, self.federation.task).get(self.metrics.main, math.nan)
 
-    def server_score(self, state: checkpoints.State) -> float | None:
+    def server_score(self, state: State) -> float | None:
         """The main figure of the server's own model; None where it has none, NaN where there are no test samples.
 
         On the federation's own test data, or, where it has none, the mean over clients on theirs.
@@ -220,11 +202,14 @@ class Simulator(Trainer):
         """True labels, or targets, of every client."""
         return [getattr(client, f"y_{split}").numpy() for client in self.federation]
 
-    def score(
-        self, state: checkpoints.State, split: Literal["train", "test"], params: Sequence[Params] | None = None
-    ) -> float:
+    def score(self, state: State, split: Literal["train", "test"], params: Sequence[Params] | None = None) -> float:
         """Mean over clients of the main figure: accuracy, or mean squared error; NaN where there are no samples."""
         return self.figure(self.predicted(state, split, params), self.labels(split))
+
+
+def _left(outcomes: Mapping[int, Outcome]) -> dict[int, tuple[Params, Params]]:
+    """The models of clients as they left local training, and what they had been sent."""
+    return {index: (outcome.params, outcome.received) for index, outcome in outcomes.items()}
 
 
 def _similar(n: Sequence[int], most: int, rows: int | None = None) -> list[list[int]]:

@@ -224,11 +224,6 @@ def padded(method: Method, spec: Spec) -> bool:
     return bool(getattr(method.model.of(spec).phi, "padded", False))
 
 
-def emptied(spec: Spec) -> Spec:
-    """The same client, if it had no samples to train on."""
-    return replace(spec, n_train=0, class_counts=(0,) * len(spec.class_counts))
-
-
 def precomputed_pattern(method: Method, spec: Spec) -> Params:
     """What `Method.precompute` makes of samples that are all zero, for its shapes. The samples take no memory."""
     if spec.task == "regression":
@@ -242,16 +237,15 @@ def precomputed_pattern(method: Method, spec: Spec) -> Params:
 def architecture(
     method: Method,
     spec: Spec,
-    server: Params | None = None,
-    wider_server: Params | None = None,
+    servers: Sequence[Params | None] = (None, None),
     known: dict[Hashable, Any] | None = None,
 ) -> Hashable:
     """What two clients must have in common to share a stack: network and shapes, but for axes that may be padded.
 
     These grow with the input, or, in what a method says may be padded (`Method.padded`), with the samples. Which they
-    are is found by asking the method for a client whose inputs are one wider (`wider_server` is the server of a
+    are is found by asking the method for a client whose inputs are one wider (the second of the `servers` is that of a
     federation of such clients), and for one without samples. Inputs with several axes (images) are never padded; a
-    block that is empty on one client is empty on all clients of its stack. With a `server`, what is downloaded counts
+    block that is empty on one client is empty on all clients of its stack. With `servers`, what is downloaded counts
     too. `known` spares asking twice about clients with equal shapes.
     """
 
@@ -262,15 +256,16 @@ def architecture(
         return found | {f"received {name}": tuple(p.shape) for name, p in received.items()}
 
     known = {} if known is None else known
-    true = shapes(spec, server)
+    true = shapes(spec, servers[0])
     network = str(method.model.of(spec).phi)
     same = str((spec.shapes, true, network))
     if same not in known:
-        known[same] = shapes(widened(method, spec), wider_server)
+        known[same] = shapes(widened(method, spec), servers[1])
     wider = known[same]
     empty: dict[str, Sequence[int]] = {}
     if method.padded:
-        found = pick(precomputed_pattern(method.of(spec), emptied(spec)), method.padded)
+        nobody = replace(spec, n_train=0, class_counts=(0,) * len(spec.class_counts))
+        found = pick(precomputed_pattern(method.of(spec), nobody), method.padded)
         empty = {f"kept {name}": p.shape for name, p in found.items()}
 
     def axes(name: str) -> tuple[int | str, ...]:

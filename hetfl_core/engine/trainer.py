@@ -9,13 +9,13 @@ import math
 import textwrap
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 
 from hetfl_core import checks
-from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import layout, sides, stacks, training
+from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.layout import Engine, Layout
 from hetfl_core.engine.sides import ServerSide
@@ -68,9 +68,7 @@ class Trainer:
         if stack_size is not None:
             checks.integer("stack_size", stack_size, 1)
         if workers is not None:
-            checks.integer("workers", workers, 1)
-            if workers > checks.MOST_THREADS:
-                raise ValueError(f"workers must be at most {checks.MOST_THREADS}, got {workers}")
+            checks.threads("workers", workers)
         self.federation = federation.to(dtype)
         self.method, self.seed, self.engine = method, seed, engine
         self.device, self.dtype = choose_device(device), dtype
@@ -107,12 +105,9 @@ class Trainer:
             found = " but ".join(f"k={k} on {name!r}" for k, name in widths.items())
             raise ValueError(f"networks must have one latent dimension in common, got {found}")
         self.method.check(self.specs)
-        true, wider = (
-            sides.first_of_server(self.method, specs, self.seed)
-            for specs in (self.specs, [stacks.widened(self.method, spec) for spec in self.specs])
-        )
-        known: dict[Hashable, Any] = {}
-        return [stacks.architecture(self.method, spec, true, wider, known) for spec in self.specs]
+        wider, known = [stacks.widened(self.method, spec) for spec in self.specs], dict[Hashable, Any]()
+        servers = [sides.first_of_server(self.method, specs, self.seed) for specs in (self.specs, wider)]
+        return [stacks.architecture(self.method, spec, servers, known) for spec in self.specs]
 
     def workers(self, ways: Iterable[Layout]) -> int:
         """Pieces of work that are done side by side: as asked for, or one a core where one of them is worth it."""
@@ -167,11 +162,11 @@ class Trainer:
     def _cast(self, params: Params) -> Params:
         return sides.cast(params, self.device, self.dtype)
 
-    def initial(self) -> checkpoints.State:
+    def initial(self) -> State:
         """Server and clients before anything was trained."""
         common = self.server.common()
         client_states = [self._cast(sides.first_of_client(self.method, spec, self.seed, common)) for spec in self.specs]
-        return checkpoints.State(0, self.server.initial(), client_states)
+        return State(0, self.server.initial(), client_states)
 
     def _precompute(self) -> list[Params]:
         """What each client makes of its samples once, under names that nothing else of it has."""
@@ -191,11 +186,11 @@ class Trainer:
 
     # --- training ---
 
-    def train(self, state: checkpoints.State, chosen: Sequence[int], round: int, role: Role) -> dict[int, Outcome]:
+    def train(self, state: State, chosen: Sequence[int], round: int, role: Role) -> dict[int, Outcome]:
         """As `train`, for this run alone."""
         return train([self], [state], [chosen], round, role)[0]
 
-    def survey(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, dict[int, Outcome]]:
+    def survey(self, state: State, chosen: Sequence[int]) -> tuple[State, dict[int, Outcome]]:
         """The first exchange of a round, where the method asks for one; clients are left as they are.
 
         Returns
@@ -220,7 +215,7 @@ class Trainer:
         upload, params = sides.answer(self.method, spec, self.working_state(index, client_state), received, data)
         return Outcome(upload, client_state, received, {}, params)
 
-    def round(self, state: checkpoints.State, chosen: Sequence[int]) -> tuple[checkpoints.State, list[Outcome]]:
+    def round(self, state: State, chosen: Sequence[int]) -> tuple[State, list[Outcome]]:
         """One communication round: survey, local training, aggregation, and what clients at rest do.
 
         Returns
@@ -234,11 +229,8 @@ class Trainer:
 
     def keep_of(self, index: int, outcome: Outcome) -> Outcome:
         """Without what the client made of its samples, which is not kept from round to round but stays as it is."""
-        precomputed = self.precomputed[index]
-        if not precomputed:
-            return outcome
         return replace(
-            outcome, client_state={name: p for name, p in outcome.client_state.items() if name not in precomputed}
+            outcome, client_state={n: p for n, p in outcome.client_state.items() if n not in self.precomputed[index]}
         )
 
 
@@ -255,8 +247,8 @@ def share_stacks(runs: Sequence[Trainer]) -> None:
 
 
 def exchange(
-    runs: Sequence[Trainer], states: Sequence[checkpoints.State], chosen: Sequence[Sequence[int]]
-) -> list[tuple[checkpoints.State, dict[int, Outcome], list[Outcome]]]:
+    runs: Sequence[Trainer], states: Sequence[State], chosen: Sequence[Sequence[int]]
+) -> list[tuple[State, dict[int, Outcome], list[Outcome]]]:
     """One communication round of each run: survey, local training, aggregation, and what clients at rest do.
 
     Returns
@@ -274,30 +266,20 @@ def exchange(
 
 
 def _closed(
-    run: Trainer,
-    survey: tuple[checkpoints.State, dict[int, Outcome]],
-    outcomes: dict[int, Outcome],
-    resting: dict[int, Outcome],
-) -> tuple[checkpoints.State, dict[int, Outcome], list[Outcome]]:
+    run: Trainer, survey: tuple[State, dict[int, Outcome]], outcomes: dict[int, Outcome], resting: dict[int, Outcome]
+) -> tuple[State, dict[int, Outcome], list[Outcome]]:
     """The end of a run's round: the server takes what came, clients keep what they trained."""
     state, surveyed = survey
     server = run.server.aggregate(state.server, {c: o.upload for c, o in outcomes.items()}, state.done)
     trained = {**outcomes, **resting}
     sent = {c: outcome.received for c, outcome in trained.items()}
     answered = [replace(o, received=unless_sent(o.received, sent.get(c, {}))) for c, o in surveyed.items()]
-    return (
-        replace(keeping(state, trained), done=state.done + 1, server=server),
-        outcomes,
-        [*resting.values(), *answered],
-    )
+    after = replace(keeping(state, trained), done=state.done + 1, server=server)
+    return after, outcomes, [*resting.values(), *answered]
 
 
 def train(
-    runs: Sequence[Trainer],
-    states: Sequence[checkpoints.State],
-    chosen: Sequence[Sequence[int]],
-    round: int,
-    role: Role,
+    runs: Sequence[Trainer], states: Sequence[State], chosen: Sequence[Sequence[int]], round: int, role: Role
 ) -> list[dict[int, Outcome]]:
     """Local training of the chosen clients of runs of one method on one device; no state changes.
 
@@ -315,7 +297,21 @@ def train(
 
     def local(piece: tuple[Layout, list[tuple[int, int]]]) -> list[Outcome]:
         way, members = piece
-        return _train(runs, states, members, way.engine, round, role)
+        each = [(runs[number], states[number], index) for number, index in members]
+        specs = [run.specs[index] for run, _, index in each]
+        job = LocalJob(
+            runs[0].method.of(specs[0]),
+            specs,
+            [run.working_state(index, state.client_states[index]) for run, state, index in each],
+            [run.method.download(state.server, run.specs[index]) for run, state, index in each],
+            _samples([run.rows[index] for run, _, index in each], specs),
+            [run.seed for run, _, _ in each],
+            round,
+            role,
+        )
+        with torch.inference_mode(False), torch.enable_grad():  # whatever holds where `simulate` is called
+            found = training.ENGINES[way.engine](job)
+        return [run.keep_of(index, outcome) for (run, _, index), outcome in zip(each, found, strict=True)]
 
     found = layout.on_threads(local, pieces, runs[0].workers(way for way, _ in pieces))
     for (_, members), some in zip(pieces, found, strict=True):
@@ -347,32 +343,6 @@ def _stacks(runs: Sequence[Trainer], chosen: Sequence[Sequence[int]]) -> list[tu
     return pieces
 
 
-def _train(
-    runs: Sequence[Trainer],
-    states: Sequence[checkpoints.State],
-    members: Sequence[tuple[int, int]],
-    engine: Literal["stacked", "loop"],
-    round: int,
-    role: Role,
-) -> list[Outcome]:
-    """Local training of one stack."""
-    each = [(runs[number], states[number], index) for number, index in members]
-    specs = [run.specs[index] for run, _, index in each]
-    job = LocalJob(
-        runs[0].method.of(specs[0]),
-        specs,
-        [run.working_state(index, state.client_states[index]) for run, state, index in each],
-        [run.method.download(state.server, run.specs[index]) for run, state, index in each],
-        _samples([run.rows[index] for run, _, index in each], specs),
-        [run.seed for run, _, _ in each],
-        round,
-        role,
-    )
-    with torch.inference_mode(False), torch.enable_grad():  # whatever holds where `simulate` is called
-        outcomes = training.ENGINES[engine](job)
-    return [run.keep_of(index, outcome) for (run, _, index), outcome in zip(each, outcomes, strict=True)]
-
-
 def _samples(rows: Sequence[tuple[Cohort, int]], specs: Sequence[Spec]) -> Split:
     """The training samples of a stack, whose clients are rows of cohorts."""
     if len({id(cohort) for cohort, _ in rows}) == 1:
@@ -381,7 +351,7 @@ def _samples(rows: Sequence[tuple[Cohort, int]], specs: Sequence[Spec]) -> Split
     return stack_split([x for x, _ in each], [y for _, y in each])
 
 
-def keeping(state: checkpoints.State, outcomes: Mapping[int, Outcome]) -> checkpoints.State:
+def keeping(state: State, outcomes: Mapping[int, Outcome]) -> State:
     """The state after local training: clients that trained keep what came out of it."""
     client_states = [outcomes[c].client_state if c in outcomes else k for c, k in enumerate(state.client_states)]
     return replace(state, client_states=client_states)

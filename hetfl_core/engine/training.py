@@ -19,8 +19,9 @@ from hetfl_core.engine.layout import go_on
 from hetfl_core.engine.sides import batch
 from hetfl_core.engine.stacks import Split
 from hetfl_core.federation import Spec, map_blocks
-from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Loss, Method, Optimizer, Role, Stage, has_prefix
+from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Method, Optimizer, Role, Stage, has_prefix
 from hetfl_core.networks import Draw, Params
+from hetfl_core.networks.layers import RUNNING
 from hetfl_core.padding import crop, pad_stack
 from hetfl_core.rng import stream
 
@@ -79,11 +80,6 @@ def noise_at_once(draws: Mapping[str, Draw], rows: int) -> tuple[int, int]:
     while steps > 1 and steps * each > NOISE_NUMBERS:
         steps //= 2
     return steps, steps * each
-
-
-def rows_of(draws: Mapping[str, Draw]) -> list[str]:
-    """Names under which a batch's weights are asked for."""
-    return [name for name, draw in draws.items() if draw.kind == "rows"]
 
 
 class Noise:
@@ -208,81 +204,63 @@ class LocalJob:
         return batch(*self.data.client(client, self.specs[client].shapes))
 
 
-def float_type(received: Sequence[Params], client_states: Sequence[Params]) -> torch.dtype:
-    """The floating-point type that a run computes in."""
-    return next(t.dtype for params in (*client_states, *received) for t in params.values() if t.is_floating_point())
-
-
 def train_loop(job: LocalJob) -> list[Outcome]:
     """The slow, obvious engine: one client after the other, in true shapes, without `vmap`."""
     return [_train_one(job, client) for client in range(len(job.specs))]
 
 
 def _train_one(job: LocalJob, i: int) -> Outcome:
-    method, received, data = job.method, job.received[i], job.samples(i)
-    params = {name: p.clone() for name, p in method.start(job.client_states[i], received).items()}
+    method = job.method
+    params = {name: p.clone() for name, p in method.start(job.client_states[i], job.received[i]).items()}
     memory: Params = {}
     terms: dict[str, float] = {}
     for number, stage in enumerate(method.stages(job.round, job.role)):
         check_prefixes(method, stage, params)
-        trained = {name: p.requires_grad_() for name, p in params.items() if stage.trains(name)}
-        if trained:
-            terms |= _loop_stage(job, i, number, stage, params, trained, data, memory)
+        if any(stage.trains(name) for name in params):
+            terms |= _loop_stage(job, i, number, stage, params, memory)
         params = {name: p.detach() for name, p in params.items()}
+    return _outcome(job, i, params, memory, terms)
+
+
+def _outcome(job: LocalJob, i: int, params: Params, memory: Mapping[str, Tensor], terms: dict[str, float]) -> Outcome:
+    """What the i-th client brings out: an upload, protected as the method wants, in role ``"round"`` alone."""
+    upload: Params = {}
     with torch.no_grad():
-        upload = _upload(job, i, params, data, memory)
-        return Outcome(upload, method.keep(params, job.client_states[i]), received, terms, params)
+        if job.role == "round":
+            upload = job.method.upload(params, job.received[i], job.samples(i), memory)
+            rng = stream(job.seeds[i], job.specs[i].name, job.round, "protect")
+            try:
+                upload = job.method.protect(upload, job.received[i], rng)
+            except ValueError as error:
+                raise ValueError(f"client {job.specs[i].name!r}: {error}") from error
+        return Outcome(upload, job.method.keep(params, job.client_states[i]), job.received[i], terms, params)
 
 
-def _upload(job: LocalJob, i: int, params: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
-    """What leaves the i-th client, protected as the method wants; nothing outside role ``"round"``."""
-    if job.role != "round":
-        return {}
-    upload = job.method.upload(params, job.received[i], data, memory)
-    rng = stream(job.seeds[i], job.specs[i].name, job.round, "protect")
-    try:
-        return job.method.protect(upload, job.received[i], rng)
-    except ValueError as error:
-        raise ValueError(f"client {job.specs[i].name!r}: {error}") from error
-
-
-def _loop_stage(
-    job: LocalJob,
-    i: int,
-    number: int,
-    stage: Stage,
-    params: Params,
-    trained: Params,
-    data: Batch,
-    memory: Params,
-) -> dict[str, float]:
+def _loop_stage(job: LocalJob, i: int, number: int, stage: Stage, params: Params, memory: Params) -> dict[str, float]:
     """One stage of one client; updates `params` and `memory` in place and returns the mean loss terms."""
-    loss = stage.loss or job.method.loss
+    loss, data = stage.loss or job.method.loss, job.samples(i)
+    trained = {name: p.requires_grad_() for name, p in params.items() if stage.trains(name)}
     batches = plan(stage, job.specs[i].n_train, job.rng(i, number, "batches")).to(data.y.device)
     draws = job.method.noise(job.specs[i], stage)
     noise = Noise(draws, batches.shape[1], job.rng(i, number, "noise"), data.weight.dtype)
     optimizer = make_optimizer(stage, trained, fused=False)
     sums: dict[str, float] = {}
+    follows = any(name.endswith(RUNNING) for name in params)
     for step, rows in enumerate(batches):
         go_on()
         if step % noise.steps == 0:
             block = {name: t.to(data.y.device) for name, t in noise.of(step, noise.steps).items()}
         here = {name: t[step % noise.steps] for name, t in block.items()}
         true, batch = rows >= 0, _pick_rows(data, rows)
-        here |= {name: batch.weight for name in rows_of(draws)}
+        here |= {name: batch.weight for name, draw in draws.items() if draw.kind == "rows"}
         result = loss(params, job.received[i], batch, here)
         with torch.no_grad():
-            followed = job.method.follow(params, job.received[i], batch, here) if job.method.follows else {}
+            followed = job.method.follow(params, job.received[i], batch, here) if follows else {}
         for name, values in result.remember.items():  # before the step, which moves what is a view of a parameter
             if name not in memory:
                 memory[name] = values.new_zeros((len(data.y), *values.shape[1:]))
             memory[name][rows[true].long()] = values.detach()[true]
-        optimizer.zero_grad()
-        result.total.backward()
-        fill_gradients(trained)
-        if stage.clip is not None:
-            clip_each([p.grad.unsqueeze(0) for p in trained.values() if p.grad is not None], stage.clip)
-        optimizer.step()
+        descend(result.total, trained, optimizer, stage.clip)
         params.update(followed)
         for name, value in result.terms.items():
             sums[name] = sums.get(name, 0.0) + float(value)
@@ -296,11 +274,23 @@ def _pick_rows(data: Batch, rows: Tensor) -> Batch:
     return Batch(x, data.y[at] * true, true.to(data.weight.dtype))
 
 
-def fill_gradients(trained: Params) -> None:
-    """Give parameters that the loss did not use a zero gradient, so that weight decay and momentum act on them."""
+def descend(
+    total: Tensor, trained: Params, optimizer: torch.optim.Optimizer, clip: float | None, stacked: bool = False
+) -> None:
+    """One step of a client, or of a stack: their parameters are separate, so the sum of losses has separate gradients.
+
+    Parameters that the loss does not use get a zero gradient, so that weight decay and momentum act on them.
+    """
     for p in trained.values():
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
+        p.grad = None
+    total.backward()  # type: ignore[no-untyped-call]
+    grads = []
+    for p in trained.values():
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        grads.append(p.grad if stacked else p.grad.unsqueeze(0))
+    if clip is not None:
+        clip_each(grads, clip)
+    optimizer.step()
 
 
 # --- the stacked engine ---------------------------------------------------------------------------------------------
@@ -315,22 +305,9 @@ def _same_names(hook: str, clients: Sequence[Params]) -> list[str]:
     return list(clients[0])
 
 
-@dataclass
-class Stack:
-    """Parameters of K clients as tensors with a leading client axis, and the true shape of each client's leaf."""
-
-    params: Params
-    shapes: list[dict[str, torch.Size]]
-
-    @classmethod
-    def of(cls, clients: Sequence[Params]) -> Stack:
-        """Pad and stack."""
-        params = {name: pad_stack([c[name] for c in clients]) for name in _same_names("start", clients)}
-        return cls(params, [{name: p.shape for name, p in c.items()} for c in clients])
-
-    def client(self, i: int) -> Params:
-        """The parameters of one client in true shapes (copies, so that the stack can be freed)."""
-        return {name: crop(self.params[name][i], shape).clone() for name, shape in self.shapes[i].items()}
+def stack_clients(clients: Sequence[Params]) -> Params:
+    """The tensors of K clients with a leading client axis, padded."""
+    return {name: pad_stack([c[name] for c in clients]) for name in _same_names("start", clients)}
 
 
 def stack_received(received: Sequence[Params]) -> tuple[Params, dict[str, int | None]]:
@@ -440,26 +417,22 @@ class StackedStage:
     """One stage of training for a stack of K clients."""
 
     def __init__(
-        self, job: LocalJob, number: int, stage: Stage, stack: Stack, received: Params, dims: Mapping[str, int | None]
+        self, job: LocalJob, number: int, stage: Stage, params: Params, received: Params, dims: Mapping[str, int | None]
     ) -> None:
         self.job, self.stage, self.dims = job, stage, dims
-        self.trained = {name: p.requires_grad_() for name, p in stack.params.items() if stage.trains(name)}
-        self.frozen = {name: p for name, p in stack.params.items() if name not in self.trained}
+        self.trained = {name: p.requires_grad_() for name, p in params.items() if stage.trains(name)}
+        self.frozen = {name: p for name, p in params.items() if name not in self.trained}
         self.received = received
-        objective = stage.loss or job.method.loss
 
-        def one(trained: Params, frozen: Params, received: Params, batch: Batch, noise: Params) -> Loss:
-            return objective({**frozen, **trained}, received, batch, noise)
+        def lifted(hook: Callable[..., Any]) -> Callable[..., Any]:
+            in_dims = (0, 0, dict(dims) or None, 0, 0)
+            return torch.func.vmap(lambda trained, frozen, *rest: hook({**frozen, **trained}, *rest), in_dims=in_dims)
 
-        def follow(trained: Params, frozen: Params, received: Params, batch: Batch, noise: Params) -> Params:
-            return job.method.follow({**frozen, **trained}, received, batch, noise)
-
-        in_dims = (0, 0, dict(dims) or None, 0, 0)
-        self.lifted = torch.func.vmap(one, in_dims=in_dims)
-        self.followed = torch.func.vmap(follow, in_dims=in_dims) if job.method.follows else None
-        self.rows = rows_of(job.method.noise(job.specs[0], stage))
+        self.lifted = lifted(stage.loss or job.method.loss)
+        self.followed = lifted(job.method.follow) if any(name.endswith(RUNNING) for name in params) else None
+        self.rows = [name for name, draw in job.method.noise(job.specs[0], stage).items() if draw.kind == "rows"]
         self.x, self.y = job.data.x, job.data.y
-        self.dtype = float_type([received], [stack.params])
+        self.dtype = next(t.dtype for t in (*params.values(), *received.values()) if t.is_floating_point())
 
     def run(self, number: int, memory: Params) -> list[dict[str, float]]:
         """All steps. Updates the stack and `memory` in place and returns each client's mean loss terms."""
@@ -501,7 +474,7 @@ class StackedStage:
         for name, values in result.remember.items():  # before the step, as in the loop
             kept = memory.setdefault(name, values.new_zeros((len(self.y), *values.shape[2:])))
             kept[rows.flatten().long()] = values.detach().flatten(0, 1)
-        self._descend(optimizer, result.total.sum())
+        descend(result.total.sum(), self.trained, optimizer, self.stage.clip, stacked=True)
         for name, value in moved.items():
             self.frozen[name].copy_(value)
         for name, value in result.terms.items():
@@ -519,40 +492,28 @@ class StackedStage:
         self.frozen = {name: p[:k] for name, p in self.frozen.items()}
         self.received = {name: p if self.dims[name] is None else p[:k] for name, p in self.received.items()}
 
-    def _descend(self, optimizer: torch.optim.Optimizer, total: Tensor) -> None:
-        """One step of all clients: their parameters are separate, so the sum of the losses has separate gradients."""
-        for p in self.trained.values():
-            p.grad = None
-        total.backward()
-        fill_gradients(self.trained)
-        if self.stage.clip is not None:
-            clip_each([p.grad for p in self.trained.values() if p.grad is not None], self.stage.clip)
-        optimizer.step()
-
 
 def train_stacked(job: LocalJob) -> list[Outcome]:
     """All clients of the job as one batched tensor program; they must be sorted by samples, most first."""
     method = job.method
-    stack = Stack.of([method.start(k, r) for k, r in zip(job.client_states, job.received, strict=True)])
+    starts = [method.start(k, r) for k, r in zip(job.client_states, job.received, strict=True)]
+    params, shapes = stack_clients(starts), [{name: p.shape for name, p in start.items()} for start in starts]
+    del starts  # they are in the stack
     received, dims = stack_received(job.received)
     memory: Params = {}
     terms: list[dict[str, float]] = [{} for _ in job.specs]
     for number, stage in enumerate(method.stages(job.round, job.role)):
-        check_prefixes(method, stage, stack.params)
-        if any(stage.trains(name) for name in stack.params):
-            means = StackedStage(job, number, stage, stack, received, dims).run(number, memory)
+        check_prefixes(method, stage, params)
+        if any(stage.trains(name) for name in params):
+            means = StackedStage(job, number, stage, params, received, dims).run(number, memory)
             terms = [old | new for old, new in zip(terms, means, strict=True)]
-        stack.params = {name: p.detach() for name, p in stack.params.items()}
-    with torch.no_grad():
-        return [_outcome(job, i, stack.client(i), memory, terms[i]) for i in range(len(job.specs))]
-
-
-def _outcome(job: LocalJob, i: int, params: Params, memory: Params, terms: dict[str, float]) -> Outcome:
-    """What the i-th client of a stack brings out of the round."""
-    begin = int(job.data.begins[i])
-    seen = {name: values[begin : begin + job.specs[i].n_train] for name, values in memory.items()}
-    upload = _upload(job, i, params, job.samples(i), seen)
-    return Outcome(upload, job.method.keep(params, job.client_states[i]), job.received[i], terms, params)
+        params = {name: p.detach() for name, p in params.items()}
+    outcomes = []
+    for i, (end, spec) in enumerate(zip(job.data.n.cumsum(0).tolist(), job.specs, strict=True)):
+        seen = {name: values[end - spec.n_train : end] for name, values in memory.items()}
+        own = {name: crop(params[name][i], shape).clone() for name, shape in shapes[i].items()}
+        outcomes.append(_outcome(job, i, own, seen, terms[i]))
+    return outcomes
 
 
 ENGINES = {"stacked": train_stacked, "loop": train_loop}

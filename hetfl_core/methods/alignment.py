@@ -15,22 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from hetfl_core import checks
 from hetfl_core.distances import LARGEST_PLAN
-from hetfl_core.methods.anchor_terms import (
-    class_mixture_wasserstein,
-    class_mmd,
-    class_wasserstein,
-    class_wasserstein_debiased,
-    class_wasserstein_sampled,
-)
+from hetfl_core.methods import anchor_terms
+from hetfl_core.methods.base import row_mean
 from hetfl_core.networks import Draw
-from hetfl_core.settings import Checked
+from hetfl_core.settings import Checked, Limit, NotNegative, Positive
 
 
 class Anchors(NamedTuple):
@@ -54,6 +48,9 @@ class Anchors(NamedTuple):
         if self.cholesky is None:
             return math.sqrt(self.variance) * xi
         return torch.einsum("ckl,jcl->jck", self.cholesky, xi)
+
+
+FewComponents = Annotated[int, Limit(f"in 1…{LARGEST_PLAN}", lambda p: 1 <= p <= LARGEST_PLAN)]
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ class Wasserstein(Alignment):
 
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
         """Σ_c W2²(μ_c, ν̂_c)."""
-        return class_wasserstein(z, y, weight, anchors.mean, anchors.cholesky, variance=anchors.variance)
+        return anchor_terms.class_wasserstein(z, y, weight, anchors.mean, anchors.cholesky, variance=anchors.variance)
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,7 @@ class SampledWasserstein(Alignment):
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
         """Σ_c W2²(μ̂_c, ν̂_c)."""
         samples = anchors.mean[y] + math.sqrt(anchors.variance) * noise["anchor.samples"]
-        return class_wasserstein_sampled(z, samples, y, weight, anchors.mean.shape[0])
+        return anchor_terms.class_wasserstein_sampled(z, samples, y, weight, anchors.mean.shape[0])
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ class DebiasedWasserstein(Alignment):
 
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
         """Σ_c W2²(μ_c, ν̂_c) less its bias."""
-        return class_wasserstein_debiased(z, y, weight, anchors.mean, anchors.variance)
+        return anchor_terms.class_wasserstein_debiased(z, y, weight, anchors.mean, anchors.variance)
 
 
 @dataclass(frozen=True)
@@ -137,17 +134,13 @@ class MMD(Alignment):
         the anchor (see `hetfl_core.methods.anchor_terms.class_mmd`).
     """
 
-    bandwidth: float | None = None
+    bandwidth: Positive | None = None
 
     term: ClassVar[str] = "mmd"
 
-    def __post_init__(self) -> None:
-        if self.bandwidth is not None:
-            checks.number("bandwidth", self.bandwidth, above=0)
-
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
         """Σ_c MMD²(μ_c, ν̂_c), ν̂_c the empirical distribution."""
-        return class_mmd(z, y, weight, anchors.mean, anchors.variance, self.bandwidth)
+        return anchor_terms.class_mmd(z, y, weight, anchors.mean, anchors.variance, self.bandwidth)
 
 
 @dataclass(frozen=True)
@@ -164,14 +157,10 @@ class MixtureWasserstein(Alignment):
         Standard deviation of the components' first means around their class's, which is drawn as without mixtures.
     """
 
-    components: int = 2
-    spread: float = 1.0
+    components: FewComponents = 2
+    spread: NotNegative = 1.0
 
     term: ClassVar[str] = "mw2"
-
-    def __post_init__(self) -> None:
-        checks.integer("components", self.components, 1, LARGEST_PLAN)
-        checks.number("spread", self.spread, 0)
 
     def means(self, n_classes: int, k: int, scale: float, rng: torch.Generator) -> Tensor:
         """Means of the components, shape (C, P, k)."""
@@ -181,7 +170,7 @@ class MixtureWasserstein(Alignment):
 
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
         """Σ_c MW2²(μ_c, ν̂_c)."""
-        return class_mixture_wasserstein(z, y, weight, anchors.mean, anchors.variance)
+        return anchor_terms.class_mixture_wasserstein(z, y, weight, anchors.mean, anchors.variance)
 
     def sample_draws(self, J: int, n_classes: int, k: int) -> dict[str, Draw]:
         """Also which component each sample is of."""
@@ -209,4 +198,4 @@ def segment_distance(ends: Tensor, z: Tensor, y: Tensor, weight: Tensor) -> Tens
     Each row is taken as the only one with its target, as [1]_ does, which writes a sum over the targets; the mean makes
     λ1 independent of the batch size.
     """
-    return ((z - segment_means(ends, y)).square().sum(-1) * weight).sum() / weight.sum().clamp(min=1)
+    return row_mean((z - segment_means(ends, y)).square().sum(-1), weight)

@@ -280,14 +280,8 @@ class _IsotropicTerm(torch.autograd.Function):
     def forward(z: Tensor, y: Tensor, weight: Tensor, means: Tensor, deviation: float) -> tuple[Tensor, Tensor, Tensor]:
         batch, (n, k) = z.shape[:-2], z.shape[-2:]
         anchors = means[y] if means.dim() == 2 else _of_label(means, y)
-        outputs = _isotropic(
-            z.reshape(-1, n, k),
-            y.reshape(-1, n),
-            weight.reshape(-1, n).to(z.dtype),
-            anchors.reshape(-1, n, k),
-            deviation,
-        )
-        value, slope, pull = outputs
+        flat = z.reshape(-1, n, k), y.reshape(-1, n), weight.reshape(-1, n).to(z.dtype), anchors.reshape(-1, n, k)
+        value, slope, pull = _isotropic(*flat, deviation)
         return value.reshape(batch), slope.reshape(z.shape), pull.reshape(z.shape)
 
     @staticmethod
@@ -303,10 +297,10 @@ class _IsotropicTerm(torch.autograd.Function):
             return (None,) * 5
         slope, pull, z, y, means = ctx.saved_tensors
         up = upstream.unsqueeze(-1).unsqueeze(-1)
-        to_means = (
-            first_derivative(_to_anchors(pull * up, y, means.shape), z, means) if ctx.needs_input_grad[3] else None
-        )
-        return first_derivative(slope * up, z, means) if ctx.needs_input_grad[0] else None, None, None, to_means, None
+        of_z, _, _, of_means, _ = ctx.needs_input_grad
+        to_z = first_derivative(slope * up, z, means) if of_z else None
+        to_means = first_derivative(_to_anchors(pull * up, y, means.shape), z, means) if of_means else None
+        return to_z, None, None, to_means, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:

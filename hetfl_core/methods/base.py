@@ -12,21 +12,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor
 
 from hetfl_core.clients import by_block, check_features
 from hetfl_core.federation import Spec
 from hetfl_core.networks import Draw, Model, Params, PerClient
 from hetfl_core.networks.layers import RUNNING
-from hetfl_core.settings import Checked, Count, NotNegative, Positive
+from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive
 
 Role = Literal["start", "round", "rest", "final"]
 Optimizer = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
 WITH_MOMENTUM = ("sgd", "rmsprop")
+Momentum = Annotated[float, Limit("in [0, 1)", lambda x: 0 <= x < 1)]
+
+Specs = Sequence[Spec]
+"""What is known of some clients."""
+Uploads = Sequence[Params]
+"""What each of them sent."""
+Weights = Sequence[float]
+"""Their weights ω_i, not normalised."""
 
 
 class Batch(NamedTuple):
@@ -44,6 +52,11 @@ class Batch(NamedTuple):
     x: Any
     y: Tensor
     weight: Tensor
+
+    def loss(self, outputs: Tensor) -> Loss:
+        """The `task_loss` of a head's outputs for these samples: ``"mse"`` for targets, ``"ce"`` for class labels."""
+        task = task_loss(outputs, self.y, self.weight)
+        return Loss(task, {"mse" if self.y.is_floating_point() else "ce": task.detach()})
 
 
 class Loss(NamedTuple):
@@ -98,34 +111,24 @@ class Stage(Checked):
     steps: Count | None = None
     batch_size: Count = 100
     optimizer: Optimizer = "adam"
-    lr: float = 1e-3
-    weight_decay: float | Mapping[str, float] = 0.0
-    momentum: float = 0.0
-    clip: float | None = None
+    lr: NotNegative = 1e-3
+    weight_decay: NotNegative | Mapping[str, NotNegative] = 0.0
+    momentum: Momentum = 0.0
+    clip: Positive | None = None
     spare: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(f"a stage lasts epochs or steps: expected one of them, got {self.epochs} and {self.steps}")
-        decays = self.weight_decay.values() if isinstance(self.weight_decay, Mapping) else (self.weight_decay,)
-        for name, value in (("lr", self.lr), ("momentum", self.momentum), ("weight_decay", min(decays, default=0))):
-            if value < 0:
-                raise ValueError(f"{name} must not be negative, got {value}")
-        if self.momentum >= 1:
-            raise ValueError(f"momentum must be less than 1, got {self.momentum}")
         if self.momentum and self.optimizer not in WITH_MOMENTUM:
             users = " and ".join(WITH_MOMENTUM)
             raise ValueError(f"momentum is for {users}, got {self.momentum} with {self.optimizer}")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"clip must be greater than 0, or None, got {self.clip}")
 
     def trains(self, name: str) -> bool:
         """Whether the parameter of this name is trained; running statistics never are."""
-        return (
-            not name.endswith(RUNNING)
-            and any(has_prefix(name, prefix) for prefix in self.train)
-            and not any(has_prefix(name, prefix) for prefix in self.spare)
-        )
+        if name.endswith(RUNNING) or any(has_prefix(name, prefix) for prefix in self.spare):
+            return False
+        return any(has_prefix(name, prefix) for prefix in self.train)
 
 
 def has_prefix(name: str, prefix: str) -> bool:
@@ -166,32 +169,23 @@ def weighted_mean(uploads: Sequence[Mapping[str, Tensor]], weights: Sequence[flo
     return mean
 
 
-def cross_entropy(logits: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """Mean cross-entropy over the rows of weight 1, shapes (n, C), (n,), (n,) → ()."""
-    losses = F.cross_entropy(logits, y, reduction="none")
-    return (losses * weight).sum() / weight.sum().clamp(min=1)
-
-
-def squared_error(outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """Mean of (ŷ − y)², ŷ the first output, over the rows of weight 1, shapes (n, 1), (n,), (n,) → ()."""
-    return ((outputs[:, 0] - y).square() * weight).sum() / weight.sum().clamp(min=1)
+def row_mean(values: Tensor, weight: Tensor) -> Tensor:
+    """Mean over the rows of weight 1, shapes (n,), (n,) → ()."""
+    return (values * weight).sum() / weight.sum().clamp(min=1)
 
 
 def task_loss(outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """What a head is trained for: cross-entropy for class labels, (whole, not half) mean squared error for targets.
 
-    Which one, the type of `y` says, so that it is settled before any tensor is looked at. Arguments as for
-    `cross_entropy` and `squared_error`.
+    Shapes (n, C), (n,), (n,) → (), with C = 1 for targets; a mean over the rows of weight 1. Which one, the type of `y`
+    says, so that it is settled before any tensor is looked at.
     """
-    return squared_error(outputs, y, weight) if y.is_floating_point() else cross_entropy(outputs, y, weight)
+    if y.is_floating_point():
+        return row_mean((outputs[:, 0] - y).square(), weight)
+    return row_mean(F.cross_entropy(outputs, y, reduction="none"), weight)
 
 
-def loss_name(y: Tensor) -> str:
-    """The name of `task_loss` in the history: ``"mse"`` for targets, ``"ce"`` for class labels."""
-    return "mse" if y.is_floating_point() else "ce"
-
-
-def one_of_each(model: Model, specs: Sequence[Spec]) -> list[Spec]:
+def one_of_each(model: Model, specs: Specs) -> list[Spec]:
     """The first client of each pair of input shapes and network that occurs."""
     found: dict[str, Spec] = {}
     for spec in specs:
@@ -250,6 +244,9 @@ class Method(Checked):
     finetune_epochs: Count | None = None
     init: Literal["own", "common"] = "own"
 
+    names: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """What variants are called, with their settings; the one at its defaults comes first, others go before it."""
+
     shared: ClassVar[tuple[str, ...]] = ()
     """Parts of the model that the server averages."""
 
@@ -292,8 +289,9 @@ class Method(Checked):
 
     @property
     def name(self) -> str:
-        """Name in tables and records."""
-        return type(self).__name__
+        """Name in tables and records: the class's, unless `names` has another."""
+        found = [n for n, some in self.names.items() if all(getattr(self, key) == some[key] for key in some)]
+        return found[-1] if found else type(self).__name__
 
     @property
     def summary(self) -> str:
@@ -304,7 +302,7 @@ class Method(Checked):
     @classmethod
     def variants(cls) -> list[Method]:
         """The settings of this class that are known under a name of their own; by default its defaults."""
-        return [cls()]
+        return [cls(**settings) for settings in cls.names.values()] or [cls()]
 
     @property
     def local(self) -> tuple[str, ...]:
@@ -318,7 +316,7 @@ class Method(Checked):
 
     # --- before the first round ---
 
-    def check(self, specs: Sequence[Spec]) -> None:
+    def check(self, specs: Specs) -> None:
         """Refuse a federation that this method cannot run on: shared parts must be the same on all clients.
 
         They must have the same shapes, and where a shared tensor has an axis of input features, these must have the
@@ -326,7 +324,7 @@ class Method(Checked):
         """
         first: tuple[str, dict[str, tuple[int, ...]]] | None = None
         for spec in one_of_each(self.model, specs):
-            params = self.init_shared(spec, torch.Generator())
+            params = self.init_shared(spec, Generator())
             shapes = {name: tuple(p.shape) for name, p in params.items()}
             first = first or (spec.name, shapes)
             if different := first[1].keys() ^ shapes.keys():
@@ -347,23 +345,20 @@ class Method(Checked):
                         "Use a method that keeps φ local (Local, HetFedRep, FLIC) or bring the inputs to one shape"
                         f"{' (Federation.of_common_features)' * isinstance(spec.features, tuple)}."
                     )
-        if isinstance(self.model.phi, PerClient) and any(has_prefix(name, "phi") for name in self.shared):
-            networks = {spec.name: self.model.phi.of(spec.name) for spec in specs}
-            a = next(iter(networks))
-            for b in (name for name, network in networks.items() if network != networks[a]):
-                raise ValueError(
-                    f"{self.name} averages φ, which must be one network on all clients: {networks[a]} on {a!r} but "
-                    f"{networks[b]} on {b!r}. Use a method that keeps φ local (Local, LG-FedAvg, FLIC)."
-                )
-
+            if isinstance(self.model.phi, PerClient) and any(has_prefix(name, "phi") for name in self.shared):
+                a, b = self.model.phi.of(first[0]), self.model.phi.of(spec.name)
+                if a != b:
+                    raise ValueError(
+                        f"{self.name} averages φ, which must be one network on all clients: {a} on {first[0]!r} but "
+                        f"{b} on {spec.name!r}. Use a method that keeps φ local (Local, LG-FedAvg, FLIC)."
+                    )
         for block in by_block(specs[0].shapes):
             named = any(by_block(spec.features).get(block) is not None for spec in specs)
             if named and (shared := self._shares_inputs(specs[0], block)):
                 where = f" of block {block!r}" if block else ""
                 check_features(specs, f"{self.name} averages {shared!r}, which goes by features{where}", block)
-        for spec in specs:
-            if self.needs_classes and spec.task == "regression":
-                raise ValueError(f"{self.name} needs class labels, but client {spec.name!r} has targets")
+        if self.needs_classes and specs[0].task == "regression":
+            raise ValueError(f"{self.name} needs class labels, but client {specs[0].name!r} has targets")
 
     def _shares_inputs(self, spec: Spec, block: str) -> str | None:
         """A shared tensor that would have another shape if there were one feature more; None if there is no such."""
@@ -372,26 +367,26 @@ class Method(Checked):
             return None
         wider = (shape[0] + 1, *shape[1:])
         more = replace(spec, shapes={**spec.shapes, block: wider} if block else wider)
-        true = {name: p.shape for name, p in self.init_shared(spec, torch.Generator()).items()}
+        true = {name: p.shape for name, p in self.init_shared(spec, Generator()).items()}
         try:
-            other = {name: p.shape for name, p in self.init_shared(more, torch.Generator()).items()}
+            other = {name: p.shape for name, p in self.init_shared(more, Generator()).items()}
         except (ValueError, RuntimeError, TypeError):  # a network that takes inputs of one size only
             return next((name for name in true if has_prefix(name, "phi")), None)
         return next((name for name, shape in true.items() if shape != other.get(name)), None)
 
-    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+    def init_server(self, specs: Specs, rng: Generator) -> Params:
         """The server's tensors: here one fresh copy of the shared parts."""
         return self.init_shared(specs[0], rng)
 
-    def init_shared(self, spec: Spec, rng: torch.Generator) -> Params:
+    def init_shared(self, spec: Spec, rng: Generator) -> Params:
         """A fresh copy of the shared parts, for one client's true shapes."""
         return self.model.init(spec, rng, tuple(self.shared))
 
-    def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
+    def init_client(self, spec: Spec, rng: Generator) -> Params:
         """What a client keeps from round to round: here its own parts."""
         return self.model.init(spec, rng, self.local)
 
-    def precompute(self, spec: Spec, data: Batch, rng: torch.Generator) -> Params:
+    def precompute(self, spec: Spec, data: Batch, rng: Generator) -> Params:
         """What a client makes of its training samples once, before anything is trained; here nothing.
 
         Such as a minibatch that stays the same in all rounds. `start` finds it in the client's state, under names that
@@ -410,7 +405,7 @@ class Method(Checked):
         """
         return {}
 
-    def join(self, server: Params, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+    def join(self, server: Params, specs: Specs, rng: Generator) -> Params:
         """The server's tensors when clients come after the last round (see `hetfl_core.adapt`): here as they are.
 
         For a method whose server holds something of each client, which it may add for these; what is there already
@@ -433,7 +428,7 @@ class Method(Checked):
         """Who answers at the beginning of a round; the same (`surveyed`) in all of them, unless overridden."""
         return self.surveyed
 
-    def ask(self, server: Params, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+    def ask(self, server: Params, specs: Specs, rng: Generator) -> Params:
         """The server's tensors with the question in them, such as inputs to be embedded; by default as they are.
 
         The surveyed clients then get a `download`. `specs` are all clients', in the order of their names.
@@ -447,14 +442,7 @@ class Method(Checked):
         """
         return {}
 
-    def digest(
-        self,
-        server: Params,
-        answers: Sequence[Params],
-        weights: Sequence[float],
-        specs: Sequence[Spec],
-        rng: torch.Generator,
-    ) -> Params:
+    def digest(self, server: Params, answers: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
         """The server's tensors after the answers, which the participants then download. Arguments as `aggregate`."""
         return server
 
@@ -491,19 +479,12 @@ class Method(Checked):
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """The objective of one client on one batch: here `task_loss`."""
-        outputs = self.model.head(params, self.model.embed(params, batch.x, noise))
-        task = task_loss(outputs, batch.y, batch.weight)
-        return Loss(task, {loss_name(batch.y): task.detach()})
-
-    @property
-    def follows(self) -> bool:
-        """Whether `follow` is to be asked in each step."""
-        return self.model.follows
+        return batch.loss(self.model.head(params, self.model.embed(params, batch.x, noise)))
 
     def follow(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Params:
         """What a step changes without a gradient, such as running means, as it is after the batch; lifted as `loss` is.
 
-        Given the parameters before the step. Names end as `RUNNING` says.
+        Given the parameters before the step. Names end as `RUNNING` says; it is asked where there are such ones.
         """
         return self.model.moved(params, batch.x, noise)
 
@@ -514,7 +495,7 @@ class Method(Checked):
         """
         return pick(params, self.shared)
 
-    def protect(self, upload: Params, received: Params, rng: torch.Generator) -> Params:
+    def protect(self, upload: Params, received: Params, rng: Generator) -> Params:
         """What is done to an upload before it leaves the client, such as noise for privacy; here nothing.
 
         Runs once per client and round, in true shapes. `rng` is the client's own stream and draws on the CPU.
@@ -525,14 +506,7 @@ class Method(Checked):
         """What the client keeps for the next round: here the new values of what it kept before."""
         return {name: params[name] for name in client_state}
 
-    def aggregate(
-        self,
-        server: Params,
-        uploads: Sequence[Params],
-        weights: Sequence[float],
-        specs: Sequence[Spec],
-        rng: torch.Generator,
-    ) -> Params:
+    def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
         """The server's new tensors from what the participants sent: here weighted means.
 
         `uploads`, `weights` (not normalised) and `specs` are the participants', in the order of their names. It runs

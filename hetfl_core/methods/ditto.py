@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage
+from hetfl_core.methods.base import Batch, Loss, Role, Stage
 from hetfl_core.methods.fedavg import FedAvg
 from hetfl_core.networks import Params
 from hetfl_core.settings import NotNegative
@@ -43,15 +43,7 @@ class Ditto(FedAvg):
     term_weight: NotNegative = 0.1
     embeddings: Literal["shared", "own"] = "shared"
 
-    @classmethod
-    def variants(cls) -> list[Method]:
-        """With embeddings averaged, and without."""
-        return [cls(), cls(embeddings="own")]
-
-    @property
-    def name(self) -> str:
-        """Name in tables and records."""
-        return "Ditto" if self.embeddings == "shared" else "Ditto, own embeddings"
+    names = {"Ditto": {}, "Ditto, own embeddings": {"embeddings": "own"}}
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -41,10 +41,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from hetfl_core.federation import Spec, as_params, from_params, map_blocks
-from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, loss_name, pick, task_loss
+from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, pick
 from hetfl_core.methods.fedper import HEAD
 from hetfl_core.networks import Params
 from hetfl_core.settings import Count, NotNegative, PositiveShare
@@ -80,6 +80,8 @@ class FedCMA(Method):
     aligns: Literal["conditional", "marginal"] = "conditional"
     first: Literal["means", "zeros"] = "means"
 
+    names = {"Fed-CMA": {}, "Fed-CMA, marginal": {"aligns": "marginal"}}
+
     padded: ClassVar[tuple[str, ...]] = ("fixed",)
     needs_classes: ClassVar[bool] = True
 
@@ -88,21 +90,11 @@ class FedCMA(Method):
             if self.server_step is None and pull * self.lr > 1:
                 raise ValueError(f"{name} · lr must be at most 1, the server's step, got {pull * self.lr}")
 
-    @property
-    def name(self) -> str:
-        """The paper's name, or that of its ablation."""
-        return "Fed-CMA" if self.aligns == "conditional" else "Fed-CMA, marginal"
-
-    @classmethod
-    def variants(cls) -> list[Method]:
-        """Of class means, and of one mean."""
-        return [cls(), cls(aligns="marginal")]
-
     # --- the server's tensors, and who is asked for them ---
 
-    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+    def init_server(self, specs: Specs, rng: Generator) -> Params:
         """Zeros: the head and the means, how many samples there are of each class, and the number of the round."""
-        head = self.model.init(specs[0], torch.Generator(), HEAD)
+        head = self.model.init(specs[0], Generator(), HEAD)
         counts = torch.tensor([spec.class_counts for spec in specs], dtype=torch.float32).sum(0)
         groups = specs[0].n_classes if self.aligns == "conditional" else 1
         means = torch.zeros(groups, len(head["beta.weight"]), dtype=torch.float32)
@@ -117,14 +109,7 @@ class FedCMA(Method):
         """The head v_i and the means e_i^k that a client begins with."""
         return self._message(params)
 
-    def digest(
-        self,
-        server: Params,
-        answers: Sequence[Params],
-        weights: Sequence[float],
-        specs: Sequence[Spec],
-        rng: torch.Generator,
-    ) -> Params:
+    def digest(self, server: Params, answers: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
         """Their weighted means."""
         return self._moved(server, answers, specs, {"beta": 1.0, "mean": 1.0})
 
@@ -136,14 +121,14 @@ class FedCMA(Method):
         shares = torch.cat([share.reshape(1), of_class if self.aligns == "conditional" else share.reshape(1)])
         return {**pick(server, (*HEAD, "mean")), "shares": shares}
 
-    def join(self, server: Params, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+    def join(self, server: Params, specs: Specs, rng: Generator) -> Params:
         """The samples of each class with those of the new clients, whose shares may not exceed one."""
         new = server["counts"].new_tensor([spec.class_counts for spec in specs]).sum(0)
         return {**server, "joined": server["counts"] + new}
 
     # --- the client ---
 
-    def precompute(self, spec: Spec, data: Batch, rng: torch.Generator) -> Params:
+    def precompute(self, spec: Spec, data: Batch, rng: Generator) -> Params:
         """The fixed minibatch B_i: for each class at most `fixed` samples, class after class, and of which each is."""
         order = torch.randperm(len(data.y), generator=rng)
         rows = torch.cat([order[:0], *(order[data.y[order] == k][: self.fixed] for k in range(spec.n_classes))])
@@ -178,8 +163,7 @@ class FedCMA(Method):
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """Eq. (5), with a minibatch for L_i; what weighs nothing is not computed."""
-        task = task_loss(self.model.head(params, self.model.embed(params, batch.x, noise)), batch.y, batch.weight)
-        total, terms = task, {loss_name(batch.y): task.detach()}
+        total, terms, _ = super().loss(params, received, batch, noise)
         p, of_group = received["shares"][0], received["shares"][1:]
         if self.head_weight:
             apart = torch.stack([(params[name] - v).square().sum() for name, v in pick(received, HEAD).items()]).sum()
@@ -214,14 +198,7 @@ class FedCMA(Method):
             return "class means are weighed by each client's class counts (Eq. 7), not by one weight per client"
         return "the means before the first round are read one by one"
 
-    def aggregate(
-        self,
-        server: Params,
-        uploads: Sequence[Params],
-        weights: Sequence[float],
-        specs: Sequence[Spec],
-        rng: torch.Generator,
-    ) -> Params:
+    def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
         """Eq. (7)."""
         eta = self.lr * self.lr_decay ** int(server["round"])
         steps = {"beta": self.head_weight * eta, "mean": self.mean_weight * eta}
@@ -229,9 +206,7 @@ class FedCMA(Method):
             steps = dict.fromkeys(steps, self.server_step)
         return {**self._moved(server, uploads, specs, steps), "round": server["round"] + 1}
 
-    def _moved(
-        self, server: Params, messages: Sequence[Params], specs: Sequence[Spec], steps: Mapping[str, float]
-    ) -> Params:
+    def _moved(self, server: Params, messages: Sequence[Params], specs: Specs, steps: Mapping[str, float]) -> Params:
         """v̄ and e^k, each moved by its step towards the weighted mean of what these clients sent."""
         n = server["mean"].new_tensor([spec.n_train for spec in specs])
         counts = server["mean"].new_tensor([spec.class_counts for spec in specs])

@@ -14,17 +14,16 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, has_prefix, pick
+from hetfl_core.methods.base import Batch, Loss, Role, Specs, Stage, Uploads, Weights, has_prefix, pick, row_mean
 from hetfl_core.methods.fedper import BODY, HEAD
-from hetfl_core.methods.stochastic import Stochastic, gaussian_gap, row_mean
+from hetfl_core.methods.stochastic import Stochastic, gaussian_gap
 from hetfl_core.networks import Params
 from hetfl_core.settings import Count, Natural, NotNegative, Share
 
@@ -70,23 +69,18 @@ class FedCR(Stochastic):
     towards: Literal["both", "mean", "variance"] = "both"
     joint_step: Share = 1.0
 
-    @classmethod
-    def variants(cls) -> list[Method]:
-        """With bodies averaged, the layer behind them, or neither."""
-        return [cls(), cls(aggregates="gaussian"), cls(aggregates="features")]
-
-    @property
-    def name(self) -> str:
-        """Name in tables and records."""
-        names = {"body": "FedCR", "gaussian": "FedCR, own embeddings", "features": "FedCR, own bodies"}
-        return names[self.aggregates]
+    names = {
+        "FedCR": {},
+        "FedCR, own embeddings": {"aggregates": "gaussian"},
+        "FedCR, own bodies": {"aggregates": "features"},
+    }
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
         """The body, Gaussian layer included; that layer; or nothing."""
         return {"body": BODY, "gaussian": ("gaussian",), "features": ()}[self.aggregates]
 
-    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+    def init_server(self, specs: Specs, rng: Generator) -> Params:
         """Line 1: μ^c = 0, Σ^c = 1; and one fresh copy of the body."""
         mean = torch.zeros(specs[0].n_classes, self.model.latent, dtype=torch.float32)
         return {**super().init_server(specs, rng), f"{JOINT}.mean": mean, f"{JOINT}.variance": torch.ones_like(mean)}
@@ -126,14 +120,7 @@ class FedCR(Stochastic):
 
     beyond_sums = "precisions are added, not averaged by weight, and those of clients that diverged are left out"
 
-    def aggregate(
-        self,
-        server: Params,
-        uploads: Sequence[Params],
-        weights: Sequence[float],
-        specs: Sequence[Spec],
-        rng: torch.Generator,
-    ) -> Params:
+    def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
         """Lines 22-30: the mean of the bodies; the joint features, of classes that nobody has as they were."""
         bodies = [pick(upload, self.shared) for upload in uploads]
         new = super().aggregate(server, bodies, weights, specs, rng)

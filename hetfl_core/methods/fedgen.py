@@ -30,15 +30,14 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor
 
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Loss, Stage, loss_name, pick, task_loss
+from hetfl_core.methods.base import Batch, Loss, Specs, Stage, Uploads, Weights, pick, row_mean
 from hetfl_core.methods.fedper import LGFedAvg
 from hetfl_core.methods.server import descend, without_state
-from hetfl_core.methods.stochastic import row_mean
-from hetfl_core.networks import Draw, Params, layer_init
-from hetfl_core.networks.layers import RUNNING
+from hetfl_core.networks import Draw, Params
+from hetfl_core.networks.layers import RUNNING, layers_init
 from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
 MOMENTUM = 0.1
@@ -85,13 +84,11 @@ class FedGen(LGFedAvg):
 
     # --- the generator ---
 
-    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+    def init_server(self, specs: Specs, rng: Generator) -> Params:
         """The head, the generator and the number of the round."""
         server = super().init_server(specs, rng)
         C, d_e = specs[0].n_classes, len(server["beta.weight"])
-        widths = {"generator.0": (self.noise_dim + C, self.hidden), "generator.1": (self.hidden, d_e)}
-        for layer, (fan_in, fan_out) in widths.items():
-            server |= layer_init(rng, layer, fan_in, fan_out)
+        server |= layers_init(rng, "generator", [(self.noise_dim + C, self.hidden), (self.hidden, d_e)])
         ones, zeros = torch.ones(self.hidden, dtype=torch.float32), torch.zeros(self.hidden, dtype=torch.float32)
         server |= {"generator.norm.weight": ones, "generator.norm.bias": zeros}
         server |= {"generator.norm.mean": zeros.clone(), "generator.norm.variance": ones.clone()}
@@ -149,8 +146,7 @@ class FedGen(LGFedAvg):
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """The client's loss and the two terms, which begin in the second round."""
         outputs = self.model.head(params, self.model.embed(params, batch.x, noise))
-        task = task_loss(outputs, batch.y, batch.weight)
-        total, terms = task, {loss_name(batch.y): task.detach()}
+        total, terms, _ = batch.loss(outputs)
         t = received["round"][0]
         weight = torch.where(t > 0, self.term_decay**t, 0.0)
         if self.generated_weight:
@@ -180,19 +176,12 @@ class FedGen(LGFedAvg):
 
     beyond_sums = "the generator learns from each client's head"
 
-    def aggregate(
-        self,
-        server: Params,
-        uploads: Sequence[Params],
-        weights: Sequence[float],
-        specs: Sequence[Spec],
-        rng: torch.Generator,
-    ) -> Params:
+    def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
         """The generator learns from the participants' heads, which are then averaged."""
         new = self._taught(server, uploads, specs, rng)
         return {**super().aggregate(new, uploads, weights, specs, rng), "round": server["round"] + 1}
 
-    def _taught(self, server: Params, uploads: Sequence[Params], specs: Sequence[Spec], rng: torch.Generator) -> Params:
+    def _taught(self, server: Params, uploads: Sequence[Params], specs: Specs, rng: Generator) -> Params:
         """The generator after its steps on what the heads say, each weighed by its client's share of the label."""
         counts = server["round"].new_tensor([spec.class_counts for spec in specs])
         known = (counts.amax(0) > 1).nonzero().flatten()  # labels of which somebody has more than one sample

@@ -21,18 +21,18 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from hetfl_core.federation import Spec, as_params, from_params, map_blocks
-from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, weighted_mean
+from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, weighted_mean
 from hetfl_core.networks import Params
 from hetfl_core.padding import crop, pad
-from hetfl_core.settings import NotNegative
+from hetfl_core.settings import Limit, NotNegative
 
 
 def centred(kernel: Tensor) -> Tensor:
@@ -92,21 +92,17 @@ class FedHeNN(Method):
 
     weighting: Literal["samples", "uniform"] = "uniform"
     term_weight: NotNegative = 0.1
-    n_rad: int = 100
+    n_rad: Annotated[int, Limit("at least 2", lambda n: n >= 2)] = 100
 
     alignment: Literal["distance", "published"] = "distance"
     answering: Literal["participants", "all"] = "participants"
-
-    def __post_init__(self) -> None:
-        if self.n_rad < 2:
-            raise ValueError(f"n_rad must be at least 2, got {self.n_rad}")
 
     @classmethod
     def published(cls, **changes: Any) -> FedHeNN:
         """FedHeNN as FLIC's published code runs it; `changes` override single fields."""
         return replace(cls(alignment="published", answering="all", weight_decay=1e-4), **changes)
 
-    def check(self, specs: Sequence[Spec]) -> None:
+    def check(self, specs: Specs) -> None:
         """Refuse clients whose inputs have no common number of axes: there is then no largest feature space."""
         super().check(specs)
         axes = {str(map_blocks(len, spec.shapes)): spec for spec in specs}
@@ -114,7 +110,7 @@ class FedHeNN(Method):
             some = ", ".join(f"{spec.shapes} on {spec.name!r}" for spec in axes.values())
             raise ValueError(f"FedHeNN draws common inputs, so all must have the same number of axes, got {some}")
 
-    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+    def init_server(self, specs: Specs, rng: Generator) -> Params:
         """A RAD, and a K̄ of zeros that nobody aligns with: the first survey replaces both."""
         return {**self.ask({}, specs, rng), "kernel": torch.zeros(self.n_rad, self.n_rad, dtype=torch.float32)}
 
@@ -125,7 +121,7 @@ class FedHeNN(Method):
         """Whose kernels the server asks for."""
         return self.answering
 
-    def ask(self, server: Params, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+    def ask(self, server: Params, specs: Specs, rng: Generator) -> Params:
         """The RAD of this round, drawn in the largest feature space."""
 
         def draw(*shapes: tuple[int, ...]) -> Tensor:
@@ -154,14 +150,7 @@ class FedHeNN(Method):
         """K_i = Z_i Z_iᵀ, shape (n_rad, n_rad)."""
         return {"kernel": self._kernel(params, received)}
 
-    def digest(
-        self,
-        server: Params,
-        answers: Sequence[Params],
-        weights: Sequence[float],
-        specs: Sequence[Spec],
-        rng: torch.Generator,
-    ) -> Params:
+    def digest(self, server: Params, answers: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
         """K̄ = Σ_i ω_i K_i."""
         return {**server, **weighted_mean(answers, weights)}
 

@@ -18,13 +18,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from hetfl_core import checks
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, loss_name, pick, task_loss
+from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, pick, row_mean
 from hetfl_core.methods.fedper import BODY, HEAD, body
-from hetfl_core.methods.stochastic import row_mean
 from hetfl_core.networks import Params
 from hetfl_core.settings import Natural, NotNegative
 
@@ -73,34 +72,26 @@ class FedPAC(Method):
     aligns_from: Natural = 1
     aggregates: Literal["body", "features"] = "body"
 
+    names = {"FedPAC": {}, "FedPAC, own bodies": {"aggregates": "features"}}
+
     needs_classes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.head_lr is not None and not self.head_epochs:
             raise ValueError(f"head_lr must be None where head_epochs is 0, got {self.head_lr}")
 
-    @classmethod
-    def variants(cls) -> list[Method]:
-        """With bodies averaged, and without."""
-        return [cls(), cls(aggregates="features")]
-
-    @property
-    def name(self) -> str:
-        """Name in tables and records."""
-        return "FedPAC" if self.aggregates == "body" else "FedPAC, own bodies"
-
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
         """The body, or nothing."""
         return BODY if self.aggregates == "body" else ()
 
-    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+    def init_server(self, specs: Specs, rng: Generator) -> Params:
         """The body, centroids that nobody knows yet, and the empty place of a combined head."""
         server = super().init_server(specs, rng)
-        head = self.model.init(specs[0], torch.Generator().manual_seed(0), HEAD)
+        head = self.model.init(specs[0], Generator().manual_seed(0), HEAD)
         C, width = specs[0].n_classes, len(head["beta.weight"])
-        server |= {"centroid.mean": torch.zeros(C, width, dtype=torch.float32)}
-        server |= {"centroid.known": torch.zeros(C, dtype=torch.float32)}
+        server["centroid.mean"] = torch.zeros(C, width, dtype=torch.float32)
+        server["centroid.known"] = torch.zeros(C, dtype=torch.float32)
         if self.combines:
             server |= {f"none/{name}": torch.zeros_like(p) for name, p in head.items()}
             server |= {"none/known": torch.zeros(1, dtype=torch.float32)}
@@ -143,7 +134,7 @@ class FedPAC(Method):
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """f_i and the distance to the centroids of the classes that have one (Eq. 9 of [1]_)."""
         z = self.model.embed(params, batch.x, noise)
-        task = task_loss(self.model.head(params, z), batch.y, batch.weight)
+        task = batch.loss(self.model.head(params, z))
         known = batch.weight if self.aligns_from == 0 else received["centroid.known"][batch.y] * batch.weight
         away = (self.model.represent(params, z) - received["centroid.mean"][batch.y]) * known.unsqueeze(-1)
         if self.penalty == "mean":
@@ -151,7 +142,7 @@ class FedPAC(Method):
         else:
             squared = away.square().sum()
             gap = squared.clamp(min=torch.finfo(z.dtype).tiny).sqrt() / batch.weight.sum().clamp(min=1)
-        return Loss(task + self.term_weight * gap, {loss_name(batch.y): task.detach(), "gap": gap.detach()})
+        return Loss(task.total + self.term_weight * gap, {**task.terms, "gap": gap.detach()})
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
         """The body; counts and mean features of the classes; the head, and what weighs it: h and v (Section 4.2).
@@ -174,14 +165,7 @@ class FedPAC(Method):
 
     beyond_sums = "each client's head is combined anew from all heads (Eq. 12)"
 
-    def aggregate(
-        self,
-        server: Params,
-        uploads: Sequence[Params],
-        weights: Sequence[float],
-        specs: Sequence[Spec],
-        rng: torch.Generator,
-    ) -> Params:
+    def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
         """The mean of the bodies, the centroids by counts, and each participant's combined head."""
         new = super().aggregate(server, [pick(upload, self.shared) for upload in uploads], weights, specs, rng)
         counts = torch.stack([upload["centroid.count"] for upload in uploads])

@@ -19,9 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Loss, Role, Stage
-from hetfl_core.methods.stochastic import Stochastic, gaussian_gap, row_mean
-from hetfl_core.networks import SMALLEST_DEVIATION, Params
+from hetfl_core.methods.base import Batch, Loss, Role, Stage, row_mean
+from hetfl_core.methods.stochastic import Stochastic, gaussian_gap
+from hetfl_core.networks import Params
+from hetfl_core.networks.layers import SMALLEST_DEVIATION
 from hetfl_core.settings import NotNegative
 
 REFERENCE = "reference"

@@ -26,13 +26,13 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor
 
 from hetfl_core.distances import gaussian_barycentre
 from hetfl_core.federation import Spec
@@ -44,7 +44,7 @@ from hetfl_core.methods.alignment import (
     segment_distance,
     segment_means,
 )
-from hetfl_core.methods.base import Batch, Loss, Method, Role, Stage, has_prefix, loss_name, pick, task_loss
+from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, pick, task_loss
 from hetfl_core.methods.privacy import Privacy
 from hetfl_core.methods.schemes import FedAvgFTScheme, FedRepScheme, L2GDScheme, Scheme
 from hetfl_core.networks import MLP, Draw, Model, Params
@@ -161,9 +161,6 @@ class FLIC(Method):
             raise ValueError(f"representation_within counts epochs: local_steps must be None, got {self.local_steps}")
         if self.model.gaussian is not None:
             raise ValueError(f"{self.name} aligns φ(x): model must have no Gaussian layer, got {self.model.gaussian}")
-        self._check_choices()
-
-    def _check_choices(self) -> None:
         if self.covariance == "learned" and not self.alignment.learns_covariance:
             raise ValueError(f"covariance='learned' needs the closed-form W2, got alignment={self.alignment}")
         meta = self.meta_classes
@@ -207,8 +204,7 @@ class FLIC(Method):
     @property
     def summary(self) -> str:
         """One line on what is shared."""
-        also = self.scheme.shares(self.model)
-        shared = f"the anchors and {also} are" if also else "the anchors are"
+        shared = f"the anchors and {self.scheme.words} are" if self.shared else "the anchors are"
         return f"Local embeddings aligned to anchors; {shared} shared."
 
     @property
@@ -216,21 +212,18 @@ class FLIC(Method):
         """The scheme's shared weights."""
         return self.scheme.shared(self.model)
 
-    def check(self, specs: Sequence[Spec]) -> None:
+    def check(self, specs: Specs) -> None:
         """Refuse what does not go with the federation's task, or with its number of classes."""
         super().check(specs)
         C = specs[0].n_classes
         if specs[0].task == "regression":
-            self._check_regression()
+            plain = FLIC()
+            for argument in ("alignment", "covariance", "anchor_variance", "anchor_step", "meta_classes"):
+                value, expected = getattr(self, argument), getattr(plain, argument)
+                if value != expected:
+                    raise ValueError(f"anchors of a regression need {argument}={expected!r}, got {value!r}")
         elif self.meta_classes is not None and len(self.meta_classes) != C:
             raise ValueError(f"meta_classes must name one for each of {C} classes, got {len(self.meta_classes)}")
-
-    def _check_regression(self) -> None:
-        plain = FLIC()
-        for argument in ("alignment", "covariance", "anchor_variance", "anchor_step", "meta_classes"):
-            value, expected = getattr(self, argument), getattr(plain, argument)
-            if value != expected:
-                raise ValueError(f"anchors of a regression need {argument}={expected!r}, got {value!r}")
 
     # --- anchors ---
 
@@ -242,11 +235,10 @@ class FLIC(Method):
 
     def _labels(self, y: Tensor) -> Tensor:
         """The anchor of each sample: its class, or its class's meta-class."""
-        return (
-            y if self.meta_classes is None else torch.tensor(self.meta_classes, dtype=torch.int64, device=y.device)[y]
-        )
+        of = self.meta_classes
+        return y if of is None else torch.tensor(of, dtype=torch.int64, device=y.device)[y]
 
-    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+    def init_server(self, specs: Specs, rng: Generator) -> Params:
         """α⁽⁰⁾ and μ⁽⁰⁾: means from N(0, anchor_scale² I), covariances a multiple of the identity."""
         C, k = self._count(specs[0]), self.model.of(specs[0]).phi.out
         server = self.scheme.init(self.model, specs[0], rng, self.shared)
@@ -256,10 +248,10 @@ class FLIC(Method):
             server["anchor.cholesky"] = math.sqrt(self.anchor_variance) * identity.expand(C, k, k).clone()
         return server
 
-    def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
+    def init_client(self, spec: Spec, rng: Generator) -> Params:
         """φ_i, β_i, and whose anchors the client has samples of (a constant, shape (C,); none in a regression)."""
         client_state = self.model.init(spec, rng, ("phi",))
-        client_state |= self.scheme.init(self.model, spec, rng, self.scheme.local(self.model))
+        client_state |= self.scheme.init(self.model, spec, rng, self.scheme.own)
         if spec.task == "classification":
             client_state["classes"] = self._held(spec)
         return client_state
@@ -319,12 +311,11 @@ class FLIC(Method):
     ) -> Loss:
         """F_i of Eq. (3), without ω_i."""
         z = self.model.embed(params, batch.x, noise)
-        task = task_loss(self._head(params, z), batch.y, batch.weight)
+        task = batch.loss(self._head(params, z))
         gap = self._alignment(z, batch, anchors, noise)
         anchor = self._anchor_loss(params, anchors, batch, noise)
-        total = task + self.alignment_weight * gap + self.anchor_weight * anchor
-        names = (loss_name(batch.y), self.alignment.term, "anchor")
-        return Loss(total, {name: term.detach() for name, term in zip(names, (task, gap, anchor), strict=True)})
+        total = task.total + self.alignment_weight * gap + self.anchor_weight * anchor
+        return Loss(total, {**task.terms, self.alignment.term: gap.detach(), "anchor": anchor.detach()})
 
     # --- objectives of the stages ---
 
@@ -346,9 +337,10 @@ class FLIC(Method):
 
         The latter is the cross-entropy of all anchor means (of all components, for mixtures) and the alignment.
         """
-        still = {name: p.detach() if has_prefix(name, "anchor") else p for name, p in params.items()}
+        detached = {name: p.detach() for name, p in params.items()}
+        still = {**params, **pick(detached, ("anchor",))}
         local = self._objective(still, still, batch, noise)
-        frozen = {name: p if has_prefix(name, "anchor") else p.detach() for name, p in params.items()}
+        frozen = {**detached, **pick(params, ("anchor",))}
         z = self.model.embed(frozen, batch.x, noise).detach()
         mean = frozen["anchor.mean"]
         labels = torch.arange(mean.shape[0], device=mean.device).repeat_interleave(mean[0].numel() // mean.shape[-1])
@@ -378,16 +370,11 @@ class FLIC(Method):
             return [*again, self.finetuning(local.train, round, weight_decay=decay), *realigned]
         if self.representation_within:
             local = replace(local, epochs=self.local_epochs - self.representation_epochs)
+        stages = [*again, local]
         if self.local_anchors and self.anchor_step == "each":
-            stages = [*again, replace(local, train=("phi", *head, "anchor"), loss=self.published_loss)]
+            stages[-1] = replace(local, train=("phi", *head, "anchor"), loss=self.published_loss)
         elif self.local_anchors:  # at α^(t), so before α moves
-            stages = [
-                *again,
-                local,
-                self.stage(("anchor",), round, loss=self.anchor_objective, steps=1, weight_decay=0.0),
-            ]
-        else:
-            stages = [*again, local]
+            stages.append(self.stage(("anchor",), round, loss=self.anchor_objective, steps=1, weight_decay=0.0))
         shared = self.scheme.after(self.model)
         if shared and round >= self.representation_from:
             stages.append(self.stage(shared, round, epochs=self.representation_epochs))
@@ -406,7 +393,7 @@ class FLIC(Method):
         """α_i and the client's anchors (line 16)."""
         return pick(params, (*self.shared, *(("anchor",) if self.local_anchors else ())))
 
-    def protect(self, upload: Params, received: Params, rng: torch.Generator) -> Params:
+    def protect(self, upload: Params, received: Params, rng: Generator) -> Params:
         """Clip and noise, where `privacy` is asked for (Remark 3)."""
         return upload if self.privacy is None else self.privacy.protect(upload, received, rng)
 
@@ -415,14 +402,7 @@ class FLIC(Method):
         """The paper's means are sums; the exact barycentre is not."""
         return "the exact barycentre is no sum of anchors" if self.barycentre == "exact" else None
 
-    def aggregate(
-        self,
-        server: Params,
-        uploads: Sequence[Params],
-        weights: Sequence[float],
-        specs: Sequence[Spec],
-        rng: torch.Generator,
-    ) -> Params:
+    def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
         """Weighted means of α_i, v_i and L_i (lines 18 and 19), or the exact barycentre of the anchors."""
         server = super().aggregate(server, uploads, weights, specs, rng)
         if self.barycentre == "exact" and self.covariance == "learned" and self.local_anchors:

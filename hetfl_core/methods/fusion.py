@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hetfl_core.clients import check_features
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Loss, Method, has_prefix, loss_name, task_loss
+from hetfl_core.methods.base import Batch, Loss, Method, has_prefix
 from hetfl_core.methods.fedavg import FedAvg
 from hetfl_core.networks import Blocks, Params, layer_init
 
@@ -52,13 +52,19 @@ def check_blocks(method: Method, specs: Sequence[Spec]) -> None:
     Extractors could not be averaged then. Clients and blocks are named.
     """
     first: dict[str, Spec] = {}
+    model = method.model.phi
+    assert isinstance(model, Blocks)
     for spec in specs:
         method.model.of(spec)  # which refuses blocks without an extractor
         if not isinstance(spec.shapes, Mapping):
             raise ValueError(f"{method.name}'s model takes named blocks; client {spec.name!r} has one tensor")
         for name in held_blocks(spec):
             if name not in first:
-                _check_extractor(method, spec, name)
+                try:
+                    model.extractors[name].init(spec.shapes[name], torch.Generator())
+                except ValueError as error:
+                    why = f"the extractor of block {name!r} cannot take it: {error}"
+                    raise ValueError(f"client {spec.name!r}: {why}") from error
             other = first.setdefault(name, spec)
             here, there = spec.shapes[name], other.shapes[name]
             if here != there:
@@ -69,14 +75,6 @@ def check_blocks(method: Method, specs: Sequence[Spec]) -> None:
     for name in first:
         holders = [spec for spec in specs if name in held_blocks(spec)]
         check_features(holders, f"{method.name} averages the extractors of block {name!r}", name)
-
-
-def _check_extractor(method: Method, spec: Spec, name: str) -> None:
-    assert isinstance(method.model.phi, Blocks)
-    try:
-        method.model.phi.extractors[name].init(spec.shapes[name], torch.Generator())
-    except ValueError as error:
-        raise ValueError(f"client {spec.name!r}: the extractor of block {name!r} cannot take it: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -118,18 +116,17 @@ class LateFusion(FedAvg):
         """The mean over blocks of each block's own loss."""
         if self.model.blocks is None:
             return super().loss(params, received, batch, noise)
-        each = [task_loss(outputs, batch.y, batch.weight) for outputs in self._outputs(params, batch.x, noise)]
-        task = torch.stack(each).mean()
-        return Loss(task, {loss_name(batch.y): task.detach()})
+        each = [batch.loss(outputs) for outputs in self._outputs(params, batch.x, noise)]
+        task = torch.stack([loss.total for loss in each]).mean()
+        return Loss(task, dict.fromkeys(each[0].terms, task.detach()))
 
     def _outputs(self, params: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> list[Tensor]:
         """Outputs of each block's classifier, shapes (n, C)."""
         assert self.model.blocks is not None
         found = []
-        for name, extractor in self.model.blocks.extractors.items():
-            if name in x and 0 not in x[name].shape[1:]:
-                z = extractor(params, x[name], noise, f"phi.{name}")
-                found.append(torch.addmm(params[f"beta.{name}.bias"], z, params[f"beta.{name}.weight"]))
+        for name in self.model.blocks.present(x):
+            z = self.model.blocks.extractors[name](params, x[name], noise, f"phi.{name}")
+            found.append(torch.addmm(params[f"beta.{name}.bias"], z, params[f"beta.{name}.weight"]))
         return found
 
     def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -145,5 +142,5 @@ class LateFusion(FedAvg):
         """What the extractors find, side by side."""
         if self.model.blocks is None:
             return super().embed(params, received, x)
-        here = [n for n in self.model.blocks.extractors if n in x and 0 not in x[n].shape[1:]]
-        return torch.cat([self.model.blocks.extractors[n](params, x[n], None, f"phi.{n}") for n in here], 1)
+        net = self.model.blocks
+        return torch.cat([net.extractors[n](params, x[n], None, f"phi.{n}") for n in net.present(x)], 1)

@@ -21,16 +21,16 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from hetfl_core.federation import Spec
 from hetfl_core.matching import Cost, Neurons, Order, Rule, match
-from hetfl_core.methods.base import Batch, Loss, Method, has_prefix, weighted_mean
+from hetfl_core.methods.base import Batch, Loss, Method, Specs, Uploads, Weights, has_prefix, pick, weighted_mean
 from hetfl_core.methods.fedavg import FedAvg
 from hetfl_core.methods.fedprox import drift
 from hetfl_core.methods.fusion import check_blocks, full_spec, held_blocks, of_blocks
@@ -39,6 +39,7 @@ from hetfl_core.networks.model import JOINT
 from hetfl_core.settings import Count, Natural, NotNegative
 
 LAYER = f"phi.{JOINT}"
+CLASSIFIER = ("beta", LAYER)
 PLACE = "place/"
 
 
@@ -105,7 +106,7 @@ class HyFEM(FedAvg):
 
     # --- before the first round ---
 
-    def check(self, specs: Sequence[Spec]) -> None:
+    def check(self, specs: Specs) -> None:
         """Refuse models whose classifier has other layers than the one over all blocks."""
         if self.model.blocks is None:
             super().check(specs)
@@ -114,14 +115,14 @@ class HyFEM(FedAvg):
         if self.model.alpha is not None or self.model.gaussian is not None:
             raise ValueError(f"{self.name} matches the layer over all blocks: the model must have no alpha or gaussian")
 
-    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+    def init_server(self, specs: Specs, rng: Generator) -> Params:
         """Θ_0 and w_0, with the blocks that anybody holds."""
         if self.model.blocks is None:
             return super().init_server(specs, rng)
         server = self.model.init(full_spec(specs), rng, self.model.parts)
         return {**server, "round": torch.zeros((), dtype=torch.int64)}
 
-    def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
+    def init_client(self, spec: Spec, rng: Generator) -> Params:
         """Nothing, where every round begins with the server's model; else Θ_m and w_m."""
         if self.resets and self.begins == "server":
             return {}
@@ -131,7 +132,7 @@ class HyFEM(FedAvg):
 
     def download(self, server: Params, spec: Spec) -> Params:
         """P_m Θ_0 and Π_m w_0: the client's blocks, and the neurons that its own are matched with."""
-        sent = {name: p for name, p in server.items() if has_prefix(name, "phi") or has_prefix(name, "beta")}
+        sent = pick(server, ("phi", "beta"))
         if self.model.blocks is not None:
             sent = of_blocks(sent, held_blocks(spec), LAYER)
             place = self._place(server, spec.name)
@@ -159,10 +160,9 @@ class HyFEM(FedAvg):
     def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
         """Eq. (8)."""
         task = Method.loss(self, params, received, batch, noise)
-        of_classifier = drift(params, {n: p for n, p in received.items() if self._of_classifier(n)})
-        of_extractors = drift(
-            params, {n: p for n, p in received.items() if not self._of_classifier(n) and n != "known"}
-        )
+        classifier = pick(received, CLASSIFIER)
+        extractors = {n: p for n, p in received.items() if n not in classifier and n != "known"}
+        of_classifier, of_extractors = drift(params, classifier), drift(params, extractors)
         penalty = self.extractor_weight * self._penalty(of_extractors) + self.classifier_weight * self._penalty(
             of_classifier
         )
@@ -176,25 +176,15 @@ class HyFEM(FedAvg):
         positive = square > 0
         return torch.where(positive, square, torch.ones_like(square)).sqrt() * positive
 
-    def _of_classifier(self, name: str) -> bool:
-        return has_prefix(name, "beta") or has_prefix(name, LAYER)
-
     # --- the server ---
 
     beyond_sums = "neurons are matched client by client"
 
-    def aggregate(
-        self,
-        server: Params,
-        uploads: Sequence[Params],
-        weights: Sequence[float],
-        specs: Sequence[Spec],
-        rng: torch.Generator,
-    ) -> Params:
+    def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
         """Lines 7 and 8 of Algorithm 1: Θ_0 by means, w_0 and the Π_m by matching."""
         if self.model.blocks is None:
             return {**server, **weighted_mean(uploads, weights)}
-        extractors = [{n: p for n, p in sent.items() if not self._of_classifier(n)} for sent in uploads]
+        extractors = [pick(sent, [f"phi.{block}" for block in self.model.blocks.extractors]) for sent in uploads]
         layout = _Rows(server)
         total = sum(weights)
         places = [self._place(server, spec.name) for spec in specs]

@@ -25,18 +25,20 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Method, Role, Stage, pick
+from hetfl_core.methods.base import Batch, Method, Role, Specs, Stage, Uploads, Weights, pick
 from hetfl_core.methods.fedper import HEAD
 from hetfl_core.methods.server import descend, without_state
-from hetfl_core.networks import Params, layer_init, linear_init
+from hetfl_core.networks import Params, linear_init
+from hetfl_core.networks.layers import layers_init
 from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
 
@@ -65,15 +67,7 @@ class PFedHN(Method):
     server_weight_decay: NotNegative = 1e-3
     server_clip: Positive = 50.0
 
-    @classmethod
-    def variants(cls) -> list[Method]:
-        """With all weights made, and with heads of the clients' own."""
-        return [cls(), cls(personal="head")]
-
-    @property
-    def name(self) -> str:
-        """The names used in the literature."""
-        return "pFedHN" if self.personal == "nothing" else "pFedHN-PC"
+    names = {"pFedHN": {}, "pFedHN-PC": {"personal": "head"}}
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -82,14 +76,12 @@ class PFedHN(Method):
 
     # --- the server ---
 
-    def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+    def init_server(self, specs: Specs, rng: Generator) -> Params:
         """Embeddings ~ N(0, I) and a fresh hyper-network."""
         width = self.embedding or 1 + specs[0].n_clients // 4
         server = {f"embedding/{spec.name}": torch.randn(width, generator=rng, dtype=torch.float32) for spec in specs}
-        for layer in range(1 + self.hidden_layers):
-            fan_in = self.hidden if layer else width
-            server |= layer_init(rng, f"hyper.{layer}", fan_in, self.hidden)
-        for name, p in self.init_shared(specs[0], torch.Generator()).items():
+        server |= layers_init(rng, "hyper", itertools.pairwise([width, *[self.hidden] * (1 + self.hidden_layers)]))
+        for name, p in self.init_shared(specs[0], Generator()).items():
             server[f"make/{name}/weight"] = linear_init(rng, self.hidden, self.hidden, *p.shape)
             server[f"make/{name}/bias"] = linear_init(rng, self.hidden, *p.shape)
         return server
@@ -108,7 +100,7 @@ class PFedHN(Method):
         with torch.no_grad():
             return self.made(server, spec.name)
 
-    def join(self, server: Params, specs: Sequence[Spec], rng: torch.Generator) -> Params:
+    def join(self, server: Params, specs: Specs, rng: Generator) -> Params:
         """New clients begin with the mean embedding; the hyper-network has never seen them."""
         mean = torch.stack([p for name, p in server.items() if name.startswith("embedding/")]).mean(0)
         return {**server, **{f"embedding/{spec.name}": mean for spec in specs}}
@@ -125,14 +117,7 @@ class PFedHN(Method):
 
     beyond_sums = "each client's step goes through the hyper-network with its own embedding"
 
-    def aggregate(
-        self,
-        server: Params,
-        uploads: Sequence[Params],
-        weights: Sequence[float],
-        specs: Sequence[Spec],
-        rng: torch.Generator,
-    ) -> Params:
+    def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
         """A step of the hyper-network and the embeddings, along the weighted mean of the participants' gradients."""
 
         def objective(tensors: Params, step: int) -> Tensor:

@@ -37,10 +37,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from hetfl_core import checks
 from hetfl_core.federation import Spec
 from hetfl_core.networks import Model, Params
-from hetfl_core.settings import Checked
+from hetfl_core.settings import Checked, Share
 
 HEAD = ("alpha", "beta")
 """Parts of a model behind its embedding."""
@@ -69,16 +68,8 @@ class Scheme(Checked):
             raise TypeError("a scheme must be one of its subclasses, which say what is shared; got Scheme itself")
 
     def shared(self, model: Model) -> tuple[str, ...]:
-        """Prefixes of the weights that the server averages, with this model."""
-        return self.common
-
-    def local(self, model: Model) -> tuple[str, ...]:
-        """Prefixes of the weights that stay on the client, with this model."""
-        return self.own
-
-    def shares(self, model: Model) -> str:
-        """What is shared, in words; empty where nothing is."""
-        return self.words if self.shared(model) else ""
+        """Prefixes of the weights that the server averages, with this model: α only where it has one."""
+        return tuple(part for part in self.common if part != "alpha" or model.alpha is not None)
 
     def init(self, model: Model, spec: Spec, rng: torch.Generator, prefixes: tuple[str, ...]) -> Params:
         """Fresh weights of these prefixes."""
@@ -90,7 +81,7 @@ class Scheme(Checked):
 
     def during(self, model: Model) -> tuple[str, ...]:
         """Prefixes trained with φ_i in the M local epochs, and in the last local training."""
-        return (*self.local(model), *(self.shared(model) if self.joint else ()))
+        return (*self.own, *(self.shared(model) if self.joint else ()))
 
     def after(self, model: Model) -> tuple[str, ...]:
         """Prefixes trained after them."""
@@ -102,12 +93,9 @@ class FedRepScheme(Scheme):
     """θ_i = [α, β_i]: a shared hidden layer, a local classifier ([2]_). Without a hidden layer, nothing is shared."""
 
     name: ClassVar[str] = "FedRep"
+    common: ClassVar[tuple[str, ...]] = ("alpha",)
     own: ClassVar[tuple[str, ...]] = ("beta",)
     words: ClassVar[str] = "a hidden layer α"
-
-    def shared(self, model: Model) -> tuple[str, ...]:
-        """The hidden layer α, where there is one."""
-        return () if model.alpha is None else ("alpha",)
 
 
 @dataclass(frozen=True)
@@ -138,16 +126,13 @@ class L2GDScheme(Scheme):
         ω in [0, 1]. At 1 the head is the server's alone, at 0 the client's alone.
     """
 
-    omega: float = 0.5
+    omega: Share = 0.5
 
     name: ClassVar[str] = "L2GD"
     classifier: ClassVar[str] = "own.beta.weight"
     common: ClassVar[tuple[str, ...]] = ("common",)
     own: ClassVar[tuple[str, ...]] = ("own",)
     words: ClassVar[str] = "one of two heads that are mixed"
-
-    def __post_init__(self) -> None:
-        checks.fraction("omega", self.omega, "[0, 1]")
 
     def init(self, model: Model, spec: Spec, rng: torch.Generator, prefixes: tuple[str, ...]) -> Params:
         """A whole head for each prefix, e.g. ``"own.beta.weight"``."""

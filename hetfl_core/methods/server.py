@@ -79,7 +79,8 @@ def descend(
             stepper.step()
     new = {**server, **{name: p.detach() for name, p in leaves.items()}}
     for name, p in leaves.items():
-        new |= {f"{PREFIX}{key}/{name}": _as_tensor(value, p) for key, value in stepper.state[p].items()}
+        for key, value in stepper.state[p].items():
+            new[f"{PREFIX}{key}/{name}"] = value.detach() if isinstance(value, Tensor) else p.new_tensor(value)
     return new
 
 
@@ -91,7 +92,3 @@ def _state_of(server: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
         if stored.startswith(PREFIX) and parameter == name:
             found[key] = value.detach().clone().to(torch.float32) if key == "step" else value.detach().clone()
     return found
-
-
-def _as_tensor(value: object, like: Tensor) -> Tensor:
-    return value.detach().clone() if isinstance(value, Tensor) else like.new_tensor(value)

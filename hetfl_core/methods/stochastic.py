@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Method, Stage, cross_entropy
+from hetfl_core.methods.base import Batch, Method, Stage, task_loss
 from hetfl_core.networks import Draw, Model, Params
 from hetfl_core.settings import Count, Natural
 
@@ -59,7 +59,7 @@ class Stochastic(Method):
     @classmethod
     def variants(cls) -> list[Method]:
         """None of its own: this is what others are made of."""
-        return [] if cls is Stochastic else [cls()]
+        return [] if cls is Stochastic else super().variants()
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
         """ε, S draws a sample, and what the network needs."""
@@ -88,10 +88,10 @@ class Stochastic(Method):
     def likelihood_loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """The mean over the batch of the loss of a sample (see `likelihood`), shape (n, S, C) → ()."""
         if self.likelihood == "mixture":
-            return cross_entropy(mean_log_probability(logits), batch.y, batch.weight)
+            return task_loss(mean_log_probability(logits), batch.y, batch.weight)
         S = logits.shape[1]
         y, weight = (each.unsqueeze(1).expand(-1, S).flatten() for each in (batch.y, batch.weight))
-        return cross_entropy(logits.flatten(0, 1), y, weight)
+        return task_loss(logits.flatten(0, 1), y, weight)
 
     def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
         r"""The mean logits over the draws, or the logarithm of the mean probabilities; shape (n, \*shape) → (n, C)."""
@@ -102,11 +102,6 @@ class Stochastic(Method):
 def mean_log_probability(logits: Tensor) -> Tensor:
     """The logarithm of the mean over the draws of the class probabilities, shape (n, S, C) → (n, C)."""
     return torch.logsumexp(logits.log_softmax(-1), 1) - math.log(logits.shape[1])
-
-
-def row_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """Mean over the rows of weight 1, shapes (n,), (n,) → ()."""
-    return (values * weight).sum() / weight.sum().clamp(min=1)
 
 
 def gaussian_gap(mean: Tensor, variance: Tensor, other: Tensor, others: Tensor) -> Tensor:

@@ -52,20 +52,22 @@ def described(x: Any, within: tuple[int, ...] = ()) -> Any:
     if isinstance(x, Tensor | np.ndarray):
         array = x.detach().cpu().flatten().view(torch.uint8).numpy() if isinstance(x, Tensor) else x
         return {"shape": list(x.shape), "digest": digest(f"{x.dtype} {array.tobytes().hex()}")}
+    if isinstance(x, type):
+        return x.__qualname__
     if id(x) in within:
         return "…"
-    inside = functools.partial(described, within=(*within, id(x)))
     if isinstance(x, nn.Module):
         return module_described(x, within=within)
-    if isinstance(x, Mapping):
-        return {ADDRESS.sub("", str(key)): inside(value) for key, value in x.items()}
-    if isinstance(x, list | tuple):
-        return [inside(value) for value in x]
-    if isinstance(x, type) or not ADDRESS.search(text := repr(x)):
-        return x.__qualname__ if isinstance(x, type) else text
-    name, unnamed = getattr(x, "__qualname__", None), [inside(value) for value in _unnamed(x)]
-    known = {"function": name, "code": _code(x, (*within, id(x)))} if name else {"class": type(x).__qualname__}
-    return {**known, **({"holds": unnamed} if unnamed else {}), **inside(_attributes(x))}
+    holds = isinstance(x, Mapping | list | tuple)
+    if not holds and not ADDRESS.search(text := repr(x)):
+        return text
+    inside = {ADDRESS.sub("", str(name)): described(each, (*within, id(x))) for name, each in _contents(x).items()}
+    if holds:
+        return inside if isinstance(x, Mapping) else list(inside.values())
+    if isinstance(x, FunctionType):
+        inside["code"] = digest(f"{source(x) or marshal.dumps(x.__code__).hex()} {x.__code__.co_code.hex()}")
+    named = {"function": x.__qualname__} if hasattr(x, "__qualname__") else {"class": type(x).__qualname__}
+    return {**named, **inside}
 
 
 def module_described(net: nn.Module, values: bool = False, within: tuple[int, ...] = ()) -> dict[str, str]:
@@ -75,16 +77,12 @@ def module_described(net: nn.Module, values: bool = False, within: tuple[int, ..
     what, and the values of buffers and of frozen parameters; with `values` also those of what is trained.
     """
     inside = functools.partial(described, within=(*within, id(net)))
-    layers: list[Any] = [
-        [
-            name,
-            type(layer).__qualname__,
-            _code(type(layer), (*within, id(net))),
-            inside(_attributes(layer)),
-            inside(_unnamed(layer)),
-        ]
-        for name, layer in net.named_modules()
-    ]
+    layers: list[Any] = []
+    for name, layer in net.named_modules():
+        makers = [maker for maker in type(layer).__mro__ if not _known(maker)]
+        functions = [each for maker in makers for each in vars(maker).values() if isinstance(each, FunctionType)]
+        layers.append([name, type(layer).__qualname__, [*map(source, makers), *map(inside, functions)]])
+        layers.append(inside(_contents(layer)))
     first: dict[int, str] = {}
     for name, p in [*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False)]:
         form = None if is_lazy(p) else inside(p) if values or not p.requires_grad else list(p.shape)
@@ -96,51 +94,51 @@ def module_described(net: nn.Module, values: bool = False, within: tuple[int, ..
     }
 
 
-def _attributes(x: Any) -> dict[str, Any]:
-    """What an object holds by name; of a layer, what is neither a tensor or another layer nor the same for any."""
-    if is_dataclass(x) and not isinstance(x, type):
-        return {field.name: getattr(x, field.name) for field in fields(x)}
-    if isinstance(x, type | FunctionType | MethodType):
-        return {}
-    return {name: value for name, value in getattr(x, "__dict__", {}).items() if name not in OF_ANY_MODULE}
+def _contents(x: Any) -> Mapping[Any, Any]:
+    """What belongs to an object: its items, or its attributes, or what a function refers to around it.
 
-
-def _unnamed(x: Any) -> list[Any]:
-    """What belongs to an object without being one of its attributes: defaults, arguments, items, hooks."""
-    if isinstance(x, FunctionType):
-        cells = [cell.cell_contents for cell in x.__closure__ or () if cell != CellType()]
-        return [*(x.__defaults__ or ()), *cells]
-    if isinstance(x, MethodType):
-        return [x.__self__]
-    if isinstance(x, functools.partial):
-        return [x.func, *x.args, *x.keywords.values()]
-    if isinstance(x, nn.Module):
-        return [*x._forward_pre_hooks.values(), *x._forward_hooks.values()]
+    Of a layer neither tensors nor other layers, nor what is the same for any, but its hooks.
+    """
     if isinstance(x, Mapping):
-        return list(x.values())
-    return list(x) if isinstance(x, list | tuple | set | frozenset) else []
+        return x
+    if isinstance(x, list | tuple | set | frozenset):
+        return dict(enumerate(x))
+    if isinstance(x, functools.partial):
+        return {"func": x.func, "args": x.args, **x.keywords}
+    if isinstance(x, MethodType):
+        return {"self": x.__self__, "func": x.__func__}
+    if isinstance(x, FunctionType):
+        cells = {n: c.cell_contents for n, c in zip(x.__code__.co_freevars, x.__closure__ or ()) if c != CellType()}
+        return {"defaults": x.__defaults__, **cells}
+    if is_dataclass(x):
+        return {field.name: getattr(x, field.name) for field in fields(x)}
+    own = {name: value for name, value in getattr(x, "__dict__", {}).items() if name not in OF_ANY_MODULE}
+    if isinstance(x, nn.Module):
+        own["hooks"] = [*x._forward_pre_hooks.values(), *x._forward_hooks.values()]
+    return own
 
 
 # --- its source -------------------------------------------------------------------------------------------------------
 
 
-def _parts(x: Any, known: tuple[str, ...], seen: set[int]) -> Iterator[Any]:
-    """An object and all that belongs to it, each once, but for numbers, texts, arrays and what is known."""
-    maker = x if isinstance(x, type | FunctionType) else None
-    if isinstance(x, VALUES) or id(x) in seen or (maker and _known(maker, known)):
+def _makers(x: Any, known: tuple[str, ...], seen: dict[int, Any]) -> Iterator[Any]:
+    """The classes and functions, but for known ones, that an object and all that belongs to it are made by.
+
+    What was `seen` stays in memory, so that no other object gets its ``id``.
+    """
+    if isinstance(x, VALUES) or id(x) in seen or (isinstance(x, type | FunctionType) and _known(x, known)):
         return
-    seen.add(id(x))
-    yield x
-    inside = [*_unnamed(x), *_attributes(x).values()]
+    seen[id(x)] = x
+    cls = x if isinstance(x, type) else type(x)
+    yield from (maker for maker in ((x,) if isinstance(x, FunctionType) else cls.__mro__) if not _known(maker, known))
+    inside = [] if isinstance(x, type) else list(_contents(x).values())
     if isinstance(x, nn.Module):
         inside += x.children()
-    if isinstance(x, MethodType):
-        inside.append(x.__func__)
     if isinstance(x, FunctionType):  # and what it calls by name
         named = [x.__globals__.get(name) for name in x.__code__.co_names]
         inside += [each for each in named if isinstance(each, FunctionType | type)]
     for each in inside:
-        yield from _parts(each, known, seen)
+        yield from _makers(each, known, seen)
 
 
 def written(x: Any, known: tuple[str, ...] = ()) -> dict[Any, str | None]:
@@ -148,29 +146,12 @@ def written(x: Any, known: tuple[str, ...] = ()) -> dict[Any, str | None]:
 
     Those of Python, PyTorch and NumPy do not count, nor those of modules whose names begin with one in `known`.
     """
-    found: dict[Any, str | None] = {}
-    for part in _parts(x, known, set()):
-        cls = part if isinstance(part, type) else type(part)
-        makers = (part,) if isinstance(part, FunctionType) else cls.__mro__
-        found |= {maker: source(maker) for maker in makers if not _known(maker, known)}
-    return found
+    return {maker: source(maker) for maker in _makers(x, known, {})}
 
 
-def _known(maker: Any, known: tuple[str, ...]) -> bool:
+def _known(maker: Any, known: tuple[str, ...] = ()) -> bool:
     module = str(maker.__module__)
     return module.split(".")[0] in LIBRARIES or module.startswith(known or "\0")
-
-
-def _code(maker: Any, within: tuple[int, ...] = ()) -> str:
-    """A digest of what a class or function runs outside of libraries, and of what it refers to around it."""
-    makers = [each for each in getattr(maker, "__mro__", (maker,)) if not _known(each, ())]
-    found: list[Any] = []
-    for each in makers:
-        members = vars(each).values() if isinstance(each, type) else [getattr(each, "__func__", each)]
-        functions = [f for f in members if isinstance(f, FunctionType)]
-        found.append(source(each) or [marshal.dumps(f.__code__).hex() for f in functions])
-        found += [[f.__code__.co_code.hex(), described(_unnamed(f), within)] for f in functions]
-    return digest(json.dumps(found))
 
 
 @functools.cache

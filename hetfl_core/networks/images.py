@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hetfl_core.networks.layers import (
-    ACTIVATIONS,
-    Activation,
-    Draw,
-    Dropout,
-    Network,
-    Params,
-    layer_init,
-    of_client,
-)
+from hetfl_core.networks.layers import ACTIVATIONS, Activation, Draw, Drawn, Network, Params, layers_init, of_client
 from hetfl_core.networks.module import lifted
-from hetfl_core.settings import Checked, Count, Natural, PositiveShare
+from hetfl_core.settings import Checked, Count, Dropout, Limit, Natural, PositiveShare
 
 
 def convolve(x: Tensor, weight: Tensor, kernel: int) -> Tensor:
@@ -87,12 +77,8 @@ class CNN(Checked):
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
         """Parameters for images of shape (channels, side, side)."""
         area, flat = self.kernel**2, self.channels[1] * self.sides(shape)[1] ** 2
-        first, second = shape[0] * area, self.channels[0] * area
-        return {
-            **layer_init(rng, f"{part}.0", first, self.channels[0]),
-            **layer_init(rng, f"{part}.1", second, self.channels[1]),
-            **layer_init(rng, f"{part}.2", flat, self.out),
-        }
+        first, second = self.channels
+        return layers_init(rng, part, [(shape[0] * area, first), (first * area, second), (flat, self.out)])
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
         """The dropout mask that training needs, one a channel and sample."""
@@ -100,9 +86,7 @@ class CNN(Checked):
             return {}
         return {f"{part}.1.mask": Draw((self.channels[1], 1, 1), "keep", "sample", 1 - self.dropout)}
 
-    def __call__(
-        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
-    ) -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
         """Embed a batch of images, shape (n, channels, side, side) → (n, k)."""
         first, second = (params[f"{part}.{i}.bias"][:, None, None] for i in range(2))
         z = F.max_pool2d(convolve(x, params[f"{part}.0.weight"], self.kernel), 2) + first  # moves all alike
@@ -134,51 +118,45 @@ class NormalisedCNN(Checked):
 
     channels: tuple[Count, ...] = (6, 16)
     out: Count = 32
-    kernel: int = 3
+    kernel: Annotated[int, Limit("an odd number of at least 1", lambda side: side >= 1 and side % 2)] = 3
     momentum: PositiveShare = 0.1
 
-    follows: ClassVar[bool] = True
     padded: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.channels:
             raise ValueError("channels must name at least one convolution, got ()")
-        if self.kernel < 1 or self.kernel % 2 == 0:
-            raise ValueError(f"kernel must be an odd number of at least 1, got {self.kernel}")
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
         """Parameters for images of shape (channels, height, width)."""
         if len(shape) != 3:
             raise ValueError(f"expected images of shape (channels, height, width), {_got(shape)}")
-        before, (height, width) = shape[0], shape[1:]
-        params: Params = {}
+        height, width = shape[1:]
+        for _ in self.channels:
+            height, width = (height + 1) // 2, (width + 1) // 2
+        area, flat = self.kernel**2, self.channels[-1] * height * width
+        widths = [(before * area, channels) for before, channels in itertools.pairwise([shape[0], *self.channels])]
+        drawn, params = layers_init(rng, part, [*widths, (flat, self.out)]), Params()
         for i, channels in enumerate(self.channels):
-            fan_in = before * self.kernel**2
-            params |= layer_init(rng, f"{part}.{i}", fan_in, channels)
             ones, zeros = torch.ones(channels, dtype=torch.float32), torch.zeros(channels, dtype=torch.float32)
+            params |= {name: drawn.pop(name) for name in (f"{part}.{i}.weight", f"{part}.{i}.bias")}
             params |= {f"{part}.{i}.norm.weight": ones, f"{part}.{i}.norm.bias": zeros}
             params |= {f"{part}.{i}.norm.mean": zeros.clone(), f"{part}.{i}.norm.variance": ones.clone()}
-            before, height, width = channels, (height + 1) // 2, (width + 1) // 2
-        last, flat = len(self.channels), before * height * width
-        return params | layer_init(rng, f"{part}.{last}", flat, self.out)
+        return params | drawn
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
         """Which rows of a batch are samples; that it is asked for says that this is training."""
         return {f"{part}.rows": Draw((), "rows", "sample")}
 
-    def __call__(
-        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
-    ) -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
         """Embed a batch of images, shape (n, channels, height, width) → (n, k)."""
         return self._forward(params, x, noise, part)[0]
 
-    def moved(self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi") -> Params:
+    def moved(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Params:
         """The running means and variances after a batch of training; none in use."""
         return self._forward(params, x, noise, part)[1]
 
-    def _forward(
-        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None, part: str
-    ) -> tuple[Tensor, Params]:
+    def _forward(self, params: Params, x: Tensor, noise: Drawn | None, part: str) -> tuple[Tensor, Params]:
         rows, moved, z = (noise or {}).get(f"{part}.rows"), {}, x
         for i in range(len(self.channels)):
             kernels = params[f"{part}.{i}.weight"].T.unflatten(1, (z.shape[-3], self.kernel, self.kernel))
@@ -257,19 +235,13 @@ class LeNet(Checked):
         widths = [shape[0], *self.channels]
         layers = [(fan_in * self.kernel**2, fan_out) for fan_in, fan_out in itertools.pairwise(widths)]
         flat = self.channels[-1] * self.side(shape) ** 2
-        layers += itertools.pairwise([flat, *self.hidden, self.out])
-        params: Params = {}
-        for i, (fan_in, fan_out) in enumerate(layers):
-            params |= layer_init(rng, f"{part}.{i}", fan_in, fan_out)
-        return params
+        return layers_init(rng, part, [*layers, *itertools.pairwise([flat, *self.hidden, self.out])])
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
         """Nothing."""
         return {}
 
-    def __call__(
-        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
-    ) -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
         """Embed a batch of images, shape (n, channels, side, side) → (n, k)."""
         act = ACTIVATIONS[self.activation]
         for i in range(len(self.channels)):  # the activation does not fall, so that pooling may come first: it is less
@@ -333,31 +305,24 @@ class Augmented(Checked, Network):
         """Where an image is cropped, whether it is mirrored, and what the network needs."""
         return self.network.draws(part) | {f"{part}.augment": Draw((3,), "uniform", "sample")}
 
-    def __call__(
-        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
-    ) -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
         """Embed a batch of images, shape (n, channels, height, width) → (n, k)."""
-        drawn = (noise or {}).get(f"{part}.augment")
-        return self.network(params, x if drawn is None else self.augmented(x, drawn), noise, part)
+        return self.network(params, self.augmented(x, (noise or {}).get(f"{part}.augment")), noise, part)
 
     @property
     def padded(self) -> bool:
         """Whether the network's inputs may be padded."""
         return bool(getattr(self.network, "padded", False))
 
-    @property
-    def follows(self) -> bool:
-        """Whether the network has running statistics."""
-        return bool(getattr(self.network, "follows", False))
-
-    def moved(self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi") -> Params:
+    def moved(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Params:
         """Those of the network after a batch of training."""
-        drawn = (noise or {}).get(f"{part}.augment")
-        inputs = x if drawn is None else self.augmented(x, drawn)
+        inputs = self.augmented(x, (noise or {}).get(f"{part}.augment"))
         return self.network.moved(params, inputs, noise, part)  # type: ignore[attr-defined,no-any-return]
 
-    def augmented(self, x: Tensor, drawn: Tensor) -> Tensor:
-        """Images cropped and mirrored by numbers in [0, 1), shapes (n, c, h, w) and (n, 3) → (n, c, h, w)."""
+    def augmented(self, x: Tensor, drawn: Tensor | None) -> Tensor:
+        """Images cropped and mirrored by numbers in [0, 1), shapes (n, c, h, w) and (n, 3) → (n, c, h, w), if any."""
+        if drawn is None:
+            return x
         p, (height, width) = self.padding, x.shape[-2:]
         fill = torch.tensor(self.fill, dtype=x.dtype, device=x.device)[:, None, None]
         framed = F.pad(x - fill, (p, p, p, p)) + fill

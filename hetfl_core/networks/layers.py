@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hetfl_core.settings import Checked, Count, Limit
+from hetfl_core.settings import Checked, Count, Dropout
 
 Params = dict[str, Tensor]
 """Parameters by name, ``"<part>.<layer>.<kind>"``, or any other tensors that are kept or sent by name."""
+
+Drawn = Mapping[str, Tensor]
+"""Random numbers by the names under which they were declared (`Draw`)."""
 
 ACTIVATIONS = {"relu": torch.relu, "leaky_relu": F.leaky_relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
 """The functions between layers, by name."""
@@ -62,6 +65,9 @@ class Draw(Checked):
         return numbers if self.kind == "uniform" else (numbers < self.keep).to(dtype) / self.keep
 
 
+_ASK = "ask Model.of(spec), which names a client's network"
+
+
 @runtime_checkable
 class Network(Protocol):
     """What an embedding φ_i has to offer: `MLP`, `CNN`, `LeNet` and `Auto` do, and one of your own may.
@@ -97,17 +103,15 @@ class Network(Protocol):
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
         """Parameters for inputs of the given sample shape, named ``"<part>.…"``."""
-        ...
+        raise TypeError(f"{type(self).__name__} has no parameters of its own; {_ASK}")
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
         """Random numbers that training needs."""
-        ...
+        raise TypeError(f"{type(self).__name__} draws nothing itself; {_ASK}")
 
-    def __call__(
-        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
-    ) -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
         r"""Embed a batch, shape (n, \*shape) → (n, k)."""
-        ...
+        raise TypeError(f"{type(self).__name__} computes nothing itself; {_ASK}")
 
 
 def of_client(network: Network, name: str, shape: Any) -> Network:
@@ -130,7 +134,10 @@ def layer_init(rng: torch.Generator, name: str, fan_in: int, fan_out: int) -> Pa
     }
 
 
-Dropout = Annotated[float, Limit("a probability of at least 0 and less than 1", lambda p: 0 <= p < 1)]
+def layers_init(rng: torch.Generator, part: str, widths: Iterable[tuple[int, int]]) -> Params:
+    """First parameters of linear layers ``<part>.0``, ``<part>.1`` …, each given by (fan_in, fan_out)."""
+    layers = (layer_init(rng, f"{part}.{i}", *each) for i, each in enumerate(widths))
+    return {name: p for layer in layers for name, p in layer.items()}
 
 
 @dataclass(frozen=True)
@@ -163,11 +170,7 @@ class MLP(Checked):
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
         """Parameters for inputs of the given sample shape (flattened)."""
-        widths = [math.prod(shape), *self.hidden, self.out]
-        params: Params = {}
-        for i, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
-            params |= layer_init(rng, f"{part}.{i}", fan_in, fan_out)
-        return params
+        return layers_init(rng, part, itertools.pairwise([math.prod(shape), *self.hidden, self.out]))
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
         """The dropout masks that training needs."""
@@ -176,9 +179,7 @@ class MLP(Checked):
         keep = 1 - self.dropout
         return {f"{part}.{i}.mask": Draw((w,), "keep", "sample", keep) for i, w in enumerate(self.hidden)}
 
-    def __call__(
-        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
-    ) -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
         r"""Embed a batch, shape (n, \*shape) → (n, k)."""
         z = x.flatten(1)
         for i in range(len(self.hidden) + 1):

@@ -15,9 +15,11 @@ from hetfl_core.networks.images import CNN
 from hetfl_core.networks.layers import (
     ACTIVATIONS,
     MLP,
+    RUNNING,
     SMALLEST_DEVIATION,
     Activation,
     Draw,
+    Drawn,
     Network,
     Params,
     layer_init,
@@ -74,9 +76,7 @@ class Auto(Checked):
         """Nothing: neither network has dropout unless asked for."""
         return {}
 
-    def __call__(
-        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
-    ) -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
         r"""Embed a batch, shape (n, \*shape) → (n, k)."""
         return self.of(tuple(x.shape[1:]))(params, x, noise, part)
 
@@ -152,20 +152,6 @@ class PerClient(Checked, Network):
         """Latent dimension k."""
         return self._every[0].out
 
-    def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
-        """Refused: parameters are those of one client's network (`of`)."""
-        raise TypeError("PerClient has no parameters of its own; ask Model.of(spec), which names a client's network")
-
-    def draws(self, part: str = "phi") -> dict[str, Draw]:
-        """Refused, as `init`."""
-        raise TypeError("PerClient draws nothing itself; ask Model.of(spec), which names a client's network")
-
-    def __call__(
-        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
-    ) -> Tensor:
-        """Refused, as `init`."""
-        raise TypeError("PerClient computes nothing itself; ask Model.of(spec), which names a client's network")
-
 
 JOINT = "joint"
 """What the parameters of the layer over all blocks are called, which no block may be."""
@@ -194,8 +180,6 @@ class Blocks(Checked):
     out: Count = 64
     activation: Activation = "relu"
 
-    takes_blocks: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         if not self.extractors:
             raise ValueError("extractors must hold a network for at least one block, got {}")
@@ -219,11 +203,7 @@ class Blocks(Checked):
             return self
         held = self.held(shape)
         own = {block: of_client(each, name, shape[block]) for block, each in held.extractors.items()}
-        return (
-            held
-            if all(own[block] is each for block, each in held.extractors.items())
-            else replace(held, extractors=own)
-        )
+        return held if own == held.extractors else replace(held, extractors=own)
 
     @property
     def padded(self) -> bool:
@@ -262,28 +242,25 @@ class Blocks(Checked):
         """What the extractors need: of a client, those of its blocks (`held`)."""
         return {n: d for name, each in self.extractors.items() for n, d in each.draws(f"{part}.{name}").items()}
 
-    def __call__(self, params: Params, x: Any, noise: Mapping[str, Tensor] | None = None, part: str = "phi") -> Tensor:
+    def __call__(self, params: Params, x: Any, noise: Drawn | None = None, part: str = "phi") -> Tensor:
         r"""Embed a batch, blocks of shape (n, \*shape) → (n, k). Blocks that are empty, or not there, add nothing."""
         z = params[f"{part}.{JOINT}.bias"]
-        for name in self._present(x):
+        for name in self.present(x):
             found = self.extractors[name](params, x[name], noise, f"{part}.{name}")
             z = torch.addmm(z, found, params[f"{part}.{JOINT}.{name}.weight"])
         return ACTIVATIONS[self.activation](z)
 
-    def _present(self, x: Mapping[str, Tensor]) -> list[str]:
+    def present(self, x: Mapping[str, Tensor]) -> list[str]:
+        """The blocks of a batch that are there, and not empty."""
         return [name for name in self.extractors if name in x and 0 not in x[name].shape[1:]]
 
-    @property
-    def follows(self) -> bool:
-        """Whether an extractor has running statistics."""
-        return any(getattr(extractor, "follows", False) for extractor in self.extractors.values())
-
-    def moved(self, params: Params, x: Any, noise: Mapping[str, Tensor] | None = None, part: str = "phi") -> Params:
+    def moved(self, params: Params, x: Any, noise: Drawn | None = None, part: str = "phi") -> Params:
         """Those of the extractors after a batch of training."""
         moved: Params = {}
-        for name in self._present(x):
-            if getattr(extractor := self.extractors[name], "follows", False):
-                moved |= extractor.moved(params, x[name], noise, f"{part}.{name}")  # type: ignore[attr-defined]
+        for name in self.present(x):
+            if any(n.startswith(f"{part}.{name}.") and n.endswith(RUNNING) for n in params):
+                found = self.extractors[name].moved(params, x[name], noise, f"{part}.{name}")  # type: ignore[attr-defined]
+                moved |= found
         return moved
 
 
@@ -365,7 +342,7 @@ class Model(Checked):
         width = latent if self.alpha is None else self.alpha
         params: Params = {}
         if "phi" in parts:
-            named, takes = isinstance(spec.shapes, Mapping), bool(getattr(phi, "takes_blocks", False))
+            named, takes = isinstance(spec.shapes, Mapping), isinstance(phi, Blocks)
             if named and not takes:
                 raise ValueError(f"this model takes one tensor; client {spec.name!r} has blocks {list(spec.shapes)}")
             if takes and not named:
@@ -383,22 +360,17 @@ class Model(Checked):
         """Random numbers that training needs."""
         return self.phi.draws()
 
-    @property
-    def follows(self) -> bool:
-        """Whether the network has running statistics, which follow its batches."""
-        return bool(getattr(self.phi, "follows", False))
+    def moved(self, params: Params, x: Any, noise: Drawn | None = None) -> Params:
+        """The running statistics of the network, which has some (`RUNNING`), after a batch of training."""
+        return self.phi.moved(params, x, noise)  # type: ignore[attr-defined,no-any-return]
 
-    def moved(self, params: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Params:
-        """The running statistics of the network after a batch of training; none where it has none."""
-        return self.phi.moved(params, x, noise) if self.follows else {}  # type: ignore[attr-defined]
-
-    def embed(self, params: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
+    def embed(self, params: Params, x: Any, noise: Drawn | None = None) -> Tensor:
         r"""z: φ_i(x), or the mean μ(x) of the Gaussian layer; shape (n, \*shape) → (n, k)."""
         if self.gaussian is not None:
             return self.posterior(params, x, noise)[0]
         return self.phi(params, x, noise)
 
-    def posterior(self, params: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    def posterior(self, params: Params, x: Any, noise: Drawn | None = None) -> tuple[Tensor, Tensor]:
         r"""μ(x) and σ(x) > 0 of the Gaussian layer, shape (n, \*shape) → two of (n, V); needs `gaussian`."""
         both = torch.addmm(params["gaussian.bias"], self.phi(params, x, noise), params["gaussian.weight"])
         mean, raw = both.unflatten(-1, (2, self.latent)).unbind(-2)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from hetfl_core import checks
 from hetfl_core.networks.identity import module_described
-from hetfl_core.networks.layers import RUNNING, Draw, Network, Params
+from hetfl_core.networks.layers import RUNNING, Draw, Drawn, Network, Params
 
 Shape = tuple[int, ...]
 
@@ -147,13 +147,7 @@ class Module(Network):
         """Parameters for inputs of the given sample shape."""
         return self.of(shape).init(shape, rng, part)
 
-    def draws(self, part: str = "phi") -> dict[str, Draw]:
-        """Refused, as `out`."""
-        raise AttributeError("what a Module draws depends on the inputs: ask Model.of(spec), or Module.of(shape)")
-
-    def __call__(
-        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
-    ) -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
         r"""Embed a batch, shape (n, \*shape) → (n, k)."""
         return self.of(tuple(x.shape[1:]))(params, x, noise, part)
 
@@ -173,9 +167,8 @@ class Lifted(Network):
             self.name = type(self.base).__name__
             _refuse_layers(self.base)
             self.known = module_described(self.base, start == "own")
-            pattern = deepcopy(self.base).eval()
-            _prepare(pattern)
-            self.pattern, self.dropped = _with_masks(pattern, self._placed(pattern))
+            self.pattern = _with_masks(_prepared(self.base))
+            self.dropped = self._masks()
             self.names = [name for name, p in self.base.named_parameters() if p.requires_grad]
             self._idle: dict[Any, list[nn.Module]] = {}
             self.out = self._tried()
@@ -198,26 +191,16 @@ class Lifted(Network):
         """The masks of its dropout layers, for training."""
         return {f"{part}.{name}": draw for name, draw in self.dropped.items()}
 
-    def __call__(
-        self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None, part: str = "phi"
-    ) -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
         r"""Embed a batch, shape (n, \*shape) → (n, k)."""
         tensors = {name: params[f"{part}.{name}"] for name in self.names}
         tensors |= {name: noise[f"{part}.{name}"] for name in self.dropped if noise and f"{part}.{name}" in noise}
-        with self._template(x) as template:
-            return functional_call(template, tensors, (x,))  # type: ignore[no-any-return]
-
-    @contextmanager
-    def _template(self, x: Tensor) -> Iterator[nn.Module]:
-        """The module, for one thread alone while it computes: its parameters are put into it, and taken out again."""
-        idle = self._idle.setdefault((x.dtype, x.device), [])
+        idle = self._idle.setdefault((x.dtype, x.device), [])  # a module computes for one thread at a time
         with torch.inference_mode(False):
             template = idle.pop() if idle else deepcopy(self.pattern).to(x.device, x.dtype)
-        for layer in template.modules():
-            if isinstance(layer, _Masked):
-                layer.used = 0
-        yield template
+        found = _computed(template, tensors, x)
         idle.append(template)
+        return found
 
     # --- how it is made ---
 
@@ -235,35 +218,34 @@ class Lifted(Network):
             try:
                 net = self.network(self.shape)
             except Exception as error:
-                raise ValueError(
-                    f"network {self.name} cannot be made for shape {self.shape}: {_words(error)}"
-                ) from error
+                _refuse(self.name, f"cannot be made for shape {self.shape}: {_words(error)}", error)
             if not isinstance(net, nn.Module):
-                raise ValueError(f"network {self.name} must make a torch.nn.Module, got {checks.shown(net)}")
+                _refuse(self.name, f"must make a torch.nn.Module, got {checks.shown(net)}")
             return _copy(net)
 
-    def _refuse(self, why: str) -> None:
-        raise ValueError(f"network {self.name} {why}")
-
-    def _placed(self, pattern: nn.Module) -> dict[nn.Module, list[Shape]]:
-        """The dropout layers and the shapes of what each of them is given, one for each time that it is used."""
+    def _masks(self) -> dict[str, Draw]:
+        """The masks of the dropout layers, one for each time that they are used, which is seen by trying."""
         x = torch.rand(3, *self.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
-        net = deepcopy(pattern).float()
-        seen = {layer: list[Shape]() for layer in net.modules() if type(layer) in DROPOUT and layer.p}
-        for layer, shapes in seen.items():
-            layer.register_forward_pre_hook(lambda _, inputs, shapes=shapes: shapes.append(tuple(inputs[0].shape)))
-        found = []
+        uses = []
         for training in (True, False):
+            net = deepcopy(self.pattern).float().train(training)
             with torch.no_grad(), _seeded(0):
-                _attempt(self.name, net.train(training), x)
-            found.append([list(shapes) for shapes in seen.values()])
-            for shapes in seen.values():
-                shapes.clear()
-        if found[0] != found[1]:
-            self._refuse("applies dropout by a condition of its own; nn.Dropout is off in use by itself")
-        if odd := [shape for shapes in found[0] for shape in shapes if shape[0] != 3]:
-            self._refuse(f"drops numbers of shape {odd[0]}, whose first axis must be that of the batch, of 3 samples")
-        return dict(zip([m for m in pattern.modules() if type(m) in DROPOUT and m.p], found[0], strict=True))
+                _attempt(self.name, net, x)
+            uses.append({path: layer.given for path, layer in net.named_modules() if isinstance(layer, _Masked)})
+        if uses[0] != uses[1]:
+            _refuse(self.name, "applies dropout by a condition of its own; nn.Dropout is off in use by itself")
+        draws: dict[str, Draw] = {}
+        for path, shapes in uses[0].items():
+            layer = self.pattern.get_submodule(path)
+            assert isinstance(layer, _Masked)
+            for i, shape in enumerate(shapes):
+                if shape[0] != len(x):
+                    why = f"drops numbers of shape {shape}, whose first axis must be that of the batch, of 3 samples"
+                    _refuse(self.name, why)
+                layer.register_buffer(f"mask{i}", None)
+                axes = shape[1 : len(shape) - layer.channels] + (1,) * layer.channels
+                draws[f"{path}.mask{i}".lstrip(".")] = Draw(axes, "keep", "sample", layer.keep)
+        return draws
 
     # --- what it is tried for ---
 
@@ -281,17 +263,20 @@ class Lifted(Network):
         for name, p in first.items():
             where = f"parameter {name.removeprefix('phi.')!r}"
             if name.endswith(RUNNING):
-                self._refuse(f"calls a {where}, as running statistics are called, which no training moves; rename it")
+                why = f"calls a {where}, as running statistics are called, which no training moves; rename it"
+                _refuse(self.name, why)
             if not p.is_floating_point():
-                self._refuse(f"has a {where} of {p.dtype}; only real numbers can be trained")
+                _refuse(self.name, f"has a {where} of {p.dtype}; only real numbers can be trained")
             if not torch.equal(p, again[name]):
-                self._refuse(f"draws its {where} from other random numbers than PyTorch's, so that no seed repeats it")
+                why = f"draws its {where} from other random numbers than PyTorch's, so that no seed repeats it"
+                _refuse(self.name, why)
             drawn = self.start == "own" or not isinstance(self.network, nn.Module) or not torch.equal(p, second[name])
             if not drawn and p.numel() and bool((p != p.flatten()[0]).any()):
-                self._refuse(
+                _refuse(
+                    self.name,
                     f"has a {where} that no layer's reset_parameters draws, so that no seed would decide it; give its "
                     "layer one, hand over a function, networks.Module(lambda shape: …), or take the module's own "
-                    'values, networks.Module(…, start="own")'
+                    'values, networks.Module(…, start="own")',
                 )
 
     def _check_modes(self, trial: Trial) -> None:
@@ -302,28 +287,24 @@ class Lifted(Network):
         found = []
         for training, seed in ((True, 1), (True, 2), (False, 1), (False, 2)):
             with torch.no_grad(), _seeded(seed):
-                for layer in net.modules():
-                    if isinstance(layer, _Masked):
-                        layer.used = 0
-                found.append(functional_call(net.train(training), tensors, (x,)))
+                found.append(_computed(net.train(training), tensors, x))
         for name, b in net.named_buffers():
             if not torch.equal(b, before[name]):
-                self._refuse(
-                    f"changes its buffer {name!r} while it computes, which clients would share; buffers must stay as "
-                    "they are"
-                )
+                why = "which clients would share; buffers must stay as they are"
+                _refuse(self.name, f"changes its buffer {name!r} while it computes, {why}")
         if not _alike(found[0], found[1]) or not _alike(found[2], found[3]):
             names = [name for name, m in net.named_modules() if getattr(m, "dropout", 0) not in (0, None)]
             which = "".join(f", in layer {name!r}" for name in names[:1])
-            self._refuse(f"draws random numbers itself{which}: use nn.Dropout, whose draws are the client's own")
+            _refuse(self.name, f"draws random numbers itself{which}: use nn.Dropout, whose draws are the client's own")
         if not _alike(found[0], found[2]):
-            self._refuse("computes something else in training than in use (self.training), which is not supported")
+            _refuse(self.name, "computes something else in training than in use (by self.training)")
         loaded = deepcopy(self.base).float().eval()
         with torch.no_grad():
             for name, p in loaded.named_parameters():
                 p.copy_(tensors.get(name, p))
             if not _alike(loaded(x), y):
-                self._refuse("does not compute by its named parameters alone, as torch.func.functional_call needs")
+                why = "does not compute by its named parameters alone, as torch.func.functional_call needs"
+                _refuse(self.name, why)
 
 
 class Trial:
@@ -342,10 +323,8 @@ class Trial:
 
     def __init__(self, network: Network, name: str, shape: Shape, params: Sequence[Params] = ()) -> None:
         self.network, self.name, self.shape = network, name, shape
-        self.params = [
-            {name: p.float() if p.is_floating_point() else p for name, p in each.items()}
-            for each in params or [network.init(shape, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
-        ]
+        params = params or [network.init(shape, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+        self.params = [{n: p.float() if p.is_floating_point() else p for n, p in each.items()} for each in params]
         rng = torch.Generator().manual_seed(0)
         self.x = torch.rand(2, 3, *shape, generator=rng, dtype=torch.float32)  # in [0, 1), which are indices of 0 too
         self.alone = [self.call(p, rows) for p, rows in zip(self.params, self.x, strict=True)]
@@ -361,48 +340,46 @@ class Trial:
         if not right or not y.shape[1]:
             got = f"{y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
             hint = "; end it with nn.Flatten()" if isinstance(y, Tensor) and y.dim() > 2 else ""
-            raise ValueError(
-                f"network {self.name} must give one tensor of floating-point numbers of shape (n, k), got {got} for 3 "
-                f"samples of shape {self.shape}{hint}"
-            )
+            wanted = "must give one tensor of floating-point numbers of shape (n, k)"
+            _refuse(self.name, f"{wanted}, got {got} for 3 samples of shape {self.shape}{hint}")
         return int(y.shape[1])
 
     def check(self) -> None:
         """Refuse what is random by itself, what mixes samples, and what `torch.func.vmap` cannot lift."""
         params, x, y = self.params[0], self.x[0], self.alone[0]
         if not _alike(self.call(params, x), y):
-            raise ValueError(
-                f"network {self.name} draws random numbers itself when it is used; declare those of training by "
-                "`draws` (dropout of a module of PyTorch: networks.Module)"
-            )
+            how = "declare those of training by `draws` (dropout of a module of PyTorch: networks.Module)"
+            _refuse(self.name, f"draws random numbers itself when it is used; {how}")
         if not _alike(self.call(params, x[:1]), y[:1]):
-            raise ValueError(
-                f"network {self.name} computes another output for a sample when others are in its batch, where a short "
-                "batch is filled up with zeros; each sample must be computed by itself, without means over the batch "
-                "(as of BatchNorm; use GroupNorm or LayerNorm), and a batch may have one sample (no squeeze())"
+            _refuse(
+                self.name,
+                "computes another output for a sample when others are in its batch, where a short batch is filled up "
+                "with zeros; each sample must be computed by itself, without means over the batch (as of BatchNorm; "
+                "use GroupNorm or LayerNorm), and a batch may have one sample (no squeeze())",
             )
         stack = {name: torch.stack([p[name] for p in self.params]) for name in params}
         stack = {name: p.requires_grad_() if p.is_floating_point() else p for name, p in stack.items()}
-        rng = torch.Generator().manual_seed(0)
-        noise = {
-            name: draw.sample((2, 3) if draw.per == "sample" else (2,), rng, torch.float32)
-            for name, draw in self.network.draws().items()
-        }
+        rng, sizes = torch.Generator().manual_seed(0), {"sample": (2, 3), "step": (2,)}
+        noise = {n: d.sample(sizes[d.per], rng, torch.float32) for n, d in self.network.draws().items()}
         try:
             lifted = vmap(self.network)(stack, self.x)
             trained = vmap(self.network)(stack, self.x, noise) if noise else lifted
             if trained.requires_grad:
                 trained.sum().backward()
         except Exception as error:
-            raise ValueError(
-                f"network {self.name} cannot be computed for a stack of clients by torch.func.vmap: {_words(error)} "
-                "(it must not branch on the values of tensors, call .item(), index by masks, nor write into tensors in "
-                "place; torch.where does without)"
-            ) from error
-        if not _alike(lifted, torch.stack(list(self.alone))):
-            raise ValueError(
-                f"network {self.name} computes something else for a stack of clients (torch.func.vmap) than for each"
+            _refuse(
+                self.name,
+                f"cannot be computed for a stack of clients by torch.func.vmap: {_words(error)} (it must not branch on "
+                "the values of tensors, call .item(), index by masks, nor write into tensors in place; torch.where "
+                "does without)",
+                error,
             )
+        if not _alike(lifted, torch.stack(self.alone)):
+            _refuse(self.name, "computes something else for a stack of clients (torch.func.vmap) than for each")
+
+
+def _refuse(name: str, why: str, cause: Exception | None = None) -> NoReturn:
+    raise ValueError(f"network {name} {why}") from cause
 
 
 def _attempt(name: str, call: Callable[[Tensor], Any], x: Tensor) -> Any:
@@ -410,9 +387,7 @@ def _attempt(name: str, call: Callable[[Tensor], Any], x: Tensor) -> Any:
         return call(x)
     except Exception as error:
         hint = "; inputs are floating-point numbers, which x.long() makes indices of" * ("indices" in str(error))
-        raise ValueError(
-            f"network {name} cannot take inputs of shape {tuple(x.shape[1:])}: {_words(error)}{hint}"
-        ) from error
+        _refuse(name, f"cannot take inputs of shape {tuple(x.shape[1:])}: {_words(error)}{hint}", error)
 
 
 def try_out(network: Network, shape: Any) -> None:
@@ -428,9 +403,7 @@ def try_out(network: Network, shape: Any) -> None:
     with torch.inference_mode(False), torch.enable_grad(), _seeded(0):
         trial = Trial(network, type(network).__name__, shape)
         if (width := trial.width()) != network.out:
-            raise ValueError(
-                f"network {trial.name} says out={network.out!r}, but computes {width} numbers for a sample"
-            )
+            _refuse(trial.name, f"says out={network.out!r}, but computes {width} numbers for a sample")
         trial.check()
 
 
@@ -455,10 +428,8 @@ def _copy(net: nn.Module) -> nn.Module:
     try:
         return deepcopy(getattr(net, "_orig_mod", net)).cpu()  # of torch.compile, what it compiles
     except Exception as error:
-        raise ValueError(
-            f"network {type(net).__name__} cannot be copied: {_words(error)} (torch.nn.utils.weight_norm cannot; that "
-            "of torch.nn.utils.parametrizations can)"
-        ) from error
+        how = "torch.nn.utils.weight_norm cannot; that of torch.nn.utils.parametrizations can"
+        _refuse(type(net).__name__, f"cannot be copied: {_words(error)} ({how})", error)
 
 
 def _draw(net: nn.Module) -> None:
@@ -484,48 +455,48 @@ def _refuse_layers(net: nn.Module) -> None:
             raise ValueError(f"network {type(net).__name__}: layer {name!r}, {type(layer).__name__}, {reasons[0]}")
 
 
-def _prepare(net: nn.Module) -> None:
-    """Make buffers of tensors that a module holds as plain attributes; keep attention from what has no gradient."""
+def _prepared(net: nn.Module) -> nn.Module:
+    """A copy with tensors that were plain attributes as buffers; attention is kept from what has no gradient."""
+    net = deepcopy(net)
     for layer in net.modules():
         layer.training = isinstance(layer, ATTENTION)
         for name, value in list(vars(layer).items()):
             if isinstance(value, Tensor):
                 delattr(layer, name)
                 layer.register_buffer(name, value.detach())
+    return net
 
 
 class _Masked(nn.Module):
     """Dropout by masks that are handed in, one for each time that it is used; without them nothing is dropped."""
 
-    def __init__(self, masks: int) -> None:
+    def __init__(self, layer: Any) -> None:
         super().__init__()
-        self.used = 0
-        for i in range(masks):
-            self.register_buffer(f"mask{i}", None)
+        self.keep, self.channels = 1 - layer.p, DROPOUT[type(layer)]
+        self.given: list[Shape] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        mask = getattr(self, f"mask{self.used}")
-        self.used += 1
+        mask = getattr(self, f"mask{len(self.given)}", None)
+        self.given.append(tuple(x.shape))
         return x if mask is None else x * mask
 
 
-def _with_masks(net: nn.Module, used: dict[nn.Module, list[Shape]]) -> tuple[nn.Module, dict[str, Draw]]:
-    """A module with `_Masked` in the place of dropout, and the masks that it needs."""
-    draws: dict[str, Draw] = {}
-    masked = {layer: _Masked(len(shapes)) for layer, shapes in used.items()}
-    for path, layer in list(net.named_modules(remove_duplicate=False)):
-        if layer not in masked:
-            continue
-        if path == "":
-            net = masked[layer]
-        else:
-            parent, _, name = path.rpartition(".")
-            setattr(net.get_submodule(parent), name, masked[layer])
-        channels = DROPOUT[type(layer)]  # type: ignore[index]
-        for i, shape in enumerate(used.pop(layer, ())):  # a layer with two names draws once
-            axes = shape[1 : len(shape) - channels] + (1,) * channels
-            draws[f"{path}.mask{i}".lstrip(".")] = Draw(axes, "keep", "sample", 1 - layer.p)  # type: ignore[operator]
-    return net, draws
+def _with_masks(net: nn.Module) -> nn.Module:
+    """A module with `_Masked` in the place of dropout."""
+    masked = {layer: _Masked(layer) for layer in net.modules() if type(layer) in DROPOUT and layer.p}
+    for parent in list(net.modules()):
+        for name, layer in list(parent._modules.items()):
+            if layer in masked:
+                setattr(parent, name, masked[layer])
+    return masked.get(net, net)
+
+
+def _computed(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Any:
+    """What a module computes with these tensors in it; they are taken out again."""
+    for layer in net.modules():
+        if isinstance(layer, _Masked):
+            layer.given.clear()
+    return functional_call(net, dict(tensors), (x,))
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

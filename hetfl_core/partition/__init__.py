@@ -24,17 +24,16 @@ from hetfl_core.partition._checks import (
     Indices,
     Parts,
     check_alpha,
-    check_assignment,
     check_clients,
     check_generator,
     check_k,
     check_labels,
-    check_parts,
     check_per_client,
     check_variant,
     joined,
 )
 from hetfl_core.partition._classes import (
+    FEW,
     assign_classes,
     check_equal_holders,
     consecutive_classes,
@@ -48,11 +47,18 @@ from hetfl_core.partition._proportions import (
     share_alike,
     split_each,
 )
+from hetfl_core.rng import SERVER, numpy_stream
 
 __all__ = ["Partition"]
 
 Draw = Callable[[str], np.random.Generator]
 """What gives the generator of a purpose."""
+
+
+def draws(seed: int, name: str) -> Draw:
+    """The generators with which data of that name are dealt, each purpose's of its own."""
+    return lambda purpose: numpy_stream(seed, SERVER, 0, f"{name}:{purpose}")
+
 
 USES: Mapping[str, tuple[str, ...]] = {
     "iid": ("per_client",),
@@ -196,7 +202,7 @@ class Partition:
         rng: np.random.Generator | Draw,
         test_labels: ArrayLike | None = None,
         *,
-        repeat_below: int = 100,
+        repeat_below: int = FEW,
     ) -> tuple[Parts, Parts]:
         """Training and test samples of each client.
 
@@ -210,7 +216,7 @@ class Partition:
             Of the samples to test on, where the data have a test set of their own. It is dealt with the same classes,
             or in the same proportions. By default each client's samples are cut in two.
         repeat_below : int
-            Of `published_shards`, for the code's variant of ``"classes"``.
+            Of `published_shards`, for the code's variant of ``"classes"``: at most 100.
 
         Returns
         -------
@@ -227,6 +233,7 @@ class Partition:
             raise ValueError("labels must hold at least one sample, got none")
         classes = np.unique(y)
         self.check(len(y), len(classes), pooled=test_labels is None)
+        checks.integer("repeat_below", repeat_below, 0, FEW)
         if not callable(rng):
             check_generator(rng)
         draw: Draw = rng if callable(rng) else lambda purpose: rng

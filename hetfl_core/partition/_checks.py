@@ -25,39 +25,12 @@ def check_variant(variant: str) -> None:
 
 def check_labels(labels: ArrayLike, name: str = "labels") -> Indices:
     """Whole numbers of shape (n,)."""
-    y = _whole_array(name, labels)
+    y = checks.array(name, labels)
+    if not np.issubdtype(y.dtype, np.integer):
+        raise TypeError(f"{name} must be whole numbers, got dtype {y.dtype}")
     if y.ndim != 1:
         raise ValueError(f"{name} must have shape (n,), got {y.shape}")
-    return y
-
-
-def check_assignment(assignment: ArrayLike) -> Indices:
-    """The classes of each client, shape (n_clients, k)."""
-    table = _whole_array("assignment", assignment)
-    if table.ndim != 2 or not table.size:
-        raise ValueError(f"assignment must have shape (n_clients, k), both at least 1, got {table.shape}")
-    return table
-
-
-def check_parts(parts: Sequence[Indices], n: int | None = None) -> Parts:
-    """Indices of each client, into n samples."""
-    found = []
-    for i, given in enumerate(checks.sequence("parts", parts)):
-        part = np.zeros(0, np.int64) if np.shape(given) == (0,) else check_labels(given, f"parts[{i}]")
-        if len(part) and (part.min() < 0 or (n is not None and part.max() >= n)):
-            wanted = "0" if n is None else f"0…{n - 1}"
-            raise ValueError(
-                f"parts[{i}] must hold indices {wanted}, places in labels, got {part.min()} to {part.max()}"
-            )
-        found.append(part)
-    return found
-
-
-def _whole_array(name: str, values: ArrayLike) -> Indices:
-    array = checks.array(name, values)
-    if not np.issubdtype(array.dtype, np.integer):
-        raise TypeError(f"{name} must be whole numbers, got dtype {array.dtype}")
-    return array.astype(np.int64)
+    return y.astype(np.int64)
 
 
 def check_k(name: str, k: int, n_classes: int, allow_repeats: bool = False) -> None:

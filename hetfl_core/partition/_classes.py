@@ -1,21 +1,14 @@
-"""Dealing by classes: which classes each client holds, and its share of the samples of each."""
+"""Dealing by classes: which classes each client holds, and its share of the samples of each.
+
+Arguments have been checked where they entered, as by `hetfl_core.partition.Partition`.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from hetfl_core import checks
-from hetfl_core.partition._checks import (
-    Indices,
-    Parts,
-    check_assignment,
-    check_generator,
-    check_k,
-    check_labels,
-    check_per_client,
-    joined,
-)
+from hetfl_core.partition._checks import Indices, Parts, joined
 
 
 def assign_classes(
@@ -45,18 +38,8 @@ def assign_classes(
     -------
     ndarray of int, shape (n_clients, k)
         Classes 0 … C−1.
-
-    Raises
-    ------
-    ValueError
-        If an argument is not positive, or k > C while repeats are not allowed.
     """
-    checks.ints(1, n_clients=n_clients, n_classes=n_classes)
-    checks.flag("allow_repeats", allow_repeats)
-    check_k("k", k, n_classes, allow_repeats)
-    check_generator(rng)
     checks.memory(32 * n_clients * k, n_clients=n_clients, k=k)
-    checks.memory(8 * n_classes, n_classes=n_classes)
     table = rng.permutation(_balanced_deck(n_clients * k, n_classes, rng)).reshape(n_clients, k)
     return table if allow_repeats else _mend_repeats(table, rng)
 
@@ -77,20 +60,11 @@ def consecutive_classes(n_clients: int, n_classes: int, k: int) -> Indices:
     ndarray of int, shape (n_clients, k)
         Classes 0 … C−1. All have equally many holders where b is a multiple of C, or k = C.
 
-    Raises
-    ------
-    ValueError
-        If an argument is not positive, or k > C.
-
     References
     ----------
     .. [1] H. Zhang et al. FedCR: personalized federated learning based on across-client common representation with
        conditional mutual information regularization. ICML 2023.
     """
-    checks.ints(1, n_clients=n_clients, n_classes=n_classes)
-    check_k("k", k, n_classes)
-    checks.memory(16 * n_clients * k, n_clients=n_clients, k=k)
-    checks.memory(8 * n_classes, n_classes=n_classes)
     return (np.arange(n_clients, dtype=np.int64)[:, None] + np.arange(k)) % n_classes
 
 
@@ -135,14 +109,14 @@ def _first_repeat(row: Indices) -> int | None:
     return int(repeats[0]) if len(repeats) else None
 
 
-def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *, at_least: int = 1) -> Parts:
+def share(labels: Indices, assignment: Indices, rng: np.random.Generator, *, at_least: int = 1) -> Parts:
     """Share the samples of each class equally between the clients that hold it, after a random permutation.
 
     Parameters
     ----------
-    labels : array_like of int, shape (n,)
+    labels : ndarray of int, shape (n,)
         Class of each sample.
-    assignment : array_like of int, shape (n_clients, k)
+    assignment : ndarray of int, shape (n_clients, k)
         Classes of each client, from `assign_classes`; who holds a class twice gets two shares of it.
     rng : numpy.random.Generator
     at_least : int
@@ -158,12 +132,9 @@ def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *,
     ValueError
         Naming the class that has fewer samples than its holders need.
     """
-    y, table = check_labels(labels), check_assignment(assignment)
-    checks.integer("at_least", at_least, 0)
-    check_generator(rng)
-    pieces: list[list[Indices]] = [[] for _ in table]
-    for c in np.unique(table):
-        holders, mine = np.nonzero(table == c)[0], np.flatnonzero(y == c)
+    pieces: list[list[Indices]] = [[] for _ in assignment]
+    for c in np.unique(assignment):
+        holders, mine = np.nonzero(assignment == c)[0], np.flatnonzero(labels == c)
         if len(mine) < at_least * len(holders):
             raise ValueError(
                 f"labels: class {c} has {len(mine)} samples for {len(holders)} clients that hold it, "
@@ -177,7 +148,7 @@ def share(labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *,
 
 
 def share_evenly(
-    labels: ArrayLike, assignment: ArrayLike, rng: np.random.Generator, *, per_client: int | None = None
+    labels: Indices, assignment: Indices, rng: np.random.Generator, *, per_client: int | None = None
 ) -> Parts:
     """Give every client the same number of samples, and of each of its classes the same number.
 
@@ -186,9 +157,9 @@ def share_evenly(
 
     Parameters
     ----------
-    labels : array_like of int, shape (n,)
+    labels : ndarray of int, shape (n,)
         Class of each sample.
-    assignment : array_like of int, shape (n_clients, k)
+    assignment : ndarray of int, shape (n_clients, k)
         Different classes for each client, from `assign_classes` or `consecutive_classes`, such that every class of
         `labels` has equally many holders.
     rng : numpy.random.Generator
@@ -203,46 +174,24 @@ def share_evenly(
     Raises
     ------
     ValueError
-        If a client holds a class twice, classes differ in their number of holders, or the samples of a class cannot be
-        shared evenly (`per_client` not given) or do not suffice (given); the message names the class.
+        If the samples of a class cannot be shared evenly (`per_client` not given) or do not suffice (given); the
+        message names the class.
 
     References
     ----------
     .. [1] H. Zhang et al. FedCR: personalized federated learning based on across-client common representation with
        conditional mutual information regularization. ICML 2023, Appendix A.1.1.
     """
-    y, table = check_labels(labels), check_assignment(assignment)
-    check_generator(rng)
-    classes, n_holders = _equal_holders(y, table)
-    each = _even_share(y, classes, n_holders, table.shape[1], per_client)
-    dealt = {c: iter(rng.permutation(np.flatnonzero(y == c))[: each * n_holders].reshape(-1, each)) for c in classes}
-    return [joined([next(dealt[c]) for c in row]) for row in table]
+    classes, counts = np.unique(labels, return_counts=True)
+    n_holders = assignment.size // len(classes)
+    each = _even_share(classes, counts, n_holders, assignment.shape[1], per_client)
+    of_class = {c: rng.permutation(np.flatnonzero(labels == c))[: each * n_holders] for c in classes}
+    dealt = {c: iter(mine.reshape(-1, each)) for c, mine in of_class.items()}
+    return [joined([next(dealt[c]) for c in row]) for row in assignment]
 
 
-def _equal_holders(y: Indices, table: Indices) -> tuple[Indices, int]:
-    """All classes, and how many clients hold each of them."""
-    for client, row in enumerate(table):
-        if (index := _first_repeat(row)) is not None:
-            raise ValueError(
-                f"assignment must name different classes for each client, got class {row[index]} twice for client "
-                f"{client}"
-            )
-    classes, holders = np.unique(np.concatenate([np.unique(y), table.ravel()]), return_counts=True)
-    holders = holders - np.isin(classes, y)
-    few, many = int(holders.argmin()), int(holders.argmax())
-    if holders[few] != holders[many]:
-        raise ValueError(
-            f"assignment must give each of the {len(classes)} classes of labels equally many holders, got "
-            f"{holders[few]} for class {classes[few]} and {holders[many]} for class {classes[many]}: choose clients × "
-            "classes per client (where a client's classes follow each other, clients alone) as a multiple of the "
-            "number of classes"
-        )
-    return classes, int(holders[few])
-
-
-def _even_share(y: Indices, classes: Indices, n_holders: int, k: int, per_client: int | None) -> int:
+def _even_share(classes: Indices, counts: Indices, n_holders: int, k: int, per_client: int | None) -> int:
     """Samples that a client gets of each of its k classes."""
-    counts = np.array([(y == c).sum() for c in classes])
     few, many = int(counts.argmin()), int(counts.argmax())
     most = int(counts[few]) // n_holders
     if most < 1:
@@ -258,7 +207,6 @@ def _even_share(y: Indices, classes: Indices, n_holders: int, k: int, per_client
                 f"{classes[many]}: give per_client, a multiple of {k} of at most {k * most}"
             )
         return most
-    check_per_client("per_client", per_client, k)
     if per_client > k * most:
         raise ValueError(
             f"per_client must be at most {k * most}, as class {classes[few]} has {counts[few]} samples for {n_holders} "
@@ -267,32 +215,29 @@ def _even_share(y: Indices, classes: Indices, n_holders: int, k: int, per_client
     return per_client // k
 
 
+FEW, DRAWS = 100, 50
+"""Of `published_shards`: samples per client below which shards are drawn with replacement, and how many of a class."""
+
+
 def published_shards(
-    labels: ArrayLike,
-    assignment: ArrayLike,
-    rng: np.random.Generator,
-    *,
-    replace_below: int = 100,
-    repeat_below: int = 100,
-    repeats: int = 50,
+    labels: Indices, assignment: Indices, rng: np.random.Generator, *, repeat_below: int = FEW
 ) -> Parts:
     """Deal shards as FLIC's published code does, overlaps included.
 
     The samples of a class are cut, in the order in which they come, into as many shards as the assignment names the
-    class. A client gets one random shard for each class that it was dealt. Where there are fewer than `replace_below`
-    samples per client, a shard is not taken away when it is dealt, so that clients overlap; where there are fewer than
-    `repeat_below`, each client draws `repeats` shards per class, so that it also holds the same sample several times.
+    class. A client gets one random shard for each class that it was dealt. Where there are fewer than `FEW` samples
+    per client, a shard is not taken away when it is dealt, so that clients overlap; where there are fewer than
+    `repeat_below`, each client makes `DRAWS` draws per class, so that it also holds the same sample several times.
 
     Parameters
     ----------
-    labels : array_like of int, shape (n,)
-    assignment : array_like of int, shape (n_clients, k)
+    labels : ndarray of int, shape (n,)
+    assignment : ndarray of int, shape (n_clients, k)
         From ``assign_classes(..., allow_repeats=True)``.
     rng : numpy.random.Generator
-    replace_below, repeat_below : int
-        Samples per client (n / n_clients). The code has 100 and 100 for images, 100 and 10 for the toys.
-    repeats : int
-        Draws a class where samples are few.
+    repeat_below : int
+        Samples per client (n / n_clients), at most `FEW`: shards that are taken away would run out. The code has 100
+        for images, 10 for the toys.
 
     Returns
     -------
@@ -302,28 +247,18 @@ def published_shards(
     Raises
     ------
     ValueError
-        Naming the class that has fewer samples than shards; or where a client would draw several shards of a class and
-        keep them, for there is only one for each.
+        Naming the class that has fewer samples than shards.
     """
-    y, table = check_labels(labels), check_assignment(assignment)
-    checks.ints(0, replace_below=replace_below, repeat_below=repeat_below)
-    checks.integer("repeats", repeats, 1)
-    checks.memory(8 * repeats * table.size, repeats=repeats)
-    check_generator(rng)
-    each = len(y) // len(table)
-    times = repeats if each < repeat_below else 1
-    if times > 1 and each >= replace_below:
-        raise ValueError(
-            f"replace_below must be more than {each}, the samples per client, where each draws {repeats} shards per "
-            f"class (repeat_below={repeat_below}), got {replace_below}: shards that are taken away run out"
-        )
-    shards = {int(c): _shards(y, int(c), int((table == c).sum())) for c in np.unique(table)}
+    each = len(labels) // len(assignment)
+    times = DRAWS if each < repeat_below else 1
+    checks.memory(8 * times * assignment.size, n_clients=len(assignment))
+    shards = {int(c): _shards(labels, int(c), int((assignment == c).sum())) for c in np.unique(assignment)}
 
     def draw(c: int) -> Indices:
         index = int(rng.integers(len(shards[c])))
-        return shards[c][index] if each < replace_below else shards[c].pop(index)
+        return shards[c][index] if each < FEW else shards[c].pop(index)
 
-    return [joined([draw(c) for c in np.tile(row, times).tolist()]) for row in table]
+    return [joined([draw(c) for c in np.tile(row, times).tolist()]) for row in assignment]
 
 
 def _shards(y: Indices, c: int, n_shards: int) -> list[Indices]:

@@ -1,4 +1,7 @@
-"""Dealing by proportions of classes: drawn from a Dirichlet distribution, or those of a dealing that exists."""
+"""Dealing by proportions of classes: drawn from a Dirichlet distribution, or those of a dealing that exists.
+
+Arguments have been checked where they entered, as by `hetfl_core.partition.Partition`.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,13 @@ import bisect
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from hetfl_core import checks
-from hetfl_core.partition._checks import (
-    Indices,
-    Parts,
-    check_alpha,
-    check_generator,
-    check_labels,
-    check_parts,
-    joined,
-)
+from hetfl_core.partition._checks import Indices, Parts, joined
 
 
-def dirichlet(labels: ArrayLike, n_clients: int, alpha: float, rng: np.random.Generator, min_size: int = 1) -> Parts:
+def dirichlet(labels: Indices, n_clients: int, alpha: float, rng: np.random.Generator, min_size: int = 1) -> Parts:
     """Deal all samples with class proportions drawn from a Dirichlet distribution.
 
     For each class c, proportions p_c ~ Dir(α, …, α) over the b clients are drawn and the permuted samples of the class
@@ -29,7 +24,7 @@ def dirichlet(labels: ArrayLike, n_clients: int, alpha: float, rng: np.random.Ge
 
     Parameters
     ----------
-    labels : array_like of int, shape (n,)
+    labels : ndarray of int, shape (n,)
         Class of each sample.
     n_clients : int
         Number of clients b.
@@ -47,28 +42,23 @@ def dirichlet(labels: ArrayLike, n_clients: int, alpha: float, rng: np.random.Ge
     Raises
     ------
     ValueError
-        If α is not a positive finite number or there are fewer than ``n_clients * min_size`` samples.
+        If there are fewer than ``n_clients * min_size`` samples.
     """
-    y = check_labels(labels)
-    checks.integer("n_clients", n_clients, 1)
-    checks.integer("min_size", min_size, 0)
-    check_generator(rng)
-    check_alpha("alpha", alpha)
     fewest = max(min_size, 1)
-    if len(y) < n_clients * fewest:
+    if len(labels) < n_clients * fewest:
         raise ValueError(
             f"labels: n_clients={n_clients} with at least {fewest} samples each (min_size={min_size}) need "
-            f"{n_clients * fewest} samples, got {len(y)}"
+            f"{n_clients * fewest} samples, got {len(labels)}"
         )
     pieces: list[list[Indices]] = [[] for _ in range(n_clients)]
-    for c in np.unique(y):
-        mine = rng.permutation(np.flatnonzero(y == c))
+    for c in np.unique(labels):
+        mine = rng.permutation(np.flatnonzero(labels == c))
         _cut(mine, rng.dirichlet(np.full(n_clients, float(alpha))), pieces, rng)
     return _top_up([joined(p) for p in pieces], fewest, rng)
 
 
 def dirichlet_per_client(
-    labels: ArrayLike, n_clients: int, alpha: float, rng: np.random.Generator, *, per_client: int | None = None
+    labels: Indices, n_clients: int, alpha: float, rng: np.random.Generator, *, per_client: int | None = None
 ) -> Parts:
     """Deal clients of equal size, each with class proportions of its own, drawn from a Dirichlet distribution.
 
@@ -81,7 +71,7 @@ def dirichlet_per_client(
 
     Parameters
     ----------
-    labels : array_like of int, shape (n,)
+    labels : ndarray of int, shape (n,)
         Class of each sample.
     n_clients : int
         Number of clients b.
@@ -89,7 +79,7 @@ def dirichlet_per_client(
         Concentration α > 0: small values give clients of few classes, large ones equal clients.
     rng : numpy.random.Generator
     per_client : int, optional
-        Samples of a client. By default all samples are dealt, and b must divide their number.
+        Samples of a client, at most n / b. By default all samples are dealt, and b must divide their number.
 
     Returns
     -------
@@ -99,34 +89,23 @@ def dirichlet_per_client(
     Raises
     ------
     ValueError
-        If α is not a positive finite number, or the samples cannot be dealt in equal sizes, or do not suffice.
+        If the samples cannot be dealt in equal sizes.
 
     References
     ----------
     .. [1] H. Zhang et al. FedCR: personalized federated learning based on across-client common representation with
        conditional mutual information regularization. ICML 2023, Appendix A.1.1.
     """
-    y = check_labels(labels)
-    checks.integer("n_clients", n_clients, 1)
-    check_generator(rng)
-    check_alpha("alpha", alpha)
-    most = len(y) // n_clients
-    size = most if per_client is None else checks.integer("per_client", per_client, 1)
-    if not most:
-        raise ValueError(f"labels: n_clients={n_clients} clients need at least as many samples, got {len(y)}")
-    if per_client is None and len(y) % n_clients:
+    most = len(labels) // n_clients
+    if per_client is None and len(labels) % n_clients:
         raise ValueError(
-            f"labels: {len(y)} samples cannot be dealt in equal sizes to n_clients={n_clients} clients: give "
+            f"labels: {len(labels)} samples cannot be dealt in equal sizes to n_clients={n_clients} clients: give "
             f"per_client, at most {most}"
         )
-    if size > most:
-        raise ValueError(
-            f"per_client must be at most {most}, as there are {len(y)} labels for n_clients={n_clients}, got {size}"
-        )
-    classes = np.unique(y)
+    classes, size = np.unique(labels), per_client or most
     checks.memory(16 * n_clients * len(classes), n_clients=n_clients)
     priors = rng.dirichlet(np.full(len(classes), float(alpha)), n_clients)
-    piles = [rng.permutation(np.flatnonzero(y == c)).tolist() for c in classes]
+    piles = [rng.permutation(np.flatnonzero(labels == c)).tolist() for c in classes]
     left = np.array([len(pile) for pile in piles])
     parts: list[list[int]] = [[] for _ in range(n_clients)]
     waiting = list(range(n_clients))
@@ -156,7 +135,7 @@ def _cumulated(weights: NDArray[np.float64]) -> list[float]:
 
 
 def split_each(
-    labels: ArrayLike,
+    labels: Indices,
     parts: Sequence[Indices],
     test_fraction: float,
     rng: np.random.Generator,
@@ -167,7 +146,7 @@ def split_each(
 
     Parameters
     ----------
-    labels : array_like of int, shape (n,)
+    labels : ndarray of int, shape (n,)
         Class of each sample.
     parts : sequence of arrays of int
         A dealing of pooled samples.
@@ -189,11 +168,6 @@ def split_each(
     ValueError
         If a client would have no training or no test sample, or holds a sample several times.
     """
-    y = check_labels(labels)
-    parts = check_parts(parts, len(y))
-    test_fraction = checks.fraction("test_fraction", test_fraction, "(0, 1)")
-    check_generator(rng)
-    checks.flag("stratified", stratified)
     train, test = [], []
     for i, part in enumerate(parts):
         if len(np.unique(part)) < len(part):
@@ -204,7 +178,7 @@ def split_each(
                 f"test_fraction must leave samples on either side, got {test_fraction} for {len(part)} samples in "
                 f"parts[{i}]"
             )
-        held_out = _stratified(y, part, n_test, rng) if stratified else rng.permutation(part)[:n_test]
+        held_out = _stratified(labels, part, n_test, rng) if stratified else rng.permutation(part)[:n_test]
         test.append(np.sort(held_out))
         train.append(np.setdiff1d(part, held_out))
     return train, test
@@ -217,7 +191,7 @@ def _stratified(y: Indices, part: Indices, n_test: int, rng: np.random.Generator
     return np.concatenate([rng.permutation(part[y[part] == c])[:size] for c, size in zip(classes, sizes)])
 
 
-def share_alike(labels: ArrayLike, parts: Sequence[Indices], others: ArrayLike, rng: np.random.Generator) -> Parts:
+def share_alike(labels: Indices, parts: Sequence[Indices], others: Indices, rng: np.random.Generator) -> Parts:
     """Deal other samples, such as a test set, with the class proportions of a dealing that exists.
 
     The samples of a class go to the clients in proportion to the samples of that class that they already hold, so
@@ -225,11 +199,11 @@ def share_alike(labels: ArrayLike, parts: Sequence[Indices], others: ArrayLike, 
 
     Parameters
     ----------
-    labels : array_like of int, shape (n,)
+    labels : ndarray of int, shape (n,)
         Labels that `parts` index.
     parts : sequence of arrays of int
         The dealing to imitate.
-    others : array_like of int, shape (m,)
+    others : ndarray of int, shape (m,)
         Labels of the samples to deal.
     rng : numpy.random.Generator
 
@@ -238,14 +212,11 @@ def share_alike(labels: ArrayLike, parts: Sequence[Indices], others: ArrayLike, 
     list of arrays of int
         Sorted indices into `others`; samples of classes that nobody holds are left out. A part may be empty.
     """
-    y, z = check_labels(labels), check_labels(others, "others")
-    check_generator(rng)
-    parts = check_parts(parts, len(y))
     pieces: list[list[Indices]] = [[] for _ in parts]
-    for c in np.unique(z):
-        weights = np.array([(y[p] == c).sum() for p in parts], dtype=float)
+    for c in np.unique(others):
+        weights = np.array([(labels[p] == c).sum() for p in parts], dtype=float)
         if weights.any():
-            _cut(rng.permutation(np.flatnonzero(z == c)), weights / weights.sum(), pieces, rng)
+            _cut(rng.permutation(np.flatnonzero(others == c)), weights / weights.sum(), pieces, rng)
     return [joined(p) for p in pieces]
 
 

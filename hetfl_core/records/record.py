@@ -11,21 +11,20 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 import pandas as pd
 
 from hetfl_core import checks
 from hetfl_core.records.provenance import environment
 from hetfl_core.records.renaming import RENAMED, translated
-from hetfl_core.settings import leaves, plain
+from hetfl_core.settings import Limit, Natural, NotNegative, check, leaves, plain
 
 FORMAT = len(RENAMED) + 1
-SCALES = ("paper", "book", "own")
 DIGITS = 6
 """Significant digits of the floating-point columns of a history."""
 DEPTH = 50
@@ -33,6 +32,9 @@ DEPTH = 50
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*", re.ASCII)
 _METHOD = re.compile(r"[A-Za-z0-9][\w .+()=,-]*", re.ASCII)
+
+Scale = Literal["paper", "book", "own"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
 
 
 # --- one record -------------------------------------------------------------------------------------------------------
@@ -78,13 +80,13 @@ class RunRecord:
         The file that the record was read from; not part of it.
     """
 
-    experiment: str
-    scale: str
-    method: str
-    seed: int
+    experiment: Annotated[str, Limit("a name like 'flic/bci-common40'", _EXPERIMENT.fullmatch)]
+    scale: Scale
+    method: Annotated[str, Limit("a name like 'FLIC-HL'", _METHOD.fullmatch)]
+    seed: Natural
     settings: dict[str, Any]
     federation: dict[str, Any]
-    metrics: dict[str, float | None]
+    metrics: dict[str, Any]
     history: dict[str, list[Any]] = field(default_factory=dict)
     per_client: dict[str, list[Any]] = field(default_factory=dict)
     commit: str = "unknown"
@@ -92,19 +94,17 @@ class RunRecord:
     versions: dict[str, Any] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)
     numerics: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: NotNegative = 0.0
     created: str = field(default_factory=lambda: datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
     format: int = FORMAT
     path: Path | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("history", "per_client"):
-            table = getattr(self, name)
-            table = table.to_dict("list") if isinstance(table, pd.DataFrame) else table
-            object.__setattr__(self, name, plain(table, name, DIGITS))
-        object.__setattr__(self, "seconds", plain(self.seconds, "seconds", DIGITS))
-        for name in ("seed", "dirty", "settings", "federation", "metrics", "versions", "hardware", "numerics"):
-            object.__setattr__(self, name, plain(getattr(self, name), name))
+        exact = ("seed", "dirty", "settings", "federation", "metrics", "versions", "hardware", "numerics")
+        for name in ("history", "per_client", "seconds", *exact):
+            given = getattr(self, name)
+            given = given.to_dict("list") if isinstance(given, pd.DataFrame) else given
+            object.__setattr__(self, name, plain(given, name, None if name in exact else DIGITS))
         _check(self)
 
     @classmethod
@@ -126,6 +126,8 @@ class RunRecord:
             "info": fed.info,
         }
         values = {
+            "experiment": experiment,
+            "scale": scale,
             "method": run.method.name,
             "seed": run.settings["seed"],
             "settings": run.settings,
@@ -137,7 +139,7 @@ class RunRecord:
             **made,
             "hardware": made["hardware"] | used,
         }
-        return cls(experiment=experiment, scale=scale, **{**values, **changes})
+        return cls(**{**values, **changes})
 
     @classmethod
     def from_content(cls, content: Any, path: Path) -> RunRecord:
@@ -207,36 +209,22 @@ def relative_path_of(experiment: str, scale: str, method: str, seed: int) -> str
 
 def is_experiment(name: str) -> bool:
     """Whether a record can have this name for its experiment; it is then a path below any folder."""
-    return _fits(_EXPERIMENT, name)
+    return isinstance(name, str) and _EXPERIMENT.fullmatch(name) is not None
 
 
-_MAPPINGS = ("settings", "federation", "metrics", "history", "per_client", "versions", "hardware", "numerics")
 _NUMBERS = {int, float, type(None)}
 _LABELS = {str, bool, *_NUMBERS}
 _LABELLED = {"n"}
 """Columns of a history that are no results but say what a row is about, maybe in words (``"all"``)."""
 
-_RULES: Sequence[tuple[str, Callable[[Any], bool], str]] = (
-    ("experiment", lambda x: _fits(_EXPERIMENT, x), "a name like 'flic/bci-common40'"),
-    ("scale", lambda x: isinstance(x, str) and x in SCALES, f"one of {SCALES}"),
-    ("method", lambda x: _fits(_METHOD, x), "a name like 'FLIC-HL'"),
-    ("seed", lambda x: _is_count(x), "a whole number from 0 on"),
-    *((name, lambda x: isinstance(x, dict), "a mapping") for name in _MAPPINGS),
-    ("numerics", lambda x: _is_count(x.get("revision", 0)), "a mapping whose revision is a whole number from 0 on"),
-    ("commit", lambda x: isinstance(x, str), "text"),
-    ("dirty", lambda x: x is None or isinstance(x, bool), "true, false or null"),
-    ("seconds", lambda x: type(x) in (int, float) and 0 <= x < math.inf, "a number of seconds"),
-    ("created", lambda x: isinstance(x, str), "a time as text"),
-)
-
 
 def _check(record: RunRecord) -> None:
     if record.format != FORMAT:
         raise ValueError(f"format must be {FORMAT}, got {record.format!r}")
-    values = vars(record)
-    for name, right, wanted in _RULES:
-        if not right(values[name]):
-            raise ValueError(f"{name} must be {wanted}, got {values[name]!r}")
+    check(record)
+    revision = record.numerics.get("revision", 0)
+    if type(revision) is not int or revision < 0:
+        raise ValueError(f"numerics must be a mapping whose revision is a whole number from 0 on, got {revision!r}")
     if _is_deep([record.settings, record.federation, record.versions, record.hardware, record.numerics]):
         raise ValueError(f"settings, and what else is nested, must be so {DEPTH}-fold at most")
     _check_table("history", record.history, _LABELLED)
@@ -244,14 +232,6 @@ def _check(record: RunRecord) -> None:
     for metric, x in record.metrics.items():
         if x is not None:
             _check_metric(metric, x)
-
-
-def _fits(pattern: re.Pattern[str], name: Any) -> bool:
-    return isinstance(name, str) and pattern.fullmatch(name) is not None
-
-
-def _is_count(x: Any) -> bool:
-    return type(x) is int and x >= 0
 
 
 def _is_deep(parts: list[Any]) -> bool:
@@ -265,10 +245,8 @@ def _is_deep(parts: list[Any]) -> bool:
 
 
 def _check_table(name: str, table: Mapping[str, Any], labelled: Collection[str]) -> None:
-    """Refuse columns that are no lists of one length, or of something else than numbers where they are not labelled."""
+    """Refuse columns of different length, or of something else than numbers where they are not labelled."""
     for key, column in table.items():
-        if not isinstance(column, list):
-            raise ValueError(f"{name} must be a mapping of lists, got {key!r}: {column!r}")
         kinds = _LABELS if key in labelled else _NUMBERS
         if not kinds.issuperset(map(type, column)):
             strange = next(x for x in column if type(x) not in kinds)

@@ -32,7 +32,7 @@ def auc(positive: ArrayLike, negative: ArrayLike) -> float:
     float
         In [0, 1].
     """
-    a, b = _scores("positive", positive), _scores("negative", negative)
+    a, b = checks.real_array("positive", positive, 1), checks.real_array("negative", negative, 1)
     order = np.sort(b)
     below, up_to = np.searchsorted(order, a, "left"), np.searchsorted(order, a, "right")
     return float((below + up_to).sum() / (2 * len(a) * len(b)))
@@ -53,7 +53,7 @@ def caught(positive: ArrayLike, negative: ArrayLike, false: float = 0.05) -> flo
         In [0, 1]. Where scores are tied at the threshold, the tied are caught at
         random, at the rate that makes the share of false positives exact.
     """
-    a, b = _scores("positive", positive), _scores("negative", negative)
+    a, b = checks.real_array("positive", positive, 1), checks.real_array("negative", negative, 1)
     false = checks.fraction("false", false, "(0, 1)")
     allowed = false * len(b)
     threshold = np.sort(b)[::-1][min(int(allowed), len(b) - 1)]
@@ -110,7 +110,3 @@ def power_of_means(dimension: int, n: int) -> float:
     checks.integer("n", n, 1)
     shift, spread = dimension / n, math.sqrt(2 * dimension / n + dimension / n**2)
     return 0.5 * (1 + math.erf(shift / spread / math.sqrt(2)))
-
-
-def _scores(name: str, values: ArrayLike) -> np.ndarray:
-    return checks.real_array(name, values, 1)

@@ -33,16 +33,17 @@ class _Attacker:
     own: Params
     kept: Mapping[str, Params]
 
-    def predict(self, name: str) -> membership.Predict:
-        """Logits of a whole model, for the inputs of the client of this name."""
-        method = self.method
+    def logits(self, params: Params, x: Any) -> Tensor:
+        """Of a whole model."""
+        if isinstance(self.method, Ditto):  # the model that is averaged, not the personal one
+            return Method.predict(self.method, params, {}, x)
+        return self.method.predict(params, params, x)
 
-        def logits(params: Params, x: Any) -> Tensor:
-            if isinstance(method, Ditto):  # the model that is averaged, not the personal one
-                return Method.predict(method, params, {}, x)
-            return method.predict(params, params, x)
-
-        return logits
+    def losses(self, sent: Sequence[Message], x: Any, y: Tensor, calibrated: bool) -> NDArray[np.float64]:
+        """Scores of samples by their losses, zeros where nothing was sent."""
+        if not sent:
+            return np.zeros(len(y))
+        return membership.loss_scores(self.logits, self.own, sent, x, y, calibrated)
 
     def embed(self, params: Params, x: Tensor) -> NDArray[np.float64]:
         """What class means are means of."""
@@ -191,9 +192,8 @@ def _of_samples(
         client = run.federation[name]
         inside, outside = (client.x_train, client.y_train), (client.x_test, client.y_test)
         for key, calibrated in (("loss", True), ("yeom", False)):
-            of.setdefault(key, []).append(
-                _pair(lambda x, y: _loss(attacker, name, mine, x, y, calibrated), inside, outside)  # noqa: B023
-            )
+            falls = [attacker.losses(mine, *samples, calibrated) for samples in (inside, outside)]
+            of.setdefault(key, []).append((falls[0], falls[1]))
         last = next(iter(mine[-1:]), None)
         means = None if last is None or isinstance(client.x_train, dict) else membership.class_means(last)
         if last is None or means is None or len(means[0]) != run.federation.n_classes:
@@ -202,12 +202,11 @@ def _of_samples(
         for suffix, params in (("", {**attacker.own, **last.received, **last.sent}), ("_embedding", theirs)):
             view = _View(attacker, params, run.federation.n_classes)
             m = view.rows(means[0].numpy(), means[1])
-            of.setdefault(f"means{suffix}", []).append(_pair(lambda x, y: view.score(x, y, m), inside, outside))  # noqa: B023
+            of.setdefault(f"means{suffix}", []).append((view.score(*inside, m), view.score(*outside, m)))
             if means[1] and suffix:
                 anchors = last.received["anchor.mean"].double().numpy()
-                of.setdefault("near_anchor_embedding", []).append(
-                    _pair(lambda x, y: view.nearness(x, y, anchors), inside, outside)  # noqa: B023
-                )
+                near = view.nearness(*inside, anchors), view.nearness(*outside, anchors)
+                of.setdefault("near_anchor_embedding", []).append(near)
             if (hit := view.decoded(m, client)) is not None:
                 decoded.setdefault(suffix, []).append(hit)
     found: dict[str, float] = {}
@@ -222,18 +221,6 @@ def _of_samples(
     for suffix, hits in decoded.items():
         found[f"cosine{suffix}"], found[f"error{suffix}"] = (float(v) for v in np.mean(hits, 0))
     return found
-
-
-def _loss(
-    attacker: _Attacker, name: str, mine: Sequence[Message], x: Any, y: Tensor, calibrated: bool
-) -> NDArray[np.float64]:
-    if not mine:
-        return np.zeros(len(y))
-    return membership.loss_scores(attacker.predict(name), attacker.own, mine, x, y, calibrated)
-
-
-def _pair(score: Any, inside: tuple[Any, Tensor], outside: tuple[Any, Tensor]) -> tuple[Any, Any]:
-    return score(*inside), score(*outside)
 
 
 class _View:

@@ -21,16 +21,3 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
 """Name of each data set, as in ``hetfl list``, and the function that makes its federation."""
 
 registry.DATA_SETS.update(CATALOGUE)
-
-__all__ = [
-    "CATALOGUE",
-    "eeg_blocks",
-    "fedgen",
-    "flic_bci",
-    "multiview",
-    "pfedhn",
-    "project",
-    "rendering",
-    "solids",
-    "text",
-]

@@ -74,9 +74,7 @@ NEW = {"test": "NewTest", "validation": "NewValidation"}
 
 def groups_of(channels: Sequence[str]) -> tuple[str, ...]:
     """Names of the groups of which a cap with these electrodes has every one, in the order of `GROUPS`."""
-    there = checks.sequence("channels", channels)
-    for channel in there:
-        checks.nonempty_str("channels", channel)
+    there = checks.names("channels", channels)
     return tuple(name for name, electrodes in GROUPS.items() if set(electrodes) <= set(there))
 
 

@@ -21,12 +21,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from hetfl_core import checks
 from hetfl_core.datasets import pictures
 from hetfl_core.federation import Federation
-from hetfl_core.partition import Indices, Parts, check_alpha, check_generator, check_labels, check_parts
+from hetfl_core.partition import Indices, Parts, check_alpha, joined
 from hetfl_core.rng import SERVER, numpy_stream
 
 TRIES = 100_000
@@ -34,7 +33,7 @@ TRIES = 100_000
 
 
 def capped_dirichlet(
-    labels: ArrayLike, n_clients: int, alpha: float, rng: np.random.Generator, *, ratio: float = 0.5, min_size: int = 10
+    labels: Indices, n_clients: int, alpha: float, rng: np.random.Generator, *, ratio: float = 0.5, min_size: int = 10
 ) -> Parts:
     """Deal part of the samples, class by class in random order, with proportions ~ Dir(α) and a cap.
 
@@ -43,7 +42,7 @@ def capped_dirichlet(
 
     Parameters
     ----------
-    labels : array_like of int, shape (n,)
+    labels : ndarray of int, shape (n,)
         Class of each sample.
     n_clients : int
         Number of clients b.
@@ -63,21 +62,15 @@ def capped_dirichlet(
     Raises
     ------
     ValueError
-        If an argument is out of its range, or no dealing was found in which each client has `min_size`.
+        If no dealing was found in which each client has `min_size`.
     """
-    y = check_labels(labels)
-    check_generator(rng)
-    checks.integer("n_clients", n_clients, 1)
-    checks.integer("min_size", min_size, 0)
-    check_alpha("alpha", alpha)
-    checks.fraction("ratio", ratio)
-    classes, counts = np.unique(y, return_counts=True)
-    cap = ratio * len(y) / n_clients
+    classes, counts = np.unique(labels, return_counts=True)
+    cap = ratio * len(labels) / n_clients
     dealt = np.minimum(cap, np.floor(ratio * counts)).astype(np.int64)
     if dealt.sum() < n_clients * min_size:
         raise ValueError(
             f"min_size={min_size} for n_clients={n_clients} needs {n_clients * min_size} samples, but with "
-            f"ratio={ratio:g} {dealt.sum()} of {len(y)} labels are dealt: at most {int(cap)} of a class"
+            f"ratio={ratio:g} {dealt.sum()} of {len(labels)} labels are dealt: at most {int(cap)} of a class"
         )
     for _ in range(TRIES):
         order = rng.permutation(len(classes))
@@ -91,7 +84,7 @@ def capped_dirichlet(
             taken[:, c] = np.diff(ends, prepend=0)
         else:
             if taken.sum(1).min() >= min_size:
-                return _pick(y, classes, taken, rng)
+                return _pick(labels, classes, taken, rng)
     raise ValueError(
         f"alpha={alpha} leaves some of {n_clients} clients with fewer than min_size={min_size} samples in each of "
         f"{TRIES} dealings; expected a larger alpha, fewer clients or a smaller min_size"
@@ -105,19 +98,19 @@ def _pick(y: Indices, classes: Indices, taken: Indices, rng: np.random.Generator
         mine = rng.permutation(np.flatnonzero(y == c))
         for i, piece in enumerate(np.split(mine[: sizes.sum()], np.cumsum(sizes)[:-1])):
             pieces[i].append(piece)
-    return [np.sort(np.concatenate(piece)) for piece in pieces]
+    return [joined(piece) for piece in pieces]
 
 
-def equal_tests(labels: ArrayLike, parts: Sequence[Indices], others: ArrayLike, rng: np.random.Generator) -> Parts:
+def equal_tests(labels: Indices, parts: Sequence[Indices], others: Indices, rng: np.random.Generator) -> Parts:
     """Test samples: of each class that a client holds, a b-th part of all there are, whatever it holds of it.
 
     Parameters
     ----------
-    labels : array_like of int, shape (n,)
+    labels : ndarray of int, shape (n,)
         Labels that `parts` index.
     parts : list of arrays of int
         The clients' training samples.
-    others : array_like of int, shape (m,)
+    others : ndarray of int, shape (m,)
         Labels of the test samples.
     rng : numpy.random.Generator
 
@@ -126,19 +119,15 @@ def equal_tests(labels: ArrayLike, parts: Sequence[Indices], others: ArrayLike, 
     list of arrays of int
         Sorted indices into `others`, each in one part at most.
     """
-    y, z = check_labels(labels), check_labels(others, "others")
-    check_generator(rng)
-    parts = check_parts(parts, len(y))
-    shuffled = {c: rng.permutation(np.flatnonzero(z == c)) for c in np.unique(z)}
-    begin = dict.fromkeys(shuffled, 0)
+    rest = {c: rng.permutation(np.flatnonzero(others == c)) for c in np.unique(others)}
+    each = {c: len(mine) // len(parts) for c, mine in rest.items()}
     out = []
     for part in parts:
-        mine: list[Indices] = [np.zeros(0, np.int64)]
-        for c in np.intersect1d(np.unique(y[part]), list(shuffled)):
-            n = len(shuffled[c]) // len(parts)
-            mine.append(shuffled[c][begin[c] : begin[c] + n])
-            begin[c] += n
-        out.append(np.sort(np.concatenate(mine)))
+        pieces = []
+        for c in np.intersect1d(labels[part], list(rest)):
+            piece, rest[c] = np.split(rest[c], [each[c]])
+            pieces.append(piece)
+        out.append(joined(pieces))
     return out
 
 
@@ -214,17 +203,7 @@ def _federation(
     rng = numpy_stream(seed, SERVER, 0, family.name)
     parts = capped_dirichlet(training.y, n_clients, alpha, rng, ratio=ratio, min_size=min_size)
     tests = equal_tests(training.y, parts, testing.y, rng)
-    digits = len(str(n_clients - 1))
-    clients = [
-        pictures.client_of(halves, train, test, f"client-{i:0{digits}d}")
-        for i, (train, test) in enumerate(zip(parts, tests, strict=True))
-    ]
-    names = list(training.class_names)
-    info = {
-        "settings": {"n_clients": n_clients, "alpha": alpha, "seed": seed, "ratio": ratio},
-        "source": f"{family.source}, dealt as FedGen's published code does",
-        "licence": family.licence,
-        "class_names": names,
-        "simulated": False,
-    }
-    return Federation(clients, len(names), family.name, info)
+    clients = pictures.clients_of(halves, (parts, tests), len(str(n_clients - 1)))
+    settings = {"n_clients": n_clients, "alpha": alpha, "seed": seed, "ratio": ratio}
+    info = family.info(settings, training.class_names, ", dealt as FedGen's published code does")
+    return Federation(clients, len(training.class_names), family.name, info)

@@ -44,7 +44,7 @@ def head(channels: Sequence[str], rate: float = 160.0) -> Any:
     ValueError
         Naming the electrodes that the 10–05 system does not have.
     """
-    channels = _names("channels", channels)
+    channels = checks.names("channels", channels)
     if not channels or len(set(channels)) < len(channels):
         raise ValueError(f"channels must be different names, one at least, got {checks.shown(channels)}")
     rate = checks.number("rate", rate, above=0)
@@ -59,13 +59,6 @@ def head(channels: Sequence[str], rate: float = 160.0) -> Any:
         return info.set_montage(montage)
 
 
-def _names(argument: str, value: Any) -> list[str]:
-    """Texts, none of them empty, as a list."""
-    for name in (found := checks.sequence(argument, value)):
-        checks.nonempty_str(argument, name)
-    return found
-
-
 def caps(electrodes: Mapping[str, Sequence[str]], columns: int = 2) -> Figure:
     """One head a cap, with its electrodes.
 
@@ -78,7 +71,8 @@ def caps(electrodes: Mapping[str, Sequence[str]], columns: int = 2) -> Figure:
     import mne
 
     heads = {
-        title: head(_names("electrodes", names)) for title, names in checks.mapping("electrodes", electrodes).items()
+        title: head(checks.names("electrodes", names))
+        for title, names in checks.mapping("electrodes", electrodes).items()
     }
     fig, axes = _grid("electrodes", len(heads), columns, 3.1)
     for ax, (title, info) in zip(axes, heads.items(), strict=True):
@@ -124,7 +118,7 @@ def traces(
         What happened when, s.
     """
     names, data, times = (
-        _names("names", names),
+        checks.names("names", names),
         checks.real_array("data", data, 2),
         checks.real_array("times", times, 1),
     )
@@ -210,7 +204,7 @@ def matrices(
         End of the scale; by default the largest entry.
     """
     found = {title: checks.real_array("given", each, 2) for title, each in checks.mapping("given", given).items()}
-    channels, ticks = _names("channels", channels), checks.sequence("ticks", ticks)
+    channels, ticks = checks.names("channels", channels), checks.sequence("ticks", ticks)
     checks.instance("label", label, str)
     for title, each in found.items():
         if each.shape != (len(channels),) * 2:
@@ -316,94 +310,6 @@ def points(ax: Any, S: ArrayLike, label: str, i: int, size: float = 26) -> None:
     ax.scatter(*upright(S).T, **look)
 
 
-# --- many laboratories ----------------------------------------------------------------------------------------------
-
-
-def laboratories(rows: Mapping[str, tuple[Sequence[str], ArrayLike, ArrayLike, ArrayLike]], label: str) -> Figure:
-    """The same for every laboratory: its cap, a covariance matrix, and the features of its trials.
-
-    Parameters
-    ----------
-    rows : dict of str to (channels, matrix, features, labels)
-        By name: electrodes, length q; a correlation or covariance matrix, shape (q, q), scaled to at most 1; features,
-        shape (n, width); labels, shape (n,), by which the trials are sorted.
-    label : str
-        What the colours of the features mean, with the unit.
-    """
-    checks.instance("label", label, str)
-    found = {name: _laboratory(row) for name, row in checks.mapping("rows", rows).items()}
-    if not found:
-        raise ValueError("rows must have one laboratory at least, got none")
-    fig, axes = plt.subplots(len(found), 3, figsize=(6.4, 2.1 * len(found)), width_ratios=(1, 1, 1.5), squeeze=False)
-    for (cap, picture, table), (name, (channels, matrix, features, labels)) in zip(axes, found.items(), strict=True):
-        _cap(cap, channels, name)
-        picture.imshow(matrix, cmap="PuOr", vmin=-1, vmax=1)
-        picture.set_title(f"{len(channels)} × {len(channels)}", loc="center", fontsize=12)
-        image = _sorted_trials(table, features, labels)
-        for ax in (picture, table):
-            ax.set(xticks=[], yticks=[])
-            ax.grid(False)
-    fig.colorbar(image, ax=axes, location="bottom", shrink=0.8, aspect=40, label=label, extend="both")
-    return fig
-
-
-def _laboratory(row: Any) -> tuple[list[str], Array, Array, NDArray[Any]]:
-    """Electrodes, matrix, features and labels of a laboratory, checked."""
-    if not isinstance(row, tuple | list) or len(row) != 4:
-        raise ValueError(f"rows must each be (channels, matrix, features, labels), got {checks.shown(row)}")
-    channels, labels = _names("rows", row[0]), checks.array("rows", row[3])
-    matrix, features = (checks.real_array("rows", each, 2) for each in row[1:3])
-    if matrix.shape != (len(channels),) * 2 or labels.shape != (len(features),):
-        raise ValueError(
-            f"rows must have matrices of as many rows as channels and a label for each trial, got {len(channels)} "
-            f"channels, a matrix {matrix.shape}, features {features.shape} and labels {labels.shape}"
-        )
-    return channels, matrix, features, labels
-
-
-def _cap(ax: Axes, channels: Sequence[str], name: str) -> None:
-    import mne
-
-    mne.viz.plot_sensors(head(channels), axes=ax, show=False, pointsize=10, linewidth=0)
-    ax.set_title(name, loc="center", fontsize=12)
-
-
-def _sorted_trials(ax: Axes, features: Array, labels: NDArray[Any]) -> Any:
-    """Trials as rows, sorted by label with a line between two labels, on a scale that most entries fill."""
-    order = np.argsort(labels, kind="stable")
-    image = ax.imshow(features[order], aspect="auto", cmap="PuOr", vmin=-1, vmax=1, interpolation="nearest")
-    for end in np.cumsum(np.unique(labels, return_counts=True)[1])[:-1]:
-        ax.axhline(end - 0.5, color="black", lw=1.5)
-    ax.set_title(f"{len(features)} trials × {features.shape[1]}", loc="center", fontsize=12)
-    return image
-
-
-def widths(clients: Mapping[str, tuple[ArrayLike, ArrayLike]], ax: Axes | None = None, title: str = "") -> Axes:
-    """Training trials of each client against its number of features, both on log axes, one marker a data set.
-
-    Parameters
-    ----------
-    clients : dict of str to (features, trials)
-        By data set; two arrays of one length.
-    """
-    for pair in checks.mapping("clients", clients).values():
-        if len(checks.real_array("clients", pair, 2)) != 2:
-            raise ValueError(f"clients must each be (features, trials), got {checks.shown(pair)}")
-    ax = _axes(ax, figsize=(6.4, 4.8))
-    for i, (name, (features, trials)) in enumerate(clients.items()):
-        look: dict[str, Any] = {"color": COLOURS[i], "marker": MARKERS[i], "s": 45, "alpha": 0.75, "label": name}
-        ax.scatter(features, trials, **look)
-    ax.plot([4, 2500], [4, 2500], "--", color="grey", lw=1.5, zorder=0)
-    ax.set(xscale="log", yscale="log", xlim=(4, 2500), ylim=(15, 1000), title=title)
-    ax.set(xlabel="features of a trial, $q(q+1)/2$", ylabel="training trials of the client")
-    ax.set_xticks([6, 20, 100, 250, 1830], ["6", "20", "100", "250", "1830"])
-    ax.set_yticks([20, 50, 100, 200, 500], ["20", "50", "100", "200", "500"])
-    ax.minorticks_off()
-    ax.text(4.6, 19, "as many trials\nas features:", color="grey", fontsize=11)
-    ax.legend(fontsize=10, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.18))
-    return ax
-
-
 # --- learning curves ------------------------------------------------------------------------------------------------
 
 MOST_BANDS = 5
@@ -426,7 +332,7 @@ def learning_curves(
         Those of them with a dashed line.
     """
     checks.frame("rows", rows, "n", "method", "mean", "low", "high")
-    methods, dashed = _names("methods", methods), _names("dashed", dashed)
+    methods, dashed = checks.names("methods", methods), checks.names("dashed", dashed)
     ax = _axes(ax, figsize=(6.4, 5.0))
     places = sorted(set(rows["n"]), key=_count)
     drawn = [method for method in methods if method in set(rows["method"])]

@@ -93,14 +93,12 @@ def side_by_side(figures: Sequence[Figure], alts: Sequence[str], dpi: int = 80) 
     drawn = checks.sequence("figures", figures)
     for figure in drawn:
         checks.instance("figures", figure, Figure)
-    told = checks.sequence("alts", alts)
-    for alt in told:
-        checks.nonempty_str("alts", alt)
+    told = checks.names("alts", alts)
     if not drawn or len(told) != len(drawn):
         raise ValueError(f"alts must say of each of {len(drawn)} figures what is to be seen, got {len(told)}")
     checks.integer("dpi", dpi, 20, 400)
     widths = [round(float(figure.get_size_inches()[0]) * dpi) for figure in drawn]
-    return Panels([png(figure, SHARPER * dpi) for figure in drawn], list(told), widths)
+    return Panels([png(figure, SHARPER * dpi) for figure in drawn], told, widths)
 
 
 def png(figure: Figure, dpi: int) -> bytes:

@@ -1,45 +1,16 @@
-"""Figures that one chapter each draws: terms of a loss, regions of a plane, convergence, densities, who holds what."""
+"""Figures that one chapter each draws several times: regions of a plane, convergence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 from numpy.typing import ArrayLike
 
 from hetfl_core import checks
-from hetfl_core.plots import COLOURS, MARKERS, _arrays, _axes, _every
-
-
-def loss_terms(
-    history: pd.DataFrame, terms: Sequence[str], ax: Axes | None = None, title: str = "Terms of the loss"
-) -> Axes:
-    """Terms of the loss against rounds, on a log axis.
-
-    Parameters
-    ----------
-    history : DataFrame
-        `Run.history`.
-    terms : sequence of str
-        Columns to draw, e.g. ``["ce", "w2"]``.
-    """
-    terms = checks.sequence("terms", terms)
-    for term in terms:
-        checks.nonempty_str("terms", term)
-    checks.frame("history", history, "round", *terms)
-    ax = _axes(ax)
-    for i, term in enumerate(terms):
-        drawn = history[["round", term]].dropna()
-        ax.plot(
-            drawn["round"], drawn[term], color=COLOURS[i], marker=MARKERS[i], markevery=_every(len(drawn)), label=term
-        )
-    ax.set(yscale="log", xlabel="communication round", ylabel="mean over steps and participants", title=title)
-    ax.legend()
-    return ax
+from hetfl_core.plots import COLOURS, MARKERS, _arrays, _axes
 
 
 def regions(
@@ -134,72 +105,4 @@ def convergence(
     ax.set(yscale="log", xlabel="communication round", ylabel=ylabel, title=title)
     ax.set_ylim(bottom=max(ax.get_ylim()[0], floor))
     ax.legend(fontsize=10)
-    return ax
-
-
-def against_gaussians(
-    draws: Any, variances: Mapping[str, float], ax: Axes | None = None, title: str = "", xlabel: str = ""
-) -> Axes:
-    """Histogram of draws, and the density of N(0, s) for each variance s that somebody claims.
-
-    Parameters
-    ----------
-    draws : array, shape (R,)
-    variances : dict of str to float
-        Those that are not positive are left out.
-    """
-    draws = checks.real_array("draws", draws, 1)
-    for s in checks.mapping("variances", variances).values():
-        checks.number("variances", s)
-    ax = _axes(ax)
-    ax.hist(draws, bins=50, density=True, color="lightgrey", edgecolor="white", label="simulated")
-    grid = np.linspace(draws.min(), draws.max(), 400)
-    for i, (name, s) in enumerate(variances.items()):
-        if s > 0:
-            density = np.exp(-(grid**2) / (2 * s)) / np.sqrt(2 * np.pi * s)
-            ax.plot(grid, density, color=COLOURS[i], marker=MARKERS[i], markevery=40, label=name)
-    ax.set(xlabel=xlabel, ylabel="density", title=title)
-    ax.legend(fontsize=10)
-    return ax
-
-
-def draw_holders(
-    table: Any,
-    blocks: Sequence[str],
-    classes: Sequence[str] | None = None,
-    ax: Axes | None = None,
-    title: str = "",
-) -> Axes:
-    """How many clients hold each block of each class, written into its cell; a cell without holders stands out.
-
-    Parameters
-    ----------
-    table : array_like of int, shape (n_blocks, n_classes)
-        As from `hetfl_core.datasets.blocks.holders`.
-    blocks : sequence of str
-        Names of the rows.
-    classes : sequence of str, optional
-        Names of the columns; numbers from 0 on by default.
-    """
-    count = checks.array("table", table)
-    if count.ndim != 2 or not count.size or count.shape[0] != len(blocks):
-        raise ValueError(f"table must have a row for each of {len(blocks)} blocks, got shape {count.shape}")
-    names = [str(c) for c in range(count.shape[1])] if classes is None else list(classes)
-    if len(names) != count.shape[1]:
-        raise ValueError(f"classes must name {count.shape[1]} columns, got {len(names)}")
-    ax = _axes(ax, figsize=(1.6 + 0.34 * count.shape[1], 0.8 + 0.32 * count.shape[0]))
-    most = max(int(count.max()), 1)
-    ax.imshow(count, cmap="Blues", vmin=0, vmax=1.6 * most, aspect="auto")
-    for (i, j), n in np.ndenumerate(count):
-        if n:
-            ax.text(j, i, f"{n}", ha="center", va="center", fontsize=8, color="black")
-        else:
-            cell = ((j - 0.5, i - 0.5), 1, 1)
-            ax.add_patch(Rectangle(*cell, facecolor="black"))
-            ax.text(j, i, "0", ha="center", va="center", fontsize=8, color="white")
-    size = 12 if len(names) <= 20 else 8
-    ax.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 2 else 0, fontsize=size)
-    ax.set_yticks(range(len(blocks)), list(blocks))
-    ax.set(xlabel="class", ylabel="block", title=title)
-    ax.grid(False)
     return ax

@@ -82,8 +82,7 @@ def curve(
     experiments: Mapping[Any, str], metric: str = "accuracy", scale: str = "paper", folder: str | Path | None = None
 ) -> pd.DataFrame:
     """`table` of the stored records of several experiments, e.g. ``curve(papers.eeg.curve("common40"))``."""
-    for name in checks.mapping("experiments", experiments).values():
-        checks.nonempty_str("experiments", name)
+    checks.names("experiments", checks.mapping("experiments", experiments).values())
     stored = {n: records.load(folder, experiment=name, scale=scale) for n, name in experiments.items()}
     return table(stored, metric)
 
@@ -109,13 +108,6 @@ def means(rows: pd.DataFrame, by: Sequence[str] = ("data_set",), metric: str = "
     groups = rows.groupby([*by, "method"], sort=False)
     found = [[*_key(key), *_mean(group, metric)] for key, group in groups]
     return pd.DataFrame(found, columns=[*by, "method", "mean", "low", "high", "n_clients", "n_seeds", "n_train"])
-
-
-def _names(argument: str, value: Any) -> list[str]:
-    """Names of methods as a list."""
-    for name in (found := checks.sequence(argument, value)):
-        checks.nonempty_str(argument, name)
-    return found
 
 
 def _grouping(rows: pd.DataFrame, by: Any, metric: str) -> list[Any]:
@@ -222,7 +214,7 @@ def best(rows: pd.DataFrame, among: Iterable[str], by: Sequence[str] = (), metri
     DataFrame
         Columns as `means`, one row a group.
     """
-    among, by = _names("among", among), _grouping(rows, by, metric)
+    among, by = checks.names("among", among), _grouping(rows, by, metric)
     found = means(rows[rows["method"].isin(among)], by, metric)
     ranked = found.sort_values("mean", ascending=False, kind="stable")
     return (ranked.groupby(list(by), sort=False).head(1) if by else ranked.head(1)).reset_index(drop=True)
@@ -251,7 +243,7 @@ def against(
         As from `paired_differences`, one row a group and method.
     """
     by = _grouping(rows, by, metric)
-    methods, opponents = _names("methods", methods), _names("opponents", opponents)
+    methods, opponents = checks.names("methods", methods), checks.names("opponents", opponents)
     if "data_set" in by:
         rows = pd.concat([rows, rows.assign(data_set=ALL)], ignore_index=True)
     found = []

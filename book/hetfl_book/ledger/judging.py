@@ -360,8 +360,7 @@ def _instead(value: Mapping[str, str] | None) -> dict[str, str]:
     """Experiments in the place of others, checked."""
     found = dict(checks.mapping("instead", {} if value is None else value))
     for name, other in found.items():
-        for experiment in (name, other):
-            checks.nonempty_str(f"instead[{name!r}]", experiment)
+        checks.names(f"instead[{name!r}]", (name, other))
     return found
 
 

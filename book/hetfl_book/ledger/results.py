@@ -235,12 +235,9 @@ def gaps(
         Columns ``x`` (the setting), ``method``, ``mean, low, high`` (points, 95 % interval; infinite with fewer than
         `MIN_SEEDS` seeds) and ``n`` (seeds). Points without a pair are left out.
     """
-    runs, methods = records_of(records), checks.sequence("methods", methods)
-    for name in checks.mapping("experiments", experiments).values():
-        checks.nonempty_str("experiments", name)
+    runs, methods = records_of(records), checks.names("methods", methods)
+    checks.names("experiments", checks.mapping("experiments", experiments).values())
     checks.nonempty_str("base", base)
-    for method in methods:
-        checks.nonempty_str("methods", method)
     rows = [
         (x, method, found.mean, found.low, found.high, found.n)
         for method in methods

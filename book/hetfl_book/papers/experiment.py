@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
+
+import torch
+from torch import Tensor
 
 from hetfl_core import checks
 from hetfl_core.engine.evaluation import Measure
 from hetfl_core.engine.options import cpu_threads
 from hetfl_core.engine.run import Run
 from hetfl_core.engine.simulation import simulate
-from hetfl_core.federation import Federation
+from hetfl_core.federation import Client, Federation, FederationWarning
 from hetfl_core.methods import Method
+from hetfl_core.rng import stream
 
 Scale = Literal["book", "paper"]
 Preparation = Callable[[Federation, int], Federation]
@@ -113,6 +118,47 @@ SYMBOLS: dict[str, dict[str, str]] = {
     "HyFEM": {"extractor_weight": "mu_extractors", "classifier_weight": "mu_classifier"},
 }
 """What the weights of methods' terms are called in the names of runs: mostly as their papers call them."""
+
+
+def by_seed(make: Callable[..., Federation], **options: Any) -> Callable[[int], Federation]:
+    """The data of an experiment: ``make(seed=seed, **options)`` for each seed."""
+    return lambda seed: make(seed=seed, **options)
+
+
+def without_warnings(*parts: Any) -> Federation:
+    """A federation that says nothing of classes that a client is tested on and lacks: here that is as it should be."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FederationWarning)
+        return Federation(*parts)
+
+
+def validation(
+    federation: Federation, seed: int, share: float, picked: Callable[[Client, Tensor], Tensor]
+) -> Federation:
+    """The same clients with some of their training samples for test samples; no true test sample is seen.
+
+    Parameters
+    ----------
+    federation : Federation
+    seed : int
+    share : float
+        Of the training samples, as `picked` takes it.
+    picked : callable
+        Which they are: ``picked(client, order)``, of all of them in random order.
+    """
+    checks.instance("federation", federation, Federation)
+    checks.seed(seed)
+    checks.fraction("share", share, "(0, 1)")
+    clients = []
+    for client in federation:
+        order = torch.randperm(client.n_train, generator=stream(seed, client.name, 0, "held out"))
+        last = torch.zeros(client.n_train, dtype=torch.bool)
+        last[picked(client, order)] = True
+        x, y = client.x_train, client.y_train
+        clients.append(Client(x[~last], y[~last], x[last], y[last], client.name))
+    info = {**federation.info, "held_out": share}
+    info.pop("untrained_test_images", None)  # counts the true ones
+    return without_warnings(clients, federation.n_classes, f"{federation.name}, validation", info)
 
 
 def tried(name: str, method: Method, rates: Sequence[float], own: Sequence[Mapping[str, Any]]) -> dict[str, Method]:

@@ -22,24 +22,23 @@ code's settings whatever the method, pFedHN's server by its own, and λ is what 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hetfl_book.datasets import fedgen, pfedhn
 from hetfl_book.discriminator import recognise_clients
 from hetfl_book.papers import experiment, flic
-from hetfl_book.papers.experiment import Experiment
+from hetfl_book.papers.experiment import Experiment, by_seed, validation
 from hetfl_core import checks
 from hetfl_core.datasets import femnist, toy
 from hetfl_core.engine.simulation import Run, simulate
-from hetfl_core.federation import Client, Federation, FederationWarning
+from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import FedAvg, FedCMA, FedGen, FedPAC, LGFedAvg, Local, Method, PFedHN
 from hetfl_core.networks import MLP, LeNet, Model, Network, NormalisedCNN, PerClient
-from hetfl_core.rng import stream
 
 ALPHAS = (0.02, 0.03, 0.05, 0.1)
 """Concentrations of Table 2."""
@@ -160,38 +159,21 @@ def held_out(federation: Federation, seed: int, share: float = HELD_OUT) -> Fede
     Of a class with n samples round(share · n), at most n − 1: no class is left without training samples. A client of
     which no class has enough for one gives one of the class that it has most of.
     """
-    checks.instance("federation", federation, Federation)
-    checks.seed(seed)
-    checks.fraction("share", share, "(0, 1)")
-    clients = []
-    for client in federation:
-        order = torch.randperm(client.n_train, generator=stream(seed, client.name, 0, "held out"))
-        last = torch.zeros(client.n_train, dtype=torch.bool)
+
+    def picked(client: Client, order: Tensor) -> Tensor:
         counts = torch.bincount(client.y_train)
-        for c in counts.nonzero().flatten().tolist():
-            mine = order[client.y_train[order] == c]
-            last[mine[: min(round(share * len(mine)), len(mine) - 1)]] = True
-        if not last.any():
-            last[order[client.y_train[order] == int(counts.argmax())][0]] = True
-        x, y = client.x_train, client.y_train
-        clients.append(Client(x[~last], y[~last], x[last], y[last], client.name))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FederationWarning)  # a client of one sample a class
-        return Federation(
-            clients, federation.n_classes, f"{federation.name}, validation", {**federation.info, "held_out": share}
-        )
+        of_class = [order[client.y_train[order] == c] for c in counts.nonzero().flatten()]
+        some = torch.cat([mine[: min(round(share * len(mine)), len(mine) - 1)] for mine in of_class])
+        return some if len(some) else order[client.y_train[order] == counts.argmax()][:1]
 
-
-def _dealt(alpha: float) -> Callable[[int], Federation]:
-    return lambda seed: fedgen.mnist(alpha=alpha, seed=seed)
-
-
-def _letters(alpha: float) -> Callable[[int], Federation]:
-    return lambda seed: fedgen.emnist(alpha=alpha, seed=seed)
+    return validation(federation, seed, share, picked)
 
 
 COMPARED: dict[str, Any] = {"participation": 1.0, "dataset": "fedgen.mnist", "book": {"rounds": 3, "local_steps": 2}}
 """What all experiments on MNIST have in common: everybody takes part."""
+
+ROWS: dict[str, Any] = {"rounds": 200, "evaluate_every": 20, "seeds": 5}
+"""How long the rows of Table 2 run."""
 
 
 def _grid() -> dict[str, Experiment]:
@@ -235,12 +217,10 @@ def _rows(chosen: Mapping[str, Method]) -> dict[str, Experiment]:
     found = {
         f"fedcma/mnist-alpha-{alpha:g}": Experiment(
             f"Fed-CMA, Table 2: MNIST, alpha {alpha:g}, 20 clients",
-            _dealt(alpha),
+            by_seed(fedgen.mnist, alpha=alpha),
             chosen,
-            rounds=200,
-            evaluate_every=20,
             priority=45 + index,
-            seeds=5,
+            **ROWS,
             **COMPARED,
         )
         for index, alpha in enumerate(ALPHAS)
@@ -248,34 +228,28 @@ def _rows(chosen: Mapping[str, Method]) -> dict[str, Experiment]:
     for index, alpha in enumerate(ALPHAS):
         found[f"fedcma/emnist-alpha-{alpha:g}"] = Experiment(
             f"Fed-CMA, Table 2: EMNIST, alpha {alpha:g}, 20 clients, settings of MNIST's grid",
-            _letters(alpha),
+            by_seed(fedgen.emnist, alpha=alpha),
             {name: chosen[name] for name in ("Local", "FedAvg", "FedGen", "Fed-CMA")},
-            rounds=200,
-            evaluate_every=20,
             priority=60 + index,
-            seeds=5,
+            **ROWS,
             **{**COMPARED, "dataset": "fedgen.emnist"},
         )
     some = {name: chosen[name] for name in ANY_ARCHITECTURE}
     found["fedcma/mnist-mixed"] = Experiment(
         f"Fed-CMA, our own: MNIST, alpha {TUNED_AT:g}, three architectures in one federation",
-        _dealt(TUNED_AT),
+        by_seed(fedgen.mnist, alpha=TUNED_AT),
         {name: mixed(method) for name, method in some.items()},
-        rounds=200,
-        evaluate_every=20,
         priority=49,
-        seeds=5,
+        **ROWS,
         **COMPARED,
     )
     found["fedcma/mnist-late"] = Experiment(
         f"Fed-CMA, our own: MNIST, alpha {TUNED_AT:g}, a fifth of the clients join at the end",
-        _dealt(TUNED_AT),
+        by_seed(fedgen.mnist, alpha=TUNED_AT),
         some,
-        rounds=200,
-        evaluate_every=200,
         perform=flic.with_newcomers,
         priority=49,
-        seeds=5,
+        **{**ROWS, "evaluate_every": 200},
         **COMPARED,
     )
     return found
@@ -284,12 +258,11 @@ def _rows(chosen: Mapping[str, Method]) -> dict[str, Experiment]:
 def _femnist() -> dict[str, Experiment]:
     """Table 2's last row, on the writers at hand: half of them take part in a round, as in the text."""
     common: dict[str, Any] = {"participation": 0.5, "dataset": "femnist.characters", "book": COMPARED["book"]}
-    tried_ = {setting: method for settings in GRID_BY_WRITERS.values() for setting, method in settings.items()}
     return {
         "fedcma/femnist-grid": Experiment(
             "Fed-CMA, Table 2: FEMNIST, 110 writers, settings on validation images",
             lambda seed: held_out(femnist.characters(seed=seed), seed),
-            tried_,
+            {setting: method for settings in GRID_BY_WRITERS.values() for setting, method in settings.items()},
             rounds=100,
             evaluate_every=100,
             priority=53,
@@ -298,12 +271,10 @@ def _femnist() -> dict[str, Experiment]:
         ),
         "fedcma/femnist": Experiment(
             "Fed-CMA, Table 2: FEMNIST, 110 writers (the paper has 923)",
-            lambda seed: femnist.characters(seed=seed),
+            by_seed(femnist.characters),
             {name: GRID_BY_WRITERS[name][setting] for name, setting in CHOSEN_BY_WRITERS.items()},
-            rounds=200,
-            evaluate_every=20,
             priority=54,
-            seeds=5,
+            **ROWS,
             **common,
         ),
     }
@@ -428,7 +399,7 @@ def _photos() -> dict[str, Experiment]:
         title = f"Fed-CMA, Table 3: CIFAR-10, {n} clients" + (f", a {fewer}th of the steps" if reduced else "")
         found[f"fedcma/cifar10{reduced}-{n}"] = Experiment(
             title,
-            _shares(n),
+            by_seed(pfedhn.cifar10, n_clients=n, variant="code"),
             rest,
             rounds=STEPS // fewer // n,
             participation=1.0,
@@ -440,7 +411,7 @@ def _photos() -> dict[str, Experiment]:
         )
         found[f"fedcma/cifar10{reduced}-{n}-pfedhn"] = Experiment(
             f"{title}, one client a step",
-            _shares(n),
+            by_seed(pfedhn.cifar10, n_clients=n, variant="code"),
             alone,
             rounds=STEPS // fewer,
             participation=1 / n,
@@ -451,10 +422,6 @@ def _photos() -> dict[str, Experiment]:
             **common,
         )
     return found
-
-
-def _shares(n_clients: int) -> Callable[[int], Federation]:
-    return lambda seed: pfedhn.cifar10(n_clients, seed, variant="code")
 
 
 # --- where feature spaces differ --------------------------------------------------------------------------------------
@@ -529,7 +496,7 @@ def _plane() -> dict[str, Experiment]:
     return {
         "fedcma/four-gaussians": Experiment(
             "Fed-CMA, Figures 4 to 8: four Gaussians in the plane, accuracy over seeds",
-            lambda seed: toy.four_gaussians(seed),
+            by_seed(toy.four_gaussians),
             in_the_plane(),
             rounds=300,
             participation=1.0,

@@ -13,10 +13,10 @@ for Ditto, which makes it nearly `Local`. At the paper's setting, whose rates ar
 
 from __future__ import annotations
 
-import warnings
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,12 @@ import torch
 
 from hetfl_book import calibration
 from hetfl_book.papers import flic
-from hetfl_book.papers.experiment import Experiment
+from hetfl_book.papers.experiment import Experiment, by_seed, validation, without_warnings
 from hetfl_core import checks
 from hetfl_core.datasets import pooled
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.simulation import Run, simulate
-from hetfl_core.federation import Client, Federation, FederationWarning
+from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import (
     Ditto,
     FedAvg,
@@ -45,7 +45,6 @@ from hetfl_core.methods import (
     Method,
 )
 from hetfl_core.networks import MLP, Augmented, LeNet, Model, Network
-from hetfl_core.rng import stream
 
 GRID = (0.5, 0.1, 0.05, 0.01, 0.005, 0.001)
 """Learning rates that the paper tried, and so do we."""
@@ -150,7 +149,7 @@ def _paper() -> dict[str, Experiment]:
 
 
 def _pooled(split: str, **options: Any) -> Callable[[int], Federation]:
-    return lambda seed: pooled.fashion_mnist(seed=seed, split=split, **options)
+    return by_seed(pooled.fashion_mnist, split=split, **options)
 
 
 # --- our own setting --------------------------------------------------------------------------------------------------
@@ -169,20 +168,7 @@ def held_out(federation: Federation, seed: int, share: float = HELD_OUT) -> Fede
 
     The true test images of the same seed do not occur in it; of another seed, which deals the images anew, some do.
     """
-    checks.instance("federation", federation, Federation)
-    checks.seed(seed)
-    checks.fraction("share", share, "(0, 1)")
-    clients = []
-    for client in federation:
-        order = torch.randperm(client.n_train, generator=stream(seed, client.name, 0, "held out"))
-        last, first = order[: round(share * client.n_train)].sort()[0], order[round(share * client.n_train) :].sort()[0]
-        x, y = client.x_train, client.y_train
-        clients.append(Client(x[first], y[first], x[last], y[last], client.name))
-    name, info = f"{federation.name}, validation", {**federation.info, "held_out": share}
-    info.pop("untrained_test_images", None)  # counts the true ones
-    with warnings.catch_warnings():  # a rare class may be among the held-out images alone
-        warnings.simplefilter("ignore", FederationWarning)
-        return Federation(clients, federation.n_classes, name, info)
+    return validation(federation, seed, share, lambda client, order: order[: round(share * client.n_train)])
 
 
 def best_rates(accuracies: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -193,18 +179,14 @@ def best_rates(accuracies: Mapping[str, Sequence[float]]) -> dict[str, float]:
     accuracies : dict of str to sequence of float
         On validation images, by the names of a grid's methods: ``"FedPer, lr 0.1"``.
     """
-    means: dict[str, dict[float, float]] = {}
+    best: dict[str, tuple[float, float]] = {}
     for called, each in checks.mapping("accuracies", accuracies).items():
-        name, _, rate = str(called).rpartition(", lr ")
-        try:
-            lr = checks.number("lr", float(rate), above=0)
-        except ValueError:
-            name = ""
-        if not name:
+        told = re.fullmatch(r"(.+), lr (\d[\d.e-]*)", str(called))
+        if not told:
             raise ValueError(f"accuracies must have names such as 'FedPer, lr 0.1', got {checks.shown(called)}")
-        found = checks.real_array(f"accuracies of {called}", each, 1)
-        means.setdefault(name, {})[lr] = sum(found.tolist()) / len(found)
-    return {name: max(found, key=lambda rate: (found[rate], rate)) for name, found in means.items()}
+        mean = float(checks.real_array(f"accuracies of {called}", each, 1).mean())
+        best[told[1]] = max(best.get(told[1], (-math.inf, 0.0)), (mean, float(told[2])))
+    return {name: rate for name, (_, rate) in best.items()}
 
 
 CHOSEN: dict[str, Rates] = {
@@ -343,9 +325,7 @@ def calibrated(federation: Federation, method: Method, *, seed: int, **options: 
         Client(part.x_train, part.y_train, whole.x_test, whole.y_test, whole.name)
         for part, whole in zip(apart, federation, strict=True)
     ]
-    with warnings.catch_warnings():  # a rare class may be among the held-out images alone
-        warnings.simplefilter("ignore", FederationWarning)
-        rest = Federation(clients, federation.n_classes, f"{federation.name}, a part held out", apart.info)
+    rest = without_warnings(clients, federation.n_classes, f"{federation.name}, a part held out", apart.info)
     return forecast(simulate(rest, method, seed=seed, **options), apart)
 
 
@@ -408,84 +388,69 @@ def heads_averaged(federation: Federation, method: Method, *, seed: int, **optio
     return replace(run, final=final, per_client=run.per_client[["client", "n_train", "n_test"]].assign(**found))
 
 
-def _own() -> dict[str, Experiment]:
-    """The comparison, and the grid by which its learning rates are chosen."""
-    found = {}
-    for index, split in enumerate(SPLITS):
-        some = methods(OWN_PHI, OWN_V)
-        common: dict[str, Any] = {
-            "rounds": 25,
-            "participation": 0.25,
-            "evaluate_every": 5,
-            "dataset": "pooled.fashion_mnist",
-            "book": {"rounds": 3, "local_epochs": 1, "samples": 2, "test_samples": 2},
-        }
-        found[f"fedcr/own-{split}-grid"] = Experiment(
-            f"FedCR, our setting: {split}, 20 clients, learning rates on validation images",
-            _validation(split),
-            {f"{name}, lr {lr:g}": replace(m, lr=lr) for name, m in some.items() for lr in GRID},
-            priority=20 + index,
-            seeds=1,
-            **common,
+OWN: dict[str, Any] = {
+    "rounds": 25,
+    "participation": 0.25,
+    "evaluate_every": 5,
+    "dataset": "pooled.fashion_mnist",
+    "book": {"rounds": 3, "local_epochs": 1, "samples": 2, "test_samples": 2},
+}
+"""What all experiments in our setting have in common."""
+
+
+def _of_split(split: str, index: int) -> dict[str, Experiment]:
+    """The comparison on a split, the grid by which its learning rates are chosen, and what is taken apart."""
+    whole, grid = compared(split), methods(OWN_PHI, OWN_V)
+    rates = {f"{name}, lr {lr:g}": replace(method, lr=lr) for name, method in grid.items() for lr in GRID}
+    scored = {"FedAvg as in FedCR code": whole["FedAvg-FT"]}
+    early = {"rounds": OWN["evaluate_every"], "evaluate_every": 1, "measure": ("own",)}
+    rows: list[tuple[str, str, dict[str, Method], int, int, dict[str, Any]]] = [
+        ("-grid", ", learning rates on validation images", rates, 20 + index, 1, {"federation": _validation(split)}),
+        ("", "", whole, 15 + index, 5, {"measure": ("own",)}),
+        ("-early", ", Figure 3: every one of the first rounds", whole, 31, 5, early),
+        ("-ablation", ", ablations", ablated(whole), 30 + index, 5, {}),
+        ("-published", ", FedAvg as FedCR's published code scores it", scored, 29, 5, {"perform": heads_averaged}),
+        ("-beta", ", the weight of FedCR's term", weighed(split), 33 + index, 3, {}),
+        ("-start", ", all begin with the same weights", begun_alike(split), 32, 5, {}),
+        (
+            "-calibration",
+            ", calibration with a fifth of the training images held out",
+            forecasts(split),
+            35 + index,
+            5,
+            {"perform": calibrated},
+        ),
+    ]
+    return {
+        f"fedcr/own-{split}{ending}": Experiment(
+            f"FedCR, our setting: {split}, 20 clients{what}",
+            methods=some,
+            priority=priority,
+            seeds=seeds,
+            **{"federation": own(split), **OWN, **changes},
         )
-        if split in CHOSEN:
-            title = f"FedCR, our setting: {split}, 20 clients"
-            found[f"fedcr/own-{split}"] = Experiment(
-                title, own(split), compared(split), priority=15 + index, seeds=5, measure=("own",), **common
-            )
-            found[f"fedcr/own-{split}-early"] = replace(
-                found[f"fedcr/own-{split}"],
-                title=f"{title}, Figure 3: every one of the first rounds",
-                rounds=common["evaluate_every"],
-                evaluate_every=1,
-                priority=31,
-            )
-            found[f"fedcr/own-{split}-ablation"] = Experiment(
-                f"{title}, ablations", own(split), ablated(compared(split)), priority=30 + index, seeds=5, **common
-            )
-            found[f"fedcr/own-{split}-published"] = Experiment(
-                f"{title}, FedAvg as FedCR's published code scores it",
-                own(split),
-                {"FedAvg as in FedCR code": compared(split)["FedAvg-FT"]},
-                perform=heads_averaged,
-                priority=29,
-                seeds=5,
-                **common,
-            )
-            found[f"fedcr/own-{split}-beta"] = Experiment(
-                f"{title}, the weight of FedCR's term", own(split), weighed(split), priority=33 + index, **common
-            )
-            found[f"fedcr/own-{split}-start"] = Experiment(
-                f"{title}, all begin with the same weights",
-                own(split),
-                begun_alike(split),
-                priority=32,
-                seeds=5,
-                **common,
-            )
-            found[f"fedcr/own-{split}-calibration"] = Experiment(
-                f"{title}, calibration with a fifth of the training images held out",
-                own(split),
-                forecasts(split),
-                perform=calibrated,
-                priority=35 + index,
-                seeds=5,
-                **common,
-            )
+        for ending, what, some, priority, seeds, changes in rows
+    }
+
+
+def _own() -> dict[str, Experiment]:
+    """Our setting: the comparison on both splits; other dimensions, and other numbers of classes."""
+    whole = compared("non-iid_1")
+    found = _of_split("non-iid_1", 0) | _of_split("non-iid_2", 1)
     found["fedcr/own-dimensions"] = Experiment(
         "FedCR, our setting: Table 3, Gaussian dimensions, non-iid_1, 20 clients",
         own("non-iid_1"),
         narrowed("non-iid_1"),
         priority=37,
-        **common,
+        **OWN,
     )
     for m in FEWER_AND_MORE:
         found[f"fedcr/own-classes-{m}"] = Experiment(
             f"FedCR, our setting: Table 9, no shared model, {m} classes a client, 20 clients",
             _pooled("non-iid_1", n_clients=20, per_client=700, classes_per_client=m),
-            {name: compared("non-iid_1")[name] for name in ("Local", "FedAvg", "FedPer", "FedCR, own bodies")},
+            {name: whole[name] for name in ("Local", "FedAvg", "FedPer", "FedCR, own bodies")},
             priority=38,
-            **common,
+            **OWN,
         )
     return found
 
@@ -500,10 +465,6 @@ CIFAR_PHI = Augmented(LeNet(channels=(16, 32), hidden=(256,), out=128), fill=(-1
 """A quarter of the paper's channels and hidden units. Cropped and mirrored as in its code; the frame is black."""
 
 
-def _cifar_dealt(split: str, seed: int) -> Federation:
-    return pooled.cifar10(seed=seed, n_clients=20, split=split, per_client=600)
-
-
 def _cifar() -> dict[str, Experiment]:
     """Twenty clients of the paper's size (420 and 180 images), 50 rounds, the rates of Fashion-MNIST's grid."""
     found = {}
@@ -511,7 +472,7 @@ def _cifar() -> dict[str, Experiment]:
         whole = at_rates(methods(CIFAR_PHI, 64), split)
         found[f"fedcr/cifar10-reduced-{split}"] = Experiment(
             f"FedCR, reduced: CIFAR-10, {split}, 20 clients",
-            partial(_cifar_dealt, split),
+            by_seed(pooled.cifar10, n_clients=20, split=split, per_client=600),
             {name: whole[name] for name in ("Local", "FedAvg-FT", "FedPer", "FedPAC", "FedCR")},
             rounds=50,
             participation=0.25,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetfl_book.datasets import flic_bci, project, text
-from hetfl_book.papers.experiment import Experiment
+from hetfl_book.papers.experiment import Experiment, by_seed
 from hetfl_core.datasets import digits, eeg, eeg_trials, femnist, toy
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.newcomers import adapt
@@ -45,7 +45,7 @@ TOYS: dict[str, Callable[..., Federation]] = {"noisy": toy.noisy_features, "line
 
 def toy_data(name: str, n_clients: int = 100, **options: Any) -> Data:
     """A toy federation with 3 of 20 classes per client, by seed."""
-    return lambda seed: TOYS[name](seed=seed, n_clients=n_clients, **options)
+    return by_seed(TOYS[name], n_clients=n_clients, **options)
 
 
 class Setting(NamedTuple):
@@ -191,7 +191,7 @@ def _digits() -> dict[str, Experiment]:
                 table = "Table 4: MNIST and USPS resized to 28 × 28" if options else "Table 3: MNIST and USPS"
                 found[f"flic/{name}-b{b}-c{classes}"] = Experiment(
                     f"FLIC, {table}, {b} clients with {classes} classes",
-                    _dealt_digits(b, classes, **options),
+                    by_seed(digits.mnist_usps, n_clients=b, classes_per_client=classes, **options),
                     methods(CNN(), fedrep=bool(options)),
                     evaluate_every=10,
                     dataset="digits.mnist_usps",
@@ -200,7 +200,7 @@ def _digits() -> dict[str, Experiment]:
                 )
     found["flic/digits-dealt-b100-c3"] = Experiment(
         "FLIC, Table 3: MNIST and USPS as the published code deals them, 100 clients with 3 classes",
-        _dealt_digits(100, 3, variant="code"),
+        by_seed(digits.mnist_usps, n_clients=100, classes_per_client=3, variant="code"),
         methods(CNN()) | {"HetFedRep, realigned": realigned(Model(CNN(), alpha=100), 100)},
         evaluate_every=10,
         dataset="digits.mnist_usps",
@@ -210,16 +210,12 @@ def _digits() -> dict[str, Experiment]:
     return found
 
 
-def _dealt_digits(n_clients: int, classes: int, **options: Any) -> Data:
-    return lambda seed: digits.mnist_usps(seed=seed, n_clients=n_clients, classes_per_client=classes, **options)
-
-
 def _femnist() -> dict[str, Experiment]:
     """Table S2; of the 150 writers in its second column 105 are at hand."""
     return {
         f"flic/femnist-{n}": Experiment(
             f"FLIC, Table S2: digits of {n} writers",
-            _writers(n),
+            by_seed(femnist.digits, n_clients=n),
             methods(fedrep=True),
             rounds=1000,
             evaluate_every=20,
@@ -231,10 +227,6 @@ def _femnist() -> dict[str, Experiment]:
     }
 
 
-def _writers(n_clients: int) -> Data:
-    return lambda seed: femnist.digits(n_clients, seed)
-
-
 def _textcaps() -> dict[str, Experiment]:
     found = {}
     for b in (100, 200):
@@ -243,17 +235,18 @@ def _textcaps() -> dict[str, Experiment]:
                 table = "Table 4: TextCaps by CLIP" if clip else "Table 3: TextCaps by BERT and ResNet"
                 found[f"flic/textcaps-{'clip-' * clip}b{b}-c{classes}"] = Experiment(
                     f"FLIC, {table}, {b} clients with {classes} classes",
-                    _captions(b, classes, "clip" if clip else "bert-resnet"),
+                    by_seed(
+                        text.textcaps,
+                        embeddings="clip" if clip else "bert-resnet",
+                        n_clients=b,
+                        classes_per_client=classes,
+                    ),
                     methods(pretrain_batch=10, fedrep=clip),
                     dataset="text.textcaps",
                     files_present=text.files_present,
                     priority=100 + 30 * clip + b // 10 + classes,
                 )
     return found
-
-
-def _captions(n_clients: int, classes: int, embeddings: str) -> Data:
-    return lambda seed: text.textcaps(seed=seed, embeddings=embeddings, n_clients=n_clients, classes_per_client=classes)
 
 
 # --- figures on the toys --------------------------------------------------------------------------------------------

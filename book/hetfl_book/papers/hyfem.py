@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, cast
 from hetfl_book.datasets import eeg_blocks, solids
 from hetfl_book.datasets.rendering import MOST_VIEWS
 from hetfl_book.papers import experiment
-from hetfl_book.papers.experiment import Experiment, Preparation
+from hetfl_book.papers.experiment import Experiment, Preparation, by_seed
 from hetfl_core import checks
 from hetfl_core.datasets import blocks
 from hetfl_core.federation import Federation
@@ -144,17 +144,6 @@ WITHOUT_COMMON = ("FedAvg, common blocks", "FedProx, common blocks")
 """What cannot run where no block is on all clients."""
 
 
-def by_mu(grid: Mapping[str, Method]) -> dict[float, dict[str, Method]]:
-    """HyFEM's settings of a grid, apart for each regulariser."""
-    found: dict[float, dict[str, Method]] = {mu: {} for mu in MUS}
-    for name, method in checks.mapping("grid", grid).items():
-        checks.instance(f"grid[{name!r}]", method, HyFEM)
-        if method.classifier_weight not in found or method.extractor_weight != method.classifier_weight:
-            raise ValueError(f"grid[{name!r}] must have one mu of {MUS} for both, got {method!r}")
-        found[method.classifier_weight][name] = method
-    return found
-
-
 # --- the ablation -----------------------------------------------------------------------------------------------------
 
 MATCHING: dict[str, dict[str, Any]] = {
@@ -184,25 +173,12 @@ def ablated(chosen: Mapping[float, Method]) -> dict[str, Method]:
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def _common_blocks(federation: Federation, seed: int) -> Federation:
-    return federation.of_common_blocks()
-
-
-def _filled(federation: Federation, seed: int) -> Federation:
-    return federation.filled()
-
-
 def views(make: Callable[..., Federation]) -> dict[str, Preparation]:
     """What the clients of a family are made to hold, of data that ``make(seed=…, assignment=…)`` deals."""
-
-    def in_one_place(federation: Federation, seed: int) -> Federation:
-        return make(seed=seed, assignment="centralised")
-
     return {
-        "FedAvg, common blocks": _common_blocks,
-        "FedProx, common blocks": _common_blocks,
-        "FedAvg, zeros": _filled,
-        "centralised": in_one_place,
+        **dict.fromkeys(WITHOUT_COMMON, lambda federation, seed: federation.of_common_blocks()),
+        "FedAvg, zeros": lambda federation, seed: federation.filled(),
+        "centralised": lambda federation, seed: make(seed=seed, assignment="centralised"),
     }
 
 
@@ -217,10 +193,6 @@ RUNS: dict[str, Any] = {
 }
 
 
-def _by_seed(make: Callable[..., Federation]) -> Callable[[int], Federation]:
-    return lambda seed: make(seed=seed)
-
-
 def _tuning(
     title: str, make: Callable[..., Federation], dataset: str, grid: Mapping[str, Mapping[str, Method]], **queue: Any
 ) -> Experiment:
@@ -229,7 +201,7 @@ def _tuning(
     seen = views(held_out)
     return Experiment(
         title,
-        _by_seed(held_out),
+        by_seed(held_out),
         {setting: method for settings in grid.values() for setting, method in settings.items()},
         dataset=dataset,
         evaluate_every=RUNS["rounds"],
@@ -245,7 +217,7 @@ def _comparison(
     """The settings that were chosen, on test samples."""
     return Experiment(
         title,
-        _by_seed(make),
+        by_seed(make),
         methods,
         dataset=dataset,
         evaluate_every=EARLY,
@@ -327,16 +299,14 @@ def _nothing_in_common() -> dict[str, Experiment]:
         COLOURED,
         CHOSEN,
     )
-    found = {"hyfem/colours-cifar10": colours}
-    if "4-views" in CHOSEN_ON:
-        found["hyfem/views"] = _taken_over(
-            "HyFEM, after Table 2: made solids seen from twelve sides, eight clients, settings of four sides",
-            solids.views,
-            "solids.views",
-            Model(seen_from(12)),
-            CHOSEN_ON["4-views"],
-        )
-    return found
+    twelve = _taken_over(
+        "HyFEM, after Table 2: made solids seen from twelve sides, eight clients, settings of four sides",
+        solids.views,
+        "solids.views",
+        Model(seen_from(12)),
+        CHOSEN_ON["4-views"],
+    )
+    return {"hyfem/colours-cifar10": colours, "hyfem/views": twelve}
 
 
 def _ablation() -> dict[str, Experiment]:
@@ -350,14 +320,14 @@ def _ablation() -> dict[str, Experiment]:
     return {
         "hyfem/quadrants-ablation": Experiment(
             "HyFEM, our ablation: Fashion-MNIST in quadrants; matching, regulariser, start, beginning of a round",
-            _by_seed(blocks.fashion_mnist),
+            by_seed(blocks.fashion_mnist),
             ablated(at),
             priority=57,
             **common,
         ),
         "hyfem/quadrants-mu2": Experiment(
             "HyFEM, after Figure 14: Fashion-MNIST in quadrants, weights of the classifier's regulariser",
-            _by_seed(blocks.fashion_mnist),
+            by_seed(blocks.fashion_mnist),
             mu2,
             priority=58,
             **common,
@@ -452,7 +422,7 @@ def grid_of(setting: Setting) -> dict[str, dict[str, Method]]:
 
 
 def _elsewhere() -> dict[str, Experiment]:
-    """A grid on validation samples for each, and the comparison once it has chosen."""
+    """A grid on validation samples for each, and the comparison of what it has chosen."""
     found = {}
     for index, one in enumerate(SETTINGS):
         grid = grid_of(one)
@@ -460,15 +430,9 @@ def _elsewhere() -> dict[str, Experiment]:
         found[f"hyfem/{one.name}-grid"] = _tuning(
             f"{title}, settings on validation samples", one.make, one.dataset, grid, priority=58 + index, seeds=1
         )
-        if one.name in CHOSEN_ON:
-            chosen = {name: grid[name][setting] for name, setting in CHOSEN_ON[one.name].items()}
-            found[f"hyfem/{one.name}"] = _comparison(title, one.make, one.dataset, chosen, priority=58 + index, seeds=5)
+        chosen = {name: grid[name][setting] for name, setting in CHOSEN_ON[one.name].items()}
+        found[f"hyfem/{one.name}"] = _comparison(title, one.make, one.dataset, chosen, priority=58 + index, seeds=5)
     return found
 
 
-EXPERIMENTS: dict[str, Experiment] = (
-    _grid()
-    | (_compared() | _nothing_in_common() if CHOSEN else {})
-    | (_ablation() if CHOSEN_BY_MU else {})
-    | _elsewhere()
-)
+EXPERIMENTS: dict[str, Experiment] = _grid() | _compared() | _nothing_in_common() | _ablation() | _elsewhere()

@@ -8,8 +8,7 @@ class proportions; no setting of an attack or a method was chosen by what came o
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ from hetfl_book.attacks.defences import Guard, guarded
 from hetfl_book.attacks.survey import survey
 from hetfl_book.attacks.watching import listen
 from hetfl_book.datasets import flic_bci
-from hetfl_book.papers.experiment import Experiment
-from hetfl_core.datasets import digits
+from hetfl_book.papers.experiment import Experiment, without_warnings
+from hetfl_core.datasets import blocks, digits
 from hetfl_core.engine.simulation import Run, simulate
-from hetfl_core.federation import Client, Federation, FederationWarning
+from hetfl_core.federation import Client, Federation
 from hetfl_core.methods import CATALOGUE, FLIC, FedCMA, Method
 from hetfl_core.networks import MLP, Blocks
 from hetfl_core.partition import dirichlet_per_client, split_each
@@ -45,8 +44,6 @@ ROUNDS, PARTICIPATION = 30, 0.5
 DELTA = 1e-5
 """δ of every ε."""
 
-QUARTERS = ("top left", "top right", "bottom left", "bottom right")
-
 
 def digits_and_colluder(seed: int) -> Federation:
     """20 clients of 70 bundled digits, 4 of 7 for training, and a colluder of 300, vectors of 64; no image twice."""
@@ -63,14 +60,7 @@ def digits_and_colluder(seed: int) -> Federation:
     clients = [Client(x[a], y[a], x[b], y[b], name) for name, a, b in sets]
     settings = {"seed": seed, "clients": CLIENTS, "samples": SAMPLES, "spare": SPARE, "alpha": ALPHA}
     info = {"settings": settings, "source": "bundled with scikit-learn", "colluder": COLLUDER, "simulated": False}
-    return _federation(clients, "privacy.digits", info)
-
-
-def _federation(clients: Sequence[Client], name: str, info: Mapping[str, Any]) -> Federation:
-    """Where a client has few images of a class, all of them may fall to its test images, which is as it should be."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FederationWarning)
-        return Federation(clients, 10, name, info)
+    return without_warnings(clients, 10, "privacy.digits", info)
 
 
 def quarters(seed: int) -> Federation:
@@ -82,16 +72,13 @@ def quarters(seed: int) -> Federation:
         held = range(4) if client.name == COLLUDER else pairs[i % len(pairs)]
         x, x_test = (_quarters(t, held) for t in (client.x_train, client.x_test))
         clients.append(Client(x, client.y_train, x_test, client.y_test, client.name))
-    return _federation(clients, "privacy.quarters", whole.info)
+    return without_warnings(clients, 10, "privacy.quarters", whole.info)
 
 
 def _quarters(x: torch.Tensor, held: Sequence[int]) -> dict[str, torch.Tensor]:
     """Four blocks of 16 pixels, those that are not held empty."""
-    square = x.reshape(-1, 8, 8)
-    parts = [square[:, a : a + 4, b : b + 4].flatten(1) for a in (0, 4) for b in (0, 4)]
-    return {
-        name: part if j in held else part[:, :0] for j, (name, part) in enumerate(zip(QUARTERS, parts, strict=True))
-    }
+    parts = {name: part.flatten(1) for name, part in blocks.quadrants(x.reshape(-1, 1, 8, 8)).items()}
+    return {name: part if j in held else part[:, :0] for j, (name, part) in enumerate(parts.items())}
 
 
 # --- how a run is done ------------------------------------------------------------------------------------------------
@@ -170,7 +157,7 @@ def _settled(methods: dict[str, Method]) -> dict[str, Method]:
     return {n: replace(m, server_step=1.0) if isinstance(m, FedCMA) else m for n, m in found.items()}
 
 
-BLOCKS = Blocks({name: MLP((16,), 16) for name in QUARTERS}, 32)
+BLOCKS = Blocks({name: MLP((16,), 16) for name in blocks.QUADRANTS}, 32)
 
 
 def of_blocks() -> dict[str, Method]:

@@ -286,7 +286,7 @@ def divergence(hypotheses: ArrayLike, p: ArrayLike, q: ArrayLike) -> float:
     r"""d_HΔH, twice the largest of :math:`|P(h \ne h') - Q(h \ne h')|`: (H, Z), and laws p(z), q(z) of shape (Z,)."""
     h = _hypotheses(hypotheses)
     apart = np.abs(h[:, None] - h[None])
-    return 2 * float(np.abs(apart @ (_marginal_law("p", p, h) - _marginal_law("q", q, h))).max())
+    return 2 * float(np.abs(apart @ (_law("p", p, h, "z") - _law("q", q, h, "z"))).max())
 
 
 def ideal_risk(hypotheses: ArrayLike, source: ArrayLike, target: ArrayLike) -> float:
@@ -385,22 +385,13 @@ def _hypotheses(hypotheses: ArrayLike) -> Array:
     return h
 
 
-def _law(name: str, law: ArrayLike, h: Array) -> Array:
-    """p(y, z) over the z of the hypotheses."""
-    p = checks.real_array(name, law, 2)
-    if p.shape != (2, h.shape[1]) or (p < 0).any() or not math.isclose(p.sum(), 1, abs_tol=1e-9):
+def _law(name: str, law: ArrayLike, h: Array, of: str = "(y, z)") -> Array:
+    """p(y, z), shape (2, Z), or p(z), shape (Z,), over the z of the hypotheses."""
+    shape = (2, h.shape[1]) if of == "(y, z)" else h.shape[1:]
+    p = checks.real_array(name, law, len(shape))
+    if p.shape != shape or (p < 0).any() or not math.isclose(p.sum(), 1, abs_tol=1e-9):
         raise ValueError(
-            f"{name} must hold probabilities of (y, z) of shape (2, Z) and sum 1, Z={h.shape[1]} as in hypotheses, "
-            f"got {checks.shown(p)}"
-        )
-    return p
-
-
-def _marginal_law(name: str, law: ArrayLike, h: Array) -> Array:
-    """p(z) over the z of the hypotheses."""
-    p = checks.real_array(name, law, 1)
-    if p.shape != h.shape[1:] or (p < 0).any() or not math.isclose(p.sum(), 1, abs_tol=1e-9):
-        raise ValueError(
-            f"{name} must hold probabilities of z of sum 1, {h.shape[1]} as in hypotheses, got {checks.shown(p)}"
+            f"{name} must hold probabilities of {of} of sum 1 and shape {shape}, with the z of hypotheses, got "
+            f"{checks.shown(p)}"
         )
     return p
