@@ -37,7 +37,8 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    **dict.fromkeys(["Run", "simulate", "simulate_seeds"], "hetfl_core.engine.simulation"),
+    **dict.fromkeys(["simulate", "simulate_seeds"], "hetfl_core.engine.simulation"),
+    "Run": "hetfl_core.engine.run",
     "adapt": "hetfl_core.engine.newcomers",
     **dict.fromkeys(["Client", "Federation", "Spec"], "hetfl_core.federation"),
     "Partition": "hetfl_core.partition",

@@ -404,7 +404,7 @@ def _arrays(client: Client, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
 class Fitted(Run):
     """A `Run` of a baseline: it has no rounds, no server and no parameters, so that it can embed nothing."""
 
-    def embed(self, split: Literal["train", "test"] = "train") -> dict[str, np.ndarray]:
+    def embed(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
         """Refused: a classical classifier has no latent space."""
         raise NotImplementedError(f"{self.method.name} has no embedding: it classifies the inputs as they are")
 

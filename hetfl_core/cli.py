@@ -101,10 +101,11 @@ def list_(
 ) -> None:
     """Methods and data sets; with the book's package also its experiments."""
     from hetfl_core.methods import CATALOGUE as METHODS
+    from hetfl_core.settings import first_line
 
     shown = {
         "Methods": {name: method.summary for name, method in METHODS.items()},
-        "Data sets": {name: _first_line(make) for name, make in data_sets().items()},
+        "Data sets": {name: first_line(make) for name, make in data_sets().items()},
     }
     for plugin in plugins():
         shown |= plugin.listing() if hasattr(plugin, "listing") else {}
@@ -119,9 +120,14 @@ def list_(
 
 def _described(name: str, names: list[str]) -> list[str]:
     """What one of the names stands for, with what can be set."""
+    from hetfl_core.settings import first_line
+
     if name in data_sets():
-        given = inspect.signature(data_sets()[name]).parameters.values()
-        return [_first_line(data_sets()[name]), "--data:", *(f"  {p.name}={p.default!r}" for p in given)]
+        given = inspect.signature(data_sets()[name]).parameters
+        options = {p.name: p.default for p in given.values() if p.kind != p.VAR_KEYWORD}
+        if "partition" in options:  # whose fields are given one by one
+            options = vars(options.pop("partition")) | options
+        return [first_line(data_sets()[name]), "--data:", *(f"  {key}={value!r}" for key, value in options.items())]
     for plugin in plugins():
         if found := plugin.described(name) if hasattr(plugin, "described") else []:
             return found
@@ -141,10 +147,6 @@ def _unknown(kind: str, name: str, known: Iterable[str], see: str = "") -> KeyEr
 def _settable(method: Any) -> list[str]:
     """The fields of a method that can be typed."""
     return [f.name for f in fields(method) if isinstance(getattr(method, f.name), int | float | str)]
-
-
-def _first_line(thing: Any) -> str:
-    return (thing.__doc__ or "").strip().split("\n")[0].replace("`", "")
 
 
 # --- data -----------------------------------------------------------------------------------------------------------

@@ -209,6 +209,10 @@ class Client:
         """Shape of one input sample, or of one sample of each named block."""
         return map_blocks(lambda x: tuple(x.shape[1:]), self.x_train)
 
+    def __repr__(self) -> str:
+        of = f"{self.n_train} training and {self.n_test} test samples of shape {shape_text(self.shapes)}"
+        return f"Client({self.name!r}: {of})"
+
     @property
     def n_train(self) -> int:
         """Number of training samples."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
@@ -53,7 +54,8 @@ def compare(
     progress : bool
         Show a bar, a step per run.
     **options
-        As for `hetfl_core.simulate`: ``participation``, ``device`` …
+        As for `hetfl_core.simulate`: ``participation``, ``device`` …; with ``checkpoint=folder`` each run has a folder
+        of its own in that one, ``<method>-seed<seed>``.
 
     Returns
     -------
@@ -81,7 +83,7 @@ def compare(
                 known = figures(data.task)
                 if metric is not None and metric not in known:
                     raise ValueError(f"metric must be one of {known}, got {metric!r}")
-                run = _run(data, method, rounds=rounds, seed=seed, progress=False, **options)
+                run = _run(data, name, method, rounds=rounds, seed=seed, progress=False, **options)
                 found[name][seed] = _result(run, name, metric or METRICS[data.task].main)
                 bar.update()
     return _table(found, base)
@@ -113,9 +115,12 @@ def _result(run: Run, name: str, metric: str) -> _Result:
     return _Result(to_percent(run.final[metric], metric), bool(run.final.get("diverged")), same)
 
 
-def _run(federation: Federation, method: Any, **options: Any) -> Run:
+def _run(federation: Federation, name: str, method: Any, **options: Any) -> Run:
     """A run of a method, or of a baseline, which takes no rounds."""
     if isinstance(method, Method):
+        if options.get("checkpoint") is not None:
+            folder = checks.path("checkpoint", options["checkpoint"])
+            options["checkpoint"] = folder / f"{quote(name, safe=' ,')}-seed{options['seed']}"
         return simulate(federation, method, **options)
     from hetfl_core import baselines
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 import torch
@@ -211,6 +211,7 @@ class Federation:
 
     @classmethod
     def _split(cls, arrays: Any, test_size: float, seed: int, task: Kind, name: str) -> Federation:
+        checks.choice("task", task, get_args(Kind))
         clients, classes = frames.split_arrays(arrays, test_size, seed, task)
         settings = {"test_size": float(test_size), "seed": seed}
         info = {"settings": settings, **({"classes": classes} if task == "classification" else {})}

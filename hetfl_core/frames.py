@@ -44,7 +44,7 @@ def arrays_of_table(frame: pd.DataFrame, client: str, target: str) -> dict[str, 
 def split_arrays(arrays: Any, share: Any, seed: int, task: Kind) -> tuple[list[Client], list[Any]]:
     """The clients with training and test sets, and the classes in their order; see `Federation.from_arrays`."""
     if not isinstance(arrays, Mapping) or not arrays:
-        raise ValueError(f"arrays must map at least one client's name to its (x, y), got {arrays!r}")
+        raise ValueError(f"arrays must map at least one client's name to its (x, y), got {checks.shown(arrays)}")
     if not isinstance(share, int | float | np.number) or not 0 <= share < 1:
         raise ValueError(f"test_size must be a share of the samples in [0, 1), got {share!r}")
     parts = {who: _part(who, pair) for who, pair in arrays.items()}
@@ -140,7 +140,7 @@ def _part(who: str, pair: Any) -> Part:
 
 
 def _coded(parts: Mapping[str, Part], task: Kind) -> tuple[list[Any], dict[str, np.ndarray]]:
-    """The classes in their order, and each client's labels as places in it; targets of a regression stay."""
+    """The classes in their order, and each client's labels as indices into it; targets of a regression stay."""
     if task == "regression":
         return [], {who: part.y for who, part in parts.items()}
     for who, part in parts.items():

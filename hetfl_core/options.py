@@ -13,7 +13,7 @@ from hetfl_core.files import unwritable
 
 Fastest = Annotated[
     bool,
-    typer.Option("--fastest", help="Compute with all that the CPU has, not with what every CPU has (see `main`)."),
+    typer.Option("--fastest", help="Compute with all that the CPU has, not with what every CPU has."),
 ]
 Workers = Annotated[
     int | None,

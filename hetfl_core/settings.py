@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +49,14 @@ Share = Annotated[float, Limit("in [0, 1]", lambda x: 0 <= x <= 1)]
 Dropout = Annotated[float, Limit("a probability of at least 0 and less than 1", lambda x: 0 <= x < 1)]
 PositiveShare = Annotated[float, Limit("in (0, 1]", lambda x: 0 < x <= 1)]
 
+
+def first_line(thing: Any) -> str:
+    """The first line of a docstring as it is printed: without references, roles and marks."""
+    line = (thing.__doc__ or "").strip().split("\n")[0]
+    line = re.sub(r"\s*\([^()]*\[\d+\]_(?:[^()]|\([^()]*\))*\)|\s*\[\d+\]_", "", line)
+    return re.sub(r":[a-z]+:(?=`)|[`*]", "", line)
+
+
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
@@ -79,6 +88,10 @@ class Checked:
         for name, value in self._converted().items():
             object.__setattr__(self, name, value)
         check(self)
+        cls: type = type(self)
+        for name, value in vars(self).copy().items():  # settings that say the same are equal, and can be hashed
+            if isinstance(value, list) and _wants_tuple(_hints(cls).get(name)):
+                object.__setattr__(self, name, tuple(value))
 
 
 def check(settings: Any) -> None:
@@ -132,6 +145,10 @@ def _limits(cls: type) -> list[tuple[str, Limit]]:
     bases = [base for base in reversed(cls.__mro__) if is_dataclass(base)]
     each = ((f.name, _limits_of(_hints(base).get(f.name))) for base in bases for f in fields(base))
     return list(dict.fromkeys((name, limit) for name, limits in each for limit in limits))
+
+
+def _wants_tuple(hint: Any) -> bool:
+    return get_origin(hint) is tuple or any(map(_wants_tuple, get_args(hint)))
 
 
 def _limits_of(hint: Any) -> Iterator[Limit]:

@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 from small import ragged
+from typer.testing import CliRunner
 
 import hetfl_core
 from hetfl_book import experiments, ledger, plugin
@@ -461,3 +462,16 @@ def test_the_command_line_runs_what_simulate_runs(monkeypatch, capsys):
     assert err == "noted"
     assert asked["method"] == Local()
     assert asked["participation"] == inspect.signature(simulate).parameters["participation"].default == 1.0
+
+
+def test_what_is_listed_is_plain_text_and_can_be_typed(capsys):
+    for name in (None, "toy.noisy_features", "digits.mnist_usps", "FLIC-HL"):
+        cli.list_(name)
+        said = capsys.readouterr().out
+        assert not re.search(r"\]_|:\w+:|`|\*|inspect|Partition\(", said), said
+        assert name != "toy.noisy_features" or "\n  n_clients=100\n" in said
+
+
+def test_help_says_what_arguments_are_for():
+    said = CliRunner().invoke(cli.app, ["run", "--help"], env={"COLUMNS": "200"}).output
+    assert "Name of a method" in said

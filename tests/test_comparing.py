@@ -167,3 +167,12 @@ def test_compare_stays_a_function_when_its_module_is_imported():
     assert hetfl_core.compare is compare is hetfl_core.comparing.compare
     with pytest.raises(AttributeError, match="has no attribute 'compares'"):
         hetfl_core.compares  # noqa: B018
+
+
+def test_with_a_checkpoint_each_run_has_a_folder_of_its_own(tmp_path):
+    methods = {"a/b": METHODS["alone"], "shared": METHODS["shared"]}
+    options = {"seeds": 3, "checkpoint": tmp_path, **QUICK}
+    first = compare(ragged(), methods, **options)
+    folders = [f"{name}-seed{seed}" for name in ("a%2Fb", "shared") for seed in range(3)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == folders
+    assert compare(ragged(), methods, **options).equals(first)

@@ -574,8 +574,8 @@ def test_a_federation_does_not_copy_what_its_clients_own():
 
 def test_labels_of_a_run_are_the_readers_to_change(monkeypatch):
     run = simulate(Federation([client()]), Local(), rounds=1, progress=False)
-    run.labels()["anna"][:] = 7
-    assert run.labels()["anna"].tolist() == [0, 1]
+    run.labels("train")["anna"][:] = 7
+    assert run.labels("train")["anna"].tolist() == [0, 1]
 
 
 def test_clients_are_found_by_name_and_by_number():
@@ -679,3 +679,14 @@ def test_masked_arrays_per_client_are_refused():
         Federation.from_arrays({"a": (masked, [0, 1])})
     with pytest.raises(ValueError, match=r"client 'a': x_train must hold at least one block, got {}"):
         Client({}, [0], {}, [0], "a")
+
+
+def test_what_goes_wrong_is_told_in_a_line():
+    rows = {"a": (np.zeros((100, 3)), np.arange(100) / 7), "b": (np.zeros((100, 3)), np.arange(100))}
+    with pytest.raises(ValueError, match="task must be one of 'classification', 'regression', got 'regresion'"):
+        Federation.from_arrays(rows, task="regresion")
+    with pytest.raises(ValueError, match="arrays must map") as told:
+        Federation.from_arrays(list(rows.values()))
+    assert len(str(told.value)) < 250
+    client = Client(np.zeros((5, 3)), np.arange(5), np.zeros((2, 3)), np.arange(2), name="anna")
+    assert repr(client) == "Client('anna': 5 training and 2 test samples of shape 3)"

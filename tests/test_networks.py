@@ -257,6 +257,11 @@ def test_the_penultimate_layer_is_what_the_head_reads():
         torch.testing.assert_close(net.head(params, z), h @ params["beta.weight"] + params["beta.bias"])
 
 
+def test_a_list_is_the_tuple_that_is_meant():
+    made = MLP(hidden=[8], out=3)
+    assert (made, hash(made), made.hidden) == (MLP(hidden=(8,), out=3), hash(MLP(hidden=(8,), out=3)), (8,))
+
+
 def test_layers_may_be_one_wide_and_no_narrower():
     assert MLP(hidden=(1, 5), out=1).hidden == (1, 5)
     for hidden in ((0, 5), (5, 0)):

@@ -496,12 +496,12 @@ _ORIGIN = {
 
 
 def simulated(kind: Literal["specific", "common"] = "specific", **settings: Any) -> Federation:
-    """Simulated EEG of 54 subjects with the caps of six laboratories, 6 … 1 830 features; see `federation`."""
+    """Simulated EEG of 54 subjects with the caps of six laboratories, 6 … 1 830 features (as `federation`)."""
     return federation(kind, source="simulated", **settings)
 
 
 def recorded(kind: Literal["specific", "common"] = "specific", **settings: Any) -> Federation:
-    """The six motor-imagery recordings of FLIC's Table S1 through MOABB (downloads some GB); see `federation`."""
+    """The six motor-imagery recordings of FLIC's Table S1 through MOABB (some GB), by `federation`."""
     return federation(kind, source="moabb", **settings)
 
 

@@ -68,7 +68,7 @@ class Run:
                 out[client.name] = getattr(method, hook)(params, received, x, *noise).cpu().numpy()
         return out
 
-    def embed(self, split: Literal["train", "test"] = "train") -> dict[str, np.ndarray]:
+    def embed(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
         """Latent features φ_i(x) of each client's samples, by client name; shapes (n_i, k)."""
         return self._apply("embed", split)
 
@@ -92,7 +92,7 @@ class Run:
         logits = {name: torch.as_tensor(outputs) for name, outputs in self.predict(split).items()}
         return {name: outputs.double().softmax(-1).numpy() for name, outputs in logits.items()}
 
-    def labels(self, split: Literal["train", "test"] = "train") -> dict[str, np.ndarray]:
+    def labels(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
         """Labels of each client's samples, or targets of a regression, by client name; shapes (n_i,), as `embed`."""
         return {client.name: getattr(client, f"y_{split}").numpy().copy() for client in self.federation}
 

@@ -27,7 +27,7 @@ def participants(names: Sequence[str], participation: float, seed: int, round: i
     Returns
     -------
     list of int
-        Places in `names`, sorted.
+        Indices in `names`, sorted.
     """
     count = math.floor(participation * len(names) + 1e-9)
     draws = [(numpy_stream(seed, name, round, "participation").random(), name, i) for i, name in enumerate(names)]
@@ -77,7 +77,7 @@ class ServerSide:
 
     @property
     def order(self) -> list[int]:
-        """Places of the clients by their names."""
+        """Indices of the clients by their names."""
         return self.by_name(range(len(self.specs)))
 
     def by_name(self, indices: Sequence[int] | Mapping[int, object]) -> list[int]:
@@ -99,7 +99,7 @@ class ServerSide:
         return self.method.of(pattern).init_client(pattern, stream(self.seed, SERVER, 0, "first weights"))
 
     def asked(self, chosen: Sequence[int], round: int) -> list[int]:
-        """Places of those who answer a survey at the beginning of a round with these participants, by their names."""
+        """Indices of those who answer a survey at the beginning of a round with these participants, by their names."""
         surveyed = self.method.surveys(round)
         return [] if surveyed is None else self.order if surveyed == "all" else self.by_name(chosen)
 

@@ -69,7 +69,7 @@ class Simulator(Trainer):
     def answers(
         self, state: State, split: Literal["train", "test"], models: Mapping[int, tuple[Params, Params]]
     ) -> Iterator[tuple[int, Tensor]]:
-        """Places and decisions, shape (n_i,), of clients: by place their working copies, and what they received."""
+        """Indices and decisions, shape (n_i,), of clients: by index their working copies, and what they received."""
 
         def predict(piece: tuple[Cohort, Layout, list[int]]) -> list[tuple[int, Tensor]]:
             cohort, way, rows = piece
@@ -100,7 +100,7 @@ class Simulator(Trainer):
             yield from found
 
     def _pieces(self, cohort: Cohort, way: Layout, split: str, indices: Container[int]) -> list[list[int]]:
-        """Rows of a cohort that are predicted at once, of those in some places."""
+        """Rows of a cohort that are predicted at once, of those of some indices."""
         rows = [row for row, member in enumerate(cohort.members) if member in indices]
         n = getattr(cohort, split).n.tolist()
         found = _similar([n[row] for row in rows], way.size, self._rows(cohort, way))
@@ -213,7 +213,7 @@ def _left(outcomes: Mapping[int, Outcome]) -> dict[int, tuple[Params, Params]]:
 
 
 def _similar(n: Sequence[int], most: int, rows: int | None = None) -> list[list[int]]:
-    """Places of `most` clients at most, none with under half the samples of another: padding no more than doubles.
+    """Indices of `most` clients at most, none with under half the samples of another: padding no more than doubles.
 
     With `rows`, no group but one of a single client has more samples in all, padding counted.
     """

@@ -105,7 +105,7 @@ class Cohort:
     Attributes
     ----------
     members : tuple of int
-        Places of the clients in the federation.
+        Indices of the clients in the federation.
     train, test : Split
         Their samples, padded to one shape.
     """

@@ -9,7 +9,6 @@ the true ones. `download`, `upload` and the answer of `survey` are the only door
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -22,7 +21,7 @@ from hetfl_core.clients import by_block, check_features
 from hetfl_core.federation import Spec
 from hetfl_core.networks import Draw, Model, Params, PerClient
 from hetfl_core.networks.layers import RUNNING
-from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive
+from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive, first_line
 
 Role = Literal["start", "round", "rest", "final"]
 Optimizer = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
@@ -296,8 +295,7 @@ class Method(Checked):
     @property
     def summary(self) -> str:
         """One line on what it does: the first of its docstring, without references."""
-        first = (type(self).__doc__ or "").strip().split("\n")[0]
-        return re.sub(r"\s*\(\[\d+\]_(?:[^()]|\([^()]*\))*\)", "", first).replace("`", "").replace("*", "")
+        return first_line(type(self))
 
     @classmethod
     def variants(cls) -> list[Method]:

@@ -83,7 +83,8 @@ class Partition:
         Number of clients b.
     split : {"iid", "classes", "dirichlet", "non-iid_1", "non-iid_2"}, optional
         By default ``"dirichlet"`` where `alpha` is given, else ``"classes"`` where `classes_per_client` is, else
-        ``"iid"``. What a split does not use (`USES`) has no effect.
+        ``"iid"``. What a split does not use (`USES`) has no effect, but
+        that `per_client` and `min_size` are refused.
 
         - ``"iid"``: equally many random samples.
         - ``"classes"``: each client holds some of the classes, and the samples of a class are shared equally by its
