@@ -272,6 +272,7 @@ def _simulate(
     bar = tqdm(initial=done, total=rounds, disable=not progress, desc=method.name, unit="round")
     with cpu_threads(threads), bar:
         if not states:
+            bar.set_postfix_str("before the first round")  # some methods train long before it
             states = _start(simulators, [simulator.initial() for simulator in simulators])
             journal.write(states)
         stopped, also = False, list[Also | None]([None] * len(simulators))

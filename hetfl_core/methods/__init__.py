@@ -45,7 +45,7 @@ def _variants(family: type[Method]) -> Iterator[Method]:
 
 
 CATALOGUE: dict[str, Method] = {method.name: method for method in _variants(Method)}
-"""Every method at its defaults, by the name used in the literature."""
+"""Every method at its defaults, and its variants (`Method.variants`), by their names in tables and records."""
 
 __all__ = [
     "CATALOGUE",

@@ -90,10 +90,11 @@ class Network(Protocol):
     >>> net(net.init((5,), torch.Generator().manual_seed(0)), torch.ones(3, 5)).shape
     torch.Size([3, 8])
 
-    Two more attributes are optional. ``padded = True`` says that zeros may be appended to inputs of one axis, with
+    More attributes are optional. ``padded = True`` says that zeros may be appended to inputs of one axis, with
     zeros in the parameters that grow with them, without changing what is computed, so that clients of different widths
     share a stack; clients of other networks do where their inputs have one shape. ``of_client(name, shape)`` gives the
-    network of one client, for a network that is not the same for all.
+    network of one client, for a network that is not the same for all. ``follows``, ``moved(params, x, noise)`` and
+    ``takes_blocks`` are as in `Model`: running statistics, and inputs of named blocks.
     """
 
     @property
