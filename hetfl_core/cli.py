@@ -10,7 +10,6 @@ import platform
 import re
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import fields, replace
 from importlib import metadata
 from pathlib import Path
@@ -221,9 +220,10 @@ def _settings(pairs: list[str] | None) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
+    if re.fullmatch(r"[+-]?\d+", text):
+        return int(text)
+    if re.fullmatch(r"[+-]?(\d+\.\d*|\.?\d+)(e[+-]?\d+)?", text, re.IGNORECASE):
+        return float(text)
     return {"true": True, "false": False, "none": None}.get(text.lower(), text)
 
 

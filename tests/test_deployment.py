@@ -347,8 +347,10 @@ def test_a_late_site_takes_the_order_or_is_refused(tmp_path, capsys, features, j
     said = capsys.readouterr().out
     if joins:
         assert "client 'a' joins after" in said
-        told = [json.loads(m.content["FedAvg/task"]["features"]) for n, m in grid.sent if "FedAvg/task" in m.content]
+        words = [json.loads(message.content["words"]["json"]) for _, message in grid.sent]
+        told = [each["tasks"]["FedAvg"]["features"] for each in words if "tasks" in each]
         assert told == [COLUMNS] * len(told)
+        assert told
     else:
         assert re.search(
             r"client 'a' cannot join: FedAvg .* only 'b' has \['weight'\], only 'a' has \['height'\]", said
@@ -633,7 +635,8 @@ def test_who_drops_out_of_a_sum_does_no_harm(capsys):
         grid, asked = grid_of(federation, method), []
 
         def before(node, message, asked=asked):
-            trains = any(str(key).endswith("/task") and r["kind"] == "round" for key, r in message.content.items())
+            words = json.loads(message.content["words"]["json"]) if "words" in message.content else {}
+            trains = any(task["kind"] == "round" for task in words.get("tasks", {}).values())
             asked.append(node == 3 and trains)
 
         grid.before = before

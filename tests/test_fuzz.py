@@ -208,7 +208,7 @@ CASES = {
     "theory.convergence_bound": Case(
         flic_bound.convergence_bound,
         {"A0": LINEAR.A + 0.1, "truth": LINEAR.A, "heads": LINEAR.heads, "participation": 1.0, "step": 1e-3},
-        names={"A0": "A and B|A must", "truth": "A and B|B must"},
+        names={"A0": "A and B|A must|as in A", "truth": "A and B|B must"},
     ),
     "theory.head_spectra": Case(flic_bound.head_spectra, {"heads": LINEAR.heads, "participation": 0.7}),
     "theory.optimal_map": Case(flic_distances.optimal_map, {"S1": EYE, "S2": 2 * EYE}),

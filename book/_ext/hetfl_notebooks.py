@@ -141,8 +141,14 @@ def execute_side_by_side(app: Any, env: Any, names: list[str]) -> None:
         raise NotebookError("\n\n".join(["", *failed]))
 
 
+def write_side_by_side(app: Any, env: Any) -> None:
+    """Have pages written side by side; two extensions of Jupyter Book do not say that they may be read so."""
+    app.parallel = jobs() + 1  # with the process that hands out the pages, which has little to do
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Execute before any page is read. ``hetfl_first``: pages whose notebooks take longest, and are started first."""
     app.add_config_value("hetfl_first", [], "")
     app.connect("env-before-read-docs", execute_side_by_side)
+    app.connect("env-updated", write_side_by_side)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

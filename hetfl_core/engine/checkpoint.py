@@ -97,7 +97,13 @@ class Identity:
     method: Any = None
 
     def __post_init__(self) -> None:
-        check_recognisable(self.method)
+        for maker, text in written(self.method, ("hetfl_core.",)).items():  # of a dataclass the fields are compared
+            if text is None and not is_dataclass(maker):
+                raise CheckpointError(
+                    f"{maker.__qualname__!r}, which {self.method.name} uses, has no source that can be read, so that "
+                    "no later process could tell whether it goes on with the same; define it in a file, or leave out "
+                    "checkpoint"
+                )
 
     @cached_property
     def code(self) -> str:
@@ -120,23 +126,6 @@ def code_version(method: Any = None) -> str:
     return hashlib.blake2b("\n".join([_rooms_code(), *own]).encode(), digest_size=6).hexdigest()
 
 
-def check_recognisable(method: Any) -> None:
-    """Refuse a method with a part that another process could not tell from one of the same name.
-
-    Of a dataclass, as methods are, the fields are compared, and its source where there is one.
-
-    Raises
-    ------
-    CheckpointError
-    """
-    for maker, text in written(method, ("hetfl_core.",)).items():
-        if text is None and not is_dataclass(maker):
-            raise CheckpointError(
-                f"{maker.__qualname__!r}, which {method.name} uses, has no source that can be read, so that no later "
-                "process could tell whether it goes on with the same; define it in a file, or leave out checkpoint"
-            )
-
-
 def method_settings(method: Any, specs: Sequence[Spec]) -> dict[str, Any]:
     """A method as records and checkpoints hold it: its fields, and what a network of the user's own is made of.
 
@@ -152,9 +141,12 @@ def method_settings(method: Any, specs: Sequence[Spec]) -> dict[str, Any]:
 
 @cache
 def _rooms_code() -> str:
+    return "\n".join(bare_source(path.read_text("utf8")) for room in ROOMS for path in _files(room))
+
+
+def _files(room: str) -> list[Path]:
     root = Path(__file__).parents[1]
-    files = [path for room in ROOMS for path in sorted((*root.glob(f"{room}.py"), *root.glob(f"{room}/**/*.py")))]
-    return "\n".join(bare_source(path.read_text("utf8")) for path in files)
+    return sorted([*root.glob(f"{room}.py"), *root.glob(f"{room}/**/*.py")])
 
 
 def _pack(client_states: Sequence[Params]) -> tuple[dict[str, Tensor], list[Any]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from hetfl_core import checks
 from hetfl_core.federation import Client, Spec, blocks
 from hetfl_core.methods.base import Batch, Method
-from hetfl_core.networks import Params
+from hetfl_core.networks import Params, Tensors
 from hetfl_core.rng import SERVER, numpy_stream, stream
 
 
@@ -44,7 +44,7 @@ def check_participation(participation: float, n_clients: int) -> None:
         )
 
 
-def cast(params: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype) -> Params:
+def cast(params: Tensors, device: torch.device, dtype: torch.dtype) -> Params:
     """Tensors as a run holds them: on its device, floating-point ones in its type, without gradients."""
     return {name: p.detach().to(device, dtype if p.is_floating_point() else p.dtype) for name, p in params.items()}
 
@@ -84,7 +84,7 @@ class ServerSide:
         """These indices by the names of the clients."""
         return sorted(indices, key=lambda index: self.specs[index].name)
 
-    def _cast(self, params: Mapping[str, Tensor]) -> Params:
+    def _cast(self, params: Tensors) -> Params:
         return cast(params, self.device, self.dtype)
 
     def initial(self) -> Params:
@@ -172,7 +172,7 @@ def first_of_server(method: Method, specs: Sequence[Spec], seed: int) -> Params:
 # --- a client -------------------------------------------------------------------------------------------------------
 
 
-def first_of_client(method: Method, spec: Spec, seed: int, common: Mapping[str, Tensor]) -> Params:
+def first_of_client(method: Method, spec: Spec, seed: int, common: Tensors) -> Params:
     """A client's first tensors: its own, or wherever shapes agree those that all have in `common`."""
     own = method.of(spec).init_client(spec, stream(seed, spec.name, 0, "init"))
     return own | {name: p for name, p in common.items() if name in own and p.shape == own[name].shape}

@@ -29,7 +29,7 @@ from hetfl_core.engine.run import SPLITS, Run, column_of, columns
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.trainer import exchange, keeping, share_stacks, train
-from hetfl_core.engine.training import Outcome
+from hetfl_core.engine.training import Outcomes
 from hetfl_core.federation import Federation
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
@@ -350,7 +350,7 @@ Also = Callable[[Samples], Mapping[Measure, float | None]]
 
 
 def _row(
-    simulator: Simulator, state: State, outcomes: Mapping[int, Outcome], evaluate: bool, also: Also | None = None
+    simulator: Simulator, state: State, outcomes: Outcomes, evaluate: bool, also: Also | None = None
 ) -> dict[str, Any]:
     """A row of the history: means of loss terms, and figures, which are None where they are not due."""
     main = simulator.metrics.main
@@ -367,9 +367,7 @@ def _row(
     return row
 
 
-def _figures(
-    simulator: Simulator, state: State, also: Also | None, outcomes: Mapping[int, Outcome]
-) -> dict[str, float | None]:
+def _figures(simulator: Simulator, state: State, also: Also | None, outcomes: Outcomes) -> dict[str, float | None]:
     """How good the models of a state are; NaN where there are no samples, or where training diverged."""
     main = simulator.metrics.main
     predicted = {split: simulator.predicted(state, split) for split in SPLITS}
@@ -483,9 +481,7 @@ def _report(simulator: Simulator, state: State, params: list[Params], settings: 
     )
 
 
-def _watch(
-    simulator: Simulator, state: State, outcomes: Mapping[int, Outcome], lost: Sequence[int], when: str = ""
-) -> None:
+def _watch(simulator: Simulator, state: State, outcomes: Outcomes, lost: Sequence[int], when: str = "") -> None:
     """Warn, once a run, that training diverged: of clients whose loss or, after an evaluation, predictions say so.
 
     A mean spreads what is not a number to everybody within one round. So those are named whose models were broken when

@@ -16,7 +16,7 @@ from hetfl_core.engine.evaluation import Measure, Samples
 from hetfl_core.engine.layout import Layout
 from hetfl_core.engine.stacks import Cohort
 from hetfl_core.engine.trainer import Trainer
-from hetfl_core.engine.training import Outcome
+from hetfl_core.engine.training import Outcomes
 from hetfl_core.federation import Spec, blocks, map_blocks
 from hetfl_core.networks import Params
 
@@ -61,7 +61,7 @@ class Simulator(Trainer):
         """Clients whose predictions in some split are not all numbers."""
         return [int(c) for c in np.flatnonzero(np.any([evaluation.diverged(some) for some in predicted], axis=0))]
 
-    def broken(self, state: State, outcomes: Mapping[int, Outcome]) -> list[int]:
+    def broken(self, state: State, outcomes: Outcomes) -> list[int]:
         """Which of these clients cannot predict their own samples with the models that left local training."""
         found = self.answers(state, "train", _left(outcomes)) if outcomes else ()
         return [c for c, answer in found if not bool(answer.isfinite().all())]
@@ -107,7 +107,7 @@ class Simulator(Trainer):
         return [[rows[i] for i in some] for some in found]
 
     def also(
-        self, names: Sequence[Measure], before: State, after: State, outcomes: Mapping[int, Outcome], predicted: Samples
+        self, names: Sequence[Measure], before: State, after: State, outcomes: Outcomes, predicted: Samples
     ) -> dict[Measure, float | None]:
         """What else a history follows: of the states around a round, its participants, and what all then predict."""
         found: dict[Measure, float | None] = {}
@@ -137,7 +137,7 @@ class Simulator(Trainer):
         share = sizes[0] / np.where(sizes[1] > 0, sizes[1], np.nan)
         return {f"{main}_held": self.metrics.per_client[main](some, labels), f"{main}_limit": share}
 
-    def own_scores(self, state: State, participants: Mapping[int, Outcome]) -> dict[Measure, float]:
+    def own_scores(self, state: State, participants: Outcomes) -> dict[Measure, float]:
         """Mean over participants of the main figure of their own models, as they left local training, on test data.
 
         On all of it, and on that of the classes that they hold.
@@ -207,7 +207,7 @@ class Simulator(Trainer):
         return self.figure(self.predicted(state, split, params), self.labels(split))
 
 
-def _left(outcomes: Mapping[int, Outcome]) -> dict[int, tuple[Params, Params]]:
+def _left(outcomes: Outcomes) -> dict[int, tuple[Params, Params]]:
     """The models of clients as they left local training, and what they had been sent."""
     return {index: (outcome.params, outcome.received) for index, outcome in outcomes.items()}
 

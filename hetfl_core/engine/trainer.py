@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -20,7 +20,7 @@ from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.layout import Engine, Layout
 from hetfl_core.engine.sides import ServerSide
 from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts, stack_split
-from hetfl_core.engine.training import LocalJob, Outcome
+from hetfl_core.engine.training import LocalJob, Outcome, Outcomes
 from hetfl_core.federation import Client, Federation, Spec, map_blocks
 from hetfl_core.methods.base import Method, Role, one_of_each
 from hetfl_core.networks import Params
@@ -351,7 +351,7 @@ def _samples(rows: Sequence[tuple[Cohort, int]], specs: Sequence[Spec]) -> Split
     return stack_split([x for x, _ in each], [y for _, y in each])
 
 
-def keeping(state: State, outcomes: Mapping[int, Outcome]) -> State:
+def keeping(state: State, outcomes: Outcomes) -> State:
     """The state after local training: clients that trained keep what came out of it."""
     client_states = [outcomes[c].client_state if c in outcomes else k for c, k in enumerate(state.client_states)]
     return replace(state, client_states=client_states)

@@ -20,7 +20,7 @@ from hetfl_core.engine.sides import batch
 from hetfl_core.engine.stacks import Split
 from hetfl_core.federation import Spec, map_blocks
 from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Method, Optimizer, Role, Stage, has_prefix
-from hetfl_core.networks import Draw, Params
+from hetfl_core.networks import Draw, Params, Tensors
 from hetfl_core.networks.layers import RUNNING
 from hetfl_core.padding import crop, pad_stack
 from hetfl_core.rng import stream
@@ -111,7 +111,7 @@ class Noise:
         return found
 
 
-def make_optimizer(stage: Stage, params: Mapping[str, Tensor], fused: bool) -> torch.optim.Optimizer:
+def make_optimizer(stage: Stage, params: Tensors, fused: bool) -> torch.optim.Optimizer:
     """A fresh optimizer; parameters are grouped by weight decay."""
     options: dict[str, Any] = {"lr": stage.lr}
     if stage.optimizer in WITH_MOMENTUM:
@@ -165,6 +165,10 @@ class Outcome:
     received: Params
     terms: dict[str, float]
     params: Params
+
+
+Outcomes = Mapping[int, Outcome]
+"""Those of some clients, by their places."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +226,7 @@ def _train_one(job: LocalJob, i: int) -> Outcome:
     return _outcome(job, i, params, memory, terms)
 
 
-def _outcome(job: LocalJob, i: int, params: Params, memory: Mapping[str, Tensor], terms: dict[str, float]) -> Outcome:
+def _outcome(job: LocalJob, i: int, params: Params, memory: Tensors, terms: dict[str, float]) -> Outcome:
     """What the i-th client brings out: an upload, protected as the method wants, in role ``"round"`` alone."""
     upload: Params = {}
     with torch.no_grad():

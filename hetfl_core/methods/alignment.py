@@ -13,7 +13,6 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -23,8 +22,10 @@ from torch import Tensor
 from hetfl_core.distances import LARGEST_PLAN
 from hetfl_core.methods import anchor_terms
 from hetfl_core.methods.base import row_mean
-from hetfl_core.networks import Draw
+from hetfl_core.networks import Draw, Tensors
 from hetfl_core.settings import Checked, Limit, NotNegative, Positive
+
+Components = Annotated[int, Limit(f"in 1…{LARGEST_PLAN}", lambda p: 1 <= p <= LARGEST_PLAN)]
 
 
 class Anchors(NamedTuple):
@@ -50,9 +51,6 @@ class Anchors(NamedTuple):
         return torch.einsum("ckl,jcl->jck", self.cholesky, xi)
 
 
-FewComponents = Annotated[int, Limit(f"in 1…{LARGEST_PLAN}", lambda p: 1 <= p <= LARGEST_PLAN)]
-
-
 @dataclass(frozen=True)
 class Alignment(Checked):
     """One Gaussian per class, and a distance to it that a subclass names."""
@@ -70,7 +68,7 @@ class Alignment(Checked):
         """Random numbers that `distance` wants."""
         return {}
 
-    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
+    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Tensors) -> Tensor:
         """Σ_c over the classes of a batch of the squared distance between anchor and class.
 
         z, y, weight have shapes (n, k), (n,), (n,); rows of weight 0 are padding.
@@ -81,7 +79,7 @@ class Alignment(Checked):
         """Random numbers that `samples` wants."""
         return {"anchor.xi": Draw((J, n_classes, k))}
 
-    def samples(self, anchors: Anchors, noise: Mapping[str, Tensor]) -> Tensor:
+    def samples(self, anchors: Anchors, noise: Tensors) -> Tensor:
         """J samples Z_c = v_c + L_c ξ of each anchor, shape (J, C, k)."""
         return anchors.mean + anchors.shift(noise["anchor.xi"])
 
@@ -92,7 +90,7 @@ class Wasserstein(Alignment):
 
     learns_covariance: ClassVar[bool] = True
 
-    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
+    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Tensors) -> Tensor:
         """Σ_c W2²(μ_c, ν̂_c)."""
         return anchor_terms.class_wasserstein(z, y, weight, anchors.mean, anchors.cholesky, variance=anchors.variance)
 
@@ -105,7 +103,7 @@ class SampledWasserstein(Alignment):
         """One sample for each row."""
         return {"anchor.samples": Draw((k,), per="sample")}
 
-    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
+    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Tensors) -> Tensor:
         """Σ_c W2²(μ̂_c, ν̂_c)."""
         samples = anchors.mean[y] + math.sqrt(anchors.variance) * noise["anchor.samples"]
         return anchor_terms.class_wasserstein_sampled(z, samples, y, weight, anchors.mean.shape[0])
@@ -118,7 +116,7 @@ class DebiasedWasserstein(Alignment):
     What is taken off depends on the number of rows and the size of the cloud, not on a tuned constant.
     """
 
-    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
+    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Tensors) -> Tensor:
         """Σ_c W2²(μ_c, ν̂_c) less its bias."""
         return anchor_terms.class_wasserstein_debiased(z, y, weight, anchors.mean, anchors.variance)
 
@@ -138,7 +136,7 @@ class MMD(Alignment):
 
     term: ClassVar[str] = "mmd"
 
-    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
+    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Tensors) -> Tensor:
         """Σ_c MMD²(μ_c, ν̂_c), ν̂_c the empirical distribution."""
         return anchor_terms.class_mmd(z, y, weight, anchors.mean, anchors.variance, self.bandwidth)
 
@@ -157,7 +155,7 @@ class MixtureWasserstein(Alignment):
         Standard deviation of the components' first means around their class's, which is drawn as without mixtures.
     """
 
-    components: FewComponents = 2
+    components: Components = 2
     spread: NotNegative = 1.0
 
     term: ClassVar[str] = "mw2"
@@ -168,7 +166,7 @@ class MixtureWasserstein(Alignment):
         moved = torch.randn(n_classes, self.components, k, generator=rng, dtype=torch.float32)
         return centres.unsqueeze(1) + self.spread * moved
 
-    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
+    def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Tensors) -> Tensor:
         """Σ_c MW2²(μ_c, ν̂_c)."""
         return anchor_terms.class_mixture_wasserstein(z, y, weight, anchors.mean, anchors.variance)
 
@@ -176,7 +174,7 @@ class MixtureWasserstein(Alignment):
         """Also which component each sample is of."""
         return {**super().sample_draws(J, n_classes, k), "anchor.component": Draw((J, n_classes), "uniform")}
 
-    def samples(self, anchors: Anchors, noise: Mapping[str, Tensor]) -> Tensor:
+    def samples(self, anchors: Anchors, noise: Tensors) -> Tensor:
         """J samples of each mixture, shape (J, C, k)."""
         classes = torch.arange(anchors.mean.shape[0], device=anchors.mean.device)
         component = (noise["anchor.component"] * self.components).long()

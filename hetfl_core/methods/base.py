@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 
 from hetfl_core.clients import by_block, check_features
 from hetfl_core.federation import Spec
-from hetfl_core.networks import Draw, Model, Params, PerClient
+from hetfl_core.networks import Draw, Model, Params, PerClient, Tensors
 from hetfl_core.networks.layers import RUNNING
 from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive, first_line
 
@@ -135,12 +135,12 @@ def has_prefix(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(prefix + ".")
 
 
-def pick(params: Mapping[str, Tensor], prefixes: Sequence[str]) -> Params:
+def pick(params: Tensors, prefixes: Sequence[str]) -> Params:
     """The parameters that belong to one of the parts."""
     return {name: p for name, p in params.items() if any(has_prefix(name, prefix) for prefix in prefixes)}
 
 
-def weighted_mean(uploads: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:
+def weighted_mean(uploads: Sequence[Tensors], weights: Sequence[float]) -> Params:
     """The weighted mean of what clients sent, name by name.
 
     Parameters
@@ -475,18 +475,18 @@ class Method(Checked):
         """Random numbers that `loss` wants at each step, declared; the engine draws them."""
         return self.model.draws()
 
-    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """The objective of one client on one batch: here `task_loss`."""
         return batch.loss(self.model.head(params, self.model.embed(params, batch.x, noise)))
 
-    def follow(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Params:
+    def follow(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Params:
         """What a step changes without a gradient, such as running means, as it is after the batch; lifted as `loss` is.
 
         Given the parameters before the step. Names end as `RUNNING` says; it is asked where there are such ones.
         """
         return self.model.moved(params, batch.x, noise)
 
-    def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
+    def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:
         """What leaves the client after training, and nothing else does: here the shared parts. In rounds only.
 
         `data` are all its training samples in true shapes; `memory` is what `loss` asked to remember, sample by sample.
@@ -540,14 +540,14 @@ class Method(Checked):
         """
         return {}
 
-    def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
+    def predict(self, params: Params, received: Params, x: Any, noise: Tensors | None = None) -> Tensor:
         r"""Logits, shape (n, \*shape) → (n, C); the predicted numbers of a regression, (n, 1).
 
         `noise` is what `prediction_noise` declares; without, a random model predicts by its mean features.
         """
         return self.model.head(params, self.model.embed(params, x))
 
-    def predict_server(self, server: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor | None:
+    def predict_server(self, server: Params, x: Any, noise: Tensors | None = None) -> Tensor | None:
         """Outputs of the server's own model, where there is one; None where there is none."""
         return None
 

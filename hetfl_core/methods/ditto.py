@@ -7,7 +7,6 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Role, Stage
 from hetfl_core.methods.fedavg import FedAvg
-from hetfl_core.networks import Params
+from hetfl_core.networks import Params, Tensors
 from hetfl_core.settings import NotNegative
 
 OWN = "own"
@@ -57,13 +56,11 @@ class Ditto(FedAvg):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """v_i, then w, when selected; all of v_i once more at the end, as FedCR's published code has it."""
-        if role not in ("round", "final"):
-            return []
-        if role == "final":
-            return [self.finetuning((OWN,), round, loss=self.personal_loss)]
-        return [self.stage((OWN,), round, loss=self.personal_loss), self.stage(self.model.parts, round)]
+        if role == "round":
+            return [self.stage((OWN,), round, loss=self.personal_loss), self.stage(self.model.parts, round)]
+        return [self.finetuning((OWN,), round, loss=self.personal_loss)] if role == "final" else []
 
-    def personal_loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def personal_loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """f_i(v) + (λ/2)‖v − w⁽ᵗ⁾‖², Eq. (2) of [1]_."""
         own = _own(params)
         task = self.loss(own, received, batch, noise)
@@ -72,11 +69,11 @@ class Ditto(FedAvg):
         terms = {**{f"{OWN} {name}": value for name, value in task.terms.items()}, "drift": drift.detach()}
         return Loss(task.total + self.term_weight / 2 * drift, terms)
 
-    def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
+    def predict(self, params: Params, received: Params, x: Any, noise: Tensors | None = None) -> Tensor:
         r"""Logits of v_i, shape (n, \*shape) → (n, C)."""
         return super().predict(_own(params), received, x, noise)
 
-    def predict_server(self, server: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor | None:
+    def predict_server(self, server: Params, x: Any, noise: Tensors | None = None) -> Tensor | None:
         """Logits of w, where the server has all of it."""
         return super().predict(server, {}, x, noise) if self.embeddings == "shared" else None
 
@@ -85,6 +82,6 @@ class Ditto(FedAvg):
         return super().embed(_own(params), received, x)
 
 
-def _own(params: Mapping[str, Tensor]) -> Params:
+def _own(params: Tensors) -> Params:
     """v_i under the names of a plain model."""
     return {name.removeprefix(f"{OWN}."): p for name, p in params.items() if name.startswith(f"{OWN}.")}

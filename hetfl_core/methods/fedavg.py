@@ -10,14 +10,13 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from hetfl_core.methods.base import Method, Role, Stage
-from hetfl_core.networks import Params
+from hetfl_core.networks import Params, Tensors
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class FedAvg(Method):
         """All parts."""
         return self.model.parts
 
-    def predict_server(self, server: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor | None:
+    def predict_server(self, server: Params, x: Any, noise: Tensors | None = None) -> Tensor | None:
         """Logits of the averaged model."""
         return self.predict(server, {}, x, noise)
 

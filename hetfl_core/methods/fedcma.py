@@ -46,7 +46,7 @@ from torch import Generator, Tensor
 from hetfl_core.federation import Spec, as_params, from_params, map_blocks
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, pick
 from hetfl_core.methods.fedper import HEAD
-from hetfl_core.networks import Params
+from hetfl_core.networks import Params, Tensors
 from hetfl_core.settings import Count, NotNegative, PositiveShare
 
 
@@ -161,7 +161,7 @@ class FedCMA(Method):
         of = of if self.aligns == "conditional" else of.sum(0, keepdim=True)
         return self.features(params, from_params("fixed.x", params)), of, of.sum(1).clamp(min=1)
 
-    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """Eq. (5), with a minibatch for L_i; what weighs nothing is not computed."""
         total, terms, _ = super().loss(params, received, batch, noise)
         p, of_group = received["shares"][0], received["shares"][1:]
@@ -182,7 +182,7 @@ class FedCMA(Method):
         g, of, b = self._fixed(params)
         return {**pick(params, HEAD), "mean": of @ g / b.unsqueeze(-1)}
 
-    def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
+    def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:
         """Head and means (line 13), of the network after training or before."""
         if self.sends == "before":
             old = {name.removeprefix("before."): p for name, p in params.items() if name.startswith("before.")}

@@ -14,7 +14,6 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,7 +23,7 @@ from torch import Generator, Tensor
 from hetfl_core.methods.base import Batch, Loss, Role, Specs, Stage, Uploads, Weights, has_prefix, pick, row_mean
 from hetfl_core.methods.fedper import BODY, HEAD
 from hetfl_core.methods.stochastic import Stochastic, gaussian_gap
-from hetfl_core.networks import Params
+from hetfl_core.networks import Params, Tensors
 from hetfl_core.settings import Count, Natural, NotNegative, Share
 
 JOINT = "joint"
@@ -94,7 +93,7 @@ class FedCR(Stochastic):
         own = HEAD if self.aggregates == "body" else self.local
         return self.usual_stages(self.model.parts, own, round, role)
 
-    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """Line 11, Eq. (7). What is remembered (line 13) are the natural parameters Λ μ and Λ of each sample."""
         mean, deviation = self.model.posterior(params, batch.x, noise)
         variance = deviation.square()
@@ -111,7 +110,7 @@ class FedCR(Stochastic):
         total = task + self.term_weight * gap if self.term_weight else task
         return Loss(total, {"ce": task.detach(), "kl": gap.detach()}, remember)
 
-    def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
+    def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:
         """Lines 15-20: the body, and Λ_i^c μ_i^c and Λ_i^c by class; zeros for a class that the client lacks."""
         member = torch.eye(len(received[f"{JOINT}.mean"]), dtype=params["beta.weight"].dtype, device=data.y.device)
         member = member[data.y.long()] * data.weight.unsqueeze(-1)

@@ -24,7 +24,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,7 +36,7 @@ from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Specs, Stage, Uploads, Weights, pick, row_mean
 from hetfl_core.methods.fedper import LGFedAvg
 from hetfl_core.methods.server import descend, without_state
-from hetfl_core.networks import Draw, Params
+from hetfl_core.networks import Draw, Params, Tensors
 from hetfl_core.networks.layers import RUNNING, layers_init
 from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
@@ -95,9 +95,7 @@ class FedGen(LGFedAvg):
         return {**server, "round": torch.zeros(1, dtype=torch.float32)}
 
     @staticmethod
-    def generate(
-        params: Mapping[str, Tensor], y: Tensor, noise: Tensor, training: bool = False
-    ) -> tuple[Tensor, Params]:
+    def generate(params: Tensors, y: Tensor, noise: Tensor, training: bool = False) -> tuple[Tensor, Params]:
         """G(y, ε): labels (n,) and noise (n, noise_dim) → features (n, d_e).
 
         Also, in training, where a batch is normalised by its own mean and variance, the running ones after it.
@@ -143,7 +141,7 @@ class FedGen(LGFedAvg):
             | (batch if self.generated_weight else {})
         )
 
-    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """The client's loss and the two terms, which begin in the second round."""
         outputs = self.model.head(params, self.model.embed(params, batch.x, noise))
         total, terms, _ = batch.loss(outputs)
@@ -168,7 +166,7 @@ class FedGen(LGFedAvg):
         return Loss(total, terms)
 
     @staticmethod
-    def logits(params: Mapping[str, Tensor], z: Tensor) -> Tensor:
+    def logits(params: Tensors, z: Tensor) -> Tensor:
         """The head at features, shape (n, d_e) → (n, C)."""
         return torch.addmm(params["beta.bias"], z, params["beta.weight"])
 

@@ -21,7 +21,6 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -30,9 +29,11 @@ from torch import Generator, Tensor
 
 from hetfl_core.federation import Spec, as_params, from_params, map_blocks
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, weighted_mean
-from hetfl_core.networks import Params
+from hetfl_core.networks import Params, Tensors
 from hetfl_core.padding import crop, pad
 from hetfl_core.settings import Limit, NotNegative
+
+Rows = Annotated[int, Limit("at least 2", lambda n: n >= 2)]
 
 
 def centred(kernel: Tensor) -> Tensor:
@@ -92,7 +93,7 @@ class FedHeNN(Method):
 
     weighting: Literal["samples", "uniform"] = "uniform"
     term_weight: NotNegative = 0.1
-    n_rad: Annotated[int, Limit("at least 2", lambda n: n >= 2)] = 100
+    n_rad: Rows = 100
 
     alignment: Literal["distance", "published"] = "distance"
     answering: Literal["participants", "all"] = "participants"
@@ -160,7 +161,7 @@ class FedHeNN(Method):
         """M epochs on all parameters, when selected and at the end."""
         return self.usual_stages(self.local, self.local, round, role)
 
-    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """f_i + η (1 − CKA(K_i, K̄)), or f_i + η · similarity as in the published code."""
         task = super().loss(params, received, batch, noise)
         measure = kernel_alignment if self.alignment == "distance" else published_alignment

@@ -12,7 +12,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -24,7 +24,7 @@ from hetfl_core import checks
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, pick, row_mean
 from hetfl_core.methods.fedper import BODY, HEAD, body
-from hetfl_core.networks import Params
+from hetfl_core.networks import Params, Tensors
 from hetfl_core.settings import Natural, NotNegative
 
 
@@ -127,11 +127,11 @@ class FedPAC(Method):
         head = self.stage(HEAD, round, loss=super().loss, epochs=self.head_epochs, **rate)
         return [head, self.stage(body(self.model), round, loss=aligned)]
 
-    def features(self, params: Params, x: Tensor, noise: Mapping[str, Tensor] | None = None) -> Tensor:
+    def features(self, params: Params, x: Tensor, noise: Tensors | None = None) -> Tensor:
         """What the head reads, shape (n, …) → (n, V)."""
         return self.model.represent(params, self.model.embed(params, x, noise))
 
-    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """f_i and the distance to the centroids of the classes that have one (Eq. 9 of [1]_)."""
         z = self.model.embed(params, batch.x, noise)
         task = batch.loss(self.model.head(params, z))
@@ -144,7 +144,7 @@ class FedPAC(Method):
             gap = squared.clamp(min=torch.finfo(z.dtype).tiny).sqrt() / batch.weight.sum().clamp(min=1)
         return Loss(task.total + self.term_weight * gap, {**task.terms, "gap": gap.detach()})
 
-    def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
+    def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:
         """The body; counts and mean features of the classes; the head, and what weighs it: h and v (Section 4.2).
 
         Features are those of the trained body for the centroids, and of the received one, if there is one, for h and v.

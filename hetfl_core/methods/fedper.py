@@ -25,16 +25,15 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
 
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Method, Role, Stage, one_of_each, pick
-from hetfl_core.networks import Model, Params
+from hetfl_core.networks import Model, Params, Tensors
 
 BODY = ("phi", "gaussian", "alpha")
 """Parts before the head."""
@@ -134,6 +133,6 @@ class FedBABU(Method):
         parts = {"all": self.model.parts, "head": HEAD, "body": body(self.model)}
         return self.usual_stages(parts["body"], parts[self.tuned], round, role)
 
-    def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
+    def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:
         """The body."""
         return pick(params, BODY)

@@ -8,7 +8,6 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,11 +15,11 @@ from torch import Tensor
 
 from hetfl_core.methods.base import Batch, Loss
 from hetfl_core.methods.fedavg import FedAvg
-from hetfl_core.networks import Params
+from hetfl_core.networks import Params, Tensors
 from hetfl_core.settings import NotNegative
 
 
-def drift(params: Mapping[str, Tensor], received: Mapping[str, Tensor]) -> Tensor:
+def drift(params: Tensors, received: Tensors) -> Tensor:
     """‖w − w⁽ᵗ⁾‖² over the tensors that are in both, shape ()."""
     both = [(params[name] - received[name]).square().sum() for name in received if name in params]
     return torch.stack(both).sum()
@@ -40,7 +39,7 @@ class FedProx(FedAvg):
 
     term_weight: NotNegative = 0.1
 
-    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """f_i(w) + (μ/2)‖w − w⁽ᵗ⁾‖², Eq. (2) of [1]_."""
         task = super().loss(params, received, batch, noise)
         away = drift(params, received)

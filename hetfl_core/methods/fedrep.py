@@ -37,13 +37,10 @@ class FedRep(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """The local parts for M epochs, then the shared ones."""
-        if role not in ("round", "final"):
-            return []
-        if role == "final":
-            return [self.finetuning(self.local, round)]
-        local = self.stage(self.local, round)
-        common = self.stage(self.shared, round, epochs=self.representation_epochs)
-        return [local, common]
+        if role == "round":
+            common = self.stage(self.shared, round, epochs=self.representation_epochs)
+            return [self.stage(self.local, round), common]
+        return [self.finetuning(self.local, round)] if role == "final" else []
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +20,7 @@ from torch import Tensor
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Role, Stage, row_mean
 from hetfl_core.methods.stochastic import Stochastic, gaussian_gap
-from hetfl_core.networks import Params
+from hetfl_core.networks import Params, Tensors
 from hetfl_core.networks.layers import SMALLEST_DEVIATION
 from hetfl_core.settings import NotNegative
 
@@ -69,7 +68,7 @@ class FedSR(Stochastic):
         everything = (*self.model.parts, REFERENCE)
         return self.usual_stages(everything, ("beta",) if self.shares else everything, round, role)
 
-    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """Cross-entropy and the two penalties."""
         mean, deviation = self.model.posterior(params, batch.x, noise)
         z = self.drawn(mean, deviation, noise)
@@ -85,6 +84,6 @@ class FedSR(Stochastic):
         terms = {"ce": task.detach(), "l2": l2.detach(), "cmi": cmi.detach()}
         return Loss(task + self.norm_weight * l2 + self.cmi_weight * cmi, terms)
 
-    def predict_server(self, server: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor | None:
+    def predict_server(self, server: Params, x: Any, noise: Tensors | None = None) -> Tensor | None:
         """Outputs of the averaged model."""
         return self.predict(server, {}, x, noise) if self.shares else None

@@ -26,7 +26,6 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -47,7 +46,7 @@ from hetfl_core.methods.alignment import (
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, pick, task_loss
 from hetfl_core.methods.privacy import Privacy
 from hetfl_core.methods.schemes import FedAvgFTScheme, FedRepScheme, L2GDScheme, Scheme
-from hetfl_core.networks import MLP, Draw, Model, Params
+from hetfl_core.networks import MLP, Draw, Model, Params, Tensors
 from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
 
@@ -262,24 +261,24 @@ class FLIC(Method):
         held = {label for label, n in zip(labels, spec.class_counts) if n}
         return torch.tensor([label in held for label in range(self._count(spec))], dtype=torch.float32)
 
-    def _anchors(self, tensors: Mapping[str, Tensor]) -> Anchors:
+    def _anchors(self, tensors: Tensors) -> Anchors:
         """Means v_c and Cholesky factors L_c, or the common variance."""
         cholesky = tensors.get("anchor.cholesky")
         return Anchors(tensors["anchor.mean"], None if cholesky is None else cholesky.tril(), self.anchor_variance)
 
     # --- the three terms of Eq. (3) ---
 
-    def _head(self, params: Mapping[str, Tensor], z: Tensor) -> Tensor:
+    def _head(self, params: Tensors, z: Tensor) -> Tensor:
         """g_θ(z) with the scheme's θ_i, shape (n, k) → (n, C)."""
         return self.model.head(dict(self.scheme.weights(params)), z)
 
-    def _alignment(self, z: Tensor, batch: Batch, anchors: Mapping[str, Tensor], noise: Mapping[str, Tensor]) -> Tensor:
+    def _alignment(self, z: Tensor, batch: Batch, anchors: Tensors, noise: Tensors) -> Tensor:
         """Σ_c W2²(μ_c, ν̂_c) over the classes of the batch, or what takes its place."""
         if batch.y.is_floating_point():
             return segment_distance(anchors["anchor.mean"], z, batch.y, batch.weight)
         return self.alignment.distance(self._anchors(anchors), z, self._labels(batch.y), batch.weight, noise)
 
-    def _anchor_logits(self, params: Mapping[str, Tensor], z: Tensor) -> Tensor:
+    def _anchor_logits(self, params: Tensors, z: Tensor) -> Tensor:
         """Logits over the anchors' labels: those of the head, or, for meta-classes, of their summed probabilities."""
         logits = self._head(params, z)
         if self.meta_classes is None:
@@ -288,9 +287,7 @@ class FLIC(Method):
         members = torch.arange(max(self.meta_classes) + 1, device=z.device).unsqueeze(1) == of
         return torch.where(members, logits.unsqueeze(1), -math.inf).logsumexp(-1)
 
-    def _anchor_loss(
-        self, params: Params, anchors: Mapping[str, Tensor], batch: Batch, noise: Mapping[str, Tensor]
-    ) -> Tensor:
+    def _anchor_loss(self, params: Params, anchors: Tensors, batch: Batch, noise: Tensors) -> Tensor:
         """Σ_{c ∈ Y_i} (1/J) Σ_j ℓ(c, g(Z_c^(j))), with Z_c = v_c + L_c ξ (Algorithm S2, line 8)."""
         if batch.y.is_floating_point():
             return self._target_loss(params, anchors["anchor.mean"], batch, noise)
@@ -300,15 +297,13 @@ class FLIC(Method):
         losses = F.cross_entropy(self._anchor_logits(params, samples.flatten(0, 1)), labels, reduction="none")
         return (losses.reshape(J, C).mean(0) * params["classes"]).sum()
 
-    def _target_loss(self, params: Params, ends: Tensor, batch: Batch, noise: Mapping[str, Tensor]) -> Tensor:
+    def _target_loss(self, params: Params, ends: Tensor, batch: Batch, noise: Tensors) -> Tensor:
         """The same for a regression: the mean over the batch of (1/J) Σ_j ℓ(y, g(Z_y^(j))), Z_y = m^(y) + ξ."""
         samples = segment_means(ends, batch.y).unsqueeze(1) + noise["anchor.xi"]  # (n, J, k)
         y, weight = (t.repeat_interleave(self.anchor_samples) for t in (batch.y, batch.weight))
         return task_loss(self._head(params, samples.flatten(0, 1)), y, weight)
 
-    def _objective(
-        self, params: Params, anchors: Mapping[str, Tensor], batch: Batch, noise: Mapping[str, Tensor]
-    ) -> Loss:
+    def _objective(self, params: Params, anchors: Tensors, batch: Batch, noise: Tensors) -> Loss:
         """F_i of Eq. (3), without ω_i."""
         z = self.model.embed(params, batch.x, noise)
         task = batch.loss(self._head(params, z))
@@ -319,20 +314,20 @@ class FLIC(Method):
 
     # --- objectives of the stages ---
 
-    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """F_i at the anchors μ^(t) that the server sent: lines 8, 9 and 13 of Algorithm 1."""
         return self._objective(params, received, batch, noise)
 
-    def anchor_objective(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def anchor_objective(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """F_i as a function of the client's copy of the anchors: line 14."""
         return self._objective(params, params, batch, noise)
 
-    def alignment_loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def alignment_loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """Σ_c W2²(μ_c, ν̂_c), the loss of the pre-training."""
         gap = self._alignment(self.model.embed(params, batch.x, noise), batch, received, noise)
         return Loss(gap, {self.alignment.term: gap.detach()})
 
-    def published_loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def published_loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """F_i for φ and β, plus the code's anchor objective for the anchors, each blind to the other's parameters.
 
         The latter is the cross-entropy of all anchor means (of all components, for mixtures) and the alignment.
@@ -389,7 +384,7 @@ class FLIC(Method):
             return draws | {"anchor.xi": Draw((self.anchor_samples, k), per="sample")}
         return draws | self.alignment.sample_draws(self.anchor_samples, self._count(spec), k)
 
-    def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
+    def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:
         """α_i and the client's anchors (line 16)."""
         return pick(params, (*self.shared, *(("anchor",) if self.local_anchors else ())))
 
@@ -414,7 +409,7 @@ class FLIC(Method):
 
     # --- use ---
 
-    def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
+    def predict(self, params: Params, received: Params, x: Any, noise: Tensors | None = None) -> Tensor:
         r"""Logits, shape (n, \*shape) → (n, C); the predicted numbers of a regression, (n, 1)."""
         return self._head(params, self.model.embed(params, x))
 

@@ -19,7 +19,7 @@ from hetfl_core.clients import check_features
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Method, has_prefix
 from hetfl_core.methods.fedavg import FedAvg
-from hetfl_core.networks import Blocks, Params, layer_init
+from hetfl_core.networks import Blocks, Params, Tensors, layer_init
 
 
 def held_blocks(spec: Spec) -> list[str]:
@@ -33,23 +33,24 @@ def full_spec(specs: Sequence[Spec]) -> Spec:
     return replace(specs[0], shapes={name: max(some, key=lambda s: (0 not in s, s)) for name, some in each.items()})
 
 
-def of_blocks(params: Mapping[str, Tensor], blocks: Sequence[str], layer: str) -> Params:
+def of_blocks(params: Tensors, blocks: Sequence[str], layer: str) -> Params:
     """The parameters that a client with these blocks has: extractors, and rows of the layer over all blocks."""
     lacking = sorted(_named(params, layer) - set(blocks))
     prefixes = [f"phi.{name}" for name in lacking] + [f"{layer}.{name}" for name in lacking]
     return {name: p for name, p in params.items() if not any(has_prefix(name, prefix) for prefix in prefixes)}
 
 
-def _named(params: Mapping[str, Tensor], layer: str) -> set[str]:
+def _named(params: Tensors, layer: str) -> set[str]:
     """The blocks that have a weight in a layer."""
     weights = [name for name in params if has_prefix(name, layer) and name.endswith(".weight")]
     return {name.removeprefix(f"{layer}.").removesuffix(".weight") for name in weights}
 
 
-def check_blocks(method: Method, specs: Sequence[Spec]) -> None:
+def check_blocks(method: Method, specs: Sequence[Spec], why: str) -> None:
     """Refuse blocks that their extractor does not take, and blocks of one name but of different shapes.
 
-    Extractors could not be averaged then. Clients and blocks are named.
+    Extractors could not be averaged then. Clients and blocks are named. Also a model with layers behind the embedding;
+    `why` says what the method does there.
     """
     first: dict[str, Spec] = {}
     model = method.model.phi
@@ -75,6 +76,8 @@ def check_blocks(method: Method, specs: Sequence[Spec]) -> None:
     for name in first:
         holders = [spec for spec in specs if name in held_blocks(spec)]
         check_features(holders, f"{method.name} averages the extractors of block {name!r}", name)
+    if method.model.alpha is not None or method.model.gaussian is not None:
+        raise ValueError(f"{method.name} {why}: the model must have no alpha or gaussian")
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,8 @@ class LateFusion(FedAvg):
     def check(self, specs: Sequence[Spec]) -> None:
         """Refuse models with a layer behind the embedding, which there is no common one of."""
         if self.model.blocks is None:
-            super().check(specs)
-            return
-        check_blocks(self, specs)
-        if self.model.alpha is not None or self.model.gaussian is not None:
-            raise ValueError(f"{self.name} has a head for each block: the model must have no alpha or gaussian")
+            return super().check(specs)
+        check_blocks(self, specs, "has a head for each block")
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
         """Of each block that anybody holds, h_b and its head."""
@@ -112,7 +112,7 @@ class LateFusion(FedAvg):
         """What belongs to the client's blocks."""
         return server if self.model.blocks is None else of_blocks(server, held_blocks(spec), "beta")
 
-    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """The mean over blocks of each block's own loss."""
         if self.model.blocks is None:
             return super().loss(params, received, batch, noise)
@@ -120,7 +120,7 @@ class LateFusion(FedAvg):
         task = torch.stack([loss.total for loss in each]).mean()
         return Loss(task, dict.fromkeys(each[0].terms, task.detach()))
 
-    def _outputs(self, params: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> list[Tensor]:
+    def _outputs(self, params: Params, x: Any, noise: Tensors | None = None) -> list[Tensor]:
         """Outputs of each block's classifier, shapes (n, C)."""
         assert self.model.blocks is not None
         found = []
@@ -129,7 +129,7 @@ class LateFusion(FedAvg):
             found.append(torch.addmm(params[f"beta.{name}.bias"], z, params[f"beta.{name}.weight"]))
         return found
 
-    def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
+    def predict(self, params: Params, received: Params, x: Any, noise: Tensors | None = None) -> Tensor:
         r"""Logarithms of the blocks' mean probabilities, shape (n, C); of a regression the mean, (n, 1)."""
         if self.model.blocks is None:
             return super().predict(params, received, x, noise)

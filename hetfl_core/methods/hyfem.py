@@ -21,7 +21,6 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -34,7 +33,7 @@ from hetfl_core.methods.base import Batch, Loss, Method, Specs, Uploads, Weights
 from hetfl_core.methods.fedavg import FedAvg
 from hetfl_core.methods.fedprox import drift
 from hetfl_core.methods.fusion import check_blocks, full_spec, held_blocks, of_blocks
-from hetfl_core.networks import Params
+from hetfl_core.networks import Params, Tensors
 from hetfl_core.networks.model import JOINT
 from hetfl_core.settings import Count, Natural, NotNegative
 
@@ -109,11 +108,8 @@ class HyFEM(FedAvg):
     def check(self, specs: Specs) -> None:
         """Refuse models whose classifier has other layers than the one over all blocks."""
         if self.model.blocks is None:
-            super().check(specs)
-            return
-        check_blocks(self, specs)
-        if self.model.alpha is not None or self.model.gaussian is not None:
-            raise ValueError(f"{self.name} matches the layer over all blocks: the model must have no alpha or gaussian")
+            return super().check(specs)
+        check_blocks(self, specs, "matches the layer over all blocks")
 
     def init_server(self, specs: Specs, rng: Generator) -> Params:
         """Θ_0 and w_0, with the blocks that anybody holds."""
@@ -157,7 +153,7 @@ class HyFEM(FedAvg):
         goes_on = not self.resets if known else self.begins == "own"
         return {**received, **client_state} if goes_on else {**client_state, **received}
 
-    def loss(self, params: Params, received: Params, batch: Batch, noise: Mapping[str, Tensor]) -> Loss:
+    def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """Eq. (8)."""
         task = Method.loss(self, params, received, batch, noise)
         classifier = pick(received, CLASSIFIER)

@@ -26,7 +26,6 @@ References
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,7 +36,7 @@ from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Method, Role, Specs, Stage, Uploads, Weights, pick
 from hetfl_core.methods.fedper import HEAD
 from hetfl_core.methods.server import descend, without_state
-from hetfl_core.networks import Params, linear_init
+from hetfl_core.networks import Params, Tensors, linear_init
 from hetfl_core.networks.layers import layers_init
 from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
@@ -111,7 +110,7 @@ class PFedHN(Method):
         """M epochs on all weights when selected; at the end on the head, where it is the client's own."""
         return self.usual_stages(self.model.parts, HEAD if self.personal == "head" else (), round, role)
 
-    def upload(self, params: Params, received: Params, data: Batch, memory: Mapping[str, Tensor]) -> Params:
+    def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:
         """Δθ_i = θ_i − θ̃_i."""
         return {name: received[name] - params[name] for name in pick(received, self.shared)}
 

@@ -34,15 +34,13 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.networks import Params
+from hetfl_core.networks import Params, Tensors
 from hetfl_core.settings import Checked, Unbounded
 
 __all__ = ["Privacy", "epsilon", "noise_multiplier"]
@@ -81,7 +79,7 @@ class Privacy(Checked):
         """Standard deviation s = z · 2R of the noise of each entry, in the units of the parameters."""
         return self.noise_multiplier * self.sensitivity if self.noise_multiplier else 0.0
 
-    def protect(self, sent: Params, received: Mapping[str, Tensor], rng: torch.Generator) -> Params:
+    def protect(self, sent: Params, received: Tensors, rng: torch.Generator) -> Params:
         """Clip the move from `received` to `sent`, and add noise to each entry.
 
         Parameters
@@ -111,7 +109,7 @@ class Privacy(Checked):
         return epsilon(self.noise_multiplier, delta, releases)
 
 
-def _clip_factor(move: Mapping[str, Tensor], limit: float) -> float | None:
+def _clip_factor(move: Tensors, limit: float) -> float | None:
     """None where the norm over all tensors together is at most the limit, else what brings it there, rounding included.
 
     Moves are float64. The sum of n squares errs by n · 1e-16 at most, so that a part in 1e9 less leaves room for
@@ -123,12 +121,12 @@ def _clip_factor(move: Mapping[str, Tensor], limit: float) -> float | None:
     return None if norm <= limit else limit / norm * (1 - 1e-9)
 
 
-def _norm(move: Mapping[str, Tensor]) -> float:
+def _norm(move: Tensors) -> float:
     """Euclidean norm over all tensors together, which are float64."""
     return math.sqrt(sum(float(p.square().sum()) for p in move.values()))
 
 
-def _moved(start: Mapping[str, Tensor], move: Mapping[str, Tensor], limit: float) -> Params:
+def _moved(start: Tensors, move: Tensors, limit: float) -> Params:
     """What was sent, in its own type, where the move of `start` is this one, of float64, and not longer than the limit.
 
     Rounding may make it longer: near 1000 the numbers of float32 lie 6e-5 apart, which is more than an entry of a
@@ -142,7 +140,7 @@ def _moved(start: Mapping[str, Tensor], move: Mapping[str, Tensor], limit: float
     return {name: torch.where(too_far[name], torch.nextafter(end, start[name]), end) for name, end in nearest.items()}
 
 
-def _check_finite(move: Mapping[str, Tensor]) -> None:
+def _check_finite(move: Tensors) -> None:
     for name, p in move.items():
         bad = int((~p.isfinite()).sum())
         if bad:

@@ -30,15 +30,13 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from hetfl_core.federation import Spec
-from hetfl_core.networks import Model, Params
+from hetfl_core.networks import Model, Params, Tensors
 from hetfl_core.settings import Checked, Share
 
 HEAD = ("alpha", "beta")
@@ -75,7 +73,7 @@ class Scheme(Checked):
         """Fresh weights of these prefixes."""
         return model.init(spec, rng, prefixes)
 
-    def weights(self, params: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def weights(self, params: Tensors) -> Tensors:
         """θ_i under the names that `Model.head` reads, made of shared and local weights."""
         return params
 
@@ -139,7 +137,7 @@ class L2GDScheme(Scheme):
         heads = {prefix: model.init(spec, rng, HEAD) for prefix in prefixes}
         return {f"{prefix}.{name}": p for prefix, head in heads.items() for name, p in head.items()}
 
-    def weights(self, params: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def weights(self, params: Tensors) -> Tensors:
         """ω α + (1 − ω) β_i under the names of a plain head."""
         own = {name.removeprefix("own."): p for name, p in params.items() if name.startswith("own.")}
         return {name: self.omega * params[f"common.{name}"] + (1 - self.omega) * p for name, p in own.items()}

@@ -7,12 +7,12 @@ out of what is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from hetfl_core.networks import Params
+from hetfl_core.networks import Params, Tensors
 
 PREFIX = "optimizer."
 """What the names of an optimizer's state begin with."""
@@ -84,7 +84,7 @@ def descend(
     return new
 
 
-def _state_of(server: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+def _state_of(server: Tensors, name: str) -> dict[str, Tensor]:
     """What the optimizer remembers of one parameter. Counts of steps are in single precision, as PyTorch has them."""
     found = {}
     for stored, value in server.items():

@@ -7,7 +7,6 @@ What FedSR and FedCR have in common: how z is drawn in training, and how a predi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Method, Stage, task_loss
-from hetfl_core.networks import Draw, Model, Params
+from hetfl_core.networks import Draw, Model, Params, Tensors
 from hetfl_core.settings import Count, Natural
 
 
@@ -74,7 +73,7 @@ class Stochastic(Method):
             return {}
         return {"epsilon": Draw((samples, self.model.latent), per="sample")}
 
-    def drawn(self, mean: Tensor, deviation: Tensor, noise: Mapping[str, Tensor]) -> Tensor:
+    def drawn(self, mean: Tensor, deviation: Tensor, noise: Tensors) -> Tensor:
         """Draw z = μ + σ ε (or σ² ε, or μ alone), shapes (n, V), (n, V) and ε (n, S, V) → (n, S, V)."""
         if "epsilon" not in noise:
             return mean.unsqueeze(1)
@@ -93,7 +92,7 @@ class Stochastic(Method):
         y, weight = (each.unsqueeze(1).expand(-1, S).flatten() for each in (batch.y, batch.weight))
         return task_loss(logits.flatten(0, 1), y, weight)
 
-    def predict(self, params: Params, received: Params, x: Any, noise: Mapping[str, Tensor] | None = None) -> Tensor:
+    def predict(self, params: Params, received: Params, x: Any, noise: Tensors | None = None) -> Tensor:
         r"""The mean logits over the draws, or the logarithm of the mean probabilities; shape (n, \*shape) → (n, C)."""
         logits = self.logits(params, self.drawn(*self.model.posterior(params, x), noise or {}))
         return logits.mean(1) if self.averaged == "logits" else mean_log_probability(logits)

@@ -9,7 +9,7 @@ whose gradients are contiguous.
 """
 
 from hetfl_core.networks.images import CNN, Augmented, LeNet, NormalisedCNN, convolve
-from hetfl_core.networks.layers import ACTIVATIONS, MLP, Draw, Network, Params, layer_init, linear_init
+from hetfl_core.networks.layers import ACTIVATIONS, MLP, Draw, Network, Params, Tensors, layer_init, linear_init
 from hetfl_core.networks.model import Auto, Blocks, Model, PerClient
 from hetfl_core.networks.module import Module
 

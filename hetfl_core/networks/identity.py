@@ -110,12 +110,10 @@ def _contents(x: Any) -> Mapping[Any, Any]:
     if isinstance(x, FunctionType):
         cells = {n: c.cell_contents for n, c in zip(x.__code__.co_freevars, x.__closure__ or ()) if c != CellType()}
         return {"defaults": x.__defaults__, **cells}
-    if is_dataclass(x):
-        return {field.name: getattr(x, field.name) for field in fields(x)}
     own = {name: value for name, value in getattr(x, "__dict__", {}).items() if name not in OF_ANY_MODULE}
     if isinstance(x, nn.Module):
-        own["hooks"] = [*x._forward_pre_hooks.values(), *x._forward_hooks.values()]
-    return own
+        return {**own, "hooks": [*x._forward_pre_hooks.values(), *x._forward_hooks.values()]}
+    return {field.name: getattr(x, field.name) for field in fields(x)} if is_dataclass(x) else own
 
 
 # --- its source -------------------------------------------------------------------------------------------------------

@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hetfl_core.networks.layers import ACTIVATIONS, Activation, Draw, Drawn, Network, Params, layers_init, of_client
+from hetfl_core.networks.layers import ACTIVATIONS, Activation, Draw, Network, Params, Tensors, layers_init, of_client
 from hetfl_core.networks.module import lifted
 from hetfl_core.settings import Checked, Count, Dropout, Limit, Natural, PositiveShare
+
+Odd = Annotated[int, Limit("an odd number of at least 1", lambda x: x >= 1 and x % 2 == 1)]
 
 
 def convolve(x: Tensor, weight: Tensor, kernel: int) -> Tensor:
@@ -86,7 +88,7 @@ class CNN(Checked):
             return {}
         return {f"{part}.1.mask": Draw((self.channels[1], 1, 1), "keep", "sample", 1 - self.dropout)}
 
-    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
         """Embed a batch of images, shape (n, channels, side, side) → (n, k)."""
         first, second = (params[f"{part}.{i}.bias"][:, None, None] for i in range(2))
         z = F.max_pool2d(convolve(x, params[f"{part}.0.weight"], self.kernel), 2) + first  # moves all alike
@@ -118,7 +120,7 @@ class NormalisedCNN(Checked):
 
     channels: tuple[Count, ...] = (6, 16)
     out: Count = 32
-    kernel: Annotated[int, Limit("an odd number of at least 1", lambda side: side >= 1 and side % 2)] = 3
+    kernel: Odd = 3
     momentum: PositiveShare = 0.1
 
     padded: ClassVar[bool] = True
@@ -148,15 +150,15 @@ class NormalisedCNN(Checked):
         """Which rows of a batch are samples; that it is asked for says that this is training."""
         return {f"{part}.rows": Draw((), "rows", "sample")}
 
-    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
         """Embed a batch of images, shape (n, channels, height, width) → (n, k)."""
         return self._forward(params, x, noise, part)[0]
 
-    def moved(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Params:
+    def moved(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Params:
         """The running means and variances after a batch of training; none in use."""
         return self._forward(params, x, noise, part)[1]
 
-    def _forward(self, params: Params, x: Tensor, noise: Drawn | None, part: str) -> tuple[Tensor, Params]:
+    def _forward(self, params: Params, x: Tensor, noise: Tensors | None, part: str) -> tuple[Tensor, Params]:
         rows, moved, z = (noise or {}).get(f"{part}.rows"), {}, x
         for i in range(len(self.channels)):
             kernels = params[f"{part}.{i}.weight"].T.unflatten(1, (z.shape[-3], self.kernel, self.kernel))
@@ -241,7 +243,7 @@ class LeNet(Checked):
         """Nothing."""
         return {}
 
-    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
         """Embed a batch of images, shape (n, channels, side, side) → (n, k)."""
         act = ACTIVATIONS[self.activation]
         for i in range(len(self.channels)):  # the activation does not fall, so that pooling may come first: it is less
@@ -305,7 +307,7 @@ class Augmented(Checked, Network):
         """Where an image is cropped, whether it is mirrored, and what the network needs."""
         return self.network.draws(part) | {f"{part}.augment": Draw((3,), "uniform", "sample")}
 
-    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
         """Embed a batch of images, shape (n, channels, height, width) → (n, k)."""
         return self.network(params, self.augmented(x, (noise or {}).get(f"{part}.augment")), noise, part)
 
@@ -314,7 +316,7 @@ class Augmented(Checked, Network):
         """Whether the network's inputs may be padded."""
         return bool(getattr(self.network, "padded", False))
 
-    def moved(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Params:
+    def moved(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Params:
         """Those of the network after a batch of training."""
         inputs = self.augmented(x, (noise or {}).get(f"{part}.augment"))
         return self.network.moved(params, inputs, noise, part)  # type: ignore[attr-defined,no-any-return]

@@ -17,8 +17,8 @@ from hetfl_core.settings import Checked, Count, Dropout
 Params = dict[str, Tensor]
 """Parameters by name, ``"<part>.<layer>.<kind>"``, or any other tensors that are kept or sent by name."""
 
-Drawn = Mapping[str, Tensor]
-"""Random numbers by the names under which they were declared (`Draw`)."""
+Tensors = Mapping[str, Tensor]
+"""Tensors by name that are read and not written, such as random numbers by the names under which they are declared."""
 
 ACTIVATIONS = {"relu": torch.relu, "leaky_relu": F.leaky_relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
 """The functions between layers, by name."""
@@ -110,7 +110,7 @@ class Network(Protocol):
         """Random numbers that training needs."""
         raise TypeError(f"{type(self).__name__} draws nothing itself; {_ASK}")
 
-    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
         r"""Embed a batch, shape (n, \*shape) → (n, k)."""
         raise TypeError(f"{type(self).__name__} computes nothing itself; {_ASK}")
 
@@ -180,7 +180,7 @@ class MLP(Checked):
         keep = 1 - self.dropout
         return {f"{part}.{i}.mask": Draw((w,), "keep", "sample", keep) for i, w in enumerate(self.hidden)}
 
-    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
         r"""Embed a batch, shape (n, \*shape) → (n, k)."""
         z = x.flatten(1)
         for i in range(len(self.hidden) + 1):

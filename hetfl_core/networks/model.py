@@ -19,9 +19,9 @@ from hetfl_core.networks.layers import (
     SMALLEST_DEVIATION,
     Activation,
     Draw,
-    Drawn,
     Network,
     Params,
+    Tensors,
     layer_init,
     linear_init,
     of_client,
@@ -76,7 +76,7 @@ class Auto(Checked):
         """Nothing: neither network has dropout unless asked for."""
         return {}
 
-    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
         r"""Embed a batch, shape (n, \*shape) → (n, k)."""
         return self.of(tuple(x.shape[1:]))(params, x, noise, part)
 
@@ -242,7 +242,7 @@ class Blocks(Checked):
         """What the extractors need: of a client, those of its blocks (`held`)."""
         return {n: d for name, each in self.extractors.items() for n, d in each.draws(f"{part}.{name}").items()}
 
-    def __call__(self, params: Params, x: Any, noise: Drawn | None = None, part: str = "phi") -> Tensor:
+    def __call__(self, params: Params, x: Any, noise: Tensors | None = None, part: str = "phi") -> Tensor:
         r"""Embed a batch, blocks of shape (n, \*shape) → (n, k). Blocks that are empty, or not there, add nothing."""
         z = params[f"{part}.{JOINT}.bias"]
         for name in self.present(x):
@@ -250,11 +250,11 @@ class Blocks(Checked):
             z = torch.addmm(z, found, params[f"{part}.{JOINT}.{name}.weight"])
         return ACTIVATIONS[self.activation](z)
 
-    def present(self, x: Mapping[str, Tensor]) -> list[str]:
+    def present(self, x: Tensors) -> list[str]:
         """The blocks of a batch that are there, and not empty."""
         return [name for name in self.extractors if name in x and 0 not in x[name].shape[1:]]
 
-    def moved(self, params: Params, x: Any, noise: Drawn | None = None, part: str = "phi") -> Params:
+    def moved(self, params: Params, x: Any, noise: Tensors | None = None, part: str = "phi") -> Params:
         """Those of the extractors after a batch of training."""
         moved: Params = {}
         for name in self.present(x):
@@ -360,17 +360,17 @@ class Model(Checked):
         """Random numbers that training needs."""
         return self.phi.draws()
 
-    def moved(self, params: Params, x: Any, noise: Drawn | None = None) -> Params:
+    def moved(self, params: Params, x: Any, noise: Tensors | None = None) -> Params:
         """The running statistics of the network, which has some (`RUNNING`), after a batch of training."""
         return self.phi.moved(params, x, noise)  # type: ignore[attr-defined,no-any-return]
 
-    def embed(self, params: Params, x: Any, noise: Drawn | None = None) -> Tensor:
+    def embed(self, params: Params, x: Any, noise: Tensors | None = None) -> Tensor:
         r"""z: φ_i(x), or the mean μ(x) of the Gaussian layer; shape (n, \*shape) → (n, k)."""
         if self.gaussian is not None:
             return self.posterior(params, x, noise)[0]
         return self.phi(params, x, noise)
 
-    def posterior(self, params: Params, x: Any, noise: Drawn | None = None) -> tuple[Tensor, Tensor]:
+    def posterior(self, params: Params, x: Any, noise: Tensors | None = None) -> tuple[Tensor, Tensor]:
         r"""μ(x) and σ(x) > 0 of the Gaussian layer, shape (n, \*shape) → two of (n, V); needs `gaussian`."""
         both = torch.addmm(params["gaussian.bias"], self.phi(params, x, noise), params["gaussian.weight"])
         mean, raw = both.unflatten(-1, (2, self.latent)).unbind(-2)

@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from hetfl_core import checks
 from hetfl_core.networks.identity import module_described
-from hetfl_core.networks.layers import RUNNING, Draw, Drawn, Network, Params
+from hetfl_core.networks.layers import RUNNING, Draw, Network, Params, Tensors
 
 Shape = tuple[int, ...]
 
@@ -147,7 +147,7 @@ class Module(Network):
         """Parameters for inputs of the given sample shape."""
         return self.of(shape).init(shape, rng, part)
 
-    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
         r"""Embed a batch, shape (n, \*shape) → (n, k)."""
         return self.of(tuple(x.shape[1:]))(params, x, noise, part)
 
@@ -191,7 +191,7 @@ class Lifted(Network):
         """The masks of its dropout layers, for training."""
         return {f"{part}.{name}": draw for name, draw in self.dropped.items()}
 
-    def __call__(self, params: Params, x: Tensor, noise: Drawn | None = None, part: str = "phi") -> Tensor:
+    def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
         r"""Embed a batch, shape (n, \*shape) → (n, k)."""
         tensors = {name: params[f"{part}.{name}"] for name in self.names}
         tensors |= {name: noise[f"{part}.{name}"] for name in self.dropped if noise and f"{part}.{name}" in noise}
@@ -491,7 +491,7 @@ def _with_masks(net: nn.Module) -> nn.Module:
     return masked.get(net, net)
 
 
-def _computed(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Any:
+def _computed(net: nn.Module, tensors: Tensors, x: Tensor) -> Any:
     """What a module computes with these tensors in it; they are taken out again."""
     for layer in net.modules():
         if isinstance(layer, _Masked):
