@@ -533,12 +533,12 @@ data("flic_bci.common40", "flic_bci.common40", whole=flic_bci.common40)
 data("eeg.eegmmidb", "eeg.eegmmidb", whole=eegmmidb.one_person)
 
 
-@case("rendered solids and smoothed digits")
+@case("rendered solids and digits")
 def _() -> Any:
-    sizes, images = rng("sizes").random((2, 5)), rng("images").random((5, 16, 16))
+    sizes = rng("sizes").random((2, 5))
     shapes = {shape: solids.render(shape, sizes, [0.3, -2.0], [0.0, 1.0], tilt=[0.1, -0.1], size=5)
               for shape in solids.SHAPES}  # fmt: skip
-    return {**shapes, "smooth": digits._smooth(images), "block means": digits.block_means(images)}
+    return {**shapes, "block means": digits.block_means(rng("images").random((5, 16, 16)))}
 
 
 @case("projections")

@@ -93,16 +93,6 @@ def test_head_names_electrodes_that_do_not_exist():
         eeg_plots.head(["C3", "XY"])
 
 
-@pytest.mark.parametrize("name", ["BNCI2014-004", "Weibo2014"])
-def test_caps_show_every_electrode(name):
-    pytest.importorskip("mne")
-    channels = TABLE_S1[name].channels
-    fig = eeg_plots.caps({name: channels})
-    dots = [len(c.get_offsets()) for c in fig.axes[0].collections]
-    assert len(channels) in dots
-    assert fig.axes[0].get_title() == name
-
-
 def test_topographies_share_one_scale_with_its_unit():
     pytest.importorskip("mne")
     info = eeg_plots.head(TABLE_S1["Zhou2016"].channels)

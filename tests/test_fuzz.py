@@ -656,7 +656,7 @@ def test_a_bad_call_is_refused_before_files_are_read(data):
     bad |= {"prune": [-0.1, 1, "x", math.nan], "progress": ["x", 3, None]}
     bad |= {"band": [3.0, "x", (30.0, 8.0), (8.0,), (8.0, math.nan), None], "datasets": ["x", 3, ["y"], []]}
     bad |= {"alpha": [0, -1.0, math.nan, math.inf, 1e308, "x"]}
-    bad |= {"estimator": [3, math.nan, [], 2j], "test_fraction": [0, 1, -0.3, 3, "x", None, math.nan, []]}
+    bad |= {"estimator": [3, math.nan, [], 2j], "test_fraction": [0, 1, -0.3, 3, "x", math.nan, []]}
     bad |= {"per_client": [0, -2, 7, 1.5, "x", math.nan, [], 10**9]}
     words = [3, "x", math.nan, [], 2j]
     value = data.draw(st.sampled_from(bad.get(argument, words)))

@@ -227,7 +227,6 @@ FIGURES = {
         ON | {"curves": {"one": [1.0, 0.5, 0.1]}, "bounds": {"theorem": [1.0, 0.6, 0.4]}, "floor": 1e-16},
     ),
     "eeg.head": Case(eeg.head, {"channels": C3, "rate": 160.0}),
-    "eeg.caps": Case(eeg.caps, {"electrodes": {"cap": C3}, "columns": 1}, huge=False),
     "eeg.traces": Case(
         eeg.traces,
         ON | {"data": np.ones((3, 4)), "times": [0.0, 0.1, 0.2, 0.3], "names": C3, "step": 20.0, "marks": {0.1: "cue"}},

@@ -92,7 +92,7 @@ def test_a_grid_on_other_data_is_judged_on_samples_that_nobody_trains_on(monkeyp
     """All methods of a seed have one dealing; test samples are in no grid, be it in the place of validation samples."""
     monkeypatch.setattr(solids, "views", partial(solids.views, per_class=10, test_per_class=5, size=4))
     (setting,) = (one for one in hyfem.SETTINGS if one.name == "4-views")
-    tested = rows(setting.make(0))
+    tested = rows(setting.make(seed=0))
     experiment = EXPERIMENTS["hyfem/4-views-grid"]
     made = {name: experiment.data(next(iter(grid)), 0) for name, grid in hyfem.grid_of(setting).items()}
     assert set(made) == {*hyfem.FAMILIES, *hyfem.ALIGNED}

@@ -141,9 +141,7 @@ def _pooled(
         raise ValueError(f"features must be those of at least two clients, got {len(features)}")
     if odd := sorted(features.keys() ^ labels.keys()):
         raise ValueError(f"features and labels must be of the same clients, but only one of them has {odd[0]!r}")
-    all_z: list[np.ndarray] = []
-    all_y: list[np.ndarray] = []
-    all_clients: list[np.ndarray] = []
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for i, name in enumerate(sorted(features)):
         z = checks.real_array(f"features[{name!r}]", features[name], 2)
         y = checks.array(f"labels[{name!r}]", labels[name])
@@ -152,14 +150,11 @@ def _pooled(
                 f"labels[{name!r}] must be whole numbers, one for each of {len(z)} rows of features, got "
                 f"{checks.shown(y)}"
             )
-        if all_z and z.shape[1] != all_z[0].shape[1]:
-            raise ValueError(
-                f"features[{name!r}] must have {all_z[0].shape[1]} columns as those before, got {z.shape[1]}"
-            )
-        all_z.append(z)
-        all_y.append(y.astype(np.int64))
-        all_clients.append(np.full(len(z), i))
-    return np.concatenate(all_z), np.concatenate(all_y), np.concatenate(all_clients)
+        if parts and z.shape[1] != (width := parts[0][0].shape[1]):
+            raise ValueError(f"features[{name!r}] must have {width} columns as those before, got {z.shape[1]}")
+        parts.append((z, y.astype(np.int64), np.full(len(z), i)))
+    all_z, all_y, clients = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return all_z, all_y, clients
 
 
 def _balanced(y: NDArray[np.int64], client: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:

@@ -356,6 +356,15 @@ def subject_covariances(
     return SubjectCovariances(arrays["matrices"], arrays["y"], arrays["session"], there, key["subject"], notes)
 
 
+def check_vectors(features: str, reference: str, split: str, band: tuple[float, float], seed: int) -> None:
+    """Refuse what no client's vectors could be made with, before anything is read."""
+    checks.choice("features", features, ("tangent", "vectorised"))
+    checks.choice("reference", reference, ("train", "all"))
+    checks.choice("split", split, ("session", "random"))
+    checks.frequency_band("band", band)
+    checks.seed(seed)
+
+
 # --- federations ----------------------------------------------------------------------------------------------------
 
 
@@ -435,13 +444,9 @@ def federation(
     for argument, value in (("subjects", subjects), ("classes_per_client", classes_per_client)):
         if value is not None:
             checks.integer(argument, value, 1)
-    checks.frequency_band("band", band)
-    checks.seed(seed)
+    check_vectors(features, reference, split, band, seed)
     checks.integer("n_classes", n_classes, 1, 1_000_000)
     checks.flag("progress", progress)
-    checks.choice("features", features, ("tangent", "vectorised"))
-    checks.choice("reference", reference, ("train", "all"))
-    checks.choice("split", split, ("session", "random"))
     checks.nonempty_str("estimator", estimator)
     allowed = _listed(classes, CLASSES, "classes")
     most = {"specific": len(CLASSES), "common": 2}[kind] if classes_per_client is None else classes_per_client

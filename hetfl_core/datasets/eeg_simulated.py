@@ -12,7 +12,6 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from hetfl_core.datasets.eeg_head import (
     ground_truth,
     mne_module,
 )
-from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, need
+from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, moabb_dataset
 from hetfl_core.rng import numpy_stream
 
 __all__ = ["subject_raw"]
@@ -307,7 +306,17 @@ def twin(
     if not isinstance(name, Recordings) and name not in TABLE_S1:
         raise KeyError(f"no recording is called {name!r}; expected one of {', '.join(TABLE_S1)}")
     recordings = name if isinstance(name, Recordings) else TABLE_S1[name]
-    return _twin_class(_code(recordings, seed, settings))(recordings, seed, settings, subjects)
+    made = moabb_dataset(
+        _code(recordings, seed, settings),
+        lambda subject: subject_raw(recordings, subject, seed, settings),
+        range(1, recordings.n_subjects + 1),
+        recordings.n_sessions,
+        {label: 1 + CLASSES.index(label) for label in recordings.classes},
+        recordings.interval,
+        subjects,
+    )
+    made.recordings, made.seed, made.settings = recordings, seed, settings
+    return made
 
 
 def _code(recordings: Recordings, seed: int, settings: Physiology) -> str:
@@ -315,38 +324,3 @@ def _code(recordings: Recordings, seed: int, settings: Physiology) -> str:
     usual = settings == USUAL and TABLE_S1.get(recordings.name) == recordings
     digest = hashlib.sha256(repr((recordings, settings)).encode()).hexdigest()[:8]
     return f"Simulated-{recordings.name}-seed{seed}{'' if usual else '-' + digest}"
-
-
-@cache
-def _twin_class(code: str) -> type:
-    """A data set class of MOABB; made here so that importing this module does not import MOABB."""
-    need("moabb")
-    from moabb.datasets.base import BaseDataset
-
-    class Simulated(BaseDataset):
-        """Simulated EEG in the place of a recording."""
-
-        def __init__(
-            self, recordings: Recordings, seed: int, settings: Physiology, subjects: Sequence[int] | None
-        ) -> None:
-            self.recordings, self.seed, self.settings = recordings, seed, settings
-            super().__init__(
-                subjects=list(range(1, recordings.n_subjects + 1)),
-                sessions_per_subject=recordings.n_sessions,
-                events={label: 1 + CLASSES.index(label) for label in recordings.classes},
-                code=code,
-                interval=list(recordings.interval),
-                paradigm="imagery",
-                selected_subjects=subjects,
-            )
-
-        def _get_single_subject_data(self, subject: int) -> Raws:
-            return subject_raw(self.recordings, subject, self.seed, self.settings)
-
-        def data_path(self, subject: int, *args: Any, **kwargs: Any) -> list[str]:
-            """No files."""
-            return []
-
-    # MOABB asks that a class be named like its code.
-    Simulated.__name__ = Simulated.__qualname__ = code.replace("-", "_")
-    return Simulated

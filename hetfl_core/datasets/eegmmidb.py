@@ -23,13 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from hetfl_core import checks
 from hetfl_core.datasets import eeg
 from hetfl_core.datasets.eeg_trials import Trials
-from hetfl_core.datasets.recordings import TABLE_S1, need, standard_montage
+from hetfl_core.datasets.recordings import TABLE_S1, moabb_dataset, need, standard_montage
 from hetfl_core.datasets.registry import fetch
 from hetfl_core.federation import Federation
 
@@ -127,39 +126,16 @@ def dataset(task: Task = "hands", imagined: bool = True) -> Any:
         With events of the two classes, and ``"rest"``.
     """
     checks.choice("task", task, ("hands", "fists_feet"))
-    need("moabb")
-    return _class()(task, imagined)
+    marks, runs = _TASKS[task, imagined]
 
+    def read(subject: int) -> dict[str, dict[str, Any]]:
+        parts = {f"{i}run{run}": raw(run) for i, run in enumerate(runs)}
+        for part in parts.values():
+            part.annotations.rename(dict(zip(("T0", "T1", "T2"), ("rest", *marks), strict=True)))
+        return {session: {"0": part} for session, part in parts.items()}
 
-@cache
-def _class() -> type:
-    """A data set class of MOABB; made here so that importing this module does not import MOABB."""
-    from moabb.datasets.base import BaseDataset
-
-    class EEGMMIDB(BaseDataset):
-        """Subject 1 of EEGMMIDB, one task."""
-
-        def __init__(self, task: Task, imagined: bool) -> None:
-            self.marks, self.runs = _TASKS[task, imagined]
-            super().__init__(
-                subjects=[1],
-                sessions_per_subject=len(self.runs),
-                events={name: 1 + CLASSES.index(name) for name in (*self.marks, "rest")},
-                code="EEGMMIDB",
-                interval=list(INTERVAL),
-                paradigm="imagery",
-            )
-
-        def _get_single_subject_data(self, subject: int) -> dict[str, dict[str, Any]]:
-            parts = [raw(run) for run in self.runs]
-            for part in parts:
-                part.annotations.rename(dict(zip(("T0", "T1", "T2"), ("rest", *self.marks), strict=True)))
-            return {f"{i}run{run}": {"0": part} for i, (run, part) in enumerate(zip(self.runs, parts, strict=True))}
-
-        def data_path(self, subject: int, *args: Any, **kwargs: Any) -> list[str]:
-            return [str(fetch(f"eegmmidb/S001/{run:02d}")) for run in self.runs]
-
-    return EEGMMIDB
+    events = {name: 1 + CLASSES.index(name) for name in (*marks, "rest")}
+    return moabb_dataset("EEGMMIDB", read, [1], len(runs), events, INTERVAL)
 
 
 def trials(
@@ -193,7 +169,8 @@ def trials(
         As `raw` and `hetfl_core.datasets.eeg_trials.trials` do.
     """
     data = dataset(task, imagined)
-    classes = (*data.marks, "rest") if rest else data.marks
+    marks = _TASKS[task, imagined][0]
+    classes = (*marks, "rest") if rest else marks
     return eeg.trials(data, 1, channels, band, classes, CLASSES)
 
 
@@ -232,11 +209,7 @@ def one_person(
     DataError
         If a file is missing and cannot be downloaded, or is damaged.
     """
-    checks.choice("features", features, ("tangent", "vectorised"))
-    checks.choice("reference", reference, ("train", "all"))
-    checks.choice("split", split, ("session", "random"))
-    checks.seed(seed)
-    checks.frequency_band("band", band)
+    eeg.check_vectors(features, reference, split, band, seed)
     tasks = {key: trials(*key, band=band) for key in dict.fromkeys((view.task, view.imagined) for view in CLIENTS)}
     seen = []
     for view in CLIENTS:

@@ -235,9 +235,12 @@ class Partition:
         classes = np.unique(y)
         self.check(len(y), len(classes), pooled=test_labels is None)
         checks.integer("repeat_below", repeat_below, 0, FEW)
-        if not callable(rng):
-            check_generator(rng)
-        draw: Draw = rng if callable(rng) else lambda purpose: rng
+
+        def draw(purpose: str) -> np.random.Generator:
+            found = rng(purpose) if callable(rng) else rng
+            check_generator(found)
+            return found
+
         table = self._table(classes, draw)
         train = self._parts(y, table, draw, "train", repeat_below)
         if test_labels is None:

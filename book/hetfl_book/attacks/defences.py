@@ -147,8 +147,7 @@ def guarded(method: Method, guard: Guard) -> Method:
     checks.instance("guard", guard, Guard)
     own = {f.name: getattr(method, f.name) for f in fields(method)}
     family: Any = _family(type(method))  # type: ignore[arg-type]
-    made: Method = family(**own, guard=guard)
-    return made
+    return family(**own, guard=guard)
 
 
 @functools.cache

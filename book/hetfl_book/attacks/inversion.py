@@ -40,8 +40,7 @@ def decoder(z: NDArray[np.float64], x: NDArray[np.float64], ridge: float = RIDGE
     z = z - z.mean(0)
     S = z.T @ z
     scale = ridge * max(np.trace(S) / len(S), 1e-12)
-    found: NDArray[np.float64] = np.linalg.solve(S + scale * np.eye(len(S)), z.T @ (x - x.mean(0)))
-    return found
+    return np.linalg.solve(S + scale * np.eye(len(S)), z.T @ (x - x.mean(0)))
 
 
 def decode(
@@ -58,8 +57,7 @@ def decode(
     W : ndarray, shape (k, d)
         A `decoder`.
     """
-    found: NDArray[np.float64] = inputs + (means - population) @ W
-    return found
+    return inputs + (means - population) @ W
 
 
 def agreement(

@@ -124,8 +124,7 @@ def mean_scores(
     away = means[y] - population[y]
     away[~(means != 0).any(axis=1)[y]] = 0
     towards = away if covariance is None else np.linalg.solve(covariance, away.T).T
-    found: NDArray[np.float64] = ((z - population[y]) * towards).sum(1)
-    return found
+    return ((z - population[y]) * towards).sum(1)
 
 
 def within_classes(z: NDArray[np.float64], y: NDArray[np.int64], n_classes: int) -> tuple[NDArray[np.float64], ...]:

@@ -248,8 +248,7 @@ class _View:
 
     def nearness(self, x: Tensor, y: Tensor, anchors: NDArray[np.float64]) -> NDArray[np.float64]:
         z = self.attacker.embed(self.params, x)
-        nearness: NDArray[np.float64] = -np.linalg.norm(z - anchors[y.numpy()], axis=1)
-        return nearness
+        return -np.linalg.norm(z - anchors[y.numpy()], axis=1)
 
     def decoded(self, means: NDArray[np.float64], client: Client) -> tuple[float, float] | None:
         """Cosine and error of the client's class means of inputs, of the classes that it holds and the attacker has."""

@@ -143,8 +143,7 @@ def seen(pieces: Sequence[Piece | Ball], frames: Numbers, bright: Numbers, size:
         np.copyto(light, lit, where=in_front)
     scale = bright[:, None, None, None].astype(np.float32)
     values = np.where(nearest > -FAR, scale * (DARKEST - BACKGROUND + (1 - DARKEST) * light), np.float32(0))
-    images: Images = BACKGROUND + values.reshape(*frames.shape[:2], size, 2, size, 2).mean((3, 5))
-    return images
+    return BACKGROUND + values.reshape(*frames.shape[:2], size, 2, size, 2).mean((3, 5))
 
 
 def _piece(piece: Piece, frames: Numbers, right: Numbers, up: Numbers) -> tuple[Images, Images]:

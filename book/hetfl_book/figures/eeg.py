@@ -59,28 +59,6 @@ def head(channels: Sequence[str], rate: float = 160.0) -> Any:
         return info.set_montage(montage)
 
 
-def caps(electrodes: Mapping[str, Sequence[str]], columns: int = 2) -> Figure:
-    """One head a cap, with its electrodes.
-
-    Parameters
-    ----------
-    electrodes : dict of str to sequence of str
-        Names of the electrodes, by the title of the head.
-    columns : int
-    """
-    import mne
-
-    heads = {
-        title: head(checks.names("electrodes", names))
-        for title, names in checks.mapping("electrodes", electrodes).items()
-    }
-    fig, axes = _grid("electrodes", len(heads), columns, 3.1)
-    for ax, (title, info) in zip(axes, heads.items(), strict=True):
-        mne.viz.plot_sensors(info, axes=ax, show=False, pointsize=28, linewidth=0)
-        ax.set_title(title, loc="center", fontsize=13)
-    return fig
-
-
 def _grid(argument: str, count: int, columns: int, side: float) -> tuple[Figure, list[Axes]]:
     """A figure as wide as a phone's, and its first `count` axes, which are as many as what is drawn."""
     checks.integer("columns", columns, 1, 12)

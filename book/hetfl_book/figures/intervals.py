@@ -75,11 +75,8 @@ def forest(
     groups : sequence of int
         Sizes of the groups from the top, each but the last closed by a grey line; by default all is one group.
     """
-    groups = [checks.integer("groups", size, 0) for size in checks.sequence("groups", groups)]
     ax = differences(rows, ax, title, xlabel)
-    if sum(groups) > len(rows):
-        raise ValueError(f"groups must be sizes that add up to at most {len(rows)}, got {groups}")
-    for above in np.cumsum(groups)[:-1]:
+    for above in _closed(groups, len(rows)):
         ax.axhline(len(rows) - above - 0.5, color="grey", lw=1)
     ax.tick_params(axis="y", labelsize=11)
     lengths = (rows["high"] - rows["mean"]).astype(float).replace(np.inf, np.nan)
@@ -88,6 +85,14 @@ def forest(
     if (limits.abs() > reach).any(axis=None):
         ax.set_xlim(-1.05 * reach, 1.05 * reach)
     return ax
+
+
+def _closed(groups: Sequence[int], n: int) -> list[int]:
+    """How many of n lines stand above the end of each group but the last."""
+    sizes = [checks.integer("groups", size, 0) for size in checks.sequence("groups", groups)]
+    if sum(sizes) > n:
+        raise ValueError(f"groups must be sizes that add up to at most {n}, got {sizes}")
+    return np.cumsum(sizes)[:-1].tolist()
 
 
 def forests(
@@ -110,10 +115,8 @@ def forests(
     tables = checks.mapping("found", found)
     for rows in tables.values():
         checks.frame("found", rows, "mean", "low", "high")
-    groups = [checks.integer("groups", size, 0) for size in checks.sequence("groups", groups)]
     names = list(dict.fromkeys(name for rows in tables.values() for name in rows.index))
-    if sum(groups) > len(names):
-        raise ValueError(f"groups must be sizes that add up to at most {len(names)}, got {groups}")
+    lines = _closed(groups, len(names))
     ax = _axes(ax, figsize=(6.8, 1.4 + 0.36 * len(names)))
     steps = 0.3 * np.linspace(1, -1, len(tables)) if len(tables) > 1 else [0.0]
     ends = np.abs(np.concatenate([[0.0], *(rows[["low", "high"]].to_numpy(float).ravel() for rows in tables.values())]))
@@ -126,7 +129,7 @@ def forests(
                 ax.plot([row["low"], row["high"]], [at, at], color=COLOURS[i], lw=1.5)
             ax.plot(row["mean"], at, markerfacecolor=COLOURS[i] if sure else "white", **look)
         reach = max([reach, *(1.5 * rows["mean"].astype(float).abs())])
-    for above in np.cumsum(groups)[:-1]:
+    for above in lines:
         ax.axhline(0.5 - above, color="grey", lw=1)
     ax.axvline(0, color="black", lw=1)
     ax.set_yticks(-np.arange(len(names)), [str(name) for name in names])

@@ -291,16 +291,9 @@ FEWER_AND_MORE = (2, 10)
 
 def forecasts(split: str) -> dict[str, Method]:
     """Models whose probabilities are compared: FedCR as an ensemble of draws, by its mean feature, and others."""
-    whole = compared(split)
-    changed = ablated(whole)
-    return {
-        "FedAvg-FT": whole["FedAvg-FT"],
-        "FedPer": whole["FedPer"],
-        "FedPer with a Gaussian layer": changed["FedPer with a Gaussian layer"],
-        "FedCR": whole["FedCR"],
-        "FedCR, mean feature at test time": changed["FedCR, mean feature at test time"],
-        "FedCR, beta 0": changed["FedCR, beta 0"],
-    }
+    every = compared(split) | ablated(compared(split))
+    others = ("FedAvg-FT", "FedPer", "FedPer with a Gaussian layer")
+    return {name: every[name] for name in (*others, "FedCR", "FedCR, mean feature at test time", "FedCR, beta 0")}
 
 
 def calibrated(federation: Federation, method: Method, *, seed: int, **options: Any) -> Run:

@@ -233,14 +233,10 @@ def _textcaps() -> dict[str, Experiment]:
         for classes in (2, 3):
             for clip in (False, True):
                 table = "Table 4: TextCaps by CLIP" if clip else "Table 3: TextCaps by BERT and ResNet"
+                embeddings = "clip" if clip else "bert-resnet"
                 found[f"flic/textcaps-{'clip-' * clip}b{b}-c{classes}"] = Experiment(
                     f"FLIC, {table}, {b} clients with {classes} classes",
-                    by_seed(
-                        text.textcaps,
-                        embeddings="clip" if clip else "bert-resnet",
-                        n_clients=b,
-                        classes_per_client=classes,
-                    ),
+                    by_seed(text.textcaps, embeddings=embeddings, n_clients=b, classes_per_client=classes),
                     methods(pretrain_batch=10, fedrep=clip),
                     dataset="text.textcaps",
                     files_present=text.files_present,

@@ -22,7 +22,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from hetfl_book.datasets import eeg_blocks, solids
 from hetfl_book.datasets.rendering import MOST_VIEWS
@@ -132,11 +132,7 @@ CHOSEN: dict[str, str] = {
 }
 """The setting of the highest mean validation accuracy over seeds, of each method; a test compares."""
 
-CHOSEN_BY_MU: dict[float, str] = {
-    0.0: "HyFEM, lr 0.3, mu_extractors 0, mu_classifier 0",
-    0.1: "HyFEM, lr 0.3, mu_extractors 0.1, mu_classifier 0.1",
-    0.5: "HyFEM, lr 0.3, mu_extractors 0.5, mu_classifier 0.5",
-}
+CHOSEN_BY_MU: dict[float, str] = {mu: f"HyFEM, lr 0.3, extractor_weight {mu:g}, mu_classifier {mu:g}" for mu in MUS}
 """HyFEM's best with each regulariser."""
 
 
@@ -277,10 +273,6 @@ COLOURED = Model(
 )
 
 
-def _coloured(seed: int, assignment: str = "9 clients") -> Federation:
-    return blocks.cifar10(seed=seed, assignment=assignment, cut="quadrants and colours")
-
-
 def _taken_over(
     title: str, make: Callable[..., Federation], dataset: str, model: Model, chosen: Mapping[str, str]
 ) -> Experiment:
@@ -294,7 +286,7 @@ def _nothing_in_common() -> dict[str, Experiment]:
     """After Table 2's second and third setting: no block is on all clients."""
     colours = _taken_over(
         "HyFEM, after Table 2: the part of CIFAR-10 at hand, in quadrants of one colour, nine clients",
-        _coloured,
+        partial(blocks.cifar10, assignment="9 clients", cut="quadrants and colours"),
         "blocks.cifar10",
         COLOURED,
         CHOSEN,
@@ -348,8 +340,8 @@ class Setting(NamedTuple):
     families: Families
 
 
-def _electrodes(seed: int, tested_on: str = "test") -> Federation:
-    return eeg_blocks.simulated(seed, tested_on=cast(Any, tested_on), progress=False)
+def _electrodes(seed: int, **options: Any) -> Federation:
+    return eeg_blocks.simulated(seed, progress=False, **options)
 
 
 SENSORS = Model(Blocks.alike(tuple(eeg_blocks.GROUPS), EXTRACTOR, 128))
@@ -362,8 +354,8 @@ def seen_from(n: int, out: int = 128) -> Blocks:
     )
 
 
-def _four_views(seed: int, assignment: str = "4 views", tested_on: str = "test") -> Federation:
-    return solids.views(seed=seed, n_views=4, assignment=assignment, tested_on=tested_on)
+def _four_views(seed: int, assignment: str = "4 views", **options: Any) -> Federation:
+    return solids.views(seed=seed, n_views=4, assignment=assignment, **options)
 
 
 FEWER_STEPS: dict[str, Any] = {"local_steps": 8}

@@ -286,7 +286,7 @@ def divergence(hypotheses: ArrayLike, p: ArrayLike, q: ArrayLike) -> float:
     r"""d_HΔH, twice the largest of :math:`|P(h \ne h') - Q(h \ne h')|`: (H, Z), and laws p(z), q(z) of shape (Z,)."""
     h = _hypotheses(hypotheses)
     apart = np.abs(h[:, None] - h[None])
-    return 2 * float(np.abs(apart @ (_law("p", p, h, "z") - _law("q", q, h, "z"))).max())
+    return 2 * float(np.abs(apart @ (_law("p", p, h, "z of") - _law("q", q, h, "z of"))).max())
 
 
 def ideal_risk(hypotheses: ArrayLike, source: ArrayLike, target: ArrayLike) -> float:
@@ -385,13 +385,12 @@ def _hypotheses(hypotheses: ArrayLike) -> Array:
     return h
 
 
-def _law(name: str, law: ArrayLike, h: Array, of: str = "(y, z)") -> Array:
-    """p(y, z), shape (2, Z), or p(z), shape (Z,), over the z of the hypotheses."""
-    shape = (2, h.shape[1]) if of == "(y, z)" else h.shape[1:]
+def _law(name: str, law: ArrayLike, h: Array, of: str = "(y, z) of shape (2, Z) and") -> Array:
+    """Probabilities of (y, z), shape (2, Z), or of z alone, shape (Z,), over the z of the hypotheses."""
+    shape = h.shape[1:] if of == "z of" else (2, h.shape[1])
     p = checks.real_array(name, law, len(shape))
     if p.shape != shape or (p < 0).any() or not math.isclose(p.sum(), 1, abs_tol=1e-9):
         raise ValueError(
-            f"{name} must hold probabilities of {of} of sum 1 and shape {shape}, with the z of hypotheses, got "
-            f"{checks.shown(p)}"
+            f"{name} must hold probabilities of {of} sum 1, Z={h.shape[1]} as in hypotheses, got {checks.shown(p)}"
         )
     return p
