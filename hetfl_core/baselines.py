@@ -181,7 +181,7 @@ def exponential(x: NDArray[Any]) -> NDArray[Any]:
     ValueError
         For another number of columns, and for numbers that are not finite.
     """
-    x = checks.real_array("x", x, 2, least=0)
+    x = checks.floats("x", x, 2, least=0)
     q = (math.isqrt(8 * x.shape[1] + 1) - 1) // 2
     if q * (q + 1) // 2 != x.shape[1]:
         raise ValueError(f"tangent vectors must have q(q+1)/2 numbers (1, 3, 6, 10 …), got {x.shape[1]}")

@@ -215,7 +215,7 @@ def path(name: str, value: Any) -> Path:
     return Path(value)
 
 
-def real_array(name: str, value: Any, axes: int | None = None, *, gaps: bool = False, least: int = 1) -> np.ndarray:
+def floats(name: str, value: Any, axes: int | None = None, *, gaps: bool = False, least: int = 1) -> np.ndarray:
     """Real numbers, at least `least` (0 or 1), as an array of so many axes (any by default).
 
     They must be finite, unless `gaps` says that NaN and infinity stand for what is missing.

@@ -80,7 +80,7 @@ def _axes(ax: Axes | None, **figure: Any) -> Axes:
 
 def _arrays(name: str, value: Any, axes: int, least: int = 1) -> dict[Any, np.ndarray]:
     """Finite numbers of so many axes, by name."""
-    return {key: checks.real_array(name, each, axes, least=least) for key, each in checks.mapping(name, value).items()}
+    return {key: checks.floats(name, each, axes, least=least) for key, each in checks.mapping(name, value).items()}
 
 
 def _every(n: int) -> int:
@@ -153,7 +153,7 @@ def project(
     -------
     ndarray, shape (n, 2)
     """
-    points = checks.real_array("points", points, 2)
+    points = checks.floats("points", points, 2)
     checks.choice("how", how, ("t-SNE", "MDS", "PCA"))
     checks.integer("seed", seed, 0, 2**32 - 1)
     if min(points.shape) < 2:
@@ -192,7 +192,7 @@ def _labelled(
 
 def _of_classes(anchors: Any, classes: Sequence[int]) -> np.ndarray:
     """Anchors, of which those of these classes are drawn; the others may be NaN."""
-    anchors = checks.real_array("anchors", anchors, 2, gaps=True)
+    anchors = checks.floats("anchors", anchors, 2, gaps=True)
     if max(classes, default=-1) >= len(anchors) or anchors.shape[1] < 2 or not np.isfinite(anchors[classes]).all():
         raise ValueError(f"anchors must be finite points, one for each of the classes {classes}, got {anchors.shape}")
     return anchors

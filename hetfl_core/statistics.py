@@ -69,7 +69,7 @@ def interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> tuple
     mean, low, high : float
         The limits are infinite for a single value, and all three NaN without any.
     """
-    x = checks.real_array("values", values, 1, least=0)
+    x = checks.floats("values", values, 1, least=0)
     checks.fraction("level", level, "(0, 1)")
     if len(x) < 2:
         return (float(x[0]), -math.inf, math.inf) if len(x) else (math.nan, math.nan, math.nan)
@@ -109,7 +109,7 @@ class Paired:
         if not checks.mapping("by_seed", by_seed):
             raise ValueError("by_seed must hold the difference of at least one seed, got {}")
         seeds = tuple(sorted(checks.integer("by_seed", s) for s in by_seed))
-        x = checks.real_array("by_seed", [by_seed[s] for s in seeds], 1)
+        x = checks.floats("by_seed", [by_seed[s] for s in seeds], 1)
         mean, low, high = interval(x)
         if len(x) < MIN_SEEDS:
             low, high = -math.inf, math.inf
@@ -321,7 +321,7 @@ def holm(p: Sequence[float] | np.ndarray | pd.Series) -> np.ndarray:
     ndarray, shape (…, m)
         At most 1.
     """
-    p = checks.real_array("p", p, gaps=True, least=0)
+    p = checks.floats("p", p, gaps=True, least=0)
     if p.ndim < 1 or ((p < 0) | (p > 1)).any():
         raise ValueError(f"p must be probabilities in [0, 1], or NaN, along one axis at least, got {checks.shown(p)}")
     order = np.argsort(p, axis=-1)  # NaN sorts last
@@ -348,7 +348,7 @@ def welch(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple
         are NaN where a deviation or a number of runs is missing, or either is less than `MIN_SEEDS`.
     """
     for name, side in (("a", a), ("b", b)):
-        if len(checks.real_array(name, side, 1, gaps=True)) != 3:
+        if len(checks.floats(name, side, 1, gaps=True)) != 3:
             raise ValueError(f"{name} must be (mean, standard deviation, number of runs), got {checks.shown(side)}")
         checks.number(name, side[0])
     difference = a[0] - b[0]

@@ -492,11 +492,7 @@ data(
         seed=2, per_class=2, test_per_class=1, size=6, assignment="4 views", n_views=4, noise=0.1, overlap=0.5
     ),
 )
-data(
-    "digits.bundled",
-    usual=digits.bundled,
-    few=lambda: digits.bundled(6, 4, 2, test_fraction=0.4),
-)
+data("digits.bundled", usual=digits.bundled, few=lambda: digits.bundled(6, 4, 2, test_fraction=0.4))
 data(
     "text.two_modalities",
     text=lambda: text.two_modalities(n_clients=8, classes_per_client=2, seed=1, n_pairs=400, prune=0.1),

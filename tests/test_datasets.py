@@ -263,10 +263,7 @@ def test_toys_depend_on_the_seed_alone(make):
         (lambda: digits.bundled(10, 11), "classes_per_client must be at most"),
         (lambda: digits.bundled(0), "n_clients must be"),
         (lambda: digits.bundled(test_fraction=1.0), r"test_fraction must lie in \(0, 1\), got 1.0"),
-        (
-            lambda: digits.bundled(n_clients=10**7),
-            "n_clients must be at most 449, so that each has .* got 10000000",
-        ),
+        (lambda: digits.bundled(n_clients=10**7), "n_clients must be at most 449, so that each has .* got 10000000"),
         (lambda: digits.mnist_usps(n_clients=7), "n_clients must be even.* got 7"),
         (lambda: digits.mnist_usps(resize=0), "resize must be a whole number of at least 1"),
         (lambda: images.fashion_mnist(sizes=()), "sizes must be"),

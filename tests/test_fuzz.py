@@ -93,14 +93,7 @@ TOY = {
 FOUR = {"m1": MEAN, "S1": EYE, "m2": OTHER, "S2": 2 * EYE}
 LIMITS = {"m": MEAN, "S": EYE, "v": OTHER, "anchor": 2 * EYE}
 RNG = {"rng": generator()}
-BLOCKS = {
-    "seed": 0,
-    "overlap": 0.5,
-    "missing": 0.1,
-    "per_class": 5,
-    "test_per_class": 2,
-    "tested_on": "test",
-}
+BLOCKS = {"seed": 0, "overlap": 0.5, "missing": 0.1, "per_class": 5, "test_per_class": 2, "tested_on": "test"}
 
 CHAIN = np.linalg.inv(2 * np.eye(4) - np.diag([0.5, 0.5, 0.5], 1) - np.diag([0.5, 0.5, 0.5], -1))
 """Covariance of a Markov chain."""
@@ -225,13 +218,7 @@ CASES = {
     ),
     "fedcr.gaussian_product": Case(
         cr.gaussian_product,
-        {
-            "means": EXPERTS["means"],
-            "precisions": EXPERTS["variances"],
-            "prior_mean": 0.5,
-            "prior": 1.0,
-            "times": 1,
-        },
+        {"means": EXPERTS["means"], "precisions": EXPERTS["variances"], "prior_mean": 0.5, "prior": 1.0, "times": 1},
     ),
     "fedcr.effective_samples": Case(cr.effective_samples, {"n": 4, "correlation": 0.5}),
     "fedcr.collapse": Case(cr.collapse, {"n": 4, "rounds": 3, "variance": 1.0, "prior": 1.0}),

@@ -981,13 +981,14 @@ def test_the_bar_says_what_goes_on_after_the_last_round(monkeypatch):
 
     monkeypatch.setattr(simulation, "tqdm", Bar)
     result = run(rounds=2, progress=True)
+    assert told.pop(0) == (0, "before the first round")
     assert [n for n, _ in told] == [1, 2, 2, 2]
     assert "last training of all clients" in told[2][1]
     text = evaluation.METRICS["classification"].text
     assert told[3][1] == f"test {text(result.final['accuracy'])}"
     alone = [replace(client, x_test=client.x_test[:0], y_test=client.y_test[:0]) for client in result.federation]
     simulate(replace(result.federation, clients=alone), Local(), rounds=1, progress=True)
-    assert told[4:] == [(1, ""), (1, told[2][1]), (1, "")], "without test samples there is no result to show"
+    assert told[5:] == [(1, ""), (1, told[2][1]), (1, "")], "without test samples there is no result to show"
 
 
 @dataclass(frozen=True)

@@ -140,10 +140,7 @@ def test_look_alikes_differ_from_some_side(one, other):
 
 @pytest.mark.parametrize(
     ("one", "other", "shown", "hidden"),
-    [
-        ("box", "niche", (0, 1, 11), range(3, 10)),
-        ("cylinder", "jug", (2, 3, 9, 10), (6,)),
-    ],
+    [("box", "niche", (0, 1, 11), range(3, 10)), ("cylinder", "jug", (2, 3, 9, 10), (6,))],
 )
 def test_what_differs_may_be_on_the_far_side(one, other, shown, hidden):
     away = differs(one, other)

@@ -143,7 +143,7 @@ def _pooled(
         raise ValueError(f"features and labels must be of the same clients, but only one of them has {odd[0]!r}")
     parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for i, name in enumerate(sorted(features)):
-        z = checks.real_array(f"features[{name!r}]", features[name], 2)
+        z = checks.floats(f"features[{name!r}]", features[name], 2)
         y = checks.array(f"labels[{name!r}]", labels[name])
         if y.shape != (len(z),) or not np.issubdtype(y.dtype, np.integer):
             raise ValueError(

@@ -223,7 +223,7 @@ def simplex_minimum(P: np.ndarray) -> np.ndarray:
     from scipy.linalg import solve_triangular  # here, for importing it takes a third of a second
     from scipy.optimize import nnls
 
-    P = checks.real_array("P", P, 2, gaps=True)
+    P = checks.floats("P", P, 2, gaps=True)
     n = len(P)
     if not np.isfinite(P).all():
         raise ValueError("P must be finite, got NaN or infinite entries")

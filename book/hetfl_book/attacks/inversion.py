@@ -33,7 +33,7 @@ def decoder(z: NDArray[np.float64], x: NDArray[np.float64], ridge: float = RIDGE
     -------
     ndarray, shape (k, d)
     """
-    z, x = checks.real_array("z", z, 2), checks.real_array("x", x, 2)
+    z, x = checks.floats("z", z, 2), checks.floats("x", x, 2)
     if len(z) != len(x):
         raise ValueError(f"z and x must have as many rows, got {len(z)} and {len(x)}")
     ridge = checks.number("ridge", ridge, 1e-12, 1e12)

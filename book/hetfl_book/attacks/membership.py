@@ -119,7 +119,7 @@ def mean_scores(
     hetfl_book.attacks.scores.power_of_means : how well it does where features are Gaussian.
     """
     z, means, population = (
-        checks.real_array(name, value, 2) for name, value in (("z", z), ("means", means), ("population", population))
+        checks.floats(name, value, 2) for name, value in (("z", z), ("means", means), ("population", population))
     )
     away = means[y] - population[y]
     away[~(means != 0).any(axis=1)[y]] = 0

@@ -32,7 +32,7 @@ def auc(positive: ArrayLike, negative: ArrayLike) -> float:
     float
         In [0, 1].
     """
-    a, b = checks.real_array("positive", positive, 1), checks.real_array("negative", negative, 1)
+    a, b = checks.floats("positive", positive, 1), checks.floats("negative", negative, 1)
     order = np.sort(b)
     below, up_to = np.searchsorted(order, a, "left"), np.searchsorted(order, a, "right")
     return float((below + up_to).sum() / (2 * len(a) * len(b)))
@@ -53,7 +53,7 @@ def caught(positive: ArrayLike, negative: ArrayLike, false: float = 0.05) -> flo
         In [0, 1]. Where scores are tied at the threshold, the tied are caught at
         random, at the rate that makes the share of false positives exact.
     """
-    a, b = checks.real_array("positive", positive, 1), checks.real_array("negative", negative, 1)
+    a, b = checks.floats("positive", positive, 1), checks.floats("negative", negative, 1)
     false = checks.fraction("false", false, "(0, 1)")
     allowed = false * len(b)
     threshold = np.sort(b)[::-1][min(int(allowed), len(b) - 1)]
@@ -79,7 +79,7 @@ def bootstrap_interval(values: ArrayLike, seed: int = 0, level: float = 0.95, dr
     low, high : float
         Quantiles of the means; NaN where there is no value.
     """
-    found = checks.real_array("values", values, 1, gaps=True)
+    found = checks.floats("values", values, 1, gaps=True)
     found = found[~np.isnan(found)]
     checks.seed(seed)
     level = checks.fraction("level", level, "(0, 1)")

@@ -210,7 +210,7 @@ def unmix(sums: NDArray[np.float64], took_part: NDArray[np.bool_], strength: flo
     ndarray, shape (b, d)
         All alike, zeros, where everybody takes part in each round.
     """
-    S = checks.real_array("sums", sums, 2)
+    S = checks.floats("sums", sums, 2)
     A = checks.array("took_part", took_part)
     if A.shape[:1] != S.shape[:1] or A.ndim != 2 or A.dtype != bool:
         raise ValueError(f"took_part must be bool, of shape ({len(S)}, clients), got {A.dtype} of {A.shape}")

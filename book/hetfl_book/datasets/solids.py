@@ -190,13 +190,10 @@ def render(
         For a shape that there is not, or for arrays that do not fit or hold what is out of range.
     """
     make = SHAPES[checks.choice("shape", shape, tuple(SHAPES))]
-    u, where = checks.real_array("sizes", sizes, 2), checks.real_array("azimuth", azimuth, 1)
+    u, where = checks.floats("sizes", sizes, 2), checks.floats("azimuth", azimuth, 1)
     if u.shape[1] != N_SIZES or u.min() < 0 or u.max() > 1:
         raise ValueError(f"sizes must be numbers in 0…1 of shape (n, {N_SIZES}), got {checks.shown(sizes)}")
-    turns, tilts = (
-        checks.real_array("turn", turn, 1),
-        checks.real_array("tilt", np.zeros(len(u)) if tilt is None else tilt, 1),
-    )
+    turns, tilts = checks.floats("turn", turn, 1), checks.floats("tilt", np.zeros(len(u)) if tilt is None else tilt, 1)
     for name, angles in (("turn", turns), ("tilt", tilts)):
         if len(angles) != len(u):
             raise ValueError(f"{name} must have an angle for each of {len(u)} solids, got {len(angles)}")

@@ -95,11 +95,7 @@ def traces(
     marks : dict of float to str, optional
         What happened when, s.
     """
-    names, data, times = (
-        checks.names("names", names),
-        checks.real_array("data", data, 2),
-        checks.real_array("times", times, 1),
-    )
+    names, data, times = checks.names("names", names), checks.floats("data", data, 2), checks.floats("times", times, 1)
     step = checks.number("step", step, above=0, most=FARTHEST)
     for when in checks.mapping("marks", {} if marks is None else marks):
         checks.number("marks", when)
@@ -146,7 +142,7 @@ def topographies(
     checks.instance("info", info, mne.Info)
     limit = checks.number("limit", limit, above=0)
     checks.instance("label", label, str)
-    found = {title: checks.real_array("values", each, 1) for title, each in checks.mapping("values", values).items()}
+    found = {title: checks.floats("values", each, 1) for title, each in checks.mapping("values", values).items()}
     for title, each in found.items():
         if len(each) != len(info.ch_names):
             raise ValueError(f"values must be {len(info.ch_names)}, as electrodes, got {len(each)} of {title!r}")
@@ -181,7 +177,7 @@ def matrices(
     limit : float, optional
         End of the scale; by default the largest entry.
     """
-    found = {title: checks.real_array("given", each, 2) for title, each in checks.mapping("given", given).items()}
+    found = {title: checks.floats("given", each, 2) for title, each in checks.mapping("given", given).items()}
     channels, ticks = checks.names("channels", channels), checks.sequence("ticks", ticks)
     checks.instance("label", label, str)
     for title, each in found.items():
@@ -221,7 +217,7 @@ def upright(S: ArrayLike) -> Array:
     array, shape (..., 3)
         (v, w, u), u pointing up.
     """
-    S = checks.real_array("S", S)
+    S = checks.floats("S", S)
     if S.shape[-2:] != (2, 2):
         raise ValueError(f"S must be matrices of shape (..., 2, 2), got shape {S.shape}")
     a, b, c = S[..., 0, 0], S[..., 0, 1], S[..., 1, 1]
@@ -270,7 +266,7 @@ def surface(ax: Any, radius: Array, angle: Array, height: Array, colour: str, al
 
 def along(ax: Any, path: ArrayLike, label: str, colour: str, style: str = "-") -> None:
     """A path of 2 × 2 matrices, shape (n, 2, 2), in the cone."""
-    path = checks.real_array("path", path, 3)
+    path = checks.floats("path", path, 3)
     if path.shape[1:] != (2, 2):
         raise ValueError(f"path must be matrices of shape (n, 2, 2), got shape {path.shape}")
     if not is_color_like(colour):
@@ -283,7 +279,7 @@ def points(ax: Any, S: ArrayLike, label: str, i: int, size: float = 26) -> None:
     """2 × 2 matrices, shape (n, 2, 2), as dots in the cone, in the i-th colour and marker of the house."""
     checks.integer("i", i, 0, len(COLOURS) - 1)
     size = checks.number("size", size, above=0)
-    S = checks.real_array("S", S, 3)
+    S = checks.floats("S", S, 3)
     look: dict[str, Any] = {"color": COLOURS[i], "marker": MARKERS[i], "s": size, "label": label, "depthshade": False}
     ax.scatter(*upright(S).T, **look)
 

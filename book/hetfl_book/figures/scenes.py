@@ -43,13 +43,11 @@ def regions(
     ValueError
         If shapes do not fit, limits enclose nothing, or `classify` gives something else than a class for each point.
     """
-    xy = checks.real_array("points", points, 2, least=0)
+    xy = checks.floats("points", points, 2, least=0)
     y = checks.array("labels", labels)
     if xy.shape[1] != 2 or y.shape != (len(xy),) or not (np.issubdtype(y.dtype, np.integer) or not len(y)):
         raise ValueError(f"points and labels must have shapes (n, 2) and (n,), got {xy.shape} and {y.shape}")
-    left, right, bottom, top = (
-        bounds if len(bounds := checks.real_array("limits", limits, 1).tolist()) == 4 else [0] * 4
-    )
+    left, right, bottom, top = bounds if len(bounds := checks.floats("limits", limits, 1).tolist()) == 4 else [0] * 4
     if not (left < right and bottom < top):
         raise ValueError(f"limits must be (left, right, bottom, top), increasing in pairs, got {checks.shown(limits)}")
     checks.integer("steps", steps, 2, 2000)

@@ -28,7 +28,7 @@ AREA = 34.0
 
 def _near(name: str, value: ArrayLike, axes: int) -> Array:
     """Numbers that can be squared."""
-    found = checks.real_array(name, value, axes)
+    found = checks.floats(name, value, axes)
     if np.abs(found).max() > FARTHEST:
         raise ValueError(f"{name} must lie within ±{FARTHEST:g}, got {np.abs(found).max():g}")
     return found

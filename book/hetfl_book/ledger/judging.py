@@ -44,7 +44,7 @@ def combined_error(*samples: tuple[float, float]) -> float:
     A side whose deviation is not known (one run, or none printed) adds nothing: say so beside the result.
     """
     for sample in samples:
-        if len(checks.real_array("samples", sample, 1, gaps=True)) != 2:
+        if len(checks.floats("samples", sample, 1, gaps=True)) != 2:
             raise ValueError(f"samples must each be (standard deviation, number of runs), got {checks.shown(sample)}")
     known = [sd**2 / n for sd, n in samples if n > 1 and math.isfinite(sd)]
     return math.sqrt(sum(known))

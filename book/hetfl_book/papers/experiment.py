@@ -177,7 +177,7 @@ def tried(name: str, method: Method, rates: Sequence[float], own: Sequence[Mappi
     checks.instance("method", method, Method)
     settings = [checks.mapping("own", changes) for changes in checks.sequence("own", own)]
     symbols = SYMBOLS.get(type(method).__name__, {})
-    each = [(lr, changes) for lr in checks.real_array("rates", rates, 1).tolist() for changes in settings]
+    each = [(lr, changes) for lr in checks.floats("rates", rates, 1).tolist() for changes in settings]
     return {
         f"{name}, lr {lr:g}, "
         + ", ".join(f"{symbols.get(key, key)} {value:g}" for key, value in changes.items()): replace(

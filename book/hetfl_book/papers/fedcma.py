@@ -120,7 +120,7 @@ def best_settings(
         raise ValueError(
             f"accuracies must have the grid's names such as {next(iter(tried('Local')))!r}, got {unknown[0]!r}"
         )
-    means = {setting: float(checks.real_array(setting, each, 1).mean()) for setting, each in found.items()}
+    means = {setting: float(checks.floats(setting, each, 1).mean()) for setting, each in found.items()}
     whole = {name: settings for name, settings in known.items() if settings.keys() <= means.keys()}
     return {name: max(settings, key=lambda setting: means[setting]) for name, settings in whole.items()}
 

@@ -115,7 +115,7 @@ def tried(name: str, known: Families = FAMILIES, rates: Sequence[float] = RATES)
     checks.choice("name", name, tuple(checks.mapping("known", known)))
     method, own = known[name]
     scale = 100 if method.optimizer == "adam" else 1
-    return experiment.tried(name, method, [lr / scale for lr in checks.real_array("rates", rates, 1)], own)
+    return experiment.tried(name, method, [lr / scale for lr in checks.floats("rates", rates, 1)], own)
 
 
 GRID: dict[str, dict[str, Method]] = {name: tried(name, FAMILIES | ALIGNED) for name in (*FAMILIES, *ALIGNED)}
@@ -132,7 +132,7 @@ CHOSEN: dict[str, str] = {
 }
 """The setting of the highest mean validation accuracy over seeds, of each method; a test compares."""
 
-CHOSEN_BY_MU: dict[float, str] = {mu: f"HyFEM, lr 0.3, extractor_weight {mu:g}, mu_classifier {mu:g}" for mu in MUS}
+CHOSEN_BY_MU: dict[float, str] = {mu: f"HyFEM, lr 0.3, mu_extractors {mu:g}, mu_classifier {mu:g}" for mu in MUS}
 """HyFEM's best with each regulariser."""
 
 

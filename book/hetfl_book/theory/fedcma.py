@@ -120,20 +120,20 @@ def theorem_2(hypotheses: ArrayLike, marginals: ArrayLike, labelling: ArrayLike,
     ValueError
         If shapes do not fit, or what should be probabilities is none.
     """
-    p, said = checks.real_array("marginals", marginals, 2), checks.real_array("hypotheses", hypotheses, 2)
+    p, said = checks.floats("marginals", marginals, 2), checks.floats("hypotheses", hypotheses, 2)
     if p.shape[1] != said.shape[1] or (p < 0).any() or not np.allclose(p.sum(1), 1):
         raise ValueError(
             f"marginals must be rows of probabilities of sum 1, one for each of the {said.shape[1]} points of "
             f"hypotheses, got {checks.shown(marginals)}"
         )
-    c = checks.real_array("labelling", labelling)
+    c = checks.floats("labelling", labelling)
     if c.shape not in (p.shape, p.shape[1:]) or (c < 0).any() or (c > 1).any():
         shapes = f"{p.shape} or ({p.shape[1]},)"
         raise ValueError(
             f"labelling must hold numbers in [0, 1] of shape {shapes}, as marginals has, got {checks.shown(labelling)}"
         )
     c = np.broadcast_to(c, p.shape)
-    weights = checks.real_array("alpha", alpha, 1)
+    weights = checks.floats("alpha", alpha, 1)
     if weights.shape != (len(p),) or (weights < 0).any() or not math.isclose(weights.sum(), 1, abs_tol=1e-9):
         raise ValueError(f"alpha must be {len(p)} weights of sum 1, one per client, got {checks.shown(alpha)}")
     checks.integer("j", j, 0, len(p) - 1)
@@ -165,7 +165,7 @@ def label_shift(conditionals: ArrayLike, share: float, other: float) -> tuple[fl
     float
         d over all sets of points, :math:`\sum_z |p_i(z) - p_j(z)|`.
     """
-    q = checks.real_array("conditionals", conditionals, 2)
+    q = checks.floats("conditionals", conditionals, 2)
     if len(q) != 2 or (q < 0).any() or not np.allclose(q.sum(1), 1):
         raise ValueError(f"conditionals must be two rows of probabilities of sum 1, got {checks.shown(conditionals)}")
     marginals, labels = [], []

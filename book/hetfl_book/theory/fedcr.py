@@ -143,7 +143,7 @@ def discrete_alignment(p: ArrayLike, encoder: ArrayLike | None = None) -> Alignm
     _check_markov("p", discrete_cmi(table, [0], [3], [1, 2]))
     x, local, labelled = (_conditional(table, keep) for keep in ((1, 2), (1,), (0, 1)))
     if encoder is not None:
-        local = checks.real_array("encoder", encoder, 2)[None, :, None, :]
+        local = checks.floats("encoder", encoder, 2)[None, :, None, :]
         if local.shape[1::2] != table.shape[1::2] or not np.allclose(local.sum(-1), 1) or (local < 0).any():
             raise ValueError(
                 f"encoder must have rows of probabilities of z, one a value of x_i, got {checks.shown(encoder)}"
@@ -251,7 +251,7 @@ def alignment_term(means: ArrayLike, variances: ArrayLike, mean: ArrayLike, vari
     Diagonal Gaussians: samples of shapes (n, V), the joint of shapes (V,).
     """
     samples = _experts(means, variances, "variances")
-    joint = [checks.real_array(*pair, 1) for pair in (("mean", mean), ("variance", variance))]
+    joint = [checks.floats(*pair, 1) for pair in (("mean", mean), ("variance", variance))]
     for name, found in zip(("mean", "variance"), joint, strict=True):
         if found.shape != samples[0].shape[1:] or (name == "variance" and not (found > 0).all()):
             kind = "positive numbers" if name == "variance" else "numbers"
@@ -345,7 +345,7 @@ def _check_markov(name: str, information: float) -> None:
 
 
 def _table(p: ArrayLike) -> Array:
-    table = checks.real_array("p", p)
+    table = checks.floats("p", p)
     if (table < 0).any() or not math.isclose(table.sum(), 1, abs_tol=1e-9):
         raise ValueError(f"p must hold probabilities of sum 1, got the sum {table.sum():.6g}")
     return table
@@ -372,14 +372,14 @@ def _expected_log_ratio(table: Array, p: Array, q: Array) -> float:
 
 
 def _experts(means: ArrayLike, spreads: ArrayLike, name: str) -> tuple[Array, Array]:
-    mu, v = checks.real_array("means", means, 2), checks.real_array(name, spreads, 2)
+    mu, v = checks.floats("means", means, 2), checks.floats(name, spreads, 2)
     if mu.shape != v.shape or not (v > 0).all():
         raise ValueError(f"{name} must be positive and of the means' shape {mu.shape}, got shape {v.shape}")
     return mu, v
 
 
 def _hypotheses(hypotheses: ArrayLike) -> Array:
-    h = checks.real_array("hypotheses", hypotheses, 2)
+    h = checks.floats("hypotheses", hypotheses, 2)
     if not np.isin(h, (0, 1)).all():
         raise ValueError(f"hypotheses must be rows of 0 and 1, got {checks.shown(h)}")
     return h
@@ -388,7 +388,7 @@ def _hypotheses(hypotheses: ArrayLike) -> Array:
 def _law(name: str, law: ArrayLike, h: Array, of: str = "(y, z) of shape (2, Z) and") -> Array:
     """Probabilities of (y, z), shape (2, Z), or of z alone, shape (Z,), over the z of the hypotheses."""
     shape = h.shape[1:] if of == "z of" else (2, h.shape[1])
-    p = checks.real_array(name, law, len(shape))
+    p = checks.floats(name, law, len(shape))
     if p.shape != shape or (p < 0).any() or not math.isclose(p.sum(), 1, abs_tol=1e-9):
         raise ValueError(
             f"{name} must hold probabilities of {of} sum 1, Z={h.shape[1]} as in hypotheses, got {checks.shown(p)}"

@@ -88,7 +88,7 @@ class Quadratic:
             raise ValueError(f"centres must have shape (M, h, D), got {np.shape(self.centres)}")
         M = len(self.centres)
         for name in ("curvatures", "weights"):
-            value = checks.real_array(name, getattr(self, name), 1)
+            value = checks.floats(name, getattr(self, name), 1)
             if value.shape != (M,) or not (value > 0).all():
                 raise ValueError(f"{name} must be {M} positive numbers, one per client, got {value.tolist()}")
         if not math.isclose(float(np.sum(self.weights)), 1.0, rel_tol=1e-9):
