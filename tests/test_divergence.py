@@ -15,6 +15,7 @@ from hetfl_core import Client, Federation, adapt, compare, simulate
 from hetfl_core.engine.evaluation import METRICS, accuracy_per_client, decided, r2_per_client, summarise
 from hetfl_core.methods import FedAvg, FedCR, Local
 from hetfl_core.networks import MLP, Model
+from hetfl_core.statistics import NoPairsError
 
 SMALL = Model(MLP(hidden=(6,), out=4), alpha=4)
 QUICK = {"rounds": 3, "device": "cpu", "progress": False}
@@ -132,7 +133,7 @@ def test_its_record_holds_none_loads_and_is_no_number(tmp_path):
     assert record.per_client["accuracy"][1] is None
     assert math.isnan(ledger.value(record, "accuracy"))
     assert results.diverged([record], "t/lost", "Local") == [0]
-    with pytest.raises(ledger.NoPairsError, match="no seed has 'accuracy'"):
+    with pytest.raises(NoPairsError, match="no seed has 'accuracy'"):
         ledger.paired([record, replace(record, method="B")], "t/lost", "Local", "B")
 
 

@@ -13,7 +13,7 @@ from hetfl_book.datasets import text
 from hetfl_book.experiments import EXPERIMENTS, Experiment, Job, OutOfTime, find, jobs, pending, reproduce, run_job
 from hetfl_book.ledger import comparison
 from hetfl_book.papers import eeg, experiment, flic
-from hetfl_core import Federation, adapt, baselines, simulate
+from hetfl_core import Federation, adapt, baselines, records, simulate
 from hetfl_core.baselines import LDA, Chosen, Pooled
 from hetfl_core.datasets.fewer import fewer
 from hetfl_core.datasets.recordings import TABLE_S1
@@ -449,7 +449,7 @@ def test_a_file_that_is_no_record_is_not_taken_for_one_and_the_others_run(tmp_pa
 def test_a_packed_record_is_done_and_run_again_if_asked(tmp_path):
     todo = jobs("tests/sooner", "book", 1)
     list(reproduce(todo, tmp_path, progress=False))
-    [packed] = ledger.pack(tmp_path)
+    [packed] = records.pack(tmp_path)
     assert list(reproduce(todo, tmp_path, progress=False)) == [(job, packed) for job in todo]
     assert set(todo).isdisjoint(pending("book", 1, tmp_path))
     again = list(reproduce(todo[:1], tmp_path, progress=False, again=True))

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from hetfl_book import ledger
 from hetfl_book.figures import eeg, intervals, scenes, transport
-from hetfl_book.ledger import RunRecord, comparison, results
-from hetfl_core import checks, plots
+from hetfl_book.ledger import RunRecord, arithmetic, comparison, results
+from hetfl_core import checks, plots, records, statistics
 from hetfl_core.statistics import Paired
 
 mpl.use("Agg")
@@ -89,10 +89,10 @@ LEDGER = {
         },
     ),
     "value": Case(gaps(ledger.value), {"record": RECORDS[0], "metric": "accuracy"}),
-    "to_percent": Case(lambda metric: ledger.to_percent(0.5, metric), {"metric": "accuracy"}),
+    "to_percent": Case(lambda metric: records.to_percent(0.5, metric), {"metric": "accuracy"}),
     "compare_records": Case(ledger.compare_records, {"a": RECORDS[0], "b": RECORDS[1]}),
     "write": Case(there(ledger.write), {"record": RECORDS[0], "folder": "out"}),
-    "write_to": Case(there(ledger.write_to), {"record": RECORDS[0], "path": "out.json"}),
+    "write_to": Case(there(records.write_to), {"record": RECORDS[0], "path": "out.json"}),
     "load": Case(
         there(ledger.load),
         {"folder": None, "experiment": BCI, "scale": "paper", "method": "Local"},
@@ -100,7 +100,7 @@ LEDGER = {
     ),
     "tidy": Case(ledger.tidy, {"experiments": {50: BCI}, "metrics": ("accuracy",), "scale": "paper", "by": "x"}),
     "relative_path_of": Case(
-        ledger.relative_path_of, {"experiment": BCI, "scale": "paper", "method": "Local", "seed": 0}
+        records.relative_path_of, {"experiment": BCI, "scale": "paper", "method": "Local", "seed": 0}
     ),
     "paper_table": Case(ledger.paper_table, {"paper": "flic", "table": 4}, names={"paper": "no numbers of"}),
     "combined_error": Case(
@@ -117,12 +117,12 @@ LEDGER = {
     "show": Case(ledger.show, {"table": NUMBERS}),
     "outcome": Case(ledger.outcome, {"row": CLAIMS.to_dict("records")[0]}),
     "in_full": Case(ledger.in_full, {"row": NUMBERS.to_dict("records")[0]}),
-    "interval": Case(gaps(ledger.interval), {"values": [1.0, 2.0, 4.0], "level": 0.9}),
+    "interval": Case(gaps(statistics.interval), {"values": [1.0, 2.0, 4.0], "level": 0.9}),
     "Paired.of": Case(Paired.of, {"by_seed": {0: 1.0, 1: 2.0, 2: 4.0}}),
     "Paired.above": Case(PAIR.above, {"bound": 0.5}),
     "paired": Case(ledger.paired, COMMON | {"a": "FLIC-HL", "b": "Local", "scale": "paper"}, names=NO_PAIRS),
     "contrast": Case(
-        ledger.contrast,
+        statistics.contrast,
         {"records": RECORDS, "terms": [(1.0, BCI, "FLIC-HL"), (-1.0, BCI, "Local")], "metric": "accuracy"}
         | {"scale": "paper", "transform": float},
         names=NO_PAIRS | {"terms": "no seed has|terms"},
@@ -134,7 +134,7 @@ LEDGER = {
     "generations": Case(ledger.generations, {"records": RECORDS}),
     "arithmetic_spreads": Case(ledger.arithmetic_spreads, {"records": RECORDS, "metric": "accuracy"}),
     "arithmetic_reach": Case(gaps(ledger.arithmetic_reach), {"spread": 0.5, "seeds": 3}),
-    "with_arithmetic": Case(ledger.with_arithmetic, {"claims": CLAIMS, "records": RECORDS}),
+    "with_arithmetic": Case(arithmetic.with_arithmetic, {"claims": CLAIMS, "records": RECORDS}),
     "comparison.table": Case(comparison.table, {"found": RECORDS, "metric": "accuracy", "key": "n"}),
     "comparison.curve": Case(
         there(comparison.curve),

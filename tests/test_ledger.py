@@ -18,7 +18,6 @@ from scipy import stats
 
 from hetfl_book.experiments import known
 from hetfl_book.ledger import (
-    KINDS,
     SOURCES,
     Paired,
     RunRecord,
@@ -37,6 +36,7 @@ from hetfl_book.ledger import (
     value,
     verdict,
 )
+from hetfl_book.ledger.judging import KINDS
 from hetfl_core.files import data_path
 from hetfl_core.rng import numpy_stream
 

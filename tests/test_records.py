@@ -33,7 +33,7 @@ from hetfl_core.records import (
     write,
     write_to,
 )
-from hetfl_core.statistics import contrast
+from hetfl_core.statistics import contrast, interval
 
 
 def made(**changes) -> RunRecord:
@@ -493,7 +493,7 @@ def test_holm_by_hand_and_by_the_step_down_rule():
     families = [[0.01, 0.5], [0.04, math.nan], [0.3, 0.02]]  # three of two tests each, or one
     np.testing.assert_allclose(ledger.holm(families), [ledger.holm(one) for one in families])
     assert ledger.welch((1.0, 0.0, 3), (2.0, 0.0, 3)) == pytest.approx((-1.0, *[math.nan] * 3), nan_ok=True)
-    assert ledger.interval([3.0]) == (3.0, -math.inf, math.inf)
+    assert interval([3.0]) == (3.0, -math.inf, math.inf)
     p = np.random.default_rng(0).uniform(size=12) ** 3
     rejected, m = set(), len(p)
     for k, i in enumerate(np.argsort(p)):  # Holm's own words: go on while p_(k) ≤ α / (m − k + 1)

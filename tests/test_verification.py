@@ -13,7 +13,7 @@ from hetfl_book import experiments, ledger, verification
 from hetfl_book.experiments import Job, reproduce
 from hetfl_book.ledger import arithmetic
 from hetfl_book.verification import DIFFERENT, NOT_RUN, SAME, WITHIN, check, sample, verify
-from hetfl_core import cli, numerics
+from hetfl_core import cli, numerics, records
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +131,7 @@ def test_the_command(stored, tmp_path, monkeypatch, capsys):
     assert "6 records, 6 of which can be run here; 2 are run again" in out
     assert "2 records: 2 same bits" in out
     path = tmp_path / "records" / stored[0].relative_path
-    ledger.write_to(replace(stored[0], metrics={**stored[0].metrics, "accuracy": 1.0}, numerics={}), path)
+    records.write_to(replace(stored[0], metrics={**stored[0].metrics, "accuracy": 1.0}, numerics={}), path)
     changed = path.read_bytes()
     code, out = call()
     assert code == 1

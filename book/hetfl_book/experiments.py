@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from hetfl_book import ledger
 from hetfl_book.papers import eeg, fedcma, fedcr, flic, hyfem, privacy
 from hetfl_book.papers.experiment import Experiment, Scale
-from hetfl_core import checks, numerics
+from hetfl_core import checks, numerics, records
 from hetfl_core.checks import unknown
 from hetfl_core.datasets import registry
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
@@ -82,7 +82,7 @@ class Job:
     @property
     def relative_path(self) -> str:
         """Path of its record inside a folder of records (`hetfl_core.records.RunRecord.relative_path`)."""
-        return ledger.relative_path_of(self.experiment, self.scale, self.method, self.seed)
+        return records.relative_path_of(self.experiment, self.scale, self.method, self.seed)
 
     @property
     def setting(self) -> Experiment:
@@ -243,7 +243,7 @@ class DamagedRecord(ValueError):
 def _record(job: Job, folder: Path) -> ledger.RunRecord | None:
     """The record of a job, if there is one."""
     try:
-        return ledger.find(folder, job.experiment, job.scale, job.method, job.seed)
+        return records.find(folder, job.experiment, job.scale, job.method, job.seed)
     except ValueError as error:
         raise DamagedRecord(str(error)) from error
 

@@ -26,7 +26,7 @@ from hetfl_book import experiments, ledger
 from hetfl_book.experiments import Job, OutOfTime
 from hetfl_book.ledger import RunRecord
 from hetfl_book.ledger.arithmetic import ARITHMETIC
-from hetfl_core import numerics
+from hetfl_core import numerics, records
 from hetfl_core.rng import SERVER, numpy_stream
 
 SAME, WITHIN, DIFFERENT, NOT_RUN = "same bits", "within the spread of seeds", "different", "not run"
@@ -322,7 +322,7 @@ def _main(arguments: Sequence[str]) -> None:
     experiment, scale, method, seed, stack_size, out = arguments
     job = Job(experiment, scale, method, int(seed))  # type: ignore[arg-type]
     run = (f"{ARITHMETIC}/{experiment}", "own", _name(job, int(stack_size)), int(seed))
-    known = ledger.find(out, *run)
+    known = records.find(out, *run)
     print(known.path if known else ledger.write(varied(job, int(stack_size)), out))
 
 

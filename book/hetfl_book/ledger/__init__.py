@@ -7,10 +7,8 @@ that pages use are here:
 ``ledger.load()``, ``ledger.numbers()``, ``ledger.claims()``, ``ledger.show(…)``.
 """
 
-from hetfl_book.ledger.arithmetic import arithmetic_reach, arithmetic_spreads, generations, with_arithmetic
+from hetfl_book.ledger.arithmetic import arithmetic_reach, arithmetic_spreads, generations
 from hetfl_book.ledger.judging import (
-    KINDS,
-    PENDING,
     UNAVAILABLE,
     UNBUILT,
     Tally,
@@ -25,34 +23,26 @@ from hetfl_book.ledger.judging import (
     verdict,
 )
 from hetfl_book.ledger.published import SOURCES, paper_table, paper_values
-from hetfl_book.ledger.tables import Shown, in_full, outcome, show
+from hetfl_book.ledger.tables import in_full, outcome, show
 from hetfl_core.records import (
     RunRecord,
     code_revision,
     compare_records,
     environment,
-    find,
     load,
-    pack,
     read,
-    relative_path_of,
     tidy,
     to_json,
-    to_percent,
     value,
     write,
-    write_to,
 )
 from hetfl_core.statistics import (
     MIN_SEEDS,
-    NoPairsError,
     Paired,
     as_table,
-    contrast,
     corrected,
     effects,
     holm,
-    interval,
     paired,
     welch,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -177,14 +178,11 @@ def tried(name: str, method: Method, rates: Sequence[float], own: Sequence[Mappi
     checks.instance("method", method, Method)
     settings = [checks.mapping("own", changes) for changes in checks.sequence("own", own)]
     symbols = SYMBOLS.get(type(method).__name__, {})
-    each = [(lr, changes) for lr in checks.floats("rates", rates, 1).tolist() for changes in settings]
-    return {
-        f"{name}, lr {lr:g}, "
-        + ", ".join(f"{symbols.get(key, key)} {value:g}" for key, value in changes.items()): replace(
-            method, lr=lr, **changes
-        )
-        for lr, changes in each
-    }
+    found: dict[str, Method] = {}
+    for lr, changes in itertools.product(checks.floats("rates", rates, 1).tolist(), settings):
+        said = ", ".join(f"{symbols.get(key, key)} {value:g}" for key, value in changes.items())
+        found[f"{name}, lr {lr:g}, {said}"] = replace(method, lr=lr, **changes)
+    return found
 
 
 def _change(method: Method, changes: Mapping[str, Any]) -> Method:
