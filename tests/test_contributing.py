@@ -5,6 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from small import largest_difference, ragged
 import hetfl_core.methods as methods
 from hetfl_core import simulate
 from hetfl_core.engine.simulator import Simulator
-from hetfl_core.methods import FedAvg
+from hetfl_core.methods import FedAvg, base
 from hetfl_core.networks import MLP, Model
 
 ROOT = Path(__file__).parents[1]
@@ -22,16 +24,16 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def steps():
-    """The file and the line that CONTRIBUTING tells the reader to write."""
+    """The file and the line that CONTRIBUTING tells the reader to write, and the hooks of another method."""
     section = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Adding a method")[1].split("\n## ")[0]
-    file, line = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    return file, line
+    file, line, hooks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    return file, line, hooks
 
 
 @pytest.fixture(scope="module")
 def fedavgm(steps, tmp_path_factory):
     """The package with that file and that line, in a copy of the methods' folder."""
-    file, line = steps
+    file, line, _ = steps
     name = re.fullmatch(r"from hetfl_core\.methods\.(\w+) import \w+\n", line)[1]
     folder = tmp_path_factory.mktemp("methods")
     (folder / f"{name}.py").write_text(file, encoding="utf-8")
@@ -81,7 +83,7 @@ def test_it_is_fedavgm(fedavgm):
 @pytest.fixture(scope="module")
 def tree(steps, tmp_path_factory):
     """A copy of the project in which a contributor has done what the text says: a file, its import and its name."""
-    file, line = steps
+    file, line, _ = steps
     tree = tmp_path_factory.mktemp("project")
     for path in ROOT.iterdir():
         if path.name in ("hetfl_core", "tests"):
@@ -146,6 +148,33 @@ def test_nothing_else_has_to_be_touched(tree):
 
 
 def test_the_text_is_in_step_with_the_package(steps):
-    file, _ = steps
-    assert max(map(len, file.splitlines())) <= 120
+    assert max(len(line) for text in steps for line in text.splitlines()) <= 120
     assert (ROOT / "hetfl_core" / "methods" / "base.py").exists()
+
+
+def test_hooks_of_a_loss_of_ones_own_do_what_is_said(steps):
+    """With a server that averages the classes' means: at a weight of 0 it is local training, and else it is not."""
+    source = f"""
+@dataclass(frozen=True)
+class Pulled(Local):
+    term_weight: float = 1.0
+
+    def init_server(self, specs, rng):
+        return {{"means": torch.zeros(specs[0].n_classes, self.model.latent, dtype=torch.float32)}}
+
+{textwrap.indent(steps[2], "    ")}
+    def aggregate(self, server, uploads, weights, specs, rng):
+        new = weighted_mean(uploads, weights)
+        return {{"means": torch.stack([new.get(f"mean/{{c}}", old) for c, old in enumerate(server["means"])])}}
+"""
+    scope = {"__name__": __name__, **vars(base), "torch": torch, "dataclass": dataclass, "Local": methods.Local}
+    exec(source, scope)
+    free, pulled = (run(scope["Pulled"](**SMALL, term_weight=weight)) for weight in (0.0, 1.0))
+    alone = run(methods.Local(**SMALL))
+    gaps = [
+        max(float((a[name] - b[name]).abs().max()) for a, b in zip(one.params, alone.params, strict=True) for name in b)
+        for one in (free, pulled)
+    ]
+    assert gaps[0] < 1e-12 < 1e-3 < gaps[1]
+    assert pulled.history["gap"].iloc[1:].notna().all()
+    assert (pulled.server["means"] != 0).all()
