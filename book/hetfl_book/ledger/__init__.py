@@ -36,13 +36,4 @@ from hetfl_core.records import (
     value,
     write,
 )
-from hetfl_core.statistics import (
-    MIN_SEEDS,
-    Paired,
-    as_table,
-    corrected,
-    effects,
-    holm,
-    paired,
-    welch,
-)
+from hetfl_core.statistics import MIN_SEEDS, Paired, as_table, corrected, effects, holm, paired, welch
