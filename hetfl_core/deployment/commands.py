@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import ipaddress
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -59,28 +59,52 @@ def certificates(
     host: Annotated[list[str], typer.Option(help="Name or address by which clients call the server.")],
     secrets: Secrets = Path("secrets"),
 ) -> None:
-    """Make a certificate of the server that signs itself, for trying TLS and for closed groups (by OpenSSL)."""
+    """Make a certificate of the server that signs itself, for trying TLS and for closed groups."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
     if (secrets / "ca.crt").exists():
         raise FileExistsError(f"{secrets / 'ca.crt'} is there already; remove the folder to make others")
-    secrets.mkdir(parents=True, exist_ok=True)
-    names = [_subject(each) for each in dict.fromkeys([*host, "localhost", "127.0.0.1"])]
-    _call(
-        *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:secp384r1", "-sha384", "-nodes"),
-        *("-days", str(DAYS), "-subj", f"/CN={host[0]}", "-addext", f"subjectAltName={','.join(names)}"),
-        *("-addext", "basicConstraints=critical,CA:FALSE"),  # so that it can sign no other
-        *("-keyout", str(secrets / "server.key"), "-out", str(secrets / "server.pem")),
+
+    def general_name(host: str) -> x509.GeneralName:
+        try:
+            return x509.IPAddress(ipaddress.ip_address(host))
+        except ValueError:
+            return x509.DNSName(host)
+
+    own, now = ec.generate_private_key(ec.SECP384R1()), datetime.datetime.now(datetime.UTC)
+    until, number = now + datetime.timedelta(days=DAYS), x509.random_serial_number()
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[0])])
+    names = [general_name(each) for each in dict.fromkeys([*host, "localhost", "127.0.0.1"])]
+    made = (
+        x509.CertificateBuilder(subject, subject, own.public_key(), number, now, until)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(own, hashes.SHA384())
     )
-    shutil.copy(secrets / "server.pem", secrets / "ca.crt")
+    pem = serialization.Encoding.PEM
+    for file in ("ca.crt", "server.pem"):
+        write_atomically(secrets / file, made.public_bytes(pem))
+    private = own.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    _write_secret(secrets / "server.key", private)
     print(f"{secrets}/ca.crt is for the clients; {secrets}/server.key must not leave this machine")
 
 
 @app.command()
 def key(name: Annotated[str, typer.Argument(help="Of the client.")], secrets: Secrets = Path("secrets")) -> None:
-    """Make the key pair of a client (by OpenSSH); the server admits those whose public key it was given."""
+    """Make the key pair of a client; the server admits those whose public key it was given."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
     if (secrets / name).exists():
         raise FileExistsError(f"{secrets / name} is there already; remove it to make another")
-    secrets.mkdir(parents=True, exist_ok=True)
-    _call("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", name, "-f", str(secrets / name))
+    made, ssh = ec.generate_private_key(ec.SECP384R1()), serialization.Encoding.OpenSSH
+    private = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
+    _write_secret(secrets / name, made.private_bytes(*private))
+    public = made.public_key().public_bytes(ssh, serialization.PublicFormat.OpenSSH)
+    write_atomically(secrets / f"{name}.pub", public + b"\n")
     print(f"give {secrets}/{name}.pub to the server; {secrets}/{name} must not leave this machine")
 
 
@@ -196,12 +220,10 @@ def _check_empty(folder: Path) -> None:
         raise typer.BadParameter(f"{folder} is there already, and not empty")
 
 
-def _subject(host: str) -> str:
-    """A name or an address as a certificate holds it."""
-    try:
-        return f"IP:{ipaddress.ip_address(host)}"
-    except ValueError:
-        return f"DNS:{host}"
+def _write_secret(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
 
 
 def _connection(secrets: Path, port: int) -> Path:

@@ -2,8 +2,7 @@
 
 A federation of clients that do not share a feature space. `federation/methods.py` says what is trained,
 `federation/data.py` how each client reads its own data, `pyproject.toml` how many classes, clients and rounds there
-are. Every machine needs `pip install "hetfl-core[deploy]"`, the server OpenSSL and a client OpenSSH (for its key) too;
-the code in this folder is sent to the clients by Flower.
+are. Every machine needs `pip install "hetfl-core[deploy]"`; the code in this folder is sent to the clients by Flower.
 
 ## At the server
 
