@@ -36,6 +36,15 @@ def toy(n_clients: int) -> Federation:
     """The noisy-features toy, each client with 20…300 samples whatever the number of clients.
 
     The published toy shares a fixed pool, so that more clients would mean less data each and no fair time per client.
+
+    Parameters
+    ----------
+    n_clients : int
+
+    Returns
+    -------
+    Federation
+        20 classes, 3 of them on each client; inputs of 6 to 15 features.
     """
     rng = numpy_stream(0, "bench", 0, "toy")
     means = 0.8 * rng.standard_normal((20, 5))
@@ -63,6 +72,14 @@ def _seconds(call: Callable[[], Any], least: float = 0.5, most: int = 20) -> flo
 
 def measure(n_clients: int, engine: Engine, role: Role, batch_size: int) -> dict[str, float]:
     """Time one round, or some epochs of pre-training of all clients, and the process's peak memory.
+
+    Parameters
+    ----------
+    n_clients : int
+    engine : {"auto", "stacked", "loop"}
+    role : {"start", "round"}
+        Pre-training of all clients, or a round of some.
+    batch_size : int
 
     Returns
     -------
@@ -97,7 +114,7 @@ def _peak_megabytes() -> float:
 
 
 def _apart(**arguments: Any) -> dict[str, float]:
-    """`measure` in a fresh process."""
+    """Call `measure` in a fresh process."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(measure, **arguments).result()
 
@@ -107,7 +124,19 @@ def _line(*cells: str) -> str:
 
 
 def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[str]:
-    """Measure and describe, line by line.
+    """Measure how fast this machine is, and describe it line by line.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        Numbers of clients.
+    loop_up_to : int
+        Largest federation for which the loop is timed.
+
+    Yields
+    ------
+    str
+        A line of the report.
 
     Raises
     ------

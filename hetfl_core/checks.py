@@ -35,7 +35,7 @@ def _no_number(value: Any, kind: type) -> bool:
 
 
 def integer(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """A whole number (Python's or NumPy's, no boolean) within bounds, both included."""
+    """Check a whole number (Python's or NumPy's, no boolean), within bounds that are both included."""
     if _no_number(value, Integral) or (least is not None and value < least) or (most is not None and value > most):
         within = "" if least is None else f" of at least {least}" if most is None else f" in {least}…{most}"
         raise ValueError(f"{name} must be a whole number{within}, got {shown(value)}")
@@ -43,24 +43,24 @@ def integer(name: str, value: Any, least: int | None = None, most: int | None = 
 
 
 def ints(least: int, **numbers: Any) -> None:
-    """Several whole numbers of at least `least`, by name."""
+    """Check several whole numbers of at least `least`, given by name."""
     for name, value in numbers.items():
         integer(name, value, least)
 
 
 def threads(name: str, value: Any) -> None:
-    """A number of threads that can be meant."""
+    """Check a number of threads: at least 1, and no more than can be meant."""
     if integer(name, value, 1) > MOST_THREADS:
         raise ValueError(f"{name} must be at most {MOST_THREADS}, got {value}")
 
 
 def seed(value: Any, name: str = "seed") -> int:
-    """A seed: a whole number of at least 0."""
+    """Check a seed: a whole number of at least 0."""
     return integer(name, value, 0)
 
 
 def seeds(value: Any, name: str = "seeds", least: int = 1) -> list[int]:
-    """Seeds, of their number (0 … n − 1) or one by one: at least so many, none twice."""
+    """Check seeds, given by their number (0 … n − 1) or one by one: at least so many, none twice."""
     if not isinstance(value, Iterable):
         return list(range(integer(name, value, least)))
     found = [seed(one, name) for one in sequence(name, value)]
@@ -79,7 +79,7 @@ def number(
     below: float | None = None,
     infinite: bool = False,
 ) -> float:
-    """A real number within bounds: `least` and `most` included, `above` and `below` not. Never NaN.
+    """Check a real number within bounds: `least` and `most` included, `above` and `below` not. Never NaN.
 
     Infinity is refused unless `infinite` says otherwise.
     """
@@ -102,7 +102,7 @@ def number(
 
 
 def fraction(name: str, value: Any, interval: str = "(0, 1]") -> float:
-    """A number in [0, 1], (0, 1], [0, 1) or (0, 1), as `interval` says."""
+    """Check a number in [0, 1], (0, 1], [0, 1) or (0, 1), as `interval` says."""
     within = not _no_number(value, Real) and 0 <= value <= 1
     if not within or (value == 0 and interval[0] == "(") or (value == 1 and interval[-1] == ")"):
         raise ValueError(f"{name} must lie in {interval}, got {shown(value)}")
@@ -110,7 +110,7 @@ def fraction(name: str, value: Any, interval: str = "(0, 1]") -> float:
 
 
 def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
-    """One of several words."""
+    """Check that a value is one of several words."""
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
     return value
@@ -130,14 +130,14 @@ def unknown(kind: str, name: Any, known: Iterable[str], see: str = "") -> str:
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False."""
+    """Check a truth value, True or False."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{name} must be True or False, got {shown(value)}")
     return bool(value)
 
 
 def int_range(name: str, value: Any, least: int) -> tuple[int, int]:
-    """The smallest and the largest of a range of whole numbers."""
+    """Check the smallest and the largest of a range of whole numbers."""
     right = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
     right = right and len(value) == 2
     if not right or any(_no_number(end, Integral) for end in value) or not least <= value[0] <= value[1]:
@@ -148,7 +148,7 @@ def int_range(name: str, value: Any, least: int) -> tuple[int, int]:
 
 
 def frequency_band(name: str, value: Any) -> None:
-    """Two frequencies in Hz, the lower first."""
+    """Check a band of two frequencies in Hz, the lower first."""
     right = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
     right = right and not any(_no_number(edge, Real) or not math.isfinite(edge) for edge in value)
     if not right or not 0 <= value[0] < value[1]:
@@ -156,7 +156,10 @@ def frequency_band(name: str, value: Any) -> None:
 
 
 def instance(name: str, value: Any, *kinds: type, such_as: str = "") -> None:
-    """An object of one of these types; `such_as` is one, as it is typed. A class in its place lacks its brackets."""
+    """Check that an object is of one of these types; `such_as` is one, as it is typed.
+
+    A class in its place lacks its brackets.
+    """
     if not isinstance(value, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds) + f", such as {such_as}" * bool(such_as)
         bare = " (without brackets)" if isinstance(value, type) and issubclass(value, kinds) else ""
@@ -165,7 +168,7 @@ def instance(name: str, value: Any, *kinds: type, such_as: str = "") -> None:
 
 
 def sequence(name: str, value: Any) -> list[Any]:
-    """The members of a sequence, or of another iterable that is no text."""
+    """Check a sequence, or another iterable that is no text, and give its members."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         with suppress(TypeError):  # arrays of no axis call themselves iterable
             return list(value)
@@ -173,7 +176,7 @@ def sequence(name: str, value: Any) -> list[Any]:
 
 
 def array(name: str, value: Any) -> np.ndarray:
-    """What NumPy makes an array of, with nothing masked."""
+    """Check what NumPy makes an array of, with nothing masked."""
     unmasked(name, value)
     try:
         return np.asarray(value)
@@ -182,19 +185,19 @@ def array(name: str, value: Any) -> np.ndarray:
 
 
 def nonempty_str(name: str, value: Any) -> None:
-    """A text that is not empty."""
+    """Check a text that is not empty."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} must be a text that is not empty, got {shown(value)}")
 
 
 def nonempty_strs(**named: Any) -> None:
-    """Several texts that are not empty, by name."""
+    """Check several texts that are not empty, given by name."""
     for name, value in named.items():
         nonempty_str(name, value)
 
 
 def names(name: str, value: Any) -> list[str]:
-    """A sequence of texts, none of them empty."""
+    """Check a sequence of texts, none of them empty."""
     found = sequence(name, value)
     for text in found:
         nonempty_str(name, text)
@@ -202,21 +205,21 @@ def names(name: str, value: Any) -> list[str]:
 
 
 def mapping(name: str, value: Any) -> Mapping[Any, Any]:
-    """A dict, or what is like one."""
+    """Check a dict, or what is like one."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} must be a mapping, got {shown(value)} of type {type(value).__name__}")
     return value
 
 
 def path(name: str, value: Any) -> Path:
-    """A path, or the text of one."""
+    """Check a path, or the text of one."""
     if not isinstance(value, str | os.PathLike) or value == "":
         raise TypeError(f"{name} must be a path, got {shown(value)} of type {type(value).__name__}")
     return Path(value)
 
 
 def floats(name: str, value: Any, axes: int | None = None, *, gaps: bool = False, least: int = 1) -> np.ndarray:
-    """Real numbers, at least `least` (0 or 1), as an array of so many axes (any by default).
+    """Check real numbers, at least `least` (0 or 1), as an array of so many axes (any by default).
 
     They must be finite, unless `gaps` says that NaN and infinity stand for what is missing.
     """
@@ -230,7 +233,7 @@ def floats(name: str, value: Any, axes: int | None = None, *, gaps: bool = False
 
 
 def frame(name: str, value: Any, *columns: Any) -> None:
-    """A pandas DataFrame that has these columns."""
+    """Check a pandas DataFrame that has these columns."""
     import pandas as pd  # on demand: torch comes without it
 
     if not isinstance(value, pd.DataFrame):
@@ -241,7 +244,7 @@ def frame(name: str, value: Any, *columns: Any) -> None:
 
 
 def unmasked(name: str, value: Any) -> None:
-    """An array of which nothing is masked: NumPy's conversions drop masks without a word."""
+    """Check an array of which nothing is masked: NumPy's conversions drop masks without a word."""
     if np.ma.isMaskedArray(value) and np.ma.count_masked(value):
         raise ValueError(
             f"{name} must not be masked, got {np.ma.count_masked(value)} masked entries of {value.size}: "
@@ -250,7 +253,7 @@ def unmasked(name: str, value: Any) -> None:
 
 
 def tensors(**named: Any) -> None:
-    """Tensors of floating-point numbers."""
+    """Check tensors of floating-point numbers."""
     for name, value in named.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {shown(value)} of type {type(value).__name__}")
@@ -259,14 +262,14 @@ def tensors(**named: Any) -> None:
 
 
 def same_dtype(**named: Tensor) -> None:
-    """Tensors of one type."""
+    """Check that tensors are of one type."""
     if len({t.dtype for t in named.values()}) > 1:
         found = ", ".join(f"{name} of {t.dtype}" for name, t in named.items())
         raise TypeError(f"{' and '.join(named)} must have one dtype, got {found}")
 
 
 def broadcastable(**shapes: Sequence[int]) -> None:
-    """Shapes that go together in one operation."""
+    """Check shapes that go together in one operation."""
     try:
         np.broadcast_shapes(*(tuple(shape) for shape in shapes.values()))
     except ValueError as error:
@@ -275,7 +278,7 @@ def broadcastable(**shapes: Sequence[int]) -> None:
 
 
 def weights(weights: Any, like: Tensor) -> Tensor:
-    """Weights, given as a tensor or as a sequence of numbers, in the type of `like`."""
+    """Check weights, given as a tensor or as a sequence of numbers, in the type of `like`."""
     try:
         return torch.as_tensor(weights, dtype=like.dtype, device=like.device)
     except (ValueError, TypeError, RuntimeError) as error:

@@ -118,7 +118,7 @@ def list_(
 
 
 def _described(name: str, names: list[str]) -> list[str]:
-    """What one of the names stands for, with what can be set."""
+    """The lines on one of the names: what it stands for, with what can be set."""
     from hetfl_core.settings import first_line
 
     if name in data_sets():
@@ -297,7 +297,7 @@ def _federation(name: str, changes: dict[str, Any]) -> Any:
 
 
 def _resumption(checkpoint: Path | None) -> str:
-    """How a stopped run goes on."""
+    """A hint at how a stopped run goes on."""
     if checkpoint is None:
         return "nothing is kept: with --checkpoint FOLDER a run goes on where it was stopped"
     if not checkpoint.is_dir() or not any(checkpoint.iterdir()):

@@ -27,24 +27,71 @@ r"""Inputs of a client: one tensor of shape (n, \*shape), or named blocks of suc
 
 
 def map_blocks(function: Callable[..., Any], x: Any, *others: Any) -> Any:
-    """Apply a function to a tensor, or to each block of a dict of tensors."""
+    """Apply a function to a tensor, or to each block of a dict of tensors.
+
+    Parameters
+    ----------
+    function : callable
+        Given `x`, or one block of it, and the same of each of the others.
+    x : Tensor, or dict of str to Tensor
+    *others
+        Further arguments; dicts with the blocks of `x` where that is a dict.
+
+    Returns
+    -------
+    object, or dict of str to object
+        What the function returns, by block where `x` has named ones.
+    """
     if isinstance(x, Mapping):
         return {name: function(x[name], *(other[name] for other in others)) for name in x}
     return function(x, *others)
 
 
 def blocks(x: Inputs) -> list[Tensor]:
-    """The blocks of an input, a list of one tensor where there are no named ones."""
+    """The blocks of an input, a list of one tensor where there are no named ones.
+
+    Parameters
+    ----------
+    x : Tensor, or dict of str to Tensor
+
+    Returns
+    -------
+    list of Tensor
+        In the order of the dict; the tensors themselves, not copies.
+    """
     return list(x.values()) if isinstance(x, Mapping) else [x]
 
 
 def as_params(name: str, x: Inputs) -> dict[str, Tensor]:
-    """An input under the name, or its blocks each under ``"<name>.<block>"``: as messages and clients hold tensors."""
+    """An input as named tensors: under `name`, or its blocks each under ``"<name>.<block>"``.
+
+    Messages and clients hold tensors so.
+
+    Parameters
+    ----------
+    name : str
+    x : Tensor, or dict of str to Tensor
+
+    Returns
+    -------
+    dict of str to Tensor
+    """
     return {f"{name}.{block}": t for block, t in x.items()} if isinstance(x, Mapping) else {name: x}
 
 
 def from_params(name: str, params: Mapping[str, Tensor]) -> Inputs:
-    """What `as_params` put among other tensors."""
+    """The input that `as_params` put among other tensors under this name.
+
+    Parameters
+    ----------
+    name : str
+    params : dict of str to Tensor
+
+    Returns
+    -------
+    Tensor, or dict of str to Tensor
+        With blocks, those that are there; an empty dict where the name is unknown.
+    """
     if name in params:
         return params[name]
     return {key.removeprefix(f"{name}."): t for key, t in params.items() if key.startswith(f"{name}.")}
@@ -58,7 +105,7 @@ class FederationWarning(UserWarning):
 class Spec:
     """What the server may know of a client, and all that a method is told of it before training.
 
-    Attributes
+    Parameters
     ----------
     name : str
         Name of the client.
@@ -98,7 +145,17 @@ class Spec:
         return tuple(c for c, count in enumerate(self.class_counts) if count)
 
     def of_features(self, features: Any) -> Spec:
-        """The same client with its features, and its blocks, in this order (see `in_one_order`)."""
+        """The same client with its features, and its blocks, in this order (see `in_one_order`).
+
+        Parameters
+        ----------
+        features : tuple of str, or dict of str to tuple of str, optional
+            Names in the new order, by block where inputs are named blocks.
+
+        Returns
+        -------
+        Spec
+        """
         shapes = {block: self.shapes[block] for block in features} if isinstance(features, Mapping) else self.shapes
         return replace(self, shapes=shapes, features=features)
 
@@ -113,15 +170,15 @@ class Client:
         Training inputs. `shape` may differ from client to client. With named blocks, each block has n_train rows.
     y_train : array_like, shape (n_train,)
         Training labels in 0 … C−1, or real numbers where the federation is a regression.
-    x_test, y_test
+    x_test, y_test : array_like, or dict of str to array_like
         Test inputs and labels, likewise; a test set may be empty. Blocks may come in any order.
     name : str
         Unique name of the client. It keys the client's random numbers.
     features : sequence of str, or dict of str to sequence of str, optional
-        Names of the features (of each block that has such): of the entries along the first axis of a sample, such as
-        the columns of a table, electrodes or colours. Those of a pandas.DataFrame are its columns. A federation brings
-        features of equal names into one order, and methods that average what is learned of features average those of
-        one name only.
+        Names of the features (of each block that has such). They belong to the entries along the first axis of a
+        sample, such as the columns of a table, electrodes or colours. Those of a pandas.DataFrame are its columns. A
+        federation brings features of equal names into one order, and methods that average what is learned of features
+        average those of one name only.
 
     Raises
     ------
@@ -185,7 +242,24 @@ class Client:
         return y if y.is_floating_point() else y.to(torch.int64)
 
     def for_task(self, task: Kind) -> Client:
-        """The same client with labels of the type that the task has: integers, or floating-point numbers."""
+        """The same client with labels of the type that the task has: integers, or floating-point numbers.
+
+        Parameters
+        ----------
+        task : {"classification", "regression"}
+
+        Returns
+        -------
+        Client
+            Labels are int64 for a classification; for a regression integers become float32.
+
+        Raises
+        ------
+        TypeError
+            For labels of a classification that are not finite whole numbers.
+        ValueError
+            For targets of a regression that are not finite.
+        """
         old = {argument: getattr(self, argument) for argument in ("y_train", "y_test")}
         return altered(self, **{key: _for_task(task, y, f"client {self.name!r}: {key}") for key, y in old.items()})
 
@@ -193,6 +267,15 @@ class Client:
         """The same client with these of its features, in this order: names, or a dict of names by block.
 
         Blocks that the dict does not name are left out, and all features of a block stay where it has None.
+
+        Parameters
+        ----------
+        features : sequence of str, or dict of str to sequence of str, optional
+            All of them the client's own.
+
+        Returns
+        -------
+        Client
         """
         if list(by_block(features).items()) == list(by_block(self.features).items()):
             return self
@@ -225,7 +308,20 @@ class Client:
 
 
 def altered(thing: T, **fields: Any) -> T:
-    """The same with other fields, which are taken as they are: not checked again, and not copied again."""
+    """The same object with other fields, which are taken as they are: not checked again, and not copied again.
+
+    Parameters
+    ----------
+    thing : object
+        A dataclass, which stays as it is.
+    **fields
+        New values of fields.
+
+    Returns
+    -------
+    object
+        A shallow copy.
+    """
     new = copy.copy(thing)
     for name, value in fields.items():
         object.__setattr__(new, name, value)
@@ -262,7 +358,7 @@ def _names_of(x: Any, given: Any, where: str) -> tuple[str, ...] | None:
 
 
 def by_block(of: Any) -> dict[str, Any]:
-    """What belongs to each block; of plain inputs that of one block without a name."""
+    """A dict by block of what belongs to each; of plain inputs that of one block without a name."""
     return dict(of) if isinstance(of, Mapping) else {"": of}
 
 
@@ -277,6 +373,11 @@ def in_one_order(clients: Sequence[T], known: Iterable[Any] = ()) -> list[T]:
     clients : sequence of Client, or of Spec
     known : iterable
         `Client.features` of others, whose order goes before.
+
+    Returns
+    -------
+    list of Client, or of Spec
+        In the order given.
     """
     lead = [*known, *(c.features for c in sorted(clients, key=lambda c: str(c.name)))]  # type: ignore[attr-defined]
     orders: dict[Any, tuple[str, ...]] = {}
@@ -295,7 +396,7 @@ def in_one_order(clients: Sequence[T], known: Iterable[Any] = ()) -> list[T]:
 
 
 def check_features(specs: Sequence[Spec], what: str, block: str = "") -> None:
-    """Refuse clients whose features have other names, or another order, than others' where they are averaged by place.
+    """Refuse to average features by place where clients name others, or name them in another order.
 
     Parameters
     ----------
@@ -398,7 +499,24 @@ def _for_task(task: Kind, y: Tensor, where: str) -> Tensor:
 
 
 def cast(t: Tensor, dtype: torch.dtype, where: str) -> Tensor:
-    """The tensor in another floating-point type, whose range must suffice; whole numbers as they are."""
+    """The tensor in another floating-point type, whose range must suffice; whole numbers as they are.
+
+    Parameters
+    ----------
+    t : Tensor
+    dtype : torch.dtype
+    where : str
+        What the tensor is called in errors.
+
+    Returns
+    -------
+    Tensor
+
+    Raises
+    ------
+    ValueError
+        Naming `where`, for numbers beyond the range of the type.
+    """
     if not t.is_floating_point():
         return t
     cast = t.to(dtype)
@@ -411,7 +529,14 @@ def cast(t: Tensor, dtype: torch.dtype, where: str) -> Tensor:
 
 
 def digest(who: str, data: Mapping[str, Inputs]) -> str:
-    """Of names, shapes and bytes of what one holds."""
+    """Hex digest of the names, shapes and bytes of the arrays that one holds.
+
+    Parameters
+    ----------
+    who : str
+    data : dict of str to Tensor, or to dict of str to Tensor
+        The arrays by name, with blocks or without.
+    """
     h = hashlib.blake2b(who.encode(), digest_size=16)
     for part, value in data.items():
         for name, x in by_block(value).items():
@@ -429,7 +554,13 @@ def shape_text(shapes: Any) -> str:
 
 
 def check_client(client: Client, parts: Sequence[str] = ("train", "test")) -> None:
-    """Refuse inputs and labels of different length, inputs that are not finite, and test inputs of another shape."""
+    """Refuse inputs and labels of different length, inputs that are not finite, and test inputs of another shape.
+
+    Raises
+    ------
+    ValueError
+        Naming the client and the argument.
+    """
     where = f"client {client.name!r}"
     if client.n_train == 0:
         raise ValueError(f"{where}: x_train must hold at least one sample, got an empty training set")
@@ -452,7 +583,13 @@ def check_client(client: Client, parts: Sequence[str] = ("train", "test")) -> No
 
 
 def check_labels(client: Client, n_classes: int, parts: Sequence[str] = ("train", "test")) -> None:
-    """Refuse labels outside 0 … C−1."""
+    """Refuse labels outside 0 … C−1.
+
+    Raises
+    ------
+    ValueError
+        Naming the client and the argument.
+    """
     for part in parts:
         y = getattr(client, f"y_{part}")
         if len(y) and (int(y.min()) < 0 or int(y.max()) >= n_classes):

@@ -140,7 +140,7 @@ def _table(found: Mapping[str, Mapping[int, _Result]], base: str) -> pd.DataFram
 
 
 def _counted(mine: Mapping[int, _Result], other: Mapping[int, _Result]) -> list[int]:
-    """The seeds that are observations of a difference."""
+    """The seeds that are observations of a difference between two methods."""
     same = {s: (mine[s].fixed, other[s].fixed) for s in mine}
     return observed({s: None if None in pair else pair for s, pair in same.items()})
 

@@ -55,23 +55,23 @@ class Federation:
         Number of classes C; by default one more than the largest label. 0 for a regression.
     name : str
         What data this is; written into records.
-    info : dict
+    info : dict, optional
         Facts for the reader of a record: settings, sources, class names, whether the data are ``simulated``, and
         whether they only ``stand_in`` for data that cannot be had.
     task : {"classification", "regression"}
         Labels in 0 … C−1, or real targets, which are then finite floating-point numbers.
-    x_test, y_test : optional
-        Test data of the federation itself, as a client's, on which the server's model is measured in the place of the
-        clients' test data: with named blocks samples that have all blocks, of the shapes that the clients' have. The
+    x_test, y_test : array_like, or dict of str to array_like, optional
+        Test data of the federation itself, as a client's. The server's model is measured on them, in the place of the
+        clients' test data. With named blocks, these samples have all blocks, in the shapes that clients have. The
         columns of a pandas.DataFrame are brought into the clients' order.
 
     Raises
     ------
     ValueError
-        Naming the client and the argument, what was expected and what was found: no client, a repeated name, an
-        empty training set, x and y of different length, non-finite values, labels outside 0 … C−1, a test set of
-        another shape than the training set, features of the federation's own test data that are not the clients'. For
-        a number of classes that is not whole.
+        Naming the client and the argument, what was expected and what was found. For no client, a repeated name, an
+        empty training set, x and y of different length, non-finite values, and labels outside 0 … C−1. For a test set
+        of another shape than the training set, and features of the federation's own test data that are not the
+        clients'. For a number of classes that is not whole.
     TypeError
         Where labels of a classification are not whole numbers.
 
@@ -149,6 +149,7 @@ class Federation:
         Parameters
         ----------
         frame : pandas.DataFrame
+            A row per sample.
         client, target : str
             Columns: the name of the client, and the label (or the number, for a regression).
         test_size, seed, task, name
@@ -196,6 +197,12 @@ class Federation:
             Of the split; each client has a stream of its own, so that it does not matter who else there is.
         task : {"classification", "regression"}
         name : str
+
+        Returns
+        -------
+        Federation
+            ``info["settings"]`` has the test size and the seed. But for a regression, ``info["classes"]`` has the
+            labels in the order of their numbers.
 
         Raises
         ------
@@ -276,6 +283,15 @@ class Federation:
     def __getitem__(self, name: str | int) -> Client:
         """The client of this name, or of this number: 0 the first, −1 the last.
 
+        Parameters
+        ----------
+        name : str or int
+            Name, or place in `clients`.
+
+        Returns
+        -------
+        Client
+
         Raises
         ------
         KeyError, IndexError
@@ -290,7 +306,13 @@ class Federation:
         raise KeyError(f"no client {checks.shown(name)}; there are {checks.shown([c.name for c in self.clients])}")
 
     def specs(self) -> list[Spec]:
-        """One `Spec` per client, in the order of `clients`."""
+        """One `Spec` per client, in the order of `clients`.
+
+        Returns
+        -------
+        list of Spec
+            What a method is told of each client. `Spec.class_counts` is empty for a regression.
+        """
         C, found = self.n_classes, []
         for c in self.clients:
             counts = tuple(torch.bincount(c.y_train, minlength=C).tolist()) if C else ()
@@ -299,7 +321,7 @@ class Federation:
 
     @property
     def full_shapes(self) -> Any:
-        """Shape of a sample that has all blocks; of plain inputs that of the first client."""
+        """Shape of a sample that has all blocks, a dict by block; of plain inputs that of the first client."""
         first = self.clients[0].shapes
         if not isinstance(first, Mapping):
             return first
@@ -307,17 +329,33 @@ class Federation:
         return {block: max(shapes, default=first[block]) for block, shapes in held.items()}
 
     def server_spec(self) -> Spec:
-        """What `specs` are of clients, of the federation's own test data: no training samples, all blocks."""
+        """The spec of a holder of the federation's own test data: no training samples, all blocks.
+
+        Returns
+        -------
+        Spec
+            As `specs` has them of clients.
+        """
         counts = (0,) * self.n_classes
         return replace(self.specs()[0], name=SERVER, shapes=self.full_shapes, n_train=0, class_counts=counts)
 
     def of_blocks(self, names: Sequence[str]) -> Federation:
         """The same clients with some of their named blocks; the test data of the federation itself likewise.
 
+        Parameters
+        ----------
+        names : sequence of str
+            Blocks that are kept. They stay in the order in which the clients have them.
+
+        Returns
+        -------
+        Federation
+            A block that a client lacks stays an empty one.
+
         Raises
         ------
         ValueError
-            For a name that no block has, and where inputs are not named blocks.
+            For a name that no block has, for no name, and where inputs are not named blocks.
         """
         wanted, known = list(checks.sequence("names", names)), self._block_names()
         for name in wanted:
@@ -329,12 +367,19 @@ class Federation:
         return altered(self, clients=clients, x_test=self.x_test and {block: self.x_test[block] for block in kept})
 
     def of_common_blocks(self) -> Federation:
-        """The same clients with the blocks that all of them hold: what a method that averages everything can be run on.
+        """The same clients with the blocks that all of them hold.
+
+        A method that averages everything can be run on these.
+
+        Returns
+        -------
+        Federation
+            The test data of the federation itself have the same blocks.
 
         Raises
         ------
         ValueError
-            Where there is no such block.
+            Where there is no such block, and where inputs are not named blocks.
         """
         common = [block for block in self._block_names() if all(0 not in c.shapes[block] for c in self.clients)]
         if not common:
@@ -342,7 +387,18 @@ class Federation:
         return self.of_blocks(common)
 
     def filled(self) -> Federation:
-        """The same clients with zeros in the place of the blocks that they lack, in the shape that others have."""
+        """The same clients with zeros in the place of the blocks that they lack, in the shape that others have.
+
+        Returns
+        -------
+        Federation
+            The features of such a block are named as on the first client that has it.
+
+        Raises
+        ------
+        ValueError
+            Where inputs are not named blocks.
+        """
         self._block_names()
         shapes, names = self.full_shapes, self._full_features()
 
@@ -356,7 +412,14 @@ class Federation:
         return altered(self, clients=tuple(map(filled, self)), x_test=self.x_test and fill(self.x_test))
 
     def of_common_features(self) -> Federation:
-        """The same clients with the features that all of them name: what a method that averages everything can take.
+        """The same clients with the features that all of them name.
+
+        A method that averages everything can take these.
+
+        Returns
+        -------
+        Federation
+            Features in the order of the first client; the test data of the federation itself have the same ones.
 
         Raises
         ------
@@ -383,7 +446,25 @@ class Federation:
         return names
 
     def subset(self, names: Sequence[str]) -> Federation:
-        """The federation of the named clients only, in the order given."""
+        """The federation of the named clients only, in the order given.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Names of clients, each once.
+
+        Returns
+        -------
+        Federation
+            The number of classes, the information and the test data of the federation itself stay.
+
+        Raises
+        ------
+        KeyError
+            For a name that no client has.
+        ValueError
+            For no name, or one that comes twice.
+        """
         wanted = checks.sequence("names", names)
         for name in wanted:
             checks.nonempty_str("names", name)
@@ -393,6 +474,16 @@ class Federation:
 
     def to(self, dtype: torch.dtype) -> Federation:
         """The same federation with inputs, and the targets of a regression, of another floating-point type.
+
+        Parameters
+        ----------
+        dtype : torch.dtype
+            Such as ``torch.float64``.
+
+        Returns
+        -------
+        Federation
+            This very one if nothing has to change.
 
         Raises
         ------
@@ -437,6 +528,11 @@ class Federation:
         """Hex digest of everything that training can see: names, shapes and bytes of all arrays.
 
         It does not depend on the order of the clients, as results do not.
+
+        Returns
+        -------
+        str
+            32 hexadecimal digits.
         """
         digests = [digest(client.name, {part: getattr(client, part) for part in PARTS}) for client in self.clients]
         if self.x_test is not None:

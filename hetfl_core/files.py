@@ -60,7 +60,16 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def unwritable(folder: Path) -> str:
-    """Why no file can be written into a folder, which is made if it is missing; empty where one can."""
+    """The reason why no file can be written into a folder, which is made if it is missing; empty where one can.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+
+    Returns
+    -------
+    str
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -81,7 +90,7 @@ def _sync(folder: Path) -> None:
 
 
 def draft_prefix(path: Path) -> str:
-    """How the names of this process's drafts of a file begin; they end in ``.tmp`` and lie beside the file."""
+    """Beginning of the names of this process's drafts of a file; they end in ``.tmp`` and lie beside the file."""
     return f".{path.name}.{_machine()}-{os.getpid()}-"
 
 
@@ -130,9 +139,13 @@ def _alive(pid: int) -> bool:
 
 
 def results_home() -> Path:
-    """Where new records go: the checkout's ``data/results``, or ``results`` in the working folder without a checkout.
+    """Folder for new records: the checkout's ``data/results``, or ``results`` in the working folder without a checkout.
 
     An installed library is no place to write to; `hetfl ledger --out results` reads those records beside its own.
+
+    Returns
+    -------
+    pathlib.Path
     """
     checkout = Path(__file__).resolve().parent.parent / "data"
     return checkout / "results" if (checkout / "registry.toml").exists() else Path("results")
@@ -142,6 +155,15 @@ def data_path(*parts: str) -> Path:
     """Path of a tracked data file or folder, e.g. ``data_path("paper")`` or ``data_path("registry.toml")``.
 
     A checkout's ``data/`` wins over the copy that a wheel carries, so that new records are seen at once.
+
+    Parameters
+    ----------
+    *parts : str
+        Names of folders and of the file, below ``data``.
+
+    Returns
+    -------
+    pathlib.Path
 
     Raises
     ------

@@ -16,9 +16,9 @@ from hetfl_core.rng import numpy_stream
 
 
 class Part(NamedTuple):
-    r"""What one client has, before it is split.
+    r"""Inputs and labels of one client, before they are split.
 
-    Attributes
+    Parameters
     ----------
     x : ndarray, shape (n, \*shape)
     y : ndarray, shape (n,)
@@ -35,14 +35,41 @@ class Part(NamedTuple):
 
 
 def arrays_of_table(frame: pd.DataFrame, client: str, target: str) -> dict[str, tuple[pd.DataFrame, pd.Series]]:
-    """Inputs and labels of each client of a table, with the features that it has; see `Federation.from_frame`."""
+    """Inputs and labels of each client of a table, with the features that it has; see `Federation.from_frame`.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    client, target : str
+        Columns.
+
+    Returns
+    -------
+    dict of str to (DataFrame, Series)
+        In the order in which the clients come in the table.
+    """
     _check_columns(frame, client, target)
     groups = ((str(name), rows) for name, rows in frame.groupby(client, sort=False, observed=True))
     return {who: (_features(who, rows.drop(columns=[client, target])), rows[target]) for who, rows in groups}
 
 
 def split_arrays(arrays: Any, share: Any, seed: int, task: Kind) -> tuple[list[Client], list[Any]]:
-    """The clients with training and test sets, and the classes in their order; see `Federation.from_arrays`."""
+    """The clients with training and test sets, and the classes in their order; see `Federation.from_arrays`.
+
+    Parameters
+    ----------
+    arrays : dict of str to (array_like, array_like)
+    share : float
+        Of test samples, in [0, 1).
+    seed : int
+    task : {"classification", "regression"}
+
+    Returns
+    -------
+    clients : list of Client
+    classes : list
+        Empty for a regression.
+    """
     if not isinstance(arrays, Mapping) or not arrays:
         raise ValueError(f"arrays must map at least one client's name to its (x, y), got {checks.shown(arrays)}")
     if not isinstance(share, int | float | np.number) or not 0 <= share < 1:
@@ -113,7 +140,7 @@ def _features(who: str, columns: pd.DataFrame) -> pd.DataFrame:
 
 
 def _order(labels: Any) -> tuple[Any, ...] | None:
-    """All values of ordered categories."""
+    """All values of ordered categories in their order; None where labels are no such categories."""
     kind = getattr(labels, "dtype", None)
     return tuple(kind.categories) if isinstance(kind, pd.CategoricalDtype) and kind.ordered else None
 

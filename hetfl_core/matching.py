@@ -47,7 +47,7 @@ Target = Literal["others", "all"]
 class Neurons:
     """The hidden neurons of one client's classifier.
 
-    Attributes
+    Parameters
     ----------
     rows : Tensor, shape (h, D)
         In the coordinates of the server's; 0 where `held` is 0.
@@ -80,9 +80,9 @@ class Neurons:
 
 @dataclass(frozen=True)
 class Rule:
-    """How neurons are matched.
+    """How neurons are matched: by which cost, in which order, and how far the server may grow.
 
-    Attributes
+    Parameters
     ----------
     cost : {"distance", "exact", "pfnm"}
         What it costs to match neuron j with row i. ``"distance"``, the text's Eq. (20): the squared distance of what
@@ -122,11 +122,12 @@ class Rule:
 class Matching:
     """The server's rows and who is matched with which: what Eq. (11) is minimised over.
 
-    Attributes
+    Parameters
     ----------
     neurons : sequence of Neurons
+        Each client's.
     places : list of Tensor of int, shapes (h_m,)
-        No two neurons of a client are in one row.
+        The row of each neuron. No two neurons of a client are in one row.
     width : int
         Rows of the server.
     costs : list of float
@@ -139,11 +140,31 @@ class Matching:
     costs: list[float] = field(default_factory=list)
 
     def mass(self, without: int | None = None) -> Tensor:
-        """Σ p_m over the clients that have a weight in a row, shape (width, D); one client may be left out."""
+        """Weights Σ p_m over the clients that have a weight in a row.
+
+        Parameters
+        ----------
+        without : int, optional
+            Index of a client that is left out.
+
+        Returns
+        -------
+        Tensor, shape (width, D)
+        """
         return self._sum(lambda one: one.held.expand_as(one.rows), without)
 
     def total(self, without: int | None = None) -> Tensor:
-        """Σ p_m Π_mᵀ w_m, shape (width, D)."""
+        """Weighted sums Σ p_m Π_mᵀ w_m of the clients' neurons, row by row.
+
+        Parameters
+        ----------
+        without : int, optional
+            Index of a client that is left out.
+
+        Returns
+        -------
+        Tensor, shape (width, D)
+        """
         return self._sum(lambda one: one.rows * one.held, without)
 
     def _sum(self, of: Callable[[Neurons], Tensor], without: int | None) -> Tensor:
@@ -155,9 +176,16 @@ class Matching:
         return out
 
     def rows(self, before: Tensor | None = None) -> Tensor:
-        """The rows that minimise Eq. (11), weighted means (Algorithm 2, line 13); shape (width, D).
+        """The rows that minimise Eq. (11): weighted means (Algorithm 2, line 13).
 
-        Where nobody has a weight they are as `before`, as far as that reaches, else 0.
+        Parameters
+        ----------
+        before : Tensor, shape (at most width, D), optional
+            What the rows are where nobody has a weight, as far as it reaches; 0 by default.
+
+        Returns
+        -------
+        Tensor, shape (width, D)
         """
         mass = self.mass()
         found = _means(self.total(), mass)
@@ -167,7 +195,12 @@ class Matching:
         return found
 
     def objective(self) -> float:
-        """Eq. (11) at the best rows."""
+        """The value of Eq. (11) at the best rows.
+
+        Returns
+        -------
+        float
+        """
         rows = self.rows()
         gaps = [
             0.5 * one.weight * ((one.rows - rows[places]).square() * one.held).sum().double()
@@ -208,6 +241,7 @@ def match(
     Returns
     -------
     Matching
+        The places found; what was given is not changed.
 
     Raises
     ------
@@ -237,7 +271,7 @@ def match(
 
 
 def _begun(neurons: Sequence[Neurons], places: Sequence[Tensor] | None, width: int | None) -> Matching:
-    """The matching to begin with, once it is seen to be one."""
+    """The matching that a search begins with, once it is seen to be one."""
     neurons = list(neurons)
     if not neurons:
         raise ValueError("neurons must be those of at least one client, got none")
@@ -334,13 +368,13 @@ def _new_rows(matching: Matching, m: int, rule: Rule) -> int:
 
 
 def _founded(matching: Matching, m: int, rule: Rule, costs: Tensor) -> Tensor:
-    """The costs with those of new rows below."""
+    """The costs with those of new rows below them."""
     growth = math.inf if rule.growth is None else rule.growth
     return torch.cat([costs, costs.new_full((_new_rows(matching, m, rule), costs.shape[1]), growth)])
 
 
 def _means(total: Tensor, mass: Tensor) -> Tensor:
-    """Weighted means; 0 where there is no weight, and so nothing in the total."""
+    """Weighted means of rows; 0 where there is no weight, and so nothing in the total."""
     return total / torch.where(mass > 0, mass, torch.ones_like(mass))
 
 
@@ -352,7 +386,7 @@ def _squared_gaps(weight: Tensor, centre: Tensor, rows: Tensor) -> Tensor:
 
 
 def _by_distance(matching: Matching, m: int, rule: Rule) -> Tensor:
-    """Eq. (20): dist₁ to a row that somebody has, dist₂ for one that nobody has.
+    """Costs of Eq. (20): dist₁ to a row that somebody has, dist₂ for one that nobody has.
 
     dist₂ is `growth`; without growth it is the squared length of the neuron, its distance to an empty row of zeros.
     """
@@ -367,7 +401,7 @@ def _by_distance(matching: Matching, m: int, rule: Rule) -> Tensor:
 
 
 def _by_objective(matching: Matching, m: int, rule: Rule) -> Tensor:
-    """By how much Eq. (11) grows when neuron j joins row i and the row moves to the new mean.
+    """Costs by which Eq. (11) grows when neuron j joins row i and the row moves to the new mean.
 
     A weight that p₀ = Σ p of others have with mean v₀ costs ½ p p₀ / (p + p₀) (v − v₀)²: nothing where there are none.
     """
@@ -378,7 +412,7 @@ def _by_objective(matching: Matching, m: int, rule: Rule) -> Tensor:
 
 
 def _by_posterior(matching: Matching, m: int, rule: Rule) -> Tensor:
-    """PFNM's negative log-posterior [2]_, up to what no assignment changes.
+    """Costs by PFNM's negative log-posterior [2]_, up to what no assignment changes.
 
     Neurons are drawn around their row with deviation σ, rows around the prior's mean with deviation σ₀ = σ, and how
     many clients have a row follows an Indian buffet process of rate γ. Counted with equal weights, as there.

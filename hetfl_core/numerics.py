@@ -203,11 +203,20 @@ def _blas() -> str:
 def what_differs(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """What two records' `in_effect` differ in, in words; empty where they are the same.
 
+    Parameters
+    ----------
+    there, here : dict
+        As `in_effect` gives them; empty where nothing was recorded.
+
+    Returns
+    -------
+    str
+
     Examples
     --------
-    >>> difference({}, {"isa": "avx2", "revision": 1})
+    >>> what_differs({}, {"isa": "avx2", "revision": 1})
     'instructions not recorded (here avx2)'
-    >>> difference({"isa": "avx512", "numpy": "avx2", "revision": 1}, {"isa": "avx2", "numpy": "avx2", "revision": 1})
+    >>> what_differs({"isa": "avx512", "numpy": "avx2", "revision": 1}, {"isa": "avx2", "numpy": "avx2", "revision": 1})
     'isa avx512 → avx2'
     """
     if not there.get("isa"):

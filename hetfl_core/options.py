@@ -31,13 +31,25 @@ def if_stopped(how: Callable[[], str]) -> Iterator[None]:
 
 
 def check_folder(folder: Path) -> None:
-    """Make the folder of a record, and see that files can be made in it."""
+    """Make the folder of a record, and see that files can be made in it.
+
+    Raises
+    ------
+    ValueError
+        Where they cannot.
+    """
     if why := unwritable(folder):
         raise ValueError(f"out needs a folder that can be written to, got {folder} ({why})")
 
 
 def check_file(out: Path) -> None:
-    """See that a record can be written to this file."""
+    """See that a record can be written to this file.
+
+    Raises
+    ------
+    ValueError
+        For a folder, and where no file can be made.
+    """
     if out.is_dir():
         raise ValueError(f"out must be a file, got the folder {out}")
     check_folder(out.parent)

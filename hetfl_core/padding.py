@@ -9,7 +9,24 @@ from torch import Tensor
 
 
 def pad(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """Zero-pad a tensor at the end of each axis to `shape` (the tensor itself where it fits already)."""
+    """Zero-pad a tensor at the end of each axis.
+
+    Parameters
+    ----------
+    tensor : Tensor
+    shape : sequence of int
+        As many axes as the tensor has, none of them shorter.
+
+    Returns
+    -------
+    Tensor
+        The tensor itself where it has this shape already.
+
+    Raises
+    ------
+    ValueError
+        Where the tensor does not fit into the shape.
+    """
     if tuple(tensor.shape) == tuple(shape):
         return tensor
     if tensor.dim() != len(shape) or any(have > want for have, want in zip(tensor.shape, shape, strict=True)):
@@ -20,12 +37,33 @@ def pad(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def crop(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """The leading part of a tensor, the inverse of `pad` (a view)."""
+    """The leading part of a tensor, the inverse of `pad`.
+
+    Parameters
+    ----------
+    tensor : Tensor
+    shape : sequence of int
+
+    Returns
+    -------
+    Tensor
+        A view.
+    """
     return tensor[tuple(slice(size) for size in shape)]
 
 
 def pad_stack(tensors: Sequence[Tensor]) -> Tensor:
-    """Stack tensors of one rank on a new leading axis, zero-padding each to the largest size of every axis."""
+    """Stack tensors of one rank on a new leading axis, zero-padding each to the largest size of every axis.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+        At least one.
+
+    Returns
+    -------
+    Tensor
+    """
     first = tensors[0]
     if all(t.shape == first.shape for t in tensors):
         return torch.stack(list(tensors))

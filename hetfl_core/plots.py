@@ -107,6 +107,11 @@ def curves(
     Returns
     -------
     Axes
+
+    Raises
+    ------
+    KeyError
+        Naming the run, where its history lacks the column.
     """
     checks.nonempty_str("column", column)
     ax = _axes(ax)
@@ -152,6 +157,11 @@ def project(
     Returns
     -------
     ndarray, shape (n, 2)
+
+    Raises
+    ------
+    ValueError
+        For fewer than two points or coordinates, and points that are not finite or too far out (`FARTHEST`).
     """
     points = checks.floats("points", points, 2)
     checks.choice("how", how, ("t-SNE", "MDS", "PCA"))
@@ -215,12 +225,27 @@ def clients_and_classes(
     flat : dict of str to ndarray, shape (n_i, 2)
         Points by client.
     labels : dict of str to ndarray of int, shape (n_i,)
+        Class of each point.
     anchors : ndarray, shape (C, 2), optional
         Anchor means in the same plane.
     classes : sequence of int, optional
         Classes to draw; by default all that occur.
     class_names : dict of int to str, optional
-    ax, title, legend
+        For the legend; by default ``class 0`` and so on.
+    ax : Axes, optional
+        By default new ones.
+    title : str
+    legend : bool
+        Whether to draw one, beside the axes.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        For points without labels or with fewer than two coordinates, and for a class drawn whose anchor is missing.
     """
     flat, labels, classes = _labelled("flat", flat, labels, classes)
     if anchors is not None:
@@ -269,12 +294,24 @@ def latent(
     points : dict of str to ndarray, shape (n_i, k)
         Latent features by client, e.g. `Run.embed()`.
     labels : dict of str to ndarray of int, shape (n_i,)
+        Class of each point.
     anchors : ndarray, shape (C, k), optional
         Anchor means. Only those of `classes` take part in the projection.
     how, seed, options
         As for `project`.
+    ax : Axes, optional
+        By default new ones.
     **drawing
         As for `clients_and_classes`.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        As `project` and `clients_and_classes` do.
     """
     points, labels, classes = _labelled("points", points, labels, drawing.get("classes"))
     if anchors is not None:
@@ -304,6 +341,18 @@ def differences(
     ----------
     rows : DataFrame
         Indexed by what is compared; columns ``mean``, ``low``, ``high``. An interval that excludes zero is filled.
+    ax : Axes, optional
+        By default new ones.
+    title, xlabel : str
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    KeyError
+        For a table that lacks one of the columns.
     """
     checks.frame("rows", rows, "mean", "low", "high")
     ax = _axes(ax)

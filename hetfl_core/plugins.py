@@ -26,12 +26,22 @@ GROUP = "hetfl.plugins"
 
 @cache
 def plugins() -> tuple[ModuleType, ...]:
-    """The plugins that are installed, by name."""
+    """The plugins that are installed, by name.
+
+    Returns
+    -------
+    tuple of module
+    """
     return tuple(point.load() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name))
 
 
 def data_sets() -> dict[str, Callable[..., Any]]:
-    """All data sets by name, ours first: functions that return a `Federation`."""
+    """All data sets by name, ours first: functions that return a `Federation`.
+
+    Returns
+    -------
+    dict of str to callable
+    """
     from hetfl_core.datasets import CATALOGUE
 
     found = dict(CATALOGUE)
@@ -41,6 +51,11 @@ def data_sets() -> dict[str, Callable[..., Any]]:
 
 
 def folders() -> list[Path]:
-    """The folders of this package and of those that plugins come from."""
+    """The folders of this package and of those that plugins come from.
+
+    Returns
+    -------
+    list of pathlib.Path
+    """
     files = [__file__, *(plugin.__file__ for plugin in plugins() if plugin.__file__)]
     return [Path(file).parent for file in files]

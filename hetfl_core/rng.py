@@ -58,14 +58,44 @@ def key(seed: int, client: str, round: int, purpose: str) -> int:
 
 
 def stream(seed: int, client: str, round: int, purpose: str) -> torch.Generator:
-    """A fresh CPU generator for one purpose of one client in one round (arguments as for `key`).
+    """A fresh generator of PyTorch's for one purpose of one client in one round.
 
     The generator always lives on the CPU: numbers are drawn there and then moved, so that a run on a GPU sees the
     same random numbers as one on a CPU.
+
+    Parameters
+    ----------
+    seed, client, round, purpose
+        As for `key`.
+
+    Returns
+    -------
+    torch.Generator
+        On the CPU.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `key`.
     """
     return torch.Generator().manual_seed(key(seed, client, round, purpose))
 
 
 def numpy_stream(seed: int, client: str, round: int, purpose: str) -> np.random.Generator:
-    """As `stream`, but a NumPy generator; data sets are drawn with it."""
+    """A fresh NumPy generator for one purpose of one client in one round; data sets are drawn with it.
+
+    Parameters
+    ----------
+    seed, client, round, purpose
+        As for `key`.
+
+    Returns
+    -------
+    numpy.random.Generator
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `key`.
+    """
     return np.random.default_rng(key(seed, client, round, purpose))

@@ -28,7 +28,7 @@ Unbounded = Annotated[float, "may be infinite"]
 class Limit:
     """What a number is held to besides its type, said in its annotation: ``Annotated[int, Limit("even", is_even)]``.
 
-    Attributes
+    Parameters
     ----------
     words : str
         What it must be, for the error.
@@ -51,7 +51,16 @@ PositiveShare = Annotated[float, Limit("in (0, 1]", lambda x: 0 < x <= 1)]
 
 
 def first_line(thing: Any) -> str:
-    """The first line of a docstring as it is printed: without references, roles and marks."""
+    """The first line of a docstring as it is printed: without references, roles and marks.
+
+    Parameters
+    ----------
+    thing : object
+
+    Returns
+    -------
+    str
+    """
     line = (thing.__doc__ or "").strip().split("\n")[0]
     line = re.sub(r"\s*\([^()]*\[\d+\]_(?:[^()]|\([^()]*\))*\)|\s*\[\d+\]_", "", line)
     return re.sub(r":[a-z]+:(?=`)|[`*]", "", line)
@@ -101,6 +110,10 @@ def check(settings: Any) -> None:
     mappings of these, and unions are looked at; other annotations, and those that cannot be resolved (of a class within
     a function), are not.
 
+    Parameters
+    ----------
+    settings : dataclass
+
     Raises
     ------
     ValueError
@@ -134,7 +147,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 @functools.cache
 def _tests(cls: type) -> list[tuple[str, Any, Callable[[Any], bool]]]:
-    """The fields of a dataclass, their types, and what says whether a value goes with that."""
+    """Fields of a dataclass, their types, and what says whether a value goes with that."""
     hints = _hints(cls)
     return [(f.name, hint := hints.get(f.name, Any), _test(hint)) for f in fields(cls)]
 
@@ -161,7 +174,7 @@ def _limits_of(hint: Any) -> Iterator[Limit]:
 
 @functools.cache
 def _test(hint: Any) -> Callable[[Any], bool]:
-    """What says whether a value goes with a type; made once, for the engine makes methods over and over.
+    """A test of whether a value goes with a type; made once, for the engine makes methods over and over.
 
     NumPy's numbers are numbers, True is none, and a list passes for a tuple.
     """
@@ -292,14 +305,35 @@ def plain(x: Any, where: str = "value", digits: int | None = None, other: Callab
 
 
 def changed(old: Any, new: Any) -> list[str]:
-    """Where two plain forms differ, a line a place: ``"method.lr: 0.1 → 0.01"``."""
+    """Lines that say where two plain forms differ, one a place: ``"method.lr: 0.1 → 0.01"``.
+
+    Parameters
+    ----------
+    old, new : object
+        As `plain` makes them.
+
+    Returns
+    -------
+    list of str
+    """
     before, after = ({name: repr(value) for name, value in leaves(x)} for x in (old, new))
     each = [(name, before.get(name, "(none)"), after.get(name, "(none)")) for name in {**before, **after}]
     return [f"{name}: {was} → {now}" for name, was, now in each if was != now]
 
 
 def leaves(x: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """What lies at the ends of nested mappings, each under its dotted name; an empty mapping is an end."""
+    """Ends of nested mappings, each under its dotted name; an empty mapping is an end.
+
+    Parameters
+    ----------
+    x : object
+    name : str
+        What the dotted names begin with.
+
+    Yields
+    ------
+    tuple of str and object
+    """
     if not isinstance(x, Mapping) or not x:
         yield name, x
         return

@@ -84,7 +84,7 @@ def interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> tuple
 class Paired:
     """Mean difference a − b over the seeds that both have, with its 95 % t-interval.
 
-    Attributes
+    Parameters
     ----------
     mean, low, high : float
         In points for accuracies, else in the metric's unit. With fewer than `MIN_SEEDS` seeds the interval is infinite.
@@ -105,7 +105,24 @@ class Paired:
 
     @classmethod
     def of(cls, by_seed: Mapping[int, float], same_data: bool = True) -> Paired:
-        """From the difference of each seed; {} raises ValueError."""
+        """The mean and the interval of differences, one for each seed.
+
+        Parameters
+        ----------
+        by_seed : dict of int to float
+            Difference a − b of each seed, at least one.
+        same_data : bool
+            Whether each pair has the same fingerprint of the data.
+
+        Returns
+        -------
+        Paired
+
+        Raises
+        ------
+        ValueError
+            For no seed, and differences that are not finite.
+        """
         if not checks.mapping("by_seed", by_seed):
             raise ValueError("by_seed must hold the difference of at least one seed, got {}")
         seeds = tuple(sorted(checks.integer("by_seed", s) for s in by_seed))
@@ -117,7 +134,7 @@ class Paired:
 
     @property
     def n(self) -> int:
-        """Number of pairs."""
+        """Number of pairs: the seeds that count."""
         return len(self.seeds)
 
     @property
@@ -126,12 +143,34 @@ class Paired:
         return float(np.minimum(1, 2 * np.minimum(self.above(0.0), self.below(0.0))))
 
     def above(self, bound: float) -> float:
-        """One-sided p-value for "the true difference is at most `bound`": small where it is surely above."""
+        """One-sided p-value for "the true difference is at most `bound`": small where it is surely above.
+
+        Parameters
+        ----------
+        bound : float
+            In the unit of the mean; may be infinite.
+
+        Returns
+        -------
+        float
+            NaN with fewer than `MIN_SEEDS` seeds.
+        """
         checks.number("bound", bound, infinite=True)
         return self._tail(self.mean - bound)
 
     def below(self, bound: float) -> float:
-        """One-sided p-value for "the true difference is at least `bound`": small where it is surely below."""
+        """One-sided p-value for "the true difference is at least `bound`": small where it is surely below.
+
+        Parameters
+        ----------
+        bound : float
+            In the unit of the mean; may be infinite.
+
+        Returns
+        -------
+        float
+            NaN with fewer than `MIN_SEEDS` seeds.
+        """
         checks.number("bound", bound, infinite=True)
         return self._tail(bound - self.mean)
 
@@ -168,6 +207,11 @@ def paired(
     a, b : str
         Names of the methods; the difference is a − b.
     metric : str
+        A metric of records, or ``"best_accuracy"`` (`hetfl_core.records.tidy`).
+
+    Returns
+    -------
+    Paired
 
     Raises
     ------
@@ -199,6 +243,11 @@ def contrast(
     scale : str
     transform : callable
         Of each result, before it is weighted: the logarithm makes ratios of differences.
+
+    Returns
+    -------
+    Paired
+        Of the weighted sums.
 
     Raises
     ------
@@ -275,7 +324,17 @@ def effects(
 
 
 def as_table(pairs: Mapping[str, Paired]) -> pd.DataFrame:
-    """Differences by method, one per row, as `effects` returns them."""
+    """Differences by method, one per row, as `effects` returns them.
+
+    Parameters
+    ----------
+    pairs : dict of str to Paired
+
+    Returns
+    -------
+    DataFrame
+        Indexed by ``method``; columns ``mean, low, high, sd, p, seeds``.
+    """
     columns = ["mean", "low", "high", "sd", "p", "seeds"]
     rows = [[getattr(pair, column) for column in columns] for pair in pairs.values()]
     return pd.DataFrame(rows, columns=columns, index=pd.Index(list(pairs), name="method"))
@@ -293,11 +352,19 @@ def corrected(found: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
         With a column ``p``, as from `effects`. All of its rows are one family, also those without a p-value, whose
         seeds are too few: which comparisons get more seeds is often decided by what the first seeds showed.
     alpha : float
+        Level, in (0, 1).
 
     Returns
     -------
     DataFrame
         `found` with two more columns: ``p_holm``, and ``finding``: whether it is at most `alpha`.
+
+    Raises
+    ------
+    KeyError
+        Where there is no column ``p``.
+    ValueError
+        For an `alpha` or p-values out of range.
     """
     checks.frame("found", found, "p")
     checks.fraction("alpha", alpha, "(0, 1)")
@@ -320,6 +387,11 @@ def holm(p: Sequence[float] | np.ndarray | pd.Series) -> np.ndarray:
     -------
     ndarray, shape (…, m)
         At most 1.
+
+    Raises
+    ------
+    ValueError
+        For numbers outside [0, 1].
     """
     p = checks.floats("p", p, gaps=True, least=0)
     if p.ndim < 1 or ((p < 0) | (p > 1)).any():
@@ -346,6 +418,11 @@ def welch(a: tuple[float, float, float], b: tuple[float, float, float]) -> tuple
     difference, low, high, p : float
         a − b, its 95 % interval and two-sided p-value by Student's t with Welch's degrees of freedom; the last three
         are NaN where a deviation or a number of runs is missing, or either is less than `MIN_SEEDS`.
+
+    Raises
+    ------
+    ValueError
+        For what is no such triple, and a mean that is not finite.
     """
     for name, side in (("a", a), ("b", b)):
         if len(checks.floats(name, side, 1, gaps=True)) != 3:
@@ -371,6 +448,15 @@ def differ(a: Any, b: Any) -> bool:
 
     A hyper-parameter that a method did not have yet when the older record was written is no disagreement: new ones
     come with a default that leaves the method as it was.
+
+    Parameters
+    ----------
+    a, b : object
+        Settings as a record has them: numbers, text, lists or dicts.
+
+    Returns
+    -------
+    bool
     """
     if isinstance(a, dict) and isinstance(b, dict):
         return any(differ(a[k], b[k]) for k in a.keys() & b.keys() - RUNTIME_SETTINGS)
@@ -378,9 +464,13 @@ def differ(a: Any, b: Any) -> bool:
 
 
 def protocols_differ(records: Iterable[RunRecord]) -> dict[str, dict[Any, list[str]]]:
-    """Where runs of the same experiment, also of different methods, were not run in the same way.
+    """The settings in which runs of the same experiment, also of different methods, were not run in the same way.
 
     Runs of no rounds are left out: a classifier that a client trains alone has neither rounds nor participants.
+
+    Parameters
+    ----------
+    records : iterable of RunRecord
 
     Returns
     -------
@@ -410,7 +500,17 @@ def _check_protocol(records: Iterable[RunRecord]) -> None:
 
 
 def newest_by_seed(records: Iterable[RunRecord], method: str, metric: str) -> dict[int, RunRecord]:
-    """A method's newest record of each seed that has the metric."""
+    """A method's newest record of each seed that has the metric.
+
+    Parameters
+    ----------
+    records : iterable of RunRecord
+    method, metric : str
+
+    Returns
+    -------
+    dict of int to RunRecord
+    """
     mine = sorted((r for r in records if r.method == method), key=lambda r: r.created)
     return {r.seed: r for r in mine if math.isfinite(measured(r, metric))}
 
@@ -420,6 +520,15 @@ def fixed(*records: RunRecord) -> tuple[str, ...] | None:
 
     Runs say so themselves (``settings["deterministic"]``). Of older records it is known of the classical classifiers
     of `hetfl_core.baselines` that choose nothing by folds: they have no rounds, and are known by their class.
+
+    Parameters
+    ----------
+    *records : RunRecord
+
+    Returns
+    -------
+    tuple of str, or None
+        A fingerprint for each record.
     """
     data = tuple(r.federation.get("fingerprint") or "" for r in records)
     return data if all(data) and all(_deterministic(r.settings) for r in records) else None
@@ -432,13 +541,38 @@ def _deterministic(settings: Mapping[str, Any]) -> bool:
 
 
 def observed(seeds: Mapping[int, Hashable | None]) -> list[int]:
-    """The seeds that count, in order: each with None, and the first of those with the same anything else."""
+    """The seeds that count, in order.
+
+    Every seed with None counts, and of those with the same anything else the first.
+
+    Parameters
+    ----------
+    seeds : dict of int to hashable or None
+
+    Returns
+    -------
+    list of int
+    """
     first: dict[Hashable, int] = {}
     return [s for s, same in sorted(seeds.items()) if same is None or first.setdefault(same, s) == s]
 
 
 def same_data(a: RunRecord, b: RunRecord) -> bool:
-    """Whether two records have one fingerprint of the data; a ValueError if their sizes differ, or what they are."""
+    """Whether two records have one fingerprint of the data.
+
+    Parameters
+    ----------
+    a, b : RunRecord
+
+    Returns
+    -------
+    bool
+
+    Raises
+    ------
+    ValueError
+        Where the sizes of their data differ, or one is a stand-in and the other is not.
+    """
     sizes = ("n_clients", "n_classes", "n_train", "n_test")
     both = {k: (a.federation.get(k), b.federation.get(k)) for k in sizes} | {"stand_in": (a.stand_in, b.stand_in)}
     if differing := {k: pair for k, pair in both.items() if pair[0] != pair[1]}:

@@ -50,9 +50,9 @@ COLOURS = ("red", "green", "blue")
 
 
 class Holding(NamedTuple):
-    """What a client has.
+    """Blocks and classes of which a client has samples.
 
-    Attributes
+    Parameters
     ----------
     blocks, classes : tuple of int
         Numbers from 0 on.
@@ -63,7 +63,7 @@ class Holding(NamedTuple):
 
 
 def _assignment(text: str) -> tuple[Holding, ...]:
-    """An assignment out of a line for each client, of its blocks and its classes."""
+    """An assignment from a text that has a line for each client, with its blocks and its classes."""
     lines = [line.split(":") for line in text.strip().splitlines()]
     return tuple(Holding(*(tuple(map(int, numbers.split())) for numbers in line)) for line in lines)
 
@@ -95,11 +95,18 @@ def holders(assignment: Sequence[Holding], n_blocks: int, n_classes: int) -> Ind
     Parameters
     ----------
     assignment : sequence of (blocks, classes)
+        What each client holds, or a name in `ASSIGNMENTS`.
     n_blocks, n_classes : int
+        Of the data.
 
     Returns
     -------
     ndarray of int, shape (n_blocks, n_classes)
+
+    Raises
+    ------
+    ValueError
+        Naming the client: for holdings without blocks or classes, with one twice, or with numbers that there are not.
     """
     checks.ints(1, n_blocks=n_blocks, n_classes=n_classes)
     checks.memory(8 * n_blocks * n_classes, n_blocks=n_blocks, n_classes=n_classes)
@@ -113,6 +120,17 @@ def checked_holdings(assignment: str | Sequence[Any], n_blocks: int, n_classes: 
     """The holding of each client, once they are seen to be possible.
 
     An assignment may be a name in `ASSIGNMENTS`, or ``"centralised"``: one client that holds everything.
+
+    Parameters
+    ----------
+    assignment : str or sequence of (blocks, classes)
+    n_blocks, n_classes : int
+        Of the data.
+
+    Returns
+    -------
+    tuple of Holding
+        One for each client, its numbers in increasing order.
 
     Raises
     ------
@@ -147,7 +165,7 @@ def checked_holdings(assignment: str | Sequence[Any], n_blocks: int, n_classes: 
 class BlockPartition:
     """Which blocks of which classes clients hold, and which samples of them.
 
-    Attributes
+    Parameters
     ----------
     assignment : str or sequence of (blocks, classes)
         What each client holds: a name in `ASSIGNMENTS`, ``"centralised"`` for one client that holds everything, or
@@ -162,6 +180,11 @@ class BlockPartition:
     tested_on : {"test", "validation"}
         With ``"validation"`` a fifth of the training samples of each class, drawn at random, are the test samples, and
         nobody trains on them: for choosing settings without having seen a test sample.
+
+    Raises
+    ------
+    ValueError
+        Naming the field that is out of its range.
     """
 
     assignment: str | Sequence[Any] = "table 4"
@@ -180,11 +203,22 @@ class BlockPartition:
         checks.choice("tested_on", self.tested_on, ("test", "validation"))
 
     def holdings(self, n_blocks: int, n_classes: int) -> tuple[Holding, ...]:
-        """What each client holds of data with so many blocks and classes (`checked_holdings`)."""
+        """The blocks and classes that each client holds, of data with so many.
+
+        Parameters
+        ----------
+        n_blocks, n_classes : int
+            Of the data.
+
+        Returns
+        -------
+        tuple of Holding
+            One for each client.
+        """
         return checked_holdings(self.assignment, n_blocks, n_classes)
 
     def settings(self, holdings: Sequence[Holding]) -> dict[str, Any]:
-        """Its fields as a record has them; an assignment that has no name in numbers."""
+        """The fields as a record has them; an assignment that has no name in numbers."""
         named = isinstance(self.assignment, str)
         return vars(self) | {"assignment": self.assignment if named else [list(map(list, one)) for one in holdings]}
 
@@ -194,6 +228,7 @@ class BlockPartition:
         Parameters
         ----------
         labels : array_like of int, shape (n,)
+            Class of each sample.
         holdings : sequence of Holding
             What each client holds, as `holdings` returns it.
         rng : numpy.random.Generator
@@ -201,7 +236,14 @@ class BlockPartition:
         Returns
         -------
         list of arrays of int
-            Sorted indices into `labels`.
+            For each client sorted indices into `labels`.
+
+        Raises
+        ------
+        TypeError
+            For labels that are not whole numbers, and another generator.
+        ValueError
+            For labels that are no vector.
         """
         y = check_labels(labels)
         check_generator(rng)
@@ -220,10 +262,21 @@ class BlockPartition:
 def quadrants(x: Tensor) -> dict[str, Tensor]:
     """Images cut in four: shape (n, channels, 2 h, 2 w) to four of (n, channels, h, w), named by place.
 
+    Parameters
+    ----------
+    x : Tensor, shape (n, channels, 2 h, 2 w)
+
+    Returns
+    -------
+    dict of str to Tensor
+        By the names in `QUADRANTS`.
+
     Raises
     ------
+    TypeError
+        For what is no tensor.
     ValueError
-        For images whose sides are not even.
+        For another shape, sides that are not even, and NaN.
     """
     checks.instance("x", x, Tensor)
     if x.isnan().any():
@@ -238,7 +291,26 @@ def quadrants(x: Tensor) -> dict[str, Tensor]:
 
 
 def coloured_quadrants(x: Tensor) -> dict[str, Tensor]:
-    """Quadrants of each of three channels, twelve blocks of shape (n, 1, h, w): Table 2's of CIFAR-10 and EuroSAT."""
+    """Quadrants of each of three channels, twelve blocks of shape (n, 1, h, w).
+
+    Those of CIFAR-10 and EuroSAT in Table 2 are cut so.
+
+    Parameters
+    ----------
+    x : Tensor, shape (n, 3, 2 h, 2 w)
+
+    Returns
+    -------
+    dict of str to Tensor
+        Named by place and colour, such as ``"top left, red"``.
+
+    Raises
+    ------
+    TypeError
+        For what is no tensor.
+    ValueError
+        For images of another shape, and NaN.
+    """
     checks.instance("x", x, Tensor)
     if x.dim() != 4 or x.shape[1] != 3:
         raise ValueError(f"x must be images of shape (n, 3, height, width), got {tuple(x.shape)}")
@@ -287,7 +359,23 @@ def fashion_mnist(partition: BlockPartition = TABLE_4, seed: int = 0, **fields: 
 
 
 def mnist(partition: BlockPartition = TABLE_4, seed: int = 0, **fields: Any) -> Federation:
-    """MNIST in quadrants; arguments, result and errors as for `fashion_mnist`."""
+    """MNIST in quadrants, of which clients hold some, for some classes.
+
+    Parameters
+    ----------
+    partition, seed, **fields
+        As for `fashion_mnist`. There are 5 421 to 6 742 training images of a class.
+
+    Returns
+    -------
+    Federation
+        As of `fashion_mnist`.
+
+    Raises
+    ------
+    DataError, ValueError
+        As by `fashion_mnist`.
+    """
     return _federation(pictures.MNIST, gathered(partition, fields, BlockPartition), seed)
 
 
@@ -296,10 +384,20 @@ def cifar10(partition: BlockPartition = TABLE_4, seed: int = 0, *, cut: str = "q
 
     Parameters
     ----------
+    partition, seed, **fields
+        As for `fashion_mnist`.
     cut : {"quadrants", "quadrants and colours"}
         Four blocks, as in Appendix C.1 of [1]_, or twelve, as in its Section 4.
-    partition, seed, **fields
-        As for `fashion_mnist`, whose result and errors are alike.
+
+    Returns
+    -------
+    Federation
+        As of `fashion_mnist`, with blocks of shape (3, 16, 16) or (1, 16, 16).
+
+    Raises
+    ------
+    DataError, ValueError
+        As by `fashion_mnist`.
     """
     checks.choice("cut", cut, tuple(CUTS))
     return _federation(pictures.CIFAR10, gathered(partition, fields, BlockPartition), seed, cut)
@@ -315,12 +413,22 @@ def eurosat(
 
     Parameters
     ----------
+    partition, seed, **fields
+        As for `fashion_mnist`.
     cut : {"quadrants", "quadrants and colours"}
         Four blocks, as in Appendix C.1 of [1]_, or twelve, as in its Section 4.
     resize : int
         Side of an image in pixels before it is cut, even, at most 64: a smaller one has the means of the pixels.
-    partition, seed, **fields
-        As for `fashion_mnist`, whose result and errors are alike; values are in −1 … 1.
+
+    Returns
+    -------
+    Federation
+        As of `fashion_mnist`, with blocks of shape (3, resize/2, resize/2) or (1, resize/2, resize/2) in −1 … 1.
+
+    Raises
+    ------
+    DataError, ValueError
+        As by `fashion_mnist`; also for a `resize` that is odd.
     """
     checks.choice("cut", cut, tuple(CUTS))
     if checks.integer("resize", resize, 2, 64) % 2:
@@ -372,6 +480,7 @@ def federate(
     x, x_test : dict of str to Tensor
         Training and test samples of each block, each of shape (n, …), under the same names.
     y, y_test : array_like of int, shapes (n,)
+        Their labels.
     partition : BlockPartition
         What each client holds; blocks are numbered in the order of `x`.
     seed : int
@@ -393,6 +502,8 @@ def federate(
     ------
     ValueError
         If an argument is out of range, or blocks, samples and labels do not fit.
+    TypeError
+        For blocks that are no tensors, labels that are not whole numbers, and fields that the partition does not have.
     """
     partition = gathered(partition, fields, BlockPartition)
     checks.seed(seed)
@@ -426,7 +537,7 @@ def federate(
 
 
 def _rows(x: Mapping[str, Tensor], which: Indices) -> Mapping[str, Tensor]:
-    """These samples of each block; the blocks themselves where they are all."""
+    """Some samples of each block; the blocks themselves where these are all."""
     n = len(next(iter(x.values())))
     return x if len(which) == n else {block: t[torch.from_numpy(which)] for block, t in x.items()}
 
@@ -466,7 +577,7 @@ HELD_OUT = 0.2
 
 
 def at_most(y: Indices, n: int | None, rng: np.random.Generator, share: float = 1.0) -> Indices:
-    """Places of a share of the samples of each class, at most n, drawn at random, sorted."""
+    """Indices of a share of the samples of each class, at most n, drawn at random, sorted."""
     if n is None and share == 1:
         return np.arange(len(y))
     each = [rng.permutation(np.flatnonzero(y == c)) for c in np.unique(y)]
@@ -474,7 +585,7 @@ def at_most(y: Indices, n: int | None, rng: np.random.Generator, share: float = 
 
 
 def _drawn(y: Indices, y_test: Indices, partition: BlockPartition, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """Places of the samples to train on and to test on, for validation both of them among the training samples."""
+    """Indices of the samples to train on and to test on, for validation both of them among the training samples."""
     first, last = np.arange(len(y)), np.arange(len(y_test))
     if partition.tested_on == "validation":
         last, y_test = at_most(y, None, rng, share=HELD_OUT), y

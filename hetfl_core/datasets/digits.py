@@ -26,6 +26,16 @@ def load_usps() -> Halves:
 
     Two variants of these images go round. The LIBSVM text files, which torchvision, FLIC's code and this function read,
     hold the images smoothed by a Gaussian of 0.75 pixels.
+
+    Returns
+    -------
+    train, test : Pictures
+        Of shape (1, 16, 16), scaled to −1 … 1.
+
+    Raises
+    ------
+    DataError
+        If a file is missing and cannot be downloaded, or is damaged.
     """
     train, test = (symmetric(*_read_usps(fetch(f"usps/{part}")), DIGITS) for part in ("train", "test"))
     return train, test
@@ -175,7 +185,13 @@ def bundled(
 
 @functools.cache
 def bundled_images() -> tuple[NDArray[np.float64], Indices]:
-    """All 1 797 images with values in −1 … 1, and their digits; read once, as their text takes a while."""
+    """All 1 797 images of scikit-learn's digits, with values in −1 … 1; read once, as their text takes a while.
+
+    Returns
+    -------
+    x : ndarray, shape (1797, 64)
+    y : ndarray of int, shape (1797,)
+    """
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
@@ -187,5 +203,14 @@ def _flat(x: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def block_means(x: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Means of the 2 × 2 blocks of 8 × 8 images: shape (n, 64) to (n, 16)."""
+    """Means of the 2 × 2 blocks of 8 × 8 images.
+
+    Parameters
+    ----------
+    x : ndarray, shape (n, 64)
+
+    Returns
+    -------
+    ndarray of float32, shape (n, 16)
+    """
     return x.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(-1, 16).astype(np.float32)

@@ -62,9 +62,9 @@ MEMBERS["specific", 40] = MEMBERS["common", 40] = tuple(name for name in TABLE_S
 
 @dataclass(frozen=True, eq=False)
 class SubjectCovariances:
-    """The covariance matrices of one subject's trials.
+    """Covariance matrices of one subject's trials.
 
-    Attributes
+    Parameters
     ----------
     matrices : ndarray, shape (n, q, q)
         Symmetric positive definite, µV².
@@ -92,9 +92,15 @@ def covariances(found: Trials, estimator: str = "lwf") -> SubjectCovariances:
     Parameters
     ----------
     found : Trials
+        As `hetfl_core.datasets.eeg_trials.trials` or `hetfl_core.datasets.eegmmidb.trials` returns them.
     estimator : str
         Of `pyriemann.estimation.Covariances`; ``"lwf"`` is Ledoit–Wolf shrinkage [3]_, whose matrices are invertible
         even where those of the signals are not, as after an average reference.
+
+    Returns
+    -------
+    SubjectCovariances
+        A matrix of shape (q, q), µV², for each trial.
 
     Raises
     ------
@@ -138,6 +144,7 @@ def features(
     Parameters
     ----------
     train, test : ndarray, shape (n, q, q)
+        Covariances of the training and of the test trials.
     kind : {"tangent", "vectorised"}
         Coordinates in the tangent space, which have no unit; or the upper triangle, row by row, in the matrices' units.
     reference : {"train", "all"}
@@ -147,6 +154,11 @@ def features(
     Returns
     -------
     x_train, x_test : ndarray, shape (n, q(q+1)/2)
+
+    Raises
+    ------
+    ValueError
+        For another `kind` or `reference`.
     """
     from pyriemann.tangentspace import TangentSpace
 
@@ -167,9 +179,11 @@ def split(
     Parameters
     ----------
     y, session : ndarray, shape (n,)
+        Label and session of each trial.
     name : str
         The subject; it keys the random numbers.
     seed : int
+        Of the random quarter.
     by : {"session", "random"}
         Whether the last session is the test set. Where there is one session, and with ``"random"``, a random quarter of
         the trials of each class is.
@@ -178,6 +192,11 @@ def split(
     -------
     train, test : ndarray of int
         In increasing order.
+
+    Raises
+    ------
+    ValueError
+        For another value of `by`.
     """
     checks.choice("split", by, ("session", "random"))
     sessions = list(dict.fromkeys(session.tolist()))
@@ -200,7 +219,7 @@ def subject_client(
     split: Literal["session", "random"] = "session",
     estimator: str = "lwf",
 ) -> Client:
-    """One subject as a client.
+    """A client with the vectors and labels of one subject.
 
     Parameters
     ----------
@@ -276,7 +295,7 @@ def _cached(settings: Mapping[str, Any], make: Callable[[], dict[str, NDArray[An
 
 @cache
 def _fingerprint(source: str) -> dict[str, str]:
-    """What computed features depend on besides settings: this code, the simulation's, libraries and instructions."""
+    """Facts besides settings that computed features depend on: code, the simulation, libraries and instructions."""
     files = ["eeg.py", "eeg_trials.py", "recordings.py", "recordings.toml", "../rng.py"]
     files += ["eeg_head.py", "eeg_simulated.py"] if source == "simulated" else []
     code = b"".join((Path(__file__).parent / name).read_bytes() for name in files)
@@ -319,7 +338,7 @@ def subject_covariances(
     seed: int = 0,
     simulator: Any = None,
 ) -> SubjectCovariances:
-    """The covariance matrices of one subject of `TABLE_S1`, or of a simulated laboratory of your own, cached on disk.
+    """Covariance matrices of one subject of `TABLE_S1`, or of a simulated laboratory of your own, cached on disk.
 
     Parameters
     ----------
@@ -333,10 +352,6 @@ def subject_covariances(
         As in `trials`.
     estimator : str
         As in `covariances`.
-
-    Returns
-    -------
-    SubjectCovariances
 
     Raises
     ------
@@ -357,7 +372,7 @@ def subject_covariances(
 
 
 def check_vectors(features: str, reference: str, split: str, band: tuple[float, float], seed: int) -> None:
-    """Refuse what no client's vectors could be made with, before anything is read."""
+    """Refuse arguments with which no client's vectors could be made, before anything is read."""
     checks.choice("features", features, ("tangent", "vectorised"))
     checks.choice("reference", reference, ("train", "all"))
     checks.choice("split", split, ("session", "random"))
@@ -501,12 +516,44 @@ _ORIGIN = {
 
 
 def simulated(kind: Literal["specific", "common"] = "specific", **settings: Any) -> Federation:
-    """Simulated EEG of 54 subjects with the caps of six laboratories, 6 … 1 830 features (as `federation`)."""
+    """Simulated EEG of 54 subjects with the caps of six laboratories, 6 … 1 830 features (as `federation`).
+
+    Parameters
+    ----------
+    kind, **settings
+        As for `federation`, but for its `source`.
+
+    Returns
+    -------
+    Federation
+        As of `federation`.
+
+    Raises
+    ------
+    DataError, ValueError
+        As by `federation`.
+    """
     return federation(kind, source="simulated", **settings)
 
 
 def recorded(kind: Literal["specific", "common"] = "specific", **settings: Any) -> Federation:
-    """The six motor-imagery recordings of FLIC's Table S1 through MOABB (some GB), by `federation`."""
+    """The six motor-imagery recordings of FLIC's Table S1 through MOABB (some GB), by `federation`.
+
+    Parameters
+    ----------
+    kind, **settings
+        As for `federation`, but for its `source`.
+
+    Returns
+    -------
+    Federation
+        As of `federation`.
+
+    Raises
+    ------
+    DataError, ValueError
+        As by `federation`.
+    """
     return federation(kind, source="moabb", **settings)
 
 
@@ -519,7 +566,7 @@ def _members(kind: str, b: int | None, datasets: Sequence[str] | str | None) -> 
 
 
 def _listed(given: Sequence[str] | str | None, known: Sequence[str], argument: str) -> tuple[str, ...]:
-    """Those of `known` that are given, in the order of `known`; all by default."""
+    """The known names that are given, in the order of `known`; all by default."""
     if isinstance(given, str):
         given = [name.strip() for name in given.split(",")]
     if given is not None and not isinstance(given, Sequence):

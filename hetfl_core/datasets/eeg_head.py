@@ -51,7 +51,7 @@ class Spread:
     sd: float
 
     def draw(self, rng: np.random.Generator) -> float:
-        """One number."""
+        """Draw one number from the distribution."""
         return self.mean + self.sd * float(np.clip(rng.standard_normal(), -2, 2))
 
 
@@ -63,7 +63,7 @@ class Physiology:
     mean radius; what is seen in a person depends on the person's head. "Log spread" is the standard deviation of the
     natural logarithm of an amplitude.
 
-    Attributes
+    Parameters
     ----------
     radius : Spread
         Outer radius of the head, mm.
@@ -194,9 +194,9 @@ _NANO, MICRO, _MILLI = 1e-9, 1e-6, 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Person:
-    """What makes one simulated subject different from the next.
+    """A simulated subject, with all that makes it different from the next.
 
-    Attributes
+    Parameters
     ----------
     name : str
         Data set and number, ``"AlexMI-1"``.
@@ -237,7 +237,7 @@ class Person:
 
 
 def person(recordings: Recordings, subject: int, seed: int = 0, settings: Physiology = USUAL) -> Person:
-    """Draw a subject.
+    """Draw a simulated subject.
 
     Parameters
     ----------
@@ -246,6 +246,10 @@ def person(recordings: Recordings, subject: int, seed: int = 0, settings: Physio
         Number from 1.
     seed : int
     settings : Physiology
+
+    Returns
+    -------
+    Person
 
     Raises
     ------
@@ -337,9 +341,9 @@ def _unit(vectors: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What was put into one subject's recording.
+    """The sources behind one simulated subject's recording, and what the electrodes see of them.
 
-    Attributes
+    Parameters
     ----------
     person : Person
     info : mne.Info
@@ -362,7 +366,12 @@ class Truth:
 
 @lru_cache(maxsize=64)
 def ground_truth(recordings: Recordings, subject: int, seed: int = 0, settings: Physiology = USUAL) -> Truth:
-    """The sources of a subject and what the electrodes see of them (arguments as for `person`).
+    """The sources of a subject, and what the electrodes see of them.
+
+    Parameters
+    ----------
+    recordings, subject, seed, settings
+        As for `person`.
 
     Returns
     -------
@@ -466,14 +475,36 @@ def _scalp() -> Mapping[str, Array]:
 
 
 def channel_info(names: Sequence[str], rate: float, types: Any = "eeg") -> Any:
-    """MNE's account of channels in the template montage."""
+    """MNE's description of channels in the template montage.
+
+    Parameters
+    ----------
+    names : sequence of str
+    rate : float
+        Samples a second, Hz.
+    types : str or sequence of str
+
+    Returns
+    -------
+    mne.Info
+    """
     info = mne_module().create_info(list(names), rate, types, verbose="error")
     info.set_montage(standard_montage(), verbose="error")
     return info
 
 
 def mne_module() -> Any:
-    """The library MNE; a `DataError` says where it is not installed."""
+    """The library MNE.
+
+    Returns
+    -------
+    module
+
+    Raises
+    ------
+    DataError
+        Where it is not installed.
+    """
     need("mne")
     import mne
 

@@ -177,7 +177,7 @@ def _mains(rng: np.random.Generator, n: int, rate: float, frequency: float) -> A
 
 
 def subject_raw(recordings: Recordings, subject: int, seed: int = 0, settings: Physiology = USUAL) -> Raws:
-    """What one simulated subject's recording holds.
+    """Simulate one subject's recording.
 
     Parameters
     ----------
@@ -188,6 +188,7 @@ def subject_raw(recordings: Recordings, subject: int, seed: int = 0, settings: P
     seed : int
         Of the whole simulation. The subject is a function of it, of the recording's name and of its own number.
     settings : Physiology
+        Constants of the simulation.
 
     Returns
     -------
@@ -207,7 +208,7 @@ def subject_raw(recordings: Recordings, subject: int, seed: int = 0, settings: P
 
 
 def _session(recordings: Recordings, truth: Truth, session: int, seed: int, settings: Physiology) -> dict[str, Any]:
-    """The runs of one session."""
+    """Simulate the runs of one session."""
     name, n_channels = truth.person.name, len(recordings.channels)
     rng = numpy_stream(seed, name, session, "session")
     day = _Day(
@@ -236,7 +237,7 @@ def _run(
     rng: np.random.Generator,
     settings: Physiology,
 ) -> Any:
-    """One run as MNE sees it: the electrodes (V) and the trigger."""
+    """Simulate one run as MNE sees it: the electrodes (V) and the trigger."""
     plan = _plan(rng, labels, recordings, settings)
     data = np.zeros((len(recordings.channels) + 1, plan.n))
     np.multiply(_microvolts(rng, plan, recordings, truth, day, settings), MICRO, out=data[:-1])

@@ -65,7 +65,7 @@ class UnusableSubject(DataError):
 class Trials:
     """The trials of one subject, filtered and cut.
 
-    Attributes
+    Parameters
     ----------
     x : ndarray, shape (n, q, samples)
         Band-passed signals, µV.
@@ -112,6 +112,10 @@ def dataset(name: str | Recordings, source: str = "simulated", seed: int = 0, si
     simulator : Physiology, optional
         Settings of the simulation (`hetfl_core.datasets.eeg_simulated`).
 
+    Returns
+    -------
+    moabb.datasets.base.BaseDataset
+
     Raises
     ------
     ValueError
@@ -131,7 +135,10 @@ def dataset(name: str | Recordings, source: str = "simulated", seed: int = 0, si
 
 
 def recordings_of(data: Any) -> Recordings | None:
-    """The row of `TABLE_S1` that a MOABB data set belongs to: the one it carries, or that of its class, or None."""
+    """The row of `TABLE_S1` that a MOABB data set belongs to, or None.
+
+    It is the one that the data set carries, or that of its class.
+    """
     classes = {recordings.moabb: recordings for recordings in TABLE_S1.values()}
     return getattr(data, "recordings", None) or classes.get(type(data).__name__)
 
@@ -139,8 +146,13 @@ def recordings_of(data: Any) -> Recordings | None:
 def recordings_home() -> Path:
     """Folder where MOABB keeps recordings.
 
-    What MNE knows as ``MNE_DATA`` (environment variable or MNE's configuration), so that recordings that are already on
-    this computer are found; else ``moabb`` in `hetfl_core.datasets.registry.data_home`, that is, in HETFL_DATA.
+    It is what MNE knows as ``MNE_DATA`` (environment variable or MNE's configuration), so that recordings that are
+    already on this computer are found. Else it is ``moabb`` in `hetfl_core.datasets.registry.data_home`, that is, in
+    HETFL_DATA.
+
+    Returns
+    -------
+    pathlib.Path
     """
     import mne
 
@@ -292,7 +304,7 @@ def trials(
 
 
 def _sessions_told(found: Trials, whole: int) -> Trials:
-    """The same trials, with a note where a session has none: a split by session then tests on another one."""
+    """Trials with a note where a session has none: a split by session then tests on another one."""
     left = list(dict.fromkeys(found.session.tolist()))
     if not left or len(left) >= whole:
         return found
@@ -321,7 +333,16 @@ def _run_paradigm(paradigm: Any, data: Any, subject: int, inspection: _Inspectio
 
 
 def warn_of(name: str, notes: Sequence[str], stacklevel: int = 3) -> None:
-    """Say what was wrong with a subject's recording and what was done about it, one `EEGWarning` a note."""
+    """Say what was wrong with a subject's recording and what was done about it, one `EEGWarning` a note.
+
+    Parameters
+    ----------
+    name : str
+        The subject.
+    notes : sequence of str
+    stacklevel : int
+        As of `warnings.warn`.
+    """
     for note in notes:
         warnings.warn(f"{name}: {note}", EEGWarning, stacklevel=stacklevel)
 
@@ -331,7 +352,7 @@ def warn_of(name: str, notes: Sequence[str], stacklevel: int = 3) -> None:
 
 @dataclass
 class _Inspection:
-    """Checks each run as MOABB hands it over: `name` is the subject, `channels` those wanted (none: all EEG)."""
+    """Checks of each run as MOABB hands it over: `name` is the subject, `channels` those wanted (none: all EEG)."""
 
     name: str
     channels: tuple[str, ...]
@@ -412,7 +433,7 @@ class _Inspection:
         return epochs if len(epochs) else None
 
     def explain(self, error: Exception) -> DataError:
-        """What went wrong while MOABB read and cut the recording."""
+        """Say what went wrong while MOABB read and cut the recording."""
         if self.drop_log and all(self.drop_log):
             return UnusableSubject(f"{self.name}: 0 usable trials ({'; '.join(self.notes())})")
         if self.n_runs and not self.n_events:
@@ -420,7 +441,7 @@ class _Inspection:
         return DataError(f"{self.name}: the recording cannot be read ({type(error).__name__}: {error})")
 
     def notes(self) -> tuple[str, ...]:
-        """What to say about the trials that MOABB left out."""
+        """Notes about the trials that MOABB left out."""
         drop_log = self.drop_log
         gaps = [i for i, why in enumerate(drop_log) if any(w.upper().startswith("BAD") for w in why)]
         other = [i for i, why in enumerate(drop_log) if why and i not in gaps]
@@ -451,13 +472,13 @@ def _silence(signal: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def places(indices: Sequence[int], limit: int = 10) -> str:
-    """Trials in words, ``"trials 3, 8, 9"``: places counted from 0 in the order of recording."""
+    """Trials in words, such as ``"trials 3, 8, 9"``: counted from 0 in the order of recording."""
     more = " …" if len(indices) > limit else ""
     return f"trial{'s' * (len(indices) > 1)} {', '.join(map(str, indices[:limit]))}{more}"
 
 
 def _without_flat(found: Trials, named: bool) -> Trials:
-    """Without channels that are flat in most trials, then without trials in which a channel is flat."""
+    """Trials without channels that are flat in most of them, then without trials in which a channel is flat."""
     flat = found.x.std(axis=2) < FLAT
     dead = flat.mean(axis=0) > 0.5 if len(found) else np.zeros(len(found.channels), dtype=bool)
     names = [name for name, gone in zip(found.channels, dead, strict=True) if gone]

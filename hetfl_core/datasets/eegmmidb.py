@@ -62,7 +62,7 @@ class View(NamedTuple):
 
     @property
     def name(self) -> str:
-        """E.g. ``"imagined-hands-AlexMI"``."""
+        """The client's name, such as ``"imagined-hands-AlexMI"``."""
         return f"{'imagined' if self.imagined else 'moved'}-{self.task}-{self.cap}"
 
 
@@ -80,7 +80,7 @@ CLIENTS = (
 
 
 def raw(runs: int | Sequence[int] = (4, 8, 12)) -> Any:
-    """The recording of some runs, unfiltered.
+    """The recording of some runs of one person, unfiltered.
 
     Parameters
     ----------
@@ -124,6 +124,11 @@ def dataset(task: Task = "hands", imagined: bool = True) -> Any:
     -------
     moabb.datasets.base.BaseDataset
         With events of the two classes, and ``"rest"``.
+
+    Raises
+    ------
+    ValueError
+        For another task.
     """
     checks.choice("task", task, ("hands", "fists_feet"))
     marks, runs = _TASKS[task, imagined]

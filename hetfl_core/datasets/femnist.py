@@ -32,9 +32,9 @@ CHARACTERS = [*DIGITS, *string.ascii_uppercase, *string.ascii_lowercase]
 
 
 class Writer(NamedTuple):
-    """What one writer wrote, in LEAF's split of 90 % and 10 %.
+    """Images and labels of one writer, in LEAF's split of 90 % and 10 %.
 
-    Attributes
+    Parameters
     ----------
     name : str
         As in LEAF, e.g. ``"f1695_12"``.
@@ -133,7 +133,7 @@ def characters(n_clients: int = 110, seed: int = 0) -> Federation:
 def _federation(
     name: str, classes: list[str], settings: dict[str, Any], part: str, who: str, scaling: str, first: bool = False
 ) -> Federation:
-    """Some writers, a random choice or the first; the arguments are checked before a file is read."""
+    """A federation of some writers, a random choice or the first; arguments are checked before a file is read."""
     n, seed = checks.integer("n_clients", settings["n_clients"], 1), checks.seed(settings["seed"])
     writers = load_writers(name)
     if n > len(writers):
@@ -172,6 +172,10 @@ def load_writers(dataset: str = "femnist.digits") -> tuple[Writer, ...]:
     dataset : {"femnist.digits", "femnist.characters"}
         Only their digits, or all.
 
+    Returns
+    -------
+    tuple of Writer
+
     Raises
     ------
     DataError
@@ -192,7 +196,7 @@ def load_writers(dataset: str = "femnist.digits") -> tuple[Writer, ...]:
 
 @lru_cache(maxsize=1)
 def _load(train_paths: tuple[Path, ...], test_paths: tuple[Path, ...]) -> tuple[Writer, ...]:
-    """Writers that both splits have, with all they wrote."""
+    """All writers that both splits have, with all they wrote."""
     train, test = (
         {name: samples for path in paths for name, samples in read_shard(path).items()}
         for paths in (train_paths, test_paths)
@@ -205,6 +209,10 @@ def read_shard(path: Path) -> dict[str, tuple[NDArray[np.uint8], Indices]]:
 
     ``users`` lists the writers, ``num_samples`` how many images each has, and ``user_data`` has for each ``x``, lists
     of 784 multiples of 1/255, and ``y``, labels: 0 … 9 digits, 10 … 35 capital and 36 … 61 small letters.
+
+    Parameters
+    ----------
+    path : path
 
     Returns
     -------

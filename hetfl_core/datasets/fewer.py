@@ -22,9 +22,15 @@ def order(client: Client, seed: int) -> NDArray[Any]:
     Each class is shuffled by the client's own stream, and the classes are interleaved in proportion, one trial of each
     first. What is drawn for 10 trials is therefore part of what is drawn for 20.
 
+    Parameters
+    ----------
+    client : Client
+    seed : int
+
     Returns
     -------
     ndarray of int, shape (n_train,)
+        Indices of the training trials.
     """
     labels = client.y_train.numpy()
     rank = np.empty(len(labels))
@@ -46,6 +52,18 @@ def fewer(client: Client, n: int, seed: int) -> Client:
     ``flic_bci.common40``: with the reference point of the n trials, classifiers alone move by at most 0.7 points, and
     `MDM` not at all. `Pooled`, which lives on reference points, finds its own.
 
+    Parameters
+    ----------
+    client : Client
+    n : int
+        Training trials to keep, at least one of each class.
+    seed : int
+        Of the draw.
+
+    Returns
+    -------
+    Client
+
     Raises
     ------
     ValueError
@@ -61,7 +79,28 @@ def fewer(client: Client, n: int, seed: int) -> Client:
 
 
 def fewer_trials(federation: Federation, n: int | None, seed: int) -> Federation:
-    """Every client with at most n training trials, drawn by `fewer`; n None leaves all."""
+    """Every client of a federation with at most n of its training trials; the test sets stay.
+
+    The n trials are stratified by class, and those for a smaller n are among those for a larger one.
+
+    Parameters
+    ----------
+    federation : Federation
+    n : int or None
+        Training trials of each client, at least one of each of its classes; None leaves all.
+    seed : int
+        Of the draw.
+
+    Returns
+    -------
+    Federation
+        ``info["trials"]`` has `n` and the seed. The very same federation where `n` is None.
+
+    Raises
+    ------
+    ValueError
+        Naming the client, if n trials cannot hold every class that it has.
+    """
     checks.instance("federation", federation, Federation)
     checks.seed(seed)
     if n is None:

@@ -39,7 +39,7 @@ CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog
 class Pictures(NamedTuple):
     """Pictures before they are dealt: the training set of a data set, its test set, or both.
 
-    Attributes
+    Parameters
     ----------
     x : ndarray of uint8, shape (n, channels, height, width)
     y : ndarray of int64, shape (n,)
@@ -55,9 +55,18 @@ class Pictures(NamedTuple):
     class_names: tuple[str, ...]
 
     def inputs(self, which: Indices, size: int | None = None) -> Tensor:
-        """These pictures as network inputs, shape (n, channels, height, width), float32.
+        """Some of the pictures as network inputs, float32.
 
-        With a `size` they are brought to size × size by bilinear interpolation with anti-aliasing.
+        Parameters
+        ----------
+        which : ndarray of int, shape (m,)
+            Their indices.
+        size : int, optional
+            Bring them to size × size pixels by bilinear interpolation with anti-aliasing.
+
+        Returns
+        -------
+        Tensor, shape (m, channels, height, width)
         """
         x = torch.from_numpy(self.x[which].astype(np.float32)) / 255
         if size is not None and not len(x):
@@ -68,7 +77,7 @@ class Pictures(NamedTuple):
         return (x - mean) / sd
 
     def rows(self, which: Indices) -> Pictures:
-        """These of the pictures."""
+        """Some of the pictures, by their indices."""
         return self._replace(x=self.x[which], y=self.y[which])
 
 
@@ -77,25 +86,74 @@ Halves = tuple[Pictures, Pictures]
 
 
 def as_one(halves: Halves) -> Pictures:
-    """Both sets as one, training pictures first."""
+    """The training and the test set as one, training pictures first.
+
+    Parameters
+    ----------
+    halves : tuple of Pictures
+
+    Returns
+    -------
+    Pictures
+    """
     train, test = halves
     return train._replace(x=np.concatenate([train.x, test.x]), y=np.concatenate([train.y, test.y]))
 
 
 def client_of(halves: Halves, train: Indices, test: Indices, name: str, size: int | None = None) -> Client:
-    """The client that holds these pictures."""
+    """A client that holds these training and test pictures.
+
+    Parameters
+    ----------
+    halves : tuple of Pictures
+        The training and the test set.
+    train, test : ndarray of int
+        Indices into them.
+    name : str
+    size : int, optional
+        Side of the pictures in pixels; by default as they are.
+
+    Returns
+    -------
+    Client
+    """
     a, b = halves
     return Client(a.inputs(train, size), a.y[train], b.inputs(test, size), b.y[test], name)
 
 
 def clients_of(halves: Halves, dealt: tuple[Parts, Parts], digits: int = 3) -> list[Client]:
-    """A client for each part that was dealt, ``client-000`` and so on."""
+    """A client for each part that was dealt, ``client-000`` and so on.
+
+    Parameters
+    ----------
+    halves : tuple of Pictures
+        The training and the test set.
+    dealt : tuple of list of ndarray of int
+        Indices into them, of each client.
+    digits : int
+        Of the numbers in the clients' names.
+
+    Returns
+    -------
+    list of Client
+    """
     parts = zip(*dealt, strict=True)
     return [client_of(halves, train, test, f"client-{i:0{digits}d}") for i, (train, test) in enumerate(parts)]
 
 
 def symmetric(x: NDArray[np.uint8], y: Indices, class_names: tuple[str, ...]) -> Pictures:
-    """Pictures, shape (n, height, width) or (n, channels, height, width), that are scaled to −1 … 1."""
+    """Pictures that are scaled to −1 … 1.
+
+    Parameters
+    ----------
+    x : ndarray of uint8, shape (n, height, width) or (n, channels, height, width)
+    y : ndarray of int64, shape (n,)
+    class_names : tuple of str
+
+    Returns
+    -------
+    Pictures
+    """
     x = x[:, None] if x.ndim == 3 else x
     half = np.full(x.shape[1], 0.5, np.float32)
     return Pictures(x, y, half, half, class_names)
@@ -103,9 +161,9 @@ def symmetric(x: NDArray[np.uint8], y: Indices, class_names: tuple[str, ...]) ->
 
 @dataclass(frozen=True)
 class Family:
-    """What is known of a data set before its files are read.
+    """Facts about a data set that are known before its files are read.
 
-    Attributes
+    Parameters
     ----------
     name : str
         As in the data set's own publication.
@@ -125,11 +183,11 @@ class Family:
     licence: str
 
     def part(self, n: int) -> str:
-        """What a source says, at its end, where only n of the pictures are at hand; nothing where all are."""
+        """The end of a source where only n of the pictures are at hand; nothing where all are."""
         return "" if n == self.n_images else f"; a part, {n} of {self.n_images} images"
 
     def info(self, settings: Mapping[str, Any], class_names: Sequence[str], how: str = "") -> dict[str, Any]:
-        """What a federation of it tells; `how` it was dealt ends its source."""
+        """The information of a federation of this data set; `how` it was dealt ends its source."""
         return {
             "settings": settings,
             "source": self.source + how,
@@ -157,6 +215,15 @@ def _unpacking(where: str | Path) -> Iterator[None]:
 def read_idx(path: Path) -> NDArray[np.uint8]:
     """Read a gzipped idx file of unsigned bytes, the format of MNIST (big-endian sizes, then the values).
 
+    Parameters
+    ----------
+    path : pathlib.Path
+
+    Returns
+    -------
+    ndarray of uint8
+        Of the shape that the file says.
+
     Raises
     ------
     DataError
@@ -169,7 +236,13 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 
 def unpack_idx(packed: bytes, where: str) -> NDArray[np.uint8]:
-    """The array in the bytes of such a file; `where` names it in errors."""
+    """The array in the bytes of a gzipped idx file (`read_idx`); `where` names it in errors.
+
+    Raises
+    ------
+    DataError
+        As `read_idx` does.
+    """
     with _unpacking(where):
         raw = gzip.decompress(packed)
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
@@ -182,12 +255,22 @@ def unpack_idx(packed: bytes, where: str) -> NDArray[np.uint8]:
 
 
 def load_mnist() -> Halves:
-    """MNIST: 60 000 and 10 000 pictures of shape (1, 28, 28), scaled to −1 … 1."""
+    """MNIST: 60 000 and 10 000 pictures of shape (1, 28, 28), scaled to −1 … 1.
+
+    Returns
+    -------
+    train, test : Pictures
+    """
     return _load_idx("mnist", tuple("0123456789"))
 
 
 def load_fashion_mnist() -> Halves:
-    """Fashion-MNIST: 60 000 and 10 000 pictures of shape (1, 28, 28), scaled to −1 … 1."""
+    """Fashion-MNIST: 60 000 and 10 000 pictures of shape (1, 28, 28), scaled to −1 … 1.
+
+    Returns
+    -------
+    train, test : Pictures
+    """
     return _load_idx("fashion_mnist", FASHION_CLASSES)
 
 
@@ -205,9 +288,23 @@ def _load_idx(family: str, class_names: tuple[str, ...]) -> Halves:
 
 
 def load_emnist(n_letters: int = 26) -> Halves:
-    """EMNIST's first letters, capital and small, of shape (1, 28, 28), scaled to −1 … 1; all are 124 800 and 20 800.
+    """EMNIST's first letters, capital and small, of shape (1, 28, 28), scaled to −1 … 1.
 
     The files hold each picture with rows and columns exchanged; here it stands upright.
+
+    Parameters
+    ----------
+    n_letters : int
+        All 26 have 124 800 and 20 800 pictures.
+
+    Returns
+    -------
+    train, test : Pictures
+
+    Raises
+    ------
+    DataError
+        If the file is missing and cannot be downloaded, or is damaged.
     """
     names = tuple(string.ascii_uppercase[:n_letters])
     train, test = (symmetric(*_letters(part, n_letters), names) for part in ("train", "test"))
@@ -249,6 +346,15 @@ def load_cifar10() -> Halves:
     """CIFAR-10: 50 000 and 10 000 pictures of shape (3, 32, 32) where the archive is there, else the part that is.
 
     Scaled with the means and standard deviations of the channels that FedCR's published code has.
+
+    Returns
+    -------
+    train, test : Pictures
+
+    Raises
+    ------
+    DataError
+        If a file is missing and cannot be downloaded, or is damaged.
     """
     keys = ("cifar10/train", "cifar10/test")
     for key in keys:
@@ -267,7 +373,19 @@ def load_cifar10() -> Halves:
 
 
 def load_cifar100() -> Halves:
-    """CIFAR-100: 50 000 and 10 000 pictures of shape (3, 32, 32) with their fine labels, scaled as `load_cifar10`."""
+    """CIFAR-100: 50 000 and 10 000 pictures of shape (3, 32, 32) with their fine labels.
+
+    Scaled with the means and standard deviations of the channels that FedCR's published code has.
+
+    Returns
+    -------
+    train, test : Pictures
+
+    Raises
+    ------
+    DataError
+        If the file is missing and cannot be downloaded, or is damaged.
+    """
     folder, path = "cifar-100-binary", fetch("cifar100/archive")
     raw = _members(path, [f"{folder}/{name}" for name in ("train.bin", "test.bin", "fine_label_names.txt")])
     names = tuple(raw.pop(f"{folder}/fine_label_names.txt").decode("ascii", "replace").split())
@@ -291,7 +409,10 @@ def _members(path: Path, names: list[str]) -> dict[str, bytes]:
 
 
 def _unpack_xz(path: Path) -> bytes:
-    """What the file holds; the last two are kept, for unpacking takes seconds and an experiment deals them often."""
+    """The content of an xz file.
+
+    That of the last two is kept, for unpacking takes seconds and an experiment deals them often.
+    """
     return _unpacked(path, path.stat().st_mtime_ns if path.exists() else 0)
 
 
@@ -322,6 +443,20 @@ def load_eurosat(resize: int = 64) -> Halves:
 
     The data set comes undivided. A fifth of each class, drawn once and for all, are the test images. An archive that
     holds a part of the images will do, if it has some of every class.
+
+    Parameters
+    ----------
+    resize : int
+        Side of an image in pixels.
+
+    Returns
+    -------
+    train, test : Pictures
+
+    Raises
+    ------
+    DataError
+        If the file is missing and cannot be downloaded, or is damaged.
     """
     path = fetch("eurosat/archive")
     with _unpacking(path), zipfile.ZipFile(path) as archive:

@@ -37,8 +37,12 @@ def fashion_mnist(partition: Partition = FEDCR, seed: int = 0, **fields: Any) ->
 
     Parameters
     ----------
-    partition, seed, **fields
-        See this module's first lines.
+    partition : Partition
+        How the images are dealt, by default FedCR's *non-iid_1*.
+    seed : int
+        Of the dealing, and of the split into training and test sets.
+    **fields
+        Fields of the partition to change, such as ``split="non-iid_2"``.
 
     Returns
     -------
@@ -47,6 +51,13 @@ def fashion_mnist(partition: Partition = FEDCR, seed: int = 0, **fields: Any) ->
         code: (x / 255 − 0.5) / 0.5. By default each has 490 training and 210 test images, of *non-iid_1* 98 and 42 of
         each of its classes. ``info["untrained_test_images"]`` counts test images of classes of which their client has
         no training image; nothing warns of them here.
+
+    Raises
+    ------
+    DataError
+        If files are missing and cannot be downloaded.
+    ValueError
+        If a field does not allow the dealing.
 
     Notes
     -----
@@ -60,15 +71,26 @@ def mnist(partition: Partition = FEDCR_MNIST, seed: int = 0, **fields: Any) -> F
 
     Parameters
     ----------
-    partition, seed, **fields
-        See this module's first lines. By default a client has 630 images, the most that 100 clients of five classes can
-        have, as the smallest class has 6 313 images.
+    partition : Partition
+        How the images are dealt, by default FedCR's *non-iid_1*. A client then has 630 images, the most that
+        100 clients of five classes can have, as the smallest class has 6 313 images.
+    seed : int
+        Of the dealing, and of the split into training and test sets.
+    **fields
+        Fields of the partition to change, such as ``split="non-iid_2"``.
 
     Returns
     -------
     Federation
         10 classes, clients ``client-000`` … with inputs of shape (1, 28, 28) in −1 … 1, by default with 441 training
         and 189 test images.
+
+    Raises
+    ------
+    DataError
+        If files are missing and cannot be downloaded.
+    ValueError
+        If a field does not allow the dealing.
     """
     return _federation(pictures.MNIST, partition, seed, fields)
 
@@ -82,8 +104,12 @@ def cifar10(partition: Partition = FEDCR, seed: int = 0, **fields: Any) -> Feder
 
     Parameters
     ----------
-    partition, seed, **fields
-        See this module's first lines.
+    partition : Partition
+        How the images are dealt, by default FedCR's *non-iid_1*.
+    seed : int
+        Of the dealing, and of the split into training and test sets.
+    **fields
+        Fields of the partition to change, such as ``split="non-iid_2"``.
 
     Returns
     -------
@@ -91,6 +117,13 @@ def cifar10(partition: Partition = FEDCR, seed: int = 0, **fields: Any) -> Feder
         10 classes, inputs of shape (3, 32, 32), scaled as in the published code: (x / 255 − mean) / sd with
         (0.491, 0.482, 0.447) and (0.247, 0.243, 0.262). That code also crops and flips training images at random, which
         the text does not say and a data set cannot do. By default 420 training and 180 test images a client.
+
+    Raises
+    ------
+    DataError
+        If files are missing and cannot be downloaded.
+    ValueError
+        If a field does not allow the dealing.
     """
     return _federation(pictures.CIFAR10, partition, seed, fields)
 
@@ -100,14 +133,26 @@ def cifar100(partition: Partition = FEDCR_CIFAR100, seed: int = 0, **fields: Any
 
     Parameters
     ----------
-    partition, seed, **fields
-        See this module's first lines; by default 15 classes a client, or Dir(0.3).
+    partition : Partition
+        How the images are dealt, by default FedCR's *non-iid_1*, with 15 classes a client; *non-iid_2* has
+        Dir(0.3).
+    seed : int
+        Of the dealing, and of the split into training and test sets.
+    **fields
+        Fields of the partition to change, such as ``split="non-iid_2"``.
 
     Returns
     -------
     Federation
         100 classes, inputs of shape (3, 32, 32), scaled as in the published code: (x / 255 − mean) / sd with
         (0.5071, 0.4867, 0.4408) and (0.2675, 0.2565, 0.2761). By default 420 training and 180 test images a client.
+
+    Raises
+    ------
+    DataError
+        If files are missing and cannot be downloaded.
+    ValueError
+        If a field does not allow the dealing.
     """
     return _federation(pictures.CIFAR100, partition, seed, fields)
 
@@ -117,14 +162,25 @@ def emnist_letters(partition: Partition = FEDCR, seed: int = 0, **fields: Any) -
 
     Parameters
     ----------
-    partition, seed, **fields
-        See this module's first lines.
+    partition : Partition
+        How the images are dealt, by default FedCR's *non-iid_1*.
+    seed : int
+        Of the dealing, and of the split into training and test sets.
+    **fields
+        Fields of the partition to change, such as ``split="non-iid_2"``.
 
     Returns
     -------
     Federation
         10 classes, inputs of shape (1, 28, 28), standardised, as in the published code, with the mean and the standard
         deviation of the original training images. By default 392 training and 168 test images a client.
+
+    Raises
+    ------
+    DataError
+        If files are missing and cannot be downloaded.
+    ValueError
+        If a field does not allow the dealing.
     """
     return _federation(pictures.LETTERS, partition, seed, fields)
 

@@ -33,9 +33,9 @@ COMMON_CHANNELS = ("C3", "Cz", "C4")
 
 @dataclass(frozen=True)
 class Recordings:
-    """One data set: a laboratory, its electrodes and its subjects.
+    """A data set of recordings: a laboratory, its electrodes and its subjects.
 
-    Attributes
+    Parameters
     ----------
     name : str
         Name in MOABB's documentation, e.g. ``"BNCI2014-001"``.
@@ -85,6 +85,15 @@ TABLE_S1: dict[str, Recordings] = {name: _row(name, table) for name, table in _T
 def need(*packages: str) -> dict[str, str]:
     """Versions of the packages of the extra ``eeg``.
 
+    Parameters
+    ----------
+    *packages : str
+
+    Returns
+    -------
+    dict of str to str
+        Version of each.
+
     Raises
     ------
     DataError
@@ -98,7 +107,12 @@ def need(*packages: str) -> dict[str, str]:
 
 @cache
 def standard_montage() -> Any:
-    """MNE's montage of the 10–05 system, under its name of today or, in older versions, of before."""
+    """MNE's montage of the 10–05 system, under its name of today or, in older versions, of before.
+
+    Returns
+    -------
+    mne.channels.DigMontage
+    """
     import mne
 
     try:
@@ -133,6 +147,10 @@ def moabb_dataset(
         Begin and end of a trial after its mark, s.
     listed : sequence of int, optional
         Those of the subjects that are listed; all by default.
+
+    Returns
+    -------
+    moabb.datasets.base.BaseDataset
 
     Raises
     ------

@@ -40,9 +40,9 @@ DATA_SETS: set[str] = set()
 
 @dataclass(frozen=True)
 class Source:
-    """One file and how to recognise it.
+    """A file's place and how to recognise it.
 
-    Attributes
+    Parameters
     ----------
     path : str
         Place inside `data_home`.
@@ -70,7 +70,7 @@ class Source:
     def check(self) -> tuple[str, str]:
         """Kind of digest, ``"arrays"``, ``"sha256"``, ``"md5"`` or ``"git"``, and its expected value.
 
-        Of a folder ``"folder"`` and nothing.
+        For a folder the kind is ``"folder"`` and the value empty.
         """
         if self.folder:
             return "folder", ""
@@ -82,9 +82,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Entry:
-    """One file of the registry with its terms.
+    """A file of the registry with its terms.
 
-    Attributes
+    Parameters
     ----------
     key : str
         Name in the registry, e.g. ``"mnist/train-images"``.
@@ -118,7 +118,13 @@ class Entry:
 
 
 def data_home() -> Path:
-    """Folder of the data files: the environment variable HETFL_DATA, or else a folder in the user's cache."""
+    """Folder of the data files: the environment variable HETFL_DATA, or else a folder in the user's cache.
+
+    Returns
+    -------
+    pathlib.Path
+        It need not exist.
+    """
     if given := os.environ.get("HETFL_DATA"):
         return Path(given).expanduser().resolve()
     import pooch
@@ -128,7 +134,12 @@ def data_home() -> Path:
 
 @cache
 def entries() -> dict[str, Entry]:
-    """The registry, by key."""
+    """All files of the registry, by key.
+
+    Returns
+    -------
+    dict of str to Entry
+    """
     with open(data_path("registry.toml"), "rb") as file:
         tables = [pair for key, table in tomllib.load(file).items() for pair in _each(key, table)]
     return {key: _entry(key, table) for key, table in tables}
@@ -142,7 +153,7 @@ def _each(key: str, table: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]
 
 
 def _fill(value: Any, row: Mapping[str, Any]) -> Any:
-    """The same with every ``{name}`` in a text replaced by the row's value."""
+    """A value with every ``{name}`` in its texts replaced by the row's value."""
     if isinstance(value, dict):
         return {name: _fill(part, row) for name, part in value.items()}
     if isinstance(value, list):
@@ -163,7 +174,16 @@ def _entry(key: str, table: Mapping[str, Any]) -> Entry:
 
 
 def lookup(key: str) -> Entry:
-    """The entry of that key.
+    """The registry's entry of that key.
+
+    Parameters
+    ----------
+    key : str
+        Name in the registry, e.g. ``"mnist/train-images"``.
+
+    Returns
+    -------
+    Entry
 
     Raises
     ------
@@ -179,6 +199,15 @@ def lookup(key: str) -> Entry:
 def needs(dataset: str) -> list[str]:
     """Keys of the files that a data set of the catalogue reads (none for those that need no download).
 
+    Parameters
+    ----------
+    dataset : str
+        Name in the catalogue, e.g. ``"digits.mnist_usps"``.
+
+    Returns
+    -------
+    list of str
+
     Raises
     ------
     DataError
@@ -191,7 +220,22 @@ def needs(dataset: str) -> list[str]:
 
 
 def available(dataset: str) -> bool:
-    """Whether every file that a data set reads is in `data_home` with the right hash; refuses what `needs` does."""
+    """Whether every file that a data set reads is in `data_home` with the right hash.
+
+    Parameters
+    ----------
+    dataset : str
+        Name in the catalogue.
+
+    Returns
+    -------
+    bool
+
+    Raises
+    ------
+    DataError
+        If there is no such data set.
+    """
     return all(_state(lookup(key))[0] for key in needs(dataset))
 
 
@@ -228,7 +272,22 @@ def fetch(key: str, progress: bool = True) -> Path:
 
 
 def verify(key: str) -> Path:
-    """As `fetch`, but never downloads: a missing file is an error."""
+    """Path of a data file, as `fetch` gives it, but nothing is downloaded.
+
+    Parameters
+    ----------
+    key : str
+        Name in the registry.
+
+    Returns
+    -------
+    pathlib.Path
+
+    Raises
+    ------
+    DataError
+        If the file is missing or damaged.
+    """
     entry = lookup(key)
     path, problem = _state(entry)
     if path:
@@ -237,7 +296,7 @@ def verify(key: str) -> Path:
 
 
 def status() -> pd.DataFrame:
-    """What is there and what is not.
+    """A table of the data files: which are there, and whether they are the right ones.
 
     Returns
     -------
@@ -256,7 +315,10 @@ def status() -> pd.DataFrame:
 
 
 def _state(entry: Entry) -> tuple[Path | None, str]:
-    """Path of the first file that is right, or None and what is wrong with the first that is there but is not."""
+    """Path of the first file that is right, or None, and what is wrong.
+
+    What is wrong is said of the first file that is there but is not right.
+    """
     problems = []
     for source in entry.usable:
         if (path := data_home() / source.path).exists():
@@ -267,7 +329,7 @@ def _state(entry: Entry) -> tuple[Path | None, str]:
 
 
 def _problem(source: Source, path: Path) -> str:
-    """What is wrong with a file, or an empty string."""
+    """Say what is wrong with a file; an empty string if nothing is."""
     kind, expected = source.check
     if kind == "folder":
         return "" if path.is_dir() else f"{path} is no folder"
@@ -301,6 +363,20 @@ def arrays_digest(path: Path) -> str:
 
     Object arrays are refused, so that nothing is ever unpickled; a file that is no such .npz has the digest
     ``"no plain .npz"``.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+
+    Returns
+    -------
+    str
+        Hexadecimal, or ``"no plain .npz"``.
+
+    Raises
+    ------
+    OSError
+        Where the file cannot be read.
     """
     digest = hashlib.sha256()
     try:
@@ -346,7 +422,7 @@ def _download(entry: Entry, progress: bool) -> Path:
 
 
 def _try(url: str, scratch: Path, source: Source, progress: bool) -> str:
-    """Download to `scratch`; what went wrong, or an empty string."""
+    """Download to `scratch`, and say what went wrong; an empty string if nothing did."""
     import pooch
 
     try:
@@ -369,7 +445,7 @@ def _convert(entry: Entry, original: Path) -> Path:
 
 @contextmanager
 def _scratch(entry: Entry, target: Path) -> Iterator[Path]:
-    """An empty file beside `target`, gone afterwards whatever happens, unless it was moved away.
+    """Make an empty file beside `target`, gone afterwards whatever happens, unless it was moved away.
 
     What a killed process has left there goes too.
     """

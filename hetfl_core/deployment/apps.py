@@ -68,6 +68,15 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     Keys are ``classes``, ``rounds``, ``participation``, ``seed``, ``dtype`` (``"float32"`` or ``"float64"``), ``task``,
     ``evaluate-every``, ``secure`` and ``clipping-range``; all but the first have defaults.
 
+    Parameters
+    ----------
+    config : mapping
+        The run config; keys that are none of these are passed over.
+
+    Returns
+    -------
+    Settings
+
     Raises
     ------
     ValueError
@@ -101,6 +110,13 @@ def client_app(methods: Methods, load: Load) -> ClientApp:
     Returns
     -------
     flwr.clientapp.ClientApp
+
+    Raises
+    ------
+    ImportError
+        Where Flower is not installed.
+    ValueError, TypeError
+        For no method, and names that cannot be those of runs.
     """
     answer = wire.flower().Message
     from flwr.client.mod import secaggplus_mod
@@ -125,7 +141,7 @@ def client_app(methods: Methods, load: Load) -> ClientApp:
 
 
 def _introduction(content: RecordDict, context: Context, methods: Mapping[str, Method], load: Load) -> dict[str, Any]:
-    """What a client says of itself, or why it cannot take part."""
+    """A client's words about itself, or why it cannot take part."""
     try:
         asked = wire.unpack_words(content)
         for run, digest in asked["code"].items():
@@ -181,7 +197,7 @@ def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], 
 
 
 def _masked(content: RecordDict, context: Context, methods: Mapping[str, Method], load: Load) -> RecordDict:
-    """A round under secure aggregation: what goes back is masked by Flower before it leaves.
+    """Do a round under secure aggregation: what goes back is masked by Flower before it leaves.
 
     Raises
     ------
@@ -196,7 +212,16 @@ def _masked(content: RecordDict, context: Context, methods: Mapping[str, Method]
 
 
 def save_model(folder: Path, params: Params, received: Params, features: Any = None) -> None:
-    """Write a client's model, and what it had downloaded for it, where `load_model` finds them; and its features."""
+    """Write a client's model where `load_model` finds it.
+
+    Parameters
+    ----------
+    folder : Path
+    params, received : dict of str to Tensor
+        The whole model, and what was downloaded for it.
+    features : tuple of str, or dict of str to tuple of str, optional
+        Names of its inputs in their order.
+    """
     write_atomically(folder / FEATURES, json.dumps(features, indent=1).encode())
     tensors = {f"params/{name}": p for name, p in params.items()} | {f"received/{n}": p for n, p in received.items()}
     write_atomically(folder / MODEL, save({name: p.cpu().contiguous().clone() for name, p in tensors.items()}))
@@ -278,7 +303,13 @@ class Nodes:
         return found
 
     def look(self) -> dict[str, int]:
-        """Say hello to nodes that are new. Returns the node of each client that is there."""
+        """Say hello to nodes that are new.
+
+        Returns
+        -------
+        dict of str to int
+            The node of each client that is there.
+        """
         online = set(self.grid.get_node_ids())
         new = sorted(online - self.names.keys())
         if new:
@@ -315,7 +346,7 @@ class Nodes:
         return "" if reply is None else f" ({reply.error.reason})"
 
     def wait(self, number: int) -> None:
-        """Until so many clients are there.
+        """Wait until so many clients are there.
 
         Raises
         ------
@@ -332,7 +363,18 @@ class Nodes:
             time.sleep(0.5)
 
     def exchange(self, tasks: Mapping[str, Mapping[str, Task]]) -> dict[str, dict[str, Reply]]:
-        """Send each client its tasks, by the names of runs; what came back in time."""
+        """Send each client its tasks, by the names of runs, and collect what came back in time.
+
+        Parameters
+        ----------
+        tasks : dict of str to dict of str to Task
+            By client, then by run.
+
+        Returns
+        -------
+        dict of str to dict of str to Reply
+            By client, then by run; a sum under the name `SUM`.
+        """
         there = self.look()
         found: dict[str, dict[str, Reply]] = {name: {} for name in there}
         openly: dict[str, dict[str, Task]] = {name: {} for name in there}
@@ -355,7 +397,7 @@ class Nodes:
         return found
 
     def _sum(self, run: str, tasks: Mapping[int, Task]) -> dict[str, Reply]:
-        """A round of one run under secure aggregation, by nodes: who took part, and the sum."""
+        """Run a round of one run under secure aggregation: the replies of who took part, and the sum."""
         contents = {node: wire.pack_tasks({run: task}, self.config) for node, task in tasks.items()}
         clip = self.settings.clipping_range
         total, terms = sums.secure_sum(self.grid, contents, timeout=self.patience, clipping_range=clip)
@@ -381,6 +423,13 @@ def server_app(methods: Methods) -> ServerApp:
         Its run config has the keys of `settings_of`, and ``clients``, how many must be there before the first round;
         ``patience``, the seconds for which an answer is waited for (600); ``folder``, where the state is written after
         each round and the results at the end: a run that is started again goes on from there.
+
+    Raises
+    ------
+    ImportError
+        Where Flower is not installed.
+    ValueError, TypeError
+        For no method, and names that cannot be those of runs.
     """
     wire.flower()
     from flwr.serverapp import ServerApp
@@ -401,13 +450,14 @@ def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, 
     Parameters
     ----------
     grid : flwr.serverapp.Grid
-    config : dict
-        The run config.
+    config : mapping
+        The run config; its keys are those that `server_app` describes.
     methods : Method, or dict of str to Method
 
     Returns
     -------
     dict of str to Result
+        By the names of the runs. With a ``folder``, tables and figures are written there too.
 
     Raises
     ------

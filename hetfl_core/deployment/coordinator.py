@@ -46,14 +46,14 @@ FEW = 8
 
 
 class DeploymentError(RuntimeError):
-    """A run that cannot go on. What its last checkpoint holds is complete."""
+    """A run that cannot go on; what its last checkpoint holds is complete."""
 
 
 @dataclass
 class Roster:
-    """Who is known to take part. Clients are known by their names.
+    """The clients that are known to take part, by name.
 
-    Attributes
+    Parameters
     ----------
     told : dict of str to dict
         What each client said of itself (see `hetfl_core.deployment.site.told`), in the order in which they came.
@@ -88,7 +88,12 @@ class Roster:
         return name
 
     def specs(self, settings: Settings) -> list[Spec]:
-        """What the server knows of the clients."""
+        """The spec of each client that is known, in the order in which they came.
+
+        Returns
+        -------
+        list of Spec
+        """
         return [spec_of(one, settings, len(self.told)) for one in self.told.values()]
 
 
@@ -96,7 +101,7 @@ class Roster:
 class Result:
     """What a deployed run leaves at the server.
 
-    Attributes
+    Parameters
     ----------
     history : pandas.DataFrame
         As of `hetfl_core.Run`: one row per round, with ``took_part``, how many uploads the server used.
@@ -105,6 +110,7 @@ class Result:
     per_client : pandas.DataFrame
         Of each client, as it reported it.
     server : dict of str to Tensor
+        The server's tensors at the end.
     """
 
     history: pd.DataFrame
@@ -114,9 +120,13 @@ class Result:
 
 
 def foreseen(method: Method, spec: Spec, received: Params, common: Params, settings: Settings) -> Params:
-    """An upload as this client's must look, by what is known of it: names, shapes and types count, numbers do not.
+    """A made upload as this client's must look: names, shapes and types count, numbers do not.
 
     A client of the same shapes and classes is made, with few random samples of each class, and goes through a round.
+
+    Returns
+    -------
+    dict of str to Tensor
     """
     counts = [min(n, FEW) for n in spec.class_counts]
     y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)) if sum(counts) else torch.linspace(0, 1, FEW)
@@ -133,13 +143,17 @@ def foreseen(method: Method, spec: Spec, received: Params, common: Params, setti
 
 
 def why_refused(sent: Params, pattern: Params | None) -> str | None:
-    """What is wrong with an upload; None if nothing is.
+    """Say what is wrong with an upload; None if nothing is.
 
     Parameters
     ----------
     sent : dict of str to Tensor
     pattern : dict of str to Tensor, optional
         As `foreseen`; without, only numbers that are not finite are refused.
+
+    Returns
+    -------
+    str or None
     """
     expected = sent if pattern is None else pattern
     if sent.keys() != expected.keys():
@@ -156,7 +170,7 @@ def why_refused(sent: Params, pattern: Params | None) -> str | None:
 
 
 class Coordinator:
-    """One run of one method, over messages.
+    """The server's side of one run of one method, over messages.
 
     Parameters
     ----------
@@ -201,7 +215,7 @@ class Coordinator:
 
     @property
     def side(self) -> sides.ServerSide:
-        """The server's part, for the clients of now."""
+        """The server's part of the training, for the clients that there are now."""
         settings = self.settings
         return sides.ServerSide(self.method, self.specs, settings.seed, torch.device("cpu"), settings.dtype)
 
@@ -212,7 +226,10 @@ class Coordinator:
     # --- what goes out and comes back ---
 
     def ask(self, tasks: Mapping[int, Task]) -> Steps[dict[int, Reply]]:
-        """Send tasks; the replies without an error, by index. Who did not answer, or could not, is named."""
+        """Send tasks, and take the replies without an error, by index.
+
+        Who did not answer, or could not, is named.
+        """
         if not tasks:
             return {}
         replies = yield {self.specs[index].name: task for index, task in tasks.items()}
@@ -232,7 +249,10 @@ class Coordinator:
     def usable(
         self, replies: Mapping[int, Reply], what: str, tasks: Mapping[int, Task] | None = None
     ) -> dict[int, Reply]:
-        """Replies whose tensors can be used, given the `tasks` as uploads to these; others are named."""
+        """Replies whose tensors can be used, given the `tasks` as uploads to these.
+
+        Others are named, and left out.
+        """
         good = {}
         for index, reply in replies.items():
             why = why_refused(reply.sent, None if tasks is None else self._pattern(index, tasks[index].received))
@@ -254,7 +274,7 @@ class Coordinator:
     def _tasks(
         self, kind: TaskKind, round: int, server: Params, indices: Iterable[int], evaluate: bool = False
     ) -> dict[int, Task]:
-        """The same task for some clients, each with its download."""
+        """A task of one kind for some clients, each with its download."""
         side, common = self.side, self.common if kind == "start" else {}
         known = {c: (self.specs[c].n_clients, self.specs[c].features) for c in indices}
         return {c: Task(kind, round, side.download(server, c), common, evaluate, *own) for c, own in known.items()}
@@ -262,7 +282,13 @@ class Coordinator:
     # --- the run ---
 
     def steps(self) -> Steps[Result]:
-        """The run, from where its folder has it."""
+        """The exchanges of the run, from where its folder has it; the generator returns a `Result`.
+
+        Yields
+        ------
+        dict of str to Task
+            By the names of clients. It is sent the replies that came.
+        """
         state = self._resumed()
         if state is None:
             state = yield from self._start()
@@ -358,7 +384,7 @@ class Coordinator:
     # --- secure aggregation ---
 
     def _for_sums(self, tasks: Mapping[int, Task]) -> dict[int, Task]:
-        """The same tasks, with where each tensor that some participant sends stands in the sum."""
+        """Tasks that have the place in the sum of each tensor that some participant sends."""
         shapes: dict[str, tuple[int, ...]] = {}
         for index, task in tasks.items():
             pattern = self._pattern(index, task.received)
@@ -388,7 +414,7 @@ class Coordinator:
         return self.side.aggregate(server, {min(mine): mean}, round), len(mine) * MASKED * (layout.length + 1)
 
     def _finish(self, state: checkpoints.State) -> Steps[Result]:
-        """The last local training of all clients, evaluated before and after."""
+        """Run the last local training of all clients, evaluated before and after."""
         begin, T = time.perf_counter(), state.done
         tasks = self._tasks("final", T, state.server, range(len(self.specs)), evaluate=True)
         replies = yield from self.ask(tasks)
@@ -406,7 +432,7 @@ class Coordinator:
     # --- figures ---
 
     def _means(self, replies: Mapping[int, Reply]) -> dict[str, float]:
-        """Means of loss terms and, where they were measured, of figures."""
+        """Means over replies of loss terms and, where they were measured, of figures."""
         terms: dict[str, list[float]] = {}
         for index in self.side.by_name(replies):
             for name, value in replies[index].terms.items():
@@ -434,7 +460,7 @@ class Coordinator:
         return pd.DataFrame(rows)
 
     def _summary(self, per_client: pd.DataFrame) -> dict[str, float]:
-        """As `hetfl_core.engine.evaluation.summarise`, of what clients reported."""
+        """The final metrics, as `hetfl_core.engine.evaluation.summarise` has them, of what clients reported."""
         main = METRICS[self.settings.task].main
         each = {name: per_client[name].to_numpy() for name in METRICS[self.settings.task].per_client}
         final = averages(each, per_client["n_test"].to_numpy(), np.isnan(each[main]), self.settings.task)
@@ -459,7 +485,7 @@ class Coordinator:
         checkpoints.write_state(self.folder, self._identity(), replace(state, client_states=[{} for _ in names]), names)
 
     def _resumed(self) -> checkpoints.State | None:
-        """The state that the folder holds, its clients in the order in which they joined."""
+        """The state that the run's folder holds, its clients in the order in which they joined."""
         if self.folder is None or not (self.folder / checkpoints.FILE).exists():
             return None
         told: Sequence[dict[str, Any]] = json.loads((self.folder / "clients.json").read_text("utf8"))

@@ -138,7 +138,7 @@ def _from_arrays(file: Path, where: str, label: str) -> Read:
 
 
 def _numbers(y: np.ndarray, where: str, label: str, classes: Sequence[Any] | None) -> np.ndarray:
-    """Labels as they are, or as places among the classes."""
+    """Labels of a file as they are, or as places among the classes."""
     if classes is None:
         if y.dtype.kind not in "biuf":
             raise ValueError(
@@ -157,7 +157,7 @@ def _numbers(y: np.ndarray, where: str, label: str, classes: Sequence[Any] | Non
 
 
 def _drawn(y: np.ndarray, name: str, seed: int) -> np.ndarray:
-    """Which samples are for testing: a share of each class, at most all but one."""
+    """The samples that are for testing: a share of each class, at most all but one."""
     rng, test = numpy_stream(seed, name, 0, "held out"), np.zeros(len(y), bool)
     whole = y.dtype.kind in "biu" or bool((y == np.round(y)).all())
     for value in np.unique(y) if whole else [None]:

@@ -9,7 +9,15 @@ from pathlib import Path
 
 
 def program(name: str) -> str:
-    """Where a program is, Flower's or the system's: beside this Python, or on the path.
+    """Path of a program, Flower's or the system's: beside this Python, or on the search path.
+
+    Parameters
+    ----------
+    name : str
+
+    Returns
+    -------
+    str
 
     Raises
     ------
@@ -23,7 +31,7 @@ def program(name: str) -> str:
 
 
 def surroundings(home: Path | None = None) -> dict[str, str]:
-    """Environment of Flower's programs: found beside this Python, and without telling anybody what is run."""
+    """Environment for Flower's programs: found beside this Python, and without telling anybody what is run."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     own = {"PATH": path, "FLWR_TELEMETRY_ENABLED": "0"} | ({} if home is None else {"FLWR_HOME": str(home.resolve())})
     return {"OMP_NUM_THREADS": "1", **os.environ, **own}

@@ -35,9 +35,9 @@ ORDER: dict[str, int] = {"start": 0, "round": 1, "rest": 1, "final": 2}
 
 @dataclass(frozen=True)
 class Settings(Checked):
-    """What server and clients agree on.
+    """Settings of a run that the server and all clients agree on.
 
-    Attributes
+    Parameters
     ----------
     n_classes : int
         Classes of the federation; 0 for a regression.
@@ -75,7 +75,7 @@ class Settings(Checked):
 class Task:
     """What the server asks of one client.
 
-    Attributes
+    Parameters
     ----------
     kind : {"start", "survey", "round", "rest", "final", "evaluate"}
         A role of local training, a survey, or an evaluation.
@@ -106,15 +106,15 @@ class Task:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Where it stands in a run, for tasks that train."""
+        """Place of a task that trains within a run."""
         return self.round, ORDER[self.kind]
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a client answers.
+    """A client's answer to a task.
 
-    Attributes
+    Parameters
     ----------
     sent : dict of str to Tensor
         Upload, or answer to a survey; empty otherwise.
@@ -140,7 +140,7 @@ class SiteError(RuntimeError):
 class Memory:
     """What a client remembers of a run between tasks.
 
-    Attributes
+    Parameters
     ----------
     last : tuple of int
         `Task.key` of the last task that trained.
@@ -154,7 +154,21 @@ class Memory:
     after: Params
 
     def base(self, task: Task) -> Params:
-        """What the client keeps when a task begins."""
+        """The tensors that the client keeps when a task begins.
+
+        Parameters
+        ----------
+        task : Task
+
+        Returns
+        -------
+        dict of str to Tensor
+
+        Raises
+        ------
+        SiteError
+            For a task of a round that lies further back than the last one.
+        """
         if task.kind in ("survey", "evaluate") or task.key > self.last:
             return self.after
         if task.key == self.last:
@@ -169,10 +183,10 @@ class Store(Protocol):
     """Where a client's memory of one run lies."""
 
     def load(self) -> Memory | None:
-        """What was saved last, if anything."""
+        """The memory that was saved last, None where there is none."""
 
     def save(self, memory: Memory) -> None:
-        """Replace it."""
+        """Save a memory in the place of the last one."""
 
 
 class FileStore:
@@ -189,7 +203,7 @@ class FileStore:
         self.folder, self.identity = folder, identity
 
     def load(self) -> Memory | None:
-        """As the protocol says.
+        """The memory that the folder holds, None where it holds none.
 
         Raises
         ------
@@ -203,7 +217,7 @@ class FileStore:
         return None if state is None else Memory((state.done, state.rows[0]["stage"]), *state.client_states)
 
     def save(self, memory: Memory) -> None:
-        """Written atomically."""
+        """Write a memory into the folder, whole or not at all."""
         round, stage = memory.last
         state = checkpoints.State(round, {}, [memory.before, memory.after], [{"stage": stage}])
         checkpoints.write_state(self.folder, self.identity, state, ("before", "after"))
@@ -252,14 +266,23 @@ class Site:
         return sides.cast(params, torch.device("cpu"), self.dtype)
 
     def first(self, common: Params) -> Params:
-        """What the client keeps when a run begins, given what all clients share."""
+        """The tensors that the client keeps when a run begins, given what all clients share.
+
+        Parameters
+        ----------
+        common : dict of str to Tensor
+
+        Returns
+        -------
+        dict of str to Tensor
+        """
         return self._cast(sides.first_of_client(self.method, self.spec, self.seed, common))
 
     def _split(self, part: str) -> Split:
         return stack_split([getattr(self.client, f"x_{part}")], [getattr(self.client, f"y_{part}")])
 
     def identity(self, run: str) -> checkpoints.Identity:
-        """Of this client's part in a run of that name."""
+        """Identity of this client's part in a run of that name, by which its state is recognised."""
         settings = {
             "run": run,
             "client": self.spec.name,
@@ -272,14 +295,25 @@ class Site:
         return checkpoints.Identity(settings, self.method)
 
     def do(self, task: Task, store: Store) -> Reply:
-        """Do what is asked, and save what the client then keeps (see `work`)."""
+        """Do a task, and save what the client then keeps (see `work`)."""
         reply, memory = self.work(task, store.load())
         if memory is not None:
             store.save(memory)
         return reply
 
     def work(self, task: Task, memory: Memory | None) -> tuple[Reply, Memory | None]:
-        """What is answered by who remembers this; and what it then remembers, where that is something else.
+        """The reply of a client that remembers this, and what it then remembers, where that is something else.
+
+        Parameters
+        ----------
+        task : Task
+        memory : Memory, optional
+
+        Returns
+        -------
+        reply : Reply
+        memory : Memory, optional
+            None where it stays.
 
         Raises
         ------
@@ -341,7 +375,21 @@ class Site:
     # --- evaluation ---
 
     def figures(self, params: Params, received: Params, round: int, after_all: bool = False) -> dict[str, float]:
-        """The main figure of a model on training and test samples; or, after all training, every one on the latter."""
+        """The main figure of a model on training and test samples; or, after all training, every one on the latter.
+
+        Parameters
+        ----------
+        params, received : dict of str to Tensor
+            The model, and what was downloaded for it.
+        round : int
+        after_all : bool
+            Whether all training is over.
+
+        Returns
+        -------
+        dict of str to float
+            NaN without samples.
+        """
         main = self.metrics.main
         train, test = (self._measured(params, received, split, round) for split in ("train", "test"))
         if after_all:
@@ -361,7 +409,17 @@ class Site:
 
 
 def told(spec: Spec, n_test: int) -> dict[str, Any]:
-    """What the server is told of a client before the first round, as JSON can hold it: also what its features are."""
+    """A client's description for the server before the first round, as JSON can hold it, with its features.
+
+    Parameters
+    ----------
+    spec : Spec
+    n_test : int
+
+    Returns
+    -------
+    dict
+    """
     shapes = {n: list(s) for n, s in spec.shapes.items()} if isinstance(spec.shapes, Mapping) else list(spec.shapes)
     return {
         "name": spec.name,
@@ -380,6 +438,17 @@ def named(features: Any) -> Any:
 
 def spec_of(told: Mapping[str, Any], settings: Settings, n_clients: int) -> Spec:
     """The spec that `told` describes.
+
+    Parameters
+    ----------
+    told : dict
+    settings : Settings
+    n_clients : int
+        Clients of the federation.
+
+    Returns
+    -------
+    Spec
 
     Raises
     ------

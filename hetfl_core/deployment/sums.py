@@ -28,9 +28,9 @@ MASKED = 8
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each tensor stands in the vector: all of one, then the next, and behind them a weight for each.
+    """Where each tensor stands in the vector that is summed: one tensor after the other, then a weight for each.
 
-    Attributes
+    Parameters
     ----------
     shapes : dict of str to tuple of int
         Of all tensors that some client sends.
@@ -46,11 +46,19 @@ class Layout:
 
     @property
     def length(self) -> int:
-        """Entries of the vector."""
+        """Number of entries of the vector that is summed."""
         return sum(math.prod(shape) for shape in self.shapes.values()) + len(self.shapes)
 
     def vector(self, upload: Params) -> np.ndarray:
-        """An upload times the client's share; zeros for what it does not send, shape (length,).
+        """The vector of an upload times the client's share; zeros for what it does not send.
+
+        Parameters
+        ----------
+        upload : dict of str to Tensor
+
+        Returns
+        -------
+        ndarray, shape (length,)
 
         Raises
         ------
@@ -78,7 +86,19 @@ class Layout:
         return np.concatenate([*parts, np.array(weights)])
 
     def means(self, total: np.ndarray, like: Mapping[str, torch.dtype]) -> Params:
-        """The weighted means over those that sent a tensor, from the sum of the vectors, shape (length,)."""
+        """The weighted means over those that sent a tensor, from the sum of the vectors.
+
+        Parameters
+        ----------
+        total : ndarray, shape (length,)
+        like : dict of str to torch.dtype
+            Type of each tensor.
+
+        Returns
+        -------
+        dict of str to Tensor
+            Without the tensors that nobody sent.
+        """
         means, begin, first = {}, 0, self.length - len(self.shapes)
         for index, (name, shape) in enumerate(self.shapes.items()):
             end = begin + math.prod(shape)

@@ -61,6 +61,13 @@ class Loopback(AbstractContextManager["Loopback"]):
     def call(self, *words: str, at: Path | None = None) -> None:
         """Run a command of ``hetfl deploy`` to its end.
 
+        Parameters
+        ----------
+        *words : str
+            The command and its arguments.
+        at : Path, optional
+            Folder in which it runs; by default the app's.
+
         Raises
         ------
         TrialError
@@ -97,7 +104,15 @@ class Loopback(AbstractContextManager["Loopback"]):
         self.until(lambda: listens(self.port), "server", "the server listens")
 
     def client(self, name: str, *words: str, port: int | None = None) -> None:
-        """Start a client, with more words for ``hetfl deploy client``; `port` is the server's, or of what is between.
+        """Start a client.
+
+        Parameters
+        ----------
+        name : str
+        *words : str
+            More for ``hetfl deploy client``.
+        port : int, optional
+            By default the server's; else that of what is between.
 
         Raises
         ------
@@ -113,7 +128,7 @@ class Loopback(AbstractContextManager["Loopback"]):
         self.until(lambda: listens(own), name, f"{name} is up")
 
     def admit(self, *names: str) -> None:
-        """Let clients in."""
+        """Let clients in by their public keys, at the server."""
         self.call("admit", *(f"secrets/{name}.pub" for name in names), "--port", str(self.port))
 
     def start(self, name: str, config: Mapping[str, object]) -> None:
@@ -122,7 +137,18 @@ class Loopback(AbstractContextManager["Loopback"]):
         self.begin(name, "start", ".", "--port", str(self.port), *(w for p in pairs for w in ("--config", p)))
 
     def wait(self, name: str, seconds: float = 600) -> str:
-        """The whole log of a run that came to its end.
+        """Wait for the end of a run, and return its whole log.
+
+        Parameters
+        ----------
+        name : str
+            Of the run.
+        seconds : float
+            For which it is waited at most.
+
+        Returns
+        -------
+        str
 
         Raises
         ------
@@ -144,7 +170,7 @@ class Loopback(AbstractContextManager["Loopback"]):
         process.wait()
 
     def log(self, name: str) -> str:
-        """What a process has printed so far."""
+        """Text that a process has printed so far."""
         return (self.folder / f"{name}.log").read_text("utf8", errors="replace")
 
     def until(self, condition: Callable[[], bool], name: str, what: str, seconds: float = SLOW) -> None:

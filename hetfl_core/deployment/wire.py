@@ -27,6 +27,10 @@ class WireError(ValueError):
 def flower() -> Any:
     """The module `flwr.app`.
 
+    Returns
+    -------
+    module
+
     Raises
     ------
     ImportError
@@ -40,12 +44,31 @@ def flower() -> Any:
 
 
 def to_arrays(params: Params) -> ArrayRecord:
-    """Tensors as a record, in their order."""
+    """Tensors as a record, in their order.
+
+    Parameters
+    ----------
+    params : dict of str to Tensor
+
+    Returns
+    -------
+    flwr.app.ArrayRecord
+    """
     return flower().ArrayRecord({name: p.contiguous() for name, p in params.items()})  # type: ignore[no-any-return]
 
 
 def from_arrays(record: Mapping[str, Any]) -> Params:
-    """The tensors of a record. They own their memory, so that products come out as they do elsewhere.
+    """The tensors of a record.
+
+    They own their memory, so that products come out as they do elsewhere.
+
+    Parameters
+    ----------
+    record : mapping of str to flwr.app.Array
+
+    Returns
+    -------
+    dict of str to Tensor
 
     Raises
     ------
@@ -62,7 +85,17 @@ def from_arrays(record: Mapping[str, Any]) -> Params:
 
 
 def pack(words: Mapping[str, Any], tensors: Mapping[str, Params] | None = None) -> RecordDict:
-    """A message: words and numbers, as JSON can hold them, and tensors by the names of what they are."""
+    """A message of words and numbers, as JSON can hold them, and of tensors by the names of what they are.
+
+    Parameters
+    ----------
+    words : dict
+    tensors : dict of str to dict of str to Tensor, optional
+
+    Returns
+    -------
+    flwr.app.RecordDict
+    """
     app = flower()
     content = app.RecordDict({"words": app.ConfigRecord({"json": json.dumps(words)})})
     for name, params in (tensors or {}).items():
@@ -71,7 +104,13 @@ def pack(words: Mapping[str, Any], tensors: Mapping[str, Params] | None = None) 
 
 
 def unpack_words(content: RecordDict) -> dict[str, Any]:
-    """The words and numbers of a message."""
+    """The words and numbers of a message.
+
+    Raises
+    ------
+    WireError
+        For a message without words.
+    """
     try:
         return dict(json.loads(content["words"]["json"]))  # type: ignore[arg-type, call-overload, index]
     except (KeyError, TypeError, ValueError) as error:
@@ -79,7 +118,7 @@ def unpack_words(content: RecordDict) -> dict[str, Any]:
 
 
 def pack_tasks(tasks: Mapping[str, Task], agreed: Mapping[str, Any]) -> RecordDict:
-    """What is asked of one client, by the names of runs, and the run config that all have agreed on."""
+    """A message with the tasks of one client, by the names of runs, and the run config that all have agreed on."""
     words, tensors = {}, dict[str, Params]()
     for run, task in tasks.items():
         words[run] = {**vars(task), "layout": task.layout and vars(task.layout)}
@@ -88,7 +127,18 @@ def pack_tasks(tasks: Mapping[str, Task], agreed: Mapping[str, Any]) -> RecordDi
 
 
 def unpack_tasks(content: RecordDict) -> dict[str, Task]:
-    """What `pack_tasks` made."""
+    """The tasks of a message that `pack_tasks` made.
+
+    Returns
+    -------
+    dict of str to Task
+        By the names of runs.
+
+    Raises
+    ------
+    WireError
+        For a message that cannot be read.
+    """
     tasks = {}
     try:
         for run, words in unpack_words(content)["tasks"].items():
@@ -101,13 +151,24 @@ def unpack_tasks(content: RecordDict) -> dict[str, Task]:
 
 
 def pack_replies(replies: Mapping[str, Reply]) -> RecordDict:
-    """What one client answers, by the names of runs."""
+    """A message with one client's replies, by the names of runs."""
     words = {run: {key: value for key, value in vars(reply).items() if key != "sent"} for run, reply in replies.items()}
     return pack(words, {f"{run}{SEPARATOR}sent": reply.sent for run, reply in replies.items()})
 
 
 def unpack_replies(content: RecordDict, runs: Iterable[str]) -> dict[str, Reply]:
-    """What `pack_replies` made for these runs; what cannot be read of one becomes its error."""
+    """The replies to these runs of a message that `pack_replies` made; what cannot be read of one becomes its error.
+
+    Parameters
+    ----------
+    content : flwr.app.RecordDict
+    runs : iterable of str
+        Names of the runs.
+
+    Returns
+    -------
+    dict of str to Reply
+    """
     replies = {}
     for run in runs:
         try:
@@ -138,7 +199,7 @@ class ContextStore:
         self.state, self.run = state, run
 
     def load(self) -> Memory | None:
-        """As `hetfl_core.deployment.site.Store` says."""
+        """The memory in the node's state, None where there is none (`hetfl_core.deployment.site.Store`)."""
         if f"{self.run}{SEPARATOR}last" not in self.state:
             return None
         last: Any = self.state[f"{self.run}{SEPARATOR}last"]
@@ -146,7 +207,7 @@ class ContextStore:
         return Memory((int(last["round"]), int(last["stage"])), before, after)
 
     def save(self, memory: Memory) -> None:
-        """Replace what is there."""
+        """Write a memory into the node's state in the place of the last one."""
         app, (round, stage) = flower(), memory.last
         self.state[f"{self.run}{SEPARATOR}last"] = app.ConfigRecord({"round": round, "stage": stage})
         self.state[f"{self.run}{SEPARATOR}before"] = to_arrays(memory.before)

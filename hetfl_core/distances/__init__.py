@@ -257,6 +257,14 @@ def mmd(x: Tensor, y: Tensor, bandwidth: float | Tensor | None = None, unbiased:
     Returns
     -------
     Tensor, shape (...)
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match, a number is not finite or too large to be squared, the bandwidth is not positive, or
+        there are too few rows for `unbiased`.
+    TypeError
+        For what is no tensor of floating-point numbers.
     """
     checks.flag("unbiased", unbiased)
     check_shapes(x=(x, "nk"), y=(y, "mk"))
@@ -289,7 +297,7 @@ def mmd(x: Tensor, y: Tensor, bandwidth: float | Tensor | None = None, unbiased:
 
 
 def squared_distances(x: Tensor) -> Tensor:
-    """Between all rows of (…, n, k), shape (…, n, n), without a tensor of n² k numbers."""
+    """Squared distances between all rows of (…, n, k), shape (…, n, n), without a tensor of n² k numbers."""
     x = x - x.mean(-2, keepdim=True)
     norms = x.square().sum(-1)
     return (norms.unsqueeze(-1) + norms.unsqueeze(-2) - 2 * x @ x.mT).clamp(min=0)
@@ -330,6 +338,12 @@ def transport_plan(cost: Tensor, a: Tensor, b: Tensor) -> Tensor:
     Tensor, shape (..., P, Q)
         Not differentiated: for the optimal value ``(plan * cost).sum()`` the plan is the gradient for the cost. Where
         several plans are optimal, one of them.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match or exceed `LARGEST_PLAN`, a cost is not finite, weights are negative or all 0, or the
+        sums of `a` and `b` differ.
     """
     check_shapes(cost=(cost, "PQ"), a=(a, "P"), b=(b, "Q"))
     P, Q = cost.shape[-2:]
@@ -383,6 +397,11 @@ def cka(x: Tensor, y: Tensor) -> Tensor:
     Tensor, shape (...)
         In [0, 1]; 0, with zero gradient, where a representation is constant: where centring leaves of it no more than
         rounding.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match, or a number is not finite.
     """
     check_shapes(x=(x, "nk"), y=(y, "nl"))
     checks.same_dtype(x=x, y=y)

@@ -52,6 +52,12 @@ def gaussian_barycentre(
     mean : Tensor, shape (..., k)
     covariance : Tensor, shape (..., k, k)
 
+    Raises
+    ------
+    ValueError
+        If shapes do not match, a number is not finite, a covariance is not symmetric and positive semi-definite, or a
+        weight is negative or all are 0.
+
     Warns
     -----
     RuntimeWarning
@@ -121,6 +127,11 @@ def average_anchors(
     -------
     means : Tensor, shape (C, k)
     cholesky : Tensor, shape (C, k, k), or None
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match, a number is not finite, or a weight is negative or all are 0.
     """
     checks.tensors(means=means, **({} if cholesky is None else {"cholesky": cholesky}))
     w = _normalised(weights, means)
@@ -156,6 +167,11 @@ def product_of_experts(
     -------
     mean, variance : Tensor, shape (..., k)
         Where nobody has an opinion and there is no prior: mean 0, variance infinite.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not match, a mean is not finite, a variance is not positive, or a weight is negative.
     """
     checks.tensors(means=means, variances=variances)
     checks.flag("prior", prior)
@@ -185,7 +201,7 @@ def _weights(weights: Tensor, like: Tensor) -> Tensor:
 
 
 def _normalised(weights: Tensor | None, like: Tensor) -> Tensor:
-    """As `_weights`, of sum 1; equal ones where none are given."""
+    """Weights as `_weights` checks them, of sum 1; equal ones where none are given."""
     if not like.dim() or not len(like):
         raise ValueError(f"an average needs at least one member, got shape {tuple(like.shape)}")
     if weights is None:

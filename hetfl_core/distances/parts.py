@@ -29,12 +29,26 @@ class _Final(torch.autograd.Function):
 
 
 def first_derivative(gradient: Tensor, *origins: Tensor) -> Tensor:
-    """The gradient, guarded where a graph of it is kept (``create_graph=True``, `torch.func.grad`)."""
+    """A gradient, guarded where a graph of it is kept (``create_graph=True``, `torch.func.grad`)."""
     return _Final.apply(gradient, *origins) if torch.is_grad_enabled() else gradient
 
 
 def psd_root(S: Tensor, inverse: bool = False) -> Tensor:
-    """Symmetric square root of a positive semi-definite matrix, or its pseudo-inverse; rounding counts as 0."""
+    """Symmetric square root of a positive semi-definite matrix, or the pseudo-inverse of the root.
+
+    Eigenvalues that are no more than rounding count as 0. Nothing is checked here.
+
+    Parameters
+    ----------
+    S : Tensor, shape (..., k, k)
+        Symmetric positive semi-definite.
+    inverse : bool
+        Whether the pseudo-inverse of the root is wanted.
+
+    Returns
+    -------
+    Tensor, shape (..., k, k)
+    """
     eigenvalues, vectors = torch.linalg.eigh(S)
     cut = S.shape[-1] * torch.finfo(S.dtype).eps * eigenvalues[..., -1:]
     kept = (eigenvalues > cut) & (eigenvalues > 0)
@@ -44,7 +58,7 @@ def psd_root(S: Tensor, inverse: bool = False) -> Tensor:
 
 
 def check(condition: Tensor, message: str) -> None:
-    """Raise ValueError unless the condition holds everywhere; under `vmap`, where that cannot be seen, pass."""
+    """Raise a ValueError unless a condition holds everywhere; under `vmap`, where that cannot be seen, pass."""
     try:
         holds = bool(condition.all())
     except RuntimeError:

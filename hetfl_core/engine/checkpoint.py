@@ -31,7 +31,7 @@ ROOMS = ("engine", "methods", "networks", "distances", "matching", "padding", "r
 KNOWN = (*(f"hetfl_core.{room}" for room in ROOMS), "hetfl_core.settings")
 """Modules whose source counts with the rooms, or not at all."""
 UNSEALED = "-" * 32
-"""Stands in a file for its digest while that is computed."""
+"""What stands in a file in place of its digest while that is computed."""
 
 
 class CheckpointError(RuntimeError):
@@ -42,7 +42,7 @@ class CheckpointError(RuntimeError):
 class State:
     """All that a run needs in order to go on.
 
-    Attributes
+    Parameters
     ----------
     done : int
         Complete rounds; 0 after the start stage.
@@ -60,7 +60,7 @@ class State:
 
 
 def join_states(states: Sequence[State]) -> State:
-    """One state of several runs after the same round; of one run, its own."""
+    """Join the states of several runs after the same round into one; a single state stays as it is."""
     if len(states) == 1:
         return states[0]
     server = {f"{i}/{name}": p for i, state in enumerate(states) for name, p in state.server.items()}
@@ -69,7 +69,7 @@ def join_states(states: Sequence[State]) -> State:
 
 
 def split_states(whole: State, clients: Sequence[int]) -> list[State]:
-    """The states that `join_states` joined, of runs with so many clients."""
+    """Split a state that `join_states` joined into those of runs with so many clients."""
     if len(clients) == 1:
         return [whole]
     client_states, states = iter(whole.client_states), []
@@ -84,7 +84,7 @@ def split_states(whole: State, clients: Sequence[int]) -> list[State]:
 class Identity:
     """Which run it is whose state a file holds.
 
-    Attributes
+    Parameters
     ----------
     settings : dict
         What was chosen, and the fingerprint of the data, as JSON can hold it. `read_state` refuses others.
@@ -222,6 +222,20 @@ def read_state(
     folder: Path, identity: Identity, names: Sequence[str], device: torch.device | str = "cpu"
 ) -> State | None:
     """The state in a folder, its clients in the order of `names`, or None where there is none.
+
+    Parameters
+    ----------
+    folder : Path
+    identity : Identity
+        Which run it must be.
+    names : sequence of str
+        Of the clients, in the order that is wanted.
+    device : torch.device or str
+        Where the tensors are to live.
+
+    Returns
+    -------
+    State or None
 
     Raises
     ------

@@ -39,7 +39,16 @@ def accuracy_per_client(predicted: Samples, labels: Samples) -> np.ndarray:
 
 
 def balanced_accuracy_per_client(predicted: Samples, labels: Samples) -> np.ndarray:
-    """Mean recall over the classes that the client's samples have (arguments and result as `accuracy_per_client`)."""
+    """Mean recall over the classes that the client's samples have; NaN as for `accuracy_per_client`.
+
+    Parameters
+    ----------
+    predicted, labels : sequences of int arrays, shapes (n_i,)
+
+    Returns
+    -------
+    ndarray, shape (n_clients,)
+    """
 
     def one(p: np.ndarray, y: np.ndarray) -> float:
         return float(np.mean([np.mean(p[y == c] == c) for c in np.unique(y)]))
@@ -66,8 +75,16 @@ def mse_per_client(predicted: Samples, targets: Samples) -> np.ndarray:
 def r2_per_client(predicted: Samples, targets: Samples) -> np.ndarray:
     """Coefficient of determination, 1 − mean squared error / variance of the client's targets.
 
-    Arguments and result as for `mse_per_client`. 1 is perfect, 0 no better than the client's mean target; NaN where
-    the targets do not vary.
+    1 is perfect, 0 no better than the client's mean target. It is NaN where the targets do not vary, and as for
+    `accuracy_per_client`.
+
+    Parameters
+    ----------
+    predicted, targets : sequences of float arrays, shapes (n_i,)
+
+    Returns
+    -------
+    ndarray, shape (n_clients,)
     """
     predicted, targets = _pairs(predicted, targets, "targets")
     spread = np.array([np.var(y, dtype=np.float64) if len(y) else np.nan for y in targets])
@@ -120,7 +137,7 @@ def _pairs(predicted: Samples, truth: Samples, name: str) -> tuple[list[np.ndarr
 class Metrics:
     """What is measured where a federation has one kind of task.
 
-    Attributes
+    Parameters
     ----------
     main : str
         Name of the metric that histories follow.
@@ -161,7 +178,15 @@ METRICS: dict[Kind, Metrics] = {
 
 
 def summarise(predicted: Samples, labels: Samples, task: Kind = "classification") -> dict[str, float]:
-    """The metrics that runs report. Clients without samples are left out; with one that `diverged` all are NaN.
+    """The metrics that runs report.
+
+    Clients without samples are left out; with one that `diverged` all are NaN.
+
+    Parameters
+    ----------
+    predicted, labels : sequences of arrays, shapes (n_i,)
+        Classes, or numbers for a regression, of each client.
+    task : {"classification", "regression"}
 
     Returns
     -------

@@ -35,7 +35,7 @@ R = TypeVar("R")
 class Costs:
     """What a training step costs beside its arithmetic.
 
-    Attributes
+    Parameters
     ----------
     loop, stacked : float
         Seconds of a step of one client, or of one stack, beside its arithmetic.
@@ -70,7 +70,7 @@ GPU = Costs(stacked=0.5e-3, grouped=1.0, state=2.0**34)
 class Layout:
     """How the clients of a cohort are trained.
 
-    Attributes
+    Parameters
     ----------
     engine : {"stacked", "loop"}
     size : int
@@ -91,7 +91,7 @@ class Layout:
 class Work:
     """What one step of one client's training computes.
 
-    Attributes
+    Parameters
     ----------
     convolutions : float
         Floating-point operations in convolutions, forward and backward.
@@ -192,7 +192,7 @@ class Stopped(Exception):
 
 
 def go_on() -> None:
-    """Called once a step.
+    """Let a piece of work end between two steps when it is not needed any more.
 
     Raises
     ------

@@ -46,6 +46,7 @@ def adapt(
     Parameters
     ----------
     run : Run
+        As `simulate` left it; it is not changed.
     clients : Client, or iterable of Client (a Federation is one)
         With names that the run's clients do not have.
     rounds : int
@@ -65,9 +66,9 @@ def adapt(
     Raises
     ------
     ValueError
-        For a name that the run knows, clients that the method or the run's classes do not fit, and methods whose last
-        local training moves what a client does not keep: FedAvg-FT fine-tunes a copy of the shared model, so that no
-        part of it stays as it is. (FedAvg itself has nothing to learn; its new clients use the server's model.)
+        For a name that the run knows, and for clients that the method or the run's classes do not fit. Also for methods
+        whose last local training moves what a client does not keep. FedAvg-FT fine-tunes a copy of the shared model, so
+        that no part of it stays as it is. (FedAvg itself has nothing to learn; its new clients use the server's model.)
     """
     checks.instance("run", run, Run)
     seed = run.settings["seed"] if seed is None else seed

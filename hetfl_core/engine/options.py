@@ -21,7 +21,7 @@ Seeded = tuple[int, Federation, Federation | None]
 def check_options(
     seed: int, threads: int, progress: bool, on_round: object = None, checkpoint: object = None, **numbers: int
 ) -> None:
-    """What `simulate` and `adapt` are told of how to run; `numbers` are whole ones of at least 1."""
+    """Check how `simulate` and `adapt` are told to run; `numbers` are whole ones of at least 1."""
     checks.ints(1, **numbers)
     checks.seed(seed)
     checks.threads("threads", threads)
@@ -33,14 +33,14 @@ def check_options(
 
 
 def check_measure(measure: Sequence[Measure]) -> list[Measure]:
-    """What is to be measured beside the usual, each once and in one order."""
+    """Check what is to be measured beside the usual, and give it in one order, each once."""
     for name in (asked := checks.sequence("measure", measure)):
         checks.choice("measure", name, get_args(Measure))
     return [name for name in get_args(Measure) if name in asked]
 
 
 def check_schedule(evaluate_every: int | Sequence[int], rounds: int) -> int | list[int]:
-    """Rounds between evaluations, or the rounds that are evaluated, sorted."""
+    """Check the rounds between evaluations, or the rounds that are evaluated, which are sorted."""
     if not isinstance(evaluate_every, list | tuple | range):
         return checks.integer("evaluate_every", evaluate_every, 1)
     due = sorted({checks.integer("evaluate_every", n, 1) for n in evaluate_every})
@@ -53,7 +53,7 @@ def check_schedule(evaluate_every: int | Sequence[int], rounds: int) -> int | li
 
 
 def check_runs(data: Sequence[Seeded], method: Method, participation: float, dtype: torch.dtype) -> None:
-    """What runs of one method are made of, which differ in no more than their seeds and data."""
+    """Check what runs of one method are made of, which differ in no more than their seeds and data."""
     checks.instance("method", method, Method, such_as="FLIC()")
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")

@@ -22,10 +22,10 @@ PREDICTED_NUMBERS = 2**26
 def prediction_noise(
     method: Method, spec: Spec, n: int, seed: int, round: int, split: str, dtype: torch.dtype
 ) -> Params:
-    r"""What `Method.prediction_noise` declares, for the n samples of a split: shapes (n, \*shape), or shape.
+    r"""Random numbers with which a client predicts the n samples of a split (`Method.prediction_noise` declares them).
 
-    It comes from the client's stream of the round, sample by sample, so that it depends neither on the engine nor on
-    how many are predicted at once.
+    Their shapes are (n, \*shape), or shape where there is one draw for all. They come from the client's stream of the
+    round, sample by sample, so that they depend neither on the engine nor on how many are predicted at once.
     """
     draws = method.of(spec).prediction_noise(spec)
     rng = stream(seed, spec.name, round, f"predict/{split}") if draws else torch.Generator()
@@ -55,7 +55,7 @@ def predict_each(
     data: Split,
     noise: Sequence[Params] = (),
 ) -> list[Tensor]:
-    """As `lift`, but client by client in true shapes: the oracle."""
+    """Apply ``call`` to clients one after the other, in true shapes: the oracle of `lift`."""
     out = []
     with torch.no_grad():
         for i, spec in enumerate(specs):

@@ -19,29 +19,44 @@ from hetfl_core.networks import Params
 
 @dataclass(eq=False)
 class Run:
-    """What `simulate` returns.
+    """What a run leaves, as `simulate` returns it: histories, figures, models, and what they say of samples.
 
-    Attributes
+    Parameters
     ----------
+    federation : Federation
+        The data, in the run's floating-point type.
+    method : Method
+    settings : dict
+        What the run was told, as records keep it: ``"method"`` in plain form, ``"rounds"`` made, ``"participation"``,
+        ``"seed"``, ``"engine"``, ``"dtype"``, ``"evaluate_every"``, and what else was asked for.
     history : pandas.DataFrame
         One row per round (0 is the state after pre-training): ``round``, the mean of each loss term over steps and
         participants, ``train_accuracy`` and ``test_accuracy`` (means over clients; ``train_mse`` and ``test_mse`` for
-        a regression), ``bytes_up``, ``bytes_down``, ``seconds``.
+        a regression), ``bytes_up``, ``bytes_down``, ``seconds``. Figures of rounds that were not evaluated
+        are NaN.
     final : dict of str to float
-        Test metrics after the last local training of all clients (see `hetfl_core.engine.evaluation.summarise`),
-        ``train_accuracy``, ``server_accuracy`` where the server has a model of its own (``…_mse`` for a regression),
-        ``validation_accuracy`` where there are validation samples,
-        where test sets hold classes that training sets lack ``accuracy_held``, on the classes held, and
-        ``accuracy_limit``, the share of test samples of these classes, which is what a client can at best reach if it
-        never names another; ``diverged``, the number of clients whose training diverged, where there are any; and
-        total ``bytes_up``, ``bytes_down``, ``seconds``.
+        Figures after the last local training of all clients. A regression has ``mse`` where ``accuracy`` stands here.
+
+        - Test metrics, as `hetfl_core.engine.evaluation.summarise` names them.
+        - ``train_accuracy``, the mean over clients on their training samples.
+        - ``server_accuracy``, where the server has a model of its own.
+        - ``validation_accuracy``, where there are validation samples.
+        - ``accuracy_held`` and ``accuracy_limit``, where test sets hold classes that training sets lack. The first is
+          measured on test samples of the classes that a client holds. The second is the mean share of these samples:
+          what clients can at best reach if they never name another class.
+        - ``diverged``, the number of clients whose training diverged, where there are any.
+        - ``bytes_up``, ``bytes_down`` and ``seconds``, totals of the run.
     per_client : pandas.DataFrame
-        Test accuracy and balanced accuracy (mean squared error and R² for a regression) and sample counts of each
-        client at the end.
-    server, client_states
-        Tensors of the server, and of each client (in the order of the federation), at the end.
-    params
-        Each client's whole model after its last local training.
+        One row per client: ``client``, ``n_train``, ``n_test``, and its test metrics at the end, ``accuracy`` and
+        ``balanced_accuracy``, or ``mse`` and ``r2`` for a regression.
+    server : dict of str to Tensor
+        The server's tensors at the end.
+    client_states : list of dict of str to Tensor
+        What each client keeps, in the order of the federation.
+    params : list of dict of str to Tensor
+        Each client's whole model after its last local training, in the order of the federation.
+    device : torch.device
+        Where these tensors are, and where `embed` and `predict` compute.
     """
 
     federation: Federation
@@ -69,23 +84,64 @@ class Run:
         return out
 
     def embed(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
-        """Latent features φ_i(x) of each client's samples, by client name; shapes (n_i, k)."""
-        return self._apply("embed", split)
+        """Latent features φ_i(x) of each client's samples.
 
-    def predict(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
-        """Outputs for each client's samples, by client name: logits, (n_i, C), or predicted numbers, (n_i, 1).
+        Parameters
+        ----------
+        split : {"train", "test"}
+            Which of its samples.
 
-        A method that predicts at random gives what `final` was measured on.
-        """
-        return self._apply("predict", split, noisy=True)
-
-    def probabilities(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
-        """Class probabilities, the softmax of `predict`, by client name; shapes (n_i, C), for calibration.
+        Returns
+        -------
+        dict of str to ndarray, shapes (n_i, k)
+            By client name.
 
         Raises
         ------
         ValueError
-            For a regression.
+            For another split.
+        """
+        return self._apply("embed", split)
+
+    def predict(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
+        """Outputs of each client's model for its own samples.
+
+        A method that predicts at random gives what `final` was measured on.
+
+        Parameters
+        ----------
+        split : {"train", "test"}
+            Which of its samples.
+
+        Returns
+        -------
+        dict of str to ndarray
+            By client name: logits, shapes (n_i, C), or the predicted numbers of a regression, shapes (n_i, 1).
+
+        Raises
+        ------
+        ValueError
+            For another split.
+        """
+        return self._apply("predict", split, noisy=True)
+
+    def probabilities(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
+        """Class probabilities of each client's samples, the softmax of `predict`, such as calibration needs.
+
+        Parameters
+        ----------
+        split : {"train", "test"}
+            Which of its samples.
+
+        Returns
+        -------
+        dict of str to ndarray of float64, shapes (n_i, C)
+            By client name.
+
+        Raises
+        ------
+        ValueError
+            For a regression, and for another split.
         """
         if self.federation.task != "classification":
             raise ValueError(f"probabilities are those of classes, but {self.federation.name!r} is a regression")
@@ -93,7 +149,18 @@ class Run:
         return {name: outputs.double().softmax(-1).numpy() for name, outputs in logits.items()}
 
     def labels(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
-        """Labels of each client's samples, or targets of a regression, by client name; shapes (n_i,), as `embed`."""
+        """Labels of each client's samples, or the targets of a regression, in the order of `predict`.
+
+        Parameters
+        ----------
+        split : {"train", "test"}
+            Which of its samples.
+
+        Returns
+        -------
+        dict of str to ndarray, shapes (n_i,)
+            By client name; copies.
+        """
         return {client.name: getattr(client, f"y_{split}").numpy().copy() for client in self.federation}
 
     def __repr__(self) -> str:
@@ -107,12 +174,12 @@ SPLITS: tuple[Literal["train"], Literal["test"]] = ("train", "test")
 
 
 def column_of(name: Measure, main: str) -> str:
-    """Column of such a figure."""
+    """Column of the history for a figure that `measure` asks for; `main` is the figure that the history follows."""
     return f"{name}_test_{main}"
 
 
 def figures(task: Kind) -> list[str]:
-    """All that `Run.final` may hold for a task; which of it a run has depends on the method and the data."""
+    """Names of all that `Run.final` may hold for a task; which of it a run has depends on the method and the data."""
     main, worst = METRICS[task].main, METRICS[task].worst
     each = [*METRICS[task].per_client, *(f"{name}{end}" for name in worst for end in ("_weighted", "_worst"))]
     others = [f"{split}_{main}" for split in ("train", "server", "validation")] + [f"{main}_held", f"{main}_limit"]

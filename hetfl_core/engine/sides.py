@@ -24,6 +24,17 @@ def participants(names: Sequence[str], participation: float, seed: int, round: i
 
     Each client draws a number from its own stream; the smallest take part.
 
+    Parameters
+    ----------
+    names : sequence of str
+        All clients'.
+    participation : float
+        r in (0, 1].
+    seed : int
+        The run's.
+    round : int
+        Counted from 0.
+
     Returns
     -------
     list of int
@@ -77,11 +88,11 @@ class ServerSide:
 
     @property
     def order(self) -> list[int]:
-        """Indices of the clients by their names."""
+        """Indices of all clients, in the order of their names."""
         return self.by_name(range(len(self.specs)))
 
     def by_name(self, indices: Sequence[int] | Mapping[int, object]) -> list[int]:
-        """These indices by the names of the clients."""
+        """Indices of clients, in the order of the clients' names."""
         return sorted(indices, key=lambda index: self.specs[index].name)
 
     def _cast(self, params: Tensors) -> Params:
@@ -165,7 +176,10 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def first_of_server(method: Method, specs: Sequence[Spec], seed: int) -> Params:
-    """As `Method.init_server` makes them. They must not depend on the order of clients: it sees them by name."""
+    """The server's first tensors, as `Method.init_server` makes them.
+
+    They must not depend on the order of clients: the method sees them by name.
+    """
     return method.init_server(sorted(specs, key=lambda s: s.name), stream(seed, SERVER, 0, "init"))
 
 
@@ -195,7 +209,7 @@ def check_precomputed(method: Method, spec: Spec, precomputed: Params, received:
 
 
 def working_state(client_state: Params, precomputed: Params) -> Params:
-    """What a method sees that a client holds: what it keeps, and what it made of its samples."""
+    """All that a client holds, as a method sees it: what it keeps, and what it made of its samples."""
     return {**client_state, **precomputed}
 
 
@@ -207,5 +221,5 @@ def answer(method: Method, spec: Spec, held: Params, received: Params, data: Bat
 
 
 def batch(x: object, y: Tensor) -> Batch:
-    """All samples of a client."""
+    """All samples of a client as a `Batch`, each of weight 1."""
     return Batch(x, y, blocks(x)[0].new_ones(len(y)))  # type: ignore[arg-type]

@@ -85,12 +85,14 @@ def simulate(
     evaluate_every : int or sequence of int
         Rounds between evaluations, or the rounds to evaluate: ``(1, 2, 4, 8)``. The first and the last always are.
     measure : sequence of {"own", "server", "held", "own_held"}
-        What else each evaluation looks at, as columns of the history: ``own_test_accuracy``, the mean over the
-        participants of their models as they leave local training, before the server averages anything (one forward
-        pass of the participants' test samples); ``server_test_accuracy``, that of the server's own model on the
-        federation's own test data, or else on the clients' (one forward pass of all), where the method has one;
-        ``held_test_accuracy`` and ``own_held_test_accuracy``, as ``test_accuracy`` and ``own_test_accuracy``, on
-        test samples of the classes that a client has training samples of.
+        What else each evaluation looks at, as columns of the history.
+
+        - ``own_test_accuracy``: the mean over the participants of their models as they leave local training, before
+          the server averages anything. It costs one forward pass of the participants' test samples.
+        - ``server_test_accuracy``: that of the server's own model, where the method has one, on the federation's own
+          test data, or else on the clients' (one forward pass of all).
+        - ``held_test_accuracy`` and ``own_held_test_accuracy``: as ``test_accuracy`` and ``own_test_accuracy``, on
+          test samples of the classes that a client has training samples of.
     validation : Federation, optional
         The same clients with other test samples, their validation samples: each evaluation also measures those, as
         ``validation_accuracy`` in the history and in `Run.final` (``validation_mse`` for a regression). Training does
@@ -116,6 +118,7 @@ def simulate(
     Returns
     -------
     Run
+        Histories, figures and models; see there.
 
     Raises
     ------
@@ -137,9 +140,9 @@ def simulate(
 
     *Rounding.* The same arguments give the same bits on the same kind of machine. Another `stack_size`, engine, number
     of threads or device only takes sums in another order; but training amplifies rounding. In float32 and over a few
-    rounds parameters were seen to differ by 2e-5, by some 1e-3 where pre-training is long and in FLIC's published
-    variant by 2e-3; in float64 by 1e-11, and by 1e-5 under FLIC's anchor term where classes are nearly flat, as those
-    of clients with few features are. Over many rounds a few predictions may differ.
+    rounds parameters were seen to differ by 2e-5, by some 1e-3 where pre-training is long, and in FLIC's published
+    variant by 2e-3. In float64 they differed by 1e-11, and by 1e-5 under FLIC's anchor term where classes are nearly
+    flat, as those of clients with few features are. Over many rounds a few predictions may differ.
 
     *Memory.* What a loss asks to remember lives for one round of one client. A sample that was not seen in it holds
     zeros; a sample that was seen more than once holds its last value.
@@ -232,7 +235,7 @@ def _simulate(
     threads: int = 1,
     **options: Any,
 ) -> list[Run]:
-    """The run of each seed, in step."""
+    """Simulate the runs of all seeds in step."""
     check_options(data[0][0], threads, progress, on_round, checkpoint, rounds=rounds)
     check_runs(data, method, participation, dtype)
     participation, schedule = float(participation), check_schedule(evaluate_every, rounds)
@@ -335,7 +338,7 @@ class _Journal:
 
 
 def method_settings(simulator: Simulator) -> dict[str, Any]:
-    """The method as a record holds it, the network named that ``phi="auto"`` stands for."""
+    """The method as a record holds it, with the network named that ``phi="auto"`` stands for."""
     method = simulator.method
     named = replace(method, model=method.model.resolved(spec.shapes for spec in simulator.specs))
     return checkpoints.method_settings(named, simulator.specs)
@@ -436,7 +439,7 @@ def _finish(simulators: Sequence[Simulator], states: Sequence[State], settings: 
 
 
 def _report(simulator: Simulator, state: State, params: list[Params], settings: dict[str, Any]) -> Run:
-    """The figures of a state in which clients have these parameters; totals are those of its history."""
+    """The run that a state in which clients have these parameters makes, its totals those of the state's history."""
     predicted = {split: simulator.predicted(state, split, params) for split in SPLITS}
     labels, lost = simulator.labels("test"), simulator.diverged(predicted.values())
     _watch(simulator, state, {}, lost, "in the last local training")

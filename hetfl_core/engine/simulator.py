@@ -22,7 +22,10 @@ from hetfl_core.networks import Params
 
 
 class Simulator(Trainer):
-    """A federation, a method and an engine, ready to run round by round. `simulate` is the usual way in.
+    """A federation, a method and an engine, ready to run round by round.
+
+    `simulate` is the usual way in; this one is for what goes on between rounds. A state comes from `initial`. Then
+    `train` with role ``"start"``, `round` with the participants of a round, and `score` each take a state.
 
     Parameters
     ----------
@@ -36,11 +39,33 @@ class Simulator(Trainer):
     """Whether it was said that training diverged, which is said once a run."""
 
     def downloads(self, state: State) -> list[Params]:
-        """What the server would send to every client."""
+        """What the server would send to every client in a state.
+
+        Parameters
+        ----------
+        state : State
+
+        Returns
+        -------
+        list of dict of str to Tensor
+            In the order of the federation.
+        """
         return [self.method.download(state.server, spec) for spec in self.specs]
 
     def working(self, state: State, received: Sequence[Params] | None = None) -> list[Params]:
-        """Parameters of every client: what it keeps and a fresh download (`downloads`, unless given)."""
+        """Parameters of every client: what it keeps, joined with what it is sent.
+
+        Parameters
+        ----------
+        state : State
+        received : sequence of dict of str to Tensor, optional
+            What each client is sent; by default a fresh download.
+
+        Returns
+        -------
+        list of dict of str to Tensor
+            In the order of the federation.
+        """
         received = self.downloads(state) if received is None else received
         each = enumerate(zip(self.specs, state.client_states, received, strict=True))
         return [
@@ -51,25 +76,76 @@ class Simulator(Trainer):
     def predicted(
         self, state: State, split: Literal["train", "test"], params: Sequence[Params] | None = None
     ) -> list[np.ndarray]:
-        """Predictions for every client's samples, in the order of the federation (by `working` unless given)."""
+        """Predictions for every client's samples.
+
+        Parameters
+        ----------
+        state : State
+        split : {"train", "test"}
+            Which samples.
+        params : sequence of dict of str to Tensor, optional
+            Each client's parameters; by default those of `working`.
+
+        Returns
+        -------
+        list of ndarray, shapes (n_i,)
+            Classes, or numbers for a regression, in the order of the federation. NaN where an output is not finite.
+        """
         received = self.downloads(state)
         params = self.working(state, received) if params is None else params
         answers = dict(self.answers(state, split, dict(enumerate(zip(params, received, strict=True)))))
         return [answers[index].cpu().numpy() for index in range(len(self.specs))]
 
     def diverged(self, predicted: Iterable[Samples]) -> list[int]:
-        """Clients whose predictions in some split are not all numbers."""
+        """Indices of clients whose predictions in some split are not all numbers.
+
+        Parameters
+        ----------
+        predicted : iterable of list of ndarray
+            What `predicted` gives for each split.
+
+        Returns
+        -------
+        list of int
+        """
         return [int(c) for c in np.flatnonzero(np.any([evaluation.diverged(some) for some in predicted], axis=0))]
 
     def broken(self, state: State, outcomes: Outcomes) -> list[int]:
-        """Which of these clients cannot predict their own samples with the models that left local training."""
+        """Indices of clients that cannot predict their own samples with the models that left local training.
+
+        Parameters
+        ----------
+        state : State
+        outcomes : dict of int to Outcome
+            Of clients that trained, by their indices.
+
+        Returns
+        -------
+        list of int
+        """
         found = self.answers(state, "train", _left(outcomes)) if outcomes else ()
         return [c for c, answer in found if not bool(answer.isfinite().all())]
 
     def answers(
         self, state: State, split: Literal["train", "test"], models: Mapping[int, tuple[Params, Params]]
     ) -> Iterator[tuple[int, Tensor]]:
-        """Indices and decisions, shape (n_i,), of clients: by index their working copies, and what they received."""
+        """Decisions of clients on their own samples.
+
+        Parameters
+        ----------
+        state : State
+        split : {"train", "test"}
+            Which samples.
+        models : dict of int to pair of dict of str to Tensor
+            By index, a client's working copy and what it received.
+
+        Yields
+        ------
+        int
+            Index of the client.
+        Tensor, shape (n_i,)
+            As `predicted` has them, on the run's device.
+        """
 
         def predict(piece: tuple[Cohort, Layout, list[int]]) -> list[tuple[int, Tensor]]:
             cohort, way, rows = piece
@@ -109,7 +185,24 @@ class Simulator(Trainer):
     def also(
         self, names: Sequence[Measure], before: State, after: State, outcomes: Outcomes, predicted: Samples
     ) -> dict[Measure, float | None]:
-        """What else a history follows: of the states around a round, its participants, and what all then predict."""
+        """Figures that `measure` asks for: of the states around a round, its participants, and predictions of all.
+
+        Parameters
+        ----------
+        names : sequence of {"own", "server", "held", "own_held"}
+            As for ``measure`` of `simulate`.
+        before, after : State
+            Around the round.
+        outcomes : dict of int to Outcome
+            Of the participants, by their indices.
+        predicted : list of ndarray, shapes (n_i,)
+            What all predict for their test samples.
+
+        Returns
+        -------
+        dict of str to float or None
+            None where the server has no model of its own.
+        """
         found: dict[Measure, float | None] = {}
         if {"own", "own_held"} & set(names):
             found |= self.own_scores(before, outcomes)
@@ -120,7 +213,18 @@ class Simulator(Trainer):
         return {name: found[name] for name in names}
 
     def on_held_classes(self, predicted: Samples) -> dict[str, float]:
-        """Figures on test samples of the classes that clients hold, and the share that these are; none if it is all."""
+        """Figures on test samples of the classes that clients hold, and the share that these samples are.
+
+        Parameters
+        ----------
+        predicted : list of ndarray, shapes (n_i,)
+            For the test samples of all clients.
+
+        Returns
+        -------
+        dict of str to float
+            Empty where it is all samples.
+        """
         each = self.held_per_client(predicted)
         if not each:
             return {}
@@ -128,7 +232,18 @@ class Simulator(Trainer):
         return {held: self.figure(*self.of_held_classes(predicted)), limit: float(share[~np.isnan(share)].mean())}
 
     def held_per_client(self, predicted: Samples) -> dict[str, np.ndarray]:
-        """As `on_held_classes`, client by client; NaN for a client without such samples."""
+        """Figures on test samples of the classes that a client holds, client by client; NaN where there are none.
+
+        Parameters
+        ----------
+        predicted : list of ndarray, shapes (n_i,)
+            For the test samples of all clients.
+
+        Returns
+        -------
+        dict of str to ndarray, shapes (n_clients,)
+            Empty where it is all samples.
+        """
         main = self.metrics.main
         some, labels = self.of_held_classes(predicted)
         sizes = [np.array([len(y) for y in each]) for each in (labels, self.labels("test"))]
@@ -138,9 +253,18 @@ class Simulator(Trainer):
         return {f"{main}_held": self.metrics.per_client[main](some, labels), f"{main}_limit": share}
 
     def own_scores(self, state: State, participants: Outcomes) -> dict[Measure, float]:
-        """Mean over participants of the main figure of their own models, as they left local training, on test data.
+        """Mean over participants of the main figure of their own models, as they left local training.
 
-        On all of it, and on that of the classes that they hold.
+        Parameters
+        ----------
+        state : State
+        participants : dict of int to Outcome
+            By their indices.
+
+        Returns
+        -------
+        dict of str to float
+            ``"own"`` on all test samples, ``"own_held"`` on those of classes that the participant holds.
         """
         answers = {index: answer.cpu().numpy() for index, answer in self.answers(state, "test", _left(participants))}
         indices = sorted(answers)
@@ -153,7 +277,18 @@ class Simulator(Trainer):
     def of_held_classes(self, predicted: Samples, indices: Sequence[int] | None = None) -> tuple[Samples, Samples]:
         """Predictions for test samples, and labels, without those of classes that a client has no training sample of.
 
-        Of the clients of these indices, or of all; of a regression all samples.
+        Of a regression nothing is left out.
+
+        Parameters
+        ----------
+        predicted : list of ndarray, shapes (n_i,)
+            For the test samples of these clients.
+        indices : sequence of int, optional
+            Of the clients; by default all.
+
+        Returns
+        -------
+        predicted, labels : list of ndarray
         """
         some = range(len(self.specs)) if indices is None else indices
         labels = [self.federation[index].y_test.numpy() for index in some]
@@ -164,13 +299,30 @@ class Simulator(Trainer):
         return [p for p, _ in both], [y for _, y in both]
 
     def figure(self, predicted: Samples, labels: Samples) -> float:
-        """Mean over clients of the main figure; NaN where there are no samples, or where training diverged."""
+        """Mean over clients of the main figure; NaN where there are no samples, or where training diverged.
+
+        Parameters
+        ----------
+        predicted, labels : list of ndarray, shapes (n_i,)
+
+        Returns
+        -------
+        float
+        """
         return evaluation.summarise(predicted, labels, self.federation.task).get(self.metrics.main, math.nan)
 
     def server_score(self, state: State) -> float | None:
-        """The main figure of the server's own model; None where it has none, NaN where there are no test samples.
+        """Main figure of the server's own model; None where it has none, NaN where there are no test samples.
 
-        On the federation's own test data, or, where it has none, the mean over clients on theirs.
+        It is measured on the federation's own test data, or, where it has none, as the mean over clients on theirs.
+
+        Parameters
+        ----------
+        state : State
+
+        Returns
+        -------
+        float or None
         """
         found, truth = [], []
         own, several = self.federation, zip(self.specs, self.federation, strict=True)
@@ -194,16 +346,55 @@ class Simulator(Trainer):
         return min((rows for rows in (way.rows, most) if rows is not None), default=None)
 
     def prediction_noise(self, spec: Spec, n: int, round: int, split: str) -> Params:
-        """The random numbers with which a client predicts the n samples of a split after so many rounds."""
+        """The random numbers with which a client predicts the n samples of a split after so many rounds.
+
+        Parameters
+        ----------
+        spec : Spec
+            Of the client.
+        n : int
+            Samples.
+        round : int
+            Complete rounds.
+        split : {"train", "test"}
+
+        Returns
+        -------
+        dict of str to Tensor
+            On the run's device.
+        """
         drawn = prediction.prediction_noise(self.method, spec, n, self.seed, round, split, self.dtype)
         return {name: numbers.to(self.device) for name, numbers in drawn.items()}
 
     def labels(self, split: str) -> list[np.ndarray]:
-        """True labels, or targets, of every client."""
+        """True labels, or targets, of every client, in the order of the federation.
+
+        Parameters
+        ----------
+        split : {"train", "test"}
+
+        Returns
+        -------
+        list of ndarray, shapes (n_i,)
+        """
         return [getattr(client, f"y_{split}").numpy() for client in self.federation]
 
     def score(self, state: State, split: Literal["train", "test"], params: Sequence[Params] | None = None) -> float:
-        """Mean over clients of the main figure: accuracy, or mean squared error; NaN where there are no samples."""
+        """Mean over clients of the main figure: accuracy as a fraction, or mean squared error.
+
+        Parameters
+        ----------
+        state : State
+        split : {"train", "test"}
+            Which samples.
+        params : sequence of dict of str to Tensor, optional
+            Each client's parameters; by default those of `working`.
+
+        Returns
+        -------
+        float
+            NaN where there are no samples, or where training diverged.
+        """
         return self.figure(self.predicted(state, split, params), self.labels(split))
 
 

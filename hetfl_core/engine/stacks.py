@@ -23,7 +23,7 @@ class Split:
 
     Sample shapes are padded to the widest; numbers of samples are not padded to the largest.
 
-    Attributes
+    Parameters
     ----------
     x : Tensor, shape (N + 1, \*shape), or dict of str to such
         Inputs, N = Σ n_i. The last row, the *padding row*, is zero: padding for every client.
@@ -54,7 +54,7 @@ class Split:
         return map_blocks(lambda t, shape: crop(t[begin:end], (end - begin, *shape)), self.x, shapes), self.y[begin:end]
 
     def take(self, rows: Sequence[int], shapes: Sequence[Any]) -> Split:
-        """The same for some of the clients, given by their indices in the stack, padded no wider than these need.
+        """Samples of some clients of the stack, given by their indices, padded no wider than these need.
 
         `shapes` are the true sample shapes of those clients. Where it is all of them, in the order of the stack,
         nothing is copied.
@@ -102,7 +102,7 @@ def stack_split(xs: Sequence[Inputs], ys: Sequence[Tensor]) -> Split:
 class Cohort:
     """Clients that are trained as one stack.
 
-    Attributes
+    Parameters
     ----------
     members : tuple of int
         Indices of the clients in the federation.
@@ -210,7 +210,7 @@ def _cheapest_runs(sizes: NDArray[np.int64], count: NDArray[np.int64], overhead:
 
 
 def widened(method: Method, spec: Spec) -> Spec:
-    """The same client, if its inputs were one wider, where its network lets them be padded (`Network`).
+    """A client as it were with inputs one wider, where its network lets them be padded (`Network`).
 
     Inputs with several axes (images) are left alone.
     """

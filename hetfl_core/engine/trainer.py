@@ -163,7 +163,12 @@ class Trainer:
         return sides.cast(params, self.device, self.dtype)
 
     def initial(self) -> State:
-        """Server and clients before anything was trained."""
+        """Server and clients before anything was trained.
+
+        Returns
+        -------
+        State
+        """
         common = self.server.common()
         client_states = [self._cast(sides.first_of_client(self.method, spec, self.seed, common)) for spec in self.specs]
         return State(0, self.server.initial(), client_states)
@@ -187,11 +192,33 @@ class Trainer:
     # --- training ---
 
     def train(self, state: State, chosen: Sequence[int], round: int, role: Role) -> dict[int, Outcome]:
-        """As `train`, for this run alone."""
+        """Local training of chosen clients of this run; the state does not change.
+
+        Parameters
+        ----------
+        state : State
+        chosen : sequence of int
+            Indices of the clients.
+        round : int
+            Complete rounds so far; keys the random numbers.
+        role : {"start", "round", "rest", "final"}
+            What they train for; see `Method.stages`.
+
+        Returns
+        -------
+        dict of int to Outcome
+            By the clients' indices; empty where the role trains nothing.
+        """
         return train([self], [state], [chosen], round, role)[0]
 
     def survey(self, state: State, chosen: Sequence[int]) -> tuple[State, dict[int, Outcome]]:
         """The first exchange of a round, where the method asks for one; clients are left as they are.
+
+        Parameters
+        ----------
+        state : State
+        chosen : sequence of int
+            Indices of the round's participants.
 
         Returns
         -------
@@ -218,6 +245,12 @@ class Trainer:
     def round(self, state: State, chosen: Sequence[int]) -> tuple[State, list[Outcome]]:
         """One communication round: survey, local training, aggregation, and what clients at rest do.
 
+        Parameters
+        ----------
+        state : State
+        chosen : sequence of int
+            Indices of the participants, such as `participants` gives.
+
         Returns
         -------
         State
@@ -228,7 +261,7 @@ class Trainer:
         return state, [*participants.values(), *others]
 
     def keep_of(self, index: int, outcome: Outcome) -> Outcome:
-        """Without what the client made of its samples, which is not kept from round to round but stays as it is."""
+        """An outcome without what the client made of its samples, which stays as it is from round to round."""
         return replace(
             outcome, client_state={n: p for n, p in outcome.client_state.items() if n not in self.precomputed[index]}
         )
@@ -358,12 +391,12 @@ def keeping(state: State, outcomes: Outcomes) -> State:
 
 
 def unless_sent(message: Params, sent: Params) -> Params:
-    """What of a message another one to the same client does not hold as well: nobody sends that twice."""
+    """The part of a message that another one to the same client does not hold: nobody sends a tensor twice."""
     return {name: t for name, t in message.items() if name not in sent or not torch.equal(t, sent[name])}
 
 
 def _kinds(architectures: Sequence[Hashable], clients: Iterable[Client]) -> list[Hashable]:
-    """What clients of a stack have in common: the architecture and, where padding would cost much, the width."""
+    """For each client what it has in common with its stack: architecture and, where padding costs much, width."""
     clients = list(clients)
     widths = [tuple(math.prod(shape) for shape in _shapes(client)) for client in clients]
     samples = [client.n_train + client.n_test for client in clients]

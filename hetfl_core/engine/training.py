@@ -45,7 +45,19 @@ FUSED = {"adam", "adamw", "sgd", "adagrad"}
 
 
 def n_steps(stage: Stage, n: int) -> int:
-    """Optimisation steps that a client with n samples takes in a stage."""
+    """Optimisation steps that a client with n samples takes in a stage.
+
+    Parameters
+    ----------
+    stage : Stage
+    n : int
+        Training samples.
+
+    Returns
+    -------
+    int
+        The stage's `steps`, or its `epochs` times the batches of an epoch.
+    """
     if stage.steps is not None:
         return stage.steps
     assert stage.epochs is not None
@@ -56,6 +68,14 @@ def plan(stage: Stage, n: int, rng: torch.Generator) -> Tensor:
     """The batches of one client: for each step the rows of its training samples, −1 where a batch is short.
 
     Each epoch is a fresh random order of the samples, cut into batches.
+
+    Parameters
+    ----------
+    stage : Stage
+    n : int
+        Training samples, at least 1.
+    rng : torch.Generator
+        On the CPU.
 
     Returns
     -------
@@ -85,6 +105,16 @@ def noise_at_once(draws: Mapping[str, Draw], rows: int) -> tuple[int, int]:
 class Noise:
     """The declared random numbers of one client and stage, drawn for several steps at a time.
 
+    Parameters
+    ----------
+    draws : dict of str to Draw
+        What is declared.
+    rows : int
+        Rows of a batch.
+    rng : torch.Generator
+        On the CPU.
+    dtype : torch.dtype
+
     Attributes
     ----------
     steps : int
@@ -100,6 +130,18 @@ class Noise:
         r"""The numbers of `count` steps from `step` on, each of shape (count, [rows,] \*shape).
 
         Steps are asked for in order, and both are multiples and divisors of `steps`, which is a power of two.
+
+        Parameters
+        ----------
+        step : int
+            The first one.
+        count : int
+            How many.
+
+        Returns
+        -------
+        dict of str to Tensor
+            By the names of the draws.
         """
         begin = step % self.steps
         if begin == 0:
@@ -134,7 +176,7 @@ def check_prefixes(method: Method, stage: Stage, params: Params) -> None:
 
 
 def decay(stage: Stage, name: str) -> float:
-    """Weight decay of one parameter."""
+    """Weight decay that a stage gives one parameter."""
     if not isinstance(stage.weight_decay, Mapping):
         return stage.weight_decay
     matches = [p for p in stage.weight_decay if has_prefix(name, p)]
@@ -148,7 +190,7 @@ def decay(stage: Stage, name: str) -> float:
 class Outcome:
     """What one client brings out of a round.
 
-    Attributes
+    Parameters
     ----------
     upload, client_state : dict of str to Tensor
         What it sends (nothing outside role ``"round"``), and what it keeps for the next round.
@@ -168,14 +210,14 @@ class Outcome:
 
 
 Outcomes = Mapping[int, Outcome]
-"""Those of some clients, by their places."""
+"""Outcomes of some clients, by their indices."""
 
 
 @dataclass(frozen=True)
 class LocalJob:
     """One round of training for clients that share a stack, of one run or of several.
 
-    Attributes
+    Parameters
     ----------
     method : Method
     specs : sequence of Spec
@@ -353,7 +395,7 @@ def clip_each(grads: Sequence[Tensor], limit: float) -> None:
 
 
 def _squared_norm(g: Tensor) -> Tensor:
-    """Of each client's leaf in float64, shape (K, …) → (K,).
+    """Squared norm of each client's leaf, in float64: shape (K, …) → (K,).
 
     Norms of its rows are taken in float32, which takes a tenth of the time and errs by some roundings of a row. (Where
     entries exceed some 1e18 the norm is infinite, and what is clipped by it zero.)
@@ -439,7 +481,7 @@ class StackedStage:
         self.dtype = next(t.dtype for t in (*params.values(), *received.values()) if t.is_floating_point())
 
     def run(self, number: int, memory: Params) -> list[dict[str, float]]:
-        """All steps. Updates the stack and `memory` in place and returns each client's mean loss terms."""
+        """Take all steps, update the stack and `memory` in place, and return each client's mean loss terms."""
         batches = Batches(self.job, number, self.stage)
         noise = StackedNoise(self.job, number, self.stage, batches, self.dtype)
         optimizer = make_optimizer(self.stage, self.trained, fused=True)
@@ -466,7 +508,7 @@ class StackedStage:
         sums: Params,
         memory: Params,
     ) -> None:
-        """One step of the clients that have a batch left; adds its loss terms to `sums`. Waits for no device."""
+        """Take one step with the clients that have a batch left, and add its loss terms to `sums`, without waiting."""
         k = len(rows)
         batch = self.batch(rows, padding_row)
         noise = {**noise, **{name: batch.weight for name in self.rows}}

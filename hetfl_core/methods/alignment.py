@@ -31,13 +31,14 @@ Components = Annotated[int, Limit(f"in 1…{LARGEST_PLAN}", lambda p: 1 <= p <= 
 class Anchors(NamedTuple):
     """The anchors of C classes in R^k.
 
-    Attributes
+    Parameters
     ----------
     mean : Tensor, shape (C, k)
         Means v_c; (C, P, k) for mixtures of P components; (2, k), the ends a and b, for a regression.
     cholesky : Tensor, shape (C, k, k), or None
         Lower triangular L_c with Σ_c = L_c L_cᵀ; None where Σ_c is `variance` · I.
     variance : float
+        Of every coordinate, where there is no `cholesky`.
     """
 
     mean: Tensor
@@ -45,7 +46,17 @@ class Anchors(NamedTuple):
     variance: float
 
     def shift(self, xi: Tensor) -> Tensor:
-        """Standard normal numbers (J, C, k) as deviations from the means: L_c ξ."""
+        """Deviations L_c ξ of samples from the means.
+
+        Parameters
+        ----------
+        xi : Tensor, shape (J, C, k)
+            Standard normal numbers.
+
+        Returns
+        -------
+        Tensor, shape (J, C, k)
+        """
         if self.cholesky is None:
             return math.sqrt(self.variance) * xi
         return torch.einsum("ckl,jcl->jck", self.cholesky, xi)
@@ -53,7 +64,10 @@ class Anchors(NamedTuple):
 
 @dataclass(frozen=True)
 class Alignment(Checked):
-    """One Gaussian per class, and a distance to it that a subclass names."""
+    """One Gaussian per class, and a distance to it that a subclass names.
+
+    The usual anchor is N(v_c, Σ_c); `MixtureWasserstein` has several components.
+    """
 
     term: ClassVar[str] = "w2"
     """Name of the distance in the history."""
@@ -61,26 +75,84 @@ class Alignment(Checked):
     """Whether the distance takes covariances other than a multiple of the identity."""
 
     def means(self, n_classes: int, k: int, scale: float, rng: torch.Generator) -> Tensor:
-        """Means of the anchors before the first round: from N(0, scale² I), shape (C, k)."""
+        """Means of the anchors before the first round: from N(0, scale² I), shape (C, k).
+
+        Parameters
+        ----------
+        n_classes, k : int
+            C, and the latent dimension.
+        scale : float
+            Standard deviation.
+        rng : torch.Generator
+            On the CPU.
+
+        Returns
+        -------
+        Tensor of float32
+        """
         return scale * torch.randn(n_classes, k, generator=rng, dtype=torch.float32)
 
     def draws(self, k: int) -> dict[str, Draw]:
-        """Random numbers that `distance` wants."""
+        """Random numbers that `distance` wants.
+
+        Parameters
+        ----------
+        k : int
+            Latent dimension.
+
+        Returns
+        -------
+        dict of str to Draw
+            By default none.
+        """
         return {}
 
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Tensors) -> Tensor:
-        """Σ_c over the classes of a batch of the squared distance between anchor and class.
+        """Sum over the classes of a batch of the squared distance between anchor and class.
 
-        z, y, weight have shapes (n, k), (n,), (n,); rows of weight 0 are padding.
+        Parameters
+        ----------
+        anchors : Anchors
+        z : Tensor, shape (n, k)
+            Embedded samples.
+        y, weight : Tensor, shape (n,)
+            Labels, and 1 for a sample or 0 for padding.
+        noise : dict of str to Tensor
+            What `draws` declares.
+
+        Returns
+        -------
+        Tensor, shape ()
         """
         raise NotImplementedError(f"{type(self).__name__} must define distance(anchors, z, y, weight, noise)")
 
     def sample_draws(self, J: int, n_classes: int, k: int) -> dict[str, Draw]:
-        """Random numbers that `samples` wants."""
+        """Random numbers that `samples` wants.
+
+        Parameters
+        ----------
+        J, n_classes, k : int
+            Samples of each anchor, C, and the latent dimension.
+
+        Returns
+        -------
+        dict of str to Draw
+        """
         return {"anchor.xi": Draw((J, n_classes, k))}
 
     def samples(self, anchors: Anchors, noise: Tensors) -> Tensor:
-        """J samples Z_c = v_c + L_c ξ of each anchor, shape (J, C, k)."""
+        """Samples Z_c = v_c + L_c ξ of each anchor, J of them.
+
+        Parameters
+        ----------
+        anchors : Anchors
+        noise : dict of str to Tensor
+            What `sample_draws` declares.
+
+        Returns
+        -------
+        Tensor, shape (J, C, k)
+        """
         return anchors.mean + anchors.shift(noise["anchor.xi"])
 
 
@@ -91,7 +163,7 @@ class Wasserstein(Alignment):
     learns_covariance: ClassVar[bool] = True
 
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Tensors) -> Tensor:
-        """Σ_c W2²(μ_c, ν̂_c)."""
+        """Sum over the classes of the closed-form squared distance, Σ_c W2²(μ_c, ν̂_c)."""
         return anchor_terms.class_wasserstein(z, y, weight, anchors.mean, anchors.cholesky, variance=anchors.variance)
 
 
@@ -100,11 +172,11 @@ class SampledWasserstein(Alignment):
     """W2 between two empirical Gaussians: a class's rows, and as many fresh samples of its anchor (published code)."""
 
     def draws(self, k: int) -> dict[str, Draw]:
-        """One sample for each row."""
+        """Random numbers that `distance` wants: one sample of its anchor for each row."""
         return {"anchor.samples": Draw((k,), per="sample")}
 
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Tensors) -> Tensor:
-        """Σ_c W2²(μ̂_c, ν̂_c)."""
+        """Sum over the classes of the squared distance between empirical Gaussians, Σ_c W2²(μ̂_c, ν̂_c)."""
         samples = anchors.mean[y] + math.sqrt(anchors.variance) * noise["anchor.samples"]
         return anchor_terms.class_wasserstein_sampled(z, samples, y, weight, anchors.mean.shape[0])
 
@@ -117,7 +189,7 @@ class DebiasedWasserstein(Alignment):
     """
 
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Tensors) -> Tensor:
-        """Σ_c W2²(μ_c, ν̂_c) less its bias."""
+        """Sum over the classes of the squared distance less its bias, Σ_c W2²(μ_c, ν̂_c) − bias."""
         return anchor_terms.class_wasserstein_debiased(z, y, weight, anchors.mean, anchors.variance)
 
 
@@ -125,7 +197,7 @@ class DebiasedWasserstein(Alignment):
 class MMD(Alignment):
     """Maximum mean discrepancy with a Gaussian kernel, between a class's rows and its anchor in closed form.
 
-    Attributes
+    Parameters
     ----------
     bandwidth : float, optional
         Width of the kernel, in the units of the latent space; by default it follows the distance between the rows and
@@ -137,7 +209,7 @@ class MMD(Alignment):
     term: ClassVar[str] = "mmd"
 
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Tensors) -> Tensor:
-        """Σ_c MMD²(μ_c, ν̂_c), ν̂_c the empirical distribution."""
+        """Sum over the classes of the squared discrepancy, Σ_c MMD²(μ_c, ν̂_c), ν̂_c the empirical distribution."""
         return anchor_terms.class_mmd(z, y, weight, anchors.mean, anchors.variance, self.bandwidth)
 
 
@@ -147,7 +219,7 @@ class MixtureWasserstein(Alignment):
 
     The components of an anchor have equal weights and covariance `variance` · I.
 
-    Attributes
+    Parameters
     ----------
     components : int
         P, at most 3: the small transport problem is solved by looking at all vertices.
@@ -161,21 +233,21 @@ class MixtureWasserstein(Alignment):
     term: ClassVar[str] = "mw2"
 
     def means(self, n_classes: int, k: int, scale: float, rng: torch.Generator) -> Tensor:
-        """Means of the components, shape (C, P, k)."""
+        """Means of the components before the first round, shape (C, P, k)."""
         centres = super().means(n_classes, k, scale, rng)
         moved = torch.randn(n_classes, self.components, k, generator=rng, dtype=torch.float32)
         return centres.unsqueeze(1) + self.spread * moved
 
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Tensors) -> Tensor:
-        """Σ_c MW2²(μ_c, ν̂_c)."""
+        """Sum over the classes of the squared distance between mixtures, Σ_c MW2²(μ_c, ν̂_c)."""
         return anchor_terms.class_mixture_wasserstein(z, y, weight, anchors.mean, anchors.variance)
 
     def sample_draws(self, J: int, n_classes: int, k: int) -> dict[str, Draw]:
-        """Also which component each sample is of."""
+        """Random numbers that `samples` wants, among them which component each sample is of."""
         return {**super().sample_draws(J, n_classes, k), "anchor.component": Draw((J, n_classes), "uniform")}
 
     def samples(self, anchors: Anchors, noise: Tensors) -> Tensor:
-        """J samples of each mixture, shape (J, C, k)."""
+        """Samples of each mixture, J of them, shape (J, C, k)."""
         classes = torch.arange(anchors.mean.shape[0], device=anchors.mean.device)
         component = (noise["anchor.component"] * self.components).long()
         return anchors.mean[classes, component] + anchors.shift(noise["anchor.xi"])
@@ -185,15 +257,40 @@ class MixtureWasserstein(Alignment):
 
 
 def segment_means(ends: Tensor, y: Tensor) -> Tensor:
-    """m^(y) = y a + (1 − y) b, Section 3 of [1]_: ends (2, k) = (a, b), targets (n,) → (n, k)."""
+    """Anchor means m^(y) = y a + (1 − y) b of a regression, Section 3 of [1]_.
+
+    Parameters
+    ----------
+    ends : Tensor, shape (2, k)
+        a and b.
+    y : Tensor, shape (n,)
+        Targets.
+
+    Returns
+    -------
+    Tensor, shape (n, k)
+    """
     y = y.unsqueeze(-1)
     return y * ends[0] + (1 - y) * ends[1]
 
 
 def segment_distance(ends: Tensor, z: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    """Mean over the rows of W2²(N(m^(y), I), δ_z) less its constant k: ‖z − m^(y)‖², shape ().
+    """Mean over the rows of W2²(N(m^(y), I), δ_z) less its constant k, which is ‖z − m^(y)‖².
 
     Each row is taken as the only one with its target, as [1]_ does, which writes a sum over the targets; the mean makes
     λ1 independent of the batch size.
+
+    Parameters
+    ----------
+    ends : Tensor, shape (2, k)
+        a and b.
+    z : Tensor, shape (n, k)
+        Embedded samples.
+    y, weight : Tensor, shape (n,)
+        Targets, and 1 for a sample or 0 for padding.
+
+    Returns
+    -------
+    Tensor, shape ()
     """
     return row_mean((z - segment_means(ends, y)).square().sum(-1), weight)

@@ -56,8 +56,8 @@ def class_wasserstein(
     for what all clients share.
 
     The Bures part needs the nuclear norm of :math:`A_c L_c`, with :math:`A_c` the centred rows of the class over
-    :math:`\sqrt{\max(n_c - 1, 1)}`. As the classes share out the rows, the Gram matrix of all rows, zero where two
-    rows differ in class, holds the squared singular values of all classes at once; its eigenvectors give the polar
+    :math:`\sqrt{\max(n_c - 1, 1)}`. The classes share out the rows. So the Gram matrix of all rows, zero where two
+    rows differ in class, has the squared singular values of all classes at once. Its eigenvectors give the polar
     factor P of each :math:`A_c L_c`, which is the gradient of the nuclear norm. That decomposition is done in float64
     and is not differentiated through, so the centred rows' inevitable zero singular value does no harm.
 
@@ -103,11 +103,11 @@ def class_wasserstein(
 
 
 def class_wasserstein_sampled(z: Tensor, samples: Tensor, y: Tensor, weight: Tensor, n_classes: int) -> Tensor:
-    r"""As `class_wasserstein`, but against the empirical Gaussians of samples of the anchors.
+    r"""Sum over the classes of a batch of the squared W2 distance between class and samples of its anchor.
 
-    This is the anchor term of the code published with [1]_: a class with :math:`n_c` rows is compared with
-    :math:`n_c` fresh samples of its anchor. With the centred rows :math:`A_c` of the class and :math:`B_c` of its
-    samples, the Bures part is
+    Both enter as empirical Gaussians. This is the anchor term of the code published with [1]_: a class with
+    :math:`n_c` rows is compared with :math:`n_c` fresh samples of its anchor. With the centred rows :math:`A_c` of the
+    class and :math:`B_c` of its samples, the Bures part is
     :math:`\|A_c\|_F^2 + \|B_c\|_F^2 - 2 \|A_c B_c^\top\|_*`.
 
     Parameters
@@ -133,7 +133,7 @@ def class_wasserstein_sampled(z: Tensor, samples: Tensor, y: Tensor, weight: Ten
 
 
 def class_wasserstein_debiased(z: Tensor, y: Tensor, weight: Tensor, means: Tensor, variance: float = 1.0) -> Tensor:
-    r"""`class_wasserstein` less what the small number of rows adds to it on average.
+    r"""Sum over the classes as `class_wasserstein`, less what the small number of rows adds to it on average.
 
     With :math:`n_c` rows the mean :math:`m_c` is off by :math:`\operatorname{tr} S_c / n_c` in square, and the roots
     of the eigenvalues of :math:`S_c` are too small together: for rows of a round cloud N(m, a² I) by the factor
@@ -213,7 +213,7 @@ def _polar(m: Tensor, y: Tensor, weight: Tensor, noise: Tensor) -> tuple[Tensor,
 
 
 def _polar_by_class(m: Tensor, y: Tensor, weight: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
-    """As `_polar`, one small decomposition for each class of each client, those of about one size together."""
+    """Nuclear norms and polar factors as `_polar` gives them, by a small decomposition of each class of a client."""
     b, n, k = m.shape
     outside = b * (int(y.max()) + 1)
     client = torch.arange(b, device=m.device).unsqueeze(-1)
@@ -428,7 +428,7 @@ def class_mmd(
 
 
 def _shrink(h2: Tensor, variance: float, k: int) -> Tensor:
-    """(h² / (h² + variance))^{k/2}."""
+    """Factor by which a Gaussian kernel's mean shrinks, (h² / (h² + variance))^{k/2}."""
     return torch.exp(-k / 2 * torch.log1p(variance / h2))
 
 

@@ -31,17 +31,18 @@ Momentum = Annotated[float, Limit("in [0, 1)", lambda x: 0 <= x < 1)]
 Specs = Sequence[Spec]
 """What is known of some clients."""
 Uploads = Sequence[Params]
-"""What each of them sent."""
+"""What each of some clients sent."""
 Weights = Sequence[float]
-"""Their weights ω_i, not normalised."""
+"""Clients' weights ω_i, not normalised."""
 
 
 class Batch(NamedTuple):
-    r"""Samples of one client.
+    r"""Samples of one client, some or all.
 
-    Attributes
+    Parameters
     ----------
     x : Tensor, shape (n, \*shape), or dict of str to such
+        Inputs; by block where these are named.
     y : Tensor, shape (n,)
         Class labels (int), or targets (floating-point) of a regression.
     weight : Tensor, shape (n,)
@@ -59,9 +60,9 @@ class Batch(NamedTuple):
 
 
 class Loss(NamedTuple):
-    r"""What a loss returns.
+    r"""What `Method.loss` returns: the scalar to be minimised, and what is to be told of it.
 
-    Attributes
+    Parameters
     ----------
     total : Tensor, shape ()
         The scalar to be minimised.
@@ -80,7 +81,7 @@ class Loss(NamedTuple):
 class Stage(Checked):
     """A stretch of local training: which parameters, which objective, how long.
 
-    Attributes
+    Parameters
     ----------
     train : tuple of str
         Prefixes of the parameters to be trained, e.g. ``("phi", "beta")``; the rest is frozen.
@@ -136,7 +137,18 @@ def has_prefix(name: str, prefix: str) -> bool:
 
 
 def pick(params: Tensors, prefixes: Sequence[str]) -> Params:
-    """The parameters that belong to one of the parts."""
+    """The parameters that belong to one of the parts.
+
+    Parameters
+    ----------
+    params : dict of str to Tensor
+    prefixes : sequence of str
+        Such as ``("phi", "beta")``.
+
+    Returns
+    -------
+    dict of str to Tensor
+    """
     return {name: p for name, p in params.items() if any(has_prefix(name, prefix) for prefix in prefixes)}
 
 
@@ -149,6 +161,11 @@ def weighted_mean(uploads: Sequence[Tensors], weights: Sequence[float]) -> Param
         A name that only some clients sent is averaged over those that did.
     weights : sequence of float
         Non-negative; normalised here over the senders.
+
+    Returns
+    -------
+    dict of str to Tensor
+        Every name that somebody sent.
 
     Raises
     ------
@@ -176,8 +193,19 @@ def row_mean(values: Tensor, weight: Tensor) -> Tensor:
 def task_loss(outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """What a head is trained for: cross-entropy for class labels, (whole, not half) mean squared error for targets.
 
-    Shapes (n, C), (n,), (n,) → (), with C = 1 for targets; a mean over the rows of weight 1. Which one, the type of `y`
-    says, so that it is settled before any tensor is looked at.
+    Which one it is, the type of `y` says, so that it is settled before any tensor is looked at.
+
+    Parameters
+    ----------
+    outputs : Tensor, shape (n, C)
+        Logits, or predicted numbers (C = 1).
+    y, weight : Tensor, shape (n,)
+        As in `Batch`.
+
+    Returns
+    -------
+    Tensor, shape ()
+        The mean over the rows of weight 1.
     """
     if y.is_floating_point():
         return row_mean((outputs[:, 0] - y).square(), weight)
@@ -200,7 +228,7 @@ class Method(Checked):
     are checked by their annotations, whether it has a ``__post_init__`` of its own or not. The weight of the term that
     a method adds to the loss is called `term_weight` in all of them; where there are two, ``<what>_weight`` each.
 
-    Attributes
+    Parameters
     ----------
     model : Model
         The network; the same description for all clients, whose parameters may differ in shape.
@@ -227,6 +255,17 @@ class Method(Checked):
     init : {"own", "common"}
         Whether each client draws the first weights of what is local, or all clients begin with the same ones wherever
         shapes agree, as in FedCR's published code. What is shared begins as the server's in any case.
+
+    Notes
+    -----
+    The hooks' arguments are the same in all of them; where nothing else is said, they return tensors by name.
+
+    - `spec`, `specs`: what is known of a client, or of several in the order of their names.
+    - `server`, `client_state`, `received`: the server's tensors, what a client keeps, what it was sent, by name.
+    - `params`: a client's working copy, as `start` makes it. `data`: all its training samples, in true shapes.
+    - `batch`, `noise`: some samples, perhaps padded, and the random numbers that were declared for them.
+    - `uploads`, `answers`, `weights`: what clients sent, and their ω_i, not normalised, in the order of `specs`.
+    - `rng`: draws on the CPU; the client's own stream, or the server's.
     """
 
     model: Model = field(default_factory=Model)
@@ -283,7 +322,7 @@ class Method(Checked):
         return Stage(train, **{**own, "lr": self.lr * self.lr_decay**round, **changes})
 
     def finetuning(self, train: tuple[str, ...], round: int, **changes: Any) -> Stage:
-        """As `stage`, for the last local training: of `finetune_epochs`, where they are given."""
+        """A stretch of the last local training: as `stage`, but of `finetune_epochs`, where they are given."""
         return self.stage(train, round, **({"epochs": self.finetune_epochs} if self.finetune_epochs else {}), **changes)
 
     @property
@@ -429,19 +468,16 @@ class Method(Checked):
     def ask(self, server: Params, specs: Specs, rng: Generator) -> Params:
         """The server's tensors with the question in them, such as inputs to be embedded; by default as they are.
 
-        The surveyed clients then get a `download`. `specs` are all clients', in the order of their names.
+        The surveyed clients then get a `download`. `specs` are those of all clients.
         """
         return server
 
     def survey(self, params: Params, received: Params, data: Batch) -> Params:
-        """What a client answers, given its model and what it received. Local training has not yet begun.
-
-        `data` are all its training samples in true shapes.
-        """
+        """What a client answers, given its model and what it received; local training has not yet begun."""
         return {}
 
     def digest(self, server: Params, answers: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
-        """The server's tensors after the answers, which the participants then download. Arguments as `aggregate`."""
+        """The server's tensors after the answers, which the participants then download."""
         return server
 
     # --- one round ---
@@ -461,7 +497,8 @@ class Method(Checked):
     def stages(self, round: int, role: Role) -> list[Stage]:
         """What is trained when: before the first round, by a participant, by a client at rest, after the last round.
 
-        `stage` makes one with the method's optimizer.
+        `role` is ``"start"``, ``"round"``, ``"rest"`` or ``"final"``, in this order; an empty list trains nothing.
+        `stage` makes a stretch of training with the method's optimizer.
         """
         raise NotImplementedError(f"{self.name} must define stages(round, role)")
 
@@ -480,23 +517,24 @@ class Method(Checked):
         return batch.loss(self.model.head(params, self.model.embed(params, batch.x, noise)))
 
     def follow(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Params:
-        """What a step changes without a gradient, such as running means, as it is after the batch; lifted as `loss` is.
+        """What a step changes without a gradient, such as running means, after the batch.
 
-        Given the parameters before the step. Names end as `RUNNING` says; it is asked where there are such ones.
+        It is lifted as `loss` is, and given the parameters before the step. Names end as `RUNNING` says; it is asked
+        where there are such ones.
         """
         return self.model.moved(params, batch.x, noise)
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:
-        """What leaves the client after training, and nothing else does: here the shared parts. In rounds only.
+        """What leaves the client after training in a round, and nothing else does: here the shared parts.
 
-        `data` are all its training samples in true shapes; `memory` is what `loss` asked to remember, sample by sample.
+        `memory` is what `loss` asked to remember, sample by sample.
         """
         return pick(params, self.shared)
 
     def protect(self, upload: Params, received: Params, rng: Generator) -> Params:
         """What is done to an upload before it leaves the client, such as noise for privacy; here nothing.
 
-        Runs once per client and round, in true shapes. `rng` is the client's own stream and draws on the CPU.
+        It runs once per client and round, in true shapes.
         """
         return upload
 
@@ -507,8 +545,8 @@ class Method(Checked):
     def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
         """The server's new tensors from what the participants sent: here weighted means.
 
-        `uploads`, `weights` (not normalised) and `specs` are the participants', in the order of their names. It runs
-        without gradients: a server that takes a gradient step opens `torch.enable_grad`. `rng` draws on the CPU.
+        `specs` are the participants'. It runs without gradients: a server that takes a gradient step opens
+        `torch.enable_grad`.
         """
         return {**server, **weighted_mean(uploads, weights)}
 
@@ -533,7 +571,7 @@ class Method(Checked):
     # --- use ---
 
     def prediction_noise(self, spec: Spec) -> dict[str, Draw]:
-        """Random numbers that `predict` and `predict_server` want, declared; the engine draws them. By default none.
+        """Random numbers that `predict` and `predict_server` want, declared; by default none.
 
         A sample's are the same whoever else is predicted with it. (`per="step"` is one draw for all of a client's
         training, or test, samples.)
@@ -541,7 +579,7 @@ class Method(Checked):
         return {}
 
     def predict(self, params: Params, received: Params, x: Any, noise: Tensors | None = None) -> Tensor:
-        r"""Logits, shape (n, \*shape) → (n, C); the predicted numbers of a regression, (n, 1).
+        r"""A client's outputs: logits, shape (n, \*shape) → (n, C), or the predicted numbers of a regression, (n, 1).
 
         `noise` is what `prediction_noise` declares; without, a random model predicts by its mean features.
         """

@@ -30,13 +30,15 @@ class Ditto(FedAvg):
     received, and :math:`f_i(w)` from w⁽ᵗ⁾ for M epochs; it sends w. Only v_i predicts. Clients must share a feature
     space, unless embeddings stay with them.
 
-    Attributes
+    Parameters
     ----------
     term_weight : float
         λ, the weight of the proximal term. At 0 v_i is what `Local` learns; as it grows, v_i follows w⁽ᵗ⁾.
     embeddings : {"shared", "own"}
         Whether all of w is averaged, or only what stands behind φ: each client then has two embeddings of its own,
         w's and v's, inputs may differ, and λ draws only what is averaged.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     term_weight: NotNegative = 0.1
@@ -46,22 +48,22 @@ class Ditto(FedAvg):
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
-        """All parts, or those behind φ."""
+        """The shared parts: all, or those behind φ."""
         return tuple(part for part in self.model.parts if self.embeddings == "shared" or part != "phi")
 
     def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
-        """v_i, its names led by ``own``; and w's embedding, where it is the client's."""
+        """What a client keeps: v_i, its names led by ``own``; and w's embedding, where it is the client's."""
         own = {f"{OWN}.{name}": p for name, p in self.model.init(spec, rng, self.model.parts).items()}
         return {**own, **super().init_client(spec, rng)}
 
     def stages(self, round: int, role: Role) -> list[Stage]:
-        """v_i, then w, when selected; all of v_i once more at the end, as FedCR's published code has it."""
+        """Train v_i, then w, when selected; all of v_i once more at the end, as FedCR's published code has it."""
         if role == "round":
             return [self.stage((OWN,), round, loss=self.personal_loss), self.stage(self.model.parts, round)]
         return [self.finetuning((OWN,), round, loss=self.personal_loss)] if role == "final" else []
 
     def personal_loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
-        """f_i(v) + (λ/2)‖v − w⁽ᵗ⁾‖², Eq. (2) of [1]_."""
+        """The objective of v_i, f_i(v) + (λ/2)‖v − w⁽ᵗ⁾‖², Eq. (2) of [1]_."""
         own = _own(params)
         task = self.loss(own, received, batch, noise)
         common = {name: p for name, p in own.items() if name in received}
@@ -83,5 +85,5 @@ class Ditto(FedAvg):
 
 
 def _own(params: Tensors) -> Params:
-    """v_i under the names of a plain model."""
+    """The parameters of v_i under the names of a plain model."""
     return {name.removeprefix(f"{OWN}."): p for name, p in params.items() if name.startswith(f"{OWN}.")}

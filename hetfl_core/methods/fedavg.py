@@ -25,6 +25,11 @@ class Local(Method):
 
     It follows the protocol of the others (a client trains in the rounds that select it, and after the last one), so
     that all methods take as many local steps.
+
+    Parameters
+    ----------
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     def stages(self, round: int, role: Role) -> list[Stage]:
@@ -34,11 +39,17 @@ class Local(Method):
 
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """One model for all, averaged after M local epochs ([1]_, Algorithm 1). Clients must share a feature space."""
+    """One model for all, averaged after M local epochs ([1]_, Algorithm 1). Clients must share a feature space.
+
+    Parameters
+    ----------
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
+    """
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
-        """All parts."""
+        """The shared parts: all of the model."""
         return self.model.parts
 
     def predict_server(self, server: Params, x: Any, noise: Tensors | None = None) -> Tensor | None:
@@ -54,10 +65,14 @@ class FedAvg(Method):
 class FedAvgFT(FedAvg):
     """FedAvg, then fine-tuning on each client ([2]_; FLIC's Table 2).
 
-    Attributes
+    Parameters
     ----------
     tuned : {"all", "head"}
-        What it moves: the whole model, or the classifier β alone, as FedCR's comparison does.
+        What the fine-tuning moves: the whole model, or the classifier β alone, as FedCR's comparison does.
+    finetune_epochs : int, optional
+        Epochs of the fine-tuning; with None as many as in a round.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     finetune_epochs: int | None = 10

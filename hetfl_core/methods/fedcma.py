@@ -23,10 +23,10 @@ and the server takes :math:`\bar v \leftarrow (1 - \lambda_1 \eta) \bar v + \lam
 :math:`e^k \leftarrow (1 - \lambda_2 \eta) e^k + \lambda_2 \eta \sum_i p_i^k e_i^k(u_i)` (Eq. 7), which is a gradient
 step on the same objective.
 
-Only means and heads travel, so networks and inputs may differ from client to client. Where the text is silent: the
-server begins with the weighted means of what the clients begin with (Algorithm 1, line 3, collects them); of the
-clients of a round, and of those of them that hold a class, the shares are normalised to one, which with all of them
-they are; a client is told its shares, K + 1 numbers.
+Only means and heads travel, so networks and inputs may differ from client to client. Where the text is silent,
+the server begins with the weighted means of what the clients begin with (Algorithm 1, line 3, collects them). Shares
+are normalised to one over the clients of a round, and over those of them that hold a class; over all clients they sum
+to one anyhow. A client is told its shares, K + 1 numbers.
 
 References
 ----------
@@ -52,9 +52,9 @@ from hetfl_core.settings import Count, NotNegative, PositiveShare
 
 @dataclass(frozen=True)
 class FedCMA(Method):
-    r"""Local networks, pulled to common class means and to a common head ([1]_); inputs may differ.
+    """Local networks, pulled to common class means and to a common head ([1]_); inputs may differ.
 
-    Attributes
+    Parameters
     ----------
     head_weight, mean_weight : float
         λ₁ and λ₂ of Eq. (5), the weights of the terms that pull heads and class means. With both 0 it is `Local`.
@@ -70,6 +70,8 @@ class FedCMA(Method):
     first : {"means", "zeros"}
         The server's tensors before the first round: the means of what the clients begin with, which they are asked
         for, or zeros.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     head_weight: NotNegative = 1.0
@@ -93,7 +95,7 @@ class FedCMA(Method):
     # --- the server's tensors, and who is asked for them ---
 
     def init_server(self, specs: Specs, rng: Generator) -> Params:
-        """Zeros: the head and the means, how many samples there are of each class, and the number of the round."""
+        """The server's first tensors, all zero: head, means, samples of each class, and the number of the round."""
         head = self.model.init(specs[0], Generator(), HEAD)
         counts = torch.tensor([spec.class_counts for spec in specs], dtype=torch.float32).sum(0)
         groups = specs[0].n_classes if self.aligns == "conditional" else 1
@@ -106,15 +108,15 @@ class FedCMA(Method):
         return "all" if round == 0 and self.first == "means" else None
 
     def survey(self, params: Params, received: Params, data: Batch) -> Params:
-        """The head v_i and the means e_i^k that a client begins with."""
+        """What a client answers: the head v_i and the means e_i^k that it begins with."""
         return self._message(params)
 
     def digest(self, server: Params, answers: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
-        """Their weighted means."""
+        """The server's tensors with the weighted means of the answers for head and class means."""
         return self._moved(server, answers, specs, {"beta": 1.0, "mean": 1.0})
 
     def download(self, server: Params, spec: Spec) -> Params:
-        """v̄ and the e^k (line 5), and the client's shares p_i and p_i^k."""
+        """What is sent to a client: v̄ and the e^k (line 5), and its shares p_i and p_i^k."""
         counts, whole = server["counts"].new_tensor(spec.class_counts), server.get("joined", server["counts"])
         share = spec.n_train / whole.sum().clamp(min=1)
         of_class = counts / whole.clamp(min=1)
@@ -122,7 +124,7 @@ class FedCMA(Method):
         return {**pick(server, (*HEAD, "mean")), "shares": shares}
 
     def join(self, server: Params, specs: Specs, rng: Generator) -> Params:
-        """The samples of each class with those of the new clients, whose shares may not exceed one."""
+        """The server's counts of each class with the samples of the new clients, whose shares may not exceed one."""
         new = server["counts"].new_tensor([spec.class_counts for spec in specs]).sum(0)
         return {**server, "joined": server["counts"] + new}
 
@@ -136,7 +138,7 @@ class FedCMA(Method):
         return {**as_params("fixed.x", map_blocks(lambda x: x[rows], data.x)), "fixed.of": of.to(data.weight.dtype)}
 
     def start(self, client_state: Params, received: Params) -> Params:
-        """The client's own network, and, where that is sent, as it is before training."""
+        """The working copy: the client's own network, and, where that is sent, as it is before training."""
         before = (
             {f"before.{name}": p for name, p in pick(client_state, self.local).items()}
             if self.sends == "before"
@@ -145,11 +147,11 @@ class FedCMA(Method):
         return {**client_state, **before}
 
     def stages(self, round: int, role: Role) -> list[Stage]:
-        """All of the network, when selected and at the end."""
+        """Train all of the network, when selected and at the end."""
         return self.usual_stages(self.local, self.local, round, role)
 
     def features(self, params: Params, x: Any) -> Tensor:
-        """g_i(u_i, x), what the head reads, shape (n, …) → (n, d_e)."""
+        """What the head reads, g_i(u_i, x), shape (n, …) → (n, d_e)."""
         return self.model.represent(params, self.model.embed(params, x))
 
     def _fixed(self, params: Params) -> tuple[Tensor, Tensor, Tensor]:
@@ -162,7 +164,7 @@ class FedCMA(Method):
         return self.features(params, from_params("fixed.x", params)), of, of.sum(1).clamp(min=1)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
-        """Eq. (5), with a minibatch for L_i; what weighs nothing is not computed."""
+        """The objective of Eq. (5), with a minibatch for L_i; a term of weight 0 is not computed."""
         total, terms, _ = super().loss(params, received, batch, noise)
         p, of_group = received["shares"][0], received["shares"][1:]
         if self.head_weight:
@@ -178,12 +180,12 @@ class FedCMA(Method):
         return Loss(total, terms)
 
     def _message(self, params: Params) -> Params:
-        """v_i and the means e_i^k over the fixed minibatch (line 12); rows of classes it lacks are zero."""
+        """A client's message: v_i and the means e_i^k over the fixed minibatch (line 12), zero for classes it lacks."""
         g, of, b = self._fixed(params)
         return {**pick(params, HEAD), "mean": of @ g / b.unsqueeze(-1)}
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:
-        """Head and means (line 13), of the network after training or before."""
+        """What leaves the client: head and means (line 13), of the network after training or before."""
         if self.sends == "before":
             old = {name.removeprefix("before."): p for name, p in params.items() if name.startswith("before.")}
             params = {**params, **old}
@@ -199,7 +201,7 @@ class FedCMA(Method):
         return "the means before the first round are read one by one"
 
     def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
-        """Eq. (7)."""
+        """The server's tensors, moved towards the participants' weighted means by Eq. (7)."""
         eta = self.lr * self.lr_decay ** int(server["round"])
         steps = {"beta": self.head_weight * eta, "mean": self.mean_weight * eta}
         if self.server_step is not None:
@@ -207,7 +209,7 @@ class FedCMA(Method):
         return {**self._moved(server, uploads, specs, steps), "round": server["round"] + 1}
 
     def _moved(self, server: Params, messages: Sequence[Params], specs: Specs, steps: Mapping[str, float]) -> Params:
-        """v̄ and e^k, each moved by its step towards the weighted mean of what these clients sent."""
+        """The server's v̄ and e^k, each moved by its step towards the weighted mean of what these clients sent."""
         n = server["mean"].new_tensor([spec.n_train for spec in specs])
         counts = server["mean"].new_tensor([spec.class_counts for spec in specs])
         counts = counts if self.aligns == "conditional" else n.unsqueeze(-1)

@@ -37,7 +37,7 @@ class FedCR(Stochastic):
     class of x; it uploads the body and, for each of its classes, the product of its samples' features as they passed
     last in local training. The server averages the bodies and multiplies the features.
 
-    Attributes
+    Parameters
     ----------
     term_weight : float
         β, the weight of the term. At 0 and without draws (``scale="none"``) this is `FedPer` with one more layer.
@@ -56,6 +56,10 @@ class FedCR(Stochastic):
     joint_step : float
         Part γ in [0, 1] of the new joint features that the server takes, (1 − γ) old + γ new, of means and variances
         (the published code: of deviations). 0 leaves N(0, I) for ever, that code's default; its commands say 1.
+    samples, test_samples, averaged, likelihood, scale
+        As for `Stochastic`.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     weighting: Literal["samples", "uniform"] = "uniform"
@@ -76,16 +80,16 @@ class FedCR(Stochastic):
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The body, Gaussian layer included; that layer; or nothing."""
+        """The shared parts: the body, Gaussian layer included; that layer alone; or nothing."""
         return {"body": BODY, "gaussian": ("gaussian",), "features": ()}[self.aggregates]
 
     def init_server(self, specs: Specs, rng: Generator) -> Params:
-        """Line 1: μ^c = 0, Σ^c = 1; and one fresh copy of the body."""
+        """The server's first tensors (line 1): μ^c = 0, Σ^c = 1; and one fresh copy of the body."""
         mean = torch.zeros(specs[0].n_classes, self.model.latent, dtype=torch.float32)
         return {**super().init_server(specs, rng), f"{JOINT}.mean": mean, f"{JOINT}.variance": torch.ones_like(mean)}
 
     def start(self, client_state: Params, received: Params) -> Params:
-        """Line 6: the received body and the client's head; the joint features are no parameters."""
+        """The working copy (line 6): the received body and the client's head; the joint features are no parameters."""
         return {**client_state, **{name: p for name, p in received.items() if not has_prefix(name, JOINT)}}
 
     def stages(self, round: int, role: Role) -> list[Stage]:
@@ -94,7 +98,7 @@ class FedCR(Stochastic):
         return self.usual_stages(self.model.parts, own, round, role)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
-        """Line 11, Eq. (7). What is remembered (line 13) are the natural parameters Λ μ and Λ of each sample."""
+        """The objective of line 11, Eq. (7); each sample's natural parameters Λ μ and Λ are remembered (line 13)."""
         mean, deviation = self.model.posterior(params, batch.x, noise)
         variance = deviation.square()
         logits = self.logits(params, self.drawn(mean, deviation, noise))
@@ -111,7 +115,10 @@ class FedCR(Stochastic):
         return Loss(total, {"ce": task.detach(), "kl": gap.detach()}, remember)
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:
-        """Lines 15-20: the body, and Λ_i^c μ_i^c and Λ_i^c by class; zeros for a class that the client lacks."""
+        """What leaves the client (lines 15-20): the body, and Λ_i^c μ_i^c and Λ_i^c by class.
+
+        They are zero for a class that the client lacks.
+        """
         member = torch.eye(len(received[f"{JOINT}.mean"]), dtype=params["beta.weight"].dtype, device=data.y.device)
         member = member[data.y.long()] * data.weight.unsqueeze(-1)
         features = {f"{JOINT}.{name}": member.mT @ memory[name] for name in ("natural", "precision")}
@@ -120,7 +127,10 @@ class FedCR(Stochastic):
     beyond_sums = "precisions are added, not averaged by weight, and those of clients that diverged are left out"
 
     def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
-        """Lines 22-30: the mean of the bodies; the joint features, of classes that nobody has as they were."""
+        """The server's tensors (lines 22-30): the mean of the bodies, and the joint features.
+
+        Joint features of a class that nobody has stay as they were.
+        """
         bodies = [pick(upload, self.shared) for upload in uploads]
         new = super().aggregate(server, bodies, weights, specs, rng)
         natural = torch.stack([upload[f"{JOINT}.natural"] for upload in uploads])
@@ -137,7 +147,7 @@ class FedCR(Stochastic):
         return new
 
     def _product(self, natural: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-        """Eq. (9): Λ^c = Λ_0 + Σ_i Λ_i^c and μ^c = Σ_i Λ_i^c μ_i^c / Λ^c; two (P, C, V) → two (C, V)."""
+        """Product of Eq. (9): Λ^c = Λ_0 + Σ_i Λ_i^c, μ^c = Σ_i Λ_i^c μ_i^c / Λ^c; two (P, C, V) → two (C, V)."""
         total = precision.sum(0) + (len(precision) if self.prior == "each" else 1)
         return natural.sum(0) / total, total.reciprocal()
 

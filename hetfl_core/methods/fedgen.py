@@ -10,9 +10,9 @@ with the averaged head. A client adds to its own loss
 its head must classify what is generated, for labels that it does not hold too, and its features of a sample are to be
 classified as those that are generated for its label. Here only the head is shared, as Fed-CMA's comparison has it
 ([2]_), so that networks may differ; without its two terms it is `LGFedAvg`. Settings are those of the published code
-([3]_) for MNIST: 50 steps of the generator a round, Adam with its own rate and weight decay, a hidden layer with batch
-normalisation, a term that keeps what is generated diverse; terms of the clients from the second round on, with a weight
-that decays.
+([3]_) for MNIST. Its generator takes 50 steps a round, by Adam with its own rate and weight decay; it has a hidden
+layer with batch normalisation, and a term that keeps what is generated diverse. The clients' terms come from the second
+round on, with a weight that decays.
 
 References
 ----------
@@ -48,7 +48,7 @@ MOMENTUM = 0.1
 class FedGen(LGFedAvg):
     r"""Heads are averaged, and a generator of features that they taught teaches all clients ([1]_); inputs may differ.
 
-    Attributes
+    Parameters
     ----------
     generated_weight, agreement_weight : float
         a and b, the weights of the two terms of a client; with both 0 it is `LGFedAvg`.
@@ -63,6 +63,10 @@ class FedGen(LGFedAvg):
     diversity_weight : float
         Weight of :math:`\exp(-\mathrm{mean}_{jk}\, \|\varepsilon_j - \varepsilon_k\|^2 \|z_j - z_k\|_1)`, norms as
         means over coordinates.
+    layers
+        As for `LGFedAvg`.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     generated_weight: NotNegative = 10.0
@@ -85,7 +89,7 @@ class FedGen(LGFedAvg):
     # --- the generator ---
 
     def init_server(self, specs: Specs, rng: Generator) -> Params:
-        """The head, the generator and the number of the round."""
+        """The server's first tensors: the head, the generator and the number of the round."""
         server = super().init_server(specs, rng)
         C, d_e = specs[0].n_classes, len(server["beta.weight"])
         server |= layers_init(rng, "generator", [(self.noise_dim + C, self.hidden), (self.hidden, d_e)])
@@ -96,7 +100,7 @@ class FedGen(LGFedAvg):
 
     @staticmethod
     def generate(params: Tensors, y: Tensor, noise: Tensor, training: bool = False) -> tuple[Tensor, Params]:
-        """G(y, ε): labels (n,) and noise (n, noise_dim) → features (n, d_e).
+        """Generated features G(y, ε): labels (n,) and noise (n, noise_dim) → features (n, d_e).
 
         Also, in training, where a batch is normalised by its own mean and variance, the running ones after it.
         """
@@ -119,7 +123,10 @@ class FedGen(LGFedAvg):
         return torch.addmm(params["generator.1.bias"], active, params["generator.1.weight"]), running
 
     def download(self, server: Params, spec: Spec) -> Params:
-        """The head, the generator, and how many rounds there were; nothing that only the server's optimizer needs."""
+        """What is sent to a client: the head, the generator, and how many rounds there were.
+
+        What only the server's optimizer needs is not.
+        """
         return without_state(server)
 
     def start(self, client_state: Params, received: Params) -> Params:
@@ -129,7 +136,7 @@ class FedGen(LGFedAvg):
     # --- the client ---
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
-        """The network's own, and what features are generated from."""
+        """Random numbers of a step: the network's own, and what features are generated from."""
         each = {"own": Draw((self.noise_dim,), "uniform", "sample")}
         batch = {
             "others": Draw((self.n_generated, self.noise_dim), "uniform", "step"),
@@ -142,7 +149,7 @@ class FedGen(LGFedAvg):
         )
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
-        """The client's loss and the two terms, which begin in the second round."""
+        """The objective: the client's loss and the two terms, which begin in the second round."""
         outputs = self.model.head(params, self.model.embed(params, batch.x, noise))
         total, terms, _ = batch.loss(outputs)
         t = received["round"][0]
@@ -167,7 +174,7 @@ class FedGen(LGFedAvg):
 
     @staticmethod
     def logits(params: Tensors, z: Tensor) -> Tensor:
-        """The head at features, shape (n, d_e) → (n, C)."""
+        """Logits of the head at features, shape (n, d_e) → (n, C)."""
         return torch.addmm(params["beta.bias"], z, params["beta.weight"])
 
     # --- the server ---

@@ -37,17 +37,26 @@ Rows = Annotated[int, Limit("at least 2", lambda n: n >= 2)]
 
 
 def centred(kernel: Tensor) -> Tensor:
-    """H K H with H = I − 11ᵀ/n: the kernel of centred representations, shape (n, n) → (n, n)."""
+    """The kernel of centred representations, H K H with H = I − 11ᵀ/n, shape (n, n) → (n, n)."""
     rows = kernel - kernel.mean(0, keepdim=True)
     return rows - rows.mean(1, keepdim=True)
 
 
 def kernel_alignment(K: Tensor, L: Tensor) -> Tensor:
-    """Linear CKA from the kernels of two representations, shapes (n, n), (n, n) → ().
+    """Linear CKA from the kernels of two representations.
 
-    In [0, 1]; 0, with zero gradient, where a representation is constant: where centring leaves of its kernel no more
-    than rounding. Equal to `hetfl_core.distances.cka` of the representations themselves; this form also takes a mean
-    of kernels.
+    It equals `hetfl_core.distances.cka` of the representations themselves; this form also takes a mean of kernels.
+
+    Parameters
+    ----------
+    K, L : Tensor, shape (n, n)
+        Kernels of the same n samples, such as Z Zᵀ.
+
+    Returns
+    -------
+    Tensor, shape ()
+        In [0, 1]; 0, with zero gradient, where a representation is constant: where centring leaves of its kernel no
+        more than rounding.
     """
     roundings = [(8 * torch.finfo(kernel.dtype).eps) ** 2 * kernel.square().sum() for kernel in (K, L)]
     K, L = centred(K), centred(L)
@@ -58,7 +67,17 @@ def kernel_alignment(K: Tensor, L: Tensor) -> Tensor:
 
 
 def published_alignment(K: Tensor, mean: Tensor) -> Tensor:
-    r"""The published code's similarity, :math:`\|\bar K K\|_F^2 / (\|\bar K \bar K^\top\|_F \max(\|K K\|_F, 1))`."""
+    r"""The published code's similarity, :math:`\|\bar K K\|_F^2 / (\|\bar K \bar K^\top\|_F \max(\|K K\|_F, 1))`.
+
+    Parameters
+    ----------
+    K, mean : Tensor, shape (n, n)
+        A client's kernel, and the mean of all.
+
+    Returns
+    -------
+    Tensor, shape ()
+    """
     squares = [product.square().sum() for product in (mean @ mean.T, K @ K)]
     smallest = torch.finfo(K.dtype).tiny
     return (mean @ K).square().sum() / (squares[0].clamp(min=smallest).sqrt() * squares[1].clamp(min=1).sqrt())
@@ -74,7 +93,7 @@ class FedHeNN(Method):
 
     In the last local training, and for new clients, the RAD and K̄ of the last round are used.
 
-    Attributes
+    Parameters
     ----------
     term_weight : float
         η, the weight of the alignment; 0.1 is the published code's factor, the text gives none.
@@ -89,6 +108,8 @@ class FedHeNN(Method):
         Whose kernels are averaged: the participants', or every client's (code).
     weight_decay : float
         0 in the text, 1e-4 in the code.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     weighting: Literal["samples", "uniform"] = "uniform"
@@ -100,7 +121,17 @@ class FedHeNN(Method):
 
     @classmethod
     def published(cls, **changes: Any) -> FedHeNN:
-        """FedHeNN as FLIC's published code runs it; `changes` override single fields."""
+        """FedHeNN as FLIC's published code runs it; `changes` override single fields.
+
+        Parameters
+        ----------
+        **changes
+            Fields of the class.
+
+        Returns
+        -------
+        FedHeNN
+        """
         return replace(cls(alignment="published", answering="all", weight_decay=1e-4), **changes)
 
     def check(self, specs: Specs) -> None:
@@ -140,7 +171,7 @@ class FedHeNN(Method):
         return {**server, **as_params("rad", map_blocks(own, from_params("rad", server), spec.shapes))}
 
     def start(self, client_state: Params, received: Params) -> Params:
-        """The client's own network."""
+        """The working copy: the client's own network."""
         return dict(client_state)
 
     def _kernel(self, params: Params, received: Params) -> Tensor:
@@ -148,11 +179,11 @@ class FedHeNN(Method):
         return z @ z.T
 
     def survey(self, params: Params, received: Params, data: Batch) -> Params:
-        """K_i = Z_i Z_iᵀ, shape (n_rad, n_rad)."""
+        """What a client answers: its kernel K_i = Z_i Z_iᵀ, shape (n_rad, n_rad)."""
         return {"kernel": self._kernel(params, received)}
 
     def digest(self, server: Params, answers: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
-        """K̄ = Σ_i ω_i K_i."""
+        """The server's tensors with the mean kernel K̄ = Σ_i ω_i K_i."""
         return {**server, **weighted_mean(answers, weights)}
 
     # --- local training ---
@@ -162,7 +193,7 @@ class FedHeNN(Method):
         return self.usual_stages(self.local, self.local, round, role)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
-        """f_i + η (1 − CKA(K_i, K̄)), or f_i + η · similarity as in the published code."""
+        """The objective f_i + η (1 − CKA(K_i, K̄)), or f_i + η · similarity as in the published code."""
         task = super().loss(params, received, batch, noise)
         measure = kernel_alignment if self.alignment == "distance" else published_alignment
         similarity = measure(self._kernel(params, received), received["kernel"])

@@ -38,7 +38,7 @@ class FedPAC(Method):
     :math:`\sum_j \alpha_j \beta_j` whose expected error is least (Section 4.2). Clients must share a feature space,
     unless bodies stay with them.
 
-    Attributes
+    Parameters
     ----------
     term_weight : float
         λ, the weight of the distance to the class means.
@@ -61,6 +61,8 @@ class FedPAC(Method):
         Whether the server averages bodies; or centroids and heads alone, so that inputs may differ from client to
         client, as in FedProto [3]_. All that is local is then trained at the end, the penalty included. What heads are
         weighed by then compares features of different bodies, which the penalty alone brings together.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     term_weight: NotNegative = 1.0
@@ -82,11 +84,11 @@ class FedPAC(Method):
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The body, or nothing."""
+        """The shared parts: the body, or nothing."""
         return BODY if self.aggregates == "body" else ()
 
     def init_server(self, specs: Specs, rng: Generator) -> Params:
-        """The body, centroids that nobody knows yet, and the empty place of a combined head."""
+        """The server's first tensors: the body, centroids that nobody knows yet, and room for a combined head."""
         server = super().init_server(specs, rng)
         head = self.model.init(specs[0], Generator().manual_seed(0), HEAD)
         C, width = specs[0].n_classes, len(head["beta.weight"])
@@ -98,14 +100,17 @@ class FedPAC(Method):
         return server
 
     def download(self, server: Params, spec: Spec) -> Params:
-        """The body, the centroids, and the head that was combined for this client; zeros where there is none yet."""
+        """What is sent to a client: the body, the centroids, and the head that was combined for it.
+
+        The head is zero where there is none yet.
+        """
         sent = {name: p for name, p in server.items() if "/" not in name}
         for name in (name.removeprefix("none/") for name in server if name.startswith("none/")):
             sent[f"head/{name}"] = server.get(f"own/{spec.name}/{name}", server[f"none/{name}"])
         return sent
 
     def start(self, client_state: Params, received: Params) -> Params:
-        """The received body, and the combined head, or the client's own where there is none."""
+        """The working copy: the received body, and the combined head, or the client's own where there is none."""
         params = {**client_state, **pick(received, BODY)}
         if self.combines:
             known, own = received["head/known"] > 0, pick(client_state, HEAD)
@@ -113,7 +118,7 @@ class FedPAC(Method):
         return params
 
     def stages(self, round: int, role: Role) -> list[Stage]:
-        """The head, then the body, or both at once, when selected; at the end the head, or whatever is local."""
+        """Train the head, then the body, or both at once, when selected; at the end the head, or whatever is local."""
         rate = {} if self.head_lr is None else {"lr": self.head_lr * self.lr_decay**round}
         if role == "final" and self.aggregates == "features":
             return [self.finetuning(self.local, round)]
@@ -132,7 +137,7 @@ class FedPAC(Method):
         return self.model.represent(params, self.model.embed(params, x, noise))
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
-        """f_i and the distance to the centroids of the classes that have one (Eq. 9 of [1]_)."""
+        """The objective: f_i and the distance to the centroids of the classes that have one (Eq. 9 of [1]_)."""
         z = self.model.embed(params, batch.x, noise)
         task = batch.loss(self.model.head(params, z))
         known = batch.weight if self.aligns_from == 0 else received["centroid.known"][batch.y] * batch.weight
@@ -145,9 +150,10 @@ class FedPAC(Method):
         return Loss(task.total + self.term_weight * gap, {**task.terms, "gap": gap.detach()})
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:
-        """The body; counts and mean features of the classes; the head, and what weighs it: h and v (Section 4.2).
+        """What leaves the client: the body, the classes' counts and mean features, the head, and its h and v.
 
-        Features are those of the trained body for the centroids, and of the received one, if there is one, for h and v.
+        The last two are what heads are weighed by (Section 4.2). Features are those of the trained body for the
+        centroids, and of the received one, if there is one, for h and v.
         """
         after = self.features(params, data.x)
         member = torch.eye(len(received["centroid.mean"]), dtype=after.dtype, device=after.device)[data.y.long()]
@@ -166,7 +172,7 @@ class FedPAC(Method):
     beyond_sums = "each client's head is combined anew from all heads (Eq. 12)"
 
     def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
-        """The mean of the bodies, the centroids by counts, and each participant's combined head."""
+        """The server's tensors: the mean of the bodies, the centroids by counts, each participant's combined head."""
         new = super().aggregate(server, [pick(upload, self.shared) for upload in uploads], weights, specs, rng)
         counts = torch.stack([upload["centroid.count"] for upload in uploads])
         sums = torch.stack([upload["centroid.mean"] for upload in uploads]) * counts.unsqueeze(-1)
@@ -195,6 +201,10 @@ def head_weights(uploads: Sequence[Params]) -> np.ndarray:
         With ``h``, shape (C, V), the mean features of the classes times their shares, and ``v``, shape (1,). A client
         for which they are not finite keeps its own head, which nobody else takes. A client with one sample has v = 0
         and keeps its own, too: that is the paper's estimate.
+
+    Returns
+    -------
+    ndarray, shape (P, P)
     """
     h = np.stack([upload["h"].double().cpu().numpy().ravel() for upload in uploads])
     v = np.array([float(upload["v"]) for upload in uploads])

@@ -36,7 +36,7 @@ from hetfl_core.methods.base import Batch, Method, Role, Stage, one_of_each, pic
 from hetfl_core.networks import Model, Params, Tensors
 
 BODY = ("phi", "gaussian", "alpha")
-"""Parts before the head."""
+"""Parts of a model before its head."""
 HEAD = ("beta",)
 
 
@@ -50,6 +50,11 @@ class FedPer(Method):
     """A shared body, a local head, trained together ([1]_). Clients must share a feature space.
 
     After the last round each client trains its head alone, as FedCR's comparison does ([4]_).
+
+    Parameters
+    ----------
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     shared: ClassVar[tuple[str, ...]] = BODY
@@ -65,11 +70,13 @@ class LGFedAvg(Method):
 
     After the last round each client trains what is its own.
 
-    Attributes
+    Parameters
     ----------
     layers : tuple of str
-        What else is shared, as prefixes of parameters: FedCR's published code ([4]_) shares the last hidden layer of
-        its networks too, ``("phi.3",)`` of a `LeNet` of two convolutions and two hidden layers: most of its numbers.
+        What else is shared, as prefixes of parameters. FedCR's published code ([4]_) shares the last hidden layer of
+        its networks too: ``("phi.3",)`` of a `LeNet` of two convolutions and two hidden layers, most of its numbers.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     layers: tuple[str, ...] = ()
@@ -78,7 +85,7 @@ class LGFedAvg(Method):
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The head, and the layers named."""
+        """The shared parts: the head, and the layers named."""
         return (*HEAD, *self.layers)
 
     def check(self, specs: Sequence[Spec]) -> None:
@@ -95,7 +102,7 @@ class LGFedAvg(Method):
         return pick(self.model.init(spec, rng, self.model.parts), self.shared)
 
     def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
-        """The rest."""
+        """What a client keeps: all parameters that are not shared."""
         whole = self.model.init(spec, rng, self.model.parts)
         common = pick(whole, self.shared)
         return {name: p for name, p in whole.items() if name not in common}
@@ -115,17 +122,19 @@ class FedBABU(Method):
     model is fine-tuned after the last round. In FedCR's published code the head is trained in each round, so that what
     it calls FedBABU is `FedPer`.
 
-    Attributes
+    Parameters
     ----------
     tuned : {"all", "head", "body"}
         What is fine-tuned: [3]_ compares the three and takes all.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     tuned: Literal["all", "head", "body"] = "all"
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Body and head: no client has parts of its own."""
+        """The shared parts, body and head: no client has parts of its own."""
         return self.model.parts
 
     def stages(self, round: int, role: Role) -> list[Stage]:
@@ -134,5 +143,5 @@ class FedBABU(Method):
         return self.usual_stages(parts["body"], parts[self.tuned], round, role)
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:
-        """The body."""
+        """What leaves the client after training: the body."""
         return pick(params, BODY)

@@ -20,7 +20,7 @@ from hetfl_core.settings import NotNegative
 
 
 def drift(params: Tensors, received: Tensors) -> Tensor:
-    """‖w − w⁽ᵗ⁾‖² over the tensors that are in both, shape ()."""
+    """Squared distance ‖w − w⁽ᵗ⁾‖² over the tensors that are in both, shape ()."""
     both = [(params[name] - received[name]).square().sum() for name in received if name in params]
     return torch.stack(both).sum()
 
@@ -31,16 +31,18 @@ class FedProx(FedAvg):
 
     A participant minimises :math:`f_i(w) + \frac{\mu}{2}\|w - w^{(t)}\|^2`, w⁽ᵗ⁾ as it was received.
 
-    Attributes
+    Parameters
     ----------
     term_weight : float
         μ, the weight of the proximal term. At 0 it is `FedAvg`.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     term_weight: NotNegative = 0.1
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
-        """f_i(w) + (μ/2)‖w − w⁽ᵗ⁾‖², Eq. (2) of [1]_."""
+        """The objective f_i(w) + (μ/2)‖w − w⁽ᵗ⁾‖², Eq. (2) of [1]_."""
         task = super().loss(params, received, batch, noise)
         away = drift(params, received)
         return Loss(task.total + self.term_weight / 2 * away, {**task.terms, "drift": away.detach()})

@@ -25,10 +25,12 @@ class FedRep(Method):
     A participant trains its head for M epochs with the representation frozen, then the representation for
     `representation_epochs` with the head frozen; the server averages the representation.
 
-    Attributes
+    Parameters
     ----------
     representation_epochs : int
         Epochs on the shared parts after the local ones; 1 in FLIC's experiments.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     representation_epochs: Count = 1
@@ -36,7 +38,7 @@ class FedRep(Method):
     shared: ClassVar[tuple[str, ...]] = ("phi", "gaussian", "alpha")
 
     def stages(self, round: int, role: Role) -> list[Stage]:
-        """The local parts for M epochs, then the shared ones."""
+        """Train the local parts for M epochs, then the shared ones."""
         if role == "round":
             common = self.stage(self.shared, round, epochs=self.representation_epochs)
             return [self.stage(self.local, round), common]
@@ -45,7 +47,15 @@ class FedRep(Method):
 
 @dataclass(frozen=True)
 class HetFedRep(FedRep):
-    """FedRep behind a local embedding ([2]_, Section 6, *Baselines*): φ_i and β_i local, α shared, no alignment."""
+    """FedRep behind a local embedding ([2]_, Section 6, *Baselines*): φ_i and β_i local, α shared, no alignment.
+
+    Parameters
+    ----------
+    representation_epochs
+        As for `FedRep`.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
+    """
 
     model: Model = field(default_factory=lambda: Model(alpha=100))
 

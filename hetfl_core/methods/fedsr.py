@@ -35,7 +35,7 @@ class FedSR(Stochastic):
     with a Gaussian r of trained mean and deviation for each class, which stays on the client. The last term is an
     upper bound of I(z; x | y). Clients must share a feature space.
 
-    Attributes
+    Parameters
     ----------
     norm_weight, cmi_weight : float
         α^L2R and α^CMI, the weights of the two penalties.
@@ -44,6 +44,10 @@ class FedSR(Stochastic):
     shares : bool
         Whether the model is exchanged at all. In FedCR's published code ([2]_) it is not, by a fault: what it calls
         FedSR is local training, from first weights of each client's own.
+    samples, test_samples, averaged, likelihood, scale
+        As for `Stochastic`.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     norm_weight: NotNegative = 0.01
@@ -53,11 +57,11 @@ class FedSR(Stochastic):
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The whole model, unless nothing is."""
+        """The shared parts: the whole model, or none of it."""
         return self.model.parts if self.shares else ()
 
     def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
-        """r: a mean and, through softplus, a deviation for each class, N(0, 1) at first."""
+        """What a client keeps: r, a mean and, through softplus, a deviation for each class, N(0, 1) at first."""
         own = super().init_client(spec, rng)
         zeros = torch.zeros(spec.outputs, self.model.latent, dtype=torch.float32)
         one = torch.full_like(zeros, 1 - SMALLEST_DEVIATION).expm1().log()  # a deviation of 1
@@ -69,7 +73,7 @@ class FedSR(Stochastic):
         return self.usual_stages(everything, ("beta",) if self.shares else everything, round, role)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
-        """Cross-entropy and the two penalties."""
+        """The objective: cross-entropy and the two penalties."""
         mean, deviation = self.model.posterior(params, batch.x, noise)
         z = self.drawn(mean, deviation, noise)
         task = self.likelihood_loss(self.logits(params, z), batch)

@@ -59,8 +59,8 @@ class FLIC(Method):
     *FLIC-L2GD*.
 
     On a regression the anchors are N(m^(y), I), m^(y) = ya + (1 − y)b, with the ends a and b in place of the class
-    means ([1]_, Section 3): alignment is the mean of ‖φ_i(x) − m^(y)‖² over the batch, and the third term a mean over
-    the targets y of the batch. Targets are meant to lie in [0, 1]; others lie on the line beyond a and b.
+    means ([1]_, Section 3). Alignment is then the mean of ‖φ_i(x) − m^(y)‖² over the batch, and the third term a mean
+    over the targets y of the batch. Targets are meant to lie in [0, 1]; others lie on the line beyond a and b.
 
     A scheme **without** alignment (FedRep: HetFedRep) is ``alignment_weight=0, anchor_weight=0,
     pretrain_epochs=0, local_anchors=False``: anchors are then still sent and counted, but nothing depends on them.
@@ -69,7 +69,7 @@ class FLIC(Method):
     J are left open there. The second group of fields, with `anchor_samples` and `weighting`, says where its published
     code differs; `published` sets them all. The third group are the paper's alternatives.
 
-    Attributes
+    Parameters
     ----------
     alignment_weight, anchor_weight : float
         λ₁ and λ₂, the weights of alignment and of anchor classification in Eq. (3); 0.001 in Appendix S3.3.
@@ -124,6 +124,8 @@ class FLIC(Method):
         Clip and noise what leaves a client in a round, **all** of it: anchors, and shared weights where there are any
         (Remark 3 speaks of the anchors; protecting them alone would leave α as a leak). Needs ``weighting="uniform"``,
         as the number of samples would otherwise leave the client too.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     model: Model = field(default_factory=lambda: Model(alpha=100))
@@ -173,6 +175,15 @@ class FLIC(Method):
         """FLIC as its published code runs it; `changes` override single fields.
 
         Its network has LeakyReLU and dropout 0.5; its competitors' heads have the same weight decay.
+
+        Parameters
+        ----------
+        **changes
+            Fields of the class.
+
+        Returns
+        -------
+        FLIC
         """
         code = cls(
             model=Model(MLP(activation="leaky_relu", dropout=0.5), alpha=100),
@@ -202,7 +213,7 @@ class FLIC(Method):
 
     @property
     def summary(self) -> str:
-        """One line on what is shared."""
+        """One line on what the method shares."""
         shared = f"the anchors and {self.scheme.words} are" if self.shared else "the anchors are"
         return f"Local embeddings aligned to anchors; {shared} shared."
 
@@ -238,7 +249,7 @@ class FLIC(Method):
         return y if of is None else torch.tensor(of, dtype=torch.int64, device=y.device)[y]
 
     def init_server(self, specs: Specs, rng: Generator) -> Params:
-        """α⁽⁰⁾ and μ⁽⁰⁾: means from N(0, anchor_scale² I), covariances a multiple of the identity."""
+        """The server's first tensors, α⁽⁰⁾ and μ⁽⁰⁾: means from N(0, anchor_scale² I), covariances a multiple of I."""
         C, k = self._count(specs[0]), self.model.of(specs[0]).phi.out
         server = self.scheme.init(self.model, specs[0], rng, self.shared)
         server["anchor.mean"] = self.alignment.means(C, k, self.anchor_scale, rng)
@@ -248,7 +259,10 @@ class FLIC(Method):
         return server
 
     def init_client(self, spec: Spec, rng: Generator) -> Params:
-        """φ_i, β_i, and whose anchors the client has samples of (a constant, shape (C,); none in a regression)."""
+        """What a client keeps: φ_i, β_i, and whose anchors it has samples of.
+
+        The latter is a constant of shape (C,), and not there in a regression.
+        """
         client_state = self.model.init(spec, rng, ("phi",))
         client_state |= self.scheme.init(self.model, spec, rng, self.scheme.own)
         if spec.task == "classification":
@@ -288,7 +302,7 @@ class FLIC(Method):
         return torch.where(members, logits.unsqueeze(1), -math.inf).logsumexp(-1)
 
     def _anchor_loss(self, params: Params, anchors: Tensors, batch: Batch, noise: Tensors) -> Tensor:
-        """Σ_{c ∈ Y_i} (1/J) Σ_j ℓ(c, g(Z_c^(j))), with Z_c = v_c + L_c ξ (Algorithm S2, line 8)."""
+        """The anchor loss Σ_{c ∈ Y_i} (1/J) Σ_j ℓ(c, g(Z_c^(j))), with Z_c = v_c + L_c ξ (Algorithm S2, line 8)."""
         if batch.y.is_floating_point():
             return self._target_loss(params, anchors["anchor.mean"], batch, noise)
         samples = self.alignment.samples(self._anchors(anchors), noise)
@@ -298,13 +312,13 @@ class FLIC(Method):
         return (losses.reshape(J, C).mean(0) * params["classes"]).sum()
 
     def _target_loss(self, params: Params, ends: Tensor, batch: Batch, noise: Tensors) -> Tensor:
-        """The same for a regression: the mean over the batch of (1/J) Σ_j ℓ(y, g(Z_y^(j))), Z_y = m^(y) + ξ."""
+        """The anchor loss of a regression: mean over the batch of (1/J) Σ_j ℓ(y, g(Z_y^(j))), Z_y = m^(y) + ξ."""
         samples = segment_means(ends, batch.y).unsqueeze(1) + noise["anchor.xi"]  # (n, J, k)
         y, weight = (t.repeat_interleave(self.anchor_samples) for t in (batch.y, batch.weight))
         return task_loss(self._head(params, samples.flatten(0, 1)), y, weight)
 
     def _objective(self, params: Params, anchors: Tensors, batch: Batch, noise: Tensors) -> Loss:
-        """F_i of Eq. (3), without ω_i."""
+        """The objective F_i of Eq. (3), without ω_i."""
         z = self.model.embed(params, batch.x, noise)
         task = batch.loss(self._head(params, z))
         gap = self._alignment(z, batch, anchors, noise)
@@ -315,22 +329,23 @@ class FLIC(Method):
     # --- objectives of the stages ---
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
-        """F_i at the anchors μ^(t) that the server sent: lines 8, 9 and 13 of Algorithm 1."""
+        """The objective F_i at the anchors μ^(t) that the server sent: lines 8, 9 and 13 of Algorithm 1."""
         return self._objective(params, received, batch, noise)
 
     def anchor_objective(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
-        """F_i as a function of the client's copy of the anchors: line 14."""
+        """The objective F_i as a function of the client's copy of the anchors: line 14."""
         return self._objective(params, params, batch, noise)
 
     def alignment_loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
-        """Σ_c W2²(μ_c, ν̂_c), the loss of the pre-training."""
+        """The loss of the pre-training, Σ_c W2²(μ_c, ν̂_c)."""
         gap = self._alignment(self.model.embed(params, batch.x, noise), batch, received, noise)
         return Loss(gap, {self.alignment.term: gap.detach()})
 
     def published_loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
-        """F_i for φ and β, plus the code's anchor objective for the anchors, each blind to the other's parameters.
+        """The published code's objective: F_i for φ and β, plus its anchor objective for the anchors.
 
-        The latter is the cross-entropy of all anchor means (of all components, for mixtures) and the alignment.
+        Each is blind to the other's parameters. The latter is the cross-entropy of all anchor means (of all components,
+        for mixtures) and the alignment.
         """
         detached = {name: p.detach() for name, p in params.items()}
         still = {**params, **pick(detached, ("anchor",))}
@@ -376,7 +391,7 @@ class FLIC(Method):
         return stages
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
-        """ξ of Algorithm S2, line 8, and what the network and the alignment need."""
+        """Random numbers of a step: ξ of Algorithm S2, line 8, and what the network and the alignment need."""
         k, draws = self.model.phi.out, self.model.draws() | self.alignment.draws(self.model.phi.out)
         if stage.loss == self.alignment_loss:
             return draws
@@ -385,11 +400,11 @@ class FLIC(Method):
         return draws | self.alignment.sample_draws(self.anchor_samples, self._count(spec), k)
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:
-        """α_i and the client's anchors (line 16)."""
+        """What leaves the client: α_i and its anchors (line 16)."""
         return pick(params, (*self.shared, *(("anchor",) if self.local_anchors else ())))
 
     def protect(self, upload: Params, received: Params, rng: Generator) -> Params:
-        """Clip and noise, where `privacy` is asked for (Remark 3)."""
+        """An upload clipped and noised, where `privacy` is asked for (Remark 3)."""
         return upload if self.privacy is None else self.privacy.protect(upload, received, rng)
 
     @property
@@ -398,7 +413,7 @@ class FLIC(Method):
         return "the exact barycentre is no sum of anchors" if self.barycentre == "exact" else None
 
     def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
-        """Weighted means of α_i, v_i and L_i (lines 18 and 19), or the exact barycentre of the anchors."""
+        """The server's tensors: weighted means of α_i, v_i and L_i (lines 18, 19), or the anchors' exact barycentre."""
         server = super().aggregate(server, uploads, weights, specs, rng)
         if self.barycentre == "exact" and self.covariance == "learned" and self.local_anchors:
             L = torch.stack([upload["anchor.cholesky"] for upload in uploads]).tril()

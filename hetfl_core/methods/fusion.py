@@ -28,7 +28,7 @@ def held_blocks(spec: Spec) -> list[str]:
 
 
 def full_spec(specs: Sequence[Spec]) -> Spec:
-    """The first client, if it held every block that anybody holds."""
+    """What the first client would be if it held every block that anybody holds."""
     each = {name: [spec.shapes[name] for spec in specs] for name in specs[0].shapes}
     return replace(specs[0], shapes={name: max(some, key=lambda s: (0 not in s, s)) for name, some in each.items()})
 
@@ -87,6 +87,11 @@ class LateFusion(FedAvg):
     Each block learns by itself: the loss is the mean of the blocks' losses. Probabilities are averaged over the blocks
     that a client, or the server, has (of a regression, the predicted numbers). With plain inputs there is one block,
     and this is FedAvg. It keeps the extractors of a `hetfl_core.networks.Blocks` and not the layer over them.
+
+    Parameters
+    ----------
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     name: ClassVar[str] = "late fusion"
@@ -98,7 +103,7 @@ class LateFusion(FedAvg):
         check_blocks(self, specs, "has a head for each block")
 
     def init_server(self, specs: Sequence[Spec], rng: torch.Generator) -> Params:
-        """Of each block that anybody holds, h_b and its head."""
+        """The server's first tensors: h_b and its head, of each block that anybody holds."""
         if self.model.blocks is None:
             return super().init_server(specs, rng)
         spec = full_spec(specs)
@@ -109,11 +114,11 @@ class LateFusion(FedAvg):
         return params
 
     def download(self, server: Params, spec: Spec) -> Params:
-        """What belongs to the client's blocks."""
+        """What is sent to a client: the tensors of its blocks."""
         return server if self.model.blocks is None else of_blocks(server, held_blocks(spec), "beta")
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
-        """The mean over blocks of each block's own loss."""
+        """The objective: the mean over blocks of each block's own loss."""
         if self.model.blocks is None:
             return super().loss(params, received, batch, noise)
         each = [batch.loss(outputs) for outputs in self._outputs(params, batch.x, noise)]
@@ -139,7 +144,7 @@ class LateFusion(FedAvg):
         return each.log_softmax(-1).logsumexp(0) - math.log(len(each))
 
     def embed(self, params: Params, received: Params, x: Any) -> Tensor:
-        """What the extractors find, side by side."""
+        """Features that the extractors find, side by side."""
         if self.model.blocks is None:
             return super().embed(params, received, x)
         net = self.model.blocks

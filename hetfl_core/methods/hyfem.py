@@ -53,7 +53,7 @@ class HyFEM(FedAvg):
     one of named blocks (`hetfl_core.networks.Blocks`); with plain inputs there is one block and no hidden layer in the
     classifier, nothing is matched, and the method is FedProx (Remark 3).
 
-    Attributes
+    Parameters
     ----------
     extractor_weight, classifier_weight : float
         μ₁ and μ₂, the weights of the terms that hold extractors and classifier to the server's.
@@ -73,6 +73,8 @@ class HyFEM(FedAvg):
         (Eq. (22)), which is what Theorem 2 speaks of.
     norms : bool
         Whether the penalties are norms, as in the published code, and not half their squares.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     weighting: Literal["samples", "uniform"] = "uniform"
@@ -90,17 +92,26 @@ class HyFEM(FedAvg):
 
     @classmethod
     def published(cls, **changes: Any) -> HyFEM:
-        """As the published code has it where the text differs; `changes` override single fields.
+        """HyFEM as the published code has it where the text differs; `changes` override single fields.
 
         What stays as in the text: extractors are copies that are averaged, while the code's are one object that all
         clients train together, step by step, which no federation can.
+
+        Parameters
+        ----------
+        **changes
+            Fields of the class.
+
+        Returns
+        -------
+        HyFEM
         """
         code = cls(cost="pfnm", order="sequential", growth=0.0, most=700, norms=True, passes=4)
         return replace(code, **changes)
 
     @property
     def rule(self) -> Rule:
-        """How neurons are matched."""
+        """How neurons are matched, as `hetfl_core.matching` takes it."""
         return Rule(self.cost, self.order, growth=self.growth, most=self.most)
 
     # --- before the first round ---
@@ -112,14 +123,14 @@ class HyFEM(FedAvg):
         check_blocks(self, specs, "matches the layer over all blocks")
 
     def init_server(self, specs: Specs, rng: Generator) -> Params:
-        """Θ_0 and w_0, with the blocks that anybody holds."""
+        """The server's first tensors: Θ_0 and w_0, with the blocks that anybody holds."""
         if self.model.blocks is None:
             return super().init_server(specs, rng)
         server = self.model.init(full_spec(specs), rng, self.model.parts)
         return {**server, "round": torch.zeros((), dtype=torch.int64)}
 
     def init_client(self, spec: Spec, rng: Generator) -> Params:
-        """Nothing, where every round begins with the server's model; else Θ_m and w_m."""
+        """What a client keeps: nothing, where every round begins with the server's model; else Θ_m and w_m."""
         if self.resets and self.begins == "server":
             return {}
         return self.model.init(spec, rng, self.model.parts)
@@ -127,7 +138,7 @@ class HyFEM(FedAvg):
     # --- one round ---
 
     def download(self, server: Params, spec: Spec) -> Params:
-        """P_m Θ_0 and Π_m w_0: the client's blocks, and the neurons that its own are matched with."""
+        """What is sent to a client, P_m Θ_0 and Π_m w_0: its blocks, and the neurons that its own are matched with."""
         sent = pick(server, ("phi", "beta"))
         if self.model.blocks is not None:
             sent = of_blocks(sent, held_blocks(spec), LAYER)
@@ -140,13 +151,13 @@ class HyFEM(FedAvg):
         return sent
 
     def _place(self, server: Params, name: str) -> Tensor:
-        """Π_m: the place of each neuron of a client, the first ones as long as it has not been matched."""
+        """Places Π_m of a client's neurons; the first ones as long as they have not been matched."""
         assert self.model.blocks is not None
         first = torch.arange(self.model.blocks.out, device=server["beta.bias"].device)
         return server.get(PLACE + name, first)
 
     def start(self, client_state: Params, received: Params) -> Params:
-        """Line 2 of Algorithm 2, or what the client has."""
+        """The working copy: what was received (Algorithm 2, line 2), or what the client has."""
         if not client_state:
             return dict(received)
         known = bool(received["known"])
@@ -154,7 +165,7 @@ class HyFEM(FedAvg):
         return {**received, **client_state} if goes_on else {**client_state, **received}
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
-        """Eq. (8)."""
+        """The objective of Eq. (8): the task's loss, and the terms that hold both parts to the server's."""
         task = Method.loss(self, params, received, batch, noise)
         classifier = pick(received, CLASSIFIER)
         extractors = {n: p for n, p in received.items() if n not in classifier and n != "known"}
@@ -166,7 +177,7 @@ class HyFEM(FedAvg):
         return Loss(task.total + penalty, {**task.terms, **terms})
 
     def _penalty(self, square: Tensor) -> Tensor:
-        """½ ‖·‖², or ‖·‖ with gradient 0 at 0, of a squared norm."""
+        """Penalty of a squared norm: ½ ‖·‖², or ‖·‖ with gradient 0 at 0."""
         if not self.norms:
             return square / 2
         positive = square > 0
@@ -177,7 +188,7 @@ class HyFEM(FedAvg):
     beyond_sums = "neurons are matched client by client"
 
     def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
-        """Lines 7 and 8 of Algorithm 1: Θ_0 by means, w_0 and the Π_m by matching."""
+        """The server's tensors (lines 7 and 8 of Algorithm 1): Θ_0 by means, w_0 and the Π_m by matching."""
         if self.model.blocks is None:
             return {**server, **weighted_mean(uploads, weights)}
         extractors = [pick(sent, [f"phi.{block}" for block in self.model.blocks.extractors]) for sent in uploads]
@@ -225,7 +236,7 @@ class _Rows:
         return torch.cat([*parts, out], 1), torch.cat([*held, out.new_ones(self.outputs)])
 
     def named(self, rows: Tensor) -> Params:
-        """The server's tensors from such a matrix."""
+        """The server's tensors from a matrix with one row per neuron."""
         *parts, out = rows.split([*self.sizes.values(), self.outputs], 1)
         named = {name: part.T.contiguous() for name, part in zip(self.sizes, parts, strict=True)}
         bias = f"{LAYER}.bias"

@@ -43,9 +43,9 @@ from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
 @dataclass(frozen=True)
 class PFedHN(Method):
-    r"""A hyper-network makes each client's weights, all or those of the body ([1]_). One feature space.
+    """A hyper-network makes each client's weights, all or those of the body ([1]_). One feature space.
 
-    Attributes
+    Parameters
     ----------
     personal : {"nothing", "head"}
         What stays on the client: pFedHN, or pFedHN-PC, of which each client trains the head once more at the end.
@@ -55,6 +55,8 @@ class PFedHN(Method):
         Width of the hyper-network's layers, and how many follow the first.
     server_lr, server_momentum, server_weight_decay, server_clip
         SGD of the server, and the largest norm of its gradient.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     personal: Literal["nothing", "head"] = "nothing"
@@ -70,13 +72,13 @@ class PFedHN(Method):
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The parts that are made."""
+        """The parts that the hyper-network makes."""
         return tuple(part for part in self.model.parts if self.personal == "nothing" or part not in HEAD)
 
     # --- the server ---
 
     def init_server(self, specs: Specs, rng: Generator) -> Params:
-        """Embeddings ~ N(0, I) and a fresh hyper-network."""
+        """The server's first tensors: embeddings from N(0, I) and a fresh hyper-network."""
         width = self.embedding or 1 + specs[0].n_clients // 4
         server = {f"embedding/{spec.name}": torch.randn(width, generator=rng, dtype=torch.float32) for spec in specs}
         server |= layers_init(rng, "hyper", itertools.pairwise([width, *[self.hidden] * (1 + self.hidden_layers)]))
@@ -86,7 +88,7 @@ class PFedHN(Method):
         return server
 
     def made(self, server: Params, client: str) -> Params:
-        """θ_i = h(v_i)."""
+        """A client's weights θ_i = h(v_i), as the hyper-network makes them."""
         z = server[f"embedding/{client}"]
         for layer in range(1 + self.hidden_layers):
             z = (z if layer == 0 else z.relu()) @ server[f"hyper.{layer}.weight"] + server[f"hyper.{layer}.bias"]
@@ -95,12 +97,12 @@ class PFedHN(Method):
         return {n: torch.tensordot(z, server[f"make/{n}/weight"], 1) + server[f"make/{n}/bias"] for n in targets}
 
     def download(self, server: Params, spec: Spec) -> Params:
-        """The client's weights."""
+        """What is sent to a client: its weights."""
         with torch.no_grad():
             return self.made(server, spec.name)
 
     def join(self, server: Params, specs: Specs, rng: Generator) -> Params:
-        """New clients begin with the mean embedding; the hyper-network has never seen them."""
+        """The server's tensors with the mean embedding for new clients, which the hyper-network has never seen."""
         mean = torch.stack([p for name, p in server.items() if name.startswith("embedding/")]).mean(0)
         return {**server, **{f"embedding/{spec.name}": mean for spec in specs}}
 
@@ -111,13 +113,13 @@ class PFedHN(Method):
         return self.usual_stages(self.model.parts, HEAD if self.personal == "head" else (), round, role)
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:
-        """Δθ_i = θ_i − θ̃_i."""
+        """What leaves the client: Δθ_i = θ_i − θ̃_i."""
         return {name: received[name] - params[name] for name in pick(received, self.shared)}
 
     beyond_sums = "each client's step goes through the hyper-network with its own embedding"
 
     def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
-        """A step of the hyper-network and the embeddings, along the weighted mean of the participants' gradients."""
+        """The server's tensors after a step along the weighted mean of the participants' gradients."""
 
         def objective(tensors: Params, step: int) -> Tensor:
             total = tensors["hyper.0.bias"].new_zeros(())

@@ -48,9 +48,9 @@ __all__ = ["Privacy", "epsilon", "noise_multiplier"]
 
 @dataclass(frozen=True)
 class Privacy(Checked):
-    """Clip and noise of a client's message.
+    """How a client's message is clipped and noised.
 
-    Attributes
+    Parameters
     ----------
     clip : float
         R, the largest Euclidean norm of a move, over all tensors of a message together. For scale: one step of Adam
@@ -89,6 +89,11 @@ class Privacy(Checked):
         rng : torch.Generator
             On the CPU; the client's own stream.
 
+        Returns
+        -------
+        dict of str to Tensor
+            What is sent instead, in the same shapes and types.
+
         Raises
         ------
         ValueError
@@ -105,12 +110,24 @@ class Privacy(Checked):
         return {name: p + self.deviation * drawn[name] for name, p in clipped.items()}
 
     def epsilon(self, delta: float, releases: int) -> float:
-        """ε of a client that sends so many messages; see `epsilon`."""
+        """ε of a client that sends so many messages; see `epsilon`.
+
+        Parameters
+        ----------
+        delta : float
+            δ in (0, 1).
+        releases : int
+            Messages that the client sends.
+
+        Returns
+        -------
+        float
+        """
         return epsilon(self.noise_multiplier, delta, releases)
 
 
 def _clip_factor(move: Tensors, limit: float) -> float | None:
-    """None where the norm over all tensors together is at most the limit, else what brings it there, rounding included.
+    """Factor that brings a move's norm over all tensors to the limit, rounding included; None where it is within.
 
     Moves are float64. The sum of n squares errs by n · 1e-16 at most, so that a part in 1e9 less leaves room for
     the roundings of a million entries.

@@ -11,9 +11,9 @@ FedRep    g_β ∘ g_α      θ_i = [α, β_i]
 ========= ============== =====================================
 
 Algorithm 1 of [1]_ is written for FedRep. With another scheme its lines read: in the M local epochs (7–9) φ_i and the
-local weights descend, and with them the shared ones where a scheme has no local weights; then the anchors (14), at the
-shared weights as the local epochs left them; then the shared weights (13), where they were not trained before; the
-server averages the shared weights (18). The last local training is once more the M local epochs.
+local weights descend, and with them the shared ones where a scheme has no local weights. Then the anchors descend (14),
+at the shared weights as the local epochs left them, and then the shared weights (13), where they were not trained
+before. The server averages the shared weights (18). The last local training is once more the M local epochs.
 
 The head is `Model`'s: a hidden layer ``alpha``, where the model has one, and the classifier ``beta``.
 
@@ -45,7 +45,7 @@ HEAD = ("alpha", "beta")
 
 @dataclass(frozen=True)
 class Scheme(Checked):
-    """What the three have in common; a scheme says which prefixes of parameters are shared and which are local."""
+    """A personalised scheme, which says which prefixes of parameters are shared and which are local."""
 
     name: ClassVar[str] = ""
     """Name in Table 2 of [1]_."""
@@ -66,23 +66,75 @@ class Scheme(Checked):
             raise TypeError("a scheme must be one of its subclasses, which say what is shared; got Scheme itself")
 
     def shared(self, model: Model) -> tuple[str, ...]:
-        """Prefixes of the weights that the server averages, with this model: α only where it has one."""
+        """Prefixes of the weights that the server averages, with this model: α only where it has one.
+
+        Parameters
+        ----------
+        model : Model
+
+        Returns
+        -------
+        tuple of str
+        """
         return tuple(part for part in self.common if part != "alpha" or model.alpha is not None)
 
     def init(self, model: Model, spec: Spec, rng: torch.Generator, prefixes: tuple[str, ...]) -> Params:
-        """Fresh weights of these prefixes."""
+        """Fresh weights of some of a scheme's prefixes.
+
+        Parameters
+        ----------
+        model : Model
+        spec : Spec
+            Of the client.
+        rng : torch.Generator
+            On the CPU.
+        prefixes : tuple of str
+            Some of `common` or `own`.
+
+        Returns
+        -------
+        dict of str to Tensor
+        """
         return model.init(spec, rng, prefixes)
 
     def weights(self, params: Tensors) -> Tensors:
-        """θ_i under the names that `Model.head` reads, made of shared and local weights."""
+        """θ_i under the names that `Model.head` reads, made of shared and local weights.
+
+        Parameters
+        ----------
+        params : dict of str to Tensor
+            Shared and local weights.
+
+        Returns
+        -------
+        dict of str to Tensor
+        """
         return params
 
     def during(self, model: Model) -> tuple[str, ...]:
-        """Prefixes trained with φ_i in the M local epochs, and in the last local training."""
+        """Prefixes trained with φ_i in the M local epochs, and in the last local training.
+
+        Parameters
+        ----------
+        model : Model
+
+        Returns
+        -------
+        tuple of str
+        """
         return (*self.own, *(self.shared(model) if self.joint else ()))
 
     def after(self, model: Model) -> tuple[str, ...]:
-        """Prefixes trained after them."""
+        """Prefixes trained after the M local epochs.
+
+        Parameters
+        ----------
+        model : Model
+
+        Returns
+        -------
+        tuple of str
+        """
         return () if self.joint else self.shared(model)
 
 
@@ -118,7 +170,7 @@ class L2GDScheme(Scheme):
     parts. (L2GD itself draws at random whether a step descends or mixes, and keeps one model per client; Table 2 takes
     its mixture, not its schedule.)
 
-    Attributes
+    Parameters
     ----------
     omega : float
         ω in [0, 1]. At 1 the head is the server's alone, at 0 the client's alone.
@@ -138,6 +190,6 @@ class L2GDScheme(Scheme):
         return {f"{prefix}.{name}": p for prefix, head in heads.items() for name, p in head.items()}
 
     def weights(self, params: Tensors) -> Tensors:
-        """ω α + (1 − ω) β_i under the names of a plain head."""
+        """The mixture ω α + (1 − ω) β_i under the names of a plain head."""
         own = {name.removeprefix("own."): p for name, p in params.items() if name.startswith("own.")}
         return {name: self.omega * params[f"common.{name}"] + (1 - self.omega) * p for name, p in own.items()}

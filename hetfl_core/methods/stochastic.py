@@ -23,7 +23,7 @@ from hetfl_core.settings import Count, Natural
 class Stochastic(Method):
     r"""A method whose model has a Gaussian layer.
 
-    Attributes
+    Parameters
     ----------
     samples, test_samples : int
         S, draws of z for a sample in training and for a prediction. Without draws at test time (0) the prediction is
@@ -36,6 +36,8 @@ class Stochastic(Method):
     scale : {"deviation", "variance", "none"}
         What the standard normal ε is multiplied with: σ, as a draw from the posterior is; σ², as FedCR prints it; or
         nothing, so that z = μ(x) is not random.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
     """
 
     model: Model = field(default_factory=lambda: Model(gaussian=64))
@@ -57,15 +59,15 @@ class Stochastic(Method):
 
     @classmethod
     def variants(cls) -> list[Method]:
-        """None of its own: this is what others are made of."""
+        """No methods of its own: this class is what others are made of."""
         return [] if cls is Stochastic else super().variants()
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
-        """ε, S draws a sample, and what the network needs."""
+        """Random numbers of a step: ε, S draws a sample, and what the network needs."""
         return self.model.draws() | self._draws(self.samples)
 
     def prediction_noise(self, spec: Spec) -> dict[str, Draw]:
-        """ε of the draws that a prediction averages over."""
+        """Random numbers of a prediction: ε of the draws that it averages over."""
         return self._draws(self.test_samples)
 
     def _draws(self, samples: int) -> dict[str, Draw]:
@@ -81,7 +83,7 @@ class Stochastic(Method):
         return mean.unsqueeze(1) + spread.unsqueeze(1) * noise["epsilon"]
 
     def logits(self, params: Params, z: Tensor) -> Tensor:
-        """Of each draw, shape (n, S, V) → (n, S, C)."""
+        """Logits of each draw, shape (n, S, V) → (n, S, C)."""
         return self.model.head(params, z.flatten(0, 1)).unflatten(0, z.shape[:2])
 
     def likelihood_loss(self, logits: Tensor, batch: Batch) -> Tensor:
@@ -104,9 +106,21 @@ def mean_log_probability(logits: Tensor) -> Tensor:
 
 
 def gaussian_gap(mean: Tensor, variance: Tensor, other: Tensor, others: Tensor) -> Tensor:
-    r"""KL of :math:`N(m, v)` from :math:`N(\mu, \sigma^2)`, both diagonal, row by row: four (…, V) → (…).
+    r"""KL of :math:`N(m, v)` from :math:`N(\mu, \sigma^2)`, both diagonal, row by row.
 
-    FedCR's Eq. (21): ½ Σ_k [(m − μ)²/σ² − ln(v/σ²) + v/σ² − 1], summed over the dimensions, in nats.
+    FedCR's Eq. (21): ½ Σ_k [(m − μ)²/σ² − ln(v/σ²) + v/σ² − 1], summed over the dimensions.
+
+    Parameters
+    ----------
+    mean, variance : Tensor, shape (..., V)
+        m and v > 0.
+    other, others : Tensor, shape (..., V)
+        μ and σ² > 0.
+
+    Returns
+    -------
+    Tensor, shape (...)
+        In nats.
     """
     away = (mean - other).square() / others
     return 0.5 * (away + others.log() - variance.log() + variance / others - 1).sum(-1)

@@ -97,7 +97,7 @@ def module_described(net: nn.Module, values: bool = False, within: tuple[int, ..
 def _contents(x: Any) -> Mapping[Any, Any]:
     """What belongs to an object: its items, or its attributes, or what a function refers to around it.
 
-    Of a layer neither tensors nor other layers, nor what is the same for any, but its hooks.
+    Of a layer these are its hooks, and neither tensors nor other layers nor what is the same for any.
     """
     if isinstance(x, Mapping):
         return x

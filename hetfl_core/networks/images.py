@@ -46,7 +46,7 @@ class CNN(Checked):
     conv 5×5 (32) – max-pool – sigmoid – conv 5×5 (20) – dropout – max-pool – sigmoid – linear to k. With 28 × 28
     inputs the linear layer sees 320 numbers, with 16 × 16 inputs 20. Images of different sizes cannot share a stack.
 
-    Attributes
+    Parameters
     ----------
     out : int
         Latent dimension k.
@@ -66,7 +66,23 @@ class CNN(Checked):
     padded: ClassVar[bool] = True
 
     def sides(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Side of the maps after the second convolution, and after the second pooling."""
+        """Side of the maps after the second convolution, and after the second pooling.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            (channels, side, side), pixels.
+
+        Returns
+        -------
+        tuple of int
+            Both in pixels.
+
+        Raises
+        ------
+        ValueError
+            For inputs that are not square images, or are too small.
+        """
         if len(shape) != 3 or shape[1] != shape[2]:
             raise ValueError(f"a CNN needs square images of shape (channels, side, side), {_got(shape)}")
         before = (shape[1] - self.kernel + 1) // 2 - self.kernel + 1
@@ -77,19 +93,56 @@ class CNN(Checked):
         return before, before // 2
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
-        """Parameters for images of shape (channels, side, side)."""
+        """Parameters for images of shape (channels, side, side).
+
+        Parameters
+        ----------
+        shape, rng, part
+            As for `Network.init`.
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``<part>.<i>.weight`` and ``<part>.<i>.bias`` of the two convolutions and the linear layer.
+
+        Raises
+        ------
+        ValueError
+            For inputs that are not square images, or are too small.
+        """
         area, flat = self.kernel**2, self.channels[1] * self.sides(shape)[1] ** 2
         first, second = self.channels
         return layers_init(rng, part, [(shape[0] * area, first), (first * area, second), (flat, self.out)])
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
-        """The dropout mask that training needs, one a channel and sample."""
+        """The dropout mask that training needs, one a channel and sample.
+
+        Parameters
+        ----------
+        part : str
+            What the names begin with.
+
+        Returns
+        -------
+        dict of str to Draw
+            Empty without dropout.
+        """
         if not self.dropout:
             return {}
         return {f"{part}.1.mask": Draw((self.channels[1], 1, 1), "keep", "sample", 1 - self.dropout)}
 
     def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
-        """Embed a batch of images, shape (n, channels, side, side) → (n, k)."""
+        """Embed a batch of images, shape (n, channels, side, side) → (n, k).
+
+        Parameters
+        ----------
+        params, x, noise, part
+            As for `Network.__call__`.
+
+        Returns
+        -------
+        Tensor, shape (n, k)
+        """
         first, second = (params[f"{part}.{i}.bias"][:, None, None] for i in range(2))
         z = F.max_pool2d(convolve(x, params[f"{part}.0.weight"], self.kernel), 2) + first  # moves all alike
         z = convolve(torch.sigmoid(z), params[f"{part}.1.weight"], self.kernel) + second
@@ -106,7 +159,7 @@ class NormalisedCNN(Checked):
     training a batch is normalised by its own means and variances, and running ones follow it; in use by the running
     ones. They belong to the layer: a method that averages φ averages them, one that keeps it local keeps them.
 
-    Attributes
+    Parameters
     ----------
     channels : tuple of int
         Channels of the convolutions, at least one.
@@ -130,7 +183,24 @@ class NormalisedCNN(Checked):
             raise ValueError("channels must name at least one convolution, got ()")
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
-        """Parameters for images of shape (channels, height, width)."""
+        """Parameters for images of shape (channels, height, width).
+
+        Parameters
+        ----------
+        shape, rng, part
+            As for `Network.init`.
+
+        Returns
+        -------
+        dict of str to Tensor
+            Weights and biases of all layers; of each normalisation ``<part>.<i>.norm.weight`` and ``.bias``, and the
+            running ``.mean`` and ``.variance``.
+
+        Raises
+        ------
+        ValueError
+            For inputs that are not images.
+        """
         if len(shape) != 3:
             raise ValueError(f"expected images of shape (channels, height, width), {_got(shape)}")
         height, width = shape[1:]
@@ -147,15 +217,46 @@ class NormalisedCNN(Checked):
         return params | drawn
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
-        """Which rows of a batch are samples; that it is asked for says that this is training."""
+        """Which rows of a batch are samples; that these are given says that this is training.
+
+        Parameters
+        ----------
+        part : str
+            What the names begin with.
+
+        Returns
+        -------
+        dict of str to Draw
+        """
         return {f"{part}.rows": Draw((), "rows", "sample")}
 
     def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
-        """Embed a batch of images, shape (n, channels, height, width) → (n, k)."""
+        """Embed a batch of images, shape (n, channels, height, width) → (n, k).
+
+        Parameters
+        ----------
+        params, x, noise, part
+            As for `Network.__call__`.
+
+        Returns
+        -------
+        Tensor, shape (n, k)
+        """
         return self._forward(params, x, noise, part)[0]
 
     def moved(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Params:
-        """The running means and variances after a batch of training; none in use."""
+        """The running means and variances after a batch of training; none in use.
+
+        Parameters
+        ----------
+        params, x, noise, part
+            As for `Network.__call__`; the parameters are those before the step.
+
+        Returns
+        -------
+        dict of str to Tensor
+            The running statistics, by name; empty without `noise`.
+        """
         return self._forward(params, x, noise, part)[1]
 
     def _forward(self, params: Params, x: Tensor, noise: Tensors | None, part: str) -> tuple[Tensor, Params]:
@@ -187,7 +288,7 @@ class LeNet(Checked):
     The default is LeNet-5's shape with ReLU. FedCR's network for CIFAR (its Table 5) is
     ``LeNet(channels=(64, 64), hidden=(1024,), out=1024)``: 1 600 numbers enter the first fully connected layer.
 
-    Attributes
+    Parameters
     ----------
     channels : tuple of int
         Channels of the convolutions, at least one.
@@ -215,6 +316,16 @@ class LeNet(Checked):
     def side(self, shape: tuple[int, ...]) -> int:
         """Side of the maps that enter the fully connected layers.
 
+        Parameters
+        ----------
+        shape : tuple of int
+            (channels, side, side), pixels.
+
+        Returns
+        -------
+        int
+            In pixels.
+
         Raises
         ------
         ValueError
@@ -233,18 +344,44 @@ class LeNet(Checked):
         return side
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
-        """Parameters for images of shape (channels, side, side)."""
+        """Parameters for images of shape (channels, side, side).
+
+        Parameters
+        ----------
+        shape, rng, part
+            As for `Network.init`.
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``<part>.<i>.weight`` and ``<part>.<i>.bias`` of each layer.
+
+        Raises
+        ------
+        ValueError
+            For inputs that are not square images, or are too small.
+        """
         widths = [shape[0], *self.channels]
         layers = [(fan_in * self.kernel**2, fan_out) for fan_in, fan_out in itertools.pairwise(widths)]
         flat = self.channels[-1] * self.side(shape) ** 2
         return layers_init(rng, part, [*layers, *itertools.pairwise([flat, *self.hidden, self.out])])
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
-        """Nothing."""
+        """No random numbers: a LeNet has no dropout."""
         return {}
 
     def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
-        """Embed a batch of images, shape (n, channels, side, side) → (n, k)."""
+        """Embed a batch of images, shape (n, channels, side, side) → (n, k).
+
+        Parameters
+        ----------
+        params, x, noise, part
+            As for `Network.__call__`.
+
+        Returns
+        -------
+        Tensor, shape (n, k)
+        """
         act = ACTIVATIONS[self.activation]
         for i in range(len(self.channels)):  # the activation does not fall, so that pooling may come first: it is less
             maps = F.max_pool2d(convolve(x, params[f"{part}.{i}.weight"], self.kernel), 2)
@@ -263,9 +400,10 @@ class Augmented(Checked, Network):
     probability; every other one is mirrored, left to right. That is what FedCR's published code does with CIFAR, and
     its text does not say.
 
-    Attributes
+    Parameters
     ----------
     network : Network
+        What embeds the images.
     padding : int
         Pixels on each side; 0 for no cropping.
     mirrored : bool
@@ -287,7 +425,19 @@ class Augmented(Checked, Network):
         return {"network": lifted(self.network)}
 
     def of_client(self, name: str, shape: Any) -> Network:
-        """The same with the network of a client."""
+        """The same augmentation around the network of one client.
+
+        Parameters
+        ----------
+        name : str
+            The client's.
+        shape : tuple of int
+            Of one of its samples.
+
+        Returns
+        -------
+        Network
+        """
         network = of_client(self.network, name, shape)
         return self if network is self.network else replace(self, network=network)
 
@@ -297,32 +447,90 @@ class Augmented(Checked, Network):
         return self.network.out
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
-        """Parameters for images of shape (channels, height, width)."""
+        """Parameters for images of shape (channels, height, width).
+
+        Parameters
+        ----------
+        shape, rng, part
+            As for `Network.init`.
+
+        Returns
+        -------
+        dict of str to Tensor
+            Those of the network.
+
+        Raises
+        ------
+        ValueError
+            For inputs that are not images, or have other channels than `fill`.
+        """
         if len(shape) != 3 or len(self.fill) not in (1, shape[0]):
             values = "" if len(self.fill) == 1 else f" and {len(self.fill)} channels, as `fill` has"
             raise ValueError(f"expected images of shape (channels, height, width){values}, {_got(shape)}")
         return self.network.init(shape, rng, part)
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
-        """Where an image is cropped, whether it is mirrored, and what the network needs."""
+        """Random numbers that training needs: where an image is cropped, whether it is mirrored, and the network's.
+
+        Parameters
+        ----------
+        part : str
+            What the names begin with.
+
+        Returns
+        -------
+        dict of str to Draw
+        """
         return self.network.draws(part) | {f"{part}.augment": Draw((3,), "uniform", "sample")}
 
     def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
-        """Embed a batch of images, shape (n, channels, height, width) → (n, k)."""
+        """Embed a batch of images, shape (n, channels, height, width) → (n, k).
+
+        Parameters
+        ----------
+        params, x, noise, part
+            As for `Network.__call__`; without `noise` images are embedded as they are.
+
+        Returns
+        -------
+        Tensor, shape (n, k)
+        """
         return self.network(params, self.augmented(x, (noise or {}).get(f"{part}.augment")), noise, part)
 
     @property
     def padded(self) -> bool:
-        """Whether the network's inputs may be padded."""
+        """Whether inputs of the network within may be padded."""
         return bool(getattr(self.network, "padded", False))
 
     def moved(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Params:
-        """Those of the network after a batch of training."""
+        """Running statistics of the network after a batch of training.
+
+        Parameters
+        ----------
+        params, x, noise, part
+            As for `Network.__call__`; the parameters are those before the step.
+
+        Returns
+        -------
+        dict of str to Tensor
+        """
         inputs = self.augmented(x, (noise or {}).get(f"{part}.augment"))
         return self.network.moved(params, inputs, noise, part)  # type: ignore[attr-defined,no-any-return]
 
     def augmented(self, x: Tensor, drawn: Tensor | None) -> Tensor:
-        """Images cropped and mirrored by numbers in [0, 1), shapes (n, c, h, w) and (n, 3) → (n, c, h, w), if any."""
+        """Images cropped and mirrored as random numbers say.
+
+        Parameters
+        ----------
+        x : Tensor, shape (n, c, h, w)
+        drawn : Tensor, shape (n, 3), or None
+            Uniform on [0, 1): row and column of the window, and whether it is mirrored.
+
+        Returns
+        -------
+        Tensor, shape (n, c, h, w)
+            `x` itself where there are no numbers.
+        """
         if drawn is None:
             return x
         p, (height, width) = self.padding, x.shape[-2:]

@@ -36,13 +36,13 @@ SMALLEST_DEVIATION = 1e-4
 class Draw(Checked):
     """Random numbers that a method declares and the engine draws, from the client's own stream.
 
-    Attributes
+    Parameters
     ----------
     shape : tuple of int
         Shape for one step (or for one sample of the batch, see `per`).
     kind : {"normal", "uniform", "keep", "rows"}
-        Standard normal; uniform on [0, 1); 1/q with probability q = `keep`, else 0 (a dropout mask); or not random at
-        all, but 1 for each sample of the batch and 0 for a row that fills up a short one: of shape () per sample.
+        Standard normal; uniform on [0, 1); or 1/q with probability q = `keep`, else 0 (a dropout mask). ``"rows"`` is
+        not random: 1 for each sample of the batch, and 0 for a row that fills up a short one; of shape () per sample.
     per : {"step", "sample"}
         One draw an optimisation step, or one for every sample of the batch.
     keep : float
@@ -55,7 +55,21 @@ class Draw(Checked):
     keep: float = 1.0
 
     def sample(self, size: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype) -> Tensor:
-        r"""Draw a tensor of shape (\*size, \*shape)."""
+        r"""Draw a tensor of shape (\*size, \*shape).
+
+        Parameters
+        ----------
+        size : tuple of int
+            Axes before those of `shape`, such as steps and rows.
+        rng : torch.Generator
+            On the CPU.
+        dtype : torch.dtype
+
+        Returns
+        -------
+        Tensor, shape (\*size, \*shape)
+            On the CPU.
+        """
         shape = (*size, *self.shape)
         if self.kind == "rows":
             return torch.ones(shape, dtype=dtype)
@@ -91,10 +105,10 @@ class Network(Protocol):
     torch.Size([3, 8])
 
     More attributes are optional. ``padded = True`` says that zeros may be appended to inputs of one axis, with
-    zeros in the parameters that grow with them, without changing what is computed, so that clients of different widths
+    zeros in the parameters that grow with them, without changing what is computed. Clients of different widths then
     share a stack; clients of other networks do where their inputs have one shape. ``of_client(name, shape)`` gives the
-    network of one client, for a network that is not the same for all. ``follows``, ``moved(params, x, noise)`` and
-    ``takes_blocks`` are as in `Model`: running statistics, and inputs of named blocks.
+    network of one client, for a network that is not the same for all. ``moved(params, x, noise, part)``
+    gives the running statistics, whose names end as `RUNNING` says, after a batch of training.
     """
 
     @property
@@ -103,26 +117,82 @@ class Network(Protocol):
         ...
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
-        """Parameters for inputs of the given sample shape, named ``"<part>.…"``."""
+        """Parameters for inputs of the given sample shape, named ``"<part>.…"``.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Of one sample.
+        rng : torch.Generator
+            On the CPU.
+        part : str
+            What the names begin with.
+
+        Returns
+        -------
+        dict of str to Tensor
+            In float32, on the CPU.
+        """
         raise TypeError(f"{type(self).__name__} has no parameters of its own; {_ASK}")
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
-        """Random numbers that training needs."""
+        """Random numbers that training needs.
+
+        Parameters
+        ----------
+        part : str
+            What the names begin with.
+
+        Returns
+        -------
+        dict of str to Draw
+            Empty where training is not random.
+        """
         raise TypeError(f"{type(self).__name__} draws nothing itself; {_ASK}")
 
     def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
-        r"""Embed a batch, shape (n, \*shape) → (n, k)."""
+        r"""Embed a batch, shape (n, \*shape) → (n, k).
+
+        Parameters
+        ----------
+        params : dict of str to Tensor
+            As `init` names them; other names are not looked at.
+        x : Tensor, shape (n, \*shape)
+        noise : dict of str to Tensor, optional
+            What `draws` declares, in training; without, nothing is random.
+        part : str
+            What the names begin with.
+
+        Returns
+        -------
+        Tensor, shape (n, k)
+        """
         raise TypeError(f"{type(self).__name__} computes nothing itself; {_ASK}")
 
 
 def of_client(network: Network, name: str, shape: Any) -> Network:
-    """The network of a client with inputs of this shape, or shapes by block: the same, unless it says otherwise."""
+    """The network of a client with inputs of this shape, or shapes by block: the same, unless it chooses otherwise."""
     choose = getattr(network, "of_client", None)
     return network if choose is None else choose(name, shape)  # type: ignore[no-any-return]
 
 
 def linear_init(rng: torch.Generator, fan_in: int, *shape: int) -> Tensor:
-    """Entries uniform on ±1/√fan_in, as PyTorch's own linear and convolution layers start."""
+    r"""Entries uniform on ±1/√fan_in, as PyTorch's own linear and convolution layers start.
+
+    Parameters
+    ----------
+    rng : torch.Generator
+        On the CPU.
+    fan_in : int
+        Inputs of a unit; 0 counts as 1.
+    *shape : int
+        Of the tensor.
+
+    Returns
+    -------
+    Tensor of float32, shape (\*shape)
+        On the CPU.
+    """
     bound = 1.0 / math.sqrt(max(fan_in, 1))
     return (2 * torch.rand(shape, generator=rng, dtype=torch.float32) - 1) * bound
 
@@ -148,7 +218,7 @@ class MLP(Checked):
     The default is FLIC's (Appendix S3.3): d → 64 → 64 → k = 64 with ReLU after the first two. Its published code
     uses LeakyReLU and dropout 0.5 for the BCI data.
 
-    Attributes
+    Parameters
     ----------
     hidden : tuple of int
         Widths of the hidden layers.
@@ -170,18 +240,50 @@ class MLP(Checked):
     padded: ClassVar[bool] = True
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
-        """Parameters for inputs of the given sample shape (flattened)."""
+        """Parameters for inputs of the given sample shape (flattened).
+
+        Parameters
+        ----------
+        shape, rng, part
+            As for `Network.init`.
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``<part>.<i>.weight``, shape (in, out), and ``<part>.<i>.bias`` of each layer.
+        """
         return layers_init(rng, part, itertools.pairwise([math.prod(shape), *self.hidden, self.out]))
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
-        """The dropout masks that training needs."""
+        """The dropout masks that training needs.
+
+        Parameters
+        ----------
+        part : str
+            What the names begin with.
+
+        Returns
+        -------
+        dict of str to Draw
+            One mask a hidden layer; empty without dropout.
+        """
         if not self.dropout:
             return {}
         keep = 1 - self.dropout
         return {f"{part}.{i}.mask": Draw((w,), "keep", "sample", keep) for i, w in enumerate(self.hidden)}
 
     def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
-        r"""Embed a batch, shape (n, \*shape) → (n, k)."""
+        r"""Embed a batch, shape (n, \*shape) → (n, k).
+
+        Parameters
+        ----------
+        params, x, noise, part
+            As for `Network.__call__`.
+
+        Returns
+        -------
+        Tensor, shape (n, k)
+        """
         z = x.flatten(1)
         for i in range(len(self.hidden) + 1):
             z = torch.addmm(params[f"{part}.{i}.bias"], z, params[f"{part}.{i}.weight"])

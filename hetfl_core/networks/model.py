@@ -36,7 +36,7 @@ class Auto(Checked):
 
     Each client gets that of its own inputs, so that some may hold vectors and others images.
 
-    Attributes
+    Parameters
     ----------
     out : int
         Latent dimension k.
@@ -48,6 +48,15 @@ class Auto(Checked):
 
     def of(self, shape: Any) -> MLP | CNN:
         """The network for inputs of the given sample shape.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Of one sample.
+
+        Returns
+        -------
+        MLP or CNN
 
         Raises
         ------
@@ -73,11 +82,21 @@ class Auto(Checked):
         return self.of(shape).init(shape, rng, part)
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
-        """Nothing: neither network has dropout unless asked for."""
+        """No random numbers: neither network has dropout unless asked for."""
         return {}
 
     def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
-        r"""Embed a batch, shape (n, \*shape) → (n, k)."""
+        r"""Embed a batch, shape (n, \*shape) → (n, k).
+
+        Parameters
+        ----------
+        params, x, noise, part
+            As for `Network.__call__`.
+
+        Returns
+        -------
+        Tensor, shape (n, k)
+        """
         return self.of(tuple(x.shape[1:]))(params, x, noise, part)
 
 
@@ -85,7 +104,7 @@ class Auto(Checked):
 class PerClient(Checked, Network):
     """An embedding for each client by its name: architectures may differ, only the latent dimension is common.
 
-    Attributes
+    Parameters
     ----------
     networks : dict of str to Network
         By the clients' names.
@@ -118,6 +137,16 @@ class PerClient(Checked, Network):
         names : iterable of str
             Such as ``[client.name for client in federation]``; their order does not matter.
         networks : sequence of Network
+            At least one; one after the other.
+
+        Returns
+        -------
+        PerClient
+
+        Raises
+        ------
+        ValueError
+            For no networks.
         """
         if not networks:
             raise ValueError("networks must be at least one, got none")
@@ -125,6 +154,15 @@ class PerClient(Checked, Network):
 
     def of(self, name: str) -> Network:
         """The network of a client.
+
+        Parameters
+        ----------
+        name : str
+            The client's.
+
+        Returns
+        -------
+        Network
 
         Raises
         ------
@@ -140,7 +178,19 @@ class PerClient(Checked, Network):
         return network
 
     def of_client(self, name: str, shape: Any) -> Network:
-        """The network of a client, as it is for inputs of this shape."""
+        """The network of a client, as it is for inputs of this shape.
+
+        Parameters
+        ----------
+        name : str
+            The client's.
+        shape : tuple of int
+            Of one of its samples.
+
+        Returns
+        -------
+        Network
+        """
         return of_client(self.of(name), name, shape)
 
     @property
@@ -166,7 +216,7 @@ class Blocks(Checked):
     there, so that those of one name belong together on all clients. HyFEM's clients and server (its Figure 3b) have
     such a model; its classifier F_m is this layer and the head.
 
-    Attributes
+    Parameters
     ----------
     extractors : dict of str to Network
         h_b, by the names of the blocks, which must not be "joint" nor have a dot in them.
@@ -194,11 +244,41 @@ class Blocks(Checked):
 
     @classmethod
     def alike(cls, names: Iterable[str], extractor: Network, out: int = 64, activation: Activation = "relu") -> Blocks:
-        """The same kind of extractor, with weights of its own, for each block."""
+        """Blocks with the same kind of extractor, with weights of its own, for each.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Of the blocks.
+        extractor : Network
+        out, activation
+            As for the class.
+
+        Returns
+        -------
+        Blocks
+        """
         return cls(dict.fromkeys(names, extractor), out, activation)
 
     def of_client(self, name: str, shape: Any) -> Blocks:
-        """The same for a client, with the extractors of the blocks that it holds."""
+        """The embedding of one client, with the extractors of the blocks that it holds.
+
+        Parameters
+        ----------
+        name : str
+            The client's.
+        shape : dict of str to tuple of int
+            Of one of its samples, by block; empty blocks have a 0.
+
+        Returns
+        -------
+        Blocks
+
+        Raises
+        ------
+        ValueError
+            As for `held`.
+        """
         if not isinstance(shape, Mapping):
             return self
         held = self.held(shape)
@@ -211,7 +291,16 @@ class Blocks(Checked):
         return all(getattr(extractor, "padded", False) for extractor in self.extractors.values())
 
     def held(self, shapes: Mapping[str, tuple[int, ...]]) -> Blocks:
-        """The same for a client with inputs of these shapes, where a block that it lacks is empty: 0 in its shape.
+        """The embedding for inputs of these shapes, without the blocks that are missing or empty: 0 in their shape.
+
+        Parameters
+        ----------
+        shapes : dict of str to tuple of int
+            Of a sample, by block.
+
+        Returns
+        -------
+        Blocks
 
         Raises
         ------
@@ -228,7 +317,27 @@ class Blocks(Checked):
         return replace(self, extractors={name: self.extractors[name] for name in names})
 
     def init(self, shape: Any, rng: torch.Generator, part: str = "phi") -> Params:
-        """Parameters of the extractors of the blocks that are held, and of the layer, for shapes by block."""
+        """Parameters of the extractors of the blocks that are held, and of the layer, for shapes by block.
+
+        Parameters
+        ----------
+        shape : dict of str to tuple of int
+            Of one sample, by block.
+        rng : torch.Generator
+            On the CPU.
+        part : str
+            What the names begin with.
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``<part>.<block>.…``, ``<part>.joint.<block>.weight`` and ``<part>.joint.bias``.
+
+        Raises
+        ------
+        ValueError
+            As for `held`.
+        """
         params: Params = {}
         extractors = self.of_client("", shape).extractors
         for name, extractor in extractors.items():
@@ -239,11 +348,23 @@ class Blocks(Checked):
         return {**params, f"{part}.{JOINT}.bias": linear_init(rng, fan_in, self.out)}
 
     def draws(self, part: str = "phi") -> dict[str, Draw]:
-        """What the extractors need: of a client, those of its blocks (`held`)."""
+        """Random numbers that the extractors need in training; of a client, those of its blocks (`held`)."""
         return {n: d for name, each in self.extractors.items() for n, d in each.draws(f"{part}.{name}").items()}
 
     def __call__(self, params: Params, x: Any, noise: Tensors | None = None, part: str = "phi") -> Tensor:
-        r"""Embed a batch, blocks of shape (n, \*shape) → (n, k). Blocks that are empty, or not there, add nothing."""
+        r"""Embed a batch; blocks that are empty, or not there, add nothing.
+
+        Parameters
+        ----------
+        params, noise, part
+            As for `Network.__call__`.
+        x : dict of str to Tensor, shapes (n, \*shape)
+            By block.
+
+        Returns
+        -------
+        Tensor, shape (n, k)
+        """
         z = params[f"{part}.{JOINT}.bias"]
         for name in self.present(x):
             found = self.extractors[name](params, x[name], noise, f"{part}.{name}")
@@ -255,7 +376,7 @@ class Blocks(Checked):
         return [name for name in self.extractors if name in x and 0 not in x[name].shape[1:]]
 
     def moved(self, params: Params, x: Any, noise: Tensors | None = None, part: str = "phi") -> Params:
-        """Those of the extractors after a batch of training."""
+        """Running statistics of the extractors after a batch of training."""
         moved: Params = {}
         for name in self.present(x):
             if any(n.startswith(f"{part}.{name}.") and n.endswith(RUNNING) for n in params):
@@ -271,7 +392,7 @@ class Model(Checked):
     With a Gaussian layer z is random, N(μ(x), diag σ²(x)): both are linear in φ_i(x), and softplus makes σ positive
     (FedCR's Tables 6 and 8, FedSR), `SMALLEST_DEVIATION` at least. What takes no draws uses the mean, z = μ(x).
 
-    Attributes
+    Parameters
     ----------
     phi : Network, torch.nn.Module or "auto"
         The embedding φ_i : X_i → R^k, part ``"phi"``. ``"auto"`` (`Auto`) is an MLP for clients that hold vectors and a
@@ -296,7 +417,18 @@ class Model(Checked):
         self.__post_init__()
 
     def resolved(self, shapes: Iterable[Any]) -> Model:
-        """The model with its network named, where it is one and the same for inputs of all these shapes."""
+        """The model with its network named, where it is one and the same for inputs of all these shapes.
+
+        Parameters
+        ----------
+        shapes : iterable of tuple of int
+            Of the clients' samples.
+
+        Returns
+        -------
+        Model
+            Itself where clients have different networks.
+        """
         if not isinstance(self.phi, Auto):
             return self
         try:
@@ -307,6 +439,15 @@ class Model(Checked):
 
     def of(self, spec: Spec) -> Model:
         """One client's model: this one, unless networks go by clients (`PerClient`) or by their inputs (`Module`, …).
+
+        Parameters
+        ----------
+        spec : Spec
+            What is known of the client.
+
+        Returns
+        -------
+        Model
 
         Raises
         ------
@@ -332,11 +473,30 @@ class Model(Checked):
 
     @property
     def latent(self) -> int:
-        """Dimension of z."""
+        """Dimension of the latent features z."""
         return self.phi.out if self.gaussian is None else self.gaussian
 
     def init(self, spec: Spec, rng: torch.Generator, parts: tuple[str, ...]) -> Params:
-        """Parameters of the named parts for one client's true shapes."""
+        """Parameters of the named parts for one client's true shapes.
+
+        Parameters
+        ----------
+        spec : Spec
+            Of the client.
+        rng : torch.Generator
+            On the CPU.
+        parts : tuple of str
+            Such as ``("phi", "beta")``; those that the model does not have are left out.
+
+        Returns
+        -------
+        dict of str to Tensor
+
+        Raises
+        ------
+        ValueError
+            For a client whose inputs the network does not take.
+        """
         own = self.of(spec)
         phi, k, latent = own.phi, own.phi.out, own.latent
         width = latent if self.alpha is None else self.alpha
@@ -357,7 +517,7 @@ class Model(Checked):
         return params
 
     def draws(self) -> dict[str, Draw]:
-        """Random numbers that training needs."""
+        """Random numbers that the network needs in training."""
         return self.phi.draws()
 
     def moved(self, params: Params, x: Any, noise: Tensors | None = None) -> Params:
@@ -365,23 +525,66 @@ class Model(Checked):
         return self.phi.moved(params, x, noise)  # type: ignore[attr-defined,no-any-return]
 
     def embed(self, params: Params, x: Any, noise: Tensors | None = None) -> Tensor:
-        r"""z: φ_i(x), or the mean μ(x) of the Gaussian layer; shape (n, \*shape) → (n, k)."""
+        r"""Latent features z: φ_i(x), or the mean μ(x) of the Gaussian layer.
+
+        Parameters
+        ----------
+        params : dict of str to Tensor
+        x : Tensor, shape (n, \*shape), or dict of str to such
+        noise : dict of str to Tensor, optional
+            What `draws` declares, in training; without, nothing is random.
+
+        Returns
+        -------
+        Tensor, shape (n, k)
+        """
         if self.gaussian is not None:
             return self.posterior(params, x, noise)[0]
         return self.phi(params, x, noise)
 
     def posterior(self, params: Params, x: Any, noise: Tensors | None = None) -> tuple[Tensor, Tensor]:
-        r"""μ(x) and σ(x) > 0 of the Gaussian layer, shape (n, \*shape) → two of (n, V); needs `gaussian`."""
+        """Means μ(x) and deviations σ(x) > 0 of the Gaussian layer, for a model that has one (`gaussian`).
+
+        Parameters
+        ----------
+        params, x, noise
+            As for `embed`.
+
+        Returns
+        -------
+        mean, deviation : Tensor, shape (n, V)
+        """
         both = torch.addmm(params["gaussian.bias"], self.phi(params, x, noise), params["gaussian.weight"])
         mean, raw = both.unflatten(-1, (2, self.latent)).unbind(-2)
         return mean, F.softplus(raw) + SMALLEST_DEVIATION
 
     def represent(self, params: Params, z: Tensor) -> Tensor:
-        """The penultimate layer at latent points: α(z), or z where there is no α; shape (n, k) → (n, width)."""
+        """The penultimate layer at latent points: α(z), or z where there is no α.
+
+        Parameters
+        ----------
+        params : dict of str to Tensor
+        z : Tensor, shape (n, k)
+
+        Returns
+        -------
+        Tensor, shape (n, width)
+        """
         if self.alpha is None:
             return z
         return F.leaky_relu(torch.addmm(params["alpha.bias"], z, params["alpha.weight"]))
 
     def head(self, params: Params, z: Tensor) -> Tensor:
-        """Outputs at latent points, shape (n, k) → (n, C): logits, or the predicted number (C = 1)."""
+        """Outputs of the head at latent points.
+
+        Parameters
+        ----------
+        params : dict of str to Tensor
+        z : Tensor, shape (n, k)
+
+        Returns
+        -------
+        Tensor, shape (n, C)
+            Logits, or the predicted number (C = 1).
+        """
         return torch.addmm(params["beta.bias"], self.represent(params, z), params["beta.weight"])

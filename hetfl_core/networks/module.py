@@ -110,6 +110,15 @@ class Module(Network):
     def of(self, shape: Shape) -> Lifted:
         """The network for inputs of a shape, tried out.
 
+        Parameters
+        ----------
+        shape : tuple of int
+            Of one sample.
+
+        Returns
+        -------
+        Network
+
         Raises
         ------
         ValueError
@@ -121,11 +130,38 @@ class Module(Network):
         return made[shape]
 
     def of_client(self, name: str, shape: Any) -> Network:
-        """The network of a client, whose inputs have this shape."""
+        """The network of a client, whose inputs have this shape.
+
+        Parameters
+        ----------
+        name : str
+            The client's.
+        shape : tuple of int
+            Of one of its samples.
+
+        Returns
+        -------
+        Network
+
+        Raises
+        ------
+        ValueError
+            As for `of`.
+        """
         return self if isinstance(shape, Mapping) else self.of(shape)
 
     def described(self, shapes: Iterable[Shape]) -> dict[str, Any]:
-        """In plain Python, for records and checkpoints: a function by what it makes for the shapes that it takes."""
+        """The module in plain Python, for records and checkpoints; a function by what it makes for these shapes.
+
+        Parameters
+        ----------
+        shapes : iterable of tuple of int
+            Of the samples that it is to be described for.
+
+        Returns
+        -------
+        dict
+        """
         if isinstance(self.network, nn.Module):
             found: Any = module_described(self.network, self.start == "own")
         else:
@@ -140,15 +176,41 @@ class Module(Network):
 
     @property
     def out(self) -> int:
-        """Not known before the inputs are: an AttributeError says so."""
+        """The width k, which is not known before the inputs are: an AttributeError says so."""
         raise AttributeError("the width of a Module depends on the inputs: ask Model.of(spec), or Module.of(shape)")
 
     def init(self, shape: Shape, rng: torch.Generator, part: str = "phi") -> Params:
-        """Parameters for inputs of the given sample shape."""
+        """Parameters for inputs of the given sample shape.
+
+        Parameters
+        ----------
+        shape, rng, part
+            As for `Network.init`.
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``<part>.<name>`` of each parameter that is trained.
+
+        Raises
+        ------
+        ValueError
+            As for `of`.
+        """
         return self.of(shape).init(shape, rng, part)
 
     def __call__(self, params: Params, x: Tensor, noise: Tensors | None = None, part: str = "phi") -> Tensor:
-        r"""Embed a batch, shape (n, \*shape) → (n, k)."""
+        r"""Embed a batch, shape (n, \*shape) → (n, k).
+
+        Parameters
+        ----------
+        params, x, noise, part
+            As for `Network.__call__`.
+
+        Returns
+        -------
+        Tensor, shape (n, k)
+        """
         return self.of(tuple(x.shape[1:]))(params, x, noise, part)
 
 
@@ -179,7 +241,7 @@ class Lifted(Network):
     # --- what a network offers ---
 
     def init(self, shape: Shape, rng: torch.Generator, part: str = "phi") -> Params:
-        """Parameters as the module's layers draw them, or its own."""
+        """Parameters as the module's layers draw them, or the module's own."""
         if self.start == "own":
             drawn = self.base
         else:
@@ -250,7 +312,7 @@ class Lifted(Network):
     # --- what it is tried for ---
 
     def _tried(self) -> int:
-        """Its width, when it computes the same whoever shares its batch or its stack."""
+        """The module's width, once it computes the same whoever shares its batch or its stack."""
         first, again, second = (self.init(self.shape, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
         self._check_draws(first, again, second)
         trial = Trial(self, self.name, self.shape, [first, second])
@@ -334,7 +396,7 @@ class Trial:
         return _attempt(self.name, functools.partial(self.network, params), x)
 
     def width(self) -> int:
-        """k, where it computes shape (n, k)."""
+        """The width k of a network that computes shape (n, k)."""
         y = self.alone[0]
         right = isinstance(y, Tensor) and y.dim() == 2 and y.shape[0] == 3 and y.is_floating_point()
         if not right or not y.shape[1]:

@@ -56,7 +56,18 @@ Draw = Callable[[str], np.random.Generator]
 
 
 def draws(seed: int, name: str) -> Draw:
-    """The generators with which data of that name are dealt, each purpose's of its own."""
+    """The generators with which data of that name are dealt: each purpose has one of its own.
+
+    Parameters
+    ----------
+    seed : int
+    name : str
+
+    Returns
+    -------
+    callable
+        From a purpose, such as ``"train"``, to a numpy.random.Generator.
+    """
     return lambda purpose: numpy_stream(seed, SERVER, 0, f"{name}:{purpose}")
 
 
@@ -77,7 +88,7 @@ class Partition:
     ``Partition(n_clients=20, alpha=0.1).deal(y, np.random.default_rng(0))`` deals data of your own; functions such as
     `hetfl_core.datasets.pooled.fashion_mnist` take a partition, or single fields of one.
 
-    Attributes
+    Parameters
     ----------
     n_clients : int
         Number of clients b.
@@ -145,14 +156,23 @@ class Partition:
 
     @property
     def scheme(self) -> str:
-        """The split, also where it is left to the other fields."""
+        """The way to split, also where it is left to the other fields."""
         given = "dirichlet" if self.alpha is not None else "iid" if self.classes_per_client is None else "classes"
         return self.split or given
 
     def settings(self, *names: str) -> dict[str, Any]:
-        """What a record tells: the number of clients, these fields, and others that are used and not at their default.
+        """The fields that a record tells of.
 
-        A field that the split does not use is None.
+        Parameters
+        ----------
+        *names : str
+            Fields that are told of in any case.
+
+        Returns
+        -------
+        dict of str to object
+            The number of clients and the named fields, None where the split does not use them. Then the other fields
+            that it uses and that are not at their default.
         """
         used = {"n_clients", "split", "test_fraction", *USES[self.scheme]}
         told = {f.name: getattr(self, f.name) if f.name in used else None for f in fields(self)}
@@ -205,7 +225,7 @@ class Partition:
         *,
         repeat_below: int = FEW,
     ) -> tuple[Parts, Parts]:
-        """Training and test samples of each client.
+        """Deal samples to clients, for training and for testing.
 
         Parameters
         ----------
@@ -227,7 +247,9 @@ class Partition:
         Raises
         ------
         ValueError
-            If the samples cannot be dealt so.
+            If the samples cannot be dealt so; naming the field, the labels or the class.
+        TypeError
+            For labels that are not whole numbers, and a generator that is not NumPy's.
         """
         y = check_labels(labels)
         if not len(y):
@@ -262,7 +284,7 @@ class Partition:
         return classes[assign_classes(*numbers, draw("classes"), allow_repeats=repeats)]
 
     def _parts(self, y: Indices, table: Indices, draw: Draw, part: str, repeat_below: int) -> Parts:
-        """Samples of each client."""
+        """Samples of each client, by the scheme of the partition."""
         if self.scheme == "iid":
             n = len(y) if self.per_client is None else self.n_clients * self.per_client
             return [np.sort(mine) for mine in np.array_split(draw(part).permutation(len(y))[:n], self.n_clients)]
@@ -283,6 +305,18 @@ P = TypeVar("P")
 
 def gathered(partition: P, changes: Mapping[str, Any], kind: type[P]) -> P:
     """A partition with other values for some of its fields, as functions that deal data take them.
+
+    Parameters
+    ----------
+    partition : Partition or BlockPartition
+    changes : dict of str to object
+        New values of fields, by name.
+    kind : type
+        Class that `partition` must be of.
+
+    Returns
+    -------
+    Partition or BlockPartition
 
     Raises
     ------

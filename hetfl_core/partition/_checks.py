@@ -24,7 +24,7 @@ def check_variant(variant: str) -> None:
 
 
 def check_labels(labels: ArrayLike, name: str = "labels") -> Indices:
-    """Whole numbers of shape (n,)."""
+    """Labels as whole numbers of shape (n,); anything else is refused."""
     y = checks.array(name, labels)
     if not np.issubdtype(y.dtype, np.integer):
         raise TypeError(f"{name} must be whole numbers, got dtype {y.dtype}")
@@ -68,6 +68,6 @@ def check_alpha(name: str, alpha: float) -> None:
 
 
 def check_generator(rng: object) -> None:
-    """Refuse what is not NumPy's."""
+    """Refuse a generator of random numbers that is not NumPy's."""
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}")

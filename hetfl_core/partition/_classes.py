@@ -19,7 +19,7 @@ def assign_classes(
     *,
     allow_repeats: bool = False,
 ) -> Indices:
-    """Which k classes each client holds.
+    """Deal k classes to each client, so that all classes occur nearly equally often.
 
     Each class id is repeated ⌊bk/C⌋ or ⌈bk/C⌉ times, the list is shuffled and cut into rows of k. A row with
     a class twice is mended by swapping the second copy with an entry of a random row that lacks that class; each such

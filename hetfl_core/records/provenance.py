@@ -17,7 +17,7 @@ PACKAGES = ("hetfl-core", "torch", "numpy", "scipy", "pandas", "scikit-learn")
 
 
 def environment() -> dict[str, Any]:
-    """What a record says about code and machine.
+    """The code, the versions and the machine, as a record says them.
 
     Returns
     -------
@@ -66,6 +66,13 @@ def code_revision() -> tuple[str, bool | None]:
     """Commit of the code that this process runs, and whether the code differs from it, as first asked for.
 
     Ask before a long run: what is committed meanwhile is not what ran.
+
+    Returns
+    -------
+    commit : str
+        ``"unknown"`` where it is not known.
+    dirty : bool or None
+        Whether the code differs; None where that is not known.
     """
     return _revision()
 

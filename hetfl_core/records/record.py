@@ -109,9 +109,26 @@ class RunRecord:
 
     @classmethod
     def of(cls, run: Any, experiment: str, scale: str, **changes: Any) -> RunRecord:
-        """The record of a finished run (`hetfl_core.Run`), with this machine's `environment`.
+        """The record of a finished run, with this machine's `environment`.
 
         Threads and GPU are those of the run; the commit is the one that `code_revision` saw first.
+
+        Parameters
+        ----------
+        run : hetfl_core.Run
+        experiment, scale : str
+            As of `RunRecord`.
+        **changes
+            Fields of the record to set otherwise, such as ``method="FLIC-HL"``.
+
+        Returns
+        -------
+        RunRecord
+
+        Raises
+        ------
+        ValueError
+            Naming the field that cannot be recorded.
         """
         fed, made = run.federation, environment()
         used = {"threads": run.settings.get("threads", made["hardware"]["threads"])}
@@ -146,6 +163,22 @@ class RunRecord:
         """A record from what its file holds, which is plain and was rounded as it was written: only checked.
 
         Going through every number again, as for the record of a run, would take six times as long as reading the file.
+
+        Parameters
+        ----------
+        content : dict
+            What the JSON of the file holds, in this format or an older one.
+        path : pathlib.Path
+            The file.
+
+        Returns
+        -------
+        RunRecord
+
+        Raises
+        ------
+        ValueError
+            For another format, and fields that are missing, unknown or malformed.
         """
         if not isinstance(content, dict):
             raise ValueError(f"it must hold one JSON object, got {type(content).__name__}")
@@ -160,7 +193,10 @@ class RunRecord:
 
     @property
     def relative_path(self) -> str:
-        """Where a results folder has it until it is packed, e.g. ``flic/bci-common40/paper/FLIC-HL-seed0.json``."""
+        """Path inside a results folder, until the record is packed.
+
+        For example, ``flic/bci-common40/paper/FLIC-HL-seed0.json``.
+        """
         return relative_path_of(self.experiment, self.scale, self.method, self.seed)
 
     @property
@@ -185,7 +221,13 @@ class RunRecord:
         return f"{short}+" if self.dirty else short
 
     def frame(self) -> pd.DataFrame:
-        """The history as a table with one row per round; missing values are NaN."""
+        """The history as a table with one row per round; missing values are NaN.
+
+        Returns
+        -------
+        DataFrame
+            Accuracies are fractions in [0, 1].
+        """
         return pd.DataFrame(self.history)
 
 
@@ -195,7 +237,23 @@ _FIELDS = {f.name for f in fields(RunRecord)} - {"path", *_LATER}
 
 
 def records_of(value: Any, name: str = "records") -> list[RunRecord]:
-    """Records as a list, or an error that names the argument."""
+    """Records as a list, or an error that names the argument.
+
+    Parameters
+    ----------
+    value : iterable of RunRecord
+    name : str
+        What the argument is called in errors.
+
+    Returns
+    -------
+    list of RunRecord
+
+    Raises
+    ------
+    TypeError
+        For what is no sequence, or holds something else.
+    """
     found = checks.sequence(name, value)
     for record in found:
         checks.instance(name, record, RunRecord)
@@ -278,13 +336,37 @@ def to_percent(x: Any, metric: str) -> Any:
     x : float, or array or Series of float
     metric : str
         Its name says whether it is an accuracy: a fraction in records, in [0, 1].
+
+    Returns
+    -------
+    float, or array or Series of float
+        Like `x`.
     """
     checks.nonempty_str("metric", metric)
     return 100.0 * x if _is_fraction(metric) else x
 
 
 def value(record: RunRecord, metric: str) -> float:
-    """A metric of a record through `to_percent`; NaN where the record does not have it."""
+    """A metric of a record as the papers print it: accuracies in per cent (`to_percent`).
+
+    Parameters
+    ----------
+    record : RunRecord
+    metric : str
+        A name in `RunRecord.metrics`, such as ``"accuracy"``.
+
+    Returns
+    -------
+    float
+        NaN where the record does not have the metric.
+
+    Raises
+    ------
+    TypeError
+        For what is no record.
+    ValueError
+        For an empty name.
+    """
     checks.instance("record", record, RunRecord)
     checks.nonempty_str("metric", metric)
     x = record.metrics.get(metric)
@@ -292,7 +374,20 @@ def value(record: RunRecord, metric: str) -> float:
 
 
 def measured(record: RunRecord, metric: str) -> float:
-    """As `value`; also ``"best_accuracy"`` of the history (see `tidy`), NaN where a record has none."""
+    """A metric of a record as `value` gives it, or the ``"best_accuracy"`` of its history (see `tidy`).
+
+    It is NaN where the record has none.
+
+    Parameters
+    ----------
+    record : RunRecord
+    metric : str
+
+    Returns
+    -------
+    float
+        Accuracies in per cent.
+    """
     if metric != "best_accuracy":
         return value(record, metric)
     return to_percent(float(pd.Series(record.history.get("test_accuracy", []), dtype=float).max()), metric)
@@ -301,11 +396,20 @@ def measured(record: RunRecord, metric: str) -> float:
 def compare_records(a: RunRecord, b: RunRecord) -> pd.DataFrame:
     """Where two records differ: every metric, and each other field that is not equal.
 
+    Parameters
+    ----------
+    a, b : RunRecord
+
     Returns
     -------
     DataFrame
         Columns ``field``, ``a``, ``b``, ``difference`` (b − a for numbers; for a column of the history the largest
         absolute difference over the rounds).
+
+    Raises
+    ------
+    TypeError
+        For what is no record.
     """
     checks.instance("a", a, RunRecord)
     checks.instance("b", b, RunRecord)

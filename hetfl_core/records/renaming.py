@@ -9,9 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Renaming:
-    """What a format calls otherwise than the one before it; each mapping is from the old name to the new one.
+    """The names that a format changed, each mapping from the old name to the new one.
 
-    Attributes
+    Parameters
     ----------
     keys : mapping of str to str
         Keys of ``settings`` and ``federation``, at any depth: ``{"optimiser": "optimizer"}``; those of one class alone
@@ -28,7 +28,7 @@ class Renaming:
     columns: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """What a record's file holds, with the new names.
+        """The content of a record's file with the new names.
 
         Raises
         ------
@@ -95,7 +95,19 @@ RENAMED: Sequence[Renaming] = (
 
 
 def setting(kind: type, name: str) -> str:
-    """What a class's setting of an old name is called now."""
+    """The present name of a class's setting that is given by an old one.
+
+    Parameters
+    ----------
+    kind : type
+        The class, such as a method's.
+    name : str
+        Of the setting, old or new.
+
+    Returns
+    -------
+    str
+    """
     for step in RENAMED:
         own = [step.keys[f"{each.__name__}.{name}"] for each in kind.__mro__ if f"{each.__name__}.{name}" in step.keys]
         name = own[0] if own else step.keys.get(name, name)
@@ -103,7 +115,19 @@ def setting(kind: type, name: str) -> str:
 
 
 def translated(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file of any format so far holds, in the names of the newest; another format is left as it is."""
+    """A record's content in the names of the newest format.
+
+    Content of any format so far is translated, that of another one left as it is.
+
+    Parameters
+    ----------
+    content : dict
+
+    Returns
+    -------
+    dict
+        A new one.
+    """
     old = content.get("format")
     steps = RENAMED[old - 1 :] if type(old) is int and 1 <= old <= len(RENAMED) else ()
     for step in steps:

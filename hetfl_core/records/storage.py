@@ -56,7 +56,23 @@ def write(record: RunRecord, folder: str | Path) -> Path:
 
 
 def write_to(record: RunRecord, path: str | Path) -> Path:
-    """As `write`, to a file of one's own choice."""
+    """Write a record to a file of one's own choice, whole or not at all.
+
+    Parameters
+    ----------
+    record : RunRecord
+    path : path
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    OSError
+        As `write` does.
+    """
     checks.instance("record", record, RunRecord)
     path = checks.path("path", path)
     write_atomically(path, to_json(record).encode())
@@ -83,6 +99,15 @@ def _fields(record: RunRecord) -> list[str]:
 
 def read(path: str | Path) -> RunRecord:
     """Read a record from a file of its own.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    RunRecord
+        Its `path` is this file.
 
     Raises
     ------
@@ -159,9 +184,24 @@ def load(
 
 
 def find(folder: str | Path, experiment: str, scale: str, method: str, seed: int) -> RunRecord | None:
-    """The record of one run, None where a results folder has none; what `load` refuses of its file is refused.
+    """The record of one run, or None where a results folder has none.
 
-    It may be shared with other callers: it is not to be changed.
+    What `load` refuses of its file is refused. The record may be shared with other callers: it is not to be changed.
+
+    Parameters
+    ----------
+    folder : path
+    experiment, scale, method : str
+    seed : int
+
+    Returns
+    -------
+    RunRecord or None
+
+    Raises
+    ------
+    ValueError
+        As `load` does.
     """
     root, place = checks.path("folder", folder), relative_path_of(experiment, scale, method, seed)
     for record in _records_in(root / place, root):
@@ -188,7 +228,7 @@ def _sorted(found: Iterable[RunRecord]) -> list[RunRecord]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without the search for cycles, which finds none in what JSON holds and takes a third of the time of reading."""
+    """Read without the search for cycles, which finds none in what JSON holds and takes a third of the time."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -204,7 +244,10 @@ def _no_collection() -> Iterator[None]:
 def _files(
     root: Path, kind: str, experiment: str | None = None, scale: str | None = None, method: str | None = None
 ) -> Iterator[Path]:
-    """The files of one kind, those of one experiment without opening any other; drafts and what is hidden are none."""
+    """The files of one kind in a results folder; drafts and what is hidden are none.
+
+    Those of one experiment are found without opening any other.
+    """
     if experiment is None:
         yield from (path for path in _below(root) if path.name.lower().endswith(kind))
     elif is_experiment(experiment) and kind == _KINDS[0]:
@@ -323,7 +366,7 @@ def _pack(path: Path, root: Path, fresh: Sequence[RunRecord], check: bool) -> bo
 
 @contextmanager
 def _held(root: Path) -> Iterator[None]:
-    """As long as no other process writes to a results folder or packs it, which is made if it is missing."""
+    """Hold a results folder, which is made if it is missing: no other process writes to it or packs it meanwhile."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = FileLock(root / ".lock").acquire()
