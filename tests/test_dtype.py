@@ -82,7 +82,7 @@ def run(method, federation=None, **options):
 def assert_same_run(a, b):
     assert equal_histories(a.history, b.history)
     assert_same_tensors(a.server, b.server)
-    for part in ("kept", "params"):
+    for part in ("client_states", "params"):
         for mine, other in zip(getattr(a, part), getattr(b, part), strict=True):
             assert_same_tensors(mine, other)
 

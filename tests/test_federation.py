@@ -282,14 +282,14 @@ def test_pad_and_crop_are_inverse_and_pad_with_zeros():
     assert pad_stack([x, x[:1, :2]]).shape == (2, 2, 3)
 
 
-def test_stacked_samples_end_in_a_dump_row_of_zeros():
+def test_stacked_samples_end_in_a_padding_row_of_zeros():
     one, two = torch.full((2, 3), 1.0), torch.full((4, 1), 2.0)
     split = stack_split([one, two], [torch.tensor([1, 1]), torch.tensor([2, 2, 2, 2])])
     assert split.x.shape == (7, 3), "widths are padded, numbers of samples are not"
     assert split.x.sum() == one.sum() + two.sum()
     assert split.x[-1].sum() == split.y[-1] == 0
     assert split.y.tolist() == [1, 1, 2, 2, 2, 2, 0]
-    assert (split.n.tolist(), split.begins.tolist(), split.dump) == ([2, 4], [0, 2], 6)
+    assert (split.n.tolist(), split.begins.tolist(), split.padding_row) == ([2, 4], [0, 2], 6)
     x, y = split.client(1, (1,))
     assert torch.equal(x, two)
     assert y.tolist() == [2, 2, 2, 2]

@@ -129,7 +129,11 @@ def foreseen(method: Method, spec: Spec, received: Params, common: Params, setti
     dict of str to Tensor
     """
     counts = [min(n, FEW) for n in spec.class_counts]
-    y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)) if sum(counts) else torch.linspace(0, 1, FEW)
+    y = (
+        torch.arange(len(counts)).repeat_interleave(torch.tensor(counts, dtype=torch.int64))
+        if sum(counts)
+        else torch.linspace(0, 1, FEW, dtype=settings.dtype)
+    )
     rng = stream(settings.seed, spec.name, 0, "foreseen")
 
     def drawn(shape: tuple[int, ...]) -> torch.Tensor:
