@@ -162,7 +162,7 @@ def admit(
     home = _connection(secrets, port)
     for file in public:
         _needs(file, "ask the client for its NAME.pub")
-        _call("flwr", "supernode", "register", str(file), "hetfl", "--name", file.stem, home=home)
+        _flwr(home, "supernode", "register", str(file), "hetfl", "--name", file.stem)
 
 
 @app.command()
@@ -175,7 +175,7 @@ def start(
     """Begin the rounds, at the server, or go on where they ended; what happens is shown until it is over."""
     pairs = [f"{key}={_toml(value)}" for key, value in map(_pair, config or [])]
     options = [word for pair in pairs for word in ("--run-config", pair)]
-    _call("flwr", "run", str(folder), "hetfl", "--stream", *options, home=_connection(secrets, port))
+    _flwr(_connection(secrets, port), "run", str(folder), "hetfl", "--stream", *options)
 
 
 @app.command("try")
@@ -289,10 +289,10 @@ def _end_group() -> None:
         signal.signal(signal.SIGTERM, old)
 
 
-def _call(name: str, *options: str, home: Path | None = None) -> None:
-    """Run a program to its end, which must be a good one."""
-    print("+", name, *options, flush=True)
-    done = subprocess.run([program(name), *options], env=surroundings(home), check=False)
+def _flwr(home: Path, *words: str) -> None:
+    """Run Flower's command to its end, which must be a good one."""
+    print("+", "flwr", *words, flush=True)
+    done = subprocess.run([program("flwr"), *words], env=surroundings(home), check=False)
     if done.returncode:
         raise typer.Exit(done.returncode)
 
