@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hetfl_core.engine.checkpoint import ROOMS
+
 CORE = [
     {"checks", "files", "numerics", "settings"},
     {"rng", "padding", "options"},
@@ -114,6 +116,15 @@ def test_the_core_never_imports_the_book() -> None:
     """Neither at a file's top nor within a function; what the book adds comes through `hetfl_core.plugins`."""
     known = {path: [m for m in imported(path) if m.startswith("hetfl_book")] for path in FILES["hetfl_core"]}
     assert {module(path): names for path, names in known.items() if names} == {}
+
+
+def test_what_a_run_is_made_by_imports_nothing_else_that_computes() -> None:
+    """Checks, settings, files and instructions decide whether there are numbers; frames, which data."""
+    other = {"checks", "settings", "files", "frames", "numerics"}
+    inside = [path for path in FILES["hetfl_core"] if module(path) != "hetfl_core" and room(module(path)) in ROOMS]
+    found = {room(name) for path in inside for name in imported(path)}
+    assert "methods" in found
+    assert found - other <= set(ROOMS)
 
 
 def test_no_circle_of_imports() -> None:
