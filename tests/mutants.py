@@ -642,7 +642,7 @@ def main() -> int:
     equivalent, trial = [m for m in drawn if m.key in same], [m for m in drawn if m.key not in same]
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         trees = [make_tree(Path(folder) / f"tree{i}") for i in range(max(1, given.jobs))]
-        files = sorted({f for m in trial for f in files_of(m.file[11:-3])})
+        files = sorted({f for m in trial for f in files_of(module_of(m.file))})
         tests = baseline(files, trees[0], given.jobs)
         for name in sorted(n for n, t in tests.items() if not t["good"]):
             print(f"left out, it fails unchanged: {name}")
