@@ -89,7 +89,7 @@ def _every(n: int) -> int:
 
 def curves(
     runs: Mapping[str, pd.DataFrame | Sequence[pd.DataFrame]],
-    column: str = "test_accuracy",
+    column: str = "accuracy",
     ax: Axes | None = None,
     title: str = "Accuracy of the clients' models",
 ) -> Axes:
@@ -130,7 +130,7 @@ def curves(
             sd = values.std(1, ddof=1)
             ax.fill_between(table.index, values.mean(1) - sd, values.mean(1) + sd, color=colour, alpha=0.15, lw=0)
     ax.set_xlabel("communication round")
-    ax.set_ylabel({"test_accuracy": "test accuracy (%)", "train_accuracy": "training accuracy (%)"}.get(column, column))
+    ax.set_ylabel({"accuracy": "test accuracy (%)", "train_accuracy": "training accuracy (%)"}.get(column, column))
     ax.set_title(title)
     ax.legend()
     return ax

@@ -500,7 +500,7 @@ def test_a_run_of_a_baseline_looks_like_any_other(method):
     federation = subjects()
     run = baselines.run(federation, method, seed=2, rounds=50, participation=0.1, progress=False)
     assert list(run.history["round"]) == [0]
-    assert {"train_accuracy", "test_accuracy", "bytes_up", "bytes_down", "seconds"} <= set(run.history)
+    assert {"train_accuracy", "accuracy", "bytes_up", "bytes_down", "seconds"} <= set(run.history)
     assert run.final["accuracy"] == pytest.approx(run.per_client["accuracy"].mean())
     assert run.final["accuracy_worst"] == run.per_client["accuracy"].min()
     assert run.final["train_accuracy"] > 0.5

@@ -251,10 +251,10 @@ def test_the_server_is_measured_on_test_data_of_its_own():
     fed = of_some_classes()
     method = HyFEM(Model(PHI), local_epochs=3, lr=0.01)
     result = simulate(fed, method, measure=["server"], **{**OPTIONS, "rounds": 3})
-    assert result.history["server_test_accuracy"].notna().tolist() == [False, True, True, True]
+    assert result.history["server_accuracy"].notna().tolist() == [False, True, True, True]
     predicted = method.predict_server(result.server, fed.to(torch.float64).x_test).argmax(1)
     expected = float((predicted == fed.y_test).double().mean())
-    assert result.final["server_accuracy"] == result.history["server_test_accuracy"].iloc[-1] == expected
+    assert result.final["server_accuracy"] == result.history["server_accuracy"].iloc[-1] == expected
     assert "server_accuracy" not in simulate(fed, Local(Model(PHI)), **OPTIONS).final
 
 
@@ -268,18 +268,18 @@ def test_classes_that_a_client_lacks_are_told_apart():
     for client, logits in zip(fed, result.predict("test").values(), strict=True):
         mine = torch.isin(client.y_test, held[client.name])
         expected.append(float((torch.from_numpy(logits).argmax(1) == client.y_test)[mine].double().mean()))
-    assert result.per_client["accuracy_held"].tolist() == pytest.approx(expected)
-    assert result.per_client["accuracy_limit"].tolist() == pytest.approx([2 / 3, 2 / 3])
-    assert result.final["accuracy_held"] == pytest.approx(np.mean(expected))
-    assert result.final["accuracy_limit"] == pytest.approx(2 / 3)
+    assert result.per_client["held_accuracy"].tolist() == pytest.approx(expected)
+    assert result.per_client["attainable_accuracy"].tolist() == pytest.approx([2 / 3, 2 / 3])
+    assert result.final["held_accuracy"] == pytest.approx(np.mean(expected))
+    assert result.final["attainable_accuracy"] == pytest.approx(2 / 3)
     assert result.final["accuracy"] <= 2 / 3 + 1e-9, "nobody learnt to name a class that it lacks"
     last = result.history.iloc[-1]
-    assert last["held_test_accuracy"] == pytest.approx(1.5 * last["test_accuracy"])
-    assert last["own_held_test_accuracy"] == pytest.approx(1.5 * last["own_test_accuracy"])
+    assert last["held_accuracy"] == pytest.approx(1.5 * last["accuracy"])
+    assert last["own_held_accuracy"] == pytest.approx(1.5 * last["own_accuracy"])
 
 
 def test_where_all_classes_are_held_there_is_nothing_to_tell_apart():
     result = simulate(FED, Local(Model(PHI), local_epochs=1), measure=["held"], **OPTIONS)
-    assert "accuracy_held" not in result.final
-    assert "accuracy_limit" not in result.per_client
-    np.testing.assert_array_equal(result.history["held_test_accuracy"][1:], result.history["test_accuracy"][1:])
+    assert "held_accuracy" not in result.final
+    assert "attainable_accuracy" not in result.per_client
+    np.testing.assert_array_equal(result.history["held_accuracy"][1:], result.history["accuracy"][1:])

@@ -110,7 +110,7 @@ def test_what_draws_no_random_number_counts_once_for_the_same_data():
 
 def test_runs_that_are_stopped_early_are_compared():
     def patient(row):
-        return row["test_accuracy"] > 0.2
+        return row["accuracy"] > 0.2
 
     methods = {"a, λ=1": METHODS["shared"], "b/c": METHODS["alone"]}
     table = compare(ragged(), methods, seeds=3, on_round=patient, **{**QUICK, "rounds": 9})

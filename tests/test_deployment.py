@@ -224,7 +224,7 @@ def test_means_of_figures_do_not_leave_out_a_client_whose_training_diverged():
     result = deploy(federation, method)[method.name]
     assert result.per_client["accuracy"].isna().to_list() == [c.name == "client-2" for c in federation]
     assert np.isnan([result.final[name] for name in ("accuracy", "accuracy_worst", "train_accuracy")]).all()
-    assert result.history[["train_accuracy", "test_accuracy"]].iloc[-1].isna().all()
+    assert result.history[["train_accuracy", "accuracy"]].iloc[-1].isna().all()
 
 
 def test_who_does_not_answer_or_fails_is_named(capsys):

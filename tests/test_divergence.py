@@ -50,9 +50,9 @@ def test_means_over_clients_are_nan_and_the_others_keep_their_figures(task, engi
     for name in (main, f"{main}_weighted", f"{main}_worst", f"train_{main}"):
         assert math.isnan(run.final[name]), name
     assert run.final["diverged"] == 1
-    assert run.history[f"test_{main}"][1:].isna().all()
+    assert run.history[main][1:].isna().all()
     assert run.history[f"train_{main}"][1:].isna().all()
-    assert math.isfinite(run.history[f"test_{main}"][0])
+    assert math.isfinite(run.history[main][0])
     assert "in round 1 on client 'b': " in said
     assert "(lr)" in said
     assert "(clip)" in said
@@ -80,12 +80,12 @@ def test_the_server_and_held_classes_and_validation_have_no_figure_either():
     with warnings.catch_warnings(action="ignore"):
         fed = Federation(lacks, 3, "lacks", x_test=own.x_test, y_test=own.y_test)
         run = simulate(fed, FedAvg(**SGD), validation=fed, measure=("held", "server"), **QUICK)
-    names = ("accuracy_held", "server_accuracy", "validation_accuracy")
+    names = ("held_accuracy", "server_accuracy", "validation_accuracy")
     assert np.isnan([run.final[name] for name in names]).all()
-    assert math.isfinite(run.final["accuracy_limit"])
-    assert run.per_client["accuracy_held"].isna().all()
+    assert math.isfinite(run.final["attainable_accuracy"])
+    assert run.per_client["held_accuracy"].isna().all()
     alone = simulate(fed, Local(**SGD, clip=1e-9), **QUICK)
-    assert math.isfinite(alone.final["accuracy_held"]), "the same, had it not diverged"
+    assert math.isfinite(alone.final["held_accuracy"]), "the same, had it not diverged"
 
 
 def test_a_held_mean_does_not_leave_out_who_diverged():
@@ -93,8 +93,8 @@ def test_a_held_mean_does_not_leave_out_who_diverged():
     lacks = [replace(c, y_train=torch.where(c.y_train == 2, 0, c.y_train)) if c.name == "a" else c for c in fed]
     with warnings.catch_warnings(action="ignore"):
         run = simulate(Federation(lacks, 3, "lacks"), Local(**SGD), **QUICK)
-    assert run.per_client["accuracy_held"].isna().to_list() == [False, True, False]
-    assert math.isnan(run.final["accuracy_held"])
+    assert run.per_client["held_accuracy"].isna().to_list() == [False, True, False]
+    assert math.isnan(run.final["held_accuracy"])
 
 
 def test_a_method_that_predicts_at_random_and_a_federation_without_test_samples():
@@ -120,7 +120,7 @@ def test_a_resumed_run_names_the_round_in_which_it_began(tmp_path):
     before, _ = diverges(federation(), FedAvg(**SGD), rounds=2, checkpoint=tmp_path)
     run, said = diverges(federation(), FedAvg(**SGD), rounds=4, checkpoint=tmp_path)
     assert "diverged in round 1 on clients 'a', 'b', 'c': " in said
-    assert run.history["test_accuracy"][:3].equals(before.history["test_accuracy"])
+    assert run.history["accuracy"][:3].equals(before.history["accuracy"])
 
 
 def test_its_record_holds_none_loads_and_is_no_number(tmp_path):
@@ -129,7 +129,7 @@ def test_its_record_holds_none_loads_and_is_no_number(tmp_path):
     record = ledger.read(path)
     assert [record.metrics[name] for name in ("accuracy", "accuracy_worst", "balanced_accuracy")] == [None] * 3
     assert record.metrics["diverged"] == 1
-    assert record.history["test_accuracy"][1:] == [None] * 3
+    assert record.history["accuracy"][1:] == [None] * 3
     assert record.per_client["accuracy"][1] is None
     assert math.isnan(ledger.value(record, "accuracy"))
     assert results.diverged([record], "t/lost", "Local") == [0]

@@ -198,12 +198,12 @@ def test_the_best_step_is_chosen_on_validation_images_and_read_on_test_images(mo
     guide, run = (simulate(made(part), method, **options) for part in ("validation", "test"))
     first_best = []
     for history in (guide.history, run.history):
-        seen = history[history["round"] > 0].dropna(subset=["test_accuracy"])
-        first_best.append(max(zip(seen["test_accuracy"], -seen["round"], strict=True))[1] * -1)
+        seen = history[history["round"] > 0].dropna(subset=["accuracy"])
+        first_best.append(max(zip(seen["accuracy"], -seen["round"], strict=True))[1] * -1)
     assert first_best[0] != first_best[1], "else the test could not tell one from the other"
     assert found.final["best_step"] == first_best[0]
-    at_it = run.history.set_index("round").loc[first_best[0], "test_accuracy"]
-    assert found.final["accuracy_best_step"] == at_it != run.history["test_accuracy"].max()
+    at_it = run.history.set_index("round").loc[first_best[0], "accuracy"]
+    assert found.final["accuracy_best_step"] == at_it != run.history["accuracy"].max()
     assert found.final["accuracy"] == run.final["accuracy"]
     again = fedcma.with_best_step(made(), method, checkpoint=tmp_path, **options)
     assert again.final["accuracy_best_step"] == at_it, "a run that goes on from its checkpoint chooses the same step"

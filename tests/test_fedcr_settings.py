@@ -225,7 +225,7 @@ def test_the_first_rounds_are_those_of_the_whole_run(split):
         if there.numerics.get("isa") != r.numerics.get("isa"):
             continue
         rows = [each.frame().set_index("round").loc[early.rounds] for each in (r, there)]
-        figures = ["test_accuracy", "train_accuracy", "own_test_accuracy"]
+        figures = ["accuracy", "train_accuracy", "own_accuracy"]
         assert rows[0][figures].tolist() == rows[1][figures].tolist(), (r.method, r.seed)
         compared += 1
     assert compared

@@ -104,7 +104,7 @@ def assert_same(out: Path, name: str, federation, state: Path, **options) -> Non
     final = json.loads((out / name / "final.json").read_text())
     for column in ("round", "bytes_up", "bytes_down"):
         assert list(history[column]) == list(run.history[column]), column
-    assert history["test_accuracy"].iloc[-1] == pytest.approx(run.history["test_accuracy"].iloc[-1], rel=1e-12)
+    assert history["accuracy"].iloc[-1] == pytest.approx(run.history["accuracy"].iloc[-1], rel=1e-12)
     assert all(final[key] == pytest.approx(run.final[key], rel=1e-12) for key in ("accuracy", "bytes_up", "bytes_down"))
     _, tensors = checkpoint._open(out / name / checkpoint.FILE, "cpu")
     assert {k.removeprefix("server/") for k in tensors if k.startswith("server/")} == set(run.server)

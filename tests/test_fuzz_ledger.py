@@ -160,7 +160,7 @@ LEDGER = {
     "results.at_round": Case(
         results.at_round,
         {key: v for key, v in COMMON.items() if key != "metric"}
-        | {"method": "Local", "column": "test_accuracy", "round": 1},
+        | {"method": "Local", "column": "accuracy", "round": 1},
     ),
     "results.apart": Case(results.apart, {"values": {"a": VALUES, "b": VALUES - 1}, "base": "a"}),
     "results.mean_sd": Case(results.mean_sd, {"values": VALUES, "digits": 2}),
@@ -173,7 +173,7 @@ LEDGER = {
     ),
 }
 
-HISTORY = pd.DataFrame({"round": [0, 1, 2], "test_accuracy": [0.1, 0.2, 0.3], "ce": [3.0, 2.0, 1.0]})
+HISTORY = pd.DataFrame({"round": [0, 1, 2], "accuracy": [0.1, 0.2, 0.3], "ce": [3.0, 2.0, 1.0]})
 POINTS = {"a": np.random.default_rng(0).normal(size=(6, 3)), "b": np.random.default_rng(1).normal(size=(5, 3))}
 FLAT = {name: z[:, :2] for name, z in POINTS.items()}
 LABELS = {"a": np.arange(6) % 2, "b": np.arange(5) % 2}
@@ -192,7 +192,7 @@ CLOUDS = {"x": np.eye(3)[:, :2], "y": np.eye(3)[:, 1:] + 2.0}
 PAIRED = {"x": np.array([1.0, 3.0, 2.0]), "y": np.array([4.0, 9.0, 6.0])}
 
 FIGURES = {
-    "curves": Case(plots.curves, ON | {"runs": {"FLIC": [HISTORY, HISTORY]}, "column": "test_accuracy"}),
+    "curves": Case(plots.curves, ON | {"runs": {"FLIC": [HISTORY, HISTORY]}, "column": "accuracy"}),
     "project": Case(plots.project, {"points": POINTS["a"], "how": "PCA", "seed": 0}),
     "clients_and_classes": Case(
         plots.clients_and_classes,

@@ -118,7 +118,7 @@ def test_with_one_block_it_is_fedprox():
         assert all(ours.server[f"place/{name}"].tolist() == [0, 1, 2] for name in "uvw")
         for name, p in theirs.server.items():
             torch.testing.assert_close(ours.server[name], p, rtol=0, atol=1e-12)
-        np.testing.assert_array_equal(ours.history["test_accuracy"], theirs.history["test_accuracy"])
+        np.testing.assert_array_equal(ours.history["accuracy"], theirs.history["accuracy"])
 
 
 def test_with_plain_inputs_it_is_fedprox_too():

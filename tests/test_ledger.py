@@ -491,7 +491,7 @@ def test_one_method_in_two_experiments():
 
 
 def test_best_accuracy_is_of_the_history():
-    history = {"round": [1, 2], "test_accuracy": [0.7, 0.6]}
+    history = {"round": [1, 2], "accuracy": [0.7, 0.6]}
     few = [replace(r, history=history) for r in runs("FLIC-Class", [0.5] * 3, experiment=LINEAR)]
     every = [replace(r, experiment="flic/participation-linear-r1.0") for r in few]
     got = by_id([*few, *every]).loc["flic-participation-linear-best-stable"]

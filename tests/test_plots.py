@@ -13,7 +13,7 @@ mpl.use("Agg")
 
 def history(seed):
     rng = np.random.default_rng(seed)
-    return pd.DataFrame({"round": range(6), "test_accuracy": rng.random(6), "ce": rng.random(6) + 0.1})
+    return pd.DataFrame({"round": range(6), "accuracy": rng.random(6), "ce": rng.random(6) + 0.1})
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def _in_style():
 def test_curves_show_the_mean_in_per_cent():
     frames = [history(0), history(1)]
     ax = plots.curves({"FLIC": frames, "Local": history(2)})
-    expected = 50 * (frames[0]["test_accuracy"] + frames[1]["test_accuracy"])
+    expected = 50 * (frames[0]["accuracy"] + frames[1]["accuracy"])
     np.testing.assert_allclose(ax.lines[0].get_ydata(), expected)
     assert ax.get_ylabel() == "test accuracy (%)"
     assert ax.get_xlabel() == "communication round"

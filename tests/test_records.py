@@ -208,12 +208,12 @@ def test_write_to_a_chosen_file(tmp_path):
     ("text", "message"),
     [
         ("", "Expecting value"),
-        ('{"format":2,', "not a run record"),
+        ('{"format":3,', "not a run record"),
         ("[]", "one JSON object, got list"),
         ("{}", "missing.*'experiment'"),
         (to_json(made()).replace('"seed":0', '"seed":"0"'), "seed must be"),
         (to_json(made()).replace('"seed":0', '"sead":0'), r"missing: \['seed'\].*unknown: \['sead'\]"),
-        (to_json(made()).replace('"format":2', '"format":7'), "format must be 2, got 7"),
+        (to_json(made()).replace('"format":3', '"format":7'), "format must be 3, got 7"),
         (to_json(made())[:200], "not a run record"),
     ],
 )
@@ -415,7 +415,7 @@ def test_no_git(checkout, monkeypatch):
 
 def test_tidy_gives_one_row_a_run_with_accuracies_in_per_cent(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "_results", lambda: tmp_path)
-    history = {"round": [0, 1, 2], "test_accuracy": [0.2, 0.9, None]}
+    history = {"round": [0, 1, 2], "accuracy": [0.2, 0.9, None]}
     for seed in (0, 1):
         write(made(experiment="flic/toy-noisy-b50", seed=seed, history=history), tmp_path)
     write(made(experiment="flic/toy-noisy", history=history, metrics={"accuracy": 0.5}), tmp_path)

@@ -77,12 +77,12 @@ def test_a_pair_is_that_of_the_ledger_or_none():
 
 
 def test_what_histories_say_after_a_round():
-    history = {"round": [0, 1, 2], "test_accuracy": [0.1, None, 0.3], "server_test_accuracy": [None, 0.2, 0.4]}
+    history = {"round": [0, 1, 2], "accuracy": [0.1, None, 0.3], "server_accuracy": [None, 0.2, 0.4]}
     records = [replace(run("t/h", "A", s, 0.9), history=history) for s in (0, 1)]
     assert results.at_round(records, "t/h", "A").to_dict() == {0: 30.0, 1: 30.0}
-    assert results.at_round(records, "t/h", "A", "server_test_accuracy", 1).to_dict() == {0: 20.0, 1: 20.0}
-    assert results.at_round(records, "t/h", "A", "test_accuracy", 1).empty, "not evaluated"
-    assert results.at_round(records, "t/h", "A", "test_accuracy", 9).empty
+    assert results.at_round(records, "t/h", "A", "server_accuracy", 1).to_dict() == {0: 20.0, 1: 20.0}
+    assert results.at_round(records, "t/h", "A", "accuracy", 1).empty, "not evaluated"
+    assert results.at_round(records, "t/h", "A", "accuracy", 9).empty
     assert results.at_round(RUNS, "t/b50", "A").empty, "no history"
 
 

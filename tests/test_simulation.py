@@ -168,7 +168,7 @@ def test_a_run_that_diverged_says_so(engine):
         result = run(method=replace(QUICK, lr=1e30), rounds=1, engine=engine)
     assert len(told) == 1
     assert repr(result) == "Run(FLIC-HL on 'ragged', 1 rounds: diverged)"
-    assert result.history[["train_accuracy", "test_accuracy"]].isna().all(axis=None)
+    assert result.history[["train_accuracy", "accuracy"]].isna().all(axis=None)
     assert np.isnan([value for name, value in result.final.items() if "accuracy" in name]).all()
     assert result.per_client[["accuracy", "balanced_accuracy"]].isna().all(axis=None)
     assert result.final["diverged"] == 6
@@ -206,10 +206,8 @@ def test_history_has_what_it_promises():
     result = run()
     history = result.history
     assert history["round"].tolist() == [0, 1, 2, 3, 4]
-    assert {"ce", "w2", "anchor", "train_accuracy", "test_accuracy", "bytes_up", "bytes_down", "seconds"} <= set(
-        history
-    )
-    assert history["test_accuracy"].between(0, 1).all()
+    assert {"ce", "w2", "anchor", "train_accuracy", "accuracy", "bytes_up", "bytes_down", "seconds"} <= set(history)
+    assert history["accuracy"].between(0, 1).all()
     assert (history["seconds"] > 0).all()
     assert len(result.per_client) == 6
     assert result.final["accuracy"] == pytest.approx(result.per_client["accuracy"].mean())
@@ -263,10 +261,10 @@ def test_validation_samples_are_measured_beside_the_test_samples_and_change_noth
     how = {"method": HetFedRep(model=SMALL, local_epochs=2, lr=0.05), "engine": engine}
     plain, beside, alone = run(**how), run(validation=other, evaluate_every=2, **how), run(other, **how)
     for evaluated in (0, 2, 4):
-        assert beside.history["test_accuracy"][evaluated] == plain.history["test_accuracy"][evaluated]
-        assert beside.history["validation_accuracy"][evaluated] == alone.history["test_accuracy"][evaluated]
+        assert beside.history["accuracy"][evaluated] == plain.history["accuracy"][evaluated]
+        assert beside.history["validation_accuracy"][evaluated] == alone.history["accuracy"][evaluated]
     assert beside.history["validation_accuracy"].isna().tolist() == [False, True, False, True, False]
-    assert alone.history["test_accuracy"].nunique() > 1
+    assert alone.history["accuracy"].nunique() > 1
     assert {k: v for k, v in beside.final.items() if k not in ("seconds", "validation_accuracy")} == {
         k: v for k, v in plain.final.items() if k != "seconds"
     }
@@ -300,17 +298,17 @@ def test_a_checkpoint_knows_its_validation_samples(tmp_path):
 
 
 def test_evaluate_every_leaves_gaps_but_not_at_the_ends():
-    accuracy = run(evaluate_every=3).history["test_accuracy"]
+    accuracy = run(evaluate_every=3).history["accuracy"]
     assert accuracy.isna().tolist() == [False, True, True, False, False]
 
 
 def test_rounds_to_evaluate_may_be_named(tmp_path):
     """The start and the end besides; the rest of the history, and what is resumed, are as with any other schedule."""
     result = run(evaluate_every=(2, 1, 2, 99))
-    assert result.history["test_accuracy"].isna().tolist() == [False, False, False, True, False]
+    assert result.history["accuracy"].isna().tolist() == [False, False, False, True, False]
     assert result.settings["evaluate_every"] == [1, 2, 99]
-    every = run().history["test_accuracy"]
-    assert result.history["test_accuracy"].dropna().tolist() == every[[0, 1, 2, 4]].tolist()
+    every = run().history["accuracy"]
+    assert result.history["accuracy"].dropna().tolist() == every[[0, 1, 2, 4]].tolist()
     run(evaluate_every=(1, 2, 99), checkpoint=tmp_path)
     assert equal_histories(run(evaluate_every=(1, 2, 99), checkpoint=tmp_path).history, result.history)
 
@@ -345,7 +343,7 @@ def test_random_predictions_depend_on_neither_engine_nor_stacks(options, monkeyp
     other = run(EQUAL, SHAKEN, **common, **options)
     for name, logits in one.predict().items():
         np.testing.assert_allclose(logits, other.predict()[name], rtol=0, atol=1e-9)
-    columns = ["test_accuracy", "own_test_accuracy", "server_test_accuracy"]
+    columns = ["accuracy", "own_accuracy", "server_accuracy"]
     np.testing.assert_allclose(one.history[columns], other.history[columns])
 
 
@@ -362,7 +360,7 @@ def test_few_samples_are_predicted_at_once_where_each_wants_much_noise(monkeypat
 def test_predictions_of_a_run_are_those_that_were_measured():
     """A sample's noise is that of its client, round and split: the same when asked again, another in another split."""
     result = run(EQUAL, SHAKEN)
-    assert result.final["accuracy"] == result.history["test_accuracy"].iloc[-1] != 0
+    assert result.final["accuracy"] == result.history["accuracy"].iloc[-1] != 0
     for row in result.per_client.itertuples():
         right = result.predict()[row.client].argmax(1) == result.labels("test")[row.client]
         assert right.mean() == pytest.approx(row.accuracy)
@@ -399,20 +397,20 @@ def test_own_models_are_measured_before_the_server_averages():
             (method.predict(outcomes[c].params, {}, fed[c].x_test).argmax(1) == fed[c].y_test).float().mean()
             for c in chosen
         ]
-        assert result.history["own_test_accuracy"].iloc[t + 1] == pytest.approx(float(np.mean(right)))
+        assert result.history["own_accuracy"].iloc[t + 1] == pytest.approx(float(np.mean(right)))
         state, _ = simulator.round(state, chosen)
-    assert np.isnan(result.history["own_test_accuracy"].iloc[0])
+    assert np.isnan(result.history["own_accuracy"].iloc[0])
     assert result.settings["measure"] == ["own"]
 
 
 def test_the_servers_model_is_measured_in_each_evaluated_round():
     """FedAvg's is every client's model; Local's server has none; what is not asked for costs no column."""
     history = run(EQUAL, FedAvg(model=SMALL), evaluate_every=2, measure=["server"]).history
-    assert history["server_test_accuracy"].isna().tolist() == [True, True, False, True, False]
+    assert history["server_accuracy"].isna().tolist() == [True, True, False, True, False]
     after = history.iloc[[2, 4]]
-    np.testing.assert_allclose(after["server_test_accuracy"], after["test_accuracy"])
-    assert run(EQUAL, Local(model=SMALL), measure=["server"]).history["server_test_accuracy"].isna().all()
-    assert not {"own_test_accuracy", "server_test_accuracy"} & set(run(EQUAL, Local(model=SMALL)).history)
+    np.testing.assert_allclose(after["server_accuracy"], after["accuracy"])
+    assert run(EQUAL, Local(model=SMALL), measure=["server"]).history["server_accuracy"].isna().all()
+    assert not {"own_accuracy", "server_accuracy"} & set(run(EQUAL, Local(model=SMALL)).history)
 
 
 def test_measuring_more_changes_nothing_else(tmp_path):
@@ -429,7 +427,7 @@ def test_a_newcomer_of_a_run_that_measured_more():
     old = ragged(seed=7)[0]
     new = adapt(result, Client(old.x_train, old.y_train, old.x_test, old.y_test, "new"), progress=False)
     assert "measure" not in new.settings
-    assert "own_test_accuracy" not in new.history
+    assert "own_accuracy" not in new.history
 
 
 @pytest.mark.parametrize(
@@ -508,7 +506,7 @@ def test_regression_stacked_equals_loop_and_is_measured_in_squares(method):
     both = [run(REAL, method, engine=engine, dtype=torch.float64) for engine in ("stacked", "loop")]
     assert largest_difference(*both) < 1e-9
     result = both[0]
-    assert {"mse", "train_mse", "test_mse"} <= set(result.history)
+    assert {"se", "mse", "train_mse"} <= set(result.history)
     assert not [column for column in result.history if "accuracy" in column or column == "ce"]
     assert list(result.per_client)[3:] == ["mse", "r2"]
     outputs = result.predict("test")
@@ -528,7 +526,7 @@ def test_the_first_loss_of_a_regression_is_the_mean_squared_error_by_hand():
     result = run(REAL, method, rounds=1, participation=1.0, dtype=torch.float64)
     outputs = result.predict("train")
     each = [np.mean((outputs[c.name][:, 0] - c.y_train.numpy()) ** 2) for c in result.federation]
-    assert result.history["mse"].iloc[1] == pytest.approx(np.mean(each))
+    assert result.history["se"].iloc[1] == pytest.approx(np.mean(each))
     assert result.history["train_mse"].iloc[1] == pytest.approx(np.mean(each))
 
 
@@ -660,7 +658,7 @@ def test_new_clients_learn_local_parts_alone(method):
     assert largest_difference(stacked, loop) < 1e-9
     assert [c.name for c in stacked.federation] == ["client-1", "client-4"]
     assert stacked.history["round"].tolist() == [0, 1, 2, 3]
-    assert stacked.final["accuracy"] == stacked.history["test_accuracy"].iloc[-1]
+    assert stacked.final["accuracy"] == stacked.history["accuracy"].iloc[-1]
     start = Simulator(new, method, device="cpu", dtype=torch.float64).initial()
     for params, kept, first in zip(stacked.params, stacked.client_states, start.client_states, strict=True):
         assert all(torch.equal(params[name], p) for name, p in kept.items())
@@ -696,7 +694,7 @@ def test_passes_of_new_clients_count_on_from_the_rounds_of_the_run(monkeypatch):
     assert result.settings == base.settings | told
     assert adapt(base, new, seed=0, progress=False).settings["seed"] == 0
     assert len(adapt(base, new, progress=False).history) == 2  # pre-training and one pass
-    assert result.history[["train_accuracy", "test_accuracy"]].notna().all(axis=None)
+    assert result.history[["train_accuracy", "accuracy"]].notna().all(axis=None)
     assert result.final["seconds"] == pytest.approx(result.history["seconds"].sum())
     assert (result.history["seconds"] > 0).all()
 
@@ -870,10 +868,10 @@ def test_what_on_round_is_told_holds_numbers_only_and_is_its_own(options):
     result = run(**{"participation": 1.0, "measure": ("own", "server"), **options}, on_round=log)
     assert all(type(value) in (int, float) for row in rows for value in row.values())
     every = options.get("evaluate_every", 1)
-    assert ["test_accuracy" in row for row in rows] == [n % every == 0 for n in range(1, 5)]
-    assert "server_test_accuracy" not in rows[-1], "FLIC has no model of the server's own"
+    assert ["accuracy" in row for row in rows] == [n % every == 0 for n in range(1, 5)]
+    assert "server_accuracy" not in rows[-1], "FLIC has no model of the server's own"
     assert result.history["round"].to_list() == [0, 1, 2, 3, 4]
-    assert result.history["test_accuracy"][2] == rows[1]["test_accuracy"]
+    assert result.history["accuracy"][2] == rows[1]["accuracy"]
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------------
@@ -1207,5 +1205,5 @@ def test_a_round_takes_the_time_that_it_takes():
 
 def test_the_history_ends_with_what_every_history_has():
     run = simulate(ragged(2), Local(Model(MLP((4,), 3))), rounds=1, device="cpu", progress=False)
-    assert list(run.history)[-5:] == ["train_accuracy", "test_accuracy", "bytes_up", "bytes_down", "seconds"]
+    assert list(run.history)[-5:] == ["train_accuracy", "accuracy", "bytes_up", "bytes_down", "seconds"]
     assert next(iter(run.history)) == "round"

@@ -12,11 +12,14 @@ import sys
 import time
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from test_records import left_behind, made
 
 from hetfl_core import cli, files
+from hetfl_core.engine.evaluation import Measure
+from hetfl_core.engine.run import column_of, columns, figures
 from hetfl_core.methods import CATALOGUE
 from hetfl_core.records import find, load, pack, read, renaming, storage, to_json, write
 from hetfl_core.records import record as records
@@ -410,7 +413,7 @@ def test_older_names_are_understood_and_packing_writes_the_new_ones(tmp_path, mo
 def test_settings_of_the_first_records_have_the_names_that_methods_have_now():
     known = {type(method).__name__: method for method in CATALOGUE.values()}
     every = {f.name for method in known.values() for f in fields(method)}
-    (first,) = renaming.RENAMED
+    first = renaming.RENAMED[0]
     for old, new in first.keys.items():
         kind, _, own = old.rpartition(".")
         kind = kind.removeprefix("Guarded")
@@ -419,7 +422,24 @@ def test_settings_of_the_first_records_have_the_names_that_methods_have_now():
     old = {"class": "FedProx", "mu": 0.5, "optimiser": "sgd", "first_weights": "own"}
     content = {"format": 1, "settings": {"method": old}, "federation": {"mu": 3}}
     now = {"class": "FedProx", "term_weight": 0.5, "optimizer": "sgd", "init": "own"}
-    assert renaming.translated(content) == {"format": 2, "settings": {"method": now}, "federation": {"mu": 3}}
+    newest = len(renaming.RENAMED) + 1
+    assert renaming.translated(content) == {"format": newest, "settings": {"method": now}, "federation": {"mu": 3}}
+
+
+def test_figures_of_older_records_are_called_as_runs_call_them_now():
+    second = renaming.RENAMED[1]
+    kinds = {main: task for task, main in (("classification", "accuracy"), ("regression", "mse"))}
+    for old, new in second.columns.items():
+        main = next(main for main in kinds if new.endswith(main))
+        now = [*figures(kinds[main]), *columns(main), *(column_of(name, main) for name in get_args(Measure))]
+        assert (new in now, old in now) == (True, False), old
+    newest = {"format": len(renaming.RENAMED) + 1}
+    old = {"metrics": {"accuracy_held": 1.0}, "history": {"round": [0], "test_accuracy": [0.5]}}
+    new = {"metrics": {"held_accuracy": 1.0}, "history": {"round": [0], "accuracy": [0.5]}}
+    assert renaming.translated({"format": 2, **old}) == {**newest, **new}
+    old = {"metrics": {"mse": 1.0}, "history": {"mse": [2.0], "test_mse": [3.0]}, "per_client": {"mse": [4.0]}}
+    new = {"metrics": {"mse": 1.0}, "history": {"se": [2.0], "mse": [3.0]}, "per_client": {"mse": [4.0]}}
+    assert renaming.translated({"format": 2, **old}) == {**newest, **new}
 
 
 def test_an_old_name_beside_its_new_one_is_refused(tmp_path, monkeypatch):

@@ -446,8 +446,8 @@ class Coordinator:
     def _figures(self, replies: Mapping[int, Reply]) -> dict[str, float]:
         """Means over clients of what they measured, but for what belongs to the end."""
         found: dict[str, float] = {}
-        for split in ("train", "test"):
-            name = f"{split}_{METRICS[self.settings.task].main}"
+        main = METRICS[self.settings.task].main
+        for split, name in (("train", f"train_{main}"), ("test", main)):
             known = [c for c in self.side.by_name(replies) if self.roster.told[self.specs[c].name][f"n_{split}"]]
             each = [replies[c].figures[name] for c in known if name in replies[c].figures]
             found |= {name: float(np.mean(each))} if each else {}

@@ -394,7 +394,7 @@ class Site:
         train, test = (self._measured(params, received, split, round) for split in ("train", "test"))
         if after_all:
             return {f"final_{name}": value for name, value in test.items()} | {f"final_train_{main}": train[main]}
-        return {f"train_{main}": train[main], f"test_{main}": test[main]}
+        return {f"train_{main}": train[main], main: test[main]}
 
     def _measured(self, params: Params, received: Params, split: str, round: int) -> dict[str, float]:
         """The metrics of the client on its samples of a split, NaN where there are none."""

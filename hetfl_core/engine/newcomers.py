@@ -89,7 +89,7 @@ def adapt(
             row = _row(simulator, state, outcomes, True) | {"bytes_up": 0, "bytes_down": 0}
             state.rows = [*state.rows, {**row, "seconds": time.perf_counter() - begin}]
             bar.update()
-            bar.set_postfix_str(_postfix(row.get(f"test_{simulator.metrics.main}"), simulator.metrics))
+            bar.set_postfix_str(_postfix(row.get(simulator.metrics.main), simulator.metrics))
         settings = {"seed": seed, "engine": engine, "participation": 1.0, "evaluate_every": 1, "rounds": rounds}
         settings = {**run.settings, **settings, "joined_after": done}
         for name in ("together", "measure", "validation"):

@@ -31,19 +31,20 @@ class Run:
         ``"seed"``, ``"engine"``, ``"dtype"``, ``"evaluate_every"``, and what else was asked for.
     history : pandas.DataFrame
         One row per round (0 is the state after pre-training): ``round``, the mean of each loss term over steps and
-        participants, ``train_accuracy`` and ``test_accuracy`` (means over clients; ``train_mse`` and ``test_mse`` for
-        a regression), ``bytes_up``, ``bytes_down``, ``seconds``. Figures of rounds that were not evaluated
-        are NaN.
+        participants, ``train_accuracy`` and ``accuracy``, means over clients on their training and test samples
+        (``train_mse`` and ``mse`` for a regression), ``bytes_up``, ``bytes_down``, ``seconds``, and what `simulate` was
+        asked to measure beside. Figures of rounds that were not evaluated are NaN.
     final : dict of str to float
-        Figures after the last local training of all clients. A regression has ``mse`` where ``accuracy`` stands here.
+        Figures after the last local training of all clients, named as in `history`: of test samples, unless ``train_``
+        or ``validation_`` stands before. A regression has ``mse`` where ``accuracy`` stands here.
 
         - Test metrics, as `hetfl_core.engine.evaluation.summarise` names them.
         - ``train_accuracy``, the mean over clients on their training samples.
         - ``server_accuracy``, where the server has a model of its own.
         - ``validation_accuracy``, where there are validation samples.
-        - ``accuracy_held`` and ``accuracy_limit``, where test sets hold classes that training sets lack. The first is
-          measured on test samples of the classes that a client holds. The second is the mean share of these samples:
-          what clients can at best reach if they never name another class.
+        - ``held_accuracy`` and ``attainable_accuracy``, where test sets hold classes that training sets lack. The first
+          is measured on test samples of the classes that a client holds. The second is the mean share of these
+          samples: what clients can at best reach if they never name another class.
         - ``diverged``, the number of clients whose training diverged, where there are any.
         - ``bytes_up``, ``bytes_down`` and ``seconds``, totals of the run.
     per_client : pandas.DataFrame
@@ -175,17 +176,17 @@ SPLITS: tuple[Literal["train"], Literal["test"]] = ("train", "test")
 
 def column_of(name: Measure, main: str) -> str:
     """Column of the history for a figure that `measure` asks for; `main` is the figure that the history follows."""
-    return f"{name}_test_{main}"
+    return f"{name}_{main}"
 
 
 def figures(task: Kind) -> list[str]:
     """Names of all that `Run.final` may hold for a task; which of it a run has depends on the method and the data."""
     main, worst = METRICS[task].main, METRICS[task].worst
     each = [*METRICS[task].per_client, *(f"{name}{end}" for name in worst for end in ("_weighted", "_worst"))]
-    others = [f"{split}_{main}" for split in ("train", "server", "validation")] + [f"{main}_held", f"{main}_limit"]
+    others = [f"{what}_{main}" for what in ("train", "server", "validation", "held", "attainable")]
     return [*each, *others, "bytes_up", "bytes_down", "seconds"]
 
 
 def columns(main: str) -> list[str]:
     """Columns that every history has, where `main` is the figure that it follows; no loss term may be called so."""
-    return ["round", f"train_{main}", f"test_{main}", "bytes_up", "bytes_down", "seconds"]
+    return ["round", f"train_{main}", main, "bytes_up", "bytes_down", "seconds"]

@@ -87,12 +87,12 @@ def simulate(
     measure : sequence of {"own", "server", "held", "own_held"}
         What else each evaluation looks at, as columns of the history.
 
-        - ``own_test_accuracy``: the mean over the participants of their models as they leave local training, before
+        - ``own_accuracy``: the mean over the participants of their models as they leave local training, before
           the server averages anything. It costs one forward pass of the participants' test samples.
-        - ``server_test_accuracy``: that of the server's own model, where the method has one, on the federation's own
+        - ``server_accuracy``: that of the server's own model, where the method has one, on the federation's own
           test data, or else on the clients' (one forward pass of all).
-        - ``held_test_accuracy`` and ``own_held_test_accuracy``: as ``test_accuracy`` and ``own_test_accuracy``, on
-          test samples of the classes that a client has training samples of.
+        - ``held_accuracy`` and ``own_held_accuracy``: as ``accuracy`` and ``own_accuracy``, on test samples of the
+          classes that a client has training samples of.
     validation : Federation, optional
         The same clients with other test samples, their validation samples: each evaluation also measures those, as
         ``validation_accuracy`` in the history and in `Run.final` (``validation_mse`` for a regression). Training does
@@ -283,7 +283,7 @@ def _simulate(
             states, also = _advance(simulators, states, each[0])
             stopped = journal.write(states)
             bar.update()
-            bar.set_postfix_str(_postfix(states[0].rows[-1].get(f"test_{metrics.main}"), metrics))
+            bar.set_postfix_str(_postfix(states[0].rows[-1].get(metrics.main), metrics))
         bar.set_postfix_str("the last training of all clients")  # the bar is full, but this takes as long as rounds
         if states[0].done < rounds:
             each = [{**mine, "rounds": states[0].done, "rounds_asked": rounds} for mine in each]
@@ -358,7 +358,7 @@ def _row(
     """A row of the history: means of loss terms, and figures, which are None where they are not due."""
     main = simulator.metrics.main
     reserved = [*columns(main), f"validation_{main}", *(column_of(name, main) for name in get_args(Measure))]
-    names = [f"train_{main}", f"test_{main}", *([f"validation_{main}"] if simulator.validation is not None else [])]
+    names = [f"train_{main}", main, *([f"validation_{main}"] if simulator.validation is not None else [])]
     terms = dict.fromkeys(name for o in outcomes.values() for name in o.terms)
     if taken := sorted(terms.keys() & set(reserved)):
         raise ValueError(f"a loss term is called {taken[0]!r}, which is a column of every history; rename it")
@@ -375,7 +375,8 @@ def _figures(simulator: Simulator, state: State, also: Also | None, outcomes: Ou
     main = simulator.metrics.main
     predicted = {split: simulator.predicted(state, split) for split in SPLITS}
     _watch(simulator, state, outcomes, simulator.diverged(predicted.values()))
-    found = {f"{split}_{main}": simulator.figure(p, simulator.labels(split)) for split, p in predicted.items()}
+    names = {"train": f"train_{main}", "test": main}
+    found = {names[split]: simulator.figure(p, simulator.labels(split)) for split, p in predicted.items()}
     if simulator.validation is not None:
         found[f"validation_{main}"] = simulator.validation.score(state, "test")
     return found | {column_of(name, main): value for name, value in (also(predicted["test"]) if also else {}).items()}
@@ -446,7 +447,7 @@ def _report(simulator: Simulator, state: State, params: list[Params], settings: 
     server = simulator.server_score(state)
     main = simulator.metrics.main
     lead = columns(main)[1:]
-    figures = [f"train_{main}", f"test_{main}", *(column_of(name, main) for name in settings.get("measure", ()))]
+    figures = [f"train_{main}", main, *(column_of(name, main) for name in settings.get("measure", ()))]
     if simulator.validation is not None:
         figures.append(f"validation_{main}")
     history = pd.DataFrame(state.rows).astype(dict.fromkeys(figures, float))

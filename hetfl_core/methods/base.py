@@ -54,9 +54,9 @@ class Batch(NamedTuple):
     weight: Tensor
 
     def loss(self, outputs: Tensor) -> Loss:
-        """The `task_loss` of a head's outputs for these samples: ``"mse"`` for targets, ``"ce"`` for class labels."""
+        """The `task_loss` of a head's outputs for these samples: ``"se"`` for targets, ``"ce"`` for class labels."""
         task = task_loss(outputs, self.y, self.weight)
-        return Loss(task, {"mse" if self.y.is_floating_point() else "ce": task.detach()})
+        return Loss(task, {"se" if self.y.is_floating_point() else "ce": task.detach()})
 
 
 class Loss(NamedTuple):

@@ -390,7 +390,7 @@ def measured(record: RunRecord, metric: str) -> float:
     """
     if metric != "best_accuracy":
         return value(record, metric)
-    return to_percent(float(pd.Series(record.history.get("test_accuracy", []), dtype=float).max()), metric)
+    return to_percent(float(pd.Series(record.history.get("accuracy", []), dtype=float).max()), metric)
 
 
 def compare_records(a: RunRecord, b: RunRecord) -> pd.DataFrame:

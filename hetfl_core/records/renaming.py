@@ -21,11 +21,14 @@ class Renaming:
         ``{"class": {"FLIC": "Flic"}, "optimiser": {"sgd": "SGD"}}``.
     columns : mapping of str to str
         Metrics, and columns of ``history`` and ``per_client``.
+    history : mapping of str to str
+        Columns of ``history`` alone, before those of `columns`.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
+    history: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """The content of a record's file with the new names.
@@ -36,7 +39,11 @@ class Renaming:
             If one table has both the old name and the new one.
         """
         deep = {name: self._settings(content[name]) for name in ("settings", "federation") if name in content}
-        flat = {name: self._columns(content[name]) for name in ("metrics", "history", "per_client") if name in content}
+        flat = {
+            name: self._columns(content[name], self.history if name == "history" else {})
+            for name in ("metrics", "history", "per_client")
+            if name in content
+        }
         return {**content, **deep, **flat}
 
     def _settings(self, x: Any) -> Any:
@@ -52,8 +59,9 @@ class Renaming:
         known = self.values.get(key, {})
         return known.get(value, value) if isinstance(value, str | int | float) else self._settings(value)
 
-    def _columns(self, table: Any) -> Any:
-        return _renamed(table, {key: self.columns.get(key, key) for key in table}) if isinstance(table, dict) else table
+    def _columns(self, table: Any, own: Mapping[str, str]) -> Any:
+        names = {**self.columns, **own}
+        return _renamed(table, {key: names.get(key, key) for key in table}) if isinstance(table, dict) else table
 
 
 def _renamed(table: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -89,6 +97,21 @@ RENAMED: Sequence[Renaming] = (
             "FedGen.generated": "n_generated",
             "FedGen.diverse": "diversity_weight",
         }
+    ),
+    Renaming(
+        columns={
+            "test_accuracy": "accuracy",
+            "own_test_accuracy": "own_accuracy",
+            "server_test_accuracy": "server_accuracy",
+            "held_test_accuracy": "held_accuracy",
+            "own_held_test_accuracy": "own_held_accuracy",
+            "accuracy_held": "held_accuracy",
+            "accuracy_limit": "attainable_accuracy",
+            "test_mse": "mse",
+            "own_test_mse": "own_mse",
+            "server_test_mse": "server_mse",
+        },
+        history={"mse": "se"},
     ),
 )
 """The steps from format 1 to 2, from 2 to 3 …: one more at the end makes a new format, which `hetfl pack` writes."""

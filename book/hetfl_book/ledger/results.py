@@ -43,7 +43,7 @@ def by_seed(records: Iterable[RunRecord], experiment: str, method: str, metric: 
 
 
 def at_round(
-    records: Iterable[RunRecord], experiment: str, method: str, column: str = "test_accuracy", round: int | None = None
+    records: Iterable[RunRecord], experiment: str, method: str, column: str = "accuracy", round: int | None = None
 ) -> pd.Series:
     """What a method's histories say, by seed, after a round: of clients as downloaded, of the server, …
 
@@ -52,7 +52,7 @@ def at_round(
     records : iterable of RunRecord
     experiment, method : str
     column : str
-        Of the history: ``"test_accuracy"``, ``"server_test_accuracy"``, … (see `hetfl_core.simulate`).
+        Of the history: ``"accuracy"``, ``"server_accuracy"``, … (see `hetfl_core.simulate`).
     round : int, optional
         By default the last one.
 
@@ -138,7 +138,7 @@ def diverged(records: Iterable[RunRecord], experiment: str, method: str) -> list
     mine = {r.seed: r for r in sorted(some, key=lambda r: r.created)}
     lost = [seed for seed in sorted(mine) if mine[seed].metrics.get("diverged")]
     for seed in sorted(mine.keys() - set(lost)):
-        losses = [mine[seed].history[name] for name in ("ce", "mse") if mine[seed].history.get(name)]
+        losses = [mine[seed].history[name] for name in ("ce", "se") if mine[seed].history.get(name)]
         lost += [seed] if any(each[-1] is None or not math.isfinite(each[-1]) for each in losses) else []
     return sorted(lost)
 

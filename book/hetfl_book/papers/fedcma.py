@@ -383,7 +383,7 @@ def with_best_step(federation: Federation, method: Method, **options: Any) -> Ru
     run = with_discriminator(federation, method, validation=unseen, **options)
     seen = run.history[run.history["round"] > 0].dropna(subset=["validation_accuracy"])
     best = seen.loc[seen["validation_accuracy"].idxmax()]
-    run.final |= {"accuracy_best_step": float(best["test_accuracy"]), "best_step": float(best["round"])}
+    run.final |= {"accuracy_best_step": float(best["accuracy"]), "best_step": float(best["round"])}
     return run
 
 
