@@ -60,7 +60,7 @@ class Renaming:
         return known.get(value, value) if isinstance(value, str | int | float) else self._settings(value)
 
     def _columns(self, table: Any, own: Mapping[str, str]) -> Any:
-        names = {**self.columns, **own}
+        names: Mapping[Any, str] = {**self.columns, **own}
         return _renamed(table, {key: names.get(key, key) for key in table}) if isinstance(table, dict) else table
 
 
