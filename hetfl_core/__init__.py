@@ -47,10 +47,13 @@ _HOMES = {
 }
 """The module of each name that is not itself a module."""
 
+_ROOMS = ["baselines", "distances", "networks", "plots", "records"]
+"""More rooms that are opened when they are first asked for; `import *` leaves them shut."""
+
 
 def __getattr__(name: str) -> Any:
-    """Fetch a name of `__all__` when it is first asked for (PEP 562)."""
-    if name not in __all__:
+    """Fetch a name of `__all__`, or a room, when it is first asked for (PEP 562)."""
+    if name not in [*__all__, *_ROOMS]:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOMES.get(name)
     found = getattr(import_module(home), name) if home else import_module(f"{__name__}.{name}")

@@ -74,15 +74,14 @@ def compare(
     """
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
     base = _check(methods, base, metric)
+    first = federation(numbers[0]) if callable(federation) else federation
+    for method in methods.values():
+        _check_runs(first, method, metric)
     found: dict[str, dict[int, _Result]] = {name: {} for name in methods}
     with tqdm(total=len(numbers) * len(methods), disable=not progress, desc="compare", unit="run") as bar:
         for seed in numbers:
-            data = federation(seed) if callable(federation) else federation
+            data = first if seed == numbers[0] or not callable(federation) else federation(seed)
             for name, method in methods.items():
-                checks.instance("federation", data, Federation)
-                known = figures(data.task)
-                if metric is not None and metric not in known:
-                    raise ValueError(f"metric must be one of {known}, got {metric!r}")
                 run = _run(data, name, method, rounds=rounds, seed=seed, progress=False, **options)
                 found[name][seed] = _result(run, name, metric or METRICS[data.task].main)
                 bar.update()
@@ -98,6 +97,20 @@ def _check(methods: Mapping[str, Any], base: str | None, metric: str | None) -> 
     if base not in list(methods):
         raise ValueError(f"base must be one of the methods {list(methods)}, got {base!r}")
     return base
+
+
+def _check_runs(federation: Federation, method: Any, metric: str | None) -> None:
+    """Refuse what cannot be run, or has no figure, before the others are trained."""
+    checks.instance("federation", federation, Federation)
+    known = figures(federation.task)
+    if metric is not None and metric not in known:
+        raise ValueError(f"metric must be one of {known}, got {metric!r}")
+    if not any(len(client.y_test) for client in federation):
+        raise ValueError(f"{federation.name!r} has no test samples, so that there is nothing to compare by")
+    if isinstance(method, Method):
+        method.check(federation.specs())
+    elif isinstance(method, type):
+        checks.instance("methods", method, Method, such_as=f"{method.__name__}()")
 
 
 class _Result(NamedTuple):

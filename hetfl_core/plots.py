@@ -88,7 +88,7 @@ def _every(n: int) -> int:
 
 
 def curves(
-    runs: Mapping[str, pd.DataFrame | Sequence[pd.DataFrame]],
+    runs: Mapping[str, Any],
     column: str = "accuracy",
     ax: Axes | None = None,
     title: str = "Accuracy of the clients' models",
@@ -97,8 +97,8 @@ def curves(
 
     Parameters
     ----------
-    runs : dict of str to DataFrame or list of DataFrame
-        Histories (`Run.history`, `RunRecord.frame()`), one per seed.
+    runs : dict of str to Run or DataFrame, or a list of those
+        Runs or their histories (`Run.history`, `RunRecord.frame()`), one per seed.
     column : str
         Accuracies are drawn in per cent, anything else as it is.
     ax : Axes, optional
@@ -117,7 +117,8 @@ def curves(
     ax = _axes(ax)
     percent = column.endswith("accuracy")
     for i, (name, given) in enumerate(checks.mapping("runs", runs).items()):
-        frames = [given] if isinstance(given, pd.DataFrame) else checks.sequence("runs", given)
+        several = [given] if isinstance(given, pd.DataFrame) or hasattr(given, "history") else given
+        frames = [getattr(each, "history", each) for each in checks.sequence("runs", several)]
         for frame in frames:
             checks.frame("runs", frame, "round")
         if any(column not in frame for frame in frames):

@@ -130,6 +130,17 @@ def test_a_metric_that_no_run_has_is_refused_before_the_first_run(metric, messag
         compare(ragged(), METHODS, seeds=3, metric=metric, **QUICK)
 
 
+def test_what_one_method_cannot_run_on_is_refused_before_another_is_run(monkeypatch):
+    monkeypatch.setattr("hetfl_core.comparing.simulate", lambda *a, **k: pytest.fail("it was run"))
+    with pytest.raises(ValueError, match=r"FedAvg averages 'phi\.0\.weight', which must have the same shape"):
+        compare(ragged(), {"first": Local(), "second": FedAvg()}, seeds=3, **QUICK)
+    with pytest.raises(TypeError, match=r"methods must be a Method, such as FedAvg\(\), got .* \(without brackets\)"):
+        compare(majority(), {"first": Local(), "second": FedAvg}, seeds=3, **QUICK)
+    untested = Federation([replace(c, x_test=c.x_test[:0], y_test=c.y_test[:0]) for c in majority()], 2)
+    with pytest.raises(ValueError, match="has no test samples, so that there is nothing to compare by"):
+        compare(untested, METHODS, seeds=3, **QUICK)
+
+
 def test_a_metric_that_a_method_lacks_names_the_method():
     with pytest.raises(ValueError, match=r"metric must be one that 'alone' has, of .* got 'server_accuracy'"):
         compare(majority(), {"a": FedAvg(local_epochs=1), "alone": Local()}, seeds=3, metric="server_accuracy", **QUICK)

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -33,6 +35,8 @@ def test_curves_show_the_mean_in_per_cent():
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ["FLIC", "Local"]
     assert len(ax.collections) == 1, "a band for the method with two seeds only"
     assert ax.lines[0].get_marker() != ax.lines[1].get_marker(), "told apart without colour"
+    of_a_run = plots.curves({"Local": SimpleNamespace(history=history(2))}).lines[0]
+    np.testing.assert_array_equal(of_a_run.get_ydata(), ax.lines[1].get_ydata())
 
 
 def test_curves_name_what_is_missing():

@@ -21,7 +21,7 @@ from hetfl_core.engine.checkpoint import CheckpointError
 from hetfl_core.engine.newcomers import adapt
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator, _similar
-from hetfl_core.federation import Client, Federation
+from hetfl_core.federation import Client, Federation, FederationWarning
 from hetfl_core.methods import FLIC, FedAvg, FedAvgFT, FedHeNN, FedRep, HetFedRep, Local
 from hetfl_core.networks import CNN, MLP, Draw, Model
 
@@ -420,6 +420,24 @@ def test_measuring_more_changes_nothing_else(tmp_path):
     assert more.settings["measure"] == ["own", "server"]
     with pytest.raises(CheckpointError, match="measure"):
         run(EQUAL, FedAvg(model=SMALL), checkpoint=tmp_path)
+
+
+def site(labels: str, name: str, seed: int = 0) -> Federation:
+    """A table of two columns, where the first one decides the label."""
+    y = np.array(list(labels) * (40 // len(labels)))
+    x = np.random.default_rng(seed).normal(size=(len(y), 2)) + 3 * (y == "b")[:, None]
+    return Federation.from_arrays({name: (x, y)})
+
+
+def test_labels_of_newcomers_are_those_of_the_run_whatever_their_numbers():
+    """Alone in a table, "b" has the number 0 there; in the run it has the number 1."""
+    run = simulate(site("ab", "old"), FedRep(model=SMALL, lr=0.01), rounds=5, participation=1.0, progress=False)
+    with pytest.warns(FederationWarning, match="one class"):
+        new = site("b", "new")
+    joined = adapt(run, new, progress=False)
+    assert joined.labels("test")["new"].tolist() == [1] * len(new[0].y_test)
+    with pytest.raises(ValueError, match=r"clients have the labels \['c'\], but the run knows \['a', 'b'\]"):
+        adapt(run, site("bc", "new"), progress=False)
 
 
 def test_a_newcomer_of_a_run_that_measured_more():

@@ -1,8 +1,9 @@
 """The stacked engine against the loop oracle, and padding that changes nothing."""
 
 import math
+import re
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import ClassVar, get_args
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from hetfl_core.engine.training import (
     stack_received,
 )
 from hetfl_core.federation import Federation
-from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, Local, Loss, Method, Stage
+from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, HetFedRep, Local, Loss, Method, Stage
 from hetfl_core.methods.base import WITH_MOMENTUM, Optimizer, task_loss
 from hetfl_core.networks import CNN, MLP, Draw, Model
 from hetfl_core.rng import stream
@@ -555,6 +556,9 @@ def test_upload_is_called_for_rounds_only():
 
     @dataclass(frozen=True)
     class Watched(Local):
+        def init_server(self, specs, rng):
+            return {"mean": torch.zeros(1)}
+
         def stages(self, round, role):
             roles.append(role)
             return [Stage(("beta",), steps=1, batch_size=4)]
@@ -587,15 +591,40 @@ def test_a_server_may_compute_in_float64_and_with_gradients():
     assert not result.server["anchor.mean"].requires_grad
 
 
-def test_a_misspelt_part_is_refused():
+@pytest.mark.parametrize("parts", [("fi",), ("phi", "head")])
+def test_a_misspelt_part_is_refused(parts):
+    """Also beside one that is right: the other would stay as it was drawn, and nobody would know."""
+
     @dataclass(frozen=True)
     class Typo(Local):
         def stages(self, round, role):
-            return [Stage(("fi",), epochs=1)]
+            return [Stage(parts, epochs=1)]
 
     for engine in ("stacked", "loop"):
-        with pytest.raises(ValueError, match=r"a stage trains \('fi',\), but .* only the parts \['beta', 'phi'\]"):
+        with pytest.raises(ValueError, match=r"a stage trains \(.*\), but .* only the parts \['beta', 'phi'\]"):
             run(ragged(), Typo(), engine=engine)
+
+
+@pytest.mark.parametrize("parts", [("heads",), "beta", ("beta", "phi.9")])
+def test_a_part_that_is_to_be_shared_and_is_none_is_refused(parts):
+    """Nothing would be sent, and everybody would train alone under the method's name."""
+
+    @dataclass(frozen=True)
+    class Typo(HetFedRep):
+        shared: ClassVar = parts
+
+    with pytest.raises(ValueError, match=rf"Typo: shared must be a tuple of parts .* got {re.escape(repr(parts))}"):
+        run(ragged(), Typo())
+
+
+def test_what_is_sent_under_another_name_than_the_server_knows_is_refused():
+    @dataclass(frozen=True)
+    class Typo(HetFedRep):
+        def upload(self, *args):
+            return {name.replace("weight", "wieght"): p for name, p in super().upload(*args).items()}
+
+    with pytest.raises(ValueError, match=r"clients sent 'alpha.wieght', but what the server holds is alpha\.weight"):
+        run(ragged(), Typo())
 
 
 def test_a_loss_term_must_not_hide_a_column():

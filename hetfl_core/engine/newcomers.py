@@ -66,7 +66,8 @@ def adapt(
     Raises
     ------
     ValueError
-        For a name that the run knows, and for clients that the method or the run's classes do not fit. Also for methods
+        For a name that the run knows, for labels that it does not know (`Federation.from_frame` keeps what they are
+        called), and for clients that the method or the run's classes do not fit. Also for methods
         whose last local training moves what a client does not keep. FedAvg-FT fine-tunes a copy of the shared model, so
         that no part of it stays as it is. (FedAvg itself has nothing to learn; its new clients use the server's model.)
     """
@@ -102,6 +103,8 @@ def _newcomers(run: Run, clients: Client | Iterable[Client], **options: Any) -> 
     new = [clients] if isinstance(clients, Client) else checks.sequence("clients", clients)
     for client in new:
         checks.instance("clients", client, Client)
+    if isinstance(clients, Federation):
+        new = _in_known_classes(clients, run.federation)
     known = {client.name for client in run.federation}
     if both := sorted(known & {client.name for client in new}):
         raise ValueError(f"clients must be new to the run, but {both[0]!r} took part in it")
@@ -111,6 +114,20 @@ def _newcomers(run: Run, clients: Client | Iterable[Client], **options: Any) -> 
     simulator = Simulator(federation, run.method, dtype=blocks(of[0].x_train)[0].dtype, **options)
     run.method.check([*of.specs(), *simulator.specs])
     return simulator
+
+
+def _in_known_classes(new: Federation, known: Federation) -> list[Client]:
+    """New clients whose labels stand for the run's classes, where both federations know what theirs are called.
+
+    `Federation.from_frame` numbers the labels that it finds: where it finds others, a number stands for another one.
+    """
+    own, classes = new.info.get("classes"), known.info.get("classes")
+    if own == classes or own is None or classes is None:
+        return list(new)
+    if unknown := [label for label in own if label not in classes]:
+        raise ValueError(f"clients have the labels {checks.shown(unknown)}, but the run knows {checks.shown(classes)}")
+    index = torch.tensor([classes.index(label) for label in own])
+    return [replace(c, y_train=index[c.y_train], y_test=index[c.y_test]) for c in new]
 
 
 def _check_stays_local(simulator: Simulator, state: State, round: int) -> None:

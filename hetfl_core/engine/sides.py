@@ -162,12 +162,22 @@ class ServerSide:
         return self.method.download(server, self.specs[index])
 
     def aggregate(self, server: Params, uploads: Mapping[int, Params], round: int) -> Params:
-        """The server's tensors after what participants sent, by their indices; as they were, if nobody did."""
+        """The server's tensors after what participants sent, by their indices; as they were, if nobody did.
+
+        Raises
+        ------
+        ValueError
+            Where a name that was sent is new to the server afterwards: it is most likely misspelt, and nobody reads it.
+        """
         if not uploads:
             return server
         rng = stream(self.seed, SERVER, round, "aggregate")
         with torch.no_grad():
-            return self._cast(self.method.aggregate(server, *self._sorted(uploads), rng))
+            new = self._cast(self.method.aggregate(server, *self._sorted(uploads), rng))
+        if unknown := sorted((new.keys() - server.keys()) & {name for sent in uploads.values() for name in sent}):
+            held = ", ".join(server) or "nothing"
+            raise ValueError(f"{self.method.name}: clients sent {unknown[0]!r}, but what the server holds is {held}")
+        return new
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

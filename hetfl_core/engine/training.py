@@ -21,7 +21,7 @@ from hetfl_core.engine.stacks import Split
 from hetfl_core.federation import Spec, map_blocks
 from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Method, Optimizer, Role, Stage, has_prefix
 from hetfl_core.networks import Draw, Params, Tensors
-from hetfl_core.networks.layers import RUNNING
+from hetfl_core.networks.layers import RUNNING, missing
 from hetfl_core.padding import crop, pad_stack
 from hetfl_core.rng import stream
 
@@ -167,8 +167,8 @@ def make_optimizer(stage: Stage, params: Tensors, fused: bool) -> torch.optim.Op
 
 
 def check_prefixes(method: Method, stage: Stage, params: Params) -> None:
-    """Refuse a stage that trains nothing although it names something: most likely a misspelt prefix."""
-    if stage.train and not any(stage.trains(name) for name in params):
+    """Refuse a stage that names what is not there, but for parts that not every model has: most likely misspelt."""
+    if missing(stage.train, params) or (stage.train and not any(stage.trains(name) for name in params)):
         parts = sorted({name.split(".")[0] for name in params})
         raise ValueError(
             f"{method.name}: a stage trains {stage.train}, but the working copy has only the parts {parts}"

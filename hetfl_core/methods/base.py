@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 from hetfl_core.clients import by_block, check_features
 from hetfl_core.federation import Spec
 from hetfl_core.networks import Draw, Model, Params, PerClient, Tensors
-from hetfl_core.networks.layers import RUNNING
+from hetfl_core.networks.layers import RUNNING, missing
 from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive, first_line
 
 Role = Literal["start", "round", "rest", "final"]
@@ -364,6 +364,8 @@ class Method(Checked):
             params = self.init_shared(spec, Generator())
             shapes = {name: tuple(p.shape) for name, p in params.items()}
             first = first or (spec.name, shapes)
+            if missing(self.shared, params) and type(self).init_server is Method.init_server:
+                raise ValueError(f"{self.name}: shared must be a tuple of parts of the model, got {self.shared!r}")
             if different := first[1].keys() ^ shapes.keys():
                 name = min(different)
                 has, lacks = (first[0], spec.name) if name in first[1] else (spec.name, first[0])

@@ -25,11 +25,19 @@ ACTIVATIONS = {"relu": torch.relu, "leaky_relu": F.leaky_relu, "sigmoid": torch.
 
 Activation = Literal["relu", "leaky_relu", "sigmoid", "tanh"]
 
+PARTS = ("phi", "gaussian", "alpha", "beta")
+"""What models can be made of; not every one has a Gaussian layer and an α."""
+
 RUNNING = (".norm.mean", ".norm.variance")
 """What the names of running statistics end with, which follow batches and which no training moves."""
 
 SMALLEST_DEVIATION = 1e-4
 """What is added to the softplus of a Gaussian layer: precisions and their gradients must fit into float32."""
+
+
+def missing(parts: Iterable[str], params: Iterable[str]) -> list[str]:
+    """Parts of which there is no parameter, but for those that not every model has: most likely misspelt."""
+    return [p for p in parts if p not in PARTS and not any(n == p or n.startswith(f"{p}.") for n in params)]
 
 
 @dataclass(frozen=True)
