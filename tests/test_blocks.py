@@ -34,7 +34,7 @@ FED = Federation([holding("u", "ab"), holding("v", "bc"), holding("w", "ab", 17)
 def short(name: str) -> Method:
     method = CATALOGUE[name]
     brief = {"pretrain_epochs": 1} if getattr(method, "pretrain_epochs", 0) else {}
-    return replace(method, model=replace(method.model, phi=PHI), local_epochs=2, batch_size=7, **brief)
+    return replace(method, model=replace(method.model, phi=PHI), local_epochs=1, batch_size=7, **brief)
 
 
 def refuses(method: Method) -> bool:

@@ -333,8 +333,9 @@ class Method(Checked):
 
     @property
     def summary(self) -> str:
-        """One line on what it does: the first of its docstring, without references."""
-        return first_line(type(self))
+        """One line on what it does: the first of its docstring, without references, and what its name stands for."""
+        own = ", ".join(f"{key}={value!r}" for key, value in self.names.get(self.name, {}).items())
+        return first_line(type(self)) + f" Here {own}." * bool(own)
 
     @classmethod
     def variants(cls) -> list[Method]:
