@@ -359,7 +359,7 @@ def test_what_is_no_module_is_refused_when_it_is_given():
         Module(nn.utils.weight_norm(nn.Linear(4, 8)))
     with pytest.raises(AttributeError, match=r"depends on the inputs: ask Model\.of\(spec\)"):
         Model(nn.Linear(4, 8)).latent  # noqa: B018
-    for other in (3, nn.Linear, lambda shape: nn.Linear(4, 8)):
+    for other in (3, nn.Linear):
         with pytest.raises(ValueError, match="phi must be a Network"):
             Model(other)
 
@@ -381,7 +381,7 @@ def test_a_module_goes_wherever_a_network_does():
         Client(x := {"a": rng.normal(size=(9, 3)), "b": rng.normal(size=(9, width))}, y := np.arange(9) % 3, x, y, name)
         for name, width in (("one", 4), ("two", 4), ("three", 5))
     ]
-    phi = Blocks({"a": nn.Linear(3, 4), "b": Module(lambda shape: nn.Linear(*shape, 4))}, out=6)
+    phi = Blocks({"a": nn.Linear(3, 4), "b": lambda shape: nn.Linear(*shape, 4)}, out=6)
     assert largest_difference(*both(Federation(clients, 3), phi, Local)) < 1e-9
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from types import FunctionType
 from typing import Any, Literal, NoReturn
 from weakref import WeakKeyDictionary
 
@@ -51,16 +52,17 @@ ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEn
 
 
 def lifted(value: Any) -> Any:
-    """A module of PyTorch as a `Module`, also within a mapping; everything else as it is."""
+    """A module of PyTorch, or a function that makes one, as a `Module`, also within a mapping; all else as it is."""
     if isinstance(value, Mapping):
         return {key: lifted(each) for key, each in value.items()}
-    return Module(value) if isinstance(value, nn.Module) and not isinstance(value, Network) else value
+    own = isinstance(value, nn.Module | FunctionType) and not isinstance(value, Network)
+    return Module(value) if own else value
 
 
 class Module(Network):
     r"""A `torch.nn.Module`, or a function that makes one for inputs of a shape, as an embedding.
 
-    Where a network is expected, a module can be given as it is: ``Model(phi=nn.Sequential(…))``.
+    Where a network is expected, either can be given as it is: ``Model(phi=nn.Sequential(…))``.
 
     Parameters
     ----------
