@@ -55,7 +55,7 @@ TESTS = {
     "frames": "federation features",
     "comparing": "comparing",
     "padding": "federation training",
-    "federation": "federation",
+    "federation": "federation features",
     "partition/__init__": "partition",
     "partition/_checks": "partition",
     "partition/_classes": "partition",
@@ -188,6 +188,8 @@ SWAPS: dict[type, tuple[str, tuple[str, ...]]] = {
 NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "argmin": "argmax", "argmax": "argmin"}
 SILENT = {"warn", "tqdm", "print", "set_postfix_str"}
 """Calls of which the arguments are words or looks."""
+SYSTEMS = {"TYPE_CHECKING", "sys.platform", "os.name"}
+"""What is decided by these is another branch elsewhere, which no test of one machine sees."""
 
 TESTED = (ast.If, ast.IfExp, ast.While)
 
@@ -213,7 +215,8 @@ class Mutant:
 def sites(file: str, source: bytes) -> list[list[Mutant]]:
     """The places of a module at which something can be changed, each with its possible changes.
 
-    Left out are words (docstrings, messages of errors and warnings, f-strings), annotations and decorators.
+    Left out are words (docstrings, messages of errors and warnings, f-strings), annotations and decorators, what is
+    decided by the system that it runs on, and ``zip(…, strict=True)``: a check that lengths are equal where they are.
     """
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -273,7 +276,7 @@ def sites(file: str, source: bytes) -> list[list[Mutant]]:
             if field in ("annotation", "returns", "decorator_list"):
                 continue
             for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST) and not words(child):
+                if isinstance(child, ast.AST) and not words(child) and not says_nothing(called(node), child):
                     yield from walk(child)
 
     return [found for found in walk(ast.parse(source)) if found]
@@ -297,9 +300,23 @@ def words(node: ast.AST) -> bool:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr) and isinstance(node.right, ast.Name):
         return node.right.id[:1].isupper()  # a union of types
     if isinstance(node, ast.Call):
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        return name in SILENT
-    return isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+        return called(node) in SILENT
+    if isinstance(node, ast.If | ast.IfExp):
+        return {ast.unparse(part) for part in ast.walk(node.test)} & SYSTEMS != set()
+    return False
+
+
+def called(node: ast.AST) -> str:
+    """The last name of what a call calls; nothing for what is no call."""
+    func = getattr(node, "func", None)
+    return func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+
+
+def says_nothing(call: str, keyword: ast.AST) -> bool:
+    """Whether a keyword of a call is a check of its own (``zip(strict=True)``) or looks (``field(repr=False)``)."""
+    if not isinstance(keyword, ast.keyword) or not isinstance(keyword.value, ast.Constant):
+        return False
+    return (call, keyword.arg, keyword.value.value) in {("zip", "strict", True), ("field", "repr", False)}
 
 
 PACKAGES = ("hetfl_core", "book/hetfl_book")

@@ -288,7 +288,8 @@ def eurosat(tmp_path, monkeypatch):
         names = {
             f"{folder}/{k}/{k}_{i}.jpg": (c, i) for c, k in enumerate(pictures.EUROSAT_CLASSES) for i in range(1, 11)
         }
-        files = {name: jpeg(shade(c, i)) for name, (c, i) in names.items()} | {f"{folder}/.DS_Store": b"x"}
+        files = {name: jpeg(shade(c, i)) for name, (c, i) in names.items()}
+        files |= dict.fromkeys((f"{folder}/.DS_Store", f"{folder}/Forest/._Forest_1.jpg", f"{folder}/README.md"), b"x")
         with zipfile.ZipFile(path, "w") as archive:
             for name, content in (files | (changes or {})).items():
                 if content is not None:

@@ -140,6 +140,18 @@ def test_a_block_is_filled_under_the_names_that_others_have():
     fed = Federation([blocked("x", "ab", {"b": ["p", "q", "r"]}), lacks]).filled()
     assert fed["y"].features["b"] == ("p", "q", "r")
     assert fed["y"].x_train["b"].shape == (12, 3)
+    assert not fed["y"].x_train["b"].any()
+    assert torch.equal(fed["y"].x_test["a"], torch.tensor(X[:, :2]).float()), "what is held stays"
+
+
+def test_common_blocks_are_those_that_nobody_lacks():
+    """However narrow they are."""
+    x = {"a": X[:, :1], "b": X[:, :2], "c": X}
+    one, other = Client(x, Y, x, Y, "x"), Client({**x, "b": X[:, :0]}, Y, x | {"b": X[:, :0]}, Y, "y")
+    assert Federation([one, other]).of_common_blocks().full_shapes == {"a": (1,), "c": (3,)}
+    lacks = {"a": X[:, :0], "b": X[:, :2], "c": X[:, :0]}
+    with pytest.raises(ValueError, match="there is no block that all clients hold"):
+        Federation([other, Client(lacks, Y, lacks, Y, "z")]).of_common_blocks()
 
 
 # --- what methods may average ---------------------------------------------------------------------------------------

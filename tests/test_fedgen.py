@@ -91,6 +91,9 @@ def test_the_generator_is_pytorchs_in_training_and_in_use():
     used, none = SMALL.generate({**server, **running}, y, noise)
     assert none == {}
     assert torch.allclose(used, net.eval()(inputs), atol=1e-12)
+    _, of_two = SMALL.generate({**server, **running}, y[:2], noise[:2], training=True)
+    net.train()(inputs[:2])
+    assert torch.allclose(of_two["generator.norm.variance"], net[1].running_var, atol=1e-12)
 
 
 def test_the_server_teaches_it_as_written():

@@ -188,6 +188,7 @@ def test_first_weights_come_from_the_seed_and_nothing_else(make):
 
 def test_a_trained_module_may_begin_with_its_own_weights_and_is_copied():
     trained = net().double()
+    torch.nn.init.constant_(trained[0].bias, 0.1)  # which float32 does not have
     run = Simulator(EQUAL, FedAvg(Model(Module(trained, start="own"))), device="cpu", dtype=torch.float64)
     first, expected = run.initial().server, {n: p.detach().clone() for n, p in trained.named_parameters()}
     with torch.no_grad():
@@ -222,6 +223,9 @@ def test_dropout_is_on_in_training_alone_and_drawn_anew_at_each_place():
     assert {draw.keep for draw in drawn.values()} == {0.7}
     images = Module(CONV).of((3, 8, 8)).draws()["phi.3.mask0"]
     assert (images.shape, images.kind, images.per) == ((4, 1, 1), "keep", "sample")
+    for axes, layer in enumerate((nn.Dropout1d, nn.Dropout2d, nn.Dropout3d), 1):
+        channels = nn.Sequential(nn.Unflatten(1, (3, *[2] * axes)), layer(0.25), nn.Flatten())
+        assert Module(channels).of((3 * 2**axes,)).draws()["phi.1.mask0"].shape == (3, *[1] * axes)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -309,6 +313,8 @@ class Recurrent(nn.Module):
 WRONG = {
     "BatchNorm": (lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)), EQUAL,
                   "network Sequential: layer '1', BatchNorm1d, .*running statistics.*nn.GroupNorm.*NormalisedCNN"),
+    "InstanceNorm": (lambda: nn.Sequential(nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2, track_running_stats=True)),
+                     EQUAL, "layer '1', InstanceNorm1d, .*running statistics"),
     "LSTM": (Recurrent, shaped(5, 4), "network Recurrent: layer 'cells', LSTM, cannot be computed for a stack"),
     "RReLU": (lambda: nn.Sequential(nn.Linear(4, 8), nn.RReLU()), EQUAL, "layer '1', RReLU, draws random numbers"),
     "drops all": (lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(1.0)), EQUAL, "layer '1', Dropout, drops all"),

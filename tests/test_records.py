@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import math
 import os
@@ -122,6 +123,8 @@ def test_equal_records_have_equal_bytes_and_one_line_a_field(tmp_path):
         ({"metrics": {"accuracy": "0.7"}}, "number or null"),
         ({"metrics": [0.7]}, "metrics must be a mapping"),
         ({"history": {"round": [0, 1], "loss": [1.0]}}, "one length"),
+        ({"history": {"loss": [1.0, "low"]}}, r"history\['loss'\] must hold numbers or nulls, got 'low'"),
+        ({"per_client": {"client": ["a", (1,)]}}, r"per_client\['client'\] must hold numbers, text or nulls, got \["),
         ({"dirty": "no"}, "dirty"),
         ({"format": 99}, "format"),
     ],
@@ -129,6 +132,18 @@ def test_equal_records_have_equal_bytes_and_one_line_a_field(tmp_path):
 def test_bad_fields_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         made(**changes)
+
+
+def test_settings_may_be_nested_fifty_fold():
+    """Forty-nine lists within the mapping of settings, and no more."""
+    within = functools.reduce(lambda inner, _: [inner], range(49), 1)
+    assert made(settings={"a": within}).settings["a"] == within
+    with pytest.raises(ValueError, match="nested, must be so 50-fold at most"):
+        made(settings={"a": [within]})
+
+
+def test_an_accuracy_may_be_none_of_the_samples_or_all():
+    assert made(metrics={"accuracy": 0.0, "accuracy_worst": 1.0}).metrics == {"accuracy": 0.0, "accuracy_worst": 1.0}
 
 
 def test_what_json_cannot_hold_is_refused_by_name():
@@ -301,6 +316,8 @@ def test_compare_shows_what_only_one_has():
     table = compare_records(made(metrics={}), made()).set_index("field")
     assert table.loc["metrics.accuracy", "b"] == 0.7212
     assert math.isnan(table.loc["metrics.accuracy", "difference"])
+    table = compare_records(made(history={}), made()).set_index("field")
+    assert table.loc["history.loss", ["a", "difference"]].isna().all()
 
 
 def test_record_of_a_run():

@@ -164,9 +164,10 @@ def test_a_federation_is_needed():
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
 def test_a_run_that_diverged_says_so(engine):
     """NaN has an argmax too, the first class: an accuracy that looks like any other."""
+    options = {"rounds": 1, "participation": 0.5, "engine": engine, "device": "cpu", "progress": False}
     with pytest.warns(RuntimeWarning, match="seed 0: training diverged in round 0 on clients 'client-") as told:
-        result = run(method=replace(QUICK, lr=1e30), rounds=1, engine=engine)
-    assert len(told) == 1
+        result = simulate(ragged(), replace(QUICK, lr=1e30), **options)
+    assert [warning.filename for warning in told] == [__file__], "where `simulate` is called"
     assert repr(result) == "Run(FLIC-HL on 'ragged', 1 rounds: diverged)"
     assert result.history[["train_accuracy", "accuracy"]].isna().all(axis=None)
     assert np.isnan([value for name, value in result.final.items() if "accuracy" in name]).all()

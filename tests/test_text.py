@@ -205,6 +205,11 @@ def test_missing_captions_say_from_where(tmp_path, monkeypatch):
         text.textcaps()
 
 
+def test_how_many_clients_the_captions_are_enough_for_is_seen_when_they_are_read(home):
+    with pytest.raises(ValueError, match="at most 192, the number of samples, got 500"):
+        text.textcaps(n_clients=1000, classes_per_client=2, embedder=Fake())
+
+
 def test_missing_images_are_found_out_before_anything_is_computed(home):
     (home / text.IMAGES / "0.jpg").unlink()
     (home / text.IMAGES / "11.jpg").unlink()

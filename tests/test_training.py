@@ -18,7 +18,7 @@ from hetfl_core.engine import stacks as stacking
 from hetfl_core.engine import training
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
-from hetfl_core.engine.stacks import architecture
+from hetfl_core.engine.stacks import architecture, precomputed_pattern
 from hetfl_core.engine.training import (
     NOISE_NUMBERS,
     OPTIMIZERS,
@@ -30,7 +30,7 @@ from hetfl_core.engine.training import (
     plan,
     stack_received,
 )
-from hetfl_core.federation import Federation
+from hetfl_core.federation import Federation, Spec
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, HetFedRep, Local, Loss, Method, Stage
 from hetfl_core.methods.base import WITH_MOMENTUM, Optimizer, task_loss
 from hetfl_core.networks import CNN, MLP, Draw, Model
@@ -344,6 +344,21 @@ def test_architecture_tells_hidden_widths_apart_but_not_input_widths():
             return replace(self.model, phi=MLP(hidden=(spec.n_train % 2 + 3,))).init(spec, rng, self.local)
 
     assert len({architecture(Mixed(), spec) for spec in specs}) == 2
+
+
+def test_what_is_made_of_the_samples_is_foreseen_by_samples_like_them():
+    """As many of each class as there are, or targets that are no labels; inputs of the true shape."""
+
+    @dataclass(frozen=True)
+    class Looks(Local):
+        def precompute(self, spec, data, rng):
+            return {"x": data.x, "y": data.y, "weight": data.weight}
+
+    spec = Spec("anna", (7,), 5, 3, (2, 0, 3), 1)
+    found = precomputed_pattern(Looks(), spec)
+    assert (found["x"].shape, found["y"].tolist(), found["weight"].tolist()) == ((5, 7), [0, 0, 2, 2, 2], [1.0] * 5)
+    targets = precomputed_pattern(Looks(), replace(spec, task="regression", class_counts=()))["y"]
+    assert (targets.dtype, len(targets)) == (torch.float32, 5)
 
 
 def test_values_to_remember_reach_upload_sample_by_sample():
