@@ -152,6 +152,8 @@ def test_common_blocks_are_those_that_nobody_lacks():
     lacks = {"a": X[:, :0], "b": X[:, :2], "c": X[:, :0]}
     with pytest.raises(ValueError, match="there is no block that all clients hold"):
         Federation([other, Client(lacks, Y, lacks, Y, "z")]).of_common_blocks()
+    with pytest.raises(ValueError, match="inputs must be named blocks, but client 'p' has one tensor"):
+        Federation([client("p", "abc")]).of_common_blocks()
 
 
 # --- what methods may average ---------------------------------------------------------------------------------------

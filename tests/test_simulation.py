@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -1111,6 +1112,30 @@ def test_a_checkpoint_of_another_version_of_the_library_warns(tmp_path, monkeypa
         with pytest.warns(RuntimeWarning, match=r"state.safetensors was written by another version of hetfl_core"):
             resumed = run(rounds=2, checkpoint=tmp_path)
     assert equal_histories(resumed.history, run(rounds=2).history)
+
+
+def test_a_checkpoint_of_other_instructions_warns_and_one_of_the_same_does_not(tmp_path, monkeypatch):
+    run(rounds=1, checkpoint=tmp_path)
+    with warnings.catch_warnings(action="error"):
+        run(rounds=2, checkpoint=tmp_path)
+    monkeypatch.setattr(checkpoint.numerics, "in_effect", lambda: {"isa": "another"})
+    with pytest.warns(RuntimeWarning, match="instructions, this process computes with another: the run will"):
+        run(rounds=3, checkpoint=tmp_path)
+
+
+def test_states_of_several_runs_come_apart_as_they_were_joined():
+    """Eleven runs, as a name that begins with 1 is not one of 10; each of other clients, tensors and rows."""
+    sizes = [i % 3 for i in range(11)]
+    runs = [
+        checkpoint.State(
+            4, {"w": torch.tensor(i)}, [{"own": torch.tensor([i, c])} for c in range(n)], [{"loss": i}] * n
+        )
+        for i, n in enumerate(sizes)
+    ]
+    parts = checkpoint.split_states(checkpoint.join_states(runs), sizes)
+    assert parts == runs
+    assert checkpoint.join_states(runs[:1]) is runs[0]
+    assert checkpoint.split_states(runs[2], [2]) == [runs[2]]
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"\xff" * 8 + b[8:]])

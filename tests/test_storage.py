@@ -426,6 +426,17 @@ def test_settings_of_the_first_records_have_the_names_that_methods_have_now():
     assert renaming.translated(content) == {"format": newest, "settings": {"method": now}, "federation": {"mu": 3}}
 
 
+def test_a_setting_is_found_by_any_of_its_old_names(monkeypatch):
+    """Step after step; a name of the class goes before one of its parent, and that before one of all."""
+    parent = type("Parent", (), {})
+    child = type("Child", (parent,), {})
+    first = Renaming(keys={"a": "b", "Parent.a": "p", "Child.x": "z", "Parent.x": "y"})
+    monkeypatch.setattr(renaming, "RENAMED", (first, Renaming(keys={"b": "c", "Parent.y": "v", "z": "w"})))
+    assert {name: renaming.setting(parent, name) for name in "axn"} == {"a": "p", "x": "v", "n": "n"}
+    assert {name: renaming.setting(child, name) for name in "ax"} == {"a": "p", "x": "w"}
+    assert renaming.setting(object, "a") == "c"
+
+
 def test_figures_of_older_records_are_called_as_runs_call_them_now():
     second = renaming.RENAMED[1]
     kinds = {main: task for task, main in (("classification", "accuracy"), ("regression", "mse"))}
