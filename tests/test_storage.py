@@ -62,6 +62,11 @@ def test_packing_makes_one_sorted_file_an_experiment_and_keeps_every_field(tmp_p
     assert pack(tmp_path) == pack(tmp_path, check=True) == [], "nothing is left to do"
 
 
+def test_a_results_folder_is_made_with_those_above_it(tmp_path):
+    write(made(), tmp_path / "new" / "results")
+    assert load(tmp_path / "new" / "results") == [made()]
+
+
 def test_a_fresh_record_counts_instead_of_the_packed_one_and_replaces_it(tmp_path):
     for seed in (0, 1):
         write(made(seed=seed), tmp_path)
@@ -424,6 +429,13 @@ def test_settings_of_the_first_records_have_the_names_that_methods_have_now():
     now = {"class": "FedProx", "term_weight": 0.5, "optimizer": "sgd", "init": "own"}
     newest = len(renaming.RENAMED) + 1
     assert renaming.translated(content) == {"format": newest, "settings": {"method": now}, "federation": {"mu": 3}}
+
+
+@pytest.mark.parametrize("form", [0, -1, records.FORMAT, 99, 1.0, True, "1", None])
+def test_what_has_none_of_the_older_formats_is_left_as_it_is(form):
+    content = {"format": form, "metrics": {"test_accuracy": 0.5}}
+    assert renaming.translated(content) == content
+    assert renaming.translated({**content, "format": 1}) == {"format": records.FORMAT, "metrics": {"accuracy": 0.5}}
 
 
 def test_a_setting_is_found_by_any_of_its_old_names(monkeypatch):
