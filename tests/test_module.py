@@ -8,6 +8,7 @@ import subprocess
 import sys
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from hetfl_core.engine.checkpoint import CheckpointError
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.methods import FLIC, FedAvg, Local
 from hetfl_core.networks import MLP, Augmented, Blocks, Model, Module, Network, PerClient, layers
-from hetfl_core.networks.identity import described, source
+from hetfl_core.networks.identity import bare_source, described, source, written
 from hetfl_core.rng import stream
 
 EQUAL, RAGGED = ragged(4, widths=(4, 4)), ragged(5, widths=(4, 6))
@@ -613,3 +614,53 @@ def test_what_holds_itself_is_described_and_lambdas_have_a_source():
     assert described(holder)[2] == "…"
     assert source(holder[1]) != source(lambda x: x + 2)
     assert replace(Local(Model(net())), lr=0.1).model == Local(Model(net())).model
+
+
+class Holder:
+    def __init__(self, **kept):
+        vars(self).update(kept)
+
+    def call(self, x):
+        return doubled(x)
+
+
+def doubled(x):
+    """Twice as much."""
+    return 2 * x
+
+
+def test_an_object_is_described_by_its_kind_and_by_what_it_holds():
+    def scaled(x, by=2):
+        return factor * by * x
+
+    factor = 3
+    assert described([1, "a", None, range(3), Holder]) == [1, "a", None, "range(0, 3)", "Holder"]
+    same, other = (torch.arange(3.0) + i for i in (0, 1))
+    tensor, array = described(same), described(same.numpy())
+    assert tensor["shape"] == array["shape"] == [3]
+    assert len(tensor["digest"]) == 12
+    assert tensor == described(same.clone()) != described(other)
+    assert array == described(same.numpy().copy()) != described(other.numpy())
+    assert tensor != described(same.double())
+    function = described(scaled)
+    code = function.pop("code")
+    name = "test_an_object_is_described_by_its_kind_and_by_what_it_holds.<locals>.scaled"
+    assert function == {"function": name, "defaults": [2], "factor": 3}
+    assert code != described(doubled)["code"]
+    function["code"] = code
+    assert described(partial(scaled, 1, by=5)) == {"class": "partial", "func": function, "args": [1], "by": 5}
+    holder = Holder(a=1, t=same, more={"net": nn.Flatten()})
+    inside = {"a": 1, "t": tensor, "more": {"net": described(nn.Flatten())}}
+    assert described(holder) == {"class": "Holder", **inside}
+    method = described(holder.call)
+    assert (method["function"], method["self"]) == ("Holder.call", {"class": "Holder", **inside})
+
+
+def test_the_source_of_an_object_is_that_of_all_that_is_written_here():
+    """Its class, what it holds, and what a function calls by name; not what libraries, or known modules, bring."""
+    holder = Holder(f=lambda x: x, net=nn.Sequential(half_frozen(), Tied()), more=[partial(doubled), Holder.call])
+    assert written(holder).keys() == {Holder, holder.f, Tied, doubled, Holder.call}
+    assert written(Holder(n=1).call).keys() == {Holder, Holder.call, doubled}
+    assert written(holder, (__name__,)) == {}
+    assert written([nn.Linear(2, 2), np.zeros(2), math.sqrt, 3]) == {}
+    assert source(doubled) == bare_source("def doubled(x):\n    return 2 * x  # bare\n")
