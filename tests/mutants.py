@@ -188,6 +188,8 @@ SWAPS: dict[type, tuple[str, tuple[str, ...]]] = {
 NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "argmin": "argmax", "argmax": "argmin"}
 SILENT = {"warn", "tqdm", "print", "set_postfix_str"}
 """Calls of which the arguments are words or looks."""
+ROUGH = {"stream", "numpy_stream", "manual_seed", "_seeded", "memory"}
+"""Calls whose constants say which of equally good random numbers, or estimate memory to the order only."""
 SYSTEMS = {"TYPE_CHECKING", "sys.platform", "os.name"}
 """What is decided by these is another branch elsewhere, which no test of one machine sees."""
 
@@ -216,7 +218,7 @@ def sites(file: str, source: bytes) -> list[list[Mutant]]:
     """The places of a module at which something can be changed, each with its possible changes.
 
     Left out are words (docstrings, messages of errors and warnings, f-strings), annotations and decorators, what is
-    decided by the system that it runs on, and ``zip(…, strict=True)``: a check that lengths are equal where they are.
+    decided by the system that it runs on, and constants that change nothing (`silent_constants`).
     """
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -245,6 +247,9 @@ def sites(file: str, source: bytes) -> list[list[Mutant]]:
 
     def text(node: ast.expr) -> str:
         return source[at(node.lineno, node.col_offset) : at(node.end_lineno, node.end_col_offset)].decode()
+
+    tree = ast.parse(source)
+    silent = {constant for node in ast.walk(tree) for constant in silent_constants(node)}
 
     def of(node: ast.AST) -> Iterator[list[Mutant]]:
         if isinstance(node, ast.BinOp):
@@ -276,10 +281,10 @@ def sites(file: str, source: bytes) -> list[list[Mutant]]:
             if field in ("annotation", "returns", "decorator_list"):
                 continue
             for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST) and not words(child) and not says_nothing(called(node), child):
+                if isinstance(child, ast.AST) and not words(child) and child not in silent:
                     yield from walk(child)
 
-    return [found for found in walk(ast.parse(source)) if found]
+    return [found for found in walk(tree) if found]
 
 
 def constants(value: object) -> list[str]:
@@ -312,11 +317,14 @@ def called(node: ast.AST) -> str:
     return func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
 
 
-def says_nothing(call: str, keyword: ast.AST) -> bool:
-    """Whether a keyword of a call is a check of its own (``zip(strict=True)``) or looks (``field(repr=False)``)."""
-    if not isinstance(keyword, ast.keyword) or not isinstance(keyword.value, ast.Constant):
-        return False
-    return (call, keyword.arg, keyword.value.value) in {("zip", "strict", True), ("field", "repr", False)}
+def silent_constants(call: ast.AST) -> list[ast.AST]:
+    """Constants of a call that are `ROUGH`, a check of lengths that are equal (``zip(strict=True)``), or looks."""
+    name = called(call)
+    if name in ROUGH:
+        return [node for node in ast.walk(call) if isinstance(node, ast.Constant)]
+    given = [(name, each.arg, each.value) for each in getattr(call, "keywords", ())]
+    looks = {("zip", "strict", True), ("field", "repr", False)}
+    return [value for name, arg, value in given if (name, arg, getattr(value, "value", None)) in looks]
 
 
 PACKAGES = ("hetfl_core", "book/hetfl_book")
