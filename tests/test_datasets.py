@@ -267,6 +267,7 @@ def test_toys_depend_on_the_seed_alone(make):
         (lambda: digits.mnist_usps(n_clients=7), "n_clients must be even.* got 7"),
         (lambda: digits.mnist_usps(resize=0), "resize must be a whole number of at least 1"),
         (lambda: images.fashion_mnist(sizes=()), "sizes must be"),
+        (lambda: images.fashion_mnist(sizes=(1, 10**7)), r"sizes=\(1, 10000000\) would need .* GiB of memory"),
         (lambda: images.fashion_mnist(sizes=28), "sizes must be image sizes in pixels, .* got 28"),
         (lambda: images.fashion_mnist(sizes="28"), "sizes must be image sizes in pixels, .* got '28'"),
         (lambda: flic_bci.common40(n_classes=2), "n_classes must be a whole number in 3…"),

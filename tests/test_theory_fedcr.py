@@ -174,6 +174,13 @@ def test_every_statement_has_a_verdict_and_names_functions_that_exist():
 # --- information ----------------------------------------------------------------------------------------------------
 
 
+def test_what_is_certain_tells_nothing_and_what_was_excluded_infinitely_much():
+    table, certain = np.diag([0.25, 0.75]), np.eye(2)
+    assert theory._expected_log_ratio(table, certain, certain) == 0
+    assert theory._expected_log_ratio(table, certain, np.full((2, 2), 0.5)) == pytest.approx(LN2)
+    assert theory._expected_log_ratio(table, certain, certain[::-1]) == math.inf
+
+
 def test_gaussian_information_is_a_divergence_from_independence():
     S, zero = torch.from_numpy(covariance(4, "information")), torch.zeros(4).double()
     apart = S.clone()
