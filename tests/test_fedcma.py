@@ -215,6 +215,11 @@ def test_classes_that_nobody_of_a_round_holds_keep_their_mean():
     assert torch.allclose(after.server["beta.bias"], params["beta.bias"], atol=1e-12)
 
 
+def test_it_says_which_messages_cannot_be_had_as_a_sum():
+    assert "each client's class counts" in FedCMA(NETWORK).needs_uploads
+    assert "before the first round" in FedCMA(NETWORK, aligns="marginal").needs_uploads
+
+
 def test_marginal_alignment_does_not_look_at_classes():
     """Labels may be dealt anew among the fixed samples; where each class has as many, only the one mean counts."""
     method = FedCMA(NETWORK, aligns="marginal")

@@ -512,3 +512,9 @@ def test_base_class_says_what_is_missing():
             Silent().stages(0, "round")
     finally:
         del Silent
+
+
+def test_a_mean_of_the_uploads_is_enough_but_for_an_exact_barycentre():
+    assert FedAvg().needs_uploads is None
+    assert FLIC().needs_uploads is None
+    assert "no sum of anchors" in FLIC(barycentre="exact").needs_uploads
