@@ -47,8 +47,8 @@ _HOMES = {
 }
 """The module of each name that is not itself a module."""
 
-_ROOMS = ["baselines", "distances", "networks", "plots", "records"]
-"""More rooms that are opened when they are first asked for; `import *` leaves them shut."""
+_ROOMS = ["baselines", "networks", "plots", "records"]
+"""More rooms that open when they are first asked for; not those whose functions students write in assignments."""
 
 
 def __getattr__(name: str) -> Any:

@@ -126,7 +126,7 @@ def _in_known_classes(new: Federation, known: Federation) -> list[Client]:
         return list(new)
     if unknown := [label for label in own if label not in classes]:
         raise ValueError(f"clients have the labels {checks.shown(unknown)}, but the run knows {checks.shown(classes)}")
-    index = torch.tensor([classes.index(label) for label in own])
+    index = torch.tensor([classes.index(label) for label in own], dtype=torch.int64)
     return [replace(c, y_train=index[c.y_train], y_test=index[c.y_test]) for c in new]
 
 
