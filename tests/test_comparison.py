@@ -143,6 +143,7 @@ def test_the_best_of_each_group():
         "A": "Local", "B": "LDA"
     }  # fmt: skip
     assert best(table(RECORDS), ["Local", "LDA"])["method"].tolist() == ["LDA"]
+    assert list(best(table(RECORDS), ["Local", "LDA"])) == list(means(table(RECORDS), ())), "no column more"
 
 
 def test_against_the_best_of_each_data_set_and_of_all():
