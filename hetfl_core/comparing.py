@@ -74,13 +74,12 @@ def compare(
     """
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
     base = _check(methods, base, metric)
-    first = federation(numbers[0]) if callable(federation) else federation
-    for method in methods.values():
-        _check_runs(first, method, metric)
     found: dict[str, dict[int, _Result]] = {name: {} for name in methods}
     with tqdm(total=len(numbers) * len(methods), disable=not progress, desc="compare", unit="run") as bar:
         for seed in numbers:
-            data = first if seed == numbers[0] or not callable(federation) else federation(seed)
+            data = federation(seed) if callable(federation) else federation
+            for method in methods.values():
+                _check_runs(data, method, metric)
             for name, method in methods.items():
                 run = _run(data, name, method, rounds=rounds, seed=seed, progress=False, **options)
                 found[name][seed] = _result(run, name, metric or METRICS[data.task].main)

@@ -18,8 +18,9 @@ from hetfl_core import Client, Federation, methods, simulate
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.federation import Spec
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedAvgFT, FedHeNN, FedProx, FedRep, HetFedRep, Local, Method
-from hetfl_core.methods.base import Batch, Stage, has_prefix, pick, weighted_mean
+from hetfl_core.methods.base import Batch, Stage, pick, weighted_mean
 from hetfl_core.networks import CNN, MLP, Model
+from hetfl_core.networks.layers import has_prefix
 
 LR = 0.01
 TINY = Model(MLP(hidden=(), out=1))

@@ -25,6 +25,7 @@ from hetfl_core.deployment.sums import MASKED, Layout
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import sides
 from hetfl_core.engine.evaluation import METRICS, averages, n_bytes
+from hetfl_core.engine.run import of_splits
 from hetfl_core.engine.trainer import unless_sent
 from hetfl_core.federation import Client, Spec, map_blocks
 from hetfl_core.files import write_atomically
@@ -446,8 +447,7 @@ class Coordinator:
     def _figures(self, replies: Mapping[int, Reply]) -> dict[str, float]:
         """Means over clients of what they measured, but for what belongs to the end."""
         found: dict[str, float] = {}
-        main = METRICS[self.settings.task].main
-        for split, name in (("train", f"train_{main}"), ("test", main)):
+        for split, name in of_splits(METRICS[self.settings.task].main).items():
             known = [c for c in self.side.by_name(replies) if self.roster.told[self.specs[c].name][f"n_{split}"]]
             each = [replies[c].figures[name] for c in known if name in replies[c].figures]
             found |= {name: float(np.mean(each))} if each else {}

@@ -187,6 +187,11 @@ def figures(task: Kind) -> list[str]:
     return [*each, *others, "bytes_up", "bytes_down", "seconds"]
 
 
+def of_splits(main: str) -> dict[Literal["train", "test"], str]:
+    """What the figure `main` is called by the samples that it is measured on."""
+    return {"train": f"train_{main}", "test": main}
+
+
 def columns(main: str) -> list[str]:
     """Columns that every history has, where `main` is the figure that it follows; no loss term may be called so."""
-    return ["round", f"train_{main}", main, "bytes_up", "bytes_down", "seconds"]
+    return ["round", *of_splits(main).values(), "bytes_up", "bytes_down", "seconds"]

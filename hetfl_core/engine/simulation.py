@@ -25,7 +25,7 @@ from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.evaluation import Measure, Metrics, Samples
 from hetfl_core.engine.layout import Engine
 from hetfl_core.engine.options import Seeded, check_measure, check_options, check_runs, check_schedule, cpu_threads
-from hetfl_core.engine.run import SPLITS, Run, column_of, columns
+from hetfl_core.engine.run import SPLITS, Run, column_of, columns, of_splits
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.trainer import exchange, keeping, share_stacks, train
@@ -358,7 +358,7 @@ def _row(
     """A row of the history: means of loss terms, and figures, which are None where they are not due."""
     main = simulator.metrics.main
     reserved = [*columns(main), f"validation_{main}", *(column_of(name, main) for name in get_args(Measure))]
-    names = [f"train_{main}", main, *([f"validation_{main}"] if simulator.validation is not None else [])]
+    names = [*of_splits(main).values(), *([f"validation_{main}"] if simulator.validation is not None else [])]
     terms = dict.fromkeys(name for o in outcomes.values() for name in o.terms)
     if taken := sorted(terms.keys() & set(reserved)):
         raise ValueError(f"a loss term is called {taken[0]!r}, which is a column of every history; rename it")
@@ -375,8 +375,7 @@ def _figures(simulator: Simulator, state: State, also: Also | None, outcomes: Ou
     main = simulator.metrics.main
     predicted = {split: simulator.predicted(state, split) for split in SPLITS}
     _watch(simulator, state, outcomes, simulator.diverged(predicted.values()))
-    names = {"train": f"train_{main}", "test": main}
-    found = {names[split]: simulator.figure(p, simulator.labels(split)) for split, p in predicted.items()}
+    found = {name: simulator.figure(predicted[s], simulator.labels(s)) for s, name in of_splits(main).items()}
     if simulator.validation is not None:
         found[f"validation_{main}"] = simulator.validation.score(state, "test")
     return found | {column_of(name, main): value for name, value in (also(predicted["test"]) if also else {}).items()}
@@ -447,7 +446,7 @@ def _report(simulator: Simulator, state: State, params: list[Params], settings: 
     server = simulator.server_score(state)
     main = simulator.metrics.main
     lead = columns(main)[1:]
-    figures = [f"train_{main}", main, *(column_of(name, main) for name in settings.get("measure", ()))]
+    figures = [*of_splits(main).values(), *(column_of(name, main) for name in settings.get("measure", ()))]
     if simulator.validation is not None:
         figures.append(f"validation_{main}")
     history = pd.DataFrame(state.rows).astype(dict.fromkeys(figures, float))

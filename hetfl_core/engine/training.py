@@ -19,9 +19,9 @@ from hetfl_core.engine.layout import go_on
 from hetfl_core.engine.sides import batch
 from hetfl_core.engine.stacks import Split
 from hetfl_core.federation import Spec, map_blocks
-from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Method, Optimizer, Role, Stage, has_prefix
+from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Method, Optimizer, Role, Stage
 from hetfl_core.networks import Draw, Params, Tensors
-from hetfl_core.networks.layers import RUNNING, missing
+from hetfl_core.networks.layers import RUNNING, has_prefix, missing
 from hetfl_core.padding import crop, pad_stack
 from hetfl_core.rng import stream
 

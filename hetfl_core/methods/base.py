@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 from hetfl_core.clients import by_block, check_features
 from hetfl_core.federation import Spec
 from hetfl_core.networks import Draw, Model, Params, PerClient, Tensors
-from hetfl_core.networks.layers import RUNNING, missing
+from hetfl_core.networks.layers import RUNNING, has_prefix, missing
 from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive, first_line
 
 Role = Literal["start", "round", "rest", "final"]
@@ -129,11 +129,6 @@ class Stage(Checked):
         if name.endswith(RUNNING) or any(has_prefix(name, prefix) for prefix in self.spare):
             return False
         return any(has_prefix(name, prefix) for prefix in self.train)
-
-
-def has_prefix(name: str, prefix: str) -> bool:
-    """Whether a parameter belongs to a part: ``phi.0.weight`` to ``phi``, but ``phi2.weight`` does not."""
-    return name == prefix or name.startswith(prefix + ".")
 
 
 def pick(params: Tensors, prefixes: Sequence[str]) -> Params:

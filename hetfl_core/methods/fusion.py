@@ -17,9 +17,10 @@ from torch import Tensor
 
 from hetfl_core.clients import check_features
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Loss, Method, has_prefix
+from hetfl_core.methods.base import Batch, Loss, Method
 from hetfl_core.methods.fedavg import FedAvg
 from hetfl_core.networks import Blocks, Params, Tensors, layer_init
+from hetfl_core.networks.layers import has_prefix
 
 
 def held_blocks(spec: Spec) -> list[str]:

@@ -29,11 +29,12 @@ from torch import Generator, Tensor
 
 from hetfl_core.federation import Spec
 from hetfl_core.matching import Cost, Neurons, Order, Rule, match
-from hetfl_core.methods.base import Batch, Loss, Method, Specs, Uploads, Weights, has_prefix, pick, weighted_mean
+from hetfl_core.methods.base import Batch, Loss, Method, Specs, Uploads, Weights, pick, weighted_mean
 from hetfl_core.methods.fedavg import FedAvg
 from hetfl_core.methods.fedprox import drift
 from hetfl_core.methods.fusion import check_blocks, full_spec, held_blocks, of_blocks
 from hetfl_core.networks import Params, Tensors
+from hetfl_core.networks.layers import has_prefix
 from hetfl_core.networks.model import JOINT
 from hetfl_core.settings import Count, Natural, NotNegative
 

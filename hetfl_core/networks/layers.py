@@ -35,9 +35,14 @@ SMALLEST_DEVIATION = 1e-4
 """What is added to the softplus of a Gaussian layer: precisions and their gradients must fit into float32."""
 
 
+def has_prefix(name: str, prefix: str) -> bool:
+    """Whether a parameter belongs to a part: ``phi.0.weight`` to ``phi``, but ``phi2.weight`` does not."""
+    return name == prefix or name.startswith(prefix + ".")
+
+
 def missing(parts: Iterable[str], params: Iterable[str]) -> list[str]:
     """Parts of which there is no parameter, but for those that not every model has: most likely misspelt."""
-    return [p for p in parts if p not in PARTS and not any(n == p or n.startswith(f"{p}.") for n in params)]
+    return [p for p in parts if p not in PARTS and not any(has_prefix(name, p) for name in params)]
 
 
 @dataclass(frozen=True)

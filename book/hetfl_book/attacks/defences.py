@@ -35,9 +35,9 @@ from torch import Tensor
 from hetfl_core import checks
 from hetfl_core.engine.sides import participants
 from hetfl_core.methods import FLIC, Method, PFedHN
-from hetfl_core.methods.base import has_prefix
 from hetfl_core.methods.privacy import Privacy, epsilon
 from hetfl_core.networks import Params
+from hetfl_core.networks.layers import has_prefix
 from hetfl_core.settings import Checked
 
 
