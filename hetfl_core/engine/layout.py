@@ -17,7 +17,8 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
+
+from hetfl_core.engine.tape import Tape
 
 Engine = Literal["auto", "stacked", "loop"]
 
@@ -114,10 +115,10 @@ def work(call: Callable[..., Tensor], params: dict[str, Tensor], received: dict[
 
     The backward pass takes twice the operations of the forward pass.
     """
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with torch.no_grad(), Tape() as tape:
         call(params, received, x)
-    counts = counter.get_flop_counts()["Global"]
-    forward = sum(flops for operation, flops in counts.items() if "conv" in str(operation))
+    counts = tape.flops()
+    forward = sum(flops for operation, flops in counts.items() if "conv" in operation)
     numbers = sum(p.numel() for p in params.values())
     return Work(3.0 * forward, numbers, operations=3.0 * sum(counts.values()))
 

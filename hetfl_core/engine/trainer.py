@@ -20,6 +20,7 @@ from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.layout import Engine, Layout
 from hetfl_core.engine.sides import ServerSide
 from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts, stack_split
+from hetfl_core.engine.steps import Records
 from hetfl_core.engine.training import LocalJob, Outcome, Outcomes
 from hetfl_core.federation import Client, Federation, Spec, map_blocks
 from hetfl_core.methods.base import Method, Role, one_of_each
@@ -77,6 +78,7 @@ class Trainer:
         self.server = ServerSide(method, self.specs, seed, self.device, dtype)
         self.asked, self.threads = workers, threads
         self.most = stack_size
+        self.records = Records()
         self.architectures = self._architectures()
         self.precomputed = self._precompute()
         self.group(_kinds(self.architectures, self.federation))
@@ -341,6 +343,7 @@ def train(
             [run.seed for run, _, _ in each],
             round,
             role,
+            runs[0].records,
         )
         with torch.inference_mode(False), torch.enable_grad():  # whatever holds where `simulate` is called
             found = training.ENGINES[way.engine](job)

@@ -7,21 +7,22 @@ all batches of a stage before it starts, `Noise` hands out declared random numbe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hetfl_core.engine.descent import Descent, filled
 from hetfl_core.engine.layout import go_on
 from hetfl_core.engine.sides import batch
 from hetfl_core.engine.stacks import Split
-from hetfl_core.federation import Spec, map_blocks
-from hetfl_core.methods.base import WITH_MOMENTUM, Batch, Method, Optimizer, Role, Stage
+from hetfl_core.engine.steps import Program, Records
+from hetfl_core.federation import Spec, blocks, map_blocks
+from hetfl_core.methods.base import Batch, Method, Role, Stage
 from hetfl_core.networks import Draw, Params, Tensors
-from hetfl_core.networks.layers import RUNNING, has_prefix, missing
+from hetfl_core.networks.layers import RUNNING, missing
 from hetfl_core.padding import crop, pad_stack
 from hetfl_core.rng import stream
 
@@ -30,16 +31,6 @@ NOISE_STEPS = 64
 
 NOISE_NUMBERS = 2**22
 """Most random numbers of one client that are drawn at once (16 MiB in float32), unless a single step needs more."""
-
-OPTIMIZERS: dict[Optimizer, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "sgd": torch.optim.SGD,
-    "rmsprop": torch.optim.RMSprop,
-    "adagrad": torch.optim.Adagrad,
-}
-FUSED = {"adam", "adamw", "sgd", "adagrad"}
-
 
 # --- what is the same for both engines ------------------------------------------------------------------------------
 
@@ -153,19 +144,6 @@ class Noise:
         return found
 
 
-def make_optimizer(stage: Stage, params: Tensors, fused: bool) -> torch.optim.Optimizer:
-    """A fresh optimizer; parameters are grouped by weight decay."""
-    options: dict[str, Any] = {"lr": stage.lr}
-    if stage.optimizer in WITH_MOMENTUM:
-        options["momentum"] = stage.momentum
-    if stage.optimizer in FUSED:
-        options["fused"] = fused
-    groups: dict[float, list[Tensor]] = {}
-    for name, p in params.items():
-        groups.setdefault(decay(stage, name), []).append(p)
-    return OPTIMIZERS[stage.optimizer]([{"params": ps, "weight_decay": wd} for wd, ps in groups.items()], **options)
-
-
 def check_prefixes(method: Method, stage: Stage, params: Params) -> None:
     """Refuse a stage that names what is not there, but for parts that not every model has: most likely misspelt."""
     if missing(stage.train, params) or (stage.train and not any(stage.trains(name) for name in params)):
@@ -173,14 +151,6 @@ def check_prefixes(method: Method, stage: Stage, params: Params) -> None:
         raise ValueError(
             f"{method.name}: a stage trains {stage.train}, but the working copy has only the parts {parts}"
         )
-
-
-def decay(stage: Stage, name: str) -> float:
-    """Weight decay that a stage gives one parameter."""
-    if not isinstance(stage.weight_decay, Mapping):
-        return stage.weight_decay
-    matches = [p for p in stage.weight_decay if has_prefix(name, p)]
-    return stage.weight_decay[max(matches, key=len)] if matches else 0.0
 
 
 # --- one round of a few clients -------------------------------------------------------------------------------------
@@ -230,6 +200,8 @@ class LocalJob:
         That of each client's run.
     round, role
         Key the random numbers, with the seed and the client's name.
+    records : Records
+        Of the run's steps, for stages that come again.
     """
 
     method: Method
@@ -240,6 +212,7 @@ class LocalJob:
     seeds: Sequence[int]
     round: int
     role: Role
+    records: Records = field(default_factory=Records)
 
     def rng(self, client: int, stage: int, purpose: str) -> torch.Generator:
         """The stream of one client for one purpose of one stage."""
@@ -289,7 +262,7 @@ def _loop_stage(job: LocalJob, i: int, number: int, stage: Stage, params: Params
     batches = plan(stage, job.specs[i].n_train, job.rng(i, number, "batches")).to(data.y.device)
     draws = job.method.noise(job.specs[i], stage)
     noise = Noise(draws, batches.shape[1], job.rng(i, number, "noise"), data.weight.dtype)
-    optimizer = make_optimizer(stage, trained, fused=False)
+    descent = Descent(stage, trained, stacked=False)
     sums: dict[str, float] = {}
     follows = any(name.endswith(RUNNING) for name in params)
     for step, rows in enumerate(batches):
@@ -306,7 +279,8 @@ def _loop_stage(job: LocalJob, i: int, number: int, stage: Stage, params: Params
             if name not in memory:
                 memory[name] = values.new_zeros((len(data.y), *values.shape[1:]))
             memory[name][rows[true].long()] = values.detach()[true]
-        descend(result.total, trained, optimizer, stage.clip)
+        grads = torch.autograd.grad(result.total, list(trained.values()), allow_unused=True)
+        descent.step(trained, filled(trained, grads))
         params.update(followed)
         for name, value in result.terms.items():
             sums[name] = sums.get(name, 0.0) + float(value)
@@ -318,25 +292,6 @@ def _pick_rows(data: Batch, rows: Tensor) -> Batch:
     true, at = rows >= 0, rows.clamp(min=0).long()
     x = map_blocks(lambda t: t[at] * true.to(t.dtype).reshape(-1, *[1] * (t.dim() - 1)), data.x)
     return Batch(x, data.y[at] * true, true.to(data.weight.dtype))
-
-
-def descend(
-    total: Tensor, trained: Params, optimizer: torch.optim.Optimizer, clip: float | None, stacked: bool = False
-) -> None:
-    """One step of a client, or of a stack: their parameters are separate, so the sum of losses has separate gradients.
-
-    Parameters that the loss does not use get a zero gradient, so that weight decay and momentum act on them.
-    """
-    for p in trained.values():
-        p.grad = None
-    total.backward()  # type: ignore[no-untyped-call]
-    grads = []
-    for p in trained.values():
-        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-        grads.append(p.grad if stacked else p.grad.unsqueeze(0))
-    if clip is not None:
-        clip_each(grads, clip)
-    optimizer.step()
 
 
 # --- the stacked engine ---------------------------------------------------------------------------------------------
@@ -367,42 +322,8 @@ def stack_received(received: Sequence[Params]) -> tuple[Params, dict[str, int | 
     return stacked, dims
 
 
-def narrow(optimizer: torch.optim.Optimizer, trained: Params, k: int) -> Params:
-    """Let the optimizer go on with the first k clients only: parameters and states become [:k] views."""
-    views: dict[Tensor, Tensor] = {}
-    for group in optimizer.param_groups:
-        for i, p in enumerate(group["params"]):
-            view = p.detach()[:k].requires_grad_()
-            state = optimizer.state.pop(p, {})
-            optimizer.state[view] = {
-                key: v[:k] if isinstance(v, Tensor) and v.shape == p.shape else v for key, v in state.items()
-            }
-            group["params"][i] = views[p] = view
-    return {name: views[p] for name, p in trained.items()}
-
-
-def clip_each(grads: Sequence[Tensor], limit: float) -> None:
-    """Scale each client's gradient, over all its leaves together, to norm at most `limit`, in place.
-
-    Norms are summed in float64, and what is scaled is scaled by some roundings less than limit / norm, so that the
-    norm of what comes out is never above the limit.
-    """
-    norms = torch.stack([_squared_norm(g) for g in grads]).sum(0).sqrt()
-    slack = 1 - 64 * max(torch.finfo(g.dtype).eps for g in grads)
-    factor = torch.where(norms <= slack * limit, 1.0, slack * limit / norms.clamp(min=slack * limit))  # NaN stays
-    for g in grads:
-        g.mul_(factor.to(g.dtype).reshape(-1, *[1] * (g.dim() - 1)))
-
-
-def _squared_norm(g: Tensor) -> Tensor:
-    """Squared norm of each client's leaf, in float64: shape (K, …) → (K,).
-
-    Norms of its rows are taken in float32, which takes a tenth of the time and errs by some roundings of a row. (Where
-    entries exceed some 1e18 the norm is infinite, and what is clipped by it zero.)
-    """
-    if g.dtype is torch.float32 and g.dim() > 2 and g.shape[-1] <= 4096:
-        return torch.linalg.vector_norm(g, dim=-1).flatten(1).double().square().sum(1)
-    return torch.linalg.vector_norm(g.flatten(1), dim=1, dtype=torch.float64).square()
+GATHERED = 64
+"""Steps whose labels are gathered at once."""
 
 
 class Batches:
@@ -418,7 +339,7 @@ class Batches:
         For each step, how many clients have a batch left: the first so many of the stack.
     """
 
-    def __init__(self, job: LocalJob, number: int, stage: Stage) -> None:
+    def __init__(self, job: LocalJob, number: int, stage: Stage, dtype: torch.dtype) -> None:
         plans = [plan(stage, spec.n_train, job.rng(i, number, "batches")) for i, spec in enumerate(job.specs)]
         self.padding_row = job.data.padding_row
         self.sizes = [p.shape[1] for p in plans]
@@ -429,6 +350,21 @@ class Batches:
             table[: len(p), i, : p.shape[1]] = torch.where(p < 0, p, p + begin)
         self.rows = table.masked_fill_(table < 0, self.padding_row).to(job.data.y.device)
         self.active = np.searchsorted(-steps, -np.arange(steps.max())).tolist()
+        self.x, self.y = job.data.x, job.data.y
+        self.dtype = dtype
+        self.block: list[tuple[Tensor, ...]] = []
+
+    def at(self, step: int, k: int) -> tuple[Batch, Tensor]:
+        """A batch of each of the first k clients, and its rows of the stack's samples, shape (k · size,)."""
+        number = step % GATHERED
+        if not number:
+            rows = self.rows[step : step + GATHERED]
+            y = self.y.index_select(0, rows.flatten()).view(rows.shape)
+            self.block = [t.unbind() for t in (rows.flatten(1), y, (rows != self.padding_row).to(self.dtype))]
+        rows, y, weight = (t[number] for t in self.block)
+        at = rows[: k * self.size]
+        x = map_blocks(lambda t: t.index_select(0, at).view(k, self.size, *t.shape[1:]), self.x)
+        return Batch(x, y[:k], weight[:k]), at
 
 
 class StackedNoise:
@@ -466,75 +402,60 @@ class StackedStage:
         self, job: LocalJob, number: int, stage: Stage, params: Params, received: Params, dims: Mapping[str, int | None]
     ) -> None:
         self.job, self.stage, self.dims = job, stage, dims
-        self.trained = {name: p.requires_grad_() for name, p in params.items() if stage.trains(name)}
+        self.trained = {name: p for name, p in params.items() if stage.trains(name)}
         self.frozen = {name: p for name, p in params.items() if name not in self.trained}
-        self.received = received
-
-        def lifted(hook: Callable[..., Any]) -> Callable[..., Any]:
-            in_dims = (0, 0, dict(dims) or None, 0, 0)
-            return torch.func.vmap(lambda trained, frozen, *rest: hook({**frozen, **trained}, *rest), in_dims=in_dims)
-
-        self.lifted = lifted(stage.loss or job.method.loss)
-        self.followed = lifted(job.method.follow) if any(name.endswith(RUNNING) for name in params) else None
+        self.received, self.k = received, len(job.specs)
+        dtype = next(t.dtype for t in (*params.values(), *received.values()) if t.is_floating_point())
+        self.batches = Batches(job, number, stage, dtype)
+        self.noise = StackedNoise(job, number, stage, self.batches, dtype)
+        self.descent = Descent(stage, self.trained, stacked=True)
         self.rows = [name for name, draw in job.method.noise(job.specs[0], stage).items() if draw.kind == "rows"]
-        self.x, self.y = job.data.x, job.data.y
-        self.dtype = next(t.dtype for t in (*params.values(), *received.values()) if t.is_floating_point())
+        groups = self.trained, self.frozen, received, {**self.noise.shapes, **dict.fromkeys(self.rows)}
+        follow = job.method.follow if any(name.endswith(RUNNING) for name in params) else None
+        self.step = job.records.step(stage.loss or job.method.loss, follow, dims, groups, job.data.x)
+        self.program: Program | None = None
 
-    def run(self, number: int, memory: Params) -> list[dict[str, float]]:
+    def run(self, memory: Params) -> list[dict[str, float]]:
         """Take all steps, update the stack and `memory` in place, and return each client's mean loss terms."""
-        batches = Batches(self.job, number, self.stage)
-        noise = StackedNoise(self.job, number, self.stage, batches, self.dtype)
-        optimizer = make_optimizer(self.stage, self.trained, fused=True)
         sums: dict[str, Tensor] = {}
-        k = len(self.job.specs)
-        for step, active in enumerate(batches.active):
+        for step, active in enumerate(self.batches.active):
             go_on()
-            if active < k:
-                k = active
-                self._narrow(optimizer, k)
-            self.step(optimizer, batches.rows[step, :k], batches.padding_row, noise.at(step, k), sums, memory)
+            if active < self.k:
+                self._narrow(active)
+            self._step(step, sums, memory)
         totals = {name: total.tolist() for name, total in sums.items()}  # the one time that a GPU is waited for
         return [
             {name: total[i] / n_steps(self.stage, spec.n_train) for name, total in totals.items()}
             for i, spec in enumerate(self.job.specs)
         ]
 
-    def step(
-        self,
-        optimizer: torch.optim.Optimizer,
-        rows: Tensor,
-        padding_row: int,
-        noise: Params,
-        sums: Params,
-        memory: Params,
-    ) -> None:
+    def _step(self, step: int, sums: Params, memory: Params) -> None:
         """Take one step with the clients that have a batch left, and add its loss terms to `sums`, without waiting."""
-        k = len(rows)
-        batch = self.batch(rows, padding_row)
-        noise = {**noise, **{name: batch.weight for name in self.rows}}
-        result = self.lifted(self.trained, self.frozen, self.received, batch, noise)
-        moved: Params = {}
-        if self.followed is not None:
-            with torch.no_grad():
-                moved = self.followed(self.trained, self.frozen, self.received, batch, noise)
-        for name, values in result.remember.items():  # before the step, as in the loop
-            kept = memory.setdefault(name, values.new_zeros((len(self.y), *values.shape[2:])))
-            kept[rows.flatten().long()] = values.detach().flatten(0, 1)
-        descend(result.total.sum(), self.trained, optimizer, self.stage.clip, stacked=True)
-        for name, value in moved.items():
+        batch, at = self.batches.at(step, self.k)
+        noise = {**self.noise.at(step, self.k), **dict.fromkeys(self.rows, batch.weight)}
+        groups = self.trained, self.frozen, self.received, noise
+        inputs = [*(t for group in groups for t in group.values()), *blocks(batch.x), batch.y, batch.weight]
+        if self.program is None:
+            self.program = self.job.records.program(self.step, inputs)
+        values = iter(self.program(inputs))
+        grads = [next(values) for _ in self.trained]
+        terms, remember, followed = ({name: next(values) for name in names} for names in self.step.found)
+        for name, seen in remember.items():  # before the step, as in the loop
+            kept = memory.setdefault(name, seen.new_zeros((len(self.job.data.y), *seen.shape[2:])))
+            kept[at.long()] = seen.flatten(0, 1)
+        self.descent.step(self.trained, grads)
+        for name, value in followed.items():
             self.frozen[name].copy_(value)
-        for name, value in result.terms.items():
-            sums.setdefault(name, value.new_zeros(len(self.job.specs)))[:k] += value.detach()
+        for name, value in terms.items():
+            if name not in sums:
+                sums[name] = value.new_zeros(len(self.job.specs))
+            sums[name][: self.k] += value
 
-    def batch(self, rows: Tensor, padding_row: int) -> Batch:
-        """Gather a batch of each of k clients; `rows` of the stack's samples, shape (k, size)."""
-        at = rows.flatten()
-        x = map_blocks(lambda t: t.index_select(0, at).unflatten(0, rows.shape), self.x)
-        return Batch(x, self.y.index_select(0, at).unflatten(0, rows.shape), (rows != padding_row).to(self.dtype))
-
-    def _narrow(self, optimizer: torch.optim.Optimizer, k: int) -> None:
+    def _narrow(self, k: int) -> None:
         """Go on with the first k clients: the others have no batch left, and momentum must not move them."""
-        self.trained = narrow(optimizer, self.trained, k)
+        self.k, self.program = k, None
+        self.descent.narrow(k)
+        self.trained = {name: p[:k] for name, p in self.trained.items()}
         self.frozen = {name: p[:k] for name, p in self.frozen.items()}
         self.received = {name: p if self.dims[name] is None else p[:k] for name, p in self.received.items()}
 
@@ -551,7 +472,7 @@ def train_stacked(job: LocalJob) -> list[Outcome]:
     for number, stage in enumerate(method.stages(job.round, job.role)):
         check_prefixes(method, stage, params)
         if any(stage.trains(name) for name in params):
-            means = StackedStage(job, number, stage, params, received, dims).run(number, memory)
+            means = StackedStage(job, number, stage, params, received, dims).run(memory)
             terms = [old | new for old, new in zip(terms, means, strict=True)]
         params = {name: p.detach() for name, p in params.items()}
     outcomes = []

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from hetfl_core.clients import by_block, check_features
@@ -204,7 +203,15 @@ def task_loss(outputs: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """
     if y.is_floating_point():
         return row_mean((outputs[:, 0] - y).square(), weight)
-    return row_mean(F.cross_entropy(outputs, y, reduction="none"), weight)
+    return row_mean(cross_entropies(outputs, y), weight)
+
+
+def cross_entropies(logits: Tensor, y: Tensor) -> Tensor:
+    """The cross-entropy of each row, shapes (n, C), (n,) → (n,).
+
+    It is `torch.nn.functional.cross_entropy` with ``reduction="none"``, which `vmap` takes apart in Python.
+    """
+    return -logits.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
 
 def one_of_each(model: Model, specs: Specs) -> list[Spec]:

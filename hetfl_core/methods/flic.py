@@ -43,7 +43,19 @@ from hetfl_core.methods.alignment import (
     segment_distance,
     segment_means,
 )
-from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, pick, task_loss
+from hetfl_core.methods.base import (
+    Batch,
+    Loss,
+    Method,
+    Role,
+    Specs,
+    Stage,
+    Uploads,
+    Weights,
+    cross_entropies,
+    pick,
+    task_loss,
+)
 from hetfl_core.methods.privacy import Privacy
 from hetfl_core.methods.schemes import FedAvgFTScheme, FedRepScheme, L2GDScheme, Scheme
 from hetfl_core.networks import MLP, Draw, Model, Params, Tensors
@@ -308,7 +320,7 @@ class FLIC(Method):
         samples = self.alignment.samples(self._anchors(anchors), noise)
         J, C = samples.shape[:2]
         labels = torch.arange(C, device=samples.device).repeat(J)
-        losses = F.cross_entropy(self._anchor_logits(params, samples.flatten(0, 1)), labels, reduction="none")
+        losses = cross_entropies(self._anchor_logits(params, samples.flatten(0, 1)), labels)
         return (losses.reshape(J, C).mean(0) * params["classes"]).sum()
 
     def _target_loss(self, params: Params, ends: Tensor, batch: Batch, noise: Tensors) -> Tensor:

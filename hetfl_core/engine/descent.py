@@ -1,0 +1,154 @@
+"""PyTorch's optimizers, by their functions: `torch.optim.adam.adam` and its kin.
+
+Their classes are wrapped for PyTorch's compiler; the first that is made loads it, which takes longer than to load
+PyTorch. What is computed is the same, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.adagrad import adagrad
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.rmsprop import rmsprop
+from torch.optim.sgd import sgd
+
+from hetfl_core.methods.base import Optimizer, Stage
+from hetfl_core.networks import Tensors
+from hetfl_core.networks.layers import has_prefix
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A function of PyTorch's that takes one step.
+
+    Parameters
+    ----------
+    update : callable
+        The function.
+    moments : tuple of str
+        Its lists of tensors that begin with zeros, shaped as the parameters.
+    options : dict of str to object
+        The defaults of the class in `torch.optim`.
+    counts : bool
+        Whether it counts steps.
+    fused : tuple of str
+        Devices for which it has a fused kernel.
+    """
+
+    update: Callable[..., None]
+    moments: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    counts: bool = True
+    fused: tuple[str, ...] = ("cpu", "cuda")
+
+
+_ADAM = {"max_exp_avg_sqs": [], "amsgrad": False, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "maximize": False}
+_RMSPROP = {"grad_avgs": [], "alpha": 0.99, "eps": 1e-8, "centered": False}
+
+RULES: dict[Optimizer, Rule] = {
+    "adam": Rule(adam, ("exp_avgs", "exp_avg_sqs"), _ADAM),
+    "adamw": Rule(adamw, ("exp_avgs", "exp_avg_sqs"), _ADAM),
+    "sgd": Rule(sgd, (), {"dampening": 0.0, "nesterov": False, "maximize": False}, counts=False),
+    "rmsprop": Rule(rmsprop, ("square_avgs",), _RMSPROP, fused=()),
+    "adagrad": Rule(adagrad, ("state_sums",), {"lr_decay": 0.0, "eps": 1e-10, "maximize": False}, fused=("cpu",)),
+}
+WITH_BUFFER = {"sgd", "rmsprop"}
+"""The optimizers that take a momentum, and a list of buffers for it."""
+
+
+class Descent:
+    """A fresh optimizer for named parameters, which are grouped by weight decay.
+
+    Parameters
+    ----------
+    stage : Stage
+        Its `optimizer`, `lr`, `momentum`, `weight_decay` and `clip`.
+    params : dict of str to Tensor
+        What is trained.
+    stacked : bool
+        Whether they have a client axis; PyTorch's fused kernels are then used, where there are any.
+    """
+
+    def __init__(self, stage: Stage, params: Tensors, stacked: bool) -> None:
+        rule, self.clip, self.stacked = RULES[stage.optimizer], stage.clip, stacked
+        self.update, self.options = rule.update, {**rule.options, "lr": stage.lr}
+        device = next(iter(params.values())).device
+        fused = stacked and device.type in rule.fused
+        if rule.fused:
+            self.options["fused"] = fused
+        moments = rule.moments
+        if stage.optimizer in WITH_BUFFER:
+            self.options["momentum"] = stage.momentum
+            moments = (*moments, "momentum_buffer_list") if stage.momentum else moments
+        groups: dict[float, list[str]] = {}
+        for name in params:
+            groups.setdefault(decay(stage, name), []).append(name)
+        self.groups: list[tuple[list[str], dict[str, Any]]] = []
+        for wd, names in groups.items():
+            states = {key: [torch.zeros_like(params[name]) for name in names] for key in moments}
+            if stage.optimizer in WITH_BUFFER and not stage.momentum:
+                states["momentum_buffer_list"] = [None for _ in names]  # type: ignore[misc]
+            if rule.counts:
+                where = device if fused else torch.device("cpu")
+                states["state_steps"] = [torch.zeros((), dtype=torch.float32, device=where) for _ in names]
+            self.groups.append((names, {**states, "weight_decay": wd}))
+
+    def step(self, params: Tensors, grads: Sequence[Tensor]) -> None:
+        """Move the parameters, in place; `grads` is in their order, and clipped in place."""
+        if self.clip is not None:
+            clip_each(grads if self.stacked else [g.unsqueeze(0) for g in grads], self.clip)
+        by_name = dict(zip(params, grads, strict=True))
+        with torch.no_grad():
+            for names, states in self.groups:
+                ps, gs = [params[name] for name in names], [by_name[name] for name in names]
+                self.update(ps, gs, **states, **self.options)
+
+    def narrow(self, k: int) -> None:
+        """Go on with the first k clients of the stack: momentum must not move the others."""
+        for _, states in self.groups:
+            for key, values in states.items():
+                if isinstance(values, list) and key != "state_steps":
+                    states[key] = [v if v is None else v[:k] for v in values]
+
+
+def filled(params: Tensors, grads: Sequence[Tensor | None]) -> list[Tensor]:
+    """Gradients, zero where the loss does not use a parameter: weight decay and momentum act on it all the same."""
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(params.values(), grads, strict=True)]
+
+
+def decay(stage: Stage, name: str) -> float:
+    """Weight decay that a stage gives one parameter."""
+    if not isinstance(stage.weight_decay, Mapping):
+        return stage.weight_decay
+    matches = [p for p in stage.weight_decay if has_prefix(name, p)]
+    return stage.weight_decay[max(matches, key=len)] if matches else 0.0
+
+
+def clip_each(grads: Sequence[Tensor], limit: float) -> None:
+    """Scale each client's gradient, over all its leaves together, to norm at most `limit`, in place.
+
+    Norms are summed in float64, and what is scaled is scaled by some roundings less than limit / norm, so that the
+    norm of what comes out is never above the limit.
+    """
+    norms = torch.stack([_squared_norm(g) for g in grads]).sum(0).sqrt()
+    slack = 1 - 64 * max(torch.finfo(g.dtype).eps for g in grads)
+    factor = torch.where(norms <= slack * limit, 1.0, slack * limit / norms.clamp(min=slack * limit))  # NaN stays
+    for g in grads:
+        g.mul_(factor.to(g.dtype).reshape(-1, *[1] * (g.dim() - 1)))
+
+
+def _squared_norm(g: Tensor) -> Tensor:
+    """Squared norm of each client's leaf, in float64: shape (K, …) → (K,).
+
+    Norms of its rows are taken in float32, which takes a tenth of the time and errs by some roundings of a row. (Where
+    entries exceed some 1e18 the norm is infinite, and what is clipped by it zero.)
+    """
+    if g.dtype is torch.float32 and g.dim() > 2 and g.shape[-1] <= 4096:
+        return torch.linalg.vector_norm(g, dim=-1).flatten(1).double().square().sum(1)
+    return torch.linalg.vector_norm(g.flatten(1), dim=1, dtype=torch.float64).square()

@@ -1,0 +1,190 @@
+"""What a step of a stack computes, live at first and then from a record of its operations.
+
+A live step of a small network takes about a millisecond, nearly all of it PyTorch's dispatch: `vmap`, autograd and the
+Python of the method. What it computes is the same sequence of operations each time, as long as the shapes are the same.
+So once a step has come often, its operations are recorded (`torch.fx.experimental.proxy_tensor.make_fx`) and played
+back from then on. A record is used only after it has given the very bits of the live step, twice, on different batches;
+what cannot be recorded goes on live. So results do not depend on when, or whether, a step is recorded.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from types import FunctionType, MethodType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from hetfl_core.engine.descent import filled
+from hetfl_core.engine.tape import Tape
+from hetfl_core.federation import map_blocks
+from hetfl_core.methods.base import Batch
+from hetfl_core.networks import Params
+
+T = TypeVar("T")
+
+OFTEN = 16
+"""Steps of one shape after which it is recorded: recording takes as long as a hundred steps or two."""
+
+TRIALS = 2
+"""Steps at which a record must give the bits of the live step before it is believed."""
+
+MOST_RECORDS = 128
+"""Shapes of which something is remembered; the one that was used longest ago is forgotten first."""
+
+
+class Step:
+    """Gradients, loss terms and whatever else one step of a stack computes, from flat inputs to flat outputs.
+
+    Parameters
+    ----------
+    loss, follow : callable
+        The objective and, where running statistics follow the batches, `Method.follow`.
+    dims : dict of str to (int or None)
+        `vmap`'s axis of each received tensor.
+    groups : sequence of collections of str
+        What is trained, what is frozen, what was received, and the noise of a step: only their names count.
+    like : dict or None
+        The blocks of the inputs, by name; None for inputs in one piece.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[..., Any],
+        follow: Callable[..., Any] | None,
+        dims: Mapping[str, int | None],
+        groups: Sequence[Collection[str]],
+        like: Any,
+    ) -> None:
+        self.names, self.blocks = [tuple(group) for group in groups], like
+        self.loss = _lifted(loss, dims)
+        self.follow = None if follow is None else _lifted(follow, dims)
+        self.found: list[tuple[str, ...]] = []
+        self.unrecordable = False
+
+    def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        """The gradients, then the values whose names `found` gives: loss terms, what is remembered, what follows."""
+        rest = iter(inputs)
+        trained, frozen, received, noise = ({name: next(rest) for name in group} for group in self.names)
+        batch = Batch(map_blocks(lambda _: next(rest), self.blocks), next(rest), next(rest))
+        leaves = {name: p.detach().requires_grad_() for name, p in trained.items()}
+        result = self.loss(leaves, frozen, received, batch, noise)
+        # clients' parameters are separate, so the sum of their losses has separate gradients
+        grads = torch.autograd.grad(result.total.sum(), list(leaves.values()), allow_unused=True)
+        followed: Params = {}
+        if self.follow is not None:
+            with torch.no_grad():
+                followed = self.follow(trained, frozen, received, batch, noise)
+        named = [result.terms, result.remember, followed]
+        self.found = [tuple(some) for some in named]
+        return [*filled(trained, grads), *(value.detach() for some in named for value in some.values())]
+
+
+def _lifted(hook: Callable[..., Any], dims: Mapping[str, int | None]) -> Callable[..., Any]:
+    """A hook of one client, for a stack of them."""
+    in_dims = (0, 0, dict(dims) or None, 0, 0)
+    return torch.func.vmap(lambda trained, frozen, *rest: hook({**frozen, **trained}, *rest), in_dims=in_dims)
+
+
+class Program:
+    """A `Step` for inputs of certain shapes."""
+
+    def __init__(self, step: Step) -> None:
+        self.step, self.seen, self.agreed = step, 0, 0
+        self.replay: Callable[..., list[Tensor]] | None = None
+
+    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """What the step gives, whose names are `step.found`."""
+        if self.agreed == TRIALS and self.replay is not None:
+            return self.replay(*inputs)
+        found = self.step(*inputs)
+        self.seen += 1
+        if self.seen > OFTEN and not self.step.unrecordable:
+            self._try(inputs, found)
+        return found
+
+    def _try(self, inputs: Sequence[Tensor], live: list[Tensor]) -> None:
+        """Record the step if it is not recorded, and see whether the record gives the same bits."""
+        try:
+            if self.replay is None:
+                with Tape() as tape:
+                    found = self.step(*inputs)
+                self.replay = tape.script(inputs, found)
+            same = all(map(_equal, self.replay(*inputs), live))
+        except Exception:  # what a method does that cannot be recorded is no fault
+            same = False
+        self.agreed += same
+        self.step.unrecordable = not same
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have the same shape and numbers; NaN is as good as NaN."""
+    return a.shape == b.shape and a.dtype is b.dtype and torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+class Records:
+    """The steps of one run, so that a stage goes on with what an earlier one recorded."""
+
+    def __init__(self) -> None:
+        self.steps: OrderedDict[Hashable, Step] = OrderedDict()
+        self.programs: OrderedDict[Hashable, Program] = OrderedDict()
+
+    def step(
+        self,
+        loss: Callable[..., Any],
+        follow: Callable[..., Any] | None,
+        dims: Mapping[str, int | None],
+        groups: Sequence[Collection[str]],
+        like: Any,
+    ) -> Step:
+        """The step with this objective and these names."""
+        blocks = tuple(like) if isinstance(like, Mapping) else None
+        key = (meaning(loss), meaning(follow), tuple(dims.items()), tuple(tuple(g) for g in groups), blocks)
+        return _known(self.steps, key, lambda: Step(loss, follow, dims, groups, like))
+
+    def program(self, step: Step, inputs: Sequence[Tensor]) -> Program:
+        """A step for inputs of the shapes of these."""
+        key = (id(step), *((t.shape, t.dtype) for t in inputs))
+        return _known(self.programs, key, lambda: Program(step))
+
+
+def _known(table: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
+    """What the table has under a key, made where it has nothing; of too many, the one unused for longest goes."""
+    found = table.pop(key, None)
+    table[key] = found = make() if found is None else found
+    if len(table) > MOST_RECORDS:
+        table.popitem(last=False)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Itself:
+    """A key for what is like nothing but itself."""
+
+    thing: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.thing is self.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
+def meaning(thing: Any) -> Hashable:
+    """A key for what a hook computes: equal for bound methods of equal settings, and for closures over equal values."""
+    if isinstance(thing, MethodType):
+        return thing.__func__, meaning(thing.__self__)
+    if isinstance(thing, FunctionType):
+        cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+        defaults = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).items()]
+        return thing.__code__, tuple(map(meaning, cells)), tuple(map(meaning, defaults))
+    if is_dataclass(thing) and not isinstance(thing, type):
+        return type(thing), tuple((name, meaning(value)) for name, value in vars(thing).items())
+    if isinstance(thing, tuple):
+        return tuple(map(meaning, thing))
+    if thing is None or isinstance(thing, (str, int, float)):
+        return type(thing), thing
+    return _Itself(thing)

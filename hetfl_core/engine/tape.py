@@ -1,0 +1,137 @@
+"""Operations of PyTorch as they are done: counted, or recorded and played back.
+
+A `Tape` sees each operation below autograd and `vmap`, so what it recorded is played back without either.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+CANNOT = {torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape}
+"""Marks of operations that are not the same each time: they draw, or the shapes of what they give depend on values."""
+
+_HERE = threading.local()
+
+
+class Unrecordable(RuntimeError):
+    """What is computed may depend on the values of tensors in a way that a record cannot repeat."""
+
+
+class Tape(TorchDispatchMode):
+    """Keeps each operation that is done in its context.
+
+    Attributes
+    ----------
+    operations : list of tuple
+        Of each: the function, its arguments, its keyword arguments, what it gave.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[tuple[Any, Sequence[Any], Mapping[str, Any], Any]] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to hide from PyTorch's compiler is to import it, which takes longer than to import PyTorch
+
+    def __enter__(self) -> Tape:
+        _HERE.tape = self
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _HERE.tape = None
+        super().__exit__(*error)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        if _HERE.tape is None:
+            return func(*args, **(kwargs or {}))
+        return self.do(func, args, kwargs or {})
+
+    def do(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Do an operation and keep it."""
+        result = func(*args, **kwargs)
+        self.operations.append((func, args, kwargs, result))
+        return result
+
+    def flops(self) -> dict[str, int]:
+        """Floating-point operations of the products and convolutions among the operations, by their names."""
+        counts: dict[str, int] = {}
+        for func, args, kwargs, result in self.operations:
+            name = getattr(func, "overloadpacket", None)
+            if name in flop_registry:
+                counts[str(name)] = counts.get(str(name), 0) + flop_registry[name](*args, **kwargs, out_val=result)
+        return counts
+
+    def script(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Callable[..., list[Tensor]]:
+        """The operations as a function of tensors like the inputs, which gives what the outputs are.
+
+        Raises
+        ------
+        Unrecordable
+            Where one of them gives a number, draws, or gives tensors whose shapes depend on values.
+        """
+        graph, constants = fx.Graph(), dict[str, Tensor]()
+        nodes: dict[int, fx.Node] = {id(t): graph.placeholder(f"x{i}") for i, t in enumerate(inputs)}
+
+        def node(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return [node(v) for v in value] if isinstance(value, (list, tuple)) else value
+            if id(value) not in nodes:  # it was there before
+                constants[f"c{len(constants)}"] = value
+                nodes[id(value)] = graph.get_attr(f"c{len(constants) - 1}")
+            return nodes[id(value)]
+
+        for func, args, kwargs, result in self.operations:
+            several = isinstance(result, (list, tuple))
+            found = list(result) if several else [result]
+            if not CANNOT.isdisjoint(getattr(func, "tags", ())) or not all(
+                r is None or isinstance(r, Tensor) for r in found
+            ):
+                raise Unrecordable(f"{func} cannot be recorded: it draws, or what it gives depends on values")
+            if not several and args and is_same(result, args[0]) and not mutates(func):
+                nodes[id(result)] = node(args[0])
+                continue
+            called = graph.call_function(func, tuple(node(args)), {name: node(v) for name, v in kwargs.items()})
+            for i, tensor in enumerate(found):
+                if id(tensor) not in nodes:  # else it was written into
+                    nodes[id(tensor)] = graph.call_function(operator.getitem, (called, i)) if several else called
+        graph.output([node(t) for t in outputs])
+        graph.eliminate_dead_code(lambda one: one.op in {"placeholder", "output"} or mutates(one.target))
+        return fx.GraphModule(constants, graph).forward
+
+
+def mutates(func: Any) -> bool:
+    """Whether an operation writes into its arguments."""
+    return bool(func._schema.is_mutable) if hasattr(func, "_schema") else False
+
+
+def is_same(result: Any, value: Any) -> bool:
+    """Whether an operation gave the very numbers that it was given: the same memory, seen in the same way."""
+    if not (isinstance(result, Tensor) and isinstance(value, Tensor)):
+        return False
+    seen = [(t.data_ptr(), t.dtype, t.shape, t.stride()) for t in (result, value)]
+    return seen[0] == seen[1]
+
+
+def whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a function of tensors recorded as one operation, whatever it does with their values; it may not draw."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        tape, _HERE.tape = getattr(_HERE, "tape", None), None
+        try:
+            return function(*args) if tape is None else tape.do(function, args, {})
+        finally:
+            _HERE.tape = tape
+
+    return call
