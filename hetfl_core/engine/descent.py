@@ -118,8 +118,16 @@ class Descent:
 
 
 def filled(params: Tensors, grads: Sequence[Tensor | None]) -> list[Tensor]:
-    """Gradients, zero where the loss does not use a parameter: weight decay and momentum act on it all the same."""
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(params.values(), grads, strict=True)]
+    """Gradients as an optimizer wants them: laid out in memory as the parameters are (fused kernels do not look).
+
+    They are zero where the loss does not use a parameter, so that weight decay and momentum act on it all the same.
+    """
+    found = []
+    for p, g in zip(params.values(), grads, strict=True):
+        if g is None:
+            g = torch.zeros_like(p)
+        found.append(g if g.stride() == p.stride() else torch.empty_like(p).copy_(g))
+    return found
 
 
 def decay(stage: Stage, name: str) -> float:

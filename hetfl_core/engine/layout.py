@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from hetfl_core.engine.tape import Tape
+from hetfl_core.tape import Tape
 
 Engine = Literal["auto", "stacked", "loop"]
 

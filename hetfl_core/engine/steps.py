@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from hetfl_core.engine.descent import filled
-from hetfl_core.engine.tape import Tape
 from hetfl_core.federation import map_blocks
 from hetfl_core.methods.base import Batch
 from hetfl_core.networks import Params
+from hetfl_core.tape import Tape
 
 T = TypeVar("T")
 

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core.distances import expected_root_trace, first_derivative, squared_distances, transport_plan
+from hetfl_core.tape import whole
 
 BLOCK_ROWS = 64
 """From this many rows per client on, a CPU decomposes class by class: small matrices cost less than one large one."""
@@ -186,6 +187,7 @@ def _size(z: Tensor, weight: Tensor) -> Tensor:
     return (z.detach() * weight.unsqueeze(-1)).square().sum((-2, -1))
 
 
+@whole
 def _polar(m: Tensor, y: Tensor, weight: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Sum of the nuclear norms of the classes' rows of each client, and the polar factors.
 
