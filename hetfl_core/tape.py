@@ -19,6 +19,9 @@ from torch.utils.flop_counter import flop_registry
 CANNOT = {torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape}
 """Marks of operations that are not the same each time: they draw, or the shapes of what they give depend on values."""
 
+MASKS = (torch.bool, torch.uint8)
+"""Types of tensors that say which rows to take, not where they are."""
+
 _HERE = threading.local()
 
 
@@ -94,11 +97,12 @@ class Tape(TorchDispatchMode):
         for func, args, kwargs, result in self.operations:
             several = isinstance(result, (list, tuple))
             found = list(result) if several else [result]
-            if not CANNOT.isdisjoint(getattr(func, "tags", ())) or not all(
-                r is None or isinstance(r, Tensor) for r in found
-            ):
-                raise Unrecordable(f"{func} cannot be recorded: it draws, or what it gives depends on values")
-            if not several and args and is_same(result, args[0]) and not mutates(func):
+            known = not mutates(func) and any(id(t) in nodes for t in found if t is not None)
+            if known or depends_on_values(func, args, found):
+                raise Unrecordable(
+                    f"{func} cannot be recorded: it draws, or what it gives is not new or depends on values"
+                )
+            if hasattr(func, "_schema") and not mutates(func) and is_same(result, args):
                 nodes[id(result)] = node(args[0])
                 continue
             called = graph.call_function(func, tuple(node(args)), {name: node(v) for name, v in kwargs.items()})
@@ -110,21 +114,32 @@ class Tape(TorchDispatchMode):
         return fx.GraphModule(constants, graph).forward
 
 
+def depends_on_values(func: Any, args: Sequence[Any], found: Sequence[Any]) -> bool:
+    """Whether an operation draws, gives something other than tensors, or tensors whose shapes depend on values."""
+    tags = set(getattr(func, "tags", ()))
+    if func is torch.ops.aten.index.Tensor and not any(i is not None and i.dtype in MASKS for i in args[1]):
+        tags.discard(torch.Tag.dynamic_output_shape)
+    return not CANNOT.isdisjoint(tags) or not all(t is None or isinstance(t, Tensor) for t in found)
+
+
 def mutates(func: Any) -> bool:
     """Whether an operation writes into its arguments."""
-    return bool(func._schema.is_mutable) if hasattr(func, "_schema") else False
+    return hasattr(func, "_schema") and bool(func._schema.is_mutable)
 
 
-def is_same(result: Any, value: Any) -> bool:
-    """Whether an operation gave the very numbers that it was given: the same memory, seen in the same way."""
-    if not (isinstance(result, Tensor) and isinstance(value, Tensor)):
+def is_same(result: Any, args: Sequence[Any]) -> bool:
+    """Whether an operation gave its first argument again: the same memory, seen in the same way."""
+    if not (args and isinstance(result, Tensor) and isinstance(args[0], Tensor)):
         return False
-    seen = [(t.data_ptr(), t.dtype, t.shape, t.stride()) for t in (result, value)]
+    seen = [(t.data_ptr(), t.dtype, t.shape, t.stride()) for t in (result, args[0])]
     return seen[0] == seen[1]
 
 
 def whole(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a function of tensors recorded as one operation, whatever it does with their values; it may not draw."""
+    """Have a function of tensors recorded as one operation, whatever it does with their values.
+
+    It draws nothing, writes into nothing, and gives new tensors.
+    """
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:

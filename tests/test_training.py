@@ -16,16 +16,14 @@ from tensors import normal
 from hetfl_core import Client, simulate
 from hetfl_core.engine import stacks as stacking
 from hetfl_core.engine import training
+from hetfl_core.engine.descent import RULES, clip_each, decay
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.stacks import architecture, precomputed_pattern
 from hetfl_core.engine.training import (
     NOISE_NUMBERS,
-    OPTIMIZERS,
     Noise,
     StackedStage,
-    clip_each,
-    decay,
     n_steps,
     plan,
     stack_received,
@@ -129,9 +127,10 @@ def test_a_step_is_computed_only_for_the_clients_that_take_it(monkeypatch):
     seen = []
     step = StackedStage.step
 
-    def watched(self, optimizer, *rest):
-        step(self, optimizer, *rest)
-        states = [t for state in optimizer.state.values() for t in state.values() if t.dim()]
+    def watched(self, *arguments):
+        step(self, *arguments)
+        lists = [s for _, states in self.descent.groups for s in states.values() if isinstance(s, list)]
+        states = [t for some in lists for t in some if t.dim()]
         sizes = {len(t) for t in [*self.trained.values(), *self.frozen.values(), *states]}
         seen.append(sizes)
 
@@ -299,7 +298,7 @@ def test_the_longest_prefix_decides_on_the_decay():
 
 
 def test_the_optimizers_that_a_stage_may_name_are_those_there_are():
-    assert set(get_args(Optimizer)) == set(OPTIMIZERS)
+    assert set(get_args(Optimizer)) == set(RULES)
 
 
 def test_a_stage_may_spare_what_it_names():

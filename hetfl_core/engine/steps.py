@@ -94,25 +94,28 @@ class Program:
 
     def __init__(self, step: Step) -> None:
         self.step, self.seen, self.agreed = step, 0, 0
+        self.found: list[tuple[str, ...]] = []
         self.replay: Callable[..., list[Tensor]] | None = None
 
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """What the step gives, whose names are `step.found`."""
+        """What the step gives, whose names `found` then has."""
         if self.agreed == TRIALS and self.replay is not None:
             return self.replay(*inputs)
-        found = self.step(*inputs)
+        values = self.step(*inputs)
+        self.found = self.step.found
         self.seen += 1
         if self.seen > OFTEN and not self.step.unrecordable:
-            self._try(inputs, found)
-        return found
+            self._try(inputs, values)
+        return values
 
     def _try(self, inputs: Sequence[Tensor], live: list[Tensor]) -> None:
         """Record the step if it is not recorded, and see whether the record gives the same bits."""
         try:
             if self.replay is None:
+                mine = [t.detach() for t in inputs]  # one object each: two that are one now need not be one next time
                 with Tape() as tape:
-                    found = self.step(*inputs)
-                self.replay = tape.script(inputs, found)
+                    found = self.step(*mine)
+                self.replay = tape.script(mine, found)
             same = all(map(_equal, self.replay(*inputs), live))
         except Exception:  # what a method does that cannot be recorded is no fault
             same = False
@@ -147,7 +150,7 @@ class Records:
 
     def program(self, step: Step, inputs: Sequence[Tensor]) -> Program:
         """A step for inputs of the shapes of these."""
-        key = (id(step), *((t.shape, t.dtype) for t in inputs))
+        key = (step, *((t.shape, t.dtype) for t in inputs))
         return _known(self.programs, key, lambda: Program(step))
 
 
@@ -173,18 +176,20 @@ class _Itself:
         return id(self.thing)
 
 
-def meaning(thing: Any) -> Hashable:
-    """A key for what a hook computes: equal for bound methods of equal settings, and for closures over equal values."""
-    if isinstance(thing, MethodType):
-        return thing.__func__, meaning(thing.__self__)
-    if isinstance(thing, FunctionType):
-        cells = [cell.cell_contents for cell in thing.__closure__ or ()]
-        defaults = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).items()]
-        return thing.__code__, tuple(map(meaning, cells)), tuple(map(meaning, defaults))
-    if is_dataclass(thing) and not isinstance(thing, type):
-        return type(thing), tuple((name, meaning(value)) for name, value in vars(thing).items())
+def meaning(hook: Any) -> Hashable:
+    """A key for what a hook computes: equal for methods of equal settings, and for closures over equal values."""
+    if isinstance(hook, MethodType):
+        return hook.__func__, _value(hook.__self__)
+    if isinstance(hook, FunctionType):
+        cells = [cell.cell_contents for cell in hook.__closure__ or ()]
+        return hook.__code__, _value((*cells, *(hook.__defaults__ or ()), *(hook.__kwdefaults__ or {}).items()))
+    return _value(hook)
+
+
+def _value(thing: Any) -> Hashable:
+    """A key for a setting: by its value where that is all there is to it, else it is like nothing but itself."""
     if isinstance(thing, tuple):
-        return tuple(map(meaning, thing))
-    if thing is None or isinstance(thing, (str, int, float)):
-        return type(thing), thing
-    return _Itself(thing)
+        return tuple(map(_value, thing))
+    if is_dataclass(thing) and not isinstance(thing, type):
+        return type(thing), tuple((name, _value(value)) for name, value in vars(thing).items())
+    return (type(thing), thing) if isinstance(thing, (str, int, float, type(None))) else _Itself(thing)

@@ -412,7 +412,7 @@ class StackedStage:
         self.rows = [name for name, draw in job.method.noise(job.specs[0], stage).items() if draw.kind == "rows"]
         groups = self.trained, self.frozen, received, {**self.noise.shapes, **dict.fromkeys(self.rows)}
         follow = job.method.follow if any(name.endswith(RUNNING) for name in params) else None
-        self.step = job.records.step(stage.loss or job.method.loss, follow, dims, groups, job.data.x)
+        self.computed = job.records.step(stage.loss or job.method.loss, follow, dims, groups, job.data.x)
         self.program: Program | None = None
 
     def run(self, memory: Params) -> list[dict[str, float]]:
@@ -422,24 +422,24 @@ class StackedStage:
             go_on()
             if active < self.k:
                 self._narrow(active)
-            self._step(step, sums, memory)
+            self.step(step, sums, memory)
         totals = {name: total.tolist() for name, total in sums.items()}  # the one time that a GPU is waited for
         return [
             {name: total[i] / n_steps(self.stage, spec.n_train) for name, total in totals.items()}
             for i, spec in enumerate(self.job.specs)
         ]
 
-    def _step(self, step: int, sums: Params, memory: Params) -> None:
+    def step(self, step: int, sums: Params, memory: Params) -> None:
         """Take one step with the clients that have a batch left, and add its loss terms to `sums`, without waiting."""
         batch, at = self.batches.at(step, self.k)
         noise = {**self.noise.at(step, self.k), **dict.fromkeys(self.rows, batch.weight)}
         groups = self.trained, self.frozen, self.received, noise
         inputs = [*(t for group in groups for t in group.values()), *blocks(batch.x), batch.y, batch.weight]
         if self.program is None:
-            self.program = self.job.records.program(self.step, inputs)
+            self.program = self.job.records.program(self.computed, inputs)
         values = iter(self.program(inputs))
         grads = [next(values) for _ in self.trained]
-        terms, remember, followed = ({name: next(values) for name in names} for names in self.step.found)
+        terms, remember, followed = ({name: next(values) for name in names} for names in self.program.found)
         for name, seen in remember.items():  # before the step, as in the loop
             kept = memory.setdefault(name, seen.new_zeros((len(self.job.data.y), *seen.shape[2:])))
             kept[at.long()] = seen.flatten(0, 1)

@@ -1,0 +1,265 @@
+"""Steps that are played back from a record are those that would be computed; optimizers are PyTorch's."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from itertools import count, pairwise
+from typing import get_args
+
+import pytest
+import torch
+from small import equal_histories, largest_difference, ragged
+from tensors import normal
+
+from hetfl_core import simulate
+from hetfl_core.engine import steps
+from hetfl_core.engine.descent import RULES, Descent, filled
+from hetfl_core.engine.steps import OFTEN, Program, Records, Step, meaning
+from hetfl_core.methods import FLIC, FedAvg, FedCMA, FedCR, FedPAC, Loss, Stage
+from hetfl_core.methods.base import WITH_MOMENTUM, Optimizer
+from hetfl_core.networks import MLP, Model
+from hetfl_core.tape import Tape, Unrecordable, whole
+
+MODEL = Model(MLP(hidden=(7,), out=6))
+EQUAL = ragged(widths=(5, 5), sizes=(20, 60))
+SHORT = {"local_epochs": 6, "batch_size": 4}
+
+
+def script(function, *inputs):
+    """A record of a function, as `Program` makes it."""
+    with Tape() as tape:
+        outputs = function(*inputs)
+    return tape.script(inputs, outputs)
+
+
+# --- optimizers -------------------------------------------------------------------------------------------------------
+
+CLASSES = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+}
+
+
+def test_the_optimizers_that_a_stage_may_name_are_those_there_are():
+    assert set(get_args(Optimizer)) == set(RULES) == set(CLASSES)
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("name", CLASSES)
+def test_optimizers_are_those_of_torch_to_the_bit(name, momentum, stacked):
+    """Whatever the memory layout of parameters and gradients, and with weight decay by part."""
+    if momentum and name not in WITH_MOMENTUM:
+        pytest.skip("has no momentum")
+    stage = Stage(("a", "b"), epochs=1, optimizer=name, lr=0.1, momentum=momentum, weight_decay={"b": 0.1})
+    ours = {"a.w": normal(3, 4, 5, seed=1).mT.float(), "a.b": normal(3, 4, seed=2).float(), "b": normal(3, 2).float()}
+    theirs = {key: p.clone().requires_grad_() for key, p in ours.items()}
+    groups = [{"params": [p for key, p in theirs.items() if key[0] == k], "weight_decay": w} for k, w in ("a0", "b1")]
+    groups = [{**group, "weight_decay": 0.1 * int(group["weight_decay"])} for group in groups]
+    options = {"lr": 0.1} | ({"momentum": momentum} if momentum else {})
+    options |= {"fused": stacked} if name != "rmsprop" else {}
+    optimizer, descent = CLASSES[name](groups, **options), Descent(stage, ours, stacked)
+    for step in range(4):
+        grads = [
+            normal(*p.mT.shape, seed=step).float().mT if p.dim() > 2 else normal(*p.shape).float()
+            for p in ours.values()
+        ]
+        for p, g in zip(theirs.values(), grads, strict=True):
+            p.grad = torch.empty_like(p).copy_(g)
+        optimizer.step()
+        descent.step(ours, filled(ours, grads))
+    for key, p in ours.items():
+        torch.testing.assert_close(p, theirs[key].detach(), rtol=0, atol=0)
+
+
+def test_momentum_does_not_move_clients_that_are_done():
+    stage = Stage(("a",), epochs=1, optimizer="sgd", lr=0.1, momentum=0.9)
+    params = {"a": torch.zeros(3, 2, dtype=torch.float32)}
+    descent = Descent(stage, params, stacked=True)
+    descent.step(params, [torch.ones(3, 2, dtype=torch.float32)])
+    descent.narrow(1)
+    descent.step({"a": params["a"][:1]}, [torch.ones(1, 2, dtype=torch.float32)])
+    torch.testing.assert_close(params["a"][:, 0], torch.tensor([-0.29, -0.1, -0.1]))
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FedAvg(MODEL, optimizer="sgd", momentum=0.9, **SHORT),
+        FedAvg(MODEL, clip=0.1, weight_decay=0.1, **SHORT),
+        FedPAC(MODEL, **SHORT),
+        FedCR(replace(MODEL, gaussian=6), **SHORT),
+        FedCMA(MODEL, **SHORT),
+        FLIC(MODEL, pretrain_epochs=6, pretrain_batch=4, **SHORT),
+        replace(FLIC.published(), model=MODEL, pretrain_epochs=6, pretrain_batch=4, **SHORT),
+    ],
+    ids=["momentum", "clip", "FedPAC", "FedCR", "FedCMA", "FLIC", "FLIC published"],
+)
+def test_bits_do_not_depend_on_when_steps_are_recorded(method, monkeypatch):
+    """Never, as by default, or as early as can be."""
+    runs, replayed = [], []
+    script = Tape.script
+
+    def counted(self, *arguments):
+        play = script(self, *arguments)
+        return lambda *inputs: (replayed.append(1), play(*inputs))[1]
+
+    monkeypatch.setattr(Tape, "script", counted)
+    for often in (10**9, OFTEN, 0):
+        monkeypatch.setattr(steps, "OFTEN", often)
+        runs.append(simulate(EQUAL, method, rounds=3, engine="stacked", device="cpu", progress=False))
+        assert (len(replayed) > 0) == (often < 10**9)
+        replayed.clear()
+    for run in runs[1:]:
+        assert largest_difference(runs[0], run) == 0
+        assert equal_histories(runs[0].history, run.history)
+
+
+def test_a_record_repeats_whatever_was_done():
+    """Views, writing in place, several results, what was there before, and results that nobody takes."""
+    there = normal(4)
+
+    def function(x, y):
+        z = x.detach().view(2, 2) * 1.0
+        z[0].mul_(y.view(2, 2)[1])
+        values, _ = z.sort(dim=1)
+        x.exp()
+        return [torch.cat([z.flatten(), there]), values, x.view(4), torch.where(x > 0, x, 0.0)]
+
+    play = script(function, normal(4, seed=1), normal(4, seed=2))
+    inputs = normal(4, seed=3), normal(4, seed=4)
+    for a, b in zip(play(*inputs), function(*inputs), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: [x * float(x[0])],
+        lambda x: [x if x[0] > 0 else -x],
+        lambda x: [x[x > 0]],
+        lambda x: [x.unique()],
+        lambda x: [x + torch.rand(3, dtype=x.dtype)],
+        lambda x: [whole(lambda t: t)(x)],
+    ],
+    ids=["a number", "a branch", "a mask", "unique", "a draw", "nothing new"],
+)
+def test_what_depends_on_values_is_not_recorded(function):
+    with pytest.raises(Unrecordable, match="cannot be recorded"):
+        script(function, normal(3))
+
+
+def test_what_depends_on_values_can_be_recorded_as_a_whole():
+    flipped = whole(lambda x: x.clone() if float(x[0]) > 0 else -x)
+    play = script(lambda x: [flipped(x) * 2], torch.ones(2, dtype=torch.float32))
+    torch.testing.assert_close(play(torch.tensor([-1.0, 3.0]))[0], torch.tensor([2.0, -6.0]))
+    torch.testing.assert_close(play(torch.tensor([1.0, 3.0]))[0], torch.tensor([2.0, 6.0]))
+
+
+GROUPS = (("w",), (), ("a", "b"), ())
+
+
+def a_step(loss):
+    return Step(loss, None, {}, (("w",), (), (), ()), None)
+
+
+def inputs(k, seed=0):
+    x, y = normal(k, 4, 3, seed=seed), torch.zeros(k, 4, dtype=torch.int64)
+    return [normal(k, 3, seed=seed + 1), x, y, torch.ones(k, 4, dtype=torch.float64)]
+
+
+def squares(params, received, batch, noise):
+    return Loss((batch.x @ params["w"]).square().mean())
+
+
+def test_a_step_is_recorded_once_it_has_come_often():
+    calls, program = [], Program(a_step(lambda *a: (calls.append(1), squares(*a))[1]))
+    for number in range(OFTEN + 20):
+        (gradient,) = program(inputs(2, seed=number))
+        w, x, *_ = inputs(2, seed=number)
+        expected = 2 * (x.mT @ (x @ w.unsqueeze(-1))).squeeze(-1) / 4
+        torch.testing.assert_close(gradient, expected)
+    assert len(calls) == OFTEN + steps.TRIALS + 1, "live steps until it is believed, and the one that is recorded"
+
+
+def test_inputs_that_are_one_tensor_at_first_may_be_two_later():
+    step = Step(lambda p, r, b, n: Loss(p["w"] @ (2 * r["a"] + 3 * r["b"])), None, {"a": None, "b": None}, GROUPS, None)
+    program, x = Program(step), inputs(1)
+    one, two = normal(3, seed=8), normal(3, seed=9)
+    for _ in range(OFTEN + 5):
+        program([x[0], one, one, *x[1:]])
+    torch.testing.assert_close(program([x[0], one, two, *x[1:]])[0][0], 2 * one + 3 * two)
+    assert program.agreed == steps.TRIALS
+
+
+def test_a_loss_that_changes_from_step_to_step_is_never_played_back():
+    """Such as one that counts its calls: a record would repeat the number of the step at which it was made."""
+    numbers = count(1)
+    program = Program(a_step(lambda p, *rest: Loss(next(numbers) * squares(p, *rest).total)))
+    found = [program(inputs(2))[0] for _ in range(OFTEN + 20)]
+    assert program.step.unrecordable
+    again = [a for a, b in pairwise(found) if torch.equal(a, b)]
+    assert again == []
+
+
+def test_what_cannot_be_recorded_goes_on_live():
+    program = Program(a_step(lambda p, r, b, n: Loss(p["w"].sum() * torch.ones(2, dtype=torch.float64).sum().item())))
+    for _ in range(OFTEN + 5):
+        torch.testing.assert_close(program(inputs(2))[0], torch.full((2, 3), 2.0, dtype=torch.float64))
+    assert program.step.unrecordable
+
+
+def test_records_are_found_again_and_not_too_many_are_kept(monkeypatch):
+    monkeypatch.setattr(steps, "MOST_RECORDS", 3)
+    records, names = Records(), (("w",), (), (), ())
+    step = records.step(squares, None, {}, names, None)
+    assert records.step(squares, None, {}, names, None) is step
+    programs = [records.program(step, inputs(k)) for k in (1, 2, 3, 4)]
+    assert records.program(step, inputs(4)) is programs[3]
+    assert records.program(step, inputs(2)) is programs[1]
+    assert records.program(step, inputs(1)) is not programs[0], "the one that was not used for longest"
+
+
+def test_hooks_mean_the_same_where_they_compute_the_same():
+    @dataclass(frozen=True)
+    class Mine(FedAvg):
+        factor: float = 1.0
+
+        def loss(self, *arguments):
+            return super().loss(*arguments)
+
+    def closure(value):
+        return lambda *arguments: value
+
+    one, same, other = Mine(MODEL), Mine(MODEL), Mine(MODEL, factor=2.0)
+    assert meaning(one.loss) == meaning(same.loss) == meaning(replace(one, model=MODEL).loss)
+    assert meaning(one.loss) != meaning(other.loss)
+    assert meaning(one.loss) != meaning(FedAvg(MODEL).loss)
+    object.__setattr__(same, "extra", 3)  # what is no field may count as well
+    assert meaning(one.loss) != meaning(same.loss)
+    assert meaning(closure(1)) == meaning(closure(1)) != meaning(closure(2))
+    assert meaning(closure(1)) != meaning(closure(1.0)) != meaning(closure(True))
+    tensor = torch.ones(2, dtype=torch.float32)
+    assert meaning(closure(tensor)) == meaning(closure(tensor)) != meaning(closure(tensor.clone()))
+
+
+def test_training_loads_neither_the_compiler_of_torch_nor_sympy():
+    """Each takes longer to load than PyTorch itself."""
+    code = (
+        "import sys, numpy as np\n"
+        "from hetfl_core import Federation, simulate\n"
+        "from hetfl_core.methods import Local\n"
+        "x = np.random.default_rng(0).normal(size=(40, 3))\n"
+        "fed = Federation.from_arrays({'a': (x, x[:, 0] > 0), 'b': (x, x[:, 1] > 0)}, test_size=0.5)\n"
+        "for engine in ('stacked', 'loop'):\n"
+        "    simulate(fed, Local(local_epochs=20, batch_size=5), rounds=1, engine=engine, progress=False)\n"
+        "print([name for name in ('torch._dynamo', 'sympy') if name in sys.modules])\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
