@@ -232,7 +232,7 @@ def _method(name: str, changes: dict[str, Any]) -> Any:
 
     method = _imported(name) if ":" in name else _known(name)
     allowed = _settable(method)
-    changes = {key if key in allowed else setting(type(method), key): value for key, value in changes.items()}
+    changes = dict(one if one[0] in allowed else setting(type(method), *one) for one in changes.items())
     for change in changes:
         if change not in allowed:
             raise _unknown(f"setting of {name}", change, allowed, "" if ":" in name else f"hetfl list {name}")

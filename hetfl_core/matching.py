@@ -98,7 +98,7 @@ class Rule:
     growth : float, optional
         dist₂ of Eq. (20): what it costs that a neuron founds a row of its own. None: the server keeps its width. With
         ``"pfnm"`` the posterior says what it costs, and any number lets the server grow.
-    most : int
+    max_width : int
         Largest width of the server's.
     inputs : int, optional
         How many of the D coordinates come in, for ``cost="distance"``; by default all count.
@@ -111,7 +111,7 @@ class Rule:
     order: Order = "parallel"
     target: Target = "others"
     growth: float | None = None
-    most: int = 4096
+    max_width: int = 4096
     inputs: int | None = None
     sigma: float = 1.0
     gamma: float = 7.0
@@ -364,7 +364,7 @@ def _new_rows(matching: Matching, m: int, rule: Rule) -> int:
     """How many rows the client may found."""
     if rule.growth is None:
         return 0
-    return max(0, min(len(matching.neurons[m].rows), rule.most - matching.width))
+    return max(0, min(len(matching.neurons[m].rows), rule.max_width - matching.width))
 
 
 def _founded(matching: Matching, m: int, rule: Rule, costs: Tensor) -> Tensor:

@@ -606,7 +606,7 @@ def brief(name: str, phi: Any) -> Any:
 
 
 VARIANTS: dict[str, Any] = {
-    "FedHeNN, published": FedHeNN(**SHORT, n_rad=9, alignment="published", answering="all", weight_decay=0.1),
+    "FedHeNN, published": FedHeNN(**SHORT, n_rad=9, alignment="published", surveyed="all", weight_decay=0.1),
     "FLIC, published": FLIC.published(**{**FLIC_SHORT, "representation_from": 1}),
     "FLIC, learned": FLIC(**FLIC_SHORT, covariance="learned"),
     "FLIC, exact": FLIC(**FLIC_SHORT, covariance="learned", barycentre="exact", weighting="uniform"),
@@ -621,7 +621,7 @@ VARIANTS: dict[str, Any] = {
         head_decay=0.3, representation_from=1,
     ),
     "FLIC, frozen": FLIC(**FLIC_SHORT, local_anchors=False, anchor_scale=2.0),
-    "Fed-CMA, before": FedCMA(**SHORT, fixed=2, sends="before", aligns="marginal", server_step=0.4),
+    "Fed-CMA, before": FedCMA(**SHORT, samples_per_class=2, uploads="before", alignment="marginal", server_step=0.4),
 }  # fmt: skip
 
 ROUNDS: dict[str, Any] = {

@@ -71,7 +71,7 @@ def by_hand(fed, method, rounds):
         before = list(messages())
         for i in range(len(clients)):
             local_step(i, server)
-        target = weighted(before if method.sends == "before" else list(messages()))
+        target = weighted(before if method.uploads == "before" else list(messages()))
         step = {n: (lam2 if n == "mean" else lam1) * eta for n in server}
         server = {n: (1 - step[n]) * server[n] + step[n] * target[n] for n in server}
     for i in range(len(clients)):
@@ -84,12 +84,12 @@ def everything(client):
     return Batch(client.x_train.double(), client.y_train, torch.ones(client.n_train, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("sends", ["after", "before"])
+@pytest.mark.parametrize("uploads", ["after", "before"])
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
-def test_three_rounds_by_hand(sends, engine):
+def test_three_rounds_by_hand(uploads, engine):
     """Three clients of other widths and sizes, one of which lacks classes that others hold."""
     fed = ragged(3, n_classes=4, widths=(2, 5), sizes=(5, 12))
-    method = FedCMA(Model(MLP((), 2)), head_weight=2.0, mean_weight=1.5, fixed=2, sends=sends, **SGD)
+    method = FedCMA(Model(MLP((), 2)), head_weight=2.0, mean_weight=1.5, samples_per_class=2, uploads=uploads, **SGD)
     run = simulate(fed, method, engine=engine, **OPTIONS)
     clients, server = by_hand(fed, method, 3)
     for kept, w in zip(run.client_states, clients, strict=True):
@@ -101,17 +101,19 @@ def test_three_rounds_by_hand(sends, engine):
         assert (error[held] if name == "mean" else error).max() < 1e-12, name
 
 
-@pytest.mark.parametrize("sends", ["after", "before"])
-def test_without_its_two_terms_it_is_local(sends):
+@pytest.mark.parametrize("uploads", ["after", "before"])
+def test_without_its_two_terms_it_is_local(uploads):
     settings = {"model": NETWORK, "local_epochs": 2, "batch_size": 8}
-    run = simulate(FED, FedCMA(head_weight=0, mean_weight=0, server_step=0.5, sends=sends, **settings), **OPTIONS)
+    run = simulate(FED, FedCMA(head_weight=0, mean_weight=0, server_step=0.5, uploads=uploads, **settings), **OPTIONS)
     local = simulate(FED, Local(**settings), **OPTIONS)
     for a, b in zip(run.params, local.params, strict=True):
         assert_same_tensors({name: a[name] for name in b}, b)
     assert run.final["accuracy"] == local.final["accuracy"]
 
 
-@pytest.mark.parametrize("method", [FedCMA(NETWORK), FedCMA(NETWORK, sends="before", aligns="marginal", first="zeros")])
+@pytest.mark.parametrize(
+    "method", [FedCMA(NETWORK), FedCMA(NETWORK, uploads="before", alignment="marginal", server_init="zeros")]
+)
 def test_stacked_is_looped_and_in_any_order_and_resumes(method, tmp_path):
     method, options = replace(method, local_epochs=2, batch_size=8), {**OPTIONS, "participation": 0.6}
     stacked, loop = (simulate(FED, method, engine=engine, **options) for engine in ("stacked", "loop"))
@@ -127,7 +129,7 @@ def test_stacked_is_looped_and_in_any_order_and_resumes(method, tmp_path):
 def test_the_objective_is_equation_5_and_its_server_step_descends_it():
     """(7) is a step of size η on Φ in (v̄, e), of gradients λ1 (v̄ − Σ p_i v_i) and λ2 Σ_i p_i^k (e^k − e_i^k)."""
     fed = ragged(3, n_classes=4)
-    method = FedCMA(NETWORK, head_weight=0.7, mean_weight=1.3, fixed=3, sends="before", **SGD)
+    method = FedCMA(NETWORK, head_weight=0.7, mean_weight=1.3, samples_per_class=3, uploads="before", **SGD)
     simulator = Simulator(fed, method, device="cpu", dtype=torch.float64)
     state, _ = simulator.survey(simulator.initial(), range(3))
     variables = {name: state.server[name].clone().requires_grad_() for name in ("beta.weight", "beta.bias", "mean")}
@@ -145,7 +147,7 @@ def test_the_objective_is_equation_5_and_its_server_step_descends_it():
 
 def test_the_fixed_minibatch_is_of_each_class_and_at_most_so_many():
     fed = ragged(4, n_classes=5, sizes=(7, 40))
-    method = FedCMA(NETWORK, fixed=4)
+    method = FedCMA(NETWORK, samples_per_class=4)
     simulator = Simulator(fed, method, device="cpu", dtype=torch.float64)
     for client, few in zip(fed, simulator.precomputed, strict=True):
         assert torch.equal(few["fixed.of"].sum(0), torch.ones(len(few["fixed.x"])).double()), "no row is wasted"
@@ -157,12 +159,12 @@ def test_the_fixed_minibatch_is_of_each_class_and_at_most_so_many():
             assert all((row == own).all(1).any() for row in chosen)
 
 
-@pytest.mark.parametrize("aligns", ["conditional", "marginal"])
-def test_rows_of_no_class_weigh_nothing(aligns):
+@pytest.mark.parametrize("alignment", ["conditional", "marginal"])
+def test_rows_of_no_class_weigh_nothing(alignment):
     """What a stack pads its narrower clients with."""
-    method = FedCMA(NETWORK, aligns=aligns)
+    method = FedCMA(NETWORK, alignment=alignment)
     received = {"shares": torch.rand(6), "mean": torch.randn(5, 4), "beta.bias": torch.zeros(5)}
-    if aligns == "marginal":
+    if alignment == "marginal":
         received |= {"shares": torch.rand(2), "mean": torch.randn(1, 4)}
     few = {"fixed.x": torch.randn(7, 3), "fixed.of": torch.eye(5)[torch.tensor([0, 0, 0, 2, 4, 4, 4])].T}
     wide = {"fixed.x": torch.cat([few["fixed.x"], torch.full((2, 3), 9.0)])}
@@ -173,7 +175,7 @@ def test_rows_of_no_class_weigh_nothing(aligns):
     assert torch.allclose(*both)
     sent = [method.upload(own | fixed, received, batch, {})["mean"] for fixed in (few, wide)]
     assert torch.allclose(*sent)
-    if aligns == "conditional":
+    if alignment == "conditional":
         assert not sent[0][[1, 3]].any(), "classes without a sample"
 
 
@@ -197,7 +199,7 @@ def test_the_server_begins_with_what_clients_begin_with():
     later, none = simulator.survey(replace(state, done=1), [0])
     assert not none
     assert_same_tensors(later.server, state.server)
-    zeros = Simulator(fed, FedCMA(NETWORK, first="zeros"), device="cpu")
+    zeros = Simulator(fed, FedCMA(NETWORK, server_init="zeros"), device="cpu")
     assert zeros.survey(zeros.initial(), [0])[1] == {}
 
 
@@ -217,12 +219,12 @@ def test_classes_that_nobody_of_a_round_holds_keep_their_mean():
 
 def test_it_says_which_messages_cannot_be_had_as_a_sum():
     assert "each client's class counts" in FedCMA(NETWORK).needs_uploads
-    assert "before the first round" in FedCMA(NETWORK, aligns="marginal").needs_uploads
+    assert "before the first round" in FedCMA(NETWORK, alignment="marginal").needs_uploads
 
 
 def test_marginal_alignment_does_not_look_at_classes():
     """Labels may be dealt anew among the fixed samples; where each class has as many, only the one mean counts."""
-    method = FedCMA(NETWORK, aligns="marginal")
+    method = FedCMA(NETWORK, alignment="marginal")
     received = {"shares": torch.tensor([0.3, 0.3]), "mean": torch.randn(1, 4), "beta.bias": torch.zeros(5)}
     few = {"fixed.x": torch.randn(5 * 10, 3), "fixed.of": torch.eye(5).repeat_interleave(10, 1)}
     params = {**NETWORK.init(FED.specs()[0], torch.Generator(), NETWORK.parts), **few}
@@ -280,7 +282,7 @@ def test_a_late_clients_shares_count_it_in():
     ("changes", "message"),
     [
         ({"head_weight": -1.0}, "head_weight must be at least 0"),
-        ({"fixed": 0}, "fixed must be at least 1"),
+        ({"samples_per_class": 0}, "samples_per_class must be at least 1"),
         ({"server_step": 0.0}, r"server_step must be in \(0, 1\]"),
         ({"server_step": 1.5}, r"server_step must be in \(0, 1\]"),
         ({"mean_weight": 200.0, "lr": 0.01}, r"mean_weight · lr must be at most 1"),

@@ -84,7 +84,7 @@ def test_the_last_layer_is_linear_or_sigmoid_as_the_name_says():
     for name, (method, _) in fedcma.FAMILIES.items():
         assert method.model.phi.last == ("sigmoid" if name.endswith("sigmoid") else None)
         if isinstance(method, FedCMA):
-            assert (method.aligns == "marginal") == name.endswith("marginal")
+            assert (method.alignment == "marginal") == name.endswith("marginal")
 
 
 # --- what follows from the chosen settings ----------------------------------------------------------------------------
@@ -217,7 +217,9 @@ def test_the_best_step_is_chosen_on_validation_images_and_read_on_test_images(mo
 def test_in_the_plane_only_the_pulls_differ():
     methods = EXPERIMENTS["fedcma/four-gaussians"].methods
     pulls = [
-        (m.head_weight, m.mean_weight) for m in methods.values() if isinstance(m, FedCMA) and m.aligns == "conditional"
+        (m.head_weight, m.mean_weight)
+        for m in methods.values()
+        if isinstance(m, FedCMA) and m.alignment == "conditional"
     ]
     assert pulls == list(fedcma.PULLED)
     assert {(m.lr, m.batch_size, m.local_steps, m.model) for m in methods.values()} == {(0.1, 32, 5, fedcma.PLANE)}

@@ -95,12 +95,12 @@ def by_hand(rad, kept):
     return z @ z.T
 
 
-@pytest.mark.parametrize(("answering", "weighting"), [("participants", "uniform"), ("all", "samples")])
-def test_the_mean_kernel_by_hand(answering, weighting):
+@pytest.mark.parametrize(("surveyed", "weighting"), [("participants", "uniform"), ("all", "samples")])
+def test_the_mean_kernel_by_hand(surveyed, weighting):
     fed = ragged(widths=(3, 9))
     start = simulator(fed).initial()
-    after, _ = simulator(fed, replace(SMALL, answering=answering, weighting=weighting)).round(start, [0, 3])
-    places = [0, 3] if answering == "participants" else range(6)
+    after, _ = simulator(fed, replace(SMALL, surveyed=surveyed, weighting=weighting)).round(start, [0, 3])
+    places = [0, 3] if surveyed == "participants" else range(6)
     rad = after.server["rad"].numpy()
     kernels = [by_hand(rad[:, : fed[c].shapes[0]], start.client_states[c]) for c in places]
     weights = [fed[c].n_train if weighting == "samples" else 1 for c in places]
@@ -125,13 +125,13 @@ def test_the_rad_is_as_wide_as_the_widest_new_each_round_and_the_seeds():
     assert torch.equal(draw[:, 0], large), "standard normal numbers of the stream that is given"
 
 
-@pytest.mark.parametrize(("answering", "asked"), [("participants", 3), ("all", 6)])
-def test_bytes(answering, asked):
+@pytest.mark.parametrize(("surveyed", "asked"), [("participants", 3), ("all", 6)])
+def test_bytes(surveyed, asked):
     """Kernels are 7×7; the RAD goes out once to whoever is asked, K̄ to the three participants; float32."""
     fed = ragged(widths=(3, 9))
     widths = [c.shapes[0] for c in fed]
-    result = run(fed, replace(SMALL, answering=answering), rounds=1, dtype=torch.float32)
-    chosen = participants([c.name for c in fed], 0.5, 0, 0) if answering == "participants" else range(6)
+    result = run(fed, replace(SMALL, surveyed=surveyed), rounds=1, dtype=torch.float32)
+    chosen = participants([c.name for c in fed], 0.5, 0, 0) if surveyed == "participants" else range(6)
     assert result.history["bytes_up"].tolist() == [0, 4 * 49 * asked]
     assert result.history["bytes_down"].tolist() == [0, 4 * (7 * sum(widths[c] for c in chosen) + 49 * 3)]
     assert result.final["bytes_down"] == result.history["bytes_down"].sum() + 4 * (7 * sum(widths) + 49 * 6)
@@ -281,7 +281,7 @@ def test_defaults_are_the_texts_and_published_sets_every_switch():
     text, code = FedHeNN(), FedHeNN.published()
     assert CATALOGUE["FedHeNN"] == text
     assert (text.term_weight, text.n_rad, text.weight_decay, text.weighting) == (0.1, 100, 0.0, "uniform")
-    for switch in ("alignment", "answering", "weight_decay"):
+    for switch in ("alignment", "surveyed", "weight_decay"):
         assert getattr(code, switch) != getattr(text, switch), switch
     assert (code.surveyed, text.surveyed) == ("all", "participants")
     (stage,) = code.stages(0, "round")
@@ -292,7 +292,7 @@ def test_defaults_are_the_texts_and_published_sets_every_switch():
 
 
 @pytest.mark.parametrize(
-    "bad", [{"term_weight": -1.0}, {"n_rad": 1}, {"weight_decay": -1.0}, {"alignment": "plus"}, {"answering": "none"}]
+    "bad", [{"term_weight": -1.0}, {"n_rad": 1}, {"weight_decay": -1.0}, {"alignment": "plus"}, {"surveyed": "none"}]
 )
 def test_bad_settings(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):

@@ -413,7 +413,7 @@ CASES = {
     ),
     "FedHeNN": Case(
         FedHeNN,
-        {"term_weight": 0.1, "n_rad": 5, "alignment": "distance", "answering": "all", "weight_decay": 0.0, "lr": 0.1},
+        {"term_weight": 0.1, "n_rad": 5, "alignment": "distance", "surveyed": "all", "weight_decay": 0.0, "lr": 0.1},
     ),
     "stream": Case(rng.stream, {"seed": 0, "client": "a", "round": 0, "purpose": "init"}, names={"client": "client"}),
     "flic_bci.common40": Case(flic_bci.common40, {"n_classes": 5}),

@@ -90,19 +90,19 @@ def test_penalties_by_hand():
     x = {b: t[:3] for b, t in data.x_train.items()}
     batch = (x, data.y_train[:3], torch.ones(3, dtype=torch.float64))
     terms = {}
-    for norms in (False, True):
-        method = HyFEM(Model(DRY), extractor_weight=0.2, classifier_weight=0.6, norms=norms).of(spec)
+    for penalty in ("square", "norm"):
+        method = HyFEM(Model(DRY), extractor_weight=0.2, classifier_weight=0.6, penalty=penalty).of(spec)
         server = HyFEM(Model(DRY)).init_server(FED.specs(), torch.Generator().manual_seed(0))
         received = {n: p.double() for n, p in method.download(server, spec).items()}
         still = method.loss(received, received, Batch(*batch), {})
         moved = {n: p + (0.1 if n.startswith("beta") else 0.3 if "joint" in n else 0.2) for n, p in received.items()}
         task = method.loss(moved, moved, Batch(*batch), {}).total
-        terms[norms] = float(method.loss(moved, received, Batch(*batch), {}).total - task)
+        terms[penalty] = float(method.loss(moved, received, Batch(*batch), {}).total - task)
         assert float(still.total) == pytest.approx(float(still.terms["ce"]))
     of_extractors = 0.04 * (3 * 2 + 2 + 4 * 2 + 2)
     of_classifier = 0.09 * (2 * 2 * 3 + 3) + 0.01 * (3 * 3 + 3)
-    assert terms[False] == pytest.approx(0.1 * of_extractors + 0.3 * of_classifier)
-    assert terms[True] == pytest.approx(0.2 * of_extractors**0.5 + 0.6 * of_classifier**0.5)
+    assert terms["square"] == pytest.approx(0.1 * of_extractors + 0.3 * of_classifier)
+    assert terms["norm"] == pytest.approx(0.2 * of_extractors**0.5 + 0.6 * of_classifier**0.5)
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_with_plain_inputs_it_is_fedprox_too():
 
 def test_without_penalty_and_reset_a_client_is_alone():
     """Eq. (22a) with μ = 0 and own starts: the server hears all and says nothing that matters."""
-    method = HyFEM(**SETTING, extractor_weight=0, classifier_weight=0, resets=False, begins="own")
+    method = HyFEM(**SETTING, extractor_weight=0, classifier_weight=0, reset=False, client_init="own")
     simulators = [Simulator(FED, m, dtype=torch.float64, device="cpu") for m in (method, Local(**SETTING))]
     states = [simulator.initial() for simulator in simulators]
     for _ in range(3):
@@ -161,7 +161,7 @@ def test_without_matching_blocks_are_averaged_over_who_holds_them():
 
 def test_matching_undoes_a_permutation_of_a_clients_neurons():
     """With own starts: a client whose neurons stand in another order changes nothing but its places."""
-    method = HyFEM(**SETTING, begins="own", order="sequential", cost="exact", passes=6)
+    method = HyFEM(**SETTING, client_init="own", order="sequential", cost="exact", passes=6)
     specs = FED.specs()
     rng = torch.Generator().manual_seed(5)
     base = {n: p.double() for n, p in method.init_client(specs[3], rng).items()}
@@ -180,13 +180,13 @@ def test_matching_undoes_a_permutation_of_a_clients_neurons():
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 VARIANTS = {
-    "own starts": {"begins": "own"},
-    "goes on": {"resets": False},
-    "own, goes on": {"begins": "own", "resets": False, "norms": True},
-    "grows": {"begins": "own", "order": "sequential", "growth": 0.05, "most": 7},
-    "published": {"cost": "pfnm", "order": "sequential", "growth": 0.0, "most": 8, "norms": True},
+    "own starts": {"client_init": "own"},
+    "goes on": {"reset": False},
+    "own, goes on": {"client_init": "own", "reset": False, "penalty": "norm"},
+    "grows": {"client_init": "own", "order": "sequential", "growth": 0.05, "max_width": 7},
+    "published": {"cost": "pfnm", "order": "sequential", "growth": 0.0, "max_width": 8, "penalty": "norm"},
     "random": {"order": "random", "passes": 6, "cost": "exact"},
-    "first rounds": {"begins": "own", "matched_rounds": 1, "order": "sequential"},
+    "first rounds": {"client_init": "own", "matched_rounds": 1, "order": "sequential"},
 }
 
 
@@ -210,7 +210,7 @@ def test_every_variant_runs_stacked_and_looped_and_resumes(variant, tmp_path):
 
 
 def test_matching_stops_after_the_first_rounds():
-    method = HyFEM(**SETTING, begins="own", matched_rounds=1, order="sequential")
+    method = HyFEM(**SETTING, client_init="own", matched_rounds=1, order="sequential")
     simulator = Simulator(FED, method, dtype=torch.float64, device="cpu")
     states = [simulator.initial()]
     for _ in range(3):
@@ -221,7 +221,7 @@ def test_matching_stops_after_the_first_rounds():
 
 
 def test_a_client_that_starts_by_itself_is_reset_from_its_second_round_on():
-    method = HyFEM(**SETTING, begins="own")
+    method = HyFEM(**SETTING, client_init="own")
     simulator = Simulator(FED, method, dtype=torch.float64, device="cpu")
     state = simulator.initial()
     assert_same_tensors({n: p for n, p in simulator.working(state)[0].items() if n != "known"}, state.client_states[0])
@@ -265,7 +265,7 @@ def test_who_joins_later_gets_the_part_of_the_server_that_it_has_blocks_for():
         (lambda: HyFEM(Model(DRY, alpha=3)), "HyFEM matches the layer over all blocks: the model must have no alpha"),
         (lambda: HyFEM(Model(DRY), classifier_weight=-1), "classifier_weight must be at least 0, got -1"),
         (lambda: HyFEM(Model(DRY), passes=-1), "passes must be at least 0, got -1"),
-        (lambda: HyFEM(Model(DRY), most=0), "most must be at least 1, got 0"),
+        (lambda: HyFEM(Model(DRY), max_width=0), "max_width must be at least 1, got 0"),
         (lambda: LateFusion(Model(DRY, gaussian=3)), "late fusion has a head for each block"),
     ],
 )

@@ -49,9 +49,9 @@ def test_the_ablation_changes_what_it_names_and_nothing_else():
     assert len(every) == 4 * 2 * 2 * 2
     assert every["distance, mu 0.5, common start, reset"] == text
     one = every["PFNM, mu 0, own starts, go on"]
-    assert (one.cost, one.begins, one.resets) == ("pfnm", "own", False)
+    assert (one.cost, one.client_init, one.reset) == ("pfnm", "own", False)
     assert [f.name for f in fields(text) if getattr(one, f.name) != getattr(text, f.name)] == [
-        "cost", "order", "growth", "most", "begins", "resets",
+        "cost", "order", "growth", "max_width", "client_init", "reset",
     ]  # fmt: skip
     assert len({str(method) for name, method in every.items() if "mu 0," in name}) == 16
 
@@ -71,7 +71,7 @@ def test_settings_of_each_regulariser_stand_apart():
 def test_hyfems_other_settings_are_the_texts():
     method = hyfem.FAMILIES["HyFEM"][0]
     assert (method.cost, method.order) == ("distance", "parallel")
-    assert (method.begins, method.resets, method.norms, method.growth) == ("server", True, False, None)
+    assert (method.client_init, method.reset, method.penalty, method.growth) == ("server", True, "square", None)
     pulls = [(m.extractor_weight, m.classifier_weight) for m in hyfem.GRID["HyFEM"].values()]
     assert set(pulls) == {(0.0, 0.0), (0.1, 0.1), (0.5, 0.5)}
 

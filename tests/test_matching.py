@@ -109,7 +109,7 @@ def test_the_texts_cost_is_the_squared_distance_of_what_comes_in():
     )
     begun = match(neurons, places, width=4, passes=0)
     for growth in (None, 0.7):
-        costs = cost_matrix(begun, 0, Rule(inputs=3, growth=growth, most=5))
+        costs = cost_matrix(begun, 0, Rule(inputs=3, growth=growth, max_width=5))
         assert costs.shape == ((4, 3) if growth is None else (5, 3))
         for i, j in itertools.product(range(4), range(3)):
             others = [
@@ -123,7 +123,7 @@ def test_the_texts_cost_is_the_squared_distance_of_what_comes_in():
             assert costs[4].tolist() == [0.7] * 3
     alone = match(neurons[:1], places[:1], width=4, passes=0)
     assert torch.allclose(cost_matrix(alone, 0, Rule()), neurons[0].rows.square().sum(1).expand(4, 3))
-    assert (cost_matrix(alone, 0, Rule(growth=0.7, most=4)) == 0.7).all(), "dist₂ is for rows that nobody else has"
+    assert (cost_matrix(alone, 0, Rule(growth=0.7, max_width=4)) == 0.7).all(), "dist₂ is for rows that nobody else has"
 
 
 def test_pfnms_cost_is_the_negative_log_posterior():
@@ -131,7 +131,7 @@ def test_pfnms_cost_is_the_negative_log_posterior():
     rng = torch.Generator().manual_seed(2)
     neurons = drawn(rng, lacking=False, D=2)
     places = [torch.tensor([0, 1, 2]), torch.tensor([0, 1, 2]), torch.tensor([2, 1, 0])]
-    rule = Rule(cost="pfnm", sigma=0.8, gamma=3.0, mean=0.4, growth=0.0, most=5)
+    rule = Rule(cost="pfnm", sigma=0.8, gamma=3.0, mean=0.4, growth=0.0, max_width=5)
     costs = cost_matrix(match(neurons, places, width=3, passes=0), 2, rule)
     assert costs.shape == (5, 3)
     prior = np.array([0.0, 0.4])
@@ -264,8 +264,8 @@ def test_the_server_grows_where_a_neuron_is_like_no_other():
     grown = match(neurons, passes=1, rule=Rule(order="sequential", growth=4.0))
     assert grown.width == 3
     assert sorted(map(float, grown.rows().flatten())) == pytest.approx([0.05, 1.0, 9.0])
-    full = match(neurons, passes=1, rule=Rule(order="sequential", growth=4.0, most=2))
-    assert full.width == 2, "no more than `most`"
+    full = match(neurons, passes=1, rule=Rule(order="sequential", growth=4.0, max_width=2))
+    assert full.width == 2, "no more than `max_width`"
 
 
 def test_two_clients_that_grow_at_once_take_different_rows_or_share_what_costs_less():

@@ -500,7 +500,7 @@ def test_the_summary_leaves_out_the_source_with_all_its_brackets():
 
     assert Said().summary == "Averages what is sent, and more."
     assert not [name for name, method in CATALOGUE.items() if "[" in method.summary or not method.summary.endswith(".")]
-    assert CATALOGUE["FedPAC, own bodies"].summary.endswith("its own mixture of heads. Here aggregates='features'.")
+    assert CATALOGUE["FedPAC, own bodies"].summary.endswith("its own mixture of heads. Here aggregated='features'.")
     assert len({method.summary for method in CATALOGUE.values()}) == len(CATALOGUE), "variants are told apart"
 
 

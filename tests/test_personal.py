@@ -577,7 +577,7 @@ def test_features_for_h_are_those_of_the_received_body():
 
 
 def test_the_servers_centroids_count_samples_and_keep_unseen_classes():
-    method = FedPAC(LINE, lr=0.0, batch_size=10, combines=False)
+    method = FedPAC(LINE, lr=0.0, batch_size=10, combine_heads=False)
     simulator = Simulator(three_points(), method, dtype=torch.float64, device="cpu")
     start = simulator.initial()
     start = replace(start, server={**start.server, "centroid.mean": torch.tensor([[7.0], [8.0], [9.0]]).double()})
@@ -605,7 +605,7 @@ def test_fedpacs_penalty_by_hand():
     assert float(gap) == pytest.approx(((0 + 4) / 2 + (9 + 16) / 2) / 3)
     published = replace(method, penalty="norm").loss(params, received, batch, {})
     assert float(published.terms["gap"]) == pytest.approx(np.sqrt(4 + 25) / 3)
-    unknown = replace(method, aligns_from=0).loss(params, received, batch, {}).terms["gap"]
+    unknown = replace(method, alignment_from=0).loss(params, received, batch, {}).terms["gap"]
     assert float(unknown) == pytest.approx(((0 + 4) / 2 + (9 + 16) / 2 + (16 + 16) / 2) / 3)
     plain = replace(method, term_weight=0.0).loss(params, received, batch, {})
     assert float(published.total - plain.total) == pytest.approx(np.sqrt(29) / 3)
@@ -619,13 +619,13 @@ def test_fedpac_trains_the_head_and_then_the_body():
     assert body.loss == method.loss
     first = method.stages(0, "round")[1]
     assert first.loss != method.loss, "no centroid is known in round 0"
-    early = replace(method, aligns_from=0)
+    early = replace(method, alignment_from=0)
     assert early.stages(0, "round")[1].loss == early.loss
 
 
 def test_head_and_body_may_be_trained_together():
     """One stage over both; with own bodies and without a penalty it is what a client does that trains alone."""
-    together = FedPAC(PLAIN, aggregates="features", combines=False, head_epochs=0, term_weight=0.0, local_epochs=2)
+    together = FedPAC(PLAIN, aggregated="features", combine_heads=False, head_epochs=0, term_weight=0.0, local_epochs=2)
     (stage,) = together.stages(1, "round")
     assert (set(stage.train), stage.epochs, stage.loss) == ({"phi", "beta"}, 2, together.loss)
     assert together.stages(0, "round")[0].loss != together.loss, "no centroid is known in round 0"
@@ -696,7 +696,7 @@ def test_a_model_without_random_features_is_refused_when_the_method_is_made(meth
 
 def test_fedpac_without_bodies_runs_on_inputs_of_any_width():
     """Centroids, heads and what weighs them are sent; h and v come from the trained body, as none was received."""
-    method = FedPAC(PLAIN, aggregates="features", term_weight=0.5, **SHORT, **DESCENT)
+    method = FedPAC(PLAIN, aggregated="features", term_weight=0.5, **SHORT, **DESCENT)
     simulator, start, outcomes = start_and_round(method, ragged())
     for i, outcome in outcomes.items():
         names = {"beta.weight", "beta.bias", "centroid.mean", "centroid.count", "h", "v"}
@@ -861,7 +861,7 @@ def test_fedsrs_loss_by_torchs_distributions():
 
 
 def test_fedsr_that_shares_nothing_is_local():
-    result = run(small("FedSR", shares=False))
+    result = run(small("FedSR", federated=False))
     assert not result.server
     assert (result.history[["bytes_up", "bytes_down"]] == 0).all(axis=None)
     shared = run(small("FedSR"))
@@ -914,7 +914,7 @@ def joint_after(method, received=None):
     return method.aggregate(server, uploads, [1.0, 1.0], [], torch.Generator())
 
 
-OWN = FedCR(RANDOM, aggregates="features")
+OWN = FedCR(RANDOM, aggregated="features")
 
 
 @pytest.mark.parametrize(
@@ -963,12 +963,12 @@ def test_fedcrs_loss_by_torchs_distributions():
         "joint.variance": torch.rand(3, 3, generator=generator) + 0.1,
     }
     mean, deviation = RANDOM.posterior(params, x)
-    for towards, m, v in [
+    for target, m, v in [
         ("both", received["joint.mean"], received["joint.variance"]),
         ("mean", received["joint.mean"], torch.ones(3, 3)),
         ("variance", torch.zeros(3, 3), received["joint.variance"]),
     ]:
-        found = FedCR(RANDOM, term_weight=0.2, towards=towards).loss(params, received, Batch(x, y, weight), noise)
+        found = FedCR(RANDOM, term_weight=0.2, target=target).loss(params, received, Batch(x, y, weight), noise)
         joint = Independent(Normal(m[y], v[y].sqrt()), 1)
         expected = kl_divergence(joint, Independent(Normal(mean, deviation), 1))[:4].mean()
         torch.testing.assert_close(found.terms["kl"], expected)

@@ -223,12 +223,12 @@ def test_write_to_a_chosen_file(tmp_path):
     ("text", "message"),
     [
         ("", "Expecting value"),
-        ('{"format":3,', "not a run record"),
+        ('{"format":4,', "not a run record"),
         ("[]", "one JSON object, got list"),
         ("{}", "missing.*'experiment'"),
         (to_json(made()).replace('"seed":0', '"seed":"0"'), "seed must be"),
         (to_json(made()).replace('"seed":0', '"sead":0'), r"missing: \['seed'\].*unknown: \['sead'\]"),
-        (to_json(made()).replace('"format":3', '"format":7'), "format must be 3, got 7"),
+        (to_json(made()).replace('"format":4', '"format":7'), "format must be 4, got 7"),
         (to_json(made())[:200], "not a run record"),
     ],
 )

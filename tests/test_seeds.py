@@ -30,7 +30,7 @@ METHODS = {
     "FLIC": (FLIC(**FLIC_SHORT), {}),
     "FLIC-FedAvgFT": (FLIC(**FLIC_SHORT, scheme=FedAvgFTScheme()), {}),
     "FLIC-L2GD": (FLIC(**FLIC_SHORT, scheme=L2GDScheme(0.3)), {}),
-    "Fed-CMA": (FedCMA(**SHORT, head_weight=0.5, mean_weight=2.0, fixed=3), {}),
+    "Fed-CMA": (FedCMA(**SHORT, head_weight=0.5, mean_weight=2.0, samples_per_class=3), {}),
     "FedGen": (FedGen(**SHORT, n_generated=5, noise_dim=3, hidden=7, generator_steps=4), {}),
     "pFedHN-PC": (PFedHN(**SHORT, personal="head", hidden=5), ALIKE),
     **{name: (method, {}) for name, method in VARIANTS.items()},

@@ -415,20 +415,26 @@ def test_older_names_are_understood_and_packing_writes_the_new_ones(tmp_path, mo
     assert "optimiser" not in (tmp_path / PLACE).read_text()
 
 
-def test_settings_of_the_first_records_have_the_names_that_methods_have_now():
+@pytest.mark.parametrize("step", renaming.RENAMED)
+def test_settings_of_older_records_have_the_names_that_methods_have_now(step):
     known = {type(method).__name__: method for method in CATALOGUE.values()}
     every = {f.name for method in known.values() for f in fields(method)}
-    first = renaming.RENAMED[0]
-    for old, new in first.keys.items():
+    for old, new in step.keys.items():
         kind, _, own = old.rpartition(".")
         kind = kind.removeprefix("Guarded")
         there = {f.name for f in fields(known[kind])} if kind else every
         assert (new in there, own in there) == (True, False), old
+
+
+def test_a_setting_goes_through_all_the_steps_since_its_record_was_written():
     old = {"class": "FedProx", "mu": 0.5, "optimiser": "sgd", "first_weights": "own"}
     content = {"format": 1, "settings": {"method": old}, "federation": {"mu": 3}}
     now = {"class": "FedProx", "term_weight": 0.5, "optimizer": "sgd", "init": "own"}
     newest = len(renaming.RENAMED) + 1
     assert renaming.translated(content) == {"format": newest, "settings": {"method": now}, "federation": {"mu": 3}}
+    old = {"class": "HyFEM", "mu_extractors": 0.5, "resets": True, "norms": True}
+    now = {"class": "HyFEM", "extractor_weight": 0.5, "reset": True, "penalty": "norm"}
+    assert renaming.translated({"format": 1, "settings": old}) == {"format": newest, "settings": now}
 
 
 @pytest.mark.parametrize("form", [0, -1, records.FORMAT, 99, 1.0, True, "1", None])
@@ -443,10 +449,13 @@ def test_a_setting_is_found_by_any_of_its_old_names(monkeypatch):
     parent = type("Parent", (), {})
     child = type("Child", (parent,), {})
     first = Renaming(keys={"a": "b", "Parent.a": "p", "Child.x": "z", "Parent.x": "y"})
-    monkeypatch.setattr(renaming, "RENAMED", (first, Renaming(keys={"b": "c", "Parent.y": "v", "z": "w"})))
-    assert {name: renaming.setting(parent, name) for name in "axn"} == {"a": "p", "x": "v", "n": "n"}
-    assert {name: renaming.setting(child, name) for name in "ax"} == {"a": "p", "x": "w"}
-    assert renaming.setting(object, "a") == "c"
+    monkeypatch.setattr(
+        renaming, "RENAMED", (first, Renaming(keys={"b": "c", "Parent.y": "v", "z": "w"}, values={"y": {3: True}}))
+    )
+    found = {name: renaming.setting(parent, name, 3) for name in "axn"}
+    assert found == {"a": ("p", 3), "x": ("v", True), "n": ("n", 3)}
+    assert [renaming.setting(child, name, 0) for name in "ax"] == [("p", 0), ("w", 0)]
+    assert renaming.setting(object, "a", "s") == ("c", "s")
 
 
 def test_figures_of_older_records_are_called_as_runs_call_them_now():

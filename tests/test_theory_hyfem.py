@@ -60,7 +60,7 @@ def test_theorem_2_holds_in_the_mean_with_noise():
 def test_it_does_not_hold_of_algorithm_2():
     """Each round begins at 0, the mean of 1 and -1, where both gradients are half as large as the way to the centre."""
     eta, rounds = TWO.step, 400
-    path = iterate(TWO, eta, rounds, 1, resets=True)
+    path = iterate(TWO, eta, rounds, 1, reset=True)
     np.testing.assert_allclose(path.gradients[1:], 0.5)
     assert path.left >= 0.5
     assert bound(path.values[0], eta, rounds, 1, TWO.smoothness, 0.0) < 0.1
@@ -140,10 +140,10 @@ def test_a_fixed_step_leaves_every_bound_as_mu_grows():
 def test_algorithm_2_leaves_no_classifier_personal():
     """Remark 3.4 wants personal ones for μ₂ = 0: with line 2 all clients of the same blocks begin with the same."""
     options = {**SETTING, "classifier_weight": 0.0, "extractor_weight": 10.0, "passes": 0}
-    for resets in (True, False):
-        result = simulate(FED, HyFEM(**options, resets=resets), **OPTIONS)
+    for reset in (True, False):
+        result = simulate(FED, HyFEM(**options, reset=reset), **OPTIONS)
         same = torch.equal(result.params[0]["beta.weight"], result.params[2]["beta.weight"])
-        assert same == resets
+        assert same == reset
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ Fed-CMA                      here
 :math:`u_i, g_i`             what comes before the head, ``phi``, ``alpha``; `Model.represent` of it
 :math:`v_i`                  the head ``beta``, all of it local; :math:`\bar v` is the server's ``beta``
 :math:`e^k`                  row k of the server's ``mean``, shape (K, d_e)
-:math:`\mathcal{B}_i^k`      samples of class k, drawn once, :math:`b_i^k \le` `fixed`: rows of ``fixed.x``, those that
-                             have a 1 in row k of ``fixed.of``, shape (K, rows)
+:math:`\mathcal{B}_i^k`      samples of class k, drawn once, :math:`b_i^k \le` `samples_per_class`: rows of
+                             ``fixed.x``, those that have a 1 in row k of ``fixed.of``, shape (K, rows)
 :math:`p_i, p_i^k`           the client's share of all samples, and of all samples of class k
 :math:`\lambda_1, \lambda_2` `head_weight`, `mean_weight`
 :math:`\eta_{(t)}`           `lr`, with `lr_decay`; of the server too, unless `server_step` is given
@@ -58,16 +58,16 @@ class FedCMA(Method):
     ----------
     head_weight, mean_weight : float
         λ₁ and λ₂ of Eq. (5), the weights of the terms that pull heads and class means. With both 0 it is `Local`.
-    fixed : int
+    samples_per_class : int
         Most samples of a class in a client's fixed minibatch.
     server_step : float, optional
         Step of both of the server's updates, in (0, 1], in the place of λ1η and λ2η, which must be at most 1.
-    sends : {"after", "before"}
+    uploads : {"after", "before"}
         Heads and means as they are after local training, as Algorithm 1 (lines 11 to 13), or before it, as in
         Eqs. (6) and (7), where all variables move at the same time.
-    aligns : {"conditional", "marginal"}
+    alignment : {"conditional", "marginal"}
         Class means; or one mean of all samples of the fixed minibatch, which a class does not matter for.
-    first : {"means", "zeros"}
+    server_init : {"means", "zeros"}
         The server's tensors before the first round: the means of what the clients begin with, which they are asked
         for, or zeros.
     model, local_epochs, batch_size, lr, …
@@ -76,13 +76,13 @@ class FedCMA(Method):
 
     head_weight: NotNegative = 1.0
     mean_weight: NotNegative = 1.0
-    fixed: Count = 10
+    samples_per_class: Count = 10
     server_step: PositiveShare | None = None
-    sends: Literal["after", "before"] = "after"
-    aligns: Literal["conditional", "marginal"] = "conditional"
-    first: Literal["means", "zeros"] = "means"
+    uploads: Literal["after", "before"] = "after"
+    alignment: Literal["conditional", "marginal"] = "conditional"
+    server_init: Literal["means", "zeros"] = "means"
 
-    names = {"Fed-CMA": {}, "Fed-CMA, marginal": {"aligns": "marginal"}}
+    names = {"Fed-CMA": {}, "Fed-CMA, marginal": {"alignment": "marginal"}}
 
     padded: ClassVar[tuple[str, ...]] = ("fixed",)
     needs_classes: ClassVar[bool] = True
@@ -98,14 +98,14 @@ class FedCMA(Method):
         """The server's first tensors, all zero: head, means, samples of each class, and the number of the round."""
         head = self.model.init(specs[0], Generator(), HEAD)
         counts = torch.tensor([spec.class_counts for spec in specs], dtype=torch.float32).sum(0)
-        groups = specs[0].n_classes if self.aligns == "conditional" else 1
+        groups = specs[0].n_classes if self.alignment == "conditional" else 1
         means = torch.zeros(groups, len(head["beta.weight"]), dtype=torch.float32)
         zeros = {name: torch.zeros_like(p) for name, p in head.items()}
         return {**zeros, "mean": means, "counts": counts, "round": torch.zeros(1, dtype=torch.float32)}
 
     def surveys(self, round: int) -> Literal["all"] | None:
         """All clients, once, before the first round (Algorithm 1, line 3, at t = 1)."""
-        return "all" if round == 0 and self.first == "means" else None
+        return "all" if round == 0 and self.server_init == "means" else None
 
     def survey(self, params: Params, received: Params, data: Batch) -> Params:
         """What a client answers: the head v_i and the means e_i^k that it begins with."""
@@ -120,7 +120,7 @@ class FedCMA(Method):
         counts, whole = server["counts"].new_tensor(spec.class_counts), server.get("joined", server["counts"])
         share = spec.n_train / whole.sum().clamp(min=1)
         of_class = counts / whole.clamp(min=1)
-        shares = torch.cat([share.reshape(1), of_class if self.aligns == "conditional" else share.reshape(1)])
+        shares = torch.cat([share.reshape(1), of_class if self.alignment == "conditional" else share.reshape(1)])
         return {**pick(server, (*HEAD, "mean")), "shares": shares}
 
     def join(self, server: Params, specs: Specs, rng: Generator) -> Params:
@@ -131,9 +131,11 @@ class FedCMA(Method):
     # --- the client ---
 
     def precompute(self, spec: Spec, data: Batch, rng: Generator) -> Params:
-        """The fixed minibatch B_i: for each class at most `fixed` samples, class after class, and of which each is."""
+        """The fixed minibatch B_i, class after class, at most `samples_per_class` of each, and of which each is."""
         order = torch.randperm(len(data.y), generator=rng)
-        rows = torch.cat([order[:0], *(order[data.y[order] == k][: self.fixed] for k in range(spec.n_classes))])
+        rows = torch.cat(
+            [order[:0], *(order[data.y[order] == k][: self.samples_per_class] for k in range(spec.n_classes))]
+        )
         of = data.y[rows] == torch.arange(spec.n_classes).unsqueeze(-1)
         return {**as_params("fixed.x", map_blocks(lambda x: x[rows], data.x)), "fixed.of": of.to(data.weight.dtype)}
 
@@ -141,7 +143,7 @@ class FedCMA(Method):
         """The working copy: the client's own network, and, where that is sent, as it is before training."""
         before = (
             {f"before.{name}": p for name, p in pick(client_state, self.local).items()}
-            if self.sends == "before"
+            if self.uploads == "before"
             else {}
         )
         return {**client_state, **before}
@@ -160,7 +162,7 @@ class FedCMA(Method):
         Rows that are of no group are padding.
         """
         of = params["fixed.of"]
-        of = of if self.aligns == "conditional" else of.sum(0, keepdim=True)
+        of = of if self.alignment == "conditional" else of.sum(0, keepdim=True)
         return self.features(params, from_params("fixed.x", params)), of, of.sum(1).clamp(min=1)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
@@ -186,7 +188,7 @@ class FedCMA(Method):
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:
         """What leaves the client: head and means (line 13), of the network after training or before."""
-        if self.sends == "before":
+        if self.uploads == "before":
             old = {name.removeprefix("before."): p for name, p in params.items() if name.startswith("before.")}
             params = {**params, **old}
         return self._message(params)
@@ -196,7 +198,7 @@ class FedCMA(Method):
     @property
     def needs_uploads(self) -> str:
         """Class means are weighed class by class; and before the first round there is a survey in any case."""
-        if self.aligns == "conditional":
+        if self.alignment == "conditional":
             return "class means are weighed by each client's class counts (Eq. 7), not by one weight per client"
         return "the means before the first round are read one by one"
 
@@ -212,7 +214,7 @@ class FedCMA(Method):
         """The server's v̄ and e^k, each moved by its step towards the weighted mean of what these clients sent."""
         n = server["mean"].new_tensor([spec.n_train for spec in specs])
         counts = server["mean"].new_tensor([spec.class_counts for spec in specs])
-        counts = counts if self.aligns == "conditional" else n.unsqueeze(-1)
+        counts = counts if self.alignment == "conditional" else n.unsqueeze(-1)
         new = dict(server)
         for name in pick(server, HEAD):
             sent = torch.stack([message[name] for message in messages])

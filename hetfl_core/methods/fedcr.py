@@ -42,7 +42,7 @@ class FedCR(Stochastic):
     ----------
     term_weight : float
         β, the weight of the term. At 0 and without draws (``scale="none"``) this is `FedPer` with one more layer.
-    aggregates : {"body", "gaussian", "features"}
+    aggregated : {"body", "gaussian", "features"}
         What the server averages beside the joint features: the body; the Gaussian layer alone, behind embeddings that
         stay on their clients, as FLIC's do; or nothing (Section 4.4). In the last two inputs may differ, each client's
         embedding starts by itself (in the published code all start alike), and all that is local is trained at the
@@ -52,7 +52,7 @@ class FedCR(Stochastic):
         mixture, which is no sharper than they are.
     prior : {"once", "each"}
         How often N(0, I) enters the product: once (Algorithm 2), or with each participant (Eq. 9 as it is printed).
-    towards : {"both", "mean", "variance"}
+    target : {"both", "mean", "variance"}
         What of the joint features clients are drawn to; in the place of the rest stands N(0, I).
     joint_step : float
         Part γ in [0, 1] of the new joint features that the server takes, (1 − γ) old + γ new, of means and variances
@@ -67,22 +67,22 @@ class FedCR(Stochastic):
     samples: Count = 18
     test_samples: Natural = 18
     term_weight: NotNegative = 5e-4
-    aggregates: Literal["body", "gaussian", "features"] = "body"
+    aggregated: Literal["body", "gaussian", "features"] = "body"
     joint: Literal["product", "mixture"] = "product"
     prior: Literal["once", "each"] = "once"
-    towards: Literal["both", "mean", "variance"] = "both"
+    target: Literal["both", "mean", "variance"] = "both"
     joint_step: Share = 1.0
 
     names = {
         "FedCR": {},
-        "FedCR, own embeddings": {"aggregates": "gaussian"},
-        "FedCR, own bodies": {"aggregates": "features"},
+        "FedCR, own embeddings": {"aggregated": "gaussian"},
+        "FedCR, own bodies": {"aggregated": "features"},
     }
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
         """The shared parts: the body, Gaussian layer included; that layer alone; or nothing."""
-        return {"body": BODY, "gaussian": ("gaussian",), "features": ()}[self.aggregates]
+        return {"body": BODY, "gaussian": ("gaussian",), "features": ()}[self.aggregated]
 
     def init_server(self, specs: Specs, rng: Generator) -> Params:
         """The server's first tensors (line 1): μ^c = 0, Σ^c = 1; and one fresh copy of the body."""
@@ -95,7 +95,7 @@ class FedCR(Stochastic):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on all parts when selected (lines 7-14); at the end on the head, or on whatever is local."""
-        own = HEAD if self.aggregates == "body" else self.local
+        own = HEAD if self.aggregated == "body" else self.local
         return self.usual_stages(self.model.parts, own, round, role)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
@@ -105,9 +105,9 @@ class FedCR(Stochastic):
         logits = self.logits(params, self.drawn(mean, deviation, noise))
         task = self.likelihood_loss(logits, batch)
         joint_mean, joint_variance = received[f"{JOINT}.mean"][batch.y], received[f"{JOINT}.variance"][batch.y]
-        if self.towards == "mean":
+        if self.target == "mean":
             joint_variance = torch.ones_like(joint_variance)
-        if self.towards == "variance":
+        if self.target == "variance":
             joint_mean = torch.zeros_like(joint_mean)
         gap = row_mean(gaussian_gap(joint_mean, joint_variance, mean, variance), batch.weight)
         precision = variance.detach().reciprocal()

@@ -104,7 +104,7 @@ class FedHeNN(Method):
 
     alignment : {"distance", "published"}
         1 − CKA, as in [1]_, or the code's `published_alignment`: a *similarity*, which is added all the same.
-    answering : {"participants", "all"}
+    surveyed : {"participants", "all"}
         Whose kernels are averaged: the participants', or every client's (code).
     weight_decay : float
         0 in the text, 1e-4 in the code.
@@ -117,7 +117,7 @@ class FedHeNN(Method):
     n_rad: Rows = 100
 
     alignment: Literal["distance", "published"] = "distance"
-    answering: Literal["participants", "all"] = "participants"
+    surveyed: Literal["participants", "all"] = "participants"  # type: ignore[misc]
 
     @classmethod
     def published(cls, **changes: Any) -> FedHeNN:
@@ -132,7 +132,7 @@ class FedHeNN(Method):
         -------
         FedHeNN
         """
-        return replace(cls(alignment="published", answering="all", weight_decay=1e-4), **changes)
+        return replace(cls(alignment="published", surveyed="all", weight_decay=1e-4), **changes)
 
     def check(self, specs: Specs) -> None:
         """Refuse clients whose inputs have no common number of axes: there is then no largest feature space."""
@@ -147,11 +147,6 @@ class FedHeNN(Method):
         return {**self.ask({}, specs, rng), "kernel": torch.zeros(self.n_rad, self.n_rad, dtype=torch.float32)}
 
     # --- the survey ---
-
-    @property
-    def surveyed(self) -> Literal["participants", "all"]:  # type: ignore[override]
-        """Whose kernels the server asks for."""
-        return self.answering
 
     def ask(self, server: Params, specs: Specs, rng: Generator) -> Params:
         """The RAD of this round, drawn in the largest feature space."""

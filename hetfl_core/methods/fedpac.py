@@ -47,17 +47,17 @@ class FedPAC(Method):
         body are trained together, as in FedProto [3]_.
     head_lr : float, optional
         Learning rate of the head; by default that of the body.
-    combines : bool
+    combine_heads : bool
         Whether heads are combined: not in [2]_'s code, and not on its second split in the text.
     penalty : {"mean", "norm"}
         The squared distance averaged over batch and dimensions (summed over dimensions it ends the training of wide
         layers), or, as in [2]_'s code, the norm of the batch's deviations over the size of the batch.
     centroids : {"mean", "scalar"}
         The mean feature of a class, or one number a class, the mean over its dimensions too: a fault of [2]_'s code.
-    aligns_from : int
+    alignment_from : int
         First round with the penalty. With 0 features of classes whose centroid nobody knows yet are drawn to zero, in
         all rounds, as in [2]_'s code.
-    aggregates : {"body", "features"}
+    aggregated : {"body", "features"}
         Whether the server averages bodies; or centroids and heads alone, so that inputs may differ from client to
         client, as in FedProto [3]_. All that is local is then trained at the end, the penalty included. What heads are
         weighed by then compares features of different bodies, which the penalty alone brings together.
@@ -68,13 +68,13 @@ class FedPAC(Method):
     term_weight: NotNegative = 1.0
     head_epochs: Natural = 1
     head_lr: NotNegative | None = None
-    combines: bool = True
+    combine_heads: bool = True
     penalty: Literal["mean", "norm"] = "mean"
     centroids: Literal["mean", "scalar"] = "mean"
-    aligns_from: Natural = 1
-    aggregates: Literal["body", "features"] = "body"
+    alignment_from: Natural = 1
+    aggregated: Literal["body", "features"] = "body"
 
-    names = {"FedPAC": {}, "FedPAC, own bodies": {"aggregates": "features"}}
+    names = {"FedPAC": {}, "FedPAC, own bodies": {"aggregated": "features"}}
 
     needs_classes: ClassVar[bool] = True
 
@@ -85,7 +85,7 @@ class FedPAC(Method):
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
         """The shared parts: the body, or nothing."""
-        return BODY if self.aggregates == "body" else ()
+        return BODY if self.aggregated == "body" else ()
 
     def init_server(self, specs: Specs, rng: Generator) -> Params:
         """The server's first tensors: the body, centroids that nobody knows yet, and room for a combined head."""
@@ -94,7 +94,7 @@ class FedPAC(Method):
         C, width = specs[0].n_classes, len(head["beta.weight"])
         server["centroid.mean"] = torch.zeros(C, width, dtype=torch.float32)
         server["centroid.known"] = torch.zeros(C, dtype=torch.float32)
-        if self.combines:
+        if self.combine_heads:
             server |= {f"none/{name}": torch.zeros_like(p) for name, p in head.items()}
             server |= {"none/known": torch.zeros(1, dtype=torch.float32)}
         return server
@@ -112,7 +112,7 @@ class FedPAC(Method):
     def start(self, client_state: Params, received: Params) -> Params:
         """The working copy: the received body, and the combined head, or the client's own where there is none."""
         params = {**client_state, **pick(received, BODY)}
-        if self.combines:
+        if self.combine_heads:
             known, own = received["head/known"] > 0, pick(client_state, HEAD)
             params |= {name: torch.where(known, received[f"head/{name}"], p) for name, p in own.items()}
         return params
@@ -120,13 +120,13 @@ class FedPAC(Method):
     def stages(self, round: int, role: Role) -> list[Stage]:
         """Train the head, then the body, or both at once, when selected; at the end the head, or whatever is local."""
         rate = {} if self.head_lr is None else {"lr": self.head_lr * self.lr_decay**round}
-        if role == "final" and self.aggregates == "features":
+        if role == "final" and self.aggregated == "features":
             return [self.finetuning(self.local, round)]
         if role == "final":
             return [self.finetuning(HEAD, round, loss=super().loss, **rate)]
         if role != "round":
             return []
-        aligned = self.loss if round >= self.aligns_from else super().loss
+        aligned = self.loss if round >= self.alignment_from else super().loss
         if not self.head_epochs:
             return [self.stage(self.model.parts, round, loss=aligned)]
         head = self.stage(HEAD, round, loss=super().loss, epochs=self.head_epochs, **rate)
@@ -140,7 +140,7 @@ class FedPAC(Method):
         """The objective: f_i and the distance to the centroids of the classes that have one (Eq. 9 of [1]_)."""
         z = self.model.embed(params, batch.x, noise)
         task = batch.loss(self.model.head(params, z))
-        known = batch.weight if self.aligns_from == 0 else received["centroid.known"][batch.y] * batch.weight
+        known = batch.weight if self.alignment_from == 0 else received["centroid.known"][batch.y] * batch.weight
         away = (self.model.represent(params, z) - received["centroid.mean"][batch.y]) * known.unsqueeze(-1)
         if self.penalty == "mean":
             gap = row_mean(away.square().mean(-1), batch.weight)
@@ -162,7 +162,7 @@ class FedPAC(Method):
         if self.centroids == "scalar":
             mean = mean.mean(-1, keepdim=True).expand_as(mean).contiguous()
         sent = {**pick(params, self.shared), "centroid.mean": mean, "centroid.count": counts}
-        if not self.combines:
+        if not self.combine_heads:
             return sent
         before = self.features({**params, **pick(received, BODY)}, data.x)
         h = (member.mT @ before) / len(data.y)
@@ -179,7 +179,7 @@ class FedPAC(Method):
         seen, total = (counts > 0).any(0), counts.sum(0).clamp(min=1)
         mean = torch.where(seen.unsqueeze(-1), sums.sum(0) / total.unsqueeze(-1), server["centroid.mean"])
         new |= {"centroid.mean": mean, "centroid.known": torch.where(seen, 1, server["centroid.known"])}
-        if self.combines:
+        if self.combine_heads:
             for spec, alpha in zip(specs, head_weights(uploads), strict=True):
                 for name in pick(uploads[0], HEAD):
                     heads = torch.stack([upload[name] for upload in uploads])

@@ -41,7 +41,7 @@ class FedSR(Stochastic):
         α^L2R and α^CMI, the weights of the two penalties.
     norm : {"square", "plain"}
         ‖z‖², as the text has it, or ‖z‖, as its published code.
-    shares : bool
+    federated : bool
         Whether the model is exchanged at all. In FedCR's published code ([2]_) it is not, by a fault: what it calls
         FedSR is local training, from first weights of each client's own.
     samples, test_samples, averaged, likelihood, scale
@@ -53,12 +53,12 @@ class FedSR(Stochastic):
     norm_weight: NotNegative = 0.01
     cmi_weight: NotNegative = 0.001
     norm: Literal["square", "plain"] = "square"
-    shares: bool = True
+    federated: bool = True
 
     @property
     def shared(self) -> tuple[str, ...]:  # type: ignore[override]
         """The shared parts: the whole model, or none of it."""
-        return self.model.parts if self.shares else ()
+        return self.model.parts if self.federated else ()
 
     def init_client(self, spec: Spec, rng: torch.Generator) -> Params:
         """What a client keeps: r, a mean and, through softplus, a deviation for each class, N(0, 1) at first."""
@@ -70,7 +70,7 @@ class FedSR(Stochastic):
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on model and r when selected; at the end on the head, or on all where nothing is shared."""
         everything = (*self.model.parts, REFERENCE)
-        return self.usual_stages(everything, ("beta",) if self.shares else everything, round, role)
+        return self.usual_stages(everything, ("beta",) if self.federated else everything, round, role)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """The objective: cross-entropy and the two penalties."""
@@ -90,4 +90,4 @@ class FedSR(Stochastic):
 
     def predict_server(self, server: Params, x: Any, noise: Tensors | None = None) -> Tensor | None:
         """Outputs of the averaged model."""
-        return self.predict(server, {}, x, noise) if self.shares else None
+        return self.predict(server, {}, x, noise) if self.federated else None

@@ -62,18 +62,18 @@ class HyFEM(FedAvg):
         P, passes of matching a round; 0 for none: the places stay as they are.
     cost, order, growth : as in `hetfl_core.matching.Rule`
         The text's are the defaults.
-    most : int
+    max_width : int
         Largest number of neurons of the server's classifier, which begins with a client's and, with `growth`, may rise.
     matched_rounds : int, optional
         Neurons are matched in the first so many rounds, as in the published code; by default in all.
-    begins : {"server", "own"}
+    client_init : {"server", "own"}
         Whether clients begin with the server's first model (Algorithm 2, line 2), or each with weights of its own,
         which the server first sees in their first upload.
-    resets : bool
+    reset : bool
         Whether a round begins from the server's model (Algorithm 2, line 2) or goes on from where the client was
         (Eq. (22)), which is what Theorem 2 speaks of.
-    norms : bool
-        Whether the penalties are norms, as in the published code, and not half their squares.
+    penalty : {"square", "norm"}
+        Half the squared norm of how far parameters are from the server's, or the norm, as in the published code.
     model, local_epochs, batch_size, lr, …
         As for `Method`, and so are the other settings that every method has.
     """
@@ -85,11 +85,11 @@ class HyFEM(FedAvg):
     cost: Cost = "distance"
     order: Order = "parallel"
     growth: NotNegative | None = None
-    most: Count = 4096
+    max_width: Count = 4096
     matched_rounds: Natural | None = None
-    begins: Literal["server", "own"] = "server"
-    resets: bool = True
-    norms: bool = False
+    client_init: Literal["server", "own"] = "server"
+    reset: bool = True
+    penalty: Literal["square", "norm"] = "square"
 
     @classmethod
     def published(cls, **changes: Any) -> HyFEM:
@@ -107,13 +107,13 @@ class HyFEM(FedAvg):
         -------
         HyFEM
         """
-        code = cls(cost="pfnm", order="sequential", growth=0.0, most=700, norms=True, passes=4)
+        code = cls(cost="pfnm", order="sequential", growth=0.0, max_width=700, penalty="norm", passes=4)
         return replace(code, **changes)
 
     @property
     def rule(self) -> Rule:
         """How neurons are matched, as `hetfl_core.matching` takes it."""
-        return Rule(self.cost, self.order, growth=self.growth, most=self.most)
+        return Rule(self.cost, self.order, growth=self.growth, max_width=self.max_width)
 
     # --- before the first round ---
 
@@ -132,7 +132,7 @@ class HyFEM(FedAvg):
 
     def init_client(self, spec: Spec, rng: Generator) -> Params:
         """What a client keeps: nothing, where every round begins with the server's model; else Θ_m and w_m."""
-        if self.resets and self.begins == "server":
+        if self.reset and self.client_init == "server":
             return {}
         return self.model.init(spec, rng, self.model.parts)
 
@@ -146,7 +146,7 @@ class HyFEM(FedAvg):
             place = self._place(server, spec.name)
             columns = {name: p[..., place] for name, p in sent.items() if has_prefix(name, LAYER)}
             sent |= columns | {"beta.weight": sent["beta.weight"][place]}
-        if not (self.resets and self.begins == "server"):
+        if not (self.reset and self.client_init == "server"):
             known = PLACE + spec.name in server
             sent["known"] = torch.tensor(float(known), dtype=sent["beta.bias"].dtype)
         return sent
@@ -162,7 +162,7 @@ class HyFEM(FedAvg):
         if not client_state:
             return dict(received)
         known = bool(received["known"])
-        goes_on = not self.resets if known else self.begins == "own"
+        goes_on = not self.reset if known else self.client_init == "own"
         return {**received, **client_state} if goes_on else {**client_state, **received}
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
@@ -179,7 +179,7 @@ class HyFEM(FedAvg):
 
     def _penalty(self, square: Tensor) -> Tensor:
         """Penalty of a squared norm: ½ ‖·‖², or ‖·‖ with gradient 0 at 0."""
-        if not self.norms:
+        if self.penalty == "square":
             return square / 2
         positive = square > 0
         return torch.where(positive, square, torch.ones_like(square)).sqrt() * positive

@@ -53,9 +53,10 @@ class Renaming:
             return x
         kind = x.get("class")
         names = {key: self.keys.get(f"{kind}.{key}", self.keys.get(key, key)) for key in x}
-        return _renamed({key: self._value(key, value) for key, value in x.items()}, names)
+        return _renamed({key: self.value(key, value) for key, value in x.items()}, names)
 
-    def _value(self, key: str, value: Any) -> Any:
+    def value(self, key: str, value: Any) -> Any:
+        """What stands under an old key, by its new name."""
         known = self.values.get(key, {})
         return known.get(value, value) if isinstance(value, str | int | float) else self._settings(value)
 
@@ -113,12 +114,33 @@ RENAMED: Sequence[Renaming] = (
         },
         history={"mse": "se"},
     ),
+    Renaming(
+        keys={
+            "aggregates": "aggregated",
+            "aligns": "alignment",
+            "aligns_from": "alignment_from",
+            "answering": "surveyed",
+            "begins": "client_init",
+            "combines": "combine_heads",
+            "norms": "penalty",
+            "resets": "reset",
+            "sends": "uploads",
+            "towards": "target",
+            "FedCMA.first": "server_init",
+            "GuardedFedCMA.first": "server_init",
+            "FedCMA.fixed": "samples_per_class",
+            "GuardedFedCMA.fixed": "samples_per_class",
+            "FedSR.shares": "federated",
+            "HyFEM.most": "max_width",
+        },
+        values={"norms": {False: "square", True: "norm"}},
+    ),
 )
 """The steps from format 1 to 2, from 2 to 3 …: one more at the end makes a new format, which `hetfl pack` writes."""
 
 
-def setting(kind: type, name: str) -> str:
-    """The present name of a class's setting that is given by an old one.
+def setting(kind: type, name: str, value: Any) -> tuple[str, Any]:
+    """The present name and value of a class's setting that is given by an old name.
 
     Parameters
     ----------
@@ -126,15 +148,18 @@ def setting(kind: type, name: str) -> str:
         The class, such as a method's.
     name : str
         Of the setting, old or new.
+    value : object
+        Its value, as it was called when the setting had that name.
 
     Returns
     -------
-    str
+    tuple of str and object
     """
     for step in RENAMED:
+        value = step.value(name, value)
         own = [step.keys[f"{each.__name__}.{name}"] for each in kind.__mro__ if f"{each.__name__}.{name}" in step.keys]
         name = own[0] if own else step.keys.get(name, name)
-    return name
+    return name, value
 
 
 def translated(content: Mapping[str, Any]) -> dict[str, Any]:

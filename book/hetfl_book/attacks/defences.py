@@ -130,7 +130,7 @@ def guarded(method: Method, guard: Guard) -> Method:
     ----------
     method : Method
         With equal weights, as the number of samples would otherwise leave the client too; without a survey, whose
-        answers nothing protects (Fed-CMA: ``first="zeros"``).
+        answers nothing protects (Fed-CMA: ``server_init="zeros"``).
     guard : Guard
 
     Returns

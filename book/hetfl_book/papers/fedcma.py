@@ -66,7 +66,7 @@ PULLS: tuple[dict[str, Any], ...] = tuple(
 
 SHARES: tuple[dict[str, Any], ...] = tuple({"term_weight": lam} for lam in (0.01, 0.1, 1.0, 10.0))
 
-MEANS: dict[str, Any] = {"aggregates": "features", "combines": False, "head_epochs": 0}
+MEANS: dict[str, Any] = {"aggregated": "features", "combine_heads": False, "head_epochs": 0}
 """FedPAC without its heads and its second stage: what is left is FedProto's sharing of class means."""
 
 FAMILIES: dict[str, tuple[Method, Sequence[Mapping[str, Any]]]] = {
@@ -81,7 +81,7 @@ FAMILIES: dict[str, tuple[Method, Sequence[Mapping[str, Any]]]] = {
     "mean sharing": (FedPAC(LINEAR, **MEANS, **COMMON), SHARES),
     "Fed-CMA": (FedCMA(LINEAR, server_step=1.0, **COMMON), PULLS),
     "Fed-CMA, sigmoid": (FedCMA(SIGMOID, server_step=1.0, **COMMON), PULLS),
-    "Fed-CMA, marginal": (FedCMA(LINEAR, server_step=1.0, aligns="marginal", **COMMON), PULLS),
+    "Fed-CMA, marginal": (FedCMA(LINEAR, server_step=1.0, alignment="marginal", **COMMON), PULLS),
 }
 """By the names of the table, each method and the settings that it is tried with beside its learning rate.
 
@@ -488,7 +488,7 @@ def in_the_plane() -> dict[str, Method]:
         )
         for lam1, lam2 in PULLED
     }
-    whole = FedCMA(PLANE, server_step=1.0, aligns="marginal", **common)
+    whole = FedCMA(PLANE, server_step=1.0, alignment="marginal", **common)
     return {"Local": Local(PLANE, **common), **pulled, "Fed-CMA, marginal": whole}
 
 

@@ -60,7 +60,7 @@ BRIEF = {"rounds": 2, "local_epochs": 1, "samples": 2, "test_samples": 2}
 Rates = Mapping[str, float]
 
 
-def methods(phi: Network, gaussian: int, combines: bool = True, **common: Any) -> dict[str, Method]:
+def methods(phi: Network, gaussian: int, combine_heads: bool = True, **common: Any) -> dict[str, Method]:
     """The methods of Table 2, Local, FedAvg with all of it fine-tuned, and FedCR without aggregation (Section 4.4).
 
     Parameters
@@ -69,7 +69,7 @@ def methods(phi: Network, gaussian: int, combines: bool = True, **common: Any) -
         The body.
     gaussian : int
         V, for the methods that have random features.
-    combines : bool
+    combine_heads : bool
         Whether FedPAC combines heads: on non-iid_2 the paper's does not.
     **common
         Settings of all, such as `lr`.
@@ -89,10 +89,10 @@ def methods(phi: Network, gaussian: int, combines: bool = True, **common: Any) -
         "FedBABU": FedBABU(plain, tuned="head", **common),
         "Ditto": Ditto(plain, term_weight=0.001, **common),
         "FedSR-FT": FedSR(random, norm_weight=0.01, cmi_weight=0.001, **common),
-        "FedPAC": FedPAC(plain, head_epochs=1, local_epochs=9, term_weight=1.0, combines=combines, **common),
+        "FedPAC": FedPAC(plain, head_epochs=1, local_epochs=9, term_weight=1.0, combine_heads=combine_heads, **common),
         "FedCR": FedCR(random, term_weight=5e-4, samples=18, test_samples=18, **common),
         "FedCR, own bodies": FedCR(
-            random, aggregates="features", term_weight=5e-4, samples=18, test_samples=18, **common
+            random, aggregated="features", term_weight=5e-4, samples=18, test_samples=18, **common
         ),
     }
 
@@ -120,7 +120,7 @@ def _paper() -> dict[str, Experiment]:
     }  # fmt: skip
     found = {}
     for index, split in enumerate(SPLITS):
-        whole = at_rates(methods(PAPER_PHI, PAPER_V, combines=split == "non-iid_1"), split)
+        whole = at_rates(methods(PAPER_PHI, PAPER_V, combine_heads=split == "non-iid_1"), split)
         found[f"fedcr/fmnist-{split}"] = experiment = Experiment(
             f"FedCR, Table 2: Fashion-MNIST, {split}, 100 clients",
             _pooled(split),
@@ -231,16 +231,16 @@ def ablated(whole: Mapping[str, Method]) -> dict[str, Method]:
         "FedCR, noise by the variance": (cr, {"scale": "variance"}),
         "FedCR, prior with each client": (cr, {"prior": "each"}),
         "FedCR, mixture of the experts": (cr, {"joint": "mixture"}),
-        "FedCR, towards the joint mean": (cr, {"towards": "mean"}),
-        "FedCR, towards the joint variance": (cr, {"towards": "variance"}),
+        "FedCR, towards the joint mean": (cr, {"target": "mean"}),
+        "FedCR, towards the joint variance": (cr, {"target": "variance"}),
         "FedCR, towards N(0, 1)": (cr, {"joint_step": 0.0}),
         "FedPer with a Gaussian layer": (per, {"model": cr.model}),
-        "FedSR-FT, nothing shared": (sr, {"shares": False}),
-        "FedPAC, own heads": (pac, {"combines": False}),
-        "FedPAC, scalar centroids": (pac, {"centroids": "scalar", "combines": False}),
+        "FedSR-FT, nothing shared": (sr, {"federated": False}),
+        "FedPAC, own heads": (pac, {"combine_heads": False}),
+        "FedPAC, scalar centroids": (pac, {"centroids": "scalar", "combine_heads": False}),
         "FedPAC as in FedCR code": (
             pac,
-            {"centroids": "scalar", "combines": False, "penalty": "norm", "aligns_from": 0, "head_epochs": 9}
+            {"centroids": "scalar", "combine_heads": False, "penalty": "norm", "alignment_from": 0, "head_epochs": 9}
             | {"local_epochs": 1},
         ),
         "LG-FedAvg, last layer shared too": (lg, {"layers": ("phi.1",)}),
@@ -490,12 +490,12 @@ def across_spaces(phi: Network, latent: int = 64) -> dict[str, Method]:
     return {
         "LG-FedAvg": LGFedAvg(flat),
         "Ditto, own embeddings": Ditto(flat, term_weight=0.1, embeddings="own"),
-        "FedPAC, own bodies": FedPAC(flat, aggregates="features"),
-        "FedCR, own bodies": FedCR(random, aggregates="features", samples=18, test_samples=18),
-        "FedCR, own embeddings": FedCR(random, aggregates="gaussian", samples=18, test_samples=18),
-        "FedPAC, own bodies, common start": FedPAC(flat, aggregates="features", init="common"),
+        "FedPAC, own bodies": FedPAC(flat, aggregated="features"),
+        "FedCR, own bodies": FedCR(random, aggregated="features", samples=18, test_samples=18),
+        "FedCR, own embeddings": FedCR(random, aggregated="gaussian", samples=18, test_samples=18),
+        "FedPAC, own bodies, common start": FedPAC(flat, aggregated="features", init="common"),
         "FedCR, own embeddings, common start": FedCR(
-            random, aggregates="gaussian", samples=18, test_samples=18, init="common"
+            random, aggregated="gaussian", samples=18, test_samples=18, init="common"
         ),
     }
 

@@ -97,7 +97,7 @@ def aligned(latent: Blocks) -> Families:
             [{"alignment_weight": pull, "anchor_weight": pull} for pull in (1e-3, 1e-2, 1e-1)],
         ),
         "FedCR": (
-            FedCR(Model(latent, gaussian=latent.out), aggregates="gaussian", samples=18, test_samples=18, **COMMON),
+            FedCR(Model(latent, gaussian=latent.out), aggregated="gaussian", samples=18, test_samples=18, **COMMON),
             [{"term_weight": beta} for beta in (5e-4, 5e-3, 5e-2)],
         ),
         "Fed-CMA": (
@@ -146,13 +146,13 @@ MATCHING: dict[str, dict[str, Any]] = {
     "no matching": {"passes": 0},
     "distance": {},
     "exact": {"cost": "exact", "order": "sequential"},
-    "PFNM": {"cost": "pfnm", "order": "sequential", "growth": 0.0, "most": 700},
+    "PFNM": {"cost": "pfnm", "order": "sequential", "growth": 0.0, "max_width": 700},
 }
 """Ways to match: none, the text's, the one that never raises Eq. (11), and the published code's."""
 
-STARTS: dict[str, dict[str, Any]] = {"common start": {"begins": "server"}, "own starts": {"begins": "own"}}
+STARTS: dict[str, dict[str, Any]] = {"common start": {"client_init": "server"}, "own starts": {"client_init": "own"}}
 
-ROUNDS: dict[str, dict[str, Any]] = {"reset": {"resets": True}, "go on": {"resets": False}}
+ROUNDS: dict[str, dict[str, Any]] = {"reset": {"reset": True}, "go on": {"reset": False}}
 """Whether a round begins with the server's model (Algorithm 2), or goes on from the client's own (Eq. (22))."""
 
 

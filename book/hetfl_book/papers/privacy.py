@@ -164,7 +164,7 @@ def of_blocks() -> dict[str, Method]:
     """HyFEM, as its text has it and with clients that begin with weights of their own; and what else takes blocks."""
     hyfem = small(CATALOGUE["HyFEM"], BLOCKS)
     others = ("Local", "late fusion", "Fed-CMA", "FLIC-Class")
-    own = replace(hyfem, begins="own")  # type: ignore[call-arg]
+    own = replace(hyfem, client_init="own")  # type: ignore[call-arg]
     found = {"HyFEM": hyfem, "HyFEM, own start": own}
     found |= {name: small(CATALOGUE[name], BLOCKS) for name in others}
     return _settled(found)
@@ -209,7 +209,7 @@ def defended() -> dict[str, Method]:
     for name, clip in CLIPS.items():
         method = plain[name]
         if isinstance(method, FedCMA):
-            method = replace(method, first="zeros")
+            method = replace(method, server_init="zeros")
         floor = {"joint.precision": 0.0} if "joint.precision" in clip else {}
         found |= {name: method, f"{name}, clipped": guarded(method, Guard(clip, at_least=floor))}
         for eps in SINGLY:

@@ -6,7 +6,7 @@ A client's classifier is h neurons with D weights, and its loss a quadratic arou
    \mathcal{L} = \sum_m p_m \left(f_m(w_m) + \frac{\mu}{2}\|w_m - \Pi_m w_0\|^2\right),
 
 so that all constants of the theorem are known. `iterate` is iteration (22) of [1]_, x the clients' neurons, y the
-places, z the server's neurons; with ``resets`` it is Algorithm 2, whose line 2 has clients begin a round with the
+places, z the server's neurons; with ``reset`` it is Algorithm 2, whose line 2 has clients begin a round with the
 server's neurons. In the table "yes" is *holds as printed*, "if" *holds under a condition that is not printed*, "no"
 *does not hold*, "open" *neither derived nor refuted here*.
 
@@ -155,7 +155,7 @@ def iterate(
     steps: int,
     *,
     sigma: float = 0.0,
-    resets: bool = False,
+    reset: bool = False,
     width: int | None = None,
     seed: int = 0,
 ) -> Path:
@@ -170,7 +170,7 @@ def iterate(
         T and Q.
     sigma : float
         Standard deviation of the gradient's noise, over all coordinates together.
-    resets : bool
+    reset : bool
         Whether x is the server's at the beginning of each round (Algorithm 2, line 2), which (22) has not.
     width : int, optional
         The server's neurons; by default as many as a client's.
@@ -188,7 +188,7 @@ def iterate(
     z = _best(problem, x, places, torch.zeros(width, D, dtype=torch.float64))
     values, gradients, left = [problem.value(x, places, z)], [], 0.0
     for _ in range(rounds):
-        if resets:
+        if reset:
             x = torch.stack([z[mine] for mine in places])
         gradients.append(float(problem.gradient(x, places, z).square().sum()))
         for _ in range(steps):
