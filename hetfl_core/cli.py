@@ -18,8 +18,8 @@ from typing import Annotated, Any
 import typer
 
 from hetfl_core import numerics
+from hetfl_core.cli_options import Fastest, Workers, check_file, if_stopped
 from hetfl_core.deployment.commands import app as deploy_app
-from hetfl_core.options import Fastest, Workers, check_file, if_stopped
 from hetfl_core.plugins import data_sets, folders, plugins
 
 

@@ -11,7 +11,7 @@ Here                       In the paper
 =========================  ========================================================================================
 ``rows[j]``, shape (D,)    neuron j of a client: weights in, block by block, its bias, and its weights to the outputs
 ``held``, shape (D,)       1 where the client has that weight at all, 0 in the rows of a block that it lacks
-``places[j]``              row i of the server's that neuron j is matched with: :math:`\Pi_m` as a list
+``indices[j]``             row i of the server's that neuron j is matched with: :math:`\Pi_m` as a list
 ``weight``                 :math:`p_m`
 =========================  ========================================================================================
 
@@ -126,16 +126,16 @@ class Matching:
     ----------
     neurons : sequence of Neurons
         Each client's.
-    places : list of Tensor of int, shapes (h_m,)
+    indices : list of Tensor of int, shapes (h_m,)
         The row of each neuron. No two neurons of a client are in one row.
     width : int
         Rows of the server.
     costs : list of float
-        Eq. (11) after each step of `match`, from before the first; with the best rows for the places.
+        Eq. (11) after each step of `match`, from before the first; with the best rows for the indices.
     """
 
     neurons: Sequence[Neurons]
-    places: list[Tensor]
+    indices: list[Tensor]
     width: int
     costs: list[float] = field(default_factory=list)
 
@@ -170,9 +170,9 @@ class Matching:
     def _sum(self, of: Callable[[Neurons], Tensor], without: int | None) -> Tensor:
         first = self.neurons[0].rows
         out = first.new_zeros(self.width, first.shape[1])
-        for m, (one, places) in enumerate(zip(self.neurons, self.places, strict=True)):
+        for m, (one, rows) in enumerate(zip(self.neurons, self.indices, strict=True)):
             if m != without:
-                out.index_add_(0, places, of(one), alpha=one.weight)
+                out.index_add_(0, rows, of(one), alpha=one.weight)
         return out
 
     def rows(self, before: Tensor | None = None) -> Tensor:
@@ -203,15 +203,15 @@ class Matching:
         """
         rows = self.rows()
         gaps = [
-            0.5 * one.weight * ((one.rows - rows[places]).square() * one.held).sum().double()
-            for one, places in zip(self.neurons, self.places, strict=True)
+            0.5 * one.weight * ((one.rows - rows[index]).square() * one.held).sum().double()
+            for one, index in zip(self.neurons, self.indices, strict=True)
         ]
         return float(torch.stack(gaps).sum())
 
 
 def match(
     neurons: Sequence[Neurons],
-    places: Sequence[Tensor] | None = None,
+    indices: Sequence[Tensor] | None = None,
     *,
     width: int | None = None,
     passes: int = 4,
@@ -219,18 +219,18 @@ def match(
     rng: torch.Generator | None = None,
     progress: bool = False,
 ) -> Matching:
-    """Look for the places that make Eq. (11) small: lines 8–14 of Algorithm 2, and Algorithm 3.
+    """Look for the matching that makes Eq. (11) small: lines 8–14 of Algorithm 2, and Algorithm 3.
 
     Parameters
     ----------
     neurons : sequence of Neurons
         Of each client, in the same D coordinates.
-    places : sequence of Tensor of int, shapes (h_m,), optional
-        Where to begin; by default neuron j is in row j.
+    indices : sequence of Tensor of int, shapes (h_m,), optional
+        The row of each neuron to begin with; by default neuron j is in row j.
     width : int, optional
-        Rows of the server; by default as many as the places need.
+        Rows of the server; by default as many as the indices need.
     passes : int
-        P. With none, the places stay.
+        P. With none, the indices stay.
     rule : Rule, optional
         The text's, by default.
     rng : torch.Generator, optional
@@ -241,36 +241,36 @@ def match(
     Returns
     -------
     Matching
-        The places found; what was given is not changed.
+        The indices found; what was given is not changed.
 
     Raises
     ------
     ValueError
-        For no clients, neurons in other coordinates, and places that are not those of a selection.
+        For no clients, neurons in other coordinates, and indices that are not those of a selection.
 
     Notes
     -----
-    A client keeps its places unless others cost it less by the rule. With ``cost="exact"`` and one client at a time
+    A client keeps its rows unless others cost it less by the rule. With ``cost="exact"`` and one client at a time
     that is a step of block-coordinate descent on Eq. (11), which therefore never grows. With the other costs, or all
     clients at once, it may.
     """
     rule = Rule() if rule is None else rule
     checks.integer("passes", passes, 0)
-    found = _begun(neurons, places, width)
+    found = _begun(neurons, indices, width)
     rng = torch.Generator().manual_seed(0) if rng is None else rng
     if progress:
         found.costs.append(found.objective())
     for turns in _turns(len(found.neurons), passes, rule.order, rng):
-        new = [(m, *_placed(found, m, rule)) for m in turns]
+        new = [(m, *_matched(found, m, rule)) for m in turns]
         for m, mine, wide in new:
-            found.places[m] = mine
+            found.indices[m] = mine
             found.width = max(found.width, wide)
         if progress:
             found.costs.append(found.objective())
     return found
 
 
-def _begun(neurons: Sequence[Neurons], places: Sequence[Tensor] | None, width: int | None) -> Matching:
+def _begun(neurons: Sequence[Neurons], indices: Sequence[Tensor] | None, width: int | None) -> Matching:
     """The matching that a search begins with, once it is seen to be one."""
     neurons = list(neurons)
     if not neurons:
@@ -278,24 +278,25 @@ def _begun(neurons: Sequence[Neurons], places: Sequence[Tensor] | None, width: i
     dims = {one.rows.shape[1] for one in neurons}
     if len(dims) > 1:
         raise ValueError(f"neurons must have the same coordinates on all clients, got D={sorted(dims)}")
-    placed = [torch.arange(len(one.rows)) for one in neurons] if places is None else [p.long() for p in places]
-    if [p.shape for p in placed] != [one.rows.shape[:1] for one in neurons]:
+    begun = [torch.arange(len(one.rows)) for one in neurons] if indices is None else [i.long() for i in indices]
+    if [i.shape for i in begun] != [one.rows.shape[:1] for one in neurons]:
         raise ValueError(
-            f"places must be one per neuron of each client, shapes {[tuple(one.rows.shape[:1]) for one in neurons]}, "
-            f"got {[tuple(p.shape) for p in placed]}"
+            f"indices must be one per neuron of each client, shapes {[tuple(one.rows.shape[:1]) for one in neurons]}, "
+            f"got {[tuple(i.shape) for i in begun]}"
         )
-    needed = 1 + max(int(p.max()) if len(p) else -1 for p in placed)
+    needed = 1 + max(int(i.max()) if len(i) else -1 for i in begun)
     width = needed if width is None else checks.integer("width", width, 1)
-    for one, p in zip(neurons, placed, strict=True):
-        if len(p) and (int(p.min()) < 0 or int(p.max()) >= width or len(p.unique()) < len(p)):
+    for one, i in zip(neurons, begun, strict=True):
+        if len(i) and (int(i.min()) < 0 or int(i.max()) >= width or len(i.unique()) < len(i)):
             raise ValueError(
-                f"places of client {one.name!r} must be different rows of 0…{width - 1}, got {checks.shown(p.tolist())}"
+                f"indices of client {one.name!r} must be different rows of 0…{width - 1}, "
+                f"got {checks.shown(i.tolist())}"
             )
-    return Matching(neurons, [p.to(one.rows.device) for p, one in zip(placed, neurons, strict=True)], width)
+    return Matching(neurons, [i.to(one.rows.device) for i, one in zip(begun, neurons, strict=True)], width)
 
 
 def _turns(n: int, passes: int, order: Order, rng: torch.Generator) -> Iterator[list[int]]:
-    """Whose places are looked for together, step by step."""
+    """Whose rows are looked for together, step by step."""
     for _ in range(passes):
         if order == "random":
             yield [int(torch.randint(n, (), generator=rng))]
@@ -303,9 +304,9 @@ def _turns(n: int, passes: int, order: Order, rng: torch.Generator) -> Iterator[
             yield from [list(range(n))] if order == "parallel" else [[m] for m in range(n)]
 
 
-def _placed(matching: Matching, m: int, rule: Rule) -> tuple[Tensor, int]:
-    """The best places of a client's neurons, the others' given; and the width that this needs."""
-    one, now = matching.neurons[m], matching.places[m]
+def _matched(matching: Matching, m: int, rule: Rule) -> tuple[Tensor, int]:
+    """The best rows for a client's neurons, the others' given; and the width that this needs."""
+    one, now = matching.neurons[m], matching.indices[m]
     costs = cost_matrix(matching, m, rule)
     if not bool(costs.isfinite().all() if rule.growth is None else ~costs.isnan().any()):
         return now, matching.width  # numbers too large to be squared: whoever has them has diverged
@@ -349,7 +350,7 @@ def assign(costs: Tensor) -> Tensor:
 
 
 def cost_matrix(matching: Matching, m: int, rule: Rule) -> Tensor:
-    """What it costs to match each neuron of client m with each row, the others' places given (`Rule.cost`).
+    """What it costs to match each neuron of client m with each row, the others' given (`Rule.cost`).
 
     Returns
     -------
@@ -432,7 +433,7 @@ def _by_posterior(matching: Matching, m: int, rule: Rule) -> Tensor:
         (scale * posterior.square()).sum(1, keepdim=True) + 2 * (scale * posterior) @ rows.T + scale @ rows.square().T
     )
     gain = gain - (one.held * posterior.square() / precision).sum(1, keepdim=True)
-    others = torch.cat([places[: 0 if i == m else None] for i, places in enumerate(matching.places)])
+    others = torch.cat([index[: 0 if i == m else None] for i, index in enumerate(matching.indices)])
     popular = torch.bincount(others, minlength=matching.width).clamp(max=10).to(one.rows.dtype)
     odds = torch.where(popular > 0, popular / (n - popular).clamp(min=0.5), torch.ones_like(popular)).log()
     costs = -(gain + 2 * odds[:, None])

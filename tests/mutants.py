@@ -118,7 +118,7 @@ TESTS = {
     "records/renaming": "storage",
     "records/storage": "storage records",
     "deployment/coordinator": "deployment",
-    "deployment/files": "deployment",
+    "deployment/client_file": "deployment",
     "deployment/site": "deployment",
     "deployment/sums": "deployment",
     "deployment/wire": "deployment",
@@ -130,7 +130,7 @@ TESTS = {
     "datasets/toy": "datasets",
     "datasets/digits": "datasets",
     "datasets/images": "datasets",
-    "datasets/pictures": "pooled blocks_data datasets",
+    "datasets/image_files": "pooled blocks_data datasets",
     "datasets/pooled": "pooled",
     "datasets/project": "project",
     "datasets/eeg": "eeg",
@@ -144,7 +144,7 @@ TESTS = {
 """Modules that carry numbers, all of the core's among them, and their tests; `EVERYWHERE` are those of all."""
 
 WORDS = """
-    checks cli files numerics options plots plugins records/provenance datasets/eegmmidb datasets/recordings
+    checks cli files numerics cli_options plots plugins records/provenance datasets/eegmmidb datasets/recordings
     datasets/registry deployment/apps deployment/commands deployment/programs deployment/trial
 """
 """Modules of the core that carry none: what is typed, printed, drawn, downloaded and started."""

@@ -15,7 +15,7 @@ from hetfl_core.engine.checkpoint import ROOMS
 
 CORE = [
     {"checks", "files", "numerics", "settings"},
-    {"rng", "padding", "options"},
+    {"rng", "padding", "cli_options"},
     {"clients"},
     {"frames"},
     {"federation"},

@@ -812,7 +812,7 @@ def test_sixth_solution_matches_as_the_core_does(sixth: dict, seed: int) -> None
     ]
     begun = np.tile(np.arange(h), (M, 1))
     for at_once, order in ((True, "parallel"), (False, "sequential")):
-        core = match(neurons, passes=1, rule=Rule(order=order)).places
+        core = match(neurons, passes=1, rule=Rule(order=order)).indices
         assert sixth["one_pass"](clients, weights, begun, at_once).tolist() == [p.tolist() for p in core]
 
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from hetfl_book.ledger.published import paper_table
-from hetfl_core.datasets import DataError, blocks, pictures
+from hetfl_core.datasets import DataError, blocks, image_files
 from hetfl_core.datasets.blocks import ASSIGNMENTS, QUADRANTS, BlockPartition, Holding, holders
 from hetfl_core.rng import SERVER, numpy_stream
 
@@ -176,12 +176,12 @@ def small_images(monkeypatch):
     def made(n: int, channels: int = 1, side: int = 28):
         y = np.tile(np.arange(10), n)
         x = (np.arange(y.size * channels * side * side) % 251).astype(np.uint8).reshape(-1, channels, side, side)
-        return pictures.symmetric(x, y, tuple("abcdefghij"))
+        return image_files.symmetric(x, y, tuple("abcdefghij"))
 
     for name, shape in (("FASHION", (1, 28)), ("MNIST", (1, 28)), ("CIFAR10", (3, 32))):
         load = lambda shape=shape: (made(40, *shape), made(10, *shape))  # noqa: E731
-        monkeypatch.setattr(pictures, name, replace(getattr(pictures, name), load=load))
-    monkeypatch.setattr(pictures, "load_eurosat", lambda side: (made(40, 3, side), made(10, 3, side)))
+        monkeypatch.setattr(image_files, name, replace(getattr(image_files, name), load=load))
+    monkeypatch.setattr(image_files, "load_eurosat", lambda side: (made(40, 3, side), made(10, 3, side)))
 
 
 @pytest.mark.parametrize("make", [blocks.fashion_mnist, blocks.mnist, blocks.cifar10, blocks.eurosat])
@@ -208,7 +208,7 @@ def test_the_same_sample_is_cut_alike_for_all(small_images):
     fed = blocks.fashion_mnist()
     for name in ("top left", "bottom left"):
         assert torch.equal(fed[0].x_train[name], fed[2].x_train[name])
-    train, _ = pictures.FASHION.load()
+    train, _ = image_files.FASHION.load()
     whole = train.inputs(np.flatnonzero(train.y < 5))
     assert torch.equal(fed[0].x_train["top right"], whole[:, :, :14, 14:])
 
@@ -226,7 +226,7 @@ def test_settings_are_judged_on_training_images(small_images):
     fed = blocks.fashion_mnist(seed=1, tested_on="validation", assignment="centralised")
     assert np.bincount(fed.y_test).tolist() == [8] * 10
     assert np.bincount(fed[0].y_train).tolist() == [32] * 10
-    train, _ = pictures.FASHION.load()
+    train, _ = image_files.FASHION.load()
     known = {image.tobytes() for image in train.inputs(np.arange(400))[:, :, :14, :14].contiguous().numpy()}
     parts = [{image.tobytes() for image in x["top left"].contiguous().numpy()} for x in (fed[0].x_train, fed.x_test)]
     assert set.union(*parts) <= known
@@ -282,11 +282,11 @@ def shade(c, i):
 def eurosat(tmp_path, monkeypatch):
     """Writes an archive with ten images of each class, each of one colour that tells its class and number."""
     path = tmp_path / "EuroSAT.zip"
-    monkeypatch.setattr(pictures, "fetch", {"eurosat/archive": path}.__getitem__)
+    monkeypatch.setattr(image_files, "fetch", {"eurosat/archive": path}.__getitem__)
 
     def write(changes=None, folder="2750"):
         names = {
-            f"{folder}/{k}/{k}_{i}.jpg": (c, i) for c, k in enumerate(pictures.EUROSAT_CLASSES) for i in range(1, 11)
+            f"{folder}/{k}/{k}_{i}.jpg": (c, i) for c, k in enumerate(image_files.EUROSAT_CLASSES) for i in range(1, 11)
         }
         files = {name: jpeg(shade(c, i)) for name, (c, i) in names.items()}
         files |= dict.fromkeys((f"{folder}/.DS_Store", f"{folder}/Forest/._Forest_1.jpg", f"{folder}/README.md"), b"x")
@@ -302,7 +302,7 @@ def eurosat(tmp_path, monkeypatch):
 @pytest.mark.parametrize("folder", ["2750", "EuroSAT_RGB"])
 def test_eurosat_keeps_two_images_of_ten_for_tests(eurosat, folder):
     eurosat(folder=folder)
-    train, test = pictures.load_eurosat()
+    train, test = image_files.load_eurosat()
     assert (train.x.shape, test.x.shape) == ((80, 3, 64, 64), (20, 3, 64, 64))
     assert np.bincount(test.y).tolist() == [2] * 10
     seen = []
@@ -313,9 +313,9 @@ def test_eurosat_keeps_two_images_of_ten_for_tests(eurosat, folder):
             assert abs(blue - 100) < 3
             seen.append((int(c), round(green / 10)))
     assert sorted(seen) == [(c, i) for c in range(10) for i in range(1, 11)], "each image once"
-    again = pictures.load_eurosat()
+    again = image_files.load_eurosat()
     assert (again[1].x == test.x).all()
-    assert pictures.as_one(pictures.load_eurosat()).y.tolist() == [*train.y, *test.y]
+    assert image_files.as_one(image_files.load_eurosat()).y.tolist() == [*train.y, *test.y]
 
 
 def test_eurosats_seed_deals_but_does_not_split(eurosat):
@@ -340,7 +340,7 @@ def test_a_smaller_image_has_the_means_of_the_pixels(eurosat):
     content = io.BytesIO()
     Image.fromarray(fields.astype(np.uint8)).save(content, "PNG")
     eurosat({"2750/Forest/Forest_1.jpg": content.getvalue()})
-    both = [half.x[half.y == 1] for half in pictures.load_eurosat(16)]
+    both = [half.x[half.y == 1] for half in image_files.load_eurosat(16)]
     found = [image for image in np.concatenate(both) if abs(float(image[2].mean()) - 100) < 1 and image[0].mean() > 90]
     assert len(found) == 1
     assert set(found[0].ravel().tolist()) <= {99, 100, 101}
@@ -367,14 +367,14 @@ def test_a_smaller_image_has_the_means_of_the_pixels(eurosat):
 def test_archives_that_are_not_eurosats(eurosat, changes, message):
     eurosat(changes)
     with pytest.raises(DataError, match=message):
-        pictures.load_eurosat()
+        image_files.load_eurosat()
 
 
 def test_a_damaged_archive(eurosat):
     path = eurosat()
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(DataError, match=r"EuroSAT\.zip cannot be unpacked"):
-        pictures.load_eurosat()
+        image_files.load_eurosat()
 
 
 def test_eurosats_memory_is_that_of_images_read_and_of_those_dealt(eurosat, memory_asked):
@@ -395,14 +395,14 @@ def test_eurosats_memory_is_that_of_images_read_and_of_those_dealt(eurosat, memo
     ],
 )
 def test_eurosats_bad_arguments_are_refused_before_a_file_is_read(monkeypatch, bad, message):
-    monkeypatch.setattr(pictures, "fetch", lambda key: pytest.fail(f"reads {key}"))
+    monkeypatch.setattr(image_files, "fetch", lambda key: pytest.fail(f"reads {key}"))
     with pytest.raises(ValueError, match=message):
         blocks.eurosat(**bad)
 
 
 @pytest.mark.realdata("blocks.eurosat")
 def test_the_real_eurosat():
-    train, test = pictures.load_eurosat(8)
+    train, test = image_files.load_eurosat(8)
     assert np.bincount(np.concatenate([train.y, test.y])).tolist() == [
         *(3000, 3000, 3000, 2500, 2500),
         *(2000, 2500, 3000, 2500, 3000),
@@ -427,8 +427,8 @@ def test_too_few_samples_to_hold_any_out(n):
 
 
 def test_too_few_images_to_hold_any_out(monkeypatch):
-    two = pictures.symmetric(np.zeros((20, 28, 28), np.uint8), np.arange(20) % 10, tuple("abcdefghij"))
-    monkeypatch.setattr(pictures, "MNIST", replace(pictures.MNIST, load=lambda: (two, two)))
+    two = image_files.symmetric(np.zeros((20, 28, 28), np.uint8), np.arange(20) % 10, tuple("abcdefghij"))
+    monkeypatch.setattr(image_files, "MNIST", replace(image_files.MNIST, load=lambda: (two, two)))
     with pytest.raises(ValueError, match="got 20 training samples of 10 classes, too few for one"):
         blocks.mnist(tested_on="validation")
 

@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn.datasets import load_digits
 
 from hetfl_book.datasets import flic_bci
-from hetfl_core.datasets import DataError, digits, images, pictures, toy
+from hetfl_core.datasets import DataError, digits, image_files, images, toy
 from hetfl_core.federation import FederationWarning
 from hetfl_core.plugins import data_sets
 
@@ -62,7 +62,7 @@ def twins(contents, tmp_path, monkeypatch):
     paths = {key: tmp_path / (key.replace("/", "-") + ".gz") for key in contents}
     for key, path in paths.items():
         path.write_bytes(contents[key])
-    for module in (pictures, digits):
+    for module in (image_files, digits):
         monkeypatch.setattr(module, "fetch", paths.__getitem__)
     return paths
 
@@ -389,7 +389,7 @@ def test_bad_idx_files_are_refused(tmp_path, content, message):
     path = tmp_path / "bad.gz"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message):
-        pictures.read_idx(path)
+        image_files.read_idx(path)
 
 
 def test_images_without_labels_are_refused(twins):
@@ -571,7 +571,7 @@ def test_real_common40_was_centred_on_training_and_test_together():
 
 @pytest.mark.realdata("digits.mnist_usps")
 def test_real_mnist_and_usps():
-    mnist, usps = pictures.load_mnist(), digits.load_usps()
+    mnist, usps = image_files.load_mnist(), digits.load_usps()
     assert [half.x.shape for half in mnist] == [(60_000, 1, 28, 28), (10_000, 1, 28, 28)]
     assert [half.x.shape for half in usps] == [(7291, 1, 16, 16), (2007, 1, 16, 16)]
     assert mnist[0].x.mean() / 255 == pytest.approx(0.1307, abs=1e-4)  # published mean of the grey levels
@@ -589,7 +589,7 @@ def test_real_digits_as_in_the_paper(n_clients, k):
 
 @pytest.mark.realdata("images.fashion_mnist")
 def test_real_fashion_mnist():
-    train, test = pictures.load_fashion_mnist()
+    train, test = image_files.load_fashion_mnist()
     assert np.bincount(train.y).tolist() == [6000] * 10
     assert np.bincount(test.y).tolist() == [1000] * 10
     assert train.x.mean() / 255 == pytest.approx(0.2860, abs=1e-4)  # published mean of the grey levels

@@ -38,8 +38,8 @@ from hetfl_core.deployment import (
     wire,
 )
 from hetfl_core.deployment.apps import settings_of
-from hetfl_core.deployment.site import FileStore, Settings, Site, SiteError, Task, spec_of
-from hetfl_core.deployment.sums import Layout
+from hetfl_core.deployment.site import FileStore, RunSettings, Site, SiteError, Task, spec_of
+from hetfl_core.deployment.sums import SumLayout
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedHeNN, HetFedRep, Local, Method, PFedHN
 from hetfl_core.methods.base import weighted_mean
 from hetfl_core.networks import MLP, Blocks, Model
@@ -368,14 +368,14 @@ def test_names_that_no_client_has_are_refused_at_the_server(features):
     with pytest.raises(
         ValueError, match=r"client 'a': features(:| must) (name the 3|be a sequence|be texts|column '')"
     ):
-        spec_of(told, Settings(2), 1)
+        spec_of(told, RunSettings(2), 1)
 
 
 def test_a_site_does_not_take_an_order_of_other_features(tmp_path):
     (client,) = hospitals(tmp_path, a=COLUMNS)
     for features in (("age", "height"), {"x": None}):
         with pytest.raises(ValueError, match="client 'a' was told of features that are not its own"):
-            Site(client, PLAIN, Settings(2), 1, features)
+            Site(client, PLAIN, RunSettings(2), 1, features)
 
 
 # --- a client's file ------------------------------------------------------------------------------------------------
@@ -536,7 +536,7 @@ def test_a_round_without_any_upload_ends_the_run():
 
 def test_a_folder_of_other_data_is_refused(tmp_path):
     method = Local(SMALL, local_epochs=1)
-    sites = [Site(client, method, Settings(5), 2) for client in ragged(2)]
+    sites = [Site(client, method, RunSettings(5), 2) for client in ragged(2)]
     store = FileStore(tmp_path, sites[0].identity("run"))
     sites[0].do(Task("start", 0, {}), store)
     with pytest.raises(SiteError, match="belongs to a run with other settings or data"):
@@ -656,10 +656,10 @@ def test_methods_that_need_single_uploads_say_why_they_cannot():
 
 
 def test_uploads_beyond_the_range_of_a_sum_are_refused_by_name():
-    layout = Layout({"a": (2,), "b": ()}, share=0.5, limit=1.0)
+    layout = SumLayout({"a": (2,), "b": ()}, share=0.5, limit=1.0)
     upload = {"a": torch.tensor([1.0, -2.0]), "b": torch.tensor(0.5)}
     np.testing.assert_allclose(layout.vector(upload), [0.5, -1.0, 0.25, 0.5, 0.5])
-    other = Layout(layout.shapes, share=0.5).vector({"a": torch.tensor([3.0, 4.0])})
+    other = SumLayout(layout.shapes, share=0.5).vector({"a": torch.tensor([3.0, 4.0])})
     mean = layout.means(layout.vector(upload) + other, {"a": torch.float64, "b": torch.float64})
     assert mean["a"].tolist() == [2.0, 1.0]
     assert mean["b"].tolist() == 0.5, "the mean over those that sent it"

@@ -68,7 +68,7 @@ def test_a_server_step_by_hand():
     expected = {
         "phi.a.0.weight": [[2.0]], "phi.a.0.bias": [1.0], "phi.b.0.weight": [[4.0]], "phi.b.0.bias": [6.0],
         "phi.joint.a.weight": [[5.0, 1.0]], "phi.joint.b.weight": [[8.0, 7.0]], "phi.joint.bias": [1.0, 1.0],
-        "beta.weight": [[5.0], [1.0]], "beta.bias": [3.0], "place/u": [1, 0], "place/v": [0, 1], "round": 1,
+        "beta.weight": [[5.0], [1.0]], "beta.bias": [3.0], "index/u": [1, 0], "index/v": [0, 1], "round": 1,
     }  # fmt: skip
     assert {name: p.tolist() for name, p in new.items()} == expected
     back = method.download(new, specs[1])
@@ -115,7 +115,7 @@ def test_with_one_block_it_is_fedprox():
     for mu in (0.0, 0.7):
         ours = run(HyFEM(**{**SETTING, "model": model}, extractor_weight=mu, classifier_weight=mu), fed)
         theirs = run(FedProx(**{**SETTING, "model": model}, term_weight=mu, weighting="uniform"), fed)
-        assert all(ours.server[f"place/{name}"].tolist() == [0, 1, 2] for name in "uvw")
+        assert all(ours.server[f"index/{name}"].tolist() == [0, 1, 2] for name in "uvw")
         for name, p in theirs.server.items():
             torch.testing.assert_close(ours.server[name], p, rtol=0, atol=1e-12)
         np.testing.assert_array_equal(ours.history["accuracy"], theirs.history["accuracy"])
@@ -156,11 +156,11 @@ def test_without_matching_blocks_are_averaged_over_who_holds_them():
         for name in (f"phi.{block}.0.weight", f"phi.joint.{block}.weight"):
             mean = torch.stack([outcomes[c].upload[name] for c in who]).mean(0)
             torch.testing.assert_close(after.server[name], mean, rtol=0, atol=1e-12)
-    assert all(after.server[f"place/{client.name}"].tolist() == [0, 1, 2] for client in FED)
+    assert all(after.server[f"index/{client.name}"].tolist() == [0, 1, 2] for client in FED)
 
 
 def test_matching_undoes_a_permutation_of_a_clients_neurons():
-    """With own starts: a client whose neurons stand in another order changes nothing but its places."""
+    """With own starts: a client whose neurons stand in another order changes nothing but its indices."""
     method = HyFEM(**SETTING, client_init="own", order="sequential", cost="exact", passes=6)
     specs = FED.specs()
     rng = torch.Generator().manual_seed(5)
@@ -174,7 +174,7 @@ def test_matching_undoes_a_permutation_of_a_clients_neurons():
     found = method.aggregate(server, [base, turned], [1.0, 1.0], [specs[0], specs[3]], rng)
     x = {b: t.double() for b, t in FED["z"].x_test.items()}
     torch.testing.assert_close(method.predict_server(found, x), method.predict_server(alike, x), rtol=0, atol=1e-12)
-    assert torch.equal(found["place/u"][turn], found["place/z"])
+    assert torch.equal(found["index/u"][turn], found["index/z"])
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
@@ -215,9 +215,9 @@ def test_matching_stops_after_the_first_rounds():
     states = [simulator.initial()]
     for _ in range(3):
         states.append(simulator.round(states[-1], [0, 1, 2, 3])[0])
-    places = [{n: p.tolist() for n, p in s.server.items() if n.startswith("place/")} for s in states]
-    assert places[1] == places[2] == places[3] != {}
-    assert any(p != [0, 1, 2] for p in places[1].values())
+    indices = [{n: p.tolist() for n, p in s.server.items() if n.startswith("index/")} for s in states]
+    assert indices[1] == indices[2] == indices[3] != {}
+    assert any(p != [0, 1, 2] for p in indices[1].values())
 
 
 def test_a_client_that_starts_by_itself_is_reset_from_its_second_round_on():

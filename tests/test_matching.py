@@ -42,10 +42,10 @@ def shuffled(rng: torch.Generator, n: int, width: int, h: int) -> list[torch.Ten
 # --- Eq. (11) -------------------------------------------------------------------------------------------------------
 
 
-def slow_objective(neurons, places, rows) -> float:
+def slow_objective(neurons, indices, rows) -> float:
     """Eq. (11) as it stands, number by number."""
     total = 0.0
-    for one, mine in zip(neurons, places, strict=True):
+    for one, mine in zip(neurons, indices, strict=True):
         for j, i in enumerate(mine.tolist()):
             for c in range(one.rows.shape[1]):
                 if one.held[c]:
@@ -55,17 +55,17 @@ def slow_objective(neurons, places, rows) -> float:
 
 def test_rows_are_weighted_means_and_minimise_the_objective():
     rng = torch.Generator().manual_seed(0)
-    neurons, places = drawn(rng), shuffled(rng, 3, 4, 3)
-    found = match(neurons, places, width=4, passes=0)
+    neurons, indices = drawn(rng), shuffled(rng, 3, 4, 3)
+    found = match(neurons, indices, width=4, passes=0)
     rows = found.rows()
-    assert found.objective() == pytest.approx(slow_objective(neurons, places, rows), rel=1e-12)
+    assert found.objective() == pytest.approx(slow_objective(neurons, indices, rows), rel=1e-12)
     for _ in range(20):
         moved = rows + 0.1 * torch.randn(rows.shape, generator=rng, dtype=F64)
-        assert slow_objective(neurons, places, moved) >= found.objective()
+        assert slow_objective(neurons, indices, moved) >= found.objective()
     for i, c in itertools.product(range(4), range(4)):
         held = [
             (one.weight, float(one.rows[list(mine).index(i), c]))
-            for one, mine in zip(neurons, [p.tolist() for p in places], strict=True)
+            for one, mine in zip(neurons, [p.tolist() for p in indices], strict=True)
             if i in mine and one.held[c]
         ]
         expected = sum(w * v for w, v in held) / sum(w for w, _ in held) if held else 0.0
@@ -83,45 +83,45 @@ def test_rows_that_nobody_has_stay_as_they_were():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_exact_step_finds_the_best_places_of_a_client(seed):
+def test_the_exact_step_finds_the_best_indices_of_a_client(seed):
     """Against all 24 selections of 3 rows of 4, each with its own best rows."""
     rng = torch.Generator().manual_seed(seed)
-    neurons, places = drawn(rng), shuffled(rng, 3, 4, 3)
+    neurons, indices = drawn(rng), shuffled(rng, 3, 4, 3)
     every = [
-        match(neurons, [*places[:2], torch.tensor(mine)], width=4, passes=0).objective()
+        match(neurons, [*indices[:2], torch.tensor(mine)], width=4, passes=0).objective()
         for mine in itertools.permutations(range(4), 3)
     ]
-    begun = match(neurons, places, width=4, passes=0)
+    begun = match(neurons, indices, width=4, passes=0)
     costs = cost_matrix(begun, 2, Rule(cost="exact"))
     best = assign(costs)
-    there = match(neurons, [*places[:2], best], width=4, passes=0).objective()
+    there = match(neurons, [*indices[:2], best], width=4, passes=0).objective()
     assert there == pytest.approx(min(every), rel=1e-12)
-    gained = float(costs[best, torch.arange(3)].sum() - costs[places[2], torch.arange(3)].sum())
+    gained = float(costs[best, torch.arange(3)].sum() - costs[indices[2], torch.arange(3)].sum())
     assert there - begun.objective() == pytest.approx(gained, abs=1e-12), "costs are what the objective changes by"
 
 
 def test_the_texts_cost_is_the_squared_distance_of_what_comes_in():
     """Eq. (20) by loops: to the mean of the others where they have a row, to zero, or dist₂, where they have none."""
     rng = torch.Generator().manual_seed(1)
-    neurons, places = (
+    neurons, indices = (
         drawn(rng, lacking=False),
         [torch.tensor([0, 1, 2]), torch.tensor([0, 1, 2]), torch.tensor([1, 2, 3])],
     )
-    begun = match(neurons, places, width=4, passes=0)
+    begun = match(neurons, indices, width=4, passes=0)
     for growth in (None, 0.7):
         costs = cost_matrix(begun, 0, Rule(inputs=3, growth=growth, max_width=5))
         assert costs.shape == ((4, 3) if growth is None else (5, 3))
         for i, j in itertools.product(range(4), range(3)):
             others = [
                 (one.weight, one.rows[p.tolist().index(i)])
-                for one, p in zip(neurons[1:], places[1:], strict=True)
+                for one, p in zip(neurons[1:], indices[1:], strict=True)
                 if i in p
             ]
             mean = sum(w * v for w, v in others) / sum(w for w, _ in others)
             assert float(costs[i, j]) == pytest.approx(float((neurons[0].rows[j] - mean)[:3].square().sum()))
         if growth is not None:
             assert costs[4].tolist() == [0.7] * 3
-    alone = match(neurons[:1], places[:1], width=4, passes=0)
+    alone = match(neurons[:1], indices[:1], width=4, passes=0)
     assert torch.allclose(cost_matrix(alone, 0, Rule()), neurons[0].rows.square().sum(1).expand(4, 3))
     assert (cost_matrix(alone, 0, Rule(growth=0.7, max_width=4)) == 0.7).all(), "dist₂ is for rows that nobody else has"
 
@@ -130,9 +130,9 @@ def test_pfnms_cost_is_the_negative_log_posterior():
     """Differences between rows against the posterior's maximum over the row, found by ternary search, and its prior."""
     rng = torch.Generator().manual_seed(2)
     neurons = drawn(rng, lacking=False, D=2)
-    places = [torch.tensor([0, 1, 2]), torch.tensor([0, 1, 2]), torch.tensor([2, 1, 0])]
+    indices = [torch.tensor([0, 1, 2]), torch.tensor([0, 1, 2]), torch.tensor([2, 1, 0])]
     rule = Rule(cost="pfnm", sigma=0.8, gamma=3.0, mean=0.4, growth=0.0, max_width=5)
-    costs = cost_matrix(match(neurons, places, width=3, passes=0), 2, rule)
+    costs = cost_matrix(match(neurons, indices, width=3, passes=0), 2, rule)
     assert costs.shape == (5, 3)
     prior = np.array([0.0, 0.4])
 
@@ -155,7 +155,7 @@ def test_pfnms_cost_is_the_negative_log_posterior():
     for j in range(3):
         mine = neurons[2].rows[j].numpy()
         for i in range(3):
-            others = [one.rows[p.tolist().index(i)].numpy() for one, p in zip(neurons[:2], places[:2], strict=True)]
+            others = [one.rows[p.tolist().index(i)].numpy() for one, p in zip(neurons[:2], indices[:2], strict=True)]
             expected = -(best([*others, mine]) - best(others) + 2 * math.log(2 / 1))
             assert float(costs[i, j]) == pytest.approx(expected, abs=1e-6)
         for k in (1, 2):
@@ -180,7 +180,7 @@ def test_identical_clients_are_matched_by_the_identity(cost, order):
     rows = torch.randn(6, 5, generator=rng, dtype=F64)
     neurons = [Neurons(rows, torch.ones(5, dtype=F64)) for _ in range(4)]
     found = match(neurons, passes=3, rule=Rule(cost=cost, order=order), rng=rng)
-    assert all(p.tolist() == list(range(6)) for p in found.places)
+    assert all(p.tolist() == list(range(6)) for p in found.indices)
     assert found.objective() == pytest.approx(0, abs=1e-20)
 
 
@@ -189,22 +189,22 @@ def test_the_exact_sequential_step_never_raises_the_objective():
     rng = torch.Generator().manual_seed(4)
     worst, steps = -math.inf, 0
     while steps < 4000:
-        neurons, places = drawn(rng), shuffled(rng, 3, 4, 3)
+        neurons, indices = drawn(rng), shuffled(rng, 3, 4, 3)
         order = "random" if steps % 2 else "sequential"
         passes = 9 if order == "random" else 3
-        found = match(neurons, places, width=4, passes=passes, rule=Rule("exact", order), rng=rng, progress=True)
+        found = match(neurons, indices, width=4, passes=passes, rule=Rule("exact", order), rng=rng, progress=True)
         worst = max(worst, *np.diff(found.costs))
         steps += 9
     assert worst <= 1e-12
 
 
 def test_so_does_the_step_against_all_clients_mean():
-    """Eq. (22b): the best places for the rows as they are, and then the best rows: both lower Eq. (11)."""
+    """Eq. (22b): the best indices for the rows as they are, and then the best rows: both lower Eq. (11)."""
     rng = torch.Generator().manual_seed(5)
     for _ in range(50):
-        neurons, places = drawn(rng), shuffled(rng, 3, 3, 3)
+        neurons, indices = drawn(rng), shuffled(rng, 3, 3, 3)
         rule = Rule("distance", "parallel", target="all")
-        found = match(neurons, places, width=3, passes=6, rule=rule, progress=True)
+        found = match(neurons, indices, width=3, passes=6, rule=rule, progress=True)
         assert max(np.diff(found.costs)) <= 1e-12
 
 
@@ -216,7 +216,7 @@ def test_the_texts_step_may_raise_the_objective_all_at_once():
     """
     neurons = [numbers([[0.0], [1.0]]), numbers([[2.0], [0.0]]), numbers([[0.0], [3.0]])]
     found = match(neurons, passes=1, progress=True)
-    assert [p.tolist() for p in found.places] == [[0, 1], [1, 0], [1, 0]]
+    assert [p.tolist() for p in found.indices] == [[0, 1], [1, 0], [1, 0]]
     assert found.costs == pytest.approx([11 / 3, 4.0])
 
 
@@ -234,8 +234,8 @@ def test_the_texts_cost_may_raise_the_objective_where_clients_lack_blocks():
     held = [[1, 1], [1, 0], [1, 1]]
     values = [[[0, 0], [2, 3]], [[0, 0], [3, 0]], [[1, 1], [2, 0]]]
     neurons = [numbers(v, k) for v, k in zip(values, held, strict=True)]
-    places = [torch.tensor([1, 0])] * 3
-    found = match(neurons, places, passes=1, rule=Rule(order="sequential"), progress=True)
+    indices = [torch.tensor([1, 0])] * 3
+    found = match(neurons, indices, passes=1, rule=Rule(order="sequential"), progress=True)
     assert found.costs == pytest.approx([19 / 6] * 3 + [10 / 3])
 
 
@@ -250,8 +250,8 @@ def test_a_planted_permutation_is_found_one_by_one_and_not_all_at_once(cost):
             turns = [torch.randperm(16, generator=rng) for _ in range(4)]
             noisy = [base[turn] + 0.05 * torch.randn(16, 10, generator=rng, dtype=F64) for turn in turns]
             neurons = [Neurons(rows, torch.ones(10, dtype=F64)) for rows in noisy]
-            places = match(neurons, passes=8, rule=Rule(cost, order)).places
-            where = [torch.empty(16, dtype=torch.int64).scatter_(0, t, p) for t, p in zip(turns, places, strict=True)]
+            indices = match(neurons, passes=8, rule=Rule(cost, order)).indices
+            where = [torch.empty(16, dtype=torch.int64).scatter_(0, t, p) for t, p in zip(turns, indices, strict=True)]
             recovered[order] += all(torch.equal(where[0], other) for other in where)
     assert recovered == {"sequential": 20, "parallel": 0}
 
@@ -260,7 +260,7 @@ def test_the_server_grows_where_a_neuron_is_like_no_other():
     """A third neuron far from both rows founds one of its own where that costs less than its distance."""
     neurons = [numbers([[0.0], [1.0]]), numbers([[0.1], [9.0]])]
     kept = match(neurons, passes=1, rule=Rule(order="sequential", growth=100.0))
-    assert (kept.width, kept.places[1].tolist()) == (2, [0, 1])
+    assert (kept.width, kept.indices[1].tolist()) == (2, [0, 1])
     grown = match(neurons, passes=1, rule=Rule(order="sequential", growth=4.0))
     assert grown.width == 3
     assert sorted(map(float, grown.rows().flatten())) == pytest.approx([0.05, 1.0, 9.0])
@@ -272,14 +272,14 @@ def test_two_clients_that_grow_at_once_take_different_rows_or_share_what_costs_l
     neurons = [numbers([[0.0]]), numbers([[9.0]]), numbers([[-9.0]])]
     found = match(neurons, [torch.tensor([0])] * 3, passes=2, rule=Rule(cost="exact", order="sequential", growth=1.0))
     assert found.width == 3
-    assert sorted(int(p) for p in found.places) == [0, 1, 2]
+    assert sorted(int(p) for p in found.indices) == [0, 1, 2]
 
 
-def test_places_stay_unless_others_cost_less():
+def test_indices_stay_unless_others_cost_less():
     """A lone client's rows all cost the same; it is not sent elsewhere."""
     rows = torch.tensor([2, 0, 1])
     found = match([numbers([[1.0], [2.0], [3.0]])], [rows], passes=2)
-    assert found.places[0].tolist() == [2, 0, 1]
+    assert found.indices[0].tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_places_stay_unless_others_cost_less():
     [
         (lambda: match([]), "neurons must be those of at least one client, got none"),
         (lambda: match([numbers([[1.0]]), numbers([[1.0, 2.0]])]), r"same coordinates on all clients, got D=\[1, 2\]"),
-        (lambda: match([numbers([[1.0]])], [torch.tensor([0, 1])]), r"places must be one per neuron of each client"),
+        (lambda: match([numbers([[1.0]])], [torch.tensor([0, 1])]), r"indices must be one per neuron of each client"),
         (lambda: match([numbers([[1.0], [2.0]])], [torch.tensor([0, 0])]), r"must be different rows of 0…0, got"),
         (lambda: match([numbers([[1.0]])], [torch.tensor([-1])], width=2), r"must be different rows of 0…1"),
         (lambda: match([numbers([[1.0]])], passes=-1), "passes must be .*at least 0, got -1"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hetfl_book.datasets import pfedhn
-from hetfl_core.datasets import pictures
+from hetfl_core.datasets import image_files
 from hetfl_core.rng import numpy_stream
 
 
@@ -85,12 +85,12 @@ def twin(monkeypatch):
     def numbered(n, start):
         x = np.zeros((n, 3, 32, 32), np.uint8)
         x[:, 0, 0, 0], x[:, 0, 0, 1] = (start + np.arange(n)) // 256, (start + np.arange(n)) % 256
-        return pictures.Pictures(
+        return image_files.Images(
             x, np.arange(n) % 10, np.zeros(3, np.float32), np.ones(3, np.float32), tuple("0123456789")
         )
 
     load = lambda: (numbered(1000, 0), numbered(500, 1000))  # noqa: E731
-    monkeypatch.setattr(pictures, "CIFAR10", replace(pictures.CIFAR10, load=load))
+    monkeypatch.setattr(image_files, "CIFAR10", replace(image_files.CIFAR10, load=load))
 
 
 def numbers_of(x):

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hetfl_book.datasets import fedgen, pfedhn
-from hetfl_core.datasets import CATALOGUE, DataError, pictures, pooled
+from hetfl_core.datasets import CATALOGUE, DataError, image_files, pooled
 
 EVERY = {
     "pooled.fashion_mnist": "FASHION",
@@ -36,7 +36,7 @@ def numbered(n, n_classes, channels=1, size=2):
     x = np.zeros((n, channels, size, size), dtype=np.uint8)
     x[:, 0, 0, 0], x[:, 0, 0, 1] = np.arange(n) // 256, np.arange(n) % 256
     y = np.arange(n) % n_classes
-    return pictures.Pictures(
+    return image_files.Images(
         x, y, np.zeros(channels, np.float32), np.ones(channels, np.float32), tuple(map(str, range(n_classes)))
     )
 
@@ -45,7 +45,7 @@ def serve_pictures(monkeypatch, name, made, n_images):
     """Made pictures, two thirds of them for training, in the place of a data set of so many."""
     n = 2 * len(made.y) // 3
     halves = made.rows(np.arange(n)), made.rows(np.arange(n, len(made.y)))
-    monkeypatch.setattr(pictures, name, replace(getattr(pictures, name), load=lambda: halves, n_images=n_images))
+    monkeypatch.setattr(image_files, name, replace(getattr(image_files, name), load=lambda: halves, n_images=n_images))
 
 
 def numbers_of(x):
@@ -170,7 +170,7 @@ def test_a_part_of_the_images_needs_a_number_per_client(monkeypatch):
     ],
 )
 def test_what_makes_no_sense_is_refused_before_a_file_is_read(monkeypatch, make, bad, message):
-    monkeypatch.setattr(pictures, "fetch", lambda key: pytest.fail(f"reads {key}"))
+    monkeypatch.setattr(image_files, "fetch", lambda key: pytest.fail(f"reads {key}"))
     with pytest.raises(ValueError, match=message):
         make(**bad)
 
@@ -205,7 +205,7 @@ def records(labels, seed, extra=()):
 
 
 def serve(monkeypatch, paths):
-    monkeypatch.setattr(pictures, "fetch", paths.__getitem__)
+    monkeypatch.setattr(image_files, "fetch", paths.__getitem__)
 
 
 def test_the_archive_of_cifar_10(monkeypatch, tmp_path):
@@ -216,7 +216,7 @@ def test_the_archive_of_cifar_10(monkeypatch, tmp_path):
     stand_in = tmp_path / "train.bin.xz"
     for paths in ((path, path), (stand_in, path), (path, stand_in)):  # an archive counts for both
         serve(monkeypatch, dict(zip(("cifar10/train", "cifar10/test"), paths)))
-        found = pictures.as_one(pictures.load_cifar10())
+        found = image_files.as_one(image_files.load_cifar10())
         assert found.y.tolist() == [0, 9, 1, 8, 2, 7, 3, 6, 4, 5, 5, 4]
         np.testing.assert_array_equal(found.x, np.concatenate([x for _, x in made]))
     inputs = found.inputs(np.array([11, 0]))
@@ -233,12 +233,12 @@ def test_a_part_of_cifar_10(monkeypatch, tmp_path):
         paths[f"cifar10/{part}"] = tmp_path / f"{part}.bin.xz"
         paths[f"cifar10/{part}"].write_bytes(lzma.compress(raw))
     serve(monkeypatch, paths)
-    found = pictures.as_one(pictures.load_cifar10())
+    found = image_files.as_one(image_files.load_cifar10())
     assert found.y.tolist() == [3, 1, 4, 3, 1, 4]
     np.testing.assert_array_equal(found.x, np.concatenate([made["train"], made["test"]]))
     paths["cifar10/test"].write_bytes(b"no xz")
     with pytest.raises(DataError, match=r"test.bin.xz cannot be unpacked"):
-        pictures.load_cifar10()
+        image_files.load_cifar10()
 
 
 def cifar100(tmp_path, n_names=100, labels=(99, 7), cut=0):
@@ -253,7 +253,7 @@ def cifar100(tmp_path, n_names=100, labels=(99, 7), cut=0):
 def test_cifar_100_has_fine_labels(monkeypatch, tmp_path):
     path, x = cifar100(tmp_path)
     serve(monkeypatch, {"cifar100/archive": path})
-    found = pictures.as_one(pictures.load_cifar100())
+    found = image_files.as_one(image_files.load_cifar100())
     assert found.y.tolist() == [99, 7, 42]
     np.testing.assert_array_equal(found.x, x)
     assert found.class_names[99] == "name_99"
@@ -273,16 +273,16 @@ def test_cifar_100_has_fine_labels(monkeypatch, tmp_path):
 def test_bad_archives_are_refused(monkeypatch, tmp_path, options, message):
     serve(monkeypatch, {"cifar100/archive": cifar100(tmp_path, **options)[0]})
     with pytest.raises(DataError, match=message):
-        pictures.load_cifar100()
+        image_files.load_cifar100()
 
 
 def test_an_archive_that_is_none_or_lacks_a_file(monkeypatch, tmp_path):
     serve(monkeypatch, {"cifar100/archive": tar(tmp_path / "a.tar.gz", {"cifar-100-binary/test.bin": b"x"})})
     with pytest.raises(DataError, match=r"lacks cifar-100-binary/train.bin, cifar-100-binary/fine_label_names.txt"):
-        pictures.load_cifar100()
+        image_files.load_cifar100()
     (tmp_path / "a.tar.gz").write_bytes(b"none")
     with pytest.raises(DataError, match=r"a.tar.gz cannot be unpacked"):
-        pictures.load_cifar100()
+        image_files.load_cifar100()
 
 
 def letters(path, labels=((1, 10, 11, 26), (2, 3)), leave_out=""):
@@ -302,7 +302,7 @@ def test_emnist_has_ten_upright_letters(monkeypatch, tmp_path):
     path = tmp_path / "gzip.zip"
     train, test = letters(path)
     serve(monkeypatch, {"emnist/archive": path})
-    found = pictures.as_one(pictures.LETTERS.load())
+    found = image_files.as_one(image_files.LETTERS.load())
     assert found.y.tolist() == [0, 9, 1, 2]
     assert found.x.shape == (4, 1, 28, 28)
     np.testing.assert_array_equal(found.x[1, 0], train[1].T)
@@ -323,7 +323,7 @@ def test_emnist_dealt_as_fedgen_does(monkeypatch, tmp_path):
             for kind, array in (("images-idx3", made[part]), ("labels-idx1", y)):
                 archive.writestr(f"gzip/emnist-letters-{part}-{kind}-ubyte.gz", idx(array))
     serve(monkeypatch, {"emnist/archive": path})
-    train, test = pictures.load_emnist()
+    train, test = image_files.load_emnist()
     np.testing.assert_array_equal(train.x[70, 0], made["train"][70].T)
     assert (train.y[70], test.y[5], train.class_names[25]) == (1, 1, "Z")
     fed = fedgen.emnist(4, 0.5, seed=1, ratio=1.0)
@@ -344,13 +344,13 @@ def test_bad_files_of_emnist_are_refused(monkeypatch, tmp_path):
     serve(monkeypatch, {"emnist/archive": path})
     letters(path, leave_out="gzip/emnist-letters-test-labels-idx1-ubyte.gz")
     with pytest.raises(DataError, match=r"expected a zip archive that holds gzip/emnist-letters-test-labels"):
-        pictures.LETTERS.load()
+        image_files.LETTERS.load()
     letters(path, labels=((0, 1), (1,)))
     with pytest.raises(DataError, match=r"expected images and labels 1…26 of train"):
-        pictures.LETTERS.load()
+        image_files.LETTERS.load()
     path.write_bytes(b"no zip")
     with pytest.raises(DataError, match=r"expected a zip archive"):
-        pictures.LETTERS.load()
+        image_files.LETTERS.load()
 
 
 # --- all of them, with made images of the right number --------------------------------------------------------------
@@ -362,7 +362,7 @@ def test_defaults_give_the_sizes_of_the_paper(monkeypatch, name, where):
 
     MNIST is not in that table: as many as its smallest class allows.
     """
-    family = getattr(pictures, where)
+    family = getattr(image_files, where)
     made = numbered(family.n_images, family.n_classes, channels=family.pixels // 784 // 3 * 2 + 1, size=2)
     serve_pictures(monkeypatch, where, made, family.n_images)
     federation = CATALOGUE[name]()
@@ -389,7 +389,7 @@ def test_defaults_give_the_sizes_of_the_paper(monkeypatch, name, where):
 
 @pytest.mark.realdata("pooled.fashion_mnist")
 def test_real_fashion_mnist_in_both_splits():
-    found = pictures.as_one(pictures.load_fashion_mnist())
+    found = image_files.as_one(image_files.load_fashion_mnist())
     assert found.x.shape == (70_000, 1, 28, 28)
     assert np.bincount(found.y).tolist() == [7000] * 10
     federation = pooled.fashion_mnist()
@@ -408,7 +408,7 @@ def test_real_fashion_mnist_in_both_splits():
 
 @pytest.mark.realdata("pooled.cifar10")
 def test_real_cifar_10_or_its_part():
-    found = pictures.as_one(pictures.load_cifar10())
+    found = image_files.as_one(image_files.load_cifar10())
     assert len(found.y) in (18_947, 60_000)
     for i, (mean, sd) in enumerate(zip(found.mean, found.sd, strict=True)):
         often, grey = np.bincount(found.x[:, i].ravel(), minlength=256), np.arange(256) / 255

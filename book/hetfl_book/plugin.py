@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from hetfl_core import numerics
-from hetfl_core.options import Fastest, Workers, check_folder, if_stopped
+from hetfl_core.cli_options import Fastest, Workers, check_folder, if_stopped
 
 commands = typer.Typer()
 

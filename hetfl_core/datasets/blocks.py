@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.datasets import pictures
+from hetfl_core.datasets import image_files
 from hetfl_core.federation import MOST_CLASSES, Client, Federation, FederationWarning
 from hetfl_core.partition import Indices, Parts, check_generator, check_labels, gathered, joined
 from hetfl_core.rng import SERVER, numpy_stream
@@ -355,7 +355,7 @@ def fashion_mnist(partition: BlockPartition = TABLE_4, seed: int = 0, **fields: 
     ValueError
         If an argument is out of range.
     """
-    return _federation(pictures.FASHION, gathered(partition, fields, BlockPartition), seed)
+    return _federation(image_files.FASHION, gathered(partition, fields, BlockPartition), seed)
 
 
 def mnist(partition: BlockPartition = TABLE_4, seed: int = 0, **fields: Any) -> Federation:
@@ -376,7 +376,7 @@ def mnist(partition: BlockPartition = TABLE_4, seed: int = 0, **fields: Any) -> 
     DataError, ValueError
         As by `fashion_mnist`.
     """
-    return _federation(pictures.MNIST, gathered(partition, fields, BlockPartition), seed)
+    return _federation(image_files.MNIST, gathered(partition, fields, BlockPartition), seed)
 
 
 def cifar10(partition: BlockPartition = TABLE_4, seed: int = 0, *, cut: str = "quadrants", **fields: Any) -> Federation:
@@ -400,7 +400,7 @@ def cifar10(partition: BlockPartition = TABLE_4, seed: int = 0, *, cut: str = "q
         As by `fashion_mnist`.
     """
     checks.choice("cut", cut, tuple(CUTS))
-    return _federation(pictures.CIFAR10, gathered(partition, fields, BlockPartition), seed, cut)
+    return _federation(image_files.CIFAR10, gathered(partition, fields, BlockPartition), seed, cut)
 
 
 def eurosat(
@@ -409,7 +409,7 @@ def eurosat(
     """EuroSAT's satellite images in quadrants of shape (3, 32, 32), or in twelve of one colour.
 
     The data set has no split of its own, and [1]_ gives none: a fifth of each class, the same whatever the seed, are
-    the test images (`hetfl_core.datasets.pictures.load_eurosat`), 5 400 of 27 000.
+    the test images (`hetfl_core.datasets.image_files.load_eurosat`), 5 400 of 27 000.
 
     Parameters
     ----------
@@ -433,19 +433,19 @@ def eurosat(
     checks.choice("cut", cut, tuple(CUTS))
     if checks.integer("resize", resize, 2, 64) % 2:
         raise ValueError(f"resize must be even, so that an image has quadrants, got {resize}")
-    partition, family = gathered(partition, fields, BlockPartition), pictures.EUROSAT
+    partition, family = gathered(partition, fields, BlockPartition), image_files.EUROSAT
 
-    def load() -> pictures.Halves:
+    def load() -> image_files.Halves:
         n, most = family.n_images, (partition.per_class, partition.test_per_class)
         dealt = sum(min(share * n, 10 * (some or n)) for share, some in zip((0.8, 0.2), most, strict=True))
         checks.memory(3 * resize**2 * (n + 4 * dealt), resize=resize, per_class=partition.per_class)
-        return pictures.load_eurosat(resize)
+        return image_files.load_eurosat(resize)
 
     return _federation(replace(family, load=load), partition, seed, cut, resize=resize)
 
 
 def _federation(
-    family: pictures.Family, partition: BlockPartition, seed: int, cut: str = "quadrants", **settings: Any
+    family: image_files.Family, partition: BlockPartition, seed: int, cut: str = "quadrants", **settings: Any
 ) -> Federation:
     """The federation of a data set that is cut and dealt so; the arguments are checked before a file is read."""
     checks.seed(seed)

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_core import checks
-from hetfl_core.datasets.pictures import Halves, client_of, load_mnist, symmetric
+from hetfl_core.datasets.image_files import Halves, client_of, load_mnist, symmetric
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Client, Federation
-from hetfl_core.partition import Indices, Partition, assign_classes, check_clients, check_k, draws, gathered, share
+from hetfl_core.partition import Indices, Partition, assign_classes, check_clients, check_k, gathered, share, streams
 
 DIGITS = tuple("0123456789")
 FLIC_DIGITS = Partition(100, classes_per_client=3)
@@ -29,7 +29,7 @@ def load_usps() -> Halves:
 
     Returns
     -------
-    train, test : Pictures
+    train, test : Images
         Of shape (1, 16, 16), scaled to −1 … 1.
 
     Raises
@@ -112,7 +112,7 @@ def mnist_usps(
     clients: list[Client] = []
     for domain, halves in (("mnist", load_mnist()), ("usps", load_usps())):
         dealer = partition if partition.variant == "code" else half
-        dealt = dealer.deal(halves[0].y, draws(seed, domain), halves[1].y)
+        dealt = dealer.deal(halves[0].y, streams(seed, domain), halves[1].y)
         for i, (train, test) in enumerate(list(zip(*dealt, strict=True))[: half.n_clients]):
             clients.append(client_of(halves, train, test, f"{domain}-{i:03d}", resize))
     settings = partition.settings("classes_per_client", "variant") | {"seed": seed, "resize": resize}
@@ -161,16 +161,16 @@ def bundled(
     if not 10 <= round(1797 * test_fraction) <= 1787:
         raise ValueError(f"test_fraction must leave an image of each class on either side, got {test_fraction}")
 
-    draw = draws(seed, "bundled")
+    stream = streams(seed, "bundled")
     x, y = bundled_images()
     train, test = train_test_split(
-        np.arange(len(y)), test_size=test_fraction, stratify=y, random_state=int(draw("split").integers(2**31))
+        np.arange(len(y)), test_size=test_fraction, stratify=y, random_state=int(stream("split").integers(2**31))
     )
     check_clients(n_clients, classes_per_client, len(train))
     halves = [n for n in (n_clients - n_clients // 2, n_clients // 2) if n or not n_clients]
-    rng = draw("classes")
+    rng = stream("classes")
     table = np.concatenate([assign_classes(n, 10, classes_per_client, rng) for n in halves])
-    parts = zip(share(y[train], table, draw("train")), share(y[test], table, draw("test"), at_least=0))
+    parts = zip(share(y[train], table, stream("train")), share(y[test], table, stream("test"), at_least=0))
     clients = []
     for i, (mine, tested) in enumerate(parts):
         fine = i < halves[0]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hetfl_core import checks
-from hetfl_core.datasets import pictures
+from hetfl_core.datasets import image_files
 from hetfl_core.federation import Federation
-from hetfl_core.partition import Partition, draws, gathered
+from hetfl_core.partition import Partition, gathered, streams
 
 FIVE_CLASSES = Partition(100, classes_per_client=5)
 
@@ -50,14 +50,14 @@ def fashion_mnist(
         raise ValueError(f"sizes must be image sizes in pixels, at least one, got {checks.shown(sizes)}")
     for size in sizes:
         checks.integer("sizes", size, 1)
-    partition, family = gathered(partition, fields, Partition), pictures.FASHION
+    partition, family = gathered(partition, fields, Partition), image_files.FASHION
     partition.check(60_000, family.n_classes)
     checks.seed(seed)
     checks.memory(4 * 10_000 * max(sizes) ** 2 / len(sizes), sizes=sizes)
     halves = train, test = family.load()
-    dealt = zip(*partition.deal(train.y, draws(seed, "fashion_mnist"), test.y), strict=True)
+    dealt = zip(*partition.deal(train.y, streams(seed, "fashion_mnist"), test.y), strict=True)
     clients = [
-        pictures.client_of(halves, mine, tested, f"client-{i:03d}", sizes[i % len(sizes)])
+        image_files.client_of(halves, mine, tested, f"client-{i:03d}", sizes[i % len(sizes)])
         for i, (mine, tested) in enumerate(dealt)
     ]
     settings = partition.settings("classes_per_client", "alpha") | {"seed": seed, "sizes": list(sizes)}

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from hetfl_core import checks
-from hetfl_core.datasets import pictures
+from hetfl_core.datasets import image_files
 from hetfl_core.federation import Federation, FederationWarning
-from hetfl_core.partition import Partition, draws, gathered
+from hetfl_core.partition import Partition, gathered, streams
 
 FEDCR = Partition(100, "non-iid_1", classes_per_client=5, alpha=0.5, test_fraction=0.3)
 """100 clients with 5 classes each, or, where the split is ``"non-iid_2"``, with proportions ~ Dir(0.5)."""
@@ -63,7 +63,7 @@ def fashion_mnist(partition: Partition = FEDCR, seed: int = 0, **fields: Any) ->
     -----
     The published code rounds 700 · 0.7 down after a rounding error, to 489; the paper and this function have 490.
     """
-    return _federation(pictures.FASHION, partition, seed, fields)
+    return _federation(image_files.FASHION, partition, seed, fields)
 
 
 def mnist(partition: Partition = FEDCR_MNIST, seed: int = 0, **fields: Any) -> Federation:
@@ -92,7 +92,7 @@ def mnist(partition: Partition = FEDCR_MNIST, seed: int = 0, **fields: Any) -> F
     ValueError
         If a field does not allow the dealing.
     """
-    return _federation(pictures.MNIST, partition, seed, fields)
+    return _federation(image_files.MNIST, partition, seed, fields)
 
 
 def cifar10(partition: Partition = FEDCR, seed: int = 0, **fields: Any) -> Federation:
@@ -125,7 +125,7 @@ def cifar10(partition: Partition = FEDCR, seed: int = 0, **fields: Any) -> Feder
     ValueError
         If a field does not allow the dealing.
     """
-    return _federation(pictures.CIFAR10, partition, seed, fields)
+    return _federation(image_files.CIFAR10, partition, seed, fields)
 
 
 def cifar100(partition: Partition = FEDCR_CIFAR100, seed: int = 0, **fields: Any) -> Federation:
@@ -154,7 +154,7 @@ def cifar100(partition: Partition = FEDCR_CIFAR100, seed: int = 0, **fields: Any
     ValueError
         If a field does not allow the dealing.
     """
-    return _federation(pictures.CIFAR100, partition, seed, fields)
+    return _federation(image_files.CIFAR100, partition, seed, fields)
 
 
 def emnist_letters(partition: Partition = FEDCR, seed: int = 0, **fields: Any) -> Federation:
@@ -182,10 +182,10 @@ def emnist_letters(partition: Partition = FEDCR, seed: int = 0, **fields: Any) -
     ValueError
         If a field does not allow the dealing.
     """
-    return _federation(pictures.LETTERS, partition, seed, fields)
+    return _federation(image_files.LETTERS, partition, seed, fields)
 
 
-def _federation(family: pictures.Family, partition: Partition, seed: int, fields: dict[str, Any]) -> Federation:
+def _federation(family: image_files.Family, partition: Partition, seed: int, fields: dict[str, Any]) -> Federation:
     """The federation of a data set that is dealt so; the arguments are checked before a file is read."""
     partition, name = gathered(partition, fields, Partition), f"pooled.{family.name}"
     partition.check(family.n_images, family.n_classes, pooled=True)
@@ -193,20 +193,20 @@ def _federation(family: pictures.Family, partition: Partition, seed: int, fields
     sizes = {"n_clients": partition.n_clients, "per_client": partition.per_client}
     n_dealt = family.n_images if partition.per_client is None else partition.n_clients * partition.per_client
     checks.memory(family.pixels * (family.n_images + 4 * n_dealt), **sizes)
-    pool = pictures.as_one(family.load())
+    pool = image_files.as_one(family.load())
     part = family.part(len(pool.y))
     if part and partition.scheme.startswith("non-iid") and partition.per_client is None:
         raise ValueError(
             f"per_client must be given, since the files at hand hold {len(pool.y)} of the {family.n_images} images "
             f"of {name}, got None: `hetfl data status` tells where the official file belongs"
         )
-    dealt = partition.deal(pool.y, draws(seed, name))
+    dealt = partition.deal(pool.y, streams(seed, name))
     told = partition.settings("classes_per_client", "split", "alpha", "variant", "per_client", "test_fraction")
     info = family.info({**told, "seed": seed}, pool.class_names, f", training and test images pooled{part}")
     info["untrained_test_images"] = sum(
         int((~np.isin(pool.y[test], pool.y[train])).sum()) for train, test in zip(*dealt, strict=True)
     )
-    clients = pictures.clients_of((pool, pool), dealt)
+    clients = image_files.clients_of((pool, pool), dealt)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FederationWarning)  # what it would warn of is counted above
         return Federation(clients, family.n_classes, name, info)

@@ -8,8 +8,8 @@ from typing import Any
 _NAMES = {
     "apps": ["client_app", "load_model", "serve", "server_app", "settings_of"],
     "coordinator": ["DeploymentError", "Result"],
-    "files": ["client_from_file"],
-    "site": ["Settings"],
+    "client_file": ["client_from_file"],
+    "site": ["RunSettings"],
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 

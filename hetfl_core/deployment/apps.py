@@ -26,7 +26,7 @@ from hetfl_core.deployment.coordinator import (
     Roster,
     share_messages,
 )
-from hetfl_core.deployment.site import FileStore, Reply, Settings, Site, SiteError, Task, told
+from hetfl_core.deployment.site import FileStore, Reply, RunSettings, Site, SiteError, Task, told
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.federation import Client
 from hetfl_core.files import write_atomically
@@ -62,7 +62,7 @@ def _named(methods: Methods) -> dict[str, Method]:
     return named
 
 
-def settings_of(config: Mapping[str, Any]) -> Settings:
+def settings_of(config: Mapping[str, Any]) -> RunSettings:
     """The settings that an app's run config holds (``[tool.flwr.app.config]`` of its ``pyproject.toml``).
 
     Keys are ``classes``, ``rounds``, ``participation``, ``seed``, ``dtype`` (``"float32"`` or ``"float64"``), ``task``,
@@ -75,12 +75,12 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
 
     Returns
     -------
-    Settings
+    RunSettings
 
     Raises
     ------
     ValueError
-        For what `Settings` refuses, and a missing ``classes``.
+        For what `RunSettings` refuses, and a missing ``classes``.
     """
     if "classes" not in config:
         raise ValueError("the run config must say how many 'classes' there are (0 for a regression)")
@@ -88,7 +88,7 @@ def settings_of(config: Mapping[str, Any]) -> Settings:
     names = {"rounds": int, "participation": float, "seed": int, "task": str, "evaluate-every": int}
     names |= {"secure": bool, "clipping-range": float}
     given = {key.replace("-", "_"): make(config[key]) for key, make in names.items() if key in config}  # type: ignore[operator]
-    return Settings(int(config["classes"]), dtype=getattr(torch, dtype), **given)
+    return RunSettings(int(config["classes"]), dtype=getattr(torch, dtype), **given)
 
 
 # --- a client -------------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ import torch
 
 from hetfl_core import checks
 from hetfl_core.clients import in_one_order
-from hetfl_core.deployment.site import Memory, Reply, Settings, Site, Task, TaskKind, named, spec_of
-from hetfl_core.deployment.sums import MASKED, Layout
+from hetfl_core.deployment.site import Memory, Reply, RunSettings, Site, Task, TaskKind, named, spec_of
+from hetfl_core.deployment.sums import MASKED, SumLayout
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import sides
 from hetfl_core.engine.evaluation import METRICS, averages, n_bytes
@@ -62,7 +62,7 @@ class Roster:
 
     told: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def add(self, told: Mapping[str, Any], settings: Settings) -> str | None:
+    def add(self, told: Mapping[str, Any], settings: RunSettings) -> str | None:
         """Take a client in; of one that is known already, see that it is the same.
 
         Returns
@@ -88,7 +88,7 @@ class Roster:
         self.told[name] = dict(told)
         return name
 
-    def specs(self, settings: Settings) -> list[Spec]:
+    def specs(self, settings: RunSettings) -> list[Spec]:
         """The spec of each client that is known, in the order in which they came.
 
         Returns
@@ -120,7 +120,7 @@ class Result:
     server: Params
 
 
-def foreseen(method: Method, spec: Spec, received: Params, common: Params, settings: Settings) -> Params:
+def foreseen(method: Method, spec: Spec, received: Params, common: Params, settings: RunSettings) -> Params:
     """A made upload as this client's must look: names, shapes and types count, numbers do not.
 
     A client of the same shapes and classes is made, with few random samples of each class, and goes through a round.
@@ -182,7 +182,7 @@ class Coordinator:
     name : str
         Of the run, for what is said about it.
     method : Method
-    settings : Settings
+    settings : RunSettings
     roster : Roster
         Its clients of now; those that it gets later join at the beginning of a round.
     folder : Path, optional
@@ -200,7 +200,7 @@ class Coordinator:
         self,
         name: str,
         method: Method,
-        settings: Settings,
+        settings: RunSettings,
         roster: Roster,
         folder: Path | None = None,
         say: Callable[[str], None] = print,
@@ -404,7 +404,7 @@ class Coordinator:
                     )
         weights = {index: self.method.weight(self.specs[index]) for index in tasks}
         total, limit = sum(weights.values()), self.settings.clipping_range
-        return {c: replace(task, layout=Layout(shapes, weights[c] / total, limit)) for c, task in tasks.items()}
+        return {c: replace(task, layout=SumLayout(shapes, weights[c] / total, limit)) for c, task in tasks.items()}
 
     def _after_sum(self, server: Params, task: Task, mine: Mapping[int, Reply], round: int) -> tuple[Params, int]:
         """The server's tensors after the mean of the uploads, which is all that it is given; and the bytes sent up.

@@ -16,7 +16,7 @@ import torch
 
 from hetfl_core import checks
 from hetfl_core.clients import by_block
-from hetfl_core.deployment.sums import Layout
+from hetfl_core.deployment.sums import SumLayout
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import prediction, sides, training
 from hetfl_core.engine.evaluation import METRICS
@@ -34,7 +34,7 @@ ORDER: dict[str, int] = {"start": 0, "round": 1, "rest": 1, "final": 2}
 
 
 @dataclass(frozen=True)
-class Settings(Checked):
+class RunSettings(Checked):
     """Settings of a run that the server and all clients agree on.
 
     Parameters
@@ -91,7 +91,7 @@ class Task:
         Clients of the federation when this one began, as its `Spec` has them.
     features : tuple of str, or dict of str to tuple of str, optional
         The client's features, and its blocks, in the order that they have on all clients that have the same.
-    layout : hetfl_core.deployment.sums.Layout, optional
+    layout : hetfl_core.deployment.sums.SumLayout, optional
         With ``"round"``: only the sum of all uploads, laid out so, leaves in a form that can be read.
     """
 
@@ -102,7 +102,7 @@ class Task:
     evaluate: bool = False
     n_clients: int = 1
     features: Any = None
-    layout: Layout | None = None
+    layout: SumLayout | None = None
 
     @property
     def key(self) -> tuple[int, int]:
@@ -230,7 +230,7 @@ class Site:
     ----------
     client : Client
     method : Method
-    settings : Settings
+    settings : RunSettings
     n_clients : int
         Clients of the federation.
     features : tuple of str, or dict of str to tuple of str, optional
@@ -244,7 +244,7 @@ class Site:
     """
 
     def __init__(
-        self, client: Client, method: Method, settings: Settings, n_clients: int, features: Any = None
+        self, client: Client, method: Method, settings: RunSettings, n_clients: int, features: Any = None
     ) -> None:
         checks.instance("client", client, Client)
         if features is not None:
@@ -436,13 +436,13 @@ def named(features: Any) -> Any:
     return map_blocks(lambda own: None if own is None else tuple(own), features)
 
 
-def spec_of(told: Mapping[str, Any], settings: Settings, n_clients: int) -> Spec:
+def spec_of(told: Mapping[str, Any], settings: RunSettings, n_clients: int) -> Spec:
     """The spec that `told` describes.
 
     Parameters
     ----------
     told : dict
-    settings : Settings
+    settings : RunSettings
     n_clients : int
         Clients of the federation.
 

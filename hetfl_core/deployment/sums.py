@@ -27,7 +27,7 @@ MASKED = 8
 
 
 @dataclass(frozen=True)
-class Layout:
+class SumLayout:
     """Where each tensor stands in the vector that is summed: one tensor after the other, then a weight for each.
 
     Parameters
@@ -127,7 +127,7 @@ def secure_sum(
     ----------
     grid : flwr.serverapp.Grid
     contents : dict of int to flwr.app.RecordDict
-        What each node is asked, with a `Layout`.
+        What each node is asked, with a `SumLayout`.
     timeout : float
         Seconds to wait, in each of the four steps.
     clipping_range : float

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hetfl_core.deployment.site import Memory, Reply, Task, named
-from hetfl_core.deployment.sums import Layout
+from hetfl_core.deployment.sums import SumLayout
 from hetfl_core.networks import Params
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def unpack_tasks(content: RecordDict) -> dict[str, Task]:
     try:
         for run, words in unpack_words(content)["tasks"].items():
             parts = {part: from_arrays(content[f"{run}{SEPARATOR}{part}"]) for part in ("received", "common")}  # type: ignore[arg-type]
-            layout = words["layout"] and Layout(**words["layout"])
+            layout = words["layout"] and SumLayout(**words["layout"])
             tasks[run] = Task(**{**words, **parts, "features": named(words["features"]), "layout": layout})
     except (KeyError, TypeError, AttributeError) as error:
         raise WireError(f"a task cannot be read: {error}") from error

@@ -7,7 +7,7 @@ Symbol of the paper             Name here
 :math:`w_m`                     the classifier: ``phi.joint.…``, the layer over all blocks, and ``beta.…``, the head
 :math:`\Theta_0`, :math:`w_0`   the same of the server, which has all blocks and may have more neurons
 :math:`P_m`                     which blocks a client holds: names of tensors, and nothing to be computed
-:math:`\Pi_m`                   ``place/<client>``: the server's neuron that each of the client's is matched with
+:math:`\Pi_m`                   ``index/<client>``: the server's neuron that each of the client's is matched with
 :math:`\mu_1`, :math:`\mu_2`    `extractor_weight`, `classifier_weight`
 :math:`Q`, :math:`P`            `local_steps` (or `local_epochs`), `passes`
 ==============================  ===================================================================================
@@ -40,7 +40,7 @@ from hetfl_core.settings import Count, Natural, NotNegative
 
 LAYER = f"phi.{JOINT}"
 CLASSIFIER = ("beta", LAYER)
-PLACE = "place/"
+INDEX = "index/"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class HyFEM(FedAvg):
     extractor_weight, classifier_weight : float
         μ₁ and μ₂, the weights of the terms that hold extractors and classifier to the server's.
     passes : int
-        P, passes of matching a round; 0 for none: the places stay as they are.
+        P, passes of matching a round; 0 for none: the indices stay as they are.
     cost, order, growth : as in `hetfl_core.matching.Rule`
         The text's are the defaults.
     max_width : int
@@ -143,19 +143,19 @@ class HyFEM(FedAvg):
         sent = pick(server, ("phi", "beta"))
         if self.model.blocks is not None:
             sent = of_blocks(sent, held_blocks(spec), LAYER)
-            place = self._place(server, spec.name)
-            columns = {name: p[..., place] for name, p in sent.items() if has_prefix(name, LAYER)}
-            sent |= columns | {"beta.weight": sent["beta.weight"][place]}
+            index = self._index(server, spec.name)
+            columns = {name: p[..., index] for name, p in sent.items() if has_prefix(name, LAYER)}
+            sent |= columns | {"beta.weight": sent["beta.weight"][index]}
         if not (self.reset and self.client_init == "server"):
-            known = PLACE + spec.name in server
+            known = INDEX + spec.name in server
             sent["known"] = torch.tensor(float(known), dtype=sent["beta.bias"].dtype)
         return sent
 
-    def _place(self, server: Params, name: str) -> Tensor:
-        """Places Π_m of a client's neurons; the first ones as long as they have not been matched."""
+    def _index(self, server: Params, name: str) -> Tensor:
+        """The server's neuron of each of a client's, Π_m; the first ones as long as they have not been matched."""
         assert self.model.blocks is not None
         first = torch.arange(self.model.blocks.out, device=server["beta.bias"].device)
-        return server.get(PLACE + name, first)
+        return server.get(INDEX + name, first)
 
     def start(self, client_state: Params, received: Params) -> Params:
         """The working copy: what was received (Algorithm 2, line 2), or what the client has."""
@@ -195,19 +195,19 @@ class HyFEM(FedAvg):
         extractors = [pick(sent, [f"phi.{block}" for block in self.model.blocks.extractors]) for sent in uploads]
         layout = _Rows(server)
         total = sum(weights)
-        places = [self._place(server, spec.name) for spec in specs]
+        indices = [self._index(server, spec.name) for spec in specs]
         rows = [layout.of(sent) for sent in uploads]
         diverged = not all(bool(r.isfinite().all()) for r, _ in rows)
         late = self.matched_rounds is not None and int(server["round"]) >= self.matched_rounds
         each = zip(rows, weights, specs, strict=True)
         neurons = [Neurons(r.nan_to_num(), held, w / total, spec.name) for (r, held), w, spec in each]
         passes, rule = 0 if late or diverged else self.passes, replace(self.rule, inputs=layout.inputs)
-        found = match(neurons, places, width=layout.width, passes=passes, rule=rule, rng=rng)
+        found = match(neurons, indices, width=layout.width, passes=passes, rule=rule, rng=rng)
         mean = found.rows(layout.of(server)[0])
         if diverged:  # so does the mean, as that of any method
             mean = torch.full_like(mean, math.nan)
         heads = weighted_mean([{"beta.bias": sent["beta.bias"]} for sent in uploads], weights)
-        matched = {PLACE + spec.name: p for spec, p in zip(specs, found.places, strict=True)}
+        matched = {INDEX + spec.name: p for spec, p in zip(specs, found.indices, strict=True)}
         new = {**server, **weighted_mean(extractors, weights), **layout.named(mean), **heads, **matched}
         return {**new, "round": server["round"] + 1}
 

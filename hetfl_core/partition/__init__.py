@@ -51,11 +51,11 @@ from hetfl_core.rng import SERVER, numpy_stream
 
 __all__ = ["Partition"]
 
-Draw = Callable[[str], np.random.Generator]
+Streams = Callable[[str], np.random.Generator]
 """What gives the generator of a purpose."""
 
 
-def draws(seed: int, name: str) -> Draw:
+def streams(seed: int, name: str) -> Streams:
     """The generators with which data of that name are dealt: each purpose has one of its own.
 
     Parameters
@@ -220,7 +220,7 @@ class Partition:
     def deal(
         self,
         labels: ArrayLike,
-        rng: np.random.Generator | Draw,
+        rng: np.random.Generator | Streams,
         test_labels: ArrayLike | None = None,
         *,
         repeat_below: int = FEW,
@@ -258,22 +258,22 @@ class Partition:
         self.check(len(y), len(classes), pooled=test_labels is None)
         checks.integer("repeat_below", repeat_below, 0, FEW)
 
-        def draw(purpose: str) -> np.random.Generator:
+        def stream(purpose: str) -> np.random.Generator:
             found = rng(purpose) if callable(rng) else rng
             check_generator(found)
             return found
 
-        table = self._table(classes, draw)
-        train = self._parts(y, table, draw, "train", repeat_below)
+        table = self._table(classes, stream)
+        train = self._parts(y, table, stream, "train", repeat_below)
         if test_labels is None:
             mixed = self.scheme == "non-iid_2" or (self.scheme == "non-iid_1" and self.variant == "code")
-            return split_each(y, train, self.test_fraction or 0.3, draw("split"), stratified=not mixed)
+            return split_each(y, train, self.test_fraction or 0.3, stream("split"), stratified=not mixed)
         z = check_labels(test_labels, "test_labels")
         if self.scheme == "classes":
-            return train, self._parts(z, table, draw, "test", repeat_below)
-        return train, share_alike(y, train, z, draw("test"))
+            return train, self._parts(z, table, stream, "test", repeat_below)
+        return train, share_alike(y, train, z, stream("test"))
 
-    def _table(self, classes: Indices, draw: Draw) -> Indices:
+    def _table(self, classes: Indices, stream: Streams) -> Indices:
         """The classes of each client, where it holds some of them."""
         if "classes_per_client" not in USES[self.scheme]:
             return classes[:0]
@@ -281,23 +281,23 @@ class Partition:
         if self.scheme == "non-iid_1" and self.variant == "code":
             return classes[consecutive_classes(*numbers)]
         repeats = self.scheme == "classes" and self.variant == "code"
-        return classes[assign_classes(*numbers, draw("classes"), allow_repeats=repeats)]
+        return classes[assign_classes(*numbers, stream("classes"), allow_repeats=repeats)]
 
-    def _parts(self, y: Indices, table: Indices, draw: Draw, part: str, repeat_below: int) -> Parts:
+    def _parts(self, y: Indices, table: Indices, stream: Streams, part: str, repeat_below: int) -> Parts:
         """Samples of each client, by the scheme of the partition."""
         if self.scheme == "iid":
             n = len(y) if self.per_client is None else self.n_clients * self.per_client
-            return [np.sort(mine) for mine in np.array_split(draw(part).permutation(len(y))[:n], self.n_clients)]
+            return [np.sort(mine) for mine in np.array_split(stream(part).permutation(len(y))[:n], self.n_clients)]
         if self.scheme == "dirichlet":
-            return dirichlet(y, self.n_clients, self.alpha or 0, draw(part), self.min_size)
+            return dirichlet(y, self.n_clients, self.alpha or 0, stream(part), self.min_size)
         if self.scheme == "non-iid_1":
-            return share_evenly(y, table, draw("share"), per_client=self.per_client)
+            return share_evenly(y, table, stream("share"), per_client=self.per_client)
         if self.scheme == "non-iid_2":
-            rng = draw("dirichlet")
+            rng = stream("dirichlet")
             return dirichlet_per_client(y, self.n_clients, self.alpha or 0, rng, per_client=self.per_client)
         if self.variant == "code":
-            return published_shards(y, table, draw(part), repeat_below=repeat_below)
-        return share(y, table, draw(part), at_least=int(part == "train"))
+            return published_shards(y, table, stream(part), repeat_below=repeat_below)
+        return share(y, table, stream(part), at_least=int(part == "train"))
 
 
 P = TypeVar("P")

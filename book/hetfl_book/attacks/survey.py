@@ -116,7 +116,7 @@ def survey(run: Run, seen: Seen, colluder: str, *, seed: int = 0) -> dict[str, f
     if isinstance(run.method, HyFEM) and run.method.model.blocks is not None:
         last = [m for name in victims for m in [m for m in single if m.client == name][-1:]]
         layers = [_classifier(m) for m in last]
-        matched = [linking.in_place(m, run.server[f"place/{m.client}"]) for m in layers]
+        matched = [linking.in_place(m, run.server[f"index/{m.client}"]) for m in layers]
         for key, some in (("alike_layer", layers), ("alike_matched", matched)):
             found[key] = linking.alike(labels.move_vectors([replace(m, round=0) for m in some]), counts)
     for suffix, messages in (("", single), ("_summed", averaged(single))):

@@ -23,7 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from hetfl_core import checks
-from hetfl_core.datasets import pictures
+from hetfl_core.datasets import image_files
 from hetfl_core.federation import Federation
 from hetfl_core.partition import Indices, Parts, check_alpha, joined
 from hetfl_core.rng import SERVER, numpy_stream
@@ -158,7 +158,7 @@ def mnist(n_clients: int = 20, alpha: float = 0.1, seed: int = 0, *, ratio: floa
     ValueError
         For arguments out of their range.
     """
-    return _federation(replace(pictures.MNIST, name="fedgen.mnist"), 10, n_clients, alpha, seed, ratio)
+    return _federation(replace(image_files.MNIST, name="fedgen.mnist"), 10, n_clients, alpha, seed, ratio)
 
 
 def emnist(n_clients: int = 20, alpha: float = 0.1, seed: int = 0, *, ratio: float = 0.1) -> Federation:
@@ -188,12 +188,12 @@ def emnist(n_clients: int = 20, alpha: float = 0.1, seed: int = 0, *, ratio: flo
         For arguments out of their range, or if no dealing was found in which each client has enough.
     """
     source = "EMNIST (Cohen et al., 2017), letters"
-    family = replace(pictures.LETTERS, name="fedgen.emnist", load=pictures.load_emnist, source=source)
+    family = replace(image_files.LETTERS, name="fedgen.emnist", load=image_files.load_emnist, source=source)
     return _federation(family, 260, n_clients, alpha, seed, ratio)
 
 
 def _federation(
-    family: pictures.Family, min_size: int, n_clients: int, alpha: float, seed: int, ratio: float
+    family: image_files.Family, min_size: int, n_clients: int, alpha: float, seed: int, ratio: float
 ) -> Federation:
     checks.seed(seed)
     checks.integer("n_clients", n_clients, 1, 1000)
@@ -203,7 +203,7 @@ def _federation(
     rng = numpy_stream(seed, SERVER, 0, family.name)
     parts = capped_dirichlet(training.y, n_clients, alpha, rng, ratio=ratio, min_size=min_size)
     tests = equal_tests(training.y, parts, testing.y, rng)
-    clients = pictures.clients_of(halves, (parts, tests), len(str(n_clients - 1)))
+    clients = image_files.clients_of(halves, (parts, tests), len(str(n_clients - 1)))
     settings = {"n_clients": n_clients, "alpha": alpha, "seed": seed, "ratio": ratio}
     info = family.info(settings, training.class_names, ", dealt as FedGen's published code does")
     return Federation(clients, len(training.class_names), family.name, info)

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from hetfl_core import checks
 from hetfl_core.datasets.blocks import BlockPartition, at_most, federate
-from hetfl_core.datasets.pictures import read_image
+from hetfl_core.datasets.image_files import read_image
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Federation
 from hetfl_core.partition import Indices, gathered

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_core import checks
-from hetfl_core.datasets import pictures
+from hetfl_core.datasets import image_files
 from hetfl_core.federation import Federation
 from hetfl_core.partition import Indices, Parts, check_k, check_variant, joined
 from hetfl_core.rng import SERVER, numpy_stream
@@ -160,10 +160,10 @@ def cifar10(
     check_k("classes_per_client", classes_per_client, 10)
     check_variant(variant)
     checks.choice("tested_on", tested_on, TESTED_ON)
-    checks.memory(5 * pictures.CIFAR10.pixels * pictures.CIFAR10.n_images, n_clients=n_clients)
+    checks.memory(5 * image_files.CIFAR10.pixels * image_files.CIFAR10.n_images, n_clients=n_clients)
     rng = numpy_stream(seed, SERVER, 0, "pfedhn.cifar10")
     classes, shares = uneven_shares(n_clients, 10, classes_per_client, rng, variant=variant)
-    training, testing = (half._replace(mean=MEAN, sd=SD) for half in pictures.CIFAR10.load())
+    training, testing = (half._replace(mean=MEAN, sd=SD) for half in image_files.CIFAR10.load())
     order = rng.permutation(len(training.y))
     n_validation = round(VALIDATION * len(order))
     apart, kept = np.sort(order[:n_validation]), np.sort(order[n_validation:])
@@ -171,9 +171,9 @@ def cifar10(
     validation = [apart[part] for part in cut(training.y[apart], classes, shares, rng)]
     test = cut(testing.y, classes, shares, rng)
     halves, others = ((training, testing), test) if tested_on == "test" else ((training, training), validation)
-    part = pictures.CIFAR10.part(len(training.y) + len(testing.y))
-    clients = pictures.clients_of(halves, (train, others), len(str(n_clients - 1)))
+    part = image_files.CIFAR10.part(len(training.y) + len(testing.y))
+    clients = image_files.clients_of(halves, (train, others), len(str(n_clients - 1)))
     settings = {"n_clients": n_clients, "seed": seed, "classes_per_client": classes_per_client}
     told = {**settings, "variant": variant, "tested_on": tested_on}
-    info = pictures.CIFAR10.info(told, training.class_names, f", dealt as for pFedHN{part}")
+    info = image_files.CIFAR10.info(told, training.class_names, f", dealt as for pFedHN{part}")
     return Federation(clients, 10, "pfedhn.cifar10", info)

@@ -25,7 +25,7 @@ from hetfl_core import checks
 from hetfl_core.datasets.registry import DataError, data_home
 from hetfl_core.federation import Client, Federation
 from hetfl_core.files import write_atomically
-from hetfl_core.partition import Indices, Partition, draws, gathered
+from hetfl_core.partition import Indices, Partition, gathered, streams
 from hetfl_core.rng import SERVER, numpy_stream
 
 CLASSES = ("Bottle", "Car", "Food", "Book")
@@ -434,7 +434,7 @@ def _clients(
     """Half the clients get captions, half images; each modality is dealt for itself."""
     clients, half, y_train, y_test = [], _half(partition), y[training], y[~training]
     for modality, x in zip(("caption", "image"), vectors):
-        dealt = (partition if partition.variant == "code" else half).deal(y_train, draws(seed, modality), y_test)
+        dealt = (partition if partition.variant == "code" else half).deal(y_train, streams(seed, modality), y_test)
         x_train, x_test = x[training], x[~training]
         for i, (train, test) in enumerate(list(zip(*dealt, strict=True))[: half.n_clients]):
             name = f"{modality}-{i:03d}"

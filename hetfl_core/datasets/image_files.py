@@ -1,4 +1,4 @@
-"""Data sets of pictures as their files hold them: what is read, scaled, and known of each before it is read."""
+"""Data sets of images as their files hold them: what is read, scaled, and known of each before it is read."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ FASHION_CLASSES, EUROSAT_CLASSES = tuple(_FASHION.split(", ")), tuple(_EUROSAT.s
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-class Pictures(NamedTuple):
-    """Pictures before they are dealt: the training set of a data set, its test set, or both.
+class Images(NamedTuple):
+    """Images before they are dealt: the training set of a data set, its test set, or both.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Pictures(NamedTuple):
     class_names: tuple[str, ...]
 
     def inputs(self, which: Indices, size: int | None = None) -> Tensor:
-        """Some of the pictures as network inputs, float32.
+        """Some of the images as network inputs, float32.
 
         Parameters
         ----------
@@ -76,42 +76,42 @@ class Pictures(NamedTuple):
         mean, sd = (torch.from_numpy(part)[:, None, None] for part in (self.mean, self.sd))
         return (x - mean) / sd
 
-    def rows(self, which: Indices) -> Pictures:
-        """Some of the pictures, by their indices."""
+    def rows(self, which: Indices) -> Images:
+        """Some of the images, by their indices."""
         return self._replace(x=self.x[which], y=self.y[which])
 
 
-Halves = tuple[Pictures, Pictures]
+Halves = tuple[Images, Images]
 """The training and the test set."""
 
 
-def as_one(halves: Halves) -> Pictures:
-    """The training and the test set as one, training pictures first.
+def as_one(halves: Halves) -> Images:
+    """The training and the test set as one, training images first.
 
     Parameters
     ----------
-    halves : tuple of Pictures
+    halves : tuple of Images
 
     Returns
     -------
-    Pictures
+    Images
     """
     train, test = halves
     return train._replace(x=np.concatenate([train.x, test.x]), y=np.concatenate([train.y, test.y]))
 
 
 def client_of(halves: Halves, train: Indices, test: Indices, name: str, size: int | None = None) -> Client:
-    """A client that holds these training and test pictures.
+    """A client that holds these training and test images.
 
     Parameters
     ----------
-    halves : tuple of Pictures
+    halves : tuple of Images
         The training and the test set.
     train, test : ndarray of int
         Indices into them.
     name : str
     size : int, optional
-        Side of the pictures in pixels; by default as they are.
+        Side of the images in pixels; by default as they are.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def clients_of(halves: Halves, dealt: tuple[Parts, Parts], digits: int = 3) -> l
 
     Parameters
     ----------
-    halves : tuple of Pictures
+    halves : tuple of Images
         The training and the test set.
     dealt : tuple of list of ndarray of int
         Indices into them, of each client.
@@ -141,8 +141,8 @@ def clients_of(halves: Halves, dealt: tuple[Parts, Parts], digits: int = 3) -> l
     return [client_of(halves, train, test, f"client-{i:0{digits}d}") for i, (train, test) in enumerate(parts)]
 
 
-def symmetric(x: NDArray[np.uint8], y: Indices, class_names: tuple[str, ...]) -> Pictures:
-    """Pictures that are scaled to −1 … 1.
+def symmetric(x: NDArray[np.uint8], y: Indices, class_names: tuple[str, ...]) -> Images:
+    """Images that are scaled to −1 … 1.
 
     Parameters
     ----------
@@ -152,11 +152,11 @@ def symmetric(x: NDArray[np.uint8], y: Indices, class_names: tuple[str, ...]) ->
 
     Returns
     -------
-    Pictures
+    Images
     """
     x = x[:, None] if x.ndim == 3 else x
     half = np.full(x.shape[1], 0.5, np.float32)
-    return Pictures(x, y, half, half, class_names)
+    return Images(x, y, half, half, class_names)
 
 
 @dataclass(frozen=True)
@@ -168,9 +168,9 @@ class Family:
     name : str
         As in the data set's own publication.
     load : callable
-        Reads training and test pictures.
+        Reads training and test images.
     n_images, n_classes, pixels : int
-        Pictures in all, classes, and numbers in a picture.
+        Images in all, classes, and numbers in a image.
     source, licence : str
     """
 
@@ -183,7 +183,7 @@ class Family:
     licence: str
 
     def part(self, n: int) -> str:
-        """The end of a source where only n of the pictures are at hand; nothing where all are."""
+        """The end of a source where only n of the images are at hand; nothing where all are."""
         return "" if n == self.n_images else f"; a part, {n} of {self.n_images} images"
 
     def info(self, settings: Mapping[str, Any], class_names: Sequence[str], how: str = "") -> dict[str, Any]:
@@ -255,27 +255,27 @@ def unpack_idx(packed: bytes, where: str) -> NDArray[np.uint8]:
 
 
 def load_mnist() -> Halves:
-    """MNIST: 60 000 and 10 000 pictures of shape (1, 28, 28), scaled to −1 … 1.
+    """MNIST: 60 000 and 10 000 images of shape (1, 28, 28), scaled to −1 … 1.
 
     Returns
     -------
-    train, test : Pictures
+    train, test : Images
     """
     return _load_idx("mnist", tuple("0123456789"))
 
 
 def load_fashion_mnist() -> Halves:
-    """Fashion-MNIST: 60 000 and 10 000 pictures of shape (1, 28, 28), scaled to −1 … 1.
+    """Fashion-MNIST: 60 000 and 10 000 images of shape (1, 28, 28), scaled to −1 … 1.
 
     Returns
     -------
-    train, test : Pictures
+    train, test : Images
     """
     return _load_idx("fashion_mnist", FASHION_CLASSES)
 
 
 def _load_idx(family: str, class_names: tuple[str, ...]) -> Halves:
-    def half(part: str) -> Pictures:
+    def half(part: str) -> Images:
         x, y = (read_idx(fetch(f"{family}/{part}-{what}")) for what in ("images", "labels"))
         if len(x) != len(y):
             raise DataError(f"{family}: {part} has {len(x)} images but {len(y)} labels")
@@ -290,16 +290,16 @@ def _load_idx(family: str, class_names: tuple[str, ...]) -> Halves:
 def load_emnist(n_letters: int = 26) -> Halves:
     """EMNIST's first letters, capital and small, of shape (1, 28, 28), scaled to −1 … 1.
 
-    The files hold each picture with rows and columns exchanged; here it stands upright.
+    The files hold each image with rows and columns exchanged; here it stands upright.
 
     Parameters
     ----------
     n_letters : int
-        All 26 have 124 800 and 20 800 pictures.
+        All 26 have 124 800 and 20 800 images.
 
     Returns
     -------
-    train, test : Pictures
+    train, test : Images
 
     Raises
     ------
@@ -312,7 +312,7 @@ def load_emnist(n_letters: int = 26) -> Halves:
 
 
 def _load_ten_letters() -> Halves:
-    """EMNIST's letters A to J, standardised as FedCR does: by mean and sd of these training pictures."""
+    """EMNIST's letters A to J, standardised as FedCR does: by mean and sd of these training images."""
     halves = load_emnist(10)
     grey = halves[0].x / 255.0
     mean, sd = np.array([grey.mean()], np.float32), np.array([grey.std()], np.float32)
@@ -343,13 +343,13 @@ def _letters(part: str, n: int) -> tuple[NDArray[np.uint8], Indices]:
 
 
 def load_cifar10() -> Halves:
-    """CIFAR-10: 50 000 and 10 000 pictures of shape (3, 32, 32) where the archive is there, else the part that is.
+    """CIFAR-10: 50 000 and 10 000 images of shape (3, 32, 32) where the archive is there, else the part that is.
 
     Scaled with the means and standard deviations of the channels that FedCR's published code has.
 
     Returns
     -------
-    train, test : Pictures
+    train, test : Images
 
     Raises
     ------
@@ -368,18 +368,18 @@ def load_cifar10() -> Halves:
     else:
         raw = [{str(path): _unpack_xz(path)} for path in paths]
     mean, sd = np.array([0.491, 0.482, 0.447], np.float32), np.array([0.247, 0.243, 0.262], np.float32)
-    train, test = (Pictures(*_records(half, 1, 10), mean, sd, CIFAR10_CLASSES) for half in raw)
+    train, test = (Images(*_records(half, 1, 10), mean, sd, CIFAR10_CLASSES) for half in raw)
     return train, test
 
 
 def load_cifar100() -> Halves:
-    """CIFAR-100: 50 000 and 10 000 pictures of shape (3, 32, 32) with their fine labels.
+    """CIFAR-100: 50 000 and 10 000 images of shape (3, 32, 32) with their fine labels.
 
     Scaled with the means and standard deviations of the channels that FedCR's published code has.
 
     Returns
     -------
-    train, test : Pictures
+    train, test : Images
 
     Raises
     ------
@@ -392,7 +392,7 @@ def load_cifar100() -> Halves:
     if len(names) != 100:
         raise DataError(f"{path}: expected the names of 100 classes in fine_label_names.txt, got {len(names)}")
     mean, sd = np.array([0.5071, 0.4867, 0.4408], np.float32), np.array([0.2675, 0.2565, 0.2761], np.float32)
-    train, test = (Pictures(*_records({name: raw[name]}, 2, 100), mean, sd, names) for name in raw)
+    train, test = (Images(*_records({name: raw[name]}, 2, 100), mean, sd, names) for name in raw)
     return train, test
 
 
@@ -451,7 +451,7 @@ def load_eurosat(resize: int = 64) -> Halves:
 
     Returns
     -------
-    train, test : Pictures
+    train, test : Images
 
     Raises
     ------
@@ -494,7 +494,7 @@ def _eurosat_names(path: Path, members: list[str]) -> tuple[list[str], Indices]:
 
 
 def read_image(file: Path | BinaryIO, where: str, mode: str, side: int, pixels: int | None = None) -> NDArray[np.uint8]:
-    """A square picture, JPEG or PNG, as grey levels or colours 0 … 255 of so many pixels.
+    """A square image, JPEG or PNG, as grey levels or colours 0 … 255 of so many pixels.
 
     Parameters
     ----------
@@ -515,7 +515,7 @@ def read_image(file: Path | BinaryIO, where: str, mode: str, side: int, pixels: 
     Raises
     ------
     DataError
-        If the file is missing, no picture, truncated, not square or not of that size.
+        If the file is missing, no image, truncated, not square or not of that size.
     """
     from PIL import Image  # on demand: most data sets do without; it comes with matplotlib
 
