@@ -14,7 +14,7 @@ import pytest
 from hetfl_core.engine.checkpoint import ROOMS
 
 CORE = [
-    {"checks", "files", "numerics", "settings"},
+    {"checks", "files", "numerics", "settings", "tape"},
     {"rng", "padding", "cli_options"},
     {"clients"},
     {"frames"},
@@ -47,7 +47,7 @@ FILES = {name: sorted(folder.rglob("*.py")) for name, folder in FOLDERS.items()}
 MOST_LINES = 600
 """Of a file, docstrings and blank lines included."""
 
-MOST_CODE = {"hetfl_core": 13_050, "hetfl_book": 6_500}
+MOST_CODE = {"hetfl_core": 13_400, "hetfl_book": 6_500}
 """Lines of code of a package (`code_lines`)."""
 
 packages = pytest.mark.parametrize("package", LEVELS)

@@ -13,7 +13,7 @@ from tensors import normal
 
 from hetfl_core import simulate
 from hetfl_core.engine import steps
-from hetfl_core.engine.descent import RULES, Descent, filled
+from hetfl_core.engine.descent import UPDATES, Descent, filled
 from hetfl_core.engine.steps import OFTEN, Program, Records, Step, meaning
 from hetfl_core.methods import FLIC, FedAvg, FedCMA, FedCR, FedPAC, Loss, Stage
 from hetfl_core.methods.base import WITH_MOMENTUM, Optimizer
@@ -44,7 +44,7 @@ CLASSES = {
 
 
 def test_the_optimizers_that_a_stage_may_name_are_those_there_are():
-    assert set(get_args(Optimizer)) == set(RULES) == set(CLASSES)
+    assert set(get_args(Optimizer)) == set(UPDATES) == set(CLASSES)
 
 
 @pytest.mark.parametrize("stacked", [True, False])

@@ -16,7 +16,7 @@ from tensors import normal
 from hetfl_core import Client, simulate
 from hetfl_core.engine import stacks as stacking
 from hetfl_core.engine import training
-from hetfl_core.engine.descent import RULES, clip_each, decay
+from hetfl_core.engine.descent import UPDATES, clip_each, decay
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.stacks import architecture, precomputed_pattern
@@ -298,7 +298,7 @@ def test_the_longest_prefix_decides_on_the_decay():
 
 
 def test_the_optimizers_that_a_stage_may_name_are_those_there_are():
-    assert set(get_args(Optimizer)) == set(RULES)
+    assert set(get_args(Optimizer)) == set(UPDATES)
 
 
 def test_a_stage_may_spare_what_it_names():

@@ -24,12 +24,12 @@ from hetfl_core.networks.layers import has_prefix
 
 
 @dataclass(frozen=True)
-class Rule:
+class Update:
     """A function of PyTorch's that takes one step.
 
     Parameters
     ----------
-    update : callable
+    function : callable
         The function.
     moments : tuple of str
         Its lists of tensors that begin with zeros, shaped as the parameters.
@@ -41,7 +41,7 @@ class Rule:
         Devices for which it has a fused kernel.
     """
 
-    update: Callable[..., None]
+    function: Callable[..., None]
     moments: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     counts: bool = True
@@ -51,12 +51,12 @@ class Rule:
 _ADAM = {"max_exp_avg_sqs": [], "amsgrad": False, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "maximize": False}
 _RMSPROP = {"grad_avgs": [], "alpha": 0.99, "eps": 1e-8, "centered": False}
 
-RULES: dict[Optimizer, Rule] = {
-    "adam": Rule(adam, ("exp_avgs", "exp_avg_sqs"), _ADAM),
-    "adamw": Rule(adamw, ("exp_avgs", "exp_avg_sqs"), _ADAM),
-    "sgd": Rule(sgd, (), {"dampening": 0.0, "nesterov": False, "maximize": False}, counts=False),
-    "rmsprop": Rule(rmsprop, ("square_avgs",), _RMSPROP, fused=()),
-    "adagrad": Rule(adagrad, ("state_sums",), {"lr_decay": 0.0, "eps": 1e-10, "maximize": False}, fused=("cpu",)),
+UPDATES: dict[Optimizer, Update] = {
+    "adam": Update(adam, ("exp_avgs", "exp_avg_sqs"), _ADAM),
+    "adamw": Update(adamw, ("exp_avgs", "exp_avg_sqs"), _ADAM),
+    "sgd": Update(sgd, (), {"dampening": 0.0, "nesterov": False, "maximize": False}, counts=False),
+    "rmsprop": Update(rmsprop, ("square_avgs",), _RMSPROP, fused=()),
+    "adagrad": Update(adagrad, ("state_sums",), {"lr_decay": 0.0, "eps": 1e-10, "maximize": False}, fused=("cpu",)),
 }
 WITH_BUFFER = {"sgd", "rmsprop"}
 """The optimizers that take a momentum, and a list of buffers for it."""
@@ -76,8 +76,8 @@ class Descent:
     """
 
     def __init__(self, stage: Stage, params: Tensors, stacked: bool) -> None:
-        rule, self.clip, self.stacked = RULES[stage.optimizer], stage.clip, stacked
-        self.update, self.options = rule.update, {**rule.options, "lr": stage.lr}
+        rule, self.clip, self.stacked = UPDATES[stage.optimizer], stage.clip, stacked
+        self.update, self.options = rule.function, {**rule.options, "lr": stage.lr}
         device = next(iter(params.values())).device
         fused = stacked and device.type in rule.fused
         if rule.fused:
