@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from hetfl_core.engine.simulation import simulate, simulate_seeds
     from hetfl_core.federation import Client, Federation, Spec
     from hetfl_core.partition import Partition
+    from hetfl_core.preparation import Preparation
     from hetfl_core.rng import stream
 
 __all__ = [
     "Client",
     "Federation",
     "Partition",
+    "Preparation",
     "Run",
     "Spec",
     "adapt",
@@ -42,6 +44,7 @@ _HOMES = {
     "adapt": "hetfl_core.engine.newcomers",
     **dict.fromkeys(["Client", "Federation", "Spec"], "hetfl_core.federation"),
     "Partition": "hetfl_core.partition",
+    "Preparation": "hetfl_core.preparation",
     "compare": "hetfl_core.comparing",
     "stream": "hetfl_core.rng",
 }

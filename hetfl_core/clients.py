@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -16,85 +15,12 @@ import torch
 from torch import Tensor
 
 from hetfl_core import checks
+from hetfl_core.inputs import Inputs, blocks, by_block, map_blocks, shape_text
 
 T = TypeVar("T")
 
 Kind = Literal["classification", "regression"]
 """What a federation learns: labels among C classes, or real numbers."""
-
-Inputs = Tensor | dict[str, Tensor]
-r"""Inputs of a client: one tensor of shape (n, \*shape), or named blocks of such tensors with the same n."""
-
-
-def map_blocks(function: Callable[..., Any], x: Any, *others: Any) -> Any:
-    """Apply a function to a tensor, or to each block of a dict of tensors.
-
-    Parameters
-    ----------
-    function : callable
-        Given `x`, or one block of it, and the same of each of the others.
-    x : Tensor, or dict of str to Tensor
-    *others
-        Further arguments; dicts with the blocks of `x` where that is a dict.
-
-    Returns
-    -------
-    object, or dict of str to object
-        What the function returns, by block where `x` has named ones.
-    """
-    if isinstance(x, Mapping):
-        return {name: function(x[name], *(other[name] for other in others)) for name in x}
-    return function(x, *others)
-
-
-def blocks(x: Inputs) -> list[Tensor]:
-    """The blocks of an input, a list of one tensor where there are no named ones.
-
-    Parameters
-    ----------
-    x : Tensor, or dict of str to Tensor
-
-    Returns
-    -------
-    list of Tensor
-        In the order of the dict; the tensors themselves, not copies.
-    """
-    return list(x.values()) if isinstance(x, Mapping) else [x]
-
-
-def as_params(name: str, x: Inputs) -> dict[str, Tensor]:
-    """An input as named tensors: under `name`, or its blocks each under ``"<name>.<block>"``.
-
-    Messages and clients hold tensors so.
-
-    Parameters
-    ----------
-    name : str
-    x : Tensor, or dict of str to Tensor
-
-    Returns
-    -------
-    dict of str to Tensor
-    """
-    return {f"{name}.{block}": t for block, t in x.items()} if isinstance(x, Mapping) else {name: x}
-
-
-def from_params(name: str, params: Mapping[str, Tensor]) -> Inputs:
-    """The input that `as_params` put among other tensors under this name.
-
-    Parameters
-    ----------
-    name : str
-    params : dict of str to Tensor
-
-    Returns
-    -------
-    Tensor, or dict of str to Tensor
-        With blocks, those that are there; an empty dict where the name is unknown.
-    """
-    if name in params:
-        return params[name]
-    return {key.removeprefix(f"{name}."): t for key, t in params.items() if key.startswith(f"{name}.")}
 
 
 class FederationWarning(UserWarning):
@@ -179,6 +105,8 @@ class Client:
         sample, such as the columns of a table, electrodes or colours. Those of a pandas.DataFrame are its columns. A
         federation brings features of equal names into one order, and methods that average what is learned of features
         average those of one name only.
+    prepare : object, optional
+        What makes inputs of later rows (`rows`). `Federation.from_frame` fits it on the client's training rows.
 
     Raises
     ------
@@ -194,6 +122,7 @@ class Client:
     y_test: Any
     name: str
     features: Any = None
+    prepare: Any = None
 
     def __post_init__(self) -> None:
         names = self._names()
@@ -287,6 +216,36 @@ class Client:
 
         return altered(self, x_train=chosen(self.x_train), x_test=chosen(self.x_test), features=features)
 
+    def rows(self, frame: pd.DataFrame) -> Inputs:
+        """Rows of a table as this client's inputs: prepared as its training rows were, features found by name.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame
+            With the columns that the client's table had, in any order.
+
+        Returns
+        -------
+        Tensor, or dict of str to Tensor
+            As `x_test`. A feature that the client never had, of a federation that was `filled`, is 0.
+
+        Raises
+        ------
+        ValueError
+            For a client that was not made of a table, and naming the column, for what its preparation refuses.
+        """
+        if self.prepare is None:
+            raise ValueError(f"client {self.name!r} was not made of a table, so that it cannot prepare rows of one")
+        made = self.prepare.transform(frame)
+        if self.features is None:
+            return torch.tensor(made.to_numpy(float)).to(self.x_train.dtype)
+
+        def of(x: Tensor, names: Sequence[str] | None) -> Tensor:
+            found = made.reindex(columns=list(names or ()), fill_value=0.0)
+            return torch.tensor(found.to_numpy(float)).to(x.dtype)
+
+        return map_blocks(of, self.x_train, self.features)
+
     @property
     def shapes(self) -> Any:
         """Shape of one input sample, or of one sample of each named block."""
@@ -355,11 +314,6 @@ def _names_of(x: Any, given: Any, where: str) -> tuple[str, ...] | None:
             "out, or rename the columns"
         )
     return tuple(str(name) for name in names)
-
-
-def by_block(of: Any) -> dict[str, Any]:
-    """A dict by block of what belongs to each; of plain inputs that of one block without a name."""
-    return dict(of) if isinstance(of, Mapping) else {"": of}
 
 
 def in_one_order(clients: Sequence[T], known: Iterable[Any] = ()) -> list[T]:
@@ -526,31 +480,6 @@ def cast(t: Tensor, dtype: torch.dtype, where: str) -> Tensor:
             f"{float(t.abs().max()):.3g} in size: scale them down, or use a dtype of wider range"
         )
     return cast
-
-
-def digest(who: str, data: Mapping[str, Inputs]) -> str:
-    """Hex digest of the names, shapes and bytes of the arrays that one holds.
-
-    Parameters
-    ----------
-    who : str
-    data : dict of str to Tensor, or to dict of str to Tensor
-        The arrays by name, with blocks or without.
-    """
-    h = hashlib.blake2b(who.encode(), digest_size=16)
-    for part, value in data.items():
-        for name, x in by_block(value).items():
-            named = (part, name) if isinstance(value, Mapping) else (part,)
-            h.update(str((*named, tuple(x.shape), str(x.dtype))).encode())
-            h.update(x.detach().cpu().contiguous().numpy().tobytes())
-    return h.hexdigest()
-
-
-def shape_text(shapes: Any) -> str:
-    """A shape, or those of named blocks, as errors and tables show it."""
-    if isinstance(shapes, Mapping):
-        return ", ".join(f"{name}: {shape_text(shape)}" for name, shape in shapes.items())
-    return "×".join(map(str, shapes))
 
 
 def check_client(client: Client, parts: Sequence[str] = ("train", "test")) -> None:

@@ -13,28 +13,23 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from hetfl_core import checks, frames
+from hetfl_core import checks, frames, tables
 from hetfl_core.clients import (
     Client,
     FederationWarning,
-    Inputs,
     Kind,
     Spec,
     altered,
-    as_params,
-    blocks,
-    by_block,
     cast,
     check_client,
     check_labels,
-    columns,
-    digest,
-    from_params,
     in_one_order,
-    map_blocks,
-    shape_text,
 )
+from hetfl_core.inputs import Inputs, as_params, blocks, by_block, digest, from_params, map_blocks, shape_text
+from hetfl_core.preparation import Preparation
 from hetfl_core.rng import SERVER
+from hetfl_core.settings import plain
+from hetfl_core.views import Views, block_names
 
 __all__ = ["Client", "Federation", "FederationWarning", "Spec", "blocks", "map_blocks"]
 
@@ -43,7 +38,7 @@ MOST_CLASSES = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Federation:
+class Federation(Views):
     """Clients that learn together, checked once, here.
 
     Parameters
@@ -140,6 +135,11 @@ class Federation:
         seed: int = 0,
         task: Kind = "classification",
         name: str = "federation",
+        prepare: Any = None,
+        ignore: Sequence[str] = (),
+        group: str | None = None,
+        split: str | None = None,
+        time: str | None = None,
     ) -> Federation:
         """The federation of a table with a row per sample, a column that says whose it is, and one to be predicted.
 
@@ -154,21 +154,100 @@ class Federation:
             Columns: the name of the client, and the label (or the number, for a regression).
         test_size, seed, task, name
             As for `from_arrays`.
+        prepare : Preparation, or transformer of scikit-learn, optional
+            How gaps are filled, words encoded and numbers scaled; a copy is fitted for each client on its own training
+            rows, and stays with it for later rows (`Client.rows`). By default there are no gaps and no words, and
+            numbers are taken as they are.
+        ignore : sequence of str
+            Columns that are no features, such as a number of the patient.
+        group, split, time : str, optional
+            At most one of them: a column that is no feature, but says how each client's rows are split. All rows of one
+            group, such as a patient, go into one set, and `test_size` is the share of groups; or the column says
+            ``"train"`` or ``"test"``; or the latest rows are the test set.
 
         Returns
         -------
         Federation
-            ``info["features"]`` has the columns of each client, in the order of its inputs.
+            ``info["features"]`` has the features of each client, in the order of its inputs, ``info["present"]`` the
+            share of its rows that have a value, by column.
 
         Raises
         ------
         ValueError
             Naming the column, and the client where it is about one: a column that is not there, holds no numbers, or
-            lacks single values; and what `from_arrays` refuses.
+            lacks single values, where nothing prepares it; what `Preparation` and `from_arrays` refuse.
+
+        Warns
+        -----
+        FederationWarning
+            Where test rows agree so nearly with training rows that they may be of one patient, and no group is given.
         """
-        arrays = frames.arrays_of_table(frame, client, target)
-        made = cls._split(arrays, test_size, seed, task, name)
-        return altered(made, info={**made.info, "features": {c.name: list(c.features) for c in made}})
+        by = {"group": group, "split": split, "time": time}
+        found = frames.tables(frame, client, target, prepare, ignore, **by)
+        made = cls._split(found.arrays, test_size, seed, task, name, found.rules, prepare)
+        info = dict(made.info)
+        told = {key: value for key, value in {**by, "ignore": list(ignore)}.items() if value}
+        if prepare is not None:
+            told["prepare"] = plain(prepare) if isinstance(prepare, Preparation) else " ".join(repr(prepare).split())
+        info["settings"] = {**info["settings"], **told}
+        info |= {"features": {c.name: list(c.features or ()) for c in made}, "present": found.present}
+        return altered(made, info=info)
+
+    @classmethod
+    def from_csv(
+        cls,
+        files: Any,
+        *,
+        target: str,
+        client: str | None = None,
+        test_size: float = 0.2,
+        seed: int = 0,
+        task: Kind = "classification",
+        name: str = "federation",
+        prepare: Any = None,
+        ignore: Sequence[str] = (),
+        group: str | None = None,
+        split: str | None = None,
+        time: str | None = None,
+        **options: Any,
+    ) -> Federation:
+        """The federation of CSV files: one per client, or one with a column that says whose a row is.
+
+        Parameters
+        ----------
+        files : path, sequence of path, or dict of str to path
+            One file; or a file of each client, by its name. In a sequence, files are called after themselves.
+        target : str
+            Column to be predicted.
+        client : str, optional
+            Column with the name of the client; of one file only.
+        test_size, seed, task, name, prepare, ignore, group, split, time
+            As for `from_frame`.
+        **options
+            Of `pandas.read_csv`, such as ``sep=";"``, ``decimal=","``, ``encoding="latin-1"``, or ``names=`` for files
+            without a first line of names.
+
+        Returns
+        -------
+        Federation
+            As `from_frame`. Columns are found by name; a file may lack some, and have them in any order.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            Naming client, file and column.
+
+        Warns
+        -----
+        FederationWarning
+            Where the index of a table stands among its columns, which is left out, and where names of columns differ in
+            capitals only.
+        """
+        frame, whose = tables.sites(files, client, **options)
+        by = {"group": group, "split": split, "time": time, "prepare": prepare, "ignore": ignore}
+        return cls.from_frame(
+            frame, client=whose, target=target, test_size=test_size, seed=seed, task=task, name=name, **by
+        )
 
     @classmethod
     def from_arrays(
@@ -217,9 +296,11 @@ class Federation:
         return cls._split(arrays, test_size, seed, task, name)
 
     @classmethod
-    def _split(cls, arrays: Any, test_size: float, seed: int, task: Kind, name: str) -> Federation:
+    def _split(
+        cls, arrays: Any, test_size: float, seed: int, task: Kind, name: str, rules: Any = None, prepare: Any = None
+    ) -> Federation:
         checks.choice("task", task, get_args(Kind))
-        clients, classes = frames.split_arrays(arrays, test_size, seed, task)
+        clients, classes = frames.split_arrays(arrays, test_size, seed, task, rules, prepare)
         settings = {"test_size": float(test_size), "seed": seed}
         info = {"settings": settings, **({"classes": classes} if task == "classification" else {})}
         return cls(clients, len(classes) if task == "classification" else 0, name, info, task)
@@ -236,10 +317,10 @@ class Federation:
             if client.name in seen:
                 raise ValueError(f"client names must be unique, got {client.name!r} twice")
             seen.add(client.name)
-            if _names(client) != _names(self.clients[0]):
+            if block_names(client) != block_names(self.clients[0]):
                 raise ValueError(
-                    f"client {client.name!r}: x_train must have the blocks {_names(self.clients[0])} of client "
-                    f"{self.clients[0].name!r}, got {_names(client)}; "
+                    f"client {client.name!r}: x_train must have the blocks {block_names(self.clients[0])} of client "
+                    f"{self.clients[0].name!r}, got {block_names(client)}; "
                     "a block that a client lacks is an empty one, of shape (n, 0)"
                 )
             check_client(client)
@@ -248,8 +329,10 @@ class Federation:
 
     def _check_own(self, own: Client, given: Sequence[Client]) -> None:
         """Refuse test data of the federation's own that a model of all that clients hold does not take."""
-        if _names(own) != _names(self.clients[0]):
-            raise ValueError(f"x_test must have the blocks {_names(self.clients[0])} of the clients, got {_names(own)}")
+        if block_names(own) != block_names(self.clients[0]):
+            raise ValueError(
+                f"x_test must have the blocks {block_names(self.clients[0])} of the clients, got {block_names(own)}"
+            )
         check_client(own, ("test",))
         if self.task == "classification":
             check_labels(own, self.n_classes, ("test",))
@@ -319,15 +402,6 @@ class Federation:
             found.append(Spec(c.name, c.shapes, c.n_train, C, counts, len(self), self.task, c.features))
         return found
 
-    @property
-    def full_shapes(self) -> Any:
-        """Shape of a sample that has all blocks, a dict by block; of plain inputs that of the first client."""
-        first = self.clients[0].shapes
-        if not isinstance(first, Mapping):
-            return first
-        held = {block: [c.shapes[block] for c in self.clients if 0 not in c.shapes[block]] for block in first}
-        return {block: max(shapes, default=first[block]) for block, shapes in held.items()}
-
     def server_spec(self) -> Spec:
         """The spec of a holder of the federation's own test data: no training samples, all blocks.
 
@@ -338,112 +412,6 @@ class Federation:
         """
         counts = (0,) * self.n_classes
         return replace(self.specs()[0], name=SERVER, shapes=self.full_shapes, n_train=0, class_counts=counts)
-
-    def of_blocks(self, names: Sequence[str]) -> Federation:
-        """The same clients with some of their named blocks; the test data of the federation itself likewise.
-
-        Parameters
-        ----------
-        names : sequence of str
-            Blocks that are kept. They stay in the order in which the clients have them.
-
-        Returns
-        -------
-        Federation
-            A block that a client lacks stays an empty one.
-
-        Raises
-        ------
-        ValueError
-            For a name that no block has, for no name, and where inputs are not named blocks.
-        """
-        wanted, known = list(checks.sequence("names", names)), self._block_names()
-        for name in wanted:
-            checks.choice("names", name, tuple(known))
-        if not wanted:
-            raise ValueError(f"names must be at least one of the blocks {known}, got none")
-        kept = [name for name in known if name in wanted]
-        clients = tuple(c.of_features({block: c.features[block] for block in kept}) for c in self)
-        return altered(self, clients=clients, x_test=self.x_test and {block: self.x_test[block] for block in kept})
-
-    def of_common_blocks(self) -> Federation:
-        """The same clients with the blocks that all of them hold.
-
-        A method that averages everything can be run on these.
-
-        Returns
-        -------
-        Federation
-            The test data of the federation itself have the same blocks.
-
-        Raises
-        ------
-        ValueError
-            Where there is no such block, and where inputs are not named blocks.
-        """
-        common = [block for block in self._block_names() if all(0 not in c.shapes[block] for c in self.clients)]
-        if not common:
-            raise ValueError("there is no block that all clients hold; fill in what is missing (`filled`)")
-        return self.of_blocks(common)
-
-    def filled(self) -> Federation:
-        """The same clients with zeros in the place of the blocks that they lack, in the shape that others have.
-
-        Returns
-        -------
-        Federation
-            The features of such a block are named as on the first client that has it.
-
-        Raises
-        ------
-        ValueError
-            Where inputs are not named blocks.
-        """
-        self._block_names()
-        shapes, names = self.full_shapes, self._full_features()
-
-        def fill(x: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            return {b: t if 0 not in t.shape[1:] else t.new_zeros(len(t), *shapes[b]) for b, t in x.items()}
-
-        def filled(c: Client) -> Client:
-            own = {b: names[b] if 0 in c.shapes[b] else c.features[b] for b in names}
-            return altered(c, x_train=fill(c.x_train), x_test=fill(c.x_test), features=own)
-
-        return altered(self, clients=tuple(map(filled, self)), x_test=self.x_test and fill(self.x_test))
-
-    def of_common_features(self) -> Federation:
-        """The same clients with the features that all of them name.
-
-        A method that averages everything can take these.
-
-        Returns
-        -------
-        Federation
-            Features in the order of the first client; the test data of the federation itself have the same ones.
-
-        Raises
-        ------
-        ValueError
-            For a client whose features have no names, where there is no such feature, and for named blocks.
-        """
-        if unnamed := [c.name for c in self if not isinstance(c.features, tuple)]:
-            raise ValueError(f"client {unnamed[0]!r}: features must be names, one for each of its inputs")
-        common = tuple(n for n in self.clients[0].features if all(n in c.features for c in self))
-        if not common:
-            raise ValueError("there is no feature that all clients have")
-        x_test = None if self.x_test is None else columns(self.x_test, self.clients[0].features, common)
-        return altered(self, clients=tuple(c.of_features(common) for c in self), x_test=x_test)
-
-    def _full_features(self) -> dict[str, Any]:
-        """Names of the features of each block, of a client that has it."""
-        held = {b: [c.features[b] for c in self if s == c.shapes[b]] for b, s in self.full_shapes.items()}
-        return {block: names[0] for block, names in held.items()}
-
-    def _block_names(self) -> list[str]:
-        names = _names(self.clients[0])
-        if names is None:
-            raise ValueError(f"the inputs must be named blocks, but client {self.clients[0].name!r} has one tensor")
-        return names
 
     def subset(self, names: Sequence[str]) -> Federation:
         """The federation of the named clients only, in the order given.
@@ -552,11 +520,6 @@ PARTS = ("x_train", "y_train", "x_test", "y_test")
 """What a client holds."""
 OWN_TEST_DATA = "(the test data of the federation itself)"
 """What errors call it in the place of a client's name."""
-
-
-def _names(client: Client) -> list[str] | None:
-    """Names of the client's blocks, None for plain inputs."""
-    return list(client.x_train) if isinstance(client.x_train, Mapping) else None
 
 
 def _warn_of_classes(clients: Sequence[Client], n_classes: int, counted: bool) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from hetfl_core import checks
+from hetfl_core import checks, splits
+from hetfl_core import preparation as preparing
 from hetfl_core.clients import Client, FederationWarning, Kind
+from hetfl_core.preparation import Preparation, Prepared
 from hetfl_core.rng import numpy_stream
 
 
@@ -34,7 +36,27 @@ class Part(NamedTuple):
     order: tuple[Any, ...] | None = None
 
 
-def arrays_of_table(frame: pd.DataFrame, client: str, target: str) -> dict[str, tuple[pd.DataFrame, pd.Series]]:
+class Tables(NamedTuple):
+    """A table, taken apart.
+
+    Parameters
+    ----------
+    arrays : dict of str to (DataFrame, Series)
+        Features that a client has, and labels, in the order in which the clients come in the table.
+    rules : dict of str to SplitBy
+        How each client's rows are to be split; empty where they are drawn.
+    present : dict of str to dict of str to float
+        Of each client the share of its rows that have a value, by column.
+    """
+
+    arrays: dict[str, tuple[pd.DataFrame, pd.Series]]
+    rules: dict[str, splits.SplitBy]
+    present: dict[str, dict[str, float]]
+
+
+def tables(
+    frame: pd.DataFrame, client: str, target: str, prepare: Any = None, ignore: Any = (), **by: str | None
+) -> Tables:
     """Inputs and labels of each client of a table, with the features that it has; see `Federation.from_frame`.
 
     Parameters
@@ -42,18 +64,45 @@ def arrays_of_table(frame: pd.DataFrame, client: str, target: str) -> dict[str, 
     frame : pandas.DataFrame
     client, target : str
         Columns.
+    prepare : Preparation, or transformer, optional
+    ignore : sequence of str
+        Columns that are no features.
+    **by
+        Columns that say how rows are split: ``group``, ``split`` or ``time``; at most one is not None.
 
     Returns
     -------
-    dict of str to (DataFrame, Series)
-        In the order in which the clients come in the table.
+    Tables
     """
-    _check_columns(frame, client, target)
-    groups = ((str(name), rows) for name, rows in frame.groupby(client, sort=False, observed=True))
-    return {who: (_features(who, rows.drop(columns=[client, target])), rows[target]) for who, rows in groups}
+    if prepare is not None:
+        preparing.check_prepare(prepare)
+    given = {kind: column for kind, column in by.items() if column is not None}
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)} say different things of how rows are split: give one of them")
+    _check_columns(frame, {"client": client, "target": target, **given}, ignore)
+    frame = frame.reset_index(drop=True)
+    unused = [client, target, *given.values(), *ignore]
+    features = frame.drop(columns=list(dict.fromkeys(unused)))
+    if isinstance(prepare, Preparation):
+        features = prepare.cleaned(features)
+    found = Tables({}, {}, {})
+    for name, rows in frame.groupby(client, sort=False, observed=True):
+        who, own = str(name), features.loc[rows.index]
+        found.present[who] = {str(c): float(share) for c, share in own.notna().mean().items()}
+        found.arrays[who] = (_features(who, own, prepare), rows[target])
+        for kind, column in given.items():
+            found.rules[who] = splits.SplitBy(kind, column, rows[column])  # type: ignore[arg-type]
+    return found
 
 
-def split_arrays(arrays: Any, share: Any, seed: int, task: Kind) -> tuple[list[Client], list[Any]]:
+def split_arrays(
+    arrays: Any,
+    share: Any,
+    seed: int,
+    task: Kind,
+    rules: Mapping[str, splits.SplitBy] | None = None,
+    prepare: Any = None,
+) -> tuple[list[Client], list[Any]]:
     """The clients with training and test sets, and the classes in their order; see `Federation.from_arrays`.
 
     Parameters
@@ -63,6 +112,10 @@ def split_arrays(arrays: Any, share: Any, seed: int, task: Kind) -> tuple[list[C
         Of test samples, in [0, 1).
     seed : int
     task : {"classification", "regression"}
+    rules : dict of str to SplitBy, optional
+        How each client's rows are to be split, where that is not drawn row by row.
+    prepare : Preparation, or transformer, optional
+        What makes inputs of tables.
 
     Returns
     -------
@@ -76,16 +129,18 @@ def split_arrays(arrays: Any, share: Any, seed: int, task: Kind) -> tuple[list[C
         raise ValueError(f"test_size must be a share of the samples in [0, 1), got {share!r}")
     parts = {who: _part(who, pair) for who, pair in arrays.items()}
     classes, coded = _coded(parts, task)
-    clients, few = [], []
-    for who, part in parts.items():
-        y, rng = coded[who], numpy_stream(seed, who, 0, "split")
+    places, few = {}, []
+    for who, y in coded.items():
+        rng = numpy_stream(seed, who, 0, "split")
+        if rules:
+            places[who] = rules[who].places(who, float(share), rng)
+            continue
         groups = y if task == "classification" else np.zeros(len(y), int)
-        indices = _in_proportion(groups, float(share), rng, task)
-        if indices is None:
+        found = splits.in_proportion(groups, float(share), rng, task)
+        if found is None:
             few.append(who)
-            indices = _but_one_of_each(groups, float(share), rng)
-        train, test = map(np.sort, indices)
-        clients.append(Client(part.x[train], y[train], part.x[test], y[test], who, part.features))
+            found = splits.but_one_of_each(groups, float(share), rng)
+        places[who] = (np.sort(found[0]), np.sort(found[1]))
     if few:
         warnings.warn(
             f"too few samples to be split in proportion with test_size={float(share):g} on "
@@ -93,24 +148,87 @@ def split_arrays(arrays: Any, share: Any, seed: int, task: Kind) -> tuple[list[C
             FederationWarning,
             stacklevel=4,
         )
+    _warn_of_alike({who: arrays[who][0] for who in parts if not rules or rules[who].kind != "group"}, places)
+    if prepare is not None:
+        return _prepared(arrays, coded, places, prepare), classes
+    clients = []
+    for who, part in parts.items():
+        (train, test), y, own = places[who], coded[who], part.features
+        as_they_are = None if own is None else Prepared(who, tuple(own), tuple(own), tuple(own))
+        clients.append(Client(part.x[train], y[train], part.x[test], y[test], who, own, as_they_are))
     return clients, classes
+
+
+def _prepared(
+    arrays: Mapping[str, tuple[pd.DataFrame, pd.Series]],
+    coded: Mapping[str, np.ndarray],
+    places: Mapping[str, splits.Places],
+    prepare: Any,
+) -> list[Client]:
+    """Clients with inputs that are made of their tables, by what is fitted on their training rows."""
+    training = {who: table.iloc[places[who][0]] for who, (table, _) in arrays.items()}
+    levels: dict[str, Any] = {}
+    if isinstance(prepare, Preparation):
+        training = {who: _filled_columns(who, table) for who, table in training.items()}
+        levels = preparing.levels_of([*training.values()], prepare)
+    clients = []
+    for who, (table, _) in arrays.items():
+        (train, test), y = places[who], coded[who]
+        if not isinstance(prepare, Preparation):
+            fitted = preparing.fit_own(who, training[who], y[train], prepare)
+        else:
+            own = preparing.levels_of([training[who]], prepare)
+            known = levels if prepare.levels == "all" else own
+            fitted = preparing.fit(who, training[who], prepare, {column: known[column] for column in own})
+        x = [fitted.transform(table.iloc[rows]) for rows in (train, test)]
+        if fitted.features is None:
+            x = [made.to_numpy() for made in x]
+        clients.append(Client(x[0], y[train], x[1], y[test], who, prepare=fitted))
+    return clients
+
+
+def _filled_columns(who: str, table: pd.DataFrame) -> pd.DataFrame:
+    """The columns that have a value in the training rows, so that something can be fitted."""
+    own = table.dropna(axis=1, how="all")
+    if own.columns.empty:
+        raise ValueError(f"client {who!r}: every feature is missing in its training rows, expected one with values")
+    return own
+
+
+def _warn_of_alike(tables: Mapping[str, Any], places: Mapping[str, splits.Places]) -> None:
+    """Warn of clients whose test rows look like training rows, as those of one patient do."""
+    found = {who: splits.alike(x, *places[who]) for who, x in tables.items() if isinstance(x, pd.DataFrame)}
+    if told := [f"{n} of {len(places[who][1])} on {who!r}" for who, n in found.items() if n]:
+        warnings.warn(
+            f"test rows are so much like training rows that they may be of one patient ({', '.join(told)}), and what "
+            "is learnt by heart then counts as right: name the column that tells patients apart (group=…)",
+            FederationWarning,
+            stacklevel=5,
+        )
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
 
 
-def _check_columns(frame: pd.DataFrame, client: str, target: str) -> None:
+def _check_columns(frame: pd.DataFrame, named: Mapping[str, Any], ignore: Any) -> None:
     if not isinstance(frame, pd.DataFrame):
         raise TypeError(f"frame must be a pandas.DataFrame, got {type(frame).__name__}")
-    if client == target:
-        raise ValueError(f"client and target must be two columns, got {client!r} for both")
-    for argument, column in (("client", client), ("target", target)):
+    arguments = list(named.items())
+    unused = [("ignore", column) for column in checks.sequence("ignore", ignore)]
+    for argument, column in [*arguments, *unused]:
+        if not isinstance(column, Hashable):
+            raise TypeError(f"{argument} must be the name of a column, got {checks.shown(column)}")
+    for i, (argument, column) in enumerate(arguments):
+        for other, same in arguments[:i]:
+            if column == same:
+                raise ValueError(f"{other} and {argument} must be two columns, got {column!r} for both")
+    for argument, column in [*arguments, *unused]:
         if column not in frame.columns:
             raise ValueError(f"{argument} must be one of the columns {[*map(str, frame.columns)]}, got {column!r}")
-    if not frame.columns.is_unique:
-        raise ValueError(
-            f"frame must have columns of different names, got {[*frame.columns[frame.columns.duplicated()]]} twice"
-        )
+    if not frame.columns.map(str).is_unique:
+        twice = frame.columns.map(str)
+        raise ValueError(f"frame must have columns of different names, got {[*twice[twice.duplicated()]]} twice")
+    client = named["client"]
     if lost := int(frame[client].isna().sum()):
         raise ValueError(f"column {client!r} must say whose every row is, got {lost} rows without a client")
     names = frame[client].unique()
@@ -120,22 +238,20 @@ def _check_columns(frame: pd.DataFrame, client: str, target: str) -> None:
         )
 
 
-def _features(who: str, columns: pd.DataFrame) -> pd.DataFrame:
-    """The features that a client has: the columns that are not wholly empty in its rows."""
-    own = columns.dropna(axis=1, how="all")
+def _features(who: str, columns: pd.DataFrame, prepare: Any) -> pd.DataFrame:
+    """The features that a client has: the columns that are not (nearly) empty in its rows."""
+    most = prepare.absent if isinstance(prepare, Preparation) else 1.0
+    lost = columns.isna().mean()
+    own = columns.loc[:, (lost < 1) & (lost <= most)]
     if own.columns.empty:
         raise ValueError(f"client {who!r}: every feature is missing, expected at least one column with values")
+    if isinstance(prepare, Preparation) and prepare.gaps == "refuse":
+        preparing.refuse_gaps(who, own)
+    if prepare is not None:
+        return own
     for column, values in own.items():
-        if not pd.api.types.is_numeric_dtype(values):
-            raise ValueError(
-                f"client {who!r}: column {column!r} must hold numbers, got dtype {values.dtype}; encode categories "
-                "first, for instance by pandas.get_dummies"
-            )
-        if lost := int(values.isna().sum()):
-            raise ValueError(
-                f"client {who!r}: column {column!r} lacks {lost} of {len(values)} values; fill them in, or leave out "
-                "the rows (a column that a client does not have at all may be empty)"
-            )
+        preparing.check_numbers(who, column, values)
+    preparing.refuse_gaps(who, own)
     return own.astype(float)
 
 
@@ -198,40 +314,3 @@ def _classes(parts: Mapping[str, Part]) -> list[Any]:
     except TypeError as error:
         kinds = sorted({type(label).__name__ for label in held})
         raise ValueError(f"labels must be of one type over all clients, got {', '.join(kinds)}") from error
-
-
-# --- training and test sets -----------------------------------------------------------------------------------------
-
-Places = tuple[np.ndarray, np.ndarray]
-"""Of training and test samples."""
-
-
-def _in_proportion(groups: np.ndarray, share: float, rng: np.random.Generator, task: Kind) -> Places | None:
-    """Scikit-learn's split, stratified where there are classes; None where a class has too few samples for it."""
-    from sklearn.model_selection import train_test_split
-
-    everything = np.arange(len(groups))
-    if share == 0:
-        return everything, everything[:0]
-    state = int(rng.integers(2**32))
-    strata = groups if task == "classification" else None
-    try:
-        return train_test_split(everything, test_size=share, random_state=state, stratify=strata)  # type: ignore[return-value]
-    except ValueError:
-        return None
-
-
-def _but_one_of_each(groups: np.ndarray, share: float, rng: np.random.Generator) -> Places:
-    """A split that leaves a sample of each class for training; in proportion, but for classes of one sample, if it can.
-
-    Else the test set is drawn from what is left when one sample of each class is set aside.
-    """
-    alone = np.bincount(groups)[groups] == 1
-    single, others = np.flatnonzero(alone), np.flatnonzero(~alone)
-    if len(single) and (found := _in_proportion(groups[others], share, rng, "classification")):
-        return np.concatenate([single, others[found[0]]]), others[found[1]]
-    order = rng.permutation(len(groups))
-    first = np.unique(groups[order], return_index=True)[1]
-    rest = np.delete(order, first)
-    n_test = min(int(np.ceil(share * len(groups))), len(rest))
-    return np.concatenate([order[first], rest[n_test:]]), rest[:n_test]

@@ -482,7 +482,7 @@ def test_labels_are_counted_over_all_clients():
         (lambda: from_frame(frame(site=[1] * 10 + ["1"] * 10)), "one name per client, got names that read alike"),
         (
             lambda: from_frame(frame(age=["old"] * 20)),
-            "client 'b': column 'age' must hold numbers, got dtype .*dummies",
+            r"client 'b': column 'age' must hold numbers, got dtype .*prepare=Preparation\(\)",
         ),
         (lambda: from_frame(frame(age=[math.nan] + [1.0] * 19)), "client 'b': column 'age' lacks 1 of 10 values"),
         (lambda: from_frame(frame(age=[1.0] * 10 + [math.nan] * 10)), "client 'a': every feature is missing"),

@@ -12,9 +12,11 @@ import math
 import subprocess
 import sys
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from fuzzing import Case, bad_values, complaint, generator, nonsense
@@ -33,7 +35,7 @@ from hetfl_book.theory import fedcma as cma
 from hetfl_book.theory import fedcr as cr
 from hetfl_book.theory import flic as theory
 from hetfl_book.theory import flic_bound, flic_distances
-from hetfl_core import Client, Federation, adapt, baselines, checks, matching, partition, rng, simulate
+from hetfl_core import Client, Federation, Preparation, adapt, baselines, checks, matching, partition, rng, simulate
 from hetfl_core import distances as d
 from hetfl_core.datasets import blocks, digits, eeg, eegmmidb, femnist, fewer, images, pooled, toy
 from hetfl_core.engine import evaluation
@@ -71,6 +73,9 @@ def federation_of(**changes: Any) -> Federation:
     """A client and its federation, where it is checked."""
     options = {key: changes.pop(key) for key in ("n_classes", "task", "info") if key in changes}
     return Federation([client(**changes)], **options)
+
+
+FRAME = pd.DataFrame(X, columns=list("abcd")).assign(site="s", y=Y9)
 
 
 def newcomer() -> Client:
@@ -321,6 +326,14 @@ CASES = {
     "Federation": Case(
         Federation,
         {"clients": [client("a"), client("b")], "n_classes": 2, "name": "f", "info": {}, "task": "classification"},
+    ),
+    "Preparation": Case(
+        Preparation,
+        {"gaps": "median", "categories": ("a",), "levels": "own", "scale": True, "absent": 0.5, "missing": (0,)},
+    ),
+    "Federation.from_frame": Case(
+        partial(Federation.from_frame, FRAME),
+        {"client": "site", "target": "y", "test_size": 0.5, "seed": 0, "name": "f", "ignore": ["b"]},
     ),
     "Federation.to": Case(FED.to, {"dtype": torch.float64}),
     "Federation.subset": Case(FED.subset, {"names": ["client-0"]}, names={"names": "no client|clients"}),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pandas as pd
 from hetfl_core import checks
 from hetfl_core.federation import Client
 from hetfl_core.rng import numpy_stream
+from hetfl_core.tables import read_table
 
 HELD_OUT = 0.2
 """Share of the samples that are test samples, where a file does not say which."""
@@ -79,7 +79,7 @@ Read = tuple[np.ndarray, np.ndarray, np.ndarray | None, list[str] | None]
 
 
 def _from_table(file: Path, where: str, label: str) -> Read:
-    table = _table(file, where)
+    table = read_table(file, where)
     if label not in table:
         raise ValueError(f"{where}: the file has no column {label!r}, only {checks.shown(list(table))}")
     features = table.drop(columns=[c for c in (label, "split") if c in table])
@@ -95,26 +95,6 @@ def _from_table(file: Path, where: str, label: str) -> Read:
             raise ValueError(f"{where}: column 'split' must say train or test, got {unknown[0]!r}")
         test = (table["split"] == "test").to_numpy()
     return features.to_numpy(np.float64), table[label].to_numpy(), test, list(features)
-
-
-def _table(file: Path, where: str) -> pd.DataFrame:
-    """The table of a CSV file, of which each column has a name of its own."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # of fields that belong to no column
-            table = pd.read_csv(file, index_col=False)
-        head = pd.read_csv(file, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{where}: the file is not in UTF-8 ({error.reason}); save it in that encoding") from error
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise ValueError(f"{where}: the file is no table: {' '.join(str(error).split())}") from error
-    except pd.errors.ParserWarning as error:
-        raise ValueError(f"{where}: rows have more fields than the first line has names of columns") from error
-    if table.empty:
-        raise ValueError(f"{where}: expected at least one row of numbers below the names of columns, got none")
-    if twice := [column for column in head if head.count(column) > 1 and column]:
-        raise ValueError(f"{where}: columns must have different names, got {twice[0]!r} twice")
-    return table
 
 
 def _from_arrays(file: Path, where: str, label: str) -> Read:

@@ -26,7 +26,10 @@ from hetfl_core.settings import changed, plain
 
 FILE = "state.safetensors"
 FORMAT = "3"
-ROOMS = ("engine", "methods", "networks", "distances", "matching", "padding", "tape", "rng", "clients", "federation")
+ROOMS = (
+    *("engine", "methods", "networks", "distances", "matching", "padding", "tape", "rng"),
+    *("inputs", "clients", "federation"),
+)
 """The parts of the library that a run is made by; what draws figures or reads records does not count."""
 KNOWN = (*(f"hetfl_core.{room}" for room in ROOMS), "hetfl_core.settings")
 """Modules whose source counts with the rooms, or not at all."""

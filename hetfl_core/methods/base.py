@@ -16,8 +16,9 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Generator, Tensor
 
-from hetfl_core.clients import by_block, check_features
+from hetfl_core.clients import check_features
 from hetfl_core.federation import Spec
+from hetfl_core.inputs import by_block
 from hetfl_core.networks import Draw, Model, Params, PerClient, Tensors
 from hetfl_core.networks.layers import RUNNING, has_prefix, missing
 from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive, first_line

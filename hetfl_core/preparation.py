@@ -1,0 +1,493 @@
+"""From a client's table to its inputs: gaps filled, words encoded, numbers scaled, as its own training rows say.
+
+`Preparation` says how; scikit-learn's parts do it. What was fitted, `Prepared`, stays with the client for later rows.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from hetfl_core import checks
+from hetfl_core.clients import FederationWarning
+from hetfl_core.settings import Checked, Share, plain
+
+__all__ = ["Preparation"]
+
+Gaps = Literal["median", "most_frequent", "indicator", "refuse"]
+
+
+@dataclass(frozen=True)
+class Preparation(Checked):
+    """How the columns of a table become inputs; see `Federation.from_frame`.
+
+    Everything is fitted on a client's own training rows. Two things are not: which columns a client has (`absent`) is
+    decided over all its rows, so that it does not change from split to split, and whether a column holds numbers or
+    words is read off the whole table. With ``levels="all"`` the clients tell each other which words they have.
+
+    Attributes
+    ----------
+    gaps : {"median", "most_frequent", "indicator", "refuse"}
+        What stands where a number is missing: the median, or the most frequent one. A missing word is the most frequent
+        one in any case. ``"indicator"`` fills in as ``"median"`` does, and adds for each column of the client one that
+        is 1 where it was missing, ``"<column> missing"``.
+    categories : dict of str to sequence, or sequence of str, optional
+        Columns whose values are categories, such as codes, and, in a dict, the levels that they can have. Columns of
+        words are categories in any case. A category becomes a column per level, ``"<column>=<level>"``, 0 or 1.
+    levels : {"all", "own"}
+        Of a category whose levels are not given: those in the training rows of all clients, or of each client alone.
+        A level that is in none of them is encoded as zeros.
+    scale : bool
+        Whether numbers get mean 0 and standard deviation 1.
+    absent : float
+        A column of which a client lacks more than this share of its values is one that it does not have, in [0, 1].
+    missing : sequence, or dict of str to sequence
+        What stands for a missing value in all columns, or in these columns, such as ``{"chol": [0]}``. Blank texts
+        and "?" do in any case.
+    """
+
+    gaps: Gaps = "median"
+    categories: Any = ()
+    levels: Literal["all", "own"] = "all"
+    scale: bool = True
+    absent: Share = 0.6
+    missing: Any = ()
+
+    def __post_init__(self) -> None:
+        for name in ("categories", "missing"):
+            value = getattr(self, name)
+            for key, inside in value.items() if isinstance(value, Mapping) else [("", value)]:
+                checks.sequence(f"{name}[{key!r}]" if key else name, inside)
+        if not isinstance(self.categories, Mapping):
+            checks.names("categories", self.categories)
+        for column, levels in self.declared.items():
+            if not levels or len(set(levels)) < len(levels):
+                raise ValueError(f"categories[{column!r}] must be different levels, got {checks.shown(levels)}")
+
+    @property
+    def declared(self) -> dict[str, tuple[str, ...]]:
+        """The levels that are given, as texts, of each column of which they are."""
+        given = self.categories if isinstance(self.categories, Mapping) else {}
+        return {column: tuple(map(_word, levels)) for column, levels in given.items()}
+
+    def marks(self, column: str) -> list[Any]:
+        """What stands for a missing value in a column."""
+        given = self.missing.get(column, ()) if isinstance(self.missing, Mapping) else self.missing
+        return [*given, "?", ""]
+
+    def cleaned(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The columns of a table as numbers (float64), or as words (object), with NaN where they have gaps.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame
+            Features only.
+
+        Returns
+        -------
+        pandas.DataFrame
+
+        Raises
+        ------
+        ValueError
+            Naming the column, for dates, for infinite numbers, for numbers among words, for texts that identify rows,
+            and for levels that are not among those that were given.
+        """
+        for argument in ("categories", "missing"):
+            given = getattr(self, argument)
+            asked = given if isinstance(given, Mapping) or argument == "categories" else ()
+            if lost := [column for column in asked if column not in frame.columns]:
+                raise ValueError(f"{argument} must name columns of {[*frame.columns]}, got {lost[0]!r}")
+        made = {c: self._column(str(c), frame[c]) for c in frame.columns}
+        return pd.DataFrame(made, index=frame.index)
+
+    def _column(self, column: str, values: pd.Series) -> pd.Series:
+        values = _without_marks(values, self.marks(column))
+        if column in self.categories:
+            words = _words(values)
+            if unknown := sorted({*words.dropna()} - {*self.declared.get(column, words.dropna())}):
+                raise ValueError(
+                    f"column {column!r} must have levels among {[*self.declared[column]]}, as categories says, got "
+                    f"{checks.shown(unknown)}"
+                )
+            return words
+        numbers = _numbers(column, values)
+        failed = values[numbers.isna() & values.notna()]
+        if failed.empty:
+            return numbers
+        if numbers.notna().any():
+            raise ValueError(
+                f"column {column!r} must hold numbers or words, got numbers and, in {len(failed)} rows, "
+                f"{checks.shown([*failed.astype(str).unique()])}: name what stands for a missing value in missing=…, "
+                "or the column in categories=… if these are levels"
+            )
+        words = _words(values)
+        n = words.nunique()
+        if n > 10 and n > words.notna().sum() / 2:
+            raise ValueError(
+                f"column {column!r} has {n} different texts in {words.notna().sum()} rows, as names and notes do: "
+                "leave it out (ignore=…), or name it in categories=…"
+            )
+        return words
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A preparation as it was fitted on the training rows of one client.
+
+    Attributes
+    ----------
+    client : str
+    columns : tuple of str
+        Of a table, that are needed.
+    features : tuple of str or None
+        Names of what is made of them.
+    origin : tuple of str
+        Of each feature the column that it is made of.
+    transformer : object or None
+        Fitted; None where the columns are taken as they are.
+    preparation : Preparation or None
+        None where the columns are taken as they are, and for a transformer of the user's own.
+    levels : dict of str to tuple of str
+        Of each column that is a category.
+    """
+
+    client: str
+    columns: tuple[str, ...]
+    features: tuple[str, ...] | None
+    origin: tuple[str, ...]
+    transformer: Any = None
+    preparation: Preparation | None = None
+    levels: Any = None
+
+    def transform(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Rows of a table as inputs.
+
+        Parameters
+        ----------
+        frame : pandas.DataFrame
+            With the columns that the client has, in any order; others do not matter.
+
+        Returns
+        -------
+        pandas.DataFrame, shape (n, n_features)
+            A column per feature, float64.
+
+        Raises
+        ------
+        ValueError
+            Naming client and column: for one that is not there, or that holds words where numbers are expected.
+
+        Warns
+        -----
+        FederationWarning
+            For levels of a category that the preparation does not know; they become zeros.
+        """
+        checks.instance("frame", frame, pd.DataFrame)
+        table = frame.rename(columns=str)
+        if lost := [column for column in self.columns if column not in table.columns]:
+            raise ValueError(
+                f"client {self.client!r}: the table must have the columns {checks.shown([*self.columns])}, lacks "
+                f"{checks.shown(lost)}; where a value is not known, leave it empty"
+            )
+        table = table[[*self.columns]]
+        if self.preparation is None and self.transformer is None:
+            return _plain_numbers(self.client, table)
+        if self.preparation is not None:
+            table = pd.DataFrame({c: self._cleaned(c, table[c]) for c in self.columns}, index=table.index)
+            if self.preparation.gaps == "refuse":
+                refuse_gaps(self.client, table)
+        made = np.empty((0, len(self.origin))) if table.empty else self.transformer.transform(table)
+        made = made.toarray() if hasattr(made, "toarray") else np.asarray(made)
+        if made.ndim != 2 or len(made) != len(table) or made.dtype.kind not in "biuf":
+            raise ValueError(
+                f"client {self.client!r}: prepare must make an array of numbers with {len(table)} rows, got shape "
+                f"{made.shape} and dtype {made.dtype}"
+            )
+        return pd.DataFrame(made.astype(float), index=frame.index, columns=list(self.features or range(made.shape[1])))
+
+    def _cleaned(self, column: str, values: pd.Series) -> pd.Series:
+        assert self.preparation is not None
+        values = _without_marks(values, self.preparation.marks(column))
+        if column in self.levels:
+            words = _words(values)
+            if unknown := sorted({*words.dropna()} - {*self.levels[column]}):
+                warnings.warn(
+                    f"client {self.client!r}: column {column!r} has levels that its preparation does not know, "
+                    f"{checks.shown(unknown)}: they count as none of {checks.shown([*self.levels[column]])}",
+                    FederationWarning,
+                    stacklevel=4,
+                )
+            return words
+        numbers = _numbers(column, values)
+        if len(failed := values[numbers.isna() & values.notna()]):
+            raise ValueError(
+                f"client {self.client!r}: column {column!r} must hold numbers, got {checks.shown(failed.iloc[0])}"
+            )
+        return numbers
+
+    def state(self) -> dict[str, Any]:
+        """All that was fitted, as JSON can hold it; `restored` makes the same of it.
+
+        Returns
+        -------
+        dict
+            Names, levels, and per column what fills a gap, mean and scale.
+
+        Raises
+        ------
+        TypeError
+            For a transformer of the user's own.
+        """
+        if self.transformer is not None and self.preparation is None:
+            raise TypeError(
+                f"client {self.client!r}: a transformer of your own cannot be written as JSON, only pickled"
+            )
+        own = {"client": self.client, "columns": [*self.columns], "features": [*(self.features or ())]}
+        if self.preparation is None:
+            return own
+        parts = self.transformer.named_transformers_
+        fills: dict[str, Any] = {}
+        scales: dict[str, list[float]] = {}
+        for kind, _, columns in self.transformer.transformers_:
+            if kind not in ("gaps", "remainder"):
+                filled = parts[kind][0].statistics_.tolist()
+                fills |= dict(zip(columns, filled, strict=True))
+            if kind == "numbers" and self.preparation.scale:
+                scaler = parts[kind][1]
+                each = zip(scaler.mean_.tolist(), scaler.scale_.tolist(), strict=True)
+                scales = dict(zip(columns, map(list, each), strict=True))
+        fitted = {"fills": fills, "scales": scales, "levels": {c: [*levels] for c, levels in self.levels.items()}}
+        return {**own, **fitted, "preparation": plain(vars(self.preparation))}
+
+
+def restored(state: Mapping[str, Any]) -> Prepared:
+    """What `Prepared.state` was written of: it makes the same inputs, bit for bit.
+
+    Parameters
+    ----------
+    state : dict
+
+    Returns
+    -------
+    Prepared
+    """
+    columns = tuple(state["columns"])
+    if "preparation" not in state:
+        return Prepared(state["client"], columns, tuple(state["features"]), columns)
+    preparation = Preparation(**state["preparation"])
+    kinds = {c: object if c in state["levels"] else float for c in columns}
+    row = pd.DataFrame({c: pd.Series([state["fills"][c]], dtype=kinds[c]) for c in columns})  # its median is itself
+    made = fit(state["client"], row, preparation, state["levels"])
+    for kind, part, names in made.transformer.transformers_:
+        if kind == "numbers" and preparation.scale:
+            scaler = part[1]
+            scaler.mean_, scaler.scale_ = (np.array([state["scales"][c][i] for c in names]) for i in (0, 1))
+            scaler.var_ = scaler.scale_**2
+    return made
+
+
+# --- fitting --------------------------------------------------------------------------------------------------------
+
+
+def fit(who: str, table: pd.DataFrame, preparation: Preparation, levels: Mapping[str, Sequence[str]]) -> Prepared:
+    """Fit a preparation on the training rows of one client.
+
+    Parameters
+    ----------
+    who : str
+    table : pandas.DataFrame
+        Cleaned (`Preparation.cleaned`); the columns that the client has.
+    preparation : Preparation
+    levels : dict of str to sequence of str
+        Of the columns that are categories.
+
+    Returns
+    -------
+    Prepared
+    """
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import MissingIndicator, SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    names = [str(column) for column in table.columns]
+    words = [name for name in names if name in levels]
+    numbers = [name for name in names if name not in levels]
+    kind = "most_frequent" if preparation.gaps == "most_frequent" else "median"
+    scaler = StandardScaler() if preparation.scale else "passthrough"
+    parts: list[Any] = [("numbers", make_pipeline(SimpleImputer(strategy=kind), scaler), numbers)] if numbers else []
+    for name in words:  # one each, as their levels are their own
+        known = [np.array(levels[name], dtype=object)]
+        encoder = OneHotEncoder(categories=known, handle_unknown="ignore", sparse_output=False)
+        parts.append((f"words {name}", make_pipeline(SimpleImputer(strategy="most_frequent"), encoder), [name]))
+    if preparation.gaps == "indicator":
+        parts.append(("gaps", MissingIndicator(features="all"), names))
+    transformer = ColumnTransformer(parts, sparse_threshold=0, verbose_feature_names_out=False)
+    made = {name: name for name in numbers} | {f"{name}={level}": name for name in words for level in levels[name]}
+    made |= {f"{name} missing": name for name in names} if preparation.gaps == "indicator" else {}
+    n = len(numbers) + sum(len(levels[name]) for name in words) + len(names) * (preparation.gaps == "indicator")
+    if len(made) < n:
+        raise ValueError(f"client {who!r}: columns must have names that stay different, got {checks.shown(names)}")
+    transformer.fit(table)
+    own = {name: tuple(levels[name]) for name in words}
+    return Prepared(who, tuple(names), tuple(made), tuple(made.values()), transformer, preparation, own)
+
+
+def fit_own(who: str, table: pd.DataFrame, y: np.ndarray, transformer: Any) -> Prepared:
+    """Fit a copy of a transformer of the user's own on the training rows of one client.
+
+    Parameters
+    ----------
+    who : str
+    table : pandas.DataFrame
+        The client's columns, as they are.
+    y : ndarray, shape (n,)
+        Labels, for transformers that look at them.
+    transformer : object
+        With the methods `fit` and `transform` of scikit-learn.
+
+    Returns
+    -------
+    Prepared
+        Features have names where the transformer has `get_feature_names_out`.
+
+    Raises
+    ------
+    ValueError
+        Naming the client, with what the transformer says.
+    """
+    from sklearn.base import clone
+
+    own = clone(transformer)
+    try:
+        own.fit(table, y)
+        width = np.shape(own.transform(table))[-1]
+    except (ValueError, TypeError, AttributeError) as error:
+        told = " ".join(str(error).split())
+        raise ValueError(f"client {who!r}: prepare cannot be fitted on its training rows: {told}") from error
+    features = None
+    with suppress(AttributeError, ValueError):  # of pipelines in which a step names nothing
+        features = tuple(map(str, own.get_feature_names_out()))
+    columns = tuple(str(column) for column in table.columns)
+    return Prepared(who, columns, features, features or ("",) * width, own)
+
+
+def check_prepare(prepare: Any) -> None:
+    """Refuse what is neither a `Preparation` nor a transformer of scikit-learn.
+
+    Raises
+    ------
+    TypeError
+    """
+    if isinstance(prepare, type) or not (
+        isinstance(prepare, Preparation) or (hasattr(prepare, "fit") and hasattr(prepare, "get_params"))
+    ):
+        raise TypeError(
+            "prepare must be a Preparation, or a transformer of scikit-learn such as make_pipeline(SimpleImputer()), "
+            f"got {checks.shown(prepare)}"
+        )
+    if not hasattr(prepare, "transform") and not isinstance(prepare, Preparation):
+        raise TypeError(f"prepare must be able to transform, got {checks.shown(prepare)}, which cannot")
+
+
+def levels_of(tables: Sequence[pd.DataFrame], preparation: Preparation) -> dict[str, tuple[str, ...]]:
+    """The levels of each category: those that are given, or else those in these rows, in their order.
+
+    Parameters
+    ----------
+    tables : sequence of pandas.DataFrame
+        Cleaned.
+    preparation : Preparation
+
+    Returns
+    -------
+    dict of str to tuple of str
+        By column, of all columns of words.
+    """
+    found: dict[str, set[str]] = {}
+    for table in tables:
+        for column in table.columns:
+            if table[column].dtype == object:
+                found.setdefault(str(column), set()).update(table[column].dropna())
+    return {c: preparation.declared.get(c) or tuple(sorted(held, key=_rank)) for c, held in found.items()}
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0+)?")
+
+
+def _word(value: Any) -> str:
+    """A level as a text; whole numbers alike, however they are written: 3, 3.0, "3.0"."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    text = str(value).strip()
+    found = WHOLE.fullmatch(text)
+    return found[1] if found else text
+
+
+def _rank(level: str) -> tuple[float, str]:
+    """Numbers in their order, then words in theirs."""
+    try:
+        return float(level), level
+    except ValueError:
+        return math.inf, level
+
+
+def _words(values: pd.Series) -> pd.Series:
+    known = {value: _word(value) for value in values.dropna().unique()}
+    made = [known[value] if there else np.nan for value, there in zip(values, values.notna(), strict=True)]
+    return pd.Series(made, index=values.index, dtype=object)
+
+
+def _without_marks(values: pd.Series, marks: Sequence[Any]) -> pd.Series:
+    """The values with NaN where a mark stands; blanks around texts do not count."""
+    if not pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_datetime64_any_dtype(values):
+        values = values.astype(object).map(lambda v: v.strip() if isinstance(v, str) else v, na_action="ignore")
+    return values.mask(values.isin(marks))
+
+
+def _numbers(column: str, values: pd.Series) -> pd.Series:
+    """The values as floats, NaN where they are none."""
+    if pd.api.types.is_datetime64_any_dtype(values) or isinstance(values.dtype, pd.PeriodDtype):
+        raise ValueError(f"column {column!r} holds dates: make numbers of them, or leave it out (ignore=…)")
+    numbers = pd.to_numeric(values, errors="coerce").astype(float)
+    if bad := int(np.isinf(numbers).sum()):
+        raise ValueError(f"column {column!r} must hold finite numbers, got {bad} that are infinite")
+    return numbers
+
+
+def _plain_numbers(who: str, table: pd.DataFrame) -> pd.DataFrame:
+    for column in table.columns:
+        check_numbers(who, column, table[column])
+    refuse_gaps(who, table)
+    return table.astype(float)
+
+
+def check_numbers(who: str, column: Any, values: pd.Series) -> None:
+    """Refuse a column that does not hold numbers, where nothing prepares it."""
+    if not pd.api.types.is_numeric_dtype(values):
+        raise ValueError(
+            f"client {who!r}: column {column!r} must hold numbers, got dtype {values.dtype}: prepare=Preparation() "
+            "takes marks such as '?' for gaps, and makes a column of each level of words"
+        )
+
+
+def refuse_gaps(who: str, table: pd.DataFrame) -> None:
+    """Refuse columns with gaps, all in one message."""
+    lost = table.isna().sum()
+    if (lost := lost[lost > 0]).any():
+        each = ", ".join(f"{column!r} lacks {n}" for column, n in lost.items())
+        raise ValueError(
+            f"client {who!r}: column {each} of {len(table)} values; fill them in (prepare=Preparation() does), or "
+            "leave out the rows (a column that a client does not have at all may be empty)"
+        )

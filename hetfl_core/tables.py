@@ -1,0 +1,135 @@
+"""CSV files: read as tables whose columns have names of their own, or refused with the reason."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hetfl_core import checks
+from hetfl_core.clients import INDEX, FederationWarning
+
+
+def read_table(file: Path, where: str, **options: Any) -> pd.DataFrame:
+    """The table of a CSV file, of which each column has a name of its own.
+
+    Parameters
+    ----------
+    file : pathlib.Path
+    where : str
+        What the file is called in errors.
+    **options
+        Of `pandas.read_csv`.
+
+    Returns
+    -------
+    pandas.DataFrame
+
+    Raises
+    ------
+    ValueError
+        Naming the file, for what is no table, is not in the encoding, has no row, or names two columns alike.
+    """
+    encoding = options.get("encoding", "UTF-8")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # of fields that belong to no column
+            table = pd.read_csv(file, **{"index_col": False, **options})
+        alone = {key: value for key, value in options.items() if key in ("sep", "delimiter", "encoding", "skiprows")}
+        head = pd.read_csv(file, header=None, nrows=1, dtype=str, keep_default_na=False, **alone).iloc[0].tolist()
+    except (UnicodeDecodeError, LookupError) as error:
+        why = getattr(error, "reason", error)
+        raise ValueError(f"{where}: the file is not in {encoding} ({why}); save it in that encoding") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise ValueError(f"{where}: the file is no table: {' '.join(str(error).split())}") from error
+    except pd.errors.ParserWarning as error:
+        raise ValueError(f"{where}: rows have more fields than the first line has names of columns") from error
+    if table.empty:
+        raise ValueError(f"{where}: expected at least one row of numbers below the names of columns, got none")
+    twice = [column for column in head if head.count(column) > 1 and column]
+    if twice and not {"names", "header"} & options.keys():
+        raise ValueError(f"{where}: columns must have different names, got {twice[0]!r} twice")
+    return table
+
+
+def sites(files: Any, client: str | None, **options: Any) -> tuple[pd.DataFrame, str]:
+    """One table of all files, and the column that says whose a row is; see `Federation.from_csv`.
+
+    Parameters
+    ----------
+    files : path, sequence of path, or dict of str to path
+    client : str or None
+    **options
+        Of `pandas.read_csv`.
+
+    Returns
+    -------
+    frame : pandas.DataFrame
+    client : str
+    """
+    if isinstance(files, Mapping):
+        named = {str(who): checks.path(f"files[{who!r}]", file) for who, file in files.items()}
+    elif isinstance(files, list | tuple):
+        paths = [checks.path("files", file) for file in files]
+        named = {file.stem: file for file in paths}
+        if len(named) < len(paths):
+            raise ValueError(f"files must have different names, got {checks.shown([*map(str, paths)])}")
+    else:
+        named = {"": checks.path("files", files)}
+    alone = [*named] == [""]
+    if not named or alone == (client is None):
+        raise ValueError(
+            "client must name the column that says whose a row is, where there is one file, and is not given where "
+            f"there is a file per client, got client={client!r} and {len(named)} file{'s' * (len(named) != 1)}"
+        )
+    tables = {
+        who: _named(file, f"client {who!r}, {file.name}" if who else file.name, options) for who, file in named.items()
+    }
+    _check_alike(tables)
+    frame = pd.concat([*tables.values()], ignore_index=True, sort=False)
+    if client is not None:
+        return frame, client
+    column = "client"
+    while column in frame.columns:
+        column += "_"
+    whose = [who for who, table in tables.items() for _ in range(len(table))]
+    return pd.concat([frame, pd.Series(whose, name=column, dtype=object)], axis=1), column
+
+
+def _named(file: Path, where: str, options: Mapping[str, Any]) -> pd.DataFrame:
+    """The table of a file, without the index that it may have been written with."""
+    if not file.exists():
+        raise FileNotFoundError(f"{where}: there is no file {file}")
+    table = read_table(file, where, **options)
+    table.columns = pd.Index([str(column).strip() for column in table.columns])
+    if len(table.columns) == 1 and (sep := next((sep for sep in ";\t|" if sep in table.columns[0]), None)):
+        raise ValueError(f"{where}: the file has one column {checks.shown(table.columns[0])}: is sep={sep!r} meant?")
+    for column in [column for column in table.columns if INDEX.fullmatch(column)]:
+        values = table[column]
+        if pd.api.types.is_integer_dtype(values) and (values.diff().dropna() == 1).all():
+            warnings.warn(
+                f"{where}: column {column!r} counts the rows, as the index of a table does that was written with it: "
+                "it is no feature, and is left out",
+                FederationWarning,
+                stacklevel=5,
+            )
+            table = table.drop(columns=column)
+    return table
+
+
+def _check_alike(tables: Mapping[str, pd.DataFrame]) -> None:
+    """Warn of columns whose names differ in capitals and blanks only: they would count as two."""
+    seen: dict[str, tuple[str, str]] = {}
+    for who, table in tables.items():
+        for column in table.columns:
+            first, written = seen.setdefault("".join(column.lower().split()), (who, column))
+            if written != column:
+                warnings.warn(
+                    f"columns {written!r} of {first!r} and {column!r} of {who!r} are two, as they are written in two "
+                    "ways: if they are one, rename one of them",
+                    FederationWarning,
+                    stacklevel=4,
+                )

@@ -1,0 +1,540 @@
+"""Tables to federations: gaps, words and scales as a client's own training rows say, and no others."""
+
+import io
+import json
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.compose import make_column_transformer
+from sklearn.decomposition import PCA
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+
+from hetfl_core import Client, Federation, Preparation, simulate
+from hetfl_core.federation import FederationWarning
+from hetfl_core.methods import Local
+from hetfl_core.preparation import restored
+
+WORDS = ["mild", "grave", "none"]
+
+
+def table(n=60, seed=0):
+    """Two sites; B lacks `sugar`, and both have gaps."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "site": np.repeat(["A", "B"], n // 2),
+            "age": rng.integers(30, 80, n).astype(float),
+            "sugar": rng.normal(6, 2, n),
+            "pain": rng.choice(WORDS, n),
+            "code": rng.choice([3, 6, 7], n).astype(float),
+            "ill": np.arange(n) % 2,
+            "fold": np.where(np.arange(n) % 5 == 0, "test", "train"),
+        }
+    )
+    frame.loc[frame.site == "B", "sugar"] = np.nan
+    frame.loc[[3, 10, 40], "age"] = np.nan
+    frame.loc[[5, 45], "code"] = np.nan
+    frame.loc[[7, 41], "pain"] = None
+    return frame
+
+
+def federation(frame=None, prepare=None, **options):
+    frame = table() if frame is None else frame
+    prepare = Preparation(categories=["code"]) if prepare is None else prepare
+    given = {"client": "site", "target": "ill", "split": "fold", **options}
+    return Federation.from_frame(frame, prepare=prepare, **given)
+
+
+def rows(frame, site, fold="train"):
+    return frame[(frame.site == site) & (frame.fold == fold)]
+
+
+def test_inputs_are_those_of_scikit_learns_parts_fitted_on_the_training_rows():
+    frame, fed = table(), federation()
+    for site, numbers in (("A", ["age", "sugar"]), ("B", ["age"])):
+        by_hand = make_column_transformer(
+            (make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), numbers),
+            (make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder()), ["pain"]),
+            (make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder()), ["code"]),
+            sparse_threshold=0,
+        )
+        known = frame.assign(pain=frame.pain.astype(object).where(frame.pain.notna(), np.nan))
+        np.testing.assert_array_equal(fed[site].x_train, by_hand.fit_transform(rows(known, site)).astype(float))
+        np.testing.assert_array_equal(fed[site].x_test, by_hand.transform(rows(known, site, "test")).astype(float))
+        words = ["pain=grave", "pain=mild", "pain=none", "code=3", "code=6", "code=7"]
+        assert fed[site].features == (*numbers, *words)
+    assert fed.info["features"]["B"] == list(fed["B"].features)
+    assert fed.info["present"]["B"]["sugar"] == 0
+    assert fed.info["present"]["A"]["age"] == 28 / 30
+    json.dumps(fed.info)
+
+
+def test_a_column_in_numbers():
+    """Of age in site A: the median in the place of a gap, then mean 0 and deviation 1; worked with NumPy."""
+    own = rows(table(), "A")["age"].to_numpy()
+    filled = np.where(np.isnan(own), np.nanmedian(own), own)
+    expected = (filled - filled.mean()) / filled.std()
+    np.testing.assert_allclose(federation()["A"].x_train[:, 0], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("gaps", ["median", "most_frequent", "indicator"])
+@pytest.mark.parametrize("levels", ["all", "own"])
+def test_nothing_of_a_test_row_is_in_the_preparation(gaps, levels):
+    """Whatever stands in test rows, of this client or another: training inputs and all that was fitted stay."""
+    prepare = Preparation(gaps=gaps, levels=levels, categories=["code"])
+    frame, other = table(), table()
+    test = other.fold == "test"
+    other.loc[test, ["age", "sugar"]] = [1e6, -1e6]
+    other.loc[test & (other.site == "B"), "sugar"] = np.nan
+    other.loc[test, "code"], other.loc[test, "pain"] = 99.0, "unheard of"
+    other.loc[test, "ill"] = 1 - other.loc[test, "ill"]
+    before = federation(frame, prepare)
+    with pytest.warns(FederationWarning, match="levels that its preparation does not know"):
+        after = federation(other, prepare)
+    for one, two in zip(before, after, strict=True):
+        assert torch.equal(one.x_train, two.x_train)
+        assert one.features == two.features
+        assert one.prepare.state() == two.prepare.state()
+        assert not torch.equal(one.x_test, two.x_test)
+        unknown = [i for i, name in enumerate(two.features) if "=" in name]
+        assert not two.x_test[:, unknown].any(), "a level that training lacks is none of those known"
+
+
+def test_each_client_has_its_own_fit():
+    changed = table()
+    changed.loc[changed.site == "B", "age"] *= 3
+    before, after = federation(), federation(changed)
+    assert torch.equal(before["A"].x_train, after["A"].x_train)
+    assert before["B"].prepare.state() != after["B"].prepare.state()
+
+
+def test_later_rows_are_prepared_alike_in_any_order_of_columns():
+    frame, fed = table(), federation()
+    for site in "AB":
+        later = rows(frame, site, "test")
+        assert torch.equal(fed[site].rows(later), fed[site].x_test)
+        assert torch.equal(fed[site].rows(later[later.columns[::-1]].assign(more=1)), fed[site].x_test)
+        assert fed[site].rows(later[:0]).shape == (0, len(fed[site].features))
+    with pytest.raises(
+        ValueError, match=r"client 'A': the table must have the columns .* lacks \['age'\]; where a value"
+    ):
+        fed["A"].rows(frame.drop(columns="age"))
+    with pytest.raises(ValueError, match="client 'A': column 'age' must hold numbers, got 'old'"):
+        fed["A"].rows(frame.assign(age="old"))
+    with pytest.warns(FederationWarning, match=r"client 'A': column 'pain' has levels that .* \['worse'\]"):
+        assert not fed["A"].rows(frame.assign(pain="worse"))[:, 2:5].any()
+    with pytest.raises(TypeError, match="frame must be a DataFrame"):
+        fed["A"].rows([[1.0]])
+    with pytest.raises(ValueError, match="client 'c' was not made of a table"):
+        Client([[1.0]], [0], [[1.0]], [0], "c").rows(frame)
+
+
+def test_rows_without_a_preparation_are_found_by_name():
+    frame = table()[["site", "age", "ill", "code"]].dropna()
+    fed = Federation.from_frame(frame, client="site", target="ill", test_size=0)
+    assert torch.equal(fed["A"].rows(frame[frame.site == "A"][["code", "age"]]), fed["A"].x_train)
+    with pytest.raises(ValueError, match="client 'A': column 'age' lacks 60 of 60 values"):
+        fed["A"].rows(table().assign(age=np.nan, code=1.0))
+
+
+@pytest.mark.parametrize("gaps", ["median", "most_frequent", "indicator"])
+@pytest.mark.parametrize("scale", [True, False])
+def test_what_was_fitted_goes_through_json_and_pickle_bit_for_bit(gaps, scale):
+    prepare = Preparation(gaps=gaps, scale=scale, categories={"code": [3, 6, 7]}, missing={"age": [42]})
+    frame, fed = table(), federation(prepare=prepare)
+    for client in fed:
+        again = restored(json.loads(json.dumps(client.prepare.state())))
+        expected = client.prepare.transform(frame)
+        pd.testing.assert_frame_equal(again.transform(frame), expected, check_exact=True)
+        pd.testing.assert_frame_equal(pickle.loads(pickle.dumps(client.prepare)).transform(frame), expected)
+        assert again.state() == client.prepare.state()
+    plain = Federation.from_frame(frame[["site", "ill", "age"]].dropna(), client="site", target="ill")["A"].prepare
+    pd.testing.assert_frame_equal(restored(plain.state()).transform(frame[:3]), plain.transform(frame[:3]))
+
+
+def test_an_indicator_says_where_something_was_missing():
+    frame, fed = table(), federation(prepare=Preparation(gaps="indicator", categories=["code"]))
+    names = [name for name in fed["A"].features if name.endswith(" missing")]
+    assert names == ["age missing", "sugar missing", "pain missing", "code missing"]
+    index = [fed["A"].features.index(name) for name in names]
+    expected = rows(frame, "A")[["age", "sugar", "pain", "code"]].isna().to_numpy(float)
+    np.testing.assert_array_equal(fed["A"].x_train[:, index], expected)
+    assert expected.any()
+    width = len(index)
+    assert torch.equal(fed["A"].x_train[:, :-width], federation()["A"].x_train), "filled in as with the median"
+
+
+def test_gaps_are_refused_where_that_is_asked_for():
+    prepare = Preparation(gaps="refuse", categories=["code"])
+    with pytest.raises(
+        ValueError, match="client 'A': column 'age' lacks 2, 'pain' lacks 1, 'code' lacks 1 of 30 values"
+    ):
+        federation(prepare=prepare)
+    whole = table().dropna(subset=["age", "pain", "code"])
+    fed = federation(whole, prepare)
+    with pytest.raises(ValueError, match="client 'A': column 'age' lacks 1 of 1 values"):
+        fed["A"].rows(whole[:1].assign(age=np.nan))
+
+
+def test_a_column_that_is_mostly_missing_is_absent():
+    frame = table()
+    own = frame.index[frame.site == "A"]
+    frame.loc[own[:18], "sugar"] = np.nan  # 60 %
+    assert "sugar" in federation(frame)["A"].features
+    frame.loc[own[18], "sugar"] = np.nan
+    assert "sugar" not in federation(frame)["A"].features
+    assert "sugar" in federation(frame, Preparation(absent=0.7))["A"].features
+    assert not any("sugar" in c.features for c in federation(frame, Preparation(absent=0.5)))
+    frame["age"] = frame["sugar"] = frame["pain"] = frame["code"] = np.nan
+    with pytest.raises(ValueError, match="client 'A': every feature is missing"):
+        federation(frame, Preparation())
+
+
+def test_a_column_without_a_value_in_the_training_rows_is_absent():
+    frame = table()
+    frame.loc[(frame.site == "A") & (frame.fold == "train"), "sugar"] = np.nan
+    fed = federation(frame, Preparation(absent=1.0))
+    assert "sugar" not in fed["A"].features
+
+
+def test_marks_stand_for_what_is_missing():
+    frame = table()
+    marked = frame.astype({"age": object, "pain": object})
+    marked["age"] = [" ? " if np.isnan(v) else f"{v:g}" for v in frame["age"]]
+    marked["pain"] = ["" if pd.isna(v) else f" {v}" for v in frame["pain"]]
+    marked["code"] = frame["code"].fillna(-9)
+    fed = federation(marked, Preparation(categories=["code"], missing={"code": [-9]}))
+    assert fed.fingerprint() == federation(frame).fingerprint()
+    assert fed.info["present"] == federation(frame).info["present"]
+    words = table().assign(age="?", sugar="unknown")
+    with pytest.raises(ValueError, match="client 'A': every feature is missing"):
+        federation(words[["site", "ill", "fold", "age", "sugar"]], Preparation(missing=["unknown"]))
+
+
+def test_levels_of_all_sites_or_of_one():
+    frame = table()
+    frame.loc[(frame.site == "B") & (frame.pain == "none"), "pain"] = "mild"
+    one, each = federation(frame, Preparation()), federation(frame, Preparation(levels="own"))
+    assert "pain=none" in one["B"].features
+    assert not one["B"].x_train[:, one["B"].features.index("pain=none")].any()
+    assert "pain=none" in each["A"].features
+    assert "pain=none" not in each["B"].features
+
+
+def test_levels_that_are_given_are_the_levels_in_their_order():
+    fed = federation(prepare=Preparation(categories={"code": [7, 6.0, "3", 1], "pain": ["none", "grave", "mild"]}))
+    assert fed["B"].features[1:] == ("pain=none", "pain=grave", "pain=mild", "code=7", "code=6", "code=3", "code=1")
+    with pytest.raises(ValueError, match=r"column 'code' must have levels among \['6', '7'\], .* got \['3'\]"):
+        federation(prepare=Preparation(categories={"code": [6, 7]}))
+
+
+def test_whole_numbers_are_one_level_however_they_are_written():
+    frame = table()
+    frame["code"] = [str(int(v)) if i % 2 else v for i, v in enumerate(frame["code"].fillna(6))]
+    fed = federation(frame, Preparation(categories=["code"]))
+    assert [name for name in fed["A"].features if "code" in name] == ["code=3", "code=6", "code=7"]
+    frame["code"] = np.resize(["01", "1", "x"], len(frame))
+    made = federation(frame, Preparation(categories=["code"]))
+    assert [name for name in made["A"].features if "code" in name] == ["code=01", "code=1", "code=x"]
+
+
+@pytest.mark.parametrize(
+    ("change", "prepare", "message"),
+    [
+        ({"age": pd.Timestamp("2020-01-01")}, {}, "column 'age' holds dates: make numbers of them, or leave it out"),
+        ({"age": np.inf}, {}, "column 'age' must hold finite numbers, got 60 that are infinite"),
+        ({"age": ["old"] + [1.0] * 59}, {}, r"column 'age' must hold numbers or words, got .* in 1 rows, \['old'\]"),
+        ({"age": [f"Mr {i}" for i in range(60)]}, {}, "column 'age' has 60 different texts in 60 rows, as names"),
+        ({}, {"categories": ["colour"]}, r"categories must name columns of \['age', .*\], got 'colour'"),
+        ({}, {"missing": {"colour": [0]}}, r"missing must name columns of .* got 'colour'"),
+        ({}, {"categories": {"code": [1, 1.0]}}, r"categories\['code'\] must be different levels, got \('1', '1'\)"),
+        ({}, {"categories": {"code": []}}, r"categories\['code'\] must be different levels"),
+        ({}, {"categories": "code"}, "categories must be a sequence, got 'code'"),
+        ({}, {"missing": {"code": 3}}, r"missing\['code'\] must be a sequence, got 3"),
+        ({}, {"gaps": "mean"}, "gaps must be one of .*'median', 'most_frequent', 'indicator', 'refuse'.* got 'mean'"),
+        ({}, {"absent": 1.5}, r"absent must be in \[0, 1\], got 1.5"),
+        ({"pain=mild": 1.0}, {}, "client 'A': columns must have names that stay different"),
+    ],
+)
+def test_what_cannot_be_prepared_is_refused_by_name(change, prepare, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        federation(table().assign(**change), Preparation(**prepare))
+
+
+def test_columns_that_are_no_features_are_left_out():
+    frame = table().assign(number=np.arange(60))
+    assert federation(frame, ignore=["number"]).fingerprint() == federation().fingerprint()
+    assert federation(frame, ignore=["number"]).info["settings"]["ignore"] == ["number"]
+    with pytest.raises(ValueError, match=r"ignore must be one of the columns .* got 'nummer'"):
+        federation(frame, ignore=["nummer"])
+
+
+# --- a pipeline of one's own ----------------------------------------------------------------------------------------
+
+
+NUMBERS = table()[["site", "age", "sugar", "ill", "fold"]]
+
+
+def test_a_pipeline_of_scikit_learn_is_taken_as_it_is():
+    own = make_pipeline(SimpleImputer(), StandardScaler())
+    fed = federation(NUMBERS, own)
+    expected = make_pipeline(SimpleImputer(), StandardScaler()).fit(rows(NUMBERS, "A")[["age", "sugar"]])
+    np.testing.assert_array_equal(fed["A"].x_test, expected.transform(rows(NUMBERS, "A", "test")[["age", "sugar"]]))
+    assert [c.features for c in fed] == [("age", "sugar"), ("age",)]
+    assert torch.equal(fed["B"].rows(rows(NUMBERS, "B", "test")), fed["B"].x_test)
+    assert not hasattr(own[0], "statistics_"), "it is copied, not fitted itself"
+    assert "SimpleImputer" in fed.info["settings"]["prepare"]
+    with pytest.raises(TypeError, match="client 'A': a transformer of your own cannot be written as JSON"):
+        fed["A"].prepare.state()
+
+
+def test_a_pipeline_that_names_no_features_and_one_that_makes_others():
+    fill = SimpleImputer()
+    nameless = federation(NUMBERS, make_pipeline(fill, FunctionTransformer(np.sqrt)))
+    assert nameless["A"].features is None
+    assert torch.equal(nameless["A"].rows(rows(NUMBERS, "A", "test")), nameless["A"].x_test)
+    parts = federation(NUMBERS[NUMBERS.site == "A"], make_pipeline(fill, PCA(1)))
+    assert parts["A"].features == ("pca0",)
+    assert parts["A"].x_train.shape == (24, 1)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        ("median", "prepare must be a Preparation, or a transformer of scikit-learn such as .* got 'median'"),
+        (Preparation, "prepare must be a Preparation, or a transformer"),
+        (LogisticRegression(), "prepare must be able to transform, got LogisticRegression"),
+        (PCA(9), "client 'A': prepare cannot be fitted on its training rows: .*NaN"),
+    ],
+)
+def test_what_is_no_preparation_is_refused(prepare, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        federation(NUMBERS, prepare)
+
+
+def test_a_prepared_federation_is_trained_as_any_other():
+    run = simulate(federation(), Local(local_epochs=1), rounds=1, progress=False)
+    assert np.isfinite(run.final["accuracy"])
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def written(folder, frame=None, **options):
+    frame = table() if frame is None else frame
+    files = {}
+    for site, own in frame.groupby("site"):
+        files[site] = folder / f"{site}.csv"
+        columns = ["ill", *own.columns.drop(["site", "ill"])[:: 1 if site == "A" else -1]]
+        own[columns].to_csv(files[site], index=False, **options)
+    return files
+
+
+def from_csv(files, **options):
+    prepare = Preparation(categories=["code"])
+    return Federation.from_csv(files, **{"target": "ill", "split": "fold", "prepare": prepare} | options)
+
+
+def test_a_file_per_site_or_one_with_a_column_that_names_the_site(tmp_path):
+    expected = federation()
+    files = written(tmp_path)
+    table().to_csv(tmp_path / "all.csv", index=False)
+    for fed in (
+        from_csv(files),
+        from_csv([str(file) for file in files.values()]),
+        from_csv(tmp_path / "all.csv", client="site"),
+    ):
+        assert [c.name for c in fed] == ["A", "B"]
+        assert [c.features for c in fed] == [c.features for c in expected], "columns by name, in any order"
+        for one, other in zip(fed, expected, strict=True):
+            torch.testing.assert_close(one.x_train, other.x_train, rtol=0, atol=1e-12)
+            torch.testing.assert_close(one.x_test, other.x_test, rtol=0, atol=1e-12)
+
+
+def test_options_of_pandas_reach_the_reader(tmp_path):
+    files = written(tmp_path, sep=";", encoding="utf-16")
+    assert len(from_csv(files, sep=";", encoding="utf-16")) == 2
+    bare = tmp_path / "bare.data"
+    table()[["age", "code", "ill", "site"]].to_csv(bare, index=False, header=False, na_rep="?")
+    fed = Federation.from_csv(
+        bare, target="y", client="who", names=["a", "c", "y", "who"], prepare=Preparation(), test_size=0.5
+    )
+    assert fed["A"].features == ("a", "c")
+
+
+def test_the_index_of_a_table_is_left_out_and_said(tmp_path):
+    table().to_csv(tmp_path / "all.csv")
+    with pytest.warns(FederationWarning, match=r"all.csv: column 'Unnamed: 0' counts the rows") as told:
+        fed = from_csv(tmp_path / "all.csv", client="site")
+    assert fed["A"].features == federation()["A"].features
+    assert len(told) == 1
+    table().rename(columns={"age": "Unnamed: 0"}).to_csv(tmp_path / "all.csv", index=False)
+    with pytest.raises(ValueError, match="column 'Unnamed: 0' has no name of its own"):
+        from_csv(tmp_path / "all.csv", client="site")
+
+
+def test_names_that_differ_in_capitals_only_are_told(tmp_path):
+    files = written(tmp_path)
+    files["B"].write_text(files["B"].read_text().replace("age", "Age "))
+    with pytest.warns(FederationWarning, match="columns 'age' of 'A' and 'Age' of 'B' are two, as they are written"):
+        from_csv(files)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "client 'A', A.csv: the file is no table: No columns to parse"),
+        ("age,ill\n", "client 'A', A.csv: expected at least one row"),
+        ("age;ill\n1;0\n", "client 'A', A.csv: the file has one column 'age;ill': is sep=';' meant"),
+        ("age,age,ill\n1,2,0\n", "client 'A', A.csv: columns must have different names, got 'age' twice"),
+        ("age,ill\n1,0,5\n", "client 'A', A.csv: rows have more fields"),
+        ("âge,ill\n1,0\n".encode("latin-1"), "client 'A', A.csv: the file is not in UTF-8"),
+    ],
+)
+def test_files_that_are_no_tables_are_refused_by_name(tmp_path, text, message):
+    files = written(tmp_path)
+    files["A"].write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=message):
+        from_csv(files)
+
+
+def test_files_and_the_column_of_clients_go_together(tmp_path):
+    files = written(tmp_path)
+    message = "client must name the column .* got client={} and {} file"
+    with pytest.raises(ValueError, match=message.format("'site'", 2)):
+        from_csv(files, client="site")
+    with pytest.raises(ValueError, match=message.format(None, 1)):
+        from_csv(files["A"])
+    with pytest.raises(ValueError, match=message.format(None, 0)):
+        from_csv({})
+    with pytest.raises(ValueError, match="files must have different names"):
+        from_csv([files["A"], files["A"]])
+    with pytest.raises(FileNotFoundError, match=r"client 'C', C.csv: there is no file"):
+        from_csv({**files, "C": tmp_path / "C.csv"})
+    for wrong in (3, {"A": 3}, io.StringIO("a")):
+        with pytest.raises(TypeError, match=r"files.* must be a path"):
+            from_csv(wrong)
+
+
+# --- splits ---------------------------------------------------------------------------------------------------------
+
+
+def patients(n=40, each=5, noise=0.05, seed=0):
+    """Rows of a patient are nearly alike, and their label is random: nothing can be learned but who it is."""
+    rng = np.random.default_rng(seed)
+    who = np.repeat(np.arange(n), each)
+    x = rng.normal(size=(n, 4))[who] + noise * rng.normal(size=(len(who), 4))
+    frame = pd.DataFrame(x, columns=list("abcd"))
+    return frame.assign(
+        site=np.where(who % 2, "A", "B"), patient=who, y=rng.integers(0, 2, n)[who], day=np.arange(len(who))
+    )
+
+
+def of_patients(frame=None, **options):
+    frame = patients() if frame is None else frame
+    return Federation.from_frame(frame, **{"client": "site", "target": "y", "test_size": 0.25} | options)
+
+
+def held(fed, frame, column):
+    """The values of a column in the training and in the test rows of each client, found by the rows' first feature."""
+    values = dict(zip(frame["a"], frame[column], strict=True))
+    return [[{values[v] for v in x[:, 0].tolist()} for x in (c.x_train, c.x_test)] for c in fed]
+
+
+def test_all_rows_of_a_group_stay_together():
+    frame = patients()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fed = of_patients(frame, group="patient", ignore=["day"])
+    for train, test in held(fed, frame, "patient"):
+        assert not train & test
+        assert len(train) == 15
+        assert len(test) == 5
+    assert fed["A"].features == tuple("abcd")
+    assert fed.info["settings"]["group"] == "patient"
+    other = of_patients(frame, group="patient", ignore=["day"], seed=1)
+    assert held(other, frame, "patient") != held(fed, frame, "patient")
+    alone = of_patients(frame[frame.site == "A"], group="patient", ignore=["day"])
+    assert torch.equal(alone["A"].x_test, fed["A"].x_test), "a client's split depends on nobody else"
+    one = of_patients(frame.assign(patient=1), group="patient", ignore=["day"])
+    assert [c.n_test for c in one] == [0, 0], "one patient is for training"
+
+
+def test_the_latest_rows_are_the_test_set():
+    frame = patients()
+    dates = pd.Timestamp("2020-01-01") + pd.to_timedelta(frame["day"], "D")
+    for days in (frame["day"], dates, dates.astype(str)):
+        dated = frame.assign(day=days)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FederationWarning)
+            fed = of_patients(dated.sample(frac=1, random_state=0), time="day", ignore=["patient"])
+        for train, test in held(fed, frame, "day"):
+            assert max(train) < min(test)
+            assert len(test) == 25
+    tied = of_patients(frame.assign(day=frame["day"] // 50), time="day", ignore=["patient"])
+    assert [sorted(map(len, pair)) for pair in held(tied, frame.assign(day=frame["day"] // 50), "day")] == [[1, 3]] * 2
+
+
+def test_a_column_says_which_rows_are_for_testing():
+    frame = patients().assign(fold=np.where(np.arange(200) % 4, " Train", "test"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FederationWarning)
+        fed = of_patients(frame, split="fold", ignore=["day", "patient"])
+    assert [pair for pair in held(fed, frame, "fold")] == [[{" Train"}, {"test"}]] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({}, {"group": "patient", "time": "day"}, "group and time say different things"),
+        ({}, {"group": "name"}, "group must be one of the columns .* got 'name'"),
+        ({}, {"group": "y"}, "target and group must be two columns, got 'y' for both"),
+        (
+            {"fold": "valid"},
+            {"split": "fold"},
+            r"column 'fold', which split= names, must say train or test, got \['valid",
+        ),
+        ({"fold": "test"}, {"split": "fold"}, "client 'B': column 'fold', .* must leave at least one row for training"),
+        (
+            {"day": None},
+            {"time": "day"},
+            "client 'B': column 'day', which time= names, must have no gaps, got 100 in 100",
+        ),
+        (
+            {"day": "soon"},
+            {"time": "day"},
+            "client 'B': column 'day', which time= names, must hold numbers, or dates such as",
+        ),
+    ],
+)
+def test_splits_that_cannot_be_meant_are_refused(change, options, message):
+    with pytest.raises(ValueError, match=message):
+        of_patients(patients().assign(**change), **options)
+
+
+def test_rows_that_are_alike_are_a_warning():
+    frame = patients()
+    with pytest.warns(FederationWarning, match=r"may be of one patient \(\d+ of 25 on 'B', \d+ of 25 on 'A'\)") as told:
+        of_patients(frame, ignore=["day", "patient"])
+    assert told[0].filename == __file__
+    with pytest.warns(FederationWarning, match="may be of one patient"):
+        of_patients(frame, ignore=["day", "patient"], prepare=Preparation())
+
+
+@pytest.mark.parametrize("columns", [["a"], list("abcd"), ["p", "q"], ["p", "q", "a", "b"]])
+def test_rows_that_agree_by_chance_are_no_warning(columns):
+    """One column of numbers, four of them, and words of which many rows have the same."""
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame(rng.normal(size=(400, 4)), columns=list("abcd"))
+    frame = frame.assign(p=rng.integers(0, 3, 400), q=rng.choice(["no", "yes"], 400))[columns]
+    frame = frame.assign(site=np.resize(["A", "B"], 400), y=rng.integers(0, 2, 400))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        of_patients(frame, prepare=Preparation())
