@@ -516,7 +516,11 @@ def test_bad_arguments_of_the_toy_regression(bad, message):
 def test_catalogue_names_are_those_of_the_federations(twins):
     two, three = ({"n_clients": 4, "classes_per_client": k} for k in (2, 3))
     small = {"toy.noisy_features": two, "toy.linear_mapping": two, "toy.linear_regression": {"n_clients": 4}}
-    small |= {"toy.four_gaussians": {}, "solids.views": {"per_class": 2, "test_per_class": 1}}
+    small |= {
+        "toy.four_gaussians": {},
+        "heart.hospitals": {"made": True},
+        "solids.views": {"per_class": 2, "test_per_class": 1},
+    }
     for name, make in data_sets().items():
         elsewhere = name.startswith(
             ("blocks.", "eeg.", "eeg_blocks.", "multiview.", "pooled.", "fedgen.", "pfedhn.")

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable
 
-from hetfl_core.datasets import blocks, digits, eeg, eegmmidb, femnist, images, pooled, registry, toy
+from hetfl_core.datasets import blocks, digits, eeg, eegmmidb, femnist, heart, images, pooled, registry, toy
 from hetfl_core.datasets.registry import DataError
 from hetfl_core.federation import Federation
 
@@ -28,6 +28,7 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
     "blocks.eurosat": blocks.eurosat,
     "femnist.characters": femnist.characters,
     "femnist.digits": femnist.digits,
+    "heart.hospitals": heart.hospitals,
     "eeg.simulated": eeg.simulated,
     "eeg.moabb": eeg.recorded,
     "eeg.eegmmidb": eegmmidb.one_person,
