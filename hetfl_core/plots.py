@@ -18,10 +18,13 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from hetfl_core import checks
+from hetfl_core.federation import Federation
+from hetfl_core.views import columns_of_each
 
 __all__ = [
     "COLOURS",
     "MARKERS",
+    "availability",
     "clients_and_classes",
     "curves",
     "differences",
@@ -207,6 +210,54 @@ def _of_classes(anchors: Any, classes: Sequence[int]) -> np.ndarray:
     if max(classes, default=-1) >= len(anchors) or anchors.shape[1] < 2 or not np.isfinite(anchors[classes]).all():
         raise ValueError(f"anchors must be finite points, one for each of the classes {classes}, got {anchors.shape}")
     return anchors
+
+
+def availability(
+    federation: Federation, names: Mapping[str, str] | None = None, ax: Axes | None = None, title: str = ""
+) -> Axes:
+    """Who has which columns: a row per column, a cell per client with the share of its rows that have a value.
+
+    Columns that most clients have come first. A share in brackets is that of a column which counts as absent there.
+
+    Parameters
+    ----------
+    federation : Federation
+        Of tables, or of named features.
+    names : dict of str to str, optional
+        What columns are called, beside their names.
+    ax : Axes, optional
+        By default new ones, as large as the table.
+    title : str
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    ValueError
+        Where features have no names.
+    """
+    checks.instance("federation", federation, Federation)
+    told = checks.mapping("names", {} if names is None else names)
+    held = columns_of_each(federation)
+    present = federation.info.get("present") or {who: dict.fromkeys(own, 1.0) for who, own in held.items()}
+    table = 100 * pd.DataFrame(present).fillna(0.0)[[client.name for client in federation]]
+    table = table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
+    n, m = table.shape
+    ax = _axes(ax, figsize=(1.8 + 1.1 * m, 0.8 + 0.34 * n))
+    ax.imshow(table, cmap="Blues", vmin=0, vmax=130, aspect="auto")
+    for (i, j), share in np.ndenumerate(table.to_numpy()):
+        there = table.index[i] in held[table.columns[j]]
+        text, colour = f"{share:.0f}" if there else f"({share:.0f})", "white" if share > 85 else "black"
+        ax.text(j, i, text, ha="center", va="center", color=colour, fontsize=11)
+    ax.set_xticks(range(m), table.columns)
+    ax.set_yticks(range(n), [f"{told[c]} ({c})" if told.get(c, c) != c else c for c in table.index])
+    ax.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+    ax.set(title=title, xlabel="share of rows with a value (%)")
+    return ax
 
 
 def clients_and_classes(

@@ -104,7 +104,7 @@ class Views:
         return altered(self, clients=tuple(map(filled, self.clients)), x_test=self.x_test and fill(self.x_test))
 
     def _filled_table(self) -> Self:
-        everything = self._union()
+        everything = tuple(self._union())
 
         def filled(c: Client) -> Client:
             index = [c.features.index(f) if f in c.features else -1 for f in everything]
@@ -143,8 +143,9 @@ class Views:
         Parameters
         ----------
         columns : dict of str to sequence of str, or "by availability"
-            Columns of each block, by its name; the others are a block ``"others"``. Or columns that the same clients
-            have are one block, called after its columns, or ``"common"`` where all clients have them.
+            Columns of each block, by its name. What no block names, or all columns, are blocks by availability: columns
+            that the same clients have are one block, called after its columns, or ``"common"`` where all clients have
+            them.
 
         Returns
         -------
@@ -255,20 +256,27 @@ class Views:
         found: dict[str, str] = {}
         for block, own in checks.mapping("columns, unless it is 'by availability',", columns).items():
             checks.nonempty_str("columns: a block's name", block)
+            if "." in block:
+                raise ValueError(f"columns: a block's name must have no dot, got {block!r}")
             for column in checks.names(f"columns[{block!r}]", own):
                 if column not in known:
                     raise ValueError(f"columns[{block!r}]: {checks.unknown('column', column, known)}")
                 if column in found:
                     raise ValueError(f"columns: {column!r} must be in one block, got {found[column]!r} and {block!r}")
                 found[column] = block
-        return found | {column: "others" for column in known if column not in found}
+        rest = self._by_availability([column for column in known if column not in found])
+        if both := sorted({*rest.values()} & {*found.values()}):
+            raise ValueError(f"columns: {both[0]!r} is what columns are called that no block names: take another name")
+        return {column: found.get(column) or rest[column] for column in known}
 
     def _by_availability(self, known: Sequence[str]) -> dict[str, str]:
         held = self._columns()
         groups: dict[tuple[str, ...], list[str]] = {}
         for column in known:
             groups.setdefault(tuple(who for who, has in held.items() if column in has), []).append(column)
-        names = {who: "common" if len(who) == len(held) else "+".join(own) for who, own in groups.items()}
+        names = {
+            who: "common" if len(who) == len(held) else "+".join(own).replace(".", "_") for who, own in groups.items()
+        }
         return {column: names[who] for who, own in groups.items() for column in own}
 
     def _joined(self) -> Self:
@@ -291,6 +299,25 @@ class Views:
 def block_names(client: Client) -> list[str] | None:
     """Names of a client's blocks, None for plain inputs."""
     return list(client.x_train) if isinstance(client.x_train, Mapping) else None
+
+
+def columns_of_each(federation: Any) -> dict[str, list[str]]:
+    """The columns that each client has, by its name.
+
+    Parameters
+    ----------
+    federation : Federation
+
+    Returns
+    -------
+    dict of str to list of str
+
+    Raises
+    ------
+    ValueError
+        Where features have no names.
+    """
+    return {who: list(own) for who, own in federation._joined()._columns().items()}
 
 
 def origin(client: Client) -> dict[str, str]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hetfl_book import ledger
 from hetfl_book.figures import eeg, intervals, scenes, transport
 from hetfl_book.ledger import RunRecord, arithmetic, comparison, results
-from hetfl_core import checks, plots, records, statistics
+from hetfl_core import Client, Federation, checks, plots, records, statistics
 from hetfl_core.statistics import Paired
 
 mpl.use("Agg")
@@ -191,9 +191,12 @@ ON = {"ax": None, "title": ""}
 CLOUDS = {"x": np.eye(3)[:, :2], "y": np.eye(3)[:, 1:] + 2.0}
 PAIRED = {"x": np.array([1.0, 3.0, 2.0]), "y": np.array([4.0, 9.0, 6.0])}
 
+TABLES = Federation([Client(np.eye(2), [0, 1], np.eye(2), [0, 1], "p", ["a", "b"])])
+
 FIGURES = {
     "curves": Case(plots.curves, ON | {"runs": {"FLIC": [HISTORY, HISTORY]}, "column": "accuracy"}),
     "project": Case(plots.project, {"points": POINTS["a"], "how": "PCA", "seed": 0}),
+    "availability": Case(plots.availability, ON | {"federation": TABLES, "names": {"a": "age"}}),
     "clients_and_classes": Case(
         plots.clients_and_classes,
         ON
