@@ -125,7 +125,9 @@ def check(section: str, printed: list[str], folder: Path) -> None:
     if section == "task-federation":
         assert re.search(r"Porto\s+11 ", printed[0])
         assert re.search(r"Lyon\s+13 ", printed[0])
-        assert "['left', 'right']" in printed[1]
+        assert "chol" not in printed[1].split("('age'")[1].split(")")[0], "Zurich has no cholesterol"
+        assert "'chol+fbs': (0,)" in printed[1]
+        assert "['left', 'right']" in printed[2]
     elif section == "task-compare":
         header, *rows = printed[0].splitlines()
         assert header.split() == ["mean", "sd", "difference", "low", "high", "p", "p_holm", "seeds", "diverged"]
