@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import quote
+from warnings import catch_warnings
 
 import numpy as np
 import pandas as pd
@@ -19,6 +21,7 @@ from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
 from hetfl_core.records import to_percent
 from hetfl_core.statistics import MIN_SEEDS, Paired, as_table, corrected, observed
+from hetfl_core.views import VIEWS, view_of
 
 ROUNDS = 50
 
@@ -41,8 +44,11 @@ def compare(
     federation : Federation, or callable
         The data, or what makes them of a seed. With one federation for all seeds, an interval is about the randomness
         of training on these data, and says nothing of other data.
-    methods : dict of str to Method
-        At least two, by the names that the table is to have; baselines (`hetfl_core.baselines`) may be among them.
+    methods : dict of str to Method, or to (Method, view)
+        At least two, by the names that the table is to have; baselines (`hetfl_core.baselines`) may be among them. A
+        view says how a method is to see the data: ``"own"`` as they are, ``"common"`` (`Federation.of_common_columns`,
+        or `of_common_blocks` of blocks without names), ``"zeros"`` (`filled`), ``"blocks"`` (`in_blocks`), a dict of
+        blocks, or a function of the federation. All have the same rows for training and for testing.
     seeds : int or sequence of int
         Number of seeds, or the seeds themselves, each once; at least three, so that there is a spread to judge by.
     rounds : int
@@ -71,17 +77,20 @@ def compare(
     ------
     ValueError
         For fewer than two methods or three seeds, a seed that comes twice, and a `base` or `metric` that is not there.
+        For a method that cannot work on its view; the message names views that it can work on.
     """
+    methods, views = split_views(methods)
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
     base = _check(methods, base, metric)
     found: dict[str, dict[int, _Result]] = {name: {} for name in methods}
     with tqdm(total=len(numbers) * len(methods), disable=not progress, desc="compare", unit="run") as bar:
         for seed in numbers:
             data = federation(seed) if callable(federation) else federation
-            for method in methods.values():
-                _check_runs(data, method, metric)
+            seen = _seen(data, views)
             for name, method in methods.items():
-                run = _run(data, name, method, rounds=rounds, seed=seed, progress=False, **options)
+                _check_runs(seen[name], method, metric, data)
+            for name, method in methods.items():
+                run = _run(seen[name], name, method, rounds=rounds, seed=seed, progress=False, **options)
                 found[name][seed] = _result(run, name, metric or METRICS[data.task].main)
                 bar.update()
     return _table(found, base)
@@ -98,7 +107,27 @@ def _check(methods: Mapping[str, Any], base: str | None, metric: str | None) -> 
     return base
 
 
-def _check_runs(federation: Federation, method: Any, metric: str | None) -> None:
+def split_views(methods: Any) -> tuple[Any, dict[str, Any]]:
+    """The methods alone, and by their names the view that each is to have of the data."""
+    if not isinstance(methods, Mapping):
+        return methods, {}
+    pairs = {name: one if isinstance(one, tuple) and len(one) == 2 else (one, "own") for name, one in methods.items()}
+    return {name: method for name, (method, _) in pairs.items()}, {name: view for name, (_, view) in pairs.items()}
+
+
+def _seen(federation: Any, views: Mapping[str, Any]) -> dict[str, Federation]:
+    """What each method sees of the federation; a view that several have is made once."""
+    checks.instance("federation", federation, Federation)
+    made: list[tuple[Any, Federation]] = []
+    found = {}
+    for name, view in views.items():
+        known = [fed for other, fed in made if other is view or other == view]
+        found[name] = known[0] if known else view_of(federation, view)
+        made.append((view, found[name]))
+    return found
+
+
+def _check_runs(federation: Federation, method: Any, metric: str | None, whole: Federation) -> None:
     """Refuse what cannot be run, or has no figure, before the others are trained."""
     checks.instance("federation", federation, Federation)
     known = figures(federation.task)
@@ -107,9 +136,25 @@ def _check_runs(federation: Federation, method: Any, metric: str | None) -> None
     if not any(len(client.y_test) for client in federation):
         raise ValueError(f"{federation.name!r} has no test samples, so that there is nothing to compare by")
     if isinstance(method, Method):
-        method.check(federation.specs())
+        try:
+            method.check(federation.specs())
+        except ValueError as error:
+            if found := _views_for(method, whole):
+                told = f"{str(error).removesuffix('.')}. It can work on the view {' or '.join(map(repr, found))}."
+                raise ValueError(told) from error
+            raise
     elif isinstance(method, type):
         checks.instance("methods", method, Method, such_as=f"{method.__name__}()")
+
+
+def _views_for(method: Method, federation: Federation) -> list[str]:
+    """The views on which a method can work."""
+    found = []
+    for view in VIEWS:
+        with suppress(ValueError), catch_warnings(action="ignore"):
+            method.check(view_of(federation, view).specs())
+            found.append(view)
+    return found
 
 
 class _Result(NamedTuple):

@@ -335,3 +335,47 @@ def origin(client: Client) -> dict[str, str]:
     fitted = client.prepare
     names = getattr(fitted, "features", None)
     return dict(zip(names, fitted.origin, strict=True)) if names else {}
+
+
+VIEWS = {
+    "own": lambda fed: fed,
+    "common": lambda fed: fed.of_common_columns() if _is_named(fed) else fed.of_common_blocks(),
+    "zeros": lambda fed: fed.filled(),
+    "blocks": lambda fed: fed.in_blocks() if _is_table(fed) else fed,
+}
+"""Views by name; named blocks that there are already stay as they are."""
+
+
+def view_of(federation: Any, view: Any) -> Any:
+    """A federation in a view that has a name, in these blocks, or as a function makes it.
+
+    Parameters
+    ----------
+    federation : Federation
+    view : str, dict of str to sequence of str, or callable
+
+    Returns
+    -------
+    Federation
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, and what the view itself refuses.
+    """
+    if isinstance(view, Mapping):
+        return federation.in_blocks(view)
+    if callable(view):
+        made = view(federation)
+        checks.instance("view: what it returns", made, type(federation))
+        return made
+    return VIEWS[checks.choice("view", view, tuple(VIEWS))](federation)
+
+
+def _is_table(federation: Any) -> bool:
+    return block_names(federation.clients[0]) is None
+
+
+def _is_named(federation: Any) -> bool:
+    """Whether there are tables, or blocks of named features."""
+    return _is_table(federation) or any(own is not None for own in federation.clients[0].features.values())

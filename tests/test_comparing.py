@@ -1,17 +1,19 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from scipy import stats
 from small import ragged
 
 from hetfl_book import ledger
-from hetfl_core import Federation, compare, simulate
+from hetfl_core import Federation, Preparation, compare, comparing, simulate
 from hetfl_core.baselines import LDA, LR
 from hetfl_core.datasets import toy
 from hetfl_core.engine.run import figures
-from hetfl_core.methods import FedAvg, HetFedRep, Local
-from hetfl_core.networks import MLP, Model
+from hetfl_core.methods import FedAvg, HetFedRep, LateFusion, Local
+from hetfl_core.networks import MLP, Blocks, Model
 
 SMALL = Model(MLP(hidden=(8,), out=6), alpha=5)
 METHODS = {
@@ -187,3 +189,58 @@ def test_with_a_checkpoint_each_run_has_a_folder_of_its_own(tmp_path):
     folders = [f"{name}-seed{seed}" for name in ("a%2Fb", "shared") for seed in range(3)]
     assert sorted(path.name for path in tmp_path.iterdir()) == folders
     assert compare(ragged(), methods, **options).equals(first)
+
+
+# --- views ----------------------------------------------------------------------------------------------------------
+
+
+def hospitals(seed=0):
+    """Three sites of which one lacks a column and another has one of its own."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(90, 4)), columns=list("pqrs")).assign(site=np.repeat([*"ABC"], 30))
+    frame["y"] = (frame["p"] + frame["q"] > 0).astype(int)
+    frame.loc[frame["site"] != "A", "s"] = np.nan
+    frame.loc[frame["site"] == "C", "r"] = np.nan
+    return Federation.from_frame(frame, client="site", target="y", test_size=0.4, seed=seed, prepare=Preparation())
+
+
+NET = Model(MLP((4,), 3))
+IN_BLOCKS = Model(Blocks.alike(["common", "r", "s"], MLP((4,), 3), 4))
+
+
+def test_each_method_has_the_view_that_it_needs_of_the_same_rows():
+    """The differences are those of runs by hand on these views, seed by seed."""
+    methods = {
+        "common": (FedAvg(NET, local_epochs=1), "common"),
+        "zeros": (FedAvg(NET, local_epochs=1), "zeros"),
+        "blocks": (LateFusion(IN_BLOCKS, local_epochs=1), "blocks"),
+        "alone": Local(NET, local_epochs=1),
+    }
+    views = {
+        "common": Federation.of_common_columns,
+        "zeros": Federation.filled,
+        "blocks": Federation.in_blocks,
+        "alone": lambda fed: fed,
+    }
+    table = compare(hospitals, methods, seeds=3, **QUICK)
+    for name, view in views.items():
+        method = methods[name] if name == "alone" else methods[name][0]
+        runs = [simulate(view(hospitals(s)), method, seed=s, **QUICK) for s in range(3)]
+        assert table.loc[name, "mean"] == pytest.approx(100 * np.mean([run.final["accuracy"] for run in runs]))
+    seen = comparing._seen(hospitals(), {"a": "own", "b": "common", "c": "common", "d": {"one": ["r"]}})
+    assert seen["b"] is seen["c"]
+    assert seen["d"]["C"].shapes == {"common": (2,), "one": (0,), "s": (0,)}
+    for fed in seen.values():
+        assert all(torch.equal(fed[c.name].y_test, c.y_test) for c in hospitals())
+
+
+def test_a_view_on_which_a_method_cannot_work_is_refused_with_those_on_which_it_can():
+    alone = Local(NET)
+    with pytest.raises(ValueError, match=r"FedAvg averages .* It can work on the view 'common' or 'zeros'\."):
+        compare(hospitals, {"all": FedAvg(NET), "alone": alone}, seeds=3, **QUICK)
+    with pytest.raises(ValueError, match=r"It can work on the view 'blocks'\."):
+        compare(hospitals, {"late": (LateFusion(IN_BLOCKS), "common"), "alone": alone}, seeds=3, **QUICK)
+    with pytest.raises(ValueError, match="view must be one of 'own', 'common', 'zeros', 'blocks', got 'zeroes'"):
+        compare(hospitals, {"all": (FedAvg(NET), "zeroes"), "alone": alone}, seeds=3, **QUICK)
+    with pytest.raises(TypeError, match="view: what it returns must be a Federation, got 3"):
+        compare(hospitals, {"all": (FedAvg(NET), lambda fed: 3), "alone": alone}, seeds=3, **QUICK)
