@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,9 @@ from hetfl_core import preparation as preparing
 from hetfl_core.clients import Client, FederationWarning, Kind
 from hetfl_core.preparation import Preparation, Prepared
 from hetfl_core.rng import numpy_stream
+
+TELLING = 20
+"""Most values of a column that may be another form of the answer, and fewest rows of each."""
 
 
 class Part(NamedTuple):
@@ -92,6 +95,8 @@ def tables(
         found.arrays[who] = (_features(who, own, prepare), rows[target])
         for kind, column in given.items():
             found.rules[who] = splits.SplitBy(kind, column, rows[column])  # type: ignore[arg-type]
+    if prepare is None or isinstance(prepare, Preparation):
+        _warn_of_answers(features, frame[target])
     return found
 
 
@@ -148,7 +153,9 @@ def split_arrays(
             FederationWarning,
             stacklevel=4,
         )
-    _warn_of_alike({who: arrays[who][0] for who in parts if not rules or rules[who].kind != "group"}, places)
+    unknown = prepare is not None and not isinstance(prepare, Preparation)  # its tables may hold anything
+    if not unknown and not (rules and any(rule.kind == "group" for rule in rules.values())):
+        _warn_of_alike({who: pair[0] for who, pair in arrays.items()}, places)
     if prepare is not None:
         return _prepared(arrays, coded, places, prepare), classes
     clients = []
@@ -213,6 +220,11 @@ def _warn_of_alike(tables: Mapping[str, Any], places: Mapping[str, splits.Places
 def _check_columns(frame: pd.DataFrame, named: Mapping[str, Any], ignore: Any) -> None:
     if not isinstance(frame, pd.DataFrame):
         raise TypeError(f"frame must be a pandas.DataFrame, got {type(frame).__name__}")
+    if frame.empty or frame.columns.nlevels > 1:
+        raise ValueError(
+            "frame must have at least one row, and one name per column, got "
+            f"{len(frame)} rows and names in {frame.columns.nlevels} levels"
+        )
     arguments = list(named.items())
     unused = [("ignore", column) for column in checks.sequence("ignore", ignore)]
     for argument, column in [*arguments, *unused]:
@@ -232,10 +244,25 @@ def _check_columns(frame: pd.DataFrame, named: Mapping[str, Any], ignore: Any) -
     if lost := int(frame[client].isna().sum()):
         raise ValueError(f"column {client!r} must say whose every row is, got {lost} rows without a client")
     names = frame[client].unique()
-    if len({str(name) for name in names}) < len(names):
+    if len({str(name).strip() for name in names}) < len(names):
         raise ValueError(
             f"column {client!r} must have one name per client, got names that read alike: {sorted(map(repr, names))}"
         )
+
+
+def _warn_of_answers(features: pd.DataFrame, labels: pd.Series) -> None:
+    """Warn of columns of few values each of which stands for one label, as another form of the answer does."""
+    if labels.nunique() > TELLING:
+        return
+    for column, values in features.items():
+        few = 1 < values.nunique() <= min(TELLING, values.notna().sum() / TELLING)
+        if few and labels.groupby(values, observed=True).nunique().max() == 1:
+            warnings.warn(
+                f"each value of column {column!r} stands for one value of {labels.name!r}: if it is another form of "
+                "the answer, leave it out (ignore=…)",
+                FederationWarning,
+                stacklevel=4,
+            )
 
 
 def _features(who: str, columns: pd.DataFrame, prepare: Any) -> pd.DataFrame:
@@ -282,6 +309,19 @@ def _part(who: str, pair: Any) -> Part:
     return Part(x, y, features, _order(pair[1]))
 
 
+def _warn_of_labels(classes: Sequence[Any]) -> None:
+    """Warn of classes whose names differ in capitals and blanks only."""
+    seen: dict[str, Any] = {}
+    for label in classes:
+        first = seen.setdefault(str(label).strip().lower(), label)
+        if first != label:
+            warnings.warn(
+                f"labels {first!r} and {label!r} are two classes: write them alike if they are one",
+                FederationWarning,
+                stacklevel=6,
+            )
+
+
 def _coded(parts: Mapping[str, Part], task: Kind) -> tuple[list[Any], dict[str, np.ndarray]]:
     """The classes in their order, and each client's labels as indices into it; targets of a regression stay."""
     if task == "regression":
@@ -294,6 +334,7 @@ def _coded(parts: Mapping[str, Part], task: Kind) -> tuple[list[Any], dict[str, 
                 'need task="regression"'
             )
     classes = _classes(parts)
+    _warn_of_labels(classes)
     index = {label: c for c, label in enumerate(classes)}
     return classes, {who: np.array([index[label] for label in part.y.tolist()], int) for who, part in parts.items()}
 

@@ -50,8 +50,8 @@ class Preparation(Checked):
     absent : float
         A column of which a client lacks more than this share of its values is one that it does not have, in [0, 1].
     missing : sequence, or dict of str to sequence
-        What stands for a missing value in all columns, or in these columns, such as ``{"chol": [0]}``. Blank texts
-        and "?" do in any case.
+        What stands for a missing value in all columns, or in these columns, such as ``{"chol": [0]}``. Blank texts,
+        "?", "nan", "NaN", "NA" and "N/A" do in any case.
     """
 
     gaps: Gaps = "median"
@@ -81,7 +81,7 @@ class Preparation(Checked):
     def marks(self, column: str) -> list[Any]:
         """What stands for a missing value in a column."""
         given = self.missing.get(column, ()) if isinstance(self.missing, Mapping) else self.missing
-        return [*given, "?", ""]
+        return [*given, "?", "", "nan", "NaN", "NA", "N/A"]
 
     def cleaned(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The columns of a table as numbers (float64), or as words (object), with NaN where they have gaps.
@@ -106,7 +106,7 @@ class Preparation(Checked):
             asked = given if isinstance(given, Mapping) or argument == "categories" else ()
             if lost := [column for column in asked if column not in frame.columns]:
                 raise ValueError(f"{argument} must name columns of {[*frame.columns]}, got {lost[0]!r}")
-        made = {c: self._column(str(c), frame[c]) for c in frame.columns}
+        made = {str(c): self._column(str(c), frame[c]) for c in frame.columns}
         return pd.DataFrame(made, index=frame.index)
 
     def _column(self, column: str, values: pd.Series) -> pd.Series:
@@ -130,6 +130,11 @@ class Preparation(Checked):
                 "or the column in categories=… if these are levels"
             )
         words = _words(values)
+        if all(map(COMMA.fullmatch, words.dropna().unique())):
+            raise ValueError(
+                f"column {column!r} holds numbers with commas, such as {words.dropna().iloc[0]!r}: read them as "
+                'numbers, for instance by decimal="," or thousands="," of pandas.read_csv'
+            )
         n = words.nunique()
         if n > 10 and n > words.notna().sum() / 2:
             raise ValueError(
@@ -205,7 +210,11 @@ class Prepared:
             table = pd.DataFrame({c: self._cleaned(c, table[c]) for c in self.columns}, index=table.index)
             if self.preparation.gaps == "refuse":
                 refuse_gaps(self.client, table)
-        made = np.empty((0, len(self.origin))) if table.empty else self.transformer.transform(table)
+        try:
+            made = np.empty((0, len(self.origin))) if table.empty else self.transformer.transform(table)
+        except (ValueError, TypeError) as error:
+            told = " ".join(str(error).split())
+            raise ValueError(f"client {self.client!r}: prepare cannot take these rows: {told}") from error
         made = made.toarray() if hasattr(made, "toarray") else np.asarray(made)
         if made.ndim != 2 or len(made) != len(table) or made.dtype.kind not in "biuf":
             raise ValueError(
@@ -423,6 +432,9 @@ def levels_of(tables: Sequence[pd.DataFrame], preparation: Preparation) -> dict[
 
 # --- values ---------------------------------------------------------------------------------------------------------
 
+LARGEST = 1e150
+"""A number whose square is finite, as spreads need."""
+COMMA = re.compile(r"[-+]?\d+(,\d+)+")
 WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0+)?")
 
 
@@ -451,18 +463,22 @@ def _words(values: pd.Series) -> pd.Series:
 
 def _without_marks(values: pd.Series, marks: Sequence[Any]) -> pd.Series:
     """The values with NaN where a mark stands; blanks around texts do not count."""
-    if not pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_datetime64_any_dtype(values):
+    if not pd.api.types.is_numeric_dtype(values) and values.dtype.kind not in "mM":
+        if len(nested := [value for value in values if isinstance(value, list | tuple | dict | set | np.ndarray)]):
+            raise ValueError(f"column {values.name!r} must hold a number or a text in each row, got {nested[0]!r}")
         values = values.astype(object).map(lambda v: v.strip() if isinstance(v, str) else v, na_action="ignore")
     return values.mask(values.isin(marks))
 
 
 def _numbers(column: str, values: pd.Series) -> pd.Series:
     """The values as floats, NaN where they are none."""
-    if pd.api.types.is_datetime64_any_dtype(values) or isinstance(values.dtype, pd.PeriodDtype):
-        raise ValueError(f"column {column!r} holds dates: make numbers of them, or leave it out (ignore=…)")
+    if values.dtype.kind in "mM" or isinstance(values.dtype, pd.PeriodDtype):
+        raise ValueError(f"column {column!r} holds dates or times: make numbers of them, or leave it out (ignore=…)")
+    if values.dtype.kind == "c":
+        raise ValueError(f"column {column!r} must hold real numbers, got dtype {values.dtype}")
     numbers = pd.to_numeric(values, errors="coerce").astype(float)
-    if bad := int(np.isinf(numbers).sum()):
-        raise ValueError(f"column {column!r} must hold finite numbers, got {bad} that are infinite")
+    if bad := int((numbers.abs() > LARGEST).sum()):
+        raise ValueError(f"column {column!r} must hold finite numbers up to {LARGEST:g}, got {bad} that are beyond")
     return numbers
 
 

@@ -181,7 +181,7 @@ def alike(table: pd.DataFrame, train: np.ndarray, test: np.ndarray) -> int:
 
 def _codes(values: pd.Series) -> np.ndarray:
     """Numbers in standard deviations, and places of words; a gap is far from everything, but for another gap."""
-    if values.dtype == object:
+    if not pd.api.types.is_numeric_dtype(values):
         return pd.factorize(values)[0].astype(float)
     numbers = values.to_numpy(float)
     sd = np.nanstd(numbers) if np.isfinite(numbers).any() else 0.0

@@ -248,8 +248,17 @@ def test_whole_numbers_are_one_level_however_they_are_written():
 @pytest.mark.parametrize(
     ("change", "prepare", "message"),
     [
-        ({"age": pd.Timestamp("2020-01-01")}, {}, "column 'age' holds dates: make numbers of them, or leave it out"),
-        ({"age": np.inf}, {}, "column 'age' must hold finite numbers, got 60 that are infinite"),
+        (
+            {"age": pd.Timestamp("2020-01-01")},
+            {},
+            "column 'age' holds dates or times: make numbers of them",
+        ),
+        ({"age": np.inf}, {}, "column 'age' must hold finite numbers up to .* got 60 that are beyond"),
+        ({"age": 1e200}, {}, "column 'age' must hold finite numbers up to 1e.150, got 60 that are beyond"),
+        ({"age": pd.Timedelta("1D")}, {}, "column 'age' holds dates or times"),
+        ({"age": 1j}, {}, "column 'age' must hold real numbers, got dtype complex128"),
+        ({"age": pd.Series([[1, 2]] * 60)}, {}, r"column 'age' must hold a number or a text in each row, got \[1, 2\]"),
+        ({"age": ["1,5", "20,0"] * 30}, {}, r"column 'age' holds numbers with commas, such as '1,5': .*decimal"),
         ({"age": ["old"] + [1.0] * 59}, {}, r"column 'age' must hold numbers or words, got .* in 1 rows, \['old'\]"),
         ({"age": [f"Mr {i}" for i in range(60)]}, {}, "column 'age' has 60 different texts in 60 rows, as names"),
         ({}, {"categories": ["colour"]}, r"categories must name columns of \['age', .*\], got 'colour'"),
@@ -274,6 +283,33 @@ def test_columns_that_are_no_features_are_left_out():
     assert federation(frame, ignore=["number"]).info["settings"]["ignore"] == ["number"]
     with pytest.raises(ValueError, match=r"ignore must be one of the columns .* got 'nummer'"):
         federation(frame, ignore=["nummer"])
+
+
+def test_columns_that_hold_the_answer_are_a_warning():
+    frame = table(100)
+    with pytest.warns(FederationWarning, match="each value of column 'stage' stands for one value of 'ill'"):
+        federation(frame.assign(stage=frame["ill"] * np.resize([1, 2], 100)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        federation(frame.assign(stage=np.where(np.arange(100) < 90, frame["ill"], 1)))
+        federation(frame.assign(stage=3.0))
+        Federation.from_frame(frame[["site", "age", "code"]].dropna(), client="site", target="age", task="regression")
+
+
+def test_names_that_read_alike_are_told():
+    frame = table()
+    with pytest.raises(ValueError, match="column 'site' must have one name per client, got names that read alike"):
+        federation(frame.assign(site=np.resize(["A", "A ", "B"], 60)))
+    with pytest.warns(FederationWarning, match="labels 'Yes' and 'yes' are two classes"):
+        federation(frame.assign(ill=np.resize(["yes", "no", "Yes"], 60)))
+
+
+def test_columns_need_one_name_each_which_may_be_a_number():
+    frame = table().rename(columns={"age": 7})
+    assert federation(frame, Preparation(categories=["code"]))["B"].features[0] == "7"
+    for wrong in (frame[:0], pd.concat({"a": frame}, axis=1)):
+        with pytest.raises(ValueError, match="frame must have at least one row, and one name per column"):
+            federation(wrong)
 
 
 # --- a pipeline of one's own ----------------------------------------------------------------------------------------
