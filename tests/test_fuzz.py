@@ -246,6 +246,14 @@ CASES = {
             "j": 0,
         },
     ),
+    "theory.fedcma.induced": Case(
+        cma.induced,
+        {
+            "extractor": [0, 1, 1],
+            "marginals": np.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]),
+            "labelling": np.array([0.0, 1.0, 0.5]),
+        },
+    ),
     "theory.fedcma.label_shift": Case(
         cma.label_shift, {"conditionals": np.array([[0.7, 0.3], [0.3, 0.7]]), "share": 0.9, "other": 0.1}
     ),

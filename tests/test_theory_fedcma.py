@@ -23,16 +23,57 @@ TWO_POINTS = {"hypotheses": [[1, 0], [0, 1]], "marginals": [[1, 0], [0, 1]], "la
 def test_the_table_names_functions_that_are_there():
     table = fedcma.statements()
     assert set(table["holds"]) == {"yes", "if", "no"}
-    assert len(table) == 12
+    assert len(table) == 13
     named = {name for words in table["words"] for name in re.findall(r"`(\w+)`", words)}
-    assert named == {"theorem_2", "label_shift", "two_masses", "dimension", "theorem_3", "quadratic", "rate"}
+    assert named == {"induced", "theorem_2", "label_shift", "two_masses", "dimension", "theorem_3", "quadratic", "rate"}
     assert all(callable(getattr(fedcma, name)) for name in named)
 
 
 # --- Theorems 1 and 2 -------------------------------------------------------------------------------------------------
 
 
-def test_the_smallest_counterexample_to_theorem_1():
+def test_theorem_1_lacks_2A_with_one_extractor_and_one_labelling_of_inputs():
+    """Both inputs become one feature, of which 1 in 10 is labelled 1 on the one client and 9 in 10 on the other."""
+    latent = fedcma.induced([0, 0], [[0.9, 0.1], [0.1, 0.9]], [0, 1])
+    assert np.allclose(latent, [[[1], [1]], [[0.1], [0.9]]])
+    found = fedcma.theorem_2([[0], [1]], *latent, alpha=[0.9, 0.1], j=1)
+    assert (found.gap, found.B) == (pytest.approx(0.8), 0), "Theorem 1 would read 0.8 ≤ 0"
+    assert found.printed == pytest.approx(2 * 0.9 * 0.8), "Theorem 2 has 2A, which is not 0"
+    sure = fedcma.theorem_2([[0], [1]], *fedcma.induced([0, 0], np.eye(2), [0, 1]), alpha=[0.6, 0.4], j=1)
+    assert (sure.gap, sure.B) == (1, 0), "also where each client's labelling function is a head"
+
+
+def test_one_extractor_gives_one_labelling_function_only_if_it_keeps_what_labels_depend_on():
+    rng = numpy_stream(0, "tests", 0, "induced")
+    p, c = rng.dirichlet(np.ones(6), 3), np.array([0, 0, 1, 1, 1, 0])
+    keeps, blends = ([0, 1, 2, 2, 3, 0], [0, 0, 0, 1, 1, 1])
+    for extractor in (keeps, blends):
+        marginals, labels = fedcma.induced(extractor, p, c)
+        for i, z in product(range(3), range(max(extractor) + 1)):
+            mine = [x for x in range(6) if extractor[x] == z]
+            assert marginals[i, z] == pytest.approx(p[i, mine].sum())
+            assert labels[i, z] == pytest.approx((p[i, mine] * c[mine]).sum() / p[i, mine].sum())
+        assert np.allclose(labels, labels[0]) == (extractor is keeps)
+    marginals, labels = fedcma.induced([0, 1], [[1, 0], [0.5, 0.5]], [0, 1])
+    assert labels.tolist() == [[0, 1], [0, 1]], "where a client has no sample, as on all clients"
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_random_extractors_break_theorem_1_unless_they_keep_the_label(keeps):
+    """All functions on the latent points are heads; what is corrected holds of every extractor."""
+    rng, broken = numpy_stream(1, "tests", 0, "induced"), 0
+    for _ in range(500):
+        labels = rng.integers(2, size=6)
+        extractor = rng.integers(2, size=6) + 2 * labels * keeps
+        heads = list(product((0, 1), repeat=max(extractor) + 1))
+        latent = fedcma.induced(extractor.tolist(), rng.dirichlet(np.full(6, 0.5), 3), labels)
+        found = fedcma.theorem_2(heads, *latent, rng.dirichlet(np.ones(3)), int(rng.integers(3)))
+        broken += found.gap > found.B + 1e-9
+        assert found.gap <= found.corrected + 1e-9
+    assert broken == 0 if keeps else broken > 20
+
+
+def test_theorems_1_and_2_lack_the_ideal_risks_where_labels_are_no_heads():
     """One labelling function for all, so A = 0; both heads differ on both points, so d = 0; and the gap is 1."""
     found = fedcma.theorem_2(**TWO_POINTS, alpha=[0.6, 0.4], j=1)
     assert (found.gap, found.printed) == (1, 0)
@@ -67,8 +108,8 @@ def drawn(rng, among_heads, one_labelling=False):
     return fedcma.theorem_2(h, p, c, rng.dirichlet(np.ones(3)), int(rng.integers(3)))
 
 
-@pytest.mark.parametrize("one_labelling", [False, True], ids=["Theorem 2", "Theorem 1"])
-def test_both_theorems_hold_where_labelling_functions_are_heads_and_only_there(one_labelling):
+@pytest.mark.parametrize("one_labelling", [False, True], ids=["each its own", "one of all"])
+def test_theorem_2_holds_where_labelling_functions_are_heads_and_only_there(one_labelling):
     rng = numpy_stream(0, "tests", 0, "theorem 2")
     inside = [drawn(rng, True, one_labelling) for _ in range(400)]
     assert all(b.gap <= b.printed + 1e-9 for b in inside)
@@ -105,6 +146,20 @@ def test_equally_good_heads_are_taken_at_their_worst():
 def test_what_is_no_domain_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         fedcma.theorem_2(**{**TWO_POINTS, "alpha": [0.6, 0.4], "j": 1, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"extractor": [0, 2]}, "extractor must be a whole number in 0…1, got 2"),
+        ({"labelling": [0, 1, 1]}, "a number for each of the 2 inputs of extractor"),
+        ({"labelling": [0, 2]}, r"labelling must hold numbers in \[0, 1\]"),
+        ({"marginals": [[0.5, 0.6]]}, "marginals must be rows of probabilities"),
+    ],
+)
+def test_what_is_no_extractor_or_domain_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        fedcma.induced(**{"extractor": [0, 0], "marginals": [[0.5, 0.5]], "labelling": [0, 1], **changes})
 
 
 # --- what is aligned --------------------------------------------------------------------------------------------------

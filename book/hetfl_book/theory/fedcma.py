@@ -9,11 +9,15 @@ Statement                       Hold  What is right, or the smallest counterexam
 ==============================  ====  ==================================================================================
 Eq. (2), after Zhao et al.      if    The labelling functions are hypotheses ([3]_). Else, on two points, one per client
                                       and labelled alike, the bound would read 1 ≤ 0 + 0 + 0. `theorem_2`
-Theorem 1                       if    The labelling function is a hypothesis: it is then the best head of all, and with
-                                      endless samples and α_j > 0 there is nothing to bound. Else 2 Σ α_i λ_i is
-                                      missing: on the same two points, with α = 0.6 and 0.4, it would read 1 ≤ 0.
-                                      `theorem_2`
-… the λ term can be avoided     no    It is the term that is missing in Theorems 1 and 2. `theorem_2`
+Theorem 1                       no    2A is missing. An extractor may send inputs of both labels to one feature. Clients
+                                      that have (0.9, 0.1) and (0.1, 0.9) of the two, with α = 0.9 and 0.1, have B = 0,
+                                      and the theorem would read 0.8 ≤ 0; 2A = 1.44. `induced`, `theorem_2`
+… A = 0 where u is shared       no    One extractor, and one labelling of the inputs, give a labelling function to each
+                                      client: c_i(z) is a mean over its own samples. They are one where the extractor
+                                      keeps all that labels depend on; if this one is a hypothesis, too, it is the best
+                                      head of all, and there is nothing to bound. `induced`
+… the λ term can be avoided     no    Where labelling functions are no hypotheses, Theorems 1 and 2 need it in place of
+                                      2A: on the two points above, with α = 0.6 and 0.4, both read 1 ≤ 0. `theorem_2`
 Theorem 2                       if    All labelling functions are hypotheses; then also without sampling. `theorem_2`
 Aligned classes: A, B small     if    If clients have the same shares of labels, then A = B = 0. For p(z|y) = (0.7, 0.3)
                                       and (0.3, 0.7) on both, but shares of 0.9 and 0.1, E|c_i − c_j| = 0.75 and
@@ -70,14 +74,14 @@ def statements() -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Bound:
-    r"""The two sides of Theorem 2 (of Theorem 1, where A = 0) with endless samples.
+    r"""The two sides of Theorem 2 with endless samples; Theorem 1 has no A.
 
     Attributes
     ----------
     gap : float
         L_j(v̂) − L_j(v_j*): what the best head of all costs client j, over its own best; of equally good ones the worst.
     A, B : float
-        The theorem's terms; it says that gap ≤ 2A + B.
+        The theorem's terms; it says that gap ≤ 2A + B, and Theorem 1 that gap ≤ B.
     ideal : float
         :math:`2 \sum_i \alpha_i \lambda_{ij}`, λ the least sum of the risks of i and j: what has to be added to B
         where labelling functions are not hypotheses.
@@ -100,7 +104,9 @@ class Bound:
 
 
 def theorem_2(hypotheses: ArrayLike, marginals: ArrayLike, labelling: ArrayLike, alpha: ArrayLike, j: int) -> Bound:
-    r"""Both sides of Theorem 2 for clients that are finite domains; Theorem 1 is that of one labelling function.
+    r"""Both sides of Theorem 2 for clients that are finite domains.
+
+    Theorem 1 speaks of clients with one extractor, whose marginals and labelling functions `induced` gives.
 
     Parameters
     ----------
@@ -146,6 +152,48 @@ def theorem_2(hypotheses: ArrayLike, marginals: ArrayLike, labelling: ArrayLike,
     d = [divergence(hypotheses, p[i], p[j]) for i in range(len(p))]
     ideal = [ideal_risk(hypotheses, laws[i], laws[j]) for i in range(len(p))]
     return Bound(gap, float(weights @ apart), float(weights @ d), 2 * float(weights @ ideal))
+
+
+def induced(extractor: Sequence[int], marginals: ArrayLike, labelling: ArrayLike) -> tuple[Array, Array]:
+    r"""What clients with one extractor have in the latent space: p_i(z), and c_i(z) = E[c(x) | g(x) = z] over p_i.
+
+    Parameters
+    ----------
+    extractor : sequence of int, length X
+        g: the latent point to which each input goes, one of 0 … X − 1; Z is the largest, and one.
+    marginals : array_like, shape (M, X)
+        p_i(x) of each client.
+    labelling : array_like, shape (X,)
+        c(x), the probability of label 1, one function of all clients.
+
+    Returns
+    -------
+    ndarray, shape (M, Z)
+        p_i(z).
+    ndarray, shape (M, Z)
+        c_i(z). Where a client has no samples nothing depends on it, and it is the mean over all clients.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, or what should be probabilities is none.
+    """
+    points = checks.sequence("extractor", extractor)
+    g = np.array([checks.integer("extractor", z, 0, len(points) - 1) for z in points], np.int64)
+    p, c = checks.floats("marginals", marginals, 2), checks.floats("labelling", labelling, 1)
+    if p.shape[1:] != g.shape or c.shape != g.shape:
+        raise ValueError(
+            f"marginals and labelling must have a number for each of the {len(g)} inputs of extractor, got shapes "
+            f"{p.shape} and {c.shape}"
+        )
+    if (p < 0).any() or not np.allclose(p.sum(1), 1):
+        raise ValueError(f"marginals must be rows of probabilities of sum 1, got {checks.shown(marginals)}")
+    if (c < 0).any() or (c > 1).any():
+        raise ValueError(f"labelling must hold numbers in [0, 1], got {checks.shown(labelling)}")
+    cells = np.eye(g.max() + 1)[g]  # X × Z
+    mass, ones = p @ cells, (p * c) @ cells
+    pooled = np.divide(ones.sum(0), mass.sum(0), out=np.zeros(cells.shape[1]), where=mass.sum(0) > 0)
+    return mass, np.divide(ones, mass, out=np.broadcast_to(pooled, mass.shape).copy(), where=mass > 0)
 
 
 def label_shift(conditionals: ArrayLike, share: float, other: float) -> tuple[float, float]:
