@@ -6,15 +6,18 @@ import inspect
 from dataclasses import fields, replace
 from functools import partial
 
+import pandas as pd
 import pytest
 from test_blocks_data import small_images  # noqa: F401  (a fixture)
 
 from hetfl_book import ledger
 from hetfl_book.datasets import solids
 from hetfl_book.experiments import EXPERIMENTS
+from hetfl_book.ledger import results
 from hetfl_book.papers import hyfem
 from hetfl_book.papers.fedcma import best_settings
 from hetfl_core.datasets import blocks
+from hetfl_core.statistics import Paired
 
 GRID = EXPERIMENTS["hyfem/quadrants-grid"]
 
@@ -162,3 +165,30 @@ def test_settings_that_are_taken_over_are_those_of_the_other_data():
         assert replace(method, model=there[name].model) == there[name]
     for name, method in EXPERIMENTS["hyfem/colours-cifar10"].methods.items():
         assert replace(method, model=hyfem.MODEL) == EXPERIMENTS["hyfem/quadrants"].methods[name]
+
+
+def test_what_the_page_on_theory_says_of_the_reset_is_in_the_records():
+    """Of the server, all ways to match and both starts together: far better, somewhat better, no different."""
+    stored = [r for r in ledger.load() if r.scale == "paper"]
+
+    def gain(mu: str) -> Paired | None:
+        ways = {
+            way: pd.concat(
+                {
+                    f"{match}, {start}": results.by_seed(
+                        stored, "hyfem/quadrants-ablation", f"{match}, mu {mu}, {start}, {way}", "server_accuracy"
+                    )
+                    for match in hyfem.MATCHING
+                    for start in hyfem.STARTS
+                }
+            )
+            .groupby(level=1)
+            .mean()
+            for way in hyfem.ROUNDS
+        }
+        return results.difference(ways["reset"], ways["go on"])
+
+    without, weak, papers = gain("0"), gain("0.1"), gain("0.5")
+    assert without.low > 20
+    assert 0 < weak.low < weak.high < 10
+    assert papers.low < 0 < papers.high
