@@ -21,6 +21,8 @@ References
    implementation. TMLR 2024.
 .. [2] M. Yurochkin, M. Agrawal, S. Ghosh, K. Greenewald, N. Hoang, Y. Khazaeni. Bayesian nonparametric federated
    learning of neural networks. ICML 2019.
+.. [3] https://github.com/564612540/Hybrid-Federated-Learning, commit 9f5d62b, model_matching/combine_nets.py
+   (``one_layer_matching``) and model_matching/model_matching.py.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ from hetfl_core import checks
 __all__ = ["Matching", "Neurons", "Rule", "assign", "match"]
 
 
-Cost = Literal["distance", "exact", "pfnm"]
-Order = Literal["parallel", "sequential", "random"]
+Cost = Literal["distance", "exact", "pfnm", "published"]
+Order = Literal["parallel", "sequential", "random", "anew"]
 Target = Literal["others", "all"]
 
 
@@ -84,27 +86,32 @@ class Rule:
 
     Parameters
     ----------
-    cost : {"distance", "exact", "pfnm"}
+    cost : {"distance", "exact", "pfnm", "published"}
         What it costs to match neuron j with row i. ``"distance"``, the text's Eq. (20): the squared distance of what
         comes in. ``"exact"``: by how much Eq. (11) grows, which counts the weights to the outputs, who has which block,
         and that the server's row moves too. ``"pfnm"``: the negative log-posterior of [2]_, which the text names as one
-        possibility and the published code takes.
-    order : {"parallel", "sequential", "random"}
+        possibility, with one precision, 1/σ², of all weights. ``"published"``: what the published code [3]_ makes of
+        it. Only what comes in counts, a client's weights have its number of inputs for precision (and its bias none),
+        the prior that of all inputs and one. A row in common is then hardly ever worth it while weights differ.
+    order : {"parallel", "sequential", "random", "anew"}
         Algorithm 2: all clients at once, each against what the others were at the beginning of the pass; one after the
-        other, against what the others are by then; or Algorithm 3: one client, drawn at random, a pass.
+        other, against what the others are by then; or Algorithm 3: one client, drawn at random, a pass. ``"anew"``, the
+        published code's: indices are forgotten, clients join one after the other, and then move one after the other, in
+        an order that is drawn for each pass; a row that nobody is left in is gone.
     target : {"others", "all"}
         Whether the rows are the mean of the others' neurons (line 11 of Algorithm 2), or of all clients', one's own
-        among them (Eq. (22b)). For ``cost="distance"``; the other two go by the others.
+        among them (Eq. (22b)). For ``cost="distance"``; all else goes by the others.
     growth : float, optional
         dist₂ of Eq. (20): what it costs that a neuron founds a row of its own. None: the server keeps its width. With
-        ``"pfnm"`` the posterior says what it costs, and any number lets the server grow.
+        ``"pfnm"`` and ``"published"`` the posterior says what it costs, and any number lets the server grow.
     max_width : int
-        Largest width of the server's.
+        Largest width of the server's. (With ``"published"`` a client may add one row beyond it, as in the code.)
     inputs : int, optional
-        How many of the D coordinates come in, for ``cost="distance"``; by default all count.
+        How many of the D coordinates come in, the bias last; by default all.
     sigma, gamma, mean : float
         Of PFNM: standard deviation of neurons and of the prior, rate of new rows, mean of the prior in the last input
-        coordinate, the bias (``0`` elsewhere). As in the published code.
+        coordinate, the bias (``0`` elsewhere). The published code has the same numbers, but multiplies precisions
+        (``"published"``), and its mean is divided by the prior's precision and that of every coordinate.
     """
 
     cost: Cost = "distance"
@@ -127,7 +134,7 @@ class Matching:
     neurons : sequence of Neurons
         Each client's.
     indices : list of Tensor of int, shapes (h_m,)
-        The row of each neuron. No two neurons of a client are in one row.
+        The row of each neuron. No two neurons of a client are in one row. None of a client that has not joined.
     width : int
         Rows of the server.
     costs : list of float
@@ -170,9 +177,9 @@ class Matching:
     def _sum(self, of: Callable[[Neurons], Tensor], without: int | None) -> Tensor:
         first = self.neurons[0].rows
         out = first.new_zeros(self.width, first.shape[1])
-        for m, (one, rows) in enumerate(zip(self.neurons, self.indices, strict=True)):
-            if m != without:
-                out.index_add_(0, rows, of(one), alpha=one.weight)
+        for m, (one, indices) in enumerate(zip(self.neurons, self.indices, strict=True)):
+            if m != without and len(indices):
+                out.index_add_(0, indices, of(one), alpha=one.weight)
         return out
 
     def rows(self, before: Tensor | None = None) -> Tensor:
@@ -250,9 +257,9 @@ def match(
 
     Notes
     -----
-    A client keeps its rows unless others cost it less by the rule. With ``cost="exact"`` and one client at a time
-    that is a step of block-coordinate descent on Eq. (11), which therefore never grows. With the other costs, or all
-    clients at once, it may.
+    A client keeps its rows unless others cost it less by the rule (or all begin anew). With ``cost="exact"`` and one
+    client at a time that is a step of block-coordinate descent on Eq. (11), which therefore never grows. With the other
+    costs, or all clients at once, it may.
     """
     rule = Rule() if rule is None else rule
     checks.integer("passes", passes, 0)
@@ -260,6 +267,9 @@ def match(
     rng = torch.Generator().manual_seed(0) if rng is None else rng
     if progress:
         found.costs.append(found.objective())
+    if rule.order == "anew" and passes:
+        orders = [torch.randperm(len(found.neurons), generator=rng).tolist() for _ in range(passes)]
+        return _anew(found, orders, rule, progress)
     for turns in _turns(len(found.neurons), passes, rule.order, rng):
         new = [(m, *_matched(found, m, rule)) for m in turns]
         for m, mine, wide in new:
@@ -304,8 +314,37 @@ def _turns(n: int, passes: int, order: Order, rng: torch.Generator) -> Iterator[
             yield from [list(range(n))] if order == "parallel" else [[m] for m in range(n)]
 
 
+def _anew(matching: Matching, orders: Sequence[Sequence[int]], rule: Rule, progress: bool = False) -> Matching:
+    """Clients join one after the other, those of most neurons first; then each in turn leaves and joins again."""
+    n, none = len(matching.neurons), matching.indices[0][:0]
+    found = replace(matching, indices=[none] * n, width=0)
+    largest = sorted(range(n), key=lambda m: -len(matching.neurons[m].rows))
+    for turns in (largest, *orders):
+        for m in turns:
+            found.indices[m] = none
+            kept = torch.cat(found.indices).unique()  # sorted
+            found.indices, found.width = [torch.searchsorted(kept, p) for p in found.indices], len(kept)
+            mine = torch.arange(len(found.neurons[m].rows))
+            if found.width:
+                costs = cost_matrix(found, m, rule)
+                if not bool(costs.isfinite().all()):
+                    return matching
+                mine = assign(costs)
+            found.indices[m], found.width = _founded_rows(mine.to(none.device), found.width)
+        if progress:
+            found.costs.append(found.objective())
+    return found
+
+
+def _founded_rows(indices: Tensor, width: int) -> tuple[Tensor, int]:
+    """Places beyond the width as the next rows, in the order of the neurons; and the width with them."""
+    new = indices >= width
+    indices[new] = torch.arange(width, width + int(new.sum()), device=indices.device)
+    return indices, max(width, 1 + int(indices.max()))
+
+
 def _matched(matching: Matching, m: int, rule: Rule) -> tuple[Tensor, int]:
-    """The best rows for a client's neurons, the others' given; and the width that this needs."""
+    """The best places of a client's neurons, the others' given; and the width that this needs."""
     one, now = matching.neurons[m], matching.indices[m]
     costs = cost_matrix(matching, m, rule)
     if not bool(costs.isfinite().all() if rule.growth is None else ~costs.isnan().any()):
@@ -314,9 +353,8 @@ def _matched(matching: Matching, m: int, rule: Rule) -> tuple[Tensor, int]:
     chosen, kept = (float(costs[p.cpu(), torch.arange(len(p))].sum()) for p in (mine, now))
     if not chosen < kept - 1e-12 * max(1.0, abs(kept)):
         return now, matching.width
-    new = mine >= matching.width
-    mine[new] = torch.arange(matching.width, matching.width + int(new.sum()))
-    return mine.to(one.rows.device), max(matching.width, 1 + int(mine.max()))
+    mine, width = _founded_rows(mine, matching.width)
+    return mine.to(one.rows.device), width
 
 
 def assign(costs: Tensor) -> Tensor:
@@ -357,8 +395,8 @@ def cost_matrix(matching: Matching, m: int, rule: Rule) -> Tensor:
     Tensor of float64, shape (width, h_m), or, where the server may grow, (width + new rows, h_m)
         On the CPU, where assignments are solved.
     """
-    costs = {"distance": _by_distance, "exact": _by_objective, "pfnm": _by_posterior}[rule.cost]
-    return costs(matching, m, rule).double().cpu()
+    ways = {"distance": _by_distance, "exact": _by_objective, "pfnm": _by_posterior, "published": _by_published}
+    return ways[rule.cost](matching, m, rule).double().cpu()
 
 
 def _new_rows(matching: Matching, m: int, rule: Rule) -> int:
@@ -425,16 +463,9 @@ def _by_posterior(matching: Matching, m: int, rule: Rule) -> Tensor:
     prior = torch.zeros_like(one.held)
     prior[(rule.inputs or len(prior)) - 1] = rule.mean
     posterior, precision = (total + prior) * inverse, (count + 1) * inverse
-    joined = (precision + inverse) * one.held + precision * (1 - one.held)
-    # ‖posterior + v/σ²‖² / (precision + 1/σ²) − ‖posterior‖² / precision, by products
-    scale = one.held / joined
     rows = one.rows * inverse
-    gain = (
-        (scale * posterior.square()).sum(1, keepdim=True) + 2 * (scale * posterior) @ rows.T + scale @ rows.square().T
-    )
-    gain = gain - (one.held * posterior.square() / precision).sum(1, keepdim=True)
-    others = torch.cat([index[: 0 if i == m else None] for i, index in enumerate(matching.indices)])
-    popular = torch.bincount(others, minlength=matching.width).clamp(max=10).to(one.rows.dtype)
+    gain = _gain(posterior, precision, rows, inverse, one.held)
+    popular = _popularity(matching, m)
     odds = torch.where(popular > 0, popular / (n - popular).clamp(min=0.5), torch.ones_like(popular)).log()
     costs = -(gain + 2 * odds[:, None])
     alone = ((prior * inverse + rows).square() * one.held).sum(1) / (2 * inverse)
@@ -443,3 +474,42 @@ def _by_posterior(matching: Matching, m: int, rule: Rule) -> Tensor:
     new = torch.arange(1, _new_rows(matching, m, rule) + 1, device=costs.device, dtype=costs.dtype)
     founded = -(alone[None, :] - 2 * new.log()[:, None] + 2 * math.log(rule.gamma / n))
     return torch.cat([costs, founded])
+
+
+def _gain(total: Tensor, precision: Tensor, rows: Tensor, added: Tensor | float, held: Tensor) -> Tensor:
+    """Σ_c (total_ic + rows_jc)² / (precision_ic + added_c) − total_ic² / precision_ic, shape (H, h), by products.
+
+    Over the coordinates that the client has.
+    """
+    scale = held / (precision + added)
+    joined = (scale * total.square()).sum(1, keepdim=True) + 2 * (scale * total) @ rows.T + scale @ rows.square().T
+    return joined - (held * total.square() / precision).sum(1, keepdim=True)
+
+
+def _popularity(matching: Matching, m: int) -> Tensor:
+    """How many others have each row, shape (H,), at most 10."""
+    others = torch.cat([indices[: 0 if i == m else None] for i, indices in enumerate(matching.indices)])
+    return torch.bincount(others, minlength=matching.width).clamp(max=10).to(matching.neurons[m].rows.dtype)
+
+
+def _by_published(matching: Matching, m: int, rule: Rule) -> Tensor:
+    """Costs by the published code [3]_; one row that is somebody's, or new, for each of its columns."""
+    n, inputs = len(matching.neurons), rule.inputs or len(matching.neurons[m].held)
+    cut = [
+        replace(one, rows=one.rows[:, :inputs], held=one.held[:inputs], weight=float(one.held[: inputs - 1].sum()))
+        for one in matching.neurons
+    ]
+    cut = [replace(one, weight=one.weight / rule.sigma**2) for one in cut]
+    own, others = cut[m], replace(matching, neurons=cut)
+    bias = torch.zeros_like(own.held)
+    bias[-1] = 1
+    prior = inputs / rule.sigma**2
+    mean = rule.mean / prior
+    rows, added = own.rows * own.held * own.weight, own.weight * own.held * (1 - bias)
+    popular = _popularity(matching, m)
+    gain = _gain(others.total(m) + mean, others.mass(m) * (1 - bias) + prior, rows, added, own.held)
+    shared = gain + (popular / (n - popular).clamp(min=0.5)).log()[:, None]
+    alone = ((rows + mean).square() / (prior + added)).sum(1) - mean**2 / prior + 2 * math.log(rule.gamma / n)
+    most = 0 if rule.growth is None else min(len(rows), max(rule.max_width - matching.width, 1))
+    new = torch.arange(1, most + 1, device=rows.device, dtype=rows.dtype)
+    return -torch.cat([shared, alone[None, :] - 2 * new.log()[:, None]])

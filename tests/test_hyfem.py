@@ -184,7 +184,8 @@ VARIANTS = {
     "goes on": {"reset": False},
     "own, goes on": {"client_init": "own", "reset": False, "penalty": "norm"},
     "grows": {"client_init": "own", "order": "sequential", "growth": 0.05, "max_width": 7},
-    "published": {"cost": "pfnm", "order": "sequential", "growth": 0.0, "max_width": 8, "penalty": "norm"},
+    "pfnm": {"cost": "pfnm", "order": "sequential", "growth": 0.0, "sigma": 0.1, "max_width": 8, "penalty": "norm"},
+    "published": {"cost": "published", "order": "anew", "growth": 0.0, "max_width": 8, "client_init": "own"},
     "random": {"order": "random", "passes": 6, "cost": "exact"},
     "first rounds": {"client_init": "own", "matched_rounds": 1, "order": "sequential"},
 }
@@ -204,9 +205,22 @@ def test_every_variant_runs_stacked_and_looped_and_resumes(variant, tmp_path):
     server = whole.server["beta.weight"]
     if variant == "grows":
         assert 6 < len(server) <= 7
-    elif variant == "wide":
-        assert len(server) == 8
     assert whole.final["server_accuracy"] >= 0
+
+
+def test_indices_are_forgotten_where_all_is_matched_anew():
+    """Rows may become fewer, those of clients who take no part lose their meaning, and all indices stay within."""
+    method = HyFEM.published(**SETTING | {"classifier_weight": 0.0, "extractor_weight": 0.0, "matched_rounds": None})
+    assert (method.cost, method.order, method.client_init, method.penalty) == ("published", "anew", "own", "square")
+    simulator = Simulator(FED, method, dtype=torch.float64, device="cpu")
+    state = simulator.initial()
+    for participants in ([0, 1, 2, 3], [0, 1], [2, 3]):
+        state, _ = simulator.round(state, participants)
+        indices = {n.removeprefix("index/"): p for n, p in state.server.items() if n.startswith("index/")}
+        assert list(indices) == [FED[i].name for i in participants]
+        taken = torch.cat(list(indices.values())).unique()
+        assert torch.equal(taken, torch.arange(len(state.server["beta.weight"]))), "no row is empty"
+    assert np.isfinite(simulate(FED, method, **OPTIONS).final["server_accuracy"])
 
 
 def test_matching_stops_after_the_first_rounds():

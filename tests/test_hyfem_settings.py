@@ -21,6 +21,8 @@ from hetfl_core.statistics import Paired
 
 GRID = EXPERIMENTS["hyfem/quadrants-grid"]
 
+NOT_MATCHED = {"cost": "distance", "order": "parallel", "growth": None, "max_width": 4096}
+
 
 ALIGNED = EXPERIMENTS["hyfem/quadrants-grid-aligned"]
 
@@ -192,3 +194,12 @@ def test_what_the_page_on_theory_says_of_the_reset_is_in_the_records():
     assert without.low > 20
     assert 0 < weak.low < weak.high < 10
     assert papers.low < 0 < papers.high
+
+
+def test_the_published_codes_matching_is_crossed_alike():
+    crossed = EXPERIMENTS["hyfem/quadrants-published"].methods
+    assert len(crossed) == len(hyfem.MUS) * 2 * 2
+    for name, method in crossed.items():
+        same = EXPERIMENTS["hyfem/quadrants-ablation"].methods[name.replace("published", "no matching")]
+        assert replace(method, **hyfem.MATCHING["no matching"], **NOT_MATCHED) == same
+        assert method.cost == hyfem.HyFEM.published().cost

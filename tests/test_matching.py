@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -313,3 +315,80 @@ def test_the_posterior_counts_all_clients_alike():
     assert len({one.weight for one in neurons}) == 3
     costs = [cost_matrix(Matching(each, [torch.arange(3)] * 3, 3), 0, Rule("pfnm")) for each in (neurons, equal)]
     torch.testing.assert_close(*costs, rtol=0, atol=0)
+
+
+# --- the published code's -------------------------------------------------------------------------------------------
+
+CODE = json.loads((Path(__file__).parent / "published_hyfem.json").read_text("utf8"))
+"""What the published code gave, outside this repository, for the numbers that `of_six` draws; it names its source."""
+
+TABLE_4 = ((0, 1, 2), (0, 1, 2), (0, 2, 3), (0, 2, 3), (0, 2), (0, 2))
+
+
+def of_six(start: str, h: int, noise: float = 0.0) -> list[Neurons]:
+    """The clients of the paper's Table 4, 32 features of each block and a bias: PyTorch's first weights, or alike."""
+    rng = np.random.default_rng(0)
+    base = rng.uniform(-(128**-0.5), 128**-0.5, (h, 129)) if start == "common" else None
+    found = []
+    for blocks in TABLE_4:
+        mine = np.concatenate([np.arange(32 * block, 32 * block + 32) for block in blocks])
+        rows, held, bound = np.zeros((h, 129)), np.zeros(129), len(mine) ** -0.5
+        held[[*mine, 128]] = 1
+        if base is None:
+            rows[:, mine] = rng.uniform(-bound, bound, (h, len(mine)))
+            rows[:, 128] = rng.uniform(-bound, bound, h)
+        else:
+            rows[:, held > 0] = base[:, held > 0] + noise * rng.normal(size=(h, len(mine) + 1))
+        found.append(Neurons(torch.from_numpy(rows), torch.from_numpy(held)))
+    return found
+
+
+@pytest.mark.parametrize("case", CODE["cases"], ids=lambda case: f"{case['start']}-{case['h']}")
+def test_the_published_rule_gives_the_published_codes_rows(case, monkeypatch):
+    turns = iter(CODE["orders"])
+    monkeypatch.setattr(torch, "randperm", lambda n, generator: torch.tensor(next(turns)))
+    neurons = of_six(case["start"], case["h"], case.get("noise", 0.0))
+    rule = Rule("published", "anew", growth=0.0, max_width=700)
+    found = match(neurons, passes=case["passes"], rule=rule, progress=True)
+    assert found.width == case["width"]
+    if "places" in case:
+        assert [p.tolist() for p in found.indices] == case["places"]
+    assert len(found.costs) == 2 + case["passes"]
+    if case["width"] == case["h"]:
+        assert all(p.tolist() == list(range(case["h"])) for p in found.indices), "who hardly differs stays"
+
+
+def test_pfnm_grows_with_its_precision():
+    """Of one precision for all, 1 shares every row and 100, the scale of the published code, nearly none."""
+    neurons = of_six("own", 16)
+    widths = [
+        match(neurons, rule=Rule("pfnm", "sequential", growth=0.0, max_width=700, sigma=sigma)).width
+        for sigma in (1.0, 0.1)
+    ]
+    assert widths[0] == 16
+    assert widths[1] > 80
+
+
+def test_the_published_rule_adds_a_row_at_the_least():
+    neurons = of_six("own", 16)
+    for order in ("sequential", "anew"):
+        found = match(neurons, passes=1, rule=Rule("published", order, growth=0.0, max_width=16))
+        assert 16 < found.width <= 16 + 2 * len(neurons)
+    kept = match(neurons, passes=1, rule=Rule("published", "sequential"))
+    assert kept.width == 16, "the server grows where it may"
+
+
+def test_places_stay_where_numbers_have_left_all_bounds():
+    huge = [numbers([[1e200, 1.0], [2.0, 1.0]]), numbers([[1.0, 1.0], [-1e200, 1.0]])]
+    found = match(huge, rule=Rule("published", "anew", growth=0.0))
+    assert [p.tolist() for p in found.indices] == [[0, 1], [0, 1]]
+
+
+def test_what_the_chapter_says_of_the_two_rules():
+    """Of six clients with 128 neurons each: 128 rows by PFNM with precision 1, and 261 by the published code's."""
+    (wide,) = [case for case in CODE["cases"] if (case["start"], case["h"]) == ("own", 128)]
+    assert wide["width"] == 261
+    neurons = of_six("own", 128)
+    assert match(neurons, rule=Rule("pfnm", "sequential", growth=0.0, max_width=700)).width == 128
+    alone = Matching(neurons, [torch.arange(128) + 128 * m for m in range(6)], 768)
+    assert alone.objective() == 0, "no row is shared"

@@ -138,11 +138,11 @@ def test_nor_with_as_many_steps_as_rounds_and_the_texts_step(rounds):
     gap = iterate(TWO, TWO.step, 1, 1).values[0]
     assert (gap, TWO.smoothness) == (0.5, 1.0)
     eta = math.sqrt(2 * gap / (TWO.smoothness * rounds**2))
-    path = iterate(TWO, eta, rounds, rounds, resets=True)
+    path = iterate(TWO, eta, rounds, rounds, reset=True)
     assert path.left >= (1 - math.exp(-2)) / 4 > rate(gap, rounds, TWO.smoothness, 1.0)
     assert path.left == pytest.approx((1 - math.exp(-2)) / 4, rel=5 / rounds)
     assert iterate(TWO, eta, rounds, rounds).left < bound(gap, eta, rounds, rounds, TWO.smoothness, 0.0)
-    noisy = [iterate(TWO, eta, rounds, rounds, sigma=1.0, resets=True, seed=s).left for s in range(3)]
+    noisy = [iterate(TWO, eta, rounds, rounds, sigma=1.0, reset=True, seed=s).left for s in range(3)]
     assert min(noisy) > path.left
 
 

@@ -16,6 +16,8 @@ References
 ----------
 .. [1] X. Zhang, W. Yin, T. Chen, M. Hong. Hybrid federated learning for feature & sample heterogeneity: algorithms and
    implementation. TMLR 2024.
+.. [2] https://github.com/564612540/Hybrid-Federated-Learning, commit 9f5d62b: train_hybrid.py, line 73, and
+   algorithms/train_model.py, lines 11 and 124, of the penalty.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from hetfl_core.methods.fusion import check_blocks, full_spec, held_blocks, of_b
 from hetfl_core.networks import Params, Tensors
 from hetfl_core.networks.layers import has_prefix
 from hetfl_core.networks.model import JOINT
-from hetfl_core.settings import Count, Natural, NotNegative
+from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
 LAYER = f"phi.{JOINT}"
 CLASSIFIER = ("beta", LAYER)
@@ -60,12 +62,12 @@ class HyFEM(FedAvg):
         μ₁ and μ₂, the weights of the terms that hold extractors and classifier to the server's.
     passes : int
         P, passes of matching a round; 0 for none: the indices stay as they are.
-    cost, order, growth : as in `hetfl_core.matching.Rule`
-        The text's are the defaults.
+    cost, order, growth, sigma : as in `hetfl_core.matching.Rule`
+        The text's are the defaults. With ``order="anew"`` a client that takes no part in a round loses its indices.
     max_width : int
         Largest number of neurons of the server's classifier, which begins with a client's and, with `growth`, may rise.
     matched_rounds : int, optional
-        Neurons are matched in the first so many rounds, as in the published code; by default in all.
+        Neurons are matched in the first so many rounds, as in the published code (3 with ResNet-18); by default in all.
     client_init : {"server", "own"}
         Whether clients begin with the server's first model (Algorithm 2, line 2), or each with weights of its own,
         which the server first sees in their first upload.
@@ -73,7 +75,8 @@ class HyFEM(FedAvg):
         Whether a round begins from the server's model (Algorithm 2, line 2) or goes on from where the client was
         (Eq. (22)), which is what Theorem 2 speaks of.
     penalty : {"square", "norm"}
-        Half the squared norm of how far parameters are from the server's, or the norm, as in the published code.
+        Half the squared norm of how far parameters are from the server's, or the norm. The published code adds norms to
+        the loss that it prints; they are taken of detached tensors, have no gradient, and change no step.
     model, local_epochs, batch_size, lr, …
         As for `Method`, and so are the other settings that every method has.
     """
@@ -85,6 +88,7 @@ class HyFEM(FedAvg):
     cost: Cost = "distance"
     order: Order = "parallel"
     growth: NotNegative | None = None
+    sigma: Positive = 1.0
     max_width: Count = 4096
     matched_rounds: Natural | None = None
     client_init: Literal["server", "own"] = "server"
@@ -93,10 +97,14 @@ class HyFEM(FedAvg):
 
     @classmethod
     def published(cls, **changes: Any) -> HyFEM:
-        """HyFEM as the published code has it where the text differs; `changes` override single fields.
+        """HyFEM as the published code [2]_ has it where the text differs; `changes` override single fields.
 
-        What stays as in the text: extractors are copies that are averaged, while the code's are one object that all
-        clients train together, step by step, which no federation can.
+        Its matching, in the first three rounds (those of ResNet-18; with ResNet-34 the classifier is one layer and
+        nothing is matched); clients that begin with weights of their own; and no penalty, since the code's has no
+        gradient. Its newest version does not run: a call lacks two arguments. The last that does has no penalty at all.
+
+        What is not as in the code: extractors are copies that are averaged, while the code's are one object that all
+        clients train together, step by step, which no federation can; they are not pre-trained; no dropout.
 
         Parameters
         ----------
@@ -107,13 +115,22 @@ class HyFEM(FedAvg):
         -------
         HyFEM
         """
-        code = cls(cost="pfnm", order="sequential", growth=0.0, max_width=700, penalty="norm", passes=4)
+        code = cls(
+            extractor_weight=0.0,
+            classifier_weight=0.0,
+            cost="published",
+            order="anew",
+            growth=0.0,
+            max_width=700,
+            matched_rounds=3,
+            client_init="own",
+        )
         return replace(code, **changes)
 
     @property
     def rule(self) -> Rule:
         """How neurons are matched, as `hetfl_core.matching` takes it."""
-        return Rule(self.cost, self.order, growth=self.growth, max_width=self.max_width)
+        return Rule(self.cost, self.order, growth=self.growth, max_width=self.max_width, sigma=self.sigma)
 
     # --- before the first round ---
 
@@ -203,12 +220,14 @@ class HyFEM(FedAvg):
         neurons = [Neurons(r.nan_to_num(), held, w / total, spec.name) for (r, held), w, spec in each]
         passes, rule = 0 if late or diverged else self.passes, replace(self.rule, inputs=layout.inputs)
         found = match(neurons, indices, width=layout.width, passes=passes, rule=rule, rng=rng)
-        mean = found.rows(layout.of(server)[0])
+        anew = passes > 0 and self.order == "anew"  # then the server's rows are others than they were
+        mean = found.rows(None if anew else layout.of(server)[0])
         if diverged:  # so does the mean, as that of any method
             mean = torch.full_like(mean, math.nan)
         heads = weighted_mean([{"beta.bias": sent["beta.bias"]} for sent in uploads], weights)
         matched = {INDEX + spec.name: p for spec, p in zip(specs, found.indices, strict=True)}
-        new = {**server, **weighted_mean(extractors, weights), **layout.named(mean), **heads, **matched}
+        kept = {name: p for name, p in server.items() if not (anew and name.startswith(INDEX))}
+        new = {**kept, **weighted_mean(extractors, weights), **layout.named(mean), **heads, **matched}
         return {**new, "round": server["round"] + 1}
 
 
