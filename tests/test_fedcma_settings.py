@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
 from hetfl_book import ledger
 from hetfl_book.discriminator import recognise_clients
 from hetfl_book.experiments import EXPERIMENTS
+from hetfl_book.ledger import results
 from hetfl_book.papers import fedcma
 from hetfl_core import Client, Federation, simulate
 from hetfl_core.methods import FedCMA, PFedHN
 from hetfl_core.networks import MLP, Model
+from hetfl_core.statistics import Paired, as_table
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_every_method_is_tuned_with_the_same_budget():
@@ -223,3 +231,89 @@ def test_in_the_plane_only_the_pulls_differ():
     ]
     assert pulls == list(fedcma.PULLED)
     assert {(m.lr, m.batch_size, m.local_steps, m.model) for m in methods.values()} == {(0.1, 32, 5, fedcma.PLANE)}
+
+
+def test_the_published_splits_experiments_change_what_they_say():
+    chosen = EXPERIMENTS["fedcma/mnist-alpha-0.05"].methods
+    for alpha in fedcma.ALPHAS:
+        assert EXPERIMENTS[f"fedcma/mnist-published-alpha-{alpha:g}"].methods == chosen
+        as_in_code = EXPERIMENTS[f"fedcma/mnist-code-alpha-{alpha:g}"].methods
+        assert list(as_in_code) == list(chosen)
+        for name, method in as_in_code.items():
+            assert (method.init, method.stages(2, "round")[0].lr) == (
+                "common",
+                pytest.approx(chosen[name].lr * 0.99**2),
+            )
+
+
+def test_without_means_fed_cma_differs_in_rate_and_pull_alone():
+    taken = fedcma.GRID["Fed-CMA"][fedcma.CHOSEN["Fed-CMA"]]
+    methods = fedcma.without_means()
+    assert [(m.lr, m.mean_weight) for m in methods.values()] == [
+        (0.1, 0.0), (0.03, 0.0), (0.03, 0.01), (0.03, 0.1), (0.03, 1.0),
+    ]  # fmt: skip
+    assert {replace(m, lr=taken.lr, mean_weight=taken.mean_weight) for m in methods.values()} == {taken}
+
+
+# --- what the chapter says in words ---------------------------------------------------------------------------------
+
+
+def page(name: str) -> str:
+    """The text of a chapter's cells."""
+    cells = json.loads((ROOT / "book" / f"{name}.ipynb").read_text("utf8"))["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells)
+
+
+def over_the_table(a: str, b: str) -> Paired:
+    stored = ledger.load(scale="paper")
+    rows = [f"fedcma/mnist-alpha-{alpha:g}" for alpha in fedcma.ALPHAS]
+    found = results.difference(*(results.pooled(stored, rows, name) for name in (a, b)))
+    assert found is not None
+    return found
+
+
+def test_the_chapter_tells_the_table_as_a_whole():
+    text, printed = page("fedcma"), ledger.paper_table("fedcma", 2)
+    printed = printed[printed["setting"].str.startswith("MNIST")].pivot(
+        index="setting", columns="method", values="value"
+    )
+    paper = (printed["Fed-CMA"] - printed["Local"]).mean()
+    local, head, generator = (over_the_table("Fed-CMA", name) for name in ("Local", "FedAvg", "FedGen"))
+    for sentence in (
+        f"gains {local.mean:.1f} points over training alone (95 % interval {local.low:.1f} to {local.high:.1f}; "
+        f"the paper's mean is {paper:.1f})",
+        f"Fed-CMA is {head.mean:.1f} points above that (−{-head.low:.1f} to {head.high:.1f}), and "
+        f"{generator.mean:.1f} above FedGen (−{-generator.low:.1f} to {generator.high:.1f})",
+    ):
+        assert sentence in text
+    firm = ledger.corrected(as_table({"Local": local, "FedAvg": head, "FedGen": generator}))["finding"]
+    assert firm.to_dict() == {"Local": True, "FedAvg": False, "FedGen": False}
+    stored = ledger.load(experiment="fedcma/femnist", scale="paper")
+    pairs = {name: results.pair(stored, "fedcma/femnist", "Fed-CMA", name) for name in ("Local", "FedAvg")}
+    local, head = pairs.values()
+    assert (
+        f"{local.mean:.1f} points over training alone ({local.low:.1f} to {local.high:.1f}), and {head.mean:.1f} over "
+        f"sharing the last layer ({head.low:.1f} to {head.high:.1f})" in text
+    )
+    assert ledger.corrected(as_table(pairs))["finding"].all(), "over the two rivals of the paper's row"
+    behind = over_the_table("Local, sigmoid", "Fed-CMA, sigmoid")
+    assert f"is {behind.mean:.1f} points behind training alone with one ({behind.low:.1f} to {behind.high:.1f})" in text
+
+
+def test_no_single_split_shows_what_the_table_does():
+    for alpha in fedcma.ALPHAS:
+        name = f"fedcma/mnist-alpha-{alpha:g}"
+        found = ledger.corrected(ledger.effects(ledger.load(experiment=name, scale="paper"), name, "Fed-CMA"))
+        assert not found.loc["Local", "finding"]
+
+
+def test_a_pull_between_means_costs_much_at_one_rate_only():
+    found = {r.method: r.metrics["balanced_accuracy"] for r in ledger.load(experiment="fedcma/mnist-grid")}
+
+    def lost(lr: float, pull: float) -> float:
+        weak, strong = (found[f"Fed-CMA, lr {lr:g}, lam1 1, lam2 {p:g}"] for p in (0.01, pull))
+        return 100 * (weak - strong)
+
+    assert f"costs {lost(0.1, 0.1):.1f} points" in page("fedcma")
+    assert lost(0.1, 1.0) > 30
+    assert max(lost(0.03, 0.1), lost(0.01, 0.1)) < 0.5

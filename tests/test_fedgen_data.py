@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from hetfl_book.datasets import fedgen
+from hetfl_core.files import data_path
 from hetfl_core.rng import numpy_stream
 
 Y = np.arange(4000) % 10
@@ -95,6 +99,43 @@ def test_clients_hold_as_many_classes_as_in_the_published_dealing(alpha):
     error = np.sqrt(np.var(ours, ddof=1) / 60 + np.var(theirs, ddof=1) / 60)
     assert abs(np.mean(ours) - np.mean(theirs)) < 4 * error
     assert error < 0.1
+
+
+CODE = json.loads((Path(__file__).parent / "published" / "fedgen.json").read_text("utf8"))
+"""What the published script dealt, outside this repository; its source is named there."""
+
+
+@pytest.mark.parametrize("case", CODE["cases"], ids=lambda case: f"alpha-{case['alpha']:g}")
+def test_the_published_split_is_that_of_the_published_script(case):
+    """Counts of each client and class, and the sums of the samples' indices."""
+    y = np.repeat(np.arange(10), CODE["sizes"])
+    parts = fedgen.published_dirichlet(y, 20, case["alpha"])
+    assert counts(parts, y).tolist() == case["counts"]
+    assert [int(part.sum()) for part in parts] == case["sums"]
+
+
+def test_the_card_says_how_many_classes_the_published_splits_have():
+    means = [np.mean([sum(n > 0 for n in row) for row in case["counts"]]) for case in CODE["cases"]]
+    card = (data_path("cards") / "fedgen.mnist.md").read_text("utf8")
+    assert "{:.2f}, {:.2f}, {:.2f} and {:.2f}\nclasses".format(*means) in card
+
+
+def test_the_published_split_needs_enough_samples_too():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fedgen, "TRIES", 2)
+        with pytest.raises(ValueError, match=r"alpha=0\.001 leaves some of 20 clients .* each of 2 dealings"):
+            fedgen.published_dirichlet(Y, 20, 0.001)
+
+
+@pytest.mark.realdata("fedgen.mnist")
+def test_real_mnist_by_the_published_split():
+    splits = [fedgen.mnist(alpha=0.1, seed=seed, dealing="published") for seed in (0, 1)]
+    assert splits[0].fingerprint() == splits[1].fingerprint() != fedgen.mnist(alpha=0.1).fingerprint()
+    (case,) = [case for case in CODE["cases"] if case["alpha"] == 0.1]
+    assert [np.bincount(client.y_train, minlength=10).tolist() for client in splits[0]] == case["counts"]
+    assert splits[0].info["settings"]["dealing"] == "published"
+    with pytest.raises(ValueError, match="dealing must be one of"):
+        fedgen.mnist(dealing="anew")
 
 
 @pytest.mark.realdata("fedgen.mnist")

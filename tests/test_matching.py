@@ -319,7 +319,7 @@ def test_the_posterior_counts_all_clients_alike():
 
 # --- the published code's -------------------------------------------------------------------------------------------
 
-CODE = json.loads((Path(__file__).parent / "published_hyfem.json").read_text("utf8"))
+CODE = json.loads((Path(__file__).parent / "published" / "hyfem.json").read_text("utf8"))
 """What the published code gave, outside this repository, for the numbers that `of_six` draws; it names its source."""
 
 TABLE_4 = ((0, 1, 2), (0, 1, 2), (0, 2, 3), (0, 2, 3), (0, 2), (0, 2))

@@ -75,6 +75,23 @@ def at_round(
     return pd.Series(found, dtype=float, name=method).rename_axis("seed")
 
 
+def pooled(
+    records: Iterable[RunRecord], experiments: Iterable[str], method: str, metric: str = "accuracy"
+) -> pd.Series:
+    """A method's mean over several experiments, such as the settings of one table, by seed.
+
+    A claim about a table is judged on this: what no setting shows by itself, all of them together may.
+
+    Returns
+    -------
+    Series of float
+        As from `by_seed`; only seeds that all of the experiments have.
+    """
+    runs, names = records_of(records), checks.names("experiments", experiments)
+    each = [by_seed(runs, name, method, metric) for name in names]
+    return pd.concat(each, axis=1, join="inner").mean(axis=1).rename(method)
+
+
 def apart(values: Mapping[str, pd.Series], base: str) -> pd.DataFrame:
     """Each method's values by seed less those of one of them, as a table that `hetfl_book.ledger.corrected` takes.
 
