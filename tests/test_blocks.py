@@ -39,7 +39,7 @@ def short(name: str) -> Method:
 
 def refuses(method: Method) -> bool:
     """Whether it averages all of φ, of which clients with other blocks have other parts."""
-    return "phi" in method.shared and method.name not in ("HyFEM", "late fusion")
+    return "phi" in method.shared and method.name not in ("HyFEM", "late fusion", "LASER-VFL")
 
 
 # --- the suite that every method passes -----------------------------------------------------------------------------

@@ -720,7 +720,7 @@ def test_regressions_are_refused_by_name(method):
         run(method, fed)
 
 
-ONE_MODEL = ("FedAvg", "FedProx", "HyFEM", "late fusion", "pFedHN")
+ONE_MODEL = ("FedAvg", "FedProx", "HyFEM", "late fusion", "LASER-VFL", "pFedHN")
 """Methods that train nothing after the last round."""
 
 

@@ -33,6 +33,7 @@ from hetfl_core.methods.fedsr import FedSR
 from hetfl_core.methods.flic import FLIC
 from hetfl_core.methods.fusion import LateFusion
 from hetfl_core.methods.hyfem import HyFEM
+from hetfl_core.methods.laser import LaserVFL
 from hetfl_core.methods.pfedhn import PFedHN
 from hetfl_core.methods.schemes import FedAvgFTScheme, FedRepScheme, L2GDScheme
 from hetfl_core.methods.stochastic import gaussian_gap
@@ -74,6 +75,7 @@ __all__ = [
     "HyFEM",
     "L2GDScheme",
     "LGFedAvg",
+    "LaserVFL",
     "LateFusion",
     "Local",
     "Loss",

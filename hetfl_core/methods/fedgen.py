@@ -12,7 +12,9 @@ classified as those that are generated for its label. Here only the head is shar
 ([2]_), so that networks may differ; without its two terms it is `LGFedAvg`. Settings are those of the published code
 ([3]_) for MNIST. Its generator takes 50 steps a round, by Adam with its own rate and weight decay; it has a hidden
 layer with batch normalisation, and a term that keeps what is generated diverse. The clients' terms come from the second
-round on, with a weight that decays.
+round on, with a weight that decays. The teachers are weighted by their training samples of the label. In the
+code by how many of it a client's steps of this round showed, and one more: as all take as many steps, that is its share
+of the client's samples, whatever their number.
 
 References
 ----------

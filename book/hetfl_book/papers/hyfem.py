@@ -33,7 +33,7 @@ from hetfl_book.papers.experiment import Experiment, Preparation, by_seed
 from hetfl_core import checks
 from hetfl_core.datasets import blocks
 from hetfl_core.federation import Federation
-from hetfl_core.methods import FLIC, FedAvg, FedCMA, FedCR, FedProx, HyFEM, LateFusion, Local, Method
+from hetfl_core.methods import FLIC, FedAvg, FedCMA, FedCR, FedProx, HyFEM, LaserVFL, LateFusion, Local, Method
 from hetfl_core.networks import MLP, Blocks, Model
 
 EXTRACTOR = MLP((64,), 32, last="relu")
@@ -445,4 +445,34 @@ def _elsewhere() -> dict[str, Experiment]:
     return found
 
 
-EXPERIMENTS: dict[str, Experiment] = _grid() | _compared() | _nothing_in_common() | _ablation() | _elsewhere()
+# --- a head over means of blocks --------------------------------------------------------------------------------------
+
+FUSED: Families = {
+    "LASER-VFL": (LaserVFL(Model(seen_from(4)), **COMMON), DECAYS),
+    "mean of blocks": (LaserVFL(Model(seen_from(4)), subsets=False, **COMMON), DECAYS),
+}
+"""One head over the mean of the blocks, with and without training on subsets of them.
+
+The server of a joint layer meets sums over more blocks than any client has; these two do not, and one of them is
+trained on any number of blocks. So they test a reason for which late fusion may be ahead of HyFEM on four views.
+"""
+
+
+def _fused() -> dict[str, Experiment]:
+    """Settings of `FUSED` on four views."""
+    grid = {name: tried(name, FUSED, FEWER_RATES) for name in FUSED}
+    return {
+        "hyfem/4-views-laser-grid": _tuning(
+            "HyFEM, our setting: made solids seen from four sides; a head over means of blocks, on validation samples",
+            _four_views,
+            "solids.views",
+            grid,
+            priority=58,
+            seeds=3,
+        )
+    }
+
+
+EXPERIMENTS: dict[str, Experiment] = (
+    _grid() | _compared() | _nothing_in_common() | _ablation() | _elsewhere() | _fused()
+)
