@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import fields, replace
 from functools import partial
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -203,3 +204,37 @@ def test_the_published_codes_matching_is_crossed_alike():
         same = EXPERIMENTS["hyfem/quadrants-ablation"].methods[name.replace("published", "no matching")]
         assert replace(method, **hyfem.MATCHING["no matching"], **NOT_MATCHED) == same
         assert method.cost == hyfem.HyFEM.published().cost
+
+
+@pytest.mark.parametrize("rounds", hyfem.LONGER)
+def test_longer_comparisons_end_with_the_same_rate(rounds):
+    short, longer = EXPERIMENTS["hyfem/quadrants"], EXPERIMENTS[f"hyfem/quadrants-{rounds}"]
+    assert (longer.rounds, list(longer.methods), list(longer.prepare)) == (
+        rounds,
+        list(short.methods),
+        list(short.prepare),
+    )
+    for name, method in longer.methods.items():
+        same = short.methods[name]
+        assert method.lr * method.lr_decay**rounds == pytest.approx(same.lr * same.lr_decay**32)
+        assert replace(method, lr_decay=same.lr_decay) == same
+
+
+def test_what_the_chapter_says_of_choosing_on_one_seed_is_in_the_grids():
+    """Clients and server on validation samples: by what was chosen, and by what is best for the server."""
+    text = (Path(__file__).parents[1] / "book" / "hyfem.ipynb").read_text("utf8")
+    for grid, chosen, better in (
+        ("4-views", "lr 0.1, mu_extractors 0, mu_classifier 0", "lr 0.3, mu_extractors 0, mu_classifier 0"),
+        ("eeg", "lr 1, mu_extractors 0.5, mu_classifier 0.5", "lr 0.03, mu_extractors 0.1, mu_classifier 0.1"),
+    ):
+        first = [r for r in ledger.load(experiment=f"hyfem/{grid}-grid", scale="paper") if r.method.startswith("HyFEM")]
+        first = [r for r in first if r.seed == 0]
+        found = {r.method: (100 * r.metrics["accuracy"], 100 * r.metrics["server_accuracy"]) for r in first}
+        (clients, server), (their_clients, their_server) = (found[f"HyFEM, {s}"] for s in (chosen, better))
+        assert hyfem.CHOSEN_ON[grid]["HyFEM"] == f"HyFEM, {chosen}"
+        assert their_server == max(served for _, served in found.values())
+        if grid == "4-views":
+            assert f"the rate 0.3 ({their_server:.1f} %, where the clients have {their_clients:.1f})" in text
+            assert f"the 0.1 that was chosen ({server:.1f} and {clients:.1f})" in text
+        else:
+            assert f"0.03 with μ = 0.1 ({their_server:.1f} %) than at what was chosen ({server:.1f})" in text

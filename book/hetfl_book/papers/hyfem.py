@@ -158,6 +158,9 @@ The last is not what the published code has made of PFNM: that is `PUBLISHED`, i
 PUBLISHED: dict[str, Any] = {"cost": "published", "order": "anew", "growth": 0.0, "max_width": 700}
 """The published code's matching, in every round."""
 
+ALGORITHM_3: dict[str, Any] = {"order": "random", "passes": 24}
+"""One client a pass, drawn at random, and as many turns in all as six clients have in four passes."""
+
 STARTS: dict[str, dict[str, Any]] = {"common start": {"client_init": "server"}, "own starts": {"client_init": "own"}}
 
 ROUNDS: dict[str, dict[str, Any]] = {"reset": {"reset": True}, "go on": {"reset": False}}
@@ -279,6 +282,28 @@ def _compared() -> dict[str, Experiment]:
     }
 
 
+LONGER = (64, 128)
+"""Rounds of the text's Appendix C.1 and Section 4."""
+
+
+def _longer() -> dict[str, Experiment]:
+    """The comparison in as many rounds as the text has; the learning rate ends where it ends after 32."""
+    found = {}
+    for rounds in LONGER:
+        slower = 0.95 ** (RUNS["rounds"] / rounds)
+        chosen = {name: replace(GRID[name][setting], lr_decay=slower) for name, setting in CHOSEN.items()}
+        whole = _comparison(
+            f"HyFEM, our setting: Fashion-MNIST, in quadrants, six clients, {rounds} rounds",
+            blocks.fashion_mnist,
+            "blocks.fashion_mnist",
+            chosen,
+            priority=60,
+            seeds=3,
+        )
+        found[f"hyfem/quadrants-{rounds}"] = replace(whole, rounds=rounds, evaluate_every=(*EARLY, 32))
+    return found
+
+
 COLOURED = Model(
     Blocks.alike([f"{where}, {colour}" for colour in blocks.COLOURS for where in blocks.QUADRANTS], EXTRACTOR, 128)
 )
@@ -326,6 +351,13 @@ def _ablation() -> dict[str, Experiment]:
             by_seed(blocks.fashion_mnist),
             ablated(at),
             priority=57,
+            **common,
+        ),
+        "hyfem/quadrants-order": Experiment(
+            "HyFEM, our ablation: Fashion-MNIST in quadrants; Algorithm 3, one client at a time by the text's cost",
+            by_seed(blocks.fashion_mnist),
+            _crossed({"random": ALGORITHM_3}, at),
+            priority=59,
             **common,
         ),
         "hyfem/quadrants-published": Experiment(
@@ -438,7 +470,7 @@ def _elsewhere() -> dict[str, Experiment]:
         grid = grid_of(one)
         title = f"HyFEM, our setting: {one.title}"
         found[f"hyfem/{one.name}-grid"] = _tuning(
-            f"{title}, settings on validation samples", one.make, one.dataset, grid, priority=58 + index, seeds=1
+            f"{title}, settings on validation samples", one.make, one.dataset, grid, priority=58 + index, seeds=3
         )
         chosen = {name: grid[name][setting] for name, setting in CHOSEN_ON[one.name].items()}
         found[f"hyfem/{one.name}"] = _comparison(title, one.make, one.dataset, chosen, priority=58 + index, seeds=5)
@@ -474,5 +506,5 @@ def _fused() -> dict[str, Experiment]:
 
 
 EXPERIMENTS: dict[str, Experiment] = (
-    _grid() | _compared() | _nothing_in_common() | _ablation() | _elsewhere() | _fused()
+    _grid() | _compared() | _longer() | _nothing_in_common() | _ablation() | _elsewhere() | _fused()
 )
