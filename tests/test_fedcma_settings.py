@@ -317,3 +317,19 @@ def test_a_pull_between_means_costs_much_at_one_rate_only():
     assert f"costs {lost(0.1, 0.1):.1f} points" in page("fedcma")
     assert lost(0.1, 1.0) > 30
     assert max(lost(0.03, 0.1), lost(0.01, 0.1)) < 0.5
+
+
+def test_traffic_and_alignment_on_photos_are_as_the_chapter_says():
+    stored = ledger.load(scale="paper")
+    here, there = "fedcma/cifar10-reduced-10", "fedcma/cifar10-reduced-10-pfedhn"
+
+    def mean(experiment: str, name: str, metric: str = "accuracy") -> float:
+        return float(results.by_seed(stored, experiment, name, metric).mean())
+
+    for name in ("pFedHN", "pFedHN-PC"):
+        assert round(mean(there, name, "bytes_up") / mean(here, "Fed-CMA", "bytes_up")) == 70
+        assert abs(mean(there, name) - mean(here, "Fed-CMA")) < 3
+    named = "discriminator_accuracy_linear_balanced"
+    assert mean(here, "Fed-CMA", named) > 99
+    assert mean(here, "Local", named) > 99.9
+    assert "sends 70 times what a client of Fed-CMA sends" in page("fedcma")

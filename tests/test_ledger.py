@@ -482,6 +482,16 @@ def test_how_many_times_as_long():
     assert by_id([*timed("FLIC-HL", [20, 42, 19]), *other]).loc[name, "verdict"] == "pending", "not the same machine"
 
 
+def test_bytes_are_the_same_on_every_machine():
+    name = "fedcma-cifar10-10-clients-pfedhn-traffic"
+    here = runs("Fed-CMA", [0.8] * 3, experiment="fedcma/cifar10-reduced-10", metrics={"bytes_up": 1e6})
+    there = {"experiment": "fedcma/cifar10-reduced-10-pfedhn", "hardware": {"cpu": "another"}}
+    for sent, expected in ((70e6, "holds"), (5e6, "fails"), (500e6, "fails")):
+        got = by_id([*here, *runs("pFedHN", [0.8] * 3, metrics={"bytes_up": sent}, **there)]).loc[name]
+        assert (got.verdict, got.difference) == (expected, pytest.approx(sent / 1e6))
+        assert got.note == ""
+
+
 def test_one_method_in_two_experiments():
     name = "flic-participation-linear-falls"
     few = runs("FLIC-Class", [0.60, 0.61, 0.62], experiment=LINEAR, settings={"participation": 0.1})
@@ -744,7 +754,7 @@ def test_claims_can_be_followed():
     assert ((table.value != "") == sized).all()
     assert ((table.margin != "") == sized).all()
     assert (table.against != "")[table.kind == "shrinks"].all()
-    assert set(table[table.kind == "times"].metric) == {"seconds"}
+    assert set(table[table.kind == "times"].metric) == {"seconds", "bytes_up"}
     assert table["where"].str.contains("Section").all()
     assert {"FLIC-HL", "FLIC-Class"} <= set(table[table.experiment == BCI].better)
     assert {"Local", "FedRep", "HetFedRep", "FedHeNN"} == set(table[table.experiment == BCI].worse)

@@ -401,7 +401,7 @@ def _judged(
     terms, metric = _terms(row), row["metric"]
     runs = [_comparable(r for r in cells.get((e, m), ()) if math.isfinite(measured(r, metric))) for _, e, m in terms]
     common = set.intersection(*({r.seed for r in some} for some in runs))
-    if row["kind"] == "times":
+    if row["kind"] == "times" and metric == "seconds":
         common -= _on_different_machines(*runs)
     used = [r for some in runs for r in some if r.seed in common]
     if any(_settings_differ(some) for some in runs) or protocols_differ(used):
@@ -432,7 +432,7 @@ def _settle(
             ratio,
             claim_verdict(logs, *bounds),
             claim_p(logs, *bounds),
-            "seconds of runs that may have shared their machine",
+            "seconds of runs that may have shared their machine" if metric == "seconds" else "",
         )
     result = contrast(used, terms, metric)
     note = "" if result.same_data else "the fingerprints of the data differ"
