@@ -535,7 +535,7 @@ CASES = {
     "solids.azimuths": Case(solids.azimuths, {"n_views": 3}),
     "matching.assign": Case(matching.assign, {"costs": torch.zeros(3, 2)}),
     "fedgen.emnist": Case(fedgen.emnist, {"n_clients": 5, "alpha": 0.5, "seed": 0, "ratio": 0.1}),
-    "fedgen.mnist": Case(fedgen.mnist, {"n_clients": 5, "alpha": 0.5, "seed": 0, "ratio": 0.5}),
+    "fedgen.mnist": Case(fedgen.mnist, {"n_clients": 5, "alpha": 0.5, "seed": 0, "ratio": 0.5, "dealing": "by seed"}),
     "pfedhn.cifar10": Case(
         pfedhn.cifar10,
         {"n_clients": 10, "seed": 0, "classes_per_client": 2, "variant": "text", "tested_on": "test"},

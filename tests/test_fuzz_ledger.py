@@ -162,6 +162,10 @@ LEDGER = {
         {key: v for key, v in COMMON.items() if key != "metric"}
         | {"method": "Local", "column": "accuracy", "round": 1},
     ),
+    "results.pooled": Case(
+        results.pooled,
+        {key: each for key, each in COMMON.items() if key != "experiment"} | {"experiments": [BCI], "method": "Local"},
+    ),
     "results.apart": Case(results.apart, {"values": {"a": VALUES, "b": VALUES - 1}, "base": "a"}),
     "results.mean_sd": Case(results.mean_sd, {"values": VALUES, "digits": 2}),
     "results.pair": Case(results.pair, COMMON | {"a": "FLIC-HL", "b": "Local", "scale": "paper"}),

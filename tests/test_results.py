@@ -33,6 +33,15 @@ RUNS = [
 ]
 
 
+def test_a_table_is_pooled_over_the_seeds_that_all_its_rows_have():
+    found = results.pooled(RUNS, ["t/b50", "t/b99"], "A")
+    assert found.index.tolist() == [0, 1], "the third seed has one row only"
+    np.testing.assert_allclose(found, [(70 + 60) / 2, (72 + 61) / 2])
+    one = results.difference(found, results.pooled(RUNS, ["t/b50", "t/b99"], "B"))
+    assert one.mean == pytest.approx((72 + 61 - 70 - 63) / 2)
+    assert results.pooled(RUNS, ["t/b50", "t/none"], "A").empty
+
+
 def test_values_by_seed_are_in_per_cent_and_the_newest_counts():
     old = run("t/b50", "A", 1, 0.1, created="2025-01-01T00:00:00Z")
     lacking = run("t/b50", "A", 9, None)
