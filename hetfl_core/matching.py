@@ -268,6 +268,10 @@ def match(
     if progress:
         found.costs.append(found.objective())
     if rule.order == "anew" and passes:
+        if rule.growth is None:
+            raise ValueError(
+                'growth must be a number with order="anew": a row that nobody is left in is gone, got None'
+            )
         orders = [torch.randperm(len(found.neurons), generator=rng).tolist() for _ in range(passes)]
         return _anew(found, orders, rule, progress)
     for turns in _turns(len(found.neurons), passes, rule.order, rng):
@@ -327,8 +331,8 @@ def _anew(matching: Matching, orders: Sequence[Sequence[int]], rule: Rule, progr
             mine = torch.arange(len(found.neurons[m].rows))
             if found.width:
                 costs = cost_matrix(found, m, rule)
-                if not bool(costs.isfinite().all()):
-                    return matching
+                if len(costs) < costs.shape[1] or not bool(costs.isfinite().all()):
+                    return matching  # too few rows are allowed, or numbers have left all bounds
                 mine = assign(costs)
             found.indices[m], found.width = _founded_rows(mine.to(none.device), found.width)
         if progress:

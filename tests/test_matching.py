@@ -300,6 +300,7 @@ def test_indices_stay_unless_others_cost_less():
         (lambda: Neurons(torch.ones(2, 3), torch.ones(2)), r"rows must have shape \(h, D\) and held \(D,\)"),
         (lambda: Neurons(torch.ones(1, 1), torch.ones(1), 0.0), "weight must be positive, got 0"),
         (lambda: assign(torch.tensor([[1.0, math.nan]]).T.contiguous()), "costs must be numbers, got 1 that are NaN"),
+        (lambda: match([numbers([[1.0]])], rule=Rule(order="anew")), 'growth must be a number with order="anew"'),
         (lambda: assign(torch.zeros(1, 2)), r"rows not fewer, got \(1, 2\)"),
     ],
 )
@@ -392,3 +393,19 @@ def test_what_the_chapter_says_of_the_two_rules():
     assert match(neurons, rule=Rule("pfnm", "sequential", growth=0.0, max_width=700)).width == 128
     alone = Matching(neurons, [torch.arange(128) + 128 * m for m in range(6)], 768)
     assert alone.objective() == 0, "no row is shared"
+
+
+@pytest.mark.parametrize("cost", ["distance", "exact", "pfnm"])
+def test_any_cost_can_be_matched_anew(cost):
+    """The rows of neurons that differ little are found whatever their order; with too few rows nothing moves."""
+    rng = torch.Generator().manual_seed(3)
+    base = 3 * torch.randn(5, 6, generator=rng, dtype=F64)
+    turns = [torch.randperm(5, generator=rng) for _ in range(3)]
+    neurons = [Neurons(base[t], torch.ones(6, dtype=F64)) for t in turns]
+    found = match(neurons, rule=Rule(cost, "anew", growth=0.01))
+    where = [p[t.argsort()] for t, p in zip(turns, found.indices, strict=True)]
+    assert found.width == 5
+    assert all(torch.equal(where[0], other) for other in where)
+    far = [numbers([[0.0], [1.0]]), numbers([[9.0], [8.0], [7.0]])]
+    kept = match(far, rule=Rule(cost, "anew", growth=0.01, max_width=2))
+    assert kept.width >= 3
