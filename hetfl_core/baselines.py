@@ -18,12 +18,11 @@ References
 
 from __future__ import annotations
 
-import importlib
 import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -32,8 +31,10 @@ import torch
 from numpy.typing import NDArray
 
 from hetfl_core import checks
-from hetfl_core.engine import evaluation
+from hetfl_core.distances.tangent import exponential, pyriemann, recentring
+from hetfl_core.engine import evaluation, measures
 from hetfl_core.engine.evaluation import METRICS
+from hetfl_core.engine.measures import Asked, Score, check_measure
 from hetfl_core.engine.run import Run, columns
 from hetfl_core.federation import Client, Federation
 from hetfl_core.rng import numpy_stream
@@ -43,6 +44,27 @@ __all__ = ["LDA", "LR", "MDM", "SVM", "Chosen", "Pooled", "run"]
 
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 """From vectors, shape (n, d), to labels, shape (n,)."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a fitted classifier says of vectors: called with them, it gives their labels.
+
+    Parameters
+    ----------
+    classes : ndarray of int
+        That it knows.
+    labels : callable
+    shares : callable, optional
+        Their probabilities, shape (n, number of classes); not every classifier tells such.
+    """
+
+    classes: NDArray[Any]
+    labels: Predict
+    shares: Predict | None = None
+
+    def __call__(self, x: NDArray[Any]) -> NDArray[Any]:
+        return self.labels(x)
 
 
 # --- alone ----------------------------------------------------------------------------------------------------------
@@ -68,18 +90,20 @@ class Alone(Checked):
         """What the estimator is given for vectors of shape (n, d): by default the vectors."""
         return x
 
-    def fit(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Predict:
+    def fit(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
         """Learn from vectors, shape (n, d), and labels, shape (n,); `where` names the client.
 
         Of a single class there is nothing to learn: it is what is always predicted.
         """
         if len(np.unique(y)) == 1:
-            return lambda new: np.full(len(new), y[0])
+            return Answers(y[:1], lambda new: np.full(len(new), y[0]), lambda new: np.ones((len(new), 1)))
         try:
             model = self.make().fit(self.prepare(x), y)
         except (ValueError, np.linalg.LinAlgError) as error:
             raise ValueError(f"client {where!r}: {self.name} cannot be fitted to {len(y)} vectors: {error}") from error
-        return lambda new: model.predict(self.prepare(new))
+        tell = getattr(model, "predict_proba", None)
+        shares = None if tell is None else lambda new: tell(self.prepare(new))
+        return Answers(model.classes_, lambda new: model.predict(self.prepare(new)), shares)
 
 
 @dataclass(frozen=True)
@@ -147,49 +171,11 @@ class MDM(Alone):
         ImportError
             Where pyRiemann is not installed; with the command that installs it.
         """
-        return _pyriemann("classification", "MDM").MDM(metric="riemann")
+        return pyriemann("classification", "MDM").MDM(metric="riemann")
 
     def prepare(self, x: NDArray[Any]) -> NDArray[Any]:
         """The matrices of tangent vectors (`exponential`)."""
         return exponential(x)
-
-
-def _pyriemann(part: str, who: str) -> ModuleType:
-    """A module of pyRiemann, which is heavy and optional."""
-    try:
-        return importlib.import_module(f"pyriemann.{part}")
-    except ImportError as error:
-        raise ImportError(f"{who} needs pyRiemann: pip install 'hetfl-core[eeg]'") from error
-
-
-def exponential(x: NDArray[Any]) -> NDArray[Any]:
-    r"""Exponential map at the identity, of tangent vectors in the form that pyRiemann gives them.
-
-    Such a vector is the upper triangle of a symmetric matrix S, row by row, off the diagonal times :math:`\sqrt 2`.
-
-    Parameters
-    ----------
-    x : ndarray, shape (n, q(q+1)/2)
-
-    Returns
-    -------
-    ndarray, shape (n, q, q)
-        The matrices exp(S), symmetric positive definite.
-
-    Raises
-    ------
-    ValueError
-        For another number of columns, and for numbers that are not finite.
-    """
-    x = checks.floats("x", x, 2, least=0)
-    q = (math.isqrt(8 * x.shape[1] + 1) - 1) // 2
-    if q * (q + 1) // 2 != x.shape[1]:
-        raise ValueError(f"tangent vectors must have q(q+1)/2 numbers (1, 3, 6, 10 …), got {x.shape[1]}")
-    rows, cols = np.triu_indices(q)
-    matrices = np.zeros((len(x), q, q))
-    matrices[:, rows, cols] = matrices[:, cols, rows] = x / np.where(rows == cols, 1, math.sqrt(2))
-    values, vectors = np.linalg.eigh(matrices)
-    return (vectors * np.exp(values)[:, None]) @ vectors.swapaxes(1, 2)
 
 
 @dataclass(frozen=True)
@@ -218,7 +204,7 @@ class Chosen(Alone):
         """What it does."""
         return "Best by cross-validation"
 
-    def fit(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Predict:
+    def fit(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
         """As the chosen one."""
         return self.choose(x, y, where, seed).fit(x, y, where, seed)
 
@@ -246,54 +232,6 @@ class Chosen(Alone):
 
 
 # --- all in one place -----------------------------------------------------------------------------------------------
-
-
-def recentring(x: NDArray[Any], where: str = "") -> Predict:
-    r"""What moves tangent vectors to a new reference point: the Riemannian mean of some of them.
-
-    `exponential` makes of the vectors matrices R^{-1/2} C R^{-1/2}, and these have a tangent space of their own at
-    their mean. Where R is the mean of the same trials it changes nothing; else the result is that of fitting the
-    tangent space to these trials' covariances, up to a rotation that is close to the identity if R is close to the
-    mean. Any number of trials has a mean; that of few is a rough one, and one trial is its own mean, with vector 0.
-
-    Parameters
-    ----------
-    x : ndarray, shape (n, q(q+1)/2)
-        The vectors whose mean is wanted.
-    where : str
-        Name of the client.
-
-    Returns
-    -------
-    callable
-        From vectors at the old reference point, shape (m, q(q+1)/2), to those at the new, float64.
-
-    Raises
-    ------
-    ValueError
-        For what cannot be tangent vectors, naming the client: another width, or matrices that are singular to double
-        precision, as of the entries of covariances in µV².
-    ImportError
-        Where pyRiemann is not installed.
-    """
-    space = _pyriemann("tangentspace", "Pooled").TangentSpace()
-    space.fit(_matrices(x, where))
-    return lambda new: space.transform(_matrices(new, where))
-
-
-def _matrices(x: NDArray[Any], where: str) -> NDArray[Any]:
-    """`exponential` of vectors that give matrices which can be inverted."""
-    try:
-        with np.errstate(over="ignore", invalid="ignore"):
-            matrices = exponential(x)
-    except (ValueError, np.linalg.LinAlgError) as error:
-        raise ValueError(f"client {where!r}: its vectors cannot be re-centred: {error}") from error
-    if not (np.isfinite(matrices).all() and (np.linalg.cond(matrices) < 1 / np.finfo(np.float64).eps).all()):
-        largest = float(np.abs(x).max())
-        raise ValueError(
-            f"client {where!r}: expected tangent vectors, to re-centre them, got entries up to {largest:.3g}"
-        )
-    return matrices
 
 
 class _Centred(NamedTuple):
@@ -353,8 +291,8 @@ class Pooled:
         estimator = self.of.make() if len(np.unique(y)) > 1 else DummyClassifier()
         return estimator.fit(self.of.prepare(x), y)
 
-    def answer(self, model: Any, classes: Sequence[int], where: str = "") -> Predict:
-        """Predict the most probable of these classes; `where` names the client.
+    def answer(self, model: Any, classes: Sequence[int], where: str = "", move: Predict = np.asarray) -> Answers:
+        """Predict the most probable of these classes; `where` names the client, `move` is done to its vectors before.
 
         Raises
         ------
@@ -369,10 +307,10 @@ class Pooled:
             )
         places = np.searchsorted(model.classes_, known)
 
-        def predict(x: NDArray[Any]) -> NDArray[Any]:
-            return np.array(known)[model.predict_proba(self.of.prepare(x))[:, places].argmax(1)]
+        def shares(x: NDArray[Any]) -> NDArray[Any]:
+            return model.predict_proba(self.of.prepare(move(x)))[:, places]
 
-        return predict
+        return Answers(np.array(known), lambda x: np.array(known)[shares(x).argmax(1)], shares)
 
 
 Baseline = Alone | Pooled
@@ -413,7 +351,9 @@ class Fitted(Run):
         raise NotImplementedError(f"the fitted classifiers of {self.method.name} are not kept; see per_client")
 
 
-def run(federation: Federation, baseline: Baseline, *, seed: int = 0, **options: Any) -> Run:
+def run(
+    federation: Federation, baseline: Baseline, *, seed: int = 0, measure: Sequence[Asked] = (), **options: Any
+) -> Run:
     """Fit and test a baseline.
 
     Parameters
@@ -423,6 +363,8 @@ def run(federation: Federation, baseline: Baseline, *, seed: int = 0, **options:
     baseline : Alone or Pooled
     seed : int
         Of the folds of `Chosen`; nothing else is random.
+    measure : sequence of str or callable
+        Measures of class probabilities, as for `simulate`; what it may look at beside them (``"own"`` …) is not here.
     **options
         Those of `simulate` that have no meaning here (rounds, participation …).
 
@@ -436,7 +378,7 @@ def run(federation: Federation, baseline: Baseline, *, seed: int = 0, **options:
     ------
     ValueError
         For a regression, inputs that are not vectors, and vectors that a classifier cannot take or `recentring` cannot
-        move; naming the client.
+        move; naming the client. Also for a classifier that tells no probabilities, where measures need them.
     ImportError
         Where `MDM` or `Pooled` lack pyRiemann.
     """
@@ -445,13 +387,14 @@ def run(federation: Federation, baseline: Baseline, *, seed: int = 0, **options:
     checks.seed(seed)
     if federation.task != "classification":
         raise ValueError(f"a classical classifier wants a classification, got a {federation.task}")
+    scores = check_measure(measure, federation.task)[1]
     begin = time.perf_counter()
     federation = federation.to(torch.float32)  # what the federated methods see
     if isinstance(baseline, Pooled):
         models, sent = _pool(baseline, [(group, group) for group in together(federation)])
     else:
         models, sent = {c.name: baseline.fit(*_arrays(c, "train"), c.name, seed) for c in federation}, (0, 0)
-    return report(federation, baseline, models, seed, sent, begin)
+    return report(federation, baseline, models, seed, sent, begin, scores)
 
 
 def newcomers(members: Federation, new: Sequence[Client]) -> Federation:
@@ -506,12 +449,12 @@ def join(
 
 def _pool(
     baseline: Pooled, shares: Sequence[tuple[list[Client], list[Client]]], stay: Sequence[str] = ()
-) -> tuple[dict[str, Predict], tuple[int, int]]:
+) -> tuple[dict[str, Answers], tuple[int, int]]:
     """What predicts for each client, and bytes up and down; each share is a model of some clients' trials for others.
 
     Clients that `stay` are not moved to the mean of their trials.
     """
-    models: dict[str, Predict] = {}
+    models: dict[str, Answers] = {}
     centred: dict[str, _Centred] = {}
     givers: dict[str, Client] = {}
     down = 0
@@ -520,8 +463,8 @@ def _pool(
         there = [centred[client.name] for client in given]
         model = baseline.fit(np.concatenate([one.x for one in there]), np.concatenate([one.y for one in there]))
         for name in (client.name for client in receivers):
-            answer = baseline.answer(model, np.unique(centred[name].y).tolist(), name)
-            models[name] = lambda x, move=centred[name].move, answer=answer: answer(move(x))  # type: ignore[misc]
+            there_too = centred[name]
+            models[name] = baseline.answer(model, np.unique(there_too.y).tolist(), name, there_too.move)
         givers |= {client.name: client for client in given}
         down += _model_bytes(model) * len(receivers)
     up = sum(int(client.x_train.nbytes + client.y_train.nbytes) for client in givers.values())
@@ -549,10 +492,11 @@ def _model_bytes(model: Any) -> int:
 def report(
     federation: Federation,
     baseline: Any,
-    models: Mapping[str, Predict],
+    models: Mapping[str, Answers],
     seed: int,
     sent: tuple[int, int],
     begin: float,
+    scores: Mapping[str, Score] = MappingProxyType({}),
 ) -> Run:
     """The `Run` of models that are fitted, one per client by name; `begin` is the time at which fitting began."""
     metrics = METRICS["classification"]
@@ -564,15 +508,35 @@ def report(
 
     test = answers("test")
     train, final = evaluation.summarise(*answers("train")), evaluation.summarise(*test)
+    scored = _scored(federation, baseline, models, scores)
+    final |= measures.spread(scored, scores, np.zeros(len(federation), bool))
     up, down = sent
     seconds = time.perf_counter() - begin
+    asked = {name: final[name] for name in scores if name != metrics.main}
     row = [0, train[metrics.main], final.get(metrics.main, math.nan), up, down, seconds]
     final |= {f"train_{metrics.main}": row[1], "bytes_up": up, "bytes_down": down, "seconds": seconds}
     sizes = [(client.name, client.n_train, client.n_test) for client in federation]
-    each = {name: measure(*test) for name, measure in metrics.per_client.items()}
+    each = {name: measure(*test) for name, measure in metrics.per_client.items()} | scored
     per_client = pd.DataFrame(sizes, columns=["client", "n_train", "n_test"]).assign(**each)
     settings = {"method": plain(baseline), "seed": seed, "rounds": 0, "participation": 1.0}
-    settings["deterministic"] = baseline.deterministic
+    settings |= {"deterministic": baseline.deterministic, **({"measure": sorted(scores)} if scores else {})}
     nothing: list[Any] = [{} for _ in federation]
-    history = pd.DataFrame([row], columns=columns(metrics.main))
+    history = pd.DataFrame([row], columns=columns(metrics.main)).assign(**asked)
     return Fitted(federation, baseline, settings, history, final, per_client, {}, nothing, nothing)
+
+
+def _scored(
+    federation: Federation, baseline: Any, models: Mapping[str, Answers], scores: Mapping[str, Score]
+) -> dict[str, NDArray[Any]]:
+    """The measures that are asked for, of each client's test samples."""
+    told = []
+    for client in federation:
+        (x, _), model = _arrays(client, "test"), models[client.name]
+        if scores and model.shares is None:
+            raise ValueError(f"{baseline.name} tells no class probabilities, of which {', '.join(scores)} is formed")
+        told.append(np.zeros((len(x), federation.n_classes)))
+        if len(x) and model.shares is not None:
+            p = model.shares(x)
+            told[-1][:, model.classes] = p / p.sum(1, keepdims=True)
+    labels, names = [client.y_test.numpy() for client in federation], [client.name for client in federation]
+    return measures.scored(scores, told, labels, names)

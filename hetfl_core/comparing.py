@@ -15,7 +15,8 @@ from tqdm.auto import tqdm
 
 from hetfl_core import checks
 from hetfl_core.engine.evaluation import METRICS
-from hetfl_core.engine.run import Run, figures
+from hetfl_core.engine.measures import MEASURES, Function, check_measure
+from hetfl_core.engine.run import Run, ends, figures, usual
 from hetfl_core.engine.simulation import simulate
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
@@ -33,7 +34,7 @@ def compare(
     seeds: int | Sequence[int] = 5,
     rounds: int = ROUNDS,
     base: str | None = None,
-    metric: str | None = None,
+    metric: str | Function | Sequence[str | Function] | None = None,
     progress: bool = True,
     **options: Any,
 ) -> pd.DataFrame:
@@ -55,8 +56,10 @@ def compare(
         Communication rounds of every run.
     base : str, optional
         The method that the others are compared with; by default the last one.
-    metric : str, optional
-        An entry of `Run.final`; by default the accuracy, or the mean squared error of a regression.
+    metric : str, callable or sequence of such, optional
+        An entry of `Run.final`; by default the accuracy, or the mean squared error of a regression. What a run has to
+        be asked for, it is asked for: ``"auc"``, and with it ``"auc_sd"``, the spread over clients, and
+        ``"auc_worst"``, the worst client's; or a function of your own, ``f(y, p)`` (see ``measure`` of `simulate`).
     progress : bool
         Show a bar, a step per run.
     **options
@@ -66,12 +69,13 @@ def compare(
     Returns
     -------
     DataFrame
-        Indexed by ``method``: ``mean`` and ``sd`` of the metric over seeds (accuracies in per cent); ``difference``
-        from `base`, seed by seed, with ``low`` and ``high``, its 95 % t-interval; ``p``, two-sided, and ``p_holm``,
-        corrected for as many tries as there are methods but `base`; ``seeds``, the number that counts: every one, but
-        that runs which draw no random number (most baselines) count once for the same data; ``diverged``, how many
-        runs diverged. Where a run has no figure, as one that diverged, there is no mean and no difference: NaN, for
-        the mean of the others would flatter. The row of `base` has no difference.
+        Indexed by ``method``, or, for a sequence of metrics, by ``metric`` and ``method``: ``mean`` and ``sd`` of the
+        metric over seeds (accuracies in per cent); ``difference`` from `base`, seed by seed, with ``low`` and ``high``,
+        its 95 % t-interval; ``p``, two-sided, and ``p_holm``, corrected for as many tries as the table has (methods but
+        `base`, times metrics); ``seeds``, the number that counts: every one, but that runs which draw no random number
+        (most baselines) count once for the same data; ``diverged``, how many runs diverged. Where a run has no figure,
+        as one that diverged, there is no mean and no difference: NaN, for the mean of the others would flatter. The row
+        of `base` has no difference.
 
     Raises
     ------
@@ -81,26 +85,34 @@ def compare(
     """
     methods, views = split_views(methods)
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
-    base = _check(methods, base, metric)
-    found: dict[str, dict[int, _Result]] = {name: {} for name in methods}
+    base = _check(methods, base)
+    several = not (metric is None or isinstance(metric, str) or callable(metric))
+    wanted = checks.sequence("metric", metric) if several else [metric]
+    found: dict[str, dict[str, dict[int, _Result]]] = {}
     with tqdm(total=len(numbers) * len(methods), disable=not progress, desc="compare", unit="run") as bar:
         for seed in numbers:
             data = federation(seed) if callable(federation) else federation
+            checks.instance("federation", data, Federation)
+            names, asked = _metrics(wanted, data, options.get("measure", ()))
             seen = _seen(data, views)
             for name, method in methods.items():
-                _check_runs(seen[name], method, metric, data)
+                _check_runs(seen[name], method, data)
             for name, method in methods.items():
-                run = _run(seen[name], name, method, rounds=rounds, seed=seed, progress=False, **options)
-                found[name][seed] = _result(run, name, metric or METRICS[data.task].main)
+                own = {**options, "measure": asked, "rounds": rounds, "seed": seed, "progress": False}
+                run = _run(seen[name], name, method, **own)
+                for metric in names:
+                    found.setdefault(metric, {}).setdefault(name, {})[seed] = _result(run, name, metric)
                 bar.update()
-    return _table(found, base)
+    table = pd.concat({metric: _table(mine, base) for metric, mine in found.items()}, names=["metric"])
+    others = table.index.get_level_values("method") != base
+    table.loc[others, "p_holm"] = corrected(table[others])["p_holm"]
+    return table if several else table.droplevel("metric")
 
 
-def _check(methods: Mapping[str, Any], base: str | None, metric: str | None) -> str:
-    """The name of the base, once there are methods enough, and the metric may be one."""
+def _check(methods: Mapping[str, Any], base: str | None) -> str:
+    """The name of the base, once there are methods enough."""
     if not isinstance(methods, Mapping) or len(methods) < 2:
         raise ValueError(f"methods must map at least two names to methods, got {checks.shown(methods)}")
-    checks.nonempty_strs(**({} if metric is None else {"metric": metric}))
     base = list(methods)[-1] if base is None else base
     if base not in list(methods):
         raise ValueError(f"base must be one of the methods {list(methods)}, got {base!r}")
@@ -117,7 +129,6 @@ def split_views(methods: Any) -> tuple[Any, dict[str, Any]]:
 
 def _seen(federation: Any, views: Mapping[str, Any]) -> dict[str, Federation]:
     """What each method sees of the federation; a view that several have is made once."""
-    checks.instance("federation", federation, Federation)
     made: list[tuple[Any, Federation]] = []
     found = {}
     for name, view in views.items():
@@ -127,12 +138,29 @@ def _seen(federation: Any, views: Mapping[str, Any]) -> dict[str, Federation]:
     return found
 
 
-def _check_runs(federation: Federation, method: Any, metric: str | None, whole: Federation) -> None:
+def _metrics(wanted: Sequence[Any], federation: Federation, measure: Sequence[Any]) -> tuple[list[str], list[Any]]:
+    """Names of the metrics, and what runs are asked to measure for them and besides."""
+    main, known = METRICS[federation.task].main, MEASURES[federation.task]
+    names, asked = [], list(checks.sequence("measure", measure))
+    for metric in wanted:
+        name = main if metric is None else getattr(metric, "__name__", metric)
+        checks.nonempty_str("metric", name)
+        names.append(name)
+        asked += (
+            [metric]
+            if callable(metric)
+            else [m for m in known if name in ends(m) and name not in usual(federation.task)]
+        )
+    own = [end for name in check_measure(asked, federation.task)[1] for end in ends(name)]
+    allowed = list(dict.fromkeys([*figures(federation.task), *own]))
+    for name in names:
+        if name not in allowed:
+            raise ValueError(f"metric must be one of {allowed}, got {name!r}")
+    return names, asked
+
+
+def _check_runs(federation: Federation, method: Any, whole: Federation) -> None:
     """Refuse what cannot be run, or has no figure, before the others are trained."""
-    checks.instance("federation", federation, Federation)
-    known = figures(federation.task)
-    if metric is not None and metric not in known:
-        raise ValueError(f"metric must be one of {known}, got {metric!r}")
     if not any(len(client.y_test) for client in federation):
         raise ValueError(f"{federation.name!r} has no test samples, so that there is nothing to compare by")
     if isinstance(method, Method):
@@ -181,7 +209,7 @@ def _run(federation: Federation, name: str, method: Any, **options: Any) -> Run:
         return simulate(federation, method, **options)
     from hetfl_core import baselines
 
-    return baselines.run(federation, method, seed=options["seed"])
+    return baselines.run(federation, method, seed=options["seed"], measure=options["measure"])
 
 
 def _table(found: Mapping[str, Mapping[int, _Result]], base: str) -> pd.DataFrame:
@@ -189,7 +217,7 @@ def _table(found: Mapping[str, Mapping[int, _Result]], base: str) -> pd.DataFram
     table = pd.DataFrame({"mean": {name: np.mean(v) for name, v in values.items()}})
     table["sd"] = {name: np.std(v, ddof=1) for name, v in values.items()}
     pairs = {name: _paired(mine, found[base]) for name, mine in found.items() if name != base}
-    against = corrected(as_table(pairs)).rename(columns={"mean": "difference"})
+    against = as_table(pairs).rename(columns={"mean": "difference"}).assign(p_holm=math.nan)
     table = table.join(against[["difference", "low", "high", "p", "p_holm"]])
     table["seeds"] = {name: len(_counted(mine, found[base])) for name, mine in found.items()}
     table["diverged"] = {name: sum(result.diverged for result in mine.values()) for name, mine in found.items()}

@@ -122,7 +122,7 @@ def test_runs_that_are_stopped_early_are_compared():
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
-        ("f1", r"metric must be one of \['accuracy', .*'server_accuracy', .* got 'f1'"),
+        ("recall", r"metric must be one of \['accuracy', .*'server_accuracy', .* got 'recall'"),
         ("mse", "metric must be one of .* got 'mse'"),
     ],
 )

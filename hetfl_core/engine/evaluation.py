@@ -20,7 +20,7 @@ Samples = Sequence[np.ndarray]
 """One array of n_i predictions, labels or targets per client. A prediction that is not finite is none (`decided`)."""
 
 Measure = Literal["own", "server", "held", "own_held"]
-"""What a history may follow beside the usual columns."""
+"""What of the main figure a history may follow beside the usual columns."""
 
 
 def accuracy_per_client(predicted: Samples, labels: Samples) -> np.ndarray:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import get_args
+from types import FrameType
 
 import torch
 
 from hetfl_core import checks
-from hetfl_core.engine.evaluation import Measure
 from hetfl_core.engine.sides import check_participation
 from hetfl_core.federation import Federation, blocks
 from hetfl_core.methods.base import Method
@@ -30,13 +30,6 @@ def check_options(
         raise TypeError(f"on_round must be callable, got {checks.shown(on_round)}")
     if checkpoint is not None:
         checks.path("checkpoint", checkpoint)
-
-
-def check_measure(measure: Sequence[Measure]) -> list[Measure]:
-    """Check what is to be measured beside the usual, and give it in one order, each once."""
-    for name in (asked := checks.sequence("measure", measure)):
-        checks.choice("measure", name, get_args(Measure))
-    return [name for name in get_args(Measure) if name in asked]
 
 
 def check_schedule(evaluate_every: int | Sequence[int], rounds: int) -> int | list[int]:
@@ -94,3 +87,12 @@ def cpu_threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def own_calls() -> int:
+    """Calls of this package on top of the one from outside, to which a warning should point."""
+    frame: FrameType | None = sys._getframe(1)
+    depth = 0
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("hetfl_core"):
+        frame, depth = frame.f_back, depth + 1
+    return depth

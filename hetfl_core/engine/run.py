@@ -11,6 +11,8 @@ import torch
 
 from hetfl_core import checks
 from hetfl_core.engine.evaluation import METRICS, Measure
+from hetfl_core.engine.last_step import after
+from hetfl_core.engine.measures import MEASURES, Function, Named, check_measure, scored, told
 from hetfl_core.engine.prediction import prediction_noise
 from hetfl_core.federation import Federation, Kind, blocks, map_blocks
 from hetfl_core.methods.base import Method
@@ -46,10 +48,12 @@ class Run:
           is measured on test samples of the classes that a client holds. The second is the mean share of these
           samples: what clients can at best reach if they never name another class.
         - ``diverged``, the number of clients whose training diverged, where there are any.
+        - What `simulate` was asked to ``measure``: ``auc``, its mean over clients, ``auc_sd``, their standard
+          deviation, and ``auc_worst``, the worst client's; likewise for the others.
         - ``bytes_up``, ``bytes_down`` and ``seconds``, totals of the run.
     per_client : pandas.DataFrame
         One row per client: ``client``, ``n_train``, ``n_test``, and its test metrics at the end, ``accuracy`` and
-        ``balanced_accuracy``, or ``mse`` and ``r2`` for a regression.
+        ``balanced_accuracy``, or ``mse`` and ``r2`` for a regression, and what it was asked to measure.
     server : dict of str to Tensor
         The server's tensors at the end.
     client_states : list of dict of str to Tensor
@@ -58,6 +62,8 @@ class Run:
         Each client's whole model after its last local training, in the order of the federation.
     device : torch.device
         Where these tensors are, and where `embed` and `predict` compute.
+    steps : list of dict of str to Tensor
+        The last step of each client, in the order of the federation; none unless ``last_step="own"``.
     """
 
     federation: Federation
@@ -70,6 +76,7 @@ class Run:
     client_states: list[Params]
     params: list[Params]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    steps: list[Params] = field(default_factory=list)
 
     def _apply(self, hook: Literal["embed", "predict"], split: str, noisy: bool = False) -> dict[str, np.ndarray]:
         checks.choice("split", split, ("train", "test"))
@@ -124,7 +131,9 @@ class Run:
         ValueError
             For another split.
         """
-        return self._apply("predict", split, noisy=True)
+        outputs = self._apply("predict", split, noisy=True)
+        stepped = after([torch.from_numpy(each) for each in outputs.values()], self.steps)
+        return {name: each.numpy() for name, each in zip(outputs, stepped, strict=True)}
 
     def probabilities(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
         """Class probabilities of each client's samples, the softmax of `predict`, such as calibration needs.
@@ -149,6 +158,36 @@ class Run:
         logits = {name: torch.as_tensor(outputs) for name, outputs in self.predict(split).items()}
         return {name: outputs.double().softmax(-1).numpy() for name, outputs in logits.items()}
 
+    def scores(self, *measure: Named | Function, split: Literal["train", "test"] = "test") -> pd.DataFrame:
+        """Measures of each client's samples when the run is over.
+
+        Parameters
+        ----------
+        *measure : str or callable
+            As `simulate` takes them: ``"auc"``, ``"log_loss"`` …, or a function ``f(y, p)`` of your own.
+        split : {"train", "test"}
+            Which of its samples.
+
+        Returns
+        -------
+        DataFrame
+            One row per client: ``client``, ``n``, its samples, and a column for each measure; NaN where it has no
+            samples or the measure is not defined.
+
+        Raises
+        ------
+        ValueError
+            For a measure that is unknown, or needs a run to be looked at (``"own"``), and for another split.
+        """
+        task = self.federation.task
+        beside, scores = check_measure(measure, task)
+        if beside:
+            raise ValueError(f"measure must be one that a model has, of {list(MEASURES[task])}, got {beside[0]!r}")
+        labels = self.labels(split)
+        outputs = [torch.from_numpy(each) for each in self.predict(split).values()]
+        table = pd.DataFrame({"client": list(labels), "n": [len(y) for y in labels.values()]})
+        return table.assign(**scored(scores, told(outputs, task), list(labels.values())))
+
     def labels(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
         """Labels of each client's samples, or the targets of a regression, in the order of `predict`.
 
@@ -171,20 +210,27 @@ class Run:
         return f"Run({self.method.name} on {self.federation.name!r}, {self.settings['rounds']} rounds: {result})"
 
 
-SPLITS: tuple[Literal["train"], Literal["test"]] = ("train", "test")
-
-
 def column_of(name: Measure, main: str) -> str:
     """Column of the history for a figure that `measure` asks for; `main` is the figure that the history follows."""
     return f"{name}_{main}"
 
 
+def usual(task: Kind) -> list[str]:
+    """Names of the figures of test samples that every run has in `Run.final`."""
+    each, worst = METRICS[task].per_client, METRICS[task].worst
+    return [*each, *(f"{name}{end}" for name in worst for end in ("_weighted", "_worst"))]
+
+
+def ends(measure: str) -> list[str]:
+    """What `Run.final` has of a measure that was asked for: its mean over clients, their spread, and the worst."""
+    return [measure, f"{measure}_sd", f"{measure}_worst"]
+
+
 def figures(task: Kind) -> list[str]:
     """Names of all that `Run.final` may hold for a task; which of it a run has depends on the method and the data."""
-    main, worst = METRICS[task].main, METRICS[task].worst
-    each = [*METRICS[task].per_client, *(f"{name}{end}" for name in worst for end in ("_weighted", "_worst"))]
+    main, asked = METRICS[task].main, [end for name in MEASURES[task] for end in ends(name)]
     others = [f"{what}_{main}" for what in ("train", "server", "validation", "held", "attainable")]
-    return [*each, *others, "bytes_up", "bytes_down", "seconds"]
+    return [*dict.fromkeys([*usual(task), *asked]), *others, "bytes_up", "bytes_down", "seconds"]
 
 
 def of_splits(main: str) -> dict[Literal["train", "test"], str]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, get_args
 
 import numpy as np
@@ -23,9 +21,11 @@ from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import evaluation
 from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.evaluation import Measure, Metrics, Samples
+from hetfl_core.engine.last_step import LastStep, after, fit
 from hetfl_core.engine.layout import Engine
-from hetfl_core.engine.options import Seeded, check_measure, check_options, check_runs, check_schedule, cpu_threads
-from hetfl_core.engine.run import SPLITS, Run, column_of, columns, of_splits
+from hetfl_core.engine.measures import MEASURES, Asked, check_measure, spread
+from hetfl_core.engine.options import Seeded, check_options, check_runs, check_schedule, cpu_threads, own_calls
+from hetfl_core.engine.run import Run, column_of, columns, of_splits
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.trainer import exchange, keeping, share_stacks, train
@@ -33,6 +33,7 @@ from hetfl_core.engine.training import Outcomes
 from hetfl_core.federation import Federation
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
+from hetfl_core.networks.identity import described
 
 
 def simulate(
@@ -48,7 +49,8 @@ def simulate(
     checkpoint: str | Path | None = None,
     progress: bool = True,
     evaluate_every: int | Sequence[int] = 1,
-    measure: Sequence[Measure] = (),
+    measure: Sequence[Asked] = (),
+    last_step: LastStep = "shared",
     validation: Federation | None = None,
     stack_size: int | None = None,
     workers: int | None = None,
@@ -84,8 +86,16 @@ def simulate(
         Show a progress bar.
     evaluate_every : int or sequence of int
         Rounds between evaluations, or the rounds to evaluate: ``(1, 2, 4, 8)``. The first and the last always are.
-    measure : sequence of {"own", "server", "held", "own_held"}
-        What else each evaluation looks at, as columns of the history.
+    measure : sequence of str or callable
+        What else each evaluation looks at, as columns of the history. Of the clients' test samples (and, with
+        `validation`, of those, as ``validation_auc`` …): ``"balanced_accuracy"``, ``"auc"``, ``"f1"``, ``"log_loss"``,
+        ``"brier"`` and ``"calibration_error"``, or ``"rmse"``, ``"mae"`` and ``"r2"`` for a regression, as
+        `hetfl_core.engine.measures` defines them; and functions of your own, ``f(y, p)``, of labels, shape (n,), and
+        class probabilities, shape (n, C), or of targets and predicted numbers. Such a column is the mean over clients;
+        `Run.final` also has their standard deviation, ``auc_sd``, and the worst client's, ``auc_worst``: the smallest,
+        or the largest of an error, and of a function whose name ends in ``_loss``, ``_error`` or ``_deviance``. A
+        client where a measure is not defined, as ``"auc"`` with samples of one class, has NaN and is left out; a
+        FederationWarning names it. Beside these:
 
         - ``own_accuracy``: the mean over the participants of their models as they leave local training, before
           the server averages anything. It costs one forward pass of the participants' test samples.
@@ -93,6 +103,11 @@ def simulate(
           test data, or else on the clients' (one forward pass of all).
         - ``held_accuracy`` and ``own_held_accuracy``: as ``accuracy`` and ``own_accuracy``, on test samples of the
           classes that a client has training samples of.
+    last_step : {"shared", "own"}
+        With ``"own"`` each client fits slope and offsets of its model's logits (of a regression, its numbers) to its
+        own training samples when all training is over, and never sends them (`hetfl_core.engine.last_step`): a shared
+        model does not know in which shares a client has the classes. What `Run.final` and `Run.per_client` say, and
+        what the run predicts, is after this step; the history is before it, as it is before the last local training.
     validation : Federation, optional
         The same clients with other test samples, their validation samples: each evaluation also measures those, as
         ``validation_accuracy`` in the history and in `Run.final` (``validation_mse`` for a regression). Training does
@@ -165,6 +180,7 @@ def simulate(
         progress=progress,
         evaluate_every=evaluate_every,
         measure=measure,
+        last_step=last_step,
         stack_size=stack_size,
         workers=workers,
         threads=threads,
@@ -197,8 +213,9 @@ def simulate_seeds(
         checkpoint is written. If it returns True for one of them, all end after this round, as in `simulate`.
     **options
         ``rounds``, ``participation``, ``engine``, ``device``, ``dtype``, ``checkpoint``, ``progress``,
-        ``evaluate_every``, ``measure``, ``stack_size``, ``workers`` and ``threads``, as for `simulate`. One folder
-        ``checkpoint`` is for all of these seeds: it does not go on with other ones, nor with runs that `simulate` left.
+        ``evaluate_every``, ``measure``, ``last_step``, ``stack_size``, ``workers`` and ``threads``, as for `simulate`.
+        One folder ``checkpoint`` is for all of these seeds: it does not go on with other ones, nor with runs that
+        `simulate` left.
 
     Returns
     -------
@@ -231,7 +248,8 @@ def _simulate(
     checkpoint: str | Path | None = None,
     progress: bool = True,
     evaluate_every: int | Sequence[int] = 1,
-    measure: Sequence[Measure] = (),
+    measure: Sequence[Asked] = (),
+    last_step: LastStep = "shared",
     threads: int = 1,
     **options: Any,
 ) -> list[Run]:
@@ -239,13 +257,17 @@ def _simulate(
     check_options(data[0][0], threads, progress, on_round, checkpoint, rounds=rounds)
     check_runs(data, method, participation, dtype)
     participation, schedule = float(participation), check_schedule(evaluate_every, rounds)
-    beside = check_measure(measure)
+    beside, scores = check_measure(measure, data[0][1].task)
+    checks.choice("last_step", last_step, get_args(LastStep))
+    functions = {name: described(s.function) for name, s in scores.items() if name not in MEASURES[data[0][1].task]}
     options |= {"dtype": dtype, "threads": threads}
     simulators, settings = [], list[dict[str, Any]]()
     for seed, federation, validation in data:
         simulator = Simulator(federation, method, seed=int(seed), **options)
+        simulator.scores = scores
         if validation is not None:
             simulator.validation = Simulator(validation, method, seed=simulator.seed, **options)
+            simulator.validation.scores = scores
         simulators.append(simulator)
         settings.append(
             {
@@ -255,7 +277,8 @@ def _simulate(
                 "engine": simulator.engine,
                 "dtype": str(dtype),
                 "evaluate_every": schedule,
-                **({"measure": beside} if beside else {}),
+                **({"measure": [*beside, *sorted(scores)]} if beside or scores else {}),
+                **({"functions": functions} if functions else {}),
                 **({"validation": validation.name} if validation is not None else {}),
             }
         )
@@ -270,7 +293,8 @@ def _simulate(
         raise checkpoints.CheckpointError(f"{checkpoint} holds {done} complete rounds, more than rounds={rounds}")
     if journal.folder is not None and (done < rounds or not states):
         checkpoints.check_writable(journal.folder)  # before hours of training are lost
-    each = [{**mine, "rounds": rounds, "threads": int(threads)} for mine in settings]
+    own = {"last_step": last_step} if last_step != "shared" else {}
+    each = [{**mine, **own, "rounds": rounds, "threads": int(threads)} for mine in settings]
     metrics = simulators[0].metrics
     bar = tqdm(initial=done, total=rounds, disable=not progress, desc=method.name, unit="round")
     with cpu_threads(threads), bar:
@@ -357,8 +381,8 @@ def _row(
 ) -> dict[str, Any]:
     """A row of the history: means of loss terms, and figures, which are None where they are not due."""
     main = simulator.metrics.main
-    reserved = [*columns(main), f"validation_{main}", *(column_of(name, main) for name in get_args(Measure))]
-    names = [*of_splits(main).values(), *([f"validation_{main}"] if simulator.validation is not None else [])]
+    names = _asked(simulator)
+    reserved = [*columns(main), *names, f"validation_{main}", *(column_of(name, main) for name in get_args(Measure))]
     terms = dict.fromkeys(name for o in outcomes.values() for name in o.terms)
     if taken := sorted(terms.keys() & set(reserved)):
         raise ValueError(f"a loss term is called {taken[0]!r}, which is a column of every history; rename it")
@@ -370,14 +394,38 @@ def _row(
     return row
 
 
+def _asked(simulator: Simulator) -> list[str]:
+    """Figures that each evaluation has: of the splits, and what is asked for, of validation samples too."""
+    main = simulator.metrics.main
+    tested = [main, *(name for name in simulator.scores if name != main)]
+    seen = [f"validation_{name}" for name in tested] if simulator.validation is not None else []
+    return [f"train_{main}", *tested, *seen]
+
+
+def _validation(
+    simulator: Simulator, state: State, params: Sequence[Params] | None = None, steps: Sequence[Params] = ()
+) -> dict[str, float]:
+    """Figures of the validation samples, where there are such."""
+    if (seen := simulator.validation) is None:
+        return {}
+    predicted, each = seen.measured(state, params, steps)
+    means = spread(each, seen.scores, evaluation.diverged(predicted))
+    found = {name: means[name] for name in seen.scores} | {
+        seen.metrics.main: seen.figure(predicted, seen.labels("test"))
+    }
+    return {f"validation_{name}": value for name, value in found.items()}
+
+
 def _figures(simulator: Simulator, state: State, also: Also | None, outcomes: Outcomes) -> dict[str, float | None]:
     """How good the models of a state are; NaN where there are no samples, or where training diverged."""
     main = simulator.metrics.main
-    predicted = {split: simulator.predicted(state, split) for split in SPLITS}
+    test, each = simulator.measured(state)
+    predicted = {"train": simulator.predicted(state, "train"), "test": test}
     _watch(simulator, state, outcomes, simulator.diverged(predicted.values()))
-    found = {name: simulator.figure(predicted[s], simulator.labels(s)) for s, name in of_splits(main).items()}
-    if simulator.validation is not None:
-        found[f"validation_{main}"] = simulator.validation.score(state, "test")
+    means = spread(each, simulator.scores, evaluation.diverged(test))
+    found: dict[str, float | None] = {name: means[name] for name in simulator.scores}
+    found |= {name: simulator.figure(predicted[s], simulator.labels(s)) for s, name in of_splits(main).items()}
+    found |= _validation(simulator, state)
     return found | {column_of(name, main): value for name, value in (also(predicted["test"]) if also else {}).items()}
 
 
@@ -391,6 +439,11 @@ def _start(simulators: Sequence[Simulator], states: Sequence[State]) -> list[Sta
         sent = evaluation.n_bytes(o.received for o in outcomes.values())
         started.append(replace(state, rows=[{**row, "bytes_up": 0, "bytes_down": sent}]))
     return _timed(started, begin)
+
+
+def _beside(settings: Mapping[str, Any]) -> list[Measure]:
+    """What is to be looked at of the main figure beside the usual."""
+    return [name for name in get_args(Measure) if name in settings.get("measure", ())]
 
 
 def _timed(states: list[State], begin: float) -> list[State]:
@@ -413,7 +466,7 @@ def _advance(
     due = done == settings["rounds"] or (done in every if isinstance(every, list) else done % every == 0)
     exchanged = exchange(simulators, states, chosen)
     for simulator, before, (state, outcomes, others) in zip(simulators, states, exchanged, strict=True):
-        also = partial(simulator.also, settings.get("measure", ()), before, state, outcomes)
+        also = partial(simulator.also, _beside(settings), before, state, outcomes)
         row = _row(simulator, state, outcomes, due, also)
         measures.append(also)
         messages = [*outcomes.values(), *others]
@@ -440,23 +493,29 @@ def _finish(simulators: Sequence[Simulator], states: Sequence[State], settings: 
 
 def _report(simulator: Simulator, state: State, params: list[Params], settings: dict[str, Any]) -> Run:
     """The run that a state in which clients have these parameters makes, its totals those of the state's history."""
-    predicted = {split: simulator.predicted(state, split, params) for split in SPLITS}
+    steps: list[Params] = []
+    if settings.get("last_step") == "own":
+        told = simulator.outputs(state, "train", params)
+        steps = [fit(z, client.y_train) for z, client in zip(told, simulator.federation, strict=True)]
+        train = [simulator.metrics.decide(z).numpy() for z in after(told, steps)]
+    else:
+        train = simulator.predicted(state, "train", params)
+    test, scored = simulator.measured(state, params, steps, say=True)
+    predicted = {"train": train, "test": test}
     labels, lost = simulator.labels("test"), simulator.diverged(predicted.values())
     _watch(simulator, state, {}, lost, "in the last local training")
     server = simulator.server_score(state)
     main = simulator.metrics.main
     lead = columns(main)[1:]
-    figures = [*of_splits(main).values(), *(column_of(name, main) for name in settings.get("measure", ()))]
-    if simulator.validation is not None:
-        figures.append(f"validation_{main}")
+    figures = [*_asked(simulator), *(column_of(name, main) for name in _beside(settings))]
     history = pd.DataFrame(state.rows).astype(dict.fromkeys(figures, float))
     history = history[[c for c in history if c not in lead] + lead]
     final = evaluation.summarise(predicted["test"], labels, simulator.federation.task)
+    final |= spread(scored, simulator.scores, evaluation.diverged(test))
     final[f"train_{main}"] = simulator.figure(predicted["train"], simulator.labels("train"))
     if server is not None:
         final[f"server_{main}"] = server
-    if simulator.validation is not None:
-        final[f"validation_{main}"] = simulator.validation.score(state, "test", params)
+    final |= _validation(simulator, state, params, steps)
     final |= simulator.on_held_classes(predicted["test"])
     final |= {"diverged": len(lost)} if lost else {}
     final["bytes_up"], final["bytes_down"] = int(history["bytes_up"].sum()), int(history["bytes_down"].sum())
@@ -468,6 +527,7 @@ def _report(simulator: Simulator, state: State, params: list[Params], settings: 
             "n_test": [len(y) for y in labels],
             **{name: measure(predicted["test"], labels) for name, measure in simulator.metrics.per_client.items()},
             **simulator.held_per_client(predicted["test"]),
+            **scored,
         }
     )
     return Run(
@@ -481,6 +541,7 @@ def _report(simulator: Simulator, state: State, params: list[Params], settings: 
         state.client_states,
         params,
         simulator.device,
+        steps,
     )
 
 
@@ -508,14 +569,5 @@ def _watch(simulator: Simulator, state: State, outcomes: Outcomes, lost: Sequenc
         "figures of such clients, and means over them, are NaN; a smaller learning rate (lr) or clipped gradients "
         "(clip) may help",
         RuntimeWarning,
-        stacklevel=1 + _own_calls(),
+        stacklevel=1 + own_calls(),
     )
-
-
-def _own_calls() -> int:
-    """Calls of this package on top of the one from outside, to which a warning should point."""
-    frame: FrameType | None = sys._getframe(1)
-    depth = 0
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith("hetfl_core"):
-        frame, depth = frame.f_back, depth + 1
-    return depth

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_core.engine import evaluation, layout, prediction
+from hetfl_core.engine import evaluation, layout, measures, prediction
 from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.evaluation import Measure, Samples
+from hetfl_core.engine.last_step import after
 from hetfl_core.engine.layout import Layout
+from hetfl_core.engine.measures import Score
 from hetfl_core.engine.stacks import Cohort
 from hetfl_core.engine.trainer import Trainer
 from hetfl_core.engine.training import Outcomes
@@ -37,6 +39,8 @@ class Simulator(Trainer):
     """The same clients with their validation samples for test samples."""
     warned = False
     """Whether it was said that training diverged, which is said once a run."""
+    scores: Mapping[str, Score] = {}
+    """Measures of outputs that are asked for beside the usual figures."""
 
     def downloads(self, state: State) -> list[Params]:
         """What the server would send to every client in a state.
@@ -96,6 +100,48 @@ class Simulator(Trainer):
         answers = dict(self.answers(state, split, dict(enumerate(zip(params, received, strict=True)))))
         return [answers[index].cpu().numpy() for index in range(len(self.specs))]
 
+    def outputs(
+        self, state: State, split: Literal["train", "test"], params: Sequence[Params] | None = None
+    ) -> list[Tensor]:
+        """What every client's model says of its samples, before a class is decided on; arguments as for `predicted`.
+
+        Returns
+        -------
+        list of Tensor, shapes (n_i, C), or (n_i, 1) for a regression
+            On the CPU.
+        """
+        received = self.downloads(state)
+        params = self.working(state, received) if params is None else params
+        models = dict(enumerate(zip(params, received, strict=True)))
+        found = dict(self.answers(state, split, models, decided=False))
+        return [found[index].cpu() for index in range(len(self.specs))]
+
+    def measured(
+        self, state: State, params: Sequence[Params] | None = None, steps: Sequence[Params] = (), say: bool = False
+    ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+        """Predictions for the test samples, and each client's measures of `scores`; arguments as for `predicted`.
+
+        Parameters
+        ----------
+        steps : sequence of dict of str to Tensor
+            The last step of each client, where it has one (`hetfl_core.engine.last_step`).
+        say : bool
+            Warn of clients on which a measure is not defined.
+
+        Returns
+        -------
+        list of ndarray, shapes (n_i,)
+            As `predicted` has them.
+        dict of str to ndarray, shapes (n_clients,)
+        """
+        if not self.scores and not steps:
+            return self.predicted(state, "test", params), {}
+        outputs = after(self.outputs(state, "test", params), steps)
+        names = [spec.name for spec in self.specs] if say else []
+        told = measures.told(outputs, self.federation.task)
+        found = measures.scored(self.scores, told, self.labels("test"), names)
+        return [self.metrics.decide(each).numpy() for each in outputs], found
+
     def diverged(self, predicted: Iterable[Samples]) -> list[int]:
         """Indices of clients whose predictions in some split are not all numbers.
 
@@ -127,9 +173,13 @@ class Simulator(Trainer):
         return [c for c, answer in found if not bool(answer.isfinite().all())]
 
     def answers(
-        self, state: State, split: Literal["train", "test"], models: Mapping[int, tuple[Params, Params]]
+        self,
+        state: State,
+        split: Literal["train", "test"],
+        models: Mapping[int, tuple[Params, Params]],
+        decided: bool = True,
     ) -> Iterator[tuple[int, Tensor]]:
-        """Decisions of clients on their own samples.
+        """Decisions of clients on their own samples, or what they are made by.
 
         Parameters
         ----------
@@ -138,6 +188,8 @@ class Simulator(Trainer):
             Which samples.
         models : dict of int to pair of dict of str to Tensor
             By index, a client's working copy and what it received.
+        decided : bool
+            Whether decisions are wanted; else the outputs, shapes (n_i, C) or (n_i, 1).
 
         Yields
         ------
@@ -146,6 +198,7 @@ class Simulator(Trainer):
         Tensor, shape (n_i,)
             As `predicted` has them, on the run's device.
         """
+        decide = self.metrics.decide if decided else torch.detach
 
         def predict(piece: tuple[Cohort, Layout, list[int]]) -> list[tuple[int, Tensor]]:
             cohort, way, rows = piece
@@ -160,10 +213,10 @@ class Simulator(Trainer):
             ]
             if way.engine == "loop":
                 outputs = prediction.predict_each(method.predict, clients, sent, specs, data, noise)
-                answers = [self.metrics.decide(each) for each in outputs]
+                answers = [decide(each) for each in outputs]
             else:
                 stacked = prediction.lift(method.predict, clients, sent, data.rectangle(), noise)
-                answers = list(self.metrics.decide(stacked))
+                answers = list(decide(stacked))
             found = zip(members, answers, data.n.tolist(), strict=True)
             return [(member, answer[:n]) for member, answer, n in found]
 
