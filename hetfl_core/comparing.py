@@ -86,8 +86,8 @@ def compare(
     methods, views = split_views(methods)
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
     base = _check(methods, base)
-    several = not (metric is None or isinstance(metric, str) or callable(metric))
-    wanted = checks.sequence("metric", metric) if several else [metric]
+    several = isinstance(metric, list | tuple)
+    wanted = list(metric) if isinstance(metric, list | tuple) else [metric]
     found: dict[str, dict[str, dict[int, _Result]]] = {}
     with tqdm(total=len(numbers) * len(methods), disable=not progress, desc="compare", unit="run") as bar:
         for seed in numbers:

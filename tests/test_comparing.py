@@ -166,7 +166,7 @@ def test_all_that_runs_measure_can_be_compared():
         (METHODS, {"metric": 3}, "metric must be a text that is not empty, got 3"),
         (METHODS, {"base": ["alone"]}, r"base must be one of the methods .* got \['alone'\]"),
         (METHODS, {"base": "Local"}, r"base must be one of the methods \[.*'alone'\], got 'Local'"),
-        (METHODS, {"metric": "f1"}, r"metric must be one of \['accuracy', .* got 'f1'"),
+        (METHODS, {"metric": "recall"}, r"metric must be one of \['accuracy', .* got 'recall'"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(methods, options, message):
