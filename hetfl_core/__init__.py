@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hetfl_core.engine.newcomers import adapt
     from hetfl_core.engine.run import Run
     from hetfl_core.engine.simulation import simulate, simulate_seeds
+    from hetfl_core.engine.trained import Trained, load_model
     from hetfl_core.federation import Client, Federation, Spec
     from hetfl_core.partition import Partition
     from hetfl_core.preparation import Preparation
@@ -28,9 +29,11 @@ __all__ = [
     "Preparation",
     "Run",
     "Spec",
+    "Trained",
     "adapt",
     "compare",
     "datasets",
+    "load_model",
     "methods",
     "simulate",
     "simulate_seeds",
@@ -41,6 +44,7 @@ __version__ = "0.1.0"
 _HOMES = {
     **dict.fromkeys(["simulate", "simulate_seeds"], "hetfl_core.engine.simulation"),
     "Run": "hetfl_core.engine.run",
+    **dict.fromkeys(["Trained", "load_model"], "hetfl_core.engine.trained"),
     "adapt": "hetfl_core.engine.newcomers",
     **dict.fromkeys(["Client", "Federation", "Spec"], "hetfl_core.federation"),
     "Partition": "hetfl_core.partition",

@@ -86,6 +86,7 @@ TESTS = {
     "engine/simulation": "simulation methods seeds",
     "engine/simulator": "simulation methods layout",
     "engine/trainer": "simulation methods layout seeds",
+    "engine/trained": "trained",
     "engine/stacks": "training federation",
     "engine/training": "training methods",
     "engine/steps": "steps training",

@@ -359,13 +359,16 @@ CASES = {
             "checkpoint": None,
             "progress": False,
             "evaluate_every": 1,
-            "measure": ("own",),
+            "measure": ("own", "auc"),
+            "last_step": "own",
             "stack_size": 2,
             "threads": 1,
             "on_round": None,
         },
         huge=False,
     ),
+    "Run.scores": Case(lambda measure, split: RUN.scores(measure, split=split), {"measure": "auc", "split": "test"}),
+    "Trained.client": Case(RUN.trained().client, {"name": RUN.federation[0].name}, names={"name": "client"}),
     "adapt": Case(
         adapt,
         {

@@ -18,12 +18,14 @@ from hetfl_core.engine.options import check_options, cpu_threads
 from hetfl_core.engine.run import Run
 from hetfl_core.engine.simulation import _postfix, _report, _row, _start
 from hetfl_core.engine.simulator import Simulator
+from hetfl_core.engine.trained import Trained
 from hetfl_core.engine.trainer import keeping
-from hetfl_core.federation import Client, Federation, blocks, in_one_order
+from hetfl_core.federation import Client, Federation, in_one_order
+from hetfl_core.networks import Params
 
 
 def adapt(
-    run: Run,
+    run: Run | Trained,
     clients: Client | Iterable[Client],
     *,
     rounds: int = 1,
@@ -45,8 +47,8 @@ def adapt(
 
     Parameters
     ----------
-    run : Run
-        As `simulate` left it; it is not changed.
+    run : Run or Trained
+        As `simulate` left it, or its models as `hetfl_core.load_model` gives them; not changed.
     clients : Client, or iterable of Client (a Federation is one)
         With names that the run's clients do not have.
     rounds : int
@@ -71,14 +73,15 @@ def adapt(
         whose last local training moves what a client does not keep. FedAvg-FT fine-tunes a copy of the shared model, so
         that no part of it stays as it is. (FedAvg itself has nothing to learn; its new clients use the server's model.)
     """
-    checks.instance("run", run, Run)
+    checks.instance("run", run, Run, Trained)
+    known = run if isinstance(run, Trained) else run.trained()
     seed = run.settings["seed"] if seed is None else seed
     check_options(seed, threads, progress, rounds=rounds)
     options = {"seed": seed, "engine": engine, "device": device, "stack_size": stack_size}
-    simulator = _newcomers(run, clients, workers=workers, threads=threads, **options)
+    simulator = _newcomers(known, clients, workers=workers, threads=threads, **options)
     everyone, done = range(len(simulator.specs)), run.settings["rounds"]
     with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc="new clients", unit="pass") as bar:
-        server = simulator.server.join(run.server, simulator.specs, done)
+        server = simulator.server.join(_on(known.server_tensors, simulator.device), simulator.specs, done)
         begun = replace(simulator.initial(), server=server)
         _check_stays_local(simulator, begun, done)
         [state] = _start([simulator], [begun])
@@ -93,35 +96,38 @@ def adapt(
             bar.set_postfix_str(_postfix(row.get(simulator.metrics.main), simulator.metrics))
         settings = {"seed": seed, "engine": engine, "participation": 1.0, "evaluate_every": 1, "rounds": rounds}
         settings = {**run.settings, **settings, "joined_after": done}
-        for name in ("together", "measure", "validation"):
+        for name in ("together", "measure", "functions", "validation"):
             settings.pop(name, None)
         return _report(simulator, state, simulator.working(state), settings)
 
 
-def _newcomers(run: Run, clients: Client | Iterable[Client], **options: Any) -> Simulator:
+def _on(tensors: Params, device: torch.device) -> Params:
+    return {name: p.to(device) for name, p in tensors.items()}
+
+
+def _newcomers(run: Trained, clients: Client | Iterable[Client], **options: Any) -> Simulator:
     """A simulator of the new clients alone, once they are seen to fit the run."""
     new = [clients] if isinstance(clients, Client) else checks.sequence("clients", clients)
     for client in new:
         checks.instance("clients", client, Client)
     if isinstance(clients, Federation):
-        new = _in_known_classes(clients, run.federation)
-    known = {client.name for client in run.federation}
-    if both := sorted(known & {client.name for client in new}):
+        new = _in_known_classes(clients, run.info.get("classes"))
+    if both := sorted({*run.clients} & {client.name for client in new}):
         raise ValueError(f"clients must be new to the run, but {both[0]!r} took part in it")
-    of = run.federation
-    new = in_one_order(new, [client.features for client in of])
-    federation = Federation(new, of.n_classes, f"{of.name}, new clients", of.info, of.task)
-    simulator = Simulator(federation, run.method, dtype=blocks(of[0].x_train)[0].dtype, **options)
-    run.method.check([*of.specs(), *simulator.specs])
+    new = in_one_order(new, [spec.features for spec in run.specs])
+    first = run.specs[0]
+    federation = Federation(new, first.n_classes, f"{run.name}, new clients", run.info, first.task)
+    simulator = Simulator(federation, run.method, dtype=run.dtype, **options)
+    run.method.check([*run.specs, *simulator.specs])
     return simulator
 
 
-def _in_known_classes(new: Federation, known: Federation) -> list[Client]:
+def _in_known_classes(new: Federation, classes: list[Any] | None) -> list[Client]:
     """New clients whose labels stand for the run's classes, where both federations know what theirs are called.
 
     `Federation.from_frame` numbers the labels that it finds: where it finds others, a number stands for another one.
     """
-    own, classes = new.info.get("classes"), known.info.get("classes")
+    own = new.info.get("classes")
     if own == classes or own is None or classes is None:
         return list(new)
     if unknown := [label for label in own if label not in classes]:

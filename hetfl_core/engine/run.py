@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from hetfl_core.engine.evaluation import METRICS, Measure
 from hetfl_core.engine.last_step import after
 from hetfl_core.engine.measures import MEASURES, Function, Named, check_measure, scored, told
 from hetfl_core.engine.prediction import prediction_noise
+from hetfl_core.engine.trained import Trained
 from hetfl_core.federation import Federation, Kind, blocks, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
@@ -187,6 +189,43 @@ class Run:
         outputs = [torch.from_numpy(each) for each in self.predict(split).values()]
         table = pd.DataFrame({"client": list(labels), "n": [len(y) for y in labels.values()]})
         return table.assign(**scored(scores, told(outputs, task), list(labels.values())))
+
+    def trained(self) -> Trained:
+        """The models without the data: they predict for new rows, and can be saved.
+
+        Of each client's tensors those are kept that it was sent or that training made, and not what it made of its
+        samples before (`Method.precompute`).
+
+        Returns
+        -------
+        Trained
+
+        Raises
+        ------
+        ValueError
+            For a run of a baseline, which keeps no model.
+        """
+        return Trained.of(self)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the models of all clients, and the server's, to a folder, without any row of the data.
+
+        Parameters
+        ----------
+        folder : path
+            Made if it is missing; `hetfl_core.load_model` reads it.
+
+        Returns
+        -------
+        pathlib.Path
+            The folder.
+
+        Raises
+        ------
+        ValueError, OSError, TypeError
+            As `trained` and `Trained.save` do.
+        """
+        return self.trained().save(folder)
 
     def labels(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
         """Labels of each client's samples, or the targets of a regression, in the order of `predict`.
