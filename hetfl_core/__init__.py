@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hetfl_core.engine.newcomers import adapt
     from hetfl_core.engine.run import Run
     from hetfl_core.engine.simulation import simulate, simulate_seeds
-    from hetfl_core.engine.trained import Trained, load_model
+    from hetfl_core.engine.trained import Trained, load_trained
     from hetfl_core.federation import Client, Federation, Spec
     from hetfl_core.partition import Partition
     from hetfl_core.preparation import Preparation
@@ -33,7 +33,7 @@ __all__ = [
     "adapt",
     "compare",
     "datasets",
-    "load_model",
+    "load_trained",
     "methods",
     "simulate",
     "simulate_seeds",
@@ -44,7 +44,7 @@ __version__ = "0.1.0"
 _HOMES = {
     **dict.fromkeys(["simulate", "simulate_seeds"], "hetfl_core.engine.simulation"),
     "Run": "hetfl_core.engine.run",
-    **dict.fromkeys(["Trained", "load_model"], "hetfl_core.engine.trained"),
+    **dict.fromkeys(["Trained", "load_trained"], "hetfl_core.engine.trained"),
     "adapt": "hetfl_core.engine.newcomers",
     **dict.fromkeys(["Client", "Federation", "Spec"], "hetfl_core.federation"),
     "Partition": "hetfl_core.partition",

@@ -70,12 +70,37 @@ def command(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_page_has_five_tasks() -> None:
-    assert list(SECTIONS) == ["task-federation", "task-compare", "task-resume", "task-embed", "task-own"]
+def test_the_page_has_seven_tasks() -> None:
+    names = ["federation", "compare", "use", "resume", "follow", "embed", "own"]
+    assert list(SECTIONS) == [f"task-{name}" for name in names]
+
+
+class Told:
+    """Stands for TensorBoard and for MLflow, which tests do not need: it takes what their functions take."""
+
+    def __init__(self) -> None:
+        self.scalars: list[tuple[str, float, int]] = []
+
+    def SummaryWriter(self, log_dir: str) -> Told:
+        return self
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        self.scalars.append((tag, float(scalar_value), global_step))
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        self.scalars += [(name, float(value), step) for name, value in metrics.items()]
+
+
+@pytest.fixture
+def boards(monkeypatch) -> list[Told]:
+    found = [Told(), Told()]
+    for name, told in zip(("torch.utils.tensorboard", "mlflow"), found, strict=True):
+        monkeypatch.setitem(sys.modules, name, told)
+    return found
 
 
 @pytest.mark.parametrize("section", list(SECTIONS))
-def test_what_a_reader_pastes_runs(section: str, tmp_path: Path, monkeypatch) -> None:
+def test_what_a_reader_pastes_runs(section: str, tmp_path: Path, monkeypatch, boards: list[Told]) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = list(FENCE.finditer(SECTIONS[section]))
     assert blocks, "the section has code"
@@ -94,6 +119,9 @@ def test_what_a_reader_pastes_runs(section: str, tmp_path: Path, monkeypatch) ->
     shown = sum(block["language"] == "text" for block in blocks)
     assert shown == sum(map(bool, printed)), "what a program prints stands below it"
     check(section, printed, tmp_path)
+    for told in boards:
+        rounds = [step for tag, _, step in told.scalars if tag == "accuracy"]
+        assert rounds == ([1, 2, 3] if section == "task-follow" else [])
 
 
 @pytest.mark.parametrize(
@@ -132,6 +160,12 @@ def check(section: str, printed: list[str], folder: Path) -> None:
         header, *rows = printed[0].splitlines()
         assert header.split() == ["mean", "sd", "difference", "low", "high", "p", "p_holm", "seeds", "diverged"]
         assert [row.split()[0] for row in rows] == ["method", "FLIC", "Local"]
+        shared, own = (float(value) for value in re.findall(r"accuracy +FedAvg +([0-9.]+)", printed[1]))
+        assert own > shared, "the threshold is put right"
+    elif section == "task-use":
+        assert {path.name for path in (folder / "model").iterdir()} == {"model.json", "tensors.safetensors"}
+    elif section == "task-follow":
+        assert (folder / "rounds.csv").read_text().splitlines()[0] == "round,accuracy,auc"
     elif section == "task-resume":
         assert (folder / "my-run" / "state.safetensors").exists()
     elif section == "task-embed":

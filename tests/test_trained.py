@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save as packed
 from small import assert_same_tensors
 
-from hetfl_core import Client, Federation, Trained, adapt, baselines, load_model, simulate
+from hetfl_core import Client, Federation, Trained, adapt, baselines, load_trained, simulate
 from hetfl_core.engine import trained
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedCMA, HyFEM, Local, Method
 from hetfl_core.networks import MLP, Blocks, Model, Module, PerClient
@@ -82,7 +82,7 @@ def leaks(content: bytes, federation: Federation) -> list[str]:
 def test_what_was_saved_says_what_the_run_says_and_holds_no_row(name, tmp_path):
     fed, method = fitting(name), short(name)
     run = run_of(method, fed, last_step="own")
-    model = load_model(run.save(tmp_path / "model"))
+    model = load_trained(run.save(tmp_path / "model"))
     assert model.method == method
     assert model.clients == [client.name for client in fed]
     for client in fed:
@@ -118,7 +118,7 @@ def test_the_search_for_rows_finds_one():
 def test_the_servers_model(name, tmp_path):
     fed, method = fitting(name), short(name)
     run = run_of(method, fed)
-    model = load_model(run.save(tmp_path))
+    model = load_trained(run.save(tmp_path))
     if "server_accuracy" not in run.final:
         with pytest.raises(ValueError, match=r"leaves no model at the server; predict for one of \['Basel'"):
             _ = model.server
@@ -184,7 +184,7 @@ def test_rows_in_blocks_come_as_a_table_or_by_block(tmp_path):
         x = {"blood": blood, "heart": rows[["rate", "age"]]}
         clients.append(Client(x, np.arange(len(rows)) % 2, x, np.arange(len(rows)) % 2, name))
     run = run_of(HyFEM(Model(phi), local_epochs=1), Federation(clients, 2))
-    model = load_model(run.save(tmp_path))
+    model = load_trained(run.save(tmp_path))
     found = model.predict_proba(BASEL, "Basel")
     parts = {"heart": BASEL[["age", "rate"]], "blood": BASEL[["chol", "sugar"]].to_numpy()}
     pd.testing.assert_frame_equal(model.predict_proba(parts, "Basel"), found.set_axis(range(len(found)), axis=0))
@@ -203,7 +203,7 @@ def test_of_a_regression_numbers_are_predicted(tmp_path):
     rng = np.random.default_rng(0)
     fed = Federation.from_arrays({"a": (rng.normal(size=(20, 3)), rng.normal(size=20))}, task="regression")
     run = run_of(Local(SMALL, local_epochs=1), fed, last_step="own")
-    model = load_model(run.save(tmp_path))
+    model = load_trained(run.save(tmp_path))
     np.testing.assert_allclose(model.predict(fed[0].x_test.numpy()), run.predict()["a"][:, 0], rtol=1e-6)
     with pytest.raises(ValueError, match="client 'a': a regression has no class probabilities"):
         model.predict_proba(fed[0].x_test.numpy())
@@ -241,7 +241,7 @@ def test_a_clients_preparation_goes_with_its_model(tmp_path, monkeypatch):
     for client, doubled in zip(run.federation, held.prepares, strict=True):
         object.__setattr__(client, "prepare", doubled)
     monkeypatch.setattr(trained, "import_module", lambda name: type("M", (), {"restored": lambda s: Doubled(**s)}))
-    again = load_model(run.save(tmp_path))
+    again = load_trained(run.save(tmp_path))
     for client in run.federation:
         object.__setattr__(client, "prepare", None)
     for site in again.clients:
@@ -255,13 +255,13 @@ def test_a_clients_preparation_goes_with_its_model(tmp_path, monkeypatch):
 def test_a_new_site_learns_of_a_loaded_model_what_it_learns_of_the_run(name, tmp_path):
     fed, method = fitting(name), short(name)
     run = run_of(method, fed, last_step="own")
-    model = load_model(run.save(tmp_path))
+    model = load_trained(run.save(tmp_path))
     later = table(30, seed=5).fillna(0).assign(site="Bern")
     bern = Federation.from_frame(later[[*fed[0].features, "site", "state"]], client="site", target="state")
     found, wanted = (adapt(known, bern, rounds=2, device="cpu", progress=False) for known in (model, run))
     assert_same_tensors(found.params[0], wanted.params[0])
     assert {**found.final, "seconds": 0} == {**wanted.final, "seconds": 0}
-    again = load_model(found.save(tmp_path / "Bern"))
+    again = load_trained(found.save(tmp_path / "Bern"))
     rows = NEW[list(bern[0].features)].fillna(0)
     assert set(again.predict(rows)) <= {"mild", "severe", "well"}
     with pytest.raises(ValueError, match="clients must be new to the run, but 'Basel' took part"):
@@ -289,13 +289,13 @@ def test_a_method_of_ones_own_is_handed_over(tmp_path):
     with pytest.raises(
         ValueError, match=r"model.json, written by hetfl-core .*, has a method or network that is not of"
     ):
-        load_model(tmp_path)
-    model = load_model(tmp_path, method=Mine(SMALL, local_epochs=1))
+        load_trained(tmp_path)
+    model = load_trained(tmp_path, method=Mine(SMALL, local_epochs=1))
     pd.testing.assert_frame_equal(model.predict_proba(BASEL, "Lyon"), run.trained().predict_proba(BASEL, "Lyon"))
     with pytest.raises(ValueError, match=r"has another method \(there → given\):\n  more: 1.0 → 2.0"):
-        load_model(tmp_path, method=Mine(SMALL, local_epochs=1, more=2.0))
+        load_trained(tmp_path, method=Mine(SMALL, local_epochs=1, more=2.0))
     with pytest.raises(TypeError, match="method must be a Method"):
-        load_model(tmp_path, method=Mine)
+        load_trained(tmp_path, method=Mine)
 
 
 def test_a_network_of_ones_own_is_handed_over(tmp_path):
@@ -303,8 +303,8 @@ def test_a_network_of_ones_own_is_handed_over(tmp_path):
     run = run_of(Local(Model(phi), local_epochs=1))
     run.save(tmp_path)
     with pytest.raises(ValueError, match="not of this library"):
-        load_model(tmp_path)
-    model = load_model(tmp_path, method=Local(Model(phi), local_epochs=1))
+        load_trained(tmp_path)
+    model = load_trained(tmp_path, method=Local(Model(phi), local_epochs=1))
     pd.testing.assert_frame_equal(model.predict_proba(BASEL, "Basel"), run.trained().predict_proba(BASEL, "Basel"))
 
 
@@ -314,7 +314,7 @@ def test_networks_by_client_and_inputs_that_are_no_tables(tmp_path):
     fed = Federation.from_arrays({name: (x[name], np.arange(12) % 2) for name in "ab"}, test_size=0.25)
     nets = PerClient({"a": MLP((3,), 4), "b": MLP((6,), 4)})
     run = run_of(Local(Model(nets), local_epochs=1), fed)
-    model = load_model(run.save(tmp_path))
+    model = load_trained(run.save(tmp_path))
     np.testing.assert_allclose(model.predict_proba(fed[1].x_test.numpy(), "b"), run.probabilities()["b"], atol=1e-6)
     with pytest.raises(ValueError, match=r"shape \(n, 1×12×12\), got shape \(12, 4\)"):
         model.predict(np.zeros((12, 4)), "b")
@@ -335,10 +335,10 @@ def rewritten(folder, **changes):
 
 def test_files_that_are_not_there(tmp_path, folder):
     with pytest.raises(FileNotFoundError, match=r"there is no .*nothing.model.json; a folder that Run.save wrote"):
-        load_model(tmp_path / "nothing")
+        load_trained(tmp_path / "nothing")
     (folder / "tensors.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match=r"there is no .*tensors.safetensors"):
-        load_model(folder)
+        load_trained(folder)
 
 
 def test_every_byte_counts(folder):
@@ -352,19 +352,19 @@ def test_every_byte_counts(folder):
             other[at] ^= 1
             (folder / name).write_bytes(other)
             with pytest.raises(ValueError, match=name):
-                load_model(folder)
+                load_trained(folder)
         (folder / name).write_bytes(content)
-    assert isinstance(load_model(folder), Trained)
+    assert isinstance(load_trained(folder), Trained)
     (folder / "model.json").write_text("[]")
     with pytest.raises(ValueError, match=r"model.json is damaged, or was not written by Run.save"):
-        load_model(folder)
+        load_trained(folder)
 
 
 def test_what_another_version_wrote(folder):
     about = json.loads((folder / "model.json").read_text())
     rewritten(folder, format=99, versions={"hetfl-core": "9.1"})
     with pytest.raises(ValueError, match=r"model\.json has format 99, of hetfl-core 9\.1; this version reads format 1"):
-        load_model(folder)
+        load_trained(folder)
     for method, why in (
         ({**about["method"], "class": "FedFuture"}, "has a method 'FedFuture' that this version does not make"),
         ({**about["method"], "warmth": 3}, "has a method 'Local' that this version does not make: .*warmth"),
@@ -373,20 +373,20 @@ def test_what_another_version_wrote(folder):
     ):
         rewritten(folder, format=1, versions=about["versions"], method=method)
         with pytest.raises(ValueError, match=why):
-            load_model(folder)
+            load_trained(folder)
     other = [[value + 1 for value in said] for said in about["probe"]]
     rewritten(folder, method=about["method"], probe=other)
     with pytest.raises(ValueError, match="has a model of client 'Basel' that says something else in this version"):
-        load_model(folder)
+        load_trained(folder)
 
 
 def test_a_folder_is_written_anew(folder):
     run = run_of(FLIC(SMALL, local_epochs=1, pretrain_epochs=1))
     assert run.save(folder) == folder
-    assert load_model(folder).method.name == "FLIC-HL"
-    again = load_model(folder)
+    assert load_trained(folder).method.name == "FLIC-HL"
+    again = load_trained(folder)
     again.save(folder)
-    pd.testing.assert_frame_equal(load_model(folder).predict_proba(BASEL, "Lyon"), again.predict_proba(BASEL, "Lyon"))
+    pd.testing.assert_frame_equal(load_trained(folder).predict_proba(BASEL, "Lyon"), again.predict_proba(BASEL, "Lyon"))
 
 
 def test_parameters_that_all_have_are_written_once(tmp_path):
@@ -406,6 +406,6 @@ def test_a_baseline_keeps_no_model():
 @pytest.mark.parametrize("bad", [None, 3, "", b"x"])
 def test_a_folder_is_a_path(bad):
     run = run_of(Local(SMALL, local_epochs=1))
-    for call in (run.save, load_model):
+    for call in (run.save, load_trained):
         with pytest.raises((ValueError, TypeError), match="folder must be"):
             call(bad)

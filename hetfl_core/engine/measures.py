@@ -204,8 +204,7 @@ def check_measure(asked: Sequence[Any], task: Kind) -> tuple[list[Measure], dict
     for each in (given := checks.sequence("measure", asked)):
         if callable(each):
             scores |= _own(each)
-        elif each not in get_args(Measure):
-            checks.choice("measure", each, (*get_args(Measure), *MEASURES[task]))
+        elif checks.choice("measure", each, (*get_args(Measure), *MEASURES[task])) in MEASURES[task]:
             scores[each] = MEASURES[task][each]
     return [name for name in get_args(Measure) if name in given], scores
 

@@ -48,7 +48,7 @@ def adapt(
     Parameters
     ----------
     run : Run or Trained
-        As `simulate` left it, or its models as `hetfl_core.load_model` gives them; not changed.
+        As `simulate` left it, or its models as `hetfl_core.load_trained` gives them; not changed.
     clients : Client, or iterable of Client (a Federation is one)
         With names that the run's clients do not have.
     rounds : int

@@ -185,8 +185,7 @@ class Run:
         beside, scores = check_measure(measure, task)
         if beside:
             raise ValueError(f"measure must be one that a model has, of {list(MEASURES[task])}, got {beside[0]!r}")
-        labels = self.labels(split)
-        outputs = [torch.from_numpy(each) for each in self.predict(split).values()]
+        outputs, labels = [torch.from_numpy(each) for each in self.predict(split).values()], self.labels(split)
         table = pd.DataFrame({"client": list(labels), "n": [len(y) for y in labels.values()]})
         return table.assign(**scored(scores, told(outputs, task), list(labels.values())))
 
@@ -213,7 +212,7 @@ class Run:
         Parameters
         ----------
         folder : path
-            Made if it is missing; `hetfl_core.load_model` reads it.
+            Made if it is missing; `hetfl_core.load_trained` reads it.
 
         Returns
         -------

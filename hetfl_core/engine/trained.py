@@ -41,7 +41,7 @@ PREPARATION = "hetfl_core.preparation"
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The models of a run without its data: what `Run.trained` and `hetfl_core.load_model` give.
+    """The models of a run without its data: what `Run.trained` and `hetfl_core.load_trained` give.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class Trained:
         """
         if name is None and len(self.specs) == 1:
             name = self.clients[0]
-        if name not in self.clients:
+        if not isinstance(name, str) or name not in self.clients:
             raise ValueError(f"client must be one of {checks.shown(self.clients)}, got {checks.shown(name)}")
         index = self.clients.index(name)
         spec, params = self.specs[index], self.params[index]
@@ -181,7 +181,7 @@ class Trained:
     # --- files ---
 
     def save(self, folder: str | Path) -> Path:
-        """Write the models to a folder; `hetfl_core.load_model` reads them.
+        """Write the models to a folder; `hetfl_core.load_trained` reads them.
 
         Parameters
         ----------
@@ -368,7 +368,7 @@ class Predictor:
 # --- what comes back ------------------------------------------------------------------------------------------------
 
 
-def load_model(folder: str | Path, *, method: Method | None = None) -> Trained:
+def load_trained(folder: str | Path, *, method: Method | None = None) -> Trained:
     """Models that `Run.save` or `Trained.save` wrote.
 
     Parameters
@@ -513,7 +513,7 @@ def _method(about: Mapping[str, Any], specs: Sequence[Spec], given: Method | Non
     if given is None:
         if not about["made_of_settings"]:
             raise ValueError(
-                f"{by} has a method or network that is not of this library: load_model(folder, method=…) takes it"
+                f"{by} has a method or network that is not of this library: load_trained(folder, method=…) takes it"
             )
         try:
             return built(told)
