@@ -16,9 +16,11 @@ import torch
 
 from hetfl_core import Client, Federation, methods, simulate
 from hetfl_core.engine.simulator import Simulator
+from hetfl_core.engine.training import decay
 from hetfl_core.federation import Spec
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedAvgFT, FedHeNN, FedProx, FedRep, HetFedRep, Local, Method
 from hetfl_core.methods.base import Batch, Stage, pick, weighted_mean
+from hetfl_core.methods.schemes import L2GDScheme
 from hetfl_core.networks import CNN, MLP, Model
 from hetfl_core.networks.layers import has_prefix
 
@@ -111,7 +113,8 @@ def test_every_method_trains_with_its_own_optimizer(name):
 
 def test_weight_decay_is_for_weights_and_not_for_anchors():
     decays = [stage.weight_decay for stage in FLIC(weight_decay=0.1, head_decay=0.2).stages(1, "round")]
-    assert decays == [{"phi": 0.1, "beta": 0.1, "beta.weight": 0.1 + 0.2}, 0.0, 0.1]
+    trained = {"phi": 0.1, "beta": 0.1, "alpha": 0.1, "beta.weight": 0.1 + 0.2}
+    assert decays == [trained, 0.0, trained]
 
 
 def test_fedavg_of_one_participant_is_its_model():
@@ -260,8 +263,8 @@ def test_published_variant_sets_every_switch():
     code = FLIC.published()
     text = FLIC()
     for switch in (
-        "anchor_step", "alignment", "representation_from", "representation_within", "realign", "head_decay",
-        "weighting", "anchor_variance", "anchor_samples", "model",
+        "anchor_step", "anchor_classes", "alignment", "representation_from", "representation_within", "realign",
+        "head_decay", "shared_decay", "weighting", "anchor_variance", "anchor_samples", "init",
     ):  # fmt: skip
         assert getattr(code, switch) != getattr(text, switch), switch
     assert code.anchor_variance == pytest.approx(np.e)
@@ -280,17 +283,27 @@ def test_published_stages_differ_as_documented():
     ]  # fmt: skip
     assert names(text, 3, "rest") == []
     assert names(text, 50, "final") == [(("phi", "beta"), 10, "loss")]
-    every = (("phi", "beta", "anchor"), 9, "published_loss")
+    every = lambda epochs: (("phi", "beta", "anchor"), epochs, "published_loss")  # noqa: E731
     again = (("phi",), 1, "alignment_loss")
-    assert names(code, 0, "round") == [every], "no re-alignment yet, α frozen until round index 21"
-    assert names(code, 21, "round") == [again, every, (("alpha",), 1, "loss")]
+    assert names(code, 0, "round") == [every(10)], "no re-alignment yet, α frozen until round index 21"
+    assert names(code, 21, "round") == [again, every(9), (("alpha", "anchor"), 1, "published_loss")]
     assert names(code, 3, "rest") == [again]
-    assert names(code, 50, "final") == [again, (("phi", "beta"), 10, "loss"), again]
+    assert names(code, 50, "final") == [again, every(10)]
+    assert names(replace(code, model=Model()), 21, "round") == [again, every(10)], "FLIC-Class has no epoch on α"
+    short = replace(code, anchor_step="each")
+    assert names(short, 21, "round") == [again, every(9), (("alpha",), 1, "loss")]
+    assert names(short, 50, "final") == [again, (("phi", "beta"), 10, "loss"), again]
 
 
-def test_published_loss_gives_each_parameter_its_own_gradient():
-    """φ and β feel F_i with the anchors fixed; the anchors feel the code's objective with φ and β fixed."""
-    method = FLIC.published(model=Model(MLP(hidden=(4,), out=3)), alignment_weight=0.3, anchor_weight=0.0)
+@pytest.mark.parametrize("step", ["each", "always"])
+def test_published_loss_gives_each_parameter_its_own_gradient(step):
+    """φ and β feel F_i with the anchors fixed; the anchors feel the code's objective with φ and β fixed.
+
+    Where they are fixed at differs: at the client's copy, or, as in the code, at what the server sent.
+    """
+    method = FLIC.published(
+        model=Model(MLP(hidden=(4,), out=3)), alignment_weight=0.3, anchor_weight=0.0, anchor_step=step
+    )
     spec = Spec("a", (2,), 6, 2, (3, 3), 1)
     rng = torch.Generator().manual_seed(0)
     server, kept = method.init_server([spec], rng), method.init_client(spec, rng)
@@ -298,10 +311,12 @@ def test_published_loss_gives_each_parameter_its_own_gradient():
     batch = Batch(torch.randn(6, 2, generator=rng), torch.tensor([0, 1] * 3), torch.ones(6))
     noise = {"anchor.samples": torch.randn(6, 3, generator=rng), "anchor.xi": torch.zeros(1, 2, 3)}
     leaves = [n for n in params if n != "classes"]
+    server = {"anchor.mean": server["anchor.mean"] + 1}  # what was sent, from which the client's copy has moved
+    fixed = server if step == "always" else {n: params[n].detach() for n in server}
     total = method.published_loss(params, server, batch, noise).total
     both = dict(zip(leaves, torch.autograd.grad(total, [params[n] for n in leaves]), strict=True))
     local = torch.autograd.grad(
-        method._objective(params, {n: params[n].detach() for n in server}, batch, noise).total,
+        method._objective(params, fixed, batch, noise).total,
         [params[n] for n in kept if n != "classes"],
     )
     for name, g in zip([n for n in kept if n != "classes"], local, strict=True):
@@ -310,6 +325,36 @@ def test_published_loss_gives_each_parameter_its_own_gradient():
     head = method.model.head({n: p.detach() for n, p in params.items()}, params["anchor.mean"])
     objective = torch.nn.functional.cross_entropy(head, torch.arange(2)) + method._alignment(z, batch, params, noise)
     torch.testing.assert_close(both["anchor.mean"], torch.autograd.grad(objective, params["anchor.mean"])[0])
+
+
+def test_anchors_of_classes_that_a_batch_lacks_count_in_the_text_and_not_in_the_code():
+    text = FLIC(model=Model(MLP(hidden=(), out=2)), alignment_weight=0.0, anchor_weight=1.0)
+    spec = Spec("a", (2,), 6, 3, (2, 2, 2), 1)
+    rng = torch.Generator().manual_seed(0)
+    params = {**text.init_client(spec, rng), **text.init_server([spec], rng)}
+    batch = Batch(torch.randn(3, 2, generator=rng), torch.tensor([0, 2, 1]), torch.tensor([1.0, 1.0, 0.0]))
+    noise = {"anchor.xi": torch.zeros(1, 3, 2)}
+    of_class = torch.nn.functional.cross_entropy(
+        text.model.head(params, params["anchor.mean"]), torch.arange(3), reduction="none"
+    )
+    held = text.loss(params, params, batch, noise).terms["anchor"]
+    mine = replace(text, anchor_classes="batch").loss(params, params, batch, noise).terms["anchor"]
+    torch.testing.assert_close(held, of_class.sum())
+    torch.testing.assert_close(mine, of_class[0] + of_class[2])  # the third row is padding
+
+
+def test_decay_of_the_shared_layer_spares_biases_and_the_classifier():
+    method = FLIC(shared_decay=0.1, head_decay=0.2, weight_decay=0.01)
+    local, _, common = method.stages(0, "round")
+    asked = {
+        "phi.0.weight": 0.01, "beta.weight": 0.21, "beta.bias": 0.01, "alpha.weight": 0.11, "alpha.bias": 0.01
+    }  # fmt: skip
+    for stage in (local, common):
+        assert {name: decay(stage, name) for name in asked} == pytest.approx(asked)
+    mixed = replace(method, scheme=L2GDScheme(), weight_decay=0.0).stages(0, "round")
+    assert decay(mixed[0], "own.beta.weight") == 0.2
+    assert {decay(mixed[-1], f"common.{part}.weight") for part in ("alpha", "beta")} == {0.1}
+    assert decay(mixed[-1], "common.beta.bias") == 0.0
 
 
 # --- the contract ---------------------------------------------------------------------------------------------------

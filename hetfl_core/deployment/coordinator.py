@@ -209,6 +209,10 @@ class Coordinator:
         self.folder, self._say = folder, say
         self.specs = in_one_order(roster.specs(settings))
         method.check(self.specs)
+        if method.closes:
+            raise ValueError(
+                f"{method.name} ends with an exchange, which a deployment does not have; run what its joining() gives"
+            )
         if settings.secure and (why := method.needs_uploads) is not None:
             raise ValueError(f"{method.name} cannot run with secure aggregation: {why}")
         sides.check_participation(settings.participation, len(self.specs))

@@ -117,7 +117,7 @@ def _newcomers(run: Trained, clients: Client | Iterable[Client], **options: Any)
     new = in_one_order(new, [spec.features for spec in run.specs])
     first = run.specs[0]
     federation = Federation(new, first.n_classes, f"{run.name}, new clients", run.info, first.task)
-    simulator = Simulator(federation, run.method, dtype=run.dtype, **options)
+    simulator = Simulator(federation, run.method.joining(), dtype=run.dtype, **options)
     run.method.check([*run.specs, *simulator.specs])
     return simulator
 

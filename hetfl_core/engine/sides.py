@@ -16,6 +16,7 @@ from hetfl_core import checks
 from hetfl_core.federation import Client, Spec, blocks
 from hetfl_core.methods.base import Batch, Method
 from hetfl_core.networks import Params, Tensors
+from hetfl_core.networks.layers import has_prefix
 from hetfl_core.rng import SERVER, numpy_stream, stream
 
 
@@ -104,10 +105,12 @@ class ServerSide:
 
     def common(self) -> Params:
         """First weights of what is local that all clients begin with, where a method wants that; else nothing."""
-        if self.method.init != "common":
+        if self.method.init == "own":
             return {}
         pattern = min(self.specs, key=lambda s: s.name)
-        return self.method.of(pattern).init_client(pattern, stream(self.seed, SERVER, 0, "first weights"))
+        first = self.method.of(pattern).init_client(pattern, stream(self.seed, SERVER, 0, "first weights"))
+        apart = (*self.method.constants, *(("phi", "gaussian") if self.method.init == "heads" else ()))
+        return {name: p for name, p in first.items() if not any(has_prefix(name, prefix) for prefix in apart)}
 
     def asked(self, chosen: Sequence[int], round: int) -> list[int]:
         """Indices of those who answer a survey at the beginning of a round with these participants, by their names."""

@@ -29,7 +29,7 @@ from hetfl_core.engine.run import Run, column_of, columns, of_splits
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.trainer import exchange, keeping, share_stacks, train
-from hetfl_core.engine.training import Outcomes
+from hetfl_core.engine.training import Outcome, Outcomes
 from hetfl_core.federation import Federation
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
@@ -151,7 +151,7 @@ def simulate(
 
     *Evaluation.* After each round every client is evaluated with what it keeps and a fresh download, whether it took
     part or not. `Run.final` is measured after a last local training of all clients (role ``"final"``), from a fresh
-    download, as FLIC reports accuracy.
+    download, as FLIC reports accuracy; for a method that `closes`, after one more exchange, too.
 
     *Rounding.* The same arguments give the same bits on the same kind of machine. Another `stack_size`, engine, number
     of threads or device only takes sums in another order; but training amplifies rounding. In float32 and over a few
@@ -479,16 +479,31 @@ def _advance(
 def _finish(simulators: Sequence[Simulator], states: Sequence[State], settings: Sequence[dict[str, Any]]) -> list[Run]:
     """The last local training of all clients, and the figures after it."""
     begin, runs = time.perf_counter(), []
-    each = train(simulators, states, [range(len(s.specs)) for s in simulators], states[0].done, "final")
-    for simulator, state, outcomes, mine in zip(simulators, states, each, settings, strict=True):
-        last = keeping(state, outcomes)
+    everyone = [range(len(s.specs)) for s in simulators]
+    each = train(simulators, states, everyone, states[0].done, "final")
+    ends = [keeping(state, outcomes) for state, outcomes in zip(states, each, strict=True)]
+    after: list[dict[int, Outcome]] = [{} for _ in simulators]
+    if simulators[0].method.closes:
+        ends = [_closing(*some) for some in zip(simulators, ends, each, strict=True)]
+        after = train(simulators, ends, everyone, ends[0].done, "rest")
+        ends = [keeping(state, outcomes) for state, outcomes in zip(ends, after, strict=True)]
+    for simulator, last, trained, rested, mine in zip(simulators, ends, each, after, settings, strict=True):
+        outcomes = {**trained, **rested}
         params = [outcomes[c].params if c in outcomes else p for c, p in enumerate(simulator.working(last))]
         run = _report(simulator, last, params, mine)
-        run.final["bytes_down"] += evaluation.n_bytes(o.received for o in outcomes.values())
+        messages = [*trained.values(), *rested.values()]
+        run.final["bytes_up"] += evaluation.n_bytes(o.upload for o in messages)
+        run.final["bytes_down"] += evaluation.n_bytes(o.received for o in messages)
         runs.append(run)
     for run in runs:
         run.final["seconds"] += (time.perf_counter() - begin) / len(runs)
     return runs
+
+
+def _closing(simulator: Simulator, state: State, outcomes: Outcomes) -> State:
+    """A state after all clients' uploads of the last local training."""
+    server = simulator.server.aggregate(state.server, {c: o.upload for c, o in outcomes.items()}, state.done)
+    return replace(state, server=server, done=state.done + 1)
 
 
 def _report(simulator: Simulator, state: State, params: list[Params], settings: dict[str, Any]) -> Run:

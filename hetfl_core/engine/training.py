@@ -163,7 +163,8 @@ class Outcome:
     Parameters
     ----------
     upload, client_state : dict of str to Tensor
-        What it sends (nothing outside role ``"round"``), and what it keeps for the next round.
+        What it sends (in role ``"round"``, and ``"final"`` where the method `closes`), and what it keeps for the next
+        round.
     received : dict of str to Tensor
         What it was sent.
     terms : dict of str to float
@@ -242,10 +243,10 @@ def _train_one(job: LocalJob, i: int) -> Outcome:
 
 
 def _outcome(job: LocalJob, i: int, params: Params, memory: Tensors, terms: dict[str, float]) -> Outcome:
-    """What the i-th client brings out: an upload, protected as the method wants, in role ``"round"`` alone."""
+    """What the i-th client brings out: an upload, protected as the method wants, where the server waits for one."""
     upload: Params = {}
     with torch.no_grad():
-        if job.role == "round":
+        if job.role == "round" or (job.role == "final" and job.method.closes):
             upload = job.method.upload(params, job.received[i], job.samples(i), memory)
             rng = stream(job.seeds[i], job.specs[i].name, job.round, "protect")
             try:

@@ -255,9 +255,10 @@ class Method(Checked):
         Optimisation steps of a round, in the place of `local_epochs`.
     finetune_epochs : int, optional
         Epochs of the last local training, after the last round; by default as many as in a round.
-    init : {"own", "common"}
+    init : {"own", "common", "heads"}
         Whether each client draws the first weights of what is local, or all clients begin with the same ones wherever
-        shapes agree, as in FedCR's published code. What is shared begins as the server's in any case.
+        shapes agree: of everything, as in FedCR's published code, or of what is behind the embedding, as in FLIC's.
+        What is shared begins as the server's in any case.
 
     Notes
     -----
@@ -283,13 +284,16 @@ class Method(Checked):
     lr_decay: Positive = 1.0
     local_steps: Count | None = None
     finetune_epochs: Count | None = None
-    init: Literal["own", "common"] = "own"
+    init: Literal["own", "common", "heads"] = "own"
 
     names: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """What variants are called, with their settings; the one at its defaults comes first, others go before it."""
 
     shared: ClassVar[tuple[str, ...]] = ()
     """Parts of the model that the server averages."""
+
+    constants: ClassVar[tuple[str, ...]] = ()
+    """Names of what a client keeps that is a fact of it and no weight, so that `init` does not share it."""
 
     padded: ClassVar[tuple[str, ...]] = ()
     """Prefixes of what `precompute` makes where zeros may be appended to axes that are longer with more samples.
@@ -485,6 +489,20 @@ class Method(Checked):
     def digest(self, server: Params, answers: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
         """The server's tensors after the answers, which the participants then download."""
         return server
+
+    # --- after the last round ---
+
+    @property
+    def closes(self) -> bool:
+        """Whether the last local training ends with an exchange.
+
+        Then all clients upload after it, the server aggregates, and all do what they do at rest.
+        """
+        return False
+
+    def joining(self) -> Self:
+        """The method as clients run it that come after the last round (see `hetfl_core.adapt`): here as it is."""
+        return self
 
     # --- one round ---
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -58,7 +58,7 @@ from hetfl_core.methods.base import (
 )
 from hetfl_core.methods.privacy import Privacy
 from hetfl_core.methods.schemes import FedAvgFTScheme, FedRepScheme, L2GDScheme, Scheme
-from hetfl_core.networks import MLP, Draw, Model, Params, Tensors
+from hetfl_core.networks import Draw, Model, Params, Tensors
 from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
 
@@ -104,19 +104,24 @@ class FLIC(Method):
     local_anchors : bool
         Whether clients move the anchors (line 14); False freezes them.
 
-    anchor_step : {"once", "each"}
+    anchor_step : {"once", "each", "always"}
         One step on F_i after the local epochs (text), or one at every minibatch with λ1 = λ2 = 1 on the
-        cross-entropy of all C anchor means and the alignment (code).
+        cross-entropy of all C anchor means and the alignment: of the local epochs, or of the epochs on α, too (code).
+    anchor_classes : {"held", "batch"}
+        The classes of the third term of Eq. (3): all that the client has samples of (text), or those of the minibatch
+        (code).
     representation_from : int
         Round from which α is trained; it is random and frozen before (0 in the text, 21 in the code), though sent, and
         with `privacy` noised. Where shared weights are trained with the local ones (FedAvg-FT), it has no effect.
     representation_within : bool
-        Whether the epochs on α are counted within M (code: M − 1 and 1) or come on top (text: M and 1).
+        Whether the epochs on α are counted within M (code: M − 1 and 1) or come on top (text: M and 1). A round in
+        which α is not trained has M local epochs in either case.
     realign : bool
         Whether all clients, those at rest too, spend an epoch on alignment alone before every round but the first,
         and before they are evaluated (code), in batches of `pretrain_batch`.
-    head_decay : float
-        Weight decay of the head's weights: 0 in the text, 0.001 in the code.
+    head_decay, shared_decay : float
+        Weight decay of the classifier's weights, and of the shared layer's, not of their biases: 0 in the text, 0.001
+        in the code.
 
     scheme : Scheme
         How θ_i is made of shared and local weights (Table 2): FedRep, FedAvg-FT or L2GD.
@@ -140,6 +145,8 @@ class FLIC(Method):
         As for `Method`, and so are the other settings that every method has.
     """
 
+    constants: ClassVar[tuple[str, ...]] = ("classes",)
+
     model: Model = field(default_factory=lambda: Model(alpha=100))
     alignment_weight: NotNegative = 1e-3
     anchor_weight: NotNegative = 1e-3
@@ -152,11 +159,13 @@ class FLIC(Method):
     representation_epochs: Count = 1
     local_anchors: bool = True
 
-    anchor_step: Literal["once", "each"] = "once"
+    anchor_step: Literal["once", "each", "always"] = "once"
+    anchor_classes: Literal["held", "batch"] = "held"
     representation_from: Natural = 0
     representation_within: bool = False
     realign: bool = False
     head_decay: NotNegative = 0.0
+    shared_decay: NotNegative = 0.0
 
     scheme: Scheme = field(default_factory=FedRepScheme)
     alignment: Alignment = field(default_factory=Wasserstein)
@@ -186,7 +195,11 @@ class FLIC(Method):
     def published(cls, **changes: Any) -> FLIC:
         """FLIC as its published code runs it; `changes` override single fields.
 
-        Its network has LeakyReLU and dropout 0.5; its competitors' heads have the same weight decay.
+        All clients begin with the same head, as there, and each with its own φ_i. The network is the text's, which the
+        code has on the toys, TextCaps and FEMNIST; on the BCI data its φ_i has LeakyReLU and dropout 0.5, which `model`
+        must say. Three things are nearly, but not quite, the code's: in a minibatch the anchors' gradient is taken
+        before φ_i and the head have moved, not after; the anchors' optimizer starts anew with the epochs on α; and
+        each anchor has `batch_size` samples also in a minibatch that is short.
 
         Parameters
         ----------
@@ -198,16 +211,18 @@ class FLIC(Method):
         FLIC
         """
         code = cls(
-            model=Model(MLP(activation="leaky_relu", dropout=0.5), alpha=100),
             anchor_variance=math.e,
             anchor_samples=changes.get("batch_size", cls.batch_size),
-            anchor_step="each",
+            anchor_step="always",
+            anchor_classes="batch",
             alignment=SampledWasserstein(),
             representation_from=21,
             representation_within=True,
             realign=True,
             head_decay=1e-3,
+            shared_decay=1e-3,
             weighting="uniform",
+            init="heads",
         )
         return replace(code, **changes)
 
@@ -321,7 +336,10 @@ class FLIC(Method):
         J, C = samples.shape[:2]
         labels = torch.arange(C, device=samples.device).repeat(J)
         losses = cross_entropies(self._anchor_logits(params, samples.flatten(0, 1)), labels)
-        return (losses.reshape(J, C).mean(0) * params["classes"]).sum()
+        if self.anchor_classes == "held":
+            return (losses.reshape(J, C).mean(0) * params["classes"]).sum()
+        rows = torch.eye(C, dtype=losses.dtype, device=losses.device)[self._labels(batch.y)]
+        return (losses.reshape(J, C).mean(0) * (rows * batch.weight.unsqueeze(1)).amax(0)).sum()
 
     def _target_loss(self, params: Params, ends: Tensor, batch: Batch, noise: Tensors) -> Tensor:
         """The anchor loss of a regression: mean over the batch of (1/J) Σ_j ℓ(y, g(Z_y^(j))), Z_y = m^(y) + ξ."""
@@ -354,14 +372,15 @@ class FLIC(Method):
         return Loss(gap, {self.alignment.term: gap.detach()})
 
     def published_loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
-        """The published code's objective: F_i for φ and β, plus its anchor objective for the anchors.
+        """The published code's objective: F_i for φ and the head, plus its anchor objective for the anchors.
 
         Each is blind to the other's parameters. The latter is the cross-entropy of all anchor means (of all components,
-        for mixtures) and the alignment.
+        for mixtures) and the alignment. F_i is at the anchors that the server sent, as in the code, or, with
+        ``anchor_step="each"``, at the client's moving copy.
         """
         detached = {name: p.detach() for name, p in params.items()}
         still = {**params, **pick(detached, ("anchor",))}
-        local = self._objective(still, still, batch, noise)
+        local = self._objective(still, received if self.anchor_step == "always" else still, batch, noise)
         frozen = {**detached, **pick(params, ("anchor",))}
         z = self.model.embed(frozen, batch.x, noise).detach()
         mean = frozen["anchor.mean"]
@@ -385,22 +404,39 @@ class FLIC(Method):
         if role == "rest":
             return again
         head = self.scheme.during(self.model)
-        decay = dict.fromkeys(("phi", *head), self.weight_decay) if self.weight_decay else {}
+        shared = self.scheme.after(self.model) if round >= self.representation_from else ()
+        decay = dict.fromkeys(("phi", *head, *shared), self.weight_decay) if self.weight_decay else {}
         decay[self.scheme.classifier] = self.weight_decay + self.head_decay
+        if self.shared_decay:
+            decay |= {name: self.weight_decay + self.shared_decay for name in self.scheme.layers}
         local = self.stage(("phi", *head), round, weight_decay=decay)
         if role == "final":
-            return [*again, self.finetuning(local.train, round, weight_decay=decay), *realigned]
-        if self.representation_within:
+            last = self.finetuning(local.train, round, weight_decay=decay)
+            return [*again, self._with_anchors(last)] if self.closes else [*again, last, *realigned]
+        if self.representation_within and shared:
             local = replace(local, epochs=self.local_epochs - self.representation_epochs)
         stages = [*again, local]
-        if self.local_anchors and self.anchor_step == "each":
-            stages[-1] = replace(local, train=("phi", *head, "anchor"), loss=self.published_loss)
-        elif self.local_anchors:  # at α^(t), so before α moves
+        if self.local_anchors and self.anchor_step == "once":  # at α^(t), so before α moves
             stages.append(self.stage(("anchor",), round, loss=self.anchor_objective, steps=1, weight_decay=0.0))
-        shared = self.scheme.after(self.model)
-        if shared and round >= self.representation_from:
-            stages.append(self.stage(shared, round, epochs=self.representation_epochs))
+        elif self.local_anchors:
+            stages[-1] = self._with_anchors(local)
+        if shared:
+            common = self.stage(shared, round, epochs=self.representation_epochs, weight_decay=decay)
+            stages.append(self._with_anchors(common) if self.closes else common)
         return stages
+
+    def _with_anchors(self, stage: Stage) -> Stage:
+        """A stage of which each step moves the anchors, too."""
+        return replace(stage, train=(*stage.train, "anchor"), loss=self.published_loss)
+
+    @property
+    def closes(self) -> bool:
+        """With anchors that always move, they do so in the last local training, and are averaged once more."""
+        return self.local_anchors and self.anchor_step == "always"
+
+    def joining(self) -> FLIC:
+        """For new clients the anchors stay as they are."""
+        return replace(self, anchor_step="each") if self.closes else self
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
         """Random numbers of a step: ξ of Algorithm S2, line 8, and what the network and the alignment need."""

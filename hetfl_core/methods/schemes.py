@@ -52,7 +52,9 @@ class Scheme(Checked):
     joint: ClassVar[bool] = False
     """Whether the shared weights are trained in the M local epochs, and not after them."""
     classifier: ClassVar[str] = "beta.weight"
-    """The parameter that an experiment's head decay acts on."""
+    """The parameter that `FLIC.head_decay` acts on."""
+    layers: ClassVar[tuple[str, ...]] = ("alpha.weight",)
+    """The parameters that `FLIC.shared_decay` acts on."""
 
     common: ClassVar[tuple[str, ...]] = ()
     """Prefixes of the weights that the server averages."""
@@ -180,6 +182,7 @@ class L2GDScheme(Scheme):
 
     name: ClassVar[str] = "L2GD"
     classifier: ClassVar[str] = "own.beta.weight"
+    layers: ClassVar[tuple[str, ...]] = ("own.alpha.weight", "common.alpha.weight", "common.beta.weight")
     common: ClassVar[tuple[str, ...]] = ("common",)
     own: ClassVar[tuple[str, ...]] = ("own",)
     words: ClassVar[str] = "one of two heads that are mixed"
