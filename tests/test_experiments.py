@@ -245,7 +245,8 @@ def test_the_recorded_federations_have_the_papers_reference_points(monkeypatch):
     monkeypatch.setattr(flic.eeg, "recorded", lambda kind, **settings: seen.append((kind, settings)))
     for b in (54, 40):
         EXPERIMENTS[f"flic/bci-{b}"].federation(3)
-    assert seen == [("specific", {"b": b, "reference": "all", "seed": 0}) for b in (54, 40)]
+    settings = {"reference": "all", "seed": 0, "classes_per_client": 2}
+    assert seen == [("specific", {"b": b, **settings}) for b in (54, 40)]
     assert set(flic.RECORDED) == set(TABLE_S1)
 
 
@@ -325,6 +326,29 @@ def test_pending_is_in_the_order_wanted_and_loses_what_has_a_record(tmp_path):
     assert pending("book", 2, tmp_path) == todo[1:]
 
 
+def test_a_record_of_other_settings_is_pending_again_and_replaced(tmp_path, monkeypatch):
+    """An experiment that is defined anew must not keep what was run by its old definition."""
+    job = Job("tests/sooner", "book", "Local", 0)
+    list(reproduce([job], tmp_path, progress=False))
+    (record,) = ledger.load(tmp_path)
+    assert not experiments.outdated(record)
+    assert job not in pending("book", 2, tmp_path)
+    old = experiments.EXPERIMENTS["tests/sooner"]
+    changed = {**old.methods, "Local": replace(old.methods["Local"], lr=0.123)}
+    monkeypatch.setitem(experiments.EXPERIMENTS, "tests/sooner", replace(old, methods=changed))
+    assert experiments.outdated(record)
+    assert job in pending("book", 2, tmp_path)
+    list(reproduce([job], tmp_path, progress=False))
+    (record,) = ledger.load(tmp_path)
+    assert record.settings["method"]["lr"] == 0.123
+    assert not experiments.outdated(replace(record, settings={}))
+    assert not experiments.outdated(replace(record, method="of old"))
+
+
+def test_no_record_here_is_of_settings_that_its_experiment_has_given_up():
+    assert {(r.experiment, r.method) for r in ledger.load() if experiments.outdated(r)} == set()
+
+
 def test_data_that_are_not_at_hand_are_not_pending(tmp_path, monkeypatch):
     monkeypatch.setenv("HETFL_DATA", str(tmp_path))
     monkeypatch.setattr(experiments, "EXPERIMENTS", EXPERIMENTS)
@@ -332,7 +356,7 @@ def test_data_that_are_not_at_hand_are_not_pending(tmp_path, monkeypatch):
     assert names
     assert all(
         EXPERIMENTS[name].dataset.startswith(
-            ("toy.", "eeg.simulated", "eeg_blocks.simulated", "solids.", "digits.bundled")
+            ("toy.", "eeg.simulated", "eeg_blocks.simulated", "solids.", "digits.bundled", "text.two_modalities")
         )
         for name in names
     )

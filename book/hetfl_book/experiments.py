@@ -21,16 +21,19 @@ import pooch
 from filelock import FileLock, Timeout
 
 from hetfl_book import ledger
-from hetfl_book.papers import eeg, fedcma, fedcr, flic, hyfem, privacy
+from hetfl_book.papers import eeg, fedcma, fedcr, flic, flic_further, hyfem, privacy
 from hetfl_book.papers.experiment import Experiment, Scale
 from hetfl_core import checks, numerics, records
 from hetfl_core.checks import unknown
 from hetfl_core.datasets import registry
 from hetfl_core.engine.checkpoint import CheckpointError, code_version
 from hetfl_core.files import data_path, results_home
+from hetfl_core.settings import plain
+from hetfl_core.statistics import differ
 
 EXPERIMENTS: dict[str, Experiment] = {
     **flic.EXPERIMENTS,
+    **flic_further.EXPERIMENTS,
     **eeg.EXPERIMENTS,
     **fedcr.EXPERIMENTS,
     **fedcma.EXPERIMENTS,
@@ -113,12 +116,25 @@ def jobs(
 def pending(scale: Scale = "paper", seeds: int | None = None, out: Path | None = None) -> list[Job]:
     """Runs without a record whose data are at hand, most wanted first: all methods of one seed before the next.
 
-    Each experiment has as many seeds as it wants, unless `seeds` says how many.
+    Each experiment has as many seeds as it wants, unless `seeds` says how many. A record that was made with settings
+    that the method no longer has is none (`outdated`).
     """
-    have = {r.relative_path for folder in _folders(out) for r in ledger.load(folder)}
+    have = {r.relative_path for folder in _folders(out) for r in ledger.load(folder) if not outdated(r)}
     order = sorted(EXPERIMENTS, key=lambda name: EXPERIMENTS[name].priority)
     todo = [job for name in order for job in jobs(name, scale, seeds)]
     return [job for job in todo if job.relative_path not in have and available(find(job.experiment))]
+
+
+def outdated(record: ledger.RunRecord) -> bool:
+    """Whether a record's experiment has since come to run its method with another setting that the record names.
+
+    Records of other experiments, and of methods that an experiment no longer has, are never outdated.
+    """
+    experiment = EXPERIMENTS.get(record.experiment)
+    if experiment is None or record.scale not in get_args(Scale) or record.method not in experiment.methods:
+        return False
+    method = experiment.at(record.scale).methods[record.method]  # type: ignore[arg-type]
+    return differ(record.settings, {"method": plain(method)})
 
 
 def _folders(out: Path | None) -> list[Path]:
@@ -249,9 +265,9 @@ def _record(job: Job, folder: Path) -> ledger.RunRecord | None:
 
 
 def _done(job: Job, folder: Path, stale: ledger.RunRecord | None) -> Path | None:
-    """The file of a job's record, if there is one and it is not the `stale` one that is to be made again."""
+    """The file of a job's record, if there is one that is neither outdated nor the `stale` one to be made again."""
     record = _record(job, folder)
-    return None if record is None or record == stale else record.path
+    return None if record is None or record == stale or outdated(record) else record.path
 
 
 def _claimed(job: Job, claim: ExitStack) -> bool:

@@ -51,8 +51,8 @@ class Experiment:
         Whether they are, for data that are placed by hand and not in the registry of downloads.
     priority : int
         Place in the queue of pending runs; smaller is more wanted.
-    seeds : int
-        Seeds that the paper ran, or that we want where the experiment is our own.
+    seeds : int or sequence of int
+        How many seeds, or which: as many as the paper ran, or as we want where the experiment is our own.
     prepare : dict of str to callable
         For single methods: ``prepare(federation, seed)`` is what their clients do to their data first.
     perform : callable
@@ -72,7 +72,7 @@ class Experiment:
     dataset: str = ""
     files_present: Callable[[], bool] | None = None
     priority: int = 100
-    seeds: int = 3
+    seeds: int | Sequence[int] = 3
     prepare: Mapping[str, Preparation] = field(default_factory=dict)
     perform: Callable[..., Run] | None = None
     book: Mapping[str, Any] = field(default_factory=lambda: {"rounds": 10, "pretrain_epochs": 20})

@@ -38,7 +38,7 @@ LONG_ENOUGH = {"rounds": 30}
 """Book scale of the ablations: what they change stays as it is, and round 21, from which the code trains α, comes."""
 
 PUBLISHED_MLP = MLP(activation="leaky_relu", dropout=0.5)
-"""The network of the published code for the BCI data."""
+"""The network with dropout, which is the published code's for the BCI data, and for no other vectors."""
 
 TOYS: dict[str, Callable[..., Federation]] = {"noisy": toy.noisy_features, "linear": toy.linear_mapping}
 
@@ -105,14 +105,6 @@ def realigned(model: Model, batch: int) -> FLIC:
     )
 
 
-def published() -> dict[str, Method]:
-    """FLIC as its published code runs it on the BCI data, with the code's network and weight decay."""
-    return {
-        "FLIC-Class": FLIC.published(model=Model(PUBLISHED_MLP), pretrain_batch=100),
-        "FLIC-HL": FLIC.published(model=Model(PUBLISHED_MLP, alpha=100), pretrain_batch=100),
-    }
-
-
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 
@@ -126,14 +118,6 @@ def _bci() -> dict[str, Experiment]:
             priority=0,
             seeds=5,
             book={"rounds": 10},
-        ),
-        "flic/bci-common40-published": Experiment(
-            "The same with FLIC as its published code runs it",
-            BCI.data,
-            published(),
-            dataset=BCI.dataset,
-            priority=10,
-            book=LONG_ENOUGH,
         ),
         **{
             f"flic/bci-{b}": Experiment(
@@ -151,11 +135,13 @@ def _bci() -> dict[str, Experiment]:
 
 
 def _recorded(b: int) -> Data:
-    """The real recordings as the published files have them: split once, reference points fitted on *all* trials.
+    """The real recordings as the published files have them: two classes, split once, reference points of *all* trials.
 
     The leak is the paper's (`hetfl_core.datasets.eeg`), and its numbers are only to be set against ones that have it.
+    The text speaks of five classes; the script that made the files left MOABB's default, two events a recording, and
+    so has the one file that can be read, of the common electrodes. Which two it was of the others is not known.
     """
-    return lambda seed: eeg.recorded("specific", b=b, reference="all", seed=0)
+    return lambda seed: eeg.recorded("specific", b=b, classes_per_client=2, reference="all", seed=0)
 
 
 RECORDED = {
@@ -221,6 +207,7 @@ def _femnist() -> dict[str, Experiment]:
             evaluate_every=20,
             dataset="femnist.digits",
             priority=25 if n == 50 else 90,
+            seeds=5 if n == 50 else 3,
             book={"rounds": 10, "pretrain_epochs": 10},
         )
         for n in (50, 105)
@@ -465,20 +452,27 @@ def _newcomers() -> dict[str, Experiment]:
 
 
 def switches(pretrain_batch: int = 100) -> dict[str, Method]:
-    """FLIC-HL as the text has it, and with one thing changed at a time, most of them towards the published code."""
+    """FLIC-HL as the text has it, and with one thing changed at a time, most of them towards the published code.
+
+    Dropout is such a step on the BCI data alone: elsewhere the code has the text's network.
+    """
     base = FLIC(Model(MLP(), alpha=100), pretrain_batch=pretrain_batch)
-    flat, code = Model(MLP()), Model(PUBLISHED_MLP, alpha=100)
+    flat, dropping = Model(MLP()), Model(PUBLISHED_MLP, alpha=100)
     changes: dict[str, dict[str, Any]] = {
         "anchors at e": {"anchor_variance": math.e},
         "100 anchor samples": {"anchor_samples": 100},
         "anchor step at every batch": {"anchor_step": "each"},
+        "anchor step always": {"anchor_step": "always"},
+        "anchors of the batch": {"anchor_classes": "batch"},
         "sampled W2": {"alignment": SampledWasserstein()},
         "alpha from round 21": {"representation_from": 21},
         "M-1 and 1 epochs": {"representation_within": True},
         "realigned": {"realign": True},
         "head decay": {"head_decay": 1e-3},
+        "alpha decay": {"shared_decay": 1e-3},
+        "heads equal": {"init": "heads"},
         "uniform weights": {"weighting": "uniform"},
-        "published network": {"model": code},
+        "with dropout": {"model": dropping},
         "no alignment in rounds": {"alignment_weight": 0.0},
         "no anchor term": {"anchor_weight": 0.0},
         "no pre-training": {"pretrain_epochs": 0},
@@ -488,12 +482,13 @@ def switches(pretrain_batch: int = 100) -> dict[str, Method]:
     found |= {f"FLIC-HL, {name}": replace(base, **change) for name, change in changes.items()}
     return found | {
         "Local": Local(flat),
-        "Local, published network": Local(Model(PUBLISHED_MLP)),
+        "Local, with dropout": Local(Model(PUBLISHED_MLP)),
         "FedHeNN": FedHeNN(flat),
         "FedHeNN, published": FedHeNN.published(model=flat),
         "HetFedRep": HetFedRep(Model(MLP(), alpha=100)),
-        "HetFedRep, published network": HetFedRep(code),
+        "HetFedRep, with dropout": HetFedRep(dropping),
         "HetFedRep, realigned": realigned(Model(MLP(), alpha=100), 10),
+        "HetFedRep, heads equal": HetFedRep(Model(MLP(), alpha=100), init="heads"),
     }
 
 
