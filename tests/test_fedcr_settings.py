@@ -43,7 +43,7 @@ def test_the_papers_setting():
     for split in fedcr.SPLITS:
         setting = EXPERIMENTS[f"fedcr/fmnist-{split}"]
         assert (setting.rounds, setting.participation, setting.seeds) == (250, 0.1, 3)
-        assert len(setting.methods) == 13
+        assert len(setting.methods) == 14
         cr = setting.methods["FedCR"]
         assert (cr.term_weight, cr.samples, cr.test_samples, cr.model.gaussian) == (5e-4, 18, 18, 512)
 

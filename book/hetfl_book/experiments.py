@@ -21,7 +21,7 @@ import pooch
 from filelock import FileLock, Timeout
 
 from hetfl_book import ledger
-from hetfl_book.papers import eeg, fedcma, fedcr, flic, flic_further, hyfem, privacy
+from hetfl_book.papers import eeg, fedcma, fedcr, fedcr_tables, flic, flic_further, hyfem, privacy
 from hetfl_book.papers.experiment import Experiment, Scale
 from hetfl_core import checks, numerics, records
 from hetfl_core.checks import unknown
@@ -36,6 +36,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     **flic_further.EXPERIMENTS,
     **eeg.EXPERIMENTS,
     **fedcr.EXPERIMENTS,
+    **fedcr_tables.EXPERIMENTS,
     **fedcma.EXPERIMENTS,
     **hyfem.EXPERIMENTS,
     **privacy.EXPERIMENTS,

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from hetfl_book.ledger.arithmetic import with_arithmetic
-from hetfl_book.ledger.published import paper_values
+from hetfl_book.ledger.published import paper_values, printed_once
 from hetfl_book.ledger.tables import NUMBER_VERDICTS, SETTLED, counted
 from hetfl_core import checks
 from hetfl_core.files import data_path
@@ -77,9 +77,10 @@ def numbers(
     accuracy: str = "accuracy",
     known: Mapping[str, Collection[str]] | None = None,
 ) -> pd.DataFrame:
-    """Each number of the papers that an experiment of ours reproduces, ours beside it, and a verdict.
+    """Each accuracy that the papers print, once, ours beside it where there is one, and a verdict.
 
-    Only records at scale ``"paper"`` on real data are set against a paper's number; the note tells of others.
+    A number that is printed again, in a later table or an older version, has one row. Only records at scale
+    ``"paper"`` on real data are set against a paper's number; the note tells of others.
 
     Parameters
     ----------
@@ -105,8 +106,8 @@ def numbers(
     """
     checks.nonempty_str("accuracy", accuracy)
     cells, known = _by_cell(_records(records)), _known(known)
-    rows = paper_values()
-    rows = rows[rows["experiment"] != ""].to_dict("records")
+    rows = printed_once(paper_values())
+    rows = rows[rows["metric"] == "accuracy"].to_dict("records")
     table = pd.DataFrame([_number_row(row, cells, accuracy, known) for row in rows])
     off = _off(table.to_dict("records"))
     baselines = [
@@ -335,7 +336,7 @@ def claims(
     records, known, other = _records(records), _known(known), _instead(instead)
     cells, values = _by_cell(records), paper_values()
     values["experiment"] = values["experiment"].replace(other)
-    missing = set(values.loc[values["available"] == "no", "experiment"])
+    missing = set(values.loc[values["available"] == "no", "experiment"]) - {""}
     printed_claims = pd.read_csv(data_path("paper", "claims.csv"), dtype=str, keep_default_na=False)
     rows = printed_claims.replace({"experiment": other, "against": other}).to_dict("records")
     table = pd.DataFrame([_claim_row(row, cells, missing, known) for row in rows])
@@ -466,7 +467,7 @@ def _without(places: Iterable[tuple[str, str]], missing: set[str], known: Mappin
 
 def _without_runs(experiment: str, method: str, unavailable: bool, known: Mapping[str, Collection[str]]) -> str:
     """Why there is no number of ours: no data, no such experiment or method here yet, or just not run."""
-    if unavailable and experiment:
+    if unavailable:
         return UNAVAILABLE
     return PENDING if method in known.get(experiment, ()) else UNBUILT
 
@@ -481,7 +482,7 @@ class Tally:
     Attributes
     ----------
     numbers : int
-        Printed numbers.
+        Printed numbers, each once.
     runnable : int
         Those for which there is an experiment here and the data can be had, run or not.
     judged : dict of str to int

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from hetfl_core import checks
 from hetfl_core.files import data_path
 
 SOURCES = {
@@ -24,11 +25,27 @@ def paper_values() -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Columns ``paper, table, setting, method, metric, unit, value, sd, runs, experiment, available, note``; see
-        ``data/paper/README.md``. Missing text is "", a missing number NaN.
+        Columns ``paper, table, setting, method, metric, unit, value, sd, runs, experiment, available, note, repeats``;
+        see ``data/paper/README.md``. Missing text is "", a missing number NaN.
     """
     files = sorted(data_path("paper").glob("*-table*.csv"))
     return pd.concat([_paper_file(f) for f in files], ignore_index=True)
+
+
+def printed_once(values: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `paper_values` that are no second print of another one, in the same order.
+
+    Parameters
+    ----------
+    values : DataFrame
+        With the column ``repeats``, which names where a number stands that is printed again: "" where it is not.
+
+    Returns
+    -------
+    DataFrame
+    """
+    checks.frame("values", values, "repeats")
+    return values[values["repeats"] == ""]
 
 
 def paper_table(paper: str, table: str | int) -> pd.DataFrame:
@@ -48,6 +65,8 @@ def paper_table(paper: str, table: str | int) -> pd.DataFrame:
 
 def _paper_file(path: Path) -> pd.DataFrame:
     frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    if "repeats" not in frame:
+        frame["repeats"] = ""
     for column in ("value", "sd", "runs"):
         frame[column] = frame[column].replace("", "nan").astype(float)
     return frame

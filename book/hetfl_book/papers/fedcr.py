@@ -61,7 +61,10 @@ Rates = Mapping[str, float]
 
 
 def methods(phi: Network, gaussian: int, combine_heads: bool = True, **common: Any) -> dict[str, Method]:
-    """The methods of Table 2, Local, FedAvg with all of it fine-tuned, and FedCR without aggregation (Section 4.4).
+    """The methods of Table 2, Local, and FedCR without aggregation (Section 4.4).
+
+    FedAvg-FT and FedBABU are tuned by their heads, as in FedCR's comparison, and once more as a whole, which is what
+    the paper of FedBABU does.
 
     Parameters
     ----------
@@ -87,6 +90,7 @@ def methods(phi: Network, gaussian: int, combine_heads: bool = True, **common: A
         "LG-FedAvg": LGFedAvg(plain, **common),
         "FedRep": FedRep(plain, local_epochs=9, representation_epochs=1, **common),
         "FedBABU": FedBABU(plain, tuned="head", **common),
+        "FedBABU, all": FedBABU(plain, tuned="all", **common),
         "Ditto": Ditto(plain, term_weight=0.001, **common),
         "FedSR-FT": FedSR(random, norm_weight=0.01, cmi_weight=0.001, **common),
         "FedPAC": FedPAC(plain, head_epochs=1, local_epochs=9, term_weight=1.0, combine_heads=combine_heads, **common),
