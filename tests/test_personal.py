@@ -884,6 +884,26 @@ def test_fedcr_without_term_and_noise_is_fedper_with_the_same_layers(likelihood)
     assert cr.final["accuracy"] == per.final["accuracy"]
 
 
+def test_fedcr_sends_features_as_they_passed_last_or_of_one_more_pass():
+    """Of one step on all samples the last pass is at the first body, the fresh one at the trained one."""
+    settings = {**SHORT, **DESCENT, "local_epochs": 1, "batch_size": 1000, "scale": "none"}
+    sent = {}
+    for features in ("last", "fresh"):
+        method = FedCR(RANDOM, features=features, **settings)
+        simulator = Simulator(EQUAL, method, dtype=torch.float64, device="cpu")
+        begun = simulator.initial()
+        outcome = simulator.train(begun, [0], 0, "round")[0]
+        at = simulator.working(begun)[0] if features == "last" else outcome.params
+        mean, deviation = RANDOM.posterior(at, EQUAL[0].x_train.double())
+        precision = deviation.square().reciprocal()
+        for c in range(EQUAL.n_classes):
+            mine = EQUAL[0].y_train == c
+            torch.testing.assert_close(outcome.upload["joint.precision"][c], precision[mine].sum(0))
+            torch.testing.assert_close(outcome.upload["joint.natural"][c], (precision * mean)[mine].sum(0))
+        sent[features] = outcome.upload["joint.natural"]
+    assert (sent["last"] - sent["fresh"]).abs().max() > 1e-6
+
+
 def density(x, means, variances):
     return np.prod([stats.norm(m, np.sqrt(v)).pdf(x) for m, v in zip(means, variances, strict=True)], axis=0)
 

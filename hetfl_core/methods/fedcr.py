@@ -54,6 +54,9 @@ class FedCR(Stochastic):
         How often N(0, I) enters the product: once (Algorithm 2), or with each participant (Eq. 9 as it is printed).
     target : {"both", "mean", "variance"}
         What of the joint features clients are drawn to; in the place of the rest stands N(0, I).
+    features : {"last", "fresh"}
+        Whose features a client multiplies: its samples' as they passed last in local training (Section 4.3), or of one
+        more pass with the trained body.
     joint_step : float
         Part γ in [0, 1] of the new joint features that the server takes, (1 − γ) old + γ new, of means and variances
         (the published code: of deviations). 0 leaves N(0, I) for ever, that code's default; its commands say 1.
@@ -71,6 +74,7 @@ class FedCR(Stochastic):
     joint: Literal["product", "mixture"] = "product"
     prior: Literal["once", "each"] = "once"
     target: Literal["both", "mean", "variance"] = "both"
+    features: Literal["last", "fresh"] = "last"
     joint_step: Share = 1.0
 
     names = {
@@ -110,8 +114,7 @@ class FedCR(Stochastic):
         if self.target == "variance":
             joint_mean = torch.zeros_like(joint_mean)
         gap = row_mean(gaussian_gap(joint_mean, joint_variance, mean, variance), batch.weight)
-        precision = variance.detach().reciprocal()
-        remember = {"natural": precision * mean.detach(), "precision": precision}
+        remember = _natural(mean.detach(), variance.detach())
         total = task + self.term_weight * gap if self.term_weight else task
         return Loss(total, {"ce": task.detach(), "kl": gap.detach()}, remember)
 
@@ -122,6 +125,9 @@ class FedCR(Stochastic):
         """
         member = torch.eye(len(received[f"{JOINT}.mean"]), dtype=params["beta.weight"].dtype, device=data.y.device)
         member = member[data.y.long()] * data.weight.unsqueeze(-1)
+        if self.features == "fresh":
+            mean, deviation = self.model.posterior(params, data.x)
+            memory = _natural(mean, deviation.square())
         features = {f"{JOINT}.{name}": member.mT @ memory[name] for name in ("natural", "precision")}
         return {**pick(params, self.shared), **features}
 
@@ -151,6 +157,12 @@ class FedCR(Stochastic):
         """Product of Eq. (9): Λ^c = Λ_0 + Σ_i Λ_i^c, μ^c = Σ_i Λ_i^c μ_i^c / Λ^c; two (P, C, V) → two (C, V)."""
         total = precision.sum(0) + (len(precision) if self.prior == "each" else 1)
         return natural.sum(0) / total, total.reciprocal()
+
+
+def _natural(mean: Tensor, variance: Tensor) -> Params:
+    """Natural parameters Λ μ and Λ of Gaussians, by the names under which they are remembered."""
+    precision = variance.reciprocal()
+    return {"natural": precision * mean, "precision": precision}
 
 
 def _mixture(natural: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:

@@ -230,6 +230,7 @@ def ablated(whole: Mapping[str, Method]) -> dict[str, Method]:
         "FedCR, no noise": (cr, {"scale": "none"}),
         "FedCR, beta 0 and no noise": (cr, {"term_weight": 0.0, "scale": "none"}),
         "FedCR, mean feature at test time": (cr, {"test_samples": 0}),
+        "FedCR, fresh features": (cr, {"features": "fresh"}),
         "FedCR, mean logits": (cr, {"averaged": "logits"}),
         "FedCR, mean of the logs": (cr, {"likelihood": "mean"}),
         "FedCR, noise by the variance": (cr, {"scale": "variance"}),
@@ -459,7 +460,10 @@ def _validation(split: str) -> Callable[[int], Federation]:
 # --- CIFAR-10, reduced ------------------------------------------------------------------------------------------------
 
 CIFAR_PHI = Augmented(LeNet(channels=(16, 32), hidden=(256,), out=128), fill=(-1.9879, -1.9835, -1.7061))
-"""A quarter of the paper's channels and hidden units. Cropped and mirrored as in its code; the frame is black."""
+"""16 and 32 channels for the paper's 64 and 64, 256 and 128 hidden units for its 1 024 and 1 024.
+
+Cropped and mirrored as in its code; the frame is black.
+"""
 
 
 def _cifar() -> dict[str, Experiment]:
