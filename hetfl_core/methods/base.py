@@ -256,9 +256,9 @@ class Method(Checked):
     finetune_epochs : int, optional
         Epochs of the last local training, after the last round; by default as many as in a round.
     init : {"own", "common", "heads"}
-        Whether each client draws the first weights of what is local, or all clients begin with the same ones wherever
-        shapes agree: of everything, as in FedCR's published code, or of what is behind the embedding, as in FLIC's.
-        What is shared begins as the server's in any case.
+        Whether each client draws the first weights of what is local, or all begin with the same ones wherever shapes
+        agree: of everything, as in FedCR's published code, or behind the embedding, as in FLIC's. What is shared begins
+        as the server's.
 
     Notes
     -----
@@ -296,13 +296,13 @@ class Method(Checked):
     """Names of what a client keeps that is a fact of it and no weight, so that `init` does not share it."""
 
     padded: ClassVar[tuple[str, ...]] = ()
-    """Prefixes of what `precompute` makes where zeros may be appended to axes that are longer with more samples.
-
-    So clients of unequal sizes train in one stack. The loss must not count what is appended.
-    """
+    """Prefixes of what `precompute` makes that may be padded by zeros, which the loss must not count."""
 
     needs_classes: ClassVar[bool] = False
     """Whether regressions are refused."""
+
+    closes: ClassVar[bool] = False
+    """Whether all clients upload after the last training, the server aggregates, and all do what they do at rest."""
 
     surveyed: ClassVar[Literal["participants", "all"] | None] = None
     """Who answers a `survey` at the beginning of a round: nobody, as for most methods; participants; all clients."""
@@ -469,6 +469,10 @@ class Method(Checked):
         """
         return server
 
+    def joining(self) -> Self:
+        """The method that clients run which come after the last round (see `join`): here this one."""
+        return self
+
     # --- a survey: a first exchange in a round, where `surveyed` says who takes part ---
 
     def surveys(self, round: int) -> Literal["participants", "all"] | None:
@@ -489,20 +493,6 @@ class Method(Checked):
     def digest(self, server: Params, answers: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
         """The server's tensors after the answers, which the participants then download."""
         return server
-
-    # --- after the last round ---
-
-    @property
-    def closes(self) -> bool:
-        """Whether the last local training ends with an exchange.
-
-        Then all clients upload after it, the server aggregates, and all do what they do at rest.
-        """
-        return False
-
-    def joining(self) -> Self:
-        """The method as clients run it that come after the last round (see `hetfl_core.adapt`): here as it is."""
-        return self
 
     # --- one round ---
 

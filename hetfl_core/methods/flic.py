@@ -430,7 +430,7 @@ class FLIC(Method):
         return replace(stage, train=(*stage.train, "anchor"), loss=self.published_loss)
 
     @property
-    def closes(self) -> bool:
+    def closes(self) -> bool:  # type: ignore[override]
         """With anchors that always move, they do so in the last local training, and are averaged once more."""
         return self.local_anchors and self.anchor_step == "always"
 
