@@ -21,6 +21,7 @@ from hetfl_core.federation import Spec
 from hetfl_core.inputs import by_block
 from hetfl_core.networks import Draw, Model, Params, PerClient, Tensors
 from hetfl_core.networks.layers import RUNNING, has_prefix, missing
+from hetfl_core.networks.model import one_of_each
 from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive, first_line
 
 Role = Literal["start", "round", "rest", "final"]
@@ -213,14 +214,6 @@ def cross_entropies(logits: Tensor, y: Tensor) -> Tensor:
     It is `torch.nn.functional.cross_entropy` with ``reduction="none"``, which `vmap` takes apart in Python.
     """
     return -logits.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
-
-
-def one_of_each(model: Model, specs: Specs) -> list[Spec]:
-    """The first client of each pair of input shapes and network that occurs."""
-    found: dict[str, Spec] = {}
-    for spec in specs:
-        found.setdefault(str((spec.shapes, model.of(spec).phi)), spec)
-    return list(found.values())
 
 
 @dataclass(frozen=True)
