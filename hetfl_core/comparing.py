@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote
 from warnings import catch_warnings
@@ -18,8 +20,10 @@ from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.measures import MEASURES, Function, check_measure
 from hetfl_core.engine.run import Run, ends, figures, usual
 from hetfl_core.engine.simulation import simulate
+from hetfl_core.engine.trainer import choose_device
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
+from hetfl_core.parallel import in_order
 from hetfl_core.records import to_percent
 from hetfl_core.statistics import MIN_SEEDS, Paired, as_table, corrected, observed
 from hetfl_core.views import VIEWS, view_of
@@ -35,6 +39,7 @@ def compare(
     rounds: int = ROUNDS,
     base: str | None = None,
     metric: str | Function | Sequence[str | Function] | None = None,
+    n_jobs: int | None = None,
     progress: bool = True,
     **options: Any,
 ) -> pd.DataFrame:
@@ -60,6 +65,10 @@ def compare(
         An entry of `Run.final`; by default the accuracy, or the mean squared error of a regression. What a run has to
         be asked for, it is asked for: ``"auc"``, and with it ``"auc_sd"``, the spread over clients, and
         ``"auc_worst"``, the worst client's; or a function of your own, ``f(y, p)`` (see ``measure`` of `simulate`).
+    n_jobs : int, optional
+        Processes in which runs are made, as in scikit-learn: 1 is this one, -1 as many as there are cores. By default
+        all cores where the rest would take long, and this process for a GPU or with ``on_round``. The table is the
+        same.
     progress : bool
         Show a bar, a step per run.
     **options
@@ -88,25 +97,59 @@ def compare(
     base = _check(methods, base)
     several = isinstance(metric, list | tuple)
     wanted = list(metric) if isinstance(metric, list | tuple) else [metric]
+    if n_jobs is not None and not checks.integer("n_jobs", n_jobs):
+        raise ValueError("n_jobs must be a number of processes, or -1 for one a core, got 0")
+    if n_jobs is None and ("on_round" in options or choose_device(options.get("device", "auto")).type != "cpu"):
+        n_jobs = 1
+    options |= {"rounds": rounds, "progress": False, **({} if n_jobs == 1 else {"workers": options.get("workers", 1)})}
+    call = _Comparison(uuid.uuid4().hex, federation, methods, views, wanted, options)
+    pieces = [(seed, name) for seed in numbers for name in methods]
     found: dict[str, dict[str, dict[int, _Result]]] = {}
-    with tqdm(total=len(numbers) * len(methods), disable=not progress, desc="compare", unit="run") as bar:
-        for seed in numbers:
-            data = federation(seed) if callable(federation) else federation
-            checks.instance("federation", data, Federation)
-            names, asked = _metrics(wanted, data, options.get("measure", ()))
-            seen = _seen(data, views)
-            for name, method in methods.items():
-                _check_runs(seen[name], method, data)
-            for name, method in methods.items():
-                own = {**options, "measure": asked, "rounds": rounds, "seed": seed, "progress": False}
-                run = _run(seen[name], name, method, **own)
-                for metric in names:
-                    found.setdefault(metric, {}).setdefault(name, {})[seed] = _result(run, name, metric)
-                bar.update()
+    with tqdm(total=len(pieces), disable=not progress, desc="compare", unit="run") as bar:
+        made = in_order(call, pieces, n_jobs)
+        for (seed, name), figures_of in zip(pieces, made, strict=True):
+            for key, result in figures_of.items():
+                found.setdefault(key, {}).setdefault(name, {})[seed] = result
+            bar.update()
     table = pd.concat({metric: _table(mine, base) for metric, mine in found.items()}, names=["metric"])
     others = table.index.get_level_values("method") != base
     table.loc[others, "p_holm"] = corrected(table[others])["p_holm"]
     return table if several else table.droplevel("metric")
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """What is compared; called with a seed and a name, in whatever process, it makes that run."""
+
+    token: str
+    federation: Federation | Callable[[int], Federation]
+    methods: Mapping[str, Any]
+    views: Mapping[str, Any]
+    wanted: Sequence[Any]
+    options: Mapping[str, Any]
+
+    def __call__(self, seed: int, name: str) -> dict[str, _Result]:
+        """The figures of one run, by the names of the metrics."""
+        names, asked, seen = self.data(seed)
+        run = _run(seen[name], name, self.methods[name], **{**self.options, "measure": asked, "seed": seed})
+        return {metric: _result(run, name, metric) for metric in names}
+
+    def data(self, seed: int) -> tuple[list[str], list[Any], dict[str, Federation]]:
+        """The metrics and what each method sees, checked for all methods; made once for runs of one seed in a row."""
+        if (self.token, seed) not in _MADE:
+            data = self.federation(seed) if callable(self.federation) else self.federation
+            checks.instance("federation", data, Federation)
+            names, asked = _metrics(self.wanted, data, self.options.get("measure", ()))
+            seen = _seen(data, self.views)
+            for name, method in self.methods.items():
+                _check_runs(seen[name], method, data)
+            _MADE.clear()
+            _MADE[self.token, seed] = names, asked, seen
+        return _MADE[self.token, seed]
+
+
+_MADE: dict[tuple[str, int], tuple[list[str], list[Any], dict[str, Federation]]] = {}
+"""The data of the last seed in this process."""
 
 
 def _check(methods: Mapping[str, Any], base: str | None) -> str:

@@ -54,6 +54,7 @@ TESTS = {
     "clients": "federation features",
     "frames": "federation features",
     "comparing": "comparing",
+    "parallel": "parallel",
     "padding": "federation training",
     "federation": "federation features",
     "partition/__init__": "partition",

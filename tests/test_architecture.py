@@ -14,7 +14,7 @@ import pytest
 from hetfl_core.engine.checkpoint import ROOMS
 
 CORE = [
-    {"checks", "files", "numerics", "settings", "tape"},
+    {"checks", "files", "numerics", "parallel", "settings", "tape"},
     {"rng", "padding", "cli_options"},
     {"inputs"},
     {"clients"},

@@ -1,0 +1,91 @@
+"""Calls in processes give what they give in this one."""
+
+import os
+import time
+import warnings
+
+import pandas as pd
+import pytest
+from small import SMALL_MODEL, ragged
+
+from hetfl_core import compare, parallel
+from hetfl_core.methods import FedAvg, Local
+from hetfl_core.parallel import in_order
+
+METHODS = {"FedAvg": FedAvg(SMALL_MODEL, local_epochs=1), "Local": Local(SMALL_MODEL, local_epochs=1)}
+
+
+def slow(number):
+    time.sleep(0.3 / (1 + number))  # later ones end earlier
+    if number == 7:
+        warnings.warn("seven is odd", UserWarning, stacklevel=1)
+    return number, os.getpid()
+
+
+def test_results_come_in_order_from_several_processes_and_warnings_with_them():
+    with pytest.warns(UserWarning, match="seven is odd"):
+        found = list(in_order(slow, [(i,) for i in range(9)], n_jobs=2))
+    assert [number for number, _ in found] == list(range(9))
+    processes = {process for _, process in found}
+    assert len(processes) == 2
+    assert os.getpid() not in processes
+
+
+def test_an_error_comes_out_as_it_is_and_ends_the_rest():
+    def fails(number):
+        if number == 1:
+            raise ValueError(f"number must not be {number}")
+        return number
+
+    with pytest.raises(ValueError, match="number must not be 1"):
+        list(in_order(fails, [(i,) for i in range(50)], n_jobs=2))
+
+
+@pytest.mark.parametrize(("worth", "elsewhere"), [(1e9, 0), (0.0, 3)])
+def test_processes_begin_only_where_the_rest_takes_long(worth, elsewhere, monkeypatch):
+    monkeypatch.setattr(parallel, "WORTH", worth)
+    monkeypatch.setattr(parallel.joblib, "cpu_count", lambda: 2)
+    found = list(in_order(slow, [(i,) for i in range(4)]))
+    assert [number for number, _ in found] == [0, 1, 2, 3]
+    assert sum(process != os.getpid() for _, process in found) == elsewhere
+
+
+def test_what_cannot_be_sent_is_called_here(monkeypatch):
+    monkeypatch.setattr(parallel, "WORTH", 0.0)
+    monkeypatch.setattr(parallel.joblib, "cpu_count", lambda: 2)
+    with open(os.devnull) as file:
+        assert list(in_order(lambda n: (n, file.closed), [(i,) for i in range(3)])) == [(i, False) for i in range(3)]
+
+
+def test_a_comparison_is_the_same_in_however_many_processes():
+    """Data of each seed, a lambda that makes them, and figures that are measured by a function of the user's own."""
+
+    def share(labels, probabilities):
+        return float((probabilities[:, 0] > 0.2).mean())
+
+    tables = [
+        compare(
+            lambda seed: ragged(widths=(3, 3), seed=seed),
+            METHODS,
+            seeds=3,
+            rounds=2,
+            metric=["accuracy", share],
+            n_jobs=n_jobs,
+            progress=False,
+        )
+        for n_jobs in (1, 2)
+    ]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+
+
+def test_callbacks_are_called_in_this_process(monkeypatch):
+    monkeypatch.setattr(parallel, "WORTH", 0.0)
+    seen = []
+    compare(ragged(widths=(3, 3)), METHODS, seeds=3, rounds=2, on_round=seen.append, progress=False)
+    assert [row["round"] for row in seen] == [1, 2] * 3 * len(METHODS)
+
+
+@pytest.mark.parametrize(("n_jobs", "message"), [(0, "number of processes"), (1.5, "n_jobs must be a whole number")])
+def test_numbers_of_processes_are_checked(n_jobs, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        compare(ragged(), METHODS, n_jobs=n_jobs)
