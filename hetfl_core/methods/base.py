@@ -383,7 +383,7 @@ class Method(Checked):
                         f"{self.name} averages {name!r}, which must have the same shape on all clients: "
                         f"{first[1][name]} on {first[0]!r} but {shape} on {spec.name!r}. "
                         "Use a method that keeps φ local (Local, HetFedRep, FLIC) or bring the inputs to one shape"
-                        f"{' (Federation.of_common_features)' * isinstance(spec.features, tuple)}."
+                        f"{' (Federation.of_common_columns, filled, in_blocks)' * isinstance(spec.features, tuple)}."
                     )
             if isinstance(self.model.phi, PerClient) and any(has_prefix(name, "phi") for name in self.shared):
                 a, b = self.model.phi.of(first[0]), self.model.phi.of(spec.name)

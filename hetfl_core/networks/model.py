@@ -504,7 +504,10 @@ class Model(Checked):
         if "phi" in parts:
             named, takes = isinstance(spec.shapes, Mapping), isinstance(phi, Blocks)
             if named and not takes:
-                raise ValueError(f"this model takes one tensor; client {spec.name!r} has blocks {list(spec.shapes)}")
+                raise ValueError(
+                    f"this model takes one tensor; client {spec.name!r} has blocks {list(spec.shapes)}: name an "
+                    "extractor of each, Model(Blocks.alike(names, MLP()))"
+                )
             if takes and not named:
                 raise ValueError(f"this model takes named blocks; client {spec.name!r} has one tensor, {spec.shapes}")
             params |= phi.init(spec.shapes, rng)
