@@ -194,6 +194,41 @@ def _prepared(
     return clients
 
 
+def at_site(who: str, table: pd.DataFrame, y: np.ndarray, test: np.ndarray, prepare: Any) -> Client:
+    """The client of one site that knows no other: levels are given, or its own.
+
+    Parameters
+    ----------
+    who : str
+    table : pandas.DataFrame
+        Features.
+    y : ndarray, shape (n,)
+    test : ndarray of bool, shape (n,)
+    prepare : Preparation, or transformer
+
+    Returns
+    -------
+    Client
+
+    Raises
+    ------
+    ValueError
+        Naming the column, for a category whose levels are not given, where all sites are to have the same.
+    """
+    preparing.check_prepare(prepare)
+    if isinstance(prepare, Preparation):
+        table = prepare.cleaned(table)
+    table = _features(who, table, prepare)
+    shared = prepare if isinstance(prepare, Preparation) and prepare.levels == "all" else None
+    if shared and (unknown := [c for c in preparing.levels_of([table], shared) if c not in shared.declared]):
+        raise ValueError(
+            f"column {unknown[0]!r} is a category, whose levels a site alone cannot know: say in "
+            "Preparation(categories={…}) what all sites have agreed on, or take levels='own'"
+        )
+    places = {who: (np.flatnonzero(~test), np.flatnonzero(test))}
+    return _prepared({who: (table, pd.Series(y))}, {who: y}, places, prepare)[0]
+
+
 def _filled_columns(who: str, table: pd.DataFrame) -> pd.DataFrame:
     """The columns that have a value in the training rows, so that something can be fitted."""
     own = table.dropna(axis=1, how="all")

@@ -17,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 from hetfl_core import Client, Federation, Preparation, simulate
+from hetfl_core.deployment import client_from_file
 from hetfl_core.federation import FederationWarning
 from hetfl_core.methods import Local
 from hetfl_core.preparation import restored
@@ -574,3 +575,40 @@ def test_rows_that_agree_by_chance_are_no_warning(columns):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         of_patients(frame, prepare=Preparation())
+
+
+# --- sites of their own ---------------------------------------------------------------------------------------------
+
+AGREED = Preparation(categories={"pain": WORDS, "code": [3, 6, 7]})
+
+
+def at_sites(folder, prepare=AGREED, frame=None):
+    files = written(folder, (table() if frame is None else frame).rename(columns={"fold": "split"}))
+    return {site: client_from_file(file, site, label="ill", prepare=prepare) for site, file in files.items()}
+
+
+def test_a_site_alone_makes_the_inputs_that_the_federation_makes(tmp_path):
+    """Bit for bit, of files whose columns come in different orders; common columns are then in one order, too."""
+    sites, expected = at_sites(tmp_path), from_csv(written(tmp_path), prepare=AGREED)
+    fed = Federation(list(sites.values()), 2)
+    for client in fed:
+        order = [expected[client.name].features.index(name) for name in client.features]
+        assert sorted(order) == list(range(len(expected[client.name].features)))
+        assert torch.equal(client.x_train, expected[client.name].x_train[:, order])
+        assert torch.equal(client.x_test, expected[client.name].x_test[:, order])
+        assert torch.equal(client.y_test, expected[client.name].y_test)
+    common = [Federation(list(of.of_common_columns()), 2).fingerprint() for of in (fed, expected)]
+    assert common[0] == common[1]
+
+
+def test_levels_that_sites_have_not_agreed_on_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"client 'A', A.csv: column 'pain' is a category, whose levels a site alone"):
+        at_sites(tmp_path, Preparation())
+    assert "pain=mild" in at_sites(tmp_path, Preparation(levels="own"))["A"].features
+    pipeline = make_pipeline(SimpleImputer(), StandardScaler())
+    assert at_sites(tmp_path, pipeline, NUMBERS)["A"].features == ("age", "sugar")
+    with pytest.raises(ValueError, match=r"client 'A', A.csv: column 'age' must hold finite numbers"):
+        at_sites(tmp_path, AGREED, table().assign(age=1e300))
+    np.savez(tmp_path / "A.npz", x=np.eye(2), y=[0, 1])
+    with pytest.raises(ValueError, match=r"client 'A', A.npz: prepare makes inputs of tables"):
+        client_from_file(tmp_path / "A.npz", "A", prepare=AGREED)

@@ -12,6 +12,7 @@ import pandas as pd
 
 from hetfl_core import checks
 from hetfl_core.federation import Client
+from hetfl_core.frames import at_site
 from hetfl_core.rng import numpy_stream
 from hetfl_core.tables import read_table
 
@@ -20,7 +21,13 @@ HELD_OUT = 0.2
 
 
 def client_from_file(
-    path: str | Path, name: str, *, label: str = "label", seed: int = 0, classes: Sequence[Any] | None = None
+    path: str | Path,
+    name: str,
+    *,
+    label: str = "label",
+    seed: int = 0,
+    classes: Sequence[Any] | None = None,
+    prepare: Any = None,
 ) -> Client:
     """Read a client from a CSV or NPZ file.
 
@@ -38,12 +45,15 @@ def client_from_file(
         Where nothing says which samples are for testing, a fifth is drawn, of each class alike.
     classes : sequence, optional
         What the labels are in the file, such as words, in the order 0 … C−1 that all clients have agreed on.
+    prepare : Preparation, or transformer of scikit-learn, optional
+        What makes inputs of a CSV file with gaps and words, as for `Federation.from_csv`; the levels of categories are
+        those that all sites have agreed on (``categories={…}``), or the site's own.
 
     Returns
     -------
     Client
-        Features have the names of their columns, whose order in the file does not matter; they are standardised by the
-        mean and the deviation of the training samples.
+        Features have the names of their columns, whose order in the file does not matter; unless `prepare` says
+        otherwise, they are standardised by the mean and the deviation of the training samples.
 
     Raises
     ------
@@ -61,6 +71,10 @@ def client_from_file(
         raise FileNotFoundError(f"client {name!r}: there is no file {file}")
     if file.suffix not in (".csv", ".npz"):
         raise ValueError(f"client {name!r}: expected a .csv or .npz file, got {file.name!r}")
+    if prepare is not None:
+        if file.suffix != ".csv":
+            raise ValueError(f"{where}: prepare makes inputs of tables, .csv, not of arrays")
+        return _prepared(file, where, name, label, seed, classes, prepare)
     read = _from_table if file.suffix == ".csv" else _from_arrays
     x, y, test, features = read(file, where, label)
     y = _numbers(y, where, label, classes)
@@ -78,22 +92,45 @@ Read = tuple[np.ndarray, np.ndarray, np.ndarray | None, list[str] | None]
 """Inputs, labels, which samples are for testing, and names of features, as far as a file says so."""
 
 
-def _from_table(file: Path, where: str, label: str) -> Read:
+def _prepared(
+    file: Path, where: str, name: str, label: str, seed: int, classes: Sequence[Any] | None, prepare: Any
+) -> Client:
+    table, test = _parts(file, where, label)
+    y = _numbers(table.pop(label).to_numpy(), where, label, classes)
+    if pd.isna(y).any():
+        raise ValueError(f"{where}: column {label!r} has gaps; leave out these rows")
+    test = _drawn(y, name, seed) if test is None else test
+    try:
+        return at_site(name, table, y, test, prepare)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _parts(file: Path, where: str, label: str) -> tuple[pd.DataFrame, np.ndarray | None]:
+    """The table of labels and features, and which rows are for testing, where a column says so."""
     table = read_table(file, where)
     if label not in table:
         raise ValueError(f"{where}: the file has no column {label!r}, only {checks.shown(list(table))}")
-    features = table.drop(columns=[c for c in (label, "split") if c in table])
-    if features.empty:
+    if not {*table.columns} - {label, "split"}:
         raise ValueError(f"{where}: expected columns of features beside {label!r}, got none")
+    if "split" not in table:
+        return table, None
+    if table["split"].isna().any():
+        raise ValueError(f"{where}: column 'split' has gaps; fill them, or leave out the rows")
+    if unknown := sorted({str(word) for word in table["split"]} - {"train", "test"}):
+        raise ValueError(f"{where}: column 'split' must say train or test, got {unknown[0]!r}")
+    return table.drop(columns="split"), (table["split"] == "test").to_numpy()
+
+
+def _from_table(file: Path, where: str, label: str) -> Read:
+    table, test = _parts(file, where, label)
+    features = table.drop(columns=label)
     if words := [c for c in features if not pd.api.types.is_numeric_dtype(features[c])]:
-        raise ValueError(f"{where}: column {words[0]!r} holds no numbers; encode it, or leave it out")
+        raise ValueError(
+            f"{where}: column {words[0]!r} holds no numbers; encode it (prepare=Preparation(…)), or leave it out"
+        )
     if empty := [c for c in table if table[c].isna().any()]:
-        raise ValueError(f"{where}: column {empty[0]!r} has gaps; fill them, or leave out the rows")
-    test = None
-    if "split" in table:
-        if unknown := sorted({str(word) for word in table["split"]} - {"train", "test"}):
-            raise ValueError(f"{where}: column 'split' must say train or test, got {unknown[0]!r}")
-        test = (table["split"] == "test").to_numpy()
+        raise ValueError(f"{where}: column {empty[0]!r} has gaps; fill them (prepare=…), or leave out the rows")
     return features.to_numpy(np.float64), table[label].to_numpy(), test, list(features)
 
 
