@@ -16,11 +16,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
-from hetfl_core import Client, Federation, Preparation, simulate
+from hetfl_core import Client, Federation, Preparation, load_trained, simulate
 from hetfl_core.deployment import client_from_file
 from hetfl_core.federation import FederationWarning
-from hetfl_core.methods import Local
+from hetfl_core.methods import FedAvg, LateFusion, Local
+from hetfl_core.networks import MLP, Blocks, Model
 from hetfl_core.preparation import restored
+from hetfl_core.views import view_of
 
 WORDS = ["mild", "grave", "none"]
 
@@ -612,3 +614,23 @@ def test_levels_that_sites_have_not_agreed_on_are_refused(tmp_path):
     np.savez(tmp_path / "A.npz", x=np.eye(2), y=[0, 1])
     with pytest.raises(ValueError, match=r"client 'A', A.npz: prepare makes inputs of tables"):
         client_from_file(tmp_path / "A.npz", "A", prepare=AGREED)
+
+
+# --- a model that was saved -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", ["own", "common", "zeros", "blocks"])
+def test_a_saved_model_prepares_later_rows_as_the_run_did(view, tmp_path):
+    """From a table to a folder, and from later rows of each site to the very probabilities of the run."""
+    small, seen = MLP((4,), 3), view_of(federation(), view)
+    blocks = Model(Blocks.alike(seen[0].x_train, small)) if view == "blocks" else None
+    method = LateFusion(blocks) if blocks else Local(Model(small)) if view == "own" else FedAvg(Model(small))
+    run = simulate(seen, method, rounds=1, progress=False)
+    run.save(tmp_path)
+    model, frame = load_trained(tmp_path), table()
+    for site, expected in run.probabilities("test").items():
+        later = rows(frame, site, "test").drop(columns=["site", "ill", "fold"])
+        found = model.predict_proba(later[later.columns[::-1]], client=site)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    with pytest.raises(ValueError, match=r"client 'A': the table must have the columns .* lacks \['age'\]"):
+        model.predict(frame.drop(columns="age"), client="A")

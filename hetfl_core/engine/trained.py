@@ -320,11 +320,13 @@ class Predictor:
         if self.prepare is not None:
             checks.instance("rows", rows, pd.DataFrame)
             rows = self.prepare.transform(rows)
+            known = [name for own in by_block(self.spec.features).values() for name in own or ()]
+            rows = rows.reindex(columns=known, fill_value=0.0) if known else rows  # 0 as in a federation that is filled
         names, shapes, x = by_block(self.spec.features), by_block(self.spec.shapes), {}
         alone = not isinstance(self.spec.shapes, Mapping)
         for block, shape in shapes.items():
             given = rows if alone or isinstance(rows, pd.DataFrame) else self._block(rows, block)
-            if given is None:
+            if given is None or (not alone and given is rows and 0 in shape):
                 continue  # a block that the client lacks
             x[block] = self._input(given, names[block], shape, f" in block {block!r}" if block else "")
         n = {len(each) for each in x.values()}
