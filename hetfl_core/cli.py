@@ -1,4 +1,4 @@
-"""The command line: ``hetfl list | data | run | bench | deploy``, and what plugins add."""
+"""The command line: ``hetfl list | data | run | predict | bench | deploy``, and what plugins add."""
 
 from __future__ import annotations
 
@@ -321,6 +321,7 @@ def run_(
     workers: Workers = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder from which a killed run goes on.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the run's record to this file.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the models to this folder, for `hetfl predict`.")] = None,
     fastest: Fastest = False,
 ) -> None:
     """Run a method on a data set and print a table."""
@@ -346,6 +347,38 @@ def run_(
     if out is not None:
         record = records.RunRecord.of(result, f"run/{federation}", "own", method=chosen.name)
         print(f"record: {records.write_to(record, out)}")
+    if save is not None:
+        print(f"models: {result.save(save)}")
+
+
+@app.command()
+def predict(
+    folder: Annotated[Path, typer.Argument(help="Folder that `hetfl run --save` or Run.save wrote.")],
+    rows: Annotated[Path, typer.Argument(help="CSV file with the columns that the model takes, in any order.")],
+    client: Annotated[str | None, typer.Option(help="Whose model; `server` for the server's own.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a CSV file instead of printing.")] = None,
+) -> None:
+    """What a saved model says of new rows: a class, or a number, and the probabilities of classes."""
+    import pandas as pd
+
+    from hetfl_core.engine.trained import load_trained
+
+    if out is not None:
+        check_file(out)
+    model = load_trained(folder)
+    try:
+        frame = pd.read_csv(rows)
+    except ValueError as error:
+        raise ValueError(f"{rows} must be a CSV file with a row of names: {error}") from error
+    one = model.server if client == "server" and client not in model.clients else model.client(client)
+    found = one.predict(frame).to_frame()
+    if one.spec.task == "classification":
+        found = found.join(one.predict_proba(frame).rename(columns=str).add_prefix("p "))
+    if out is None:
+        print(found.to_string(float_format=lambda v: f"{v:.4g}"))
+    else:
+        found.to_csv(out)
+        print(f"predictions: {out}")
 
 
 @app.command()

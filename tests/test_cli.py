@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from small import ragged
@@ -117,6 +119,53 @@ def test_run_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp_path):
     assert (record.method, record.scale, record.settings["rounds"]) == ("FLIC-Class", "own", 2), (
         "its name, not as typed"
     )
+
+
+def test_a_model_that_was_saved_predicts_for_rows_of_a_file(monkeypatch, capsys, tmp_path):
+    from hetfl_core import Federation, simulate
+    from hetfl_core.methods import FedAvg
+
+    code, said, _ = call(
+        monkeypatch,
+        capsys,
+        "run",
+        "Local",
+        "--rounds",
+        "1",
+        "--data",
+        "n_clients=2",
+        "--save",
+        str(tmp_path / "digits"),
+    )
+    assert code == 0
+    assert f"models: {tmp_path / 'digits'}" in said
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(20, 2)), columns=["age", "chol"])
+    frame["ill"] = np.resize(["yes", "no"], 20)
+    fed = Federation.from_frame(frame.assign(site=["a", "b"] * 5 + ["b", "a"] * 5), client="site", target="ill")
+    run = simulate(fed, FedAvg(), rounds=1, progress=False)
+    folder, rows, out = str(run.save(tmp_path / "model")), tmp_path / "new.csv", tmp_path / "said.csv"
+    frame[["chol", "age"]].to_csv(rows, index=False)
+    for client, one in (("b", run.trained().client("b")), ("server", run.trained().server)):
+        code, _, _ = call(monkeypatch, capsys, "predict", folder, str(rows), "--client", client, "--out", str(out))
+        assert code == 0
+        found = pd.read_csv(out, index_col=0)
+        assert found.columns.to_list() == ["predicted", "p no", "p yes"]
+        assert found["predicted"].to_list() == one.predict(frame).to_list()
+        np.testing.assert_allclose(found["p yes"], one.predict_proba(frame)["yes"])
+    code, said, _ = call(monkeypatch, capsys, "predict", folder, str(rows), "--client", "a")
+    assert said.split()[:3] == ["predicted", "p", "no"]
+    for client, message in ((["--client", "c"], "client must be one of ['a', 'b'], got 'c'"), ([], "got None")):
+        code, _, err = call(monkeypatch, capsys, "predict", folder, str(rows), *client)
+        assert code == 1
+        assert message in err
+    for content, message in (
+        (b"", "new.csv must be a CSV file"),
+        (b"a,b\n1,2\n", "rows lack the columns ['age', 'chol']"),
+    ):
+        rows.write_bytes(content)
+        code, _, err = call(monkeypatch, capsys, "predict", folder, str(rows), "--client", "a")
+        assert code == 1
+        assert message in err
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_what_was_saved_says_what_the_run_says_and_holds_no_row(name, tmp_path):
 
 def test_the_search_for_rows_finds_one():
     """Fed-CMA's clients keep a minibatch of their own samples among what they train with."""
-    run = run_of(replace(short("Fed-CMA"), fixed=2), fitting("Fed-CMA"))
+    run = run_of(replace(short("Fed-CMA"), samples_per_class=2), fitting("Fed-CMA"))
     single = fitting("Fed-CMA").to(torch.float32)
     assert isinstance(run.method, FedCMA)
     held = packed({f"{i}/{n}": p.contiguous() for i, mine in enumerate(run.params) for n, p in mine.items()})
