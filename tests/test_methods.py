@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from hetfl_core import Client, Federation, methods, simulate
+from hetfl_core.engine.descent import decay
 from hetfl_core.engine.simulator import Simulator
-from hetfl_core.engine.training import decay
 from hetfl_core.federation import Spec
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedAvgFT, FedHeNN, FedProx, FedRep, HetFedRep, Local, Method
 from hetfl_core.methods.base import Batch, Stage, pick, weighted_mean
