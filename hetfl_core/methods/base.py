@@ -249,9 +249,8 @@ class Method(Checked):
     finetune_epochs : int, optional
         Epochs of the last local training, after the last round; by default as many as in a round.
     init : {"own", "common", "heads"}
-        Whether each client draws the first weights of what is local, or all begin with the same ones wherever shapes
-        agree: of everything, as in FedCR's published code, or behind the embedding, as in FLIC's. What is shared begins
-        as the server's.
+        Whether clients draw their own first weights of what is local, or begin with common ones wherever shapes agree:
+        of everything, as in FedCR's published code, or of what is behind the embedding, as in FLIC's.
 
     Notes
     -----
