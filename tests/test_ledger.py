@@ -482,6 +482,30 @@ def test_how_many_times_as_long():
     assert by_id([*timed("FLIC-HL", [20, 42, 19]), *other]).loc[name, "verdict"] == "pending", "not the same machine"
 
 
+def test_a_claim_about_a_table_is_judged_on_its_mean():
+    """Leads of 1 and 3 points that wander from seed to seed, each open by itself, are 2 in every seed together."""
+    name = "fedcma-mnist-table-fed-cma-over-local"
+    leads = {
+        "0.02": [0.01, 0.0, 0.02],
+        "0.03": [0.03, 0.04, 0.02],
+        "0.05": [0.01, 0.0, 0.021],
+        "0.1": [0.03, 0.04, 0.02],
+    }
+    some = [
+        r
+        for alpha, each in leads.items()
+        for method, values in (("Fed-CMA", [0.7 + x for x in each]), ("Local", [0.7] * 3))
+        for r in runs(method, values, experiment=f"fedcma/mnist-alpha-{alpha}")
+    ]
+    table = by_id(some)
+    assert table.loc["fedcma-mnist-dirichlet-0.02-fed-cma-over-local", "verdict"] == "open"
+    got = table.loc[name]
+    assert (got.verdict, got.difference) == ("holds", pytest.approx(2, abs=0.01))
+    lacking = by_id([r for r in some if r.experiment != "fedcma/mnist-alpha-0.03"])
+    assert lacking.loc[name, "verdict"] == "pending"
+    assert "fedcma/mnist-alpha-0.03" in lacking.loc[name, "command"]
+
+
 def test_bytes_are_the_same_on_every_machine():
     name = "fedcma-cifar10-10-clients-pfedhn-traffic"
     here = runs("Fed-CMA", [0.8] * 3, experiment="fedcma/cifar10-reduced-10", metrics={"bytes_up": 1e6})

@@ -413,11 +413,12 @@ def _judged(
 
 
 def _terms(row: Mapping[str, Any]) -> list[tuple[float, str, str]]:
-    """What is added up for a claim: weight, experiment, method."""
-    here, there, a, b = row["experiment"], row["against"] or row["experiment"], row["better"], row["worse"]
+    """What is added up for a claim: weight, experiment, method. One about a table is about the mean of its settings."""
+    here, a, b = row["experiment"].split("; "), row["better"], row["worse"]
+    there = row["against"].split("; ") if row["against"] else here
     if row["kind"] == "shrinks":
-        return [(1.0, here, a), (-1.0, here, b), (-1.0, there, a), (1.0, there, b)]
-    return [(1.0, here, a), (-1.0, there, b)]
+        return [(1.0, here[0], a), (-1.0, here[0], b), (-1.0, there[0], a), (1.0, there[0], b)]
+    return [(1 / len(here), name, a) for name in here] + [(-1 / len(there), name, b) for name in there]
 
 
 def _settle(
