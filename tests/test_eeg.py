@@ -16,8 +16,9 @@ from pyriemann.tangentspace import TangentSpace
 from sklearn.covariance import ledoit_wolf
 from sklearn.linear_model import LogisticRegression
 
-from hetfl_core.datasets import DataError, eeg, eeg_trials, eegmmidb
+from hetfl_core.datasets import DataError, eeg, eeg_trials, eeg_vectors, eegmmidb
 from hetfl_core.datasets.eeg import EEGWarning, UnusableSubject
+from hetfl_core.datasets.eeg_cutting import Trials
 from hetfl_core.datasets.recordings import CLASSES, COMMON_CHANNELS, TABLE_S1
 
 RATE, EVERY, HANDS = 128.0, 4, ("left_hand", "right_hand")
@@ -102,7 +103,6 @@ def silent(raw):
     raw._data[:] = np.nan
 
 
-@pytest.mark.filterwarnings("ignore:All epochs were dropped:RuntimeWarning")
 @pytest.mark.parametrize("order", [(silent, None), (None, silent)])
 def test_a_run_without_any_trial_is_passed_over_and_told(order):
     runs = [run(seed=i, spoil=spoil) for i, spoil in enumerate(order)]
@@ -114,7 +114,6 @@ def test_a_run_without_any_trial_is_passed_over_and_told(order):
     assert "usable trials in 1 of 2 sessions only" in texts
 
 
-@pytest.mark.filterwarnings("ignore:All epochs were dropped:RuntimeWarning")
 def test_a_subject_without_any_trial_is_unusable():
     def by_turns(raw):  # each trial at another electrode, so that none counts as flat
         for i in range(12):
@@ -208,7 +207,8 @@ def test_a_package_that_is_not_installed(monkeypatch):
     for call in (
         lambda: eeg.federation(progress=False),
         eegmmidb.raw,
-        eegmmidb.dataset,
+        eegmmidb.trials,
+        lambda: eeg.trials_of({"anna": "anna.edf"}, HANDS),
         lambda: eeg.trials(made(run()), 1),
     ):
         with pytest.raises(DataError, match=r"EEG needs the package m\w+: pip install 'hetfl-core\[eeg\]'"):
@@ -223,10 +223,12 @@ def test_a_missing_channel_is_refused():
         eeg.trials(made(run()), 1, channels=["C3", "Oz", "Fz"])
 
 
-def test_an_unknown_electrode_is_refused():
+def test_an_unknown_electrode_is_left_out_or_refused():
     odd = run(channels=("C3", "EEG 7", "C4", "A99"))
-    with pytest.raises(DataError, match=r"Made-1, run 1: EEG 7, A99 in no place of the 10–05 system"):
-        eeg.trials(made(odd), 1)
+    with pytest.warns(EEGWarning, match=r"Made-1: EEG 7, A99 left out: in no place of the 10–05 system"):
+        assert eeg.trials(made(odd), 1).channels == ("C3", "C4")
+    with pytest.raises(DataError, match=r"Made-1, run 1: A99 in no place of the 10–05 system"):
+        eeg.trials(made(odd), 1, channels=["C3", "A99"])
     assert eeg.trials(made(odd), 1, channels=["C3", "C4"]).channels == ("C3", "C4")  # those that are electrodes
 
 
@@ -353,7 +355,8 @@ def test_a_full_rank_recording_says_nothing():
 
 
 def test_one_class_is_refused():
-    found = eeg.trials(made(run(classes=("left_hand",))), 1)
+    with pytest.warns(EEGWarning, match=r"no mark of right_hand; the marks there are 'left_hand' \(12\)"):
+        found = eeg.trials(made(run(classes=("left_hand",))), 1)
     with pytest.raises(UnusableSubject, match=r"Made-1: 9 training trials, .*2 classes among them, got labels \[0\]"):
         eeg.subject_client(found)
     # two classes, but one of them in the last session only
@@ -468,7 +471,7 @@ def quick(monkeypatch):
         y = np.array([CLASSES.index(present[i % len(present)]) for i in range(n)])
         session = np.repeat([str(s) for s in range(recordings.n_sessions)], n // recordings.n_sessions)
         x = rng.normal(size=(n, len(names), 4))
-        return eeg.Trials(x, y, session, names, 1.0, read[-1], ("trial 9 left out: hiccups",) * (subject == 2))
+        return Trials(x, y, session, names, 1.0, read[-1], ("trial 9 left out: hiccups",) * (subject == 2))
 
     monkeypatch.setattr(eeg, "trials", trials)
     monkeypatch.setattr(eeg, "dataset", lambda name, *a: type("Twin", (), {"recordings": TABLE_S1[name]}))
@@ -618,7 +621,8 @@ def test_the_simulators_code_is_part_of_what_is_cached(monkeypatch):
     monkeypatch.setattr(eeg.Path, "read_bytes", lambda self: files.append(self.name) or real(self))
     for source in ("simulated", "moabb"):
         eeg._fingerprint.__wrapped__(source)
-    always = ["eeg.py", "eeg_trials.py", "recordings.py", "recordings.toml", "rng.py"]
+    always = ["eeg.py", "eeg_cutting.py", "eeg_runs.py", "eeg_trials.py", "eeg_vectors.py", "recordings.py", "rng.py"]
+    always.append("recordings.toml")
     assert files == [*always, "eeg_head.py", "eeg_simulated.py", *always]
 
 
@@ -834,6 +838,6 @@ def test_the_federation_of_one_person_depends_on_the_seed_only_if_split_at_rando
 
 def test_a_covariance_is_singular_beside_its_largest_eigenvalue():
     found = np.stack([np.diag([1e-4, 1.0, 1e7]), np.diag([1e-6, 1.0, 1e7])])
-    eeg._check_positive(found[:1], "anna", 3, "scm")
+    eeg_vectors._check_positive(found[:1], "anna", 3, "scm")
     with pytest.raises(DataError, match="anna: covariances of trial 1 are not positive definite"):
-        eeg._check_positive(found, "anna", 3, "scm")
+        eeg_vectors._check_positive(found, "anna", 3, "scm")

@@ -38,6 +38,7 @@ from hetfl_book.theory import flic_bound, flic_distances
 from hetfl_core import Client, Federation, Preparation, adapt, baselines, checks, matching, partition, rng, simulate
 from hetfl_core import distances as d
 from hetfl_core.datasets import blocks, digits, eeg, eegmmidb, femnist, fewer, images, pooled, toy
+from hetfl_core.datasets.eeg_cutting import Trials
 from hetfl_core.engine import evaluation
 from hetfl_core.methods import FLIC, FedHeNN, Local, privacy
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein
@@ -107,6 +108,10 @@ TABLES = np.einsum("yx,o,xz->yxoz", [[0.4, 0.1], [0.0, 0.5]], [0.25, 0.75], [[0.
 EXPERTS = {"means": [[0.0, 1.0], [1.0, 3.0], [2.0, -1.0]], "variances": [[1.0, 2.0], [0.5, 1.0], [3.0, 1.0]]}
 RULES = np.array([[0, 0, 1], [0, 1, 1], [1, 1, 1], [1, 0, 0]])
 LAW, LAW2 = np.array([[0.2, 0.1, 0.0], [0.3, 0.2, 0.2]]), np.array([[0.1, 0.3, 0.1], [0.0, 0.3, 0.2]])
+
+PERSON = Trials(
+    generator().normal(size=(12, 3, 50)), np.arange(12) % 2, np.repeat(["1", "2"], 6), ("C3", "Cz", "C4"), 100.0, "anna"
+)
 
 CASES = {
     "toy.noisy_features": Case(toy.noisy_features, TOY | {"added": (1, 3)}),
@@ -571,6 +576,23 @@ CASES = {
             "features": "tangent",
         },
     ),
+    "eeg.trials_of": Case(
+        eeg.trials_of,
+        {
+            "recordings": {"anna": "anna.edf"},
+            "classes": {"T1": "left", "T2": "right"},
+            "channels": ["C3", "C4"],
+            "interval": (0.0, 4.0),
+            "band": (8.0, 30.0),
+            "resample": 128.0,
+            "split": "session",
+            "seed": 0,
+        },
+    ),
+    "eeg.federation_of": Case(
+        eeg.federation_of,
+        {"people": {"anna": PERSON}, "features": "tangent", "reference": "train", "estimator": "lwf", "name": "eeg"},
+    ),
     "eeg_blocks.simulated": Case(
         eeg_blocks.simulated,
         {
@@ -613,6 +635,7 @@ FILES = {
     "pfedhn.cifar10",
     "text.textcaps",
     "eeg.simulated",
+    "eeg.trials_of",
     "eeg.eegmmidb",
     "eeg_blocks.simulated",
 }

@@ -70,8 +70,8 @@ def command(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_page_has_seven_tasks() -> None:
-    names = ["federation", "compare", "use", "resume", "follow", "embed", "own"]
+def test_the_page_has_eight_tasks() -> None:
+    names = ["federation", "recordings", "compare", "use", "resume", "follow", "embed", "own"]
     assert list(SECTIONS) == [f"task-{name}" for name in names]
 
 
@@ -156,6 +156,12 @@ def check(section: str, printed: list[str], folder: Path) -> None:
         assert "chol" not in printed[1].split("('age'")[1].split(")")[0], "Zurich has no cholesterol"
         assert "'chol+fbs': (0,)" in printed[1]
         assert "['left', 'right']" in printed[2]
+    elif section == "task-recordings":
+        program = [block["code"] for block in FENCE.finditer(SECTIONS[section])][1]
+        assert len(program.splitlines()) <= 12
+        shares = [float(share) for share in re.findall(r"\S+$", printed[1].split("accuracy\n")[1], re.M)]
+        assert shares[0] > 0.7, "Anna's trials can be told apart"
+        assert abs(shares[1] - 0.5) < 2 * np.sqrt(0.25 / 48), "and Ben's not from chance"
     elif section == "task-compare":
         header, *rows = printed[0].splitlines()
         assert header.split() == ["mean", "sd", "difference", "low", "high", "p", "p_holm", "seeds", "diverged"]

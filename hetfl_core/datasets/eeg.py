@@ -1,20 +1,12 @@
 """From trials of imagined movement to a federation: one subject, one client, with the width of its own cap.
 
-Each trial of q electrodes (`hetfl_core.datasets.eeg_trials`) becomes its covariance matrix, and each matrix a vector of
-q(q+1)/2 numbers: its place in the tangent space of the subject's mean covariance [2]_, or its plain upper triangle. The
-last session of a subject is its test set, or a random quarter of its trials where there is one session, as in FLIC
-[1]_, Section S3.2.
-
-*The reference point of the tangent space is fitted on training trials only.* FLIC's published features were fitted on
-training and test trials together; ``reference="all"`` does that, so that the leak can be measured.
+Trials (`hetfl_core.datasets.eeg_trials`) become vectors (`hetfl_core.datasets.eeg_vectors`). The last session of a
+subject is its test set, or a random quarter of its trials where there is one session, as in FLIC [1]_, Section S3.2.
+Recordings of one's own come in by `trials_of` and go on by `federation_of` (`hetfl_core.datasets.eeg_own`).
 
 References
 ----------
 .. [1] A. Rakotomamonjy et al. Personalised federated learning on heterogeneous feature spaces. TMLR, 2024.
-.. [2] A. Barachant, S. Bonnet, M. Congedo, C. Jutten. Multiclass brain–computer interface classification by Riemannian
-   geometry. IEEE Trans. Biomed. Eng. 59(4), 2012.
-.. [3] O. Ledoit, M. Wolf. A well-conditioned estimator for large-dimensional covariance matrices. J. Multivariate
-   Anal. 88(2), 2004.
 """
 
 from __future__ import annotations
@@ -26,7 +18,6 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -36,226 +27,38 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from hetfl_core import checks, numerics
-from hetfl_core.datasets.eeg_trials import (
-    SOURCES,
-    EEGWarning,
-    Trials,
-    UnusableSubject,
-    dataset,
-    places,
-    trials,
-    warn_of,
+from hetfl_core.datasets.eeg_cutting import EEGWarning, UnusableSubject, warn_of
+from hetfl_core.datasets.eeg_own import federation_of, trials_of
+from hetfl_core.datasets.eeg_trials import SOURCES, dataset, trials
+from hetfl_core.datasets.eeg_vectors import (
+    SubjectCovariances,
+    covariances,
+    features,
+    split,
+    subject_client,
+    unlike,
 )
 from hetfl_core.datasets.recordings import CLASSES, COMMON_CHANNELS, TABLE_S1, Recordings, need
 from hetfl_core.datasets.registry import DataError
 from hetfl_core.federation import PARTS, Client, Federation
 from hetfl_core.files import write_atomically
-from hetfl_core.rng import numpy_stream
 
-__all__ = ["covariances", "features", "federation", "recorded", "simulated", "split", "subject_covariances"]
+__all__ = [
+    "covariances",
+    "features",
+    "federation",
+    "federation_of",
+    "recorded",
+    "simulated",
+    "split",
+    "subject_covariances",
+    "trials_of",
+]
 
 
 MEMBERS = {("specific", 54): tuple(TABLE_S1)}
 MEMBERS["specific", 40] = MEMBERS["common", 40] = tuple(name for name in TABLE_S1 if name != "BNCI2014-002")
 """Names of the recordings in each published federation, by its features and its number of clients."""
-
-
-@dataclass(frozen=True, eq=False)
-class SubjectCovariances:
-    """Covariance matrices of one subject's trials.
-
-    Parameters
-    ----------
-    matrices : ndarray, shape (n, q, q)
-        Symmetric positive definite, µV².
-    y, session, channels, name, notes
-        As in `Trials`.
-    """
-
-    matrices: NDArray[np.float64]
-    y: NDArray[np.int64]
-    session: NDArray[np.str_]
-    channels: tuple[str, ...]
-    name: str
-    notes: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-
-# --- covariances and features ---------------------------------------------------------------------------------------
-
-
-def covariances(found: Trials, estimator: str = "lwf") -> SubjectCovariances:
-    """Covariance of each trial, with all that is known of the trials.
-
-    Parameters
-    ----------
-    found : Trials
-        As `hetfl_core.datasets.eeg_trials.trials` or `hetfl_core.datasets.eegmmidb.trials` returns them.
-    estimator : str
-        Of `pyriemann.estimation.Covariances`; ``"lwf"`` is Ledoit–Wolf shrinkage [3]_, whose matrices are invertible
-        even where those of the signals are not, as after an average reference.
-
-    Returns
-    -------
-    SubjectCovariances
-        A matrix of shape (q, q), µV², for each trial.
-
-    Raises
-    ------
-    DataError
-        If a matrix is not positive definite; the message names the trial.
-
-    Warns
-    -----
-    EEGWarning
-        If the signals are linearly dependent.
-    """
-    from pyriemann.estimation import Covariances
-
-    matrices, q = Covariances(estimator=estimator).transform(found.x), len(found.channels)
-    total = np.linalg.eigvalsh(np.einsum("nqt,nrt->qr", found.x, found.x, optimize=True))
-    rank = int((total > 1e-10 * total[-1]).sum())  # of the signals of all trials together
-    _check_positive(matrices, found.name, rank, estimator)
-    shrunk = f"signals of rank {rank} in {q} channels (an average reference?): shrinkage makes them invertible"
-    notes = (shrunk,) if rank < q else ()
-    warn_of(found.name, notes)
-    return SubjectCovariances(matrices, found.y, found.session, found.channels, found.name, (*found.notes, *notes))
-
-
-def _check_positive(matrices: NDArray[np.float64], name: str, rank: int, estimator: str) -> None:
-    values, q = np.linalg.eigvalsh(matrices), matrices.shape[1]
-    if len(bad := np.flatnonzero(values[:, 0] <= 1e-12 * values[:, -1])):
-        raise DataError(
-            f"{name}: covariances of {places(bad.tolist())} are not positive definite ({q} channels, signals of rank "
-            f"{rank}, estimator {estimator!r}); estimator='lwf' shrinks them, or leave a channel out"
-        )
-
-
-def features(
-    train: NDArray[Any],
-    test: NDArray[Any],
-    kind: Literal["tangent", "vectorised"] = "tangent",
-    reference: Literal["train", "all"] = "train",
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Covariances as vectors of q(q+1)/2 numbers.
-
-    Parameters
-    ----------
-    train, test : ndarray, shape (n, q, q)
-        Covariances of the training and of the test trials.
-    kind : {"tangent", "vectorised"}
-        Coordinates in the tangent space, which have no unit; or the upper triangle, row by row, in the matrices' units.
-    reference : {"train", "all"}
-        What the tangent space is fitted on: the Riemannian mean of the training matrices, or (the published leak) of
-        all. The upper triangle has no reference.
-
-    Returns
-    -------
-    x_train, x_test : ndarray, shape (n, q(q+1)/2)
-
-    Raises
-    ------
-    ValueError
-        For another `kind` or `reference`.
-    """
-    from pyriemann.tangentspace import TangentSpace
-
-    checks.choice("features", kind, ("tangent", "vectorised"))
-    if kind == "vectorised":
-        rows, columns = np.triu_indices(train.shape[1])
-        return train[:, rows, columns], test[:, rows, columns]
-    checks.choice("reference", reference, ("train", "all"))
-    space = TangentSpace().fit(train if reference == "train" else np.concatenate([train, test]))
-    return space.transform(train), space.transform(test)
-
-
-def split(
-    y: NDArray[Any], session: NDArray[Any], name: str, seed: int = 0, by: Literal["session", "random"] = "session"
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Places of the training and of the test trials of one subject.
-
-    Parameters
-    ----------
-    y, session : ndarray, shape (n,)
-        Label and session of each trial.
-    name : str
-        The subject; it keys the random numbers.
-    seed : int
-        Of the random quarter.
-    by : {"session", "random"}
-        Whether the last session is the test set. Where there is one session, and with ``"random"``, a random quarter of
-        the trials of each class is.
-
-    Returns
-    -------
-    train, test : ndarray of int
-        In increasing order.
-
-    Raises
-    ------
-    ValueError
-        For another value of `by`.
-    """
-    checks.choice("split", by, ("session", "random"))
-    sessions = list(dict.fromkeys(session.tolist()))
-    if by == "session" and len(sessions) > 1:
-        test = session == sessions[-1]
-    else:
-        test = np.zeros(len(y), dtype=bool)
-        rng = numpy_stream(seed, name, 0, "split")
-        for label in np.unique(y):
-            of_class = rng.permutation(np.flatnonzero(y == label))
-            test[of_class[: round(len(of_class) / 4)]] = True
-    return np.flatnonzero(~test), np.flatnonzero(test)
-
-
-def subject_client(
-    subject: Trials | SubjectCovariances,
-    features: Literal["tangent", "vectorised"] = "tangent",
-    reference: Literal["train", "all"] = "train",
-    seed: int = 0,
-    split: Literal["session", "random"] = "session",
-    estimator: str = "lwf",
-) -> Client:
-    """A client with the vectors and labels of one subject.
-
-    Parameters
-    ----------
-    subject : Trials or SubjectCovariances
-    features, reference
-        As `kind` and `reference` of the function `features`.
-    seed, split
-        As `seed` and `by` of the function `split`.
-    estimator : str
-        Of the covariances, where `subject` holds trials.
-
-    Returns
-    -------
-    Client
-        Inputs of shape (q(q+1)/2,), float32; named after the subject.
-
-    Raises
-    ------
-    UnusableSubject
-        If the training trials are all of one class.
-    """
-    if isinstance(subject, Trials):
-        subject = covariances(subject, estimator)
-    train, test = _split(subject.y, subject.session, subject.name, seed, split)
-    if len(np.unique(subject.y[train])) < 2:
-        raise UnusableSubject(
-            f"{subject.name}: {len(train)} training trials, expected at least 2 classes among them, got labels "
-            f"{np.unique(subject.y[train]).tolist()}"
-        )
-    x_train, x_test = _features(subject.matrices[train], subject.matrices[test], features, reference)
-    return Client(
-        x_train.astype(np.float32), subject.y[train], x_test.astype(np.float32), subject.y[test], subject.name
-    )
-
-
-_features, _split = features, split  # by names that the arguments of `subject_client` do not hide
 
 
 # --- the cache ------------------------------------------------------------------------------------------------------
@@ -296,7 +99,8 @@ def _cached(settings: Mapping[str, Any], make: Callable[[], dict[str, NDArray[An
 @cache
 def _fingerprint(source: str) -> dict[str, str]:
     """Facts besides settings that computed features depend on: code, the simulation, libraries and instructions."""
-    files = ["eeg.py", "eeg_trials.py", "recordings.py", "recordings.toml", "../rng.py"]
+    rooms = ("eeg", "eeg_cutting", "eeg_runs", "eeg_trials", "eeg_vectors", "recordings", "../rng")
+    files = [*(f"{room}.py" for room in rooms), "recordings.toml"]
     files += ["eeg_head.py", "eeg_simulated.py"] if source == "simulated" else []
     code = b"".join((Path(__file__).parent / name).read_bytes() for name in files)
     packages = need("mne", "moabb", "pyriemann", "numpy", "scipy", "scikit-learn")
@@ -591,7 +395,8 @@ def _subject_arrays(
         of = subject_covariances(name, subject, **reading)
         client = subject_client(of, **vectors)
         arrays = {part: getattr(client, part).numpy() for part in PARTS}
-        return {**arrays, "channels": np.array(of.channels), "notes": np.array(of.notes, dtype=np.str_)}
+        notes = [*of.notes, *unlike(of, vectors["seed"], vectors["split"])]
+        return {**arrays, "channels": np.array(of.channels), "notes": np.array(notes, dtype=np.str_)}
 
     plain = {**reading, "classes": list(reading["classes"]), "band": [float(edge) for edge in reading["band"]]}
     return _cached({"what": "features", **_settings(name, subject, **plain), "vectors": dict(vectors)}, compute)

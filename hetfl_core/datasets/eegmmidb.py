@@ -27,8 +27,9 @@ from typing import Any, Literal, NamedTuple
 
 from hetfl_core import checks
 from hetfl_core.datasets import eeg
-from hetfl_core.datasets.eeg_trials import Trials
-from hetfl_core.datasets.recordings import TABLE_S1, moabb_dataset, need, standard_montage
+from hetfl_core.datasets.eeg_cutting import Cutting, Trials, cut
+from hetfl_core.datasets.eeg_runs import RecordedRun
+from hetfl_core.datasets.recordings import TABLE_S1, need, standard_montage
 from hetfl_core.datasets.registry import fetch
 from hetfl_core.federation import Federation
 
@@ -108,8 +109,14 @@ def raw(runs: int | Sequence[int] = (4, 8, 12)) -> Any:
     return mne.concatenate_raws(parts, verbose="error")
 
 
-def dataset(task: Task = "hands", imagined: bool = True) -> Any:
-    """The runs of one task as a MOABB data set of one subject.
+def trials(
+    task: Task = "hands",
+    imagined: bool = True,
+    channels: Sequence[str] | None = None,
+    band: tuple[float, float] = (8.0, 30.0),
+    rest: bool = False,
+) -> Trials:
+    """The 45 trials of one task, by the same steps as every other recording (`hetfl_core.datasets.eeg_cutting`).
 
     Each run stands as a session, so that the last run is what the last session is elsewhere: the test set.
 
@@ -119,43 +126,6 @@ def dataset(task: Task = "hands", imagined: bool = True) -> Any:
         Left or right fist, or both fists or both feet.
     imagined : bool
         Whether the movement was imagined or made.
-
-    Returns
-    -------
-    moabb.datasets.base.BaseDataset
-        With events of the two classes, and ``"rest"``.
-
-    Raises
-    ------
-    ValueError
-        For another task.
-    """
-    checks.choice("task", task, ("hands", "fists_feet"))
-    marks, runs = _TASKS[task, imagined]
-
-    def read(subject: int) -> dict[str, dict[str, Any]]:
-        parts = {f"{i}run{run}": raw(run) for i, run in enumerate(runs)}
-        for part in parts.values():
-            part.annotations.rename(dict(zip(("T0", "T1", "T2"), ("rest", *marks), strict=True)))
-        return {session: {"0": part} for session, part in parts.items()}
-
-    events = {name: 1 + CLASSES.index(name) for name in (*marks, "rest")}
-    return moabb_dataset("EEGMMIDB", read, [1], len(runs), events, INTERVAL)
-
-
-def trials(
-    task: Task = "hands",
-    imagined: bool = True,
-    channels: Sequence[str] | None = None,
-    band: tuple[float, float] = (8.0, 30.0),
-    rest: bool = False,
-) -> Trials:
-    """The 45 trials of one task, by the same steps as every other recording (`hetfl_core.datasets.eeg_trials.trials`).
-
-    Parameters
-    ----------
-    task, imagined
-        As in `dataset`.
     channels : sequence of str, optional
         Electrodes, in this order; all 64 by default.
     band : tuple of float
@@ -171,12 +141,16 @@ def trials(
     Raises
     ------
     DataError
-        As `raw` and `hetfl_core.datasets.eeg_trials.trials` do.
+        As `raw` and `hetfl_core.datasets.eeg_cutting.cut` do.
+    ValueError
+        For another task.
     """
-    data = dataset(task, imagined)
-    marks = _TASKS[task, imagined][0]
-    classes = (*marks, "rest") if rest else marks
-    return eeg.trials(data, 1, channels, band, classes, CLASSES)
+    checks.choice("task", task, ("hands", "fists_feet"))
+    names, numbers = _TASKS[task, imagined]
+    marks = dict(zip(("T1", "T2"), names, strict=True)) | ({"T0": "rest"} if rest else {})
+    how = Cutting(marks, CLASSES, INTERVAL, band, tuple(channels or ()))
+    runs = [RecordedRun("EEGMMIDB-1", f"run {n}", f"{i}run{n}", raw(n)) for i, n in enumerate(numbers)]
+    return cut("EEGMMIDB-1", runs, how, named=channels is not None)
 
 
 def one_person(
