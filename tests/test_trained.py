@@ -17,8 +17,10 @@ from small import assert_same_tensors
 
 from hetfl_core import Client, Federation, Trained, adapt, baselines, load_trained, simulate
 from hetfl_core.engine import trained
+from hetfl_core.federation import FederationWarning
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedCMA, HyFEM, Local, Method
 from hetfl_core.networks import MLP, Blocks, Model, Module, PerClient
+from hetfl_core.preparation import Preparation
 
 COLUMNS = ["age", "chol", "sugar", "rate"]
 QUICK = {"rounds": 1, "device": "cpu", "progress": False}
@@ -231,7 +233,7 @@ class Doubled:
 
 
 def test_a_clients_preparation_goes_with_its_model(tmp_path, monkeypatch):
-    """Whatever has `transform`, and a `state` that the module of preparations restores."""
+    """Whatever has `transform`, and a `state` that is restored."""
     run = run_of(Local(SMALL, local_epochs=1), FED.of_common_features())
     plain = run.trained()
     held = replace(plain, prepares=[Doubled(), Doubled(3), None])
@@ -240,12 +242,35 @@ def test_a_clients_preparation_goes_with_its_model(tmp_path, monkeypatch):
         pd.testing.assert_frame_equal(held.predict_proba(rows, site), plain.predict_proba(factor * rows, site))
     for client, doubled in zip(run.federation, held.prepares, strict=True):
         object.__setattr__(client, "prepare", doubled)
-    monkeypatch.setattr(trained, "import_module", lambda name: type("M", (), {"restored": lambda s: Doubled(**s)}))
+    monkeypatch.setattr(trained, "restored", lambda state: Doubled(**state))
     again = load_trained(run.save(tmp_path))
     for client in run.federation:
         object.__setattr__(client, "prepare", None)
     for site in again.clients:
         pd.testing.assert_frame_equal(again.predict_proba(BASEL, site), held.predict_proba(BASEL, site))
+
+
+def test_rows_as_they_come_are_prepared_as_training_rows_were(tmp_path):
+    """Gaps, words, another order of columns; a level that was never seen is said, a column that is missing is named."""
+    rng = np.random.default_rng(0)
+    frame = TABLE.assign(pain=rng.choice(["none", "some"], len(TABLE)))
+    frame.loc[rng.random(len(frame)) < 0.2, "age"] = np.nan
+    fed = Federation.from_frame(frame, client="site", target="state", prepare=Preparation())
+    run = run_of(Local(SMALL, local_epochs=1), fed)
+    model = load_trained(run.save(tmp_path))
+    rows = NEW.assign(pain="some", age=np.nan)[["pain", "rate", "age", "chol", "sugar"]].fillna({"sugar": 0})
+    for site in model.clients:
+        x = fed[site].prepare.transform(rows)[list(fed[site].features)].to_numpy()
+        (index,) = [i for i, client in enumerate(fed) if client.name == site]
+        with torch.no_grad():
+            wanted = run.method.predict(run.params[index], {}, torch.tensor(x).float()).double().softmax(1)
+        np.testing.assert_allclose(model.predict_proba(rows, site), wanted, atol=1e-6)
+    with pytest.raises(ValueError, match=r"client 'Lyon': the table must have the columns .* lacks \['age'\]"):
+        model.predict(rows.drop(columns="age"), "Lyon")
+    with pytest.warns(
+        FederationWarning, match=r"column 'pain' has levels that its preparation does not know, \['bad'\]"
+    ):
+        model.predict(rows.assign(pain="bad"), "Lyon")
 
 
 # --- a client that comes later ---------------------------------------------------------------------------------------

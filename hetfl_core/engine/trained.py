@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,12 @@ from hetfl_core.federation import Spec, blocks, map_blocks
 from hetfl_core.files import write_atomically
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
+from hetfl_core.preparation import restored
 from hetfl_core.rng import SERVER
 from hetfl_core.settings import Checked, changed, plain
 
 FORMAT = 1
 ABOUT, TENSORS = "model.json", "tensors.safetensors"
-PREPARATION = "hetfl_core.preparation"
-"""The module whose `restored` makes what a client's `prepare` was of what its `state` says."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +86,8 @@ class Trained:
             kept = {**run.method.of(spec).init_client(spec, torch.Generator()), **run.method.download(run.server, spec)}
             params.append({name: p.detach().cpu() for name, p in mine.items() if name in kept})
         server = {name: p.detach().cpu() for name, p in run.server.items()}
-        steps, prepares = list(run.steps), [getattr(client, "prepare", None) for client in fed]
+        steps, prepares = list(run.steps), [client.prepare for client in fed]
+        prepares = [p if getattr(p, "transformer", p) is not None else None for p in prepares]  # columns as they are
         dtype = blocks(fed[0].x_train)[0].dtype
         return cls(run.method, run.settings, fed.name, fed.info, specs, params, server, dtype, steps, prepares)
 
@@ -408,7 +408,7 @@ def load_trained(folder: str | Path, *, method: Method | None = None) -> Trained
         own = {**made.download(server, spec), **dict(_under(tensors, f"client/{index}/"))}
         params.append({name: own[name] for name in names})
         steps.append(dict(_under(tensors, f"step/{index}/")))
-    prepares = [None if state is None else import_module(PREPARATION).restored(state) for state in about["prepare"]]
+    prepares = [None if state is None else restored(state) for state in about["prepare"]]
     settings, info = about["settings"] | {"method": about["method"]}, {"classes": about["classes"]}
     dtype = getattr(torch, about["dtype"].removeprefix("torch."))
     steps = steps if any(steps) else []
