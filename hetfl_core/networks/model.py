@@ -43,7 +43,6 @@ class Auto(Checked):
     """
 
     out: Count = 64
-
     padded: ClassVar[bool] = True
 
     def of(self, shape: Any) -> MLP | CNN:
