@@ -117,6 +117,7 @@ TESTS = {
     "methods/fedrep": "methods",
     "methods/fusion": "hyfem blocks",
     "methods/hyfem": "hyfem blocks",
+    "methods/laser": "laser",
     "methods/flic": "flic methods",
     "methods/privacy": "privacy flic",
     "methods/schemes": "methods flic simulation",
