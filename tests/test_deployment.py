@@ -655,6 +655,15 @@ def test_methods_that_need_single_uploads_say_why_they_cannot():
             serve(grid_of(federation, method), {**CONFIG, "secure": True}, method)
 
 
+def test_a_method_that_ends_with_an_exchange_is_refused_and_what_it_gives_to_join_is_not():
+    code = FLIC.published(model=SMALL, local_epochs=1, pretrain_epochs=0, representation_within=False)
+    with pytest.raises(ValueError, match=f"{code.name} ends with an exchange, which a deployment does not have"):
+        deploy(ragged(), code)
+    short = code.joining()
+    run = in_one_process(ragged(), short)
+    assert deploy(ragged(), short)[short.name].final["accuracy"] == pytest.approx(run.final["accuracy"])
+
+
 def test_uploads_beyond_the_range_of_a_sum_are_refused_by_name():
     layout = SumLayout({"a": (2,), "b": ()}, share=0.5, limit=1.0)
     upload = {"a": torch.tensor([1.0, -2.0]), "b": torch.tensor(0.5)}
