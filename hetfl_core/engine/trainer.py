@@ -25,7 +25,7 @@ from hetfl_core.engine.training import LocalJob, Outcome, Outcomes
 from hetfl_core.federation import Client, Federation, Spec, map_blocks
 from hetfl_core.methods.base import Method, Role
 from hetfl_core.networks import Params
-from hetfl_core.networks.model import one_of_each
+from hetfl_core.networks.layers import one_of_each
 from hetfl_core.networks.module import try_out
 
 

@@ -20,8 +20,7 @@ from hetfl_core.clients import check_features
 from hetfl_core.federation import Spec
 from hetfl_core.inputs import by_block
 from hetfl_core.networks import Draw, Model, Params, PerClient, Tensors
-from hetfl_core.networks.layers import RUNNING, has_prefix, missing
-from hetfl_core.networks.model import one_of_each
+from hetfl_core.networks.layers import RUNNING, has_prefix, missing, one_of_each
 from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive, first_line
 
 Role = Literal["start", "round", "rest", "final"]

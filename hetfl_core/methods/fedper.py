@@ -34,7 +34,7 @@ import torch
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Method, Role, Stage, pick
 from hetfl_core.networks import Model, Params, Tensors
-from hetfl_core.networks.model import one_of_each
+from hetfl_core.networks.layers import one_of_each
 
 BODY = ("phi", "gaussian", "alpha")
 """Parts of a model before its head."""

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hetfl_core.federation import Spec
 from hetfl_core.settings import Checked, Count, Dropout
 
 Params = dict[str, Tensor]
@@ -305,3 +306,11 @@ class MLP(Checked):
                 mask = (noise or {}).get(f"{part}.{i}.mask")
                 z = z if mask is None else z * mask
         return z if self.last is None else ACTIVATIONS[self.last](z)
+
+
+def one_of_each(model: Any, specs: Iterable[Spec]) -> list[Spec]:
+    """The first client of each pair of input shapes and network (of a `Model`) that occurs."""
+    found: dict[str, Spec] = {}
+    for spec in specs:
+        found.setdefault(str((spec.shapes, model.of(spec).phi)), spec)
+    return list(found.values())

@@ -590,11 +590,3 @@ class Model(Checked):
             Logits, or the predicted number (C = 1).
         """
         return torch.addmm(params["beta.bias"], self.represent(params, z), params["beta.weight"])
-
-
-def one_of_each(model: Model, specs: Sequence[Spec]) -> list[Spec]:
-    """The first client of each pair of input shapes and network that occurs."""
-    found: dict[str, Spec] = {}
-    for spec in specs:
-        found.setdefault(str((spec.shapes, model.of(spec).phi)), spec)
-    return list(found.values())
