@@ -222,21 +222,26 @@ class Client:
         Parameters
         ----------
         frame : pandas.DataFrame
-            With the columns that the client's table had, in any order.
+            With the columns that the client's features were made of, in any order.
 
         Returns
         -------
         Tensor, or dict of str to Tensor
-            As `x_test`. A feature that the client never had, of a federation that was `filled`, is 0.
+            As `x_test`. A feature that a prepared client never had, of a federation that was `filled`, is 0.
 
         Raises
         ------
         ValueError
-            For a client that was not made of a table, and naming the column, for what its preparation refuses.
+            For a client whose features have no names and that prepares no tables; naming the column, for one that is
+            not there, and for what its preparation refuses.
         """
-        if self.prepare is None:
-            raise ValueError(f"client {self.name!r} was not made of a table, so that it cannot prepare rows of one")
-        made = self.prepare.transform(frame)
+        wanted = [name for own in by_block(self.features).values() for name in own or ()]
+        if self.prepare is not None:
+            made = self.prepare.transform(frame, wanted or None)
+        elif wanted:
+            made = _numbers_by_name(frame, wanted, f"client {self.name!r}")
+        else:
+            raise ValueError(f"client {self.name!r}: features must have names, by which rows of a table are found")
         if self.features is None:
             return torch.tensor(made.to_numpy(float)).to(self.x_train.dtype)
 
@@ -396,6 +401,20 @@ def columns(x: Any, names: Sequence[str] | None, wanted: Sequence[str] | None) -
         return x
     index = {name: i for i, name in enumerate(names)}
     return x[:, [index[name] for name in wanted]]
+
+
+def _numbers_by_name(frame: Any, names: Sequence[str], where: str) -> pd.DataFrame:
+    """The columns of these names, which hold numbers without gaps."""
+    checks.instance("frame", frame, pd.DataFrame)
+    table = frame.rename(columns=str)
+    if lost := [name for name in names if name not in table.columns]:
+        raise ValueError(
+            f"{where}: the table must have the columns {checks.shown([*names])}, lacks {checks.shown(lost)}"
+        )
+    for name in names:
+        if not pd.api.types.is_numeric_dtype(table[name]) or table[name].isna().any():
+            raise ValueError(f"{where}: column {name!r} must hold numbers, without gaps, in all {len(table)} rows")
+    return table[[*names]]
 
 
 # --- arrays ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from torch import Tensor
 from hetfl_core import checks, splits
 from hetfl_core import preparation as preparing
 from hetfl_core.clients import Client, FederationWarning, Kind
-from hetfl_core.preparation import Preparation, Prepared
+from hetfl_core.preparation import Preparation
 from hetfl_core.rng import numpy_stream
 
 TELLING = 20
@@ -161,8 +161,7 @@ def split_arrays(
     clients = []
     for who, part in parts.items():
         (train, test), y, own = places[who], coded[who], part.features
-        as_they_are = None if own is None else Prepared(who, tuple(own), tuple(own), tuple(own))
-        clients.append(Client(part.x[train], y[train], part.x[test], y[test], who, own, as_they_are))
+        clients.append(Client(part.x[train], y[train], part.x[test], y[test], who, own))
     return clients, classes
 
 

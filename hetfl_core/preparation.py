@@ -157,10 +157,10 @@ class Prepared:
         Names of what is made of them.
     origin : tuple of str
         Of each feature the column that it is made of.
-    transformer : object or None
-        Fitted; None where the columns are taken as they are.
+    transformer : object
+        Fitted.
     preparation : Preparation or None
-        None where the columns are taken as they are, and for a transformer of the user's own.
+        None for a transformer of the user's own.
     levels : dict of str to tuple of str
         Of each column that is a category.
     """
@@ -169,17 +169,19 @@ class Prepared:
     columns: tuple[str, ...]
     features: tuple[str, ...] | None
     origin: tuple[str, ...]
-    transformer: Any = None
+    transformer: Any
     preparation: Preparation | None = None
     levels: Any = None
 
-    def transform(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def transform(self, frame: pd.DataFrame, wanted: Sequence[str] | None = None) -> pd.DataFrame:
         """Rows of a table as inputs.
 
         Parameters
         ----------
         frame : pandas.DataFrame
             With the columns that the client has, in any order; others do not matter.
+        wanted : sequence of str, optional
+            Features that are asked for. Columns of which none is made need not be there.
 
         Returns
         -------
@@ -198,18 +200,18 @@ class Prepared:
         """
         checks.instance("frame", frame, pd.DataFrame)
         table = frame.rename(columns=str)
-        if lost := [column for column in self.columns if column not in table.columns]:
+        known = zip(self.features or (), self.origin, strict=False)
+        needed = self.columns if wanted is None or self.preparation is None else {c for f, c in known if f in wanted}
+        if lost := [column for column in self.columns if column in needed and column not in table.columns]:
             raise ValueError(
                 f"client {self.client!r}: the table must have the columns {checks.shown([*self.columns])}, lacks "
                 f"{checks.shown(lost)}; where a value is not known, leave it empty"
             )
-        table = table[[*self.columns]]
-        if self.preparation is None and self.transformer is None:
-            return _plain_numbers(self.client, table)
+        table = table.reindex(columns=[*self.columns])
         if self.preparation is not None:
             table = pd.DataFrame({c: self._cleaned(c, table[c]) for c in self.columns}, index=table.index)
             if self.preparation.gaps == "refuse":
-                refuse_gaps(self.client, table)
+                refuse_gaps(self.client, table[[column for column in self.columns if column in needed]])
         try:
             made = np.empty((0, len(self.origin))) if table.empty else self.transformer.transform(table)
         except (ValueError, TypeError) as error:
@@ -256,13 +258,11 @@ class Prepared:
         TypeError
             For a transformer of the user's own.
         """
-        if self.transformer is not None and self.preparation is None:
+        if self.preparation is None:
             raise TypeError(
                 f"client {self.client!r}: a transformer of your own cannot be written as JSON, only pickled"
             )
         own = {"client": self.client, "columns": [*self.columns], "features": [*(self.features or ())]}
-        if self.preparation is None:
-            return own
         parts = self.transformer.named_transformers_
         fills: dict[str, Any] = {}
         scales: dict[str, list[float]] = {}
@@ -290,8 +290,6 @@ def restored(state: Mapping[str, Any]) -> Prepared:
     Prepared
     """
     columns = tuple(state["columns"])
-    if "preparation" not in state:
-        return Prepared(state["client"], columns, tuple(state["features"]), columns)
     preparation = Preparation(**state["preparation"])
     kinds = {c: object if c in state["levels"] else float for c in columns}
     row = pd.DataFrame({c: pd.Series([state["fills"][c]], dtype=kinds[c]) for c in columns})  # its median is itself
@@ -480,13 +478,6 @@ def _numbers(column: str, values: pd.Series) -> pd.Series:
     if bad := int((numbers.abs() > LARGEST).sum()):
         raise ValueError(f"column {column!r} must hold finite numbers up to {LARGEST:g}, got {bad} that are beyond")
     return numbers
-
-
-def _plain_numbers(who: str, table: pd.DataFrame) -> pd.DataFrame:
-    for column in table.columns:
-        check_numbers(who, column, table[column])
-    refuse_gaps(who, table)
-    return table.astype(float)
 
 
 def check_numbers(who: str, column: Any, values: pd.Series) -> None:

@@ -225,7 +225,7 @@ class Doubled:
     def __init__(self, factor: float = 2.0) -> None:
         self.factor = factor
 
-    def transform(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def transform(self, frame: pd.DataFrame, wanted: object = None) -> pd.DataFrame:
         return frame[["age", "chol", "rate"]].fillna(0) * self.factor
 
     def state(self) -> dict[str, float]:

@@ -319,8 +319,8 @@ class Predictor:
         """Outputs for some rows, and their index."""
         if self.prepare is not None:
             checks.instance("rows", rows, pd.DataFrame)
-            rows = self.prepare.transform(rows)
             known = [name for own in by_block(self.spec.features).values() for name in own or ()]
+            rows = self.prepare.transform(rows, known or None)
             rows = rows.reindex(columns=known, fill_value=0.0) if known else rows  # 0 as in a federation that is filled
         names, shapes, x = by_block(self.spec.features), by_block(self.spec.shapes), {}
         alone = not isinstance(self.spec.shapes, Mapping)

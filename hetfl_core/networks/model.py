@@ -504,8 +504,7 @@ class Model(Checked):
             named, takes = isinstance(spec.shapes, Mapping), isinstance(phi, Blocks)
             if named and not takes:
                 raise ValueError(
-                    f"this model takes one tensor; client {spec.name!r} has blocks {list(spec.shapes)}: name an "
-                    "extractor of each, Model(Blocks.alike(names, MLP()))"
+                    f"this model takes one tensor; client {spec.name!r} has blocks {list(spec.shapes)}: take Blocks"
                 )
             if takes and not named:
                 raise ValueError(f"this model takes named blocks; client {spec.name!r} has one tensor, {spec.shapes}")
