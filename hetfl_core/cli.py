@@ -357,19 +357,18 @@ def predict(
     rows: Annotated[Path, typer.Argument(help="CSV file with the columns that the model takes, in any order.")],
     client: Annotated[str | None, typer.Option(help="Whose model; `server` for the server's own.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write a CSV file instead of printing.")] = None,
+    sep: Annotated[str, typer.Option(help="What is between the fields of the file.")] = ",",
+    decimal: Annotated[str, typer.Option(help="What is before the decimals of its numbers.")] = ".",
+    encoding: Annotated[str, typer.Option(help="How its texts are written.")] = "UTF-8",
 ) -> None:
     """What a saved model says of new rows: a class, or a number, and the probabilities of classes."""
-    import pandas as pd
-
     from hetfl_core.engine.trained import load_trained
+    from hetfl_core.tables import read_table
 
     if out is not None:
         check_file(out)
     model = load_trained(folder)
-    try:
-        frame = pd.read_csv(rows)
-    except ValueError as error:
-        raise ValueError(f"{rows} must be a CSV file with a row of names: {error}") from error
+    frame = read_table(rows, str(rows), sep=sep, decimal=decimal, encoding=encoding)
     one = model.server if client == "server" and client not in model.clients else model.client(client)
     found = one.predict(frame).to_frame()
     if one.spec.task == "classification":

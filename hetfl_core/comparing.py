@@ -99,6 +99,8 @@ def compare(
     wanted = list(metric) if isinstance(metric, list | tuple) else [metric]
     if n_jobs is not None and not checks.integer("n_jobs", n_jobs):
         raise ValueError("n_jobs must be a number of processes, or -1 for one a core, got 0")
+    if n_jobs not in (None, 1) and "on_round" in options:
+        raise ValueError(f"on_round is called in this process alone: expected n_jobs=1 with it, got {n_jobs}")
     if n_jobs is None and ("on_round" in options or choose_device(options.get("device", "auto")).type != "cpu"):
         n_jobs = 1
     options |= {"rounds": rounds, "progress": False, **({} if n_jobs == 1 else {"workers": options.get("workers", 1)})}
@@ -107,7 +109,13 @@ def compare(
     found: dict[str, dict[str, dict[int, _Result]]] = {}
     with tqdm(total=len(pieces), disable=not progress, desc="compare", unit="run") as bar:
         made = in_order(call, pieces, n_jobs)
-        for (seed, name), figures_of in zip(pieces, made, strict=True):
+        data: dict[int, str] = {}
+        for (seed, name), (figures_of, mark) in zip(pieces, made, strict=True):
+            if data.setdefault(seed, mark) != mark:
+                raise ValueError(
+                    f"federation({seed}) made other data in another process: its data must depend on the seed alone, "
+                    "for methods to be compared on the same; draw with np.random.default_rng(seed), or use n_jobs=1"
+                )
             for key, result in figures_of.items():
                 found.setdefault(key, {}).setdefault(name, {})[seed] = result
             bar.update()
@@ -128,15 +136,16 @@ class _Comparison:
     wanted: Sequence[Any]
     options: Mapping[str, Any]
 
-    def __call__(self, seed: int, name: str) -> dict[str, _Result]:
-        """The figures of one run, by the names of the metrics."""
-        names, asked, seen = self.data(seed)
+    def __call__(self, seed: int, name: str) -> tuple[dict[str, _Result], str]:
+        """The figures of one run, by the names of the metrics, and the fingerprint of data that were made for it."""
+        names, asked, seen, mark = self.data(seed)
         run = _run(seen[name], name, self.methods[name], **{**self.options, "measure": asked, "seed": seed})
-        return {metric: _result(run, name, metric) for metric in names}
+        return {metric: _result(run, name, metric) for metric in names}, mark
 
-    def data(self, seed: int) -> tuple[list[str], list[Any], dict[str, Federation]]:
+    def data(self, seed: int) -> _Made:
         """The metrics and what each method sees, checked for all methods; made once for runs of one seed in a row."""
-        if (self.token, seed) not in _MADE:
+        made = _MADE.get((self.token, seed))
+        if made is None:
             data = self.federation(seed) if callable(self.federation) else self.federation
             checks.instance("federation", data, Federation)
             names, asked = _metrics(self.wanted, data, self.options.get("measure", ()))
@@ -144,11 +153,21 @@ class _Comparison:
             for name, method in self.methods.items():
                 _check_runs(seen[name], method, data)
             _MADE.clear()
-            _MADE[self.token, seed] = names, asked, seen
-        return _MADE[self.token, seed]
+            mark = data.fingerprint() if callable(self.federation) else ""
+            made = _MADE[self.token, seed] = _Made(names, asked, seen, mark)
+        return made
 
 
-_MADE: dict[tuple[str, int], tuple[list[str], list[Any], dict[str, Federation]]] = {}
+class _Made(NamedTuple):
+    """Metrics, what is measured for them, what each method sees, and the fingerprint of the data."""
+
+    names: list[str]
+    asked: list[Any]
+    seen: dict[str, Federation]
+    mark: str
+
+
+_MADE: dict[tuple[str, int], _Made] = {}
 """The data of the last seed in this process."""
 
 

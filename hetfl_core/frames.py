@@ -88,6 +88,7 @@ def tables(
     features = frame.drop(columns=list(dict.fromkeys(unused)))
     if isinstance(prepare, Preparation):
         features = prepare.cleaned(features)
+        frame[target] = frame[target].mask(frame[target].map(_is_mark))
     found = Tables({}, {}, {})
     for name, rows in frame.groupby(client, sort=False, observed=True):
         who, own = str(name), features.loc[rows.index]
@@ -98,6 +99,11 @@ def tables(
     if prepare is None or isinstance(prepare, Preparation):
         _warn_of_answers(features, frame[target])
     return found
+
+
+def _is_mark(label: Any) -> bool:
+    """Whether a label is what stands for a missing one."""
+    return isinstance(label, str) and label.strip() in {"?", ""}
 
 
 def split_arrays(

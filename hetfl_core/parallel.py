@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import joblib
+from joblib.externals.loky import get_reusable_executor
 
 R = TypeVar("R")
 
@@ -57,12 +58,16 @@ def _in_processes(call: Callable[..., R], pieces: Sequence[tuple[Any, ...]], job
         for piece in pieces:
             yield call(*piece)
         return
+    get_reusable_executor().shutdown()  # processes that are left of before have imported what has changed since
     with joblib.parallel_config("loky", n_jobs=jobs, inner_max_num_threads=1):
         pool = joblib.Parallel(return_as="generator")
-    for result, told in pool(joblib.delayed(_noting)(call, piece) for piece in pieces):
-        for category, text in told:
-            warnings.warn(text, category, stacklevel=3)
-        yield result
+    try:
+        for result, told in pool(joblib.delayed(_noting)(call, piece) for piece in pieces):
+            for category, text in told:
+                warnings.warn(text, category, stacklevel=3)
+            yield result
+    finally:
+        get_reusable_executor().shutdown()
 
 
 def _noting(call: Callable[..., R], piece: tuple[Any, ...]) -> tuple[R, list[tuple[type[Warning], str]]]:

@@ -191,7 +191,8 @@ class Prepared:
         Raises
         ------
         ValueError
-            Naming client and column: for one that is not there, or that holds words where numbers are expected.
+            Naming client and column: for one that is not there, is there twice, or holds words where numbers are
+            expected.
 
         Warns
         -----
@@ -207,6 +208,8 @@ class Prepared:
                 f"client {self.client!r}: the table must have the columns {checks.shown([*self.columns])}, lacks "
                 f"{checks.shown(lost)}; where a value is not known, leave it empty"
             )
+        if twice := [column for column in self.columns if (table.columns == column).sum() > 1]:
+            raise ValueError(f"client {self.client!r}: the table must have each column once, got {twice[0]!r} twice")
         table = table.reindex(columns=[*self.columns])
         if self.preparation is not None:
             table = pd.DataFrame({c: self._cleaned(c, table[c]) for c in self.columns}, index=table.index)

@@ -41,6 +41,7 @@ class Tape(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.operations: list[tuple[Any, Sequence[Any], Mapping[str, Any], Any]] = []
+        self.whole = False  # within a function that is one operation
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -56,7 +57,7 @@ class Tape(TorchDispatchMode):
         super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        if _HERE.tape is None:
+        if self.whole:
             return func(*args, **(kwargs or {}))
         return self.do(func, args, kwargs or {})
 
@@ -86,26 +87,31 @@ class Tape(TorchDispatchMode):
         graph, constants = fx.Graph(), dict[str, Tensor]()
         nodes: dict[int, fx.Node] = {id(t): graph.placeholder(f"x{i}") for i, t in enumerate(inputs)}
 
+        there, made = {memory(t) for t in inputs}, set[int]()
+
         def node(value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return [node(v) for v in value] if isinstance(value, (list, tuple)) else value
             if id(value) not in nodes:  # it was there before
                 constants[f"c{len(constants)}"] = value
+                there.add(memory(value))
                 nodes[id(value)] = graph.get_attr(f"c{len(constants) - 1}")
             return nodes[id(value)]
 
         for func, args, kwargs, result in self.operations:
             several = isinstance(result, (list, tuple))
             found = list(result) if several else [result]
+            operands, options = tuple(node(args)), {name: node(value) for name, value in kwargs.items()}
             known = not mutates(func) and any(id(t) in nodes for t in found if t is not None)
-            if known or depends_on_values(func, args, found):
+            if known or depends_on_values(func, args, found) or (mutates(func) and memory(args[0]) not in made):
                 raise Unrecordable(
                     f"{func} cannot be recorded: it draws, or what it gives is not new or depends on values"
                 )
+            made |= {memory(t) for t in found if t is not None} - there
             if hasattr(func, "_schema") and not mutates(func) and is_same(result, args):
-                nodes[id(result)] = node(args[0])
+                nodes[id(result)] = operands[0]
                 continue
-            called = graph.call_function(func, tuple(node(args)), {name: node(v) for name, v in kwargs.items()})
+            called = graph.call_function(func, operands, options)
             for i, tensor in enumerate(found):
                 if id(tensor) not in nodes:  # else it was written into
                     nodes[id(tensor)] = graph.call_function(operator.getitem, (called, i)) if several else called
@@ -122,6 +128,11 @@ def depends_on_values(func: Any, args: Sequence[Any], found: Sequence[Any]) -> b
     return not CANNOT.isdisjoint(tags) or not all(t is None or isinstance(t, Tensor) for t in found)
 
 
+def memory(t: Tensor) -> int:
+    """Where the memory of a tensor, or of what it is a view of, begins."""
+    return t.untyped_storage().data_ptr()
+
+
 def mutates(func: Any) -> bool:
     """Whether an operation writes into its arguments."""
     return hasattr(func, "_schema") and bool(func._schema.is_mutable)
@@ -131,7 +142,7 @@ def is_same(result: Any, args: Sequence[Any]) -> bool:
     """Whether an operation gave its first argument again: the same memory, seen in the same way."""
     if not (args and isinstance(result, Tensor) and isinstance(args[0], Tensor)):
         return False
-    seen = [(t.data_ptr(), t.dtype, t.shape, t.stride()) for t in (result, args[0])]
+    seen = [(t.data_ptr(), t.dtype, t.shape, t.stride(), t.is_conj(), t.is_neg()) for t in (result, args[0])]
     return seen[0] == seen[1]
 
 
@@ -143,10 +154,13 @@ def whole(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        tape, _HERE.tape = getattr(_HERE, "tape", None), None
+        tape = getattr(_HERE, "tape", None)
+        if tape is None or tape.whole:
+            return function(*args)
+        tape.whole = True
         try:
-            return function(*args) if tape is None else tape.do(function, args, {})
+            return tape.do(function, args, {})
         finally:
-            _HERE.tape = tape
+            tape.whole = False
 
     return call

@@ -121,6 +121,30 @@ def test_run_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp_path):
     )
 
 
+def test_rows_of_a_file_are_read_as_they_are_meant(monkeypatch, capsys, tmp_path):
+    """Fields at the end that belong to no column shift nothing; other marks between fields can be said."""
+    from hetfl_core import Federation, simulate
+    from hetfl_core.methods import Local
+
+    frame = pd.DataFrame({"age": np.arange(20.0), "chol": np.arange(20.0)[::-1], "ill": np.resize(["yes", "no"], 20)})
+    fed = Federation.from_frame(frame.assign(site=["a", "a", "b", "b"] * 5), client="site", target="ill")
+    run = simulate(fed, Local(), rounds=1, progress=False)
+    folder, file = str(run.save(tmp_path / "model")), tmp_path / "new.csv"
+    file.write_text("age,chol\n1,2,\n3,4,\n")
+    code, _, told = call(monkeypatch, capsys, "predict", folder, str(file), "--client", "a")
+    assert code == 1
+    assert "more fields than the first line has names" in told
+    file.write_text("chol;age\n1,5;2,5\n3,5;4,5\n")
+    code, said, _ = call(
+        monkeypatch, capsys, "predict", folder, str(file), "--client", "a", "--sep", ";", "--decimal", ","
+    )
+    assert code == 0
+    assert len(said.splitlines()) == 3
+    given = pd.DataFrame({"age": [2.5, 4.5], "chol": [1.5, 3.5]})
+    for word in run.trained().predict(given, client="a"):
+        assert word in said
+
+
 def test_a_model_that_was_saved_predicts_for_rows_of_a_file(monkeypatch, capsys, tmp_path):
     from hetfl_core import Federation, simulate
     from hetfl_core.methods import FedAvg

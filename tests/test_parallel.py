@@ -1,6 +1,8 @@
 """Calls in processes give what they give in this one."""
 
+import importlib
 import os
+import sys
 import time
 import warnings
 
@@ -89,3 +91,30 @@ def test_callbacks_are_called_in_this_process(monkeypatch):
 def test_numbers_of_processes_are_checked(n_jobs, message):
     with pytest.raises((ValueError, TypeError), match=message):
         compare(ragged(), METHODS, n_jobs=n_jobs)
+
+
+def test_data_that_depend_on_more_than_their_seed_are_not_compared_over_processes():
+    def draw(seed):
+        return ragged(widths=(3, 3), seed=int.from_bytes(os.urandom(3), "big"))
+
+    with pytest.raises(ValueError, match=r"federation\(0\) made other data in another process"):
+        compare(draw, METHODS, seeds=3, rounds=1, n_jobs=2, progress=False)
+
+
+def test_processes_do_not_go_on_with_modules_that_have_changed(monkeypatch, tmp_path):
+    """As in a notebook: a file is edited and loaded again between two comparisons."""
+    module = tmp_path / "mine_of_test_parallel.py"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    found = []
+    for number in (1, 22):
+        module.write_text(f"def value(_):\n    return {number}\n")
+        importlib.invalidate_caches()
+        sys.modules.pop("mine_of_test_parallel", None)
+        found.append(list(in_order(importlib.import_module("mine_of_test_parallel").value, [(0,), (1,)], n_jobs=2)))
+    assert found == [[1, 1], [22, 22]]
+
+
+def test_callbacks_and_processes_do_not_go_together():
+    with pytest.raises(ValueError, match="expected n_jobs=1 with it, got 2"):
+        compare(ragged(), METHODS, on_round=print, n_jobs=2)

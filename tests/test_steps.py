@@ -2,9 +2,9 @@
 
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count, pairwise
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import pytest
 import torch
@@ -22,6 +22,7 @@ from hetfl_core.tape import Tape, Unrecordable, whole
 
 MODEL = Model(MLP(hidden=(7,), out=6))
 EQUAL = ragged(widths=(5, 5), sizes=(20, 60))
+THERE = torch.ones(3, dtype=torch.float64)
 SHORT = {"local_epochs": 6, "batch_size": 4}
 
 
@@ -147,8 +148,10 @@ def test_a_record_repeats_whatever_was_done():
         lambda x: [x.unique()],
         lambda x: [x + torch.rand(3, dtype=x.dtype)],
         lambda x: [whole(lambda t: t)(x)],
+        lambda x: [x.view(3).add_(1.0)],
+        lambda x: [THERE[1:].mul_(x[1:])],
     ],
-    ids=["a number", "a branch", "a mask", "unique", "a draw", "nothing new"],
+    ids=["a number", "a branch", "a mask", "unique", "a draw", "nothing new", "into an input", "into a constant"],
 )
 def test_what_depends_on_values_is_not_recorded(function):
     with pytest.raises(Unrecordable, match="cannot be recorded"):
@@ -206,6 +209,109 @@ def test_a_loss_that_changes_from_step_to_step_is_never_played_back():
     assert program.step.unrecordable
     again = [a for a, b in pairwise(found) if torch.equal(a, b)]
     assert again == []
+
+
+@dataclass(frozen=True)
+class Halving(FedAvg):
+    """What a user may write: the server sends a rate, halved each round, and the loss reads it past PyTorch."""
+
+    def init_server(self, specs, rng):
+        return {**super().init_server(specs, rng), "rate": torch.ones(1, dtype=torch.float32)}
+
+    def aggregate(self, server, *rest):
+        return {**super().aggregate(server, *rest), "rate": server["rate"] / 2}
+
+    def loss(self, params, received, batch, noise):
+        found = super().loss(params, received, batch, noise)
+        return found._replace(total=found.total * received["rate"].tolist()[0])
+
+
+class Holder:
+    value = 1.0
+
+
+@dataclass(frozen=True)
+class Stateful(FedAvg):
+    """A setting that is an object, of which something changes from round to round."""
+
+    holder: Holder = field(default_factory=Holder)
+
+    def stages(self, round, role):
+        self.holder.value = 1.0 / (1 + round)
+        return super().stages(round, role)
+
+    def loss(self, params, received, batch, noise):
+        found = super().loss(params, received, batch, noise)
+        return found._replace(total=found.total * self.holder.value)
+
+
+@pytest.mark.parametrize("kind", [Halving, Stateful])
+def test_what_changes_from_round_to_round_unseen_is_noticed(kind, monkeypatch):
+    runs = []
+    for often in (10**9, 0):
+        monkeypatch.setattr(steps, "OFTEN", often)
+        method = kind(MODEL, **SHORT)
+        runs.append(simulate(EQUAL, method, rounds=4, engine="stacked", device="cpu", progress=False))
+    assert largest_difference(*runs) == 0
+
+
+def test_gradients_that_are_one_tensor_are_clipped_once():
+    """PyTorch gives one gradient for both terms of a sum."""
+
+    a, b = torch.zeros(2, 3, dtype=torch.float32), torch.zeros(2, 3, dtype=torch.float32)
+    leaves = [a.clone().requires_grad_(), b.clone().requires_grad_()]
+    grads = torch.autograd.grad(((leaves[0] + leaves[1]) * 100).sum(), leaves)
+    stage = Stage(("a", "b"), epochs=1, optimizer="sgd", lr=1.0, clip=1.0)
+    params = {"a": a, "b": b}
+    Descent(stage, params, stacked=True).step(params, filled(params, grads))
+    norms = (a.square().sum(1) + b.square().sum(1)).sqrt()
+    torch.testing.assert_close(norms, torch.ones(2, dtype=torch.float32))
+
+
+def test_settings_mean_what_they_are():
+    class L1(NamedTuple):
+        weight: float
+
+    class L2(NamedTuple):
+        weight: float
+
+    @dataclass(frozen=True, slots=True)
+    class Slotted:
+        weight: float
+
+    def closure(value):
+        return lambda *arguments: value
+
+    assert meaning(closure(L1(0.5))) == meaning(closure(L1(0.5))) != meaning(closure(L2(0.5)))
+    assert meaning(closure(Slotted(1.0))) == meaning(closure(Slotted(1.0))) != meaning(closure(Slotted(2.0)))
+
+    def later():
+        return unset
+
+    meaning(later)
+    unset = 1
+    assert later() == unset
+
+
+def test_layouts_in_memory_are_told_apart():
+    records = Records()
+    step = records.step(squares, None, {}, (("w",), (), (), ()), None)
+    one = inputs(2)
+    other = [one[0], one[1].mT.contiguous().mT, *one[2:]]
+    assert records.program(step, one) is not records.program(step, other)
+
+
+def test_threads_share_records(monkeypatch):
+    """Once a record is believed each thread plays it back."""
+    calls = []
+    monkeypatch.setattr(steps, "OFTEN", 0)
+    plain = Step.__call__
+    monkeypatch.setattr(Step, "__call__", lambda self, *some: (calls.append(1), plain(self, *some))[1])
+    method = FedAvg(MODEL, local_epochs=30, batch_size=4)
+    for workers in (1, 3):
+        calls.clear()
+        simulate(EQUAL, method, rounds=2, stack_size=2, workers=workers, device="cpu", progress=False)
+        assert len(calls) < 200, "of some 1 800 steps"
 
 
 def test_what_cannot_be_recorded_goes_on_live():

@@ -644,3 +644,11 @@ def test_a_saved_model_prepares_later_rows_as_the_run_did(view, tmp_path):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
     with pytest.raises(ValueError, match=r"client 'A': the table must have the columns .* lacks \['age'\]"):
         model.predict(frame.drop(columns="age"), client="A")
+
+
+@pytest.mark.parametrize("mark", ["?", " ? ", ""])
+def test_a_mark_for_a_missing_label_is_no_class(mark):
+    frame = pd.DataFrame({"age": range(40), "site": ["a", "b"] * 20, "ill": ["no", "no", "yes", "yes"] * 10})
+    frame.loc[3, "ill"] = mark
+    with pytest.raises(ValueError, match="client 'b': y must have no gaps, got 1 missing label"):
+        Federation.from_frame(frame, client="site", target="ill", prepare=Preparation())

@@ -434,3 +434,19 @@ def test_a_folder_is_a_path(bad):
     for call in (run.save, load_trained):
         with pytest.raises((ValueError, TypeError), match="folder must be"):
             call(bad)
+
+
+def test_the_server_says_nothing_of_rows_that_each_site_prepares_in_its_own_way():
+    """Ages of 60 would go into a network that has seen them scaled."""
+    fed = Federation.from_frame(
+        pd.DataFrame({"age": [50.0, 60, 70, 80] * 5, "site": ["a", "b"] * 10, "ill": ["no", "no", "yes", "yes"] * 5}),
+        client="site",
+        target="ill",
+        prepare=Preparation(),
+    )
+    model = simulate(fed, FedAvg(), rounds=1, progress=False).trained()
+    with pytest.raises(ValueError, match=r"the server cannot prepare rows.* predict for one of \['a', 'b'\]"):
+        _ = model.server
+    rows = pd.DataFrame([[60.0, 61.0]], columns=["age", "age"])
+    with pytest.raises(ValueError, match="client 'a': the table must have each column once, got 'age' twice"):
+        model.predict(rows, client="a")

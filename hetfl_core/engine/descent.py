@@ -121,12 +121,14 @@ def filled(params: Tensors, grads: Sequence[Tensor | None]) -> list[Tensor]:
     """Gradients as an optimizer wants them: laid out in memory as the parameters are (fused kernels do not look).
 
     They are zero where the loss does not use a parameter, so that weight decay and momentum act on it all the same.
+    Each has memory of its own, as clipping writes there: that of a + b would be one tensor for both.
     """
-    found = []
+    found: list[Tensor] = []
     for p, g in zip(params.values(), grads, strict=True):
         if g is None:
             g = torch.zeros_like(p)
-        found.append(g if g.stride() == p.stride() else torch.empty_like(p).copy_(g))
+        own = g.stride() == p.stride() and all(g.data_ptr() != other.data_ptr() for other in found)
+        found.append(g if own else torch.empty_like(p).copy_(g))
     return found
 
 

@@ -2,17 +2,21 @@
 
 A live step of a small network takes about a millisecond, nearly all of it PyTorch's dispatch: `vmap`, autograd and the
 Python of the method. What it computes is the same sequence of operations each time, as long as the shapes are the same.
-So once a step has come often, its operations are recorded (`torch.fx.experimental.proxy_tensor.make_fx`) and played
-back from then on. A record is used only after it has given the very bits of the live step, twice, on different batches;
-what cannot be recorded goes on live. So results do not depend on when, or whether, a step is recorded.
+So once a step has come often, its operations are recorded (`hetfl_core.tape`) and played back from then on.
+
+A record is used only after it has given the very bits of the live step three times, on different batches; the first
+step of each further stage is live and compared, too. What cannot be recorded, or once differed, goes on live. So
+results do not depend on when, or whether, a step is recorded, where a loss depends on its arguments and on settings
+that stay as they are within a stage.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
-from types import FunctionType, MethodType
+from dataclasses import dataclass, fields, is_dataclass
+from threading import Lock
+from types import CellType, FunctionType, MethodType
 from typing import Any, TypeVar
 
 import torch
@@ -29,8 +33,8 @@ T = TypeVar("T")
 OFTEN = 16
 """Steps of one shape after which it is recorded: recording takes as long as a hundred steps or two."""
 
-TRIALS = 2
-"""Steps at which a record must give the bits of the live step before it is believed."""
+TRIALS = 3
+"""Steps at which a record must give the bits of the live step before it is believed, the recorded one among them."""
 
 MOST_RECORDS = 128
 """Shapes of which something is remembered; the one that was used longest ago is forgotten first."""
@@ -64,6 +68,7 @@ class Step:
         self.follow = None if follow is None else _lifted(follow, dims)
         self.found: list[tuple[str, ...]] = []
         self.unrecordable = False
+        self.lock = Lock()
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
         """The gradients, then the values whose names `found` gives: loss terms, what is remembered, what follows."""
@@ -90,22 +95,34 @@ def _lifted(hook: Callable[..., Any], dims: Mapping[str, int | None]) -> Callabl
 
 
 class Program:
-    """A `Step` for inputs of certain shapes."""
+    """A `Step` for inputs of certain shapes.
+
+    Attributes
+    ----------
+    found : list of tuple of str
+        What the values of the last live step are called that are no gradients.
+    """
 
     def __init__(self, step: Step) -> None:
         self.step, self.seen, self.agreed = step, 0, 0
         self.found: list[tuple[str, ...]] = []
         self.replay: Callable[..., list[Tensor]] | None = None
 
-    def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """What the step gives, whose names `found` then has."""
-        if self.agreed == TRIALS and self.replay is not None:
+    @property
+    def ready(self) -> bool:
+        """Whether there is a record that may be used."""
+        return self.agreed >= TRIALS and not self.step.unrecordable
+
+    def __call__(self, inputs: Sequence[Tensor], compare: bool = False) -> list[Tensor]:
+        """What the step gives, whose names `found` then has; live where the record is to be compared."""
+        if self.replay is not None and self.ready and not compare:
             return self.replay(*inputs)
         values = self.step(*inputs)
         self.found = self.step.found
         self.seen += 1
         if self.seen > OFTEN and not self.step.unrecordable:
-            self._try(inputs, values)
+            with self.step.lock:
+                self._try(inputs, values)
         return values
 
     def _try(self, inputs: Sequence[Tensor], live: list[Tensor]) -> None:
@@ -120,7 +137,7 @@ class Program:
         except Exception:  # what a method does that cannot be recorded is no fault
             same = False
         self.agreed += same
-        self.step.unrecordable = not same
+        self.step.unrecordable |= not same
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
@@ -134,6 +151,7 @@ class Records:
     def __init__(self) -> None:
         self.steps: OrderedDict[Hashable, Step] = OrderedDict()
         self.programs: OrderedDict[Hashable, Program] = OrderedDict()
+        self.lock = Lock()
 
     def step(
         self,
@@ -146,12 +164,14 @@ class Records:
         """The step with this objective and these names."""
         blocks = tuple(like) if isinstance(like, Mapping) else None
         key = (meaning(loss), meaning(follow), tuple(dims.items()), tuple(tuple(g) for g in groups), blocks)
-        return _known(self.steps, key, lambda: Step(loss, follow, dims, groups, like))
+        with self.lock:
+            return _known(self.steps, key, lambda: Step(loss, follow, dims, groups, like))
 
     def program(self, step: Step, inputs: Sequence[Tensor]) -> Program:
         """A step for inputs of the shapes of these."""
-        key = (step, *((t.shape, t.dtype) for t in inputs))
-        return _known(self.programs, key, lambda: Program(step))
+        key = (step, *((t.shape, t.stride(), t.dtype) for t in inputs))
+        with self.lock:
+            return _known(self.programs, key, lambda: Program(step))
 
 
 def _known(table: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
@@ -181,15 +201,24 @@ def meaning(hook: Any) -> Hashable:
     if isinstance(hook, MethodType):
         return hook.__func__, _value(hook.__self__)
     if isinstance(hook, FunctionType):
-        cells = [cell.cell_contents for cell in hook.__closure__ or ()]
+        cells = [_contents(cell) for cell in hook.__closure__ or ()]
         return hook.__code__, _value((*cells, *(hook.__defaults__ or ()), *(hook.__kwdefaults__ or {}).items()))
     return _value(hook)
+
+
+def _contents(cell: CellType) -> Any:
+    """What a closure holds; the cell itself where it is empty still."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return cell
 
 
 def _value(thing: Any) -> Hashable:
     """A key for a setting: by its value where that is all there is to it, else it is like nothing but itself."""
     if isinstance(thing, tuple):
-        return tuple(map(_value, thing))
+        return type(thing), tuple(map(_value, thing))
     if is_dataclass(thing) and not isinstance(thing, type):
-        return type(thing), tuple((name, _value(value)) for name, value in vars(thing).items())
+        held = {f.name: getattr(thing, f.name) for f in fields(thing)} | getattr(thing, "__dict__", {})
+        return type(thing), tuple((name, _value(value)) for name, value in held.items())
     return (type(thing), thing) if isinstance(thing, (str, int, float, type(None))) else _Itself(thing)

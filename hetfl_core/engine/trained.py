@@ -110,8 +110,13 @@ class Trained:
         Raises
         ------
         ValueError
-            Where the method leaves none at the server.
+            Where the method leaves none at the server, and where each client's table was prepared by its own rows.
         """
+        if any(prepare is not None for prepare in self.prepares):
+            raise ValueError(
+                "the server cannot prepare rows: each client's table was scaled and filled by its own rows; predict "
+                f"for one of {self.clients}"
+            )
         first = self.specs[0]
         features, shapes = dict[str, Any](), dict[str, tuple[int, ...]]()
         for spec in self.specs:
@@ -182,6 +187,9 @@ class Trained:
 
     def save(self, folder: str | Path) -> Path:
         """Write the models to a folder; `hetfl_core.load_trained` reads them.
+
+        No row of anybody's data is written, but what was fitted to clients' tables is: medians, means, spreads, and the
+        levels of words. Of a client with few rows they say much.
 
         Parameters
         ----------

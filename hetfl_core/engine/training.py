@@ -415,6 +415,7 @@ class StackedStage:
         follow = job.method.follow if any(name.endswith(RUNNING) for name in params) else None
         self.computed = job.records.step(stage.loss or job.method.loss, follow, dims, groups, job.data.x)
         self.program: Program | None = None
+        self.compared = False  # whether a record has been compared with a live step in this stage
 
     def run(self, memory: Params) -> list[dict[str, float]]:
         """Take all steps, update the stack and `memory` in place, and return each client's mean loss terms."""
@@ -438,7 +439,9 @@ class StackedStage:
         inputs = [*(t for group in groups for t in group.values()), *blocks(batch.x), batch.y, batch.weight]
         if self.program is None:
             self.program = self.job.records.program(self.computed, inputs)
-        values = iter(self.program(inputs))
+        ready = self.program.ready
+        values = iter(self.program(inputs, compare=not self.compared))
+        self.compared |= ready
         grads = [next(values) for _ in self.trained]
         terms, remember, followed = ({name: next(values) for name in names} for names in self.program.found)
         for name, seen in remember.items():  # before the step, as in the loop
