@@ -44,16 +44,16 @@ class FedSR(Stochastic):
     federated : bool
         Whether the model is exchanged at all. In FedCR's published code ([2]_) it is not, by a fault: what it calls
         FedSR is local training, from first weights of each client's own.
+    samples, test_samples, averaged, likelihood, scale
+        As for `Stochastic`.
+    model, local_epochs, batch_size, lr, …
+        As for `Method`, and so are the other settings that every method has.
 
     Notes
     -----
     The authors' code multiplies z by a trained scale in the last term, and begins with deviations softplus(1) = 1.31 in
     r; here there is no scale and r begins as N(0, I). In FedCR's published code r is never trained on a GPU: what is
     moved to the device there is no parameter of the module any more, and the optimizer does not see it.
-    samples, test_samples, averaged, likelihood, scale
-        As for `Stochastic`.
-    model, local_epochs, batch_size, lr, …
-        As for `Method`, and so are the other settings that every method has.
     """
 
     norm_weight: NotNegative = 0.01
