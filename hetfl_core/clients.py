@@ -243,11 +243,11 @@ class Client:
         else:
             raise ValueError(f"client {self.name!r}: features must have names, by which rows of a table are found")
         if self.features is None:
-            return torch.tensor(made.to_numpy(float)).to(self.x_train.dtype)
+            return torch.tensor(made.to_numpy(float), dtype=self.x_train.dtype)
 
         def of(x: Tensor, names: Sequence[str] | None) -> Tensor:
             found = made.reindex(columns=list(names or ()), fill_value=0.0)
-            return torch.tensor(found.to_numpy(float)).to(x.dtype)
+            return torch.tensor(found.to_numpy(float), dtype=x.dtype)
 
         return map_blocks(of, self.x_train, self.features)
 

@@ -130,10 +130,12 @@ def test_rows_of_a_file_are_read_as_they_are_meant(monkeypatch, capsys, tmp_path
     fed = Federation.from_frame(frame.assign(site=["a", "a", "b", "b"] * 5), client="site", target="ill")
     run = simulate(fed, Local(), rounds=1, progress=False)
     folder, file = str(run.save(tmp_path / "model")), tmp_path / "new.csv"
-    file.write_text("age,chol\n1,2,\n3,4,\n")
-    code, _, told = call(monkeypatch, capsys, "predict", folder, str(file), "--client", "a")
-    assert code == 1
-    assert "more fields than the first line has names" in told
+    file.write_text("age,chol\n1,20,\n30,4,\n")
+    code, said, _ = call(monkeypatch, capsys, "predict", folder, str(file), "--client", "a")
+    assert code == 0
+    given = pd.DataFrame({"age": [1.0, 30.0], "chol": [20.0, 4.0]})
+    probabilities = run.trained().predict_proba(given, client="a")["yes"]
+    assert [line.split()[-1] for line in said.splitlines()[1:]] == [f"{p:.4g}" for p in probabilities]
     file.write_text("chol;age\n1,5;2,5\n3,5;4,5\n")
     code, said, _ = call(
         monkeypatch, capsys, "predict", folder, str(file), "--client", "a", "--sep", ";", "--decimal", ","
@@ -183,7 +185,7 @@ def test_a_model_that_was_saved_predicts_for_rows_of_a_file(monkeypatch, capsys,
         assert code == 1
         assert message in err
     for content, message in (
-        (b"", "new.csv must be a CSV file"),
+        (b"", "new.csv: the file is no table"),
         (b"a,b\n1,2\n", "rows lack the columns ['age', 'chol']"),
     ):
         rows.write_bytes(content)
@@ -221,7 +223,7 @@ def test_a_model_that_was_saved_predicts_for_rows_of_a_file(monkeypatch, capsys,
         (["run", "FedAvg"], "FedAvg averages 'phi.0.weight', which must have the same shape"),
         (
             ["reproduce", "flic/bci"],
-            "no experiment is called 'flic/bci'; did you mean flic/bci-54, flic/bci-40, flic/bci-common40",
+            "no experiment is called 'flic/bci'; did you mean flic/bci-54, flic/bci-40",
         ),
         (["reproduce"], "name one experiment, or give --pending"),
         (

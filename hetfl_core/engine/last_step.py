@@ -18,8 +18,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
-from scipy.special import log_softmax
 from torch import Tensor
 
 from hetfl_core.networks import Params
@@ -69,6 +67,9 @@ def _line(z: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
 
 def _platt(z: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
     """Slope and offsets of logits, that of the first class 0."""
+    from scipy.optimize import minimize  # on demand: PyTorch comes without it
+    from scipy.special import log_softmax
+
     n, C = z.shape
     counts = np.bincount(y, minlength=C)
     targets = (np.eye(C) * counts[:, None] + 1) / (counts[:, None] + C)

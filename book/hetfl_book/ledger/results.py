@@ -88,6 +88,8 @@ def pooled(
         As from `by_seed`; only seeds that all of the experiments have.
     """
     runs, names = records_of(records), checks.names("experiments", experiments)
+    if not names:
+        raise ValueError("experiments must name at least one, got none")
     each = [by_seed(runs, name, method, metric) for name in names]
     return pd.concat(each, axis=1, join="inner").mean(axis=1).rename(method)
 
