@@ -295,7 +295,7 @@ def test_settings_mean_what_they_are():
 
 def test_layouts_in_memory_are_told_apart():
     records = Records()
-    step = records.step(squares, None, {}, (("w",), (), (), ()), None)
+    step = records.step(Step(squares, None, {}, (("w",), (), (), ()), None))
     one = inputs(2)
     other = [one[0], one[1].mT.contiguous().mT, *one[2:]]
     assert records.program(step, one) is not records.program(step, other)
@@ -324,8 +324,8 @@ def test_what_cannot_be_recorded_goes_on_live():
 def test_records_are_found_again_and_not_too_many_are_kept(monkeypatch):
     monkeypatch.setattr(steps, "MOST_RECORDS", 3)
     records, names = Records(), (("w",), (), (), ())
-    step = records.step(squares, None, {}, names, None)
-    assert records.step(squares, None, {}, names, None) is step
+    step = records.step(Step(squares, None, {}, names, None))
+    assert records.step(Step(squares, None, {}, names, None)) is step
     programs = [records.program(step, inputs(k)) for k in (1, 2, 3, 4)]
     assert records.program(step, inputs(4)) is programs[3]
     assert records.program(step, inputs(2)) is programs[1]

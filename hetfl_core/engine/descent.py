@@ -18,7 +18,7 @@ from torch.optim.adamw import adamw
 from torch.optim.rmsprop import rmsprop
 from torch.optim.sgd import sgd
 
-from hetfl_core.methods.base import Optimizer, Stage
+from hetfl_core.methods.base import WITH_MOMENTUM, Optimizer, Stage
 from hetfl_core.networks import Tensors
 from hetfl_core.networks.layers import has_prefix
 
@@ -58,8 +58,6 @@ UPDATES: dict[Optimizer, Update] = {
     "rmsprop": Update(rmsprop, ("square_avgs",), _RMSPROP, fused=()),
     "adagrad": Update(adagrad, ("state_sums",), {"lr_decay": 0.0, "eps": 1e-10, "maximize": False}, fused=("cpu",)),
 }
-WITH_BUFFER = {"sgd", "rmsprop"}
-"""The optimizers that take a momentum, and a list of buffers for it."""
 
 
 class Descent:
@@ -83,7 +81,7 @@ class Descent:
         if rule.fused:
             self.options["fused"] = fused
         moments = rule.moments
-        if stage.optimizer in WITH_BUFFER:
+        if stage.optimizer in WITH_MOMENTUM:
             self.options["momentum"] = stage.momentum
             moments = (*moments, "momentum_buffer_list") if stage.momentum else moments
         groups: dict[float, list[str]] = {}
@@ -92,7 +90,7 @@ class Descent:
         self.groups: list[tuple[list[str], dict[str, Any]]] = []
         for wd, names in groups.items():
             states = {key: [torch.zeros_like(params[name]) for name in names] for key in moments}
-            if stage.optimizer in WITH_BUFFER and not stage.momentum:
+            if stage.optimizer in WITH_MOMENTUM and not stage.momentum:
                 states["momentum_buffer_list"] = [None for _ in names]  # type: ignore[misc]
             if rule.counts:
                 where = device if fused else torch.device("cpu")

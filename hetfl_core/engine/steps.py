@@ -66,6 +66,8 @@ class Step:
         self.names, self.blocks = [tuple(group) for group in groups], like
         self.loss = _lifted(loss, dims)
         self.follow = None if follow is None else _lifted(follow, dims)
+        blocks = tuple(like) if isinstance(like, Mapping) else None
+        self.key = meaning(loss), meaning(follow), tuple(dims.items()), tuple(self.names), blocks
         self.found: list[tuple[str, ...]] = []
         self.unrecordable = False
         self.lock = Lock()
@@ -153,19 +155,10 @@ class Records:
         self.programs: OrderedDict[Hashable, Program] = OrderedDict()
         self.lock = Lock()
 
-    def step(
-        self,
-        loss: Callable[..., Any],
-        follow: Callable[..., Any] | None,
-        dims: Mapping[str, int | None],
-        groups: Sequence[Collection[str]],
-        like: Any,
-    ) -> Step:
-        """The step with this objective and these names."""
-        blocks = tuple(like) if isinstance(like, Mapping) else None
-        key = (meaning(loss), meaning(follow), tuple(dims.items()), tuple(tuple(g) for g in groups), blocks)
+    def step(self, step: Step) -> Step:
+        """The step of before that computes the same under the same names; this one, where there was none."""
         with self.lock:
-            return _known(self.steps, key, lambda: Step(loss, follow, dims, groups, like))
+            return _known(self.steps, step.key, lambda: step)
 
     def program(self, step: Step, inputs: Sequence[Tensor]) -> Program:
         """A step for inputs of the shapes of these."""

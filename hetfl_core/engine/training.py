@@ -18,7 +18,7 @@ from hetfl_core.engine.descent import Descent, filled
 from hetfl_core.engine.layout import go_on
 from hetfl_core.engine.sides import batch
 from hetfl_core.engine.stacks import Split
-from hetfl_core.engine.steps import Program, Records
+from hetfl_core.engine.steps import Program, Records, Step
 from hetfl_core.federation import Spec, blocks, map_blocks
 from hetfl_core.methods.base import Batch, Method, Role, Stage
 from hetfl_core.networks import Draw, Params, Tensors
@@ -413,7 +413,7 @@ class StackedStage:
         self.rows = [name for name, draw in job.method.noise(job.specs[0], stage).items() if draw.kind == "rows"]
         groups = self.trained, self.frozen, received, {**self.noise.shapes, **dict.fromkeys(self.rows)}
         follow = job.method.follow if any(name.endswith(RUNNING) for name in params) else None
-        self.computed = job.records.step(stage.loss or job.method.loss, follow, dims, groups, job.data.x)
+        self.computed = job.records.step(Step(stage.loss or job.method.loss, follow, dims, groups, job.data.x))
         self.program: Program | None = None
         self.compared = False  # whether a record has been compared with a live step in this stage
 
