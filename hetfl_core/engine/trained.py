@@ -87,7 +87,6 @@ class Trained:
             params.append({name: p.detach().cpu() for name, p in mine.items() if name in kept})
         server = {name: p.detach().cpu() for name, p in run.server.items()}
         steps, prepares = list(run.steps), [client.prepare for client in fed]
-        prepares = [p if getattr(p, "transformer", p) is not None else None for p in prepares]  # columns as they are
         dtype = blocks(fed[0].x_train)[0].dtype
         return cls(run.method, run.settings, fed.name, fed.info, specs, params, server, dtype, steps, prepares)
 
