@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -226,23 +226,27 @@ def paired(
 
 def contrast(
     records: Iterable[RunRecord],
-    terms: Sequence[tuple[float, str, str]],
+    terms: Sequence[tuple[float, str, str] | tuple[float, str, str, str]],
     metric: str = "accuracy",
     scale: str = "paper",
     transform: Callable[[float], float] = float,
+    pooled: Collection[str] = (),
 ) -> Paired:
     """A weighted sum of results, seed by seed: `paired` is the case of two methods with weights 1 and −1.
 
     Parameters
     ----------
     records : iterable of RunRecord
-    terms : sequence of (weight, experiment, method)
-        Runs of one experiment must share data and protocol; those of two experiments differ on purpose.
+    terms : sequence of (weight, experiment, method) or (weight, experiment, method, metric)
+        Runs of one experiment must share data and protocol; those of two experiments differ on purpose. A term may have
+        a metric of its own: a server's accuracy against that of its clients, say.
     metric : str
         As for `hetfl_core.records.measured`.
     scale : str
     transform : callable
         Of each result, before it is weighted: the logarithm makes ratios of differences.
+    pooled : collection of str
+        Methods that have all clients' data in one place: a federation that differs from the others' on purpose.
 
     Returns
     -------
@@ -254,40 +258,47 @@ def contrast(
     NoPairsError, ValueError
         As for `paired`.
     """
-    terms = [_term(term) for term in checks.sequence("terms", terms)]
     checks.nonempty_strs(metric=metric, scale=scale)
+    whole = [_term(term, metric) for term in checks.sequence("terms", terms)]
     checks.instance("transform", transform, Callable)  # type: ignore[arg-type]
-    if not terms:
+    if not whole:
         raise ValueError("terms must name the runs of one method at least, got none")
     records = [r for r in records_of(records) if r.scale == scale]
     cells = [
-        newest_by_seed((r for r in records if r.experiment == where), method, metric) for _, where, method in terms
+        newest_by_seed((r for r in records if r.experiment == where), method, own) for _, where, method, own in whole
     ]
     common = set.intersection(*(set(cell) for cell in cells))
     if not common:
-        have = ", ".join(f"{name!r} has seeds {sorted(c)}" for (_, _, name), c in zip(terms, cells, strict=True))
-        where = " and ".join(dict.fromkeys(experiment for _, experiment, _ in terms))
+        have = ", ".join(f"{name!r} has seeds {sorted(c)}" for (_, _, name, _), c in zip(whole, cells, strict=True))
+        where = " and ".join(dict.fromkeys(experiment for _, experiment, _, _ in whole))
         both = "both methods" if len(terms) == 2 else "all runs"
         raise NoPairsError(f"{where} at scale {scale!r}: no seed has {metric!r} of {both}; {have}")
     runs = {s: [cell[s] for cell in cells] for s in common}
     _check_protocol([r for several in runs.values() for r in several])
     seeds = observed({s: fixed(*runs[s]) for s in common})
     pairs = [pair for s in seeds for pair in itertools.combinations(runs[s], 2)]
-    same = [same_data(a, b) for a, b in pairs if a.experiment == b.experiment]
+    apart = set(checks.names("pooled", pooled))
+    same = [
+        same_data(a, b) for a, b in pairs if a.experiment == b.experiment and apart.isdisjoint({a.method, b.method})
+    ]
 
-    def result(record: RunRecord) -> float:
-        return checks.number("what transform makes of a result", transform(measured(record, metric)))
+    def result(record: RunRecord, own: str) -> float:
+        return checks.number("what transform makes of a result", transform(measured(record, own)))
 
-    by_seed = {s: sum(w * result(r) for (w, _, _), r in zip(terms, runs[s], strict=True)) for s in seeds}
+    by_seed = {s: sum(w * result(r, own) for (w, _, _, own), r in zip(whole, runs[s], strict=True)) for s in seeds}
     return Paired.of(by_seed, all(same))
 
 
-def _term(term: Any) -> tuple[float, str, str]:
-    """One of `contrast`'s terms, checked."""
-    right = isinstance(term, Sequence) and len(term) == 3 and all(isinstance(name, str) for name in term[1:])
+def _term(term: Any, metric: str) -> tuple[float, str, str, str]:
+    """One of `contrast`'s terms, checked, with its metric."""
+    parts = list(term) if isinstance(term, Sequence) and not isinstance(term, str) else []
+    right = len(parts) in (3, 4) and all(isinstance(name, str) for name in parts[1:])
     if not right:
-        raise ValueError(f"terms must each be (weight, experiment, method), got {checks.shown(term)}")
-    return checks.number("terms", term[0]), term[1], term[2]
+        raise ValueError(
+            f"terms must each be (weight, experiment, method), a metric behind it or none, got {checks.shown(term)}"
+        )
+    weight, experiment, method, *own = parts
+    return checks.number("terms", weight), experiment, method, own[0] if own else metric
 
 
 def effects(
@@ -340,19 +351,22 @@ def as_table(pairs: Mapping[str, Paired]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns, index=pd.Index(list(pairs), name="method"))
 
 
-def corrected(found: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
-    """A table of comparisons with Holm's correction over all of them: which can be called findings?
+def corrected(found: pd.DataFrame, alpha: float = 0.05, *, within: Sequence[str] = ()) -> pd.DataFrame:
+    """A table of comparisons with Holm's correction over each of its families: which can be called findings?
 
-    The chance of *any* false finding in the table is at most `alpha`, for normal differences with any spreads and any
-    dependence (see this module's first lines for why spreads are not pooled).
+    The chance of *any* false finding in a family is at most `alpha`, for normal differences with any spreads and any
+    dependence (see this module's first lines for why spreads are not pooled). A family is what one sentence compares:
+    a method with all the rivals that are named, say.
 
     Parameters
     ----------
     found : DataFrame
-        With a column ``p``, as from `effects`. All of its rows are one family, also those without a p-value, whose
-        seeds are too few: which comparisons get more seeds is often decided by what the first seeds showed.
+        With a column ``p``, as from `effects`. Rows without a p-value, whose seeds are too few, count in their family,
+        too: which comparisons get more seeds is often decided by what the first seeds showed.
     alpha : float
         Level, in (0, 1).
+    within : sequence of str
+        Columns; rows that agree in all of them are one family. By default the whole table is.
 
     Returns
     -------
@@ -362,14 +376,19 @@ def corrected(found: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
     Raises
     ------
     KeyError
-        Where there is no column ``p``.
+        Where there is no column ``p``, or none of those in `within`.
     ValueError
         For an `alpha` or p-values out of range.
     """
-    checks.frame("found", found, "p")
+    within = checks.names("within", within)
+    checks.frame("found", found, "p", *within)
     checks.fraction("alpha", alpha, "(0, 1)")
-    p = found["p"].astype(float)
-    adjusted = np.where(p.isna(), math.nan, holm(p.fillna(1.0)))
+    p, tried = found["p"].astype(float), found["p"].astype(float).fillna(1.0).to_numpy()
+    adjusted = np.full(len(p), math.nan)
+    families = found.groupby(list(within), dropna=False).indices.values() if within else [np.arange(len(p))]
+    for rows in families:
+        adjusted[rows] = holm(tried[rows])
+    adjusted[p.isna()] = math.nan
     return found.assign(p_holm=adjusted, finding=adjusted <= alpha)
 
 

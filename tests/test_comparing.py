@@ -7,13 +7,13 @@ import torch
 from scipy import stats
 from small import ragged
 
-from hetfl_book import ledger
 from hetfl_core import Federation, Preparation, compare, comparing, simulate
 from hetfl_core.baselines import LDA, LR
 from hetfl_core.datasets import toy
 from hetfl_core.engine.run import figures
 from hetfl_core.methods import FedAvg, HetFedRep, LateFusion, Local
 from hetfl_core.networks import MLP, Blocks, Model
+from hetfl_core.statistics import holm
 
 SMALL = Model(MLP(hidden=(8,), out=6), alpha=5)
 METHODS = {
@@ -45,7 +45,7 @@ def test_a_comparison_is_that_of_the_runs_seed_by_seed():
         assert row["p"] == pytest.approx(test.pvalue)
         np.testing.assert_allclose(row[["low", "high"]].astype(float), test.confidence_interval(0.95))
     assert table.loc["alone", ["difference", "low", "high", "p", "p_holm"]].isna().all()
-    np.testing.assert_allclose(table["p_holm"][:2], ledger.holm(table["p"][:2]))
+    np.testing.assert_allclose(table["p_holm"][:2], holm(table["p"][:2]))
 
 
 def test_base_metric_data_by_seed_and_a_baseline():

@@ -129,7 +129,7 @@ LEDGER = {
     ),
     "effects": Case(ledger.effects, COMMON | {"base": "Local", "scale": "paper"}),
     "corrected": Case(ledger.corrected, {"found": pd.DataFrame({"p": [0.01, 0.5]}), "alpha": 0.05}),
-    "holm": Case(gaps(ledger.holm), {"p": np.array([0.01, 0.5])}),
+    "holm": Case(gaps(statistics.holm), {"p": np.array([0.01, 0.5])}),
     "welch": Case(gaps(ledger.welch), {"a": (70.0, 1.0, 3), "b": (69.0, 2.0, 3)}),
     "generations": Case(ledger.generations, {"records": RECORDS}),
     "arithmetic_spreads": Case(ledger.arithmetic_spreads, {"records": RECORDS, "metric": "accuracy"}),

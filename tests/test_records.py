@@ -34,7 +34,7 @@ from hetfl_core.records import (
     write,
     write_to,
 )
-from hetfl_core.statistics import contrast, interval
+from hetfl_core.statistics import contrast, holm, interval
 
 
 def made(**changes) -> RunRecord:
@@ -503,12 +503,12 @@ def test_a_term_of_a_contrast_is_weight_experiment_and_method(term):
 
 def test_holm_by_hand_and_by_the_step_down_rule():
     # 0.005·4 = 0.02, 0.01·3 = 0.03, 0.03·2 = 0.06, and 0.04·1 = 0.04 is lifted to the one before it
-    assert ledger.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert ledger.holm([0.9, 0.8]) == pytest.approx([1, 1])
-    np.testing.assert_allclose(ledger.holm([0.01, math.nan, 0.5]), [0.02, math.nan, 0.5])
-    assert len(ledger.holm([])) == 0
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == pytest.approx([1, 1])
+    np.testing.assert_allclose(holm([0.01, math.nan, 0.5]), [0.02, math.nan, 0.5])
+    assert len(holm([])) == 0
     families = [[0.01, 0.5], [0.04, math.nan], [0.3, 0.02]]  # three of two tests each, or one
-    np.testing.assert_allclose(ledger.holm(families), [ledger.holm(one) for one in families])
+    np.testing.assert_allclose(holm(families), [holm(one) for one in families])
     assert ledger.welch((1.0, 0.0, 3), (2.0, 0.0, 3)) == pytest.approx((-1.0, *[math.nan] * 3), nan_ok=True)
     assert interval([3.0]) == (3.0, -math.inf, math.inf)
     p = np.random.default_rng(0).uniform(size=12) ** 3
@@ -518,7 +518,7 @@ def test_holm_by_hand_and_by_the_step_down_rule():
             break
         rejected.add(i)
     assert 0 < len(rejected) < m
-    assert set(np.flatnonzero(ledger.holm(p) <= 0.05)) == rejected
+    assert set(np.flatnonzero(holm(p) <= 0.05)) == rejected
 
 
 def test_the_processor_is_named_without_the_label_that_linux_prints():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -24,6 +27,7 @@ from hetfl_core.statistics import (
     welch,
 )
 
+ROOT = Path(__file__).resolve().parents[1]
 TABLES, SWITCHES = 20_000, 14
 """Simulated ablations, and the comparisons of each."""
 
@@ -102,6 +106,36 @@ def test_corrected_is_holm_over_the_table():
     assert got["finding"].tolist() == [True, False, False, True]
     assert corrected(found, alpha=0.01)["finding"].tolist() == [True, False, False, False]
     assert corrected(found[:0]).empty
+
+
+def test_corrected_within_families_is_that_of_each():
+    """Two statements in one table, the second of three comparisons, one of them without runs; and no row at all."""
+    p = [0.02, 0.03, 0.02, 0.04, math.nan]
+    found = pd.DataFrame({"p": p, "of": ["a", "b", "b", "a", "b"], "by": [1, 1, 1, 1, 1]}, index=list("vwxyz"))
+    got = corrected(found, within=("of", "by"))
+    assert got["p_holm"].tolist() == pytest.approx([0.04, 0.06, 0.06, 0.04, math.nan], nan_ok=True)
+    assert got["finding"].tolist() == [True, False, False, True, False]
+    assert got.index.tolist() == list("vwxyz")
+    for _, family in found.groupby("of"):
+        np.testing.assert_array_equal(got.loc[family.index, "p_holm"], corrected(family)["p_holm"])
+    assert corrected(found[:0], within=["of"]).empty
+    with pytest.raises(KeyError, match="nowhere"):
+        corrected(found, within=["nowhere"])
+
+
+def test_nothing_else_corrects():
+    """One function for ledger, pages and comparisons: nobody else adjusts p-values or levels."""
+    sources = {path: path.read_text("utf8") for room in ("hetfl_core", "book") for path in (ROOT / room).rglob("*.py")}
+    for path in sorted((ROOT / "book").glob("*.ipynb")):
+        cells = json.loads(path.read_text("utf8"))["cells"]
+        sources[path] = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+    by_hand = re.compile(r"\bholm\(|multipletests|false_discovery_control|[Bb]onferroni|sidak")
+    found = {path.name: by_hand.findall(text) for path, text in sources.items()}
+    assert {name: hits for name, hits in found.items() if hits} == {
+        "statistics.py": ["holm(", "holm("],  # itself, and `corrected`
+    }
+    users = {path.name for path, text in sources.items() if re.search(r"\bcorrected\(", text)}
+    assert {"judging.py", "comparison.py", "comparing.py", "hetfl_site.py", "fedcr.ipynb", "fedcma.ipynb"} <= users
 
 
 def test_holm_of_many_families_is_that_of_each():

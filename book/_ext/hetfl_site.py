@@ -294,8 +294,8 @@ def tally_in_words() -> str:
     judged = sum(total.corrected.values())
     return "\n".join(
         [
-            f"Of {total.claims} claims in the papers, {judged} can be judged by our runs. Corrected, paper by paper, for how many "
-            f"are judged at once (Holm), **{words(total.corrected)}**; taken singly, {words(total.by_rule)}.",
+            f"Of {total.claims} claims in the papers, {judged} can be judged by our runs. Corrected for the rivals that "
+            f"each claim names (Holm), **{words(total.corrected)}**; taken singly, {words(total.by_rule)}.",
             "",
             *table,
             "",

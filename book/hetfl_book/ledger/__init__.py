@@ -9,6 +9,7 @@ that pages use are here:
 
 from hetfl_book.ledger.arithmetic import arithmetic_reach, arithmetic_spreads, generations
 from hetfl_book.ledger.judging import (
+    FAMILY,
     UNAVAILABLE,
     UNBUILT,
     Tally,
@@ -36,4 +37,4 @@ from hetfl_core.records import (
     value,
     write,
 )
-from hetfl_core.statistics import MIN_SEEDS, Paired, as_table, corrected, effects, holm, paired, welch
+from hetfl_core.statistics import MIN_SEEDS, Paired, as_table, corrected, effects, paired, welch

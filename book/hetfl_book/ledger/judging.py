@@ -30,6 +30,9 @@ WEIGHTED = "accuracy_weighted"
 BASELINE = "Local"
 """What the methods of a table are measured against: training alone."""
 
+POOLED = ("centralised",)
+"""Methods that are trained on all clients' data in one place."""
+
 UNAVAILABLE = "data not available here"
 PENDING = "pending"
 UNBUILT = "no experiment yet"
@@ -251,6 +254,10 @@ KINDS = {
 }
 """The kinds of claims, and what has to be true of each."""
 
+FAMILY = ("paper", "kind", "better", "experiment", "against", "metric")
+"""What the comparisons of one claim have in common: one method is set against its rivals, in the same runs and by the
+same measure. Verdicts are corrected over these comparisons, those without runs among them, and over nothing else."""
+
 
 def claim_verdict(result: Paired, low: float = 0.0, high: float = math.inf) -> str:
     """The rule for every claim, which says that some difference lies between two bounds.
@@ -326,8 +333,9 @@ def claims(
         ``data/paper/README.md`` explains them; ``difference, low, high`` (with 95 % interval; in points, of a *times*
         the ratio, of a *shrinks* how much of the lead is gone); ``p`` (`claim_p`); ``verdict``: holds, reverses, fails,
         open (also with fewer than three seeds in common), pending, data not available here, settings differ, or no
-        experiment yet; ``verdict_holm``: the same after Holm's correction over all claims of the paper that have
-        runs; ``verdict_weighted``: as ``verdict``, with accuracy as FLIC's code takes it; ``baseline``: "" or, where
+        experiment yet; ``verdict_holm``: the same after Holm's correction over what the claim compares (`FAMILY`);
+        ``part_of``: the claim about a table, all of which has runs, that this is one setting of, or "";
+        ``verdict_weighted``: as ``verdict``, with accuracy as FLIC's code takes it; ``baseline``: "" or, where
         B's own number does not agree with the paper's, how far it is off; ``checkable``: whether the paper prints B's
         own number at all, and the claim has runs; ``note``, ``command``, ``seeds``,
         ``records``, ``commits``; ``reach`` and ``turns``: whether other arithmetic could turn the verdict
@@ -350,10 +358,11 @@ def claims(
     off = _off(_number_row(row, cells, "accuracy", known) for row in printed)
     at = table.columns.get_loc("verdict") + 1
     table.insert(at, "verdict_holm", _after_holm(table))
+    table.insert(at + 1, "part_of", _part_of(table))
     of_claims = [measured_against.get(name, ("", "")) for name in table["id"]]
     cells_printed = {(row["experiment"], row["method"]) for row in printed}
-    table.insert(at + 2, "baseline", [off.get(cell, "") for cell in of_claims])
-    table.insert(at + 3, "checkable", [cell in cells_printed for cell in of_claims])
+    table.insert(at + 3, "baseline", [off.get(cell, "") for cell in of_claims])
+    table.insert(at + 4, "checkable", [cell in cells_printed for cell in of_claims])
     return with_arithmetic(table, records)
 
 
@@ -366,18 +375,26 @@ def _instead(value: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _after_holm(table: pd.DataFrame) -> pd.Series:
-    """The verdicts with Holm's correction, the claims of each paper that have runs being one family."""
-    tried = table[table["difference"].notna()]
-    sure = [corrected(mine)["finding"] for _, mine in tried.groupby("paper")]
-    finding = pd.concat([pd.Series(False, table.index[:0]), *sure]).reindex(table.index, fill_value=False)
-    return table["verdict"].where(table["p"].isna() | finding, "open")
+    """The verdicts with Holm's correction over what each claim compares."""
+    sure = corrected(table, within=FAMILY)["finding"]
+    return table["verdict"].where(table["p"].isna() | sure, "open")
+
+
+def _part_of(table: pd.DataFrame) -> list[str]:
+    """Of each claim the one about a table that has it as one of its settings, where there are runs of all of these."""
+    alike = ["paper", "kind", "better", "worse", "metric"]
+    about_tables = table[table["experiment"].str.contains("; ") & table["difference"].notna()].to_dict("records")
+    whole = {
+        (*(row[k] for k in alike), name): row["id"] for row in about_tables for name in row["experiment"].split("; ")
+    }
+    return [whole.get((*(row[k] for k in alike), row["experiment"]), "") for row in table.to_dict("records")]
 
 
 def _claim_row(
     row: Mapping[str, Any], cells: Cells, missing: set[str], known: Mapping[str, Collection[str]]
 ) -> dict[str, Any]:
     result, state, p, note, used = _judged(row, cells, missing, known)
-    names = dict.fromkeys(e for _, e, _ in _terms(row))
+    names = dict.fromkeys(e for _, e, _, _ in _terms(row))
     weighted = _judged({**row, "metric": WEIGHTED}, cells, missing, known)[1] if row["metric"] == "accuracy" else ""
     return {
         **row,
@@ -400,7 +417,7 @@ def _judged(
 ) -> tuple[Paired | None, str, float, str, list[RunRecord]]:
     """Result (where there is one), verdict, p-value, note and runs of a claim, by its metric."""
     terms, metric = _terms(row), row["metric"]
-    runs = [_comparable(r for r in cells.get((e, m), ()) if math.isfinite(measured(r, metric))) for _, e, m in terms]
+    runs = [_comparable(r for r in cells.get((e, m), ()) if math.isfinite(measured(r, by))) for _, e, m, by in terms]
     common = set.intersection(*({r.seed for r in some} for some in runs))
     if row["kind"] == "times" and metric == "seconds":
         common -= _on_different_machines(*runs)
@@ -408,21 +425,23 @@ def _judged(
     if any(_settings_differ(some) for some in runs) or protocols_differ(used):
         return None, "settings differ", math.nan, "", used
     if not common:
-        return None, _without({(e, m): None for _, e, m in terms}, missing, known), math.nan, "", used
+        return None, _without({(e, m): None for _, e, m, _ in terms}, missing, known), math.nan, "", used
     return *_settle(row, terms, used), used
 
 
-def _terms(row: Mapping[str, Any]) -> list[tuple[float, str, str]]:
-    """What is added up for a claim: weight, experiment, method. One about a table is about the mean of its settings."""
+def _terms(row: Mapping[str, Any]) -> list[tuple[float, str, str, str]]:
+    """What is added up: weight, experiment, method, metric. A claim about a table is about the mean of its settings."""
     here, a, b = row["experiment"].split("; "), row["better"], row["worse"]
     there = row["against"].split("; ") if row["against"] else here
+    by, _, than = row["metric"].partition("; ")
     if row["kind"] == "shrinks":
-        return [(1.0, here[0], a), (-1.0, here[0], b), (-1.0, there[0], a), (1.0, there[0], b)]
-    return [(1 / len(here), name, a) for name in here] + [(-1 / len(there), name, b) for name in there]
+        return [(1.0, here[0], a, by), (-1.0, here[0], b, by), (-1.0, there[0], a, by), (1.0, there[0], b, by)]
+    sides = [(1 / len(here), name, a, by) for name in here]
+    return sides + [(-1 / len(there), name, b, than or by) for name in there]
 
 
 def _settle(
-    row: Mapping[str, Any], terms: Sequence[tuple[float, str, str]], used: Sequence[RunRecord]
+    row: Mapping[str, Any], terms: Sequence[tuple[float, str, str, str]], used: Sequence[RunRecord]
 ) -> tuple[Paired, str, float, str]:
     """Result, verdict, p-value and note of a claim whose runs are there and alike."""
     kind, metric = row["kind"], row["metric"]
@@ -436,7 +455,7 @@ def _settle(
             claim_p(logs, *bounds),
             "seconds of runs that may have shared their machine" if metric == "seconds" else "",
         )
-    result = contrast(used, terms, metric)
+    result = contrast(used, terms, metric, pooled=POOLED)
     note = "" if result.same_data else "the fingerprints of the data differ"
     if kind == "about":
         bounds = float(row["value"]) - float(row["margin"]), float(row["value"]) + float(row["margin"])
@@ -489,7 +508,7 @@ class Tally:
     judged : dict of str to int
         Verdicts (agrees, higher, lower) of those with three seeds or more.
     claims : int
-        Statements of the papers.
+        Statements of the papers; one about a table all of which has runs counts once, and its settings not again.
     by_rule : dict of str to int
         Verdicts (holds, open, reverses, fails) of the claims with three seeds or more, each by its own interval.
     corrected : dict of str to int
@@ -522,7 +541,8 @@ def tally(numbers: pd.DataFrame, claims: pd.DataFrame) -> Tally:
         As the two functions of these names give them.
     """
     checks.frame("numbers", numbers, "verdict")
-    checks.frame("claims", claims, "p", "verdict", "verdict_holm", "baseline", "checkable")
+    checks.frame("claims", claims, "p", "verdict", "verdict_holm", "part_of", "baseline", "checkable")
+    claims = claims[claims["part_of"] == ""]
     told = claims[claims["p"].notna()]
     sure = told["verdict"] != "open"
     return Tally(
