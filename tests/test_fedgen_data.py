@@ -101,7 +101,7 @@ def test_clients_hold_as_many_classes_as_in_the_published_dealing(alpha):
     assert error < 0.1
 
 
-CODE = json.loads((Path(__file__).parent / "published" / "fedgen.json").read_text("utf8"))
+CODE = json.loads((Path(__file__).parent / "published" / "fedgen_split.json").read_text("utf8"))
 """What the published script dealt, outside this repository; its source is named there."""
 
 

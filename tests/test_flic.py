@@ -27,6 +27,7 @@ from hetfl_core.methods.alignment import (
     segment_distance,
     segment_means,
 )
+from hetfl_core.methods.anchor_terms import class_mmd_sampled
 from hetfl_core.methods.base import Batch
 from hetfl_core.methods.flic import _lower_factor
 from hetfl_core.methods.privacy import Privacy
@@ -77,6 +78,8 @@ CHOICES = {
     "debiased": short(alignment=DebiasedWasserstein()),
     "MMD": short(alignment=MMD(), alignment_weight=1.0),
     "MMD of one width": short(alignment=MMD(30.0), alignment_weight=1.0),
+    "MMD of samples": short(alignment=MMD.published(), alignment_weight=1.0),
+    "MMD before the rounds alone": short(pretrain_alignment=MMD.published(), realign=True),
     "mixtures of two": short(alignment=MixtureWasserstein(), alignment_weight=0.1, anchor_samples=2),
     "mixtures of three": short(alignment=MixtureWasserstein(3), alignment_weight=0.1, anchor_step="each"),
     "meta-classes": short(meta_classes=(0, 0, 1, 1, 1), anchor_weight=0.1),
@@ -185,6 +188,33 @@ def test_a_scheme_must_say_what_it_shares():
 # --- alignment ------------------------------------------------------------------------------------------------------
 
 
+def test_mmd_of_samples_is_the_mean_of_its_kernels_over_all_pairs():
+    """Three rows of one class and two of another, and as many samples; a padded row has no say."""
+    rng = torch.Generator().manual_seed(0)
+    z, samples = (torch.randn(6, 4, generator=rng, dtype=torch.float64) for _ in range(2))
+    y, weight = torch.tensor([0, 2, 0, 2, 0, 2]), torch.tensor([1.0, 1, 1, 1, 1, 0], dtype=torch.float64)
+    gammas = (0.01, 2.0)
+    expected = 0.0
+    for rows in ([0, 2, 4], [1, 3]):
+        for a, b, sign in ((z, z, 1), (samples, samples, 1), (z, samples, -2)):
+            pairs = [math.exp(-g * float((a[i] - b[j]).square().sum())) for g in gammas for i in rows for j in rows]
+            expected += sign * sum(pairs) / len(rows) ** 2
+    z.requires_grad_()
+    found = class_mmd_sampled(z, samples, y, weight, 3, gammas)
+    assert float(found.detach()) == pytest.approx(expected, rel=1e-12)
+    found.backward()
+    assert torch.equal(z.grad[5], torch.zeros(4, dtype=torch.float64))
+    assert z.grad[:5].abs().min() > 0
+
+
+def test_the_distance_of_the_pre_training_may_be_another():
+    """It is what the pre-training and the re-alignment report; in the rounds the term is W2."""
+    run_ = run(ragged(), short(pretrain_alignment=MMD.published(), realign=True), seed=1)
+    both = FLIC(pretrain_alignment=MMD.published(), realign=True)
+    assert [s.loss == both.alignment_loss for s in both.stages(1, "round")] == [True, False, False, False]
+    assert {"mmd", "w2"} <= set(run_.history.columns)
+
+
 def test_mmd_by_hand():
     """All rows of a client are one point z: MMD² = 1 − 2 √(h²/(h²+1)) e^{−(z−v)²/2(h²+1)} + √(h²/(h²+2)) in one
     dimension, and a step moves φ's bias towards v.
@@ -283,6 +313,7 @@ def test_pretraining_of_a_regression_maps_onto_the_segment():
     [
         ("alignment", MMD()),
         ("alignment", SampledWasserstein()),
+        ("pretrain_alignment", MMD()),
         ("covariance", "learned"),
         ("anchor_variance", 2.0),
         ("anchor_step", "each"),
@@ -462,6 +493,11 @@ def test_all_that_leaves_is_protected():
 BAD = {
     r"omega must be in \[0, 1\], got 1.5": lambda: L2GDScheme(1.5),
     "bandwidth must be greater than 0, got 0": lambda: MMD(0.0),
+    "bandwidth and gammas exclude each other, got 1.0 and ": lambda: MMD(1.0, (2.0,)),
+    "gammas must be greater than 0, got 0": lambda: MMD(gammas=(1.0, 0.0)),
+    "pretrain_alignment needs anchors of one fixed Gaussian each, got MixtureWasserstein": lambda: FLIC(
+        pretrain_alignment=MixtureWasserstein()
+    ),
     "components must be in 1…3, got 4": lambda: MixtureWasserstein(4),
     "spread must be at least 0": lambda: MixtureWasserstein(2, -1.0),
     "covariance='learned' needs the closed-form W2, got alignment=MMD": lambda: FLIC(

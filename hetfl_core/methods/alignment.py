@@ -195,22 +195,42 @@ class DebiasedWasserstein(Alignment):
 
 @dataclass(frozen=True)
 class MMD(Alignment):
-    """Maximum mean discrepancy with a Gaussian kernel, between a class's rows and its anchor in closed form.
+    """Maximum mean discrepancy with Gaussian kernels, between a class's rows and its anchor.
 
     Parameters
     ----------
     bandwidth : float, optional
-        Width of the kernel, in the units of the latent space; by default it follows the distance between the rows and
-        the anchor (see `hetfl_core.methods.anchor_terms.class_mmd`).
+        Width of the kernel, in the units of the latent space, with the anchor in closed form; by default it follows
+        the distance between the rows and the anchor (see `hetfl_core.methods.anchor_terms.class_mmd`).
+    gammas : tuple of float
+        If there are any, the kernel is the sum of exp(−γ‖a − b‖²), and the anchor enters by as many fresh samples as
+        the class has rows.
     """
 
     bandwidth: Positive | None = None
+    gammas: tuple[Positive, ...] = ()
 
     term: ClassVar[str] = "mmd"
 
+    def __post_init__(self) -> None:
+        if self.gammas and self.bandwidth is not None:
+            raise ValueError(f"bandwidth and gammas exclude each other, got {self.bandwidth} and {self.gammas}")
+
+    @classmethod
+    def published(cls) -> MMD:
+        """The published code's seven kernels, γ = 10⁻⁴ … 10²."""
+        return cls(gammas=(1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0))
+
+    def draws(self, k: int) -> dict[str, Draw]:
+        """Random numbers that `distance` wants: with `gammas` one sample of its anchor for each row."""
+        return {"anchor.samples": Draw((k,), per="sample")} if self.gammas else {}
+
     def distance(self, anchors: Anchors, z: Tensor, y: Tensor, weight: Tensor, noise: Tensors) -> Tensor:
         """Sum over the classes of the squared discrepancy, Σ_c MMD²(μ_c, ν̂_c), ν̂_c the empirical distribution."""
-        return anchor_terms.class_mmd(z, y, weight, anchors.mean, anchors.variance, self.bandwidth)
+        if not self.gammas:
+            return anchor_terms.class_mmd(z, y, weight, anchors.mean, anchors.variance, self.bandwidth)
+        samples = anchors.mean[y] + math.sqrt(anchors.variance) * noise["anchor.samples"]
+        return anchor_terms.class_mmd_sampled(z, samples, y, weight, anchors.mean.shape[0], self.gammas)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 `class_wasserstein` is called at every training step and is written for speed (the tests have its slow, obvious twin).
 The others stand in its place: against samples of the anchors (`class_wasserstein_sampled`), without the
-bias of small batches (`class_wasserstein_debiased`), by another distance (`class_mmd`), or between mixtures
-(`class_mixture_wasserstein`).
+bias of small batches (`class_wasserstein_debiased`), by another distance (`class_mmd`, `class_mmd_sampled`), or
+between mixtures (`class_mixture_wasserstein`).
 
 All are written for one client and work under `torch.func.vmap`; gradients are finite everywhere, also where the
 mathematics has none (the docstring says which value is taken there). Padded rows, those of weight 0, change neither
@@ -427,6 +427,37 @@ def class_mmd(
     cross = _shrink(of_row, variance, k) * torch.exp(-away / (2 * (of_row + variance)))
     anchor = _shrink(h2, 2 * variance, k) @ counts.clamp(max=1)
     return share @ kernel @ share - 2 * share @ cross + anchor
+
+
+def class_mmd_sampled(
+    z: Tensor, samples: Tensor, y: Tensor, weight: Tensor, n_classes: int, gammas: tuple[float, ...]
+) -> Tensor:
+    r"""Sum over the classes of a batch of the squared MMD between its rows and samples of its anchor.
+
+    The kernel is a sum of Gaussians, :math:`\kappa(a, b) = \sum_\gamma e^{-\gamma \|a - b\|^2}`, so that the widest
+    pulls where the others are flat. With [1]_ such a term was published.
+
+    Parameters
+    ----------
+    z, samples, y, weight, n_classes
+        As for `class_wasserstein_sampled`.
+    gammas : tuple of float
+        The γ of the kernels, in inverse squares of the latent space's unit.
+
+    Returns
+    -------
+    Tensor, shape ()
+        Each row is compared with itself too, and each sample, as in Eq. (5) of [2]_: never negative, and at most
+        2 · len(gammas) a class.
+    """
+    n = z.shape[-2]
+    member, counts = _membership(y, weight, n_classes, z.dtype)
+    share = member @ (1 / counts.clamp(min=1))
+    squared = squared_distances(torch.cat([z, samples], -2) * weight.repeat(2).unsqueeze(-1))
+    kernel = torch.stack([torch.exp(-gamma * squared) for gamma in gammas]).sum(0)
+    same = member @ member.mT
+    own, cross, anchor = kernel[:n, :n], kernel[:n, n:], kernel[n:, n:]
+    return share @ ((own + anchor - 2 * cross) * same) @ share
 
 
 def _shrink(h2: Tensor, variance: float, k: int) -> Tensor:

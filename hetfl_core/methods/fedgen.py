@@ -14,7 +14,8 @@ classified as those that are generated for its label. Here only the head is shar
 layer with batch normalisation, and a term that keeps what is generated diverse. The clients' terms come from the second
 round on, with a weight that decays. The teachers are weighted by their training samples of the label. In the
 code by how many of it a client's steps of this round showed, and one more: as all take as many steps, that is its share
-of the client's samples, whatever their number.
+of the client's samples, whatever their number. And there a column of weights meets a row of losses, so that each client
+weighs by the mean of its weights over the batch, whatever the label (`teachers`).
 
 References
 ----------
@@ -28,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -62,6 +63,9 @@ class FedGen(LGFedAvg):
         Of the generator: ε uniform in :math:`[0, 1]^{noise\_dim}`, one hidden layer.
     generator_steps, generator_batch, generator_lr, generator_decay, generator_weight_decay
         Its training in a round; the rate is multiplied by `generator_decay` from round to round.
+    teachers : {"label", "batch"}
+        What weighs a client's head in the generator's loss of a label: the client's share of that label's samples, or
+        the mean of its shares over the labels of the batch (code).
     diversity_weight : float
         Weight of :math:`\exp(-\mathrm{mean}_{jk}\, \|\varepsilon_j - \varepsilon_k\|^2 \|z_j - z_k\|_1)`, norms as
         means over coordinates.
@@ -82,6 +86,7 @@ class FedGen(LGFedAvg):
     generator_lr: NotNegative = 3e-4
     generator_decay: Positive = 0.98
     generator_weight_decay: NotNegative = 1e-2
+    teachers: Literal["label", "batch"] = "label"
     diversity_weight: NotNegative = 1.0
 
     needs_classes: ClassVar[bool] = True
@@ -208,7 +213,8 @@ class FedGen(LGFedAvg):
             z, after = self.generate({**tensors, **running}, y, epsilon, training=True)
             running.update(after)
             taught = torch.stack([F.cross_entropy(self.logits(u, z), y, reduction="none") for u in uploads])
-            taught = (share[:, y] * taught).mean(1).sum()
+            weight = share[:, y] if self.teachers == "label" else share[:, y].mean(1, keepdim=True)
+            taught = (weight * taught).mean(1).sum()
             distance = (epsilon[:, None] - epsilon).square().mean(-1) * (z[:, None] - z).abs().mean(-1)
             return taught + self.diversity_weight * (-distance.mean()).exp()
 

@@ -38,6 +38,7 @@ from hetfl_core.federation import Spec
 from hetfl_core.methods.alignment import (
     Alignment,
     Anchors,
+    MixtureWasserstein,
     SampledWasserstein,
     Wasserstein,
     segment_distance,
@@ -129,6 +130,9 @@ class FLIC(Method):
         What the anchors are and the distance to them: W2 in closed form (text), or between two empirical Gaussians, the
         second of fresh samples of the anchor (`SampledWasserstein`, code); MMD or, with mixtures for anchors, MW2
         (Remark 2).
+    pretrain_alignment : Alignment, optional
+        The distance of the pre-training and of `realign`, where it is another one than in the rounds: the code's MMD
+        (`MMD.published`) acts there alone.
     barycentre : {"factors", "exact"}
         How the server averages learned covariances: by the mean of the factors L_i (Section 4), or by the covariance
         of the Wasserstein barycentre of the clients' anchors. The mean vectors are averaged in both.
@@ -169,6 +173,7 @@ class FLIC(Method):
 
     scheme: Scheme = field(default_factory=FedRepScheme)
     alignment: Alignment = field(default_factory=Wasserstein)
+    pretrain_alignment: Alignment | None = None
     barycentre: Literal["factors", "exact"] = "factors"
     meta_classes: tuple[int, ...] | None = None
     privacy: Privacy | None = None
@@ -185,6 +190,13 @@ class FLIC(Method):
             raise ValueError(f"{self.name} aligns φ(x): model must have no Gaussian layer, got {self.model.gaussian}")
         if self.covariance == "learned" and not self.alignment.learns_covariance:
             raise ValueError(f"covariance='learned' needs the closed-form W2, got alignment={self.alignment}")
+        if self.pretrain_alignment is not None:
+            mixtures = [isinstance(each, MixtureWasserstein) for each in (self.alignment, self.pretrain_alignment)]
+            if any(mixtures) or self.covariance == "learned":
+                raise ValueError(
+                    f"pretrain_alignment needs anchors of one fixed Gaussian each, got {self.pretrain_alignment} with "
+                    f"alignment={self.alignment} and covariance={self.covariance!r}"
+                )
         meta = self.meta_classes
         if meta is not None and sorted(set(meta)) != list(range(max(meta, default=-1) + 1)):
             raise ValueError(f"meta_classes must name the meta-classes 0 … M−1, each at least once, got {meta}")
@@ -255,7 +267,8 @@ class FLIC(Method):
         C = specs[0].n_classes
         if specs[0].task == "regression":
             plain = FLIC()
-            for argument in ("alignment", "covariance", "anchor_variance", "anchor_step", "meta_classes"):
+            alignments = ("alignment", "pretrain_alignment", "covariance", "anchor_variance")
+            for argument in (*alignments, "anchor_step", "meta_classes"):
                 value, expected = getattr(self, argument), getattr(plain, argument)
                 if value != expected:
                     raise ValueError(f"anchors of a regression need {argument}={expected!r}, got {value!r}")
@@ -313,11 +326,14 @@ class FLIC(Method):
         """g_θ(z) with the scheme's θ_i, shape (n, k) → (n, C)."""
         return self.model.head(dict(self.scheme.weights(params)), z)
 
-    def _alignment(self, z: Tensor, batch: Batch, anchors: Tensors, noise: Tensors) -> Tensor:
+    def _alignment(
+        self, z: Tensor, batch: Batch, anchors: Tensors, noise: Tensors, by: Alignment | None = None
+    ) -> Tensor:
         """Σ_c W2²(μ_c, ν̂_c) over the classes of the batch, or what takes its place."""
         if batch.y.is_floating_point():
             return segment_distance(anchors["anchor.mean"], z, batch.y, batch.weight)
-        return self.alignment.distance(self._anchors(anchors), z, self._labels(batch.y), batch.weight, noise)
+        by = by or self.alignment
+        return by.distance(self._anchors(anchors), z, self._labels(batch.y), batch.weight, noise)
 
     def _anchor_logits(self, params: Tensors, z: Tensor) -> Tensor:
         """Logits over the anchors' labels: those of the head, or, for meta-classes, of their summed probabilities."""
@@ -368,8 +384,14 @@ class FLIC(Method):
 
     def alignment_loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """The loss of the pre-training, Σ_c W2²(μ_c, ν̂_c)."""
-        gap = self._alignment(self.model.embed(params, batch.x, noise), batch, received, noise)
-        return Loss(gap, {self.alignment.term: gap.detach()})
+        by = self._before
+        gap = self._alignment(self.model.embed(params, batch.x, noise), batch, received, noise, by)
+        return Loss(gap, {by.term: gap.detach()})
+
+    @property
+    def _before(self) -> Alignment:
+        """The distance of the pre-training and of the re-alignment."""
+        return self.pretrain_alignment or self.alignment
 
     def published_loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """The published code's objective: F_i for φ and the head, plus its anchor objective for the anchors.
@@ -440,9 +462,10 @@ class FLIC(Method):
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
         """Random numbers of a step: ξ of Algorithm S2, line 8, and what the network and the alignment need."""
-        k, draws = self.model.phi.out, self.model.draws() | self.alignment.draws(self.model.phi.out)
+        k, draws = self.model.phi.out, self.model.draws()
         if stage.loss == self.alignment_loss:
-            return draws
+            return draws | self._before.draws(k)
+        draws |= self.alignment.draws(k)
         if spec.task == "regression":
             return draws | {"anchor.xi": Draw((self.anchor_samples, k), per="sample")}
         return draws | self.alignment.sample_draws(self.anchor_samples, self._count(spec), k)
