@@ -375,8 +375,8 @@ def check_features(specs: Sequence[Spec], what: str, block: str = "") -> None:
     for name, names in named:
         first, expected = named[0]
         if names != expected:
-            here, there = [n for n in names if n not in expected], [n for n in expected if n not in names]
-            differ = f"only {first!r} has {checks.shown(there)}, only {name!r} has {checks.shown(here)}"
+            here = [n for n in names if n not in expected]
+            differ = _apart((first, expected), (name, names))
             if not here:
                 differ = f"{first!r} has {checks.shown(list(expected))}, {name!r} has {checks.shown(list(names))}"
             some = len(here) < len(names) and not block
@@ -393,6 +393,32 @@ def check_features(specs: Sequence[Spec], what: str, block: str = "") -> None:
             FederationWarning,
             stacklevel=2,
         )
+
+
+def _apart(*two: tuple[str, Sequence[str]]) -> str:
+    """Which features only one of two clients has."""
+    (first, expected), (name, names) = two
+    here, there = ([n for n in a if n not in b] for a, b in ((names, expected), (expected, names)))
+    return f"only {first!r} has {checks.shown(there)}, only {name!r} has {checks.shown(here)}"
+
+
+def other_columns(first: Spec, other: Spec) -> str:
+    """Text on two clients whose tables have different columns: the views that there are, and which columns these are.
+
+    Parameters
+    ----------
+    first, other : Spec
+
+    Returns
+    -------
+    str
+        Empty where features are no names of columns.
+    """
+    if not isinstance(first.features, tuple) or not isinstance(other.features, tuple):
+        return ""
+    return (
+        f" (Federation.of_common_columns, filled, in_blocks): {_apart(*((s.name, s.features) for s in (first, other)))}"
+    )
 
 
 def columns(x: Any, names: Sequence[str] | None, wanted: Sequence[str] | None) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from hetfl_core import checks, splits
 from hetfl_core import preparation as preparing
-from hetfl_core.clients import Client, FederationWarning, Kind
+from hetfl_core.clients import Client, FederationWarning, Kind, altered
 from hetfl_core.preparation import Preparation
 from hetfl_core.rng import numpy_stream
 
@@ -142,16 +143,8 @@ def split_arrays(
     classes, coded = _coded(parts, task)
     places, few = {}, []
     for who, y in coded.items():
-        rng = numpy_stream(seed, who, 0, "split")
-        if rules:
-            places[who] = rules[who].places(who, float(share), rng)
-            continue
-        groups = y if task == "classification" else np.zeros(len(y), int)
-        found = splits.in_proportion(groups, float(share), rng, task)
-        if found is None:
-            few.append(who)
-            found = splits.but_one_of_each(groups, float(share), rng)
-        places[who] = (np.sort(found[0]), np.sort(found[1]))
+        places[who], thin = places_of(who, y, float(share), seed, task, rules[who] if rules else None)
+        few += [who] * thin
     if few:
         warnings.warn(
             f"too few samples to be split in proportion with test_size={float(share):g} on "
@@ -171,18 +164,53 @@ def split_arrays(
     return clients, classes
 
 
+def places_of(
+    who: str, y: np.ndarray, share: float, seed: int, task: Kind, rule: splits.SplitBy | None = None
+) -> tuple[splits.Places, bool]:
+    """Training and test rows of a client, drawn from a stream of its own unless a rule says how.
+
+    Parameters
+    ----------
+    who : str
+    y : ndarray, shape (n,)
+        Classes as whole numbers, or targets.
+    share : float
+        Of test samples.
+    seed : int
+    task : {"classification", "regression"}
+    rule : SplitBy, optional
+
+    Returns
+    -------
+    places : tuple of ndarray of int
+    few : bool
+        Whether there are too few samples of a class for a split in proportion.
+    """
+    rng = numpy_stream(seed, who, 0, "split")
+    if rule is not None:
+        return rule.places(who, share, rng), False
+    groups = y if task == "classification" else np.zeros(len(y), int)
+    found = splits.in_proportion(groups, share, rng, task)
+    train, test = splits.but_one_of_each(groups, share, rng) if found is None else found
+    return (np.sort(train), np.sort(test)), found is None
+
+
 def _prepared(
     arrays: Mapping[str, tuple[pd.DataFrame, pd.Series]],
     coded: Mapping[str, np.ndarray],
     places: Mapping[str, splits.Places],
     prepare: Any,
+    agreed: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Client]:
-    """Clients with inputs that are made of their tables, by what is fitted on their training rows."""
+    """Clients with inputs that are made of their tables, by what is fitted on their training rows.
+
+    Of categories that are `agreed` on, the levels are these, where all clients are to have the same.
+    """
     training = {who: table.iloc[places[who][0]] for who, (table, _) in arrays.items()}
     levels: dict[str, Any] = {}
     if isinstance(prepare, Preparation):
         training = {who: _filled_columns(who, table) for who, table in training.items()}
-        levels = preparing.levels_of([*training.values()], prepare)
+        levels = {**preparing.levels_of([*training.values()], prepare), **(agreed or {})}
     clients = []
     for who, (table, _) in arrays.items():
         (train, test), y = places[who], coded[who]
@@ -199,8 +227,10 @@ def _prepared(
     return clients
 
 
-def at_site(who: str, table: pd.DataFrame, y: np.ndarray, test: np.ndarray, prepare: Any) -> Client:
-    """The client of one site that knows no other: levels are given, or its own.
+def at_site(
+    who: str, table: pd.DataFrame, y: np.ndarray, places: splits.Places, prepare: Any, agreed: Any = None
+) -> Client:
+    """The client of one site that sees no other's table.
 
     Parameters
     ----------
@@ -208,30 +238,46 @@ def at_site(who: str, table: pd.DataFrame, y: np.ndarray, test: np.ndarray, prep
     table : pandas.DataFrame
         Features.
     y : ndarray, shape (n,)
-    test : ndarray of bool, shape (n,)
+    places : tuple of ndarray of int
+        Training and test rows.
     prepare : Preparation, or transformer
+    agreed : dict, optional
+        What all sites have agreed on: ``"columns"``, those of each site in their order, and ``"levels"`` of categories.
+        An empty one is that of a site that is going to agree: its own levels stand for the time being.
 
     Returns
     -------
     Client
+        ``prepare.offered`` has the columns of the table.
 
     Raises
     ------
     ValueError
-        Naming the column, for a category whose levels are not given, where all sites are to have the same.
+        Naming the column, for a category whose levels are neither given nor agreed on, where all sites are to have the
+        same, and one that is a category at other sites alone.
     """
     preparing.check_prepare(prepare)
+    offered = tuple(map(str, table.columns))
+    order = dict.fromkeys(c for _, own in sorted((agreed or {}).get("columns", {}).items()) for c in own)
+    table = table.rename(columns=str)[sorted(offered, key=[*order, *offered].index)]
     if isinstance(prepare, Preparation):
-        table = prepare.cleaned(table)
+        elsewhere = [c for c in prepare.named if c not in offered]  # columns that other sites have
+        table = prepare.cleaned(table.assign(**dict.fromkeys(elsewhere, np.nan)))
     table = _features(who, table, prepare)
-    shared = prepare if isinstance(prepare, Preparation) and prepare.levels == "all" else None
-    if shared and (unknown := [c for c in preparing.levels_of([table], shared) if c not in shared.declared]):
-        raise ValueError(
-            f"column {unknown[0]!r} is a category, whose levels a site alone cannot know: say in "
-            "Preparation(categories={…}) what all sites have agreed on, or take levels='own'"
-        )
-    places = {who: (np.flatnonzero(~test), np.flatnonzero(test))}
-    return _prepared({who: (table, pd.Series(y))}, {who: y}, places, prepare)[0]
+    levels = (agreed or {}).get("levels", {})
+    if isinstance(prepare, Preparation) and prepare.levels == "all":
+        own = preparing.levels_of([table], prepare)
+        if agreed is None and (unknown := [c for c in own if c not in prepare.declared]):
+            raise ValueError(
+                f"column {unknown[0]!r} is a category, whose levels a site alone cannot know: say in "
+                "Preparation(categories={…}) what all sites have agreed on, have a deployment agree on them "
+                "(client_from_file(…, agreed=config.get(\"agreed\"))), or take levels='own'"
+            )
+        if numbers := [c for c in levels if c in table and c not in own]:
+            raise ValueError(f"column {numbers[0]!r} is a category at other sites, but holds numbers here")
+    arrays = {who: (table, pd.Series(y))}
+    (client,) = _prepared(arrays, {who: y}, {who: places}, prepare, levels)
+    return altered(client, prepare=replace(client.prepare, offered=offered))
 
 
 def _filled_columns(who: str, table: pd.DataFrame) -> pd.DataFrame:

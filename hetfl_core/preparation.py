@@ -78,6 +78,11 @@ class Preparation(Checked):
         given = self.categories if isinstance(self.categories, Mapping) else {}
         return {column: tuple(map(_word, levels)) for column, levels in given.items()}
 
+    @property
+    def named(self) -> list[str]:
+        """The columns that `categories` and `missing` name."""
+        return [*dict.fromkeys([*self.categories, *(self.missing if isinstance(self.missing, Mapping) else ())])]
+
     def marks(self, column: str) -> list[Any]:
         """What stands for a missing value in a column."""
         given = self.missing.get(column, ()) if isinstance(self.missing, Mapping) else self.missing
@@ -163,6 +168,8 @@ class Prepared:
         None for a transformer of the user's own.
     levels : dict of str to tuple of str
         Of each column that is a category.
+    offered : tuple of str
+        All columns of the table of a site of its own, in their order, with those that the client does not have.
     """
 
     client: str
@@ -172,6 +179,7 @@ class Prepared:
     transformer: Any
     preparation: Preparation | None = None
     levels: Any = None
+    offered: tuple[str, ...] = ()
 
     def transform(self, frame: pd.DataFrame, wanted: Sequence[str] | None = None) -> pd.DataFrame:
         """Rows of a table as inputs.
@@ -428,7 +436,7 @@ def levels_of(tables: Sequence[pd.DataFrame], preparation: Preparation) -> dict[
         for column in table.columns:
             if table[column].dtype == object:
                 found.setdefault(str(column), set()).update(table[column].dropna())
-    return {c: preparation.declared.get(c) or tuple(sorted(held, key=_rank)) for c, held in found.items()}
+    return {c: preparation.declared.get(c) or tuple(sorted(held, key=rank)) for c, held in found.items()}
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
@@ -448,7 +456,7 @@ def _word(value: Any) -> str:
     return found[1] if found else text
 
 
-def _rank(level: str) -> tuple[float, str]:
+def rank(level: str) -> tuple[float, str]:
     """Numbers in their order, then words in theirs."""
     try:
         return float(level), level

@@ -86,7 +86,8 @@ def sites(files: Any, client: str | None, **options: Any) -> tuple[pd.DataFrame,
             f"there is a file per client, got client={client!r} and {len(named)} file{'s' * (len(named) != 1)}"
         )
     tables = {
-        who: _named(file, f"client {who!r}, {file.name}" if who else file.name, options) for who, file in named.items()
+        who: read_site(file, f"client {who!r}, {file.name}" if who else file.name, options)
+        for who, file in named.items()
     }
     _check_alike(tables)
     frame = pd.concat([*tables.values()], ignore_index=True, sort=False)
@@ -99,8 +100,21 @@ def sites(files: Any, client: str | None, **options: Any) -> tuple[pd.DataFrame,
     return pd.concat([frame, pd.Series(whose, name=column, dtype=object)], axis=1), column
 
 
-def _named(file: Path, where: str, options: Mapping[str, Any]) -> pd.DataFrame:
-    """The table of a file, without the index that it may have been written with."""
+def read_site(file: Path, where: str, options: Mapping[str, Any]) -> pd.DataFrame:
+    """The table of a file, without the index that it may have been written with.
+
+    Parameters
+    ----------
+    file : pathlib.Path
+    where : str
+        What the file is called in errors.
+    options : dict
+        Of `pandas.read_csv`.
+
+    Returns
+    -------
+    pandas.DataFrame
+    """
     if not file.exists():
         raise FileNotFoundError(f"{where}: there is no file {file}")
     table = read_table(file, where, **options)

@@ -25,10 +25,11 @@ from test_blocks import FED as BLOCKS
 from test_blocks import refuses, short
 from typer.testing import CliRunner
 
-from hetfl_core import Client, Federation, cli, simulate
+from hetfl_core import Client, Federation, Preparation, cli, simulate
 from hetfl_core.datasets.digits import bundled_images
 from hetfl_core.deployment import (
     DeploymentError,
+    agreement,
     client_app,
     client_from_file,
     commands,
@@ -40,10 +41,12 @@ from hetfl_core.deployment import (
 from hetfl_core.deployment.apps import settings_of
 from hetfl_core.deployment.site import FileStore, RunSettings, Site, SiteError, Task, spec_of
 from hetfl_core.deployment.sums import SumLayout
-from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedHeNN, HetFedRep, Local, Method, PFedHN
+from hetfl_core.federation import FederationWarning
+from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedHeNN, HetFedRep, HyFEM, Local, Method, PFedHN
 from hetfl_core.methods.base import weighted_mean
 from hetfl_core.networks import MLP, Blocks, Model
 from hetfl_core.rng import SERVER, stream
+from hetfl_core.views import view_of
 
 loopback = pytest.importorskip("loopback", reason="Flower is not installed")
 
@@ -378,6 +381,140 @@ def test_a_site_does_not_take_an_order_of_other_features(tmp_path):
             Site(client, PLAIN, RunSettings(2), 1, features)
 
 
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+PREPARE = Preparation(categories=["code"], missing={"sugar": [0]})
+
+
+def tables(folder, names=None, n=30):
+    """Three hospitals with gaps, words and codes; columns in three orders. B has no sugar, C no `code` 7, A no "none".
+
+    They are called so, or by `names`.
+    """
+    folder.mkdir(exist_ok=True)
+    files = {}
+    for k, (name, site) in enumerate((names or dict(zip("ABC", "ABC", strict=True))).items()):
+        rng, y = np.random.default_rng(k), np.arange(n) % 2
+        frame = pd.DataFrame(
+            {
+                "age": rng.integers(30, 80, n).astype(float),
+                "sugar": (rng.normal(6, 2, n) + y) * (site != "B"),
+                "pain": rng.choice(["grave", "mild", "none"][: 2 + (site != "A")], n),
+                "code": rng.choice([3, 6, 7][: 3 - (site == "C")], n).astype(float),
+                "ill": np.array(["no", "yes"])[y],
+            }
+        )
+        frame.loc[rng.random(n) < 0.1, "age"] = np.nan
+        frame.loc[rng.random(n) < 0.1, "pain"] = np.nan
+        files[name] = folder / f"{name}.csv"
+        frame.iloc[:, rng.permutation(5)].to_csv(files[name], index=False)
+    assert len({file.read_text().split("\n")[0] for file in files.values()}) == 3, "other orders"
+    return files
+
+
+def at_sites(files, method, config=None, configs=None, **options):
+    def app(site):
+        given = {"label": "ill", "classes": ["no", "yes"], "prepare": PREPARE, **options}
+        return client_app(method, lambda config: client_from_file(files[site], site, **given, agreed=config["agreed"]))
+
+    grid = loopback.Loopback({i + 1: app(site) for i, site in enumerate(files)}, configs)
+    return grid, {**CONFIG, "classes": 2, "clients": len(files), **(config or {})}
+
+
+VIEWS = {
+    "own": FLIC(SMALL, local_epochs=1, pretrain_epochs=1),
+    "common": PLAIN,
+    "zeros": PLAIN,
+    "blocks": HyFEM(Model(Blocks.alike(["common", "sugar"], MLP((4,), 3), 4)), local_epochs=1),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_tables_of_sites_come_out_as_in_one_process(view, tmp_path):
+    """Bit for bit as `Federation.from_csv`, split and preparation included, in each view."""
+    files, method = tables(tmp_path / "data"), VIEWS[view]
+    whole = Federation.from_csv(files, target="ill", prepare=PREPARE)
+    run = in_one_process(view_of(whole, view), method, measure=["auc", "log_loss"])
+    grid, config = at_sites(dict(reversed(files.items())), method, {"measure": "auc log_loss"}, view=view)
+    result = serve(grid, config, method)[method.name]
+    assert_same_run(result, run)
+    pd.testing.assert_series_equal(result.per_client["auc"], run.per_client["auc"])
+    assert {"auc", "auc_sd", "auc_worst", "log_loss_worst"} <= set(result.final)
+
+
+def test_sites_agree_on_names_and_levels_and_say_nothing_else(tmp_path, capsys):
+    files, method = tables(tmp_path / "data"), Local(SMALL, local_epochs=1)
+    configs = {i + 1: {"state": str(tmp_path / site)} for i, site in enumerate(files)}
+    grid, config = at_sites(files, method, {"folder": str(tmp_path / "server"), "rounds": 1}, configs)
+    sent = []
+    grid.change = lambda node, message: sent.append(message.content) or message
+    serve(grid, config, method)
+    words = [json.loads(content["words"]["json"]) for content in sent]
+    told = [one for one in words if "name" in one]
+    usual = {"name", "shapes", "n_train", "n_test", "class_counts", "features"}
+    assert all(set(one) == usual | {"columns", "levels", "preparation"} for one in told)
+    assert [one["levels"]["pain"] for one in told[:3]] == [["grave", "mild"], *[["grave", "mild", "none"]] * 2]
+    assert [one["levels"] for one in told[3:]] == [{"pain": ["grave", "mild", "none"], "code": ["3", "6", "7"]}] * 3
+    kept = json.loads((tmp_path / "server" / "agreed.json").read_text())
+    assert kept["columns"]["B"] == {"age": True, "sugar": False, "pain": True, "code": True}
+    assert "3 sites agree on the levels of ['code', 'pain']" in capsys.readouterr().out
+    serve(at_sites(files, method, configs=configs)[0], {**config, "rounds": 2}, method)
+    said = capsys.readouterr().out
+    assert "goes on after 1 of 2 rounds" in said
+    assert "agree on" not in said, "what was agreed on stays"
+
+
+def test_a_late_site_takes_the_levels_that_were_agreed_on(tmp_path, capsys):
+    files, method = tables(tmp_path), FLIC(SMALL, local_epochs=1, pretrain_epochs=1)
+    late = pd.read_csv(files["C"]).assign(pain=["new", "mild"] * 15)
+    late.to_csv(files["C"], index=False)
+    grid, config = at_sites(files, method, {"clients": 2, "rounds": 3})
+    app = grid.apps.pop(3)
+    grid.before = lambda node, message: len(grid.sent) > 6 and grid.apps.setdefault(3, app)
+    with pytest.warns(FederationWarning, match=r"client 'C': column 'pain' has levels .* \['new'\]"):
+        result = serve(grid, config, method)[method.name]
+    assert "client 'C' joins after" in capsys.readouterr().out
+    assert len(result.per_client) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.assign(pain=1.5), "column 'pain' is a category at 'A', but holds numbers at 'B'"),
+        (lambda t: t.drop(columns="age"), r"FedAvg averages .*: only 'A' has \['age'\], only 'B' has \[\]\."),
+        (lambda t: t.assign(more=t.age), r"FedAvg averages .*: only 'A' has \[\], only 'B' has \['more'\]\."),
+        (lambda t: t.rename(columns={"age": "years"}), r"only 'A' has \['age'\], only 'B' has \['years'\]"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused_by_name_before_a_round(change, message, tmp_path):
+    files = tables(tmp_path)
+    files.pop("C")
+    for site, file in files.items():
+        table = pd.read_csv(file).assign(sugar=np.linspace(1, 2, 30))
+        (change(table) if site == "B" else table).to_csv(file, index=False)
+    grid, config = at_sites(files, PLAIN)
+    with pytest.raises(ValueError, match=message):
+        serve(grid, config, PLAIN)
+
+
+def test_sites_that_cannot_agree_are_named(tmp_path):
+    files = tables(tmp_path)
+    told = []
+    for site, prepare in zip("AB", (PREPARE, replace(PREPARE, gaps="indicator")), strict=True):
+        client = client_from_file(files[site], site, label="ill", classes=["no", "yes"], prepare=prepare, agreed={})
+        told.append({"name": site, **agreement.described(client)})
+    with pytest.raises(ValueError, match="the same preparation, but gaps is 'median' at 'A' and 'indicator' at 'B'"):
+        agreement.agreed(told)
+    typo = [{**one, "preparation": {**told[0]["preparation"], "missing": {"suger": [0]}}} for one in told]
+    with pytest.raises(ValueError, match="the preparation names column 'suger', which no site has"):
+        agreement.agreed(typo)
+    with pytest.raises(ValueError, match=r"client 'A' has the levels .* of column 'pain', not those that were agreed"):
+        agreement.check_taken(told[0], {"levels": {"pain": ["grave", "mild", "none"]}})
+    for bad in ({"columns": ["age"]}, {"levels": {"sugar": [3]}}, {"levels": {"height": ["x"]}}, {"preparation": 1}):
+        with pytest.raises((ValueError, TypeError), match="client 'A'"):
+            agreement.check_described({**told[0], **bad})
+
+
 # --- a client's file ------------------------------------------------------------------------------------------------
 
 
@@ -391,7 +528,7 @@ def written(folder, content, ending="csv"):
     ("content", "message"),
     [
         ("x,label\n1,no\n2,yes\n", r"labels \(column 'label'\) must be whole numbers .* classes=\['no', 'yes'\]"),
-        (",x,label\n0,1,0\n1,2,1\n", "column 'Unnamed: 0' has no name of its own"),
+        (",x,label\n5,1,0\n7,2,1\n", "column 'Unnamed: 0' has no name of its own"),
         ("größe,label\n1,0\n2,1\n".encode("latin1"), r"site.csv: the file is not in UTF-8"),
         ("x,x,label\n1,2,0\n2,3,1\n", "site.csv: columns must have different names, got 'x' twice"),
         ("x,label\n1,5,0\n2,6,1\n", "site.csv: rows have more fields than the first line has names of columns"),

@@ -14,11 +14,13 @@ import pytest
 import torch
 from test_blocks import FED as ALL
 from test_blocks import refuses, short
+from test_deployment import PLAIN, PREPARE, tables
 
-from hetfl_core import simulate
+from hetfl_core import Federation, simulate
 from hetfl_core.deployment import load_model
 from hetfl_core.deployment.trial import Loopback
 from hetfl_core.engine import checkpoint
+from hetfl_core.engine.run import ends
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
@@ -44,6 +46,22 @@ import sys; sys.path.insert(0, {tests!r})
 from test_blocks import FED
 def load(config):
     return FED{common}[str(config["name"])]
+"""
+
+
+ON_TABLES = """
+from hetfl_core.methods import FedAvg
+from hetfl_core.networks import MLP, Model
+METHODS = {"FedAvg": FedAvg(Model(MLP((5,), 4)), local_epochs=1)}
+"""
+TABLES = """
+from hetfl_core import Preparation
+from hetfl_core.deployment import client_from_file
+PREPARE = Preparation(categories=["code"], missing={{"sugar": [0]}})
+def load(config):
+    name = str(config["name"])
+    given = {{"label": "ill", "classes": ["no", "yes"], "prepare": PREPARE, "view": "common"}}
+    return client_from_file(f"{folder}/{{name}}.csv", name, **given, agreed=config["agreed"])
 """
 
 
@@ -96,16 +114,18 @@ def begin(consortium: Loopback, name: str, out: Path, **config: object) -> None:
     )
 
 
-def assert_same(out: Path, name: str, federation, state: Path, **options) -> None:
+def assert_same(out: Path, name: str, federation, state: Path, method=None, **options) -> None:
     """The server's tensors, bytes and the clients' final models, bit for bit; means of accuracies but for rounding."""
-    method = short(name)
-    run = simulate(federation, method, **{"rounds": 2, **SETTINGS, **options})
+    run = simulate(federation, method or short(name), **{"rounds": 2, **SETTINGS, **options})
     history = pd.read_csv(out / name / "history.csv")
     final = json.loads((out / name / "final.json").read_text())
+    asked = [end for each in options.get("measure", ()) for end in ends(each)]
     for column in ("round", "bytes_up", "bytes_down"):
         assert list(history[column]) == list(run.history[column]), column
     assert history["accuracy"].iloc[-1] == pytest.approx(run.history["accuracy"].iloc[-1], rel=1e-12)
-    assert all(final[key] == pytest.approx(run.final[key], rel=1e-12) for key in ("accuracy", "bytes_up", "bytes_down"))
+    assert all(
+        final[key] == pytest.approx(run.final[key], rel=1e-12) for key in ("accuracy", "bytes_up", "bytes_down", *asked)
+    )
     _, tensors = checkpoint._open(out / name / checkpoint.FILE, "cpu")
     assert {k.removeprefix("server/") for k in tensors if k.startswith("server/")} == set(run.server)
     for key, p in run.server.items():
@@ -119,9 +139,9 @@ def assert_same(out: Path, name: str, federation, state: Path, **options) -> Non
 def test_nodes_on_tls_come_out_as_one_process_and_survive_kills(tmp_path):
     """One story, as processes are slow to start.
 
-    Methods side by side on blocks of features that some clients lack, and a stranger who is not let in; then those
-    that average embeddings on the common ones; then a node is killed in the middle of a round and comes back, and the
-    server between two runs.
+    Methods side by side on blocks of features that some clients lack, and a stranger who is not let in; who then is,
+    and all have tables whose columns come in other orders; then the methods that average embeddings on the common
+    blocks; then a node is killed in the middle of a round and comes back, and the server between two runs.
     """
     out = tmp_path / "out"
     with Loopback(tmp_path, [*CLIENTS, "stranger"]) as consortium:
@@ -147,8 +167,24 @@ def test_nodes_on_tls_come_out_as_one_process_and_survive_kills(tmp_path):
         assert not any(word in wire.seen for word in words)
         assert "No SuperNode found with the given public key" in consortium.log("server")
         consortium.kill("stranger")
+        on_tables(consortium, out, state)
         if LONG:
+            consortium.kill("stranger")
             the_rest_and_kills(consortium, out, state)
+
+
+def on_tables(consortium: Loopback, out: Path, state: Path) -> None:
+    """Three sites with a CSV file each, the former stranger among them: the model that one process makes of these."""
+    consortium.admit("stranger")
+    consortium.client("stranger")
+    files = tables(consortium.folder / "tables", dict(zip([*CLIENTS[-2:], "stranger"], "ABC", strict=True)))
+    (consortium.app / "federation/methods.py").write_text(ON_TABLES)
+    (consortium.app / "federation/data.py").write_text(TABLES.format(folder=str(consortium.folder / "tables")))
+    begin(consortium, "tables", out / "tables", rounds=1, classes=2, clients=3, measure="auc f1")
+    said = consortium.wait("tables")
+    assert "3 sites agree on the levels of ['code', 'pain']" in said, said
+    fed = Federation.from_csv(dict(sorted(files.items())), target="ill", prepare=PREPARE).of_common_columns()
+    assert_same(out / "tables", "FedAvg", fed, state, PLAIN, rounds=1, measure=["auc", "f1"])
 
 
 def the_rest_and_kills(consortium: Loopback, out: Path, state: Path) -> None:

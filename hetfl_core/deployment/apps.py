@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save
 
 from hetfl_core import checks
-from hetfl_core.deployment import sums, wire
+from hetfl_core.deployment import agreement, sums, wire
 from hetfl_core.deployment.coordinator import (
     SUM,
     Coordinator,
@@ -47,6 +47,9 @@ MODEL = "model.safetensors"
 FEATURES = "features.json"
 """The names of its inputs in their order, ``null`` where they have none."""
 
+AGREED = "agreed.json"
+"""What sites with tables agreed on before the first round, in the server's folder."""
+
 LOG = logging.getLogger("hetfl.deployment")
 
 
@@ -66,7 +69,8 @@ def settings_of(config: Mapping[str, Any]) -> RunSettings:
     """The settings that an app's run config holds (``[tool.flwr.app.config]`` of its ``pyproject.toml``).
 
     Keys are ``classes``, ``rounds``, ``participation``, ``seed``, ``dtype`` (``"float32"`` or ``"float64"``), ``task``,
-    ``evaluate-every``, ``secure`` and ``clipping-range``; all but the first have defaults.
+    ``evaluate-every``, ``secure``, ``clipping-range`` and ``measure`` (names of measures with blanks between them, such
+    as ``"auc f1"``); all but the first have defaults.
 
     Parameters
     ----------
@@ -85,8 +89,8 @@ def settings_of(config: Mapping[str, Any]) -> RunSettings:
     if "classes" not in config:
         raise ValueError("the run config must say how many 'classes' there are (0 for a regression)")
     dtype = checks.choice("dtype", config.get("dtype", "float32"), ("float32", "float64"))
-    names = {"rounds": int, "participation": float, "seed": int, "task": str, "evaluate-every": int}
-    names |= {"secure": bool, "clipping-range": float}
+    names: dict[str, Any] = {"rounds": int, "participation": float, "seed": int, "task": str, "evaluate-every": int}
+    names |= {"secure": bool, "clipping-range": float, "measure": lambda text: tuple(str(text).split())}
     given = {key.replace("-", "_"): make(config[key]) for key, make in names.items() if key in config}  # type: ignore[operator]
     return RunSettings(int(config["classes"]), dtype=getattr(torch, dtype), **given)
 
@@ -103,7 +107,8 @@ def client_app(methods: Methods, load: Load) -> ClientApp:
         The same as the server has; several run side by side and share messages.
     load : callable
         ``load(node_config)`` returns the `Client`: its data, in its own feature space. `node_config` is what the
-        owner of the data told the SuperNode (``--node-config``), such as the path of a file. With ``state`` there, the
+        owner of the data told the SuperNode (``--node-config``), such as the path of a file; under ``agreed`` stands
+        what sites with tables have agreed on, see `client_from_file`. With ``state`` there, the
         path of a folder, what the client keeps from round to round outlives a restart, and its final model is written
         there.
 
@@ -153,11 +158,16 @@ def _introduction(content: RecordDict, context: Context, methods: Mapping[str, M
                     "install the same version on both"
                 }
         settings = settings_of(asked["settings"])
-        site = Site(load(dict(context.node_config)), next(iter(methods.values())), settings, n_clients=1)
-        return told(site.spec, site.client.n_test)
+        site = Site(_loaded(load, context, asked["settings"]), next(iter(methods.values())), settings, n_clients=1)
+        return told(site.spec, site.client)
     except Exception as error:  # whatever the loader of the data's owner does
         LOG.exception("this client cannot take part")
         return {"error": f"cannot take part: {_in_words(error)}"}
+
+
+def _loaded(load: Load, context: Context, config: Mapping[str, Any]) -> Client:
+    """The client's data, as the sites have agreed to read them, if they have."""
+    return load({**context.node_config, "agreed": config.get("agreed", {})})
 
 
 def _in_words(error: Exception) -> str:
@@ -176,7 +186,8 @@ def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], 
     tasks = wire.unpack_tasks(content)
     replies: dict[str, Reply] = {}
     try:
-        settings, client = settings_of(wire.unpack_words(content)["settings"]), load(dict(context.node_config))
+        config = wire.unpack_words(content)["settings"]
+        settings, client = settings_of(config), _loaded(load, context, config)
     except Exception as error:  # whatever the loader of the data's owner does
         LOG.exception("this client cannot work")
         return {run: Reply(error=f"cannot read its data: {_in_words(error)}") for run in tasks}
@@ -334,6 +345,7 @@ class Nodes:
             if others:
                 self.say(f"node {node} is refused: it calls itself {name!r}, as node {others[0]} does, which is there")
                 return
+            agreement.check_taken(words, self.config.get("agreed", {}))
             new = self.roster.add(words, self.settings)
         except ValueError as error:
             self.say(f"node {node} is refused: {error}")
@@ -361,6 +373,23 @@ class Nodes:
                     f"expected {number} clients, but after {self.patience:g} s there are {len(there)}: {there}"
                 )
             time.sleep(0.5)
+
+    def agree(self, number: int) -> None:
+        """Have sites with tables agree on levels and on who has which columns, and introduce themselves by these.
+
+        Raises
+        ------
+        ValueError
+            Naming site and column, where they cannot agree.
+        DeploymentError
+            If fewer than so many clients are left.
+        """
+        if found := {} if "agreed" in self.config else agreement.agreed(self.roster.told.values()):
+            self.config["agreed"] = found
+            words = checks.shown(list(found["levels"])) if found["levels"] else "no category"
+            self.say(f"{len(found['columns'])} sites agree on the levels of {words}")
+            self.names, self.roster.told = {}, {}
+            self.wait(number)
 
     def exchange(self, tasks: Mapping[str, Mapping[str, Task]]) -> dict[str, dict[str, Reply]]:
         """Send each client its tasks, by the names of runs, and collect what came back in time.
@@ -477,9 +506,15 @@ def serve(grid: Grid, config: Mapping[str, Any], methods: Methods) -> dict[str, 
             with open(folder / "events.log", "a", encoding="utf8") as log:
                 print(what, file=log)
 
+    if folder is not None and (folder / AGREED).exists():
+        config = {**config, "agreed": json.loads((folder / AGREED).read_text("utf8"))}
     nodes = Nodes(grid, named, config, roster, say)
     try:
-        nodes.wait(checks.integer("clients", int(config.get("clients", 2)), 1))
+        number = checks.integer("clients", int(config.get("clients", 2)), 1)
+        nodes.wait(number)
+        nodes.agree(number)
+        if folder is not None and "agreed" in nodes.config:
+            write_atomically(folder / AGREED, json.dumps(nodes.config["agreed"], indent=1).encode())
         runs = {
             run: Coordinator(run, method, nodes.settings, roster, folder and folder / run, say)
             for run, method in named.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -11,10 +11,13 @@ import numpy as np
 import pandas as pd
 
 from hetfl_core import checks
+from hetfl_core.deployment import agreement
 from hetfl_core.federation import Client
-from hetfl_core.frames import at_site
+from hetfl_core.frames import at_site, places_of
+from hetfl_core.preparation import Preparation
 from hetfl_core.rng import numpy_stream
-from hetfl_core.tables import read_table
+from hetfl_core.splits import SplitBy
+from hetfl_core.tables import read_site
 
 HELD_OUT = 0.2
 """Share of the samples that are test samples, where a file does not say which."""
@@ -28,6 +31,11 @@ def client_from_file(
     seed: int = 0,
     classes: Sequence[Any] | None = None,
     prepare: Any = None,
+    view: Any = "own",
+    agreed: Mapping[str, Any] | None = None,
+    ignore: Sequence[str] = (),
+    group: str | None = None,
+    **options: Any,
 ) -> Client:
     """Read a client from a CSV or NPZ file.
 
@@ -46,8 +54,22 @@ def client_from_file(
     classes : sequence, optional
         What the labels are in the file, such as words, in the order 0 … C−1 that all clients have agreed on.
     prepare : Preparation, or transformer of scikit-learn, optional
-        What makes inputs of a CSV file with gaps and words, as for `Federation.from_csv`; the levels of categories are
-        those that all sites have agreed on (``categories={…}``), or the site's own.
+        What makes inputs of a CSV file with gaps and words, as for `Federation.from_csv`, of which the client comes out
+        the same, its test samples too.
+    view : "own", "common", "zeros", "blocks", or dict of str to sequence of str
+        What the client's table is to look like among those of all sites, for methods that need it: as it is, its
+        columns that all sites have, with zeros for those that it lacks, or in blocks of columns that the same sites
+        have, or of these columns.
+    agreed : dict, optional
+        What a deployment's sites have agreed on, ``config.get("agreed")`` in ``federation/data.py``: which columns each
+        has, and the levels of categories. Without it these are given (``Preparation(categories={…})``) or the site's
+        own (``levels="own"``).
+    ignore : sequence of str
+        Columns that are no features.
+    group : str, optional
+        Column that is no feature, but tells patients apart: all rows of one go into one set. For prepared files.
+    **options
+        Of `pandas.read_csv`, such as ``sep=";"``.
 
     Returns
     -------
@@ -74,9 +96,15 @@ def client_from_file(
     if prepare is not None:
         if file.suffix != ".csv":
             raise ValueError(f"{where}: prepare makes inputs of tables, .csv, not of arrays")
-        return _prepared(file, where, name, label, seed, classes, prepare)
-    read = _from_table if file.suffix == ".csv" else _from_arrays
-    x, y, test, features = read(file, where, label)
+        table, test = _parts(file, where, label, ignore, options)
+        y = _numbers(table.pop(label).to_numpy(), where, label, classes)
+        return _prepared(table, y, test, name, where, seed, prepare, view, agreed, group)
+    if group is not None or view != "own":
+        raise ValueError(f"{where}: view and group are for tables that are prepared (prepare=Preparation())")
+    if file.suffix == ".csv":
+        x, y, test, features = _from_table(file, where, label, ignore, options)
+    else:
+        x, y, test, features = _from_arrays(file, where)
     y = _numbers(y, where, label, classes)
     if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
         raise ValueError(f"{where}: expected inputs of shape (n, ...) and n labels, got shapes {x.shape} and {y.shape}")
@@ -93,26 +121,52 @@ Read = tuple[np.ndarray, np.ndarray, np.ndarray | None, list[str] | None]
 
 
 def _prepared(
-    file: Path, where: str, name: str, label: str, seed: int, classes: Sequence[Any] | None, prepare: Any
+    table: pd.DataFrame,
+    y: np.ndarray,
+    test: np.ndarray | None,
+    name: str,
+    where: str,
+    seed: int,
+    prepare: Any,
+    view: Any,
+    agreed: Mapping[str, Any] | None,
+    group: str | None,
 ) -> Client:
-    table, test = _parts(file, where, label)
-    y = _numbers(table.pop(label).to_numpy(), where, label, classes)
-    if pd.isna(y).any():
-        raise ValueError(f"{where}: column {label!r} has gaps; leave out these rows")
-    test = _drawn(y, name, seed) if test is None else test
+    """The client that `Federation.from_csv` makes of this table, in a view."""
+    rule = None if test is None else SplitBy("split", "split", pd.Series(np.where(test, "test", "train")))
+    if group is not None:
+        if group not in table or rule:
+            what = "is not among its columns" if group not in table else "says how rows are split, and so does split"
+            raise ValueError(f"{where}: group {group!r} {what}")
+        rule = SplitBy("group", group, table.pop(group))
+    if view != "own" and (agreed is None or not isinstance(prepare, Preparation) or prepare.levels != "all"):
+        raise ValueError(
+            f"{where}: a view needs a Preparation(levels='all') and what all sites have agreed on "
+            '(agreed=config.get("agreed"))'
+        )
     try:
-        return at_site(name, table, y, test, prepare)
+        whole = bool((y == np.round(y)).all())
+        places, _ = places_of(name, y, HELD_OUT, seed, "classification" if whole else "regression", rule)
+        client = at_site(name, table, y, places, prepare, agreed)
+        return client if view == "own" or not agreed else agreement.seen(client, view, agreed)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+        raise ValueError(f"{where}: {str(error).removeprefix(f'client {name!r}: ')}") from error
 
 
-def _parts(file: Path, where: str, label: str) -> tuple[pd.DataFrame, np.ndarray | None]:
+def _parts(
+    file: Path, where: str, label: str, ignore: Sequence[str], options: Mapping[str, Any]
+) -> tuple[pd.DataFrame, np.ndarray | None]:
     """The table of labels and features, and which rows are for testing, where a column says so."""
-    table = read_table(file, where)
-    if label not in table:
-        raise ValueError(f"{where}: the file has no column {label!r}, only {checks.shown(list(table))}")
+    table = read_site(file, where, options)
+    for argument, column in [("label", label), *(("ignore", column) for column in checks.names("ignore", ignore))]:
+        if column not in table:
+            what = "no column" if argument == "label" else "nothing to ignore,"
+            raise ValueError(f"{where}: the file has {what} {column!r}, only {checks.shown(list(table))}")
+    table = table.drop(columns=list(ignore))
     if not {*table.columns} - {label, "split"}:
         raise ValueError(f"{where}: expected columns of features beside {label!r}, got none")
+    if table[label].isna().any():
+        raise ValueError(f"{where}: column {label!r} has gaps; leave out these rows")
     if "split" not in table:
         return table, None
     if table["split"].isna().any():
@@ -122,19 +176,19 @@ def _parts(file: Path, where: str, label: str) -> tuple[pd.DataFrame, np.ndarray
     return table.drop(columns="split"), (table["split"] == "test").to_numpy()
 
 
-def _from_table(file: Path, where: str, label: str) -> Read:
-    table, test = _parts(file, where, label)
+def _from_table(file: Path, where: str, label: str, ignore: Sequence[str], options: Mapping[str, Any]) -> Read:
+    table, test = _parts(file, where, label, ignore, options)
     features = table.drop(columns=label)
     if words := [c for c in features if not pd.api.types.is_numeric_dtype(features[c])]:
         raise ValueError(
             f"{where}: column {words[0]!r} holds no numbers; encode it (prepare=Preparation(…)), or leave it out"
         )
-    if empty := [c for c in table if table[c].isna().any()]:
+    if empty := [c for c in features if features[c].isna().any()]:
         raise ValueError(f"{where}: column {empty[0]!r} has gaps; fill them (prepare=…), or leave out the rows")
     return features.to_numpy(np.float64), table[label].to_numpy(), test, list(features)
 
 
-def _from_arrays(file: Path, where: str, label: str) -> Read:
+def _from_arrays(file: Path, where: str) -> Read:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             found = {key: arrays[key] for key in arrays.files}

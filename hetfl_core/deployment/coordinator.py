@@ -25,6 +25,7 @@ from hetfl_core.deployment.sums import MASKED, SumLayout
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import sides
 from hetfl_core.engine.evaluation import METRICS, averages, n_bytes
+from hetfl_core.engine.measures import spread
 from hetfl_core.engine.run import of_splits
 from hetfl_core.engine.trainer import unless_sent
 from hetfl_core.federation import Client, Spec, map_blocks
@@ -41,6 +42,9 @@ Steps = Generator[Requests, Replies, T]
 
 SUM = "<sum>"
 """Name under which the sum of uploads comes back, with secure aggregation."""
+
+UNBOUND = ("rounds", "evaluate_every", "measure")
+"""Settings that may change when a run goes on."""
 
 FEW = 8
 """Samples of a class, at most, of the made client that shows what an upload looks like."""
@@ -455,11 +459,18 @@ class Coordinator:
             known = [c for c in self.side.by_name(replies) if self.roster.told[self.specs[c].name][f"n_{split}"]]
             each = [replies[c].figures[name] for c in known if name in replies[c].figures]
             found |= {name: float(np.mean(each))} if each else {}
+        if scores := self.settings.scores:
+            known = [c for c in self.side.by_name(replies) if next(iter(scores)) in replies[c].figures]
+            lost = np.isnan([replies[c].figures[METRICS[self.settings.task].main] for c in known])
+            tested = np.array([self.roster.told[self.specs[c].name]["n_test"] > 0 for c in known])
+            each_of = {name: np.array([replies[c].figures[name] for c in known]) for name in scores}
+            found |= {name: spread(each_of, scores, lost & tested)[name] for name in scores} if known else {}
         return found
 
     def _per_client(self, replies: Mapping[int, Reply]) -> pd.DataFrame:
         metrics = METRICS[self.settings.task]
-        names = {name: f"final_{name}" for name in metrics.per_client} | {"train": f"final_train_{metrics.main}"}
+        asked = [*metrics.per_client, *self.settings.scores]
+        names = {name: f"final_{name}" for name in asked} | {"train": f"final_train_{metrics.main}"}
         rows = []
         for index in self.side.order:
             spec, reply = self.specs[index], replies.get(index, Reply())
@@ -472,13 +483,16 @@ class Coordinator:
         main = METRICS[self.settings.task].main
         each = {name: per_client[name].to_numpy() for name in METRICS[self.settings.task].per_client}
         final = averages(each, per_client["n_test"].to_numpy(), np.isnan(each[main]), self.settings.task)
+        scores = self.settings.scores
+        lost = (np.isnan(each[main])) & (per_client["n_test"].to_numpy() > 0)
+        final |= spread({name: per_client[name].to_numpy() for name in scores}, scores, lost)
         return final | {f"train_{main}": float(per_client["train"].mean(skipna=False))}
 
     # --- checkpoints ---
 
     def _identity(self) -> checkpoints.Identity:
         settings = {"run": self.name, "method": checkpoints.method_settings(self.method, self.specs)}
-        fixed = {key: value for key, value in vars(self.settings).items() if key not in ("rounds", "evaluate_every")}
+        fixed = {key: value for key, value in vars(self.settings).items() if key not in UNBOUND}
         settings |= {key: str(value).removeprefix("torch.") for key, value in fixed.items()}
         return checkpoints.Identity(settings, self.method)
 

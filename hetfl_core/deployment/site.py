@@ -16,10 +16,13 @@ import torch
 
 from hetfl_core import checks
 from hetfl_core.clients import by_block
+from hetfl_core.deployment.agreement import check_described, described
 from hetfl_core.deployment.sums import SumLayout
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import prediction, sides, training
 from hetfl_core.engine.evaluation import METRICS
+from hetfl_core.engine.measures import MEASURES, Score, scored
+from hetfl_core.engine.measures import told as shown
 from hetfl_core.engine.options import cpu_threads
 from hetfl_core.engine.stacks import Split, stack_split
 from hetfl_core.federation import Client, Federation, Kind, Spec, map_blocks
@@ -55,6 +58,8 @@ class RunSettings(Checked):
         are rounded (see `hetfl_core.deployment.sums`).
     clipping_range : float
         With secure aggregation, entries of uploads are clipped to ± this, and rounded to 2²² values between.
+    measure : tuple of str
+        Measures beside the usual figures, as for `simulate`, such as ``("auc", "f1")``.
     """
 
     n_classes: int
@@ -66,9 +71,18 @@ class RunSettings(Checked):
     evaluate_every: Count = 10
     secure: bool = False
     clipping_range: Positive = 8.0
+    measure: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for each in self.measure:
+            checks.choice("measure", each, tuple(MEASURES[self.task]))
         checks.integer("n_classes", self.n_classes, 2 if self.task == "classification" else 0)
+
+    @property
+    def scores(self) -> dict[str, Score]:
+        """The measures by name, but for those that all runs have."""
+        named = {name: MEASURES[self.task][name] for name in sorted(self.measure)}
+        return {name: score for name, score in named.items() if name not in METRICS[self.task].per_client}
 
 
 @dataclass(frozen=True)
@@ -256,7 +270,7 @@ class Site:
         self.federation = Federation([client], settings.n_classes, "one client", task=settings.task).to(self.dtype)
         self.client = self.federation[0]
         self.spec = replace(self.federation.specs()[0], n_clients=n_clients)
-        self.metrics = METRICS[settings.task]
+        self.metrics, self.measures = METRICS[settings.task], settings.scores
         self.splits = {split: self._split(split) for split in ("train", "test")}
         self.precomputed = self._cast(sides.precompute(method, self.client, self.spec, self.seed, self.dtype))
         self.last: tuple[Params, Params] | None = None
@@ -394,27 +408,30 @@ class Site:
         train, test = (self._measured(params, received, split, round) for split in ("train", "test"))
         if after_all:
             return {f"final_{name}": value for name, value in test.items()} | {f"final_train_{main}": train[main]}
-        return {f"train_{main}": train[main], main: test[main]}
+        return {f"train_{main}": train[main]} | {name: test[name] for name in (main, *self.measures)}
 
     def _measured(self, params: Params, received: Params, split: str, round: int) -> dict[str, float]:
         """The metrics of the client on its samples of a split, NaN where there are none."""
         method, data = self.method.of(self.spec), self.splits[split]
         n = int(data.n[0])
         if not n:
-            return dict.fromkeys(self.metrics.per_client, math.nan)
+            return dict.fromkeys([*self.metrics.per_client, *self.measures], math.nan)
         noise = prediction.prediction_noise(method, self.spec, n, self.seed, round, split, self.dtype)
         (outputs,) = prediction.predict_each(method.predict, [params], [received], [self.spec], data, [noise])
         found, labels = (t.numpy() for t in (self.metrics.decide(outputs), data.client(0, self.spec.shapes)[1]))
-        return {name: float(measure([found], [labels])[0]) for name, measure in self.metrics.per_client.items()}
+        usual = {name: float(measure([found], [labels])[0]) for name, measure in self.metrics.per_client.items()}
+        asked = scored(self.measures, shown([outputs], self.spec.task), [labels]) if self.measures else {}
+        return usual | {name: float(value[0]) for name, value in asked.items()}
 
 
-def told(spec: Spec, n_test: int) -> dict[str, Any]:
+def told(spec: Spec, client: Client) -> dict[str, Any]:
     """A client's description for the server before the first round, as JSON can hold it, with its features.
 
     Parameters
     ----------
     spec : Spec
-    n_test : int
+    client : Client
+        Of whom no number is told but that of its test samples, and of a table what sites agree on (`described`).
 
     Returns
     -------
@@ -425,9 +442,10 @@ def told(spec: Spec, n_test: int) -> dict[str, Any]:
         "name": spec.name,
         "shapes": shapes,
         "n_train": spec.n_train,
-        "n_test": n_test,
+        "n_test": client.n_test,
         "class_counts": list(spec.class_counts),
         **({} if spec.features is None else {"features": map_blocks(lambda own: own and list(own), spec.features)}),
+        **described(client),
     }
 
 
@@ -465,6 +483,7 @@ def spec_of(told: Mapping[str, Any], settings: RunSettings, n_clients: int) -> S
         features = Client(x, y, x, y, name, told.get("features")).features
     except (KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(f"a client's description must have name, shapes, n_train and class_counts: {error}") from error
+    check_described(told)
     n_classes, task = settings.n_classes, settings.task
     if len(counts) != n_classes or (task == "classification" and sum(counts) != n_train):
         raise ValueError(

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Generator, Tensor
 
-from hetfl_core.clients import check_features
+from hetfl_core.clients import check_features, other_columns
 from hetfl_core.federation import Spec
 from hetfl_core.inputs import by_block
 from hetfl_core.networks import Draw, Model, Params, PerClient, Tensors
@@ -381,7 +381,7 @@ class Method(Checked):
                         f"{self.name} averages {name!r}, which must have the same shape on all clients: "
                         f"{first[1][name]} on {first[0]!r} but {shape} on {spec.name!r}. "
                         "Use a method that keeps φ local (Local, HetFedRep, FLIC) or bring the inputs to one shape"
-                        f"{' (Federation.of_common_columns, filled, in_blocks)' * isinstance(spec.features, tuple)}."
+                        f"{other_columns(specs[0], spec)}."
                     )
             if isinstance(self.model.phi, PerClient) and any(has_prefix(name, "phi") for name in self.shared):
                 a, b = self.model.phi.of(first[0]), self.model.phi.of(spec.name)

@@ -28,6 +28,7 @@ seed = 0
 dtype = "float32"
 task = "classification"
 evaluate-every = 5     # rounds between evaluations, each of which takes one more exchange of messages
+measure = ""           # measures beside accuracy, such as "auc f1 log_loss"
 patience = 600.0       # seconds for which a client's answer is waited for
 secure = false         # true: the server learns sums of uploads only (SecAgg+), for methods that can
 clipping-range = 8.0   # with secure: entries of uploads must lie within plus and minus this

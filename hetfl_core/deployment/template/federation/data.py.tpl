@@ -12,6 +12,15 @@ def load(config: dict) -> Client:
     (or ``x_train``, ``y_train``, ``x_test``, ``y_test``); the columns may be others on each client, or come in another
     order. Where labels are words, say ``classes=["no", "yes"]``: the order that all clients have agreed on.
 
+    A table with gaps and words is prepared on each client by its own training rows, as by `Federation.from_csv`:
+
+        prepare = Preparation(categories=["cp"], missing={"chol": [0]})
+        return client_from_file(config["data"], config["name"], label="ill", prepare=prepare, agreed=config["agreed"])
+
+    Before the first round the clients then tell the server the names of their columns and the levels of categories, and
+    are told those of all; no number of a table leaves a client for that. ``view="common"`` keeps the columns that all
+    clients have, ``"zeros"`` puts zeros for those that one lacks, ``"blocks"`` makes named blocks of them.
+
     For your own format, return ``Client(x_train, y_train, x_test, y_test, name)``: arrays of any width. A subject of
     one of MOABB's data sets, for instance, whose electrodes decide the width:
 
