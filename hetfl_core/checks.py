@@ -112,8 +112,18 @@ def fraction(name: str, value: Any, interval: str = "(0, 1]") -> float:
 def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
     """Check that a value is one of several words."""
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}")
+        raise ValueError(
+            f"{name} must be one of {', '.join(map(repr, allowed))}, got {shown(value)}{meant(value, allowed)}"
+        )
     return value
+
+
+def meant(value: Any, allowed: Sequence[str]) -> str:
+    """What ends an error for a word that is nearly one of those allowed; empty where none is near."""
+    plain = {"".join(filter(str.isalnum, word.lower())): word for word in allowed}
+    text = "".join(filter(str.isalnum, value.lower())) if isinstance(value, str) else ""
+    near = difflib.get_close_matches(text, plain, 1, 0.8)
+    return f" (did you mean {plain[near[0]]!r}?)" if near else ""
 
 
 def unknown(kind: str, name: Any, known: Iterable[str], see: str = "") -> str:

@@ -243,8 +243,10 @@ class Federation(Views):
             Where the index of a table stands among its columns, which is left out, and where names of columns differ in
             capitals only.
         """
-        frame, whose = tables.sites(files, client, **options)
-        by = {"group": group, "split": split, "time": time, "prepare": prepare, "ignore": ignore}
+        by: dict[str, Any] = {"group": group, "split": split, "time": time}
+        needed = {"target": target, **{kind: column for kind, column in by.items() if column is not None}}
+        frame, whose = tables.sites(files, client, needed, **options)
+        by |= {"prepare": prepare, "ignore": ignore}
         return cls.from_frame(
             frame, client=whose, target=target, test_size=test_size, seed=seed, task=task, name=name, **by
         )

@@ -17,6 +17,9 @@ from hetfl_core.clients import Client, FederationWarning, Kind, altered
 from hetfl_core.preparation import Preparation
 from hetfl_core.rng import numpy_stream
 
+FEWEST = 20
+"""Rows of a table, at least, of which a column can be seen to be their numbers."""
+
 TELLING = 20
 """Most values of a column that may be another form of the answer, and fewest rows of each."""
 
@@ -88,7 +91,7 @@ def tables(
     unused = [client, target, *given.values(), *ignore]
     features = frame.drop(columns=list(dict.fromkeys(unused)))
     if isinstance(prepare, Preparation):
-        features = prepare.cleaned(features)
+        features = _cleaned(prepare, features, frame[client])
         frame[target] = frame[target].mask(frame[target].map(_is_mark))
     found = Tables({}, {}, {})
     for name, rows in frame.groupby(client, sort=False, observed=True):
@@ -99,7 +102,44 @@ def tables(
             found.rules[who] = splits.SplitBy(kind, column, rows[column])  # type: ignore[arg-type]
     if prepare is None or isinstance(prepare, Preparation):
         _warn_of_answers(features, frame[target])
+        _warn_of_numbering(features, frame[client])
     return found
+
+
+def _cleaned(prepare: Preparation, features: pd.DataFrame, whose: pd.Series) -> pd.DataFrame:
+    """The columns as numbers or words; an error names the client that it is about."""
+    prepare.check_named(features.columns)
+    try:
+        return prepare.cleaned(features)
+    except ValueError as error:
+        words: dict[str, list[str]] = {}
+        for who, rows in features.groupby(whose, sort=False, observed=True):
+            try:
+                own = prepare.cleaned(rows)
+            except ValueError as first:
+                raise ValueError(f"client {str(who)!r}: {first}") from error
+            for column in own.select_dtypes(object):
+                words.setdefault(column, []).append(str(who))
+        some = {column: who for column, who in words.items() if f"column {column!r}" in str(error)}
+        told = [who for who in some.values() if len(who) < whose.nunique()]
+        where = "; ".join(f"there are words on {', '.join(map(repr, who))} alone" for who in told)
+        raise ValueError(f"{error} ({where})" if where else str(error)) from error
+
+
+def _warn_of_numbering(features: pd.DataFrame, whose: pd.Series) -> None:
+    """Warn of columns that number the rows, as identifiers do: each value once, in order or with few gaps."""
+    for column, values in features.items():
+        if not pd.api.types.is_numeric_dtype(values) or len(values) < FEWEST or values.isna().any():
+            continue
+        each = [own for _, own in values.groupby(whose, observed=True)]
+        counts = all(own.is_monotonic_increasing for own in each) or np.ptp(values) < 1.5 * len(values)
+        if counts and all(own.is_unique for own in each) and (values % 1 == 0).all():
+            warnings.warn(
+                f"column {column!r} holds another whole number in each row, in order, as identifiers do: if it is no "
+                "measurement, leave it out (ignore=…)",
+                FederationWarning,
+                stacklevel=4,
+            )
 
 
 def _is_mark(label: Any) -> bool:
@@ -211,6 +251,7 @@ def _prepared(
     if isinstance(prepare, Preparation):
         training = {who: _filled_columns(who, table) for who, table in training.items()}
         levels = {**preparing.levels_of([*training.values()], prepare), **(agreed or {})}
+        _warn_of_levels(levels)
     clients = []
     for who, (table, _) in arrays.items():
         (train, test), y = places[who], coded[who]
@@ -220,7 +261,7 @@ def _prepared(
             own = preparing.levels_of([training[who]], prepare)
             known = levels if prepare.levels == "all" else own
             fitted = preparing.fit(who, training[who], prepare, {column: known[column] for column in own})
-        x = [fitted.transform(table.iloc[rows]) for rows in (train, test)]
+        x = [fitted.transform(table.iloc[rows], new=False) for rows in (train, test)]
         if fitted.features is None:
             x = [made.to_numpy() for made in x]
         clients.append(Client(x[0], y[train], x[1], y[test], who, prepare=fitted))
@@ -263,6 +304,7 @@ def at_site(
     if isinstance(prepare, Preparation):
         elsewhere = [c for c in prepare.named if c not in offered]  # columns that other sites have
         table = prepare.cleaned(table.assign(**dict.fromkeys(elsewhere, np.nan)))
+        _warn_of_numbering(table.drop(columns=elsewhere), pd.Series(who, index=table.index))
     table = _features(who, table, prepare)
     levels = (agreed or {}).get("levels", {})
     if isinstance(prepare, Preparation) and prepare.levels == "all":
@@ -408,6 +450,20 @@ def _warn_of_labels(classes: Sequence[Any]) -> None:
             )
 
 
+def _warn_of_levels(levels: Mapping[str, Sequence[str]]) -> None:
+    """Warn of levels of a category whose names differ in capitals and blanks only."""
+    for column, own in levels.items():
+        seen: dict[str, str] = {}
+        for level in own:
+            first = seen.setdefault("".join(level.lower().split()), level)
+            if first != level:
+                warnings.warn(
+                    f"column {column!r}: {first!r} and {level!r} are two levels: write them alike if they are one",
+                    FederationWarning,
+                    stacklevel=6,
+                )
+
+
 def _coded(parts: Mapping[str, Part], task: Kind) -> tuple[list[Any], dict[str, np.ndarray]]:
     """The classes in their order, and each client's labels as indices into it; targets of a regression stay."""
     if task == "regression":
@@ -439,5 +495,9 @@ def _classes(parts: Mapping[str, Part]) -> list[Any]:
     try:
         return sorted(held)
     except TypeError as error:
-        kinds = sorted({type(label).__name__ for label in held})
-        raise ValueError(f"labels must be of one type over all clients, got {', '.join(kinds)}") from error
+        kinds: dict[str, str] = {}
+        for who, part in parts.items():
+            for label in part.y.tolist():
+                kinds.setdefault(type(label).__name__, f"{label!r} on {who!r}")
+        told = ", ".join(f"{kind} ({label})" for kind, label in sorted(kinds.items()))
+        raise ValueError(f"labels must be of one type over all clients, got {told}") from error

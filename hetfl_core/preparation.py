@@ -18,7 +18,7 @@ import pandas as pd
 
 from hetfl_core import checks
 from hetfl_core.clients import FederationWarning
-from hetfl_core.settings import Checked, Share, plain
+from hetfl_core.settings import Checked, Natural, Share, plain
 
 __all__ = ["Preparation"]
 
@@ -49,6 +49,10 @@ class Preparation(Checked):
         Whether numbers get mean 0 and standard deviation 1.
     absent : float
         A column of which a client lacks more than this share of its values is one that it does not have, in [0, 1].
+    rare : int
+        A level that fewer training rows than this have is ``"other"``, and so is one that comes later: what is fitted,
+        saved and told to other sites then names no level of one patient or two. A client's own rows are counted. 0
+        leaves all levels as they are. Levels that are given are not touched.
     missing : sequence, or dict of str to sequence
         What stands for a missing value in all columns, or in these columns, such as ``{"chol": [0]}``. Blank texts,
         "?", "nan", "NaN", "NA" and "N/A" do in any case.
@@ -60,6 +64,7 @@ class Preparation(Checked):
     scale: bool = True
     absent: Share = 0.6
     missing: Any = ()
+    rare: Natural = 0
 
     def __post_init__(self) -> None:
         for name in ("categories", "missing"):
@@ -82,6 +87,14 @@ class Preparation(Checked):
     def named(self) -> list[str]:
         """The columns that `categories` and `missing` name."""
         return [*dict.fromkeys([*self.categories, *(self.missing if isinstance(self.missing, Mapping) else ())])]
+
+    def check_named(self, columns: Any) -> None:
+        """Refuse names in `categories` and `missing` that are none of these columns."""
+        for argument in ("categories", "missing"):
+            given = getattr(self, argument)
+            asked = given if isinstance(given, Mapping) or argument == "categories" else ()
+            if lost := [column for column in asked if column not in columns]:
+                raise ValueError(f"{argument} must name columns of {[*columns]}, got {lost[0]!r}")
 
     def marks(self, column: str) -> list[Any]:
         """What stands for a missing value in a column."""
@@ -106,11 +119,7 @@ class Preparation(Checked):
             Naming the column, for dates, for infinite numbers, for numbers among words, for texts that identify rows,
             and for levels that are not among those that were given.
         """
-        for argument in ("categories", "missing"):
-            given = getattr(self, argument)
-            asked = given if isinstance(given, Mapping) or argument == "categories" else ()
-            if lost := [column for column in asked if column not in frame.columns]:
-                raise ValueError(f"{argument} must name columns of {[*frame.columns]}, got {lost[0]!r}")
+        self.check_named(frame.columns)
         made = {str(c): self._column(str(c), frame[c]) for c in frame.columns}
         return pd.DataFrame(made, index=frame.index)
 
@@ -128,6 +137,8 @@ class Preparation(Checked):
         failed = values[numbers.isna() & values.notna()]
         if failed.empty:
             return numbers
+        if all(map(GROUPED.fullmatch, map(str, failed.unique()))):
+            raise ValueError(f"column {column!r} {_in_groups(failed)}")
         if numbers.notna().any():
             raise ValueError(
                 f"column {column!r} must hold numbers or words, got numbers and, in {len(failed)} rows, "
@@ -135,11 +146,6 @@ class Preparation(Checked):
                 "or the column in categories=… if these are levels"
             )
         words = _words(values)
-        if all(map(COMMA.fullmatch, words.dropna().unique())):
-            raise ValueError(
-                f"column {column!r} holds numbers with commas, such as {words.dropna().iloc[0]!r}: read them as "
-                'numbers, for instance by decimal="," or thousands="," of pandas.read_csv'
-            )
         n = words.nunique()
         if n > 10 and n > words.notna().sum() / 2:
             raise ValueError(
@@ -181,7 +187,7 @@ class Prepared:
     levels: Any = None
     offered: tuple[str, ...] = ()
 
-    def transform(self, frame: pd.DataFrame, wanted: Sequence[str] | None = None) -> pd.DataFrame:
+    def transform(self, frame: pd.DataFrame, wanted: Sequence[str] | None = None, *, new: bool = True) -> pd.DataFrame:
         """Rows of a table as inputs.
 
         Parameters
@@ -190,6 +196,8 @@ class Prepared:
             With the columns that the client has, in any order; others do not matter.
         wanted : sequence of str, optional
             Features that are asked for. Columns of which none is made need not be there.
+        new : bool
+            Whether to look if the rows can be of the same kind as the training rows.
 
         Returns
         -------
@@ -205,7 +213,9 @@ class Prepared:
         Warns
         -----
         FederationWarning
-            For levels of a category that the preparation does not know; they become zeros.
+            For levels of a category that the preparation does not know, which become zeros; for rows without any value;
+            and for numbers beyond ten standard deviations from the mean of the training rows, or, of five rows and
+            more, whose median is beyond four: of another unit, perhaps. Mean and deviation are those of the scaling.
         """
         checks.instance("frame", frame, pd.DataFrame)
         table = frame.rename(columns=str)
@@ -223,6 +233,8 @@ class Prepared:
             table = pd.DataFrame({c: self._cleaned(c, table[c]) for c in self.columns}, index=table.index)
             if self.preparation.gaps == "refuse":
                 refuse_gaps(self.client, table[[column for column in self.columns if column in needed]])
+            if new and len(table):
+                self._warn_of_rows(table)
         try:
             made = np.empty((0, len(self.origin))) if table.empty else self.transformer.transform(table)
         except (ValueError, TypeError) as error:
@@ -236,11 +248,33 @@ class Prepared:
             )
         return pd.DataFrame(made.astype(float), index=frame.index, columns=list(self.features or range(made.shape[1])))
 
+    def _warn_of_rows(self, table: pd.DataFrame) -> None:
+        """Warn of rows that are hardly of the same kind as the training rows."""
+        if n := int(table.isna().all(axis=1).sum()):
+            _warn(f"client {self.client!r}: {n} of {len(table)} rows have no value in any column that the model takes")
+        for column, (mean, deviation) in self._scales().items():
+            away = ((table[column] - mean) / deviation).abs().dropna()
+            far = away[away > FAR]
+            if len(far) or (len(away) >= 5 and away.median() > SHIFTED):
+                worst = table[column][(far if len(far) else away).index[0]]
+                _warn(
+                    f"client {self.client!r}: column {column!r} has values far from those that the model was trained "
+                    f"with, {worst:g} where they are {mean:.4g} ± {deviation:.4g}: is it in the same unit?"
+                )
+
+    def _scales(self) -> dict[str, tuple[float, float]]:
+        """Mean and standard deviation of each column of numbers, where these are scaled."""
+        for kind, part, columns in self.transformer.transformers_:
+            if kind == "numbers" and self.preparation is not None and self.preparation.scale:
+                each = zip(part[1].mean_.tolist(), part[1].scale_.tolist(), strict=True)
+                return dict(zip(columns, each, strict=True))
+        return {}
+
     def _cleaned(self, column: str, values: pd.Series) -> pd.Series:
         assert self.preparation is not None
         values = _without_marks(values, self.preparation.marks(column))
         if column in self.levels:
-            words = _words(values)
+            words = _lumped(_words(values), self.levels[column], self.preparation)
             if unknown := sorted({*words.dropna()} - {*self.levels[column]}):
                 warnings.warn(
                     f"client {self.client!r}: column {column!r} has levels that its preparation does not know, "
@@ -276,15 +310,11 @@ class Prepared:
         own = {"client": self.client, "columns": [*self.columns], "features": [*(self.features or ())]}
         parts = self.transformer.named_transformers_
         fills: dict[str, Any] = {}
-        scales: dict[str, list[float]] = {}
         for kind, _, columns in self.transformer.transformers_:
             if kind not in ("gaps", "remainder"):
                 filled = parts[kind][0].statistics_.tolist()
                 fills |= dict(zip(columns, filled, strict=True))
-            if kind == "numbers" and self.preparation.scale:
-                scaler = parts[kind][1]
-                each = zip(scaler.mean_.tolist(), scaler.scale_.tolist(), strict=True)
-                scales = dict(zip(columns, map(list, each), strict=True))
+        scales = {column: list(each) for column, each in self._scales().items()}
         fitted = {"fills": fills, "scales": scales, "levels": {c: [*levels] for c, levels in self.levels.items()}}
         return {**own, **fitted, "preparation": plain(vars(self.preparation))}
 
@@ -339,6 +369,7 @@ def fit(who: str, table: pd.DataFrame, preparation: Preparation, levels: Mapping
 
     names = [str(column) for column in table.columns]
     words = [name for name in names if name in levels]
+    table = table.assign(**{name: _lumped(table[name], levels[name], preparation) for name in words})
     numbers = [name for name in names if name not in levels]
     kind = "most_frequent" if preparation.gaps == "most_frequent" else "median"
     scaler = StandardScaler() if preparation.scale else "passthrough"
@@ -435,16 +466,41 @@ def levels_of(tables: Sequence[pd.DataFrame], preparation: Preparation) -> dict[
     for table in tables:
         for column in table.columns:
             if table[column].dtype == object:
-                found.setdefault(str(column), set()).update(table[column].dropna())
+                counts = table[column].value_counts()
+                found.setdefault(str(column), set()).update(counts.index[counts >= preparation.rare])
+    if preparation.rare:
+        found = {column: {*held, OTHER} for column, held in found.items()}
     return {c: preparation.declared.get(c) or tuple(sorted(held, key=rank)) for c, held in found.items()}
+
+
+def _lumped(words: pd.Series, levels: Sequence[str], preparation: Preparation) -> pd.Series:
+    """The words of a category, with "other" for those that are no level, where rare ones are put together."""
+    if not preparation.rare or str(words.name) in preparation.declared:
+        return words
+    return words.where(words.isin(levels) | words.isna(), OTHER)
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
 
 LARGEST = 1e150
 """A number whose square is finite, as spreads need."""
-COMMA = re.compile(r"[-+]?\d+(,\d+)+")
+GROUPED = re.compile(r"[-+]?\d+([.,'’ \u00a0\u202f]\d{3})*(,\d+|[.,'’ \u00a0\u202f]\d{3})(\.\d+)?")
+"""Numbers with a decimal comma, or with something between their thousands."""
+
+FAR = 10.0
+"""Standard deviations from the mean of the training rows, beyond which a number is hardly of the same kind."""
+
+SHIFTED = 4.0
+"""The same of the median of several rows."""
+
+OTHER = "other"
+"""The level of what is rare."""
+
 WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0+)?")
+
+
+def _warn(of: str) -> None:
+    warnings.warn(of, FederationWarning, stacklevel=5)
 
 
 def _word(value: Any) -> str:
@@ -491,9 +547,21 @@ def _numbers(column: str, values: pd.Series) -> pd.Series:
     return numbers
 
 
+def _in_groups(values: pd.Series) -> str:
+    """What is said of a column of numbers that are written in another way."""
+    return (
+        f"holds numbers that are written such as {str(values.iloc[0])!r}: read them as numbers, for instance by "
+        'decimal="," or thousands="," of pandas.read_csv, which from_csv takes'
+    )
+
+
 def check_numbers(who: str, column: Any, values: pd.Series) -> None:
     """Refuse a column that does not hold numbers, where nothing prepares it."""
     if not pd.api.types.is_numeric_dtype(values):
+        known = _without_marks(values, Preparation().marks(column)).dropna()
+        odd = known[pd.to_numeric(known, errors="coerce").isna()]
+        if len(odd) and all(map(GROUPED.fullmatch, map(str, odd.unique()))):
+            raise ValueError(f"client {who!r}: column {column!r} {_in_groups(odd)}")
         raise ValueError(
             f"client {who!r}: column {column!r} must hold numbers, got dtype {values.dtype}: prepare=Preparation() "
             "takes marks such as '?' for gaps, and makes a column of each level of words"

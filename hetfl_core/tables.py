@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,6 +48,7 @@ def read_table(file: Path, where: str, **options: Any) -> pd.DataFrame:
         raise ValueError(f"{where}: the file is no table: {' '.join(str(error).split())}") from error
     except pd.errors.ParserWarning as error:
         raise ValueError(f"{where}: rows have more fields than the first line has names of columns") from error
+    _warn_of_short_rows(file, where, len(table.columns), options)
     if table.empty:
         raise ValueError(f"{where}: expected at least one row of numbers below the names of columns, got none")
     twice = [column for column in head if head.count(column) > 1 and column]
@@ -55,13 +57,34 @@ def read_table(file: Path, where: str, **options: Any) -> pd.DataFrame:
     return table
 
 
-def sites(files: Any, client: str | None, **options: Any) -> tuple[pd.DataFrame, str]:
+def _warn_of_short_rows(file: Path, where: str, width: int, options: Mapping[str, Any]) -> None:
+    """Warn of lines that end early: what they lack counts as missing."""
+    sep = options.get("sep", options.get("delimiter", ","))
+    if not isinstance(sep, str) or len(sep) != 1 or options.keys() - {"sep", "delimiter", "encoding", "decimal"}:
+        return
+    with open(file, encoding=options.get("encoding", "utf-8-sig"), newline="") as lines:
+        reader = csv.reader(lines, delimiter=sep)
+        short = [reader.line_num for fields in reader if fields and len(fields) < width]
+    if short:
+        warnings.warn(
+            f"{where}: {len(short)} rows have fewer fields than the first line has names, the first in line {short[0]}:"
+            " their last columns count as missing",
+            FederationWarning,
+            stacklevel=6,
+        )
+
+
+def sites(
+    files: Any, client: str | None, needed: Mapping[str, Any] | None = None, **options: Any
+) -> tuple[pd.DataFrame, str]:
     """One table of all files, and the column that says whose a row is; see `Federation.from_csv`.
 
     Parameters
     ----------
     files : path, sequence of path, or dict of str to path
     client : str or None
+    needed : dict of str to str, optional
+        Columns that each file must have, by what asks for them.
     **options
         Of `pandas.read_csv`.
 
@@ -89,6 +112,13 @@ def sites(files: Any, client: str | None, **options: Any) -> tuple[pd.DataFrame,
         who: read_site(file, f"client {who!r}, {file.name}" if who else file.name, options)
         for who, file in named.items()
     }
+    for who, table in tables.items():
+        for argument, column in (needed or {}).items():
+            if column not in table.columns and len(tables) > 1:
+                raise ValueError(
+                    f"client {who!r}, {named[who].name}: {argument} must be one of the columns "
+                    f"{checks.shown([*table.columns])}, got {column!r}"
+                )
     _check_alike(tables)
     frame = pd.concat([*tables.values()], ignore_index=True, sort=False)
     if client is not None:

@@ -266,14 +266,30 @@ def test_whole_numbers_are_one_level_however_they_are_written():
             {},
             "column 'age' holds dates or times: make numbers of them",
         ),
-        ({"age": np.inf}, {}, "column 'age' must hold finite numbers up to .* got 60 that are beyond"),
-        ({"age": 1e200}, {}, "column 'age' must hold finite numbers up to 1e.150, got 60 that are beyond"),
+        ({"age": np.inf}, {}, "client 'A': column 'age' must hold finite numbers up to .* got 30 that are beyond"),
+        ({"age": 1e200}, {}, "client 'A': column 'age' must hold finite numbers up to 1e.150, got 30 that are beyond"),
         ({"age": pd.Timedelta("1D")}, {}, "column 'age' holds dates or times"),
         ({"age": 1j}, {}, "column 'age' must hold real numbers, got dtype complex128"),
         ({"age": pd.Series([[1, 2]] * 60)}, {}, r"column 'age' must hold a number or a text in each row, got \[1, 2\]"),
-        ({"age": ["1,5", "20,0"] * 30}, {}, r"column 'age' holds numbers with commas, such as '1,5': .*decimal"),
+        ({"age": ["1,5", "20,0"] * 30}, {}, r"column 'age' holds numbers that are written such as '1,5': .*decimal"),
+        (
+            {"age": ["1,5", "?", "20,0", "7"] * 15},
+            {},
+            r"client 'A': column 'age' holds numbers that are written .* '1,5'",
+        ),
+        ({"age": ["1,234", "99"] * 30}, {}, r"client 'A': column 'age' holds numbers .* '1,234': .*thousands"),
+        ({"age": ["1 234", "12\u202f345.5"] * 30}, {}, r"client 'A': column 'age' holds numbers .* '1 234'"),
+        (
+            {"age": ["old"] * 30 + [1.0] * 30},
+            {},
+            r"column 'age' must hold numbers or words, got .* 30 rows, \['old'\].* \(there are words on 'A' alone\)",
+        ),
         ({"age": ["old"] + [1.0] * 59}, {}, r"column 'age' must hold numbers or words, got .* in 1 rows, \['old'\]"),
-        ({"age": [f"Mr {i}" for i in range(60)]}, {}, "column 'age' has 60 different texts in 60 rows, as names"),
+        (
+            {"age": [f"Mr {i}" for i in range(60)]},
+            {},
+            "client 'A': column 'age' has 30 different texts in 30 rows, as names",
+        ),
         ({}, {"categories": ["colour"]}, r"categories must name columns of \['age', .*\], got 'colour'"),
         ({}, {"missing": {"colour": [0]}}, r"missing must name columns of .* got 'colour'"),
         ({}, {"categories": {"code": [1, 1.0]}}, r"categories\['code'\] must be different levels, got \('1', '1'\)"),
@@ -288,6 +304,82 @@ def test_whole_numbers_are_one_level_however_they_are_written():
 def test_what_cannot_be_prepared_is_refused_by_name(change, prepare, message):
     with pytest.raises((ValueError, TypeError), match=message):
         federation(table().assign(**change), Preparation(**prepare))
+
+
+def test_numbers_in_another_writing_are_told_where_nothing_prepares_them():
+    frame = pd.DataFrame({"site": "A", "age": ["1,5", "?", "2", "3,25"] * 5, "ill": [0, 1] * 10})
+    with pytest.raises(ValueError, match=r"client 'A': column 'age' holds numbers .* '1,5': .*decimal=\",\""):
+        Federation.from_frame(frame, client="site", target="ill")
+
+
+# --- rows that are hardly meant -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sugar": [6.0, 240.0]}, r"client 'A': column 'sugar' has values far from .*, 240 where they are 6\.\d+ ± \d"),
+        (
+            dict.fromkeys(["age", "sugar", "pain", "code"], np.nan),
+            "client 'A': 2 of 2 rows have no value in any column",
+        ),
+    ],
+)
+def test_patients_who_are_blank_or_in_another_unit_are_told(change, message, tmp_path):
+    fed = federation()
+    run = simulate(fed, Local(Model(MLP((4,), 3))), rounds=1, progress=False)
+    model, rows = load_trained(run.save(tmp_path)), table()[:2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(rows, "A")
+    for use in (lambda x: model.predict(x, "A"), fed["A"].rows):
+        with pytest.warns(FederationWarning, match=message):
+            use(rows.assign(**change))
+
+
+def test_a_column_in_another_unit_is_told_where_no_single_value_is_far():
+    """In mmol/l where it was mg/dl: 5 standard deviations, each time."""
+    frame, fed = table(), federation(table().assign(sugar=table()["sugar"] * 10 + 100))
+    with pytest.warns(FederationWarning, match="column 'sugar' has values far from those"):
+        fed["A"].rows(frame[:8])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fed["A"].rows(frame[:1])
+
+
+def test_a_column_that_numbers_the_rows_is_told():
+    for number in (np.arange(60), np.arange(60)[::-1] * 1.0, np.cumsum(np.arange(1, 61))):
+        with pytest.warns(FederationWarning, match="column 'number' holds another whole number in each row"):
+            federation(table().assign(number=number))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        federation(table().assign(number=np.random.default_rng(0).integers(0, 10**6, 60)))
+
+
+def test_levels_that_differ_in_capitals_only_are_told():
+    with pytest.warns(FederationWarning, match="column 'sex': 'M' and 'm' are two levels"):
+        federation(table().assign(sex=["m", "f", "M"] * 20))
+
+
+def test_rare_levels_are_put_together_where_that_is_asked_for(tmp_path):
+    """Counted at each site; no name of a rare one is in what is kept, and one that comes later is among them."""
+    frame = table()
+    frame.loc[[1, 2, 31], "pain"] = ["Marfan", "Fabry", "Fabry"]
+    fed = federation(frame, Preparation(categories={"code": [3, 6, 7]}, rare=2))
+    names = [f"pain={level}" for level in ("grave", "mild", "none", "other")]
+    for client in fed:
+        assert [f for f in client.features if "pain" in f] == names
+    place = fed["A"].features.index("pain=other")
+    assert fed["A"].x_train[:, place].sum() == 2
+    run = simulate(fed, Local(Model(MLP((4,), 3))), rounds=1, progress=False)
+    written = (run.save(tmp_path) / "model.json").read_text()
+    assert "Marfan" not in written
+    assert "Fabry" not in written
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = load_trained(tmp_path).client("A").prepare.transform(frame[:1].assign(pain="unheard of"))
+    assert rows[names].to_numpy().tolist() == [[0, 0, 0, 1]]
+    assert "pain=Fabry" in federation(frame)["A"].features
 
 
 def test_columns_that_are_no_features_are_left_out():
@@ -452,6 +544,17 @@ def test_files_that_are_no_tables_are_refused_by_name(tmp_path, text, message):
     files["A"].write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=message):
         from_csv(files)
+
+
+def test_lines_that_end_early_and_files_without_a_needed_column_are_told(tmp_path):
+    (tmp_path / "A.csv").write_text("a,b,y\n1,2,0\n3,4,1\n5\n")
+    (tmp_path / "B.csv").write_text("a,b,x\n1,2,0\n3,4,1\n")
+    files = [tmp_path / "A.csv", tmp_path / "B.csv"]
+    with (
+        pytest.warns(FederationWarning, match=r"client 'A', A.csv: 1 rows have fewer fields .* first in line 4"),
+        pytest.raises(ValueError, match=r"client 'B', B.csv: target must be one of the columns .*'x'\], got 'y'"),
+    ):
+        Federation.from_csv(files, target="y")
 
 
 def test_files_and_the_column_of_clients_go_together(tmp_path):
