@@ -6,7 +6,6 @@ Each size runs in a process of its own, so that its peak memory is its own.
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from hetfl_core.engine.simulator import Simulator
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods.base import Role
 from hetfl_core.methods.flic import FLIC
+from hetfl_core.parallel import usable_cores
 from hetfl_core.rng import numpy_stream
 
 EPOCHS = 5
@@ -146,7 +146,7 @@ def report(sizes: tuple[int, ...] = SIZES, loop_up_to: int = 100) -> Iterator[st
     least = math.ceil(1 / PARTICIPATION)
     if small := [n for n in sizes if n < least]:
         raise ValueError(f"sizes must be at least {least}, so that a client takes part in a round, got {small[0]}")
-    yield f"PyTorch {torch.__version__}, 1 thread (as `simulate` uses by default) of {os.cpu_count()} cores"
+    yield f"PyTorch {torch.__version__}, 1 thread (as `simulate` uses by default) of {usable_cores()} cores"
     yield "FLIC-HL on the noisy-features toy; clients have 20-300 samples, inputs 6-15 wide, k = 64, 20 classes."
     yield "Rounds: 10 % of the clients, 10 local epochs and 1 for α. The loop is measured up to "
     yield f"{loop_up_to} clients. µs: microseconds per client and optimisation step."

@@ -17,6 +17,11 @@ WORTH = 20.0
 """Seconds that the rest must take for processes to be begun: each loads PyTorch anew."""
 
 
+def usable_cores() -> int:
+    """The cores that this process may use, by its affinity and by what a container is given; at least 1."""
+    return int(joblib.cpu_count())
+
+
 def in_order(call: Callable[..., R], pieces: Sequence[tuple[Any, ...]], n_jobs: int | None = None) -> Iterator[R]:
     """``call(*piece)`` for each piece, in their order.
 
@@ -45,7 +50,7 @@ def in_order(call: Callable[..., R], pieces: Sequence[tuple[Any, ...]], n_jobs: 
             yield call(*piece)
             done += 1
         try:
-            for result in _in_processes(call, pieces[done:], joblib.cpu_count()):
+            for result in _in_processes(call, pieces[done:], usable_cores()):
                 yield result
                 done += 1
         except pickle.PicklingError:  # such as a function that holds a file

@@ -121,8 +121,9 @@ def test_the_core_never_imports_the_book() -> None:
 
 
 def test_what_a_run_is_made_by_imports_nothing_else_that_computes() -> None:
-    """Checks, settings, files and instructions decide whether there are numbers; tables and views, which data."""
-    other = {"checks", "settings", "files", "numerics"} | {"frames", "preparation", "tables", "views"}
+    """Checks, settings, files and instructions decide whether there are numbers; tables and views, which data; and
+    `parallel`, where."""
+    other = {"checks", "settings", "files", "numerics", "parallel"} | {"frames", "preparation", "tables", "views"}
     inside = [path for path in FILES["hetfl_core"] if module(path) != "hetfl_core" and room(module(path)) in ROOMS]
     found = {room(name) for path in inside for name in imported(path)}
     assert "methods" in found

@@ -174,7 +174,7 @@ def test_runs_do_not_mind_where_they_are_called(mode, workers):
 
 def test_cores_are_used_where_a_step_is_worth_it(monkeypatch):
     """Threads that prepare small operations wait for each other; those that compute large ones do not."""
-    monkeypatch.setattr(layout, "usable_cores", lambda: 8)
+    monkeypatch.setattr(trainer, "usable_cores", lambda: 8)
     small, large = Local(Model(PHI)), Local(Model(MLP((384, 384), 8)))
     few, many = ragged(2), ragged(40, sizes=(100, 101))
     asked = [
@@ -201,7 +201,7 @@ def test_what_a_step_computes_must_be_more_than_what_python_takes():
 def test_threads_within_an_operation_leave_fewer_workers(monkeypatch):
     made = []
     monkeypatch.setattr(simulation, "Simulator", lambda *a, **k: made.append(Simulator(*a, **k)) or made[-1])
-    monkeypatch.setattr(layout, "usable_cores", lambda: 8)
+    monkeypatch.setattr(trainer, "usable_cores", lambda: 8)
     for threads in (1, 3):
         simulate(ragged(), Local(Model(PHI), local_epochs=1), rounds=1, threads=threads, progress=False, device="cpu")
     assert [simulator.workers([Layout("stacked", 1, parallel=True)]) for simulator in made] == [8, 2]
@@ -354,16 +354,6 @@ def test_counting_operations_says_nothing(capsys):
 def test_a_single_worker_is_the_thread_that_asks():
     assert set(on_threads(lambda _: threading.get_ident(), range(3), 1)) == {threading.get_ident()}
     assert threading.get_ident() not in set(on_threads(lambda _: threading.get_ident(), range(3), 2))
-
-
-def test_where_cores_cannot_be_asked_for_all_count(monkeypatch):
-    monkeypatch.setattr(layout.os, "sched_getaffinity", lambda process: {0, 2, 5}, raising=False)
-    assert layout.usable_cores() == 3
-    monkeypatch.delattr(layout.os, "sched_getaffinity")
-    monkeypatch.setattr(layout.os, "cpu_count", lambda: 7)
-    assert layout.usable_cores() == 7
-    monkeypatch.setattr(layout.os, "cpu_count", lambda: None)
-    assert layout.usable_cores() == 1
 
 
 def test_as_many_workers_as_there_may_be():

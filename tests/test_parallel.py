@@ -13,6 +13,7 @@ from small import SMALL_MODEL, ragged
 from hetfl_core import compare, parallel
 from hetfl_core.methods import FedAvg, Local
 from hetfl_core.parallel import in_order
+from hetfl_core.records import environment
 
 METHODS = {"FedAvg": FedAvg(SMALL_MODEL, local_epochs=1), "Local": Local(SMALL_MODEL, local_epochs=1)}
 
@@ -46,7 +47,7 @@ def test_an_error_comes_out_as_it_is_and_ends_the_rest():
 @pytest.mark.parametrize(("worth", "elsewhere"), [(1e9, 0), (0.0, 3)])
 def test_processes_begin_only_where_the_rest_takes_long(worth, elsewhere, monkeypatch):
     monkeypatch.setattr(parallel, "WORTH", worth)
-    monkeypatch.setattr(parallel.joblib, "cpu_count", lambda: 2)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
     found = list(in_order(slow, [(i,) for i in range(4)]))
     assert [number for number, _ in found] == [0, 1, 2, 3]
     assert sum(process != os.getpid() for _, process in found) == elsewhere
@@ -54,7 +55,7 @@ def test_processes_begin_only_where_the_rest_takes_long(worth, elsewhere, monkey
 
 def test_what_cannot_be_sent_is_called_here(monkeypatch):
     monkeypatch.setattr(parallel, "WORTH", 0.0)
-    monkeypatch.setattr(parallel.joblib, "cpu_count", lambda: 2)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
     with open(os.devnull) as file:
         assert list(in_order(lambda n: (n, file.closed), [(i,) for i in range(3)])) == [(i, False) for i in range(3)]
 
@@ -118,3 +119,12 @@ def test_processes_do_not_go_on_with_modules_that_have_changed(monkeypatch, tmp_
 def test_callbacks_and_processes_do_not_go_together():
     with pytest.raises(ValueError, match="expected n_jobs=1 with it, got 2"):
         compare(ragged(), METHODS, on_round=print, n_jobs=2)
+
+
+def test_cores_are_those_that_this_process_may_use(monkeypatch):
+    """By its affinity, and not more than it is told: joblib asks both, and containers."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert 1 <= parallel.usable_cores() <= allowed
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
+    assert parallel.usable_cores() == 1
+    assert environment()["hardware"]["cores"] == 1

@@ -32,6 +32,8 @@ from jupyter_cache.executors.basic import ExecutionWorkerLocalMProc, ProcessData
 from sphinx.errors import SphinxError
 from sphinx.util import logging
 
+from hetfl_core.parallel import usable_cores
+
 LOGGER = logging.getLogger(__name__)
 
 
@@ -62,7 +64,7 @@ def jobs() -> int:
     """
     wish = os.environ.get("HETFL_JOBS", "")
     if not wish:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return usable_cores()
     if not wish.isdecimal() or int(wish) < 1:
         raise ValueError(f"HETFL_JOBS must be a whole number of at least 1, got {wish!r}")
     return int(wish)

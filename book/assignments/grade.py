@@ -31,6 +31,7 @@ if os.name != "posix":
 from grading import confine, crew
 from grading.files import digest, find_submissions, printable
 from grading.marks import Grade, Plan, Task, feedback, possible_marks, read_tests
+from joblib import cpu_count
 
 __all__ = ["Grade", "feedback", "find_submissions", "grade", "grade_all", "main", "questions"]
 
@@ -174,8 +175,7 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--feedback", type=Path, help="also write a text for each student into this folder")
     parser.add_argument("--timeout", type=float, default=300, help="seconds a submission may take (default: 300)")
     parser.add_argument("--memory", type=float, default=4, help="gigabytes a submission may use (default: 4)")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    parser.add_argument("--jobs", type=int, default=cores, help="submissions at a time (default: one per core)")
+    parser.add_argument("--jobs", type=int, default=cpu_count(), help="submissions at a time (default: one per core)")
     parser.add_argument("--network", action="store_true", help="let submissions use the network")
     parser.add_argument("--no-namespaces", action="store_true", help="do without namespaces (for a container)")
     options = parser.parse_args(arguments)

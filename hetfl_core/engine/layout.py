@@ -8,7 +8,6 @@ shares a stack decides in what order sums are taken, and a result must not depen
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -151,13 +150,6 @@ def choose(work: Work, clients: int, costs: Costs, itemsize: int = 4) -> Layout:
 def pays(work: Work, together: int, costs: Costs) -> bool:
     """Whether steps of so many clients each are computed faster side by side than one after the other."""
     return together * work.operations >= costs.threads
-
-
-def usable_cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def on_threads(call: Callable[[T], R], pieces: Sequence[T], workers: int) -> Iterator[R]:

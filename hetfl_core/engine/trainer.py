@@ -27,6 +27,7 @@ from hetfl_core.methods.base import Method, Role
 from hetfl_core.networks import Params
 from hetfl_core.networks.layers import one_of_each
 from hetfl_core.networks.module import try_out
+from hetfl_core.parallel import usable_cores
 
 
 def choose_device(device: str | torch.device) -> torch.device:
@@ -118,7 +119,7 @@ class Trainer:
             return 1
         if self.asked is not None:
             return self.asked
-        return max(1, layout.usable_cores() // self.threads) if any(way.parallel for way in ways) else 1
+        return max(1, usable_cores() // self.threads) if any(way.parallel for way in ways) else 1
 
     def _layouts(self, costs: layout.Costs, most: int | None) -> list[Layout]:
         """How each cohort is trained: as asked for, or in the faster way."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hetfl_core import numerics
+from hetfl_core.parallel import usable_cores
 
 PACKAGES = ("hetfl-core", "torch", "numpy", "scipy", "pandas", "scikit-learn")
 
@@ -46,9 +47,8 @@ def _versions() -> dict[str, str]:
 def _hardware() -> dict[str, Any]:
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
-    return {"cpu": _cpu_model(), "cores": cores, "threads": torch.get_num_threads(), "gpu": gpu}
+    return {"cpu": _cpu_model(), "cores": usable_cores(), "threads": torch.get_num_threads(), "gpu": gpu}
 
 
 @cache
