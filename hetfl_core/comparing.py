@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import uuid
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -19,7 +20,8 @@ from hetfl_core import checks
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.measures import MEASURES, Function, check_measure
 from hetfl_core.engine.run import Run, ends, figures, usual
-from hetfl_core.engine.simulation import simulate
+from hetfl_core.engine.simulation import simulate, simulate_seeds
+from hetfl_core.engine.together import together
 from hetfl_core.engine.trainer import choose_device
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
@@ -73,7 +75,8 @@ def compare(
         Show a bar, a step per run.
     **options
         As for `hetfl_core.simulate`: ``participation``, ``device`` …; with ``checkpoint=folder`` each run has a folder
-        of its own in that one, ``<method>-seed<seed>``.
+        of its own in that one, ``<method>-seed<seed>``. Models are evaluated after the last round alone, unless
+        ``evaluate_every``, ``checkpoint`` or ``on_round`` is given: nothing else of a history is in the table.
 
     Returns
     -------
@@ -84,13 +87,21 @@ def compare(
         `base`, times metrics); ``seeds``, the number that counts: every one, but that runs which draw no random number
         (most baselines) count once for the same data; ``diverged``, how many runs diverged. Where a run has no figure,
         as one that diverged, there is no mean and no difference: NaN, for the mean of the others would flatter. The row
-        of `base` has no difference.
+        of `base` has no difference. ``attrs["together"]`` names, for each method whose runs were trained together, the
+        seeds that were: see the notes.
 
     Raises
     ------
     ValueError
         For fewer than two methods or three seeds, a seed that comes twice, and a `base` or `metric` that is not there.
         For a method that cannot work on its view; the message names views that it can work on.
+
+    Notes
+    -----
+    Runs of one method on small networks and data are trained together, by `simulate_seeds`, which takes a half to a
+    quarter of the time: how many, up to ten, `hetfl_core.engine.together` decides by the method and the data of the
+    first seed, never by the machine. Each then is the run that `simulate` makes with its seed, to rounding (see there).
+    With ``on_round``, ``checkpoint`` or ``validation`` every run is trained alone.
     """
     methods, views = split_views(methods)
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
@@ -104,30 +115,39 @@ def compare(
     if n_jobs is None and ("on_round" in options or choose_device(options.get("device", "auto")).type != "cpu"):
         n_jobs = 1
     options |= {"rounds": rounds, "progress": False, **({} if n_jobs == 1 else {"workers": options.get("workers", 1)})}
+    if options.get("on_round") is None and options.get("checkpoint") is None:
+        options.setdefault("evaluate_every", rounds)
     call = _Comparison(uuid.uuid4().hex, federation, methods, views, wanted, options)
-    pieces = [(seed, name) for seed in numbers for name in methods]
     found: dict[str, dict[str, dict[int, _Result]]] = {}
-    with tqdm(total=len(pieces), disable=not progress, desc="compare", unit="run") as bar:
-        made = in_order(call, pieces, n_jobs)
+    grouped: dict[str, list[list[int]]] = {}
+    with tqdm(total=len(numbers) * len(methods), disable=not progress, desc="compare", unit="run") as bar:
+        pieces = call.pieces(numbers)
         data: dict[int, str] = {}
-        for (seed, name), (figures_of, mark) in zip(pieces, made, strict=True):
-            if data.setdefault(seed, mark) != mark:
-                raise ValueError(
-                    f"federation({seed}) made other data in another process: its data must depend on the seed alone, "
-                    "for methods to be compared on the same; draw with np.random.default_rng(seed), or use n_jobs=1"
-                )
-            for key, result in figures_of.items():
-                found.setdefault(key, {}).setdefault(name, {})[seed] = result
-            bar.update()
+        for (_, seeds_of, name), made in zip(pieces, in_order(call, pieces, n_jobs), strict=True):
+            for seed, one in made.items():
+                if data.setdefault(seed, one.mark) != one.mark:
+                    raise ValueError(
+                        f"federation({seed}) made other data in another process: its data must depend on the seed "
+                        "alone, for methods to be compared on the same; draw with np.random.default_rng(seed), or use "
+                        "n_jobs=1"
+                    )
+                for key, result in one.figures.items():
+                    found.setdefault(key, {}).setdefault(name, {})[seed] = result
+            if any(one.together for one in made.values()):
+                grouped.setdefault(name, []).append(list(seeds_of))
+            bar.update(len(made))
+    _DATA.clear()
     table = pd.concat({metric: _table(mine, base) for metric, mine in found.items()}, names=["metric"])
     others = table.index.get_level_values("method") != base
     table.loc[others, "p_holm"] = corrected(table[others])["p_holm"]
-    return table if several else table.droplevel("metric")
+    table = table if several else table.droplevel("metric")
+    table.attrs["together"] = grouped
+    return table
 
 
 @dataclass(frozen=True)
 class _Comparison:
-    """What is compared; called with a seed and a name, in whatever process, it makes that run."""
+    """What is compared; called with seeds and a name, in whatever process, it makes those runs."""
 
     token: str
     federation: Federation | Callable[[int], Federation]
@@ -136,15 +156,44 @@ class _Comparison:
     wanted: Sequence[Any]
     options: Mapping[str, Any]
 
-    def __call__(self, seed: int, name: str) -> tuple[dict[str, _Result], str]:
-        """The figures of one run, by the names of the metrics, and the fingerprint of data that were made for it."""
-        names, asked, seen, mark = self.data(seed)
-        run = _run(seen[name], name, self.methods[name], **{**self.options, "measure": asked, "seed": seed})
-        return {metric: _result(run, name, metric) for metric in names}, mark
+    def pieces(self, seeds: Sequence[int]) -> list[tuple[list[int], list[int], str]]:
+        """What is done at once: seeds whose data are kept meanwhile, those of them whose runs are made, and a method.
 
-    def data(self, seed: int) -> _Made:
-        """The metrics and what each method sees, checked for all methods; made once for runs of one seed in a row."""
-        made = _MADE.get((self.token, seed))
+        All methods see some seeds before they see the next.
+        """
+        first = self.data(seeds[0])
+        most = {name: self._most(first.seen[name], method) for name, method in self.methods.items()}
+        return [
+            (near, some, name)
+            for near in _dealt(seeds, max(most.values()))
+            for name in self.methods
+            for some in _dealt(near, most[name])
+        ]
+
+    def _most(self, federation: Federation, method: Any) -> int:
+        """How many runs of a method are trained together."""
+        alone = any(self.options.get(name) is not None for name in ("on_round", "checkpoint", "validation"))
+        return 1 if alone or not isinstance(method, Method) else together(federation, method, **self.options)
+
+    def __call__(self, near: Sequence[int], seeds: Sequence[int], name: str) -> dict[int, _Made]:
+        """What comes of the runs of one method with these seeds."""
+        for key in [key for key in _DATA if key not in {(self.token, seed) for seed in near}]:
+            del _DATA[key]
+        data = {seed: self.data(seed) for seed in seeds}
+        seen = {seed: one.seen[name] for seed, one in data.items()}
+        runs = _runs(seen, name, self.methods[name], **{**self.options, "measure": data[seeds[0]].asked})
+        return {
+            seed: _Made(
+                {metric: _result(run, name, metric) for metric in data[seed].names},
+                data[seed].mark,
+                "together" in run.settings,
+            )
+            for seed, run in runs.items()
+        }
+
+    def data(self, seed: int) -> _Data:
+        """The metrics and what each method sees, checked for all methods; made once for runs that come soon."""
+        made = _DATA.get((self.token, seed))
         if made is None:
             data = self.federation(seed) if callable(self.federation) else self.federation
             checks.instance("federation", data, Federation)
@@ -152,13 +201,12 @@ class _Comparison:
             seen = _seen(data, self.views)
             for name, method in self.methods.items():
                 _check_runs(seen[name], method, data)
-            _MADE.clear()
             mark = data.fingerprint() if callable(self.federation) else ""
-            made = _MADE[self.token, seed] = _Made(names, asked, seen, mark)
+            made = _DATA[self.token, seed] = _Data(names, asked, seen, mark)
         return made
 
 
-class _Made(NamedTuple):
+class _Data(NamedTuple):
     """Metrics, what is measured for them, what each method sees, and the fingerprint of the data."""
 
     names: list[str]
@@ -167,8 +215,23 @@ class _Made(NamedTuple):
     mark: str
 
 
-_MADE: dict[tuple[str, int], _Made] = {}
-"""The data of the last seed in this process."""
+class _Made(NamedTuple):
+    """Of one run: figures by the names of the metrics, the fingerprint of its data, and whether it had company."""
+
+    figures: dict[str, _Result]
+    mark: str
+    together: bool
+
+
+_DATA: dict[tuple[str, int], _Data] = {}
+"""The data of some seeds in this process."""
+
+
+def _dealt(seeds: Sequence[int], most: int) -> list[list[int]]:
+    """Seeds in order, in groups of at most so many that differ by one at most."""
+    groups = -(-len(seeds) // most)
+    ends = [len(seeds) * i // groups for i in range(groups + 1)]
+    return [list(seeds[begin:end]) for begin, end in itertools.pairwise(ends)]
 
 
 def _check(methods: Mapping[str, Any], base: str | None) -> str:
@@ -260,6 +323,13 @@ def _result(run: Run, name: str, metric: str) -> _Result:
         raise ValueError(f"metric must be one that {name!r} has, of {list(run.final)}, got {metric!r}")
     same = run.federation.fingerprint() if run.settings.get("deterministic") else None
     return _Result(to_percent(run.final[metric], metric), bool(run.final.get("diverged")), same)
+
+
+def _runs(seen: Mapping[int, Federation], name: str, method: Any, **options: Any) -> dict[int, Run]:
+    """Runs with these seeds: together, where they are several and their data are of one kind."""
+    if len(seen) > 1 and len({(fed.task, fed.n_classes) for fed in seen.values()}) == 1:
+        return simulate_seeds(seen.__getitem__, method, seeds=list(seen), **options)
+    return {seed: _run(fed, name, method, **options, seed=seed) for seed, fed in seen.items()}
 
 
 def _run(federation: Federation, name: str, method: Any, **options: Any) -> Run:
