@@ -99,11 +99,11 @@ def measure(n_clients: int, engine: Engine, role: Role, batch_size: int) -> dict
         "seconds": seconds,
         "clients": len(chosen),
         "microseconds": 1e6 * seconds / steps,
-        "peak_mb": _peak_megabytes(),
+        "peak_mb": peak_megabytes(),
     }
 
 
-def _peak_megabytes() -> float:
+def peak_megabytes() -> float:
     """Most memory that this process ever held."""
     try:
         import resource

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -384,10 +385,18 @@ def predict(
 def bench(
     sizes: Annotated[str, typer.Option(help="Numbers of clients.")] = "10,100,1000,10000",
     loop_up_to: Annotated[int, typer.Option(help="Largest federation for which the slow loop is timed.")] = 100,
+    peers: Annotated[bool, typer.Option("--peers", help="Beside other libraries, where a plugin knows them.")] = False,
 ) -> None:
-    """How fast is this machine? Loop against stack, time per client, memory."""
+    """How fast is this machine? Loop against stack, time per client, memory; or ours beside other libraries."""
     from hetfl_core import benchmark
 
+    if peers:
+        reports = [plugin.peers for plugin in plugins() if hasattr(plugin, "peers")]
+        if not reports:
+            raise ValueError("--peers needs a plugin that knows other libraries, as the book's package does")
+        for line in chain.from_iterable(report() for report in reports):
+            print(line, flush=True)
+        return
     if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", sizes):
         raise ValueError(f"sizes must look like 10,100,1000, got {sizes!r}")
     for line in benchmark.report(tuple(map(int, sizes.split(","))), loop_up_to):

@@ -2,8 +2,9 @@
 
 A plugin is a module. It may have ``commands``, a `typer.Typer` whose commands stand beside those of ``hetfl``;
 ``data_sets()``, names and the functions that make a federation; ``listing()``, by title the names with a line each that
-``hetfl list`` shows; and ``described(name)``, the lines of ``hetfl list NAME``, none for a strange name. It is imported
-whenever ``hetfl`` starts, so that it should import no tensors at its top. In its ``pyproject.toml``::
+``hetfl list`` shows; ``described(name)``, the lines of ``hetfl list NAME``, none for a strange name; and ``peers()``,
+the lines of ``hetfl bench --peers``. It is imported whenever ``hetfl`` starts, so that it should import no tensors at
+its top. In its ``pyproject.toml``::
 
     [project.entry-points."hetfl.plugins"]
     mine = "my_package.plugin"

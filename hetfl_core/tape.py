@@ -6,13 +6,12 @@ A `Tape` sees each operation below autograd and `vmap`, so what it recorded is p
 from __future__ import annotations
 
 import functools
-import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -21,6 +20,12 @@ CANNOT = {torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape}
 
 MASKS = (torch.bool, torch.uint8)
 """Types of tensors that say which rows to take, not where they are."""
+
+FILLED = {"ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full", "ones", "zeros", "full", "eye"}
+"""Operations that look at no value of a tensor."""
+
+SMALL = 2**16
+"""Most numbers of a tensor that a record keeps instead of making it anew at each step."""
 
 _HERE = threading.local()
 
@@ -84,40 +89,90 @@ class Tape(TorchDispatchMode):
         Unrecordable
             Where one of them gives a number, draws, or gives tensors whose shapes depend on values.
         """
-        graph, constants = fx.Graph(), dict[str, Tensor]()
-        nodes: dict[int, fx.Node] = {id(t): graph.placeholder(f"x{i}") for i, t in enumerate(inputs)}
-
-        there, made = {memory(t) for t in inputs}, set[int]()
-
-        def node(value: Any) -> Any:
-            if not isinstance(value, Tensor):
-                return [node(v) for v in value] if isinstance(value, (list, tuple)) else value
-            if id(value) not in nodes:  # it was there before
-                constants[f"c{len(constants)}"] = value
-                there.add(memory(value))
-                nodes[id(value)] = graph.get_attr(f"c{len(constants) - 1}")
-            return nodes[id(value)]
-
+        written = {memory(args[0]) for func, args, _, _ in self.operations if mutates(func)}
+        code = _Code(inputs, outputs, written)
         for func, args, kwargs, result in self.operations:
-            several = isinstance(result, (list, tuple))
-            found = list(result) if several else [result]
-            operands, options = tuple(node(args)), {name: node(value) for name, value in kwargs.items()}
-            known = not mutates(func) and any(id(t) in nodes for t in found if t is not None)
-            if known or depends_on_values(func, args, found) or (mutates(func) and memory(args[0]) not in made):
-                raise Unrecordable(
-                    f"{func} cannot be recorded: it draws, or what it gives is not new or depends on values"
-                )
-            made |= {memory(t) for t in found if t is not None} - there
-            if hasattr(func, "_schema") and not mutates(func) and is_same(result, args):
-                nodes[id(result)] = operands[0]
-                continue
-            called = graph.call_function(func, operands, options)
-            for i, tensor in enumerate(found):
-                if id(tensor) not in nodes:  # else it was written into
-                    nodes[id(tensor)] = graph.call_function(operator.getitem, (called, i)) if several else called
-        graph.output([node(t) for t in outputs])
-        graph.eliminate_dead_code(lambda one: one.op in {"placeholder", "output"} or mutates(one.target))
-        return fx.GraphModule(constants, graph).forward
+            code.add(func, args, kwargs, result)
+        return code.compiled(outputs)
+
+
+class _Code:
+    """Python for the operations of a tape, line by line."""
+
+    def __init__(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], written: set[int]) -> None:
+        self.parameters = [f"x{i}" for i in range(len(inputs))]
+        self.names = {id(t): name for t, name in zip(inputs, self.parameters, strict=True)}
+        self.held: dict[str, Any] = {}  # functions, constants and settings
+        self.lines: list[tuple[list[str], str, set[str], bool]] = []  # what it makes, how, from what, and if it writes
+        self.there, self.made = {memory(t) for t in inputs}, set[int]()
+        self.kept = written | {memory(t) for t in outputs}  # memory that must be new each time
+        self.fixed: set[int] = set()  # what is the same each time
+
+    def hold(self, value: Any) -> str:
+        """A name for what is there before the first line."""
+        name = f"c{len(self.held)}"
+        self.held[name] = value
+        return name
+
+    def text(self, value: Any, used: set[str]) -> str:
+        """An argument, as the source has it; the names of tensors are added to `used`."""
+        if isinstance(value, Tensor):
+            if id(value) not in self.names:  # it was there before
+                self.there.add(memory(value))
+                self.names[id(value)] = self.hold(value)
+            used.add(self.names[id(value)])
+            return self.names[id(value)]
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(self.text(v, used) for v in value)}]"
+        return repr(value) if isinstance(value, (int, str, type(None))) else self.hold(value)
+
+    def add(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Write an operation down, unless what it gives is there already."""
+        found = list(result) if isinstance(result, (list, tuple)) else [result]
+        used, writes = set[str](), mutates(func)
+        operands = [self.text(v, used) for v in args] + [f"{k}={self.text(v, used)}" for k, v in kwargs.items()]
+        known = not writes and any(id(t) in self.names for t in found if t is not None)
+        if known or depends_on_values(func, args, found) or (writes and memory(args[0]) not in self.made):
+            raise Unrecordable(f"{func} cannot be recorded: it draws, or what it gives is not new or depends on values")
+        self.made |= {memory(t) for t in found if t is not None} - self.there
+        if hasattr(func, "_schema") and not writes and (is_same(result, args) or self.is_copy(func, args, result)):
+            self.names[id(result)] = operands[0]
+        elif not writes and self.is_fixed(func, args, result):
+            self.fixed.add(id(result))
+            self.names[id(result)] = self.hold(result)
+        else:
+            new = ["_" if t is None else self.names.setdefault(id(t), f"v{len(self.names)}") for t in found]
+            makes = ", ".join(new) + "," * isinstance(result, (list, tuple))
+            function = self.hold(getattr(func, "_op", func))  # without the Python around it
+            self.lines.append((new, f"{makes} = {function}({', '.join(operands)})", used, writes))
+
+    def is_copy(self, func: Any, args: Sequence[Any], result: Any) -> bool:
+        """Whether an operation gave its first argument times 1, which only writing could tell from the argument."""
+        if func is not torch.ops.aten.mul.Scalar or args[1] != 1:
+            return False
+        alike = all(getattr(result, name) == getattr(args[0], name) for name in ("dtype", "shape"))
+        return alike and result.stride() == args[0].stride() and self.kept.isdisjoint({memory(result), memory(args[0])})
+
+    def is_fixed(self, func: Any, args: Sequence[Any], result: Any) -> bool:
+        """Whether an operation gives one small tensor that depends on shapes alone, and is only read."""
+        if not isinstance(result, Tensor) or result.numel() > SMALL or memory(result) in self.kept:
+            return False
+        before = [id(t) for t in args if isinstance(t, Tensor)]
+        filled = str(getattr(func, "overloadpacket", "")).removeprefix("aten.") in FILLED
+        return filled or (bool(before) and self.fixed.issuperset(before) and hasattr(func, "_schema"))
+
+    def compiled(self, outputs: Sequence[Tensor]) -> Callable[..., list[Tensor]]:
+        """The function, without the lines that nobody needs; what is needed no more is let go of."""
+        live: set[str] = set()
+        source = [f"    return {self.text(outputs, live)}"]
+        for new, line, used, writes in reversed(self.lines):
+            if writes or live.intersection(new):
+                done = sorted(name for name in used.union(new) - live if name[0] == "v")
+                source.append(f"    {line}" + (f"; del {', '.join(done)}" if done else ""))
+                live = live.difference(new) | used
+        code = "\n".join([f"def play({', '.join(self.parameters)}):", *reversed(source)])
+        exec(compile(code, "<a recorded step>", "exec"), self.held)
+        return self.held["play"]
 
 
 def depends_on_values(func: Any, args: Sequence[Any], found: Sequence[Any]) -> bool:

@@ -70,7 +70,7 @@ def test_all_clients_pre_train_and_a_tenth_takes_part_in_a_round(quick):
 
 def test_memory_is_not_known_where_the_system_does_not_tell(monkeypatch):
     monkeypatch.setitem(sys.modules, "resource", None)
-    assert math.isnan(benchmark._peak_megabytes())
+    assert math.isnan(benchmark.peak_megabytes())
 
 
 @pytest.mark.parametrize("small", [0, 9])

@@ -1,4 +1,4 @@
-"""What ``hetfl`` does beside the core's commands: ``hetfl reproduce | pack | verify | arithmetic | ledger``."""
+"""What ``hetfl`` does beside the core's: ``hetfl reproduce | pack | verify | arithmetic | ledger | bench --peers``."""
 
 from __future__ import annotations
 
@@ -36,6 +36,13 @@ def described(name: str) -> list[str]:
     if name not in EXPERIMENTS:
         return []
     return [EXPERIMENTS[name].title, "--method:", *(f"  {method}" for method in EXPERIMENTS[name].methods)]
+
+
+def peers() -> Iterator[str]:
+    """What ``hetfl bench --peers`` prints, line by line."""
+    from hetfl_book.peers import table
+
+    return table.report()
 
 
 @commands.command()
