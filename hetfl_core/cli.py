@@ -1,4 +1,4 @@
-"""The command line: ``hetfl list | data | run | predict | bench | deploy``, and what plugins add."""
+"""The command line: ``hetfl list | data | compare | train | predict | run | bench | deploy``, and what plugins add."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hetfl_core import numerics
+from hetfl_core import cli_tables, numerics
 from hetfl_core.cli_options import Fastest, Workers, check_file, if_stopped
 from hetfl_core.deployment.commands import app as deploy_app
 from hetfl_core.plugins import data_sets, folders, plugins
@@ -204,6 +204,12 @@ def _files(keys: list[str] | None) -> list[str]:
             print(f"{key}: needs no file of the registry")
         found += files
     return found
+
+
+# --- tables of one's own ----------------------------------------------------------------------------------------------
+
+app.command()(cli_tables.compare)
+app.command()(cli_tables.train)
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------

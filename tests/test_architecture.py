@@ -26,7 +26,8 @@ CORE = [
     {"engine", "records"},
     {"statistics", "plots", "deployment"},
     {"baselines", "benchmark"},
-    {"comparing", "plugins"},
+    {"comparing", "plugins", "reporting"},
+    {"cli_tables"},
     {"cli"},
     {"__main__"},
 ]

@@ -1,0 +1,221 @@
+"""The report as one HTML file: template `page.html`, filled with numbers. It names no file but by its last part."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetfl_core.federation import Federation
+from hetfl_core.reporting.judging import FEW, LEVEL, LOWER, Judgement
+from hetfl_core.reporting.trials import Trials
+from hetfl_core.views import columns_of_each
+
+TEMPLATE = Path(__file__).with_name("page.html")
+
+MOST_COLUMNS = 60
+"""Columns that are shown one by one."""
+
+MEASURES = {
+    "auc": (
+        "AUC",
+        "Take two cases, one with the outcome and one without. AUC says how often of 100 times the model gives the higher "
+        "risk to the right one: 50 is a coin, 100 never errs.",
+    ),
+    "balanced_accuracy": (
+        "balanced accuracy",
+        "The share of right answers, counted in each class by itself and then averaged: 50 is a coin where there are "
+        "two classes, 100 never errs.",
+    ),
+    "accuracy": (
+        "accuracy",
+        "The share of right answers, in per cent. Where 90 of 100 are ill, calling everybody ill already has 90.",
+    ),
+    "f1": ("F1", "How well the classes are found and not confused, from 0 to 100; averaged over the classes."),
+    "log_loss": ("log loss", "How far the risks are from what came true; less is better, and 0 is perfect."),
+    "brier": ("Brier score", "The squared distance of the risks from what came true; less is better, 0 is perfect."),
+}
+"""What measures are called, and what they mean."""
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """A difference as it is printed: ``+1.2``, ``−0.3``, ``0.0``."""
+    if not math.isfinite(value):
+        return "–"
+    text = f"{abs(value):.{digits}f}"
+    return text if float(text) == 0 else f"{'+' if value > 0 else '−'}{text}"
+
+
+def size(n: int) -> str:
+    """Bytes as one reads them.
+
+    Parameters
+    ----------
+    n : int
+
+    Returns
+    -------
+    str
+    """
+    if n < 1000:
+        return f"{n} B"
+    return f"{n / 1000:.0f} kB" if n < 1e6 else f"{n / 1e6:.1f} MB"
+
+
+def columns_held(federation: Federation) -> list[dict[str, Any]]:
+    """Who has which columns: by column, those that most sites have first, of each site the share of its rows.
+
+    Parameters
+    ----------
+    federation : Federation
+        Of tables.
+
+    Returns
+    -------
+    list of dict
+        ``name``, and ``cells``: the share in per cent, and whether the site has the column.
+    """
+    held, present = columns_of_each(federation), federation.info["present"]
+    names = list(dict.fromkeys([c for own in held.values() for c in own] + [c for own in present.values() for c in own]))
+    rows = []
+    for name in names:
+        cells = [(round(100 * present[who].get(name, 0.0)), name in held[who]) for who in held]
+        rows.append({"name": name, "cells": cells, "sites": sum(there for _, there in cells)})
+    return sorted(rows, key=lambda row: (-row["sites"], -np.mean([share for share, _ in row["cells"]])))
+
+
+def render(
+    trials: Trials, found: Judgement, target: str, files: Sequence[str] = (), arguments: Sequence[str] = ()
+) -> str:
+    """The page.
+
+    Parameters
+    ----------
+    trials : Trials
+    found : Judgement
+    target : str
+        Column that is predicted.
+    files : sequence of str
+        Names of the files, for the commands.
+    arguments : sequence of str
+        Options that say how the tables are read, for the commands.
+
+    Returns
+    -------
+    str
+        HTML that needs nothing else.
+    """
+    import jinja2
+
+    env = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    measure = trials.settings["measure"]
+    digits = 3 if measure in LOWER else 1
+    env.filters |= {"signed": lambda v: signed(v, digits), "level": lambda v: f"{v:.{digits}f}", "size": size}
+    env.filters["q"] = shlex.quote
+    names = [client.name for client in trials.first]
+    classes = [str(label) for label in trials.first.info.get("classes", range(trials.first.n_classes))]
+    counts = {
+        c.name: np.bincount(np.concatenate([c.y_train.numpy(), c.y_test.numpy()]), minlength=len(classes)).tolist()
+        for c in trials.first
+    }
+    others = trials.ways[1:]
+    table = trials.figures.groupby(["way", "client"])[["auc", "balanced_accuracy", "accuracy"]].mean()
+    more = {way.key: (100 * table.loc[way.key].loc[found.counted or names].mean()).to_dict() for way in trials.ways}
+    columns = columns_held(trials.first)
+    recommended = found.best.key if found.best and found.verdict in ("together", "other") else trials.ways[0].key
+    return env.from_string(TEMPLATE.read_text("utf8")).render(
+        j=found,
+        trials=trials,
+        settings=trials.settings,
+        base=trials.ways[0],
+        others=others,
+        ways=trials.ways,
+        names=names,
+        classes=classes,
+        counts=counts,
+        sizes={c.name: (c.n_train, c.n_test) for c in trials.first},
+        columns=columns[:MOST_COLUMNS],
+        hidden=len(columns) - MOST_COLUMNS,
+        common=sum(row["sites"] == len(names) for row in columns),
+        n_columns=sum(row["sites"] > 0 for row in columns),
+        scale=_scale(found, found.counted or names),
+        more=more,
+        measures=MEASURES,
+        measure=MEASURES[measure][0],
+        meaning=MEASURES[measure][1],
+        several=measure == "auc" and len(classes) > 2,
+        room=max([gain.high for gain in found.overall.values() if math.isfinite(gain.high)], default=0.0),
+        unit="" if measure in LOWER else " points",
+        lower=measure in LOWER,
+        target=target,
+        files=files,
+        arguments=arguments,
+        recommended=recommended,
+        few=FEW,
+        chance=round(100 * LEVEL),
+        finite=math.isfinite,
+        version=metadata.version("hetfl-core") if _installed() else "",
+    )
+
+
+def _installed() -> bool:
+    try:
+        return bool(metadata.version("hetfl-core"))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _scale(found: Judgement, names: list[str]) -> float:
+    """Half the width of the axis on which intervals are drawn: what holds those of the sites that count."""
+    gains = [*found.overall.values(), *(each[name] for each in found.sites.values() for name in names)]
+    ends = [abs(end) for gain in gains for end in (gain.mean, gain.low, gain.high) if math.isfinite(end)]
+    return max([*ends, 1e-9])
+
+
+def lines(trials: Trials, found: Judgement) -> list[str]:
+    """What the command prints: a line for each way, and what is recommended.
+
+    Parameters
+    ----------
+    trials : Trials
+    found : Judgement
+
+    Returns
+    -------
+    list of str
+    """
+    measure = trials.settings["measure"]
+    digits, name = 3 if measure in LOWER else 1, MEASURES[measure][0]
+    width = max(len(way.label) for way in trials.ways)
+    told = [f"{'':<{width}}  {name:>9}  {'gain':>6}  {'95 % interval':<16}  {'p':>5}  worst site"]
+    for way in trials.ways:
+        start = f"{way.label:<{width}}  {found.means[way.key]:>9.{digits}f}"
+        if way.key not in found.overall:
+            told.append(start)
+            continue
+        gain, (who, least) = found.overall[way.key], found.worst[way.key]
+        between = f"{signed(gain.low, digits)} to {signed(gain.high, digits)}"
+        p = f"{found.p_holm[way.key]:.2f}" if math.isfinite(found.p_holm[way.key]) else "–"
+        told.append(
+            f"{start}  {signed(gain.mean, digits):>6}  {between:<16}  {p:>5}  {who} {signed(least, digits)}"
+        )
+    return [*told, "", *advice(found)]
+
+
+def advice(found: Judgement) -> list[str]:
+    """The recommendation in a line, as the command prints it."""
+    label = found.best.label if found.best else ""
+    return {
+        "together": [f"Learn together ({label}): it is shown to be better than each site alone."],
+        "other": [f"Stay alone, but not by logistic regression ({label}): it is shown to be better."],
+        "alone": ["Stay alone: no other way is shown to be better than logistic regression at each site."],
+        "small": ["Stay alone for now: no site has ten test rows of each of its classes, so nothing can be shown."],
+        "once": ["Stay alone for now: every split has the same test rows, so nothing can be shown."],
+    }[found.verdict]

@@ -1,0 +1,228 @@
+"""The runs behind a report: each way to learn, on each split of the same tables."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from warnings import catch_warnings, warn_explicit
+
+import numpy as np
+import pandas as pd
+from tqdm.auto import tqdm
+
+from hetfl_core import baselines, checks
+from hetfl_core.clients import FederationWarning
+from hetfl_core.engine.run import Run
+from hetfl_core.engine.simulation import simulate
+from hetfl_core.federation import Federation
+from hetfl_core.methods import Method
+from hetfl_core.methods.base import pick
+from hetfl_core.parallel import in_order
+from hetfl_core.reporting.ways import Way, ways_of
+from hetfl_core.statistics import MIN_SEEDS
+
+MEASURES = ("auc", "balanced_accuracy", "accuracy", "f1", "log_loss", "brier")
+"""By which ways can be compared."""
+
+USUAL = ("auc", "balanced_accuracy", "accuracy")
+"""What is measured in any case."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Tables of several sites, and what is to be predicted.
+
+    Parameters
+    ----------
+    files : tuple of str
+        One file, or one per site.
+    options : dict
+        As for `Federation.from_csv`.
+    """
+
+    files: tuple[str, ...]
+    options: Mapping[str, Any]
+
+    def federation(self, seed: int, test_size: float) -> Federation:
+        """The sites with the rows split by this seed."""
+        files = self.files[0] if len(self.files) == 1 else [*self.files]
+        if len(self.files) == 1 and self.options.get("client") is None:
+            raise ValueError(
+                "client must name the column that says whose a row is: --client COLUMN; or give a file per site"
+            )
+        found = Federation.from_csv(files, seed=seed, test_size=test_size, name="tables", **self.options)
+        if len(found) < 2:
+            raise ValueError(f"there must be two sites at least, got only {found[0].name!r}")
+        return found
+
+
+class Piece(NamedTuple):
+    """What one run leaves: measures by site, bytes that left each site (None where only the total is known)."""
+
+    figures: pd.DataFrame
+    sent: dict[str, int] | None
+    total: int
+
+
+@dataclass
+class Trials:
+    """All runs on some tables.
+
+    Parameters
+    ----------
+    first : Federation
+        The tables as they are split by the first seed.
+    ways : list of Way
+        The base first.
+    left_out : dict of str to str
+        Ways that cannot work on these tables, and why.
+    figures : DataFrame
+        One row per ``way``, ``seed`` and ``client``; columns ``n_train``, ``n_test`` and the measures.
+    sent : dict of str to (dict of str to int or None, int)
+        By way: bytes that left each site in a run, where that is known, and all bytes that left sites.
+    rarest : dict of str to int
+        Test rows of the rarest class that a site has, the fewest of all splits.
+    noticed : list of str
+        Warnings about the tables.
+    fixed : bool
+        Whether the test rows are the same in every split.
+    settings : dict
+    """
+
+    first: Federation
+    ways: list[Way]
+    left_out: dict[str, str]
+    figures: pd.DataFrame
+    sent: dict[str, tuple[dict[str, int] | None, int]]
+    rarest: dict[str, int]
+    noticed: list[str] = field(default_factory=list)
+    fixed: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def run_all(
+    tables: Tables,
+    names: list[str] | None = None,
+    *,
+    seeds: int | Sequence[int] = 10,
+    rounds: int = 10,
+    test_size: float = 0.3,
+    measure: str = "auc",
+    n_jobs: int | None = None,
+    progress: bool = True,
+) -> Trials:
+    """Run every way on every split.
+
+    Parameters
+    ----------
+    tables : Tables
+    names : list of str, optional
+        Of ways.
+    seeds : int or sequence of int
+        Splits, at least three.
+    rounds : int
+    test_size : float
+        Share of each site's rows that is kept for testing, in (0, 1).
+    measure : str
+        One of `MEASURES`.
+    n_jobs : int, optional
+        As for `hetfl_core.compare`.
+    progress : bool
+
+    Returns
+    -------
+    Trials
+
+    Raises
+    ------
+    ValueError
+        For a bad argument, tables that are refused, and names that are unknown.
+    """
+    numbers = checks.seeds(seeds, least=MIN_SEEDS)
+    checks.integer("rounds", rounds, 1)
+    checks.fraction("test_size", test_size, "(0, 1)")
+    checks.choice("measure", measure, MEASURES)
+    with catch_warnings(record=True) as caught:
+        first = tables.federation(numbers[0], test_size)
+    noticed = [w for w in caught if issubclass(w.category, FederationWarning)]
+    for warning in caught:
+        warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    ways, left_out = ways_of(names, first)
+    wanted = tuple(dict.fromkeys([*USUAL, measure]))
+    call = _Study(uuid.uuid4().hex, tables, {way.key: way for way in ways}, wanted, rounds, test_size)
+    pieces = [(seed, way.key) for seed in numbers for way in ways]
+    made: dict[tuple[int, str], Piece] = {}
+    with tqdm(total=len(pieces), disable=not progress, desc="compare", unit="run") as bar:
+        for piece, found in zip(pieces, in_order(call, pieces, n_jobs), strict=True):
+            made[piece] = found
+            bar.update()
+    feds = [call.federation(seed) for seed in numbers]
+    sent = {way.key: (made[numbers[0], way.key].sent, made[numbers[0], way.key].total) for way in ways}
+    return Trials(
+        first,
+        ways,
+        left_out,
+        pd.concat([found.figures for found in made.values()], ignore_index=True),
+        sent,
+        {client.name: min(_rarest(client.name, fed) for fed in feds) for client in first},
+        [*dict.fromkeys(str(w.message) for w in noticed)],
+        len({fed.fingerprint() for fed in feds}) == 1,
+        {"splits": len(numbers), "rounds": rounds, "test_size": test_size, "measure": measure},
+    )
+
+
+def _rarest(name: str, federation: Federation) -> int:
+    """Test rows of the rarest of a site's classes."""
+    client, n = federation[name], federation.n_classes
+    test, train = (np.bincount(y.numpy(), minlength=n) for y in (client.y_test, client.y_train))
+    return int(test[train + test > 0].min())
+
+
+@dataclass(frozen=True)
+class _Study:
+    """What is run; called with a seed and a way's key, in whatever process, it makes that run."""
+
+    token: str
+    tables: Tables
+    ways: Mapping[str, Way]
+    wanted: tuple[str, ...]
+    rounds: int
+    test_size: float
+
+    def federation(self, seed: int) -> Federation:
+        """The tables as this seed splits them; made once for runs of one seed in a row."""
+        if (self.token, seed) not in _MADE:
+            _MADE.clear()
+            with catch_warnings(action="ignore", category=FederationWarning):  # the first was heard
+                _MADE[self.token, seed] = self.tables.federation(seed, self.test_size)
+        return _MADE[self.token, seed]
+
+    def __call__(self, seed: int, key: str) -> Piece:
+        """The figures of one run."""
+        with catch_warnings(action="ignore", category=FederationWarning):  # the report says what is not defined
+            seen, method, options = self.ways[key].made_for(self.federation(seed))
+            if isinstance(method, Method):
+                told: dict[str, Any] = {"rounds": self.rounds, "evaluate_every": self.rounds, **options}
+                run = simulate(seen, method, seed=seed, measure=self.wanted, progress=False, workers=1, **told)
+            else:
+                run = baselines.run(seen, method, seed=seed, measure=self.wanted)
+        figures = run.per_client[["client", "n_train", "n_test", *self.wanted]].assign(way=key, seed=seed)
+        return Piece(figures, _sent(run, self.rounds), int(run.final["bytes_up"]))
+
+
+_MADE: dict[tuple[str, int], Federation] = {}
+"""The federation of the last seed in this process."""
+
+
+def _sent(run: Run, rounds: int) -> dict[str, int] | None:
+    """Bytes that left each site, where each sends the shared parts of its model once a round and nothing else."""
+    names, total = [client.name for client in run.federation], int(run.final["bytes_up"])
+    if not total:
+        return dict.fromkeys(names, 0)
+    if not isinstance(run.method, Method):
+        return None
+    parts = run.method.shared
+    each = [rounds * sum(p.nbytes for p in pick(params, parts).values()) for params in run.params]
+    return dict(zip(names, each, strict=True)) if sum(each) == total else None

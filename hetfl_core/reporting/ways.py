@@ -1,0 +1,234 @@
+"""Ways to learn from the tables of several sites: each alone, and together by methods that need no equal columns.
+
+Their settings are fixed here and not chosen on the tables: a small network, as suits some hundred rows, of which every
+site takes `STEPS` steps a round. Only logistic regression chooses its penalty, on the site's own training rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+from warnings import catch_warnings
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetfl_core import checks
+from hetfl_core.baselines import Alone, Answers
+from hetfl_core.federation import Federation
+from hetfl_core.methods import CATALOGUE, FedAvg, HyFEM, LateFusion, Local, Method
+from hetfl_core.networks import MLP, Blocks, Model
+from hetfl_core.views import VIEWS, view_of
+
+BASE = "logistic"
+"""The way that all others are compared with."""
+
+STEPS = 8
+TRAINING: Mapping[str, Any] = MappingProxyType({"local_steps": STEPS, "batch_size": 32, "lr": 0.004})
+PENALTIES = (0.01, 0.1, 1.0, 10.0)
+"""Among which logistic regression chooses its C."""
+
+
+@dataclass(frozen=True)
+class Logistic(Alone):
+    """Logistic regression whose ridge penalty is chosen by log loss over five folds of the training rows."""
+
+    deterministic: ClassVar[bool] = True
+
+    def fit(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
+        """Learn from rows, shape (n, d), and labels, shape (n,); of a single class there is nothing to learn."""
+        if len(np.unique(y)) == 1:
+            return super().fit(x, y, where, seed)
+        model = self.estimator(x, y)
+        return Answers(model.classes_, model.predict, model.predict_proba)
+
+    def estimator(self, x: NDArray[Any], y: NDArray[Any]) -> Any:
+        """The fitted estimator of scikit-learn, with C = 1 where a class has a single row.
+
+        Parameters
+        ----------
+        x : ndarray, shape (n, d)
+        y : ndarray of int, shape (n,)
+            Of two classes at least.
+
+        Returns
+        -------
+        sklearn.linear_model.LogisticRegression
+        """
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import GridSearchCV, StratifiedKFold
+
+        rarest, model = int(np.unique(y, return_counts=True)[1].min()), LogisticRegression(max_iter=5000)
+        if rarest < 2:
+            return model.fit(x, y)
+        folds = StratifiedKFold(min(5, rarest))
+        return GridSearchCV(model, {"C": PENALTIES}, scoring="neg_log_loss", cv=folds).fit(x, y).best_estimator_
+
+
+@dataclass(frozen=True)
+class Boosting(Alone):
+    """Gradient boosting: 50 trees of depth 2, each on 80 % of the rows, at a rate of 0.1."""
+
+    def fit(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
+        """Learn from rows, shape (n, d), and labels, shape (n,); of a single class there is nothing to learn."""
+        from sklearn.ensemble import GradientBoostingClassifier
+
+        if len(np.unique(y)) == 1:
+            return super().fit(x, y, where, seed)
+        model = GradientBoostingClassifier(n_estimators=50, max_depth=2, subsample=0.8, random_state=seed).fit(x, y)
+        return Answers(model.classes_, model.predict, model.predict_proba)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to learn.
+
+    Parameters
+    ----------
+    key : str
+        Its name on the command line.
+    label : str
+        Its name in the report.
+    text : str
+        What it does, in a sentence.
+    view : str
+        How it sees the tables; see `hetfl_core.views.VIEWS`.
+    """
+
+    key: str
+    label: str
+    text: str
+    view: str = "own"
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing leaves a site."""
+        return self.key in ("logistic", "boosting", "network")
+
+    def made_for(self, federation: Federation) -> tuple[Federation, Any, dict[str, Any]]:
+        """What it sees of a federation, its method, and options of `simulate`.
+
+        Raises
+        ------
+        ValueError
+            Where it cannot work on these tables.
+        """
+        seen, small = view_of(federation, self.view), MLP((16,), 8)
+        if self.key in ("logistic", "boosting"):
+            return seen, {"logistic": Logistic(), "boosting": Boosting()}[self.key], {}
+        own = {"last_step": "own"}
+        if self.key in ("network", "common", "zeros"):
+            method = (Local if self.alone else FedAvg)(Model(small), **TRAINING)
+            options = {} if self.alone else own
+        elif self.key in ("fusion", "hyfem"):
+            blocks = Blocks.alike(seen[0].x_train, small, out=32)
+            method, options = {"fusion": LateFusion, "hyfem": HyFEM}[self.key](Model(blocks), **TRAINING), own
+        else:
+            method, options = CATALOGUE[self.key], {}
+        method.check(seen.specs())
+        return seen, method, options
+
+
+WAYS = {
+    way.key: way
+    for way in (
+        Way(
+            "logistic",
+            "Alone: logistic regression",
+            "Each site weighs its own columns against each other, by its own rows. Nothing leaves the site.",
+        ),
+        Way(
+            "boosting",
+            "Alone: boosted trees",
+            "Each site grows small decision trees on its own rows, one after the other. Nothing leaves the site.",
+        ),
+        Way(
+            "network",
+            "Alone: small network",
+            "Each site trains a small neural network on its own rows. Nothing leaves the site.",
+        ),
+        Way(
+            "common",
+            "Together: common columns",
+            "All sites train one network on the columns that everybody has (FedAvg). Other columns are not used.",
+            "common",
+        ),
+        Way(
+            "zeros",
+            "Together: zeros for missing columns",
+            "All sites train one network on all columns (FedAvg). Where a site lacks a column it puts zeros.",
+            "zeros",
+        ),
+        Way(
+            "fusion",
+            "Together: late fusion",
+            "Columns that the same sites have make a block. Each block gets a network of its own, trained by the sites "
+            "that have it, and the answers of a site's blocks are averaged.",
+            "blocks",
+        ),
+        Way(
+            "hyfem",
+            "Together: HyFEM",
+            "As late fusion, but what the blocks find is joined by a common layer, which is trained by all sites.",
+            "blocks",
+        ),
+    )
+}
+"""Those that are compared by default."""
+
+
+def ways_of(names: list[str] | None, federation: Federation) -> tuple[list[Way], dict[str, str]]:
+    """The ways that are asked for, the base first, and why some cannot work on these tables.
+
+    Parameters
+    ----------
+    names : list of str or None
+        Keys of `WAYS` or names of methods; by default all of `WAYS`.
+    federation : Federation
+
+    Returns
+    -------
+    list of Way
+    dict of str to str
+        Of the default ones that are left out, by label, the reason.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, and for one that is asked for and cannot work.
+    """
+    asked = [_named(name, federation) for name in dict.fromkeys([BASE, *(names or WAYS)])]
+    found, lost = [], dict[str, str]()
+    for way in asked:
+        try:
+            with catch_warnings(action="ignore"):
+                way.made_for(federation)
+            found.append(way)
+        except ValueError as error:
+            if names:
+                raise ValueError(f"methods: {way.key} cannot be compared: {error}") from error
+            lost[way.label] = str(error)
+    return found, lost
+
+
+def _named(name: str, federation: Federation) -> Way:
+    if name in WAYS:
+        return WAYS[name]
+    known = {key.lower(): key for key in CATALOGUE}
+    if name.lower() not in known:
+        raise ValueError(f"methods: {checks.unknown('method', name, [*WAYS, *CATALOGUE], 'hetfl list')}")
+    key = known[name.lower()]
+    return Way(key, f"Together: {key}", CATALOGUE[key].summary, _view_for(CATALOGUE[key], federation))
+
+
+def _view_for(method: Method, federation: Federation) -> str:
+    """The first view on which a method can work."""
+    for view in ("own", "blocks", "zeros", "common"):
+        assert view in VIEWS
+        with suppress(ValueError), catch_warnings(action="ignore"):
+            method.check(view_of(federation, view).specs())
+            return view
+    return "own"
