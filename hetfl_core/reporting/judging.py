@@ -156,7 +156,7 @@ def judge(trials: Trials) -> Judgement:
     p_holm = dict(zip(others, holm([overall[key].p for key in others]).tolist(), strict=True)) if others else {}
     worst = {key: min(((n, sites[key][n].mean) for n in used), key=lambda pair: pair[1]) for key in others}
     cells = [(key, name) for key in others for name in counted]
-    each = holm([sites[key][name].p for key, name in cells]) if cells else []
+    each = holm([sites[key][name].p for key, name in cells]).tolist() if cells else []
     shown = [c for c, p in zip(cells, each, strict=True) if p <= LEVEL and sites[c[0]][c[1]].mean > 0]
     verdict, best = _verdict(trials, overall, p_holm, counted)
     hurt = [n for n in counted if best and sites[best.key][n].high < 0] if verdict in ("together", "other") else []

@@ -24,8 +24,8 @@ MOST_COLUMNS = 60
 MEASURES = {
     "auc": (
         "AUC",
-        "Take two cases, one with the outcome and one without. AUC says how often of 100 times the model gives the higher "
-        "risk to the right one: 50 is a coin, 100 never errs.",
+        "Take two cases, one with the outcome and one without. AUC says how often, of 100 times, the model gives the "
+        "higher risk to the right one: 50 is a coin, 100 never errs.",
     ),
     "balanced_accuracy": (
         "balanced accuracy",
@@ -49,6 +49,11 @@ def signed(value: float, digits: int = 1) -> str:
         return "–"
     text = f"{abs(value):.{digits}f}"
     return text if float(text) == 0 else f"{'+' if value > 0 else '−'}{text}"
+
+
+def level(value: float, digits: int = 1) -> str:
+    """A figure as it is printed."""
+    return f"{value:.{digits}f}" if math.isfinite(value) else "–"
 
 
 def size(n: int) -> str:
@@ -81,7 +86,9 @@ def columns_held(federation: Federation) -> list[dict[str, Any]]:
         ``name``, and ``cells``: the share in per cent, and whether the site has the column.
     """
     held, present = columns_of_each(federation), federation.info["present"]
-    names = list(dict.fromkeys([c for own in held.values() for c in own] + [c for own in present.values() for c in own]))
+    names = list(
+        dict.fromkeys([c for own in held.values() for c in own] + [c for own in present.values() for c in own])
+    )
     rows = []
     for name in names:
         cells = [(round(100 * present[who].get(name, 0.0)), name in held[who]) for who in held]
@@ -113,12 +120,16 @@ def render(
     import jinja2
 
     env = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     measure = trials.settings["measure"]
     digits = 3 if measure in LOWER else 1
-    env.filters |= {"signed": lambda v: signed(v, digits), "level": lambda v: f"{v:.{digits}f}", "size": size}
-    env.filters["q"] = shlex.quote
+    env.filters |= {"signed": lambda v: signed(v, digits), "level": lambda v: level(v, digits), "size": size}
+    env.filters |= {"q": shlex.quote, "percent": level}
     names = [client.name for client in trials.first]
     classes = [str(label) for label in trials.first.info.get("classes", range(trials.first.n_classes))]
     counts = {
@@ -194,28 +205,24 @@ def lines(trials: Trials, found: Judgement) -> list[str]:
     measure = trials.settings["measure"]
     digits, name = 3 if measure in LOWER else 1, MEASURES[measure][0]
     width = max(len(way.label) for way in trials.ways)
-    told = [f"{'':<{width}}  {name:>9}  {'gain':>6}  {'95 % interval':<16}  {'p':>5}  worst site"]
+    told = [f"{'':<{width}}  {name:>9}  {'gain':>6}  {'low':>6}  {'high':>6}  {'p':>5}  worst site"]
     for way in trials.ways:
-        start = f"{way.label:<{width}}  {found.means[way.key]:>9.{digits}f}"
-        if way.key not in found.overall:
-            told.append(start)
-            continue
-        gain, (who, least) = found.overall[way.key], found.worst[way.key]
-        between = f"{signed(gain.low, digits)} to {signed(gain.high, digits)}"
-        p = f"{found.p_holm[way.key]:.2f}" if math.isfinite(found.p_holm[way.key]) else "–"
-        told.append(
-            f"{start}  {signed(gain.mean, digits):>6}  {between:<16}  {p:>5}  {who} {signed(least, digits)}"
-        )
-    return [*told, "", *advice(found)]
+        start = f"{way.label:<{width}}  {level(found.means[way.key], digits):>9}"
+        if way.key in found.overall:
+            gain, (who, least) = found.overall[way.key], found.worst[way.key]
+            start += "".join(f"  {signed(each, digits):>6}" for each in gain[:3])
+            start += f"  {level(found.p_holm[way.key], 2):>5}  {who} {signed(least, digits)}"
+        told.append(start.replace("−", "-"))
+    return [*told, "", advice(found)]
 
 
-def advice(found: Judgement) -> list[str]:
-    """The recommendation in a line, as the command prints it."""
+def advice(found: Judgement) -> str:
+    """The recommendation in a sentence, as the command prints it."""
     label = found.best.label if found.best else ""
     return {
-        "together": [f"Learn together ({label}): it is shown to be better than each site alone."],
-        "other": [f"Stay alone, but not by logistic regression ({label}): it is shown to be better."],
-        "alone": ["Stay alone: no other way is shown to be better than logistic regression at each site."],
-        "small": ["Stay alone for now: no site has ten test rows of each of its classes, so nothing can be shown."],
-        "once": ["Stay alone for now: every split has the same test rows, so nothing can be shown."],
+        "together": f"Learn together ({label}): it is shown to be better than each site alone.",
+        "other": f"Stay alone, but not by logistic regression ({label}): it is shown to be better.",
+        "alone": "Stay alone: no other way is shown to be better than logistic regression at each site.",
+        "small": "Stay alone for now: no site has ten test rows of each of its classes, so nothing can be shown.",
+        "once": "Stay alone for now: every split has the same test rows, so nothing can be shown.",
     }[found.verdict]

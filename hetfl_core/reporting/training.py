@@ -70,5 +70,10 @@ def _linear(x: np.ndarray, y: np.ndarray, n_classes: int) -> Params:
         model = Logistic().estimator(x, y)
         rows = known if len(known) > 2 else known[1:]  # of two classes the first has logit 0
         weight[:, rows], bias[rows] = model.coef_.T, model.intercept_
-    made = {"phi.0.weight": weight, "phi.0.bias": bias, "beta.weight": np.eye(n_classes), "beta.bias": np.zeros(n_classes)}
+    made = {
+        "phi.0.weight": weight,
+        "phi.0.bias": bias,
+        "beta.weight": np.eye(n_classes),
+        "beta.bias": np.zeros(n_classes),
+    }
     return {name: torch.tensor(array, dtype=torch.float32) for name, array in made.items()}

@@ -187,7 +187,7 @@ class _Study:
     token: str
     tables: Tables
     ways: Mapping[str, Way]
-    wanted: tuple[str, ...]
+    wanted: tuple[Any, ...]
     rounds: int
     test_size: float
 

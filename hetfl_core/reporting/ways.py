@@ -21,7 +21,8 @@ from hetfl_core.baselines import Alone, Answers
 from hetfl_core.federation import Federation
 from hetfl_core.methods import CATALOGUE, FedAvg, HyFEM, LateFusion, Local, Method
 from hetfl_core.networks import MLP, Blocks, Model
-from hetfl_core.views import VIEWS, view_of
+from hetfl_core.rng import numpy_stream
+from hetfl_core.views import view_of
 
 BASE = "logistic"
 """The way that all others are compared with."""
@@ -78,7 +79,8 @@ class Boosting(Alone):
 
         if len(np.unique(y)) == 1:
             return super().fit(x, y, where, seed)
-        model = GradientBoostingClassifier(n_estimators=50, max_depth=2, subsample=0.8, random_state=seed).fit(x, y)
+        state = int(numpy_stream(seed, where, 0, "boosting").integers(2**32))
+        model = GradientBoostingClassifier(n_estimators=50, max_depth=2, subsample=0.8, random_state=state).fit(x, y)
         return Answers(model.classes_, model.predict, model.predict_proba)
 
 
@@ -121,7 +123,7 @@ class Way:
             return seen, {"logistic": Logistic(), "boosting": Boosting()}[self.key], {}
         own = {"last_step": "own"}
         if self.key in ("network", "common", "zeros"):
-            method = (Local if self.alone else FedAvg)(Model(small), **TRAINING)
+            method: Method = (Local if self.alone else FedAvg)(Model(small), **TRAINING)
             options = {} if self.alone else own
         elif self.key in ("fusion", "hyfem"):
             blocks = Blocks.alike(seen[0].x_train, small, out=32)
@@ -227,7 +229,6 @@ def _named(name: str, federation: Federation) -> Way:
 def _view_for(method: Method, federation: Federation) -> str:
     """The first view on which a method can work."""
     for view in ("own", "blocks", "zeros", "common"):
-        assert view in VIEWS
         with suppress(ValueError), catch_warnings(action="ignore"):
             method.check(view_of(federation, view).specs())
             return view

@@ -1,0 +1,437 @@
+"""``hetfl compare`` and ``hetfl train``: the runs, what is concluded from them, the page, and the models."""
+
+from __future__ import annotations
+
+import html.parser
+import math
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from sklearn.linear_model import LogisticRegression
+
+from hetfl_core import Federation, Preparation, baselines, cli, cli_tables, load_trained
+from hetfl_core.clients import FederationWarning
+from hetfl_core.datasets import heart
+from hetfl_core.reporting import judging, page, training, trials
+from hetfl_core.reporting.trials import Tables, Trials
+from hetfl_core.reporting.ways import WAYS, Logistic, Way, ways_of
+from hetfl_core.statistics import interval
+
+NAMES = ["North", "South"]
+
+
+def table(n: int = 90, seed: int = 0, sites: list[str] | None = None) -> pd.DataFrame:
+    """Rows of two sites; the second has no `b`. Numbers have digits by which a row would be known again."""
+    rng = np.random.default_rng(seed)
+    found = pd.DataFrame({"a": 1000 + rng.normal(size=n), "b": 2000 + rng.normal(size=n)})
+    found["word"] = rng.choice(["red", "blue"], n)
+    found["ill"] = np.where(found["a"] + 0.5 * rng.normal(size=n) > 1000, "yes", "no")
+    found["site"] = np.resize(sites or NAMES, n)
+    found.loc[found["site"] == (sites or NAMES)[1], "b"] = np.nan
+    return found
+
+
+def tables(folder: Path, frame: pd.DataFrame | None = None, **options) -> Tables:
+    path = folder / "all.csv"
+    (table() if frame is None else frame).to_csv(path, index=False)
+    told = {"client": "site", "target": "ill", "prepare": Preparation(), **options}
+    return Tables((str(path),), told)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory) -> Trials:
+    return trials.run_all(tables(tmp_path_factory.mktemp("ran")), seeds=3, rounds=2, n_jobs=1, progress=False)
+
+
+# --- intervals --------------------------------------------------------------------------------------------------------
+
+
+def test_splits_that_overlap_make_the_interval_longer():
+    """By hand: gaps 1, 2, 3 have mean 2 and variance 1; Student's t with two degrees of freedom, 0.975: 4.3027."""
+    gain = judging.resampled([1.0, 2.0, 3.0], 0.5)
+    half = 4.302653 * math.sqrt(1 / 3 + 0.5)
+    assert gain[:3] == pytest.approx((2, 2 - half, 2 + half), rel=1e-6)
+    plain = judging.resampled([1.0, 2.0, 3.0], 0.0)
+    assert plain[:3] == pytest.approx(interval([1.0, 2.0, 3.0]))
+    assert plain.p == pytest.approx(stats.ttest_1samp([1.0, 2.0, 3.0], 0).pvalue)
+    assert judging.resampled([2.0, 2.0, 2.0], 0.5) == (2, 2, 2, 0)
+    assert judging.resampled([0.0, 0.0, 0.0], 0.5) == (0, 0, 0, 1)
+    for bad in ([1.0, 2.0], [1.0, 2.0, math.nan]):
+        assert all(map(math.isnan, judging.resampled(bad, 0.5)))
+
+
+# --- what is concluded ------------------------------------------------------------------------------------------------
+
+
+def made(gaps: dict[str, dict[str, float]], rarest=20, fixed=False, measure="auc", noise=0.001) -> Trials:
+    """Runs of which a way differs from the base by so much at each site, with a little noise over ten splits."""
+    rng, rows = np.random.default_rng(0), []
+    for seed in range(10):
+        for site in NAMES:
+            base = 0.7 + 0.01 * rng.normal()
+            for key in ("logistic", *gaps):
+                gap = gaps[key][site] + noise * rng.normal() if key in gaps else 0.0
+                figures = dict.fromkeys(("auc", "balanced_accuracy", "accuracy", measure), base + gap)
+                rows.append({"client": site, "n_train": 70, "n_test": 30, "way": key, "seed": seed, **figures})
+    frame = table()
+    fed = Federation.from_frame(frame, client="site", target="ill", prepare=Preparation())
+    counts = rarest if isinstance(rarest, dict) else dict.fromkeys(NAMES, rarest)
+    sent = dict.fromkeys(["logistic", *gaps], (dict.fromkeys(NAMES, 1234), 2468))
+    settings = {"splits": 10, "rounds": 2, "test_size": 0.3, "measure": measure}
+    ways = [WAYS[key] for key in ("logistic", *gaps)]
+    return Trials(fed, ways, {}, pd.DataFrame(rows), sent, counts, [], fixed, settings)
+
+
+def both(gap: float) -> dict[str, float]:
+    return dict.fromkeys(NAMES, gap)
+
+
+CASES = {
+    "together": (made({"common": both(0.02), "fusion": both(0.05), "hyfem": both(-0.01)}), "together", "fusion"),
+    "other": (made({"boosting": both(0.05), "fusion": both(0.02)}), "other", "boosting"),
+    "worse": (made({"fusion": both(-0.05)}), "alone", "fusion"),
+    "chance": (made({"fusion": both(0.005)}, noise=0.05), "alone", "fusion"),
+    "hurt": (made({"fusion": {"North": 0.09, "South": -0.02}}), "together", "fusion"),
+    "small": (made({"fusion": both(0.05)}, rarest=9), "small", "fusion"),
+    "once": (made({"fusion": both(0.05)}, fixed=True), "once", "fusion"),
+    "lost": (made({"fusion": both(math.nan)}), "alone", None),
+    "few": (made({"fusion": {"North": -0.02, "South": 0.5}}, {"North": 10, "South": 9}), "alone", "fusion"),
+    "loss": (made({"fusion": both(-0.05)}, measure="log_loss"), "together", "fusion"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rule(case):
+    runs, verdict, best = CASES[case]
+    found = judging.judge(runs)
+    assert (found.verdict, found.best and found.best.key) == (verdict, best)
+    assert found.counted == [name for name in NAMES if runs.rarest[name] >= 10]
+    assert found.hurt == (["South"] if case == "hurt" else [])
+    if case == "hurt":
+        assert found.shown == [("fusion", "North")]
+        assert found.worst["fusion"] == ("South", pytest.approx(-2, abs=0.1))
+        assert found.overall["fusion"].mean == pytest.approx(3.5, abs=0.1)
+    if case == "few":
+        assert found.overall["fusion"].mean == pytest.approx(-2, abs=0.1), "South does not count"
+        assert found.few == {"South": 9}
+    if case == "loss":
+        assert found.overall["fusion"].mean == pytest.approx(0.05, abs=0.001), "less is better, and nothing is per cent"
+
+
+def test_many_comparisons_need_more():
+    """One way whose p-value is 0.03 is shown by itself and not among three, the others of which show nothing."""
+    gaps = {"fusion": both(0.02), "common": both(0.0), "hyfem": both(0.0)}
+    for noise in np.linspace(0.005, 0.06, 56):
+        runs = made(gaps, noise=float(noise))
+        p = judging.judge(runs).overall["fusion"].p
+        if 0.02 < p < 0.045:
+            break
+    assert judging.judge(runs).verdict == "alone"
+    alone = runs.figures[runs.figures["way"].isin(["logistic", "fusion"])]
+    assert (
+        judging.judge(
+            Trials(runs.first, runs.ways[:2], {}, alone, runs.sent, runs.rarest, [], False, runs.settings)
+        ).verdict
+        == "together"
+    )
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+class Page(html.parser.HTMLParser):
+    """What a page asks for, what it shows, and whether its tags are closed."""
+
+    VOID = ("meta",)
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        assert not {"src", "href"} & {name for name, _ in attrs}
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_page_for_each_verdict(case):
+    runs, verdict, _ = CASES[case]
+    found = judging.judge(runs)
+    shown = Page(page.render(runs, found, "ill", ["all.csv"], ["--target", "ill", "--client", "site"]))
+    first = {"together": "Learn together", "other": "Stay alone, and use", "alone": "Stay alone: no gain"}
+    first |= dict.fromkeys(("small", "once"), "Stay alone for now")
+    assert f"What is predicted: ill . {first[verdict]}" in shown.text
+    assert " nan" not in shown.text.lower()
+    assert ("Zurich" in shown.text, "South has only 9 test rows" in shown.text) == (False, case == "few")
+    assert ("That site should stay alone." in shown.text) == (case == "hurt")
+    method = {"together": "fusion", "other": "logistic"}.get(verdict, "logistic")
+    assert f"hetfl train all.csv --target ill --client site --method {method} --save model" in shown.text
+    assert page.lines(runs, found)[-1].startswith(first[verdict][:10])
+
+
+def test_a_page_needs_nothing_else_and_tells_no_row(ran, tmp_path):
+    made = page.render(ran, judging.judge(ran), "ill", ["all.csv"], [])
+    assert not {"script", "link", "img", "iframe"} & {*Page(made).tags}
+    assert not re.search(r"https?:|url\(|@import", made)
+    frame = table()
+    for value in [*frame["a"], *frame["b"].dropna()]:
+        assert f"{value:.2f}" not in made
+    assert "red" not in re.findall(r"\w+", made), "nor a word of a table"
+    for place in (str(Path.home()), str(tmp_path.parent), "/tmp/", str(Path(page.__file__).parents[2])):
+        assert place not in made
+
+
+def test_names_are_told_as_they_are(tmp_path):
+    names = ["<script>alert(1)</script>", "Ham & Eggs; rm -rf"]
+    source = tables(tmp_path, table(sites=names).rename(columns={"a": "<b>a"}), target="ill")
+    runs = trials.run_all(source, ["common"], seeds=3, rounds=1, n_jobs=1, progress=False)
+    made = page.render(runs, judging.judge(runs), "ill", ["a b.csv"], [])
+    shown = Page(made)
+    assert "script" not in shown.tags
+    assert "<script>alert(1)</script>" in shown.text, "as a name"
+    assert "'Ham & Eggs; rm -rf.pub'" in shown.text, "quoted for the shell"
+    assert "hetfl train 'a b.csv'" in shown.text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.04, "0.0"), (-0.04, "0.0"), (1.26, "+1.3"), (-12.3, "−12.3"), (math.nan, "–")]
+)
+def test_differences_have_a_sign(value, text):
+    assert page.signed(value) == text
+
+
+def test_sizes_are_read():
+    assert [page.size(n) for n in (0, 999, 45_360, 1_250_000)] == ["0 B", "999 B", "45 kB", "1.2 MB"]
+
+
+def test_columns_in_the_order_of_those_who_have_them(ran):
+    rows = page.columns_held(ran.first)
+    assert [row["name"] for row in rows] == ["a", "word", "b"]
+    assert rows[2] == {"name": "b", "cells": [(100, True), (0, False)], "sites": 1}
+
+
+# --- the runs ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_way_has_the_same_rows(ran):
+    assert [way.key for way in ran.ways] == [*WAYS]
+    assert ran.figures.shape[0] == 7 * 3 * 2
+    sizes = ran.figures.groupby("client")[["n_train", "n_test"]].nunique()
+    assert (sizes == 1).all(axis=None)
+    assert ran.rarest == {name: min(ran.rarest.values()) for name in NAMES} or min(ran.rarest.values()) >= 5
+    assert not ran.fixed
+
+
+def test_the_base_is_what_a_baseline_run_says(ran, tmp_path):
+    fed = tables(tmp_path).federation(1, 0.3)
+    alone = baselines.run(fed, Logistic(), measure=["auc"]).per_client["auc"]
+    mine = ran.figures.query("way == 'logistic' and seed == 1")["auc"]
+    assert mine.tolist() == alone.tolist()
+
+
+def test_what_leaves_a_site_is_counted(ran):
+    """Common columns: a, word=blue, word=red; 3 → 16 → 8 → 2, float32, in two rounds. b's extractor is North's."""
+    sizes = {key: each for key, (each, _) in ran.sent.items()}
+    assert all(sizes[key] == dict.fromkeys(NAMES, 0) for key in ("logistic", "boosting", "network"))
+    common = (3 * 16 + 16) + (16 * 8 + 8) + (8 * 2 + 2)
+    assert sizes["common"] == dict.fromkeys(NAMES, 4 * 2 * common)
+    own = (1 * 16 + 16) + (16 * 8 + 8) + (8 * 2 + 2)
+    assert sizes["fusion"] == {"North": 4 * 2 * (common + own), "South": 4 * 2 * common}
+    for each, total in ran.sent.values():
+        assert each is None or sum(each.values()) == total
+
+
+def test_a_method_by_its_name_on_the_view_that_it_can_take(ran):
+    found, lost = ways_of(["FedRep", "hyfem", "fedavg"], ran.first)
+    assert [(way.key, way.view) for way in found] == [
+        ("logistic", "own"),
+        ("FedRep", "zeros"),
+        ("hyfem", "blocks"),
+        ("FedAvg", "zeros"),
+    ]
+    assert lost == {}
+    with pytest.raises(ValueError, match="no method is called 'fusoin'; did you mean fusion"):
+        ways_of(["fusoin"], ran.first)
+
+
+def test_sites_without_a_common_column_leave_a_way_out():
+    frame = table()[["a", "b", "ill", "site"]]
+    frame.loc[frame["site"] == "North", "a"] = np.nan
+    fed = Federation.from_frame(frame, client="site", target="ill", prepare=Preparation())
+    found, lost = ways_of(None, fed)
+    assert "common" not in [way.key for way in found]
+    assert "no column that all clients have" in lost["Together: common columns"]
+    with pytest.raises(ValueError, match="methods: common cannot be compared: there is no column"):
+        ways_of(["common"], fed)
+
+
+def test_the_latest_rows_as_test_rows_show_nothing(tmp_path):
+    frame = table().assign(day=range(90))
+    runs = trials.run_all(tables(tmp_path, frame, time="day"), ["common"], seeds=3, rounds=1, n_jobs=1, progress=False)
+    found = judging.judge(runs)
+    assert runs.fixed
+    assert found.verdict in ("once", "small")
+    assert math.isnan(found.overall["common"].low)
+
+
+def test_what_was_noticed_is_told(tmp_path):
+    frame = table().assign(sure=lambda f: f["ill"])
+    with pytest.warns(FederationWarning, match="another form of the answer"):
+        runs = trials.run_all(tables(tmp_path, frame), ["common"], seeds=3, rounds=1, n_jobs=1, progress=False)
+    assert "another form of the answer" in Page(page.render(runs, judging.judge(runs), "ill")).text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seeds": 2}, "seeds must"),
+        ({"rounds": 0}, "rounds must"),
+        ({"test_size": 1.0}, "test_size must"),
+        ({"measure": "AUC"}, "measure must"),
+    ],
+)
+def test_bad_arguments(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        trials.run_all(tables(tmp_path), **options)
+
+
+def test_sites_must_be_two_and_told_apart(tmp_path):
+    with pytest.raises(ValueError, match="two sites at least, got only 'North'"):
+        tables(tmp_path, table().query("site == 'North'")).federation(0, 0.3)
+    with pytest.raises(ValueError, match="--client COLUMN; or give a file per site"):
+        tables(tmp_path, client=None).federation(0, 0.3)
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_regression_says_what_scikit_learn_says(tmp_path):
+    source = tables(tmp_path)
+    training.trained(source, "logistic").save(tmp_path / "model")
+    model, fed = load_trained(tmp_path / "model"), source.federation(0, 0.0)
+    rows = table(seed=1)
+    for client in fed:
+        x, y = client.x_train.double().numpy(), client.y_train.numpy()
+        known = Logistic().estimator(x, y)
+        wanted = known.predict_proba(client.rows(rows).double().numpy())
+        assert model.predict_proba(rows, client.name).to_numpy() == pytest.approx(wanted, abs=1e-5)
+        assert isinstance(known, LogisticRegression)
+    assert model.classes == ["no", "yes"]
+
+
+def test_three_classes_and_a_site_that_knows_one(tmp_path):
+    frame = table().assign(ill=lambda f: pd.cut(f["a"], [0, 999.5, 1000.5, 2000], labels=["low", "mid", "high"]))
+    frame["ill"] = frame["ill"].astype(str).where(frame["site"] == "North", "mid")
+    model = training.trained(tables(tmp_path, frame), "logistic")
+    assert model.predict_proba(frame, "North").sum(axis=1).to_numpy() == pytest.approx(1)
+    assert (model.predict(frame, "North") == frame["ill"])[frame["site"] == "North"].mean() > 0.9
+    assert {*model.predict(frame, "South")} == {"mid"}
+
+
+def test_models_of_other_ways(tmp_path):
+    source = tables(tmp_path)
+    model = training.trained(source, "fusion", rounds=1)
+    assert model.method.name == "late fusion"
+    assert model.predict(table(seed=1), "South").isin(["yes", "no"]).all()
+    with pytest.raises(ValueError, match="boosted trees cannot be saved"):
+        training.trained(source, "boosting")
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+
+def call(monkeypatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["hetfl", *words])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code, end.value.code
+
+
+def from_csv_to_a_prediction(monkeypatch, capsys, patients: pd.DataFrame) -> str:
+    """The three commands; what `compare` prints."""
+    files = [f"{name}.csv" for name in patients["hospital"].unique()]
+    for name, rows in patients.groupby("hospital"):
+        rows.drop(columns="hospital").to_csv(f"{name}.csv", index=False)
+    tables = [*files, "--target", "ill", "--categories", "cp,restecg,slope,thal"]
+    call(monkeypatch, "compare", *tables, "--report", "report.html", *("--methods", "common", "--seeds", "3"))
+    printed = capsys.readouterr().out
+    call(monkeypatch, "train", *tables, "--save", "model")
+    patients.query("hospital == 'Zurich'").head(2).drop(columns=["ill", "hospital"]).to_csv("new.csv", index=False)
+    capsys.readouterr()
+    call(monkeypatch, "predict", "model", "new.csv", "--client", "Zurich")
+    assert re.fullmatch(r" *predicted +p 0 +p 1\n(\d +[01]( +[0-9.e-]+){2}\n){2}", capsys.readouterr().out)
+    shown = Page(Path("report.html").read_text("utf8")).text
+    assert "4 sites, 920 rows" in shown
+    assert "Zurich has only 2 test rows of its rarest class." in shown
+    assert str(Path.cwd()) not in shown
+    return printed
+
+
+def test_three_commands_on_made_patients(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    printed = from_csv_to_a_prediction(monkeypatch, capsys, heart.patients(made=True))
+    assert printed.splitlines()[1].startswith("Alone: logistic regression ")
+    assert printed.splitlines()[-1] == "report: report.html"
+
+
+@pytest.mark.realdata("heart.hospitals")
+def test_three_commands_on_the_four_hospitals(monkeypatch, capsys, tmp_path):
+    patients = heart.patients()
+    monkeypatch.chdir(tmp_path)
+    printed = from_csv_to_a_prediction(monkeypatch, capsys, patients)
+    assert "Stay alone: no other way is shown to be better" in printed
+    assert "Cleveland -" in printed, "which loses most by the common columns"
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ([], []),
+        (["999", "none"], [999.0, "none"]),
+        (["chol=0", "chol=-9.5", "bp=0"], {"chol": [0.0, -9.5], "bp": [0.0]}),
+        (["a=b=0"], {"a=b": [0.0]}),
+    ],
+)
+def test_marks_of_gaps(given, found):
+    assert cli_tables._marks(given) == found
+
+
+def test_marks_of_both_kinds_are_refused():
+    with pytest.raises(ValueError, match="missing must be values, or all of the form column=value"):
+        cli_tables._marks(["chol=0", "999"])
+
+
+def test_options_as_they_are_typed():
+    given = {"target": "ill", "client": None, "ignore": ["a", "b"], "gaps": ("median", "median"), "sep": (";", ",")}
+    told = cli_tables._arguments(given)
+    assert told == ["--target", "ill", "--ignore", "a", "--ignore", "b", "--sep", ";"]
+
+
+def test_ways_are_told_apart():
+    assert [way.key for way in WAYS.values() if way.alone] == ["logistic", "boosting", "network"]
+    assert not Way("FLIC-HL", "Together: FLIC-HL", "").alone
