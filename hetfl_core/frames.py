@@ -103,6 +103,7 @@ def tables(
     if prepare is None or isinstance(prepare, Preparation):
         _warn_of_answers(features, frame[target])
         _warn_of_numbering(features, frame[client])
+        _warn_of_marks(features)
     return found
 
 
@@ -140,6 +141,21 @@ def _warn_of_numbering(features: pd.DataFrame, whose: pd.Series) -> None:
                 FederationWarning,
                 stacklevel=4,
             )
+
+
+def _warn_of_marks(features: pd.DataFrame) -> None:
+    """Warn of one number that stands in several rows far from all others, as −999 does for a missing value."""
+    for column, values in features.select_dtypes("number").items():
+        for end in (values.min(), values.max()):
+            others = values[values != end].dropna()
+            gap = (others - end).abs().min() if len(others) else 0.0
+            if (n := int((values == end).sum())) > 1 and others.nunique() > 2 and gap > 1.5 * np.ptp(others):
+                warnings.warn(
+                    f"column {column!r} is {end:g} in {n} rows, far from all other values ({others.min():g} to "
+                    f"{others.max():g}): if that stands for a missing value, say missing={{{column!r}: [{end:g}]}}",
+                    FederationWarning,
+                    stacklevel=4,
+                )
 
 
 def _is_mark(label: Any) -> bool:
@@ -305,6 +321,7 @@ def at_site(
         elsewhere = [c for c in prepare.named if c not in offered]  # columns that other sites have
         table = prepare.cleaned(table.assign(**dict.fromkeys(elsewhere, np.nan)))
         _warn_of_numbering(table.drop(columns=elsewhere), pd.Series(who, index=table.index))
+        _warn_of_marks(table.drop(columns=elsewhere))
     table = _features(who, table, prepare)
     levels = (agreed or {}).get("levels", {})
     if isinstance(prepare, Preparation) and prepare.levels == "all":
@@ -376,6 +393,15 @@ def _check_columns(frame: pd.DataFrame, named: Mapping[str, Any], ignore: Any) -
         raise ValueError(
             f"column {client!r} must have one name per client, got names that read alike: {sorted(map(repr, names))}"
         )
+    seen: dict[str, Any] = {}
+    for name in names:
+        first = seen.setdefault("".join(preparing.word(name).lower().split()), name)
+        if first is not name:
+            warnings.warn(
+                f"column {client!r}: {first!r} and {name!r} are two clients: write them alike if they are one",
+                FederationWarning,
+                stacklevel=5,
+            )
 
 
 def _warn_of_answers(features: pd.DataFrame, labels: pd.Series) -> None:
@@ -470,13 +496,25 @@ def _coded(parts: Mapping[str, Part], task: Kind) -> tuple[list[Any], dict[str, 
         return [], {who: part.y for who, part in parts.items()}
     for who, part in parts.items():
         y = part.y
-        if y.dtype.kind == "f" and not np.array_equal(y, np.round(y)):
+        if y.dtype.kind == "f" and (wrong := y[(y != np.round(y)) | ~np.isfinite(y)]).size:
             raise ValueError(
-                f"client {who!r}: labels must be whole numbers or text, got {y[y != np.round(y)][0]:g}; real targets "
-                'need task="regression"'
+                f"client {who!r}: labels must be whole numbers or text, got {wrong[0]:g}; real targets need "
+                'task="regression"'
+            )
+        if wrong := [label for label in y.tolist() if not isinstance(label, str | int | float | bool)]:
+            raise ValueError(
+                f"client {who!r}: labels must be whole numbers or text, got {checks.shown(wrong[0])} of type "
+                f"{type(wrong[0]).__name__}"
             )
     classes = _classes(parts)
     _warn_of_labels(classes)
+    if len(classes) > FEWEST and len(classes) > sum(len(part.y) for part in parts.values()) / 2:
+        warnings.warn(
+            f"there are {len(classes)} classes in {sum(len(part.y) for part in parts.values())} samples, as where a "
+            'number is to be predicted (task="regression"), or the target names the samples',
+            FederationWarning,
+            stacklevel=5,
+        )
     index = {label: c for c, label in enumerate(classes)}
     return classes, {who: np.array([index[label] for label in part.y.tolist()], int) for who, part in parts.items()}
 

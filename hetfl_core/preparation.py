@@ -81,7 +81,7 @@ class Preparation(Checked):
     def declared(self) -> dict[str, tuple[str, ...]]:
         """The levels that are given, as texts, of each column of which they are."""
         given = self.categories if isinstance(self.categories, Mapping) else {}
-        return {column: tuple(map(_word, levels)) for column, levels in given.items()}
+        return {column: tuple(map(word, levels)) for column, levels in given.items()}
 
     @property
     def named(self) -> list[str]:
@@ -222,9 +222,12 @@ class Prepared:
         known = zip(self.features or (), self.origin, strict=False)
         needed = self.columns if wanted is None or self.preparation is None else {c for f, c in known if f in wanted}
         if lost := [column for column in self.columns if column in needed and column not in table.columns]:
+            written = {"".join(str(column).lower().split()): str(column) for column in table.columns}
+            near = written.get("".join(lost[0].lower().split()))
             raise ValueError(
                 f"client {self.client!r}: the table must have the columns {checks.shown([*self.columns])}, lacks "
-                f"{checks.shown(lost)}; where a value is not known, leave it empty"
+                f"{checks.shown(lost)}; "
+                + (f"{near!r} is another name" if near else "where a value is not known, leave it empty")
             )
         if twice := [column for column in self.columns if (table.columns == column).sum() > 1]:
             raise ValueError(f"client {self.client!r}: the table must have each column once, got {twice[0]!r} twice")
@@ -272,7 +275,10 @@ class Prepared:
 
     def _cleaned(self, column: str, values: pd.Series) -> pd.Series:
         assert self.preparation is not None
-        values = _without_marks(values, self.preparation.marks(column))
+        try:
+            values = _without_marks(values, self.preparation.marks(column))
+        except ValueError as error:
+            raise ValueError(f"client {self.client!r}: {error}") from error
         if column in self.levels:
             words = _lumped(_words(values), self.levels[column], self.preparation)
             if unknown := sorted({*words.dropna()} - {*self.levels[column]}):
@@ -283,7 +289,10 @@ class Prepared:
                     stacklevel=4,
                 )
             return words
-        numbers = _numbers(column, values)
+        try:
+            numbers = _numbers(column, values)
+        except ValueError as error:
+            raise ValueError(f"client {self.client!r}: {error}") from error
         if len(failed := values[numbers.isna() & values.notna()]):
             raise ValueError(
                 f"client {self.client!r}: column {column!r} must hold numbers, got {checks.shown(failed.iloc[0])}"
@@ -482,6 +491,9 @@ def _lumped(words: pd.Series, levels: Sequence[str], preparation: Preparation) -
 
 # --- values ---------------------------------------------------------------------------------------------------------
 
+NESTED = (list, tuple, dict, set, bytes, np.ndarray)
+"""What is neither a number nor a text."""
+
 LARGEST = 1e150
 """A number whose square is finite, as spreads need."""
 GROUPED = re.compile(r"[-+]?\d+([.,'’ \u00a0\u202f]\d{3})*(,\d+|[.,'’ \u00a0\u202f]\d{3})(\.\d+)?")
@@ -503,7 +515,7 @@ def _warn(of: str) -> None:
     warnings.warn(of, FederationWarning, stacklevel=5)
 
 
-def _word(value: Any) -> str:
+def word(value: Any) -> str:
     """A level as a text; whole numbers alike, however they are written: 3, 3.0, "3.0"."""
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
@@ -521,7 +533,7 @@ def rank(level: str) -> tuple[float, str]:
 
 
 def _words(values: pd.Series) -> pd.Series:
-    known = {value: _word(value) for value in values.dropna().unique()}
+    known = {value: word(value) for value in values.dropna().unique()}
     made = [known[value] if there else np.nan for value, there in zip(values, values.notna(), strict=True)]
     return pd.Series(made, index=values.index, dtype=object)
 
@@ -529,7 +541,7 @@ def _words(values: pd.Series) -> pd.Series:
 def _without_marks(values: pd.Series, marks: Sequence[Any]) -> pd.Series:
     """The values with NaN where a mark stands; blanks around texts do not count."""
     if not pd.api.types.is_numeric_dtype(values) and values.dtype.kind not in "mM":
-        if len(nested := [value for value in values if isinstance(value, list | tuple | dict | set | np.ndarray)]):
+        if len(nested := [value for value in values if isinstance(value, NESTED)]):
             raise ValueError(f"column {values.name!r} must hold a number or a text in each row, got {nested[0]!r}")
         values = values.astype(object).map(lambda v: v.strip() if isinstance(v, str) else v, na_action="ignore")
     return values.mask(values.isin(marks))
@@ -541,7 +553,10 @@ def _numbers(column: str, values: pd.Series) -> pd.Series:
         raise ValueError(f"column {column!r} holds dates or times: make numbers of them, or leave it out (ignore=…)")
     if values.dtype.kind == "c":
         raise ValueError(f"column {column!r} must hold real numbers, got dtype {values.dtype}")
-    numbers = pd.to_numeric(values, errors="coerce").astype(float)
+    try:
+        numbers = pd.to_numeric(values, errors="coerce").astype(float)
+    except OverflowError as error:
+        raise ValueError(f"column {column!r} must hold finite numbers up to {LARGEST:g}: {error}") from error
     if bad := int((numbers.abs() > LARGEST).sum()):
         raise ValueError(f"column {column!r} must hold finite numbers up to {LARGEST:g}, got {bad} that are beyond")
     return numbers

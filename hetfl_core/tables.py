@@ -5,13 +5,18 @@ from __future__ import annotations
 import csv
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from hetfl_core import checks
 from hetfl_core.clients import INDEX, FederationWarning
+
+PACKED = {".gz", ".bz2", ".zip", ".xz", ".zst", ".tar"}
+"""Ends of names of files that pandas unpacks."""
 
 
 def read_table(file: Path, where: str, **options: Any) -> pd.DataFrame:
@@ -35,6 +40,7 @@ def read_table(file: Path, where: str, **options: Any) -> pd.DataFrame:
         Naming the file, for what is no table, is not in the encoding, has no row, or names two columns alike.
     """
     encoding = options.get("encoding", "UTF-8")
+    _check_text(file, where, encoding)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of fields that belong to no column
@@ -49,6 +55,8 @@ def read_table(file: Path, where: str, **options: Any) -> pd.DataFrame:
     except pd.errors.ParserWarning as error:
         raise ValueError(f"{where}: rows have more fields than the first line has names of columns") from error
     _warn_of_short_rows(file, where, len(table.columns), options)
+    if not table.empty and len(again := np.flatnonzero((table.astype(str) == table.columns).all(axis=1))):
+        raise ValueError(f"{where}: row {again[0] + 1} repeats the names of columns: leave it out")
     if table.empty:
         raise ValueError(f"{where}: expected at least one row of numbers below the names of columns, got none")
     twice = [column for column in head if head.count(column) > 1 and column]
@@ -57,14 +65,29 @@ def read_table(file: Path, where: str, **options: Any) -> pd.DataFrame:
     return table
 
 
+def _check_text(file: Path, where: str, encoding: str) -> None:
+    """Refuse what is no text, or in an encoding that shows, with what to do."""
+    if file.suffix in PACKED:
+        return
+    begin, wide = file.read_bytes(), encoding.lower().startswith(("utf-16", "utf_16", "utf16", "utf-32"))
+    if begin.startswith((b"PK\x03\x04", b"\xd0\xcf\x11\xe0")):
+        raise ValueError(f"{where}: the file is no text, but an Excel file or an archive: save the table as CSV")
+    if begin.startswith((b"\xff\xfe", b"\xfe\xff")) and not wide:
+        raise ValueError(f"{where}: the file is not in {encoding}, but in UTF-16: encoding='utf-16' reads it")
+    if b"\0" in begin and not wide:
+        raise ValueError(f"{where}: the file is no text, as line {begin[: begin.index(0)].count(10) + 1} holds a NUL")
+
+
 def _warn_of_short_rows(file: Path, where: str, width: int, options: Mapping[str, Any]) -> None:
     """Warn of lines that end early: what they lack counts as missing."""
     sep = options.get("sep", options.get("delimiter", ","))
-    if not isinstance(sep, str) or len(sep) != 1 or options.keys() - {"sep", "delimiter", "encoding", "decimal"}:
+    unlike = file.suffix in PACKED or options.keys() - {"sep", "delimiter", "encoding", "decimal", "thousands"}
+    if not isinstance(sep, str) or len(sep) != 1 or unlike:
         return
-    with open(file, encoding=options.get("encoding", "utf-8-sig"), newline="") as lines:
+    short: list[int] = []
+    with open(file, encoding=options.get("encoding", "utf-8-sig"), newline="") as lines, suppress(csv.Error):
         reader = csv.reader(lines, delimiter=sep)
-        short = [reader.line_num for fields in reader if fields and len(fields) < width]
+        short += [reader.line_num for fields in reader if fields and len(fields) < width]
     if short:
         warnings.warn(
             f"{where}: {len(short)} rows have fewer fields than the first line has names, the first in line {short[0]}:"
@@ -145,7 +168,7 @@ def read_site(file: Path, where: str, options: Mapping[str, Any]) -> pd.DataFram
     -------
     pandas.DataFrame
     """
-    if not file.exists():
+    if not file.is_file():
         raise FileNotFoundError(f"{where}: there is no file {file}")
     table = read_table(file, where, **options)
     table.columns = pd.Index([str(column).strip() for column in table.columns])

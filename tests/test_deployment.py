@@ -515,6 +515,65 @@ def test_sites_that_cannot_agree_are_named(tmp_path):
             agreement.check_described({**told[0], **bad})
 
 
+def test_what_stands_in_a_row_is_not_told_to_the_server(tmp_path, capsys):
+    files = tables(tmp_path)
+    spoilt = pd.read_csv(files["C"])
+    spoilt["age"] = spoilt["age"].astype(object).where(spoilt.index != 3, "Mrs Smith")
+    spoilt.to_csv(files["C"], index=False)
+    with pytest.raises(ValueError, match=r"client 'C', C.csv: column 'age' must hold numbers .*'Mrs Smith'"):
+        client_from_file(files["C"], "C", label="ill", classes=["no", "yes"], prepare=PREPARE, agreed={})
+    grid, config = at_sites(files, Local(SMALL, local_epochs=1), {"clients": 2, "rounds": 1})
+    serve(grid, config, Local(SMALL, local_epochs=1))
+    said = capsys.readouterr().out
+    assert "node 3 cannot take part: TableError (its log says more)" in said
+    assert "Smith" not in said
+
+
+@pytest.mark.parametrize("name", ["../b", "a/b", ".."])
+def test_a_name_that_leads_out_of_the_folder_of_states_is_refused(name, tmp_path, capsys):
+    federation, method = ragged(3), Local(SMALL, local_epochs=1)
+    configs = {i + 1: {"state": str(tmp_path / "states")} for i in range(4)}
+    grid = grid_of([*federation, replace(federation[0], name=name)], method, configs)
+    serve(grid, {**CONFIG, "classes": 5, "clients": 3, "rounds": 1}, method)
+    assert "node 4 cannot take part: ValueError: a client with a folder" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["states"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classes": ["no", "no", "yes"]}, "classes must be different"),
+        ({"ignore": ["number"]}, r"A.csv: the file has nothing to ignore, 'number', only"),
+        ({"group": "patient"}, "A.csv: group 'patient' is not among its columns"),
+        ({"view": "common", "agreed": None}, "A.csv: a view needs .* what all sites have agreed on"),
+        ({"view": "common", "prepare": None}, "A.csv: view and group are for tables that are prepared"),
+        (
+            {"view": "all", "agreed": {"columns": {"A": {"age": True}}, "levels": {}}},
+            "view must be one of 'own'",
+        ),
+        ({"agreed": [1]}, "agreed must be a mapping"),
+    ],
+)
+def test_ways_to_read_a_file_that_cannot_be_meant(options, message, tmp_path):
+    given = {"label": "ill", "classes": ["no", "yes"], "prepare": PREPARE, "agreed": {}, **options}
+    with pytest.raises((ValueError, TypeError), match=message):
+        client_from_file(tables(tmp_path)["A"], "A", **given)
+
+
+def test_rows_of_a_patient_stay_together_at_a_site(tmp_path):
+    """And a site that splits by group, and leaves columns out, is the client that from_csv makes."""
+    files = {}
+    for site, file in tables(tmp_path).items():
+        pd.read_csv(file).assign(patient=np.arange(30) // 3, ward="x").to_csv(file, index=False)
+        files[site] = file
+    more = {"group": "patient", "ignore": ["ward"]}
+    whole = Federation.from_csv(files, target="ill", prepare=PREPARE, **more)
+    given = {"label": "ill", "classes": ["no", "yes"], "prepare": PREPARE, **more}
+    told = [agreement.described(client_from_file(files[s], s, agreed={}, **given)) | {"name": s} for s in files]
+    mine = [client_from_file(files[s], s, agreed=agreement.agreed(told), **given) for s in files]
+    assert Federation(mine, 2).fingerprint() == Federation(list(whole), 2).fingerprint()
+
+
 # --- a client's file ------------------------------------------------------------------------------------------------
 
 

@@ -367,6 +367,25 @@ def test_a_recording_that_is_there_twice_is_refused(two):
         eeg.trials_of({"anna": two, "ben": [two[1], recording(3)]}, HANDS)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x[1].__imul__(1e3), r"run 2: FC4 is \S+ times as loud as the other channels"),
+        (lambda x: x.__setitem__(1, x[0]), "run 2: FC3 and FC4 are one signal"),
+    ],
+)
+def test_a_channel_that_is_unlike_the_others_is_told(two, change, message):
+    """Of another unit in one session, or recorded twice."""
+    change(two[1]._data)
+    with pytest.warns(EEGWarning, match=message):
+        own(two)
+
+
+def test_rates_that_nearly_agree_are_told_in_full(two):
+    with pytest.raises(DataError, match=r"run 2: 100\.0001 Hz where the runs before have 100 Hz; resample"):
+        own([two[0], recording(1, rate=100.0001)])
+
+
 def test_what_is_handed_over_stays_as_it_was(two):
     two[0].rename_channels({"C3": "EEG C3-REF"})
     two[0]._data[0, 1000:1010] = np.nan

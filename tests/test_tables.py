@@ -1,5 +1,6 @@
 """Tables to federations: gaps, words and scales as a client's own training rows say, and no others."""
 
+import gzip
 import io
 import json
 import pickle
@@ -354,6 +355,77 @@ def test_a_column_that_numbers_the_rows_is_told():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         federation(table().assign(number=np.random.default_rng(0).integers(0, 10**6, 60)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"age": np.where(np.arange(60) % 5, table()["age"], -999.0)}, r"'age' is -999 in 12 rows, far .* \[-999\]\}"),
+        ({"site": ["ber", "BER"] * 30}, "column 'site': 'ber' and 'BER' are two clients"),
+        ({"site": ["1", "1.0"] * 30}, "column 'site': '1' and '1.0' are two clients"),
+        ({"ill": np.arange(60)}, r"there are 60 classes in 60 samples, .*task=\"regression\""),
+    ],
+)
+def test_what_is_rarely_meant_is_told(change, message):
+    with pytest.warns(FederationWarning, match=message):
+        federation(table().assign(**change))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ill": np.where(np.arange(60) == 3, np.inf, 1)}, "client 'A': labels must be whole numbers or text, got inf"),
+        ({"ill": pd.Timestamp("2020-01-01")}, "client 'A': labels must be .* of type datetime"),
+        ({"pain": b"mild"}, "client 'A': column 'pain' must hold a number or a text in each row, got b'mild'"),
+        ({"age": pd.Series([10**400] * 60, dtype=object)}, "client 'A': column 'age' must hold finite numbers"),
+    ],
+)
+def test_what_no_file_can_keep_is_refused_before_anything_is_trained(change, message):
+    with pytest.raises(ValueError, match=message):
+        federation(table().assign(**change))
+
+
+BYTES = table().to_csv(index=False).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            BYTES.decode().encode("utf-16"),
+            "all.csv: the file is not in UTF-8, but in UTF-16: encoding='utf-16' reads it",
+        ),
+        (BYTES.replace(b"mild", b"mi\0ld", 1), r"all.csv: the file is no text, as line \d+ holds a NUL"),
+        (b"PK\x03\x04" + BYTES, "all.csv: the file is no text, but an Excel file or an archive"),
+        (BYTES + BYTES, "all.csv: row 61 repeats the names of columns"),
+        (None, "all.csv: there is no file"),
+    ],
+)
+def test_files_that_are_no_text_or_two_tables_are_refused(content, message, tmp_path):
+    file = tmp_path / "all.csv"
+    file.mkdir() if content is None else file.write_bytes(content)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        Federation.from_csv(file, client="site", target="ill", prepare=Preparation())
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "options"),
+    [
+        ("bom.csv", lambda t: b"\xef\xbb\xbf" + t.encode(), {}),
+        ("wide.csv", lambda t: t.encode("utf-16"), {"encoding": "utf-16"}),
+        ("crlf.csv", lambda t: t.replace("\n", "\r\n").encode(), {}),
+        ("quoted.csv", lambda t: t.replace("mild", '"mild"').replace("\n", "\n\n").encode(), {}),
+        ("packed.csv.gz", lambda t: gzip.compress(t.encode()), {}),
+        ("german.csv", lambda t: t.replace(",", ";").replace(".", ",").encode("latin-1"), {"sep": ";", "decimal": ","}),
+    ],
+)
+def test_files_of_other_writers_say_the_same(name, write, options, tmp_path):
+    (tmp_path / name).write_bytes(write(table().to_csv(index=False)))
+    given = {"client": "site", "target": "ill", "split": "fold", "prepare": Preparation(categories=["code"])}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = Federation.from_csv(tmp_path / name, **given, **options)
+    assert made.fingerprint() == federation().fingerprint()
 
 
 def test_levels_that_differ_in_capitals_only_are_told():

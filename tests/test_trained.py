@@ -450,3 +450,37 @@ def test_the_server_says_nothing_of_rows_that_each_site_prepares_in_its_own_way(
     rows = pd.DataFrame([[60.0, 61.0]], columns=["age", "age"])
     with pytest.raises(ValueError, match="client 'a': the table must have each column once, got 'age' twice"):
         model.predict(rows, client="a")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a.pop("clients"), r"holds what this version cannot read \(KeyError: 'clients'\)"),
+        (lambda a: a.update(clients=[], params=[], prepare=[], probe=[]), "holds what this version cannot read"),
+        (lambda a: a.update(dtype="torch.nonsense"), "holds what this version cannot read"),
+        (lambda a: a.update(classes=["mild"]), "has 1 classes, where its models have 3"),
+        (lambda a: a.update(probe=a["probe"][:1]), "holds what this version cannot read"),
+        (
+            lambda a: a["clients"][0].update(features=["age"]),
+            r"has 1 features of client 'Basel', whose inputs are \(4,",
+        ),
+        (lambda a: a.update(format=True), "has format True"),
+    ],
+)
+def test_words_that_no_version_wrote_are_refused_by_file(change, message, tmp_path):
+    """However well they are sealed."""
+    run_of(Local(SMALL, local_epochs=1)).save(tmp_path)
+    about = json.loads((tmp_path / "model.json").read_text())
+    change(about)
+    about["seal"] = trained._seal({key: value for key, value in about.items() if key != "seal"})
+    (tmp_path / "model.json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match=rf"model\.json.* {message}"):
+        load_trained(tmp_path)
+
+
+def test_a_folder_whose_tensors_are_anothers_is_refused(tmp_path):
+    for seed in (0, 1):
+        run_of(Local(SMALL, local_epochs=1), seed=seed).save(tmp_path / str(seed))
+    (tmp_path / "1" / "tensors.safetensors").replace(tmp_path / "0" / "tensors.safetensors")
+    with pytest.raises(ValueError, match=r"is not the file that model\.json was written with"):
+        load_trained(tmp_path / "0")

@@ -16,6 +16,9 @@ a flat channel (sd below `FLAT`)        left out where it is flat in more than h
                                         asked for by name); else the trials where it is flat are left out
 signals outside `QUIET` … `LOUD`        refused: the unit is not the volt
 a run `APART` times as loud as others   told
+a channel `SINGLE` times as loud as     told: of another unit, or loose
+the others of its run
+two channels with one signal            told
 rank-deficient covariances              Ledoit–Wolf shrinkage makes them invertible, with a warning; refused where
                                         they are still singular
 an average reference in some runs only  refused
@@ -35,6 +38,7 @@ References
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,6 +58,9 @@ FLAT = 1e-3
 QUIET, LOUD = 0.03, 500.0
 """Standard deviations in the band, µV, between which a run is EEG; what is a thousand times as much or as little, as
 another unit would have it, is not."""
+
+SINGLE = 50.0
+"""Ratio of a channel's standard deviation and the median of all from which on it is told."""
 
 APART = 10.0
 """Ratio of two runs' standard deviations from which on it is told."""
@@ -212,6 +219,22 @@ class Pieces:
         sd = self.x.std(axis=2) if len(self.x) else np.zeros(0)
         return float(np.median(sd[sd >= FLAT])) if (sd >= FLAT).any() else float("nan")
 
+    def odd(self, channels: Sequence[str]) -> list[str]:
+        """What is odd of single channels: far louder than the others, or the very signal of another one."""
+        if not len(self.x):
+            return []
+        sd = np.median(self.x.std(axis=2), axis=0)
+        found = [
+            f"{channels[i]} is {sd[i] / np.median(sd):.3g} times as loud as the other channels: another unit, or loose?"
+            for i in np.flatnonzero((sd > SINGLE * np.median(sd)) & (np.median(sd) >= FLAT)).tolist()
+        ]
+        seen: dict[bytes, str] = {}
+        for i in np.flatnonzero(sd >= FLAT).tolist():
+            first = seen.setdefault(hashlib.sha256(self.x[:, i].tobytes()).digest(), channels[i])
+            if first != channels[i]:
+                found.append(f"{first} and {channels[i]} are one signal: leave one of them out, or read them again")
+        return found
+
     @property
     def averaged(self) -> bool:
         """Whether the channels of all trials sum to zero."""
@@ -261,6 +284,7 @@ def cut(
     cuts = {run.label: _pieces(run, marks[run.label], channels, how) for run in runs if marks[run.label]}
     notes += [f"{run.label}: {note}" for run in runs for note in run.notes]
     notes += _told_marks(runs, marks, how) + _left_out(name, cuts, how) + _judged(name, cuts)
+    notes += [f"{run}: {what}" for run, pieces in cuts.items() for what in pieces.odd(channels)]
     notes += [note for run in runs for note in _projectors(run)]
     full = [(run, cuts[run.label]) for run in runs if run.label in cuts and len(cuts[run.label].x)]
     if not full:
@@ -353,7 +377,7 @@ def _check_rates(runs: Sequence[RecordedRun], how: Cutting, q: int) -> None:
     for run, rate in zip(runs, rates, strict=True):
         if rate != rates[0]:
             raise DataError(
-                f"{run.where}: {rate:g} Hz where the runs before have {rates[0]:g} Hz; "
+                f"{run.where}: {rate:.10g} Hz where the runs before have {rates[0]:.10g} Hz; "
                 "resample=… brings all to one rate"
             )
         if (samples := int((how.interval[1] - how.interval[0]) * rate) + 1) <= q:

@@ -159,10 +159,19 @@ def _introduction(content: RecordDict, context: Context, methods: Mapping[str, M
                 }
         settings = settings_of(asked["settings"])
         site = Site(_loaded(load, context, asked["settings"]), next(iter(methods.values())), settings, n_clients=1)
+        if "state" in context.node_config:
+            _as_folder(site.spec.name)
         return told(site.spec, site.client)
     except Exception as error:  # whatever the loader of the data's owner does
         LOG.exception("this client cannot take part")
         return {"error": f"cannot take part: {_in_words(error)}"}
+
+
+def _as_folder(name: str) -> str:
+    """The name of a client, which is that of a folder; one that would lead elsewhere is refused."""
+    if name in (".", "..") or {*name} & {*"/\\\0"}:
+        raise ValueError(f"a client with a folder for its state must have a name without / and \\, got {name!r}")
+    return name
 
 
 def _loaded(load: Load, context: Context, config: Mapping[str, Any]) -> Client:
@@ -196,7 +205,7 @@ def _work(content: RecordDict, context: Context, methods: Mapping[str, Method], 
             site = Site(client, methods[run], settings, task.n_clients, task.features)
             store: FileStore | wire.ContextStore = wire.ContextStore(context.state, run)
             if "state" in context.node_config:
-                folder = Path(str(context.node_config["state"])) / site.spec.name / run
+                folder = Path(str(context.node_config["state"])) / _as_folder(site.spec.name) / run
                 store = FileStore(folder, site.identity(run))
             replies[run] = site.do(task, store)
             if site.last is not None and isinstance(store, FileStore):

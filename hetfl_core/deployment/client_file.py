@@ -23,6 +23,10 @@ HELD_OUT = 0.2
 """Share of the samples that are test samples, where a file does not say which."""
 
 
+class TableError(ValueError):
+    """A table that cannot be prepared: the message may show what stands in a row, so the server is told its kind."""
+
+
 def client_from_file(
     path: str | Path,
     name: str,
@@ -89,10 +93,12 @@ def client_from_file(
     checks.nonempty_strs(name=name, label=label)
     checks.seed(seed)
     where = f"client {name!r}, {file.name}"
-    if not file.exists():
+    if not file.is_file():
         raise FileNotFoundError(f"client {name!r}: there is no file {file}")
     if file.suffix not in (".csv", ".npz"):
         raise ValueError(f"client {name!r}: expected a .csv or .npz file, got {file.name!r}")
+    if agreed is not None:
+        checks.mapping("agreed", agreed)
     if prepare is not None:
         if file.suffix != ".csv":
             raise ValueError(f"{where}: prepare makes inputs of tables, .csv, not of arrays")
@@ -150,7 +156,7 @@ def _prepared(
         client = at_site(name, table, y, places, prepare, agreed)
         return client if view == "own" or not agreed else agreement.seen(client, view, agreed)
     except ValueError as error:
-        raise ValueError(f"{where}: {str(error).removeprefix(f'client {name!r}: ')}") from error
+        raise TableError(f"{where}: {str(error).removeprefix(f'client {name!r}: ')}") from error
 
 
 def _parts(
@@ -217,8 +223,12 @@ def _numbers(y: np.ndarray, where: str, label: str, classes: Sequence[Any] | Non
                 "mixture; say what they are in the order that all clients have agreed on, client_from_file(…, "
                 "classes=['no', 'yes'])"
             )
+        if y.dtype.kind == "f" and not np.isfinite(y).all():
+            raise ValueError(f"{where}: labels (column {label!r}) must be finite numbers")
         return y
     index = {c: i for i, c in enumerate(checks.sequence("classes", classes))}
+    if len(index) < len(list(classes)):
+        raise ValueError(f"{where}: classes must be different, got {checks.shown(classes)}")
     if unknown := sum(value not in index for value in y.tolist()):
         raise ValueError(
             f"{where}: labels (column {label!r}) must be among classes={checks.shown(list(index))}, got {unknown} of "

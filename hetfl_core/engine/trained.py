@@ -399,6 +399,8 @@ def load_trained(folder: str | Path, *, method: Method | None = None) -> Trained
         this version, or `method`, does not make or does not compute.
     """
     root = checks.path("folder", folder)
+    if method is not None:
+        checks.instance("method", method, Method, such_as="FLIC()")
     about, packed = _read(root / ABOUT), _bytes(root / TENSORS)
     if hashlib.sha256(packed).hexdigest() != about["tensors"]:
         raise ValueError(f"{root / TENSORS} is not the file that {ABOUT} was written with: it was changed or damaged")
@@ -406,8 +408,20 @@ def load_trained(folder: str | Path, *, method: Method | None = None) -> Trained
         tensors = {name: p.clone() for name, p in load_tensors(packed).items()}
     except SafetensorError as error:
         raise ValueError(f"{root / TENSORS} is damaged: {error}") from error
-    specs = [_spec(told) for told in about["clients"]]
     by = f"{root / ABOUT}, written by hetfl-core {about['versions']['hetfl-core']},"
+    try:
+        found = _assembled(about, tensors, method, by)
+        _check(found, about["probe"], by)
+    except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, ValueError) as error:
+        if by in str(error):
+            raise
+        raise ValueError(f"{by} holds what this version cannot read ({type(error).__name__}: {error})") from error
+    return found
+
+
+def _assembled(about: Mapping[str, Any], tensors: Mapping[str, Tensor], method: Method | None, by: str) -> Trained:
+    """The models of a file's words and tensors."""
+    specs = [_spec(told) for told in about["clients"]]
     server = {name: tensors[f"server/{name}"] for name in about["server"]}
     made = _method(about, specs, method, by)
     params, steps = [], []
@@ -420,9 +434,7 @@ def load_trained(folder: str | Path, *, method: Method | None = None) -> Trained
     dtype = getattr(torch, about["dtype"].removeprefix("torch."))
     steps = steps if any(steps) else []
     info = info if specs[0].task == "classification" else {}
-    found = Trained(made, settings, about["name"], info, specs, params, server, dtype, steps, prepares)
-    _check(found, about["probe"], by)
-    return found
+    return Trained(made, settings, about["name"], info, specs, params, server, dtype, steps, prepares)
 
 
 def _bytes(path: Path) -> bytes:
@@ -438,7 +450,7 @@ def _read(path: Path) -> dict[str, Any]:
         number, seal = about["format"], about.pop("seal")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is damaged, or was not written by Run.save: {error}") from error
-    if number != FORMAT:
+    if number != FORMAT or isinstance(number, bool):
         by = about.get("versions", {}).get("hetfl-core", "an unknown version")
         raise ValueError(f"{path} has format {number!r}, of hetfl-core {by}; this version reads format {FORMAT}")
     if _seal(about) != seal:
@@ -528,7 +540,6 @@ def _method(about: Mapping[str, Any], specs: Sequence[Spec], given: Method | Non
             return built(told)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{by} has a method {told['class']!r} that this version does not make: {error}") from error
-    checks.instance("method", given, Method, such_as="FLIC()")
     if differing := changed(told, json.loads(json.dumps(method_settings(given, specs)))):
         raise ValueError(f"{by} has another method (there → given):\n  " + "\n  ".join(differing))
     return given
@@ -536,7 +547,12 @@ def _method(about: Mapping[str, Any], specs: Sequence[Spec], given: Method | Non
 
 def _check(found: Trained, probe: Sequence[Sequence[float]], by: str) -> None:
     """Refuse models whose tensors have other shapes than this version makes, or that say something else."""
+    if found.specs[0].task == "classification" and len(found.classes) != found.specs[0].n_classes:
+        raise ValueError(f"{by} has {len(found.classes)} classes, where its models have {found.specs[0].n_classes}")
     for spec, params in zip(found.specs, found.params, strict=True):
+        for block, names in by_block(spec.features).items():
+            if names is not None and (shape := by_block(spec.shapes)[block])[:1] != (len(names),):
+                raise ValueError(f"{by} has {len(names)} features of client {spec.name!r}, whose inputs are {shape}")
         model = found.method.of(spec).model
         for name, p in model.init(spec, torch.Generator(), model.parts).items():
             if name in params and params[name].shape != p.shape:
