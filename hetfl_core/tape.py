@@ -105,7 +105,8 @@ class _Code:
         self.held: dict[str, Any] = {}  # functions, constants and settings
         self.lines: list[tuple[list[str], str, set[str], bool]] = []  # what it makes, how, from what, and if it writes
         self.there, self.made = {memory(t) for t in inputs}, set[int]()
-        self.kept = written | {memory(t) for t in outputs}  # memory that must be new each time
+        self.written, self.returned = written, {memory(t) for t in outputs}
+        self.sources: dict[int, int] = {}  # of memory that is left out, the memory in whose place it was
         self.fixed: set[int] = set()  # what is the same each time
 
     def hold(self, value: Any) -> str:
@@ -137,8 +138,11 @@ class _Code:
         self.made |= {memory(t) for t in found if t is not None} - self.there
         if hasattr(func, "_schema") and not writes and (is_same(result, args) or self.is_copy(func, args, result)):
             self.names[id(result)] = operands[0]
+            self.fixed |= {id(result)} if id(args[0]) in self.fixed else set()
         elif not writes and self.is_fixed(func, args, result):
             self.fixed.add(id(result))
+            self.there.add(memory(result))
+            self.made.discard(memory(result))
             self.names[id(result)] = self.hold(result)
         else:
             new = ["_" if t is None else self.names.setdefault(id(t), f"v{len(self.names)}") for t in found]
@@ -147,15 +151,22 @@ class _Code:
             self.lines.append((new, f"{makes} = {function}({', '.join(operands)})", used, writes))
 
     def is_copy(self, func: Any, args: Sequence[Any], result: Any) -> bool:
-        """Whether an operation gave its first argument times 1, which only writing could tell from the argument."""
-        if func is not torch.ops.aten.mul.Scalar or args[1] != 1:
+        """Whether an operation gave its first argument times 1, in whose place the argument itself will do."""
+        if func is not torch.ops.aten.mul.Scalar or args[1] != 1 or result.dtype is not args[0].dtype:
             return False
-        alike = all(getattr(result, name) == getattr(args[0], name) for name in ("dtype", "shape"))
-        return alike and result.stride() == args[0].stride() and self.kept.isdisjoint({memory(result), memory(args[0])})
+        own, source = memory(result), self.sources.get(memory(args[0]), memory(args[0]))
+        if result.stride() != args[0].stride() or not self.written.isdisjoint({own, source}):
+            return False
+        if own in self.returned:  # then it must be new each time, and no other output's
+            if source not in self.made or source in self.returned:
+                return False
+            self.returned.add(source)
+        self.sources[own] = source
+        return True
 
     def is_fixed(self, func: Any, args: Sequence[Any], result: Any) -> bool:
         """Whether an operation gives one small tensor that depends on shapes alone, and is only read."""
-        if not isinstance(result, Tensor) or result.numel() > SMALL or memory(result) in self.kept:
+        if not isinstance(result, Tensor) or result.numel() > SMALL or memory(result) in self.written | self.returned:
             return False
         before = [id(t) for t in args if isinstance(t, Tensor)]
         filled = str(getattr(func, "overloadpacket", "")).removeprefix("aten.") in FILLED

@@ -77,10 +77,11 @@ class Step:
         rest = iter(inputs)
         trained, frozen, received, noise = ({name: next(rest) for name in group} for group in self.names)
         batch = Batch(map_blocks(lambda _: next(rest), self.blocks), next(rest), next(rest))
-        leaves = {name: p.detach().requires_grad_() for name, p in trained.items()}
-        result = self.loss(leaves, frozen, received, batch, noise)
-        # clients' parameters are separate, so the sum of their losses has separate gradients
-        grads = torch.autograd.grad(result.total.sum(), list(leaves.values()), allow_unused=True)
+        with torch.enable_grad():
+            leaves = {name: p.detach().requires_grad_() for name, p in trained.items()}
+            result = self.loss(leaves, frozen, received, batch, noise)
+            # clients' parameters are separate, so the sum of their losses has separate gradients
+            grads = torch.autograd.grad(result.total.sum(), list(leaves.values()), allow_unused=True)
         followed: Params = {}
         if self.follow is not None:
             with torch.no_grad():

@@ -281,7 +281,7 @@ def _loop_stage(job: LocalJob, i: int, number: int, stage: Stage, params: Params
                 memory[name] = values.new_zeros((len(data.y), *values.shape[1:]))
             memory[name][rows[true].long()] = values.detach()[true]
         grads = torch.autograd.grad(result.total, list(trained.values()), allow_unused=True)
-        descent.step(trained, filled(trained, grads))
+        descent.step(filled(trained, grads))
         params.update(followed)
         for name, value in result.terms.items():
             sums[name] = sums.get(name, 0.0) + float(value)
@@ -351,21 +351,21 @@ class Batches:
             table[: len(p), i, : p.shape[1]] = torch.where(p < 0, p, p + begin)
         self.rows = table.masked_fill_(table < 0, self.padding_row).to(job.data.y.device)
         self.active = np.searchsorted(-steps, -np.arange(steps.max())).tolist()
-        self.x, self.y = job.data.x, job.data.y
+        self.x, self.y = blocks(job.data.x), job.data.y
         self.dtype = dtype
         self.block: list[tuple[Tensor, ...]] = []
+        self.cut = 0  # for how many clients the block is
 
-    def at(self, step: int, k: int) -> tuple[Batch, Tensor]:
-        """A batch of each of the first k clients, and its rows of the stack's samples, shape (k · size,)."""
+    def at(self, step: int, k: int) -> tuple[list[Tensor], Tensor]:
+        """A batch of each of the first k clients (blocks of inputs, labels, weights), and its k · size rows."""
         number = step % GATHERED
-        if not number:
-            rows = self.rows[step : step + GATHERED]
+        if not number or k != self.cut:
+            rows = self.rows[step - number : step - number + GATHERED, :k]
             y = self.y.index_select(0, rows.flatten()).view(rows.shape)
             self.block = [t.unbind() for t in (rows.flatten(1), y, (rows != self.padding_row).to(self.dtype))]
-        rows, y, weight = (t[number] for t in self.block)
-        at = rows[: k * self.size]
-        x = map_blocks(lambda t: t.index_select(0, at).view(k, self.size, *t.shape[1:]), self.x)
-        return Batch(x, y[:k], weight[:k]), at
+            self.cut = k
+        at, y, weight = (t[number] for t in self.block)
+        return [*(t.index_select(0, at).view(k, self.size, *t.shape[1:]) for t in self.x), y, weight], at
 
 
 class StackedNoise:
@@ -406,6 +406,7 @@ class StackedStage:
         self.trained = {name: p for name, p in params.items() if stage.trains(name)}
         self.frozen = {name: p for name, p in params.items() if name not in self.trained}
         self.received, self.k = received, len(job.specs)
+        self.given = [*self.trained.values(), *self.frozen.values(), *received.values()]
         dtype = next(t.dtype for t in (*params.values(), *received.values()) if t.is_floating_point())
         self.batches = Batches(job, number, stage, dtype)
         self.noise = StackedNoise(job, number, stage, self.batches, dtype)
@@ -420,11 +421,12 @@ class StackedStage:
     def run(self, memory: Params) -> list[dict[str, float]]:
         """Take all steps, update the stack and `memory` in place, and return each client's mean loss terms."""
         sums: dict[str, Tensor] = {}
-        for step, active in enumerate(self.batches.active):
-            go_on()
-            if active < self.k:
-                self._narrow(active)
-            self.step(step, sums, memory)
+        with torch.no_grad():  # a live step asks for gradients where it needs them
+            for step, active in enumerate(self.batches.active):
+                go_on()
+                if active < self.k:
+                    self._narrow(active)
+                self.step(step, sums, memory)
         totals = {name: total.tolist() for name, total in sums.items()}  # the one time that a GPU is waited for
         return [
             {name: total[i] / n_steps(self.stage, spec.n_train) for name, total in totals.items()}
@@ -434,34 +436,33 @@ class StackedStage:
     def step(self, step: int, sums: Params, memory: Params) -> None:
         """Take one step with the clients that have a batch left, and add its loss terms to `sums`, without waiting."""
         batch, at = self.batches.at(step, self.k)
-        noise = {**self.noise.at(step, self.k), **dict.fromkeys(self.rows, batch.weight)}
-        groups = self.trained, self.frozen, self.received, noise
-        inputs = [*(t for group in groups for t in group.values()), *blocks(batch.x), batch.y, batch.weight]
+        noise = {**self.noise.at(step, self.k), **dict.fromkeys(self.rows, batch[-1])}
+        inputs = [*self.given, *noise.values(), *batch]
         if self.program is None:
             self.program = self.job.records.program(self.computed, inputs)
         ready = self.program.ready
-        values = iter(self.program(inputs, compare=not self.compared))
+        values = self.program(inputs, compare=not self.compared)
         self.compared |= ready
-        grads = [next(values) for _ in self.trained]
-        terms, remember, followed = ({name: next(values) for name in names} for names in self.program.found)
+        grads, rest = values[: len(self.trained)], iter(values[len(self.trained) :])
+        terms, remember, followed = (dict(zip(names, rest)) for names in self.program.found)
         for name, seen in remember.items():  # before the step, as in the loop
             kept = memory.setdefault(name, seen.new_zeros((len(self.job.data.y), *seen.shape[2:])))
             kept[at.long()] = seen.flatten(0, 1)
-        self.descent.step(self.trained, grads)
+        self.descent.step(grads)
         for name, value in followed.items():
             self.frozen[name].copy_(value)
         for name, value in terms.items():
             if name not in sums:
                 sums[name] = value.new_zeros(len(self.job.specs))
-            sums[name][: self.k] += value
+            sums[name][: self.k].add_(value)
 
     def _narrow(self, k: int) -> None:
         """Go on with the first k clients: the others have no batch left, and momentum must not move them."""
         self.k, self.program = k, None
-        self.descent.narrow(k)
-        self.trained = {name: p[:k] for name, p in self.trained.items()}
+        self.trained = self.descent.narrow(k)
         self.frozen = {name: p[:k] for name, p in self.frozen.items()}
         self.received = {name: p if self.dims[name] is None else p[:k] for name, p in self.received.items()}
+        self.given = [*self.trained.values(), *self.frozen.values(), *self.received.values()]
 
 
 def train_stacked(job: LocalJob) -> list[Outcome]:
