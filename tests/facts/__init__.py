@@ -1,0 +1,184 @@
+"""Sentences with results on the papers' pages: people write them, and these lists say how each number comes about.
+
+A fact is a quotation with gaps, and what fills them: numbers out of records, and conditions that make the words true.
+`failures` looks for exactly these words in the *headline parts* of a page: what stands above its first section, what it
+ends with, and every caption and alternative text. It prints the sentence that would be true where another one stands,
+and each result there that no fact covers. Formulas, code and links are not looked at.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hetfl_book import experiments, ledger
+from hetfl_book.ledger import results
+from hetfl_core.records import RunRecord
+from hetfl_core.statistics import Paired
+
+BOOK = Path(__file__).resolve().parents[2] / "book"
+
+SECTION = re.compile(r"^## (.*)$", re.MULTILINE)
+
+ENDS = ("What to take away", "What holds, then?")
+"""Headings of the sections that a page ends with."""
+
+RESULT = re.compile(
+    r"(?<![A-Za-z\d.])[+−-]?\d+\.\d+"
+    r"|[+−-]?\d+(?= (?:percentage )?points?\b| ?%(?! intervals?))"
+    r"|\d+(?= of (?:the |our |its |these )?\d)"
+    r"|\d+(?=(?: claims?| statements?)? (?:holds?|fails?|agrees?|(?:is|are) (?:open|reversed|undecided)|do not hold)\b)"
+)
+"""Numbers that need a fact: with a decimal point, in per cent or points, "3 of 7", and counts of verdicts."""
+
+CODE = re.compile(
+    r"```.*?```|:::+\{.*?\n|`[^`\n]+`|\$\$.*?\$\$|\$[^$\n]+\$|\{[a-z:]+\}|\]\([^)]*\)|<[\w-]+>", re.DOTALL
+)
+
+Fact = tuple[Any, ...]
+
+
+def cells(page: str) -> list[dict[str, Any]]:
+    """The cells of a page of the book, each with its source as one text."""
+    found = json.loads((BOOK / f"{page}.ipynb").read_text("utf8"))["cells"]
+    return [{**cell, "source": "".join(cell["source"])} for cell in found]
+
+
+def headline_cells(page: str) -> list[dict[str, Any]]:
+    """The cells above a page's first section and of its last words, with what belongs to these of their source."""
+    inside, found = True, []
+    for cell in cells(page):
+        before, *sections = SECTION.split(cell["source"]) if cell["cell_type"] == "markdown" else [cell["source"]]
+        kept = before if inside else ""
+        for heading, body in zip(sections[::2], sections[1::2], strict=True):
+            inside = heading in ENDS
+            kept += body if inside else ""
+        found += [{**cell, "source": kept}] if kept else []
+    return found
+
+
+def headline(page: str) -> str:
+    """The headline parts of a page, in one line, without formulas and code."""
+    told = [cell["source"] for cell in headline_cells(page) if cell["cell_type"] == "markdown"]
+    for meta in (cell["metadata"] for cell in cells(page)):
+        told += [meta.get("caption", ""), meta.get("mystnb", {}).get("image", {}).get("alt", "")]
+    return " ".join(CODE.sub(" ", "\n\n".join(told)).split())
+
+
+def filled(quotation: str, values: Sequence[Any]) -> tuple[str, bool]:
+    """A quotation with its gaps filled, minus signs as they are printed, and whether its conditions hold."""
+    conditions = [bool(x) for x in values if str(x) in ("True", "False")]
+    numbers = [x for x in values if str(x) not in ("True", "False")]
+    return re.sub(r"(?<![\w.])-(?=\d)", "−", quotation.format(*numbers)), all(conditions)
+
+
+def nearest(words: str, text: str) -> str:
+    """The sentence of a text that is most like some words."""
+
+    def likeness(sentence: str) -> int:
+        blocks = difflib.SequenceMatcher(None, sentence, words, autojunk=False).get_matching_blocks()
+        return sum(block.size for block in blocks if block.size > 3)
+
+    return max(re.split(r"(?<=[.!?|])\s+", text), key=likeness)
+
+
+def failures(text: str, facts: Iterable[Fact], given: Collection[str] = (), printed: Collection[str] = ()) -> list[str]:
+    """What is wrong with a text, one message each.
+
+    Parameters
+    ----------
+    text : str
+        As from `headline`.
+    facts : iterable of (quotation, value, …)
+        Values fill the gaps in turn; what is true or false is a condition instead.
+    given : collection of str
+        Words with numbers that are no results: settings, made-up examples.
+    printed : collection of str
+        The papers' own numbers, as they are printed.
+    """
+    found, left = [], text
+    for quotation, *values in facts:
+        words, true = filled(quotation, values)
+        if not true:
+            found.append(f"NO LONGER TRUE\n    stands there:   {nearest(words, text)}\n    by the fact:    {words}")
+        elif words not in text:
+            there = nearest(words, text)
+            found.append(f"OUT OF DATE\n    stands there:   {there}\n    would be true:  … {words} …")
+            left = left.replace(there, " … ")
+        left = left.replace(words, " … ")
+    for words in given:
+        if words not in text:
+            found.append(f"GIVEN, BUT NOT THERE: {words}")
+        left = left.replace(words, " … ")
+    for hit in RESULT.finditer(left):
+        if hit[0].lstrip("+−-") not in printed:
+            around = left[max(0, hit.start() - 70) : hit.end() + 50]
+            found.append(f"NO FACT FOR {hit[0]}\n    stands there: … {around} …")
+    return found
+
+
+# --- what facts are made of -------------------------------------------------------------------------------------------
+
+
+@cache
+def stored() -> list[RunRecord]:
+    """All records at the paper's scale."""
+    return ledger.load(scale="paper")
+
+
+@cache
+def runs(experiment: str, method: str, metric: str = "accuracy") -> pd.Series:
+    """A method's values by seed."""
+    return results.by_seed(stored(), experiment, method, metric)
+
+
+def pair(experiment: str, a: str, b: str, metric: str = "accuracy") -> Paired:
+    """A less B, paired by seed."""
+    return ledger.paired(stored(), experiment, a, b, metric)
+
+
+def over(experiments: Iterable[str], a: str, b: str) -> Paired:
+    """A less B over the settings of a table, by seed."""
+    found = results.difference(*(results.pooled(stored(), experiments, method) for method in (a, b)))
+    assert found is not None
+    return found
+
+
+def sized(found: Paired) -> tuple[float, float, float]:
+    """A difference and its interval, for three gaps."""
+    return found.mean, found.low, found.high
+
+
+def is_open(found: Paired) -> bool:
+    """Whether the interval has zero inside."""
+    return found.low <= 0 <= found.high
+
+
+@cache
+def claims(**instead: str) -> pd.DataFrame:
+    """The ledger's claims, once each; `instead` has experiments to judge them by, "_" for "-" and "/"."""
+    found = experiments.claims(instead={f"flic/{a}".replace("_", "-"): f"flic/{b}" for a, b in instead.items()})
+    return found[found["part_of"] == ""]
+
+
+def verdicts(some: pd.DataFrame, column: str = "verdict") -> dict[str, int]:
+    """How many of the claims that can be judged hold, are open, are reversed, fail."""
+    return (
+        some.loc[some["p"].notna(), column]
+        .value_counts()
+        .reindex(["holds", "open", "reverses", "fails"], fill_value=0)
+        .to_dict()
+    )
+
+
+def holding(some: pd.DataFrame) -> tuple[int, int, int]:
+    """How many statements hold, hold under a condition, and do not, of a `statements` table."""
+    counts = some["holds"].value_counts()
+    return tuple(int(counts.get(word, 0)) for word in ("yes", "if", "no"))  # type: ignore[return-value]
