@@ -19,6 +19,10 @@ Workers = Annotated[
     int | None,
     typer.Option(help="Cores that one run uses; by default all. The result does not depend on it."),
 ]
+Jobs = Annotated[
+    int | None,
+    typer.Option(help="Processes that share the runs; by default one a core, on a GPU one. The results are the same."),
+]
 
 
 @contextmanager

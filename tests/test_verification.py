@@ -121,7 +121,8 @@ def test_a_budget_ends_it(stored, monkeypatch):
 
 def test_the_command(stored, tmp_path, monkeypatch, capsys):
     def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["hetfl", "verify", "--records", str(tmp_path / "records"), *arguments])
+        given = ["--records", str(tmp_path / "records"), "--jobs", "1", *arguments]
+        monkeypatch.setattr(sys, "argv", ["hetfl", "verify", *given])
         with pytest.raises(SystemExit) as end:
             cli.main()
         return end.value.code or 0, capsys.readouterr().out

@@ -7,18 +7,21 @@ what it gives is shown in the book as such and never set against a paper's numbe
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from traceback import format_exception, format_exception_only
 from typing import Any, get_args
 
 import pandas as pd
 import pooch
 from filelock import FileLock, Timeout
+from tqdm.auto import tqdm
 
 from hetfl_book import ledger
 from hetfl_book.papers import eeg, fedcma, fedcr, fedcr_tables, flic, flic_further, hyfem, privacy
@@ -26,8 +29,9 @@ from hetfl_book.papers.experiment import Experiment, Scale
 from hetfl_core import checks, numerics, records
 from hetfl_core.checks import unknown
 from hetfl_core.datasets import registry
-from hetfl_core.engine.checkpoint import CheckpointError, code_version
+from hetfl_core.engine.checkpoint import code_version
 from hetfl_core.files import data_path, results_home
+from hetfl_core.parallel import in_order
 from hetfl_core.settings import plain
 from hetfl_core.statistics import differ
 
@@ -193,13 +197,13 @@ def reproduce(
     budget: float | None = None,
     again: bool = False,
     workers: int | None = None,
+    n_jobs: int = 1,
     progress: bool = True,
 ) -> Iterator[tuple[Job, Path | None]]:
-    """Run jobs one after the other and write the record of each as it ends.
+    """Run jobs, and write the record of each as it ends.
 
-    Several processes can work through the same jobs, one a core: each takes what no other is at (whatever folder that
-    writes to: they would share a checkpoint). A job whose checkpoint or record is damaged does not keep the others from
-    running.
+    Several calls can work through the same jobs: each takes what no other is at (whatever folder that writes to: they
+    would share a checkpoint). A job that fails does not keep the others from running.
 
     Parameters
     ----------
@@ -213,44 +217,85 @@ def reproduce(
     again : bool
         Run jobs that have a record already; what an interrupted run of this code left is gone on with.
     workers : int, optional
-        As for `simulate`. One, where as many processes as there are cores work through the jobs.
+        As for `simulate`; by default one with several processes.
+    n_jobs : int
+        Processes, each of which runs one job at a time; with 1 they are run in this one. A record is the same, but that
+        ``hardware["jobs"]`` says how many there were, for that is what its seconds depend on.
+    progress : bool
+        Show a bar: of each run, or, with several processes, of the jobs.
 
     Yields
     ------
     job, path
-        The record's file; None for a job that was stopped by the budget, after which none is begun. A job that another
-        process is running is left out.
+        In the order of `todo`. The record's file; None for a job that was stopped by the budget, after which none is
+        begun. A job that another call is running, or that failed, is left out.
 
     Raises
     ------
-    hetfl_core.engine.checkpoint.CheckpointError, DamagedRecord
-        At the end, if a checkpoint was damaged, or what lies at a job's place is no record of it: the first such error.
-        Such jobs are not run.
+    Exception
+        At the end, if jobs failed, what the first one raised; its notes name each of them. Such are
+        `hetfl_core.engine.checkpoint.CheckpointError` of a damaged checkpoint, and DamagedRecord where what lies at a
+        job's place is no record of it, which is not run then.
     """
     folder = Path(out) if out is not None else results_home()
-    deadline = None if budget is None else time.monotonic() + budget
     stale: dict[Job, ledger.RunRecord | None] = {}
     for job in todo if again else ():
         with suppress(DamagedRecord):  # it is told of when the job's turn comes
             stale[job] = _record(job, folder)
-    options: dict[str, Any] = {"device": device, "progress": progress, "workers": workers}
-    damaged: list[Exception] = []
-    for job in todo:
-        try:
-            path = _done(job, folder, stale.get(job))
-            if path is None:
-                with ExitStack() as claim:
-                    if not _claimed(job, claim):
-                        continue
-                    path = _recorded(job, folder, stale.get(job), deadline, **options)
-        except (CheckpointError, DamagedRecord) as error:
-            damaged.append(error)
-            continue
-        yield job, path
-        if path is None:
-            break
-    if damaged:
-        raise damaged[0]
+    n_jobs = max(1, min(checks.integer("n_jobs", n_jobs, 1), len(todo)))
+    several = n_jobs > 1
+    options: dict[str, Any] = {
+        "deadline": None if budget is None else time.monotonic() + budget,
+        "device": device,
+        "progress": progress and not several,
+        "workers": 1 if several and workers is None else workers,
+        "jobs": n_jobs,
+    }
+    failed: list[Exception] = []
+    stopped = False
+    pieces = [(job, folder, stale.get(job), options) for job in todo]
+    with tqdm(total=len(todo), disable=not (progress and several), desc="reproduce", unit="run") as bar:
+        for job, (path, error, late) in zip(todo, in_order(_taken, pieces, n_jobs), strict=True):
+            bar.update()
+            if error is not None:
+                failed.append(error)
+            elif path is not None or (late and not stopped):
+                yield job, path
+            stopped |= late
+            if stopped and not several:
+                break
+    if failed:
+        for error in failed[1:]:
+            failed[0].add_note("\n".join(getattr(error, "__notes__", [])))
+        raise failed[0]
+
+
+def _taken(
+    job: Job, folder: Path, stale: ledger.RunRecord | None, options: Mapping[str, Any]
+) -> tuple[Path | None, Exception | None, bool]:
+    """Run a job that nobody else is at: where its record is, what went wrong, and whether time was up."""
+    try:
+        if path := _done(job, folder, stale):
+            return path, None, False
+        with ExitStack() as claim:
+            if not _claimed(job, claim):
+                return None, None, False
+            path = _recorded(job, folder, stale, **options)
+            return path, None, path is None
+    except Exception as error:
+        what = "".join(format_exception(error) if options["jobs"] > 1 else format_exception_only(error)).strip()
+        error = _portable(error) if options["jobs"] > 1 else error
+        error.add_note(f"{job.experiment} {job.scale} {job.method} seed {job.seed} failed: {what}")
+        return None, error, False
+
+
+def _portable(error: Exception) -> Exception:
+    """An error that can be sent to another process: itself, if it can."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 class DamagedRecord(ValueError):
@@ -282,7 +327,7 @@ def _claimed(job: Job, claim: ExitStack) -> bool:
 
 
 def _recorded(
-    job: Job, folder: Path, stale: ledger.RunRecord | None, deadline: float | None, **options: Any
+    job: Job, folder: Path, stale: ledger.RunRecord | None, deadline: float | None, jobs: int, **options: Any
 ) -> Path | None:
     """Run a job, unless another process finished it meanwhile: where its record is, or None: time is up."""
     if path := _done(job, folder, stale):
@@ -293,6 +338,8 @@ def _recorded(
         record = run_job(job, deadline=deadline, **options)
     except OutOfTime:
         return None
+    if jobs > 1:
+        record = replace(record, hardware={**record.hardware, "jobs": jobs})
     path = ledger.write(record, folder)
     shutil.rmtree(job.scratch(), ignore_errors=True)
     return path

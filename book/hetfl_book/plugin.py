@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from tqdm.auto import tqdm
 
 from hetfl_core import numerics
-from hetfl_core.cli_options import Fastest, Workers, check_folder, if_stopped
+from hetfl_core.cli_options import Fastest, Jobs, Workers, check_folder, if_stopped
 
 commands = typer.Typer()
 
@@ -58,6 +60,7 @@ def reproduce(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     again: Annotated[bool, typer.Option("--again", help="Run what has a record already.")] = False,
+    jobs: Jobs = None,
     workers: Workers = None,
     fastest: Fastest = False,
 ) -> None:
@@ -71,16 +74,21 @@ def reproduce(
         raise ValueError(f"name one experiment or give --pending, not both: got {name!r} and --pending")
     at: Any = scale
     todo = _pending(at, seeds, method, out) if pending else experiments.jobs(str(name), at, seeds, method)
-    choose_device(device)
+    options: dict[str, Any] = {"device": device, "budget": seconds(budget), "again": again, "workers": workers}
+    options["n_jobs"] = _processes(jobs, choose_device(device).type)
     if out is not None:
         check_folder(out)
     print(f"{len(todo)} runs")
     elsewhere = set(todo)
-    options: dict[str, Any] = {"device": device, "budget": seconds(budget), "again": again, "workers": workers}
     with if_stopped(lambda: "finished runs are written; the same command goes on where this one was stopped"):
-        for job, path in experiments.reproduce(todo, out, **options):
-            print(f"{job.experiment} {job.scale} {job.method} seed {job.seed}: {path or 'stopped; will be resumed'}")
-            elsewhere = elsewhere - {job} if path else set()
+        try:
+            for job, path in experiments.reproduce(todo, out, **options):
+                told = path or "stopped; will be resumed"
+                tqdm.write(f"{job.experiment} {job.scale} {job.method} seed {job.seed}: {told}")
+                elsewhere = elsewhere - {job} if path else set()
+        except Exception as error:
+            print("\n".join(getattr(error, "__notes__", [])), file=sys.stderr)
+            raise
     if elsewhere:
         print(f"{len(elsewhere)} runs are left to other processes that are at them")
 
@@ -119,14 +127,14 @@ def verify_records(
     scale: Annotated[str, typer.Option(help="paper or book")] = "paper",
     records: Annotated[Path | None, typer.Option(help="Folder of the records; by default data/results.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    jobs: Jobs = None,
     fastest: Fastest = False,
 ) -> None:
     """Run records again: same bits, within the spread of seeds, or different, and why. Nothing is written."""
     from hetfl_book import experiments, ledger, verification
     from hetfl_core.engine.trainer import choose_device
 
-    choose_device(device)
-    limit = seconds(budget)
+    limit, n_jobs = seconds(budget), _processes(jobs, choose_device(device).type)
     for name in experiment or ():
         experiments.find(name)
     stored = [r for r in ledger.load(records) if r.scale == scale and (not experiment or r.experiment in experiment)]
@@ -135,21 +143,25 @@ def verify_records(
     now = ", ".join(f"{name} {value}" for name, value in numerics.in_effect().items())
     print(f"{len(stored)} records, {len(able)} of which can be run here; {len(todo)} are run again ({now})", flush=True)
     done = []
-    for check in verification.verify(_announced(todo), budget=limit, device=device, among=stored):
+    options: dict[str, Any] = {"budget": limit, "device": device, "n_jobs": n_jobs, "progress": True}
+    for check in verification.verify(todo, among=stored, **options):
         done.append(check)
-        print(check.verdict, flush=True)
+        tqdm.write(f"{check.record.experiment} {check.record.method} seed {check.record.seed}: {check.verdict}")
     if done:
         print(f"\n{verification.shown(done)}\n")
     print(verification.summary(done))
-    if any(check.verdict == verification.DIFFERENT for check in done):
+    if any(check.verdict in (verification.DIFFERENT, verification.FAILED) for check in done):
         raise typer.Exit(1)
 
 
-def _announced(records: Iterable[Any]) -> Iterator[Any]:
-    """The same records, each named as it is begun: the line ends with what comes of it."""
-    for r in records:
-        print(f"{r.experiment} {r.method} seed {r.seed}: ", end="", flush=True)
-        yield r
+def _processes(asked: int | None, device: str) -> int:
+    """How many processes runs are shared among: as many as were asked for, or one a core; a GPU is for one."""
+    from hetfl_core import checks
+    from hetfl_core.parallel import usable_cores
+
+    if asked is not None:
+        return checks.integer("jobs", asked, 1)
+    return usable_cores() if device == "cpu" else 1
 
 
 @commands.command()

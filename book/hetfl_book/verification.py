@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,15 +22,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from tqdm.auto import tqdm
 
 from hetfl_book import experiments, ledger
 from hetfl_book.experiments import Job, OutOfTime
 from hetfl_book.ledger import RunRecord
 from hetfl_book.ledger.arithmetic import ARITHMETIC
-from hetfl_core import numerics, records
+from hetfl_core import checks, numerics, records
+from hetfl_core.parallel import in_order
 from hetfl_core.rng import SERVER, numpy_stream
 
 SAME, WITHIN, DIFFERENT, NOT_RUN = "same bits", "within the spread of seeds", "different", "not run"
+FAILED = "failed"
 """The verdicts."""
 
 # --- which records ----------------------------------------------------------------------------------------------------
@@ -92,15 +96,15 @@ class Check:
     ----------
     record : RunRecord
     again : RunRecord or None
-        None where it was not run.
+        None where it was not run, or failed.
     verdict : str
         `SAME`: every number of the record to its last digit; `WITHIN`: the main metric is off by at most one standard
         deviation over the seeds of the same runs; `DIFFERENT`: by more, or where fewer than three seeds leave no such
-        deviation; `NOT_RUN`.
+        deviation; `NOT_RUN`; `FAILED`, where the run ended with an error.
     spread : float
         That standard deviation, in the units of `hetfl_book.ledger.value`; NaN with fewer than three seeds.
     why : str
-        What differs between then and now, where the numbers do.
+        What differs between then and now, where the numbers do; or why there are none.
     """
 
     record: RunRecord
@@ -207,8 +211,10 @@ def verify(
     budget: float | None = None,
     device: str = "auto",
     among: Iterable[RunRecord] = (),
+    n_jobs: int = 1,
+    progress: bool = False,
 ) -> Iterator[Check]:
-    """Run records again, one after the other, from their beginning; nothing is written anywhere.
+    """Run records again, from their beginning; nothing is written anywhere.
 
     Parameters
     ----------
@@ -220,25 +226,41 @@ def verify(
         As for `simulate`.
     among : iterable of RunRecord
         All records, for the spread of seeds.
+    n_jobs : int
+        Processes, each of which makes one run at a time; with 1 they are made in this one.
+    progress : bool
+        Show a bar, a step a record.
 
     Yields
     ------
     Check
-        In the order of `records`.
+        In the order of `records`. A run that fails keeps no other from being made.
     """
-    among = list(among)
+    records, among = list(records), list(among)
+    n_jobs = max(1, min(checks.integer("n_jobs", n_jobs, 1), len(records)))
     deadline = None if budget is None else time.monotonic() + budget
-    for record in records:
-        job = Job(record.experiment, record.scale, record.method, record.seed)  # type: ignore[arg-type]
-        if deadline is not None and time.monotonic() > deadline:
-            yield Check(record, None, NOT_RUN, why="the budget was spent")
-            continue
-        try:
-            again = experiments.run_job(job, device, deadline, progress=False, resume=False)
-        except OutOfTime:
-            yield Check(record, None, NOT_RUN, why="the budget was spent")
-        else:
-            yield check(record, again, among)
+    workers = None if n_jobs == 1 else 1
+    pieces = [(record, device, deadline, workers) for record in records]
+    with tqdm(total=len(records), disable=not progress, desc="verify", unit="record") as bar:
+        for record, again in zip(records, in_order(_again, pieces, n_jobs), strict=True):
+            bar.update()
+            if isinstance(again, RunRecord):
+                yield check(record, again, among)
+            else:
+                yield Check(record, None, NOT_RUN if again is None else FAILED, why=again or "the budget was spent")
+
+
+def _again(record: RunRecord, device: str, deadline: float | None, workers: int | None) -> RunRecord | str | None:
+    """The run of a record made again; what it failed by; or None where time was up."""
+    job = Job(record.experiment, record.scale, record.method, record.seed)  # type: ignore[arg-type]
+    if deadline is not None and time.monotonic() > deadline:
+        return None
+    try:
+        return experiments.run_job(job, device, deadline, progress=False, resume=False, workers=workers)
+    except OutOfTime:
+        return None
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def table(checks: Sequence[Check]) -> pd.DataFrame:
@@ -257,8 +279,9 @@ def shown(checks: Sequence[Check]) -> str:
 
 def summary(checks: Sequence[Check]) -> str:
     """How many of each verdict, in one line."""
-    counts = {verdict: sum(c.verdict == verdict for c in checks) for verdict in (SAME, WITHIN, DIFFERENT, NOT_RUN)}
-    return f"{len(checks)} records: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+    counts = Counter(c.verdict for c in checks)
+    told = (SAME, WITHIN, DIFFERENT, NOT_RUN, *([FAILED] if counts[FAILED] else []))
+    return f"{len(checks)} records: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in told)
 
 
 # --- the same seed, rounded otherwise ---------------------------------------------------------------------------------

@@ -24,9 +24,10 @@ def environment() -> dict[str, Any]:
     -------
     dict
         ``versions`` (Python and the packages that matter), ``hardware`` (``cpu`` model, ``cores`` and ``threads`` in
-        use, ``gpu`` name or None), ``numerics`` (`hetfl_core.numerics.in_effect`), ``commit`` and ``dirty``. Without
-        git, or outside a checkout, the commit is ``"unknown"`` and `dirty` None; the environment variable
-        ``HETFL_COMMIT`` (as from ``git describe --always --dirty --abbrev=40``) then says it for a copy of the code.
+        use, ``gpu`` name or None; a record also has ``jobs`` there, where so many runs were made side by side),
+        ``numerics`` (`hetfl_core.numerics.in_effect`), ``commit`` and ``dirty``. Without git, or outside a checkout,
+        the commit is ``"unknown"`` and `dirty` None; the environment variable ``HETFL_COMMIT`` (as from ``git describe
+        --always --dirty --abbrev=40``) then says it for a copy of the code.
     """
     commit, dirty = code_revision()
     made = {"versions": _versions(), "hardware": _hardware(), "numerics": numerics.in_effect()}

@@ -473,7 +473,8 @@ def _on_different_machines(a: Iterable[RunRecord], b: Iterable[RunRecord]) -> se
     """Seeds whose two runs cannot be compared in seconds: of other machines, or that shared one with other runs."""
 
     def machine(r: RunRecord) -> list[Any]:
-        return [*(r.hardware.get(k) for k in ("cpu", "gpu", "threads")), len(r.settings.get("together") or [r.seed])]
+        shared = len(r.settings.get("together") or [r.seed]), r.hardware.get("jobs", 1)
+        return [*(r.hardware.get(k) for k in ("cpu", "gpu", "threads")), *shared]
 
     machines = [{r.seed: machine(r) for r in side} for side in (a, b)]
     return {seed for seed in machines[0].keys() & machines[1].keys() if machines[0][seed] != machines[1][seed]}
