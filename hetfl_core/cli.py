@@ -208,8 +208,8 @@ def _files(keys: list[str] | None) -> list[str]:
 
 # --- tables of one's own ----------------------------------------------------------------------------------------------
 
-app.command()(cli_tables.compare)
-app.command()(cli_tables.train)
+app.command("compare")(cli_tables.compare_)
+app.command("train")(cli_tables.train_)
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------

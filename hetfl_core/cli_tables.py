@@ -26,7 +26,7 @@ Decimal = Annotated[str, typer.Option(help="What is before the decimals of its n
 Encoding = Annotated[str, typer.Option(help="How its texts are written.")]
 
 
-def compare(
+def compare_(
     files: Files,
     target: Target,
     client: Client = None,
@@ -76,7 +76,7 @@ def compare(
         print(f"report: {report}")
 
 
-def train(
+def train_(
     files: Files,
     target: Target,
     save: Annotated[Path, typer.Option(help="Write the models to this folder, for `hetfl predict`.")],

@@ -70,8 +70,8 @@ def command(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_page_has_eight_tasks() -> None:
-    names = ["federation", "recordings", "compare", "use", "resume", "follow", "embed", "own"]
+def test_the_page_has_nine_tasks() -> None:
+    names = ["tables", "federation", "recordings", "compare", "use", "resume", "follow", "embed", "own"]
     assert list(SECTIONS) == [f"task-{name}" for name in names]
 
 
@@ -150,7 +150,12 @@ def picture(path: Path) -> tuple[tuple[int, ...], np.ndarray]:
 
 def check(section: str, printed: list[str], folder: Path) -> None:
     """What the page says of the result."""
-    if section == "task-federation":
+    if section == "task-tables":
+        assert "Stay alone: no other way is shown to be better" in printed[1], "as the page and its picture say"
+        shown = (folder / "report.html").read_text("utf8")
+        assert "<b>Zurich</b> has only 2 test rows" in shown
+        assert "--method logistic --save model" in shown
+    elif section == "task-federation":
         assert re.search(r"Porto\s+11 ", printed[0])
         assert re.search(r"Lyon\s+13 ", printed[0])
         assert "chol" not in printed[1].split("('age'")[1].split(")")[0], "Zurich has no cholesterol"
