@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import math
+import pickle
 import re
 import sys
 from pathlib import Path
@@ -116,6 +117,8 @@ def test_the_rule(case):
         assert found.shown == [("fusion", "North")]
         assert found.worst["fusion"] == ("South", pytest.approx(-2, abs=0.1))
         assert found.overall["fusion"].mean == pytest.approx(3.5, abs=0.1)
+    if case == "together":
+        assert sorted(found.shown) == [("fusion", name) for name in NAMES], "not the way that gains less"
     if case == "few":
         assert found.overall["fusion"].mean == pytest.approx(-2, abs=0.1), "South does not count"
         assert found.few == {"South": 9}
@@ -325,6 +328,12 @@ def test_sites_must_be_two_and_told_apart(tmp_path):
         tables(tmp_path, table().query("site == 'North'")).federation(0, 0.3)
     with pytest.raises(ValueError, match="--client COLUMN; or give a file per site"):
         tables(tmp_path, client=None).federation(0, 0.3)
+
+
+def test_runs_can_be_made_in_another_process(tmp_path):
+    study = trials._Study("token", tables(tmp_path), WAYS, ("auc", "accuracy"), 1, 0.3)
+    there = pickle.loads(pickle.dumps(study))(1, "common")
+    assert there.figures.equals(study(1, "common").figures)
 
 
 # --- models -----------------------------------------------------------------------------------------------------------

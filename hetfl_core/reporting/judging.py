@@ -100,7 +100,7 @@ class Judgement:
     worst : dict of str to (str, float)
         By way the site that gains least, and what it gains.
     shown : list of (str, str)
-        Ways and sites with a gain that is shown, corrected for all ways and sites that count.
+        Sites with a gain that is shown, corrected for all ways and sites that count, and the way that gains most there.
     hurt : list of str
         Counted sites at which the way that is recommended does worse, their 95 % interval below 0.
     """
@@ -157,7 +157,9 @@ def judge(trials: Trials) -> Judgement:
     worst = {key: min(((n, sites[key][n].mean) for n in used), key=lambda pair: pair[1]) for key in others}
     cells = [(key, name) for key in others for name in counted]
     each = holm([sites[key][name].p for key, name in cells]).tolist() if cells else []
-    shown = [c for c, p in zip(cells, each, strict=True) if p <= LEVEL and sites[c[0]][c[1]].mean > 0]
+    known = [c for c, p in zip(cells, each, strict=True) if p <= LEVEL and sites[c[0]][c[1]].mean > 0]
+    most = {name: max((key for key, n in known if n == name), key=lambda k: sites[k][name].mean) for _, name in known}
+    shown = [(key, name) for name, key in most.items()]
     verdict, best = _verdict(trials, overall, p_holm, counted)
     hurt = [n for n in counted if best and sites[best.key][n].high < 0] if verdict in ("together", "other") else []
     return Judgement(

@@ -218,10 +218,10 @@ def lines(trials: Trials, found: Judgement) -> list[str]:
 
 def advice(found: Judgement) -> str:
     """The recommendation in a sentence, as the command prints it."""
-    label = found.best.label if found.best else ""
+    label = found.best.short if found.best else ""
     return {
-        "together": f"Learn together ({label}): it is shown to be better than each site alone.",
-        "other": f"Stay alone, but not by logistic regression ({label}): it is shown to be better.",
+        "together": f"Learn together, by {label}: it is shown to be better than each site alone.",
+        "other": f"Stay alone, and use {label}: it is shown to be better than logistic regression at each site.",
         "alone": "Stay alone: no other way is shown to be better than logistic regression at each site.",
         "small": "Stay alone for now: no site has ten test rows of each of its classes, so nothing can be shown.",
         "once": "Stay alone for now: every split has the same test rows, so nothing can be shown.",

@@ -106,6 +106,11 @@ class Way:
     view: str = "own"
 
     @property
+    def short(self) -> str:
+        """The label without what comes before its colon."""
+        return self.label.partition(": ")[2]
+
+    @property
     def alone(self) -> bool:
         """Whether nothing leaves a site."""
         return self.key in ("logistic", "boosting", "network")
