@@ -67,11 +67,12 @@ def compare_(
     judged = judging.judge(found)
     print("\n".join(page.lines(found, judged)))
     if report is not None:
-        shown: dict[str, Any] = {"categories": categories, "ignore": ignore, "missing": missing}
+        unused = [*(ignore or ()), *(column for column in (group, time) if column)]
+        shown: dict[str, Any] = {"categories": categories, "ignore": unused, "missing": missing}
         shown |= {"absent-above": (absent_above, 0.6), "gaps": (gaps, "median")}
         shown |= {"sep": (sep, ","), "decimal": (decimal, "."), "encoding": (encoding, "UTF-8")}
-        told = _arguments({"target": target, "client": client, "group": None, **shown})
-        html = page.render(found, judged, target, [file.name for file in files], told)
+        told = _arguments({"target": target, "client": client, **shown})
+        html = page.render(found, judged, tables.options, [file.name for file in files], told)
         write_atomically(report, html.encode())
         print(f"report: {report}")
 

@@ -18,12 +18,14 @@ from sklearn.linear_model import LogisticRegression
 from hetfl_core import Federation, Preparation, baselines, cli, cli_tables, load_trained
 from hetfl_core.clients import FederationWarning
 from hetfl_core.datasets import heart
+from hetfl_core.deployment import agreement
 from hetfl_core.reporting import judging, page, training, trials
 from hetfl_core.reporting.trials import Tables, Trials
 from hetfl_core.reporting.ways import WAYS, Logistic, Way, ways_of
 from hetfl_core.statistics import interval
 
 NAMES = ["North", "South"]
+READ = {"target": "ill", "prepare": Preparation()}
 
 
 def table(n: int = 90, seed: int = 0, sites: list[str] | None = None) -> pd.DataFrame:
@@ -185,7 +187,7 @@ class Page(html.parser.HTMLParser):
 def test_a_page_for_each_verdict(case):
     runs, verdict, _ = CASES[case]
     found = judging.judge(runs)
-    shown = Page(page.render(runs, found, "ill", ["all.csv"], ["--target", "ill", "--client", "site"]))
+    shown = Page(page.render(runs, found, READ, ["all.csv"], ["--target", "ill", "--client", "site"]))
     first = {"together": "Learn together", "other": "Stay alone, and use", "alone": "Stay alone: no gain"}
     first |= dict.fromkeys(("small", "once"), "Stay alone for now")
     assert f"What is predicted: ill . {first[verdict]}" in shown.text
@@ -198,7 +200,7 @@ def test_a_page_for_each_verdict(case):
 
 
 def test_a_page_needs_nothing_else_and_tells_no_row(ran, tmp_path):
-    made = page.render(ran, judging.judge(ran), "ill", ["all.csv"], [])
+    made = page.render(ran, judging.judge(ran), READ, ["all.csv"], [])
     assert not {"script", "link", "img", "iframe"} & {*Page(made).tags}
     assert not re.search(r"https?:|url\(|@import", made)
     frame = table()
@@ -213,7 +215,7 @@ def test_names_are_told_as_they_are(tmp_path):
     names = ["<script>alert(1)</script>", "Ham & Eggs; rm -rf"]
     source = tables(tmp_path, table(sites=names).rename(columns={"a": "<b>a"}), target="ill")
     runs = trials.run_all(source, ["common"], seeds=3, rounds=1, n_jobs=1, progress=False)
-    made = page.render(runs, judging.judge(runs), "ill", ["a b.csv"], [])
+    made = page.render(runs, judging.judge(runs), READ, ["a b.csv"], [])
     shown = Page(made)
     assert "script" not in shown.tags
     assert "<script>alert(1)</script>" in shown.text, "as a name"
@@ -236,6 +238,34 @@ def test_columns_in_the_order_of_those_who_have_them(ran):
     rows = page.columns_held(ran.first)
     assert [row["name"] for row in rows] == ["a", "word", "b"]
     assert rows[2] == {"name": "b", "cells": [(100, True), (0, False)], "sites": 1}
+
+
+def run_as_a_file(source: str) -> dict:
+    made: dict = {}
+    exec(compile(source, "a file", "exec"), made)
+    return made
+
+
+@pytest.mark.parametrize("key", ["common", "zeros", "fusion", "hyfem", "FedRep"])
+def test_the_files_of_a_deployment_are_right(ran, tmp_path, key):
+    """They train the method that was compared, on the inputs that it had."""
+    way = ways_of([key], ran.first)[0][-1]
+    seen, wanted, _ = way.made_for(ran.first)
+    [method] = run_as_a_file(way.source(ran.first))["METHODS"].values()
+    assert method == wanted
+    frame = table().replace({"word": {"red": "-"}}).assign(note="x")
+    prepare = Preparation(missing=["-", "none"], categories=["word"])
+    options = {"client": "site", "target": "ill", "prepare": prepare, "ignore": ["note"], "sep": ";"}
+    load = run_as_a_file(page.reading(options, ["no", "yes"], way.view))["load"]
+    for name, rows in frame.groupby("site"):
+        rows.drop(columns="site").to_csv(tmp_path / f"{name}.csv", index=False, sep=";")
+    told = {name: {"data": str(tmp_path / f"{name}.csv"), "name": name} for name in NAMES}
+    words = [{"name": name, **agreement.described(load({**told[name], "agreed": {}}))} for name in NAMES]
+    agreed = agreement.agreed(words)
+    fed = Federation([load({**told[name], "agreed": agreed}) for name in NAMES], 2)
+    method.check(fed.specs())
+    assert [c.n_train for c in fed] == [36, 36], "a fifth is for testing"
+    assert type(fed[0].x_train) is type(seen[0].x_train)
 
 
 # --- the runs ---------------------------------------------------------------------------------------------------------
@@ -306,7 +336,7 @@ def test_what_was_noticed_is_told(tmp_path):
     frame = table().assign(sure=lambda f: f["ill"])
     with pytest.warns(FederationWarning, match="another form of the answer"):
         runs = trials.run_all(tables(tmp_path, frame), ["common"], seeds=3, rounds=1, n_jobs=1, progress=False)
-    assert "another form of the answer" in Page(page.render(runs, judging.judge(runs), "ill")).text
+    assert "another form of the answer" in Page(page.render(runs, judging.judge(runs), READ, [], [])).text
 
 
 @pytest.mark.parametrize(
@@ -406,6 +436,17 @@ def test_three_commands_on_made_patients(monkeypatch, capsys, tmp_path):
     printed = from_csv_to_a_prediction(monkeypatch, capsys, heart.patients(made=True))
     assert printed.splitlines()[1].startswith("Alone: logistic regression ")
     assert printed.splitlines()[-1] == "report: report.html"
+
+
+def test_columns_that_split_rows_are_no_features_of_what_is_trained(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    table(120).assign(day=range(120)).to_csv("all.csv", index=False)
+    words = ["all.csv", "--target", "ill", "--client", "site", "--ignore", "word"]
+    told = ["--methods", "common", "--seeds", "3", "--rounds", "1", "--report", "report.html"]
+    call(monkeypatch, "compare", *words, "--time", "day", *told)
+    shown = Page(Path("report.html").read_text("utf8")).text
+    assert "hetfl train all.csv --target ill --client site --ignore word --ignore day --method logistic" in shown
+    assert "ignore=['word', 'day']," in shown
 
 
 @pytest.mark.realdata("heart.hospitals")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hetfl_core.federation import Federation
+from hetfl_core.preparation import Preparation
 from hetfl_core.reporting.judging import FEW, LEVEL, LOWER, Judgement
 from hetfl_core.reporting.trials import Trials
 from hetfl_core.views import columns_of_each
@@ -96,8 +98,38 @@ def columns_held(federation: Federation) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-row["sites"], -np.mean([share for share, _ in row["cells"]])))
 
 
+def reading(options: Mapping[str, Any], classes: Sequence[Any], view: str) -> str:
+    """The file ``federation/data.py`` of a deployment whose sites read their tables as they are read here.
+
+    Parameters
+    ----------
+    options : dict
+        As for `Federation.from_csv`.
+    classes : sequence
+        In their order.
+    view : str
+
+    Returns
+    -------
+    str
+        Source code.
+    """
+    usual, prepare = Preparation(), options["prepare"]
+    own = {f.name: getattr(prepare, f.name) for f in fields(prepare)}
+    told = ", ".join(f"{k}={v!r}" for k, v in own.items() if v not in (getattr(usual, k), [], ()))
+    defaults: dict[str, Any] = {"ignore": [], "group": None, "sep": ",", "decimal": ".", "encoding": "UTF-8"}
+    given = {"label": options["target"], "classes": list(classes)}
+    options = {**options, "ignore": [*options.get("ignore", ()), *([options["time"]] if options.get("time") else [])]}
+    given |= {k: options[k] for k, v in defaults.items() if options.get(k, v) != v}
+    lines = [f"{k}={v!r}," for k, v in (given | {"view": view}).items()]
+    lines = ['config["data"],', 'config["name"],', *lines, f"prepare=Preparation({told}),", 'agreed=config["agreed"],']
+    head = "from hetfl_core import Preparation\nfrom hetfl_core.deployment import client_from_file\n\n\n"
+    inside = "\n".join(f"        {line}" for line in lines)
+    return f"{head}def load(config):\n    return client_from_file(\n{inside}\n    )\n"
+
+
 def render(
-    trials: Trials, found: Judgement, target: str, files: Sequence[str] = (), arguments: Sequence[str] = ()
+    trials: Trials, found: Judgement, options: Mapping[str, Any], files: Sequence[str], arguments: Sequence[str]
 ) -> str:
     """The page.
 
@@ -105,8 +137,8 @@ def render(
     ----------
     trials : Trials
     found : Judgement
-    target : str
-        Column that is predicted.
+    options : dict
+        As the tables were read (`Tables`).
     files : sequence of str
         Names of the files, for the commands.
     arguments : sequence of str
@@ -141,6 +173,9 @@ def render(
     more = {way.key: (100 * table.loc[way.key].loc[found.counted or names].mean()).to_dict() for way in trials.ways}
     columns = columns_held(trials.first)
     recommended = found.best.key if found.best and found.verdict in ("together", "other") else trials.ways[0].key
+    shared = [way for way in others if not way.alone and math.isfinite(found.overall[way.key].mean)]
+    deployed = max(shared, key=lambda way: found.overall[way.key].mean, default=None)
+    deployed = found.best if found.verdict == "together" else deployed
     return env.from_string(TEMPLATE.read_text("utf8")).render(
         j=found,
         trials=trials,
@@ -165,7 +200,10 @@ def render(
         room=max([gain.high for gain in found.overall.values() if math.isfinite(gain.high)], default=0.0),
         unit="" if measure in LOWER else " points",
         lower=measure in LOWER,
-        target=target,
+        target=options["target"],
+        data_file=reading(options, trials.first.info["classes"], deployed.view) if deployed else "",
+        methods_file=deployed.source(trials.first) if deployed else "",
+        deployed=deployed,
         files=files,
         arguments=arguments,
         recommended=recommended,

@@ -138,6 +138,30 @@ class Way:
         method.check(seen.specs())
         return seen, method, options
 
+    def source(self, federation: Federation) -> str:
+        """The file ``federation/methods.py`` of a deployment that trains in this way.
+
+        Parameters
+        ----------
+        federation : Federation
+
+        Returns
+        -------
+        str
+            Source code.
+        """
+        name = {"common": "FedAvg", "zeros": "FedAvg", "fusion": "LateFusion", "hyfem": "HyFEM"}.get(self.key)
+        if name is None:
+            return f'from hetfl_core.methods import CATALOGUE\n\nMETHODS = {{"{self.key}": CATALOGUE["{self.key}"]}}\n'
+        model = "MLP((16,), 8)"
+        if self.view == "blocks":
+            model = f"Blocks.alike({list(federation.in_blocks()[0].x_train)!r}, MLP((16,), 8), out=32)"
+        settings = ", ".join(f"{key}={value!r}" for key, value in TRAINING.items())
+        return (
+            f"from hetfl_core.methods import {name}\nfrom hetfl_core.networks import MLP, Blocks, Model\n\n"
+            f'METHODS = {{"{self.short}": {name}(Model({model}), {settings})}}\n'
+        )
+
 
 WAYS = {
     way.key: way
