@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from hetfl_book.experiments import EXPERIMENTS
 from hetfl_book.ledger.published import paper_table
 from hetfl_core.datasets import DataError, blocks, image_files
 from hetfl_core.datasets.blocks import ASSIGNMENTS, QUADRANTS, BlockPartition, Holding, holders
@@ -182,6 +183,15 @@ def small_images(monkeypatch):
         load = lambda shape=shape: (made(40, *shape), made(10, *shape))  # noqa: E731
         monkeypatch.setattr(image_files, name, replace(getattr(image_files, name), load=load))
     monkeypatch.setattr(image_files, "load_eurosat", lambda side: (made(40, 3, side), made(10, 3, side)))
+
+
+@pytest.mark.parametrize(("name", "clients"), [("quadrants-eurosat", 6), ("colours-eurosat", 9)])
+def test_experiments_on_eurosat_run_once_the_file_is_there(small_images, name, clients):
+    experiment = replace(EXPERIMENTS[f"hyfem/{name}"].at("book"), rounds=1, evaluate_every=1)
+    for method, n in (("HyFEM", clients), ("centralised", 1)):
+        found = experiment.run(method, 0, progress=False, device="cpu")
+        assert len(found.federation) == n
+        assert 0 <= found.final["server_accuracy"] <= 1
 
 
 @pytest.mark.parametrize("make", [blocks.fashion_mnist, blocks.mnist, blocks.cifar10, blocks.eurosat])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image
 
 from hetfl_book.datasets import multiview
 from hetfl_book.datasets.multiview import CITIES, HERITAGE_CLASSES, MODELNET_CLASSES
+from hetfl_book.experiments import EXPERIMENTS
 from hetfl_core import simulate
 from hetfl_core.datasets import DataError, registry
 from hetfl_core.datasets.blocks import ASSIGNMENTS
@@ -117,6 +119,24 @@ def test_the_papers_second_setting(views):
         assert tuple(sorted(set(client.y_train.tolist()))) == one.classes
         assert (client.n_train, client.n_test) == (30, 40)
     assert fed.x_test["view 05"].shape == (40, 1, 32, 32), "4 pixels become 32"
+
+
+def ran(experiment, method):
+    """The data that an experiment gives to a method, on which that runs for a round."""
+    setting = dataclasses.replace(EXPERIMENTS[experiment].at("book"), rounds=1, evaluate_every=1)
+    found = setting.run(method, 0, progress=False, device="cpu")
+    assert 0 <= found.final["accuracy"] <= 1
+    return found.federation
+
+
+def test_experiments_on_views_run_once_the_files_are_there(views):
+    fed = ran("hyfem/modelnet40-1", "HyFEM")
+    assert [len(set(client.y_train.tolist())) for client in fed] == [20] * 4
+    assert set.intersection(*({n for n, s in c.shapes.items() if 0 not in s} for c in fed)) == {"view 01", "view 07"}
+    assert len(ran("hyfem/modelnet40-1", "centralised")) == 1
+    assert list(ran("hyfem/modelnet40-1", "FedProx, common blocks")[0].shapes) == ["view 01", "view 07"]
+    assert len(ran("hyfem/modelnet40-2", "FedAvg, zeros")) == 8
+    assert len(ran("hyfem/modelnet40-2-mu2", "HyFEM, mu2 0.5")) == 8
 
 
 @pytest.mark.parametrize(
@@ -353,6 +373,11 @@ def heritage(made_cities, tmp_path, monkeypatch):
 
 def where_text_is(x):
     return x["text"].abs().sum(dim=1) > 0
+
+
+def test_the_experiment_on_herigraph_runs_once_the_files_are_there(heritage):
+    assert len(ran("hyfem/herigraph", "HyFEM")) == 6
+    assert len(ran("hyfem/herigraph", "centralised")) == 1
 
 
 def test_four_blocks_of_features(heritage):
