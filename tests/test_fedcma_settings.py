@@ -238,8 +238,10 @@ def test_the_published_splits_experiments_change_what_they_say():
     for alpha in fedcma.ALPHAS:
         assert EXPERIMENTS[f"fedcma/mnist-published-alpha-{alpha:g}"].methods == chosen
         as_in_code = EXPERIMENTS[f"fedcma/mnist-code-alpha-{alpha:g}"].methods
-        assert list(as_in_code) == list(chosen)
-        for name, method in as_in_code.items():
+        assert list(as_in_code) == [*chosen, "FedGen, teachers by batch"]
+        together = as_in_code["FedGen, teachers by batch"]
+        assert together == replace(as_in_code["FedGen"], teachers="batch")
+        for name, method in ((name, as_in_code[name]) for name in chosen):
             assert (method.init, method.stages(2, "round")[0].lr) == (
                 "common",
                 pytest.approx(chosen[name].lr * 0.99**2),

@@ -14,6 +14,7 @@ from torch.distributions import Categorical, MultivariateNormal, Normal, kl_dive
 from hetfl_book.theory import fedcr as theory
 from hetfl_core.distances import gaussian_kl, product_of_experts
 from hetfl_core.methods import FedCR
+from hetfl_core.methods.stochastic import gaussian_gap
 from hetfl_core.rng import numpy_stream
 
 LN2 = math.log(2)
@@ -157,7 +158,7 @@ def gaussian_bits(dimensions, snr):
 
 def test_every_statement_has_a_verdict_and_names_functions_that_exist():
     table = theory.statements()
-    assert len(table) == 23
+    assert len(table) == 26
     assert set(table["holds"]) == {"yes", "if", "no"}
     assert table.iloc[0]["statement"] == "Lemma 4.1, Eq. (5)"
     assert table.iloc[0]["words"].endswith("`discrete_alignment`")
@@ -169,6 +170,22 @@ def test_every_statement_has_a_verdict_and_names_functions_that_exist():
     named = {name for words in table["words"] for name in re.findall(r"`(\w+)`", words)}
     assert len(named) > 10
     assert all(callable(getattr(theory, name)) for name in named)
+
+
+@pytest.mark.parametrize("sigma", [1.0, 0.1])
+def test_with_one_fixed_variance_the_term_is_fedpacs_squared_distance(sigma):
+    m, mu = torch.tensor([[1.0, -2.0]]).double(), torch.tensor([[0.5, 0.0]]).double()
+    fixed = torch.full_like(m, sigma**2)
+    assert float(gaussian_gap(m, fixed, mu, fixed)) == pytest.approx((0.25 + 4) / (2 * sigma**2))
+
+
+@pytest.mark.parametrize(("V", "reached"), [(2, False), (4, True)])
+def test_two_linear_layers_are_one_where_the_first_is_as_wide_as_there_are_classes(V, reached):
+    """The nearest product of a (6, V) and a (V, 4) matrix to a head of four classes."""
+    head = numpy_stream(0, "tests", 0, "head").normal(size=(6, 4))
+    U, S, Vt = np.linalg.svd(head)
+    nearest = U[:, :V] * S[:V] @ Vt[:V]
+    assert np.allclose(nearest, head) == reached
 
 
 # --- information ----------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ Lemma 4.1, Eq. (5)              if    y → x_i → z, as its proof has it (A1).
 I_i(z; x_i|y) ≤ I(z; x|y)       if    One joint law of x, y, z. For own encoders and their product with a prior it turns
                                       round where data are independent given y: m = 2, Λ = Λ_0 = 1: 0.5 against 0.368
                                       bits. `product_information`
+4.1: FedPAC a special case      if    Both variances are one fixed σ²: (21) is ‖m − μ‖²/2σ² then, β/2σ² FedPAC's weight.
+                                      FedCR's σ is learned; for σ → 0 there is no limit.
 I_c = 0: common features        if    Clients that depend on each other given y; else nothing is left.
 Eq. (15)                        yes   τ is the normaliser and changes nothing.
 … with τ = 1                    if    Data independent, and given z too: z = x_1 + x_2 + ε is no example.
@@ -32,6 +34,7 @@ z = ε Σ + μ                     no    z = ε Σ^½ + μ. For Σ = ¼ the vari
 4.2: MoE not sharper            if    Than the *sharpest* expert: variances 1 and 9 mix to 5.
 4.2: PoE much sharper           if    Gaussians; others may be blunter than an expert.
 Eq. (21)                        yes   It is the divergence of two Gaussians, term by term.
+4.3: FedPer for β = 0, Σ = 0    if    FedPer's body has one more linear layer.
 Theorem 5.1, Eq. (10)           if    0–1 loss, two classes; d, λ and risks in one feature space, else the claim can
                                       read 1 ≤ 0 + 0 + 0 + 0.65 (n = 100), which is false. ½ d is enough: the printed
                                       bound is the weaker one.
@@ -44,6 +47,7 @@ Theorem 5.1, Eq. (10)           if    0–1 loss, two classes; d, λ and risks i
 6.2: 4 and 7 bits               no    log2 C = 3.32 and 6.64; of a client's labels log2 5 = 2.32 (log2 15 = 3.91).
                                       `fano_bits`
 6.2: few dimensions, few bits   no    V/2 log2(1 + snr): one holds 100 classes at error 1e-4. `grid_error`
+A.1.2: two layers equal one     if    V ≥ C: two layers have rank V at most. In a federation one is shared, one local.
 A.2.1: 2 794 852 parameters     no    Table 6: 3 346 852 (V = 256), 3 897 252 (V = 512). Table 5: 2 898 852; 2 806 602
                                       for ten classes; 2 796 352, the nearest, without its last layer.
 A.2.1: 51 200 numbers           yes   2 V C to a client, which sends 2 V per class of its own.
