@@ -34,8 +34,8 @@ Lemma 1: strong convexity in z  yes   By constraint (19), every row matched, whi
 Algorithm 2 lowers (11)         no    Clients (0, 1), (2, 0) and (0, 3): from 11/3 to 4, all at once. A test of
                                       `hetfl_core.matching` has it, and two more, one by one.
 … by the exact cost, in turn    yes   Block-coordinate descent; 4 000 random steps in the tests.
-Remark 3.1: FedMA, Sub-FedAvg   if    For FedMA, whose objective has no loss: (6) is its matching with clients' weights as
-                                      they were trained. Sub-FedAvg prunes, and matches nothing.
+Remark 3.1: FedMA, Sub-FedAvg   if    For FedMA, whose objective has no loss: with clients' weights as they were trained
+                                      (6) is its matching. Sub-FedAvg prunes, and matches nothing.
 Remark 3.2: FedProx             yes   The whole network in Θ, a common start and the same μ: there is no classifier, and
                                       nothing to match. (The other method named there is cited by the paper of L2GD.)
 Remark 3.3: FedAvg for μ → ∞    if    As a problem. By (22a) with a fixed η clients leave every bound once
