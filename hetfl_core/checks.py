@@ -10,10 +10,12 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral, Real
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -331,3 +333,12 @@ def memory(n_bytes: float, **sizes: Any) -> None:
             f"{asked} would need {min(n_bytes, 1e300) / 2**30:,.3g} GiB of memory or more, "
             f"of which {free / 2**30:,.3g} GiB are free: choose less"
         )
+
+
+def own_calls() -> int:
+    """Calls of this package on top of the one from outside, to which a warning should point."""
+    frame: FrameType | None = sys._getframe(1)
+    depth = 0
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("hetfl_core"):
+        frame, depth = frame.f_back, depth + 1
+    return depth

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote
-from warnings import catch_warnings
+from warnings import catch_warnings, warn_explicit
 
 import numpy as np
 import pandas as pd
@@ -137,6 +137,7 @@ def compare(
                 grouped.setdefault(name, []).append(list(seeds_of))
             bar.update(len(made))
     _DATA.clear()
+    _SAID.clear()
     table = pd.concat({metric: _table(mine, base) for metric, mine in found.items()}, names=["metric"])
     others = table.index.get_level_values("method") != base
     table.loc[others, "p_holm"] = corrected(table[others])["p_holm"]
@@ -195,7 +196,7 @@ class _Comparison:
         """The metrics and what each method sees, checked for all methods; made once for runs that come soon."""
         made = _DATA.get((self.token, seed))
         if made is None:
-            data = self.federation(seed) if callable(self.federation) else self.federation
+            data = self._federation(seed)
             checks.instance("federation", data, Federation)
             names, asked = _metrics(self.wanted, data, self.options.get("measure", ()))
             seen = _seen(data, self.views)
@@ -204,6 +205,18 @@ class _Comparison:
             mark = data.fingerprint() if callable(self.federation) else ""
             made = _DATA[self.token, seed] = _Data(names, asked, seen, mark)
         return made
+
+    def _federation(self, seed: int) -> Federation:
+        """The federation of a seed; what is said of several seeds alike is said once."""
+        if not callable(self.federation):
+            return self.federation
+        with catch_warnings(record=True) as said:
+            data = self.federation(seed)
+        for each in said or ():
+            if (self.token, str(each.message)) not in _SAID:
+                _SAID.add((self.token, str(each.message)))
+                warn_explicit(each.message, each.category, each.filename, each.lineno)
+        return data
 
 
 class _Data(NamedTuple):
@@ -222,6 +235,9 @@ class _Made(NamedTuple):
     mark: str
     together: bool
 
+
+_SAID: set[tuple[str, str]] = set()
+"""What was said of the data in this process, by the comparison."""
 
 _DATA: dict[tuple[str, int], _Data] = {}
 """The data of some seeds in this process."""
@@ -280,7 +296,7 @@ def _metrics(wanted: Sequence[Any], federation: Federation, measure: Sequence[An
     allowed = list(dict.fromkeys([*figures(federation.task), *own]))
     for name in names:
         if name not in allowed:
-            raise ValueError(f"metric must be one of {allowed}, got {name!r}")
+            raise ValueError(f"metric must be one of {allowed}, got {name!r}{checks.meant(name, allowed)}")
     return names, asked
 
 

@@ -545,4 +545,4 @@ def _warn_of_classes(clients: Sequence[Client], n_classes: int, counted: bool) -
 
 
 def _warn(of: str) -> None:
-    warnings.warn(of, FederationWarning, stacklevel=5)
+    warnings.warn(of, FederationWarning, stacklevel=1 + checks.own_calls())

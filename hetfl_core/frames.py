@@ -139,7 +139,7 @@ def _warn_of_numbering(features: pd.DataFrame, whose: pd.Series) -> None:
                 f"column {column!r} holds another whole number in each row, in order, as identifiers do: if it is no "
                 "measurement, leave it out (ignore=…)",
                 FederationWarning,
-                stacklevel=4,
+                stacklevel=1 + checks.own_calls(),
             )
 
 
@@ -154,7 +154,7 @@ def _warn_of_marks(features: pd.DataFrame) -> None:
                     f"column {column!r} is {end:g} in {n} rows, far from all other values ({others.min():g} to "
                     f"{others.max():g}): if that stands for a missing value, say missing={{{column!r}: [{end:g}]}}",
                     FederationWarning,
-                    stacklevel=4,
+                    stacklevel=1 + checks.own_calls(),
                 )
 
 
@@ -206,7 +206,7 @@ def split_arrays(
             f"too few samples to be split in proportion with test_size={float(share):g} on "
             f"{', '.join(map(repr, few))}: there, a sample of each class stays in the training set",
             FederationWarning,
-            stacklevel=4,
+            stacklevel=1 + checks.own_calls(),
         )
     unknown = prepare is not None and not isinstance(prepare, Preparation)  # its tables may hold anything
     if not unknown and not (rules and any(rule.kind == "group" for rule in rules.values())):
@@ -355,7 +355,7 @@ def _warn_of_alike(tables: Mapping[str, Any], places: Mapping[str, splits.Places
             f"test rows are so much like training rows that they may be of one patient ({', '.join(told)}), and what "
             "is learnt by heart then counts as right: name the column that tells patients apart (group=…)",
             FederationWarning,
-            stacklevel=5,
+            stacklevel=1 + checks.own_calls(),
         )
 
 
@@ -400,7 +400,7 @@ def _check_columns(frame: pd.DataFrame, named: Mapping[str, Any], ignore: Any) -
             warnings.warn(
                 f"column {client!r}: {first!r} and {name!r} are two clients: write them alike if they are one",
                 FederationWarning,
-                stacklevel=5,
+                stacklevel=1 + checks.own_calls(),
             )
 
 
@@ -415,7 +415,7 @@ def _warn_of_answers(features: pd.DataFrame, labels: pd.Series) -> None:
                 f"each value of column {column!r} stands for one value of {labels.name!r}: if it is another form of "
                 "the answer, leave it out (ignore=…)",
                 FederationWarning,
-                stacklevel=4,
+                stacklevel=1 + checks.own_calls(),
             )
 
 
@@ -472,7 +472,7 @@ def _warn_of_labels(classes: Sequence[Any]) -> None:
             warnings.warn(
                 f"labels {first!r} and {label!r} are two classes: write them alike if they are one",
                 FederationWarning,
-                stacklevel=6,
+                stacklevel=1 + checks.own_calls(),
             )
 
 
@@ -486,7 +486,7 @@ def _warn_of_levels(levels: Mapping[str, Sequence[str]]) -> None:
                 warnings.warn(
                     f"column {column!r}: {first!r} and {level!r} are two levels: write them alike if they are one",
                     FederationWarning,
-                    stacklevel=6,
+                    stacklevel=1 + checks.own_calls(),
                 )
 
 
@@ -513,7 +513,7 @@ def _coded(parts: Mapping[str, Part], task: Kind) -> tuple[list[Any], dict[str, 
             f"there are {len(classes)} classes in {sum(len(part.y) for part in parts.values())} samples, as where a "
             'number is to be predicted (task="regression"), or the target names the samples',
             FederationWarning,
-            stacklevel=5,
+            stacklevel=1 + checks.own_calls(),
         )
     index = {label: c for c, label in enumerate(classes)}
     return classes, {who: np.array([index[label] for label in part.y.tolist()], int) for who, part in parts.items()}

@@ -28,7 +28,8 @@ def in_order(call: Callable[..., R], pieces: Sequence[tuple[Any, ...]], n_jobs: 
     Parameters
     ----------
     call : callable
-        What it gives, and its errors and warnings, must not depend on the process in which it is called.
+        What it gives, and its errors and warnings, must not depend on the process in which it is called. What several
+        calls in other processes say alike is said once.
     pieces : sequence of tuple
         Its arguments.
     n_jobs : int, optional
@@ -67,9 +68,12 @@ def _in_processes(call: Callable[..., R], pieces: Sequence[tuple[Any, ...]], job
     with joblib.parallel_config("loky", n_jobs=jobs, inner_max_num_threads=1):
         pool = joblib.Parallel(return_as="generator")
     try:
+        said = set[tuple[type[Warning], str]]()
         for result, told in pool(joblib.delayed(_noting)(call, piece) for piece in pieces):
-            for category, text in told:
-                warnings.warn(text, category, stacklevel=3)
+            for category, text in dict.fromkeys(told):
+                if (category, text) not in said:
+                    warnings.warn(text, category, stacklevel=3)
+            said.update(told)
             yield result
     finally:
         get_reusable_executor().shutdown()

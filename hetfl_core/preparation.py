@@ -286,7 +286,7 @@ class Prepared:
                     f"client {self.client!r}: column {column!r} has levels that its preparation does not know, "
                     f"{checks.shown(unknown)}: they count as none of {checks.shown([*self.levels[column]])}",
                     FederationWarning,
-                    stacklevel=4,
+                    stacklevel=1 + checks.own_calls(),
                 )
             return words
         try:
@@ -512,7 +512,7 @@ WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0+)?")
 
 
 def _warn(of: str) -> None:
-    warnings.warn(of, FederationWarning, stacklevel=5)
+    warnings.warn(of, FederationWarning, stacklevel=1 + checks.own_calls())
 
 
 def word(value: Any) -> str:

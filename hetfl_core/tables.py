@@ -93,7 +93,7 @@ def _warn_of_short_rows(file: Path, where: str, width: int, options: Mapping[str
             f"{where}: {len(short)} rows have fewer fields than the first line has names, the first in line {short[0]}:"
             " their last columns count as missing",
             FederationWarning,
-            stacklevel=6,
+            stacklevel=1 + checks.own_calls(),
         )
 
 
@@ -181,7 +181,7 @@ def read_site(file: Path, where: str, options: Mapping[str, Any]) -> pd.DataFram
                 f"{where}: column {column!r} counts the rows, as the index of a table does that was written with it: "
                 "it is no feature, and is left out",
                 FederationWarning,
-                stacklevel=5,
+                stacklevel=1 + checks.own_calls(),
             )
             table = table.drop(columns=column)
     return table
@@ -198,5 +198,5 @@ def _check_alike(tables: Mapping[str, pd.DataFrame]) -> None:
                     f"columns {written!r} of {first!r} and {column!r} of {who!r} are two, as they are written in two "
                     "ways: if they are one, rename one of them",
                     FederationWarning,
-                    stacklevel=4,
+                    stacklevel=1 + checks.own_calls(),
                 )

@@ -1,3 +1,4 @@
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from hetfl_core import Federation, Preparation, compare, comparing, simulate
 from hetfl_core.baselines import LDA, LR
 from hetfl_core.datasets import toy
 from hetfl_core.engine.run import figures
+from hetfl_core.federation import FederationWarning
 from hetfl_core.methods import FedAvg, HetFedRep, LateFusion, Local
 from hetfl_core.networks import MLP, Blocks, Model
 from hetfl_core.statistics import holm
@@ -98,6 +100,18 @@ def test_the_difference_is_that_of_the_means_and_the_test_scipys_also_with_ties(
             assert row[["low", "high"]].to_list() == pytest.approx(list(test.confidence_interval(0.95)))
 
 
+def test_what_is_said_of_the_data_of_several_seeds_is_said_once():
+    def data(seed):
+        warnings.warn("all seeds alike", FederationWarning, stacklevel=1)
+        warnings.warn(f"seed {seed}", FederationWarning, stacklevel=1)
+        return ragged(seed=seed, widths=(4, 4), sizes=(30, 40))
+
+    with pytest.warns(FederationWarning) as told:
+        compare(data, {"LDA": LDA(), "LR": LR()}, seeds=3, n_jobs=1, **QUICK)
+    texts = [str(each.message) for each in told]
+    assert sorted(text for text in texts if "seed" in text) == ["all seeds alike", "seed 0", "seed 1", "seed 2"]
+
+
 def test_what_draws_no_random_number_counts_once_for_the_same_data():
     data = ragged(widths=(4, 4), sizes=(30, 40))
     table = compare(data, {"LDA": LDA(), "LR": LR(), "alone": METHODS["alone"]}, seeds=3, base="LR", **QUICK)
@@ -124,6 +138,8 @@ def test_runs_that_are_stopped_early_are_compared():
     [
         ("recall", r"metric must be one of \['accuracy', .*'server_accuracy', .* got 'recall'"),
         ("mse", "metric must be one of .* got 'mse'"),
+        ("AUC", r"metric must be one of .* got 'AUC' \(did you mean 'auc'\?\)"),
+        ("Balanced accuracy", r"got 'Balanced accuracy' \(did you mean 'balanced_accuracy'\?\)"),
     ],
 )
 def test_a_metric_that_no_run_has_is_refused_before_the_first_run(metric, message, monkeypatch):

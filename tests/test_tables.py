@@ -333,9 +333,10 @@ def test_patients_who_are_blank_or_in_another_unit_are_told(change, message, tmp
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.predict(rows, "A")
-    for use in (lambda x: model.predict(x, "A"), fed["A"].rows):
-        with pytest.warns(FederationWarning, match=message):
+    for use in (lambda x: model.predict(x, "A"), model.client("A").predict_proba, fed["A"].rows):
+        with pytest.warns(FederationWarning, match=message) as told:
             use(rows.assign(**change))
+        assert told[0].filename == __file__, "where the user called"
 
 
 def test_a_column_in_another_unit_is_told_where_no_single_value_is_far():

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from hetfl_core import checks
 from hetfl_core.engine.evaluation import METRICS, Measure
-from hetfl_core.engine.options import own_calls
 from hetfl_core.federation import FederationWarning, Kind
 
 Function = Callable[[np.ndarray, np.ndarray], float]
@@ -252,7 +251,9 @@ def scored(
     gaps = [_undefined(name, score, names, np.array(known) & np.isnan(found[name])) for name, score in scores.items()]
     if said := "; ".join(filter(None, gaps)):
         warnings.warn(
-            f"{said}: NaN there, and left out of means over clients", FederationWarning, stacklevel=1 + own_calls()
+            f"{said}: NaN there, and left out of means over clients",
+            FederationWarning,
+            stacklevel=1 + checks.own_calls(),
         )
     return found
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 
 import torch
 
@@ -87,12 +85,3 @@ def cpu_threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def own_calls() -> int:
-    """Calls of this package on top of the one from outside, to which a warning should point."""
-    frame: FrameType | None = sys._getframe(1)
-    depth = 0
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith("hetfl_core"):
-        frame, depth = frame.f_back, depth + 1
-    return depth

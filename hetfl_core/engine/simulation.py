@@ -24,7 +24,7 @@ from hetfl_core.engine.evaluation import Measure, Metrics, Samples
 from hetfl_core.engine.last_step import LastStep, after, fit
 from hetfl_core.engine.layout import Engine
 from hetfl_core.engine.measures import MEASURES, Asked, check_measure, spread
-from hetfl_core.engine.options import Seeded, check_options, check_runs, check_schedule, cpu_threads, own_calls
+from hetfl_core.engine.options import Seeded, check_options, check_runs, check_schedule, cpu_threads
 from hetfl_core.engine.run import Run, column_of, columns, of_splits
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
@@ -584,5 +584,5 @@ def _watch(simulator: Simulator, state: State, outcomes: Outcomes, lost: Sequenc
         "figures of such clients, and means over them, are NaN; a smaller learning rate (lr) or clipped gradients "
         "(clip) may help",
         RuntimeWarning,
-        stacklevel=1 + own_calls(),
+        stacklevel=1 + checks.own_calls(),
     )
