@@ -64,7 +64,7 @@ PROGRAM = r"""
 from hetfl_core import plots
 from hetfl_core.cli import app
 
-reproduce = "reproduce own/wine --scale paper --seeds 3 --out records"
+reproduce = "reproduce own/wine --scale paper --seeds 3 --jobs 1 --out records"
 for command in ("list", reproduce, "ledger --claims --out records"):
     app(command.split(), standalone_mode=False)
     print(end="\f", flush=True)
