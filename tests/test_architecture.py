@@ -35,7 +35,7 @@ CORE = [
 its own room."""
 
 BOOK = [
-    {"theory", "datasets", "figures", "calibration", "discriminator"},
+    {"theory", "datasets", "figures", "calibration", "discriminator", "peers"},
     {"ledger", "attacks"},
     {"papers"},
     {"experiments"},

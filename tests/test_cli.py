@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -439,6 +440,15 @@ def test_bench_prints_ratios(monkeypatch, capsys):
     code, out, err = call(monkeypatch, capsys, "bench", "--sizes", "10,20", "--loop-up-to", "10")
     assert code == 0, err
     assert len(re.findall(r"1\.0×", out)) == 4, "two batch sizes for pre-training and for a round"
+
+
+def test_bench_beside_other_libraries_is_a_plugin_s(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "plugins", lambda: (SimpleNamespace(peers=lambda: iter(["a line"])), SimpleNamespace()))
+    assert call(monkeypatch, capsys, "bench", "--peers")[:2] == (0, "a line\n")
+    monkeypatch.setattr(cli, "plugins", lambda: ())
+    code, _, err = call(monkeypatch, capsys, "bench", "--peers")
+    assert code == 1
+    assert "--peers needs a plugin" in err
 
 
 def test_the_command_keeps_freed_memory(monkeypatch, capsys):

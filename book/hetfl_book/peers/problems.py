@@ -32,7 +32,7 @@ class Case:
     rounds : int
         Rounds that are timed.
     clients, samples : int
-        Clients of the federation, and training samples of each.
+        Clients of the federation, and training samples of each: whole batches.
     """
 
     inputs: int
