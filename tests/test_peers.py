@@ -43,7 +43,7 @@ def test_the_table_is_that_of_the_issue_and_every_case_what_it_says():
 
 def test_a_round_of_ours_is_a_round_by_hand():
     """By the chain rule in NumPy as well, one client and one step at a time."""
-    assert table.differences(SMALL, None)["by hand"] < table.TOLERANCE
+    assert table.gaps(SMALL, None)["by hand"] < table.TOLERANCE
     side = ours.FedAvgSide(Case(6, 4, 3, 1, clients=3, samples=20))  # whole batches
     (x, y), rows = side.case.made(), side.batches.numpy()
     mean = {name: np.zeros(p.shape) for name, p in side.start.items()}
@@ -68,12 +68,12 @@ def test_a_round_of_ours_is_a_round_by_hand():
 def test_a_round_of_fedjax_is_a_round_of_ours(python):
     """From the same weights, on the same batches; with other batches it is not."""
     case = Case(30, 16, 10, 1, samples=40)
-    assert table.differences(case, python)["FedJAX"] < table.TOLERANCE
+    assert table.gaps(case, python)["FedJAX"] < table.TOLERANCE
 
 
 def test_another_computation_is_refused(monkeypatch):
     monkeypatch.setattr(table, "fedjax_python", lambda: None)
-    monkeypatch.setattr(table, "differences", lambda case, python: {"by hand": 0.0, "FedJAX": math.nan})
+    monkeypatch.setattr(table, "gaps", lambda case, python: {"by hand": 0.0, "FedJAX": math.nan})
     with pytest.raises(RuntimeError, match="784-64, 10 of 100: a round of ours and FedJAX must agree to 1e-05"):
         list(table.report())
 

@@ -88,12 +88,12 @@ def _clients(widths: list[tuple[int, ...]], samples: int) -> list[Client]:
     return clients
 
 
-def widths(clients: int, samples: int) -> Federation:
+def of_many_widths(clients: int, samples: int) -> Federation:
     """Clients with 6 to 22 features, 17 widths in turn."""
     return Federation(_clients([(6 + i % 17,) for i in range(clients)], samples), CLASSES, "widths")
 
 
-def blocks(clients: int, samples: int) -> Federation:
+def of_blocks(clients: int, samples: int) -> Federation:
     """Clients that hold two of three blocks of 20 features."""
     held = [tuple(20 * (b != i % 3) for b in range(3)) for i in range(clients)]
     return Federation(_clients(held, samples), CLASSES, "blocks")
@@ -101,13 +101,16 @@ def blocks(clients: int, samples: int) -> Federation:
 
 OWN: dict[str, tuple[Callable[[int, int], Federation], Method]] = {
     "FLIC, 17 widths": (
-        widths,
+        of_many_widths,
         FLIC(Model(MLP((64,), 64), alpha=64), local_epochs=EPOCHS, batch_size=BATCH, pretrain_epochs=1),
     ),
     "HyFEM, two of three blocks": (
-        blocks,
+        of_blocks,
         HyFEM(Model(Blocks.alike("abc", MLP((), 32), 64)), local_epochs=EPOCHS, batch_size=BATCH, lr=1e-2),
     ),
-    "Fed-CMA, heads of 17 widths": (widths, FedCMA(Model(MLP((64,), 64)), local_epochs=EPOCHS, batch_size=BATCH)),
+    "Fed-CMA, heads of 17 widths": (
+        of_many_widths,
+        FedCMA(Model(MLP((64,), 64)), local_epochs=EPOCHS, batch_size=BATCH),
+    ),
 }
 """By name a federation of so many clients and samples each, and a method: nobody else's library trains these."""

@@ -130,7 +130,7 @@ def in_turn(programs: Mapping[str, Program], count: int, repeats: int) -> dict[s
     return found
 
 
-def differences(case: Case, python: str | None) -> dict[str, float]:
+def gaps(case: Case, python: str | None) -> dict[str, float]:
     """Largest difference of a parameter, after a round of ten clients, from ours: by hand, and FedJAX's.
 
     All begin with the same weights and take the same batches.
@@ -235,7 +235,7 @@ def report(
     columns = "FedJAX s", "ours s", "by the clock", "by CPU", "loop : ours", "ours : by hand"
     yield _line("inputs-hidden, clients", *columns)
     for case in cases:
-        for who, gap in differences(case, python).items():
+        for who, gap in gaps(case, python).items():
             if not gap < TOLERANCE:
                 found = f"{case.name}: a round of ours and {who} must agree to {TOLERANCE}"
                 raise RuntimeError(f"{found}, but they differ by {gap:.1e}")
