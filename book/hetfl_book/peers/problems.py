@@ -93,7 +93,7 @@ def of_many_widths(clients: int, samples: int) -> Federation:
     return Federation(_clients([(6 + i % 17,) for i in range(clients)], samples), CLASSES, "widths")
 
 
-def of_blocks(clients: int, samples: int) -> Federation:
+def two_blocks(clients: int, samples: int) -> Federation:
     """Clients that hold two of three blocks of 20 features."""
     held = [tuple(20 * (b != i % 3) for b in range(3)) for i in range(clients)]
     return Federation(_clients(held, samples), CLASSES, "blocks")
@@ -105,7 +105,7 @@ OWN: dict[str, tuple[Callable[[int, int], Federation], Method]] = {
         FLIC(Model(MLP((64,), 64), alpha=64), local_epochs=EPOCHS, batch_size=BATCH, pretrain_epochs=1),
     ),
     "HyFEM, two of three blocks": (
-        of_blocks,
+        two_blocks,
         HyFEM(Model(Blocks.alike("abc", MLP((), 32), 64)), local_epochs=EPOCHS, batch_size=BATCH, lr=1e-2),
     ),
     "Fed-CMA, heads of 17 widths": (
