@@ -11,7 +11,7 @@ import torch
 from small import equal_histories, largest_difference, ragged
 from tensors import normal
 
-from hetfl_core import simulate
+from hetfl_core import simulate, tape
 from hetfl_core.engine import steps
 from hetfl_core.engine.descent import UPDATES, Descent, filled
 from hetfl_core.engine.steps import OFTEN, Program, Records, Step, meaning
@@ -160,6 +160,53 @@ def test_what_depends_on_values_can_be_recorded_as_a_whole():
     play = script(lambda x: [flipped(x) * 2], torch.ones(2, dtype=torch.float32))
     torch.testing.assert_close(play(torch.tensor([-1.0, 3.0]))[0], torch.tensor([2.0, -6.0]))
     torch.testing.assert_close(play(torch.tensor([1.0, 3.0]))[0], torch.tensor([2.0, 6.0]))
+
+
+def by_one(x):
+    """As the transformed gradient of a linear layer multiplies."""
+    return torch.ops.aten.mul.Scalar(x, 1)
+
+
+def test_a_record_leaves_out_what_changes_nothing_and_keeps_what_is_always_the_same():
+    def function(x):
+        always = torch.ones_like(x.sum()).expand(3)  # by the shape alone
+        return [by_one(x) + always, by_one(by_one(x).view(1, 3)).exp()]
+
+    play, x = script(function, normal(3)), normal(3, seed=1)
+    with Tape() as seen:
+        found = play(x)
+    assert [str(func) for func, *_ in seen.operations] == ["aten.add.Tensor", "aten.view.default", "aten.exp.default"]
+    for a, b in zip(found, function(x), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_what_a_record_gives_is_new_each_time_and_each_its_own():
+    """Also where it left something out: who writes into one output changes neither another, an input, nor the next."""
+
+    def function(x):
+        total, written = x.sum(0), by_one(x.exp())
+        written.add_(1.0)
+        zeros = torch.zeros_like(x)
+        return [by_one(x), by_one(total), by_one(total.view(1, 3)), total, x.exp(), written, zeros, by_one(zeros)]
+
+    play, x = script(function, normal(2, 3)), normal(2, 3, seed=1)
+    for _ in range(2):
+        found = play(x)
+        for a, b in zip(found, function(normal(2, 3, seed=1)), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0)
+        for i, t in enumerate(found):
+            t.fill_(i)
+        assert [float(t.mean()) for t in found] == list(range(len(found)))
+        torch.testing.assert_close(x, normal(2, 3, seed=1), rtol=0, atol=0)
+
+
+def test_what_is_large_is_not_kept(monkeypatch):
+    monkeypatch.setattr(tape, "SMALL", 2)
+    x = normal(3)
+    play = script(lambda x: [x + torch.ones_like(x)], x)
+    with Tape() as seen:
+        play(x)
+    assert [str(func) for func, *_ in seen.operations] == ["aten.ones_like.default", "aten.add.Tensor"]
 
 
 GROUPS = (("w",), (), ("a", "b"), ())
