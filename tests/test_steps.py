@@ -307,7 +307,7 @@ def test_gradients_that_are_one_tensor_are_clipped_once():
     grads = torch.autograd.grad(((leaves[0] + leaves[1]) * 100).sum(), leaves)
     stage = Stage(("a", "b"), epochs=1, optimizer="sgd", lr=1.0, clip=1.0)
     params = {"a": a, "b": b}
-    Descent(stage, params, stacked=True).step(params, filled(params, grads))
+    Descent(stage, params, stacked=True).step(filled(params, grads))
     norms = (a.square().sum(1) + b.square().sum(1)).sqrt()
     torch.testing.assert_close(norms, torch.ones(2, dtype=torch.float32))
 
