@@ -45,6 +45,9 @@ __all__ = ["LDA", "LR", "MDM", "SVM", "Chosen", "Pooled", "run"]
 Predict = Callable[[NDArray[Any]], NDArray[Any]]
 """From vectors, shape (n, d), to labels, shape (n,)."""
 
+OF_PROBABILITIES = ("log_loss", "brier", "calibration_error")
+"""Measures that mean something of probabilities alone, and nothing of what only puts samples in order."""
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -57,11 +60,14 @@ class Answers:
     labels : callable
     shares : callable, optional
         Their probabilities, shape (n, number of classes); not every classifier tells such.
+    ranked : bool
+        Whether the shares only put samples in order, and are no probabilities.
     """
 
     classes: NDArray[Any]
     labels: Predict
     shares: Predict | None = None
+    ranked: bool = False
 
     def __call__(self, x: NDArray[Any]) -> NDArray[Any]:
         return self.labels(x)
@@ -81,6 +87,23 @@ class Alone(Checked):
     def name(self) -> str:
         """The name used in the literature."""
         return type(self).__name__
+
+    def arrays(self, client: Client, split: str) -> tuple[Any, NDArray[Any]]:
+        """What is learned from a client, or asked of it: vectors as float64, shape (n, d), and labels, shape (n,)."""
+        return _arrays(client, split)
+
+    def fit_all(self, federation: Federation, seed: int) -> tuple[dict[str, Answers], tuple[int, int]]:
+        """What answers for each client, by its name, and the bytes that were sent up and down for it: none."""
+        return {c.name: self.fit(*self.arrays(c, "train"), c.name, seed) for c in federation}, (0, 0)
+
+    def answered(self, federation: Federation, models: Mapping[str, Answers]) -> str:
+        """What runs with the same answers have in common, of one whose `deterministic` cannot be known; else empty."""
+        return ""
+
+    def check(self, federation: Federation) -> None:
+        """Refuse a regression."""
+        if federation.task != "classification":
+            raise ValueError(f"a classical classifier wants a classification, got a {federation.task}")
 
     def make(self) -> Any:
         """A scikit-learn estimator, not yet fitted."""
@@ -281,6 +304,8 @@ class Pooled:
         """What is pooled."""
         return f"Pooled {self.of.name}"
 
+    check = Alone.check
+
     def fit(self, x: NDArray[Any], y: NDArray[Any]) -> Any:
         """A fitted estimator, of the vectors of all clients, shape (n, d), and their labels, shape (n,).
 
@@ -342,6 +367,9 @@ def _arrays(client: Client, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
 class Fitted(Run):
     """A `Run` of a baseline: it has no rounds, no server and no parameters, so that it can embed nothing."""
 
+    answered = ""
+    """As `Alone.answered` has it."""
+
     def embed(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
         """Refused: a classical classifier has no latent space."""
         raise NotImplementedError(f"{self.method.name} has no embedding: it classifies the inputs as they are")
@@ -385,15 +413,14 @@ def run(
     checks.instance("federation", federation, Federation)
     checks.instance("baseline", baseline, Alone, Pooled, such_as="LDA()")
     checks.seed(seed)
-    if federation.task != "classification":
-        raise ValueError(f"a classical classifier wants a classification, got a {federation.task}")
+    baseline.check(federation)
     scores = check_measure(measure, federation.task)[1]
     begin = time.perf_counter()
     federation = federation.to(torch.float32)  # what the federated methods see
     if isinstance(baseline, Pooled):
         models, sent = _pool(baseline, [(group, group) for group in together(federation)])
     else:
-        models, sent = {c.name: baseline.fit(*_arrays(c, "train"), c.name, seed) for c in federation}, (0, 0)
+        models, sent = baseline.fit_all(federation, seed)
     return report(federation, baseline, models, seed, sent, begin, scores)
 
 
@@ -499,16 +526,17 @@ def report(
     scores: Mapping[str, Score] = MappingProxyType({}),
 ) -> Run:
     """The `Run` of models that are fitted, one per client by name; `begin` is the time at which fitting began."""
-    metrics = METRICS["classification"]
+    task, arrays = federation.task, getattr(baseline, "arrays", _arrays)
+    metrics = METRICS[task]
 
     def answers(split: str) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
         """What is predicted for each client, and its labels."""
-        given = [(models[client.name], *_arrays(client, split)) for client in federation]
+        given = [(models[client.name], *arrays(client, split)) for client in federation]
         return [predict(x) if len(x) else y for predict, x, y in given], [y for _, _, y in given]
 
     test = answers("test")
-    train, final = evaluation.summarise(*answers("train")), evaluation.summarise(*test)
-    scored = _scored(federation, baseline, models, scores)
+    train, final = (evaluation.summarise(*each, task) for each in (answers("train"), test))
+    scored = _scored(federation, baseline, models, scores, arrays)
     final |= measures.spread(scored, scores, np.zeros(len(federation), bool))
     up, down = sent
     seconds = time.perf_counter() - begin
@@ -518,22 +546,37 @@ def report(
     sizes = [(client.name, client.n_train, client.n_test) for client in federation]
     each = {name: measure(*test) for name, measure in metrics.per_client.items()} | scored
     per_client = pd.DataFrame(sizes, columns=["client", "n_train", "n_test"]).assign(**each)
-    settings = {"method": plain(baseline), "seed": seed, "rounds": 0, "participation": 1.0}
+    settings = {
+        "method": plain(baseline, other=lambda x: type(x).__name__),
+        "seed": seed,
+        "rounds": 0,
+        "participation": 1.0,
+    }
     settings |= {"deterministic": baseline.deterministic, **({"measure": sorted(scores)} if scores else {})}
     nothing: list[Any] = [{} for _ in federation]
     history = pd.DataFrame([row], columns=columns(metrics.main)).assign(**asked)
-    return Fitted(federation, baseline, settings, history, final, per_client, {}, nothing, nothing)
+    run = Fitted(federation, baseline, settings, history, final, per_client, {}, nothing, nothing)
+    run.answered = baseline.answered(federation, models) if isinstance(baseline, Alone) else ""
+    return run
 
 
 def _scored(
-    federation: Federation, baseline: Any, models: Mapping[str, Answers], scores: Mapping[str, Score]
+    federation: Federation,
+    baseline: Any,
+    models: Mapping[str, Answers],
+    scores: Mapping[str, Score],
+    arrays: Callable[[Client, str], tuple[Any, NDArray[Any]]],
 ) -> dict[str, NDArray[Any]]:
     """The measures that are asked for, of each client's test samples."""
     told = []
     for client in federation:
-        (x, _), model = _arrays(client, "test"), models[client.name]
-        if scores and model.shares is None:
-            raise ValueError(f"{baseline.name} tells no class probabilities, of which {', '.join(scores)} is formed")
+        (x, y), model = arrays(client, "test"), models[client.name]
+        if federation.task == "regression":
+            told.append(model(x) if len(x) else y)
+            continue
+        lacking = [name for name in scores if model.shares is None or (model.ranked and name in OF_PROBABILITIES)]
+        if lacking:
+            raise ValueError(f"{baseline.name} tells no class probabilities, of which {', '.join(lacking)} is formed")
         told.append(np.zeros((len(x), federation.n_classes)))
         if len(x) and model.shares is not None:
             p = model.shares(x)

@@ -16,13 +16,15 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from hetfl_core import checks
+from hetfl_core import baselines, checks
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.measures import MEASURES, Function, check_measure
+from hetfl_core.engine.options import with_networks
 from hetfl_core.engine.run import Run, ends, figures, usual
 from hetfl_core.engine.simulation import simulate, simulate_seeds
 from hetfl_core.engine.together import together
 from hetfl_core.engine.trainer import choose_device
+from hetfl_core.estimators import as_baseline
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
 from hetfl_core.parallel import in_order
@@ -53,8 +55,9 @@ def compare(
         The data, or what makes them of a seed. With one federation for all seeds, an interval is about the randomness
         of training on these data, and says nothing of other data.
     methods : dict of str to Method, or to (Method, view)
-        At least two, by the names that the table is to have; baselines (`hetfl_core.baselines`) may be among them. A
-        view says how a method is to see the data: ``"own"`` as they are, ``"common"`` (`Federation.of_common_columns`,
+        At least two, by the names that the table is to have. Baselines (`hetfl_core.baselines`) may be among them, and
+        estimators of scikit-learn, of which each client fits one to its own rows (`hetfl_core.estimators.PerSite`;
+        `InOnePlace` fits one to the rows of all). A view says how a method is to see the data: ``"own"`` as they are, ``"common"`` (`Federation.of_common_columns`,
         or `of_common_blocks` of blocks without names), ``"zeros"`` (`filled`), ``"blocks"`` (`in_blocks`), a dict of
         blocks, or a function of the federation. All have the same rows for training and for testing.
     seeds : int or sequence of int
@@ -85,7 +88,7 @@ def compare(
         metric over seeds (accuracies in per cent); ``difference`` from `base`, seed by seed, with ``low`` and ``high``,
         its 95 % t-interval; ``p``, two-sided, and ``p_holm``, corrected for as many tries as the table has (methods but
         `base`, times metrics); ``seeds``, the number that counts: every one, but that runs which draw no random number
-        (most baselines) count once for the same data; ``diverged``, how many runs diverged. Where a run has no figure,
+        (most baselines and estimators) count once for the same data; ``diverged``, how many runs diverged. Where a run has no figure,
         as one that diverged, there is no mean and no difference: NaN, for the mean of the others would flatter. The row
         of `base` has no difference. ``attrs["together"]`` names, for each method whose runs were trained together, the
         seeds that were: see the notes.
@@ -306,7 +309,7 @@ def _check_runs(federation: Federation, method: Any, whole: Federation) -> None:
         raise ValueError(f"{federation.name!r} has no test samples, so that there is nothing to compare by")
     if isinstance(method, Method):
         try:
-            method.check(federation.specs())
+            with_networks(method, specs := federation.specs()).check(specs)
         except ValueError as error:
             if found := _views_for(method, whole):
                 told = f"{str(error).removesuffix('.')}. It can work on the view {' or '.join(map(repr, found))}."
@@ -314,6 +317,8 @@ def _check_runs(federation: Federation, method: Any, whole: Federation) -> None:
             raise
     elif isinstance(method, type):
         checks.instance("methods", method, Method, such_as=f"{method.__name__}()")
+    elif isinstance(baseline := as_baseline(method), baselines.Alone):
+        baseline.check(federation)
 
 
 def _views_for(method: Method, federation: Federation) -> list[str]:
@@ -321,7 +326,7 @@ def _views_for(method: Method, federation: Federation) -> list[str]:
     found = []
     for view in VIEWS:
         with suppress(ValueError), catch_warnings(action="ignore"):
-            method.check(view_of(federation, view).specs())
+            with_networks(method, specs := view_of(federation, view).specs()).check(specs)
             found.append(view)
     return found
 
@@ -337,7 +342,8 @@ class _Result(NamedTuple):
 def _result(run: Run, name: str, metric: str) -> _Result:
     if metric not in run.final:
         raise ValueError(f"metric must be one that {name!r} has, of {list(run.final)}, got {metric!r}")
-    same = run.federation.fingerprint() if run.settings.get("deterministic") else None
+    fixed = run.settings.get("deterministic")
+    same = run.federation.fingerprint() if fixed else getattr(run, "answered", "") or None
     return _Result(to_percent(run.final[metric], metric), bool(run.final.get("diverged")), same)
 
 
@@ -349,15 +355,13 @@ def _runs(seen: Mapping[int, Federation], name: str, method: Any, **options: Any
 
 
 def _run(federation: Federation, name: str, method: Any, **options: Any) -> Run:
-    """A run of a method, or of a baseline, which takes no rounds."""
+    """A run of a method, or of a baseline or an estimator, which take no rounds."""
     if isinstance(method, Method):
         if options.get("checkpoint") is not None:
             folder = checks.path("checkpoint", options["checkpoint"])
             options["checkpoint"] = folder / f"{quote(name, safe=' ,')}-seed{options['seed']}"
         return simulate(federation, method, **options)
-    from hetfl_core import baselines
-
-    return baselines.run(federation, method, seed=options["seed"], measure=options["measure"])
+    return baselines.run(federation, as_baseline(method), seed=options["seed"], measure=options["measure"])
 
 
 def _table(found: Mapping[str, Mapping[int, _Result]], base: str) -> pd.DataFrame:

@@ -277,7 +277,7 @@ def plain(x: Any, where: str = "value", digits: int | None = None, other: Callab
     -------
     object
         Numbers that are not finite become None, for JSON has no NaN. A dataclass becomes a dict of its fields, with its
-        ``class``.
+        ``class``, and an estimator of scikit-learn one of its parameters.
 
     Raises
     ------
@@ -294,6 +294,8 @@ def plain(x: Any, where: str = "value", digits: int | None = None, other: Callab
     if is_dataclass(x) and not isinstance(x, type):
         inside = {f.name: plain(getattr(x, f.name), f"{where}.{f.name}", digits, other) for f in fields(x)}
         return {"class": type(x).__name__, **inside}
+    if callable(getattr(x, "get_params", None)) and not isinstance(x, type):  # an estimator of scikit-learn
+        return {"class": type(x).__name__, **plain(x.get_params(deep=False), where, digits, other)}
     if isinstance(x, Mapping):
         return {str(k): plain(v, f"{where}.{k}", digits, other) for k, v in x.items()}
     if isinstance(x, Sequence | set | frozenset):

@@ -26,6 +26,7 @@ CORE = [
     {"engine", "records"},
     {"statistics", "plots", "deployment"},
     {"baselines", "benchmark"},
+    {"estimators"},
     {"comparing", "plugins", "reporting"},
     {"cli_tables"},
     {"cli"},

@@ -144,7 +144,7 @@ def test_extractors_may_have_running_statistics_and_noise_of_their_own():
         (lambda: Blocks({"a": PHI}), r"extractors must be networks of one tensor, such as MLP\(\), got Blocks"),
         (lambda: Blocks({"a": MLP()}, out=0), "out must be at least 1, got 0"),
         (lambda: PHI.init({"a": (0,), "b": (0,)}, torch.Generator()), "at least one block must not be empty, got"),
-        (lambda: simulate(FED, Local(), **OPTIONS), "this model takes one tensor; client 'u'"),
+        (lambda: simulate(FED, Local(Model(MLP())), **OPTIONS), "this model takes one tensor; client 'u'"),
         (
             lambda: simulate(FED, Local(Model(Blocks.alike("ab", MLP()))), **OPTIONS),
             r"client 'v': block 'c' has no extractor; there are \['a', 'b'\]",

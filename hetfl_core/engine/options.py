@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
 from hetfl_core import checks
 from hetfl_core.engine.sides import check_participation
-from hetfl_core.federation import Federation, blocks
+from hetfl_core.federation import Federation, Spec, blocks
 from hetfl_core.methods.base import Method
+from hetfl_core.networks import Auto, Blocks
 
 Seeded = tuple[int, Federation, Federation | None]
 """A seed, the data of its run, and, where they are to be looked at as well, those with its validation samples."""
@@ -28,6 +30,35 @@ def check_options(
         raise TypeError(f"on_round must be callable, got {checks.shown(on_round)}")
     if checkpoint is not None:
         checks.path("checkpoint", checkpoint)
+
+
+def with_networks(method: Method, specs: Sequence[Spec]) -> Method:
+    """A method whose network goes by the inputs (`Auto`), with one for named blocks, where clients have such.
+
+    Parameters
+    ----------
+    method : Method
+    specs : sequence of Spec
+
+    Returns
+    -------
+    Method
+        With the usual embedding of each block (`Blocks`) and a layer over them, all of the width that `Auto` has; the
+        very same method where its network was named, or inputs are no blocks.
+    """
+    phi = method.model.phi
+    shapes: dict[str, tuple[int, ...]] = {}
+    for spec in specs:
+        held = spec.shapes if isinstance(spec.shapes, Mapping) else {}
+        shapes |= {name: shape for name, shape in held.items() if 0 not in shape and name not in shapes}
+    if not isinstance(phi, Auto) or not shapes:
+        return method
+    order = [name for name in specs[0].shapes if name in shapes]
+    try:
+        extractors = {name: phi.of(shapes[name]) for name in order}
+    except ValueError as error:
+        raise ValueError(f"blocks {order}: {error}") from error
+    return replace(method, model=replace(method.model, phi=Blocks(extractors, phi.out)))
 
 
 def check_schedule(evaluate_every: int | Sequence[int], rounds: int) -> int | list[int]:

@@ -18,6 +18,7 @@ from hetfl_core.engine import layout, sides, stacks, training
 from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.layout import Engine, Layout
+from hetfl_core.engine.options import with_networks
 from hetfl_core.engine.sides import ServerSide
 from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts, stack_split
 from hetfl_core.engine.steps import Records
@@ -73,10 +74,11 @@ class Trainer:
         if workers is not None:
             checks.threads("workers", workers)
         self.federation = federation.to(dtype)
-        self.method, self.seed, self.engine = method, seed, engine
+        self.seed, self.engine = seed, engine
         self.device, self.dtype = choose_device(device), dtype
         self.metrics = METRICS[federation.task]
         self.specs = self.federation.specs()
+        self.method = method = with_networks(method, self.specs)
         self.server = ServerSide(method, self.specs, seed, self.device, dtype)
         self.asked, self.threads = workers, threads
         self.most = stack_size

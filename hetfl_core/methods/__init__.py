@@ -27,6 +27,7 @@ from hetfl_core.methods.fedgen import FedGen
 from hetfl_core.methods.fedhenn import FedHeNN, kernel_alignment, published_alignment
 from hetfl_core.methods.fedpac import FedPAC
 from hetfl_core.methods.fedper import FedBABU, FedPer, LGFedAvg
+from hetfl_core.methods.fedproto import FedProto
 from hetfl_core.methods.fedprox import FedProx
 from hetfl_core.methods.fedrep import FedRep, HetFedRep
 from hetfl_core.methods.fedsr import FedSR
@@ -67,6 +68,7 @@ __all__ = [
     "FedHeNN",
     "FedPAC",
     "FedPer",
+    "FedProto",
     "FedProx",
     "FedRep",
     "FedRepScheme",

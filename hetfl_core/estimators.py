@@ -1,0 +1,203 @@
+"""Estimators of scikit-learn as baselines: each client fits one, or one is fitted where all rows lie in one place.
+
+Any object with ``fit`` and ``predict`` will do, a pipeline or a search over a grid too: a classifier where there are
+classes, a regressor where the target is a number. It sees what the federated methods see, the inputs of a client in
+the view that is asked for, as a table where the columns have names. What is fitted is a copy, a fresh one for each
+client and seed; each of its ``random_state`` is drawn from the seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hetfl_core import checks
+from hetfl_core.baselines import Alone, Answers, Predict
+from hetfl_core.federation import Client, Federation, blocks
+from hetfl_core.rng import SERVER, numpy_stream
+
+__all__ = ["InOnePlace", "PerSite"]
+
+
+@dataclass(frozen=True)
+class PerSite(Alone):
+    """An estimator that each client fits to its own training rows; nothing leaves it.
+
+    Parameters
+    ----------
+    estimator : estimator of scikit-learn
+        Such as ``LogisticRegression()``, ``GradientBoostingClassifier()`` or a pipeline.
+    """
+
+    estimator: Any
+
+    def __post_init__(self) -> None:
+        if not is_estimator(self.estimator):
+            raise TypeError(
+                "estimator must have fit and predict, such as LogisticRegression(), got "
+                f"{checks.shown(self.estimator)}{' (without brackets)' * isinstance(self.estimator, type)}"
+            )
+
+    @property
+    def name(self) -> str:
+        """The estimator's class."""
+        return type(self.estimator).__name__
+
+    def check(self, federation: Federation) -> None:
+        """Refuse a regressor where there are classes, and a classifier where the target is a number."""
+        kind = _kind(self.estimator)
+        if kind is not None and kind != federation.task:
+            wanted = "classifier" if federation.task == "classification" else "regressor"
+            raise ValueError(f"{federation.name!r} is a {federation.task}: expected a {wanted}, got {self.name}")
+
+    def arrays(self, client: Client, split: str) -> tuple[Any, NDArray[Any]]:
+        """Rows as a table, float64, where features have names, else as an array, shape (n, d); and labels.
+
+        Images are flattened, and blocks stand side by side.
+        """
+        parts = [part.flatten(1).numpy() for part in blocks(getattr(client, f"x_{split}"))]
+        x = np.concatenate(parts, 1).astype(np.float64)
+        named = client.features
+        names = named if isinstance(named, tuple) else _side_by_side(named)
+        table = x if names is None or len(names) != x.shape[1] else pd.DataFrame(x, columns=[*names])
+        return table, getattr(client, f"y_{split}").numpy()
+
+    def fit(self, x: Any, y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
+        """Learn from rows, shape (n, d), and labels or numbers, shape (n,); `where` names the client.
+
+        Of a single class there is nothing to learn: it is what is always predicted.
+        """
+        if y.dtype.kind != "f" and len(np.unique(y)) == 1:
+            return Answers(y[:1], lambda new: np.full(len(new), y[0]), lambda new: np.ones((len(new), 1)))
+        model = _copy(self.estimator, where, seed)
+        with self._naming(where, f"fitted to {len(y)} rows"):
+            model.fit(x, y)
+
+        def labels(new: Any) -> NDArray[Any]:
+            with self._naming(where, f"asked about {len(new)} rows"):
+                return np.asarray(model.predict(new))
+
+        if y.dtype.kind == "f":
+            return Answers(np.empty(0), labels)
+        shares = _shares(model)
+        return Answers(np.asarray(model.classes_), labels, shares, not hasattr(model, "predict_proba"))
+
+    def answered(self, federation: Federation, models: Mapping[str, Answers]) -> str:
+        """A digest of what is said of all test rows: what draws no random number says the same for every seed."""
+        digest = hashlib.sha256(federation.fingerprint().encode())
+        for client in federation:
+            x, model = self.arrays(client, "test")[0], models[client.name]
+            if len(x):
+                digest.update(np.ascontiguousarray((model.shares or model.labels)(x)).tobytes())
+        return digest.hexdigest()
+
+    @contextmanager
+    def _naming(self, where: str, what: str) -> Iterator[None]:
+        """Name the client and the estimator in whatever goes wrong: it is not ours, and may raise anything."""
+        try:
+            yield
+        except Exception as error:
+            told = " ".join(str(error).split())
+            who = f"client {where!r}: " if where else "all rows in one place: "
+            raise ValueError(f"{who}{self.name} cannot be {what}: {type(error).__name__}: {told}") from error
+
+
+@dataclass(frozen=True)
+class InOnePlace(PerSite):
+    """An estimator that is fitted to the training rows of all clients together: a ceiling that no federation has.
+
+    Clients must have the same features, as they have in the views ``"common"`` and ``"zeros"``. Rows are pooled as each
+    client has prepared them. Each client is answered with the probabilities of all classes.
+
+    Parameters
+    ----------
+    estimator : estimator of scikit-learn
+    """
+
+    @property
+    def name(self) -> str:
+        """What is pooled."""
+        return f"{super().name} in one place"
+
+    def check(self, federation: Federation) -> None:
+        """Refuse clients with different features."""
+        super().check(federation)
+        first, *others = federation
+        for other in others:
+            if (other.shapes, other.features) != (first.shapes, first.features):
+                raise ValueError(
+                    f"{self.name} wants the same features on all clients, but {first.name!r} and {other.name!r} have "
+                    'others: take the view "common" or "zeros"'
+                )
+
+    def fit_all(self, federation: Federation, seed: int) -> tuple[dict[str, Answers], tuple[int, int]]:
+        """The same answers for all clients, and the bytes of their rows, which are sent up; what predicts stays."""
+        each = [self.arrays(client, "train") for client in federation]
+        x = pd.concat([x for x, _ in each]) if isinstance(each[0][0], pd.DataFrame) else np.vstack([x for x, _ in each])
+        model = self.fit(x, np.concatenate([y for _, y in each]), "", seed)
+        sent = sum(t.nbytes for client in federation for t in (*blocks(client.x_train), client.y_train))
+        return {client.name: model for client in federation}, (int(sent), 0)
+
+
+def is_estimator(x: Any) -> bool:
+    """Whether this is an estimator as scikit-learn has them, made and not a class."""
+    return not isinstance(x, type) and all(callable(getattr(x, name, None)) for name in ("fit", "predict"))
+
+
+def as_baseline(x: Any) -> Any:
+    """An estimator as the baseline that each client fits, anything else as it is."""
+    return PerSite(x) if is_estimator(x) and not isinstance(x, Alone) else x
+
+
+def _side_by_side(names: Any) -> list[str] | None:
+    """Names of the features of all blocks that a client has; None where one of them has no names."""
+    known = [*(names or {}).values()]
+    return [name for own in known if own for name in own] or None
+
+
+def _kind(estimator: Any) -> Literal["classification", "regression"] | None:
+    """What an estimator is for, as far as it says."""
+    from sklearn.base import is_classifier, is_regressor
+
+    try:
+        return "classification" if is_classifier(estimator) else "regression" if is_regressor(estimator) else None
+    except (AttributeError, TypeError):  # one that knows nothing of scikit-learn's tags
+        return None
+
+
+def _copy(estimator: Any, where: str, seed: int) -> Any:
+    """A copy that is not fitted, with every ``random_state`` in it drawn from the seed and the client."""
+    from sklearn.base import clone
+
+    copy = clone(estimator, safe=False)
+    if not callable(getattr(copy, "get_params", None)):
+        return copy
+    keys = sorted(key for key in copy.get_params() if key == "random_state" or key.endswith("__random_state"))
+    drawn = {key: int(numpy_stream(seed, where or SERVER, 0, f"estimator:{key}").integers(2**32)) for key in keys}
+    return copy.set_params(**drawn) if drawn else copy
+
+
+def _shares(model: Any) -> Predict | None:
+    """Probabilities of the classes; of decision values the softmax, which keeps their order and is no probability."""
+    if hasattr(model, "predict_proba"):
+        return lambda x: np.asarray(model.predict_proba(x))
+    if not hasattr(model, "decision_function"):
+        return None
+    return _softmax_of(model.decision_function)
+
+
+def _softmax_of(decide: Callable[[Any], Any]) -> Predict:
+    from scipy.special import softmax
+
+    def shares(x: Any) -> NDArray[Any]:
+        z = np.asarray(decide(x), dtype=np.float64)
+        return softmax(z if z.ndim == 2 else np.stack([np.zeros(len(z)), z], 1), axis=1)
+
+    return shares
