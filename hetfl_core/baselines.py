@@ -304,7 +304,9 @@ class Pooled:
         """What is pooled."""
         return f"Pooled {self.of.name}"
 
-    check = Alone.check
+    def check(self, federation: Federation) -> None:
+        """Refuse a regression."""
+        Alone.check(self.of, federation)
 
     def fit(self, x: NDArray[Any], y: NDArray[Any]) -> Any:
         """A fitted estimator, of the vectors of all clients, shape (n, d), and their labels, shape (n,).

@@ -57,9 +57,10 @@ def compare(
     methods : dict of str to Method, or to (Method, view)
         At least two, by the names that the table is to have. Baselines (`hetfl_core.baselines`) may be among them, and
         estimators of scikit-learn, of which each client fits one to its own rows (`hetfl_core.estimators.PerSite`;
-        `InOnePlace` fits one to the rows of all). A view says how a method is to see the data: ``"own"`` as they are, ``"common"`` (`Federation.of_common_columns`,
-        or `of_common_blocks` of blocks without names), ``"zeros"`` (`filled`), ``"blocks"`` (`in_blocks`), a dict of
-        blocks, or a function of the federation. All have the same rows for training and for testing.
+        `InOnePlace` fits one to the rows of all). A view says how a method is to see the data: ``"own"`` as they are,
+        ``"common"`` (`Federation.of_common_columns`, or `of_common_blocks` of blocks without names), ``"zeros"``
+        (`filled`), ``"blocks"`` (`in_blocks`), a dict of blocks, or a function of the federation. All have the same
+        rows for training and for testing.
     seeds : int or sequence of int
         Number of seeds, or the seeds themselves, each once; at least three, so that there is a spread to judge by.
     rounds : int
@@ -88,10 +89,10 @@ def compare(
         metric over seeds (accuracies in per cent); ``difference`` from `base`, seed by seed, with ``low`` and ``high``,
         its 95 % t-interval; ``p``, two-sided, and ``p_holm``, corrected for as many tries as the table has (methods but
         `base`, times metrics); ``seeds``, the number that counts: every one, but that runs which draw no random number
-        (most baselines and estimators) count once for the same data; ``diverged``, how many runs diverged. Where a run has no figure,
-        as one that diverged, there is no mean and no difference: NaN, for the mean of the others would flatter. The row
-        of `base` has no difference. ``attrs["together"]`` names, for each method whose runs were trained together, the
-        seeds that were: see the notes.
+        (most baselines and estimators) count once for the same data; ``diverged``, how many runs diverged. Where a run
+        has no figure, as one that diverged, there is no mean and no difference: NaN, for the mean of the others would
+        flatter. The row of `base` has no difference. ``attrs["together"]`` names, for each method whose runs were
+        trained together, the seeds that were: see the notes.
 
     Raises
     ------

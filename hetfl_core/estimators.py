@@ -23,7 +23,7 @@ from hetfl_core.baselines import Alone, Answers, Predict
 from hetfl_core.federation import Client, Federation, blocks
 from hetfl_core.rng import SERVER, numpy_stream
 
-__all__ = ["InOnePlace", "PerSite"]
+__all__ = ["InOnePlace"]
 
 
 @dataclass(frozen=True)

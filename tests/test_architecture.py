@@ -51,7 +51,7 @@ FILES = {name: sorted(folder.rglob("*.py")) for name, folder in FOLDERS.items()}
 MOST_LINES = 600
 """Of a file, docstrings and blank lines included."""
 
-MOST_CODE = {"hetfl_core": 18_000, "hetfl_book": 7_700}
+MOST_CODE = {"hetfl_core": 18_400, "hetfl_book": 7_950}
 """Lines of code of a package (`code_lines`)."""
 
 packages = pytest.mark.parametrize("package", LEVELS)
