@@ -28,7 +28,7 @@ CORE = [
     {"baselines", "benchmark"},
     {"estimators"},
     {"comparing", "plugins", "reporting"},
-    {"cli_tables"},
+    {"tuning", "cli_tables"},
     {"cli"},
     {"__main__"},
 ]

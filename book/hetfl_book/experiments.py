@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from tqdm.auto import tqdm
 
 from hetfl_book import ledger
-from hetfl_book.papers import eeg, fedcma, fedcr, fedcr_tables, flic, flic_further, hyfem, privacy
+from hetfl_book.papers import eeg, fedcma, fedcr, fedcr_tables, flic, flic_further, hospitals, hyfem, privacy
 from hetfl_book.papers.experiment import Experiment, Scale
 from hetfl_core import checks, numerics, records
 from hetfl_core.checks import unknown
@@ -43,6 +43,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     **fedcr_tables.EXPERIMENTS,
     **fedcma.EXPERIMENTS,
     **hyfem.EXPERIMENTS,
+    **hospitals.EXPERIMENTS,
     **privacy.EXPERIMENTS,
 }
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hetfl_core import checks
 from hetfl_core.engine.evaluation import Measure
+from hetfl_core.engine.measures import Named
 from hetfl_core.engine.options import cpu_threads
 from hetfl_core.engine.run import Run
 from hetfl_core.engine.simulation import simulate
@@ -43,7 +44,7 @@ class Experiment:
     evaluate_every : int or tuple of int
         Rounds between evaluations, or the rounds to evaluate; more than 1 where evaluating all clients costs as much
         as training some.
-    measure : tuple of {"own", "server", "held", "own_held"}
+    measure : tuple of str
         What else is evaluated; see `hetfl_core.simulate`.
     dataset : str
         Name of the data set in the catalogue; its files must be at hand.
@@ -68,7 +69,7 @@ class Experiment:
     rounds: int = 50
     participation: float = 0.1
     evaluate_every: int | tuple[int, ...] = 1
-    measure: tuple[Measure, ...] = ()
+    measure: tuple[Measure | Named, ...] = ()
     dataset: str = ""
     files_present: Callable[[], bool] | None = None
     priority: int = 100

@@ -1,0 +1,204 @@
+"""Four hospitals with different columns: is it worth to learn together, and with which method?
+
+No table of a paper. The protocol stood before any of its runs: the same splits, rounds, steps and network for all
+networks, twelve settings for each method, chosen by the log loss on validation rows, which are cut from training rows,
+on seeds that the comparison does not have. One setting a method, for all hospitals and splits.
+
+1. ``heart/tuning``: each method with each setting of `GRID`, on `SEEDS_OF_THE_CHOICE`.
+2. `CHOSEN`, the setting of the smallest log loss, mean over hospitals and seeds; a test compares it with the records.
+3. ``heart/compared``: what was chosen, on ten other splits, measured on the test rows; ``heart/compared-own-step``: the
+   methods with a shared model once more, with a last step of each hospital's own.
+
+A split of ``heart/compared`` has test rows that were training rows of a split of the choice, as both are splits of the
+same patients; within a split, no test row took part in a choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from hetfl_book.papers.experiment import Experiment, by_seed, tried
+from hetfl_core import baselines
+from hetfl_core.baselines import Alone
+from hetfl_core.datasets import heart
+from hetfl_core.engine.simulation import Run, simulate
+from hetfl_core.estimators import InOnePlace, PerSite
+from hetfl_core.federation import Federation
+from hetfl_core.methods import FLIC, FedAvg, FedHeNN, FedProto, HyFEM, LaserVFL, LateFusion, Local, Method
+from hetfl_core.networks import MLP, Blocks, Model
+from hetfl_core.tuning import held_out
+from hetfl_core.views import view_of
+
+ROUNDS = 30
+SEEDS = tuple(range(10))
+SEEDS_OF_THE_CHOICE = (100, 101)
+VALIDATION = 0.3
+"""Share of the training rows that are validation rows of the choice."""
+
+MEASURES = ("auc", "log_loss")
+"""Beside accuracy and balanced accuracy, which every run has."""
+
+COMMON: dict[str, Any] = {"batch_size": 32, "local_steps": 8}
+"""Of all networks, with Adam: 8 steps a round."""
+
+BLOCKS = ("common", "chol+fbs", "ca", "slope+thal")
+"""Columns that the same hospitals have."""
+
+FLAT = Model(MLP((16,), 8, last="relu"))
+LINEAR = Model(MLP((16,), 8))
+"""FLIC's embedding has no activation before the head."""
+JOINED = Model(Blocks.alike(BLOCKS, MLP((16,), 8, last="relu"), 32))
+
+RATES = (0.0003, 0.001, 0.004, 0.016)
+DECAYS = tuple({"weight_decay": decay} for decay in (0.0, 0.001, 0.01))
+
+
+def pulls(*names: str, weights: tuple[float, ...]) -> tuple[dict[str, float], ...]:
+    """Settings in which some weights are the same."""
+    return tuple(dict.fromkeys(names, weight) for weight in weights)
+
+
+FAMILIES: dict[str, tuple[Method, str, tuple[dict[str, float], ...]]] = {
+    "network alone": (Local(FLAT, **COMMON), "own", DECAYS),
+    "FedAvg, common columns": (FedAvg(FLAT, **COMMON), "common", DECAYS),
+    "FedAvg, zeros": (FedAvg(FLAT, **COMMON), "zeros", DECAYS),
+    "late fusion": (LateFusion(JOINED, **COMMON), "blocks", DECAYS),
+    "LASER-VFL": (LaserVFL(JOINED, **COMMON), "blocks", DECAYS),
+    "HyFEM": (
+        HyFEM(JOINED, **COMMON),
+        "blocks",
+        pulls("extractor_weight", "classifier_weight", weights=(0.0, 0.05, 0.5)),
+    ),
+    "FLIC": (
+        FLIC(LINEAR, pretrain_epochs=20, **COMMON),
+        "own",
+        pulls("alignment_weight", "anchor_weight", weights=(0.001, 0.01, 0.1)),
+    ),
+    "FedHeNN": (FedHeNN(FLAT, **COMMON), "own", pulls("term_weight", weights=(0.01, 0.1, 1.0))),
+    "FedProto": (FedProto(FLAT, **COMMON), "own", pulls("term_weight", weights=(0.1, 1.0, 10.0))),
+}
+"""By the names of the table: each network method, its view, and what it is tried with beside its learning rate.
+
+FLIC is pre-trained, in steps that the others do not have.
+"""
+
+INVERSE_PENALTIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+DEPTHS = (1, 2, 3)
+SHRINKING = (0.01, 0.03, 0.1, 0.3)
+
+
+def _logistic(C: float) -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=C, max_iter=5000)
+
+
+def _boosting(depth: int, rate: float) -> Any:
+    from sklearn.ensemble import GradientBoostingClassifier
+
+    return GradientBoostingClassifier(n_estimators=50, max_depth=depth, learning_rate=rate, subsample=0.8)
+
+
+def _of_scikit_learn() -> dict[str, tuple[str, dict[str, Alone]]]:
+    """By the names of the table: the view, and what is tried."""
+    trees = {f"depth {d}, rate {r:g}": PerSite(_boosting(d, r)) for d in DEPTHS for r in SHRINKING}
+    alone = {f"C {C:g}": PerSite(_logistic(C)) for C in INVERSE_PENALTIES}
+    pooled = {f"C {C:g}": InOnePlace(_logistic(C)) for C in INVERSE_PENALTIES}
+    found: dict[str, tuple[str, dict[str, Any]]] = {
+        "logistic regression alone": ("own", alone),
+        "logistic regression alone, common columns": ("common", alone),
+        "boosting alone": ("own", trees),
+        "logistic regression in one place, common columns": ("common", pooled),
+        "logistic regression in one place, zeros": ("zeros", pooled),
+    }
+    return {
+        name: (view, {f"{name}, {words}": one for words, one in settings.items()})
+        for name, (view, settings) in found.items()
+    }
+
+
+GRID: dict[str, dict[str, Any]] = {
+    name: tried(name, method, RATES, own) for name, (method, _, own) in FAMILIES.items()
+} | {name: settings for name, (_, settings) in _of_scikit_learn().items()}
+"""By the names of the table, what each is tried with: twelve settings."""
+
+VIEW_OF: dict[str, str] = {name: view for name, (_, view, _) in FAMILIES.items()} | {
+    name: view for name, (view, _) in _of_scikit_learn().items()
+}
+"""How each looks at the data, by the names of the table."""
+
+SHARED = ("FedAvg, common columns", "FedAvg, zeros", "late fusion", "LASER-VFL", "HyFEM")
+"""Those that hand out one model, or one for each block, which a last step of a hospital's own may put right."""
+
+CHOSEN: dict[str, str] = {}
+"""`best` of the records of ``heart/tuning``."""
+
+
+def best(losses: Mapping[str, float]) -> dict[str, str]:
+    """For each method the setting of the smallest loss, the first of equal ones; only where all were tried.
+
+    Parameters
+    ----------
+    losses : dict of str to float
+        Mean log loss on validation rows, by the names of `GRID`; infinite where a run diverged.
+    """
+    whole = {name: settings for name, settings in GRID.items() if settings.keys() <= losses.keys()}
+    return {name: min(settings, key=lambda setting: losses[setting]) for name, settings in whole.items()}
+
+
+def validated(seed: int) -> Federation:
+    """The hospitals with validation rows for test rows."""
+    return held_out(heart.hospitals(seed=seed), VALIDATION, seed)
+
+
+def compared(federation: Federation, method: Any, *, last_step: str = "shared", **options: Any) -> Run:
+    """A run of a method, or of an estimator."""
+    if isinstance(method, Alone):
+        return baselines.run(federation, method, seed=options["seed"], measure=options["measure"])
+    return simulate(federation, method, last_step=last_step, **options)  # type: ignore[arg-type]
+
+
+def _experiment(
+    title: str, federation: Callable[[int], Federation], named: Mapping[str, str], methods: Mapping[str, Any]
+) -> Experiment:
+    """An experiment of some settings; `named` says of which method each is."""
+    seen = {setting: partial(_viewed, view=VIEW_OF[name]) for setting, name in named.items()}
+    return Experiment(
+        f"Four hospitals: {title}",
+        federation,
+        methods,
+        rounds=ROUNDS,
+        participation=1.0,
+        evaluate_every=ROUNDS,
+        measure=MEASURES,
+        dataset="heart.hospitals",
+        priority=30,
+        seeds=SEEDS,
+        prepare=seen,
+        perform=compared,
+    )
+
+
+def _viewed(federation: Federation, seed: int, view: str) -> Federation:
+    return view_of(federation, view)
+
+
+def _experiments() -> dict[str, Experiment]:
+    of = {setting: name for name, settings in GRID.items() for setting in settings}
+    everything = {setting: one for settings in GRID.values() for setting, one in settings.items()}
+    tuning = _experiment("settings on validation rows", validated, of, everything)
+    found = {"heart/tuning": replace(tuning, seeds=SEEDS_OF_THE_CHOICE)}
+    if CHOSEN:
+        best_of = {name: GRID[name][setting] for name, setting in CHOSEN.items()}
+        data = by_seed(heart.hospitals)
+        found["heart/compared"] = _experiment("ten splits", data, {name: name for name in CHOSEN}, best_of)
+        some = {name: best_of[name] for name in SHARED}
+        own = _experiment("ten splits, an own last step", data, {name: name for name in SHARED}, some)
+        found["heart/compared-own-step"] = replace(own, perform=partial(compared, last_step="own"))
+    return found
+
+
+EXPERIMENTS: dict[str, Experiment] = _experiments()

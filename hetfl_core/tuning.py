@@ -1,0 +1,272 @@
+"""Settings are chosen on rows that are cut from the training rows: whoever looks at test rows has none left."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from tqdm.auto import tqdm
+
+from hetfl_core import baselines, checks, splits
+from hetfl_core.clients import Client, altered
+from hetfl_core.comparing import ROUNDS, split_views
+from hetfl_core.engine.measures import Function, check_measure
+from hetfl_core.engine.simulation import simulate
+from hetfl_core.estimators import PerSite, as_baseline
+from hetfl_core.federation import Federation, map_blocks
+from hetfl_core.methods import Method
+from hetfl_core.parallel import in_order
+from hetfl_core.rng import numpy_stream
+from hetfl_core.views import view_of
+
+SEEDS = (1_000_000, 1_000_001)
+"""Those of the choice by default: no comparison has them unless somebody says so."""
+
+OF_A_RUN = ("rounds", "participation", "last_step")
+"""What a grid may name that is a setting of the run and not of the method."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What `tune` has chosen.
+
+    Parameters
+    ----------
+    chosen : Method, estimator or baseline, or such with a view
+        With the best setting, as `hetfl_core.compare` takes it.
+    setting : dict
+        The best of the grid.
+    table : pandas.DataFrame
+        A row for each setting, in the order of the grid: its values, the mean of the measure over clients and seeds,
+        under the measure's name, its standard deviation over seeds (``sd``), and whether it is the one (``chosen``).
+    edges : dict of str to {"smallest", "largest"}
+        Numbers of the setting that lie at an edge of the grid, so that a wider one might hold a better one.
+    """
+
+    chosen: Any
+    setting: dict[str, Any]
+    table: pd.DataFrame
+    edges: dict[str, str]
+
+
+def tune(
+    federation: Federation | Callable[[int], Federation],
+    method: Any,
+    grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]],
+    *,
+    measure: str | Function | None = None,
+    seeds: int | Sequence[int] = SEEDS,
+    share: float = 0.3,
+    n_jobs: int | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> Tuned:
+    """Choose the settings of a method on validation rows, which are cut from each client's training rows.
+
+    No test row is looked at. Where tables were prepared, validation rows took part in that, as training rows do.
+
+    Parameters
+    ----------
+    federation : Federation, or callable
+        The data, or what makes them of a seed. Splits that are drawn anew for each seed have other test rows for the
+        choice than for the comparison that follows.
+    method : Method, estimator of scikit-learn or baseline, or (that, view)
+        As `hetfl_core.compare` takes it.
+    grid : dict of str to sequence, or sequence of such
+        What is tried: each combination of the values. Names are fields of the method or parameters of the estimator
+        (``"logisticregression__C"`` of a pipeline), and of a run ``"rounds"``, ``"participation"``, ``"last_step"``;
+        also ``"view"``.
+    measure : str or callable, optional
+        What decides, as `simulate` knows it: ``"log loss"``, ``"auc"``, …, or a function of your own, of which less is
+        better where its name ends in ``_loss``, ``_error`` or ``_deviance``. Its mean over clients counts. By default
+        the log loss, or the mean squared error of a regression.
+    seeds : int or sequence of int
+        Of data, of the cut and of training; those of the comparison should be others.
+    share : float
+        Of each client's training rows that are cut off, stratified by class, in (0, 1).
+    n_jobs : int, optional
+        Processes, as for `hetfl_core.compare`.
+    progress : bool
+        Show a bar, a step per run.
+    **options
+        As for `simulate`: ``rounds``, ``device`` …
+
+    Returns
+    -------
+    Tuned
+        The first of equally good settings is chosen. A setting with which some run diverged never is.
+
+    Raises
+    ------
+    ValueError
+        For an empty grid, names that are neither of the method nor of a run, values that the method refuses, and where
+        no setting has a finite measure.
+    """
+    checks.fraction("share", share, "(0, 1)")
+    numbers = checks.seeds(seeds)
+    settings = _settings(grid)
+    ((_, plain),), ((_, view),) = (part.items() for part in split_views({"": method}))
+    tried = [_tried(plain, view, setting) for setting in settings]
+    call = _Trial(uuid.uuid4().hex, federation, tried, measure, float(share), {"rounds": ROUNDS, **options})
+    first = call.data(numbers[0])
+    name, score = _measure(measure, first.task)
+    pieces = [(seed, place) for seed in numbers for place in range(len(tried))]
+    found: dict[int, list[float]] = {}
+    with tqdm(total=len(pieces), disable=not progress, desc="tune", unit="run") as bar:
+        for (_, place), value in zip(pieces, in_order(call, pieces, n_jobs), strict=True):
+            found.setdefault(place, []).append(value)
+            bar.update()
+    means = np.array([np.mean(found[place]) for place in range(len(tried))])
+    if not np.isfinite(means).any():
+        raise ValueError(f"no setting has a finite {name} on the validation rows: every run diverged, or it has none")
+    better = means if score else -means
+    best = int(np.nanargmax(better))
+    table = pd.DataFrame(settings).assign(**{name: means})
+    table["sd"] = [np.std(found[place], ddof=1) if len(numbers) > 1 else math.nan for place in range(len(tried))]
+    table["chosen"] = np.arange(len(tried)) == best
+    own, seen, _ = tried[best]
+    return Tuned(own if seen == "own" else (own, seen), settings[best], table, _edges(settings, settings[best]))
+
+
+def held_out(federation: Federation, share: float, seed: int) -> Federation:
+    """The same clients with some of their training rows in the place of their test rows, which are gone.
+
+    Parameters
+    ----------
+    federation : Federation
+    share : float
+        Of each client's training rows, in (0, 1). Classes are split in this proportion; one of a single row stays.
+    seed : int
+        Of the cut.
+
+    Returns
+    -------
+    Federation
+        Its name ends in ``", validation"``, and ``info["held_out"]`` is the share.
+    """
+    checks.instance("federation", federation, Federation)
+    checks.fraction("share", share, "(0, 1)")
+    checks.seed(seed)
+
+    def cut(client: Client) -> Client:
+        y = client.y_train.numpy()
+        groups = y if federation.task == "classification" else np.zeros(len(y), int)
+        rng = numpy_stream(seed, client.name, 0, "validation rows")
+        places = splits.in_proportion(groups, share, rng, federation.task)
+        parts = [np.sort(rows) for rows in places or splits.but_one_of_each(groups, share, rng)]
+        x = [map_blocks(lambda t, rows=rows: t[rows], client.x_train) for rows in parts]  # type: ignore[misc]
+        y_train, y_test = (client.y_train[rows] for rows in parts)
+        return altered(client, x_train=x[0], y_train=y_train, x_test=x[1], y_test=y_test)
+
+    info = {**federation.info, "held_out": share}
+    clients, name = tuple(map(cut, federation)), f"{federation.name}, validation"
+    return altered(federation, clients=clients, name=name, info=info, x_test=None, y_test=None)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """What is tried; called with a seed and the place of a setting, in whatever process, it gives its measure."""
+
+    token: str
+    federation: Federation | Callable[[int], Federation]
+    tried: Sequence[tuple[Any, Any, dict[str, Any]]]
+    measure: Any
+    share: float
+    options: Mapping[str, Any]
+
+    def __call__(self, seed: int, place: int) -> float:
+        """The mean over clients on their validation rows; NaN where a run diverged."""
+        method, view, changes = self.tried[place]
+        data = self.data(seed)
+        name, _ = _measure(self.measure, data.task)
+        asked, seen = [self.measure if callable(self.measure) else name], view_of(data, view)
+        if not isinstance(method, Method):
+            run = baselines.run(seen, as_baseline(method), seed=seed, measure=asked)
+        else:
+            options = {"evaluate_every": {**self.options, **changes}["rounds"], **self.options, **changes}
+            run = simulate(seen, method, seed=seed, measure=asked, progress=False, **options)
+        return math.nan if run.final.get("diverged") else run.final[name]
+
+    def data(self, seed: int) -> Federation:
+        """The data of a seed without their test rows; made once for runs of one seed in a row."""
+        if (self.token, seed) not in _CUT:
+            made = self.federation(seed) if callable(self.federation) else self.federation
+            _CUT.clear()
+            _CUT[self.token, seed] = held_out(made, self.share, seed)
+        return _CUT[self.token, seed]
+
+
+_CUT: dict[tuple[str, int], Federation] = {}
+"""The data of the last seed in this process."""
+
+
+def _measure(measure: Any, task: Any) -> tuple[str, bool]:
+    """The name of a measure, and whether more of it is better."""
+    if measure is None:
+        measure = "log_loss" if task == "classification" else "mse"
+    known = measure if callable(measure) else checks.nonempty_str("measure", measure).lower().replace(" ", "_")
+    beside, scores = check_measure([known], task)
+    if beside:
+        raise ValueError(f"measure must be one of clients' own rows, such as 'log loss', got {measure!r}")
+    ((name, score),) = scores.items()
+    return name, score.greater_is_better
+
+
+def _settings(grid: Any) -> list[dict[str, Any]]:
+    """All combinations of the values, in their order."""
+    from sklearn.model_selection import ParameterGrid
+
+    each = [grid] if isinstance(grid, Mapping) else checks.sequence("grid", grid)
+    for one in each:
+        for name, values in checks.mapping("grid", one).items():
+            checks.nonempty_str("grid: a setting's name", name)
+            if not checks.sequence(f"grid[{name!r}]", values):
+                raise ValueError(f"grid[{name!r}] must have at least one value, got none")
+    if not each or not all(each):
+        raise ValueError(f"grid must map at least one setting to its values, got {checks.shown(grid)}")
+    return [dict(setting) for setting in ParameterGrid([dict(one) for one in each])]
+
+
+def _tried(method: Any, view: Any, setting: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    """The method with a setting, its view, and what the run is told; refused with the setting that is wrong."""
+    of_run = {name: value for name, value in setting.items() if name in OF_A_RUN and isinstance(method, Method)}
+    own = {name: value for name, value in setting.items() if name not in (*of_run, "view")}
+    try:
+        return _with(method, own), setting.get("view", view), of_run
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"grid: setting {checks.shown(dict(setting))}: {error}") from error
+
+
+def _with(method: Any, own: Mapping[str, Any]) -> Any:
+    from sklearn.base import clone
+
+    one = as_baseline(method)
+    if isinstance(one, PerSite):
+        estimator = clone(one.estimator, safe=False).set_params(**own)
+        return estimator if one is not method else replace(one, estimator=estimator)
+    checks.instance("method", one, Method, baselines.Alone, baselines.Pooled, such_as="FLIC()")
+    known = [f.name for f in fields(one)]
+    for name in own:
+        if name not in known:
+            raise ValueError(checks.unknown("setting", name, [*known, *OF_A_RUN, "view"]))
+    return replace(one, **own)
+
+
+def _edges(settings: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> dict[str, str]:
+    """Numbers that lie at an edge of those that were tried."""
+    found = {}
+    for name, value in best.items():
+        values = {setting[name] for setting in settings if name in setting and _is_number(setting[name])}
+        if _is_number(value) and len(values) > 1 and value in (min(values), max(values)):
+            found[name] = "smallest" if value == min(values) else "largest"
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
