@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hetfl_core.partition import Partition
     from hetfl_core.preparation import Preparation
     from hetfl_core.rng import stream
+    from hetfl_core.tuning import tune
 
 __all__ = [
     "Client",
@@ -38,6 +39,7 @@ __all__ = [
     "simulate",
     "simulate_seeds",
     "stream",
+    "tune",
 ]
 __version__ = "0.1.0"
 
@@ -51,6 +53,7 @@ _HOMES = {
     "Preparation": "hetfl_core.preparation",
     "compare": "hetfl_core.comparing",
     "stream": "hetfl_core.rng",
+    "tune": "hetfl_core.tuning",
 }
 """The module of each name that is not itself a module."""
 

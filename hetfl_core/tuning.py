@@ -210,8 +210,9 @@ def _measure(measure: Any, task: Any) -> tuple[str, bool]:
     """The name of a measure, and whether more of it is better."""
     if measure is None:
         measure = "log_loss" if task == "classification" else "mse"
-    known = measure if callable(measure) else checks.nonempty_str("measure", measure).lower().replace(" ", "_")
-    beside, scores = check_measure([known], task)
+    if not callable(measure):
+        checks.nonempty_str("measure", measure)
+    beside, scores = check_measure([measure if callable(measure) else measure.lower().replace(" ", "_")], task)
     if beside:
         raise ValueError(f"measure must be one of clients' own rows, such as 'log loss', got {measure!r}")
     ((name, score),) = scores.items()
