@@ -133,7 +133,22 @@ VIEW_OF: dict[str, str] = {name: view for name, (_, view, _) in FAMILIES.items()
 SHARED = ("FedAvg, common columns", "FedAvg, zeros", "late fusion", "LASER-VFL", "HyFEM")
 """Those that hand out one model, or one for each block, which a last step of a hospital's own may put right."""
 
-CHOSEN: dict[str, str] = {}
+CHOSEN: dict[str, str] = {
+    "network alone": "network alone, lr 0.001, weight_decay 0.01",
+    "FedAvg, common columns": "FedAvg, common columns, lr 0.004, weight_decay 0.01",
+    "FedAvg, zeros": "FedAvg, zeros, lr 0.004, weight_decay 0",
+    "late fusion": "late fusion, lr 0.016, weight_decay 0",
+    "LASER-VFL": "LASER-VFL, lr 0.004, weight_decay 0.001",
+    "HyFEM": "HyFEM, lr 0.001, mu_extractors 0, mu_classifier 0",
+    "FLIC": "FLIC, lr 0.001, lambda1 0.01, lambda2 0.01",
+    "FedHeNN": "FedHeNN, lr 0.001, term_weight 0.1",
+    "FedProto": "FedProto, lr 0.001, term_weight 0.1",
+    "logistic regression alone": "logistic regression alone, C 0.3",
+    "logistic regression alone, common columns": "logistic regression alone, common columns, C 0.3",
+    "boosting alone": "boosting alone, depth 1, rate 0.1",
+    "logistic regression in one place, common columns": "logistic regression in one place, common columns, C 0.3",
+    "logistic regression in one place, zeros": "logistic regression in one place, zeros, C 1",
+}
 """`best` of the records of ``heart/tuning``."""
 
 
@@ -191,13 +206,12 @@ def _experiments() -> dict[str, Experiment]:
     everything = {setting: one for settings in GRID.values() for setting, one in settings.items()}
     tuning = _experiment("settings on validation rows", validated, of, everything)
     found = {"heart/tuning": replace(tuning, seeds=SEEDS_OF_THE_CHOICE)}
-    if CHOSEN:
-        best_of = {name: GRID[name][setting] for name, setting in CHOSEN.items()}
-        data = by_seed(heart.hospitals)
-        found["heart/compared"] = _experiment("ten splits", data, {name: name for name in CHOSEN}, best_of)
-        some = {name: best_of[name] for name in SHARED}
-        own = _experiment("ten splits, an own last step", data, {name: name for name in SHARED}, some)
-        found["heart/compared-own-step"] = replace(own, perform=partial(compared, last_step="own"))
+    best_of = {name: GRID[name][setting] for name, setting in CHOSEN.items()}
+    data = by_seed(heart.hospitals)
+    found["heart/compared"] = _experiment("ten splits", data, {name: name for name in CHOSEN}, best_of)
+    some = {name: best_of[name] for name in SHARED}
+    own = _experiment("ten splits, an own last step", data, {name: name for name in SHARED}, some)
+    found["heart/compared-own-step"] = replace(own, perform=partial(compared, last_step="own"))
     return found
 
 
