@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
@@ -57,7 +56,7 @@ def test_what_was_chosen_has_the_smallest_log_loss_of_the_records() -> None:
     assert {len(losses) for losses in found.values()} == {len(hospitals.SEEDS_OF_THE_CHOICE)}
     assert hospitals.best({setting: float(np.mean(losses)) for setting, losses in found.items()}) == hospitals.CHOSEN
     first = {setting: 1.0 for setting in hospitals.GRID["HyFEM"]}
-    assert hospitals.best(first) == {"HyFEM": next(iter(first))}, "of equal ones the first, and only where all were tried"
+    assert hospitals.best(first) == {"HyFEM": next(iter(first))}, "of equal ones the first; only where all were tried"
 
 
 def test_the_comparison_has_ten_splits_of_what_was_chosen() -> None:
@@ -72,13 +71,13 @@ def test_the_comparison_has_ten_splits_of_what_was_chosen() -> None:
 def made(values: dict[str, list[float]]) -> list[RunRecord]:
     """Records with these accuracies in all hospitals but Zurich, where all are wrong."""
     clients = [*hospitals.JUDGED, "Zurich"]
-    some = records()[0]
+    some, measures = records()[0], ("accuracy", "balanced_accuracy", "auc", "log_loss")
     return [
         replace(
             some,
             method=method,
             seed=seed,
-            per_client={"client": clients} | {m: [v, v, v, 0.0] for m in ("accuracy", "balanced_accuracy", "auc", "log_loss")},
+            per_client={"client": clients} | {m: [v, v, v, 0.0] for m in measures},
         )
         for method, each in values.items()
         for seed, v in enumerate(each)
