@@ -185,7 +185,8 @@ class _Trial:
         method, view, changes = self.tried[place]
         data = self.data(seed)
         name, _ = _measure(self.measure, data.task)
-        asked, seen = [self.measure if callable(self.measure) else name], view_of(data, view)
+        asked: list[Any] = [self.measure if callable(self.measure) else name]
+        seen = view_of(data, view)
         if not isinstance(method, Method):
             run = baselines.run(seen, as_baseline(method), seed=seed, measure=asked)
         else:

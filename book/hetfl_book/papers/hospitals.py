@@ -27,6 +27,7 @@ from hetfl_book.papers.experiment import Experiment, by_seed, tried
 from hetfl_core import baselines
 from hetfl_core.baselines import Alone
 from hetfl_core.datasets import heart
+from hetfl_core.engine.measures import Named
 from hetfl_core.engine.simulation import Run, simulate
 from hetfl_core.estimators import InOnePlace, PerSite
 from hetfl_core.federation import Federation
@@ -43,7 +44,7 @@ TEST_SIZE = 0.4
 VALIDATION = 0.3
 """Share of the training rows that are validation rows of the choice."""
 
-MEASURES = ("auc", "log_loss")
+MEASURES: tuple[Named, ...] = ("auc", "log_loss")
 """Beside accuracy and balanced accuracy, which every run has."""
 
 COMMON: dict[str, Any] = {"batch_size": 32, "local_steps": 8}
