@@ -109,6 +109,9 @@ def tune(
         no setting has a finite measure.
     """
     checks.fraction("share", share, "(0, 1)")
+    checks.flag("progress", progress)
+    if n_jobs is not None and not checks.integer("n_jobs", n_jobs):
+        raise ValueError("n_jobs must be a number of processes, or -1 for one a core, got 0")
     numbers = checks.seeds(seeds)
     settings = _settings(grid)
     ((_, plain),), ((_, view),) = (part.items() for part in split_views({"": method}))

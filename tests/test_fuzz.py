@@ -35,7 +35,19 @@ from hetfl_book.theory import fedcma as cma
 from hetfl_book.theory import fedcr as cr
 from hetfl_book.theory import flic as theory
 from hetfl_book.theory import flic_bound, flic_distances
-from hetfl_core import Client, Federation, Preparation, adapt, baselines, checks, matching, partition, rng, simulate
+from hetfl_core import (
+    Client,
+    Federation,
+    Preparation,
+    adapt,
+    baselines,
+    checks,
+    matching,
+    partition,
+    rng,
+    simulate,
+    tune,
+)
 from hetfl_core import distances as d
 from hetfl_core.datasets import blocks, digits, eeg, eegmmidb, femnist, fewer, images, pooled, toy
 from hetfl_core.datasets.eeg_cutting import Trials
@@ -394,6 +406,20 @@ CASES = {
     "Run.probabilities": Case(RUN.probabilities, {"split": "test"}),
     "baselines.run": Case(
         baselines.run, {"federation": FED, "baseline": baselines.LDA(), "seed": 0}, names={"baseline": "baseline"}
+    ),
+    "tune": Case(
+        tune,
+        {
+            "federation": FED,
+            "method": baselines.LDA(),
+            "grid": {"view": ["own"]},
+            "measure": "accuracy",
+            "seeds": [1],
+            "share": 0.3,
+            "n_jobs": 1,
+            "progress": False,
+        },
+        huge=False,
     ),
     "datasets.fewer.fewer": Case(fewer.fewer, {"client": client(), "n": 4, "seed": 0}),
     "datasets.fewer.fewer_trials": Case(fewer.fewer_trials, {"federation": FED, "n": 4, "seed": 0}),
