@@ -31,7 +31,7 @@ def test_every_method_has_twelve_settings_and_all_networks_the_same_steps() -> N
         assert len({repr(one) for one in settings.values()}) == 12, name
         for one in settings.values():
             if isinstance(one, Method):
-                (stage,) = one.stages(3, "round")[-1:]
+                stage = one.stages(3, "round")[0]  # FLIC has one on its anchors behind it
                 assert (stage.steps, stage.batch_size, stage.optimizer) == (8, 32, "adam"), name
             else:
                 assert isinstance(one, PerSite)
@@ -102,3 +102,23 @@ def test_the_table_of_the_page_is_that_of_the_records() -> None:
     for name in hospitals.CHOSEN:
         a, b, auc, loss = means.loc[name, ["accuracy", "balanced_accuracy", "auc", "log_loss"]]
         assert f"| {name} | {a:.1f} | {b:.1f} | {auc:.1f} | {loss:.2f} |" in PAGE
+
+
+def test_the_sentences_of_the_page_are_those_of_the_records() -> None:
+    means, gains = hospitals.scores(records()).groupby("method").mean(), hospitals.gains(records(), ALONE)
+    assert means["accuracy"].idxmax() == means["log_loss"].idxmin() == ALONE
+    auc, laser = gains.xs("auc", level="measure"), gains.loc["LASER-VFL"]
+    assert (auc["mean"].abs() < auc["half"]).all()
+    assert laser.loc["balanced_accuracy", "mean"] > laser.loc["balanced_accuracy", "half"]
+    assert laser.loc["accuracy", "mean"] < -laser.loc["accuracy", "half"]
+    up, down = (tuple(laser.loc[name].abs()) for name in ("balanced_accuracy", "accuracy"))
+    for sentence in (
+        f"no method has a higher AUC by more than {auc['mean'].max():.1f} points",
+        "LASER-VFL gains {:.1f} ± {:.1f} points of balanced accuracy over it".format(*up),
+        "and loses {:.1f} ± {:.1f} points of accuracy".format(*down),
+    ):
+        assert sentence in PAGE
+    shown = gains["mean"].abs() > gains["half"]
+    better = {name for name in means.index.drop(ALONE) if shown[name, "balanced_accuracy"]}
+    assert {name for name in better if gains.loc[(name, "balanced_accuracy"), "mean"] > 0} == {"LASER-VFL"}
+    assert hospitals.GRID["late fusion"][hospitals.CHOSEN["late fusion"]].lr == max(hospitals.RATES)
