@@ -17,7 +17,7 @@ Fastest = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(help="Cores that one run uses; by default all. The result does not depend on it."),
+    typer.Option(help="Processes of one run; by default one a core, if it takes long. The result is the same."),
 ]
 Jobs = Annotated[
     int | None,

@@ -1,7 +1,5 @@
 """Which engine trains a cohort and in stacks of what size; and that a result does not depend on the cores at work."""
 
-import threading
-import time
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,10 +8,10 @@ import torch
 from small import equal_histories, largest_difference, ragged
 
 from hetfl_core import Client, Federation, checks, simulate
-from hetfl_core.engine import layout, simulation, trainer, training
-from hetfl_core.engine.layout import CPU, GPU, Layout, Work, choose, on_threads, work
+from hetfl_core.engine import layout, trainer
+from hetfl_core.engine.layout import CPU, GPU, Layout, Work, choose, work
 from hetfl_core.engine.simulator import Simulator, _similar
-from hetfl_core.methods import FLIC, FedAvg, FedHeNN, Local, Stage
+from hetfl_core.methods import FLIC, FedHeNN, Local, Stage
 from hetfl_core.networks import CNN, MLP, Draw, Model
 
 PHI = MLP(hidden=(9,), out=6)
@@ -125,22 +123,20 @@ def test_the_simulator_asks_for_each_cohort():
     assert ways(plain, small, stack_size=3) == [Layout("stacked", 3)]
     assert ways(plain, small, engine="stacked") == [Layout("stacked", layout.MOST)]
     assert ways(plain, small, engine="loop") == [Layout("loop", 1)]
-    assert ways(images(), Local(Model(CNN()), batch_size=100)) == [Layout("loop", 1, parallel=True)]
+    assert ways(images(), Local(Model(CNN()), batch_size=100)) == [Layout("loop", 1)]
     (way,) = ways(images(side=16), Local(Model(CNN()), batch_size=10))
     assert (way.engine, way.rows, way.size >= 3) == ("stacked", layout.ROWS, True)
     mixed = Federation([*plain, *images(n_clients=2)], 5)
     vectors, pictures = ways(mixed, Local(Model("auto"), batch_size=100))
     assert (vectors.engine, vectors.rows, vectors.size >= 4) == ("stacked", None, True)
-    assert pictures == Layout("loop", 1, parallel=True)
+    assert pictures == Layout("loop", 1)
 
 
 def test_a_client_with_few_images_does_not_decide_for_the_others():
     few = images(n=3)[0]
     few = Client(few.x_train, few.y_train, few.x_test, few.y_test, "zzz")
     both = Federation([*images(n=100), few], 5)
-    assert Simulator(both, Local(Model(CNN()), batch_size=100), device="cpu").layouts == [
-        Layout("loop", 1, parallel=True)
-    ]
+    assert Simulator(both, Local(Model(CNN()), batch_size=100), device="cpu").layouts == [Layout("loop", 1)]
 
 
 def test_images_are_predicted_a_few_thousand_at_a_time():
@@ -164,47 +160,12 @@ def test_a_model_that_cannot_predict_before_training_runs_all_the_same():
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_runs_do_not_mind_where_they_are_called(mode, workers):
-    """Whether gradients are recorded is a matter of each thread."""
+    """Whether gradients are recorded is a matter of whoever calls."""
     options = {"rounds": 1, "stack_size": 2, "workers": workers, "progress": False, "device": "cpu"}
     expected = simulate(ragged(), Local(Model(PHI), local_epochs=1), **options)
     with mode():
         found = simulate(ragged(), Local(Model(PHI), local_epochs=1), **options)
     assert largest_difference(expected, found) == 0
-
-
-def test_cores_are_used_where_a_step_is_worth_it(monkeypatch):
-    """Threads that prepare small operations wait for each other; those that compute large ones do not."""
-    monkeypatch.setattr(trainer, "usable_cores", lambda: 8)
-    small, large = Local(Model(PHI)), Local(Model(MLP((384, 384), 8)))
-    few, many = ragged(2), ragged(40, sizes=(100, 101))
-    asked = [
-        (few, small, {}, 1),
-        (many, small, {}, 1),
-        (few, large, {}, 1),
-        (many, large, {}, 8),
-        (many, large, {"stack_size": 1}, 1),
-        (many, large, {"engine": "loop"}, 1),
-        (images(n=100), Local(Model(CNN()), batch_size=100), {}, 8),
-        (images(n=100), Local(Model(CNN()), batch_size=100), {"workers": 3}, 3),
-        (few, small, {"workers": 3}, 3),
-    ]
-    for federation, method, options, workers in asked:
-        simulator = Simulator(federation, method, device="cpu", **options)
-        assert simulator.workers(simulator.layouts) == workers, (method, options)
-
-
-def test_what_a_step_computes_must_be_more_than_what_python_takes():
-    work = Work(0.0, 10_000, operations=CPU.threads / 10)
-    assert [layout.pays(work, n, CPU) for n in (1, 9, 10, 100)] == [False, False, True, True]
-
-
-def test_threads_within_an_operation_leave_fewer_workers(monkeypatch):
-    made = []
-    monkeypatch.setattr(simulation, "Simulator", lambda *a, **k: made.append(Simulator(*a, **k)) or made[-1])
-    monkeypatch.setattr(trainer, "usable_cores", lambda: 8)
-    for threads in (1, 3):
-        simulate(ragged(), Local(Model(PHI), local_epochs=1), rounds=1, threads=threads, progress=False, device="cpu")
-    assert [simulator.workers([Layout("stacked", 1, parallel=True)]) for simulator in made] == [8, 2]
 
 
 def test_clients_of_the_loop_and_of_small_stacks_come_out_as_those_of_one_stack():
@@ -248,25 +209,6 @@ def test_the_order_of_clients_changes_no_bit_with_several_workers():
     assert largest_difference(simulate(federation, method, **options), simulate(turned, method, **options)) == 0
 
 
-def test_stacks_are_trained_on_several_threads(monkeypatch):
-    seen, train = set(), training.train_loop
-
-    def watched(job):
-        if threading.get_ident() not in seen:
-            seen.add(threading.get_ident())
-            barrier.wait(60)  # until every thread has come
-        return train(job)
-
-    monkeypatch.setitem(training.ENGINES, "loop", watched)
-    federation, method = ragged(), FedAvg(Model(PHI), local_epochs=1)
-    federation = Federation([*ragged(widths=(4, 4))], 5)
-    for workers in (1, 3):
-        seen.clear()
-        barrier = threading.Barrier(workers)
-        simulate(federation, method, rounds=1, engine="loop", workers=workers, progress=False, device="cpu")
-        assert len(seen) == workers
-
-
 @pytest.mark.parametrize("workers", [0, -1, 1.5, "2", 10**6])
 def test_a_number_of_workers_that_cannot_be_meant_is_refused(workers):
     with pytest.raises((ValueError, TypeError), match=r"workers must be (a whole number of at least 1|at most)"):
@@ -284,76 +226,9 @@ def test_stacks_are_made_by_what_clients_hold_in_all(monkeypatch):
     )
 
 
-# --- pieces side by side --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_results_come_in_the_order_of_the_pieces(workers):
-    def call(piece):
-        time.sleep(0.01 * (5 - piece))
-        return piece
-
-    assert list(on_threads(call, range(5), workers)) == list(range(5))
-
-
-def test_an_error_in_a_piece_is_raised_and_what_has_not_begun_is_left():
-    begun = []
-
-    def call(piece):
-        begun.append(piece)
-        if piece == 0:
-            raise ValueError("the first")
-        time.sleep(0.01)
-
-    with pytest.raises(ValueError, match="the first"):
-        list(on_threads(call, range(1000), 2))
-    assert len(begun) < 500
-
-
-def test_an_interruption_while_work_is_handed_out_leaves_what_has_not_begun():
-    begun = []
-
-    class Interrupted(list):
-        def __iter__(self):
-            yield from range(1000)
-            raise KeyboardInterrupt
-
-    def call(piece):
-        begun.append(piece)
-        time.sleep(0.01)
-
-    with pytest.raises(KeyboardInterrupt):
-        list(on_threads(call, Interrupted(range(1000)), 2))
-    assert len(begun) < 500
-
-
-def test_pieces_that_have_begun_stop_at_their_next_step_when_one_fails():
-    begun, ended = threading.Event(), threading.Event()
-
-    def call(piece):
-        if piece == 0:
-            assert begun.wait(60), "the other piece must begin while this one runs"
-            raise ValueError("the first")
-        for _ in range(1000):
-            layout.go_on()
-            begun.set()
-            time.sleep(0.01)
-        ended.set()
-
-    with pytest.raises(ValueError, match="the first"):
-        list(on_threads(call, range(2), 2))
-    assert not ended.is_set()
-    layout.go_on()  # nothing is left behind for what comes next
-
-
 def test_counting_operations_says_nothing(capsys):
     work(lambda p, _, x: PHI(p, x), PHI.init((4,), torch.Generator()), {}, torch.zeros(3, 4))
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_single_worker_is_the_thread_that_asks():
-    assert set(on_threads(lambda _: threading.get_ident(), range(3), 1)) == {threading.get_ident()}
-    assert threading.get_ident() not in set(on_threads(lambda _: threading.get_ident(), range(3), 2))
 
 
 def test_as_many_workers_as_there_may_be():

@@ -345,17 +345,15 @@ def test_layouts_in_memory_are_told_apart():
     assert records.program(step, one) is not records.program(step, other)
 
 
-def test_threads_share_records(monkeypatch):
-    """Once a record is believed each thread plays it back."""
+def test_rounds_share_records(monkeypatch):
+    """Once a record is believed it is played back, in later rounds, too."""
     calls = []
     monkeypatch.setattr(steps, "OFTEN", 0)
     plain = Step.__call__
     monkeypatch.setattr(Step, "__call__", lambda self, *some: (calls.append(1), plain(self, *some))[1])
     method = FedAvg(MODEL, local_epochs=30, batch_size=4)
-    for workers in (1, 3):
-        calls.clear()
-        simulate(EQUAL, method, rounds=2, stack_size=2, workers=workers, device="cpu", progress=False)
-        assert len(calls) < 200, "of some 1 800 steps"
+    simulate(EQUAL, method, rounds=2, stack_size=2, workers=1, device="cpu", progress=False)
+    assert len(calls) < 200, "of some 1 800 steps"
 
 
 def test_what_cannot_be_recorded_goes_on_live():

@@ -1,18 +1,18 @@
-"""How clients are laid out in training: in stacks of what size, or one after the other; and how cores share the work.
+"""How clients are laid out in training: in stacks of what size, or one after the other.
 
 Stacking saves what a step costs whatever its size (Python, dispatch), and loses where operations on a stack are
 slower than those on single clients: convolutions on a CPU, and stacks whose numbers do not fit in the caches.
 `choose` weighs the two by the `Costs` of a step. These are constants, measured once and not anew on each machine: who
-shares a stack decides in what order sums are taken, and a result must not depend on the machine.
+shares a stack decides in what order sums are taken, and a result must not depend on the machine, or on its cores:
+`cut` makes stacks that cores can share wherever there are clients enough, also where there is one core.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import math
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,8 +27,9 @@ ROWS = 4096
 MOST = 1024
 """Most clients in one stack, unless asked for otherwise."""
 
-T = TypeVar("T")
-R = TypeVar("R")
+BLOCK = 16
+"""Clients in a stack that is cut from a larger one. 16 numbers of whatever clients fill a kernel's vectors and begin
+where memory is aligned: what it does with the end of a tensor it does with the same numbers as in the whole stack."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,12 @@ class Costs:
         Bytes of parameters, gradients and Adam's two moments up to which larger stacks are not slower.
     noise : float
         Bytes of noise that a stack may hold, unless a single client's are more.
-    threads : float
-        Operations of a step of a stack, or of one client of the loop, from which on several of them are computed
-        faster side by side than one after the other: Python lets only one thread prepare operations at a time.
+    weights : float
+        Bytes of a client's working copy above which stacks of `BLOCK` clients, which fit in the caches, are no slower
+        than larger ones.
+    operations : float
+        Operations of a step of one client above which a step of `BLOCK` clients takes much longer than what it costs
+        beside its arithmetic.
     """
 
     loop: float = 0.6e-3
@@ -58,11 +62,12 @@ class Costs:
     rate: float = 60e9
     state: float = 2.0**27
     noise: float = 2.0**31
-    threads: float = 1e8
+    weights: float = 2e5
+    operations: float = 1e7
 
 
 CPU = Costs()
-GPU = Costs(stacked=0.5e-3, grouped=1.0, state=2.0**34)
+GPU = Costs(stacked=0.5e-3, grouped=1.0, state=2.0**34, weights=math.inf, operations=math.inf)
 """On a GPU a stack is one launch an operation: it always pays."""
 
 
@@ -77,14 +82,15 @@ class Layout:
         Most clients in one stack, if there are as many. With the loop, how many clients one piece of work has.
     rows : int or None
         Most samples, padding counted, that a stack predicts at once.
-    parallel : bool
-        Whether a piece of this work is worth a core of its own.
+    even : hashable
+        What clients have in common of which larger stacks are cut: that nothing in them is padded. None, where larger
+        stacks are faster, or some are padded.
     """
 
     engine: Literal["stacked", "loop"]
     size: int
     rows: int | None = None
-    parallel: bool = False
+    even: Hashable = None
 
 
 @dataclass(frozen=True)
@@ -147,51 +153,20 @@ def choose(work: Work, clients: int, costs: Costs, itemsize: int = 4) -> Layout:
     return Layout("stacked", size, ROWS if work.convolutions else None)
 
 
-def pays(work: Work, together: int, costs: Costs) -> bool:
-    """Whether steps of so many clients each are computed faster side by side than one after the other."""
-    return together * work.operations >= costs.threads
+def divisible(work: Work, costs: Costs, itemsize: int = 4) -> bool:
+    """Whether stacks of clients whose steps compute this are no slower in blocks; arguments as for `choose`."""
+    large = itemsize * work.numbers > costs.weights or work.operations > costs.operations
+    return large and not work.convolutions
 
 
-def on_threads(call: Callable[[T], R], pieces: Sequence[T], workers: int) -> Iterator[R]:
-    """``call(piece)`` for each piece of work, in their order, on so many threads.
+def cut(clients: int, way: Layout) -> list[int]:
+    """Sizes of the stacks of so many clients of one kind: as few as may be, or blocks that cores can share.
 
-    PyTorch's operations let go of Python's lock, so that threads share the cores and the memory; each operation runs
-    on one of them. What a piece computes does not depend on how many there are. When one fails, or the whole is
-    interrupted, those that have not begun are left and the others stop at their next `go_on`.
+    Small stacks stay whole: what a step costs whatever its size would be paid twice.
     """
-    if workers == 1 or len(pieces) < 2:
-        yield from map(call, pieces)
-        return
-    stop = threading.Event()
-
-    def watched(piece: T) -> R:
-        _THREAD.stop = stop
-        return call(piece)
-
-    with ThreadPoolExecutor(min(workers, len(pieces)), "hetfl") as pool:
-        try:
-            yield from pool.map(watched, pieces)
-        except BaseException:
-            stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-
-
-_THREAD = threading.local()
-
-
-class Stopped(Exception):
-    """Another piece of the work failed, or all of it was interrupted."""
-
-
-def go_on() -> None:
-    """Let a piece of work end between two steps when it is not needed any more.
-
-    Raises
-    ------
-    Stopped
-        Where the piece of work to which this thread belongs is not needed any more.
-    """
-    stop = getattr(_THREAD, "stop", None)
-    if stop is not None and stop.is_set():
-        raise Stopped
+    sizes: list[int] = []
+    for begin in range(0, clients, way.size):
+        whole = min(way.size, clients - begin)
+        blocks = max(0, whole // BLOCK - 1) if way.even is not None else 0
+        sizes += [BLOCK] * blocks + [whole - BLOCK * blocks]
+    return sizes

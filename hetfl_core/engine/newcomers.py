@@ -15,6 +15,7 @@ from hetfl_core.engine import evaluation
 from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.layout import Engine
 from hetfl_core.engine.options import check_options, cpu_threads
+from hetfl_core.engine.pool import Pool
 from hetfl_core.engine.run import Run
 from hetfl_core.engine.simulation import _postfix, _report, _row, _start
 from hetfl_core.engine.simulator import Simulator
@@ -80,7 +81,8 @@ def adapt(
     options = {"seed": seed, "engine": engine, "device": device, "stack_size": stack_size}
     simulator = _newcomers(known, clients, workers=workers, threads=threads, **options)
     everyone, done = range(len(simulator.specs)), run.settings["rounds"]
-    with cpu_threads(threads), tqdm(total=rounds, disable=not progress, desc="new clients", unit="pass") as bar:
+    bar = tqdm(total=rounds, disable=not progress, desc="new clients", unit="pass")
+    with cpu_threads(threads), Pool([simulator], workers, threads), bar:
         server = simulator.server.join(_on(known.server_tensors, simulator.device), simulator.specs, done)
         begun = replace(simulator.initial(), server=server)
         _check_stays_local(simulator, begun, done)

@@ -25,6 +25,7 @@ from hetfl_core.engine.last_step import LastStep, after, fit
 from hetfl_core.engine.layout import Engine
 from hetfl_core.engine.measures import MEASURES, Asked, check_measure, spread
 from hetfl_core.engine.options import Seeded, check_options, check_runs, check_schedule, cpu_threads
+from hetfl_core.engine.pool import Pool
 from hetfl_core.engine.run import Run, column_of, columns, of_splits
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
@@ -116,9 +117,10 @@ def simulate(
         Largest number of clients in one stack; bounds memory. By default 1024, or as many as ``engine="auto"`` finds
         worth it. Results depend on it to rounding only, which training lets grow: see the notes.
     workers : int, optional
-        Stacks, or clients of the loop, that are trained side by side on a CPU, each on a core; by default as many as
-        there are cores, or one where steps are so small that it is faster. The result does not depend on it, not by a
-        bit.
+        Processes that train and evaluate stacks, or clients of the loop, side by side on a CPU, each on a core. By
+        default this one at first, and a process a core (over `threads`) as soon as the run has taken two seconds, or
+        twenty where processes cannot be forks of this one; always one where this process is itself one of several. The
+        result does not depend on it, not by a bit. What a method prints there is seen, what it remembers is not.
     threads : int
         Threads within one operation on the CPU. The tensors are small: on a machine that is busy with anything else,
         threads that wait for each other cost far more than they bring. More may pay with thousands of clients on an
@@ -142,6 +144,8 @@ def simulate(
         `validation` whose clients are not those of the federation.
     hetfl_core.engine.checkpoint.CheckpointError
         If the checkpoint is damaged, belongs to another setting, or cannot be written.
+    RuntimeError
+        If a process of the run is killed, with the clients that it worked on.
 
     Notes
     -----
@@ -297,7 +301,8 @@ def _simulate(
     each = [{**mine, **own, "rounds": rounds, "threads": int(threads)} for mine in settings]
     metrics = simulators[0].metrics
     bar = tqdm(initial=done, total=rounds, disable=not progress, desc=method.name, unit="round")
-    with cpu_threads(threads), bar:
+    everybody = [*simulators, *(s.validation for s in simulators if s.validation is not None)]
+    with cpu_threads(threads), Pool(everybody, simulators[0].workers, threads), bar:
         if not states:
             bar.set_postfix_str("before the first round")  # some methods train long before it
             states = _start(simulators, [simulator.initial() for simulator in simulators])

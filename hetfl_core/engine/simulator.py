@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_core.engine import evaluation, layout, measures, prediction
+from hetfl_core.engine import evaluation, measures, prediction
 from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.evaluation import Measure, Samples
 from hetfl_core.engine.last_step import after
@@ -198,35 +198,38 @@ class Simulator(Trainer):
         Tensor, shape (n_i,)
             As `predicted` has them, on the run's device.
         """
+        tasks = []
+        for cohort, way in zip(self.cohorts, self.layouts, strict=True):
+            for rows in self._pieces(cohort, way, split, models):
+                members = [cohort.members[row] for row in rows]
+                clients, received = zip(*(models[m] for m in members), strict=True)
+                tasks.append((way.engine, members, clients, received, split, state.done, decided))
+        names = [[self.specs[m].name for m in members] for _, members, *_ in tasks]
+        for (_, members, *_), found in zip(tasks, self.pool.map(self.answered, tasks, names), strict=True):
+            yield from zip(members, found, strict=True)
+
+    def answered(
+        self,
+        engine: str,
+        members: Sequence[int],
+        clients: Sequence[Params],
+        received: Sequence[Params],
+        split: Literal["train", "test"],
+        round: int,
+        decided: bool,
+    ) -> list[Tensor]:
+        """The `answers` of clients that share a stack, given their models; `members` are their indices."""
+        specs = [self.specs[m] for m in members]
+        cohort, rows = self.rows[members[0]][0], [self.rows[m][1] for m in members]
+        data = getattr(cohort, split).take(rows, [spec.shapes for spec in specs])
+        method, n = self.method.of(specs[0]), data.n.tolist()
+        noise = [self.prediction_noise(spec, many, round, split) for spec, many in zip(specs, n, strict=True)]
         decide = self.metrics.decide if decided else torch.detach
-
-        def predict(piece: tuple[Cohort, Layout, list[int]]) -> list[tuple[int, Tensor]]:
-            cohort, way, rows = piece
-            members = [cohort.members[row] for row in rows]
-            specs = [self.specs[m] for m in members]
-            data = getattr(cohort, split).take(rows, [spec.shapes for spec in specs])
-            method = self.method.of(specs[0])
-            clients, sent = [models[m][0] for m in members], [models[m][1] for m in members]
-            noise = [
-                self.prediction_noise(spec, n, state.done, split)
-                for spec, n in zip(specs, data.n.tolist(), strict=True)
-            ]
-            if way.engine == "loop":
-                outputs = prediction.predict_each(method.predict, clients, sent, specs, data, noise)
-                answers = [decide(each) for each in outputs]
-            else:
-                stacked = prediction.lift(method.predict, clients, sent, data.rectangle(), noise)
-                answers = list(decide(stacked))
-            found = zip(members, answers, data.n.tolist(), strict=True)
-            return [(member, answer[:n]) for member, answer, n in found]
-
-        pieces = [
-            (cohort, way, rows)
-            for cohort, way in zip(self.cohorts, self.layouts, strict=True)
-            for rows in self._pieces(cohort, way, split, models)
-        ]
-        for found in layout.on_threads(predict, pieces, self.workers(way for _, way, _ in pieces)):
-            yield from found
+        if engine == "loop":
+            answers = map(decide, prediction.predict_each(method.predict, clients, received, specs, data, noise))
+        else:
+            answers = iter(decide(prediction.lift(method.predict, clients, received, data.rectangle(), noise)))
+        return [answer[:many] for answer, many in zip(answers, n, strict=True)]
 
     def _pieces(self, cohort: Cohort, way: Layout, split: str, indices: Container[int]) -> list[list[int]]:
         """Rows of a cohort that are predicted at once, of those of some indices."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from threading import Lock
 from types import CellType, FunctionType, MethodType
 from typing import Any, TypeVar
 
@@ -70,7 +69,6 @@ class Step:
         self.key = meaning(loss), meaning(follow), tuple(dims.items()), tuple(self.names), blocks
         self.found: list[tuple[str, ...]] = []
         self.unrecordable = False
-        self.lock = Lock()
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
         """The gradients, then the values whose names `found` gives: loss terms, what is remembered, what follows."""
@@ -124,8 +122,7 @@ class Program:
         self.found = self.step.found
         self.seen += 1
         if self.seen > OFTEN and not self.step.unrecordable:
-            with self.step.lock:
-                self._try(inputs, values)
+            self._try(inputs, values)
         return values
 
     def _try(self, inputs: Sequence[Tensor], live: list[Tensor]) -> None:
@@ -154,18 +151,15 @@ class Records:
     def __init__(self) -> None:
         self.steps: OrderedDict[Hashable, Step] = OrderedDict()
         self.programs: OrderedDict[Hashable, Program] = OrderedDict()
-        self.lock = Lock()
 
     def step(self, step: Step) -> Step:
         """The step of before that computes the same under the same names; this one, where there was none."""
-        with self.lock:
-            return _known(self.steps, step.key, lambda: step)
+        return _known(self.steps, step.key, lambda: step)
 
     def program(self, step: Step, inputs: Sequence[Tensor]) -> Program:
         """A step for inputs of the shapes of these."""
         key = (step, *((t.shape, t.stride(), t.dtype) for t in inputs))
-        with self.lock:
-            return _known(self.programs, key, lambda: Program(step))
+        return _known(self.programs, key, lambda: Program(step))
 
 
 def _known(table: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:

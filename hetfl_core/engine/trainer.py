@@ -19,16 +19,16 @@ from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.layout import Engine, Layout
 from hetfl_core.engine.options import with_networks
+from hetfl_core.engine.pool import HERE
 from hetfl_core.engine.sides import ServerSide
 from hetfl_core.engine.stacks import Cohort, Split, bucket, make_cohorts, stack_split
 from hetfl_core.engine.steps import Records
 from hetfl_core.engine.training import LocalJob, Outcome, Outcomes
 from hetfl_core.federation import Client, Federation, Spec, map_blocks
-from hetfl_core.methods.base import Method, Role
+from hetfl_core.methods.base import Method, Role, Stage
 from hetfl_core.networks import Params
 from hetfl_core.networks.layers import one_of_each
 from hetfl_core.networks.module import try_out
-from hetfl_core.parallel import usable_cores
 
 
 def choose_device(device: str | torch.device) -> torch.device:
@@ -52,8 +52,11 @@ class Trainer:
     Parameters
     ----------
     federation, method, seed, engine, device, dtype, stack_size, workers, threads
-        As for `simulate`.
+        As for `simulate`; processes are only begun in the block of a `hetfl_core.engine.pool.Pool`.
     """
+
+    pool = HERE
+    """Who does what clients do."""
 
     def __init__(
         self,
@@ -80,7 +83,7 @@ class Trainer:
         self.specs = self.federation.specs()
         self.method = method = with_networks(method, self.specs)
         self.server = ServerSide(method, self.specs, seed, self.device, dtype)
-        self.asked, self.threads = workers, threads
+        self.workers, self.threads = workers, threads
         self.most = stack_size
         self.records = Records()
         self.architectures = self._architectures()
@@ -115,14 +118,6 @@ class Trainer:
         servers = [sides.first_of_server(self.method, specs, self.seed) for specs in (self.specs, wider)]
         return [stacks.architecture(self.method, spec, servers, known) for spec in self.specs]
 
-    def workers(self, ways: Iterable[Layout]) -> int:
-        """Pieces of work that are done side by side: as asked for, or one a core where one of them is worth it."""
-        if self.device.type != "cpu":
-            return 1
-        if self.asked is not None:
-            return self.asked
-        return max(1, usable_cores() // self.threads) if any(way.parallel for way in ways) else 1
-
     def _layouts(self, costs: layout.Costs, most: int | None) -> list[Layout]:
         """How each cohort is trained: as asked for, or in the faster way."""
         found, server = [], self.server.initial()
@@ -134,13 +129,23 @@ class Trainer:
             else:
                 way = Layout(self.engine, 1)
                 size = 1 if self.engine == "loop" else most or layout.MOST
-            found.append(replace(way, size=size, parallel=layout.pays(work, min(size, len(cohort.members)), costs)))
+            blocks = most is None and way.engine == "stacked" and layout.divisible(work, costs, self.dtype.itemsize)
+            found.append(replace(way, size=size, even=self._even(cohort) if blocks else None))
         return found
+
+    def _stages(self, spec: Spec) -> list[Stage]:
+        """What a client trains before, in and after the rounds."""
+        return [stage for role in get_args(Role) for stage in self.method.of(spec).stages(0, role)]
+
+    def _even(self, cohort: Cohort) -> Hashable:
+        """What clients of a cohort have in common, of which nothing is padded in whatever stack; None where some is."""
+        specs = [self.specs[m] for m in cohort.members]
+        each = {(str(s.shapes), *(min(stage.batch_size, s.n_train) for stage in self._stages(s))) for s in specs}
+        return next(iter(each)) if len(each) == 1 and not self.method.padded else None
 
     def _noise(self, spec: Spec) -> int:
         """Most numbers of noise that a client draws at once, before, in or after the rounds."""
-        method = self.method.of(spec)
-        stages = [stage for role in get_args(Role) for stage in method.stages(0, role)]
+        method, stages = self.method.of(spec), self._stages(spec)
         each = [(method.noise(spec, stage), min(stage.batch_size, spec.n_train)) for stage in stages]
         return max((training.noise_at_once(*one)[1] for one in each), default=0)
 
@@ -160,7 +165,10 @@ class Trainer:
             method = self.method.of(spec)
             work = layout.work(method.predict, method.start(client_state, received), received, x)
         except Exception:  # a model that predicts nothing before it was trained, or nothing from zeros
-            work = layout.Work(0.0, sum(p.numel() for p in (client_state | received).values()), operations=math.inf)
+            work = layout.Work(
+                0.0,
+                sum(p.numel() for p in (client_state | received).values()),
+            )
         return replace(work, noise=self._noise(replace(spec, n_train=max(spec.n_train for spec in specs))))
 
     # --- state ---
@@ -266,11 +274,14 @@ class Trainer:
         [(state, participants, others)] = exchange([self], [state], [chosen])
         return state, [*participants.values(), *others]
 
-    def keep_of(self, index: int, outcome: Outcome) -> Outcome:
-        """An outcome without what the client made of its samples, which stays as it is from round to round."""
-        return replace(
-            outcome, client_state={n: p for n, p in outcome.client_state.items() if n not in self.precomputed[index]}
-        )
+    def left(self, index: int, outcome: Outcome) -> Outcome:
+        """An outcome without what the client was sent, or made of its samples, which stays as it is."""
+        kept = {name: p for name, p in outcome.client_state.items() if name not in self.precomputed[index]}
+        return replace(outcome, client_state=kept, received={})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process needs: not what this one has recorded, nor those who work for it."""
+        return {name: value for name, value in vars(self).items() if name != "pool"} | {"records": Records()}
 
 
 # --- several runs side by side ----------------------------------------------------------------------------------------
@@ -332,32 +343,44 @@ def train(
     outcomes: list[dict[int, Outcome]] = [{} for _ in runs]
     if role != "round" and not runs[0].method.stages(round, role):
         return outcomes
-    pieces = _stacks(runs, chosen)
-
-    def local(piece: tuple[Layout, list[tuple[int, int]]]) -> list[Outcome]:
-        way, members = piece
+    pieces, tasks, names = _stacks(runs, chosen), [], []
+    for way, members in pieces:
         each = [(runs[number], states[number], index) for number, index in members]
-        specs = [run.specs[index] for run, _, index in each]
-        job = LocalJob(
-            runs[0].method.of(specs[0]),
-            specs,
-            [run.working_state(index, state.client_states[index]) for run, state, index in each],
-            [run.method.download(state.server, run.specs[index]) for run, state, index in each],
-            _samples([run.rows[index] for run, _, index in each], specs),
-            [run.seed for run, _, _ in each],
-            round,
-            role,
-            runs[0].records,
-        )
-        with torch.inference_mode(False), torch.enable_grad():  # whatever holds where `simulate` is called
-            found = training.ENGINES[way.engine](job)
-        return [run.keep_of(index, outcome) for (run, _, index), outcome in zip(each, found, strict=True)]
-
-    found = layout.on_threads(local, pieces, runs[0].workers(way for way, _ in pieces))
-    for (_, members), some in zip(pieces, found, strict=True):
-        for (number, index), outcome in zip(members, some, strict=True):
-            outcomes[number][index] = outcome
+        sent = [run.server.download(state.server, index) for run, state, index in each]
+        kept = [state.client_states[index] for _, state, index in each]
+        tasks.append((way.engine, [(run, index) for run, _, index in each], kept, sent, round, role))
+        names.append([run.specs[index].name for run, _, index in each])
+    for (_, members), task, some in zip(pieces, tasks, runs[0].pool.map(local, tasks, names), strict=True):
+        for (number, index), received, outcome in zip(members, task[3], some, strict=True):
+            outcomes[number][index] = replace(outcome, received=received)
     return outcomes
+
+
+def local(
+    engine: str,
+    members: Sequence[tuple[Trainer, int]],
+    kept: Sequence[Params],
+    received: Sequence[Params],
+    round: int,
+    role: Role,
+) -> list[Outcome]:
+    """Local training of clients that share a stack, given what they keep and were sent; outcomes have no `received`."""
+    specs = [run.specs[index] for run, index in members]
+    first, _ = members[0]
+    job = LocalJob(
+        first.method.of(specs[0]),
+        specs,
+        [run.working_state(index, mine) for (run, index), mine in zip(members, kept, strict=True)],
+        received,
+        _samples([run.rows[index] for run, index in members], specs),
+        [run.seed for run, _ in members],
+        round,
+        role,
+        first.records,
+    )
+    with torch.inference_mode(False), torch.enable_grad():  # whatever holds where `simulate` is called
+        outcomes = training.ENGINES[engine](job)
+    return [run.left(index, outcome) for (run, index), outcome in zip(members, outcomes, strict=True)]
 
 
 def _stacks(runs: Sequence[Trainer], chosen: Sequence[Sequence[int]]) -> list[tuple[Layout, list[tuple[int, int]]]]:
@@ -374,13 +397,18 @@ def _stacks(runs: Sequence[Trainer], chosen: Sequence[Sequence[int]]) -> list[tu
         return -spec.n_train, spec.name, number
 
     pieces = []
-    for group in groups.values():
+    for group in filter(None, groups.values()):
         group.sort(key=order)
-        size = min((way.size for way, _, _ in group), default=1)
-        for begin in range(0, len(group), size):
-            piece = group[begin : begin + size]
+        for size in layout.cut(len(group), _common([way for way, _, _ in group])):
+            piece, group = group[:size], group[size:]
             pieces.append((piece[0][0], [(number, index) for _, number, index in piece]))
     return pieces
+
+
+def _common(ways: Sequence[Layout]) -> Layout:
+    """The layout of clients of one kind, of several runs: the smallest stacks, cut only where none is padded."""
+    smallest = min(ways, key=lambda way: way.size)
+    return smallest if len({way.even for way in ways}) == 1 else replace(smallest, even=None)
 
 
 def _samples(rows: Sequence[tuple[Cohort, int]], specs: Sequence[Spec]) -> Split:

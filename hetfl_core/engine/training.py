@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from hetfl_core.engine.descent import Descent, filled
-from hetfl_core.engine.layout import go_on
 from hetfl_core.engine.sides import batch
 from hetfl_core.engine.stacks import Split
 from hetfl_core.engine.steps import Program, Records, Step
@@ -267,7 +266,6 @@ def _loop_stage(job: LocalJob, i: int, number: int, stage: Stage, params: Params
     sums: dict[str, float] = {}
     follows = any(name.endswith(RUNNING) for name in params)
     for step, rows in enumerate(batches):
-        go_on()
         if step % noise.steps == 0:
             block = {name: t.to(data.y.device) for name, t in noise.of(step, noise.steps).items()}
         here = {name: t[step % noise.steps] for name, t in block.items()}
@@ -423,7 +421,6 @@ class StackedStage:
         sums: dict[str, Tensor] = {}
         with torch.no_grad():  # a live step asks for gradients where it needs them
             for step, active in enumerate(self.batches.active):
-                go_on()
                 if active < self.k:
                     self._narrow(active)
                 self.step(step, sums, memory)
