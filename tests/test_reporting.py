@@ -7,6 +7,7 @@ import math
 import pickle
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -230,6 +231,21 @@ def test_differences_have_a_sign(value, text):
     assert page.signed(value) == text
 
 
+@pytest.mark.parametrize(("key", "rounds", "told"), [("fusion", 2, 2), ("fusion", 6, None), ("boosting", 2, None)])
+def test_networks_with_too_few_rounds_for_the_rows(key, rounds, told):
+    """8 steps of 32 rows in 2 rounds are 512 rows: each of 252 is seen twice, and 15 times in 14.8 rounds."""
+    frame = pd.concat([table()] * 7, ignore_index=True)
+    first = Federation.from_frame(frame, client="site", target="ill", prepare=Preparation())
+    assert [client.n_train for client in first] == [252, 252]
+    runs = made({key: both(0.05)})
+    runs = replace(runs, first=first, settings=runs.settings | {"rounds": rounds})
+    wanted = ("North", told, 15) if told else None
+    assert page.hurried(runs) == wanted
+    found = judging.judge(runs)
+    assert ("--rounds 15" in " ".join(page.lines(runs, found))) == bool(wanted)
+    assert ("--rounds 15" in page.render(runs, found, READ, ["all.csv"], [])) == bool(wanted)
+
+
 def test_sizes_are_read():
     assert [page.size(n) for n in (0, 999, 45_360, 1_250_000)] == ["0 B", "999 B", "45 kB", "1.2 MB"]
 
@@ -426,7 +442,7 @@ def from_csv_to_a_prediction(monkeypatch, capsys, patients: pd.DataFrame) -> str
     assert re.fullmatch(r" *predicted +p 0 +p 1\n(\d +[01]( +[0-9.e-]+){2}\n){2}", capsys.readouterr().out)
     shown = Page(Path("report.html").read_text("utf8")).text
     assert "4 sites, 920 rows" in shown
-    assert "Zurich has only 2 test rows of its rarest class." in shown
+    assert "Zurich has only 2 test rows of its rarest class" in shown
     assert str(Path.cwd()) not in shown
     return printed
 

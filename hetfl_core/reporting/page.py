@@ -16,12 +16,16 @@ from hetfl_core.federation import Federation
 from hetfl_core.preparation import Preparation
 from hetfl_core.reporting.judging import FEW, LEVEL, LOWER, Judgement
 from hetfl_core.reporting.trials import Trials
+from hetfl_core.reporting.ways import TRAINING, WAYS
 from hetfl_core.views import columns_of_each
 
 TEMPLATE = Path(__file__).with_name("page.html")
 
 MOST_COLUMNS = 60
 """Columns that are shown one by one."""
+
+HURRIED, ENOUGH = 5, 15
+"""Passes over a site's training rows below which a network counts as hurried, and those that are advised then."""
 
 MEASURES = {
     "auc": (
@@ -128,6 +132,27 @@ def reading(options: Mapping[str, Any], classes: Sequence[Any], view: str) -> st
     return f"{head}def load(config):\n    return client_from_file(\n{inside}\n    )\n"
 
 
+def hurried(trials: Trials) -> tuple[str, int, int] | None:
+    """Whether the networks had too few rounds for the largest site: they take equally many steps, however many rows.
+
+    Parameters
+    ----------
+    trials : Trials
+
+    Returns
+    -------
+    tuple of (str, int, int) or None
+        The site with most training rows, how often a network saw each of them, rounded, and the rounds that make it
+        `ENOUGH` times. None where it saw them `HURRIED` times or more, and where no network of `WAYS` is compared.
+    """
+    if not {way.key for way in trials.ways} & ({*WAYS} - {"logistic", "boosting"}):
+        return None
+    site = max(trials.first, key=lambda client: client.n_train)
+    each = TRAINING["local_steps"] * TRAINING["batch_size"]
+    passes = trials.settings["rounds"] * each / site.n_train
+    return (site.name, max(1, round(passes)), math.ceil(ENOUGH * site.n_train / each)) if passes < HURRIED else None
+
+
 def render(
     trials: Trials, found: Judgement, options: Mapping[str, Any], files: Sequence[str], arguments: Sequence[str]
 ) -> str:
@@ -208,6 +233,7 @@ def render(
         arguments=arguments,
         recommended=recommended,
         few=FEW,
+        hurried=hurried(trials),
         chance=round(100 * LEVEL),
         finite=math.isfinite,
         version=metadata.version("hetfl-core") if _installed() else "",
@@ -251,6 +277,8 @@ def lines(trials: Trials, found: Judgement) -> list[str]:
             start += "".join(f"  {signed(each, digits):>6}" for each in gain[:3])
             start += f"  {level(found.p_holm[way.key], 2):>5}  {who} {signed(least, digits)}"
         told.append(start.replace("−", "-"))
+    if soon := hurried(trials):
+        told += ["", f"The networks saw each row of {soon[0]} about {soon[1]} times only: try --rounds {soon[2]}."]
     return [*told, "", advice(found)]
 
 
@@ -258,8 +286,8 @@ def advice(found: Judgement) -> str:
     """The recommendation in a sentence, as the command prints it."""
     label = found.best.short if found.best else ""
     return {
-        "together": f"Learn together, by {label}: it is shown to be better than each site alone.",
-        "other": f"Stay alone, and use {label}: it is shown to be better than logistic regression at each site.",
+        "together": f"Learn together, by {label}: on average over the sites it is shown to beat logistic regression.",
+        "other": f"Stay alone, and use {label}: on average over the sites it is shown to beat logistic regression.",
         "alone": "Stay alone: no other way is shown to be better than logistic regression at each site.",
         "small": "Stay alone for now: no site has ten test rows of each of its classes, so nothing can be shown.",
         "once": "Stay alone for now: every split has the same test rows, so nothing can be shown.",
