@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from hetfl_core import Federation, Preparation, baselines, cli, cli_tables, load_trained
+from hetfl_core import Federation, Preparation, baselines, cli, cli_tables, load_trained, simulate
 from hetfl_core.clients import FederationWarning
 from hetfl_core.datasets import heart
 from hetfl_core.deployment import agreement
@@ -337,6 +337,21 @@ def test_sites_without_a_common_column_leave_a_way_out():
     assert "no column that all clients have" in lost["Together: common columns"]
     with pytest.raises(ValueError, match="methods: common cannot be compared: there is no column"):
         ways_of(["common"], fed)
+
+
+def test_equal_columns_leave_out_what_is_the_same():
+    """Three names for one network would count three times in Holm's correction."""
+    frame = table().fillna({"b": 2000.0})
+    fed = Federation.from_frame(frame, client="site", target="ill", prepare=Preparation())
+    found, lost = ways_of(None, fed)
+    assert [way.key for way in found] == ["logistic", "boosting", "network", "common", "hyfem"]
+    assert {*lost} == {WAYS["zeros"].label, WAYS["fusion"].label}
+    assert [way.key for way in ways_of(["zeros", "common", "fusion"], fed)[0]][1:] == ["zeros", "common", "fusion"]
+    (seen, method, _), *rest = (WAYS[key].made_for(fed) for key in ("common", "zeros", "fusion"))
+    first = simulate(seen, method, rounds=1, progress=False)
+    for other, same, _ in rest:
+        again = simulate(other, same, rounds=1, progress=False)
+        assert again.per_client["accuracy"].tolist() == first.per_client["accuracy"].tolist()
 
 
 def test_the_latest_rows_as_test_rows_show_nothing(tmp_path):

@@ -22,7 +22,7 @@ from hetfl_core.federation import Federation
 from hetfl_core.methods import CATALOGUE, FedAvg, HyFEM, LateFusion, Local, Method
 from hetfl_core.networks import MLP, Blocks, Model
 from hetfl_core.rng import numpy_stream
-from hetfl_core.views import view_of
+from hetfl_core.views import columns_of_each, view_of
 
 BASE = "logistic"
 """The way that all others are compared with."""
@@ -210,6 +210,9 @@ WAYS = {
 }
 """Those that are compared by default."""
 
+SAME = frozenset({"common", "zeros", "fusion"})
+"""Those that train one and the same network where all sites have the same columns."""
+
 
 def ways_of(names: list[str] | None, federation: Federation) -> tuple[list[Way], dict[str, str]]:
     """The ways that are asked for, the base first, and why some cannot work on these tables.
@@ -224,7 +227,8 @@ def ways_of(names: list[str] | None, federation: Federation) -> tuple[list[Way],
     -------
     list of Way
     dict of str to str
-        Of the default ones that are left out, by label, the reason.
+        Of the default ones that are left out, by label, the reason: it cannot work here, or, where all sites have the
+        same columns, it is another name for common columns, which must not count as a comparison more.
 
     Raises
     ------
@@ -242,6 +246,14 @@ def ways_of(names: list[str] | None, federation: Federation) -> tuple[list[Way],
             if names:
                 raise ValueError(f"methods: {way.key} cannot be compared: {error}") from error
             lost[way.label] = str(error)
+    if (
+        not names
+        and {way.key for way in found} >= SAME
+        and len({*map(frozenset, columns_of_each(federation).values())}) == 1
+    ):
+        for way in [way for way in found if way.key in SAME - {"common"}]:
+            found.remove(way)
+            lost[way.label] = f"where every site has all columns, it is the same as “{WAYS['common'].label}”"
     return found, lost
 
 
