@@ -195,9 +195,21 @@ def test_a_page_for_each_verdict(case):
     assert " nan" not in shown.text.lower()
     assert ("Zurich" in shown.text, "South has only 9 test rows" in shown.text) == (False, case == "few")
     assert ("That site should stay alone." in shown.text) == (case == "hurt")
+    assert ("at North, the only site that counts" in shown.text) == (case == "few")
     method = {"together": "fusion", "other": "logistic"}.get(verdict, "logistic")
     assert f"hetfl train all.csv --target ill --client site --method {method} --save model" in shown.text
     assert page.lines(runs, found)[-1].startswith(first[verdict][:10])
+
+
+def test_no_gain_is_held_possible_that_is_more_than_perfect():
+    """Alone the AUC is 70 of 100; an interval that is wider than what is left says no more than that."""
+    runs = made({"fusion": both(0.005)}, noise=1.0)
+    found = judging.judge(runs)
+    assert found.overall["fusion"].high > 30
+    left = 100 - found.means["logistic"]
+    assert left == pytest.approx(30, abs=1)
+    shown = Page(page.render(runs, found, READ, ["all.csv"], [])).text
+    assert f"it may be up to {left:.1f} points, and at a single site more" in shown
 
 
 def test_a_page_needs_nothing_else_and_tells_no_row(ran, tmp_path):
@@ -421,6 +433,13 @@ def test_three_classes_and_a_site_that_knows_one(tmp_path):
     assert model.predict_proba(frame, "North").sum(axis=1).to_numpy() == pytest.approx(1)
     assert (model.predict(frame, "North") == frame["ill"])[frame["site"] == "North"].mean() > 0.9
     assert {*model.predict(frame, "South")} == {"mid"}
+
+
+def test_a_site_that_stays_alone_trains_on_its_own_file(tmp_path):
+    source = tables(tmp_path, table().query("site == 'South'").drop(columns="site"), client=None)
+    model = training.trained(source, "logistic")
+    assert [spec.name for spec in model.specs] == ["all"]
+    assert (model.predict(table(seed=1)) == table(seed=1)["ill"]).mean() > 0.6
 
 
 def test_models_of_other_ways(tmp_path):

@@ -222,7 +222,7 @@ def render(
         measure=MEASURES[measure][0],
         meaning=MEASURES[measure][1],
         several=measure == "auc" and len(classes) > 2,
-        room=max([gain.high for gain in found.overall.values() if math.isfinite(gain.high)], default=0.0),
+        room=_room(found, trials.ways[0].key, measure),
         unit="" if measure in LOWER else " points",
         lower=measure in LOWER,
         target=options["target"],
@@ -245,6 +245,12 @@ def _installed() -> bool:
         return bool(metadata.version("hetfl-core"))
     except metadata.PackageNotFoundError:
         return False
+
+
+def _room(found: Judgement, base: str, measure: str) -> float:
+    """The largest gain that no interval excludes, and that is possible at all: nothing is better than perfect."""
+    perfect = found.means[base] if measure in LOWER else 100 - found.means[base]
+    return min(perfect, max([gain.high for gain in found.overall.values() if math.isfinite(gain.high)], default=0.0))
 
 
 def _scale(found: Judgement, names: list[str]) -> float:

@@ -18,7 +18,7 @@ from hetfl_core.reporting.ways import BASE, Logistic, ways_of
 
 
 def trained(tables: Tables, name: str, *, rounds: int = 10, seed: int = 0, workers: int | None = None) -> Trained:
-    """The models of all sites, from all rows of their tables.
+    """The models of all sites, or of a single one, from all rows of their tables.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def trained(tables: Tables, name: str, *, rounds: int = 10, seed: int = 0, worke
     checks.nonempty_str("method", name)
     if name == "boosting":
         raise ValueError("method: boosted trees cannot be saved, got 'boosting'; take 'logistic' or another way")
-    whole = tables.federation(seed, 0.0)
+    whole = tables.federation(seed, 0.0, least=1)
     way = ways_of([name], whole)[0][-1]
     if way.key == BASE:
         return _logistic(whole)

@@ -45,15 +45,16 @@ class Tables:
     files: tuple[str, ...]
     options: Mapping[str, Any]
 
-    def federation(self, seed: int, test_size: float) -> Federation:
-        """The sites with the rows split by this seed."""
-        files = self.files[0] if len(self.files) == 1 else [*self.files]
-        if len(self.files) == 1 and self.options.get("client") is None:
+    def federation(self, seed: int, test_size: float, least: int = 2) -> Federation:
+        """The sites, so many at least, with the rows split by this seed."""
+        of_a_column = self.options.get("client") is not None
+        if len(self.files) < least and not of_a_column:
             raise ValueError(
                 "client must name the column that says whose a row is: --client COLUMN; or give a file per site"
             )
+        files = self.files[0] if len(self.files) == 1 and of_a_column else [*self.files]
         found = Federation.from_csv(files, seed=seed, test_size=test_size, name="tables", **self.options)
-        if len(found) < 2:
+        if len(found) < least:
             raise ValueError(f"there must be two sites at least, got only {found[0].name!r}")
         return found
 
