@@ -59,6 +59,14 @@ TESTS = {
     "tables": "tables deployment",
     "views": "views blocks features comparing",
     "comparing": "comparing together",
+    "estimators": "estimators",
+    "tuning": "tuning",
+    "deployment/agreement": "deployment",
+    "reporting/judging": "reporting",
+    "reporting/page": "reporting",
+    "reporting/training": "reporting",
+    "reporting/trials": "reporting",
+    "reporting/ways": "reporting",
     "parallel": "parallel",
     "padding": "federation training",
     "federation": "federation features",
@@ -86,6 +94,7 @@ TESTS = {
     "engine/layout": "layout",
     "engine/newcomers": "simulation",
     "engine/options": "simulation",
+    "engine/pool": "pool",
     "engine/prediction": "simulation",
     "engine/run": "simulation",
     "engine/sides": "simulation private methods",
@@ -110,6 +119,7 @@ TESTS = {
     "methods/fedhenn": "fedhenn",
     "methods/fedpac": "personal",
     "methods/fedper": "personal",
+    "methods/fedproto": "fedproto",
     "methods/fedprox": "methods hyfem",
     "methods/fedsr": "personal",
     "methods/pfedhn": "pfedhn",
@@ -164,8 +174,8 @@ TESTS = {
 """Modules that carry numbers, all of the core's among them, and their tests; `EVERYWHERE` are those of all."""
 
 WORDS = """
-    checks cli files numerics cli_options plots plugins records/provenance datasets/eegmmidb datasets/recordings
-    datasets/registry deployment/apps deployment/commands deployment/programs deployment/trial
+    checks cli cli_tables files numerics cli_options plots plugins records/provenance datasets/eegmmidb
+    datasets/recordings datasets/registry deployment/apps deployment/commands deployment/programs deployment/trial
 """
 """Modules of the core that carry none: what is typed, printed, drawn, downloaded and started."""
 

@@ -73,7 +73,7 @@ def test_ctrl_c_stops_all_processes_and_what_was_begun_can_be_claimed(scratch):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() - begun < 300
             time.sleep(0.05)
-        os.killpg(process.pid, signal.SIGINT)
+        os.kill(-process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert "hetfl: stopped; finished runs are written; the same command goes on where this one was stopped" in said
@@ -89,7 +89,7 @@ def test_ctrl_c_stops_all_processes_and_what_was_begun_can_be_claimed(scratch):
 
 def _alive(group):
     try:
-        os.killpg(group, 0)
+        os.kill(-group, 0)
     except ProcessLookupError:
         return False
     return True

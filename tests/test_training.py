@@ -562,7 +562,7 @@ def test_named_blocks_run_in_both_engines():
     assert len(Simulator(fed, Blocks(), device="cpu").cohorts) == 2
     assert largest_difference(*both_engines(Blocks(local_epochs=2, batch_size=6), fed)) < 1e-9
     with pytest.raises(ValueError, match=r"client 'client-\d': Local's model cannot take .*one tensor"):
-        run(fed, Local())
+        run(fed, Local(Model(MLP((8,)))))
 
 
 def test_upload_is_called_for_rounds_only():
