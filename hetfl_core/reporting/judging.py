@@ -23,7 +23,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from hetfl_core.reporting.trials import Trials
+from hetfl_core.engine.measures import MEASURES as SCORES
+from hetfl_core.reporting.trials import MEASURES, Trials
 from hetfl_core.reporting.ways import Way
 from hetfl_core.statistics import holm
 
@@ -31,7 +32,7 @@ FEW = 10
 """Test rows of a class with which a site counts for the recommendation."""
 
 LEVEL = 0.05
-LOWER = ("log_loss", "brier")
+LOWER = [name for name in MEASURES if not SCORES["classification"][name].greater_is_better]
 """Measures of which less is better."""
 
 

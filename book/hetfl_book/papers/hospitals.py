@@ -15,7 +15,6 @@ same patients; within a split, no test row took part in a choice.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -34,6 +33,7 @@ from hetfl_core.federation import Federation
 from hetfl_core.methods import FLIC, FedAvg, FedHeNN, FedProto, HyFEM, LaserVFL, LateFusion, Local, Method
 from hetfl_core.networks import MLP, Blocks, Model
 from hetfl_core.records import RunRecord
+from hetfl_core.reporting.judging import resampled
 from hetfl_core.tuning import held_out
 from hetfl_core.views import view_of
 
@@ -255,8 +255,7 @@ def scores(records: Iterable[RunRecord]) -> pd.DataFrame:
 def gains(records: Iterable[RunRecord], base: str = "logistic regression alone") -> pd.DataFrame:
     """How much better each method is than one of them, paired by split, with intervals that know of the overlap.
 
-    The same patients are split again and again, so that splits are no independent observations. The variance of a mean
-    of n differences is taken to be (1/n + n_test/n_train) of theirs [1]_.
+    The same patients are split again and again, so that splits are no independent observations: `resampled` knows.
 
     Parameters
     ----------
@@ -269,17 +268,10 @@ def gains(records: Iterable[RunRecord], base: str = "logistic regression alone")
     DataFrame
         Indexed by ``method`` and ``measure``: the mean difference from `base`, and ``half``, half the width of its 95 %
         interval; of the log loss, less is better.
-
-    References
-    ----------
-    .. [1] C. Nadeau, Y. Bengio. Inference for the generalization error. Machine Learning 52, 2003.
     """
-    from scipy.stats import t
-
     found = scores(records)
     gaps = found.sub(found.xs(base), level="seed").drop(base)
-    n = gaps.groupby("method").size().iloc[0]
-    each = gaps.groupby("method")
-    half = each.std() * t.ppf(0.975, n - 1) * math.sqrt(1 / n + TEST_SIZE / (1 - TEST_SIZE))
-    table = pd.DataFrame({"mean": each.mean().stack(), "half": half.stack()})
+    each = gaps.stack().groupby(level=[0, 2], sort=False).agg(list)
+    sure = {cell: resampled(some, TEST_SIZE / (1 - TEST_SIZE)) for cell, some in each.items()}
+    table = pd.DataFrame({cell: {"mean": gain.mean, "half": gain.high - gain.mean} for cell, gain in sure.items()}).T
     return table.rename_axis(["method", "measure"])
