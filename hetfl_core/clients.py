@@ -27,6 +27,10 @@ class FederationWarning(UserWarning):
     """Data that is legal but rarely meant."""
 
 
+class MadeName(str):
+    """A client's name that a loader made up, as nobody gave one: where two clash, a federation numbers them."""
+
+
 @dataclass(frozen=True)
 class Spec:
     """What the server may know of a client, and all that a method is told of it before training.
