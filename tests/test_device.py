@@ -88,15 +88,15 @@ def test_the_watch_notices_what_waits():
 
 def test_losses_are_read_once_a_stage(monkeypatch):
     """After the steps, all loss terms of all clients come to the host together."""
-    read, run = [], StackedStage.run
+    read, means = [], StackedStage.means
 
     def watched(self, *arguments):
         with NoWaiting() as watching:
-            result = run(self, *arguments)
+            result = means(self, *arguments)
         read.append(len([w for w in watching.waits if "read" in w]))
         return result
 
-    monkeypatch.setattr(StackedStage, "run", watched)
+    monkeypatch.setattr(StackedStage, "means", watched)
     monkeypatch.setattr(anchor_terms, "BLOCK_ROWS", 10**9)
     monkeypatch.setattr(steps, "OFTEN", 10**9)
     simulate(ragged(), VARIANTS["FLIC-HL"], rounds=1, engine="stacked", device="cpu", progress=False)

@@ -63,8 +63,9 @@ class Step:
         like: Any,
     ) -> None:
         self.names, self.blocks = [tuple(group) for group in groups], like
-        self.loss = _lifted(loss, dims)
-        self.follow = None if follow is None else _lifted(follow, dims)
+        in_dims = (0, dict(dims) or None, 0, 0)
+        self.loss = torch.func.vmap(loss, in_dims)
+        self.follow = None if follow is None else torch.func.vmap(follow, in_dims)
         blocks = tuple(like) if isinstance(like, Mapping) else None
         self.key = meaning(loss), meaning(follow), tuple(dims.items()), tuple(self.names), blocks
         self.found: list[tuple[str, ...]] = []
@@ -77,22 +78,16 @@ class Step:
         batch = Batch(map_blocks(lambda _: next(rest), self.blocks), next(rest), next(rest))
         with torch.enable_grad():
             leaves = {name: p.detach().requires_grad_() for name, p in trained.items()}
-            result = self.loss(leaves, frozen, received, batch, noise)
+            result = self.loss({**frozen, **leaves}, received, batch, noise)
             # clients' parameters are separate, so the sum of their losses has separate gradients
             grads = torch.autograd.grad(result.total.sum(), list(leaves.values()), allow_unused=True)
         followed: Params = {}
         if self.follow is not None:
             with torch.no_grad():
-                followed = self.follow(trained, frozen, received, batch, noise)
+                followed = self.follow({**frozen, **trained}, received, batch, noise)
         named = [result.terms, result.remember, followed]
         self.found = [tuple(some) for some in named]
         return [*filled(trained, grads), *(value.detach() for some in named for value in some.values())]
-
-
-def _lifted(hook: Callable[..., Any], dims: Mapping[str, int | None]) -> Callable[..., Any]:
-    """A hook of one client, for a stack of them."""
-    in_dims = (0, 0, dict(dims) or None, 0, 0)
-    return torch.func.vmap(lambda trained, frozen, *rest: hook({**frozen, **trained}, *rest), in_dims=in_dims)
 
 
 class Program:
@@ -110,23 +105,16 @@ class Program:
         self.replay: Callable[..., list[Tensor]] | None = None
 
     @property
-    def ready(self) -> bool:
-        """Whether there is a record that may be used."""
-        return self.agreed >= TRIALS and not self.step.unrecordable
+    def record(self) -> Callable[..., list[Tensor]] | None:
+        """What plays the step back, where that may be used."""
+        return self.replay if self.agreed >= TRIALS and not self.step.unrecordable else None
 
-    def __call__(self, inputs: Sequence[Tensor], compare: bool = False) -> list[Tensor]:
-        """What the step gives, whose names `found` then has; live where the record is to be compared."""
-        if self.replay is not None and self.ready and not compare:
-            return self.replay(*inputs)
-        values = self.step(*inputs)
+    def learn(self, inputs: Sequence[Tensor], live: list[Tensor]) -> None:
+        """See what a live step gave; once it has come often, record it, and whether the record gives the same bits."""
         self.found = self.step.found
         self.seen += 1
-        if self.seen > OFTEN and not self.step.unrecordable:
-            self._try(inputs, values)
-        return values
-
-    def _try(self, inputs: Sequence[Tensor], live: list[Tensor]) -> None:
-        """Record the step if it is not recorded, and see whether the record gives the same bits."""
+        if self.seen <= OFTEN or self.step.unrecordable:
+            return
         try:
             if self.replay is None:
                 mine = [t.detach() for t in inputs]  # one object each: two that are one now need not be one next time

@@ -415,31 +415,24 @@ class StackedStage:
         self.computed = job.records.step(Step(stage.loss or job.method.loss, follow, dims, groups, job.data.x))
         self.program: Program | None = None
         self.compared = False  # whether a record has been compared with a live step in this stage
+        self.sums: Params = {}
 
-    def run(self, memory: Params) -> list[dict[str, float]]:
-        """Take all steps, update the stack and `memory` in place, and return each client's mean loss terms."""
-        sums: dict[str, Tensor] = {}
-        with torch.no_grad():  # a live step asks for gradients where it needs them
-            for step, active in enumerate(self.batches.active):
-                if active < self.k:
-                    self._narrow(active)
-                self.step(step, sums, memory)
-        totals = {name: total.tolist() for name, total in sums.items()}  # the one time that a GPU is waited for
-        return [
-            {name: total[i] / n_steps(self.stage, spec.n_train) for name, total in totals.items()}
-            for i, spec in enumerate(self.job.specs)
-        ]
-
-    def step(self, step: int, sums: Params, memory: Params) -> None:
-        """Take one step with the clients that have a batch left, and add its loss terms to `sums`, without waiting."""
+    def step(self, step: int, memory: Params) -> None:
+        """Take one step with the clients that have a batch left, and update the stack and `memory`, without waiting."""
+        if self.batches.active[step] < self.k:
+            self._narrow(self.batches.active[step])
         batch, at = self.batches.at(step, self.k)
         noise = {**self.noise.at(step, self.k), **dict.fromkeys(self.rows, batch[-1])}
         inputs = [*self.given, *noise.values(), *batch]
         if self.program is None:
             self.program = self.job.records.program(self.computed, inputs)
-        ready = self.program.ready
-        values = self.program(inputs, compare=not self.compared)
-        self.compared |= ready
+        record = self.program.record
+        if record is not None and self.compared:
+            values = record(*inputs)
+        else:
+            self.compared |= record is not None
+            values = self.computed(*inputs)
+            self.program.learn(inputs, values)
         grads, rest = values[: len(self.trained)], iter(values[len(self.trained) :])
         terms, remember, followed = (dict(zip(names, rest)) for names in self.program.found)
         for name, seen in remember.items():  # before the step, as in the loop
@@ -449,9 +442,17 @@ class StackedStage:
         for name, value in followed.items():
             self.frozen[name].copy_(value)
         for name, value in terms.items():
-            if name not in sums:
-                sums[name] = value.new_zeros(len(self.job.specs))
-            sums[name][: self.k].add_(value)
+            if name not in self.sums:
+                self.sums[name] = value.new_zeros(len(self.job.specs))
+            self.sums[name][: self.k].add_(value)
+
+    def means(self) -> list[dict[str, float]]:
+        """Each client's mean loss terms over the steps that it took."""
+        totals = {name: total.tolist() for name, total in self.sums.items()}  # the one time that a GPU is waited for
+        return [
+            {name: total[i] / n_steps(self.stage, spec.n_train) for name, total in totals.items()}
+            for i, spec in enumerate(self.job.specs)
+        ]
 
     def _narrow(self, k: int) -> None:
         """Go on with the first k clients: the others have no batch left, and momentum must not move them."""
@@ -474,8 +475,11 @@ def train_stacked(job: LocalJob) -> list[Outcome]:
     for number, stage in enumerate(method.stages(job.round, job.role)):
         check_prefixes(method, stage, params)
         if any(stage.trains(name) for name in params):
-            means = StackedStage(job, number, stage, params, received, dims).run(memory)
-            terms = [old | new for old, new in zip(terms, means, strict=True)]
+            training = StackedStage(job, number, stage, params, received, dims)
+            with torch.no_grad():  # a live step asks for gradients where it needs them
+                for step in range(len(training.batches.active)):
+                    training.step(step, memory)
+            terms = [old | new for old, new in zip(terms, training.means(), strict=True)]
         params = {name: p.detach() for name, p in params.items()}
     outcomes = []
     for i, (end, spec) in enumerate(zip(job.data.n.cumsum(0).tolist(), job.specs, strict=True)):
