@@ -31,6 +31,11 @@ class MadeName(str):
     """A client's name that a loader made up, as nobody gave one: where two clash, a federation numbers them."""
 
 
+def warn(text: str) -> None:
+    """Give a `FederationWarning` that points to the call from outside this package."""
+    warnings.warn(text, FederationWarning, stacklevel=1 + checks.own_calls())
+
+
 @dataclass(frozen=True)
 class Spec:
     """What the server may know of a client, and all that a method is told of it before training.
@@ -391,11 +396,9 @@ def check_features(specs: Sequence[Spec], what: str, block: str = "") -> None:
             )
     if named and len(named) < len(specs):
         without = next(spec.name for spec in specs if by_block(spec.features).get(block) is None)
-        warnings.warn(
+        warn(
             f"{what}, but client {without!r} does not say which those are: its features are taken for those of client "
-            f"{named[0][0]!r}, {checks.shown(list(named[0][1]))}, in this order (Client(features=…))",
-            FederationWarning,
-            stacklevel=2,
+            f"{named[0][0]!r}, {checks.shown(list(named[0][1]))}, in this order (Client(features=…))"
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -25,6 +24,7 @@ from hetfl_core.clients import (
     check_client,
     check_labels,
     in_one_order,
+    warn,
 )
 from hetfl_core.inputs import Inputs, as_params, blocks, by_block, digest, from_params, map_blocks, shape_text
 from hetfl_core.preparation import Preparation
@@ -561,20 +561,16 @@ def _warn_of_classes(clients: Sequence[Client], n_classes: int, counted: bool) -
     held = sorted({c for client in clients for c in client.y_train.unique().tolist()})
     if counted and (lost := n_classes - len(held)):
         some = [c for c, _ in zip((c for c in range(n_classes) if c not in set(held)), range(3), strict=False)]
-        _warn(
+        warn(
             f"the largest label is {held[-1]}, so there are {n_classes} classes, but nobody has training samples of "
             f"{lost} of them ({', '.join(map(str, some))}{', …' * (lost > 3)}): number the classes 0 … C−1, as "
             "Federation.from_arrays does, or say n_classes if that is meant"
         )
     if len(held) == 1 and (counted or n_classes == 1 or len(clients) > 1):
-        _warn(f"all training samples are of one class ({held[0]}): there is nothing to be told apart")
+        warn(f"all training samples are of one class ({held[0]}): there is nothing to be told apart")
     unseen = {c.name: sorted(set(c.y_test.tolist()) - set(c.y_train.tolist())) for c in clients}
     if found := [(name, classes) for name, classes in unseen.items() if classes]:
         (name, classes), others = found[0], len(found) - 1
         have = "client also has" if others == 1 else "clients also have"
         more = f"; {others} other {have} such classes" if others else ""
-        _warn(f"client {name!r}: the test set holds classes {classes} that the training set lacks{more}")
-
-
-def _warn(of: str) -> None:
-    warnings.warn(of, FederationWarning, stacklevel=1 + checks.own_calls())
+        warn(f"client {name!r}: the test set holds classes {classes} that the training set lacks{more}")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from hetfl_core import checks, splits
 from hetfl_core import preparation as preparing
-from hetfl_core.clients import Client, FederationWarning, Kind, altered
+from hetfl_core.clients import Client, Kind, altered, warn
 from hetfl_core.preparation import Preparation
 from hetfl_core.rng import numpy_stream
 
@@ -135,11 +134,9 @@ def _warn_of_numbering(features: pd.DataFrame, whose: pd.Series) -> None:
         each = [own for _, own in values.groupby(whose, observed=True)]
         counts = all(own.is_monotonic_increasing for own in each) or np.ptp(values) < 1.5 * len(values)
         if counts and all(own.is_unique for own in each) and (values % 1 == 0).all():
-            warnings.warn(
+            warn(
                 f"column {column!r} holds another whole number in each row, in order, as identifiers do: if it is no "
-                "measurement, leave it out (ignore=…)",
-                FederationWarning,
-                stacklevel=1 + checks.own_calls(),
+                "measurement, leave it out (ignore=…)"
             )
 
 
@@ -150,11 +147,9 @@ def _warn_of_marks(features: pd.DataFrame) -> None:
             others = values[values != end].dropna()
             gap = (others - end).abs().min() if len(others) else 0.0
             if (n := int((values == end).sum())) > 1 and others.nunique() > 2 and gap > 1.5 * np.ptp(others):
-                warnings.warn(
+                warn(
                     f"column {column!r} is {end:g} in {n} rows, far from all other values ({others.min():g} to "
-                    f"{others.max():g}): if that stands for a missing value, say missing={{{column!r}: [{end:g}]}}",
-                    FederationWarning,
-                    stacklevel=1 + checks.own_calls(),
+                    f"{others.max():g}): if that stands for a missing value, say missing={{{column!r}: [{end:g}]}}"
                 )
 
 
@@ -202,11 +197,9 @@ def split_arrays(
         places[who], thin = places_of(who, y, float(share), seed, task, rules[who] if rules else None)
         few += [who] * thin
     if few:
-        warnings.warn(
+        warn(
             f"too few samples to be split in proportion with test_size={float(share):g} on "
-            f"{', '.join(map(repr, few))}: there, a sample of each class stays in the training set",
-            FederationWarning,
-            stacklevel=1 + checks.own_calls(),
+            f"{', '.join(map(repr, few))}: there, a sample of each class stays in the training set"
         )
     unknown = prepare is not None and not isinstance(prepare, Preparation)  # its tables may hold anything
     if not unknown and not (rules and any(rule.kind == "group" for rule in rules.values())):
@@ -267,7 +260,9 @@ def _prepared(
     if isinstance(prepare, Preparation):
         training = {who: _filled_columns(who, table) for who, table in training.items()}
         levels = {**preparing.levels_of([*training.values()], prepare), **(agreed or {})}
-        _warn_of_levels(levels)
+        for column, own_levels in levels.items():
+            for first, other in _nearly_alike(own_levels):
+                warn(f"column {column!r}: {first!r} and {other!r} are two levels: write them alike if they are one")
     clients = []
     for who, (table, _) in arrays.items():
         (train, test), y = places[who], coded[who]
@@ -351,11 +346,9 @@ def _warn_of_alike(tables: Mapping[str, Any], places: Mapping[str, splits.Places
     """Warn of clients whose test rows look like training rows, as those of one patient do."""
     found = {who: splits.alike(x, *places[who]) for who, x in tables.items() if isinstance(x, pd.DataFrame)}
     if told := [f"{n} of {len(places[who][1])} on {who!r}" for who, n in found.items() if n]:
-        warnings.warn(
+        warn(
             f"test rows are so much like training rows that they may be of one patient ({', '.join(told)}), and what "
-            "is learnt by heart then counts as right: name the column that tells patients apart (group=…)",
-            FederationWarning,
-            stacklevel=1 + checks.own_calls(),
+            "is learnt by heart then counts as right: name the column that tells patients apart (group=…)"
         )
 
 
@@ -393,15 +386,17 @@ def _check_columns(frame: pd.DataFrame, named: Mapping[str, Any], ignore: Any) -
         raise ValueError(
             f"column {client!r} must have one name per client, got names that read alike: {sorted(map(repr, names))}"
         )
+    for first, other in _nearly_alike(names, preparing.word):
+        warn(f"column {client!r}: {first!r} and {other!r} are two clients: write them alike if they are one")
+
+
+def _nearly_alike(names: Iterable[Any], text: Callable[[Any], str] = str) -> Iterator[tuple[Any, Any]]:
+    """Pairs of names that differ in capitals and blanks only: the first that is written so, and another."""
     seen: dict[str, Any] = {}
     for name in names:
-        first = seen.setdefault("".join(preparing.word(name).lower().split()), name)
-        if first is not name:
-            warnings.warn(
-                f"column {client!r}: {first!r} and {name!r} are two clients: write them alike if they are one",
-                FederationWarning,
-                stacklevel=1 + checks.own_calls(),
-            )
+        first = seen.setdefault("".join(text(name).lower().split()), name)
+        if first != name:
+            yield first, name
 
 
 def _warn_of_answers(features: pd.DataFrame, labels: pd.Series) -> None:
@@ -411,11 +406,9 @@ def _warn_of_answers(features: pd.DataFrame, labels: pd.Series) -> None:
     for column, values in features.items():
         few = 1 < values.nunique() <= min(TELLING, values.notna().sum() / TELLING)
         if few and labels.groupby(values, observed=True).nunique().max() == 1:
-            warnings.warn(
+            warn(
                 f"each value of column {column!r} stands for one value of {labels.name!r}: if it is another form of "
-                "the answer, leave it out (ignore=…)",
-                FederationWarning,
-                stacklevel=1 + checks.own_calls(),
+                "the answer, leave it out (ignore=…)"
             )
 
 
@@ -463,33 +456,6 @@ def _part(who: str, pair: Any) -> Part:
     return Part(x, y, features, _order(pair[1]))
 
 
-def _warn_of_labels(classes: Sequence[Any]) -> None:
-    """Warn of classes whose names differ in capitals and blanks only."""
-    seen: dict[str, Any] = {}
-    for label in classes:
-        first = seen.setdefault(str(label).strip().lower(), label)
-        if first != label:
-            warnings.warn(
-                f"labels {first!r} and {label!r} are two classes: write them alike if they are one",
-                FederationWarning,
-                stacklevel=1 + checks.own_calls(),
-            )
-
-
-def _warn_of_levels(levels: Mapping[str, Sequence[str]]) -> None:
-    """Warn of levels of a category whose names differ in capitals and blanks only."""
-    for column, own in levels.items():
-        seen: dict[str, str] = {}
-        for level in own:
-            first = seen.setdefault("".join(level.lower().split()), level)
-            if first != level:
-                warnings.warn(
-                    f"column {column!r}: {first!r} and {level!r} are two levels: write them alike if they are one",
-                    FederationWarning,
-                    stacklevel=1 + checks.own_calls(),
-                )
-
-
 def _coded(parts: Mapping[str, Part], task: Kind) -> tuple[list[Any], dict[str, np.ndarray]]:
     """The classes in their order, and each client's labels as indices into it; targets of a regression stay."""
     if task == "regression":
@@ -507,13 +473,12 @@ def _coded(parts: Mapping[str, Part], task: Kind) -> tuple[list[Any], dict[str, 
                 f"{type(wrong[0]).__name__}"
             )
     classes = _classes(parts)
-    _warn_of_labels(classes)
+    for first, other in _nearly_alike(classes):
+        warn(f"labels {first!r} and {other!r} are two classes: write them alike if they are one")
     if len(classes) > FEWEST and len(classes) > sum(len(part.y) for part in parts.values()) / 2:
-        warnings.warn(
+        warn(
             f"there are {len(classes)} classes in {sum(len(part.y) for part in parts.values())} samples, as where a "
-            'number is to be predicted (task="regression"), or the target names the samples',
-            FederationWarning,
-            stacklevel=1 + checks.own_calls(),
+            'number is to be predicted (task="regression"), or the target names the samples'
         )
     index = {label: c for c, label in enumerate(classes)}
     return classes, {who: np.array([index[label] for label in part.y.tolist()], int) for who, part in parts.items()}

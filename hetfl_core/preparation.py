@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from hetfl_core import checks
-from hetfl_core.clients import FederationWarning
+from hetfl_core.clients import warn
 from hetfl_core.settings import Checked, Natural, Share, plain
 
 __all__ = ["Preparation"]
@@ -254,13 +253,13 @@ class Prepared:
     def _warn_of_rows(self, table: pd.DataFrame) -> None:
         """Warn of rows that are hardly of the same kind as the training rows."""
         if n := int(table.isna().all(axis=1).sum()):
-            _warn(f"client {self.client!r}: {n} of {len(table)} rows have no value in any column that the model takes")
+            warn(f"client {self.client!r}: {n} of {len(table)} rows have no value in any column that the model takes")
         for column, (mean, deviation) in self._scales().items():
             away = ((table[column] - mean) / deviation).abs().dropna()
             far = away[away > FAR]
             if len(far) or (len(away) >= 5 and away.median() > SHIFTED):
                 worst = table[column][(far if len(far) else away).index[0]]
-                _warn(
+                warn(
                     f"client {self.client!r}: column {column!r} has values far from those that the model was trained "
                     f"with, {worst:g} where they are {mean:.4g} ± {deviation:.4g}: is it in the same unit?"
                 )
@@ -282,11 +281,9 @@ class Prepared:
         if column in self.levels:
             words = _lumped(_words(values), self.levels[column], self.preparation)
             if unknown := sorted({*words.dropna()} - {*self.levels[column]}):
-                warnings.warn(
+                warn(
                     f"client {self.client!r}: column {column!r} has levels that its preparation does not know, "
-                    f"{checks.shown(unknown)}: they count as none of {checks.shown([*self.levels[column]])}",
-                    FederationWarning,
-                    stacklevel=1 + checks.own_calls(),
+                    f"{checks.shown(unknown)}: they count as none of {checks.shown([*self.levels[column]])}"
                 )
             return words
         try:
@@ -509,10 +506,6 @@ OTHER = "other"
 """The level of what is rare."""
 
 WHOLE = re.compile(r"(-?(?:0|[1-9]\d*))(?:\.0+)?")
-
-
-def _warn(of: str) -> None:
-    warnings.warn(of, FederationWarning, stacklevel=1 + checks.own_calls())
 
 
 def word(value: Any) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from hetfl_core import checks
-from hetfl_core.clients import INDEX, FederationWarning
+from hetfl_core.clients import INDEX, warn
 
 PACKED = {".gz", ".bz2", ".zip", ".xz", ".zst", ".tar"}
 """Ends of names of files that pandas unpacks."""
@@ -89,11 +89,9 @@ def _warn_of_short_rows(file: Path, where: str, width: int, options: Mapping[str
         reader = csv.reader(lines, delimiter=sep)
         short += [reader.line_num for fields in reader if fields and len(fields) < width]
     if short:
-        warnings.warn(
+        warn(
             f"{where}: {len(short)} rows have fewer fields than the first line has names, the first in line {short[0]}:"
-            " their last columns count as missing",
-            FederationWarning,
-            stacklevel=1 + checks.own_calls(),
+            " their last columns count as missing"
         )
 
 
@@ -177,11 +175,9 @@ def read_site(file: Path, where: str, options: Mapping[str, Any]) -> pd.DataFram
     for column in [column for column in table.columns if INDEX.fullmatch(column)]:
         values = table[column]
         if pd.api.types.is_integer_dtype(values) and (values.diff().dropna() == 1).all():
-            warnings.warn(
+            warn(
                 f"{where}: column {column!r} counts the rows, as the index of a table does that was written with it: "
-                "it is no feature, and is left out",
-                FederationWarning,
-                stacklevel=1 + checks.own_calls(),
+                "it is no feature, and is left out"
             )
             table = table.drop(columns=column)
     return table
@@ -194,9 +190,7 @@ def _check_alike(tables: Mapping[str, pd.DataFrame]) -> None:
         for column in table.columns:
             first, written = seen.setdefault("".join(column.lower().split()), (who, column))
             if written != column:
-                warnings.warn(
+                warn(
                     f"columns {written!r} of {first!r} and {column!r} of {who!r} are two, as they are written in two "
-                    "ways: if they are one, rename one of them",
-                    FederationWarning,
-                    stacklevel=1 + checks.own_calls(),
+                    "ways: if they are one, rename one of them"
                 )
