@@ -61,13 +61,13 @@ def seed(value: Any, name: str = "seed") -> int:
     return integer(name, value, 0)
 
 
-def seeds(value: Any, name: str = "seeds", least: int = 1) -> list[int]:
+def seeds(value: Any, least: int = 1) -> list[int]:
     """Check seeds, given by their number (0 … n − 1) or one by one: at least so many, none twice."""
     if not isinstance(value, Iterable):
-        return list(range(integer(name, value, least)))
-    found = [seed(one, name) for one in sequence(name, value)]
+        return list(range(integer("seeds", value, least)))
+    found = [seed(one, "seeds") for one in sequence("seeds", value)]
     if len(found) < least or len(set(found)) < len(found):
-        raise ValueError(f"{name} must be at least {least}, each another one, got {shown(value)}")
+        raise ValueError(f"seeds must be at least {least}, each another one, got {shown(value)}")
     return found
 
 
@@ -78,16 +78,14 @@ def number(
     most: float = math.inf,
     *,
     above: float | None = None,
-    below: float | None = None,
     infinite: bool = False,
 ) -> float:
-    """Check a real number within bounds: `least` and `most` included, `above` and `below` not. Never NaN.
+    """Check a real number within bounds: `least` and `most` included, `above` not. Never NaN.
 
     Infinity is refused unless `infinite` says otherwise.
     """
     right = not _no_number(value, Real) and (math.isfinite(value) or (infinite and not math.isnan(value)))
-    right = right and least <= value <= most
-    right = right and (above is None or value > above) and (below is None or value < below)
+    right = right and least <= value <= most and (above is None or value > above)
     if not right:
         if not _no_number(value, Real) and not value > 0 and above == 0:
             raise ValueError(f"{name} must be positive, got {shown(value)}")
@@ -95,7 +93,7 @@ def number(
             raise ValueError(f"{name} must not be negative, got {shown(value)}")
         bounds = [
             f"greater than {above:g}" if above is not None else f"of at least {least:g}" if least > -math.inf else "",
-            f"less than {below:g}" if below is not None else f"of at most {most:g}" if most < math.inf else "",
+            f"of at most {most:g}" if most < math.inf else "",
         ]
         kind = "a number" if infinite else "a finite number"
         wanted = " ".join([kind, " and ".join(bound for bound in bounds if bound)]).strip()

@@ -19,10 +19,6 @@ Workers = Annotated[
     int | None,
     typer.Option(help="Processes of one run; by default one a core, if it takes long. The result is the same."),
 ]
-Jobs = Annotated[
-    int | None,
-    typer.Option(help="Processes that share the runs; by default one a core, on a GPU one. The results are the same."),
-]
 
 
 @contextmanager

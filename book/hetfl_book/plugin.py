@@ -12,9 +12,14 @@ import typer
 from tqdm.auto import tqdm
 
 from hetfl_core import numerics
-from hetfl_core.cli_options import Fastest, Jobs, Workers, check_folder, if_stopped
+from hetfl_core.cli_options import Fastest, Workers, check_folder, if_stopped
 
 commands = typer.Typer()
+
+Jobs = Annotated[
+    int | None,
+    typer.Option(help="Processes that share the runs; by default one a core, on a GPU one. The results are the same."),
+]
 
 
 def data_sets() -> dict[str, Callable[..., Any]]:

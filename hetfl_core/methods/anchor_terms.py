@@ -465,13 +465,15 @@ def _shrink(h2: Tensor, variance: float, k: int) -> Tensor:
     return torch.exp(-k / 2 * torch.log1p(variance / h2))
 
 
-def class_mixture_wasserstein(
-    z: Tensor, y: Tensor, weight: Tensor, means: Tensor, variance: float = 1.0, rounds: int = 5
-) -> Tensor:
+LLOYD = 5
+"""Steps of k-means for the clusters of `class_mixture_wasserstein`."""
+
+
+def class_mixture_wasserstein(z: Tensor, y: Tensor, weight: Tensor, means: Tensor, variance: float = 1.0) -> Tensor:
     r"""Sum over the classes of a batch of the squared MW2 distance between class and anchor.
 
     The anchor of class c is the mixture of the P Gaussians :math:`N(v_{cp}, s^2 I)` with equal weights. The rows of
-    the class are summarised as a mixture too: P clusters, of k-means (farthest-point start, `rounds` of Lloyd's
+    the class are summarised as a mixture too: P clusters, of k-means (farthest-point start, `LLOYD`
     steps), each with its share of the rows, its mean and its covariance (denominator
     :math:`\max(n - 1, 1)`).
 
@@ -481,8 +483,6 @@ def class_mixture_wasserstein(
         As for `class_wasserstein`.
     means : Tensor, shape (C, P, k)
         Means of the components, P ≤ 3.
-    rounds : int, default 5
-        Steps of k-means.
 
     Returns
     -------
@@ -496,7 +496,7 @@ def class_mixture_wasserstein(
     norm over all clusters of all classes will do.
     """
     C, P, k = means.shape
-    cluster = _clusters(z.detach(), y, weight, C, P, rounds)
+    cluster = _clusters(z.detach(), y, weight, C, P)
     group = y * P + cluster
     member, counts = _membership(group, weight, C * P, z.dtype)
     mean, centred = _centred_rows(z, member, counts)
@@ -512,7 +512,7 @@ def class_mixture_wasserstein(
     return location + spread
 
 
-def _clusters(z: Tensor, y: Tensor, weight: Tensor, n_classes: int, clusters: int, rounds: int) -> Tensor:
+def _clusters(z: Tensor, y: Tensor, weight: Tensor, n_classes: int, clusters: int) -> Tensor:
     """Which of the clusters of its class each row of (n, k) is in, by k-means within the classes; shape (n,)."""
     member, counts = _membership(y, weight, n_classes, z.dtype)
     centre = (member.mT @ z / counts.clamp(min=1).unsqueeze(-1)).unsqueeze(-2)  # (C, 1, k)
@@ -522,7 +522,7 @@ def _clusters(z: Tensor, y: Tensor, weight: Tensor, n_classes: int, clusters: in
         farthest = torch.where(member > 0, gap.unsqueeze(-1), -1).argmax(-2)
         centres.append(z[farthest].unsqueeze(-2))
     found = torch.cat(centres, -2)
-    for _ in range(rounds):
+    for _ in range(LLOYD):
         chosen = torch.eye(clusters, dtype=z.dtype, device=z.device)[_gaps(z, found, y).argmin(-1)]
         weights = member.mT.unsqueeze(-2) * chosen.mT  # (C, P, n)
         size = weights.sum(-1, keepdim=True)
