@@ -19,7 +19,6 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 MOST_THREADS = max(64, os.cpu_count() or 1)
@@ -285,14 +284,6 @@ def broadcastable(**shapes: Sequence[int]) -> None:
     except ValueError as error:
         found = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
         raise ValueError(f"leading axes must broadcast, got {found}") from error
-
-
-def weights(weights: Any, like: Tensor) -> Tensor:
-    """Check weights, given as a tensor or as a sequence of numbers, in the type of `like`."""
-    try:
-        return torch.as_tensor(weights, dtype=like.dtype, device=like.device)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise TypeError(f"weights must be numbers, got {shown(weights)}") from error
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------

@@ -220,8 +220,8 @@ class Client:
 
         def chosen(x: Any) -> Any:
             if not isinstance(features, Mapping):
-                return columns(x, self.features, features)
-            return {block: columns(x[block], self.features[block], names) for block, names in features.items()}
+                return columns_of(x, self.features, features)
+            return {block: columns_of(x[block], self.features[block], names) for block, names in features.items()}
 
         return altered(self, x_train=chosen(self.x_train), x_test=chosen(self.x_test), features=features)
 
@@ -428,7 +428,7 @@ def other_columns(first: Spec, other: Spec) -> str:
     )
 
 
-def columns(x: Any, names: Sequence[str] | None, wanted: Sequence[str] | None) -> Any:
+def columns_of(x: Any, names: Sequence[str] | None, wanted: Sequence[str] | None) -> Any:
     """The columns of these names, of an array whose columns are named."""
     if wanted is None or names is None or wanted == names:
         return x
@@ -504,7 +504,7 @@ def _for_task(task: Kind, y: Tensor, where: str) -> Tensor:
     return y.to(torch.int64)
 
 
-def cast(t: Tensor, dtype: torch.dtype, where: str) -> Tensor:
+def to_dtype(t: Tensor, dtype: torch.dtype, where: str) -> Tensor:
     """The tensor in another floating-point type, whose range must suffice; whole numbers as they are.
 
     Parameters

@@ -20,13 +20,13 @@ from hetfl_core.clients import (
     MadeName,
     Spec,
     altered,
-    cast,
     check_client,
     check_labels,
     in_one_order,
+    to_dtype,
     warn,
 )
-from hetfl_core.inputs import Inputs, as_params, blocks, by_block, digest, from_params, map_blocks, shape_text
+from hetfl_core.inputs import Inputs, as_params, blocks, by_block, data_digest, from_params, map_blocks, shape_text
 from hetfl_core.preparation import Preparation
 from hetfl_core.rng import SERVER
 from hetfl_core.settings import plain
@@ -187,7 +187,7 @@ class Federation(Views):
             Where test rows agree so nearly with training rows that they may be of one patient, and no group is given.
         """
         by = {"group": group, "split": split, "time": time}
-        found = frames.tables(frame, client, target, prepare, ignore, **by)
+        found = frames.by_client(frame, client, target, prepare, ignore, **by)
         made = cls._split(found.arrays, test_size, seed, task, name, found.rules, prepare)
         info = dict(made.info)
         told = {key: value for key, value in {**by, "ignore": list(ignore)}.items() if value}
@@ -466,16 +466,16 @@ class Federation(Views):
         """
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise ValueError(f"dtype must be a floating-point type such as torch.float64, got {dtype!r}")
-        own = () if self.x_test is None else PARTS[2:]
-        data = [*(getattr(self, part) for part in own), *(getattr(c, part) for c in self for part in PARTS)]
+        own = () if self.x_test is None else ARRAYS[2:]
+        data = [*(getattr(self, part) for part in own), *(getattr(c, part) for c in self for part in ARRAYS)]
         if all(t.dtype == dtype for x in data for t in blocks(x) if t.is_floating_point()):
             return self
 
         def changed(holder: Any, parts: Sequence[str], where: str = "") -> dict[str, Any]:
             old = {part: getattr(holder, part) for part in parts}
-            return {p: map_blocks(lambda t, name=where + p: cast(t, dtype, name), x) for p, x in old.items()}
+            return {p: map_blocks(lambda t, name=where + p: to_dtype(t, dtype, name), x) for p, x in old.items()}
 
-        clients = tuple(altered(c, **changed(c, PARTS, f"client {c.name!r}: ")) for c in self)
+        clients = tuple(altered(c, **changed(c, ARRAYS, f"client {c.name!r}: ")) for c in self)
         return altered(self, clients=clients, **changed(self, own))
 
     def describe(self) -> pd.DataFrame:
@@ -508,9 +508,11 @@ class Federation(Views):
         str
             32 hexadecimal digits.
         """
-        digests = [digest(client.name, {part: getattr(client, part) for part in PARTS}) for client in self.clients]
+        digests = [
+            data_digest(client.name, {part: getattr(client, part) for part in ARRAYS}) for client in self.clients
+        ]
         if self.x_test is not None:
-            digests.append(digest(SERVER, {part: getattr(self, part) for part in PARTS[2:]}))
+            digests.append(data_digest(SERVER, {part: getattr(self, part) for part in ARRAYS[2:]}))
         return hashlib.blake2b("".join([str(self.n_classes), *sorted(digests)]).encode(), digest_size=16).hexdigest()
 
     def __repr__(self) -> str:
@@ -522,8 +524,8 @@ class Federation(Views):
         return f"Federation({self.name!r}: {facts})"
 
 
-PARTS = ("x_train", "y_train", "x_test", "y_test")
-"""What a client holds."""
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+"""What a client holds, by name."""
 OWN_TEST_DATA = "(the test data of the federation itself)"
 """What errors call it in the place of a client's name."""
 

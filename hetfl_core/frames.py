@@ -42,7 +42,7 @@ class Part(NamedTuple):
     order: tuple[Any, ...] | None = None
 
 
-class Tables(NamedTuple):
+class ByClient(NamedTuple):
     """A table, taken apart.
 
     Parameters
@@ -60,9 +60,9 @@ class Tables(NamedTuple):
     present: dict[str, dict[str, float]]
 
 
-def tables(
+def by_client(
     frame: pd.DataFrame, client: str, target: str, prepare: Any = None, ignore: Any = (), **by: str | None
-) -> Tables:
+) -> ByClient:
     """Inputs and labels of each client of a table, with the features that it has; see `Federation.from_frame`.
 
     Parameters
@@ -78,7 +78,7 @@ def tables(
 
     Returns
     -------
-    Tables
+    ByClient
     """
     if prepare is not None:
         preparing.check_prepare(prepare)
@@ -92,7 +92,7 @@ def tables(
     if isinstance(prepare, Preparation):
         features = _cleaned(prepare, features, frame[client])
         frame[target] = frame[target].mask(frame[target].map(_is_mark))
-    found = Tables({}, {}, {})
+    found = ByClient({}, {}, {})
     for name, rows in frame.groupby(client, sort=False, observed=True):
         who, own = str(name), features.loc[rows.index]
         found.present[who] = {str(c): float(share) for c, share in own.notna().mean().items()}
@@ -192,9 +192,9 @@ def split_arrays(
         raise ValueError(f"test_size must be a share of the samples in [0, 1), got {share!r}")
     parts = {who: _part(who, pair) for who, pair in arrays.items()}
     classes, coded = _coded(parts, task)
-    places, few = {}, []
+    sets, few = {}, []
     for who, y in coded.items():
-        places[who], thin = places_of(who, y, float(share), seed, task, rules[who] if rules else None)
+        sets[who], thin = split_rows(who, y, float(share), seed, task, rules[who] if rules else None)
         few += [who] * thin
     if few:
         warn(
@@ -203,19 +203,19 @@ def split_arrays(
         )
     unknown = prepare is not None and not isinstance(prepare, Preparation)  # its tables may hold anything
     if not unknown and not (rules and any(rule.kind == "group" for rule in rules.values())):
-        _warn_of_alike({who: pair[0] for who, pair in arrays.items()}, places)
+        _warn_of_alike({who: pair[0] for who, pair in arrays.items()}, sets)
     if prepare is not None:
-        return _prepared(arrays, coded, places, prepare), classes
+        return _prepared(arrays, coded, sets, prepare), classes
     clients = []
     for who, part in parts.items():
-        (train, test), y, own = places[who], coded[who], part.features
+        (train, test), y, own = sets[who], coded[who], part.features
         clients.append(Client(part.x[train], y[train], part.x[test], y[test], who, own))
     return clients, classes
 
 
-def places_of(
+def split_rows(
     who: str, y: np.ndarray, share: float, seed: int, task: Kind, rule: splits.SplitBy | None = None
-) -> tuple[splits.Places, bool]:
+) -> tuple[splits.TrainTest, bool]:
     """Training and test rows of a client, drawn from a stream of its own unless a rule says how.
 
     Parameters
@@ -231,13 +231,13 @@ def places_of(
 
     Returns
     -------
-    places : tuple of ndarray of int
+    sets : tuple of ndarray of int
     few : bool
         Whether there are too few samples of a class for a split in proportion.
     """
     rng = numpy_stream(seed, who, 0, "split")
     if rule is not None:
-        return rule.places(who, share, rng), False
+        return rule.rows(who, share, rng), False
     groups = y if task == "classification" else np.zeros(len(y), int)
     found = splits.in_proportion(groups, share, rng, task)
     train, test = splits.but_one_of_each(groups, share, rng) if found is None else found
@@ -247,7 +247,7 @@ def places_of(
 def _prepared(
     arrays: Mapping[str, tuple[pd.DataFrame, pd.Series]],
     coded: Mapping[str, np.ndarray],
-    places: Mapping[str, splits.Places],
+    sets: Mapping[str, splits.TrainTest],
     prepare: Any,
     agreed: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Client]:
@@ -255,7 +255,7 @@ def _prepared(
 
     Of categories that are `agreed` on, the levels are these, where all clients are to have the same.
     """
-    training = {who: table.iloc[places[who][0]] for who, (table, _) in arrays.items()}
+    training = {who: table.iloc[sets[who][0]] for who, (table, _) in arrays.items()}
     levels: dict[str, Any] = {}
     if isinstance(prepare, Preparation):
         training = {who: _filled_columns(who, table) for who, table in training.items()}
@@ -265,7 +265,7 @@ def _prepared(
                 warn(f"column {column!r}: {first!r} and {other!r} are two levels: write them alike if they are one")
     clients = []
     for who, (table, _) in arrays.items():
-        (train, test), y = places[who], coded[who]
+        (train, test), y = sets[who], coded[who]
         if not isinstance(prepare, Preparation):
             fitted = preparing.fit_own(who, training[who], y[train], prepare)
         else:
@@ -280,7 +280,7 @@ def _prepared(
 
 
 def at_site(
-    who: str, table: pd.DataFrame, y: np.ndarray, places: splits.Places, prepare: Any, agreed: Any = None
+    who: str, table: pd.DataFrame, y: np.ndarray, sets: splits.TrainTest, prepare: Any, agreed: Any = None
 ) -> Client:
     """The client of one site that sees no other's table.
 
@@ -290,7 +290,7 @@ def at_site(
     table : pandas.DataFrame
         Features.
     y : ndarray, shape (n,)
-    places : tuple of ndarray of int
+    sets : tuple of ndarray of int
         Training and test rows.
     prepare : Preparation, or transformer
     agreed : dict, optional
@@ -330,7 +330,7 @@ def at_site(
         if numbers := [c for c in levels if c in table and c not in own]:
             raise ValueError(f"column {numbers[0]!r} is a category at other sites, but holds numbers here")
     arrays = {who: (table, pd.Series(y))}
-    (client,) = _prepared(arrays, {who: y}, {who: places}, prepare, levels)
+    (client,) = _prepared(arrays, {who: y}, {who: sets}, prepare, levels)
     return altered(client, prepare=replace(client.prepare, offered=offered))
 
 
@@ -342,10 +342,10 @@ def _filled_columns(who: str, table: pd.DataFrame) -> pd.DataFrame:
     return own
 
 
-def _warn_of_alike(tables: Mapping[str, Any], places: Mapping[str, splits.Places]) -> None:
+def _warn_of_alike(tables: Mapping[str, Any], sets: Mapping[str, splits.TrainTest]) -> None:
     """Warn of clients whose test rows look like training rows, as those of one patient do."""
-    found = {who: splits.alike(x, *places[who]) for who, x in tables.items() if isinstance(x, pd.DataFrame)}
-    if told := [f"{n} of {len(places[who][1])} on {who!r}" for who, n in found.items() if n]:
+    found = {who: splits.alike(x, *sets[who]) for who, x in tables.items() if isinstance(x, pd.DataFrame)}
+    if told := [f"{n} of {len(sets[who][1])} on {who!r}" for who, n in found.items() if n]:
         warn(
             f"test rows are so much like training rows that they may be of one patient ({', '.join(told)}), and what "
             "is learnt by heart then counts as right: name the column that tells patients apart (group=…)"

@@ -88,7 +88,7 @@ def by_block(of: Any) -> dict[str, Any]:
     return dict(of) if isinstance(of, Mapping) else {"": of}
 
 
-def digest(who: str, data: Mapping[str, Inputs]) -> str:
+def data_digest(who: str, data: Mapping[str, Inputs]) -> str:
     """Hex digest of the names, shapes and bytes of the arrays that one holds.
 
     Parameters

@@ -11,8 +11,8 @@ import pandas as pd
 from hetfl_core import checks
 from hetfl_core.clients import Kind
 
-Places = tuple[np.ndarray, np.ndarray]
-"""Of training and test samples."""
+TrainTest = tuple[np.ndarray, np.ndarray]
+"""Indices of the training and of the test rows."""
 
 ALIKE = 0.1
 """Standard deviations; rows of one patient that differ by less in every column are alike."""
@@ -34,7 +34,7 @@ class SplitBy(NamedTuple):
     column: str
     values: pd.Series
 
-    def places(self, who: str, share: float, rng: np.random.Generator) -> Places:
+    def rows(self, who: str, share: float, rng: np.random.Generator) -> TrainTest:
         """Training and test rows of a client.
 
         Parameters
@@ -96,13 +96,13 @@ class SplitBy(NamedTuple):
         return (times > last).to_numpy() if share else np.zeros(len(times), bool)
 
 
-def in_proportion(groups: np.ndarray, share: float, rng: np.random.Generator, task: Kind) -> Places | None:
+def in_proportion(classes: np.ndarray, share: float, rng: np.random.Generator, task: Kind) -> TrainTest | None:
     """Scikit-learn's split, stratified where there are classes; None where a class has too few samples for it.
 
     Parameters
     ----------
-    groups : ndarray of int, shape (n,)
-        Classes.
+    classes : ndarray of int, shape (n,)
+        Class of each row.
     share : float
         Of test samples.
     rng : numpy.random.Generator
@@ -114,25 +114,25 @@ def in_proportion(groups: np.ndarray, share: float, rng: np.random.Generator, ta
     """
     from sklearn.model_selection import train_test_split
 
-    everything = np.arange(len(groups))
+    everything = np.arange(len(classes))
     if share == 0:
         return everything, everything[:0]
     state = int(rng.integers(2**32))
-    strata = groups if task == "classification" else None
+    strata = classes if task == "classification" else None
     try:
         return train_test_split(everything, test_size=share, random_state=state, stratify=strata)  # type: ignore[return-value]
     except ValueError:
         return None
 
 
-def but_one_of_each(groups: np.ndarray, share: float, rng: np.random.Generator) -> Places:
+def but_one_of_each(classes: np.ndarray, share: float, rng: np.random.Generator) -> TrainTest:
     """A split that leaves a sample of each class for training; in proportion, but for classes of one sample, if it can.
 
     Else the test set is drawn from what is left when one sample of each class is set aside.
 
     Parameters
     ----------
-    groups : ndarray of int, shape (n,)
+    classes : ndarray of int, shape (n,)
     share : float
     rng : numpy.random.Generator
 
@@ -140,14 +140,14 @@ def but_one_of_each(groups: np.ndarray, share: float, rng: np.random.Generator) 
     -------
     train, test : ndarray of int
     """
-    alone = np.bincount(groups)[groups] == 1
+    alone = np.bincount(classes)[classes] == 1
     single, others = np.flatnonzero(alone), np.flatnonzero(~alone)
-    if len(single) and (found := in_proportion(groups[others], share, rng, "classification")):
+    if len(single) and (found := in_proportion(classes[others], share, rng, "classification")):
         return np.concatenate([single, others[found[0]]]), others[found[1]]
-    order = rng.permutation(len(groups))
-    first = np.unique(groups[order], return_index=True)[1]
+    order = rng.permutation(len(classes))
+    first = np.unique(classes[order], return_index=True)[1]
     rest = np.delete(order, first)
-    n_test = min(int(np.ceil(share * len(groups))), len(rest))
+    n_test = min(int(np.ceil(share * len(classes))), len(rest))
     return np.concatenate([order[first], rest[n_test:]]), rest[:n_test]
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.clients import Client, altered
-from hetfl_core.clients import columns as columns_of
+from hetfl_core.clients import Client, altered, columns_of
 
 
 class Views:

@@ -26,7 +26,7 @@ from torch import Tensor
 from hetfl_core import checks
 from hetfl_core.datasets import image_files
 from hetfl_core.federation import MOST_CLASSES, Client, Federation, FederationWarning
-from hetfl_core.partition import Indices, Parts, check_generator, check_labels, gathered, joined
+from hetfl_core.partition import Indices, Parts, check_generator, checked_labels, gathered, joined
 from hetfl_core.rng import SERVER, numpy_stream
 
 __all__ = [
@@ -149,7 +149,7 @@ def checked_holdings(assignment: str | Sequence[Any], n_blocks: int, n_classes: 
         parts = []
         for what, some, n in (("blocks", pair[0], n_blocks), ("classes", pair[1], n_classes)):
             name = f"{what} of assignment[{i}]"
-            numbers = check_labels(checks.sequence(name, some), name)
+            numbers = checked_labels(checks.sequence(name, some), name)
             if not len(numbers) or len(np.unique(numbers)) < len(numbers):
                 raise ValueError(f"{name} must be different ones, got {numbers.tolist()}")
             if numbers.min() < 0 or numbers.max() >= n:
@@ -245,7 +245,7 @@ class BlockPartition:
         ValueError
             For labels that are no vector.
         """
-        y = check_labels(labels)
+        y = checked_labels(labels)
         check_generator(rng)
         table = checked_holdings(holdings, MOST_CLASSES, MOST_CLASSES)
         pieces: list[list[Indices]] = [[] for _ in table]
@@ -510,7 +510,7 @@ def federate(
     checks.nonempty_strs(name=name)
     more = dict(checks.mapping("info", {} if info is None else info))
     own_settings = checks.mapping("info['settings']", more.pop("settings", {}))
-    labels, labels_test = check_labels(y, "y"), check_labels(y_test, "y_test")
+    labels, labels_test = checked_labels(y, "y"), checked_labels(y_test, "y_test")
     n = n_classes if n_classes is not None else 1 + int(max(labels.max(initial=0), labels_test.max(initial=0)))
     checks.integer("n_classes", n, 1)
     for argument, some, its, found in (("x", x, "y", labels), ("x_test", x_test, "y_test", labels_test)):

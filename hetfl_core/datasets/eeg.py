@@ -40,7 +40,7 @@ from hetfl_core.datasets.eeg_vectors import (
 )
 from hetfl_core.datasets.recordings import CLASSES, COMMON_CHANNELS, TABLE_S1, Recordings, need
 from hetfl_core.datasets.registry import DataError
-from hetfl_core.federation import PARTS, Client, Federation
+from hetfl_core.federation import ARRAYS, Client, Federation
 from hetfl_core.files import write_atomically
 
 __all__ = [
@@ -303,7 +303,7 @@ def federation(
         "class_names": [name.replace("_", " ") for name in CLASSES[:n_classes]]
         + [f"unused {c}" for c in range(len(CLASSES), n_classes)],
     }
-    clients = [Client(name=client, **{part: of[part] for part in PARTS}) for client, of in found.items()]
+    clients = [Client(name=client, **{part: of[part] for part in ARRAYS}) for client, of in found.items()]
     return Federation(clients, n_classes, "eeg.simulated" if made else "eeg.moabb", info)
 
 
@@ -394,7 +394,7 @@ def _subject_arrays(
     def compute() -> dict[str, NDArray[Any]]:
         of = subject_covariances(name, subject, **reading)
         client = subject_client(of, **vectors)
-        arrays = {part: getattr(client, part).numpy() for part in PARTS}
+        arrays = {part: getattr(client, part).numpy() for part in ARRAYS}
         notes = [*of.notes, *unlike(of, vectors["seed"], vectors["split"])]
         return {**arrays, "channels": np.array(of.channels), "notes": np.array(notes, dtype=np.str_)}
 

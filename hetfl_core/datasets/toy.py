@@ -27,7 +27,7 @@ Features = NDArray[np.float64]
 NOISIEST = 1e30
 """Largest standard deviation of a toy: squares of its samples still fit into float32."""
 
-View = Callable[[Features, np.random.Generator], Features]
+Change = Callable[[Features, np.random.Generator], Features]
 """What a client makes of samples of the common space, (n, dim) to (n, d_i)."""
 
 
@@ -61,7 +61,7 @@ def noisy_features(
     """
     low, high = checks.int_range("added", added, 0)
 
-    def view(rng: np.random.Generator) -> View:
+    def view(rng: np.random.Generator) -> Change:
         width = int(rng.integers(low, high + 1))
         return lambda x, noise: np.hstack([x, noise.standard_normal((len(x), width))])
 
@@ -101,7 +101,7 @@ def linear_mapping(
     low, high = checks.int_range("widths", ((3, 100) if text else (3, 99)) if widths is None else widths, 1)
     options["n_test_per_class"] = (1000 if text else 2000) if n_test_per_class is None else n_test_per_class
 
-    def view(rng: np.random.Generator) -> View:
+    def view(rng: np.random.Generator) -> Change:
         mapping = rng.standard_normal((dim, int(rng.integers(low, high + 1))))
         return lambda x, noise: x @ mapping
 
@@ -241,7 +241,7 @@ def four_gaussians(
 
 
 def gaussian_classes(
-    view: Callable[[np.random.Generator], View],
+    view: Callable[[np.random.Generator], Change],
     partition: Partition = FLIC_TOYS,
     seed: int = 0,
     *,

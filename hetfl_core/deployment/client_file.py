@@ -13,7 +13,7 @@ import pandas as pd
 from hetfl_core import checks
 from hetfl_core.deployment import agreement
 from hetfl_core.federation import Client
-from hetfl_core.frames import at_site, places_of
+from hetfl_core.frames import at_site, split_rows
 from hetfl_core.preparation import Preparation
 from hetfl_core.rng import numpy_stream
 from hetfl_core.splits import SplitBy
@@ -152,7 +152,7 @@ def _prepared(
         )
     try:
         whole = bool((y == np.round(y)).all())
-        places, _ = places_of(name, y, HELD_OUT, seed, "classification" if whole else "regression", rule)
+        places, _ = split_rows(name, y, HELD_OUT, seed, "classification" if whole else "regression", rule)
         client = at_site(name, table, y, places, prepare, agreed)
         return client if view == "own" or not agreed else agreement.seen(client, view, agreed)
     except ValueError as error:

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from hetfl_core import checks
 from hetfl_core.distances.averages import average_anchors, gaussian_barycentre, product_of_experts
-from hetfl_core.distances.parts import check, check_covariance, check_finite, check_shapes, first_derivative, psd_root
+from hetfl_core.distances.parts import check_covariance, check_finite, check_shapes, first_derivative, psd_root, require
 
 __all__ = [
     "average_anchors",
@@ -230,7 +230,7 @@ def gaussian_kl(m1: Tensor, v1: Tensor, m2: Tensor, v2: Tensor) -> Tensor:
     check_finite("m2", m2)
     if not full[0]:
         for name, v in (("v1", v1), ("v2", v2)):
-            check((v > 0) & v.isfinite(), f"{name} must be positive and finite (variances)")
+            require((v > 0) & v.isfinite(), f"{name} must be positive and finite (variances)")
         return 0.5 * ((v1 + (m2 - m1).square()) / v2 - 1 + v2.log() - v1.log()).sum(-1)
     check_covariance("v1", v1, definite=True)
     check_covariance("v2", v2, definite=True)
@@ -276,11 +276,11 @@ def mmd(x: Tensor, y: Tensor, bandwidth: float | Tensor | None = None, unbiased:
     most = torch.finfo(x.dtype).max ** 0.45
     for name, t in (("x", x), ("y", y)):
         check_finite(name, t)
-        check(t.abs() <= most, f"{name} must be at most {most:.1g} in size, or its squares exceed {t.dtype}")
+        require(t.abs() <= most, f"{name} must be at most {most:.1g} in size, or its squares exceed {t.dtype}")
     if isinstance(bandwidth, Tensor):
         checks.tensors(bandwidth=bandwidth)
         checks.broadcastable(x=x.shape[:-2], bandwidth=bandwidth.shape)
-        check((bandwidth > 0) & bandwidth.isfinite(), f"bandwidth must be positive, got {bandwidth}")
+        require((bandwidth > 0) & bandwidth.isfinite(), f"bandwidth must be positive, got {bandwidth}")
     elif bandwidth is not None:
         checks.number("bandwidth", bandwidth, above=0)  # and its square a number that can be divided by
         checks.number("bandwidth", bandwidth, torch.finfo(x.dtype).tiny ** 0.5, most)
@@ -351,9 +351,9 @@ def transport_plan(cost: Tensor, a: Tensor, b: Tensor) -> Tensor:
         raise ValueError(f"cost must have shape (..., P, Q) with P, Q <= {LARGEST_PLAN}, got {tuple(cost.shape)}")
     check_finite("cost", cost)
     for name, t in (("a", a), ("b", b)):
-        check((t >= 0) & t.isfinite(), f"{name} must be finite and not negative (weights)")
-        check(t.sum(-1) > 0, f"{name} must not be 0 everywhere (weights)")
-    check((a.sum(-1) - b.sum(-1)).abs() <= 1e-4 * a.sum(-1), "a and b must have the same sum")
+        require((t >= 0) & t.isfinite(), f"{name} must be finite and not negative (weights)")
+        require(t.sum(-1) > 0, f"{name} must not be 0 everywhere (weights)")
+    require((a.sum(-1) - b.sum(-1)).abs() <= 1e-4 * a.sum(-1), "a and b must have the same sum")
     a, b = (t.double() / t.sum(-1, keepdim=True).clamp(min=torch.finfo(t.dtype).tiny) for t in (a.detach(), b.detach()))
     batch = torch.broadcast_shapes(cost.shape[:-2], a.shape[:-1], b.shape[:-1])
     sums = torch.cat((a.expand(*batch, P), b.expand(*batch, Q)), -1)
@@ -444,7 +444,7 @@ def principal_angle(A: Tensor, B: Tensor) -> Tensor:
         Q, R = torch.linalg.qr(M)
         sizes = torch.linalg.svdvals(R.detach())
         tolerance = M.shape[-2] * torch.finfo(M.dtype).eps
-        check(sizes[..., -1] > tolerance * sizes[..., 0], f"{name} must have linearly independent columns")
+        require(sizes[..., -1] > tolerance * sizes[..., 0], f"{name} must have linearly independent columns")
         bases.append(Q)
     Qa, Qb = bases
     return torch.linalg.matrix_norm(Qb - Qa @ (Qa.mT @ Qb), ord=2)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.distances.parts import check, check_covariance, check_finite, psd_root
+from hetfl_core.distances.parts import check_covariance, check_finite, psd_root, require
 
 
 @torch.no_grad()
@@ -181,7 +181,7 @@ def product_of_experts(
             f"got {tuple(means.shape)} and {tuple(variances.shape)}"
         )
     check_finite("means", means)
-    check(variances > 0, "variances must be positive")
+    require(variances > 0, "variances must be positive")
     precision = 1 / variances
     if weights is not None:
         precision = precision * _weights(weights, means).reshape(-1, *[1] * (means.dim() - 1))
@@ -193,10 +193,13 @@ def product_of_experts(
 
 def _weights(weights: Tensor, like: Tensor) -> Tensor:
     """Weights of the N members along the first axis of `like`, finite and not negative."""
-    weights = checks.weights(weights, like)
+    try:
+        weights = torch.as_tensor(weights, dtype=like.dtype, device=like.device)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise TypeError(f"weights must be numbers, got {checks.shown(weights)}") from error
     if weights.shape != like.shape[:1]:
         raise ValueError(f"weights must have shape ({len(like)},), one a member, got {tuple(weights.shape)}")
-    check((weights >= 0) & weights.isfinite(), "weights must be finite and not negative")
+    require((weights >= 0) & weights.isfinite(), "weights must be finite and not negative")
     return weights
 
 
@@ -207,5 +210,5 @@ def _normalised(weights: Tensor | None, like: Tensor) -> Tensor:
     if weights is None:
         return like.new_full((len(like),), 1 / len(like))
     weights = _weights(weights, like)
-    check(weights.sum() > 0, "weights must not all be 0")
+    require(weights.sum() > 0, "weights must not all be 0")
     return weights / weights.sum()

@@ -57,7 +57,7 @@ def psd_root(S: Tensor, inverse: bool = False) -> Tensor:
     return (vectors * root.unsqueeze(-2)) @ vectors.mT
 
 
-def check(condition: Tensor, message: str) -> None:
+def require(condition: Tensor, message: str) -> None:
     """Raise a ValueError unless a condition holds everywhere; under `vmap`, where that cannot be seen, pass."""
     try:
         holds = bool(condition.all())
@@ -69,7 +69,7 @@ def check(condition: Tensor, message: str) -> None:
 
 def check_finite(name: str, t: Tensor) -> None:
     """Refuse numbers that are not finite."""
-    check(t.isfinite(), f"{name} must be finite, got NaN or infinite values in shape {tuple(t.shape)}")
+    require(t.isfinite(), f"{name} must be finite, got NaN or infinite values in shape {tuple(t.shape)}")
 
 
 def check_shapes(**named: tuple[Tensor, str]) -> None:
@@ -100,9 +100,9 @@ def check_covariance(name: str, S: Tensor, definite: bool = False) -> None:
     check_finite(name, S)
     S = S.detach()
     slack = torch.finfo(S.dtype).eps ** 0.5 * S.abs().amax((-2, -1), keepdim=True)
-    check((S - S.mT).abs() <= slack, f"{name} must be symmetric")
+    require((S - S.mT).abs() <= slack, f"{name} must be symmetric")
     if definite:
-        check(torch.linalg.cholesky_ex((S + S.mT) / 2).info == 0, f"{name} must be positive definite")
+        require(torch.linalg.cholesky_ex((S + S.mT) / 2).info == 0, f"{name} must be positive definite")
     else:
         lowest = torch.linalg.eigvalsh((S + S.mT) / 2)[..., 0]
-        check(lowest >= -slack[..., 0, 0], f"{name} must be positive semi-definite, it has a negative eigenvalue")
+        require(lowest >= -slack[..., 0, 0], f"{name} must be positive semi-definite, it has a negative eigenvalue")

@@ -34,7 +34,7 @@ VALUES = (type(None), bool, int, float, complex, str, bytes, Tensor, np.ndarray,
 OF_ANY_MODULE = frozenset(vars(nn.Module()))
 
 
-def digest(text: str) -> str:
+def short_digest(text: str) -> str:
     """Twelve characters that stand for a text."""
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
@@ -51,7 +51,7 @@ def described(x: Any, within: tuple[int, ...] = ()) -> Any:
         return x
     if isinstance(x, Tensor | np.ndarray):
         array = x.detach().cpu().flatten().view(torch.uint8).numpy() if isinstance(x, Tensor) else x
-        return {"shape": list(x.shape), "digest": digest(f"{x.dtype} {array.tobytes().hex()}")}
+        return {"shape": list(x.shape), "digest": short_digest(f"{x.dtype} {array.tobytes().hex()}")}
     if isinstance(x, type):
         return x.__qualname__
     if id(x) in within:
@@ -65,7 +65,7 @@ def described(x: Any, within: tuple[int, ...] = ()) -> Any:
     if holds:
         return inside if isinstance(x, Mapping) else list(inside.values())
     if isinstance(x, FunctionType):
-        inside["code"] = digest(f"{source(x) or marshal.dumps(x.__code__).hex()} {x.__code__.co_code.hex()}")
+        inside["code"] = short_digest(f"{source(x) or marshal.dumps(x.__code__).hex()} {x.__code__.co_code.hex()}")
     named = {"function": x.__qualname__} if hasattr(x, "__qualname__") else {"class": type(x).__qualname__}
     return {**named, **inside}
 
@@ -90,7 +90,7 @@ def module_described(net: nn.Module, values: bool = False, within: tuple[int, ..
     return {
         "class": type(net).__qualname__,
         "layers": textwrap.shorten(ADDRESS.sub("", repr(net)), 300, placeholder=" …"),
-        "digest": digest(json.dumps(layers, sort_keys=True)),
+        "digest": short_digest(json.dumps(layers, sort_keys=True)),
     }
 
 

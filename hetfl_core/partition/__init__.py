@@ -27,9 +27,9 @@ from hetfl_core.partition._checks import (
     check_clients,
     check_generator,
     check_k,
-    check_labels,
     check_per_client,
     check_variant,
+    checked_labels,
     joined,
 )
 from hetfl_core.partition._classes import (
@@ -251,7 +251,7 @@ class Partition:
         TypeError
             For labels that are not whole numbers, and a generator that is not NumPy's.
         """
-        y = check_labels(labels)
+        y = checked_labels(labels)
         if not len(y):
             raise ValueError("labels must hold at least one sample, got none")
         classes = np.unique(y)
@@ -268,7 +268,7 @@ class Partition:
         if test_labels is None:
             mixed = self.scheme == "non-iid_2" or (self.scheme == "non-iid_1" and self.variant == "code")
             return split_each(y, train, self.test_fraction or 0.3, stream("split"), stratified=not mixed)
-        z = check_labels(test_labels, "test_labels")
+        z = checked_labels(test_labels, "test_labels")
         if self.scheme == "classes":
             return train, self._parts(z, table, stream, "test", repeat_below)
         return train, share_alike(y, train, z, stream("test"))

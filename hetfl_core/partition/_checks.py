@@ -23,7 +23,7 @@ def check_variant(variant: str) -> None:
     checks.choice("variant", variant, ("text", "code"))
 
 
-def check_labels(labels: ArrayLike, name: str = "labels") -> Indices:
+def checked_labels(labels: ArrayLike, name: str = "labels") -> Indices:
     """Labels as whole numbers of shape (n,); anything else is refused."""
     y = checks.array(name, labels)
     if not np.issubdtype(y.dtype, np.integer):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hetfl_core import checks
 from hetfl_core.datasets.registry import DataError, fetch
-from hetfl_core.federation import PARTS, Client, Federation
+from hetfl_core.federation import ARRAYS, Client, Federation
 
 CLASSES = ("left hand", "right hand", "feet", "tongue", "rest")
 """Labels 0 … 4 of the published classifier; the 40 common-electrode clients hold the first three only."""
@@ -81,7 +81,7 @@ def read_clients(arrays: Mapping[str, NDArray[Any]], path: Path) -> tuple[list[C
     try:
         names = [DATASETS.get(str(d), str(d)) for d in arrays["dataset"]]
         subjects = [int(s) for s in arrays["subject"]]
-        parts = [[arrays[f"{part}_{i:02d}"] for part in PARTS] for i in range(len(names))]
+        parts = [[arrays[f"{part}_{i:02d}"] for part in ARRAYS] for i in range(len(names))]
     except KeyError as error:
         raise DataError(f"{path}: expected an array {error} and did not find it") from error
     clients = [
@@ -181,7 +181,7 @@ def convert(original: Path, target: Path) -> None:
     users, meta = (_in_order(content[name], name, original) for name in ("user", "meta_info"))
     arrays: dict[str, NDArray[Any]] = {}
     for i, user in enumerate(users):
-        arrays |= {f"{part}_{i:02d}": a for part, a in zip(PARTS, _user_arrays(user, i, original))}
+        arrays |= {f"{part}_{i:02d}": a for part, a in zip(ARRAYS, _user_arrays(user, i, original))}
     try:
         arrays["dataset"] = np.array([str(m["code"]) for m in meta])
         arrays["subject"] = np.array([int(m["subject"]) for m in meta], dtype=np.int64)
