@@ -308,6 +308,10 @@ class Pooled:
         """Refuse a regression."""
         Alone.check(self.of, federation)
 
+    def fit_all(self, federation: Federation, seed: int) -> tuple[dict[str, Answers], tuple[int, int]]:
+        """What answers for each client, by its name, and the bytes that were sent up and down (see `pool`)."""
+        return pool(self, [(group, group) for group in poolable(federation)])
+
     def fit(self, x: NDArray[Any], y: NDArray[Any]) -> Any:
         """A fitted estimator, of the vectors of all clients, shape (n, d), and their labels, shape (n,).
 
@@ -343,8 +347,17 @@ class Pooled:
 Baseline = Alone | Pooled
 
 
-def together(federation: Federation) -> list[list[Client]]:
-    """The clients in groups whose vectors mean the same (see `Pooled`)."""
+def poolable(federation: Federation) -> list[list[Client]]:
+    """The clients in groups whose vectors mean the same (see `Pooled`).
+
+    Parameters
+    ----------
+    federation : Federation
+
+    Returns
+    -------
+    list of list of Client
+    """
     subjects: Mapping[str, Any] = federation.info.get("subjects", {})
     one_space = len({str(client.shapes) for client in federation}) == 1
     groups: dict[Hashable, list[Client]] = {}
@@ -419,69 +432,29 @@ def run(
     scores = check_measure(measure, federation.task)[1]
     begin = time.perf_counter()
     federation = federation.to(torch.float32)  # what the federated methods see
-    if isinstance(baseline, Pooled):
-        models, sent = _pool(baseline, [(group, group) for group in together(federation)])
-    else:
-        models, sent = baseline.fit_all(federation, seed)
-    return report(federation, baseline, models, seed, sent, begin, scores)
+    models, sent = baseline.fit_all(federation, seed)
+    return run_of(federation, baseline, models, seed, sent, begin, scores)
 
 
-def newcomers(members: Federation, new: Sequence[Client]) -> Federation:
-    """A federation of clients that come when the members are done; named as `hetfl_core.adapt` names it."""
-    return Federation(new, members.n_classes, f"{members.name}, new clients", members.info, members.task)
-
-
-def join(
-    members: Federation, new: Sequence[Client], baseline: Pooled, *, seed: int = 0, untrained: bool = False
-) -> Run:
-    """`run` of a pooled baseline for new clients, each of whose trials are put to those of the members.
-
-    Newcomers do not see each other's trials, just as `hetfl_core.adapt` gives each the members' shared parts alone: a
-    model is fitted for each. Its reference point is the mean of the trials it has here (`recentring`); *the number of
-    its trials counts labelled ones*. Methods alone and federated ones take the vectors as they come, at the reference
-    point of all the newcomer's training trials, in ``flic_bci.common40`` of its test trials too: see
-    `hetfl_core.datasets.fewer`.
+def pool(
+    baseline: Pooled, shares: Sequence[tuple[list[Client], list[Client]]], stay: Sequence[str] = ()
+) -> tuple[dict[str, Answers], tuple[int, int]]:
+    """Models of some clients' trials for others.
 
     Parameters
     ----------
-    members : Federation
-    new : sequence of Client
     baseline : Pooled
-    seed : int
-    untrained : bool
-        Leave the new clients' own trials out, so that the model has no label of theirs, and knows what their classes
-        are. Their vectors stay as they come, for without a trial there is no mean: the reference point is that of their
-        *unlabelled* trials, those of the training set and in ``flic_bci.common40`` of the test set too.
-        ``train_accuracy`` is then that of trials the model has not seen.
+    shares : sequence of (list of Client, list of Client)
+        Of each model the clients whose trials it is made of, and those for whom it is.
+    stay : sequence of str
+        Names of clients whose vectors are not moved to the mean of their trials.
 
     Returns
     -------
-    Run
-        Of the new clients. The members concerned send their trials once, each newcomer receives a model.
-
-    Raises
-    ------
-    ValueError
-        Naming the new client: for what `run` refuses, where no member's vectors mean the same, and where `untrained`
-        leaves a model that knows none of its classes.
-    """
-    begin = time.perf_counter()
-    everyone = Federation([*members, *new], members.n_classes, members.name, members.info).to(torch.float32)
-    names, old = ([client.name for client in some] for some in (new, members))
-    shares = [_share_of(everyone, old, name, untrained) for name in names]
-    models, sent = _pool(baseline, shares, names if untrained else ())
-    found = report(newcomers(members, everyone.subset(names).clients), baseline, models, seed, sent, begin)
-    if untrained:
-        found.per_client["n_train"] = 0
-    return found
-
-
-def _pool(
-    baseline: Pooled, shares: Sequence[tuple[list[Client], list[Client]]], stay: Sequence[str] = ()
-) -> tuple[dict[str, Answers], tuple[int, int]]:
-    """What predicts for each client, and bytes up and down; each share is a model of some clients' trials for others.
-
-    Clients that `stay` are not moved to the mean of their trials.
+    models : dict of str to Answers
+        What predicts for each client, by its name.
+    sent : tuple of int
+        Bytes up and down: each client sends its trials once, and receives a model.
     """
     models: dict[str, Answers] = {}
     centred: dict[str, _Centred] = {}
@@ -500,17 +473,6 @@ def _pool(
     return models, (up, down)
 
 
-def _share_of(
-    everyone: Federation, old: Sequence[str], name: str, untrained: bool
-) -> tuple[list[Client], list[Client]]:
-    """Whose trials a newcomer's model is made of, its own among them unless it has none; and the newcomer."""
-    (group,) = (g for g in together(everyone.subset([*old, name])) if name in {client.name for client in g})
-    given = [client for client in group if not (untrained and client.name == name)]
-    if not given:
-        raise ValueError(f"client {name!r}: there is no other client whose vectors mean the same")
-    return given, [everyone[name]]
-
-
 def _model_bytes(model: Any) -> int:
     """Bytes of what a linear classifier needs to predict, in double precision."""
     parts = [step for _, step in model.steps] if hasattr(model, "steps") else [model]
@@ -518,7 +480,7 @@ def _model_bytes(model: Any) -> int:
     return sum(np.asarray(array).nbytes for array in learned if array is not None)
 
 
-def report(
+def run_of(
     federation: Federation,
     baseline: Any,
     models: Mapping[str, Answers],
@@ -527,7 +489,26 @@ def report(
     begin: float,
     scores: Mapping[str, Score] = MappingProxyType({}),
 ) -> Run:
-    """The `Run` of models that are fitted, one per client by name; `begin` is the time at which fitting began."""
+    """The `Run` of models that are fitted.
+
+    Parameters
+    ----------
+    federation : Federation
+    baseline : Alone or Pooled
+    models : dict of str to Answers
+        By the clients' names.
+    seed : int
+    sent : tuple of int
+        Bytes up and down.
+    begin : float
+        `time.perf_counter` when fitting began, s.
+    scores : dict of str to Score
+        Measures that were asked for (`hetfl_core.engine.measures.check_measure`).
+
+    Returns
+    -------
+    Run
+    """
     task, arrays = federation.task, getattr(baseline, "arrays", _arrays)
     metrics = METRICS[task]
 

@@ -27,6 +27,7 @@ import hetfl_core
 from hetfl_book import calibration
 from hetfl_book.datasets import eeg_blocks, fedgen, flic_bci, pfedhn, project, solids, text
 from hetfl_book.ledger import RunRecord, judging
+from hetfl_book.papers import eeg as eeg_papers
 from hetfl_book.theory import flic as theory
 from hetfl_book.theory import flic_bound, flic_distances
 from hetfl_core import (
@@ -727,7 +728,7 @@ def _() -> Any:
     every = [*alone, baselines.Chosen(folds=3), *(baselines.Pooled(a) for a in alone[:2])]
     new = [replace(c, name=f"new-{c.name}") for c in fed][:2]
     joined = {
-        how: baselines.join(fed, new, baselines.Pooled(), untrained=how == "untrained")
+        how: eeg_papers.join(fed, new, baselines.Pooled(), untrained=how == "untrained")
         for how in ("trained", "untrained")
     }
     return {

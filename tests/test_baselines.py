@@ -16,6 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
+from hetfl_book.papers import eeg as eeg_papers
 from hetfl_core import Client, Federation, baselines
 from hetfl_core.baselines import (
     LDA,
@@ -348,7 +349,7 @@ def test_test_trials_do_not_change_the_pooled_model():
     federation = subjects(3)
     changed = [replace(c, x_test=torch.cat([c.x_test, c.x_test + 2]), y_test=c.y_test.repeat(2)) for c in federation]
     both = [list(federation), list(Federation(changed, 3))]
-    model = [baselines._pool(Pooled(LR()), [(clients, clients)])[0] for clients in both]
+    model = [baselines.pool(Pooled(LR()), [(clients, clients)])[0] for clients in both]
     new = numpy_stream(0, "tests", 0, "new").normal(size=(50, 6))
     for client in federation:
         np.testing.assert_array_equal(*(found[client.name](new) for found in model))
@@ -401,7 +402,7 @@ def test_who_is_pooled_with_whom():
     """By width; by electrodes where they are known; by data set where there is more than one width."""
     narrow, wide = subjects(3, q=3), subjects(2, q=4)
     wide = [Client(c.x_train, c.y_train, c.x_test, c.y_test, f"wide-{c.name}") for c in wide]
-    names = lambda federation: [[c.name for c in group] for group in baselines.together(federation)]  # noqa: E731
+    names = lambda federation: [[c.name for c in group] for group in baselines.poolable(federation)]  # noqa: E731
     assert [len(g) for g in names(Federation([*narrow, *wide], 3))] == [3, 2]
     sets = {"subject-0": {"data_set": "A"}, "subject-1": {"data_set": "B"}, "subject-2": {"data_set": "A"}}
     both = Federation([*narrow, *wide], 3, info={"subjects": sets})
@@ -430,18 +431,18 @@ def test_a_newcomer_without_trials_gets_the_others_model():
     pytest.importorskip("pyriemann")
     federation = subjects(4)
     members, new = federation.subset(["subject-0", "subject-1", "subject-2"]), [federation["subject-3"]]
-    run = baselines.join(members, new, Pooled(), untrained=True)
+    run = eeg_papers.join(members, new, Pooled(), untrained=True)
     x, y = (np.concatenate([getattr(c, part).numpy() for c in centred(members)]) for part in ("x_train", "y_train"))
     model = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(x, y)
     right = model.predict(new[0].x_test.numpy()) == new[0].y_test.numpy()
     assert list(run.per_client["client"]) == ["subject-3"]
     assert run.per_client["n_train"].tolist() == [0]
     assert run.final["accuracy"] == right.mean()
-    trained = baselines.join(members, new, Pooled())
+    trained = eeg_papers.join(members, new, Pooled())
     assert trained.final["accuracy"] == answers(baselines.run(federation, Pooled()))["subject-3"]
     alone = [Client(np.eye(2), [0, 1], np.eye(2), [0, 1], "wide")]
     with pytest.raises(ValueError, match="client 'wide': there is no other client"):
-        baselines.join(members, alone, Pooled(), untrained=True)
+        eeg_papers.join(members, alone, Pooled(), untrained=True)
 
 
 @pytest.mark.parametrize("pooled", [Pooled(), Pooled(LR())], ids=lambda m: m.name)
@@ -452,7 +453,7 @@ def test_a_group_of_one_class_is_always_told_that_class(pooled):
     assert answers(run).tolist() == [1, 1]
     assert run.final["bytes_down"] == 0, "nothing is learnt"
     members, new = federation.subset(["subject-0"]), [federation["subject-1"]]
-    assert baselines.join(members, new, pooled, untrained=True).final["accuracy"] == 1
+    assert eeg_papers.join(members, new, pooled, untrained=True).final["accuracy"] == 1
 
 
 def test_a_newcomer_none_of_whose_classes_is_known_is_refused_by_name():
@@ -460,8 +461,8 @@ def test_a_newcomer_none_of_whose_classes_is_known_is_refused_by_name():
     members = subjects(2, classes=(0, 1))
     new = [replace(subjects(1, classes=(2, 2))[0], name="new")]
     with pytest.raises(ValueError, match=r"client 'new': expected a class among \[0, 1\], .* got \[2\]"):
-        baselines.join(members, new, Pooled(), untrained=True)
-    assert baselines.join(members, new, Pooled()).final["accuracy"] == 1, "with trials of its own it is told its class"
+        eeg_papers.join(members, new, Pooled(), untrained=True)
+    assert eeg_papers.join(members, new, Pooled()).final["accuracy"] == 1, "with trials of its own it is told its class"
 
 
 @pytest.mark.parametrize("untrained", [False, True])
@@ -470,8 +471,8 @@ def test_newcomers_do_not_see_each_other(untrained):
     federation = subjects(5, 30)
     members = federation.subset(["subject-0", "subject-1"])
     new = [federation[f"subject-{i}"] for i in (2, 3, 4)]
-    together = baselines.join(members, new, Pooled(LR()), untrained=untrained)
-    each = [baselines.join(members, [client], Pooled(LR()), untrained=untrained) for client in new]
+    together = eeg_papers.join(members, new, Pooled(LR()), untrained=untrained)
+    each = [eeg_papers.join(members, [client], Pooled(LR()), untrained=untrained) for client in new]
     assert answers(together).tolist() == [run.final["accuracy"] for run in each]
     if not untrained:
         one = baselines.run(Federation([*members, new[0]], 3), Pooled(LR()))

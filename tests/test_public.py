@@ -108,7 +108,7 @@ def test_what_stands_behind_is_marked(site: ModuleType) -> None:
     assert ".. autofunction:: epsilon" not in behind
     front, _, rest = site.module_page(sys.modules["hetfl_core.baselines"]).partition("## Behind the room")
     assert ".. autoclass:: LDA" in front
-    assert ".. autofunction:: newcomers" in rest
+    assert ".. autofunction:: poolable" in rest
     rooms, others = (site.module_table("hetfl_core", rooms) for rooms in (True, False))
     assert "`methods`" in rooms
     assert "`methods.base`" in others

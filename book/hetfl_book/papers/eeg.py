@@ -14,12 +14,14 @@ A number of trials counts *labelled* ones: see `hetfl_core.datasets.fewer` for w
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import pandas as pd
+import torch
 
 from hetfl_book.datasets import flic_bci
 from hetfl_book.papers import flic
@@ -209,13 +211,74 @@ def _learner(
         return [client if not n else fewer(client, n, seed) for client in new]
 
     if isinstance(method, Pooled):
-        return (lambda n: baselines.join(members, some(n), method, seed=seed, untrained=n == 0)), None
+        return (lambda n: join(members, some(n), method, seed=seed, untrained=n == 0)), None
     if isinstance(method, Baseline):
-        return (lambda n: baselines.run(baselines.newcomers(members, some(n)), method, seed=seed)), None
+        return (lambda n: baselines.run(newcomers(members, some(n)), method, seed=seed)), None
     run = simulate(members, method, seed=seed, **options)
     passes = round(options["participation"] * options["rounds"]) + 1
     same = {key: options[key] for key in ("device", "engine", "progress", "workers") if key in options}
     return (lambda n: adapt(run, some(n), rounds=passes, **same)), run
+
+
+def newcomers(members: Federation, new: Sequence[Client]) -> Federation:
+    """A federation of clients that come when the members are done; named as `hetfl_core.adapt` names it."""
+    return Federation(new, members.n_classes, f"{members.name}, new clients", members.info, members.task)
+
+
+def join(
+    members: Federation, new: Sequence[Client], baseline: Pooled, *, seed: int = 0, untrained: bool = False
+) -> Run:
+    """`baselines.run` of a pooled baseline for new clients, each of whose trials are put to those of the members.
+
+    Newcomers do not see each other's trials, just as `hetfl_core.adapt` gives each the members' shared parts alone: a
+    model is fitted for each. Its reference point is the mean of the trials it has here (`recentring`); *the number of
+    its trials counts labelled ones*. Methods alone and federated ones take the vectors as they come, at the reference
+    point of all the newcomer's training trials, in ``flic_bci.common40`` of its test trials too: see
+    `hetfl_core.datasets.fewer`.
+
+    Parameters
+    ----------
+    members : Federation
+    new : sequence of Client
+    baseline : Pooled
+    seed : int
+    untrained : bool
+        Leave the new clients' own trials out, so that the model has no label of theirs, and knows what their classes
+        are. Their vectors stay as they come, for without a trial there is no mean: the reference point is that of their
+        *unlabelled* trials, those of the training set and in ``flic_bci.common40`` of the test set too.
+        ``train_accuracy`` is then that of trials the model has not seen.
+
+    Returns
+    -------
+    Run
+        Of the new clients. The members concerned send their trials once, each newcomer receives a model.
+
+    Raises
+    ------
+    ValueError
+        Naming the new client: for what `baselines.run` refuses, where no member's vectors mean the same, and where
+        `untrained` leaves a model that knows none of its classes.
+    """
+    begin = time.perf_counter()
+    everyone = Federation([*members, *new], members.n_classes, members.name, members.info).to(torch.float32)
+    names, old = ([client.name for client in some] for some in (new, members))
+    shares = [_share_of(everyone, old, name, untrained) for name in names]
+    models, sent = baselines.pool(baseline, shares, names if untrained else ())
+    found = baselines.run_of(newcomers(members, everyone.subset(names).clients), baseline, models, seed, sent, begin)
+    if untrained:
+        found.per_client["n_train"] = 0
+    return found
+
+
+def _share_of(
+    everyone: Federation, old: Sequence[str], name: str, untrained: bool
+) -> tuple[list[Client], list[Client]]:
+    """Whose trials a newcomer's model is made of, its own among them unless it has none; and the newcomer."""
+    (group,) = (g for g in baselines.poolable(everyone.subset([*old, name])) if name in {client.name for client in g})
+    given = [client for client in group if not (untrained and client.name == name)]
+    if not given:
+        raise ValueError(f"client {name!r}: there is no other client whose vectors mean the same")
+    return given, [everyone[name]]
 
 
 def _gather(parts: Mapping[int | str, Run], settings: dict[str, Any]) -> Run:
