@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hetfl_core.methods.base import Method, Role, Stage
 from hetfl_core.networks import Params, Tensors
+from hetfl_core.networks.layers import HEAD
 
 
 @dataclass(frozen=True)
@@ -84,5 +85,5 @@ class FedAvgFT(FedAvg):
         """FedAvg's rounds, and `finetune_epochs` epochs at the end (10 unless told)."""
         if role != "final":
             return super().stages(round, role)
-        parts = self.shared if self.tuned == "all" else ("beta",)
+        parts = self.shared if self.tuned == "all" else HEAD
         return [self.finetuning(parts, round)]

@@ -45,8 +45,8 @@ from torch import Generator, Tensor
 
 from hetfl_core.federation import Spec, as_params, from_params, map_blocks
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, pick
-from hetfl_core.methods.fedper import HEAD
 from hetfl_core.networks import Params, Tensors
+from hetfl_core.networks.layers import HEAD
 from hetfl_core.settings import Count, NotNegative, PositiveShare
 
 

@@ -21,10 +21,9 @@ import torch
 from torch import Generator, Tensor
 
 from hetfl_core.methods.base import Batch, Loss, Role, Specs, Stage, Uploads, Weights, pick, row_mean
-from hetfl_core.methods.fedper import BODY, HEAD
 from hetfl_core.methods.stochastic import Stochastic, gaussian_gap
 from hetfl_core.networks import Params, Tensors
-from hetfl_core.networks.layers import has_prefix
+from hetfl_core.networks.layers import BODY, HEAD, has_prefix
 from hetfl_core.settings import Count, Natural, NotNegative, Share
 
 JOINT = "joint"

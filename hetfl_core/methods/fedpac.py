@@ -23,8 +23,8 @@ from torch import Generator, Tensor
 from hetfl_core import checks
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, pick, row_mean
-from hetfl_core.methods.fedper import BODY, HEAD, body
 from hetfl_core.networks import Params, Tensors
+from hetfl_core.networks.layers import BODY, HEAD
 from hetfl_core.settings import Natural, NotNegative
 
 
@@ -130,7 +130,7 @@ class FedPAC(Method):
         if not self.head_epochs:
             return [self.stage(self.model.parts, round, loss=aligned)]
         head = self.stage(HEAD, round, loss=super().loss, epochs=self.head_epochs, **rate)
-        return [head, self.stage(body(self.model), round, loss=aligned)]
+        return [head, self.stage(self.model.body, round, loss=aligned)]
 
     def features(self, params: Params, x: Tensor, noise: Tensors | None = None) -> Tensor:
         """What the head reads, shape (n, …) → (n, V)."""

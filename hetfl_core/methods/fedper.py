@@ -33,17 +33,8 @@ import torch
 
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Method, Role, Stage, pick
-from hetfl_core.networks import Model, Params, Tensors
-from hetfl_core.networks.layers import one_of_each
-
-BODY = ("phi", "gaussian", "alpha")
-"""Parts of a model before its head."""
-HEAD = ("beta",)
-
-
-def body(model: Model) -> tuple[str, ...]:
-    """The parts of a model before its head."""
-    return tuple(part for part in model.parts if part in BODY)
+from hetfl_core.networks import Params, Tensors
+from hetfl_core.networks.layers import BODY, HEAD, one_of_each
 
 
 @dataclass(frozen=True)
@@ -112,7 +103,7 @@ class LGFedAvg(Method):
         """M epochs on all parts when selected; at the end on what is local."""
         if role == "round":
             return [self.stage(self.model.parts, round)]
-        return [self.finetuning(body(self.model), round, spare=self.layers)] if role == "final" else []
+        return [self.finetuning(self.model.body, round, spare=self.layers)] if role == "final" else []
 
 
 @dataclass(frozen=True)
@@ -140,7 +131,7 @@ class FedBABU(Method):
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on the body when selected; at the end on what is tuned."""
-        parts = {"all": self.model.parts, "head": HEAD, "body": body(self.model)}
+        parts = {"all": self.model.parts, "head": HEAD, "body": self.model.body}
         return self.usual_stages(parts["body"], parts[self.tuned], round, role)
 
     def upload(self, params: Params, received: Params, data: Batch, memory: Tensors) -> Params:

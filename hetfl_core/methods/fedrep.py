@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from hetfl_core.methods.base import Method, Role, Stage
 from hetfl_core.networks import Model
+from hetfl_core.networks.layers import BODY
 from hetfl_core.settings import Count
 
 
@@ -35,7 +36,7 @@ class FedRep(Method):
 
     representation_epochs: Count = 1
 
-    shared: ClassVar[tuple[str, ...]] = ("phi", "gaussian", "alpha")
+    shared: ClassVar[tuple[str, ...]] = BODY
 
     def stages(self, round: int, role: Role) -> list[Stage]:
         """Train the local parts for M epochs, then the shared ones."""

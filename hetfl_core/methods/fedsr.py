@@ -21,7 +21,7 @@ from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Role, Stage, row_mean
 from hetfl_core.methods.stochastic import Stochastic, gaussian_gap
 from hetfl_core.networks import Params, Tensors
-from hetfl_core.networks.layers import SMALLEST_DEVIATION
+from hetfl_core.networks.layers import HEAD, SMALLEST_DEVIATION
 from hetfl_core.settings import NotNegative
 
 REFERENCE = "reference"
@@ -76,7 +76,7 @@ class FedSR(Stochastic):
     def stages(self, round: int, role: Role) -> list[Stage]:
         """M epochs on model and r when selected; at the end on the head, or on all where nothing is shared."""
         everything = (*self.model.parts, REFERENCE)
-        return self.usual_stages(everything, ("beta",) if self.federated else everything, round, role)
+        return self.usual_stages(everything, HEAD if self.federated else everything, round, role)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """The objective: cross-entropy and the two penalties."""

@@ -34,10 +34,9 @@ from torch import Generator, Tensor
 
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Method, Role, Specs, Stage, Uploads, Weights, pick
-from hetfl_core.methods.fedper import HEAD
 from hetfl_core.methods.server import descend, without_state
 from hetfl_core.networks import Params, Tensors, linear_init
-from hetfl_core.networks.layers import layers_init
+from hetfl_core.networks.layers import HEAD, layers_init
 from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
 

@@ -39,7 +39,7 @@ from hetfl_core.federation import Spec
 from hetfl_core.networks import Model, Params, Tensors
 from hetfl_core.settings import Checked, Share
 
-HEAD = ("alpha", "beta")
+BEHIND = ("alpha", "beta")
 """Parts of a model behind its embedding."""
 
 
@@ -159,7 +159,7 @@ class FedAvgFTScheme(Scheme):
 
     name: ClassVar[str] = "FedAvgFT"
     joint: ClassVar[bool] = True
-    common: ClassVar[tuple[str, ...]] = HEAD
+    common: ClassVar[tuple[str, ...]] = BEHIND
     words: ClassVar[str] = "a head that is fine-tuned at the end"
 
 
@@ -189,7 +189,7 @@ class L2GDScheme(Scheme):
 
     def init(self, model: Model, spec: Spec, rng: torch.Generator, prefixes: tuple[str, ...]) -> Params:
         """A whole head for each prefix, e.g. ``"own.beta.weight"``."""
-        heads = {prefix: model.init(spec, rng, HEAD) for prefix in prefixes}
+        heads = {prefix: model.init(spec, rng, BEHIND) for prefix in prefixes}
         return {f"{prefix}.{name}": p for prefix, head in heads.items() for name, p in head.items()}
 
     def weights(self, params: Tensors) -> Tensors:

@@ -29,6 +29,9 @@ Activation = Literal["relu", "leaky_relu", "sigmoid", "tanh"]
 PARTS = ("phi", "gaussian", "alpha", "beta")
 """What models can be made of; not every one has a Gaussian layer and an α."""
 
+BODY, HEAD = PARTS[:3], PARTS[3:]
+"""The parts before the head, and the head."""
+
 RUNNING = (".norm.mean", ".norm.variance")
 """What the names of running statistics end with, which follow batches and which no training moves."""
 

@@ -471,6 +471,11 @@ class Model(Checked):
         return ("phi", *between, "beta")
 
     @property
+    def body(self) -> tuple[str, ...]:
+        """Names of the parts before the head."""
+        return self.parts[:-1]
+
+    @property
     def latent(self) -> int:
         """Dimension of the latent features z."""
         return self.phi.out if self.gaussian is None else self.gaussian
