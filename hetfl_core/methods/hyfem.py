@@ -36,8 +36,8 @@ from hetfl_core.methods.fedavg import FedAvg
 from hetfl_core.methods.fedprox import drift
 from hetfl_core.methods.fusion import check_blocks, full_spec, held_blocks, of_blocks
 from hetfl_core.networks import Params, Tensors
+from hetfl_core.networks.composed import JOINT
 from hetfl_core.networks.layers import has_prefix
-from hetfl_core.networks.model import JOINT
 from hetfl_core.settings import Count, Natural, NotNegative, Positive
 
 LAYER = f"phi.{JOINT}"

@@ -8,9 +8,10 @@ Weights are stored as [in, out] and applied as ``x @ W``: under `torch.func.vmap
 whose gradients are contiguous.
 """
 
+from hetfl_core.networks.composed import Auto, Blocks, PerClient
 from hetfl_core.networks.images import CNN, Augmented, LeNet, NormalisedCNN, convolve
 from hetfl_core.networks.layers import ACTIVATIONS, MLP, Draw, Network, Params, Tensors, layer_init, linear_init
-from hetfl_core.networks.model import Auto, Blocks, Model, PerClient
+from hetfl_core.networks.model import Model
 from hetfl_core.networks.module import Module
 
 __all__ = [
