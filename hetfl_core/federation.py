@@ -541,19 +541,17 @@ def _numbered(clients: Sequence[Client]) -> list[Client]:
         name: iter(range(1, len(mine) + 1))
         for name, mine in held.items()
         if all(isinstance(c.name, MadeName) for c in mine)
-        and len({digest("", {part: getattr(c, part) for part in PARTS}) for c in mine}) == len(mine)
+        and len({data_digest("", {part: getattr(c, part) for part in ARRAYS}) for c in mine}) == len(mine)
     }
     for client in clients:
         number = next(apart[client.name]) if client.name in apart else None
         counted.append(altered(client, name=f"{client.name} ({number})") if number else client)
     for name in apart:
         told = " and ".join(repr(new.name) for new, old in zip(counted, names, strict=True) if old == name)
-        warnings.warn(
+        warn(
             f"{len(held[name])} clients were all called {name!r} by what read them; they are now {told}, in the order "
             "given. Name them yourself (datasets.eeg.trials(…, name='anna')), and leave one out if it is the same "
-            "person twice",
-            FederationWarning,
-            stacklevel=4,
+            "person twice"
         )
     return counted
 
