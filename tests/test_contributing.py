@@ -136,8 +136,9 @@ sys.exit(pytest.main(sys.argv[1:]))
 
 def test_nothing_else_has_to_be_touched(tree):
     """What a contributor runs then: the command line, and tests of every method, of the house and of what is kept."""
-    files = [f"tests/test_{name}.py" for name in f"{EVERY_METHOD} architecture golden".split()]
-    known = "FedAvgM or test_architecture or (test_methods and catalogue) or promised and defaults or every_example"
+    files = [f"tests/test_{name}.py" for name in f"{EVERY_METHOD} architecture golden mutants".split()]
+    known = "FedAvgM or test_architecture or test_methods and catalogue or promised and defaults or every_example"
+    known += " or every_module_of_the_core"
     said = in_the_tree(tree, "-c", PROGRAM, "-q", "-pno:cacheprovider", "-rA", "-k", known, *files)
     listed, ran, tested = said.split("\f")
     assert "FedAvgM" in listed
@@ -145,6 +146,8 @@ def test_nothing_else_has_to_be_touched(tree):
     for name in EVERY_METHOD.split():
         assert re.search(rf"PASSED tests/test_{name}\.py::\w+\[FedAvgM", tested), f"no test of {name} tried it"
     assert "PASSED tests/test_golden.py::test_every_example_is_kept" in tested
+    if os.name == "posix":  # where there are mutants
+        assert "PASSED tests/test_mutants.py::test_every_module_of_the_core" in tested
 
 
 def test_the_text_is_in_step_with_the_package(steps):
