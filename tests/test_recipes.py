@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -63,21 +64,24 @@ def python(tree: Path, *arguments: str) -> str:
 PROGRAM = r"""
 from hetfl_core import plots
 from hetfl_core.cli import app
+from hetfl_core.datasets import wine
 
 reproduce = "reproduce own/wine --scale paper --seeds 3 --jobs 1 --out records"
 for command in ("list", reproduce, "ledger --claims --out records"):
     app(command.split(), standalone_mode=False)
     print(end="\f", flush=True)
+print(sorted(wine.laboratories(seed=3).info), end="\f")
 print(len(plots.accuracies({"a": 1.0, "b": 99.0}).patches))
 """
 """In one process, for it costs seconds to start."""
 
 
 def test_the_recipes_make_a_data_set_an_experiment_a_claim_and_a_figure(tree: Path) -> None:
-    shown, _, judged, drawn = python(tree, "-c", PROGRAM).split("\f")
+    shown, _, judged, told, drawn = python(tree, "-c", PROGRAM).split("\f")
     assert re.search(r"wine\.laboratories +178 wines of three cultivars", shown)
     assert re.search(r"own/wine +Laboratories that measure other columns", shown)
     assert "HetFedRep is more accurate than training alone on the laboratories" in " ".join(judged.split())
+    assert {"settings", "source", "simulated"} <= set(ast.literal_eval(told)), "as of every data set"
     assert drawn.split() == ["2"]
 
 
