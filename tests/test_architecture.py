@@ -38,7 +38,7 @@ its own room."""
 BOOK = [
     {"theory", "datasets", "figures", "calibration", "discriminator", "peers"},
     {"ledger", "attacks"},
-    {"papers"},
+    {"papers", "headtohead"},
     {"experiments"},
     {"verification"},
     {"notebook", "plugin"},
@@ -51,7 +51,7 @@ FILES = {name: sorted(folder.rglob("*.py")) for name, folder in FOLDERS.items()}
 MOST_LINES = 600
 """Of a file, docstrings and blank lines included."""
 
-MOST_CODE = {"hetfl_core": 18_400, "hetfl_book": 7_950}
+MOST_CODE = {"hetfl_core": 18_450, "hetfl_book": 9_000}
 """Lines of code of a package (`code_lines`)."""
 
 packages = pytest.mark.parametrize("package", LEVELS)

@@ -1,4 +1,4 @@
-"""What ``hetfl`` does beside the core's: ``hetfl reproduce | pack | verify | arithmetic | ledger | bench --peers``."""
+"""What ``hetfl`` does beside the core's: runs of experiments and of head to head, their records, and the ledger."""
 
 from __future__ import annotations
 
@@ -115,6 +115,35 @@ def pack(
         print(f"{path}: {'to be packed, by `hetfl pack`' if check else 'packed'}")
     if check and changed:
         raise typer.Exit(1)
+
+
+@commands.command()
+def headtohead(
+    federations: Annotated[str | None, typer.Option(help="Only these, with commas; see --list.")] = None,
+    methods: Annotated[list[str] | None, typer.Option("--methods", help="Only this method; may come again.")] = None,
+    size: Annotated[str | None, typer.Option(help="all or tenth; by default both.")] = None,
+    add: Annotated[str | None, typer.Option(help="A method of your own, as my_module:MyMethod.")] = None,
+    tune_only: Annotated[bool, typer.Option("--tune-only", help="Choose settings, and run no finals.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Run nothing: print the table of what is there.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="The federations, and what takes part on each.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of new records; by default data/results, without a checkout results.")
+    ] = None,
+    jobs: Jobs = None,
+) -> None:
+    """Every method on every federation, tuned alike: make what is missing, and print the ranked table."""
+    from hetfl_book.headtohead import command
+
+    if listed:
+        print("\n".join(command.overview()))
+        return
+    if out is not None:
+        check_folder(out)
+    bench, stages = command.planned(federations, methods, size, add, out, tune_only=tune_only)
+    if not table:
+        with if_stopped(lambda: "finished runs are written; the same command goes on where this one was stopped"):
+            command.make(bench, stages, 1 if jobs is None else jobs)
+    print(command.ranked(bench, stages))
 
 
 @commands.command("verify")

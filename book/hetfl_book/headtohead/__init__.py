@@ -1,0 +1,8 @@
+"""Head to head: every method on every federation, tuned alike, by the rules of the page ``headtohead``.
+
+`federations` says what is compared on, `entries` what is compared and with which settings it is tried, `running` makes
+the records that are missing, and `ranking` reads tables and tests from them.
+"""
+
+VERSION = "1.0"
+"""Of the rules."""

@@ -1,0 +1,354 @@
+"""What is missing is made: choices of settings, finals, and the control with nothing exchanged; a record each.
+
+The records of a federation at a size lie in three experiments: ``headtohead/heart-all-tuning`` has a record a method,
+with the grid and the choice, ``headtohead/heart-all`` the finals, and ``headtohead/heart-all-apart`` the control.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hetfl_book.headtohead import VERSION
+from hetfl_book.headtohead.entries import ALONE, FAMILIES, RATES, ROUNDS, Entry, NotHere
+from hetfl_book.headtohead.federations import FEDERATIONS, Size, data_of
+from hetfl_book.headtohead.recording import described, joined, record_of
+from hetfl_core import baselines, records
+from hetfl_core.engine.apart import simulate_apart
+from hetfl_core.engine.measures import Named
+from hetfl_core.engine.simulation import simulate_seeds
+from hetfl_core.engine.together import together
+from hetfl_core.estimators import as_baseline
+from hetfl_core.federation import Federation
+from hetfl_core.methods import Method
+from hetfl_core.parallel import in_order
+from hetfl_core.records import RunRecord, environment
+from hetfl_core.settings import plain
+from hetfl_core.tuning import SEEDS as SEEDS_OF_THE_CHOICE
+from hetfl_core.tuning import Tuned, tune
+
+MEASURES: tuple[Named, ...] = ("auc", "log_loss", "calibration_error", "brier")
+"""Beside accuracy and balanced accuracy, which every run has."""
+
+SHARE = 0.3
+"""Of the training rows that are validation rows of a choice."""
+
+FAMILY = "network family"
+"""The name of the record that says which network all methods have."""
+
+OWN_STEP = ", own last step"
+"""What the name of a method ends with where each client fits the outputs of the shared model to its rows."""
+
+APART = "-apart"
+TUNING = "-tuning"
+OPTIONS: Mapping[str, Any] = {"rounds": ROUNDS, "evaluate_every": ROUNDS, "progress": False, "workers": 1}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is made at once: the choice, the finals or the control of one method on one federation.
+
+    Parameters
+    ----------
+    name : str
+        Of the federation.
+    size : {"all", "tenth"}
+    method : str
+        Name of the entry; `FAMILY` for the choice of the network.
+    what : {"tuning", "finals", "own step", "apart"}
+    """
+
+    name: str
+    size: Size
+    method: str
+    what: str
+
+    @property
+    def experiment(self) -> str:
+        """That of its records."""
+        ends = {"tuning": TUNING, "apart": APART}
+        return f"headtohead/{self.name}-{self.size}{ends.get(self.what, '')}"
+
+    @property
+    def label(self) -> str:
+        """The method's name in its records."""
+        return self.method + OWN_STEP * (self.what == "own step")
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Those of its records; a choice has one for all of its own."""
+        return SEEDS_OF_THE_CHOICE[:1] if self.what == "tuning" else FEDERATIONS[self.name].seeds
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where records are looked for and written, and what is compared.
+
+    Parameters
+    ----------
+    out : Path
+        Folder of new records.
+    lines : dict of str to Entry
+        By name, with those that somebody added.
+    also : tuple of Path
+        Folders of records that are there already.
+    """
+
+    out: Path
+    lines: Mapping[str, Entry]
+    also: tuple[Path, ...] = ()
+
+    def found(self, task: Task, seed: int) -> RunRecord | None:
+        """The record of a run, wherever it lies."""
+        for folder in (self.out, *self.also):
+            if folder.is_dir() and (one := records.find(folder, task.experiment, "own", task.label, seed)):
+                return one
+        return None
+
+    def lacks(self, task: Task) -> list[int]:
+        """Seeds of a task without a record; a choice among other settings than today's is none."""
+        lost = [seed for seed in task.seeds if self.found(task, seed) is None]
+        if task.what == "tuning" and not lost and task.method != FAMILY:
+            (seed,) = task.seeds
+            known = self.found(task, seed)
+            return [] if known and known.settings["grid"] == plain(_listed(self.lines[task.method].grid)) else [seed]
+        return lost
+
+    def family(self, name: str, size: Size) -> str:
+        """The network that was chosen for training alone."""
+        return str(self.choice(name, size, FAMILY)["family"])
+
+    def choice(self, name: str, size: Size, method: str) -> dict[str, Any]:
+        """The setting that was chosen; empty where there was nothing to choose."""
+        if method != FAMILY and not self.lines[method].grid:
+            return {}
+        record = self.found(Task(name, size, method, "tuning"), SEEDS_OF_THE_CHOICE[0])
+        if record is None:
+            raise LookupError(f"nothing was chosen for {method!r} on {name}, {size}")
+        if record.settings["chosen"] is None:
+            raise NotHere(record.settings["reason"])
+        return dict(record.settings["chosen"])
+
+    def __call__(self, task: Task) -> int:
+        """Make the records that a task lacks; how many were written."""
+        seeds = self.lacks(task)
+        if not seeds:
+            return 0
+        with warnings.catch_warnings(action="ignore"):
+            made = [self._tuned(task)] if task.what == "tuning" else self._finals(task, seeds)
+            n = 0
+            for record in made:
+                records.write(record, self.out)
+                n += 1
+        return n
+
+    def _tuned(self, task: Task) -> RunRecord:
+        """The record of a choice; where every setting diverged it says so."""
+        (seed, *_), begin = SEEDS_OF_THE_CHOICE, time.perf_counter()
+        settings: dict[str, Any] = {"protocol": VERSION, "share": SHARE, "rounds": ROUNDS, "chosen": None, "edges": {}}
+        settings |= {"seeds": list(SEEDS_OF_THE_CHOICE), "table": {}, "reason": ""}
+        way = self.lines[ALONE if task.method == FAMILY else task.method]
+        data = _Seen(task.name, task.size, way)
+        least = None
+        try:
+            if task.method == FAMILY:
+                settings["grid"], found = _grid_of_families(), _chosen_family(data, way)
+            else:
+                settings["grid"], family = plain(_listed(way.grid)), FAMILIES[self.family(task.name, task.size)]
+                found = _chosen_setting(data, way.on(data(seed), family), way.grid)
+            least = float(np.nanmin(found.table["log_loss"]))
+            table = found.table.drop(columns="chosen").to_dict("list")
+            settings |= {"table": plain(table), "chosen": found.setting, "edges": found.edges}
+        except ValueError as error:
+            if "no setting has a finite" not in str(error):
+                raise
+            settings["reason"] = str(error)
+        return RunRecord(
+            experiment=task.experiment,
+            scale="own",
+            method=task.label,
+            seed=seed,
+            settings=settings,
+            federation=described(data_of(task.name, seed, task.size)),
+            metrics={"log_loss": least},
+            seconds=time.perf_counter() - begin,
+            **environment(),
+        )
+
+    def _finals(self, task: Task, seeds: Sequence[int]) -> Iterator[RunRecord]:
+        way, family = self.lines[task.method], self.family(task.name, task.size)
+        chosen = self.choice(task.name, task.size, task.method)
+        data = _Seen(task.name, task.size, way)
+        first = data(seeds[0])
+        plainly = way.on(first, FAMILIES[family])
+        method = _with(plainly, chosen)
+        about = {"view": way.view, "size": task.size, "family": family, "protocol": VERSION}
+        own = {"last_step": "own"} if task.what == "own step" else {}
+        options = {**OPTIONS, "measure": MEASURES, **own}
+        if not isinstance(method, Method):
+            for seed in seeds:
+                run = baselines.run(data(seed), as_baseline(method), seed=seed, measure=MEASURES)
+                yield record_of(task.experiment, task.label, run, about)
+            return
+        most = together(first, method, **OPTIONS)
+        for some in (seeds[i : i + most] for i in range(0, len(seeds), most)):
+            if task.what == "apart":
+                for seed, runs in simulate_apart(data, method, seeds=some, **options).items():
+                    yield joined(task.experiment, task.label, list(runs.values()), data(seed), about)
+            else:
+                for run in simulate_seeds(data, method, seeds=some, **options).values():
+                    yield record_of(task.experiment, task.label, run, about)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The data of a seed as a method sees them; a class, so that it can be sent to another process."""
+
+    name: str
+    size: Size
+    entry: Entry
+
+    def __call__(self, seed: int) -> Federation:
+        return self.entry.seen(data_of(self.name, seed, self.size), FEDERATIONS[self.name].kind)
+
+
+def tasks(bench: Bench, names: Sequence[str], sizes: Sequence[Size], methods: Sequence[str]) -> list[list[Task]]:
+    """All that belongs to these federations and methods, in stages of which each needs those before it.
+
+    Parameters
+    ----------
+    bench : Bench
+    names, sizes, methods : sequence of str
+
+    Returns
+    -------
+    list of list of Task
+        For each federation and size: the choice of the network, the choices of all methods, their finals.
+    """
+    stages = []
+    for name in names:
+        for size in sizes:
+            able = [method for method in methods if why_not(bench.lines[method], name, size) is None]
+            chosen = [Task(name, size, method, "tuning") for method in able if bench.lines[method].grid]
+            finals = [
+                Task(name, size, method, what)
+                for method in able
+                for what in ("finals", "own step", "apart")
+                if what == "finals"
+                or (what == "own step" and bench.lines[method].one_model)
+                or (what == "apart" and bench.lines[method].exchanges)
+            ]
+            stages += [[Task(name, size, FAMILY, "tuning")], chosen, finals]
+    return stages
+
+
+def why_not(entry: Entry, name: str, size: Size = "all") -> str | None:
+    """Why a method has no runs on a federation; None where it has.
+
+    Parameters
+    ----------
+    entry : Entry
+    name : str
+        Of the federation.
+    size : {"all", "tenth"}
+    """
+    try:
+        seen = entry.seen(data_of(name, 0, size), FEDERATIONS[name].kind)
+        entry.on(seen, FAMILIES["small"])
+    except NotHere as error:
+        return str(error)
+    return None
+
+
+def make_missing(
+    bench: Bench,
+    stages: Sequence[Sequence[Task]],
+    n_jobs: int = 1,
+    on_done: Callable[[Task, int], None] = lambda task, n: None,
+) -> int:
+    """Make what is missing, stage by stage; a method whose every setting diverged has no finals.
+
+    Parameters
+    ----------
+    bench : Bench
+    stages : sequence of sequence of Task
+        As `tasks` gives them.
+    n_jobs : int
+        Processes.
+    on_done : callable
+        Called with each task and the number of records that were written for it.
+
+    Returns
+    -------
+    int
+        Records that were written.
+    """
+    total = 0
+    for stage in stages:
+        todo = [task for task in stage if bench.lacks(task) and not _hopeless(bench, task)]
+        for task in stage:
+            if task not in todo:
+                on_done(task, 0)
+        for task, n in zip(todo, in_order(bench, [(task,) for task in todo], n_jobs), strict=True):
+            on_done(task, n)
+            total += n
+    return total
+
+
+def _hopeless(bench: Bench, task: Task) -> bool:
+    """Whether nothing can be run because no setting could be chosen."""
+    if task.what == "tuning":
+        return False
+    try:
+        bench.choice(task.name, task.size, task.method)
+    except NotHere:
+        return True
+    return False
+
+
+# --- choices ----------------------------------------------------------------------------------------------------------
+
+
+def _listed(grid: Any) -> list[dict[str, list[Any]]]:
+    """A grid as records hold it."""
+    each = [grid] if isinstance(grid, Mapping) else grid
+    return [{name: list(values) for name, values in one.items()} for one in each]
+
+
+def _grid_of_families() -> list[dict[str, list[Any]]]:
+    return [{"family": list(FAMILIES), "lr": list(RATES)}]
+
+
+def _chosen_setting(data: _Seen, method: Any, grid: Any) -> Tuned:
+    options: dict[str, Any] = {"rounds": ROUNDS, "workers": 1} if isinstance(method, Method) else {}
+    return tune(data, method, grid, share=SHARE, seeds=SEEDS_OF_THE_CHOICE, n_jobs=1, progress=False, **options)
+
+
+def _chosen_family(data: _Seen, alone: Entry) -> Tuned:
+    """The family whose best rate has the smallest log loss, trained alone."""
+    each = {}
+    for name, family in FAMILIES.items():
+        method = alone.on(data(SEEDS_OF_THE_CHOICE[0]), family)
+        each[name] = _chosen_setting(data, method, {"lr": RATES}).table.assign(family=name)
+    table = pd.concat(each.values(), ignore_index=True)
+    best = int(np.nanargmin(table["log_loss"]))
+    setting = {"family": str(table["family"][best]), "lr": float(table["lr"][best])}
+    return Tuned(alone.method, setting, table, {})
+
+
+def _with(method: Any, chosen: Mapping[str, Any]) -> Any:
+    """A method with what was chosen."""
+    from sklearn.base import clone
+
+    if not chosen:
+        return method
+    if isinstance(method, Method):
+        return replace(method, **chosen)
+    return replace(method, estimator=clone(method.estimator, safe=False).set_params(**chosen))
