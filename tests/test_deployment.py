@@ -42,7 +42,19 @@ from hetfl_core.deployment.apps import settings_of
 from hetfl_core.deployment.site import FileStore, RunSettings, Site, SiteError, Task, spec_of
 from hetfl_core.deployment.sums import SumLayout
 from hetfl_core.federation import FederationWarning
-from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedHeNN, HetFedRep, HyFEM, Local, Method, PFedHN
+from hetfl_core.methods import (
+    CATALOGUE,
+    FLIC,
+    FedAvg,
+    FedHeNN,
+    HetFedRep,
+    HyFEM,
+    LaserVFL,
+    LateFusion,
+    Local,
+    Method,
+    PFedHN,
+)
 from hetfl_core.methods.base import weighted_mean
 from hetfl_core.networks import MLP, Blocks, Model
 from hetfl_core.rng import SERVER, stream
@@ -440,6 +452,18 @@ def test_tables_of_sites_come_out_as_in_one_process(view, tmp_path):
     assert_same_run(result, run)
     pd.testing.assert_series_equal(result.per_client["auc"], run.per_client["auc"])
     assert {"auc", "auc_sd", "auc_worst", "log_loss_worst"} <= set(result.final)
+
+
+@pytest.mark.parametrize("method", [HyFEM, LateFusion, LaserVFL])
+def test_networks_are_made_of_the_columns_where_none_is_named(method, tmp_path):
+    """As in one process, bit for bit, though a site knows only the blocks that it has."""
+    files, plain = tables(tmp_path / "data"), method(local_epochs=1)
+    run = in_one_process(Federation.from_csv(files, target="ill", prepare=PREPARE).in_blocks(), plain)
+    states = {i + 1: {"state": str(tmp_path / site)} for i, site in enumerate(files)}
+    grid, config = at_sites(files, plain, {}, states, view="blocks")
+    result = serve(grid, config, plain)[plain.name]
+    assert_same_run(result, run)
+    assert {name.split(".")[1] for name in result.server if name.startswith("phi.")} >= {"common", "sugar"}
 
 
 def test_sites_agree_on_names_and_levels_and_say_nothing_else(tmp_path, capsys):

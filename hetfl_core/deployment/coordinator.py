@@ -26,6 +26,7 @@ from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import sides
 from hetfl_core.engine.evaluation import METRICS, averages, n_bytes
 from hetfl_core.engine.measures import spread
+from hetfl_core.engine.options import with_networks
 from hetfl_core.engine.run import of_splits
 from hetfl_core.engine.trainer import unless_sent
 from hetfl_core.federation import Client, Spec, map_blocks
@@ -209,9 +210,10 @@ class Coordinator:
         folder: Path | None = None,
         say: Callable[[str], None] = print,
     ) -> None:
-        self.name, self.method, self.settings, self.roster = name, method, settings, roster
+        self.name, self.settings, self.roster = name, settings, roster
         self.folder, self._say = folder, say
         self.specs = in_one_order(roster.specs(settings))
+        self.method = method = with_networks(method, self.specs)
         method.check(self.specs)
         if method.closes:
             raise ValueError(

@@ -23,7 +23,7 @@ from hetfl_core.engine import prediction, sides, training
 from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.measures import MEASURES, Score, scored
 from hetfl_core.engine.measures import told as shown
-from hetfl_core.engine.options import cpu_threads
+from hetfl_core.engine.options import cpu_threads, with_networks
 from hetfl_core.engine.stacks import Split, stack_split
 from hetfl_core.federation import Client, Federation, Kind, Spec, map_blocks
 from hetfl_core.methods.base import Method
@@ -266,10 +266,11 @@ class Site:
             if own != told:
                 raise ValueError(f"client {client.name!r} was told of features that are not its own: its data changed")
             client = client.of_features(features)
-        self.method, self.seed, self.dtype = method, settings.seed, settings.dtype
+        self.seed, self.dtype = settings.seed, settings.dtype
         self.federation = Federation([client], settings.n_classes, "one client", task=settings.task).to(self.dtype)
         self.client = self.federation[0]
         self.spec = replace(self.federation.specs()[0], n_clients=n_clients)
+        self.method = method = with_networks(method, [self.spec])  # of the blocks that this client has
         self.metrics, self.measures = METRICS[settings.task], settings.scores
         self.splits = {split: self._split(split) for split in ("train", "test")}
         self.precomputed = self._cast(sides.precompute(method, self.client, self.spec, self.seed, self.dtype))
