@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 from warnings import catch_warnings, warn_explicit
 
@@ -33,6 +33,8 @@ from hetfl_core.statistics import MIN_SEEDS, Paired, as_table, corrected, observ
 from hetfl_core.views import VIEWS, view_of
 
 ROUNDS = 50
+
+K = TypeVar("K")
 
 
 def compare(
@@ -162,23 +164,9 @@ class _Comparison:
     options: Mapping[str, Any]
 
     def pieces(self, seeds: Sequence[int]) -> list[tuple[list[int], list[int], str]]:
-        """What is done at once: seeds whose data are kept meanwhile, those of them whose runs are made, and a method.
-
-        All methods see some seeds before they see the next.
-        """
+        """What is done at once; see `groups`."""
         first = self.data(seeds[0])
-        most = {name: self._most(first.seen[name], method) for name, method in self.methods.items()}
-        return [
-            (near, some, name)
-            for near in _dealt(seeds, max(most.values()))
-            for name in self.methods
-            for some in _dealt(near, most[name])
-        ]
-
-    def _most(self, federation: Federation, method: Any) -> int:
-        """How many runs of a method are trained together."""
-        alone = any(self.options.get(name) is not None for name in ("on_round", "checkpoint", "validation"))
-        return 1 if alone or not isinstance(method, Method) else together(federation, method, **self.options)
+        return groups(seeds, {name: most(first.seen[name], m, **self.options) for name, m in self.methods.items()})
 
     def __call__(self, near: Sequence[int], seeds: Sequence[int], name: str) -> dict[int, _Made]:
         """What comes of the runs of one method with these seeds."""
@@ -186,7 +174,7 @@ class _Comparison:
             del _DATA[key]
         data = {seed: self.data(seed) for seed in seeds}
         seen = {seed: one.seen[name] for seed, one in data.items()}
-        runs = _runs(seen, name, self.methods[name], **{**self.options, "measure": data[seeds[0]].asked})
+        runs = runs_of(seen, name, self.methods[name], **{**self.options, "measure": data[seeds[0]].asked})
         return {
             seed: _Made(
                 {metric: _result(run, name, metric) for metric in data[seed].names},
@@ -247,10 +235,29 @@ _DATA: dict[tuple[str, int], _Data] = {}
 """The data of some seeds in this process."""
 
 
+def most(federation: Federation, method: Any, **options: Any) -> int:
+    """How many runs of a method, baseline or estimator, on data like these, are made at once by `runs_of`."""
+    alone = any(options.get(name) is not None for name in ("on_round", "checkpoint", "validation"))
+    return 1 if alone or not isinstance(method, Method) else together(federation, method, **options)
+
+
+def groups(seeds: Sequence[int], most: Mapping[K, int]) -> list[tuple[list[int], list[int], K]]:
+    """What is done at once: seeds whose data are kept meanwhile, those of them whose runs are made, and of what.
+
+    Everything sees some seeds before anything sees the next; `most` says of each how many of its runs are made at once.
+    """
+    return [
+        (near, some, key)
+        for near in _dealt(seeds, max(most.values()))
+        for key, number in most.items()
+        for some in _dealt(near, number)
+    ]
+
+
 def _dealt(seeds: Sequence[int], most: int) -> list[list[int]]:
     """Seeds in order, in groups of at most so many that differ by one at most."""
-    groups = -(-len(seeds) // most)
-    ends = [len(seeds) * i // groups for i in range(groups + 1)]
+    parts = -(-len(seeds) // most)
+    ends = [len(seeds) * i // parts for i in range(parts + 1)]
     return [list(seeds[begin:end]) for begin, end in itertools.pairwise(ends)]
 
 
@@ -348,7 +355,7 @@ def _result(run: Run, name: str, metric: str) -> _Result:
     return _Result(to_percent(run.final[metric], metric), bool(run.final.get("diverged")), same)
 
 
-def _runs(seen: Mapping[int, Federation], name: str, method: Any, **options: Any) -> dict[int, Run]:
+def runs_of(seen: Mapping[int, Federation], name: str, method: Any, **options: Any) -> dict[int, Run]:
     """Runs with these seeds: together, where they are several and their data are of one kind."""
     if len(seen) > 1 and len({(fed.task, fed.n_classes) for fed in seen.values()}) == 1:
         return simulate_seeds(seen.__getitem__, method, seeds=list(seen), **options)

@@ -15,9 +15,8 @@ from tqdm.auto import tqdm
 
 from hetfl_core import baselines, checks, splits
 from hetfl_core.clients import Client, altered
-from hetfl_core.comparing import ROUNDS, split_views
+from hetfl_core.comparing import ROUNDS, groups, most, runs_of, split_views
 from hetfl_core.engine.measures import Function, check_measure
-from hetfl_core.engine.simulation import simulate
 from hetfl_core.estimators import PerSite, as_baseline
 from hetfl_core.federation import Federation, map_blocks
 from hetfl_core.methods import Method
@@ -119,12 +118,13 @@ def tune(
     call = _Trial(uuid.uuid4().hex, federation, tried, measure, float(share), {"rounds": ROUNDS, **options})
     first = call.data(numbers[0])
     name, score = _measure(measure, first.task)
-    pieces = [(seed, place) for seed in numbers for place in range(len(tried))]
+    pieces = groups(numbers, {place: call.most(place, first) for place in range(len(tried))})
     found: dict[int, list[float]] = {}
-    with tqdm(total=len(pieces), disable=not progress, desc="tune", unit="run") as bar:
-        for (_, place), value in zip(pieces, in_order(call, pieces, n_jobs), strict=True):
-            found.setdefault(place, []).append(value)
-            bar.update()
+    with tqdm(total=len(numbers) * len(tried), disable=not progress, desc="tune", unit="run") as bar:
+        for (_, _, place), values in zip(pieces, in_order(call, pieces, n_jobs), strict=True):
+            found.setdefault(place, []).extend(values)
+            bar.update(len(values))
+    _CUT.clear()
     means = np.array([np.mean(found[place]) for place in range(len(tried))])
     if not np.isfinite(means).any():
         raise ValueError(f"no setting has a finite {name} on the validation rows: every run diverged, or it has none")
@@ -174,7 +174,7 @@ def held_out(federation: Federation, share: float, seed: int) -> Federation:
 
 @dataclass(frozen=True)
 class _Trial:
-    """What is tried; called with a seed and the place of a setting, in whatever process, it gives its measure."""
+    """What is tried; called with seeds and the place of a setting, in whatever process, it gives its measures."""
 
     token: str
     federation: Federation | Callable[[int], Federation]
@@ -183,31 +183,33 @@ class _Trial:
     share: float
     options: Mapping[str, Any]
 
-    def __call__(self, seed: int, place: int) -> float:
-        """The mean over clients on their validation rows; NaN where a run diverged."""
+    def most(self, place: int, first: Federation) -> int:
+        """How many runs with a setting are trained together."""
         method, view, changes = self.tried[place]
-        data = self.data(seed)
-        name, _ = _measure(self.measure, data.task)
+        return most(view_of(first, view), method, **{**self.options, **changes})
+
+    def __call__(self, near: Sequence[int], seeds: Sequence[int], place: int) -> list[float]:
+        """The mean over clients on their validation rows, with each seed; NaN where a run diverged."""
+        for known in [known for known in _CUT if known not in {(self.token, seed) for seed in near}]:
+            del _CUT[known]
+        method, view, changes = self.tried[place]
+        seen = {seed: view_of(self.data(seed), view) for seed in seeds}
+        name, _ = _measure(self.measure, seen[seeds[0]].task)
         asked: list[Any] = [self.measure if callable(self.measure) else name]
-        seen = view_of(data, view)
-        if not isinstance(method, Method):
-            run = baselines.run(seen, as_baseline(method), seed=seed, measure=asked)
-        else:
-            options = {"evaluate_every": {**self.options, **changes}["rounds"], **self.options, **changes}
-            run = simulate(seen, method, seed=seed, measure=asked, progress=False, **options)
-        return math.nan if run.final.get("diverged") else run.final[name]
+        options = {"evaluate_every": {**self.options, **changes}["rounds"], **self.options, **changes}
+        runs = runs_of(seen, "", method, measure=asked, progress=False, **options)
+        return [math.nan if run.final.get("diverged") else run.final[name] for run in map(runs.__getitem__, seeds)]
 
     def data(self, seed: int) -> Federation:
-        """The data of a seed without their test rows; made once for runs of one seed in a row."""
+        """The data of a seed without their test rows; made once for runs that come soon."""
         if (self.token, seed) not in _CUT:
             made = self.federation(seed) if callable(self.federation) else self.federation
-            _CUT.clear()
             _CUT[self.token, seed] = held_out(made, self.share, seed)
         return _CUT[self.token, seed]
 
 
 _CUT: dict[tuple[str, int], Federation] = {}
-"""The data of the last seed in this process."""
+"""The data of some seeds in this process."""
 
 
 def _measure(measure: Any, task: Any) -> tuple[str, bool]:

@@ -27,8 +27,9 @@ CORE = [
     {"statistics", "plots", "deployment"},
     {"baselines", "benchmark"},
     {"estimators"},
-    {"comparing", "plugins", "reporting"},
-    {"tuning", "cli_tables"},
+    {"comparing", "plugins"},
+    {"tuning", "reporting"},
+    {"cli_tables"},
     {"cli"},
     {"__main__"},
 ]

@@ -143,13 +143,13 @@ def test_runs_that_are_stopped_early_are_compared():
     ],
 )
 def test_a_metric_that_no_run_has_is_refused_before_the_first_run(metric, message, monkeypatch):
-    monkeypatch.setattr("hetfl_core.comparing._runs", lambda *a, **k: pytest.fail("it was run"))
+    monkeypatch.setattr("hetfl_core.comparing.runs_of", lambda *a, **k: pytest.fail("it was run"))
     with pytest.raises(ValueError, match=message):
         compare(ragged(), METHODS, seeds=3, metric=metric, **QUICK)
 
 
 def test_what_one_method_cannot_run_on_is_refused_before_another_is_run(monkeypatch):
-    monkeypatch.setattr("hetfl_core.comparing._runs", lambda *a, **k: pytest.fail("it was run"))
+    monkeypatch.setattr("hetfl_core.comparing.runs_of", lambda *a, **k: pytest.fail("it was run"))
     with pytest.raises(ValueError, match=r"FedAvg averages 'phi\.0\.weight', which must have the same shape"):
         compare(ragged(), {"first": Local(), "second": FedAvg()}, seeds=3, **QUICK)
     with pytest.raises(TypeError, match=r"methods must be a Method, such as FedAvg\(\), got .* \(without brackets\)"):

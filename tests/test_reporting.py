@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from hetfl_core import Federation, Preparation, baselines, cli, cli_tables, load_trained, simulate
+from hetfl_core import Federation, Preparation, baselines, cli, cli_tables, comparing, load_trained, simulate
 from hetfl_core.clients import FederationWarning
 from hetfl_core.datasets import heart
 from hetfl_core.deployment import agreement
@@ -405,8 +405,20 @@ def test_sites_must_be_two_and_told_apart(tmp_path):
 
 def test_runs_can_be_made_in_another_process(tmp_path):
     study = trials._Study("token", tables(tmp_path), WAYS, ("auc", "accuracy"), 1, 0.3)
-    there = pickle.loads(pickle.dumps(study))(1, "common")
-    assert there.figures.equals(study(1, "common").figures)
+    (there,) = pickle.loads(pickle.dumps(study))([1], [1], "common").values()
+    assert there.figures.equals(study([1], [1], "common")[1].figures)
+
+
+def test_splits_are_trained_together_and_the_figures_are_those_of_single_runs(ran, tmp_path, monkeypatch):
+    """A stack of several splits has the runs of each, to rounding."""
+    assert {len(seeds) for _, seeds, _ in trials.groups([0, 1, 2], {"common": 10})} == {3}
+    monkeypatch.setattr(trials, "most", lambda *_: 1)
+    monkeypatch.setattr(comparing, "simulate_seeds", lambda *a, **k: pytest.fail("they were trained together"))
+    alone = trials.run_all(tables(tmp_path), seeds=3, rounds=2, n_jobs=1, progress=False)
+    key = ["way", "seed", "client"]
+    one, other = (runs.figures.sort_values(key, ignore_index=True) for runs in (alone, ran))
+    pd.testing.assert_frame_equal(one, other, rtol=1e-6)
+    assert alone.sent == ran.sent
 
 
 # --- models -----------------------------------------------------------------------------------------------------------

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from hetfl_core import Federation, baselines, simulate, tune
+from hetfl_core import Federation, baselines, comparing, simulate, tune, tuning
 from hetfl_core.baselines import LDA
 from hetfl_core.datasets import heart
 from hetfl_core.estimators import InOnePlace, PerSite
@@ -118,6 +119,19 @@ def test_the_table_does_not_depend_on_the_processes() -> None:
     grid = {"C": [0.1, 1.0]}
     one, two = (tune(FED, LogisticRegression(), grid, **{**QUICK, "n_jobs": n}) for n in (1, 2))
     assert one.table.equals(two.table)
+
+
+def test_seeds_trained_together_choose_as_those_trained_alone(monkeypatch) -> None:
+    grid, made = {"lr": [0.01, 0.1], "rounds": [1, 2]}, []
+    seeds_of = comparing.simulate_seeds
+    monkeypatch.setattr(comparing, "simulate_seeds", lambda *a, **k: (made.append(k["seeds"]), seeds_of(*a, **k))[1])
+    found = tune(FED, (SMALL, "common"), grid, seeds=[4, 9], **QUICK)
+    assert made == [[4, 9]] * 4
+    monkeypatch.setattr(tuning, "most", lambda *_, **__: 1)
+    alone = tune(FED, (SMALL, "common"), grid, seeds=[4, 9], **QUICK)
+    assert len(made) == 4
+    assert alone.setting == found.setting
+    pd.testing.assert_frame_equal(alone.table, found.table, rtol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:.*diverged:RuntimeWarning")

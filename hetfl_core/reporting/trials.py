@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 
-from hetfl_core import baselines, checks
+from hetfl_core import checks
 from hetfl_core.clients import FederationWarning
+from hetfl_core.comparing import groups, most, runs_of
 from hetfl_core.engine.run import Run
-from hetfl_core.engine.simulation import simulate
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
 from hetfl_core.methods.base import pick
@@ -153,13 +153,14 @@ def run_all(
     ways, left_out = ways_of(names, first)
     wanted = tuple(dict.fromkeys([*USUAL, measure]))
     call = _Study(uuid.uuid4().hex, tables, {way.key: way for way in ways}, wanted, rounds, test_size)
-    pieces = [(seed, way.key) for seed in numbers for way in ways]
+    pieces = groups(numbers, call.most(first))
     made: dict[tuple[int, str], Piece] = {}
-    with tqdm(total=len(pieces), disable=not progress, desc="compare", unit="run") as bar:
-        for piece, found in zip(pieces, in_order(call, pieces, n_jobs), strict=True):
-            made[piece] = found
-            bar.update()
+    with tqdm(total=len(numbers) * len(ways), disable=not progress, desc="compare", unit="run") as bar:
+        for (_, _, key), found in zip(pieces, in_order(call, pieces, n_jobs), strict=True):
+            made |= {(seed, key): piece for seed, piece in found.items()}
+            bar.update(len(found))
     feds = [call.federation(seed) for seed in numbers]
+    _MADE.clear()
     sent = {way.key: (made[numbers[0], way.key].sent, made[numbers[0], way.key].total) for way in ways}
     return Trials(
         first,
@@ -183,7 +184,7 @@ def _rarest(name: str, federation: Federation) -> int:
 
 @dataclass(frozen=True)
 class _Study:
-    """What is run; called with a seed and a way's key, in whatever process, it makes that run."""
+    """What is run; called with seeds and a way's key, in whatever process, it makes those runs."""
 
     token: str
     tables: Tables
@@ -193,28 +194,39 @@ class _Study:
     test_size: float
 
     def federation(self, seed: int) -> Federation:
-        """The tables as this seed splits them; made once for runs of one seed in a row."""
+        """The tables as this seed splits them; made once for runs that come soon."""
         if (self.token, seed) not in _MADE:
-            _MADE.clear()
             with catch_warnings(action="ignore", category=FederationWarning):  # the first was heard
                 _MADE[self.token, seed] = self.tables.federation(seed, self.test_size)
         return _MADE[self.token, seed]
 
-    def __call__(self, seed: int, key: str) -> Piece:
-        """The figures of one run."""
+    def most(self, first: Federation) -> dict[str, int]:
+        """How many runs of each way are trained together, by its key."""
+        with catch_warnings(action="ignore", category=FederationWarning):
+            return {key: most(*way.made_for(first)[:2]) for key, way in self.ways.items()}
+
+    def __call__(self, near: Sequence[int], seeds: Sequence[int], key: str) -> dict[int, Piece]:
+        """The figures of the runs of one way with these seeds, while the tables of those near are kept."""
+        for known in [known for known in _MADE if known not in {(self.token, seed) for seed in near}]:
+            del _MADE[known]
+        told = {"rounds": self.rounds, "evaluate_every": self.rounds, "workers": 1, "progress": False}
+        runs: dict[int, Run] = {}
         with catch_warnings(action="ignore", category=FederationWarning):  # the report says what is not defined
-            seen, method, options = self.ways[key].made_for(self.federation(seed))
-            if isinstance(method, Method):
-                told: dict[str, Any] = {"rounds": self.rounds, "evaluate_every": self.rounds, **options}
-                run = simulate(seen, method, seed=seed, measure=self.wanted, progress=False, workers=1, **told)
-            else:
-                run = baselines.run(seen, method, seed=seed, measure=self.wanted)
+            made = {seed: self.ways[key].made_for(self.federation(seed)) for seed in seeds}
+            _, method, options = made[seeds[0]]
+            alike = all(other == method for _, other, _ in made.values())
+            for some in [seeds] if alike else [[seed] for seed in seeds]:
+                seen = {seed: made[seed][0] for seed in some}
+                runs |= runs_of(seen, key, made[some[0]][1], measure=self.wanted, **told, **options)
+        return {seed: self._piece(run, key, seed) for seed, run in runs.items()}
+
+    def _piece(self, run: Run, key: str, seed: int) -> Piece:
         figures = run.per_client[["client", "n_train", "n_test", *self.wanted]].assign(way=key, seed=seed)
         return Piece(figures, _sent(run, self.rounds), int(run.final["bytes_up"]))
 
 
 _MADE: dict[tuple[str, int], Federation] = {}
-"""The federation of the last seed in this process."""
+"""The federations of some seeds in this process."""
 
 
 def _sent(run: Run, rounds: int) -> dict[str, int] | None:
