@@ -31,6 +31,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 100 else text[:97] + "…"
 
 
+def clients(names: Sequence[str]) -> str:
+    """Which clients something is about, three of them at most by name."""
+    return f"client{'s' * (len(names) > 1)} {', '.join(map(repr, names[:3]))}{' …' * (len(names) > 3)}"
+
+
 def _no_number(value: Any, kind: type) -> bool:
     return not isinstance(value, kind) or isinstance(value, bool | np.bool_)
 

@@ -259,9 +259,8 @@ def scored(
 
 
 def _undefined(name: str, score: Score, names: Sequence[str], gaps: np.ndarray) -> str:
-    who = [repr(client) for client, gap in zip(names, gaps) if gap]
-    shown = f"client{'s' * (len(who) > 1)} {', '.join(who[:3])}{', …' * (len(who) > 3)}"
-    return f"{name} is not defined on {shown} ({score.undefined})" if who else ""
+    who = [client for client, gap in zip(names, gaps) if gap]
+    return f"{name} is not defined on {checks.clients(who)} ({score.undefined})" if who else ""
 
 
 def _number(name: str, value: Any) -> float:

@@ -22,7 +22,6 @@ from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.trained import Trained
 from hetfl_core.engine.trainer import keeping
 from hetfl_core.federation import Client, Federation, in_one_order
-from hetfl_core.networks import Params
 
 
 def adapt(
@@ -83,7 +82,8 @@ def adapt(
     everyone, done = range(len(simulator.specs)), run.settings["rounds"]
     bar = tqdm(total=rounds, disable=not progress, desc="new clients", unit="pass")
     with cpu_threads(threads), Pool([simulator], workers, threads), bar:
-        server = simulator.server.join(_on(known.server_tensors, simulator.device), simulator.specs, done)
+        sent = {name: p.to(simulator.device) for name, p in known.server_tensors.items()}
+        server = simulator.server.join(sent, simulator.specs, done)
         begun = replace(simulator.initial(), server=server)
         _check_stays_local(simulator, begun, done)
         [state] = _start([simulator], [begun])
@@ -101,10 +101,6 @@ def adapt(
         for name in ("together", "measure", "functions", "validation"):
             settings.pop(name, None)
         return _report(simulator, state, simulator.working(state), settings)
-
-
-def _on(tensors: Params, device: torch.device) -> Params:
-    return {name: p.to(device) for name, p in tensors.items()}
 
 
 def _newcomers(run: Trained, clients: Client | Iterable[Client], **options: Any) -> Simulator:

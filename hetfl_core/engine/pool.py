@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hetfl_core.checks import own_calls
+from hetfl_core import checks
 from hetfl_core.parallel import usable_cores
 
 PAYS = {"fork": 2.0, "loky": 20.0}
@@ -148,7 +148,7 @@ class Pool:
                     f"the run cannot be sent to other processes ({error}), so that it uses this one alone; workers=1 "
                     "asks for that",
                     RuntimeWarning,
-                    stacklevel=1 + own_calls(),
+                    stacklevel=1 + checks.own_calls(),
                 )
                 return False
         for _ in range(number - len(self.processes)):
@@ -182,7 +182,7 @@ class Pool:
                         data = end.recv_bytes()
                     result, error, told = self.wire.loads(data)
                     for category, text in told:
-                        warnings.warn(text, category, stacklevel=1 + own_calls())
+                        warnings.warn(text, category, stacklevel=1 + checks.own_calls())
                     if error is not None:
                         raise error
                     found[at.pop(end)] = result
@@ -201,8 +201,9 @@ class Pool:
             process = self.processes[end]
             process.join(10)
             raise RuntimeError(
-                f"the process that worked on {_shown(names)} ended with exit code {process.exitcode}: it was killed, "
-                "as happens where memory runs out, or something in it crashed; workers=1 does all in this process"
+                f"the process that worked on {checks.clients(names)} ended with exit code {process.exitcode}: it "
+                "was killed, as happens where memory runs out, or something in it crashed; workers=1 does all in this "
+                "process"
             ) from gone
 
 
@@ -212,12 +213,8 @@ def _about(names: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        error.add_note(f"This was with {_shown(names)}.")
+        error.add_note(f"This was with {checks.clients(names)}.")
         raise
-
-
-def _shown(names: Sequence[str]) -> str:
-    return f"client{'s' * (len(names) > 1)} {', '.join(map(repr, names[:3]))}{' …' * (len(names) > 3)}"
 
 
 # --- in a process ---------------------------------------------------------------------------------------------------

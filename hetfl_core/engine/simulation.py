@@ -268,7 +268,7 @@ def _simulate(
     simulators, settings = [], list[dict[str, Any]]()
     for seed, federation, validation in data:
         simulator = Simulator(federation, method, seed=int(seed), **options)
-        simulator.scores = scores
+        simulator.beside, simulator.scores = beside, scores
         if validation is not None:
             simulator.validation = Simulator(validation, method, seed=simulator.seed, **options)
             simulator.validation.scores = scores
@@ -446,11 +446,6 @@ def _start(simulators: Sequence[Simulator], states: Sequence[State]) -> list[Sta
     return _timed(started, begin)
 
 
-def _beside(settings: Mapping[str, Any]) -> list[Measure]:
-    """What is to be looked at of the main figure beside the usual."""
-    return [name for name in get_args(Measure) if name in settings.get("measure", ())]
-
-
 def _timed(states: list[State], begin: float) -> list[State]:
     """The states with the seconds in their newest rows: of those that have passed, each run's share."""
     for state in states:
@@ -471,7 +466,7 @@ def _advance(
     due = done == settings["rounds"] or (done in every if isinstance(every, list) else done % every == 0)
     exchanged = exchange(simulators, states, chosen)
     for simulator, before, (state, outcomes, others) in zip(simulators, states, exchanged, strict=True):
-        also = partial(simulator.also, _beside(settings), before, state, outcomes)
+        also = partial(simulator.also, simulator.beside, before, state, outcomes)
         row = _row(simulator, state, outcomes, due, also)
         measures.append(also)
         messages = [*outcomes.values(), *others]
@@ -527,7 +522,7 @@ def _report(simulator: Simulator, state: State, params: list[Params], settings: 
     server = simulator.server_score(state)
     main = simulator.metrics.main
     lead = columns(main)[1:]
-    figures = [*_asked(simulator), *(column_of(name, main) for name in _beside(settings))]
+    figures = [*_asked(simulator), *(column_of(name, main) for name in simulator.beside)]
     history = pd.DataFrame(state.rows).astype(dict.fromkeys(figures, float))
     history = history[[c for c in history if c not in lead] + lead]
     final = evaluation.summarise(predicted["test"], labels, simulator.federation.task)
@@ -580,14 +575,13 @@ def _watch(simulator: Simulator, state: State, outcomes: Outcomes, lost: Sequenc
     simulator.warned = True
     sound = [c for c in broken if all(bool(p.isfinite().all()) for p in outcomes[c].received.values())]
     first = sound or broken or lost
-    names = [repr(simulator.specs[c].name) for c in sorted(first)]
+    names = [simulator.specs[c].name for c in sorted(first)]
     known = [row["round"] for row in state.rows if math.isnan(row[f"train_{simulator.metrics.main}"] or 0)]
     when = when if when and not known else f"in round {min(known, default=state.done)}"
     warnings.warn(
-        f"{simulator.method.name}, seed {simulator.seed}: training diverged {when} on client{'s' * (len(names) > 1)} "
-        f"{', '.join(names[:3])}{' …' * (len(names) > 3)}: what the model says is NaN or infinite there, so that "
-        "figures of such clients, and means over them, are NaN; a smaller learning rate (lr) or clipped gradients "
-        "(clip) may help",
+        f"{simulator.method.name}, seed {simulator.seed}: training diverged {when} on "
+        f"{checks.clients(names)}: what the model says is NaN or infinite there, so that figures of such clients, and "
+        "means over them, are NaN; a smaller learning rate (lr) or clipped gradients (clip) may help",
         RuntimeWarning,
         stacklevel=1 + checks.own_calls(),
     )

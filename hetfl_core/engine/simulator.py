@@ -39,6 +39,8 @@ class Simulator(Trainer):
     """The same clients with their validation samples for test samples."""
     warned = False
     """Whether it was said that training diverged, which is said once a run."""
+    beside: Sequence[Measure] = ()
+    """What is looked at of the main figure beside the usual."""
     scores: Mapping[str, Score] = {}
     """Measures of outputs that are asked for beside the usual figures."""
 
@@ -95,10 +97,7 @@ class Simulator(Trainer):
         list of ndarray, shapes (n_i,)
             Classes, or numbers for a regression, in the order of the federation. NaN where an output is not finite.
         """
-        received = self.downloads(state)
-        params = self.working(state, received) if params is None else params
-        answers = dict(self.answers(state, split, dict(enumerate(zip(params, received, strict=True)))))
-        return [answers[index].cpu().numpy() for index in range(len(self.specs))]
+        return [answer.numpy() for answer in self._of_all(state, split, params, decided=True)]
 
     def outputs(
         self, state: State, split: Literal["train", "test"], params: Sequence[Params] | None = None
@@ -110,11 +109,16 @@ class Simulator(Trainer):
         list of Tensor, shapes (n_i, C), or (n_i, 1) for a regression
             On the CPU.
         """
+        return self._of_all(state, split, params, decided=False)
+
+    def _of_all(
+        self, state: State, split: Literal["train", "test"], params: Sequence[Params] | None, decided: bool
+    ) -> list[Tensor]:
+        """The `answers` of every client, on the CPU."""
         received = self.downloads(state)
         params = self.working(state, received) if params is None else params
-        models = dict(enumerate(zip(params, received, strict=True)))
-        found = dict(self.answers(state, split, models, decided=False))
-        return [found[index].cpu() for index in range(len(self.specs))]
+        answers = dict(self.answers(state, split, dict(enumerate(zip(params, received, strict=True))), decided))
+        return [answers[index].cpu() for index in range(len(self.specs))]
 
     def measured(
         self, state: State, params: Sequence[Params] | None = None, steps: Sequence[Params] = (), say: bool = False
