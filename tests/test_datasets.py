@@ -519,7 +519,7 @@ def test_catalogue_names_are_those_of_the_federations(twins):
     small = {"toy.noisy_features": two, "toy.linear_mapping": two, "toy.linear_regression": {"n_clients": 4}}
     small |= {
         "toy.four_gaussians": {},
-        "heart.hospitals": {"made": True},
+        **{key: {"made": True} for key in ("heart.hospitals", "liver.clinics", "thyroid.laboratories")},
         "solids.views": {"per_class": 2, "test_per_class": 1},
     }
     for name, make in data_sets().items():

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hetfl_core.datasets import CATALOGUE, DataError, heart, registry
+from hetfl_core.datasets import CATALOGUE, DataError, clinical, heart, registry
 
 MADE = heart.patients(made=True)
 
@@ -18,7 +18,7 @@ def counted(frame):
 
 def test_made_patients_have_the_columns_gaps_and_rates_of_the_file():
     """Counted anew, with what the file says of the real ones."""
-    told = json.loads(heart.RATES.read_text("utf8"))
+    told = json.loads(heart.STUDY.rates.read_text("utf8"))
     assert len(MADE) == 920
     assert list(MADE) == [*heart.NAMES, "hospital", "ill"]
     assert MADE["hospital"].unique().tolist() == list(told)
@@ -78,7 +78,7 @@ def test_without_files_the_made_patients_are_offered(tmp_path, monkeypatch):
     def no_network(key):
         return registry.verify(key)
 
-    monkeypatch.setattr(heart, "fetch", no_network)
+    monkeypatch.setattr(clinical, "fetch", no_network)
     with pytest.raises(DataError, match=r"heart/cleveland: .* is missing.* Made patients need no files: made=True\."):
         heart.patients()
     assert len(heart.patients(made=True)) == 920
@@ -87,7 +87,7 @@ def test_without_files_the_made_patients_are_offered(tmp_path, monkeypatch):
 def test_a_file_that_is_no_table_of_numbers_is_refused(tmp_path, monkeypatch):
     heart._recorded.cache_clear()
     (tmp_path / "file").write_text("1,2,three\n")
-    monkeypatch.setattr(heart, "fetch", lambda key: tmp_path / "file")
+    monkeypatch.setattr(clinical, "fetch", lambda key: tmp_path / "file")
     with pytest.raises(DataError, match="heart/cleveland: expected 14 columns of numbers"):
         heart.patients()
     heart._recorded.cache_clear()
@@ -129,7 +129,7 @@ def test_the_real_tables_are_those_of_the_card():
 
 @pytest.mark.realdata("heart.hospitals")
 def test_the_rates_of_made_patients_are_those_of_the_real_ones():
-    assert heart.rates(heart.patients()) == json.loads(heart.RATES.read_text("utf8"))
+    assert heart.STUDY.rates_of(heart.patients()) == json.loads(heart.STUDY.rates.read_text("utf8"))
     pd.testing.assert_frame_equal(counted(heart.patients()), counted(MADE))
 
 

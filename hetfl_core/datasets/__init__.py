@@ -5,7 +5,20 @@
 
 from collections.abc import Callable
 
-from hetfl_core.datasets import blocks, digits, eeg, eegmmidb, femnist, heart, images, pooled, registry, toy
+from hetfl_core.datasets import (
+    blocks,
+    digits,
+    eeg,
+    eegmmidb,
+    femnist,
+    heart,
+    images,
+    liver,
+    pooled,
+    registry,
+    thyroid,
+    toy,
+)
 from hetfl_core.datasets.registry import DataError
 from hetfl_core.federation import Federation
 
@@ -29,6 +42,8 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
     "femnist.characters": femnist.characters,
     "femnist.digits": femnist.digits,
     "heart.hospitals": heart.hospitals,
+    "liver.clinics": liver.clinics,
+    "thyroid.laboratories": thyroid.laboratories,
     "eeg.simulated": eeg.simulated,
     "eeg.moabb": eeg.recorded,
     "eeg.eegmmidb": eegmmidb.one_person,

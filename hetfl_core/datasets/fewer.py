@@ -15,6 +15,9 @@ from hetfl_core.rng import numpy_stream
 
 __all__ = ["fewer_trials"]
 
+FEWEST = 4
+"""Rows of each class that `tenth` leaves, where there are as many."""
+
 
 def order(client: Client, seed: int) -> NDArray[Any]:
     """The client's training trials in an order of which every beginning is stratified: its first n are *the* n trials.
@@ -74,7 +77,11 @@ def fewer(client: Client, n: int, seed: int) -> Client:
     classes = len(np.unique(client.y_train))
     if n < classes:
         raise ValueError(f"client {client.name!r}: n must be at least {classes}, one trial of each class, got {n}")
-    kept = torch.from_numpy(order(client, seed)[:n].copy())
+    return _with(client, order(client, seed)[:n])
+
+
+def _with(client: Client, rows: NDArray[Any]) -> Client:
+    kept = torch.from_numpy(rows.copy())
     return replace(client, x_train=map_blocks(lambda x: x[kept], client.x_train), y_train=client.y_train[kept])
 
 
@@ -107,4 +114,60 @@ def fewer_trials(federation: Federation, n: int | None, seed: int) -> Federation
         return federation
     clients = [fewer(client, n, seed) for client in federation]
     info = {**federation.info, "trials": {"at_most": n, "seed": seed}}
+    return Federation(clients, federation.n_classes, federation.name, info, federation.task)
+
+
+def tenth(labels: NDArray[Any], name: str, seed: int) -> NDArray[np.intp]:
+    """A tenth of each class, rounded, but at least `FEWEST` rows of it, or all where there are no more.
+
+    Parameters
+    ----------
+    labels : ndarray, shape (n,)
+        Of a client's training rows.
+    name : str
+        The client; it keys the random numbers.
+    seed : int
+
+    Returns
+    -------
+    ndarray of int
+        Places of the rows, in increasing order.
+    """
+    kept = []
+    for c in np.unique(labels):
+        (mine,) = np.nonzero(labels == c)
+        rng = numpy_stream(seed, name, 0, f"fewer trials:{c}")
+        kept.append(rng.permutation(mine)[: max(FEWEST, round(len(mine) / 10))])
+    return np.sort(np.concatenate(kept))
+
+
+def tenth_of(federation: Federation, seed: int) -> Federation:
+    """Every client of a federation with a `tenth` of its training rows; the test sets stay.
+
+    What was fitted on training rows, such as what fills gaps, scales, and reference points, stays that of all of them,
+    as it does in `fewer_trials`. Data sets that have a `size` fit it anew.
+
+    Parameters
+    ----------
+    federation : Federation
+        For a classification.
+    seed : int
+        Of the draw.
+
+    Returns
+    -------
+    Federation
+        ``info["size"]`` is ``"tenth"``.
+
+    Raises
+    ------
+    ValueError
+        For a regression, which has no classes.
+    """
+    checks.instance("federation", federation, Federation)
+    checks.seed(seed)
+    if federation.task != "classification":
+        raise ValueError(f"federation must be for classification, got {federation.name!r} for {federation.task}")
+    clients = [_with(c, tenth(c.y_train.numpy(), c.name, seed)) for c in federation]
+    info = {**federation.info, "size": "tenth"}
     return Federation(clients, federation.n_classes, federation.name, info, federation.task)

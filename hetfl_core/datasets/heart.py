@@ -12,19 +12,15 @@ References
 from __future__ import annotations
 
 import functools
-import json
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from hetfl_core import checks
-from hetfl_core.datasets.registry import DataError, fetch
+from hetfl_core.datasets.clinical import Size, Study, recorded_table
 from hetfl_core.federation import Federation
 from hetfl_core.preparation import Preparation
-from hetfl_core.rng import numpy_stream
 
 __all__ = ["CATEGORIES", "NAMES", "hospitals", "patients"]
 
@@ -55,9 +51,6 @@ CATEGORIES = MappingProxyType({"cp": (1, 2, 3, 4), "restecg": (0, 1, 2), "slope"
 NEVER_ZERO = ("trestbps", "chol")
 """Columns in which 0 stands for what was not measured: nobody lives with it."""
 
-RATES = Path(__file__).with_name("heart_rates.json")
-"""What `made` draws from: of each hospital, the healthy and the ill, counts of gaps and levels, means and spreads."""
-
 
 def patients(made: bool = False, seed: int = 0) -> pd.DataFrame:
     """All patients, a row each, as the hospitals wrote them down.
@@ -81,13 +74,16 @@ def patients(made: bool = False, seed: int = 0) -> pd.DataFrame:
     DataError
         If a file is missing and cannot be downloaded, or is damaged; made patients need none.
     """
-    checks.flag("made", made)
-    checks.seed(seed)
-    return _made(seed) if made else _recorded().copy()
+    return STUDY.patients(made, seed)
 
 
 def hospitals(
-    test_size: float = 0.4, absent: float = 0.5, gaps: str = "median", made: bool = False, seed: int = 0
+    test_size: float = 0.4,
+    absent: float = 0.5,
+    gaps: str = "median",
+    made: bool = False,
+    seed: int = 0,
+    size: Size = "all",
 ) -> Federation:
     """Four hospitals with different columns; healthy or ill.
 
@@ -107,6 +103,9 @@ def hospitals(
         Made patients, as in `patients`: for programs, not for statements about hearts.
     seed : int
         Of the split, and of made patients.
+    size : {"all", "tenth"}
+        Whether a hospital has all its training patients, or a tenth of each class, but at least 4 where there are as
+        many; see `hetfl_core.datasets.fewer.tenth`. The test patients are the same.
 
     Returns
     -------
@@ -120,96 +119,30 @@ def hospitals(
         As `patients`.
     """
     prepare = Preparation(gaps=gaps, categories=CATEGORIES, absent=absent)  # type: ignore[arg-type]
-    table = patients(made, seed)
-    fed = Federation.from_frame(
-        table, client="hospital", target="ill", test_size=test_size, seed=seed, name="heart.hospitals", prepare=prepare
+    return STUDY.federation(
+        prepare, size=size, test_size=test_size, made=made, seed=seed, absent=float(absent), gaps=gaps
     )
-    settings = {"test_size": float(test_size), "absent": float(absent), "gaps": gaps, "made": bool(made), "seed": seed}
-    source = "UCI Heart Disease (A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano, 1988)"
-    fed.info.update(
-        settings=settings,
-        source="made patients, by the rates of " + source if made else source,
-        licence="CC BY 4.0",
-        class_names=["healthy", "ill"],
-        simulated=bool(made),
-        stand_in=bool(made),
-    )
-    return fed
 
 
 @functools.cache
 def _recorded() -> pd.DataFrame:
     parts = []
     for hospital, file in FILES.items():
-        try:
-            part = pd.read_csv(_fetched(file), names=[*NAMES, "num"], na_values="?")
-            part = part.astype(float)
-        except ValueError as error:  # a file with the right hash is read; tests bring their own
-            raise DataError(f"heart/{file}: expected 14 columns of numbers and '?': {error}") from error
+        part = recorded_table(f"heart/{file}", [*NAMES, "num"])
         parts.append(part[[*NAMES]].assign(hospital=hospital, ill=(part["num"] > 0).astype(int)))
     table = pd.concat(parts, ignore_index=True)
     table[[*NEVER_ZERO]] = table[[*NEVER_ZERO]].replace(0, np.nan)
     return table
 
 
-def _fetched(file: str) -> Path:
-    try:
-        return fetch(f"heart/{file}")
-    except DataError as error:
-        raise DataError(f"{error} Made patients need no files: made=True.") from error
-
-
-def rates(table: pd.DataFrame) -> dict[str, Any]:
-    """What `heart_rates.json` holds of the real patients.
-
-    Parameters
-    ----------
-    table : pandas.DataFrame
-        As `patients` returns it.
-
-    Returns
-    -------
-    dict
-        By hospital, ``"0"`` or ``"1"`` (ill), and column: ``n`` values recorded; and their ``mean``, ``sd``, ``least``
-        and ``most``, or, of columns of few values, ``counts`` of each.
-    """
-    found: dict[str, Any] = {}
-    for (hospital, ill), rows in table.groupby(["hospital", "ill"], sort=False):
-        own = found.setdefault(hospital, {}).setdefault(str(ill), {"patients": len(rows)})
-        for column in NAMES:
-            values = rows[column].dropna()
-            told: dict[str, Any] = {"n": len(values)}
-            if table[column].nunique() <= 5:
-                told["counts"] = {f"{level:g}": int(n) for level, n in values.value_counts().sort_index().items()}
-            elif len(values):
-                four = (values.mean(), values.std(ddof=0), values.min(), values.max())
-                told |= dict(zip(("mean", "sd", "least", "most"), (round(float(v), 3) for v in four), strict=True))
-            own[column] = told
-    return found
-
-
-def _made(seed: int) -> pd.DataFrame:
-    parts = []
-    for hospital, classes in json.loads(RATES.read_text("utf8")).items():
-        for ill, columns in sorted(classes.items()):
-            rng = numpy_stream(seed, hospital, 0, f"made patients:{ill}")
-            n = columns["patients"]
-            made = {column: rng.permutation(_values(columns[column], column, n, rng)) for column in NAMES}
-            parts.append(pd.DataFrame(made).assign(hospital=hospital, ill=int(ill)))
-    table = pd.concat(parts, ignore_index=True)
-    order = numpy_stream(seed, "all", 0, "order of made patients").permutation(len(table))
-    return table.iloc[order].sort_values(
-        "hospital", key=lambda h: h.map([*FILES].index), kind="stable", ignore_index=True
-    )
-
-
-def _values(told: dict[str, Any], column: str, n: int, rng: np.random.Generator) -> np.ndarray:
-    """As many values as were recorded, exactly as often where they are counted, and NaN for the gaps."""
-    if "counts" in told:
-        values = np.repeat([float(level) for level in told["counts"]], [*told["counts"].values()])
-    elif told["n"]:
-        drawn = rng.normal(told["mean"], told["sd"], told["n"])
-        values = np.round(np.clip(drawn, told["least"], told["most"]), 1 if column == "oldpeak" else 0)
-    else:
-        values = np.empty(0)
-    return np.concatenate([values, np.full(n - len(values), np.nan)])
+STUDY = Study(
+    "heart.hospitals",
+    client="hospital",
+    target="ill",
+    columns=tuple(NAMES),
+    classes=("healthy", "ill"),
+    source="UCI Heart Disease (A. Janosi, W. Steinbrunn, M. Pfisterer, R. Detrano, 1988)",
+    read=_recorded,
+    rates=Path(__file__).with_name("heart_rates.json"),
+    decimals={"oldpeak": 1},
+)
