@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from graphlib import TopologicalSorter
 from importlib.util import find_spec
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from hetfl_core.engine.checkpoint import ROOMS
+
+ROOT = Path(__file__).resolve().parents[1]
 
 CORE = [
     {"checks", "files", "numerics", "parallel", "settings", "tape"},
@@ -131,6 +134,14 @@ def test_what_a_run_is_made_by_imports_nothing_else_that_computes() -> None:
     found = {room(name) for path in inside for name in imported(path)}
     assert "methods" in found
     assert found - other <= set(ROOMS)
+
+
+@packages
+def test_contributing_says_what_is_in_each_room(package: str) -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text("utf8").split(f"| room of `{package}` |")[1].split("\n\n")[0]
+    rows = [re.findall(r"`([a-z_]+)/?`", line.split("|")[1]) for line in table.splitlines()[2:]]
+    rooms = set().union(*LEVELS[package]) - {"__main__"}
+    assert sorted(name for row in rows for name in row) == sorted(rooms)
 
 
 def test_no_circle_of_imports() -> None:
