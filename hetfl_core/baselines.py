@@ -207,7 +207,7 @@ class Chosen(Alone):
 
     What a practitioner has who does not want to bet on one: the choice costs no look at the test trials.
 
-    Attributes
+    Parameters
     ----------
     among : tuple of Alone
         The first of equals wins; also where a class has too few trials (fewer than 2) to leave any out.
@@ -235,6 +235,24 @@ class Chosen(Alone):
         """The one with the highest mean accuracy over the folds, which are drawn by the client's stream.
 
         One that cannot be fitted in some fold comes last.
+
+        Parameters
+        ----------
+        x : ndarray, shape (n, d)
+        y : ndarray of int, shape (n,)
+        where : str
+            Name of the client.
+        seed : int
+
+        Returns
+        -------
+        Alone
+            One of `among`.
+
+        Raises
+        ------
+        ValueError
+            Naming the client and the classifier, where that takes no such vectors.
         """
         from sklearn.model_selection import StratifiedKFold, cross_val_score
 
@@ -283,7 +301,7 @@ class Pooled:
     the same names where they have names, and, where the federation's ``info["subjects"]`` gives them, the same
     ``channels``, or else the same ``data_set`` and not one feature space.
 
-    Attributes
+    Parameters
     ----------
     of : LDA or LR
     """
@@ -323,7 +341,22 @@ class Pooled:
         return estimator.fit(self.of.prepare(x), y)
 
     def answer(self, model: Any, classes: Sequence[int], where: str = "", move: Predict = np.asarray) -> Answers:
-        """Predict the most probable of these classes; `where` names the client, `move` is done to its vectors before.
+        """Predict the most probable of the classes that a client has.
+
+        Parameters
+        ----------
+        model : estimator
+            As `fit` returns it.
+        classes : sequence of int
+            Those of the client.
+        where : str
+            Name of the client.
+        move : callable
+            What is done to its vectors before.
+
+        Returns
+        -------
+        Answers
 
         Raises
         ------

@@ -68,7 +68,12 @@ def use_style() -> None:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The house style for the length of a ``with`` block."""
+    """The house style for the length of a ``with`` block.
+
+    Yields
+    ------
+    None
+    """
     with plt.rc_context(STYLE):
         yield
 

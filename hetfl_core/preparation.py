@@ -32,7 +32,7 @@ class Preparation(Checked):
     decided over all its rows, so that it does not change from split to split, and whether a column holds numbers or
     words is read off the whole table. With ``levels="all"`` the clients tell each other which words they have.
 
-    Attributes
+    Parameters
     ----------
     gaps : {"median", "most_frequent", "indicator", "refuse"}
         What stands where a number is missing: the median, or the most frequent one. A missing word is the most frequent
@@ -158,7 +158,7 @@ class Preparation(Checked):
 class Prepared:
     """A preparation as it was fitted on the training rows of one client.
 
-    Attributes
+    Parameters
     ----------
     client : str
     columns : tuple of str

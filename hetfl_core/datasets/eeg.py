@@ -157,6 +157,11 @@ def subject_covariances(
     estimator : str
         As in `covariances`.
 
+    Returns
+    -------
+    SubjectCovariances
+        A matrix of shape (q, q), µV², for each trial; named ``"AlexMI-1"``.
+
     Raises
     ------
     DataError

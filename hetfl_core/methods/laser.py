@@ -30,11 +30,10 @@ import torch
 from torch import Tensor
 
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Loss, Stage
+from hetfl_core.methods.base import Batch, Loss, Stage, pick
 from hetfl_core.methods.fedavg import FedAvg
 from hetfl_core.methods.fusion import check_blocks, full_spec, held_blocks
 from hetfl_core.networks import Draw, Params, Tensors, layer_init
-from hetfl_core.networks.layers import has_prefix
 
 SUBSETS = "subsets"
 
@@ -84,8 +83,7 @@ class LaserVFL(FedAvg):
         """What is sent to a client: the extractors of its blocks, and the head."""
         if self.model.blocks is None:
             return server
-        mine = ["beta", *(f"phi.{name}" for name in held_blocks(spec))]
-        return {name: p for name, p in server.items() if any(has_prefix(name, part) for part in mine)}
+        return pick(server, ["beta", *(f"phi.{name}" for name in held_blocks(spec))])
 
     def noise(self, spec: Spec, stage: Stage) -> dict[str, Draw]:
         """What the extractors want, and numbers by whose order the subsets of each size are drawn."""
