@@ -15,7 +15,7 @@ from hetfl_core import checks
 from hetfl_core.datasets.fewer import tenth
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Federation
-from hetfl_core.frames import places_of
+from hetfl_core.frames import split_rows
 from hetfl_core.preparation import Preparation
 from hetfl_core.rng import numpy_stream
 
@@ -124,7 +124,7 @@ class Study:
         parts = []
         for who, rows in table.groupby(self.client, sort=False):
             labels = rows[self.target].to_numpy()
-            (train, test), _ = places_of(str(who), labels, test_size, seed, "classification")
+            (train, test), _ = split_rows(str(who), labels, test_size, seed, "classification")
             train = train[tenth(labels[train], str(who), seed)]
             lost = rows[[*self.columns]].isna().mean()
             part = rows.assign(**dict.fromkeys(lost[lost > absent].index, np.nan))
