@@ -1,0 +1,300 @@
+"""Figures of the benchmark: who leads, by how much, where, and for how many bytes.
+
+Tables are HTML that needs nothing from elsewhere: they sort and filter offline, and without scripts show their first
+view. Figures are 4.6 inches wide, so that their letters can be read where a phone has 390 pixels.
+"""
+
+from __future__ import annotations
+
+import html
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from hetfl_book.headtohead.guide import Advice
+from hetfl_core import checks
+from hetfl_core.plots import COLOURS, MARKERS, _axes
+
+WIDTH = 4.6
+"""Inches of a figure."""
+
+GAIN = "gain over training alone (points)"
+
+MOST = 10.0
+"""Points over training alone from which a cell has its full colour."""
+
+SCRIPT = """
+(() => {
+  const box = document.getElementById("ID"), body = box.querySelector("tbody");
+  const picks = [...box.querySelectorAll("select")];
+  const show = () => {
+    let place = 0;
+    for (const row of body.rows) {
+      row.hidden = !picks.every((pick) => row.dataset[pick.name] === pick.value);
+      if (!row.hidden) row.cells[0].textContent = ++place;
+    }
+  };
+  picks.forEach((pick) => pick.addEventListener("change", show));
+  box.querySelectorAll("th button").forEach((button) => button.addEventListener("click", () => {
+    const head = button.parentElement, at = head.cellIndex, up = head.getAttribute("aria-sort") === "descending";
+    box.querySelectorAll("th").forEach((th) => th.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const key = (row) => row.cells[at].dataset.key, number = (row) => (key(row) === "" ? -Infinity : Number(key(row)));
+    const words = isNaN(Number(key(body.rows[0])));
+    const order = (a, b) => (words ? key(a).localeCompare(key(b)) : number(a) - number(b)) * (up ? 1 : -1);
+    [...body.rows].sort(order).forEach((row) => body.append(row));
+    show();
+  }));
+  show();
+})();
+"""
+
+
+class Page:
+    """A piece of HTML that a notebook displays.
+
+    Parameters
+    ----------
+    markup : str
+        Which needs nothing from elsewhere.
+    words : str
+        What it says, where there is no browser.
+    """
+
+    def __init__(self, markup: str, words: str) -> None:
+        self.markup, self.words = markup, words
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/html": self.markup, "text/plain": self.words}
+
+
+def leaderboard(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]], picks: Mapping[str, str]) -> Page:
+    """A table that ranks methods; its head sorts, and lists above it choose what is ranked.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        A row for each method and each choice of the lists, best first. Has the column ``method``.
+    columns : dict of str to callable
+        The columns shown beside the method, each with how its values are written. Missing values stay empty.
+    picks : dict of str to str
+        Columns of `rows` that have a list each, and the list's label; what comes first in `rows` is chosen first.
+
+    Returns
+    -------
+    Page
+    """
+    checks.frame("rows", rows, "method", *columns, *picks)
+    name = lambda text: html.escape(str(text))  # noqa: E731
+    choices = {pick: list(dict.fromkeys(map(str, rows[pick]))) for pick in picks}
+    lists = "".join(
+        f'<label>{name(label)} <select name="{name(pick)}">'
+        + "".join(f"<option>{name(value)}</option>" for value in choices[pick])
+        + "</select></label> "
+        for pick, label in picks.items()
+    )
+    heads = [f'<th scope="col"><button type="button">{name(column)}</button></th>' for column in ("method", *columns)]
+    first = {pick: values[0] for pick, values in choices.items()}
+    chosen = [all(str(row[pick]) == value for pick, value in first.items()) for row in rows.to_dict("records")]
+    body, place = [], 0
+    for row, seen in zip(rows.to_dict("records"), chosen, strict=True):
+        place += seen
+        data = "".join(f' data-{pick}="{name(row[pick])}"' for pick in picks)
+        cells = f'<td data-key="{name(row["method"])}">{name(row["method"])}</td>'
+        for column, written in columns.items():
+            key, shown = ("", "") if pd.isna(row[column]) else (row[column], name(written(row[column])))
+            cells += f'<td data-key="{key}">{shown}</td>'
+        body.append(f"<tr{data}{'' if seen else ' hidden'}><td>{place if seen else ''}</td>{cells}</tr>")
+    table = f'<tr><th scope="col">place</th>{"".join(heads)}</tr></thead><tbody>{"".join(body)}</tbody>'
+    markup = f'<p>{lists}</p><table class="dataframe"><thead>{table}</table>'
+    box = f"ranked-{zlib.crc32(markup.encode()):08x}"  # the same for the same table
+    markup = f'<div class="ranked" id="{box}">{markup}<script>{SCRIPT.replace("ID", box)}</script></div>'
+    return Page(markup, rows.loc[chosen, ["method", *columns]].to_string(index=False))
+
+
+def heat(gains: pd.DataFrame, sure: pd.DataFrame, links: Mapping[str, str], xlabel: str = "") -> Page:
+    """Points over training alone, methods down and federations across, each cell in the colour of its number.
+
+    Parameters
+    ----------
+    gains : DataFrame, shape (methods, federations)
+        NaN where a method did not run; such cells say "–".
+    sure : DataFrame of bool, of the same shape
+        Whether the interval excludes zero; such cells are bold.
+    links : dict of str to str
+        Where the runs of each federation are, by its name.
+
+    Returns
+    -------
+    Page
+    """
+    checks.frame("gains", gains)
+    checks.frame("sure", sure, *gains)
+    name = lambda text: html.escape(str(text))  # noqa: E731
+    head = "".join(f'<th scope="col"><a href="{name(links[f])}">{name(f)}</a></th>' for f in gains)
+    body = ""
+    for method, row in gains.iterrows():
+        cells = "".join(_cell(row[f], bool(sure.loc[method, f])) for f in gains)
+        body += f'<tr><th scope="row">{name(method)}</th>{cells}</tr>'
+    corner = f'<th scope="col">{name(xlabel)}</th>'
+    markup = f'<table class="dataframe heat"><thead><tr>{corner}{head}</tr></thead><tbody>{body}</tbody></table>'
+    return Page(markup, gains.round(1).to_string())
+
+
+def _cell(gain: float, sure: bool) -> str:
+    if not np.isfinite(gain):
+        return "<td>–</td>"
+    red, green, blue = (0, 114, 178) if gain > 0 else (213, 94, 0)
+    strength = 0.55 * min(abs(gain) / MOST, 1)  # dark letters stay legible on it
+    mixed = [round(255 + strength * (part - 255)) for part in (red, green, blue)]
+    text = f"{gain:+.1f}".replace("-", "−")
+    return f'<td style="background:rgb{tuple(mixed)};color:#000">{f"<b>{text}</b>" if sure else text}</td>'
+
+
+def ranks(mean_ranks: pd.Series, groups: Sequence[Sequence[str]], ax: Axes | None = None, title: str = "") -> Axes:
+    """Mean ranks over federations, best on top, with a bar beside methods that cannot be told apart.
+
+    What the field calls a critical-difference diagram, upright, so that names can be read on a phone.
+
+    Parameters
+    ----------
+    mean_ranks : Series
+        By method; 1 is best.
+    groups : sequence of sequence of str
+        Methods that are not shown to differ, one bar each; groups of one are not drawn.
+
+    References
+    ----------
+    J. Demšar. Statistical comparisons of classifiers over multiple data sets. JMLR 7, 2006.
+    """
+    order = mean_ranks.sort_values(kind="stable")
+    place = {method: -i for i, method in enumerate(order.index)}
+    ax = _axes(ax, figsize=(WIDTH, 1.0 + 0.3 * len(order)))
+    ax.plot(order, list(place.values()), "o", color=COLOURS[0])
+    ax.hlines(list(place.values()), 1, order, color=COLOURS[0], lw=1, alpha=0.4)
+    bars = [[place[m] for m in group] for group in groups if len(group) > 1]
+    step = 0.04 * max(float(order.max()) - 1, 1)
+    for i, bar in enumerate(sorted(bars, reverse=True, key=max)):
+        x = float(order.max()) + (2 + i) * step
+        ax.plot([x, x], [max(bar) + 0.25, min(bar) - 0.25], color="black", lw=3, solid_capstyle="butt")
+    ax.set_yticks(list(place.values()), list(map(str, order.index)))
+    ax.set(xlabel="mean rank (1 is best)", title=title, ylim=(0.6 - len(order), 0.6))
+    ax.grid(False, axis="y")
+    return ax
+
+
+def frontier(cost: Sequence[float], gain: Sequence[float]) -> list[int]:
+    """Places of what is not worse than anything cheaper: Pareto's line, from the cheapest on."""
+    points = sorted(range(len(cost)), key=lambda i: (cost[i], -gain[i]))
+    kept: list[int] = []
+    for i in points:
+        if not kept or gain[i] > gain[kept[-1]]:
+            kept.append(i)
+    return kept
+
+
+def against_bytes(rows: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
+    """Mean gain over training alone against what a client sends and receives, with Pareto's line.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Indexed by method: ``bytes`` of a client over the whole run, ``gain`` in points. What sends nothing stands at
+        the left edge.
+    """
+    checks.frame("rows", rows, "bytes", "gain")
+    ax = _axes(ax, figsize=(WIDTH, 4.2))
+    sent = rows["bytes"].astype(float)
+    least = sent[sent > 0].min() / 8
+    x, y = sent.clip(lower=least), rows["gain"].astype(float)
+    line = frontier(x.tolist(), y.tolist())
+    ax.plot(x, y, "o", color="grey", ms=5)
+    ax.plot(x.iloc[line], y.iloc[line], "o-", color=COLOURS[1], drawstyle="steps-post")
+    for i in line:
+        ax.annotate(str(rows.index[i]), (x.iloc[i], y.iloc[i]), (4, 5), textcoords="offset points", fontsize=10)
+    ax.axhline(0, color="black", lw=1)
+    ax.set(
+        xscale="log",
+        xlabel="bytes that a client sends and receives",
+        ylabel="gain over training alone (points)",
+        title=title,
+    )
+    return ax
+
+
+def against_rows(clients: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
+    """Each client's gain over training alone against its number of training rows: a dot each, and medians of octaves.
+
+    Parameters
+    ----------
+    clients : DataFrame
+        ``method``, ``rows`` and ``gain`` in points, one row for each client and method.
+    """
+    checks.frame("clients", clients, "method", "rows", "gain")
+    ax = _axes(ax, figsize=(WIDTH, 4.2))
+    for i, (method, mine) in enumerate(clients.groupby("method", sort=False)):
+        ax.plot(mine["rows"], mine["gain"], MARKERS[i], color=COLOURS[i], ms=3, alpha=0.3)
+        octaves = mine.groupby(np.floor(np.log2(mine["rows"].astype(float))))
+        middle = octaves.agg(rows=("rows", "median"), gain=("gain", "median"), n=("gain", "size")).query("n >= 3")
+        ax.plot(middle["rows"], middle["gain"], MARKERS[i] + "-", color=COLOURS[i], label=str(method))
+    ax.axhline(0, color="black", lw=1)
+    ax.set(xscale="log", xlabel="training rows of the client", ylabel=GAIN, title=title)
+    ax.legend(fontsize=10)
+    return ax
+
+
+def tree(
+    advice: Mapping[str, Advice], questions: Mapping[str, Sequence[tuple[str, str]]], links: Mapping[str, str]
+) -> Page:
+    """The decision guide as nested questions, each leaf with the method, its gain, and where the runs are.
+
+    Parameters
+    ----------
+    advice : dict of str to Advice
+        By leaf, as from `hetfl_book.headtohead.guide.guide`.
+    questions : dict of str to sequence of (str, str)
+        Each question with its answers, and where an answer leads: to another question or to a leaf. The first question
+        comes first.
+    links : dict of str to str
+        Where the runs of each leaf are.
+
+    Returns
+    -------
+    Page
+    """
+
+    def node(key: str) -> str:
+        if key in questions:
+            answers = "".join(f"<li><b>{html.escape(a)}</b> {node(to)}</li>" for a, to in questions[key])
+            return f"<p>{html.escape(key)}</p><ul>{answers}</ul>"
+        if key not in advice:
+            return '<p class="leaf">no federation of the benchmark is like this</p>'
+        one = advice[key]
+        ends = " to ".join(f"{end:+.1f}".replace("-", "−") for end in (one.low, one.high))
+        mean = f"{one.mean:+.1f}".replace("-", "−")
+        runs = f"{len(one.cases)} case{'s' * (len(one.cases) > 1)}"
+        return (
+            f'<p class="leaf"><strong>{html.escape(one.method)}</strong><br>{mean} points over training alone '
+            f'({ends} in <a href="{html.escape(links[key])}">{runs}</a>)</p>'
+        )
+
+    start = next(iter(questions))
+    words = "\n".join(f"{leaf}: {one.method} ({one.mean:+.1f} points)" for leaf, one in advice.items())
+    return Page(f'<div class="guide">{node(start)}</div>', words)
+
+
+def groups(names: Sequence[str], differ: Callable[[str, str], bool]) -> list[list[str]]:
+    """Longest runs of neighbours, in the order given, of which no two are shown to differ; runs of one are left out."""
+    found: list[list[str]] = []
+    for i in range(len(names)):
+        j = i + 1
+        while j < len(names) and not any(differ(a, names[j]) for a in names[i:j]):
+            j += 1
+        run = list(names[i:j])
+        if len(run) > 1 and not any(set(run) <= set(one) for one in found):
+            found.append(run)
+    return found

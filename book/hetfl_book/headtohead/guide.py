@@ -1,0 +1,187 @@
+"""The decision guide: a few questions about somebody's data, and what the benchmark says of data that answer alike.
+
+Questions and their order are a person's; what a leaf advises follows from the records. A guide that is judged by the
+federations that it was made of flatters itself, so `left_out` asks it about each federation as if it had not been seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from hetfl_core import checks
+from hetfl_core.federation import Federation
+
+FEW = 20
+"""Training rows of a class at a site, in the median over sites and classes, below which a site has few."""
+
+APART = 0.2
+"""Total variation between a site's shares of classes and everybody's, in the mean over sites, from which they differ.
+
+A fifth of a site's rows would have to change their class for the site to look like all of them together.
+"""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the questions ask about a federation.
+
+    Parameters
+    ----------
+    same : bool
+        Whether all sites have the same inputs: by name where they have names, else by shape.
+    shared : bool
+        Whether some input of a site is also another's. Inputs without names are shared only where all are the same.
+    rows : float
+        Training rows of a class at a site, median over sites and the classes that they have.
+    apart : float
+        Mean total variation between a site's shares of classes and those of all sites together, in [0, 1).
+    """
+
+    same: bool
+    shared: bool
+    rows: float
+    apart: float
+
+    @classmethod
+    def of(cls, federation: Federation) -> Traits:
+        """Those of a federation for classification, out of its training rows.
+
+        Parameters
+        ----------
+        federation : Federation
+
+        Raises
+        ------
+        ValueError
+            For a regression, which has no classes to ask about.
+        """
+        checks.instance("federation", federation, Federation)
+        if federation.task != "classification":
+            raise ValueError(f"federation must be for classification, got a {federation.task}")
+        counts = np.array([np.bincount(c.y_train.numpy(), minlength=federation.n_classes) for c in federation])
+        shares, all_shares = counts / counts.sum(1, keepdims=True), counts.sum(0) / counts.sum()
+        apart = float(np.abs(shares - all_shares).sum(1).mean() / 2)
+        held = [_inputs(client) for client in federation]
+        same = all(one == held[0] for one in held)
+        shared = same or any(a & b for i, a in enumerate(held) for b in held[:i])
+        return cls(same, shared, float(np.median(counts[counts > 0])), apart)
+
+
+def _inputs(client: object) -> frozenset[str]:
+    """Names of a client's inputs: its blocks, or its features; without names its shape stands for all of them."""
+    shapes, names = client.shapes, client.features  # type: ignore[attr-defined]
+    if isinstance(shapes, Mapping):
+        return frozenset(block for block, shape in shapes.items() if 0 not in shape)
+    return frozenset(names) if names else frozenset([f"shape {tuple(shapes)}"])
+
+
+LEAVES = {
+    "same inputs, classes alike": lambda t: t.same and t.apart < APART,
+    "same inputs, classes differ": lambda t: t.same and t.apart >= APART,
+    "some inputs shared, few rows": lambda t: t.shared and not t.same and t.rows < FEW,
+    "some inputs shared, many rows": lambda t: t.shared and not t.same and t.rows >= FEW,
+    "nothing shared, few rows": lambda t: not t.shared and t.rows < FEW,
+    "nothing shared, many rows": lambda t: not t.shared and t.rows >= FEW,
+}
+"""Where the questions end: each federation is at one of them."""
+
+
+def leaf(traits: Traits) -> str:
+    """The one of `LEAVES` where the questions end for such data."""
+    checks.instance("traits", traits, Traits)
+    return next(name for name, holds in LEAVES.items() if holds(traits))
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a leaf says.
+
+    Parameters
+    ----------
+    method : str
+        The one with the highest mean gain over the cases, of those that ran in all of them.
+    mean, low, high : float
+        Its gain over training alone in points: mean, least and most over the cases.
+    cases : tuple of str
+        The cases that say so.
+    """
+
+    method: str
+    mean: float
+    low: float
+    high: float
+    cases: tuple[str, ...]
+
+
+def advise(gains: pd.DataFrame) -> Advice:
+    """The advice that follows from some cases.
+
+    Parameters
+    ----------
+    gains : DataFrame, shape (methods, cases)
+        Points over training alone, which is itself a row, of zeros; NaN where a method did not run.
+
+    Raises
+    ------
+    ValueError
+        Where no method ran in all cases, or there is no case.
+    """
+    checks.frame("gains", gains)
+    whole = gains.dropna()
+    if whole.empty:
+        raise ValueError(f"gains must have a method that ran in all of its {gains.shape[1]} cases, got none")
+    means = whole.mean(axis=1)
+    best = means.idxmax()
+    low, high = whole.loc[best].agg(["min", "max"])
+    return Advice(str(best), float(means[best]), float(low), float(high), tuple(map(str, gains.columns)))
+
+
+def guide(gains: pd.DataFrame, leaves: Mapping[str, str]) -> dict[str, Advice]:
+    """The advice of each leaf that some case is at.
+
+    Parameters
+    ----------
+    gains : DataFrame, shape (methods, cases)
+        As for `advise`.
+    leaves : dict of str to str
+        The leaf of each case.
+
+    Returns
+    -------
+    dict of str to Advice
+        In the order of `LEAVES`.
+    """
+    at = {name: [case for case in gains if leaves[case] == name] for name in LEAVES}
+    return {name: advise(gains[cases]) for name, cases in at.items() if cases}
+
+
+def left_out(gains: pd.DataFrame, leaves: Mapping[str, str], federations: Mapping[str, str]) -> pd.DataFrame:
+    """The guide's advice for each case, made without any case of the same federation.
+
+    Parameters
+    ----------
+    gains : DataFrame, shape (methods, cases)
+        As for `advise`.
+    leaves, federations : dict of str to str
+        The leaf and the federation of each case: both sizes of one federation are left out together.
+
+    Returns
+    -------
+    DataFrame
+        Indexed by case: ``advice``, its ``gain``, the ``best`` method there, and by how many points it is ahead
+        (``regret``). Where no other federation is at the leaf, the advice is that of all other federations.
+    """
+    rows = {}
+    for case in gains:
+        others = [c for c in gains if federations[c] != federations[case]]
+        near = [c for c in others if leaves[c] == leaves[case]]
+        known = gains.loc[gains[case].notna(), near or others]
+        advice = advise(known)
+        gain, most = gains.loc[advice.method, case], gains[case].max()
+        rows[case] = (advice.method, gain, gains[case].idxmax(), most - gain, bool(near))
+    columns = ["advice", "gain", "best", "regret", "near"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
