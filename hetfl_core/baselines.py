@@ -248,11 +248,6 @@ class Chosen(Alone):
         -------
         Alone
             One of `among`.
-
-        Raises
-        ------
-        ValueError
-            Naming the client and the classifier, where that takes no such vectors.
         """
         from sklearn.model_selection import StratifiedKFold, cross_val_score
 

@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from hetfl_book.figures import headtohead as figures
-from hetfl_book.headtohead import guide
+from hetfl_book.headtohead import figures, guide
 from hetfl_core import Client, Federation
 
 

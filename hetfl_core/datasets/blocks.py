@@ -218,17 +218,7 @@ class BlockPartition:
         return checked_holdings(self.assignment, n_blocks, n_classes)
 
     def settings(self, holdings: Sequence[Holding]) -> dict[str, Any]:
-        """The fields as a record has them; an assignment that has no name in numbers.
-
-        Parameters
-        ----------
-        holdings : sequence of Holding
-            What each client holds, as `holdings` returns it.
-
-        Returns
-        -------
-        dict of str to object
-        """
+        """The fields as a record has them; an assignment that has no name in numbers."""
         named = isinstance(self.assignment, str)
         return vars(self) | {"assignment": self.assignment if named else [list(map(list, one)) for one in holdings]}
 

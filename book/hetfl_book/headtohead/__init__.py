@@ -1,7 +1,7 @@
 """Head to head: every method on every federation, tuned alike, by the rules of the page ``headtohead``.
 
 `federations` says what is compared on, `entries` what is compared and with which settings it is tried, `running` makes
-the records that are missing, and `ranking` reads tables and tests from them.
+the records that are missing, and `ranking` reads tables and tests from them. `guide` advises by them, `figures` draws.
 """
 
 VERSION = "1.0"
