@@ -7,7 +7,7 @@ import torch
 from small import equal_histories, largest_difference
 
 from hetfl_core import Client, Federation, adapt, simulate
-from hetfl_core.baselines import together
+from hetfl_core.baselines import poolable
 from hetfl_core.federation import FederationWarning
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedRep, HyFEM, LGFedAvg, Local
 from hetfl_core.networks import MLP, Blocks, Model
@@ -249,4 +249,4 @@ def test_the_federations_own_test_data_take_the_clients_order():
 
 def test_vectors_of_other_features_are_not_pooled():
     fed = Federation([client("a", "pqr"), client("b", "pqr"), client("c", "pqs")])
-    assert [[c.name for c in group] for group in together(fed)] == [["a", "b"], ["c"]]
+    assert [[c.name for c in group] for group in poolable(fed)] == [["a", "b"], ["c"]]
