@@ -1,0 +1,389 @@
+"""Head to head: the rules as code, the runs that are missing, and what is read from records."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+from hetfl_book.headtohead import command, entries, ranking, running
+from hetfl_book.headtohead.entries import ALONE, Entry, NotHere
+from hetfl_book.headtohead.federations import FEDERATIONS, Setting, at_most, data_of, tenth_of
+from hetfl_book.headtohead.running import Bench, Task
+from hetfl_core import records
+from hetfl_core.datasets import digits, toy
+from hetfl_core.engine.apart import simulate_apart
+from hetfl_core.engine.simulation import simulate
+from hetfl_core.methods import CATALOGUE, FedProto, Local, Method
+from hetfl_core.networks import MLP, Model
+from hetfl_core.records import RunRecord
+from hetfl_core.tuning import SEEDS as CHOICE
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "book" / "headtohead.md").read_text("utf8")
+LINES = entries.entries()
+
+
+# --- the rules --------------------------------------------------------------------------------------------------------
+
+
+def test_no_method_is_tried_with_more_than_twelve_settings_and_networks_all_with_as_many() -> None:
+    tried = {name: entries.settings_in(line.grid) for name, line in LINES.items()}
+    assert {n for name, n in tried.items() if isinstance(LINES[name].method, Method)} == {12}
+    assert set(tried.values()) == {0, 12}, "0 where there is nothing to choose"
+    with pytest.raises(ValueError, match="at most 12 settings, as all methods have, got 13"):
+        Entry(Local(), grid={"lr": [0.1 * k for k in range(1, 14)]})
+
+
+def test_every_method_of_the_catalogue_takes_part_or_is_a_variant_of_one_that_does() -> None:
+    left_out = {"FLIC-FedAvgFT", "FLIC-L2GD", "Fed-CMA, marginal", "FedCR, own bodies"}
+    assert {line.method.name for line in LINES.values() if isinstance(line.method, Method)} == {*CATALOGUE} - left_out
+    assert {name for name, line in LINES.items() if line.exchanges} == {
+        name for name, line in LINES.items() if isinstance(line.method, Method) and name != ALONE
+    }
+
+
+def test_all_networks_take_the_same_steps() -> None:
+    data = toy.noisy_features(n_clients=3)
+    for name in ("FedProto", "FLIC-Class", "FedHeNN", ALONE):
+        stage = LINES[name].on(data, entries.FAMILIES["small"]).stages(3, "round")[0]
+        assert (stage.steps, stage.batch_size, stage.optimizer) == (8, 32, "adam"), name
+
+
+def test_finals_have_other_seeds_than_choices() -> None:
+    assert {len(setting.seeds) for setting in FEDERATIONS.values()} == {5, 10}
+    assert not {seed for setting in FEDERATIONS.values() for seed in setting.seeds} & {*CHOICE}
+    assert all(f"`{name}`" in PAGE for name in FEDERATIONS)
+
+
+def test_a_tenth_leaves_the_test_rows_and_four_of_each_class() -> None:
+    whole, few = data_of("noisy-features", 0), data_of("noisy-features", 0, "tenth")
+    assert max(client.n_train for client in whole) <= 301
+    for client, other in zip(whole, few, strict=True):
+        assert client.x_test.equal(other.x_test)
+        sizes, left = (np.bincount(one.y_train) for one in (client, other))
+        wanted = [min(n, max(4, round(n / 10))) for n in sizes]
+        assert left.tolist() == wanted
+        rows = {tuple(row) for row in client.x_train.tolist()}
+        assert rows >= {tuple(row) for row in other.x_train.tolist()}
+
+
+def test_at_most_keeps_the_shares_of_the_classes() -> None:
+    data = toy.noisy_features(n_clients=2, n_classes=3)
+    cut = at_most(data, 0, 90)
+    for client, other in zip(data, cut, strict=True):
+        shares, left = (np.bincount(one.y_train, minlength=3) / one.n_train for one in (client, other))
+        assert other.n_train <= 92
+        assert np.abs(shares - left).max() < 0.02
+    assert tenth_of(data, 3)[0].y_train.equal(tenth_of(data, 3)[0].y_train)
+
+
+def test_who_cannot_run_says_why_and_who_would_run_twice_does_not() -> None:
+    different, same = toy.noisy_features(n_clients=3), digits.bundled(n_clients=2).subset(["fine-000"])
+    with pytest.raises(NotHere, match="features must be names"):
+        LINES["FedAvg"].seen(different, "made")
+    with pytest.raises(NotHere, match="the method on common columns once more"):
+        LINES["late fusion"].seen(same, "pictures")
+    with pytest.raises(NotHere, match="only on EEG"):
+        LINES["LDA alone"].seen(different, "made")
+    assert LINES["FedAvg"].seen(same, "pictures") is same
+
+
+# --- nothing exchanged ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["FedProto", "FLIC-Class", "FedAvg-FT"])
+def test_a_client_apart_is_a_federation_of_its_own(name: str) -> None:
+    data = toy.noisy_features(n_clients=3, n_classes=3, n_train_per_class=60, n_test_per_class=20)
+    changes: dict[str, Any] = {"model": Model(MLP((8,), 4)), "local_steps": 3, "batch_size": 16}
+    changes |= {"pretrain_epochs": 2} if name.startswith("FLIC") else {}
+    method = replace(CATALOGUE[name], **changes)
+    options: dict[str, Any] = {"rounds": 3, "progress": False, "dtype": torch.float64}
+    apart = simulate_apart(data, method, seeds=[4, 7], **options)
+    assert {seed: list(runs) for seed, runs in apart.items()} == {s: [c.name for c in data] for s in (4, 7)}
+    for client in data:
+        alone = simulate(data.subset([client.name]), method, seed=7, **options)
+        for key, p in alone.params[0].items():
+            assert (apart[7][client.name].params[0][key] - p).abs().max() < 1e-9, key
+
+
+def test_apart_training_alone_is_what_it_was() -> None:
+    data = toy.noisy_features(n_clients=3, n_classes=3, n_train_per_class=60, n_test_per_class=20)
+    method, options = Local(Model(MLP((8,), 4)), local_steps=3), {"rounds": 2, "progress": False}
+    whole = simulate(data, method, seed=1, **options)  # type: ignore[arg-type]
+    apart = simulate_apart(data, method, seeds=[1], **options)[1]
+    assert [run.final["accuracy"] for run in apart.values()] == whole.per_client["accuracy"].tolist()
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One federation of three clients, and runs of two rounds."""
+    sizes = {"n_classes": 3, "n_train_per_class": 60, "n_test_per_class": 40}
+    made = Setting("three", lambda seed: toy.noisy_features(n_clients=3, seed=seed, **sizes), "made", False, 0.0)  # type: ignore[arg-type]
+    for name in [*FEDERATIONS]:
+        monkeypatch.delitem(FEDERATIONS, name)
+    monkeypatch.setitem(FEDERATIONS, "three", made)
+    monkeypatch.setattr(Setting, "seeds", property(lambda self: (0, 1, 2)))
+    monkeypatch.setattr(running, "ROUNDS", 2)
+    monkeypatch.setattr(running, "OPTIONS", {**running.OPTIONS, "rounds": 2, "evaluate_every": 2})
+    data_of.cache_clear()
+
+
+def lines(**others: Entry) -> dict[str, Entry]:
+    some = {name: LINES[name] for name in (ALONE, "FedProto", "logistic regression alone")}
+    few = {"lr": (0.001, 0.01)}
+    return {name: replace(line, grid=few if isinstance(line.method, Method) else ()) for name, line in some.items()} | (
+        others
+    )
+
+
+@pytest.mark.usefixtures("small")
+def test_what_is_missing_is_made_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lines())
+    stages = running.tasks(bench, ["three"], ["all"], list(bench.lines))
+    done: list[tuple[Task, int]] = []
+    assert running.make_missing(bench, stages, on_done=lambda task, n: done.append((task, n))) == 15
+    assert sum(n for _, n in done) == 15
+    assert running.make_missing(bench, stages) == 0
+    (tmp_path / "headtohead/three-all/own/FedProto-seed1.json").unlink()
+    records.pack(tmp_path)
+    assert running.make_missing(bench, stages) == 1, "a killed call goes on, packed or not"
+
+    chosen = records.find(tmp_path, "headtohead/three-all-tuning", "own", "FedProto", CHOICE[0])
+    assert chosen is not None
+    table = pd.DataFrame(chosen.settings["table"])
+    assert chosen.settings["chosen"] == {"lr": table["lr"][table["log_loss"].idxmin()]}
+    assert set(chosen.settings["edges"]) == {"lr"}, "one of two values is an edge"
+    final = records.find(tmp_path, "headtohead/three-all", "own", "FedProto", 0)
+    apart = records.find(tmp_path, "headtohead/three-all-apart", "own", "FedProto", 0)
+    assert final is not None
+    assert apart is not None
+    assert final.settings["method"]["lr"] == chosen.settings["chosen"]["lr"] == apart.settings["method"]["lr"]
+    assert final.settings["rounds"] == 2
+    assert final.metrics["bytes_up"] > 0 == apart.metrics["bytes_up"]
+    assert final.federation["fingerprint"] == apart.federation["fingerprint"]
+    assert apart.metrics["accuracy"] == pytest.approx(np.mean(apart.per_client["accuracy"]), abs=1e-6)
+
+    other = Bench(tmp_path, lines(**{"FedProto": replace(LINES["FedProto"], grid={"lr": (0.1, 0.2)})}))
+    assert other.lacks(Task("three", "all", "FedProto", "tuning")) == [CHOICE[0]], "chosen among others"
+
+
+@pytest.mark.usefixtures("small")
+def test_a_method_whose_every_setting_diverges_has_a_reason_and_no_finals(tmp_path: Path) -> None:
+    wild = Entry(FedProto(optimizer="sgd"), grid={"lr": (1e30,), "optimizer": ("sgd",)})
+    bench = Bench(tmp_path, {ALONE: lines()[ALONE], "wild": wild})
+    running.make_missing(bench, running.tasks(bench, ["three"], ["all"], [ALONE, "wild"]))
+    record = records.find(tmp_path, "headtohead/three-all-tuning", "own", "wild", CHOICE[0])
+    assert record is not None
+    assert record.settings["chosen"] is None
+    assert "every run diverged" in record.settings["reason"]
+    assert not list(tmp_path.glob("headtohead/three-all/own/wild*"))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_method_of_ones_own_is_placed_among_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_method.py").write_text(
+        "from dataclasses import dataclass\nfrom hetfl_core.methods import FedProto\n\n\n"
+        '@dataclass(frozen=True)\nclass Mine(FedProto):\n    """Mine."""\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    bench, stages = command.planned("three", None, "all", "my_method:Mine", tmp_path / "out", tune_only=True)
+    assert bench.lines["Mine"].grid == {"lr": entries.RATES, "term_weight": entries.WEIGHTS}
+    assert {task.what for stage in stages for task in stage} == {"tuning"}
+    small = lines(Mine=replace(bench.lines["Mine"], grid={"lr": (0.001, 0.01)}))
+    bench, stages = replace(bench, lines=small), running.tasks(bench, ["three"], ["all"], [ALONE, "Mine"])
+    assert command.make(bench, stages, 1) == 12
+    shown = command.ranked(bench, stages)
+    assert "\nMine " in shown
+    assert f"\n{ALONE} " in shown
+    for wrong, said in {
+        "my_method": "must look like",
+        "my_method:No": "cannot be had",
+        "nowhere:X": "cannot be",
+    }.items():
+        with pytest.raises(ValueError, match=said):
+            command.planned("three", add=wrong)
+    with pytest.raises(ValueError, match="methods"):
+        command.planned("three", ["FedProtoo"])
+
+
+# --- what is read from records ----------------------------------------------------------------------------------------
+
+
+def record(method: str, seed: int, values: list[float], control: bool = False, **metrics: Any) -> RunRecord:
+    """On the hospitals: accuracies of three clients, the last of which has few test rows of a class."""
+    each = {"client": ["a", "b", "c"], "n_train": [30, 60, 9], "n_test": [20, 40, 6], "rarest": [10, 15, 3]}
+    return RunRecord(
+        experiment="headtohead/heart-all" + running.APART * control,
+        scale="own",
+        method=method,
+        seed=seed,
+        settings={},
+        federation={},
+        metrics={"bytes_up": 2000, "bytes_down": 1000, **metrics},
+        per_client={**each, "balanced_accuracy": values},  # type: ignore[dict-item]
+        seconds=2.0,
+    )
+
+
+def three(method: str, values: list[list[float]], **options: Any) -> list[RunRecord]:
+    return [record(method, seed, own, **options) for seed, own in enumerate(values)]
+
+
+BASE = [[0.7, 0.8, 0.1], [0.6, 0.8, 0.9], [0.7, 0.7, 0.5]]
+
+
+def test_cells_pair_by_seed_and_leave_out_clients_of_few_rows() -> None:
+    better = [[0.72, 0.82, 1.0], [0.64, 0.84, 1.0], [0.76, 0.76, 1.0]]
+    found = [*three(ALONE, BASE), *three("FedProto", better), *three("FedProto", BASE, control=True)]
+    table = ranking.cells(found).set_index("method")
+    own = table.loc["FedProto"]
+    assert own["gain"] == pytest.approx(np.mean([2, 4, 6]))
+    half = stats.t.ppf(0.975, 2) * math.sqrt((1 / 3 + 2 / 3) * 4)
+    assert (own["low"], own["high"]) == pytest.approx((4 - half, 4 + half))
+    assert own["gain_sharing"] == pytest.approx(4)
+    assert math.isnan(own["gain_logistic"])
+    assert (own["worst"], own["worst_client"]) == (pytest.approx(4), "a")
+    assert (own["bytes_up"], own["seconds"], own["seeds"], own["diverged"]) == (2000, 2.0, 3, 0)
+    assert table.loc[ALONE, "gain"] == 0
+    by_client = ranking.client_gains(found).loc["heart", "all", "FedProto"]
+    assert by_client["gain"].tolist() == pytest.approx([4, 4, 50])
+    assert by_client["n_train"].tolist() == [30, 60, 9]
+    assert by_client["counts"].tolist() == [True, True, False]
+
+
+def test_where_no_client_has_ten_rows_of_a_class_all_count() -> None:
+    few = [replace(r, per_client={**r.per_client, "rarest": [3, 9, 3]}) for r in three(ALONE, BASE)]
+    assert ranking.cells(few)["score"].tolist() == pytest.approx([100 * np.mean(BASE)])
+
+
+def test_a_run_that_diverged_has_no_mean_and_is_last() -> None:
+    lost = three("FedProto", [*BASE[:2], [math.nan, 0.9, 0.9]])
+    lost[2] = replace(lost[2], metrics={**lost[2].metrics, "diverged": 1})
+    table = ranking.cells([*three(ALONE, BASE), *three("FedGen", [[0.1, 0.1, 0.1]] * 3), *lost])
+    own = table.set_index("method").loc["FedProto"]
+    assert math.isnan(own["score"])
+    assert math.isnan(own["gain"])
+    assert own["diverged"] == 1
+    ranks = ranking.ranks(ranking.scores(table, "all"))
+    assert ranks.loc["heart"].to_dict() == {ALONE: 1, "FedGen": 2, "FedProto": 3}
+    assert "FedProto" in ranking.text(table)
+
+
+def test_of_an_error_less_is_better() -> None:
+    def with_loss(records: list[RunRecord], loss: float) -> list[RunRecord]:
+        return [replace(r, per_client={**r.per_client, "log_loss": [loss] * 3}) for r in records]
+
+    found = [*with_loss(three(ALONE, BASE), 0.5), *with_loss(three("FedProto", BASE), 0.3)]
+    table = ranking.cells(found, "log_loss").set_index("method")
+    assert table.loc["FedProto", "gain"] == pytest.approx(0.2)
+    assert ranking.ranks(ranking.scores(table.reset_index(), "all"), less=True).loc["heart", "FedProto"] == 1
+
+
+def test_only_methods_with_a_line_everywhere_are_ranked_across() -> None:
+    table = pd.DataFrame(
+        {
+            "federation": ["heart", "heart", "digits"],
+            "size": "all",
+            "real": [True, True, True],
+            "method": ["A", "B", "A"],
+            "score": [1.0, 2.0, 3.0],
+        }
+    )
+    assert ranking.scores(table, "all").columns.tolist() == ["A"]
+    assert ranking.scores(table[table["federation"] == "heart"], "all").columns.tolist() == ["A", "B"]
+
+
+@pytest.mark.parametrize(("k", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
+def test_the_critical_difference_has_the_quantiles_of_demsars_table(k: int, q: float) -> None:
+    assert ranking.critical_difference(k, 14) == pytest.approx(q * math.sqrt(k * (k + 1) / (6 * 14)), rel=3e-4)
+    assert ranking.critical_difference(k, 14, 0.10) < ranking.critical_difference(k, 14)
+
+
+def test_friedman_by_its_formula() -> None:
+    values = pd.DataFrame(np.random.default_rng(0).random((8, 4)), columns=list("ABCD"))
+    mean = ranking.ranks(values).mean()
+    statistic = 12 * 8 / (4 * 5) * ((mean**2).sum() - 4 * 25 / 4)
+    found = ranking.friedman(values)
+    assert found.statistic == pytest.approx(statistic)
+    assert found.p == pytest.approx(stats.chi2.sf(statistic, 3))
+    with pytest.raises(ValueError, match="three methods on two federations"):
+        ranking.friedman(values[["A", "B"]])
+
+
+def test_wilcoxon_is_exact_and_corrected() -> None:
+    values = pd.DataFrame({ALONE: [0.0] * 6, "A": [1, 2, 3, 4, 5, 6.0], "B": [-1, 2, -3, 4, -5, 6.0], "C": [0.0] * 6})
+    table = ranking.wilcoxon(values)
+    assert table.loc["A", "p"] == pytest.approx(2 / 2**6)
+    assert table.loc["A", "p_holm"] == pytest.approx(3 * 2 / 2**6)
+    assert table.loc["A", ["median", "wins"]].tolist() == [3.5, 6]
+    assert table.loc["C", "p"] == 1
+    values.loc[0, "B"] = math.nan
+    assert math.isnan(ranking.wilcoxon(values).loc["B", "p"])
+
+
+def test_the_signed_rank_test_by_its_closed_form() -> None:
+    """One difference beyond the region: only the pair of made-up ones lies within, and w₀ ~ Beta(1/2, 1)."""
+    within = 1 - 0.5**0.25  # the share w₀² is larger than a half where w₀ > √½
+    found = ranking.signed_rank([5.0])
+    assert found.same == pytest.approx(within, abs=0.01)
+    assert found.better == pytest.approx(1 - within, abs=0.01)
+    assert found.worse == 0
+    mirrored = ranking.signed_rank([-5.0])
+    assert (mirrored.worse, mirrored.better) == pytest.approx((found.better, 0), abs=0.01)
+    assert ranking.signed_rank([0.5] * 9).same == 1
+    assert ranking.signed_rank([3.0] * 12).better > 0.99
+    with pytest.raises(ValueError, match="finite"):
+        ranking.signed_rank([1.0, math.nan])
+
+
+# --- the records ------------------------------------------------------------------------------------------------------
+
+
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+
+
+def stored() -> list[RunRecord]:
+    return ranking.finals()
+
+
+def test_records_are_of_what_was_chosen_and_of_clean_code() -> None:
+    found = stored()
+    assert not any(r.dirty for r in found)
+    for r in found:
+        known = records.find(ROOT / "data" / "results", *tuning_of(r), CHOICE[0])
+        line = LINES[r.method.removesuffix(running.OWN_STEP)]
+        if not line.grid:
+            continue
+        assert known is not None, f"{r.experiment} {r.method} was not tuned"
+        assert known.settings["chosen"] is not None
+        assert known.created < r.created
+        if isinstance(line.method, Method):
+            own = {key: r.settings["method"][key] for key in known.settings["chosen"]}
+            assert own == pytest.approx(known.settings["chosen"])
+
+
+def tuning_of(r: RunRecord) -> tuple[str, str, str]:
+    experiment = r.experiment.removesuffix(running.APART) + running.TUNING
+    return experiment, "own", r.method.removesuffix(running.OWN_STEP)
+
+
+def test_the_rules_are_older_than_the_records() -> None:
+    first = git("log", "--format=%H", "--diff-filter=A", "--", "book/headtohead.md").stdout.split()
+    if not first:
+        pytest.skip("no history here")
+    for commit in {r.commit for r in stored()}:
+        if git("cat-file", "-e", commit).returncode == 0:
+            assert git("merge-base", "--is-ancestor", first[-1], commit).returncode == 0, commit
