@@ -372,9 +372,10 @@ def module_of(file: str) -> str:
 def draw(n: int, seed: int, only: Sequence[str]) -> list[Mutant]:
     """N changes at different places, uniformly among the places of all modules (n = 0: every place once)."""
     rng = random.Random(seed)
+    modules = [module for module in TESTS if not only or any(part.partition(":")[0] in module for part in only)]
     places = [
         site
-        for module in TESTS
+        for module in modules
         for site in sites(path_of(module), (ROOT / path_of(module)).read_bytes())
         if not only or any(meant(module, site[0].line, part) for part in only)
     ]
