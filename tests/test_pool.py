@@ -54,7 +54,7 @@ def script(text, *arguments, **options):
 # --- bits -----------------------------------------------------------------------------------------------------------
 
 DIGESTS = """
-import hashlib, sys
+import hashlib, os, sys
 import numpy as np
 from small import ragged
 from hetfl_core import Client, Federation, simulate
@@ -75,17 +75,25 @@ x = [rng.normal(size=(12, 900)) + y[:, None] for _ in range(33)]
 wide = [Client(a, y, a[:2], y[:2], f"c{i}") for i, a in enumerate(x)]
 small = FLIC(Model(MLP((9,), 6)), local_epochs=1, batch_size=6, pretrain_epochs=4, pretrain_batch=4)
 large = FedAvg(Model(MLP((), 64)), local_epochs=7, batch_size=4, optimizer="adam", lr=0.01)
-options = {"workers": int(sys.argv[1]), "progress": False, "device": "cpu"}
-print(digest(simulate(ragged(9), small, rounds=1, stack_size=2, **options)))
-print(digest(simulate(Federation(wide, 3), large, rounds=1, **options)))
+for workers in sys.argv[1:]:
+    if os.fork():  # a copy that has computed nothing yet
+        os.wait()
+        continue
+    options = {"workers": int(workers), "progress": False, "device": "cpu"}
+    one = digest(simulate(ragged(9), small, rounds=1, stack_size=2, **options))
+    two = digest(simulate(Federation(wide, 3), large, rounds=1, **options))
+    print(workers, one, two, flush=True)
+    os._exit(0)
 """
 
 
+@forks
 def test_bits_do_not_depend_on_the_number_of_processes():
-    """In fresh processes, so that nothing is recorded or loaded before."""
-    digests = {workers: script(DIGESTS, workers).communicate()[0].split() for workers in (1, 2, 3, 5, 8)}
-    assert [len(some) for some in digests.values()] == [2] * 5
-    assert len({tuple(some) for some in digests.values()}) == 1, digests
+    """In fresh processes, so that nothing is recorded before."""
+    counts = ["1", "2", "3", "5", "8"]
+    lines = [line.split() for line in script(DIGESTS, *counts).communicate()[0].splitlines()]
+    assert [workers for workers, *_ in lines] == counts
+    assert len({tuple(digests) for _, *digests in lines}) == 1, lines
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -373,21 +381,23 @@ def test_warnings_reach_the_caller(workers):
         simulate(CLIENTS, Failing(Model(PHI), local_epochs=1, what="warning"), workers=workers, **OPTIONS)
 
 
+def long_run(folder, workers, told=None):
+    """What comes out of twelve rounds with a checkpoint."""
+    method = FedAvg(Model(PHI), local_epochs=2, batch_size=5)
+    run = simulate(
+        CLIENTS, method, **{**OPTIONS, "rounds": 12}, checkpoint=folder, workers=workers, on_round=told,
+    )  # fmt: skip
+    return run.final["accuracy"], {name: p.tolist() for name, p in run.server.items()}
+
+
 RUN = """
 import json, multiprocessing, sys
-from small import ragged
-from hetfl_core import simulate
-from hetfl_core.methods import FedAvg
-from hetfl_core.networks import MLP, Model
+from test_pool import long_run
 
 def told(row):
     print(json.dumps([row["round"], [child.pid for child in multiprocessing.active_children()]]), flush=True)
 
-method = FedAvg(Model(MLP((9,), 6)), local_epochs=2, batch_size=5)
-folder, workers = sys.argv[1:]
-options = {"stack_size": 2, "progress": False, "device": "cpu", "checkpoint": folder, "workers": int(workers)}
-run = simulate(ragged(widths=(4, 4)), method, rounds=12, on_round=told, **options)
-print(json.dumps([run.final["accuracy"], {name: p.tolist() for name, p in run.server.items()}]))
+long_run(sys.argv[1], 3, told)
 """
 
 
@@ -413,14 +423,14 @@ def left_in_memory():
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """What a run says at its end that nothing stopped."""
-    return script(RUN, tmp_path_factory.mktemp("whole"), 1).communicate()[0].splitlines()[-1]
+    """What comes out of a run that nothing stopped."""
+    return long_run(tmp_path_factory.mktemp("whole"), 1)
 
 
 @forks
 @pytest.mark.parametrize("how", [9, signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_was_ended_leaves_nothing_and_goes_on_with_the_same_bits(tmp_path, how, whole):
-    stopped = script(RUN, tmp_path / "a", 3, stderr=subprocess.DEVNULL)
+    stopped = script(RUN, tmp_path / "a", stderr=subprocess.DEVNULL)
     for line in stopped.stdout:
         done, pids = json.loads(line)
         if done == 4:
@@ -433,9 +443,9 @@ def test_a_run_that_was_ended_leaves_nothing_and_goes_on_with_the_same_bits(tmp_
     assert {path.name for path in (tmp_path / "a").iterdir()} <= {"state.safetensors"} | {
         path.name for path in (tmp_path / "a").glob("*.tmp*")
     }
-    first, *_, last = script(RUN, tmp_path / "a", 2).communicate()[0].splitlines()
-    assert json.loads(first)[0] > 1, "it went on"
-    assert last == whole
+    rounds = []
+    assert long_run(tmp_path / "a", 2, lambda row: rounds.append(row["round"])) == whole
+    assert rounds[0] > 1, "it went on"
     assert not [name for name in left_in_memory() for pid in (*pids, stopped.pid) if str(pid) in name]
 
 
