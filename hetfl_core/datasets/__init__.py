@@ -9,6 +9,7 @@ from hetfl_core.datasets import (
     blocks,
     digits,
     eeg,
+    eeg_people,
     eegmmidb,
     femnist,
     heart,
@@ -47,6 +48,7 @@ CATALOGUE: dict[str, Callable[..., Federation]] = {
     "eeg.simulated": eeg.simulated,
     "eeg.moabb": eeg.recorded,
     "eeg.eegmmidb": eegmmidb.one_person,
+    "eeg.eight_people": eeg_people.eight_people,
 }
 """Name of each data set, as in ``hetfl list``, and the function that makes its federation."""
 
