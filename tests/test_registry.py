@@ -193,7 +193,7 @@ def test_missing_is_said_without_going_to_the_network(home, monkeypatch, server)
 def test_unknown_keys_get_the_nearest_right_ones():
     with pytest.raises(DataError, match="did you mean mnist/train-images"):
         registry.fetch("mnist/train_image")
-    with pytest.raises(DataError, match=r"there is cifar10/test, .*shows all"):
+    with pytest.raises(DataError, match=r"there is cichocki_mi/A, .*shows all"):
         registry.verify("???")
 
 
