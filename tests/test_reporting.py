@@ -7,6 +7,7 @@ import math
 import pickle
 import re
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,20 +73,20 @@ def test_splits_that_overlap_make_the_interval_longer():
 # --- what is concluded ------------------------------------------------------------------------------------------------
 
 
-def made(gaps: dict[str, dict[str, float]], rarest=20, fixed=False, measure="auc", noise=0.001) -> Trials:
+def made(gaps: dict[str, dict[str, float]], rarest=20, fixed=False, measure="auc", noise=0.001, names=NAMES) -> Trials:
     """Runs of which a way differs from the base by so much at each site, with a little noise over ten splits."""
     rng, rows = np.random.default_rng(0), []
     for seed in range(10):
-        for site in NAMES:
+        for site in names:
             base = 0.7 + 0.01 * rng.normal()
             for key in ("logistic", *gaps):
                 gap = gaps[key][site] + noise * rng.normal() if key in gaps else 0.0
                 figures = dict.fromkeys(("auc", "balanced_accuracy", "accuracy", measure), base + gap)
                 rows.append({"client": site, "n_train": 70, "n_test": 30, "way": key, "seed": seed, **figures})
-    frame = table()
+    frame = table(max(90, 20 * len(names)), sites=names)
     fed = Federation.from_frame(frame, client="site", target="ill", prepare=Preparation())
-    counts = rarest if isinstance(rarest, dict) else dict.fromkeys(NAMES, rarest)
-    sent = dict.fromkeys(["logistic", *gaps], (dict.fromkeys(NAMES, 1234), 2468))
+    counts = rarest if isinstance(rarest, dict) else dict.fromkeys(names, rarest)
+    sent = dict.fromkeys(["logistic", *gaps], (dict.fromkeys(names, 1234), 2468))
     settings = {"splits": 10, "rounds": 2, "test_size": 0.3, "measure": measure}
     ways = [WAYS[key] for key in ("logistic", *gaps)]
     return Trials(fed, ways, {}, pd.DataFrame(rows), sent, counts, [], fixed, settings)
@@ -127,6 +128,55 @@ def test_the_rule(case):
         assert found.few == {"South": 9}
     if case == "loss":
         assert found.overall["fusion"].mean == pytest.approx(0.05, abs=0.001), "less is better, and nothing is per cent"
+
+
+MANY = [f"S{i:02d}" for i in range(40)]
+
+
+def test_many_small_sites_are_judged_by_their_average():
+    """None has ten test rows of a class: nothing is said of a single one, but much of all forty."""
+    rng = np.random.default_rng(1)
+    gaps = {"fusion": {site: 0.05 + 0.02 * rng.normal() for site in MANY}, "common": dict.fromkeys(MANY, 0.0)}
+    gaps["fusion"]["S07"] = -0.3
+    runs = made(gaps, rarest=2, names=MANY)
+    found = judging.judge(runs)
+    assert (found.verdict, found.many, found.counted, found.few) == ("together", True, MANY, {})
+    assert found.overall["fusion"].mean == pytest.approx(100 * np.mean([*gaps["fusion"].values()]), abs=0.05)
+    assert (found.shown, found.hurt) == ([], []), "of S07 nothing can be said"
+    shown = Page(page.render(runs, found, READ, ["all.csv"], [])).text
+    assert "None of the 40 sites has 10 test rows of each of its classes." in shown
+    assert "averaged over 40 sites" in shown
+    assert "Worst site" not in shown
+    told = page.lines(runs, found)
+    assert "about the average of 40 sites" in told[-3]
+    assert not any("S07" in line for line in told)
+    none = judging.judge(made({"fusion": dict.fromkeys(MANY, 0.0)}, rarest=2, names=MANY, noise=0.05))
+    assert (none.verdict, none.many) == ("alone", True)
+    nine = {"fusion": dict.fromkeys(MANY[:9], 0.05)}
+    assert judging.judge(made(nine, rarest=2, names=MANY[:9])).verdict == "small", "too few sites"
+    one = judging.judge(made(gaps, {name: 2 + 8 * (name == "S00") for name in MANY}, names=MANY))
+    assert (one.counted, one.many, len(one.few)) == (["S00"], False, 39), "who can be judged by itself goes before"
+    shown = Page(page.render(runs, one, READ, ["all.csv"], [])).text
+    assert "39 of 40 sites have fewer than 10 test rows of their rarest class" in shown.replace("  ", " ")
+    assert shown.count("too few to judge by, so") == 1, "one line, not one for each"
+
+
+def test_a_site_without_a_figure_does_not_keep_the_others_from_an_average():
+    runs = made({"fusion": dict.fromkeys(MANY, 0.05)}, rarest=2, names=MANY)
+    runs.figures.loc[(runs.figures["client"] == "S05"), "auc"] = np.nan
+    found = judging.judge(runs)
+    assert (found.verdict, len(found.counted), [*found.few]) == ("together", 39, ["S05"])
+    assert found.overall["fusion"].mean == pytest.approx(5, abs=0.1)
+
+
+def test_warnings_of_one_kind_are_one_line():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for i in range(40):
+            warnings.warn(f"client 'S{i}': {i} rows are alike", FederationWarning, stacklevel=1)
+        warnings.warn("another thing", FederationWarning, stacklevel=1)
+    assert [*trials.by_kind(caught)] == ["client 'S0': 0 rows are alike (and 39 more of this kind)", "another thing"]
+    assert [*trials.by_kind(caught[:3])] == [f"client 'S{i}': {i} rows are alike" for i in range(3)]
 
 
 def test_many_comparisons_need_more():

@@ -31,6 +31,9 @@ from hetfl_core.statistics import holm
 FEW = 10
 """Test rows of a class with which a site counts for the recommendation."""
 
+MANY = 10
+"""Sites whose average can be judged by, though each of them has too few test rows."""
+
 LEVEL = 0.05
 LOWER = [name for name in MEASURES if not SCORES["classification"][name].greater_is_better]
 """Measures of which less is better."""
@@ -98,6 +101,8 @@ class Judgement:
         Sites that count.
     few : dict of str to int
         Test rows of the rarest class, of the sites that do not.
+    many : bool
+        Whether the sites that count do so together only: each has too few test rows, but they are `MANY` at least.
     worst : dict of str to (str, float)
         By way the site that gains least, and what it gains.
     shown : list of (str, str)
@@ -118,13 +123,16 @@ class Judgement:
     worst: dict[str, tuple[str, float]]
     shown: list[tuple[str, str]] = field(default_factory=list)
     hurt: list[str] = field(default_factory=list)
+    many: bool = False
 
 
 def judge(trials: Trials) -> Judgement:
     """Compare each way with the base, site by site and split by split.
 
     The rule: of the ways whose mean gain over the sites that count is shown (p ≤ 0.05 after Holm's correction), the one
-    with the largest mean gain; if there is none, each site is to stay alone.
+    with the largest mean gain; if there is none, each site is to stay alone. A site counts that has `FEW` test rows of
+    each of its classes. Where none has, but `MANY` sites have a figure in every split, these count together, by their
+    average, and nothing is said of one of them.
 
     Parameters
     ----------
@@ -142,8 +150,11 @@ def judge(trials: Trials) -> Judgement:
     values = {key: unit * table.loc[key][measure].unstack("client")[names] for key in (base, *others)}
     gaps = {key: sign * (values[key] - values[base]) for key in others}
     sizes = trials.figures.groupby("client")[["n_train", "n_test"]].mean()
-    few = {name: n for name, n in trials.rarest.items() if n < FEW}
-    counted = [name for name in names if name not in few and values[base][name].notna().all()]
+    measured = [name for name in names if values[base][name].notna().all()]
+    counted = [name for name in measured if trials.rarest[name] >= FEW]
+    many = not counted and len(measured) >= MANY
+    counted = measured if many else counted
+    few = {name: n for name, n in trials.rarest.items() if n < FEW and name not in counted}
 
     def gain(rows: pd.DataFrame, sites: list[str]) -> Gain:
         n = sizes.loc[sites].sum()
@@ -156,13 +167,14 @@ def judge(trials: Trials) -> Judgement:
     overall = {key: gain(gaps[key], used) for key in others}
     p_holm = dict(zip(others, holm([overall[key].p for key in others]).tolist(), strict=True)) if others else {}
     worst = {key: min(((n, sites[key][n].mean) for n in used), key=lambda pair: pair[1]) for key in others}
-    cells = [(key, name) for key in others for name in counted]
+    cells = [(key, name) for key in others for name in counted if not many]
     each = holm([sites[key][name].p for key, name in cells]).tolist() if cells else []
     known = [c for c, p in zip(cells, each, strict=True) if p <= LEVEL and sites[c[0]][c[1]].mean > 0]
     most = {name: max((key for key, n in known if n == name), key=lambda k: sites[k][name].mean) for _, name in known}
     shown = [(key, name) for name, key in most.items()]
     verdict, best = _verdict(trials, overall, p_holm, counted)
-    hurt = [n for n in counted if best and sites[best.key][n].high < 0] if verdict in ("together", "other") else []
+    bad = [n for n in counted if best and sites[best.key][n].high < 0]
+    hurt = bad if verdict in ("together", "other") and not many else []
     return Judgement(
         verdict,
         best,
@@ -176,6 +188,7 @@ def judge(trials: Trials) -> Judgement:
         worst,
         shown,
         hurt,
+        many,
     )
 
 

@@ -275,16 +275,23 @@ def lines(trials: Trials, found: Judgement) -> list[str]:
     measure = trials.settings["measure"]
     digits, name = 3 if measure in LOWER else 1, MEASURES[measure][0]
     width = max(len(way.label) for way in trials.ways)
-    told = [f"{'':<{width}}  {name:>9}  {'gain':>6}  {'low':>6}  {'high':>6}  {'p':>5}  worst site"]
+    told = [f"{'':<{width}}  {name:>9}  {'gain':>6}  {'low':>6}  {'high':>6}  {'p':>5}"]
+    told[0] += "" if found.many else "  worst site"
     for way in trials.ways:
         start = f"{way.label:<{width}}  {level(found.means[way.key], digits):>9}"
         if way.key in found.overall:
             gain, (who, least) = found.overall[way.key], found.worst[way.key]
             start += "".join(f"  {signed(each, digits):>6}" for each in gain[:3])
-            start += f"  {level(found.p_holm[way.key], 2):>5}  {who} {signed(least, digits)}"
+            start += f"  {level(found.p_holm[way.key], 2):>5}"
+            start += "" if found.many else f"  {who} {signed(least, digits)}"
         told.append(start.replace("−", "-"))
     if soon := hurried(trials):
         told += ["", f"The networks saw each row of {soon[0]} about {soon[1]} times only: try --rounds {soon[2]}."]
+    if found.many:
+        told += [
+            "",
+            f"No site has {FEW} test rows of each class: this is about the average of {len(found.counted)} sites.",
+        ]
     return [*told, "", advice(found)]
 
 

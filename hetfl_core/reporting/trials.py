@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -147,9 +148,10 @@ def run_all(
     checks.choice("measure", measure, MEASURES)
     with catch_warnings(record=True) as caught:
         first = tables.federation(numbers[0], test_size)
-    noticed = [w for w in caught if issubclass(w.category, FederationWarning)]
-    for warning in caught:
-        warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    said = by_kind([w for w in caught if issubclass(w.category, FederationWarning)])
+    others = {str(w.message): w for w in caught if not issubclass(w.category, FederationWarning)}
+    for text, warning in (said | others).items():
+        warn_explicit(text, warning.category, warning.filename, warning.lineno)
     ways, left_out = ways_of(names, first)
     wanted = tuple(dict.fromkeys([*USUAL, measure]))
     call = _Study(uuid.uuid4().hex, tables, {way.key: way for way in ways}, wanted, rounds, test_size)
@@ -169,10 +171,35 @@ def run_all(
         pd.concat([found.figures for found in made.values()], ignore_index=True),
         sent,
         {client.name: min(_rarest(client.name, fed) for fed in feds) for client in first},
-        [*dict.fromkeys(str(w.message) for w in noticed)],
+        [*said],
         len({fed.fingerprint() for fed in feds}) == 1,
         {"splits": len(numbers), "rounds": rounds, "test_size": test_size, "measure": measure},
     )
+
+
+MOST_ALIKE = 3
+"""Warnings that differ in no more than names and numbers, up to which each is told."""
+
+
+def by_kind(caught: Sequence[Any]) -> dict[str, Any]:
+    """Texts of warnings, and the warning of each; of more than `MOST_ALIKE` of one kind the first, and how many.
+
+    Parameters
+    ----------
+    caught : sequence of warnings.WarningMessage
+
+    Returns
+    -------
+    dict of str to warnings.WarningMessage
+    """
+    kinds: dict[str, dict[str, Any]] = {}
+    for one in caught:
+        kinds.setdefault(re.sub(r"'[^']*'|[\d.]+", "·", text := str(one.message)), {})[text] = one
+    found: dict[str, Any] = {}
+    for texts in kinds.values():
+        (first, one), *rest = texts.items()
+        found |= {f"{first} (and {len(rest)} more of this kind)": one} if len(rest) >= MOST_ALIKE else texts
+    return found
 
 
 def _rarest(name: str, federation: Federation) -> int:
