@@ -379,8 +379,12 @@ def _check_columns(frame: pd.DataFrame, named: Mapping[str, Any], ignore: Any) -
         twice = frame.columns.map(str)
         raise ValueError(f"frame must have columns of different names, got {[*twice[twice.duplicated()]]} twice")
     client = named["client"]
-    if lost := int(frame[client].isna().sum()):
-        raise ValueError(f"column {client!r} must say whose every row is, got {lost} rows without a client")
+    if len(lost := np.flatnonzero(frame[client].isna())):
+        empty = " (they are empty: leave them out)" if frame.iloc[lost].isna().all(axis=None) else ""
+        raise ValueError(
+            f"column {client!r} must say whose every row is, got {len(lost)} rows without a client, the first of them "
+            f"row {lost[0] + 1}{empty}"
+        )
     names = frame[client].unique()
     if len({str(name).strip() for name in names}) < len(names):
         raise ValueError(
@@ -401,7 +405,7 @@ def _nearly_alike(names: Iterable[Any], text: Callable[[Any], str] = str) -> Ite
 
 def _warn_of_answers(features: pd.DataFrame, labels: pd.Series) -> None:
     """Warn of columns of few values each of which stands for one label, as another form of the answer does."""
-    if labels.nunique() > TELLING:
+    if not 1 < labels.nunique() <= TELLING:
         return
     for column, values in features.items():
         few = 1 < values.nunique() <= min(TELLING, values.notna().sum() / TELLING)

@@ -42,18 +42,19 @@ def read_table(file: Path, where: str, **options: Any) -> pd.DataFrame:
     encoding = options.get("encoding", "UTF-8")
     _check_text(file, where, encoding)
     try:
+        alone = {key: value for key, value in options.items() if key in ("sep", "delimiter", "encoding", "skiprows")}
+        head = pd.read_csv(file, header=None, nrows=1, dtype=str, keep_default_na=False, **alone).iloc[0].tolist()
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of fields that belong to no column
             table = pd.read_csv(file, **{"index_col": False, **options})
-        alone = {key: value for key, value in options.items() if key in ("sep", "delimiter", "encoding", "skiprows")}
-        head = pd.read_csv(file, header=None, nrows=1, dtype=str, keep_default_na=False, **alone).iloc[0].tolist()
     except (UnicodeDecodeError, LookupError) as error:
         why = getattr(error, "reason", error)
         raise ValueError(f"{where}: the file is not in {encoding} ({why}); save it in that encoding") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise ValueError(f"{where}: the file is no table: {' '.join(str(error).split())}") from error
     except pd.errors.ParserWarning as error:
-        raise ValueError(f"{where}: rows have more fields than the first line has names of columns") from error
+        meant = _other_separator(head)
+        raise ValueError(f"{where}: rows have more fields than the first line has names of columns{meant}") from error
     _warn_of_short_rows(file, where, len(table.columns), options)
     if not table.empty and len(again := np.flatnonzero((table.astype(str) == table.columns).all(axis=1))):
         raise ValueError(f"{where}: row {again[0] + 1} repeats the names of columns: leave it out")
@@ -170,8 +171,8 @@ def read_site(file: Path, where: str, options: Mapping[str, Any]) -> pd.DataFram
         raise FileNotFoundError(f"{where}: there is no file {file}")
     table = read_table(file, where, **options)
     table.columns = pd.Index([str(column).strip() for column in table.columns])
-    if len(table.columns) == 1 and (sep := next((sep for sep in ";\t|" if sep in table.columns[0]), None)):
-        raise ValueError(f"{where}: the file has one column {checks.shown(table.columns[0])}: is sep={sep!r} meant?")
+    if meant := _other_separator(list(table.columns)):
+        raise ValueError(f"{where}: the file has one column {checks.shown(table.columns[0])}{meant}")
     for column in [column for column in table.columns if INDEX.fullmatch(column)]:
         values = table[column]
         if pd.api.types.is_integer_dtype(values) and (values.diff().dropna() == 1).all():
@@ -181,6 +182,12 @@ def read_site(file: Path, where: str, options: Mapping[str, Any]) -> pd.DataFram
             )
             table = table.drop(columns=column)
     return table
+
+
+def _other_separator(names: list[str]) -> str:
+    """A question where the first line of a file is one name, in which another separator stands."""
+    sep = next((sep for sep in ";\t|" if len(names) == 1 and sep in names[0]), None)
+    return f": is sep={sep!r} meant?" if sep else ""
 
 
 def _check_alike(tables: Mapping[str, pd.DataFrame]) -> None:

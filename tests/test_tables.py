@@ -828,3 +828,30 @@ def test_a_mark_for_a_missing_label_is_no_class(mark):
     frame.loc[3, "ill"] = mark
     with pytest.raises(ValueError, match="client 'b': y must have no gaps, got 1 missing label"):
         Federation.from_frame(frame, client="site", target="ill", prepare=Preparation())
+
+
+def test_what_a_spreadsheet_leaves_behind_is_told(tmp_path):
+    """Decimal commas between semicolons, and empty rows at the end."""
+    frame = pd.DataFrame({"a": np.arange(40) + 0.5, "ill": [0, 1] * 20, "site": ["A", "A", "B", "B"] * 10})
+    file, told = tmp_path / "x.csv", {"client": "site", "target": "ill"}
+    frame.to_csv(file, index=False, sep=";", decimal=",")
+    with pytest.raises(ValueError, match=r"than the first line has names of columns: is sep=';' meant\?"):
+        Federation.from_csv(file, **told)
+    assert len(Federation.from_csv(file, **told, sep=";", decimal=",")) == 2
+    file.write_text(frame.to_csv(index=False) + ",,\n,,\n")
+    with pytest.raises(ValueError, match=r"got 2 rows without a client, the first of them row 41 \(they are empty"):
+        Federation.from_csv(file, **told)
+    file.write_text(frame.to_csv(index=False) + "20,1,\n")
+    with pytest.raises(ValueError, match=r"got 1 rows without a client, the first of them row 41$"):
+        Federation.from_csv(file, **told)
+
+
+def test_of_one_class_no_column_is_another_form():
+    frame = pd.DataFrame(
+        {"a": 37 * np.arange(80) % 80 + 0.5, "w": ["x", "y"] * 40, "ill": 0, "site": ["A", "A", "B", "B"] * 20}
+    )
+    with pytest.warns(FederationWarning) as told:
+        Federation.from_frame(frame, client="site", target="ill", prepare=Preparation())
+    assert [str(w.message) for w in told] == [
+        "all training samples are of one class (0): there is nothing to be told apart"
+    ]
