@@ -102,6 +102,7 @@ TESTS = {
     "engine/simulation": "simulation methods seeds",
     "engine/simulator": "simulation methods layout",
     "engine/together": "together",
+    "engine/apart": "headtohead",
     "engine/trainer": "simulation methods layout seeds",
     "engine/trained": "trained",
     "engine/stacks": "training federation",
