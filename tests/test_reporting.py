@@ -248,6 +248,7 @@ def test_a_page_for_each_verdict(case):
     assert ("at North, the only site that counts" in shown.text) == (case == "few")
     method = {"together": "fusion", "other": "logistic"}.get(verdict, "logistic")
     assert f"hetfl train all.csv --target ill --client site --method {method} --save model" in shown.text
+    assert ("A site can also run both by itself" in shown.text) == (verdict != "together")
     assert page.lines(runs, found)[-1].startswith(first[verdict][:10])
 
 
