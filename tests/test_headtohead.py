@@ -14,7 +14,7 @@ import pytest
 import torch
 from scipy import stats
 
-from hetfl_book.headtohead import command, entries, ranking, running
+from hetfl_book.headtohead import across, command, entries, ranking, running
 from hetfl_book.headtohead.entries import ALONE, Entry, NotHere
 from hetfl_book.headtohead.federations import FEDERATIONS, Setting, at_most, data_of, tenth_of
 from hetfl_book.headtohead.running import Bench, Task
@@ -206,6 +206,9 @@ def test_a_method_of_ones_own_is_placed_among_the_others(tmp_path: Path, monkeyp
     assert command.make(bench, stages, 1) == 12
     shown = command.ranked(bench, stages)
     assert "\nMine " in shown
+    tried = ranking.choices([tmp_path / "out"]).set_index("method")
+    assert tried["settings"].to_dict() == {running.FAMILY: 12, ALONE: 2, "Mine": 2}
+    assert tried.loc["Mine", "chosen"].keys() == {"lr"}
     assert f"\n{ALONE} " in shown
     for wrong, said in {
         "my_method": "must look like",
@@ -276,9 +279,10 @@ def test_a_run_that_diverged_has_no_mean_and_is_last() -> None:
     assert math.isnan(own["score"])
     assert math.isnan(own["gain"])
     assert own["diverged"] == 1
-    ranks = ranking.ranks(ranking.scores(table, "all"))
+    ranks = across.ranks(across.scores(table, "all"))
     assert ranks.loc["heart"].to_dict() == {ALONE: 1, "FedGen": 2, "FedProto": 3}
-    assert "FedProto" in ranking.text(table)
+    shown = ranking.text(table)
+    assert shown.index("FedGen") < shown.index("FedProto")
 
 
 def test_of_an_error_less_is_better() -> None:
@@ -288,7 +292,7 @@ def test_of_an_error_less_is_better() -> None:
     found = [*with_loss(three(ALONE, BASE), 0.5), *with_loss(three("FedProto", BASE), 0.3)]
     table = ranking.cells(found, "log_loss").set_index("method")
     assert table.loc["FedProto", "gain"] == pytest.approx(0.2)
-    assert ranking.ranks(ranking.scores(table.reset_index(), "all"), less=True).loc["heart", "FedProto"] == 1
+    assert across.ranks(across.scores(table.reset_index(), "all"), less=True).loc["heart", "FedProto"] == 1
 
 
 def test_only_methods_with_a_line_everywhere_are_ranked_across() -> None:
@@ -301,51 +305,51 @@ def test_only_methods_with_a_line_everywhere_are_ranked_across() -> None:
             "score": [1.0, 2.0, 3.0],
         }
     )
-    assert ranking.scores(table, "all").columns.tolist() == ["A"]
-    assert ranking.scores(table[table["federation"] == "heart"], "all").columns.tolist() == ["A", "B"]
+    assert across.scores(table, "all").columns.tolist() == ["A"]
+    assert across.scores(table[table["federation"] == "heart"], "all").columns.tolist() == ["A", "B"]
 
 
 @pytest.mark.parametrize(("k", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
 def test_the_critical_difference_has_the_quantiles_of_demsars_table(k: int, q: float) -> None:
-    assert ranking.critical_difference(k, 14) == pytest.approx(q * math.sqrt(k * (k + 1) / (6 * 14)), rel=3e-4)
-    assert ranking.critical_difference(k, 14, 0.10) < ranking.critical_difference(k, 14)
+    assert across.critical_difference(k, 14) == pytest.approx(q * math.sqrt(k * (k + 1) / (6 * 14)), rel=3e-4)
+    assert across.critical_difference(k, 14, 0.10) < across.critical_difference(k, 14)
 
 
 def test_friedman_by_its_formula() -> None:
     values = pd.DataFrame(np.random.default_rng(0).random((8, 4)), columns=list("ABCD"))
-    mean = ranking.ranks(values).mean()
+    mean = across.ranks(values).mean()
     statistic = 12 * 8 / (4 * 5) * ((mean**2).sum() - 4 * 25 / 4)
-    found = ranking.friedman(values)
+    found = across.friedman(values)
     assert found.statistic == pytest.approx(statistic)
     assert found.p == pytest.approx(stats.chi2.sf(statistic, 3))
     with pytest.raises(ValueError, match="three methods on two federations"):
-        ranking.friedman(values[["A", "B"]])
+        across.friedman(values[["A", "B"]])
 
 
 def test_wilcoxon_is_exact_and_corrected() -> None:
     values = pd.DataFrame({ALONE: [0.0] * 6, "A": [1, 2, 3, 4, 5, 6.0], "B": [-1, 2, -3, 4, -5, 6.0], "C": [0.0] * 6})
-    table = ranking.wilcoxon(values)
+    table = across.wilcoxon(values)
     assert table.loc["A", "p"] == pytest.approx(2 / 2**6)
     assert table.loc["A", "p_holm"] == pytest.approx(3 * 2 / 2**6)
     assert table.loc["A", ["median", "wins"]].tolist() == [3.5, 6]
     assert table.loc["C", "p"] == 1
     values.loc[0, "B"] = math.nan
-    assert math.isnan(ranking.wilcoxon(values).loc["B", "p"])
+    assert math.isnan(across.wilcoxon(values).loc["B", "p"])
 
 
 def test_the_signed_rank_test_by_its_closed_form() -> None:
     """One difference beyond the region: only the pair of made-up ones lies within, and w₀ ~ Beta(1/2, 1)."""
     within = 1 - 0.5**0.25  # the share w₀² is larger than a half where w₀ > √½
-    found = ranking.signed_rank([5.0])
+    found = across.signed_rank([5.0])
     assert found.same == pytest.approx(within, abs=0.01)
     assert found.better == pytest.approx(1 - within, abs=0.01)
     assert found.worse == 0
-    mirrored = ranking.signed_rank([-5.0])
+    mirrored = across.signed_rank([-5.0])
     assert (mirrored.worse, mirrored.better) == pytest.approx((found.better, 0), abs=0.01)
-    assert ranking.signed_rank([0.5] * 9).same == 1
-    assert ranking.signed_rank([3.0] * 12).better > 0.99
+    assert across.signed_rank([0.5] * 9).same == 1
+    assert across.signed_rank([3.0] * 12).better > 0.99
     with pytest.raises(ValueError, match="finite"):
-        ranking.signed_rank([1.0, math.nan])
+        across.signed_rank([1.0, math.nan])
 
 
 # --- the records ------------------------------------------------------------------------------------------------------
@@ -381,9 +385,13 @@ def tuning_of(r: RunRecord) -> tuple[str, str, str]:
 
 
 def test_the_rules_are_older_than_the_records() -> None:
-    first = git("log", "--format=%H", "--diff-filter=A", "--", "book/headtohead.md").stdout.split()
-    if not first:
+    """By date, and, where the commits that records name are in this history, by descent."""
+    first = git("log", "--format=%H %aI", "--diff-filter=A", "--", "book/headtohead.md").stdout.split()
+    if len(first) < 2 or git("rev-parse", "--is-shallow-repository").stdout.strip() == "true":
         pytest.skip("no history here")
-    for commit in {r.commit for r in stored()}:
-        if git("cat-file", "-e", commit).returncode == 0:
-            assert git("merge-base", "--is-ancestor", first[-1], commit).returncode == 0, commit
+    commit, date = first[-2:]
+    found = [*stored(), *ranking._stored((None,), running.TUNING)]
+    assert all(pd.Timestamp(r.created) > pd.Timestamp(date) for r in found)
+    for known in {r.commit for r in found}:
+        if git("cat-file", "-e", known).returncode == 0:
+            assert git("merge-base", "--is-ancestor", commit, known).returncode == 0, known

@@ -1,39 +1,26 @@
-r"""Tables and tests from the records: gains within a federation, ranks and tests across federations.
-
-References
-----------
-.. [1] J. Demšar. Statistical comparisons of classifiers over multiple data sets. JMLR 7, 2006.
-.. [2] A. Benavoli, G. Corani, J. Demšar, M. Zaffalon. Time for a change: a tutorial for comparing multiple classifiers
-   through Bayesian analysis. JMLR 18(77), 2017.
-"""
+"""Tables from the records: what each method gains on each federation, and what that costs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
+from hetfl_book.headtohead.across import critical_difference, friedman, scores
 from hetfl_book.headtohead.entries import ALONE, entries
-from hetfl_book.headtohead.federations import FEDERATIONS
-from hetfl_book.headtohead.running import APART, OWN_STEP
+from hetfl_book.headtohead.federations import FEDERATIONS, SIZES
+from hetfl_book.headtohead.running import APART, OWN_STEP, TUNING
 from hetfl_core import records
 from hetfl_core.records import RunRecord
 from hetfl_core.reporting.judging import FEW, Gain, resampled
-from hetfl_core.rng import SERVER, numpy_stream
-from hetfl_core.statistics import holm
 
 MEASURE = "balanced_accuracy"
 LOWER = ("log_loss", "calibration_error", "brier")
 """Measures of which less is better, in their own unit; the others are given in per cent."""
-
-ROPE = 1.0
-"""Points within which two methods are practically the same."""
 
 
 def finals(folders: Iterable[Path | None] = (None,)) -> list[RunRecord]:
@@ -43,15 +30,39 @@ def finals(folders: Iterable[Path | None] = (None,)) -> list[RunRecord]:
     ----------
     folders : iterable of Path or None
     """
-    ends = [
-        f"headtohead/{name}-{size}{end}" for name in FEDERATIONS for size in ("all", "tenth") for end in ("", APART)
-    ]
+    return _stored(folders, "", APART)
+
+
+def choices(folders: Iterable[Path | None] = (None,)) -> pd.DataFrame:
+    """What was chosen: a row for each federation, size and method.
+
+    Parameters
+    ----------
+    folders : iterable of Path or None
+
+    Returns
+    -------
+    DataFrame
+        Columns ``federation``, ``size``, ``method``; ``chosen``, the setting; ``edges``, its numbers that lie at an
+        edge of the grid; ``reason``, why there is none; ``settings``, how many were tried, and ``seconds``.
+    """
+    rows = []
+    for record in _stored(folders, TUNING):
+        name, _, size = record.experiment.removeprefix("headtohead/").removesuffix(TUNING).rpartition("-")
+        told = {key: record.settings[key] for key in ("chosen", "edges", "reason")}
+        tried = len(record.settings["table"].get("log_loss", []))
+        rows.append({"federation": name, "size": size, "method": record.method, **told, "settings": tried})
+        rows[-1]["seconds"] = record.seconds
+    return pd.DataFrame(rows)
+
+
+def _stored(folders: Iterable[Path | None], *ends: str) -> list[RunRecord]:
+    names = [f"headtohead/{name}-{size}{end}" for name in FEDERATIONS for size in SIZES for end in ends]
     found: dict[str, RunRecord] = {}
     for folder in folders:
         if folder is None or folder.is_dir():
-            for experiment in ends:
-                for record in records.load(folder, experiment=experiment):
-                    found.setdefault(record.relative_path, record)
+            for record in (one for name in names for one in records.load(folder, experiment=name)):
+                found.setdefault(record.relative_path, record)
     return list(found.values())
 
 
@@ -212,163 +223,6 @@ def _worst(counted: pd.DataFrame, key: tuple[str, str, str], sign: float) -> dic
     return {"worst": float(gains.min()), "worst_client": str(gains.idxmin())}
 
 
-# --- across federations -----------------------------------------------------------------------------------------------
-
-
-def scores(table: pd.DataFrame, size: str, real: bool = False) -> pd.DataFrame:
-    """Federations × methods: mean scores of the methods that have a line on every one of them.
-
-    Parameters
-    ----------
-    table : DataFrame
-        As `cells` gives it.
-    size : {"all", "tenth"}
-    real : bool
-        Only the real ones.
-
-    Returns
-    -------
-    DataFrame
-        NaN where a method diverged.
-    """
-    some = table[(table["size"] == size) & (table["real"] | (not real))]
-    everywhere = some.groupby("method")["federation"].nunique() == some["federation"].nunique()
-    some = some[some["method"].map(everywhere).astype(bool)]
-    return some.pivot(index="federation", columns="method", values="score")
-
-
-def ranks(values: pd.DataFrame, *, less: bool = False) -> pd.DataFrame:
-    """Ranks on each federation, 1 for the best, means of equal ones; who has no figure is last.
-
-    Parameters
-    ----------
-    values : DataFrame, federations × methods
-    less : bool
-        Whether less is better.
-    """
-    return values.rank(axis=1, ascending=less, na_option="bottom")
-
-
-class Friedman(NamedTuple):
-    """Friedman's statistic and its p-value."""
-
-    statistic: float
-    p: float
-
-
-def friedman(values: pd.DataFrame) -> Friedman:
-    """Whether the mean ranks of methods differ at all ([1]_, Section 3.2.2).
-
-    Parameters
-    ----------
-    values : DataFrame, federations × methods
-
-    Raises
-    ------
-    ValueError
-        For fewer than three methods or two federations.
-    """
-    from scipy import stats
-
-    n, k = values.shape
-    if k < 3 or n < 2:
-        raise ValueError(f"Friedman's test wants three methods on two federations at least, got {k} on {n}")
-    found = stats.friedmanchisquare(*ranks(values).to_numpy().T)
-    return Friedman(float(found.statistic), float(found.pvalue))
-
-
-def wilcoxon(values: pd.DataFrame, base: str = ALONE) -> pd.DataFrame:
-    """Each method against one of them over federations: Wilcoxon's signed-rank test, corrected by Holm's rule.
-
-    Parameters
-    ----------
-    values : DataFrame, federations × methods
-        More is better.
-    base : str
-
-    Returns
-    -------
-    DataFrame
-        By method: ``median`` of the differences, ``wins`` of the method, ``p`` and ``p_holm``. A method without a
-        figure somewhere has none here.
-    """
-    from scipy import stats
-
-    rows = {}
-    for method in values.columns.drop(base):
-        gaps = (values[method] - values[base]).to_numpy()
-        p = 1.0 if not np.any(gaps) else math.nan
-        if np.any(gaps) and np.isfinite(gaps).all():
-            p = float(stats.wilcoxon(gaps).pvalue)
-        rows[method] = {"median": float(np.median(gaps)), "wins": int((gaps > 0).sum()), "p": p}
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=["median", "wins", "p"])
-    return table.assign(p_holm=holm(table["p"]) if len(table) else [])
-
-
-def critical_difference(n_methods: int, n_federations: int, alpha: float = 0.05) -> float:
-    """Difference of two mean ranks from which on Nemenyi's test calls them different ([1]_, Section 3.2.2).
-
-    It is q √(k (k + 1) / 6N), with q the quantile of the studentised range over √2.
-
-    Parameters
-    ----------
-    n_methods, n_federations : int
-        k, N.
-    alpha : float
-    """
-    from scipy import stats
-
-    q = float(stats.studentized_range.ppf(1 - alpha, n_methods, np.inf)) / math.sqrt(2)
-    return q * math.sqrt(n_methods * (n_methods + 1) / (6 * n_federations))
-
-
-@dataclass(frozen=True)
-class Beliefs:
-    """Probabilities that a method is worse than another one, practically the same, and better."""
-
-    worse: float
-    same: float
-    better: float
-
-
-def signed_rank(gaps: ArrayLike, rope: float = ROPE, prior: float = 0.5, draws: int = 50_000) -> Beliefs:
-    r"""The Bayesian signed-rank test ([2]_, Section 4.2).
-
-    Weights w of the differences z and of one made-up difference z₀ = 0 are Dirichlet(s, 1, …, 1). The share of pairs
-    whose mean lies to the right of the region is
-
-    .. math:: \theta_r = \sum_{i,j} w_i w_j\, 1[z_i + z_j > 2r],
-
-    and likewise to the left and within. Each probability is that its share is the largest of the three.
-
-    Parameters
-    ----------
-    gaps : array_like, shape (N,)
-        One difference a federation.
-    rope : float
-        Half the width r of the region of practical equivalence.
-    prior : float
-        Weight s of the made-up difference.
-    draws : int
-        Of w.
-
-    Raises
-    ------
-    ValueError
-        For no difference, or one that is not finite.
-    """
-    z = np.asarray(gaps, dtype=float)
-    if not len(z) or not np.isfinite(z).all():
-        raise ValueError(f"gaps must be finite numbers, at least one, got {z.tolist()}")
-    z = np.concatenate([[0.0], z])
-    means = (z[:, None] + z) / 2
-    w = numpy_stream(0, SERVER, 0, "signed-rank test").dirichlet([prior, *np.ones(len(z) - 1)], draws)
-    left, right = (np.einsum("ni,ij,nj->n", w, side.astype(float), w) for side in (means < -rope, means > rope))
-    most = np.stack([left, 1 - left - right, right]).argmax(0)
-    worse, same, better = np.bincount(most, minlength=3) / draws
-    return Beliefs(float(worse), float(same), float(better))
-
-
 # --- as text ----------------------------------------------------------------------------------------------------------
 
 
@@ -382,7 +236,7 @@ def text(table: pd.DataFrame) -> str:
     """
     parts = []
     for size, some in table.groupby("size", sort=False):
-        values = some.pivot(index="federation", columns="method", values="score")
+        values = some.fillna({"score": -math.inf}).pivot(index="federation", columns="method", values="score")
         shown = some.groupby("method").agg(
             federations=("federation", "nunique"),
             score=("score", "mean"),
@@ -394,7 +248,7 @@ def text(table: pd.DataFrame) -> str:
             seconds=("seconds", "mean"),
             diverged=("diverged", "sum"),
         )
-        shown.insert(0, "rank", ranks(values).mean())
+        shown.insert(0, "rank", values.rank(axis=1, ascending=False).mean())  # of those that have a line there
         shown = shown.sort_values(["rank", "gain"], ascending=[True, False])
         parts += [f"size {size}: mean rank, balanced accuracy, and gains in points", shown.round(1).to_string(), ""]
         full = scores(some, str(size))
@@ -406,15 +260,3 @@ def text(table: pd.DataFrame) -> str:
                 f"differ by less than {apart:.1f} cannot be told apart"
             )
     return "\n".join(parts) if parts else "no finals yet"
-
-
-def choices(found: Iterable[RunRecord]) -> Mapping[tuple[str, str], dict[str, Any]]:
-    """What was chosen, by experiment and method: ``chosen``, ``edges`` and ``reason``.
-
-    Parameters
-    ----------
-    found : iterable of RunRecord
-        Of experiments that end in ``-tuning``.
-    """
-    keys = ("chosen", "edges", "reason")
-    return {(r.experiment, r.method): {key: r.settings[key] for key in keys} for r in found}
