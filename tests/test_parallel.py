@@ -6,7 +6,6 @@ import sys
 import time
 import warnings
 
-import pandas as pd
 import pytest
 from small import SMALL_MODEL, ragged
 
@@ -18,14 +17,20 @@ from hetfl_core.records import environment
 METHODS = {"FedAvg": FedAvg(SMALL_MODEL, local_epochs=1), "Local": Local(SMALL_MODEL, local_epochs=1)}
 
 
-def slow(number):
-    time.sleep(0.3 / (1 + number))  # later ones end earlier
-    if number in (5, 7):
-        warnings.warn("seven is odd", UserWarning, stacklevel=1)
-    return number, os.getpid()
+@pytest.fixture
+def slow():
+    """A function of no module: processes that call it need not load what is imported above."""
+
+    def slow(number):
+        time.sleep(0.3 / (1 + number))  # later ones end earlier
+        if number in (5, 7):
+            warnings.warn("seven is odd", UserWarning, stacklevel=1)
+        return number, os.getpid()
+
+    return slow
 
 
-def test_results_come_in_order_from_several_processes_and_warnings_with_them():
+def test_results_come_in_order_from_several_processes_and_warnings_with_them(slow):
     with pytest.warns(UserWarning, match="seven is odd") as told:
         found = list(in_order(slow, [(i,) for i in range(9)], n_jobs=2))
     assert [str(one.message) for one in told] == ["seven is odd"], "though two calls say so"
@@ -46,7 +51,7 @@ def test_an_error_comes_out_as_it_is_and_ends_the_rest():
 
 
 @pytest.mark.parametrize(("worth", "elsewhere"), [(1e9, 0), (0.0, 3)])
-def test_processes_begin_only_where_the_rest_takes_long(worth, elsewhere, monkeypatch):
+def test_processes_begin_only_where_the_rest_takes_long(worth, elsewhere, slow, monkeypatch):
     monkeypatch.setattr(parallel, "WORTH", worth)
     monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
     found = list(in_order(slow, [(i,) for i in range(4)]))
@@ -59,27 +64,6 @@ def test_what_cannot_be_sent_is_called_here(monkeypatch):
     monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
     with open(os.devnull) as file:
         assert list(in_order(lambda n: (n, file.closed), [(i,) for i in range(3)])) == [(i, False) for i in range(3)]
-
-
-def test_a_comparison_is_the_same_in_however_many_processes():
-    """Data of each seed, a lambda that makes them, and figures that are measured by a function of the user's own."""
-
-    def share(labels, probabilities):
-        return float((probabilities[:, 0] > 0.2).mean())
-
-    tables = [
-        compare(
-            lambda seed: ragged(widths=(3, 3), seed=seed),
-            METHODS,
-            seeds=3,
-            rounds=2,
-            metric=["accuracy", share],
-            n_jobs=n_jobs,
-            progress=False,
-        )
-        for n_jobs in (1, 2)
-    ]
-    pd.testing.assert_frame_equal(*tables, check_exact=True)
 
 
 def test_callbacks_are_called_in_this_process(monkeypatch):
