@@ -1,9 +1,10 @@
-"""Notebooks are executed side by side, before Sphinx reads the pages.
+"""Notebooks are executed side by side, while Sphinx reads the other pages.
 
 myst-nb executes a notebook when Sphinx reads its page, one after the other: Jupyter Book hands no number of processes
 on to Sphinx, and Sphinx would deal its pages out in alphabetical chunks, so that the notebooks, which stand next to
-each other there, would still wait for each other. Here those of them that are not in the cache are executed first, by
-the workers of jupyter-cache ([1]_), one notebook a process; myst-nb then finds all of them in the cache.
+each other there, would still wait for each other. Here those of them that are not in the cache are executed by the
+workers of jupyter-cache ([1]_), one notebook a process; pages that are no notebooks are read meanwhile, and myst-nb then
+finds all notebooks in the cache.
 
 ``HETFL_JOBS`` says how many at a time (``make book JOBS=4``); without it, as many as this process may use cores.
 
@@ -78,29 +79,39 @@ def in_order(names: Sequence[str], first: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: first.index(name) if name in first else len(first))
 
 
+def is_notebook(env: Any, name: str) -> bool:
+    """Whether a page is one."""
+    return Path(env.doc2path(name)).suffix == ".ipynb"
+
+
 def waiting(app: Any, names: Sequence[str], cache: JupyterCacheAbstract) -> list[Any]:
     """Those of the pages that are notebooks, not excluded from execution and not in the cache, as its records."""
     found = []
     for name in in_order(names, app.config.hetfl_first):
         path = Path(app.env.doc2path(name))
         excluded = any(path.match(pattern) for pattern in app.env.mystnb_config.execution_excludepatterns)
-        if path.suffix == ".ipynb" and not excluded:
+        if is_notebook(app.env, name) and not excluded:
             record = cache.add_nb_to_project(str(path))
             found += cache.list_unexecuted(filter_pks=[record.pk])
     return found
 
 
 def execute(cache: JupyterCacheAbstract, records: Sequence[Any], timeout: int, at_once: int) -> Iterator[Any]:
-    """Execute notebooks into the cache, and yield the record of each when it is done, whether it failed or not.
+    """Begin to execute notebooks into the cache; the record of each when it is done, whether it failed or not.
 
     Every worker is a fresh process: one forked from Sphinx's would inherit the threads and locks of what is loaded there.
     """
     context, theirs = multiprocessing.get_context("spawn"), Untrimmed(cache.path)
-    with ProcessPoolExecutor(at_once, context, multiprocessing.log_to_stderr, (ERROR,)) as pool:
-        started = {
-            pool.submit(ExecutionWorkerLocalMProc(), ProcessData(r.pk, r.uri, theirs, timeout, False)): r
-            for r in records
-        }
+    pool = ProcessPoolExecutor(at_once, context, multiprocessing.log_to_stderr, (ERROR,))
+    started = {
+        pool.submit(ExecutionWorkerLocalMProc(), ProcessData(r.pk, r.uri, theirs, timeout, False)): r for r in records
+    }
+    return as_they_end(cache, pool, started)
+
+
+def as_they_end(cache: JupyterCacheAbstract, pool: ProcessPoolExecutor, started: dict[Any, Any]) -> Iterator[Any]:
+    """The records of notebooks that have been started, in the order in which they end; the cache is trimmed then."""
+    with pool:
         for done in as_completed(started):
             if done.exception() and not isinstance(done.exception(), BrokenProcessPool):
                 raise done.exception()
@@ -114,13 +125,7 @@ def what_failed(traceback: str | None) -> str:
 
 
 def execute_side_by_side(app: Any, env: Any, names: list[str]) -> None:
-    """Execute the notebooks among the pages that Sphinx is about to read, so that it finds them in the cache.
-
-    Raises
-    ------
-    NotebookError
-        If notebooks failed: their names and tracebacks. The others have been executed and are kept.
-    """
+    """Begin to execute the notebooks among the pages that Sphinx is about to read, and have them read last."""
     settings = env.mystnb_config
     if settings.execution_mode != "cache":
         return
@@ -130,9 +135,26 @@ def execute_side_by_side(app: Any, env: Any, names: list[str]) -> None:
         return
     # Kernels that compute at the same time must not each take all cores; the Makefile sets the same for all commands.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    at_once, failed = min(jobs(), len(records)), []
+    at_once = min(jobs(), len(records))
     LOGGER.info("executing %d notebooks, %d at a time", len(records), at_once)
-    for record in execute(cache, records, settings.execution_timeout, at_once):
+    app.hetfl_running = cache, execute(cache, records, settings.execution_timeout, at_once)
+    names.sort(key=lambda name: is_notebook(env, name))
+
+
+def wait_for_all(app: Any, name: str, source: list[str]) -> None:
+    """Before the first notebook is read, wait until all have been executed, so that myst-nb finds them in the cache.
+
+    Raises
+    ------
+    NotebookError
+        If notebooks failed: their names and tracebacks. The others have been executed and are kept.
+    """
+    if not hasattr(app, "hetfl_running") or not is_notebook(app.env, name):
+        return
+    cache, running = app.hetfl_running
+    del app.hetfl_running
+    failed = []
+    for record in running:
         name, result = Path(record.uri).name, cache.get_cached_project_nb(record.pk)
         if result:
             LOGGER.info("executed %s in %.0f s", name, result.data["execution_seconds"])
@@ -149,8 +171,9 @@ def write_side_by_side(app: Any, env: Any) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Execute before any page is read. ``hetfl_first``: pages whose notebooks take longest, and are started first."""
+    """Execute before notebooks are read. ``hetfl_first``: pages whose notebooks take longest, and are started first."""
     app.add_config_value("hetfl_first", [], "")
     app.connect("env-before-read-docs", execute_side_by_side)
+    app.connect("source-read", wait_for_all, priority=0)
     app.connect("env-updated", write_side_by_side)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
