@@ -187,6 +187,8 @@ def check(section: str, printed: list[str], folder: Path) -> None:
         assert own > shared, "the threshold is put right"
     elif section == "task-use":
         assert {path.name for path in (folder / "model").iterdir()} == {"model.json", "tensors.safetensors"}
+        from_files_to_an_answer = list(FENCE.finditer(SECTIONS[section]))[1]["code"]
+        assert len(from_files_to_an_answer.splitlines()) <= 15, "the page calls it short"
     elif section == "task-follow":
         assert (folder / "rounds.csv").read_text().splitlines()[0] == "round,accuracy,auc"
     elif section == "task-resume":
