@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -23,6 +23,30 @@ from hetfl_core.rng import stream
 
 Scale = Literal["book", "paper"]
 Preparation = Callable[[Federation, int], Federation]
+
+
+class MadeLate(Mapping[str, Any]):
+    """Methods by name, each made when it is first asked for: names cost nothing, scikit-learn's import seconds.
+
+    Parameters
+    ----------
+    makers : dict of str to callable
+        Without arguments.
+    """
+
+    def __init__(self, makers: Mapping[str, Callable[[], Any]]) -> None:
+        self._makers, self._made = dict(makers), dict[str, Any]()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
 
 
 @dataclass(frozen=True)

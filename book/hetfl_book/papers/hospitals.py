@@ -22,7 +22,7 @@ from typing import Any
 
 import pandas as pd
 
-from hetfl_book.papers.experiment import Experiment, by_seed, tried
+from hetfl_book.papers.experiment import Experiment, MadeLate, by_seed, tried
 from hetfl_core import baselines
 from hetfl_core.baselines import Alone
 from hetfl_core.datasets import heart
@@ -96,24 +96,24 @@ DEPTHS = (1, 2, 3)
 SHRINKING = (0.01, 0.03, 0.1, 0.3)
 
 
-def _logistic(C: float) -> Any:
+def _logistic(place: Callable[[Any], Alone], C: float) -> Alone:
     from sklearn.linear_model import LogisticRegression
 
-    return LogisticRegression(C=C, max_iter=5000)
+    return place(LogisticRegression(C=C, max_iter=5000))
 
 
-def _boosting(depth: int, rate: float) -> Any:
+def _boosting(depth: int, rate: float) -> Alone:
     from sklearn.ensemble import GradientBoostingClassifier
 
-    return GradientBoostingClassifier(n_estimators=50, max_depth=depth, learning_rate=rate, subsample=0.8)
+    return PerSite(GradientBoostingClassifier(n_estimators=50, max_depth=depth, learning_rate=rate, subsample=0.8))
 
 
-def _of_scikit_learn() -> dict[str, tuple[str, dict[str, Alone]]]:
+def _of_scikit_learn() -> dict[str, tuple[str, Mapping[str, Alone]]]:
     """By the names of the table: the view, and what is tried."""
-    trees = {f"depth {d}, rate {r:g}": PerSite(_boosting(d, r)) for d in DEPTHS for r in SHRINKING}
-    alone = {f"C {C:g}": PerSite(_logistic(C)) for C in INVERSE_PENALTIES}
-    pooled = {f"C {C:g}": InOnePlace(_logistic(C)) for C in INVERSE_PENALTIES}
-    found: dict[str, tuple[str, dict[str, Any]]] = {
+    trees = {f"depth {d}, rate {r:g}": partial(_boosting, d, r) for d in DEPTHS for r in SHRINKING}
+    alone = {f"C {C:g}": partial(_logistic, PerSite, C) for C in INVERSE_PENALTIES}
+    pooled = {f"C {C:g}": partial(_logistic, InOnePlace, C) for C in INVERSE_PENALTIES}
+    found: dict[str, tuple[str, Mapping[str, Callable[[], Alone]]]] = {
         "logistic regression alone": ("own", alone),
         "logistic regression alone, common columns": ("common", alone),
         "boosting alone": ("own", trees),
@@ -121,12 +121,12 @@ def _of_scikit_learn() -> dict[str, tuple[str, dict[str, Alone]]]:
         "logistic regression in one place, zeros": ("zeros", pooled),
     }
     return {
-        name: (view, {f"{name}, {words}": one for words, one in settings.items()})
+        name: (view, MadeLate({f"{name}, {words}": one for words, one in settings.items()}))
         for name, (view, settings) in found.items()
     }
 
 
-GRID: dict[str, dict[str, Any]] = {
+GRID: dict[str, Mapping[str, Any]] = {
     name: tried(name, method, RATES, own) for name, (method, _, own) in FAMILIES.items()
 } | {name: settings for name, (_, settings) in _of_scikit_learn().items()}
 """By the names of the table, what each is tried with: twelve settings."""
@@ -207,15 +207,19 @@ def _viewed(federation: Federation, seed: int, view: str) -> Federation:
     return view_of(federation, view)
 
 
+def _made(name: str, setting: str) -> Any:
+    return GRID[name][setting]
+
+
 def _experiments() -> dict[str, Experiment]:
     of = {setting: name for name, settings in GRID.items() for setting in settings}
-    everything = {setting: one for settings in GRID.values() for setting, one in settings.items()}
+    everything = MadeLate({setting: partial(_made, name, setting) for setting, name in of.items()})
     tuning = _experiment("settings on validation rows", validated, of, everything)
     found = {"heart/tuning": replace(tuning, seeds=SEEDS_OF_THE_CHOICE)}
-    best_of = {name: GRID[name][setting] for name, setting in CHOSEN.items()}
+    best_of = {name: partial(_made, name, setting) for name, setting in CHOSEN.items()}
     data = by_seed(heart.hospitals, test_size=TEST_SIZE)
-    found["heart/compared"] = _experiment("ten splits", data, {name: name for name in CHOSEN}, best_of)
-    some = {name: best_of[name] for name in SHARED}
+    found["heart/compared"] = _experiment("ten splits", data, {name: name for name in CHOSEN}, MadeLate(best_of))
+    some = MadeLate({name: best_of[name] for name in SHARED})
     own = _experiment("ten splits, an own last step", data, {name: name for name in SHARED}, some)
     found["heart/compared-own-step"] = replace(own, perform=partial(compared, last_step="own"))
     return found
