@@ -16,7 +16,7 @@ from scipy import stats
 
 from hetfl_book.headtohead import across, command, entries, ranking, running
 from hetfl_book.headtohead.entries import ALONE, Entry, NotHere
-from hetfl_book.headtohead.federations import FEDERATIONS, Setting, at_most, data_of, tenth_of
+from hetfl_book.headtohead.federations import FEDERATIONS, Setting, at_most, data_of
 from hetfl_book.headtohead.running import Bench, Task
 from hetfl_core import records
 from hetfl_core.datasets import digits, toy
@@ -83,7 +83,6 @@ def test_at_most_keeps_the_shares_of_the_classes() -> None:
         shares, left = (np.bincount(one.y_train, minlength=3) / one.n_train for one in (client, other))
         assert other.n_train <= 92
         assert np.abs(shares - left).max() < 0.02
-    assert tenth_of(data, 3)[0].y_train.equal(tenth_of(data, 3)[0].y_train)
 
 
 def test_who_cannot_run_says_why_and_who_would_run_twice_does_not() -> None:

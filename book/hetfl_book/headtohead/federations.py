@@ -14,7 +14,8 @@ import torch
 from hetfl_book.datasets import fedgen, flic_bci, solids
 from hetfl_core import checks
 from hetfl_core.clients import Client, altered
-from hetfl_core.datasets import blocks, digits, eeg, femnist, heart, pooled, registry, toy
+from hetfl_core.datasets import blocks, digits, eeg, femnist, heart, liver, pooled, registry, thyroid, toy
+from hetfl_core.datasets.fewer import tenth_of
 from hetfl_core.federation import Federation, map_blocks
 from hetfl_core.rng import numpy_stream
 
@@ -23,9 +24,6 @@ SIZES: tuple[Size, ...] = get_args(Size)
 
 MOST = 300
 """Training rows of a client of pictures or made rows, and test rows."""
-
-FEWEST = 4
-"""Rows of each class that a tenth leaves, where there are so many."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,8 @@ def data_of(name: str, seed: int, size: Size = "all") -> Federation:
     seed : int
         Of the split, and of what is made up.
     size : {"all", "tenth"}
-        Whether clients have all their training rows, or a tenth of each class, at least `FEWEST` of it.
+        Whether clients have all their training rows, or a tenth of each class
+        (`hetfl_core.datasets.fewer.tenth_of`).
 
     Returns
     -------
@@ -99,23 +98,6 @@ def data_of(name: str, seed: int, size: Size = "all") -> Federation:
         if checks.choice("size", size, SIZES) == "all":
             return setting.make(seed)
         return setting.sized(seed) if setting.sized else tenth_of(setting.make(seed), seed)
-
-
-def tenth_of(data: Federation, seed: int) -> Federation:
-    """Every client with a tenth of each of its training classes, at least `FEWEST` rows of it; the test rows stay.
-
-    Parameters
-    ----------
-    data : Federation
-    seed : int
-        Of the draw.
-
-    Returns
-    -------
-    Federation
-        ``info["size"]`` is ``"tenth"``.
-    """
-    return _left(data, seed, "tenth", lambda n: max(FEWEST, round(n / 10)))
 
 
 def at_most(data: Federation, seed: int, n: int = MOST) -> Federation:
@@ -145,14 +127,6 @@ def at_most(data: Federation, seed: int, n: int = MOST) -> Federation:
     return altered(data, clients=tuple(map(cut, data)), x_test=None, y_test=None)
 
 
-def _left(data: Federation, seed: int, size: str, few: Callable[[int], int]) -> Federation:
-    def cut(client: Client) -> Client:
-        kept = _kept(client.y_train, numpy_stream(seed, client.name, 0, "fewer rows"), few)
-        return altered(client, x_train=map_blocks(lambda t: t[kept], client.x_train), y_train=client.y_train[kept])
-
-    return altered(data, clients=tuple(map(cut, data)), info={**data.info, "size": size})
-
-
 def _kept(labels: torch.Tensor, rng: np.random.Generator, few: Callable[[int], int]) -> torch.Tensor:
     """Places of the rows that stay, of each class as many as `few` says of its size, but one at least."""
     y = labels.numpy()
@@ -166,17 +140,22 @@ def _some(make: Callable[..., Federation], **options: Any) -> Callable[[int], Fe
     return lambda seed: at_most(make(seed=seed, **options), seed)
 
 
+def _table(title: str, make: Callable[..., Federation], data: str) -> Setting:
+    """Patients of several places, two fifths of whom are tested; gaps are filled by the training rows of a size."""
+    sized = partial(_of_size, make)
+    return Setting(title, partial(sized, "all"), "tables", True, 0.4 / 0.6, data, partial(sized, "tenth"))
+
+
+def _of_size(make: Callable[..., Federation], size: Size, seed: int) -> Federation:
+    return make(test_size=0.4, seed=seed, size=size)
+
+
 FASHION = {"n_clients": 20, "per_client": 700}
 
 FEDERATIONS: dict[str, Setting] = {
-    "heart": Setting(
-        "four hospitals with different columns",
-        lambda seed: heart.hospitals(test_size=0.4, seed=seed),
-        "tables",
-        real=True,
-        ratio=0.4 / 0.6,
-        data="heart.hospitals",
-    ),
+    "heart": _table("four hospitals with different columns", heart.hospitals, "heart.hospitals"),
+    "thyroid": _table("five referral sources and a second laboratory", thyroid.laboratories, "thyroid.laboratories"),
+    "liver": _table("two clinics with overlapping blood panels", liver.clinics, "liver.clinics"),
     "eeg-common": Setting(
         "EEG of 40 people of five recordings, three electrodes",
         lambda seed: flic_bci.common40(3),
