@@ -18,6 +18,8 @@ signals outside `QUIET` … `LOUD`        refused: the unit is not the volt
 a run `APART` times as loud as others   told
 a channel `SINGLE` times as loud as     told: of another unit, or loose
 the others of its run
+a channel that stays at its largest or  told: the amplifier was saturated
+smallest value for `CLIPPED` of a run
 two channels with one signal            told
 rank-deficient covariances              Ledoit–Wolf shrinkage makes them invertible, with a warning; refused where
                                         they are still singular
@@ -41,7 +43,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -61,6 +63,9 @@ another unit would have it, is not."""
 
 SINGLE = 50.0
 """Ratio of a channel's standard deviation and the median of all from which on it is told."""
+
+CLIPPED = 1e-3
+"""Share of a channel's samples that stay at its largest or smallest value from which on it is told."""
 
 APART = 10.0
 """Ratio of two runs' standard deviations from which on it is told."""
@@ -205,13 +210,16 @@ class Pieces:
         Electrodes with gaps.
     rate : float
         Hz.
+    clipped : ndarray, shape (q,)
+        Share of the samples of each channel that stay at an end of its range.
     """
 
     x: NDArray[np.float64]
     y: list[int]
     fate: list[str]
     rate: float
-    broken: list[str] = field(default_factory=list)
+    broken: list[str]
+    clipped: NDArray[np.float64]
 
     @property
     def loudness(self) -> float:
@@ -227,6 +235,11 @@ class Pieces:
         found = [
             f"{channels[i]} is {sd[i] / np.median(sd):.3g} times as loud as the other channels: another unit, or loose?"
             for i in np.flatnonzero((sd > SINGLE * np.median(sd)) & (np.median(sd) >= FLAT)).tolist()
+        ]
+        found += [
+            f"{channels[i]} stays at its largest or smallest value for {100 * self.clipped[i]:.2g} % of the samples: "
+            "was the amplifier saturated?"
+            for i in np.flatnonzero(self.clipped > CLIPPED).tolist()
         ]
         seen: dict[bytes, str] = {}
         for i in np.flatnonzero(sd >= FLAT).tolist():
@@ -401,13 +414,14 @@ def _pieces(run: RecordedRun, marks: Sequence[tuple[int, str]], channels: Sequen
     raw.reorder_channels(own)
     raw.info["bads"] = []
     broken = _mark_gaps(raw, run.where, dict(zip(own, channels, strict=True)))
+    clipped = np.array([_clipped(raw[name][0][0]) for name in own])
     seconds = np.array([sample for sample, _ in marks]) / raw.info["sfreq"]
     if how.resample and raw.info["sfreq"] != how.resample:
         raw.resample(how.resample, verbose="error")
     low, high = how.band
     raw.filter(low, high, method="iir", picks="data", verbose="error")
     if not (kept := [i for i, why in enumerate(fate) if not why]):
-        return Pieces(np.zeros((0, len(channels), 0)), [], fate, float(raw.info["sfreq"]), broken)
+        return Pieces(np.zeros((0, len(channels), 0)), [], fate, float(raw.info["sfreq"]), broken, clipped)
     events = np.zeros((len(kept), 3), dtype=int)
     events[:, 0] = np.round(seconds[kept] * raw.info["sfreq"]).astype(int) + raw.first_samp
     events[:, 2] = [1 + list(how.classes).index(marks[i][1]) for i in kept]
@@ -417,7 +431,7 @@ def _pieces(run: RecordedRun, marks: Sequence[tuple[int, str]], channels: Sequen
         bad = any(reason.upper().startswith("BAD") for reason in why)
         fate[i] = ("gap" if broken else "marked as bad") if bad else "cut short" if why else ""
     x = epochs.get_data(copy=False) * how.factor if len(epochs) else np.zeros((0, len(channels), 0))
-    return Pieces(x, (epochs.events[:, 2] - 1).tolist(), fate, float(raw.info["sfreq"]), broken)
+    return Pieces(x, (epochs.events[:, 2] - 1).tolist(), fate, float(raw.info["sfreq"]), broken, clipped)
 
 
 def _mark_gaps(raw: Any, where: str, places: Mapping[str, str]) -> list[str]:
@@ -442,6 +456,12 @@ def _mark_gaps(raw: Any, where: str, places: Mapping[str, str]) -> list[str]:
         marks = mne.Annotations(onset, edges[:, 1] - edges[:, 0], "BAD_ACQ_SKIP", orig_time=origin)
         raw.set_annotations(raw.annotations + marks)
     return broken
+
+
+def _clipped(signal: NDArray[np.float64]) -> float:
+    """Share of the samples that stay at the largest or smallest of all; 0 for a flat line."""
+    at_end = (signal == signal.max()) | (signal == signal.min())
+    return float((at_end[1:] & at_end[:-1]).mean()) if signal.std() else 0.0
 
 
 def _silence(signal: NDArray[np.float64]) -> NDArray[np.float64]:
