@@ -14,7 +14,7 @@ import torch
 from hetfl_book.datasets import fedgen, flic_bci, solids
 from hetfl_core import checks
 from hetfl_core.clients import Client, altered
-from hetfl_core.datasets import blocks, digits, eeg, femnist, heart, liver, pooled, registry, thyroid, toy
+from hetfl_core.datasets import blocks, digits, eeg, eeg_people, femnist, heart, liver, pooled, registry, thyroid, toy
 from hetfl_core.datasets.fewer import tenth_of
 from hetfl_core.federation import Federation, map_blocks
 from hetfl_core.rng import numpy_stream
@@ -47,6 +47,8 @@ class Setting:
     sized : callable, optional
         ``sized(seed)`` gives the federation with a tenth of the training rows, where more is done than to leave rows
         out, as where gaps are filled by what training rows say.
+    common : callable, optional
+        ``common(size, seed)`` gives what all clients have in common, where that is more than columns of one name.
     """
 
     title: str
@@ -56,6 +58,7 @@ class Setting:
     ratio: float
     data: str = ""
     sized: Callable[[int], Federation] | None = None
+    common: Callable[[Size, int], Federation] | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -69,7 +72,7 @@ class Setting:
 
 
 @lru_cache(maxsize=24)
-def data_of(name: str, seed: int, size: Size = "all") -> Federation:
+def data_of(name: str, seed: int, size: Size = "all", *, common: bool = False) -> Federation:
     """The data of a federation, which are kept for the runs that follow.
 
     Parameters
@@ -81,6 +84,8 @@ def data_of(name: str, seed: int, size: Size = "all") -> Federation:
     size : {"all", "tenth"}
         Whether clients have all their training rows, or a tenth of each class
         (`hetfl_core.datasets.fewer.tenth_of`).
+    common : bool
+        Only what all clients have in common, where the federation says what that is.
 
     Returns
     -------
@@ -95,7 +100,10 @@ def data_of(name: str, seed: int, size: Size = "all") -> Federation:
     """
     setting = FEDERATIONS[checks.choice("federations", name, tuple(FEDERATIONS))]
     with warnings.catch_warnings(action="ignore"):  # classes that a client is tested on and lacks are part of the task
-        if checks.choice("size", size, SIZES) == "all":
+        checks.choice("size", size, SIZES)
+        if common and setting.common:
+            return setting.common(size, seed)
+        if size == "all":
             return setting.make(seed)
         return setting.sized(seed) if setting.sized else tenth_of(setting.make(seed), seed)
 
@@ -156,6 +164,16 @@ FEDERATIONS: dict[str, Setting] = {
     "heart": _table("four hospitals with different columns", heart.hospitals, "heart.hospitals"),
     "thyroid": _table("five referral sources and a second laboratory", thyroid.laboratories, "thyroid.laboratories"),
     "liver": _table("two clinics with overlapping blood panels", liver.clinics, "liver.clinics"),
+    "eeg-caps": Setting(
+        "EEG of eight people with three kinds of caps",
+        lambda seed: eeg_people.eight_people(seed=seed),
+        "EEG",
+        real=True,
+        ratio=1 / 3,
+        data="eeg.eight_people",
+        sized=lambda seed: eeg_people.eight_people(seed=seed, size="tenth"),
+        common=lambda size, seed: eeg_people.eight_people("common", seed=seed, size=size),
+    ),
     "eeg-common": Setting(
         "EEG of 40 people of five recordings, three electrodes",
         lambda seed: flic_bci.common40(3),

@@ -216,7 +216,9 @@ class _Seen:
     entry: Entry
 
     def __call__(self, seed: int) -> Federation:
-        return self.entry.seen(data_of(self.name, seed, self.size), FEDERATIONS[self.name].kind)
+        return self.entry.seen(
+            data_of(self.name, seed, self.size, common=self.entry.view == "common"), FEDERATIONS[self.name].kind
+        )
 
 
 def tasks(bench: Bench, names: Sequence[str], sizes: Sequence[Size], methods: Sequence[str]) -> list[list[Task]]:
@@ -260,8 +262,7 @@ def why_not(entry: Entry, name: str, size: Size = "all") -> str | None:
     size : {"all", "tenth"}
     """
     try:
-        seen = entry.seen(data_of(name, 0, size), FEDERATIONS[name].kind)
-        entry.on(seen, FAMILIES["small"])
+        entry.on(_Seen(name, size, entry)(0), FAMILIES["small"])
     except NotHere as error:
         return str(error)
     return None
