@@ -414,7 +414,7 @@ print(found[0].path.suffix, [(r.relative_path, r.metrics, len(r.history["round"]
 
 def test_the_wheel_is_small_and_carries_every_record_but_for_the_seconds_of_rounds(hetfl, installed: Path) -> None:
     [wheel] = installed.parents[1].glob("*.whl")
-    assert wheel.stat().st_size < 4_500_000
+    assert wheel.stat().st_size < 6_000_000  # a record of the benchmark takes 200 bytes
     here, there = ROOT / "data" / "results", "hetfl_core/_data/results/"
     with zipfile.ZipFile(wheel) as archive:
         for path in sorted(here.rglob("*.jsonl")):
