@@ -535,19 +535,24 @@ def _numbered(clients: Sequence[Client]) -> list[Client]:
 
     The same data under one name twice are left as they are, to be refused.
     """
-    names, counted = [client.name for client in clients], list[Client]()
-    held = {name: [c for c in clients if c.name == name] for name in names if names.count(name) > 1}
+    held: dict[str, list[Client]] = {}
+    for client in clients:
+        if isinstance(client.name, MadeName):
+            held.setdefault(client.name, []).append(client)
+    given = {c.name for c in clients if isinstance(c.name, str) and not isinstance(c.name, MadeName)}
     apart = {
         name: iter(range(1, len(mine) + 1))
         for name, mine in held.items()
-        if all(isinstance(c.name, MadeName) for c in mine)
+        if len(mine) > 1
+        and name not in given
         and len({data_digest("", {part: getattr(c, part) for part in ARRAYS}) for c in mine}) == len(mine)
     }
-    for client in clients:
-        number = next(apart[client.name]) if client.name in apart else None
-        counted.append(altered(client, name=f"{client.name} ({number})") if number else client)
+    counted = [
+        altered(c, name=f"{c.name} ({next(apart[c.name])})") if isinstance(c.name, MadeName) and c.name in apart else c
+        for c in clients
+    ]
     for name in apart:
-        told = " and ".join(repr(new.name) for new, old in zip(counted, names, strict=True) if old == name)
+        told = " and ".join(repr(new.name) for new, old in zip(counted, clients, strict=True) if old.name == name)
         warn(
             f"{len(held[name])} clients were all called {name!r} by what read them; they are now {told}, in the order "
             "given. Name them yourself (datasets.eeg.trials(…, name='anna')), and leave one out if it is the same "

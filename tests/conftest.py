@@ -1,6 +1,8 @@
 """What all tests share: where the real data files are, one thread, and a hypothesis profile without deadlines."""
 
 import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,13 @@ from hetfl_core.datasets import registry  # noqa: E402
 torch.set_num_threads(1)
 settings.register_profile("hetfl", deadline=None, max_examples=50, derandomize=True)
 settings.load_profile("hetfl")
+
+
+def pytest_configure() -> None:
+    """Ctrl-C works in what tests start, also where a shell runs them in the background and ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 FIRST = ("flower", "repository", "recipes", "contributing", "building", "assignments", "grading", "browser")
