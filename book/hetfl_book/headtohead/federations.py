@@ -128,18 +128,18 @@ def at_most(data: Federation, seed: int, n: int = MOST) -> Federation:
         for split in ("train", "test"):
             x, y = getattr(client, f"x_{split}"), getattr(client, f"y_{split}")
             share = min(1.0, n / max(len(y), 1))
-            kept = _kept(y, numpy_stream(seed, client.name, 0, f"at most:{split}"), lambda m: round(m * share))  # noqa: B023
+            kept = _kept(y, numpy_stream(seed, client.name, 0, f"at most:{split}"), share)
             parts |= {f"x_{split}": map_blocks(lambda t: t[kept], x), f"y_{split}": y[kept]}  # noqa: B023
         return altered(client, **parts)
 
     return altered(data, clients=tuple(map(cut, data)), x_test=None, y_test=None)
 
 
-def _kept(labels: torch.Tensor, rng: np.random.Generator, few: Callable[[int], int]) -> torch.Tensor:
-    """Places of the rows that stay, of each class as many as `few` says of its size, but one at least."""
+def _kept(labels: torch.Tensor, rng: np.random.Generator, share: float) -> torch.Tensor:
+    """Places of the rows that stay, a share of each class, but one row of it at least."""
     y = labels.numpy()
     groups = [rng.permutation(np.flatnonzero(y == c)) for c in np.unique(y)]
-    rows = [group[: max(1, few(len(group)))] for group in groups]
+    rows = [group[: max(1, round(len(group) * share))] for group in groups]
     return torch.from_numpy(np.sort(np.concatenate(rows)) if rows else np.empty(0, int))
 
 

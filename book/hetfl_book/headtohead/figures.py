@@ -145,13 +145,17 @@ def heat(gains: pd.DataFrame, sure: pd.DataFrame, links: Mapping[str, str], xlab
     return Page(markup, gains.round(1).to_string())
 
 
+def _signed(points: float) -> str:
+    return f"{points:+.1f}".replace("-", "−")
+
+
 def _cell(gain: float, sure: bool) -> str:
     if not np.isfinite(gain):
         return "<td>–</td>"
     red, green, blue = (0, 114, 178) if gain > 0 else (213, 94, 0)
     strength = 0.55 * min(abs(gain) / MOST, 1)  # dark letters stay legible on it
     mixed = [round(255 + strength * (part - 255)) for part in (red, green, blue)]
-    text = f"{gain:+.1f}".replace("-", "−")
+    text = _signed(gain)
     return f'<td style="background:rgb{tuple(mixed)};color:#000">{f"<b>{text}</b>" if sure else text}</td>'
 
 
@@ -274,12 +278,11 @@ def tree(
         if key not in advice:
             return '<p class="leaf">no federation of the benchmark is like this</p>'
         one = advice[key]
-        ends = " to ".join(f"{end:+.1f}".replace("-", "−") for end in (one.low, one.high))
-        mean = f"{one.mean:+.1f}".replace("-", "−")
+        ends = f"{_signed(one.low)} to {_signed(one.high)}"
         runs = f"{len(one.cases)} case{'s' * (len(one.cases) > 1)}"
         return (
-            f'<p class="leaf"><strong>{html.escape(one.method)}</strong><br>{mean} points over training alone '
-            f'({ends} in <a href="{html.escape(links[key])}">{runs}</a>)</p>'
+            f'<p class="leaf"><strong>{html.escape(one.method)}</strong><br>{_signed(one.mean)} points '
+            f'over training alone ({ends} in <a href="{html.escape(links[key])}">{runs}</a>)</p>'
         )
 
     start = next(iter(questions))
