@@ -1,0 +1,548 @@
+"""What pages of results have in common: sizes out of stored records, and a few figures in one style.
+
+Functions that compute read records and return `hetfl_core.statistics.Paired`, functions that draw take such results.
+A figure is `WIDTH` inches wide, so that its letters can be read where a phone has 390 pixels, and everything in it is
+named where it stands: rows above their lines, curves at their ends, in words and not by ids.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hetfl_book import ledger
+from hetfl_book.discriminator import recognise_clients
+from hetfl_book.figures.scenes import regions
+from hetfl_book.ledger import results
+from hetfl_book.ledger.tables import counted
+from hetfl_core import checks
+from hetfl_core.plots import COLOURS, MARKERS
+from hetfl_core.records import RunRecord
+from hetfl_core.statistics import Paired
+
+WIDTH = 4.6
+"""Inches of a figure: its letters are 13 pixels high on a phone and 18 at a desk."""
+
+BLUE, ORANGE = COLOURS[:2]
+
+PAPER = {"fc": "white", "ec": "none", "pad": 0.5}
+"""Behind words that a line may cross."""
+
+
+# --- sizes out of records ---------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def records(experiment: str) -> tuple[RunRecord, ...]:
+    """The stored runs of an experiment at the paper's scale; none where there are none."""
+    return tuple(ledger.load(experiment=experiment, scale="paper"))
+
+
+def runs_of(where: str | Iterable[str], method: str, metric: str = "accuracy") -> pd.DataFrame:
+    """A method's values, in per cent where they are accuracies: a row per seed, a column per experiment."""
+    names = _several(where)
+    return pd.concat([results.by_seed(records(e), e, method, metric) for e in names], axis=1, keys=names)
+
+
+def _several(where: str | Iterable[str]) -> list[str]:
+    found = [where] if isinstance(where, str) else checks.names("where", where)
+    if not found:
+        raise ValueError("where must name an experiment at least, got none")
+    return found
+
+
+def pooled(
+    where: str | Iterable[str],
+    a: str,
+    b: str,
+    other: str | Iterable[str] | None = None,
+    metric: str = "accuracy",
+) -> Paired:
+    """Points by which a is ahead of b over a whole table: each seed's mean, and the 95 % interval over seeds.
+
+    A claim about a table is judged on the table, for four rows of five seeds that each fail may be one effect. Seeds
+    are what was repeated, so that the interval is one of seeds: of five here, not of twenty.
+
+    Parameters
+    ----------
+    where : str or iterable of str
+        The experiments: one, or the rows of a table.
+    a, b : str
+        Methods.
+    other : str or iterable of str, optional
+        Where b was run, on the same data, one for each of `where`; by default there.
+    metric : str
+
+    Returns
+    -------
+    Paired
+
+    Raises
+    ------
+    hetfl_core.statistics.NoPairsError
+        If an experiment has no seed of both.
+    ValueError
+        If a pair was run on other data, or by another protocol.
+    """
+    here = _several(where)
+    there = here if other is None else _several(other)
+    if len(there) != len(here):
+        raise ValueError(f"other must name an experiment for each of {len(here)}, got {len(there)}")
+    every = [r for e in dict.fromkeys([*here, *there]) for r in records(e)]
+    singly = []
+    for e, o in zip(here, there, strict=True):
+        if e == o:
+            singly.append(ledger.paired(every, e, a, b, metric))  # refuses pairs whose data or protocol differ
+        elif a not in results.across(every, e, o, b, metric).index:
+            raise ValueError(f"other: no seed has both {a!r} of {e!r} and {b!r} of {o!r}")
+    if len(singly) == 1:
+        return singly[0]
+    found = results.difference(*(results.pooled(every, w, m, metric) for w, m in ((here, a), (there, b))))
+    if found is None:
+        raise ValueError(f"where: no seed has {a!r} and {b!r} in all of {here}")
+    return found
+
+
+def level(where: str | Iterable[str], method: str, metric: str = "accuracy") -> list[float]:
+    """Mean over seeds of a method's metric, one an experiment; accuracies in per cent."""
+    return [float(mean) for mean in runs_of(where, method, metric).mean()]
+
+
+def said(gap: Any, digits: int = 1) -> str:
+    """A difference as figures and tables say it, ``"+1.6 ± 0.8"``; of too few seeds it has no interval.
+
+    Parameters
+    ----------
+    gap : Paired
+        Or anything else that has ``mean``, ``low`` and ``high``.
+    digits : int
+    """
+    text = f"{gap.mean:+.{checks.integer('digits', digits, 0, 17)}f}".replace("-", "−")
+    if np.isfinite(gap.high - gap.low):
+        return f"{text} ± {(gap.high - gap.low) / 2:.{digits}f}"
+    return f"{text} ({counted(gap.n, 'seed')})"
+
+
+def printed(paper: str, table: str | int, where: Iterable[str]) -> pd.DataFrame:
+    """A paper's numbers, a column per method; rows are named by our experiment, or by the paper's own setting."""
+    found = ledger.paper_table(paper, table)
+    row = found["experiment"].where(found["experiment"] != "", found["setting"])
+    return (
+        found.assign(row=row)
+        .pivot_table(index="row", columns="method", values="value")
+        .loc[checks.names("where", where)]
+    )
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def table_beside_paper(
+    paper: str, table: str | int, a: str, b: str, where: Mapping[str, str], of: str = "setting", whole: str = ""
+) -> object:
+    """Points by which a is ahead of b, in the paper and with us.
+
+    Parameters
+    ----------
+    paper, table : str
+        As for `hetfl_book.ledger.paper_table`.
+    a, b : str
+        Methods, called alike in the paper and here.
+    where : dict of str to str
+        By experiment, what its row is called.
+    of : str
+        What rows are.
+    whole : str, optional
+        What the last row is called, which has all of them together; by default there is none.
+    """
+    rows, of_paper = checks.mapping("where", where), printed(paper, table, where)
+    lead = of_paper[a] - of_paper[b]
+    lines = [(name, lead[e], pooled(e, a, b)) for e, name in rows.items()]
+    lines += [(whole, lead.mean(), pooled(rows, a, b))] if whole else []
+    told = [(name, f"{theirs:+.1f}".replace("-", "−"), said(ours)) for name, theirs, ours in lines]
+    return ledger.show(pd.DataFrame(told, columns=[of, "the paper", "ours"]))
+
+
+# --- figures of differences -------------------------------------------------------------------------------------------
+
+
+def forest(groups: Mapping[str, Mapping[str, Any]], xlabel: str, theirs: Mapping[str, float] | None = None) -> Axes:
+    """Differences with their 95 % intervals, one a row, named and told above its line; a full dot excludes zero.
+
+    Parameters
+    ----------
+    groups : dict of str to dict of str to Paired
+        From the top; the name of a group is its heading, and may be empty.
+    xlabel : str
+    theirs : dict of str to float, optional
+        By the name of a row, the paper's difference: an orange diamond.
+
+    Returns
+    -------
+    Axes
+    """
+    of_paper = checks.mapping("theirs", {} if theirs is None else theirs)
+    rows: list[tuple[str, Any]] = []
+    for heading, group in checks.mapping("groups", groups).items():
+        rows += [(heading, None)] * bool(heading) + [*checks.mapping("groups", group).items()]
+    if not rows:
+        raise ValueError("groups must hold one difference at least, got none")
+    ax = plt.subplots(figsize=(WIDTH, 0.8 + 0.47 * len(rows)))[1]
+    across = ax.get_yaxis_transform()
+    for at, (name, gap) in enumerate(rows):
+        ax.text(0, 0.18 - at, name, transform=across, va="bottom", weight="normal" if gap else "bold", bbox=PAPER)
+        if gap is None:
+            continue
+        ax.text(1, 0.18 - at, said(gap), transform=across, ha="right", va="bottom", bbox=PAPER)
+        ends = [gap.low, gap.high] if np.isfinite(gap.low) else [gap.mean] * 2
+        clear = gap.low > 0 or gap.high < 0
+        ax.plot(ends, [-at, -at], color=BLUE, lw=2.5, solid_capstyle="butt")
+        ax.plot(gap.mean, -at, "o", ms=9, color=BLUE, mfc=BLUE if clear else "white", mew=2)
+        if name in of_paper:
+            ax.plot(of_paper[name], -at, "D", ms=8, color=ORANGE, mfc="white", mew=2)
+    if first := next((name for name, _ in rows if name in of_paper), ""):
+        x, right = of_paper[first], of_paper[first] < np.mean(ax.get_xlim())
+        look: Any = {"ha": "left" if right else "right", "va": "center", "color": ORANGE, "bbox": PAPER}
+        place = (x, -[name for name, _ in rows].index(first))
+        ax.annotate("paper", place, (9 if right else -9, 0), textcoords="offset points", **look)
+    ax.axvline(0, color="black", lw=1, zorder=0)
+    ax.set(xlabel=xlabel, ylim=(0.5 - len(rows), 0.8))
+    return _without_rows(ax)
+
+
+def _without_rows(ax: Axes) -> Axes:
+    ax.set_yticks([])
+    ax.spines["left"].set_visible(False)
+    ax.grid(False, axis="y")
+    return ax
+
+
+def dots(values: Mapping[str, Mapping[str, float]], xlabel: str, named: Iterable[str] = ()) -> Axes:
+    """A dot for every client, a row for every method or federation; a bar marks the median.
+
+    Parameters
+    ----------
+    values : dict of str to dict of str to float
+        By row, from the top, the value of each client.
+    xlabel : str
+    named : iterable of str
+        Clients whose dot is full, and named in the first row.
+
+    Returns
+    -------
+    Axes
+    """
+    rows, told = checks.mapping("values", values), checks.names("named", named)
+    ax = plt.subplots(figsize=(WIDTH, 0.9 + 0.75 * len(rows)))[1]
+    for at, (name, clients) in enumerate(rows.items()):
+        ax.text(0, 0.24 - at, name, transform=ax.get_yaxis_transform(), va="bottom", bbox=PAPER)
+        for client, x in checks.mapping("values", clients).items():
+            full = ORANGE if client in told else "none"
+            ax.plot(x, -at, "o", ms=8, color=BLUE, mfc=full, mew=1.5, clip_on=False)
+            if client in told and not at:
+                look: Any = {"ha": "center", "color": ORANGE, "bbox": PAPER}
+                ax.annotate(client, (x, -at), (0, -20), textcoords="offset points", **look)
+        ax.plot([np.median([*clients.values()])] * 2, [-at - 0.18, -at + 0.18], color="black", lw=2)
+    if ax.get_xlim()[0] < 0 < ax.get_xlim()[1]:
+        ax.axvline(0, color="black", lw=1, zorder=0)
+    ax.set(xlabel=xlabel, ylim=(0.5 - len(rows), 0.75))
+    return _without_rows(ax)
+
+
+# --- figures of curves ------------------------------------------------------------------------------------------------
+
+
+def lines(found: Mapping[str, Any], xlabel: str, ylabel: str, column: str = "accuracy", ax: Axes | None = None) -> Axes:
+    """Curves over rounds that carry their names at their ends: means over runs, with a band of ± 1 sd.
+
+    Parameters
+    ----------
+    found : dict of str to Run, RunRecord, DataFrame or a list of those
+        By name, runs or their histories, one per seed.
+    xlabel, ylabel : str
+    column : str
+        Of the history; accuracies are drawn in per cent.
+    ax : Axes, optional
+
+    Returns
+    -------
+    Axes
+    """
+    ax = plt.subplots(figsize=(WIDTH, 3.6))[1] if ax is None else ax
+    ends = {}
+    for i, (name, given) in enumerate(checks.mapping("found", found).items()):
+        runs = given if isinstance(given, list | tuple) else [given]
+        table = pd.concat([_history(run)[column] for run in runs], axis=1).dropna(how="all")
+        table = (100 if column.endswith("accuracy") else 1) * table
+        mean, sd = table.mean(axis=1), table.std(axis=1).fillna(0)
+        ax.plot(mean.index, mean, color=COLOURS[i % len(COLOURS)])
+        ax.fill_between(mean.index, mean - sd, mean + sd, color=COLOURS[i % len(COLOURS)], alpha=0.15, lw=0)
+        ends[name] = float(mean.iloc[-1])
+    _named_at_the_end(ax, ends)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    return ax
+
+
+def _history(run: Any) -> pd.DataFrame:
+    table = run if isinstance(run, pd.DataFrame) else run.frame() if isinstance(run, RunRecord) else run.history
+    return table.set_index("round").astype(float)
+
+
+def along(gaps: Mapping[str, Mapping[float, Any]], xlabel: str, ylabel: str, log: bool = False) -> Axes:
+    """Differences along a setting, a curve a method that carries its name: 95 % intervals, full dots exclude zero.
+
+    Parameters
+    ----------
+    gaps : dict of str to dict of float to Paired
+        By method, at each value of the setting.
+    xlabel, ylabel : str
+    log : bool
+        Whether the setting stands on a logarithmic axis.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = plt.subplots(figsize=(WIDTH, 3.6))[1]
+    for i, line in enumerate(checks.mapping("gaps", gaps).values()):
+        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
+        ax.plot([*line], [gap.mean for gap in line.values()], color=colour)
+        for x, gap in line.items():
+            if np.isfinite(gap.low):
+                ax.plot([x, x], [gap.low, gap.high], color=colour, lw=1.2)
+            clear = gap.low > 0 or gap.high < 0
+            ax.plot(x, gap.mean, marker, ms=7, color=colour, mfc=colour if clear else "white", mew=1.5)
+    ax.axhline(0, color="black", lw=1, zorder=0)
+    ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if log else "linear")
+    _named_at_the_end(ax, {name: [*line.values()][-1].mean for name, line in gaps.items()})
+    return ax
+
+
+def _named_at_the_end(ax: Axes, ends: Mapping[str, float], least: float = 0.09) -> None:
+    """Names at the right of the frame, as high as their curves end, but so far apart that none covers another."""
+    low, high = ax.get_ylim()
+    order = sorted(ends, key=lambda name: ends[name])
+    at = [(ends[name] - low) / (high - low) for name in order]
+    for i in range(1, len(at)):
+        at[i] = max(at[i], at[i - 1] + least)
+    down = max(0.0, at[-1] - 1) if at else 0.0
+    for name, y in zip(order, at, strict=True):
+        colour = COLOURS[[*ends].index(name) % len(COLOURS)]
+        ax.text(1.02, y - down, name, transform=ax.transAxes, va="center", color=colour)
+
+
+def labelled(
+    ax: Axes,
+    x: Sequence[float],
+    y: Sequence[float],
+    name: str,
+    at: int = -1,
+    look: str = "-",
+    over: tuple[float, float] = (6, 0),
+    color: str = BLUE,
+) -> None:
+    """A curve that carries its name, in its colour, `over` (points to the right and up) from its point number `at`."""
+    ax.plot(x, y, look, color=color)
+    ax.annotate(name, (x[at], y[at]), over, textcoords="offset points", va="center", color=color, bbox=PAPER)
+
+
+# --- figures of who has what ------------------------------------------------------------------------------------------
+
+
+def grid(table: pd.DataFrame, xlabel: str = "", digits: int = 0, limits: tuple[float, float] | None = None) -> Axes:
+    """A heat map with its numbers: rows and columns are named by the table, cells are the darker the larger.
+
+    Parameters
+    ----------
+    table : DataFrame of float
+        At most six columns can be read on a phone. NaN is an empty cell.
+    xlabel : str
+        What the numbers are.
+    digits : int
+    limits : tuple of float, optional
+        The values that are white and darkest; by default the least and the largest.
+
+    Returns
+    -------
+    Axes
+    """
+    checks.frame("table", table)
+    values = table.to_numpy(dtype=float)
+    low, high = (np.nanmin(values), np.nanmax(values)) if limits is None else limits
+    ax = plt.subplots(figsize=(WIDTH, 1.0 + 0.36 * len(table)))[1]
+    ax.imshow(values, cmap="Blues", vmin=low, vmax=high + 0.3 * (high - low), aspect="auto")
+    for (i, j), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            dark = value > low + 0.85 * (high - low)
+            text = f"{value:.{digits}f}".replace("-", "−")
+            ax.text(j, i, text, ha="center", va="center", color="white" if dark else "black", fontsize=11)
+    ax.set_xticks(range(table.shape[1]), [str(c) for c in table.columns])
+    ax.set_yticks(range(len(table)), [str(r) for r in table.index])
+    ax.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+    ax.set_xlabel(xlabel)
+    return ax
+
+
+def travels(parts: Mapping[str, Sequence[str]], leave: Sequence[str], server: str, keeper: str = "hospital") -> Figure:
+    """Who keeps what: a row per client, a box per part of it, and what leaves the client in colour.
+
+    Parameters
+    ----------
+    parts : dict of str to sequence of str
+        By the name of the part (a column), what stands in each client's box; "" is no box.
+    leave : sequence of str
+        The parts that leave the client, the last columns.
+    server : str
+        What the server does with them.
+    keeper : str
+        What a client is called.
+
+    Returns
+    -------
+    Figure
+    """
+    columns, last = checks.mapping("parts", parts), checks.names("leave", leave)
+    if not columns or len({len(boxes) for boxes in columns.values()}) != 1:
+        raise ValueError("parts must have boxes of equally many clients in each column")
+    if last != [*columns][len(columns) - len(last) :]:
+        raise ValueError(f"leave must name the last of the columns {[*columns]}, got {last}")
+    n, first = len(next(iter(columns.values()))), len(columns) - len(last)
+    fig, ax = plt.subplots(figsize=(WIDTH, 0.9 + 0.62 * n))
+    for j, (part, boxes) in enumerate(columns.items()):
+        colour = ORANGE if part in last else "grey"
+        ax.text(j, 0.75, part, ha="center", weight="bold", color=colour if part in last else "black")
+        for i, text in enumerate(boxes):
+            if text:
+                ax.add_patch(plt.Rectangle((j - 0.46, -i - 0.36), 0.92, 0.72, fc=colour, alpha=0.25, ec="none"))
+                ax.text(j, -i, text, ha="center", va="center", fontsize=11)
+    if last:
+        ax.plot([first - 0.5] * 2, [0.6, 0.5 - n], color="black", lw=1, ls=":")
+        ax.text((first + len(columns) - 1) / 2, 0.1 - n, server, ha="center", va="top", color=ORANGE)
+    ax.text((first - 1) / 2, 0.1 - n, f"stays with the {keeper}", ha="center", va="top")
+    ax.set(xlim=(-0.6, len(columns) - 0.4), ylim=(-n - 0.5, 1.15))
+    ax.axis("off")
+    return fig
+
+
+# --- figures of features ----------------------------------------------------------------------------------------------
+
+
+def bounds(runs: Iterable[Any], room: float = 0.5) -> tuple[float, float, float, float]:
+    """Left, right, bottom and top of the training features of all clients of some runs, in two dimensions."""
+    z = np.concatenate([z for run in runs for z in run.embed("train").values()])
+    (left, bottom), (right, top) = z.min(0) - room, z.max(0) + room
+    return float(left), float(right), float(bottom), float(top)
+
+
+def spaces(
+    run: Any, limits: tuple[float, float, float, float], title: str, names: Sequence[str] | None = None
+) -> Figure:
+    """The feature space of each client in two dimensions, what its head says there, and the server's class means.
+
+    Parameters
+    ----------
+    run : Run
+        Of clients with a linear head on two features.
+    limits : tuple of float
+        As from `bounds`.
+    title : str
+    names : sequence of str, optional
+        What clients are called; by default ``hospital 1`` and so on.
+
+    Returns
+    -------
+    Figure
+    """
+    z, n = run.embed("train"), len(run.federation)
+    told = [f"hospital {i + 1}" for i in range(n)] if names is None else checks.names("names", names)
+    fig, axes = plt.subplots(-(-n // 2), 2, figsize=(4.2, 0.4 + 2 * -(-n // 2)), squeeze=False)
+    for i, (ax, client, name) in enumerate(zip(axes.flat, run.federation, told, strict=False)):
+        weight, bias = (run.params[i][f"beta.{part}"].numpy() for part in ("weight", "bias"))
+        says = lambda z, w=weight, b=bias: (z @ w + b).argmax(1)  # noqa: E731
+        regions(z[client.name], client.y_train.numpy(), says, limits, ax, name, 60)
+        ax.set(xticks=[], yticks=[])
+        for c, star in enumerate(run.server["mean"].numpy() if "mean" in run.server else ()):
+            ax.plot(*star, "*", ms=15, color=COLOURS[c], mec="black")
+    fig.suptitle(title, fontsize=13)
+    return fig
+
+
+def apart(features: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]) -> float:
+    """How far clients' means of one class lie apart, as a share of the distance between the means of two classes.
+
+    0 where each class has its mean at the same place everywhere; scaling the features changes nothing.
+
+    Parameters
+    ----------
+    features : dict of str to ndarray, shape (n_i, k)
+        By client.
+    labels : dict of str to ndarray of int, shape (n_i,)
+    """
+    classes = np.unique(np.concatenate([*labels.values()]))
+    means = [[z[labels[c] == k].mean(0) for c, z in features.items() if (labels[c] == k).any()] for k in classes]
+    same = np.mean([_between(each) for each in means if len(each) > 1])
+    return float(same / _between([np.mean(each, axis=0) for each in means]))
+
+
+def _between(points: Sequence[np.ndarray]) -> float:
+    return float(np.mean([np.linalg.norm(a - b) for a, b in itertools.combinations(points, 2)]))
+
+
+def alignment(runs: Iterable[Any]) -> dict[str, float]:
+    """Means over runs of `apart`, and of how often (%) discriminators name the client, next to two yardsticks.
+
+    Returns
+    -------
+    dict of str to float
+        ``apart``; ``linear`` and ``forest``, the discriminators; ``chance``, and what the ``label alone`` tells.
+    """
+    rows = []
+    for run in runs:
+        z = run.embed("train")
+        y = {client.name: client.y_train.numpy() for client in run.federation}
+        linear, trees = (recognise_clients(z, y, kind=kind) for kind in ("linear", "forest"))  # type: ignore[arg-type]
+        rates = {"linear": linear.accuracy, "forest": trees.accuracy}
+        rates |= {"chance": linear.chance, "label alone": linear.label_only}
+        rows.append({"apart": apart(z, y)} | {name: 100 * rate for name, rate in rates.items()})
+    return {str(name): float(mean) for name, mean in pd.DataFrame(rows).mean().items()}
+
+
+def floors(found: Mapping[str, Mapping[str, float]], xlabel: str) -> Axes:
+    """What discriminators name, beside chance and what the label alone tells.
+
+    Parameters
+    ----------
+    found : dict of str to dict of str to float
+        As from `alignment`, by method.
+    xlabel : str
+
+    Returns
+    -------
+    Axes
+    """
+    rows = checks.mapping("found", found)
+    ax = plt.subplots(figsize=(WIDTH, 1.5 + 0.8 * len(rows)))[1]
+    for at, (name, rates) in enumerate(rows.items()):
+        ax.text(0, 0.3 - at, name, transform=ax.get_yaxis_transform(), weight="bold")
+        for i, kind in enumerate(("linear", "forest")):
+            ax.plot(rates[kind], -at, MARKERS[i], ms=10, color=COLOURS[i], clip_on=False)
+            words, where = f"{kind} {rates[kind]:.0f}", (rates[kind], -at)
+            over = (0, 12 if i else -20)
+            ax.annotate(words, where, over, textcoords="offset points", ha="center", bbox=PAPER)
+    for name in ("chance", "label alone"):
+        x = float(np.mean([rates[name] for rates in rows.values()]))
+        ax.axvline(x, color="grey", ls="--", lw=1.5, zorder=0)
+        ax.annotate(f"{name} {x:.0f}", (x, 0.75), ha="center", va="bottom", color="dimgrey")
+    ax.set(xlabel=xlabel, xlim=(0, 100), ylim=(0.3 - len(rows), 0.75))
+    ax.grid(False)
+    return _without_rows(ax)
