@@ -1,17 +1,21 @@
-"""What the papers' pages say on their first screens, in captions and at their ends is what the records say."""
+"""What pages say is what the records say: those of Part I as a whole, the papers' pages where they sum up."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import re
 
 import pytest
-from facts import BOOK, cells, failures, headline, headline_cells
-
-from hetfl_book.ledger import paper_values
+from facts import BOOK, RESULT, cells, failures, headline, headline_cells, printed_numbers, ran, whole
+from test_part_one import WRITTEN
 
 PAPERS = ("flic", "fedcr", "fedcma", "hyfem")
-PAGES = sorted(path.stem for path in BOOK.glob("*.ipynb") if path.stem.startswith(PAPERS))
+PAGES = sorted(path.stem for path in BOOK.glob("*.ipynb") if path.stem.startswith(PAPERS) and path.stem not in WRITTEN)
+"""Of the papers; those of Part I stand in `WRITTEN`."""
+
+MOST_SECONDS = 40
+"""Of CPU time for all cells of a page of Part I: twice what is asked for, since clocks differ."""
 
 TRUE = "Of 7 runs 5 are better. It gains 1.6 points (0.8 to 2.4), and with 32 clients −0.3. The paper prints 76.28."
 FACTS = [
@@ -59,9 +63,7 @@ def test_no_headline_is_put_together_by_code(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_headlines_say_what_the_records_say(page: str) -> None:
     of_paper = importlib.import_module(f"facts.{page.partition('-')[0]}")
-    table = paper_values()
-    printed = {text for column in ("value", "sd") for text in table[column].dropna().map("{:.2f}".format)}
-    wrong = failures(headline(page), of_paper.facts(page), of_paper.GIVEN.get(page, ()), printed)
+    wrong = failures(headline(page), of_paper.facts(page), of_paper.GIVEN.get(page, ()), printed_numbers())
     assert not wrong, "\n".join([f"book/{page}.ipynb", *wrong])
 
 
@@ -70,3 +72,46 @@ def test_every_page_has_facts() -> None:
     for paper in PAPERS:
         of_paper = importlib.import_module(f"facts.{paper}")
         assert set(of_paper.PAGES) == {page for page in PAGES if page.partition("-")[0] == paper}
+
+
+# --- pages of Part I --------------------------------------------------------------------------------------------------
+
+
+def of_page(page: str):
+    return importlib.import_module(f"facts.part_one.{page.replace('-', '_')}")
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_a_page_of_part_one_says_what_the_records_and_its_own_cells_say(page: str) -> None:
+    """One test a page, so that its cells run once."""
+    its = of_page(page)
+    live = any(callable(value) for fact in its.FACTS for value in fact[1:])
+    found = ran(page)
+    wrong = failures(whole(page), its.FACTS, its.GIVEN, printed_numbers(), found if live else None)
+    assert not wrong, "\n".join([f"book/{page}.ipynb", *wrong])
+    assert found["seconds"] <= MOST_SECONDS, f"the page's cells take {found['seconds']:.0f} s of CPU"
+
+
+def test_every_page_of_part_one_has_its_facts_and_no_other_has() -> None:
+    files = {path.stem.replace("_", "-") for path in (BOOK.parent / "tests/facts/part_one").glob("[!_]*.py")}
+    assert files == set(WRITTEN)
+
+
+def test_a_fact_may_be_a_function_of_what_the_page_computed() -> None:
+    facts = [("falls to {:.1f}", lambda page: page["x"]), ("and is small", lambda page: page["x"] < 1)]
+    assert failures("It falls to 0.5 and is small.", facts, page={"x": 0.52}) == []
+    assert len(failures("It falls to 0.5 and is small.", facts, page={"x": 1.4})) == 2
+
+
+def test_a_page_is_read_whole_and_run_once(tmp_path, monkeypatch) -> None:
+    source = [
+        {"cell_type": "markdown", "id": "a", "metadata": {}, "source": "# T\n\n## One\n\nHere $x = 3.5$ is 7 %."},
+        {"cell_type": "code", "id": "b", "metadata": {"caption": "Of 8 %."}, "source": "y = 2\nz = y + 1"},
+    ]
+    (tmp_path / "page.ipynb").write_text(json.dumps({"cells": source}), "utf8")
+    monkeypatch.setattr("facts.BOOK", tmp_path)
+    ran.cache_clear()
+    assert [hit[0] for hit in RESULT.finditer(whole("page"))] == ["7", "8"]
+    assert ran("page")["z"] == 3
+    assert ran("page") is ran("page")
+    ran.cache_clear()

@@ -1,9 +1,10 @@
-"""Sentences with results on the papers' pages: people write them, and these lists say how each number comes about.
+"""Sentences with results on the book's pages: people write them, and these lists say how each number comes about.
 
-A fact is a quotation with gaps, and what fills them: numbers out of records, and conditions that make the words true.
-`failures` looks for exactly these words in the *headline parts* of a page: what stands above its first section, what it
-ends with, and every caption and alternative text. It prints the sentence that would be true where another one stands,
-and each result there that no fact covers. Formulas, code and links are not looked at.
+A fact is a quotation with gaps, and what fills them: numbers out of records, conditions that make the words true, and,
+for what a page computes live, functions of its variables after its cells have run. `failures` looks for exactly these
+words, prints the sentence that would be true where another one stands, and each result that no fact covers. Formulas,
+code and links are not looked at. Of the papers' pages it reads the *headline parts*: what stands above the first
+section, what a page ends with, and every caption and alternative text. Pages of Part I (`part_one`) it reads whole.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+import matplotlib.pyplot as plt
 import pandas as pd
 
 from hetfl_book import experiments, ledger
@@ -66,10 +70,34 @@ def headline_cells(page: str) -> list[dict[str, Any]]:
 
 def headline(page: str) -> str:
     """The headline parts of a page, in one line, without formulas and code."""
-    told = [cell["source"] for cell in headline_cells(page) if cell["cell_type"] == "markdown"]
-    for meta in (cell["metadata"] for cell in cells(page)):
+    return _told(headline_cells(page), cells(page))
+
+
+def whole(page: str) -> str:
+    """All that a page says, in one line, without formulas and code."""
+    return _told(cells(page), cells(page))
+
+
+def _told(prose: Iterable[Mapping[str, Any]], figures: Iterable[Mapping[str, Any]]) -> str:
+    told = [cell["source"] for cell in prose if cell["cell_type"] == "markdown"]
+    for meta in (cell["metadata"] for cell in figures):
         told += [meta.get("caption", ""), meta.get("mystnb", {}).get("image", {}).get("alt", "")]
     return " ".join(CODE.sub(" ", "\n\n".join(told)).split())
+
+
+@cache
+def ran(page: str) -> dict[str, Any]:
+    """A page's variables after its cells have run, with the CPU seconds that this took as ``"seconds"``."""
+    found: dict[str, Any] = {"__name__": "page"}
+    backend, start = matplotlib.get_backend(), time.process_time()
+    matplotlib.use("Agg")
+    with plt.rc_context():
+        for cell in cells(page):
+            if cell["cell_type"] == "code":
+                exec(compile(cell["source"], f"{page}.ipynb, cell {cell['id']}", "exec"), found)
+        plt.close("all")
+    matplotlib.use(backend)
+    return found | {"seconds": time.process_time() - start}
 
 
 def filled(quotation: str, values: Sequence[Any]) -> tuple[str, bool]:
@@ -89,22 +117,31 @@ def nearest(words: str, text: str) -> str:
     return max(re.split(r"(?<=[.!?|])\s+", text), key=likeness)
 
 
-def failures(text: str, facts: Iterable[Fact], given: Collection[str] = (), printed: Collection[str] = ()) -> list[str]:
+def failures(
+    text: str,
+    facts: Iterable[Fact],
+    given: Collection[str] = (),
+    printed: Collection[str] = (),
+    page: Mapping[str, Any] | None = None,
+) -> list[str]:
     """What is wrong with a text, one message each.
 
     Parameters
     ----------
     text : str
-        As from `headline`.
+        As from `headline` or `whole`.
     facts : iterable of (quotation, value, …)
-        Values fill the gaps in turn; what is true or false is a condition instead.
+        Values fill the gaps in turn; what is true or false is a condition instead. A function is called with `page`.
     given : collection of str
         Words with numbers that are no results: settings, made-up examples.
     printed : collection of str
         The papers' own numbers, as they are printed.
+    page : dict of str to object, optional
+        A page's variables, as from `ran`.
     """
     found, left = [], text
-    for quotation, *values in facts:
+    for quotation, *some in facts:
+        values = [value(page) if callable(value) else value for value in some]
         words, true = filled(quotation, values)
         if not true:
             found.append(f"NO LONGER TRUE\n    stands there:   {nearest(words, text)}\n    by the fact:    {words}")
@@ -159,6 +196,13 @@ def sized(found: Paired) -> tuple[float, float, float]:
 def is_open(found: Paired) -> bool:
     """Whether the interval has zero inside."""
     return found.low <= 0 <= found.high
+
+
+@cache
+def printed_numbers() -> frozenset[str]:
+    """Every number that a table of a paper prints, with two digits as the pages have them."""
+    table = ledger.paper_values()
+    return frozenset(text for column in ("value", "sd") for text in table[column].dropna().map("{:.2f}".format))
 
 
 @cache
