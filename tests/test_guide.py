@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 import torch
 
-from hetfl_book.headtohead import figures, guide
+from hetfl_book.headtohead import figures, guide, portraits
+from hetfl_book.headtohead.federations import FEDERATIONS, SIZES
 from hetfl_core import Client, Federation
 
 
@@ -23,12 +24,14 @@ def federation(*clients):
 def test_what_the_questions_ask_of_a_federation():
     data = federation(([30, 10], ["age", "chol"]), ([10, 30], ["age", "ca"]))
     traits = guide.Traits.of(data)
-    assert (traits.same, traits.shared, traits.rows) == (False, True, 20.0)
+    assert (traits.same, traits.common, traits.rows) == (False, True, 20.0)
     assert traits.apart == pytest.approx(0.25)  # 3/4 against 1/2 of all
-    assert guide.leaf(traits) == "some inputs shared, many rows"
+    assert guide.leaf(traits) == "some inputs common to all, many rows"
     same = guide.Traits.of(federation(([9, 1], ["age"]), ([9, 1], ["age"])))
-    assert (same.same, same.shared, same.rows, same.apart) == (True, True, 5.0, 0.0)
-    assert guide.leaf(guide.Traits.of(federation(([4, 4], ["a"]), ([4, 4], ["b"])))) == "nothing shared, few rows"
+    assert (same.same, same.common, same.rows, same.apart) == (True, True, 5.0, 0.0)
+    assert (
+        guide.leaf(guide.Traits.of(federation(([4, 4], ["a"]), ([4, 4], ["b"])))) == "nothing common to all, few rows"
+    )
 
 
 def test_inputs_without_names_are_the_same_where_their_shapes_are_and_blocks_by_those_that_are_held():
@@ -37,10 +40,10 @@ def test_inputs_without_names_are_the_same_where_their_shapes_are_and_blocks_by_
     ]
     assert guide.Traits.of(Federation(plain[:2], 2)).same
     assert not guide.Traits.of(Federation(plain, 2)).same
-    assert guide.Traits.of(Federation(plain, 2)).shared  # the first two have the same
+    assert not guide.Traits.of(Federation(plain, 2)).common
     x = [{"a": torch.ones(4, 2), "b": torch.ones(4, 0)}, {"a": torch.ones(4, 0), "b": torch.ones(4, 2)}]
     apart = Federation([Client(one, [0, 1, 0, 1], one, [0, 1, 0, 1], str(i)) for i, one in enumerate(x)], 2)
-    assert not guide.Traits.of(apart).shared
+    assert not guide.Traits.of(apart).common
 
 
 def test_a_regression_has_no_classes_to_ask_about():
@@ -50,12 +53,20 @@ def test_a_regression_has_no_classes_to_ask_about():
 
 
 @pytest.mark.parametrize("same", [True, False])
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("common", [True, False])
 @pytest.mark.parametrize("rows", [guide.FEW - 1, guide.FEW])
 @pytest.mark.parametrize("apart", [0.0, guide.APART])
-def test_every_federation_is_at_one_leaf(same, shared, rows, apart):
-    traits = guide.Traits(same, shared or same, rows, apart)
+def test_every_federation_is_at_one_leaf(same, common, rows, apart):
+    traits = guide.Traits(same, common or same, rows, apart)
     assert sum(holds(traits) for holds in guide.LEAVES.values()) == 1
+
+
+def leaves_of(at):
+    return [at] if isinstance(at, str) else [leaf for to in at[1].values() for leaf in leaves_of(to)]
+
+
+def test_the_questions_lead_to_every_leaf_once():
+    assert sorted(leaves_of(guide.QUESTIONS)) == sorted(guide.LEAVES)
 
 
 GAINS = pd.DataFrame(
@@ -63,14 +74,14 @@ GAINS = pd.DataFrame(
     index=["training alone", "late fusion", "FLIC"],
     dtype=float,
 )
-AT = dict.fromkeys(GAINS, "some inputs shared, few rows") | {"eeg, all": "nothing shared, few rows"}
+AT = dict.fromkeys(GAINS, "some inputs common to all, few rows") | {"eeg, all": "nothing common to all, few rows"}
 
 
 def test_a_leaf_advises_the_method_with_the_highest_mean_that_ran_everywhere_at_it():
     found = guide.guide(GAINS, AT)
-    assert list(found) == ["some inputs shared, few rows", "nothing shared, few rows"]
-    assert found["some inputs shared, few rows"] == guide.Advice("late fusion", 2.0, 1.0, 3.0, tuple(GAINS)[:3])
-    assert found["nothing shared, few rows"].method == "training alone"  # FLIC did not run, late fusion lost
+    assert list(found) == ["some inputs common to all, few rows", "nothing common to all, few rows"]
+    assert found["some inputs common to all, few rows"] == guide.Advice("late fusion", 2.0, 1.0, 3.0, tuple(GAINS)[:3])
+    assert found["nothing common to all, few rows"].method == "training alone"  # FLIC did not run, late fusion lost
     with pytest.raises(ValueError, match="none"):
         guide.advise(GAINS.loc[["FLIC"]])
 
@@ -101,7 +112,7 @@ def test_a_leaderboard_shows_its_first_view_without_scripts_and_holds_the_rest()
 def test_cells_of_the_heat_map_carry_their_number_its_sign_and_whether_it_is_sure():
     gains = pd.DataFrame({"heart & co": [12.0, -3.0, np.nan]}, index=["A", "B", "C"])
     page = figures.heat(gains, gains > 10, {"heart & co": "#runs-heart"})
-    assert "<b>+12.0</b>" in page.markup
+    assert '<b><a href="#runs-heart">+12.0</a></b>' in page.markup
     assert ">−3.0<" in page.markup
     assert "<td>–</td>" in page.markup
     assert '<a href="#runs-heart">heart &amp; co</a>' in page.markup
@@ -139,12 +150,81 @@ def test_gains_against_rows_have_the_median_of_each_octave():
 
 
 def test_the_guide_as_a_tree_says_of_each_leaf_what_follows_and_where_it_stands():
-    questions = {"Same columns?": [("yes", "same"), ("no", "Few rows?")], "Few rows?": [("yes", "few"), ("no", "many")]}
+    questions = ("Same columns?", {"yes": "same", "no": ("Few rows?", {"yes": "few", "no": "many"})})
     advice = {"same": guide.Advice("FedAvg", 2.0, -1.0, 5.0, ("a", "b")), "few": guide.Advice("HyFEM", 1, 1, 1, ("c",))}
     page = figures.tree(advice, questions, {"same": "#same", "few": "#few"})
     assert (
         '<strong>FedAvg</strong><br>+2.0 points over training alone (−1.0 to +5.0 in <a href="#same">2 cases</a>)'
         in page.markup
     )
-    assert "no federation of the benchmark is like this" in page.markup
+    assert "no federation of the benchmark has been run here yet" in page.markup
     assert page.markup.count("<ul>") == 2
+
+
+def table(rows):
+    names = ["federation", "size", "method", "way", "gain"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def test_cases_are_methods_by_federations_and_sizes_without_what_lies_in_one_place():
+    rows = [
+        ("liver", "all", "FedAvg", "together", 2.0),
+        ("liver", "all", "in one place", "one place", 5.0),
+        ("heart", "tenth", "FedAvg", "together", np.nan),
+        ("heart", "tenth", "network alone", "alone", 0.0),
+    ]
+    found = guide.cases(table(rows))
+    assert list(found) == ["liver, all", "heart, tenth"]
+    assert list(found.index) == ["FedAvg", "network alone"]
+    assert found.loc["FedAvg", "liver, all"] == 2.0
+    assert np.isnan(found.loc["FedAvg", "heart, tenth"])
+
+
+def test_a_need_leaves_the_methods_that_answer_to_it_and_the_cases_where_one_ran():
+    gains = pd.DataFrame(
+        {"heart, all": [3.0, 1.0, 2.0, 0.5], "digits, all": [np.nan, np.nan, 9.0, 0.0]},
+        index=["FedAvg", "FedAvg, own last step", "FLIC-Class", "a method of somebody's own"],
+    )
+    one_model = guide.limited(gains, guide.LIMITS["One model serves everybody, also who comes later"])
+    assert one_model == guide.Advice("FedAvg", 3.0, 3.0, 3.0, ("heart, all",))
+    own = guide.limited(gains, guide.LIMITS["Every site keeps a network of its own"])
+    assert own == guide.Advice("FLIC-Class", 5.5, 2.0, 9.0, ("heart, all", "digits, all"))
+    assert guide.limited(gains, guide.LIMITS["Nothing is exchanged"]) is None
+    page = figures.needs({"one model": one_model, "nothing": None})
+    assert "<td>FedAvg</td><td>+3.0 (+3.0 to +3.0 in 1)</td>" in page.markup
+    assert "<td>nothing</td><td>–</td><td>–</td>" in page.markup
+
+
+def test_the_judged_guide_shows_what_was_best_there():
+    page = figures.judged(guide.left_out(GAINS, AT, {case: case.split(",")[0] for case in GAINS}))
+    assert "<td>liver, all</td><td>FLIC, −9.0</td><td>late fusion, +2.0</td>" in page.markup
+
+
+def test_what_is_from_sharing_starts_where_the_recipe_ends():
+    ax = figures.sharing(pd.DataFrame({"gain": [5.0, 2.0], "sharing": [4.0, 0.0]}, index=["FedAvg", "FLIC-Class"]))
+    recipe, sharing = (np.array([[p[0] for p in path.vertices] for path in c.get_paths()]) for c in ax.collections)
+    assert recipe.tolist() == [[0, 1], [0, 2]]
+    assert sharing.tolist() == [[1, 5], [2, 2]]
+    plt.close(ax.figure)
+
+
+def test_the_kept_portraits_are_of_all_federations():
+    kept = portraits.portraits()
+    assert list(zip(kept["federation"], kept["size"], strict=True)) == [(f, s) for f in FEDERATIONS for s in SIZES]
+    assert set(portraits.leaves().values()) <= set(guide.LEAVES)
+
+
+def test_a_portrait_is_kept_in_its_place_among_the_others(tmp_path):
+    kept = portraits.portraits()
+    kept[kept["federation"] != "solids"].to_csv(tmp_path / portraits.FILE, index=False)
+    pd.testing.assert_frame_equal(pd.read_csv(portraits.keep(["solids"], tmp_path)), kept)
+
+
+@pytest.mark.parametrize("name", ["heart", "liver", "solids", "linear-mapping"])
+def test_portraits_are_what_the_data_look_like(name):
+    if not FEDERATIONS[name].available:
+        pytest.skip("its files are not here")
+    made = portraits.made((name,), ("tenth",)).round(4)
+    kept = portraits.portraits()
+    kept = kept[(kept["federation"] == name) & (kept["size"] == "tenth")]
+    pd.testing.assert_frame_equal(made, kept.reset_index(drop=True), check_dtype=False)

@@ -295,6 +295,37 @@ def test_of_an_error_less_is_better() -> None:
     assert across.ranks(across.scores(table.reset_index(), "all"), less=True).loc["heart", "FedProto"] == 1
 
 
+def test_the_board_ranks_each_measure_size_and_kind_by_itself() -> None:
+    better = [[one + 0.1 for one in run] for run in BASE]
+    found = [*three(ALONE, BASE), *three("FedProto", better), *three("FedProto", BASE, control=True)]
+    board = ranking.board({"accuracy": ranking.cells(found)})
+    assert set(board["kind"]) == {ranking.EVERY, "real", "tables"}
+    real = board[board["kind"] == "real"]
+    assert real["method"].tolist() == ["FedProto", ALONE]
+    assert real["rank"].tolist() == [0, 1]
+    assert real["gain_sharing"].tolist() == pytest.approx([10, math.nan], nan_ok=True)
+    assert real["sent"].tolist() == [3000, 3000]
+
+
+def test_the_lines_of_a_federation_name_what_was_chosen_and_mark_the_edges() -> None:
+    table = ranking.cells([*three(ALONE, BASE), *three("FedAvg" + running.OWN_STEP, BASE)])
+    chosen = pd.DataFrame(
+        [
+            {
+                "federation": "heart",
+                "size": "all",
+                "method": "FedAvg",
+                "chosen": {"lr": 0.016},
+                "edges": {"lr": "most"},
+            },
+            {"federation": "heart", "size": "all", "method": ALONE, "chosen": {"lr": 0.001}, "edges": {}},
+        ]
+    )
+    found = ranking.lines(table, chosen, "heart").set_index("method")["setting"]
+    assert found.to_dict() == {"FedAvg" + running.OWN_STEP: "lr 0.016*", ALONE: "lr 0.001"}
+    assert ranking.lines(table, chosen, "liver").empty
+
+
 def test_only_methods_with_a_line_everywhere_are_ranked_across() -> None:
     table = pd.DataFrame(
         {

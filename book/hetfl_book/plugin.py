@@ -126,16 +126,22 @@ def headtohead(
     tune_only: Annotated[bool, typer.Option("--tune-only", help="Choose settings, and run no finals.")] = False,
     table: Annotated[bool, typer.Option("--table", help="Run nothing: print the table of what is there.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="The federations, and what takes part on each.")] = False,
+    describe: Annotated[
+        bool, typer.Option("--describe", help="Keep what they look like in data/headtohead.csv, which the guide reads.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder of new records; by default data/results, without a checkout results.")
     ] = None,
     jobs: Jobs = None,
 ) -> None:
     """Every method on every federation, tuned alike: make what is missing, and print the ranked table."""
-    from hetfl_book.headtohead import command
+    from hetfl_book.headtohead import command, portraits
 
     if listed:
         print("\n".join(command.overview()))
+        return
+    if describe:
+        print(portraits.keep(None if federations is None else command.named(federations)))
         return
     if out is not None:
         check_folder(out)

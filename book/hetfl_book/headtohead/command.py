@@ -53,9 +53,7 @@ def planned(
     ValueError
         For a name that nothing has, and an `add` that is none of these.
     """
-    wanted = [n.strip() for n in names.split(",")] if names else [n for n, s in FEDERATIONS.items() if s.available]
-    for name in wanted:
-        checks.choice("federations", name, tuple(FEDERATIONS))
+    wanted = named(names) if names else [n for n, s in FEDERATIONS.items() if s.available]
     sizes: Sequence[Size] = [one for one in SIZES if size in (None, one)]
     if not sizes:
         checks.choice("size", size, SIZES)
@@ -75,6 +73,17 @@ def planned(
     if tune_only:
         stages = [[task for task in stage if task.what == "tuning"] for stage in stages]
     return bench, stages
+
+
+def named(names: str) -> list[str]:
+    """The federations of a text with commas.
+
+    Raises
+    ------
+    ValueError
+        For a name that none has.
+    """
+    return [checks.choice("federations", name.strip(), tuple(FEDERATIONS)) for name in names.split(",")]
 
 
 def _added(place: str, name: str) -> tuple[str, Entry]:

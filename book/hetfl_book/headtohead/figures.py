@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from hetfl_book.headtohead.guide import Advice
+from hetfl_book.headtohead.guide import Advice, Question
 from hetfl_core import checks
 from hetfl_core.plots import COLOURS, MARKERS, _axes
 
@@ -138,7 +138,7 @@ def heat(gains: pd.DataFrame, sure: pd.DataFrame, links: Mapping[str, str], xlab
     head = "".join(f'<th scope="col"><a href="{name(links[f])}">{name(f)}</a></th>' for f in gains)
     body = ""
     for method, row in gains.iterrows():
-        cells = "".join(_cell(row[f], bool(sure.loc[method, f])) for f in gains)
+        cells = "".join(_cell(row[f], bool(sure.loc[method, f]), links[f]) for f in gains)
         body += f'<tr><th scope="row">{name(method)}</th>{cells}</tr>'
     corner = f'<th scope="col">{name(xlabel)}</th>'
     markup = f'<table class="dataframe heat"><thead><tr>{corner}{head}</tr></thead><tbody>{body}</tbody></table>'
@@ -149,13 +149,13 @@ def _signed(points: float) -> str:
     return f"{points:+.1f}".replace("-", "−")
 
 
-def _cell(gain: float, sure: bool) -> str:
+def _cell(gain: float, sure: bool, link: str) -> str:
     if not np.isfinite(gain):
         return "<td>–</td>"
     red, green, blue = (0, 114, 178) if gain > 0 else (213, 94, 0)
     strength = 0.55 * min(abs(gain) / MOST, 1)  # dark letters stay legible on it
     mixed = [round(255 + strength * (part - 255)) for part in (red, green, blue)]
-    text = _signed(gain)
+    text = f'<a href="{html.escape(link)}">{_signed(gain)}</a>'
     return f'<td style="background:rgb{tuple(mixed)};color:#000">{f"<b>{text}</b>" if sure else text}</td>'
 
 
@@ -251,18 +251,15 @@ def against_rows(clients: pd.DataFrame, ax: Axes | None = None, title: str = "")
     return ax
 
 
-def tree(
-    advice: Mapping[str, Advice], questions: Mapping[str, Sequence[tuple[str, str]]], links: Mapping[str, str]
-) -> Page:
+def tree(advice: Mapping[str, Advice], questions: Question, links: Mapping[str, str]) -> Page:
     """The decision guide as nested questions, each leaf with the method, its gain, and where the runs are.
 
     Parameters
     ----------
     advice : dict of str to Advice
         By leaf, as from `hetfl_book.headtohead.guide.guide`.
-    questions : dict of str to sequence of (str, str)
-        Each question with its answers, and where an answer leads: to another question or to a leaf. The first question
-        comes first.
+    questions : (str, dict of str to question or leaf)
+        The first question, and where each of its answers leads.
     links : dict of str to str
         Where the runs of each leaf are.
 
@@ -271,23 +268,84 @@ def tree(
     Page
     """
 
-    def node(key: str) -> str:
-        if key in questions:
-            answers = "".join(f"<li><b>{html.escape(a)}</b> {node(to)}</li>" for a, to in questions[key])
-            return f"<p>{html.escape(key)}</p><ul>{answers}</ul>"
-        if key not in advice:
-            return '<p class="leaf">no federation of the benchmark is like this</p>'
-        one = advice[key]
+    def node(at: Question | str) -> str:
+        if not isinstance(at, str):
+            text, answers = at
+            listed = "".join(f"<li><b>{html.escape(a)}</b> {node(to)}</li>" for a, to in answers.items())
+            return f"<p>{html.escape(text)}</p><ul>{listed}</ul>"
+        if at not in advice:
+            return '<p class="leaf">no federation of the benchmark has been run here yet</p>'
+        one = advice[at]
         ends = f"{_signed(one.low)} to {_signed(one.high)}"
         runs = f"{len(one.cases)} case{'s' * (len(one.cases) > 1)}"
         return (
             f'<p class="leaf"><strong>{html.escape(one.method)}</strong><br>{_signed(one.mean)} points '
-            f'over training alone ({ends} in <a href="{html.escape(links[key])}">{runs}</a>)</p>'
+            f'over training alone ({ends} in <a href="{html.escape(links[at])}">{runs}</a>)</p>'
         )
 
-    start = next(iter(questions))
     words = "\n".join(f"{leaf}: {one.method} ({one.mean:+.1f} points)" for leaf, one in advice.items())
-    return Page(f'<div class="guide">{node(start)}</div>', words)
+    return Page(f'<div class="guide">{node(questions)}</div>', words)
+
+
+def sharing(rows: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
+    """What each method gains over training alone, and what of it is gone when nothing is exchanged.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Indexed by method, best on top: ``gain`` over training alone and ``sharing`` over the same recipe with nothing
+        exchanged, in points. The part that is left to the recipe is drawn pale.
+    """
+    checks.frame("rows", rows, "gain", "sharing")
+    ax = _axes(ax, figsize=(WIDTH, 1.2 + 0.3 * len(rows)))
+    place = -np.arange(len(rows))
+    recipe = rows["gain"] - rows["sharing"]
+    ax.hlines(place, 0, recipe, color="grey", lw=6, alpha=0.4, label="from the local recipe")
+    ax.hlines(place, recipe, rows["gain"], color=COLOURS[0], lw=3, label="from what is exchanged")
+    ax.plot(rows["gain"], place, "o", color="black", ms=5, label="gain over training alone")
+    ax.axvline(0, color="black", lw=1)
+    ax.set_yticks(place, list(map(str, rows.index)))
+    ax.set(xlabel="points of balanced accuracy", title=title, ylim=(0.6 - len(rows), 0.6))
+    ax.legend(fontsize=10, loc="lower right")
+    ax.grid(False, axis="y")
+    return ax
+
+
+def _listed(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Page:
+    head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    markup = f'<table class="dataframe words"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return Page(markup, "\n".join("; ".join(row) for row in rows))
+
+
+def needs(advice: Mapping[str, Advice | None]) -> Page:
+    """What to try where somebody needs something besides: a table of needs, methods and gains.
+
+    Parameters
+    ----------
+    advice : dict of str to Advice or None
+        By need, as from `hetfl_book.headtohead.guide.limited`.
+    """
+    rows = []
+    for need, one in advice.items():
+        told = f"{_signed(one.mean)} ({_signed(one.low)} to {_signed(one.high)} in {len(one.cases)})" if one else "–"
+        rows.append((need, one.method if one else "–", told))
+    return _listed(("what you need", "method", "points over training alone"), rows)
+
+
+def judged(table: pd.DataFrame) -> Page:
+    """The guide's advice on federations that it has not seen, beside the best method there.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `hetfl_book.headtohead.guide.left_out` gives it.
+    """
+    rows = []
+    for case, row in table.iterrows():
+        advised = f"{row['advice']}, {_signed(row['gain'])}"
+        rows.append((str(case), advised, f"{row['best']}, {_signed(row['gain'] + row['regret'])}"))
+    return _listed(("federation", "advice and its gain", "best there"), rows)
 
 
 def groups(names: Sequence[str], differ: Callable[[str, str], bool]) -> list[list[str]]:

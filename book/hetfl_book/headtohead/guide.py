@@ -6,12 +6,14 @@ federations that it was made of flatters itself, so `left_out` asks it about eac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from hetfl_book.headtohead.entries import Entry, entries
+from hetfl_book.headtohead.running import OWN_STEP
 from hetfl_core import checks
 from hetfl_core.federation import Federation
 
@@ -33,8 +35,8 @@ class Traits:
     ----------
     same : bool
         Whether all sites have the same inputs: by name where they have names, else by shape.
-    shared : bool
-        Whether some input of a site is also another's. Inputs without names are shared only where all are the same.
+    common : bool
+        Whether all sites have some input in common. Of inputs without names that is so only where all are the same.
     rows : float
         Training rows of a class at a site, median over sites and the classes that they have.
     apart : float
@@ -42,7 +44,7 @@ class Traits:
     """
 
     same: bool
-    shared: bool
+    common: bool
     rows: float
     apart: float
 
@@ -67,8 +69,8 @@ class Traits:
         apart = float(np.abs(shares - all_shares).sum(1).mean() / 2)
         held = [_inputs(client) for client in federation]
         same = all(one == held[0] for one in held)
-        shared = same or any(a & b for i, a in enumerate(held) for b in held[:i])
-        return cls(same, shared, float(np.median(counts[counts > 0])), apart)
+        common = bool(frozenset.intersection(*held))
+        return cls(same, common, float(np.median(counts[counts > 0])), apart)
 
 
 def _inputs(client: object) -> frozenset[str]:
@@ -79,15 +81,43 @@ def _inputs(client: object) -> frozenset[str]:
     return frozenset(names) if names else frozenset([f"shape {tuple(shapes)}"])
 
 
+Question = tuple[str, Mapping[str, "Question | str"]]
+
 LEAVES = {
     "same inputs, classes alike": lambda t: t.same and t.apart < APART,
     "same inputs, classes differ": lambda t: t.same and t.apart >= APART,
-    "some inputs shared, few rows": lambda t: t.shared and not t.same and t.rows < FEW,
-    "some inputs shared, many rows": lambda t: t.shared and not t.same and t.rows >= FEW,
-    "nothing shared, few rows": lambda t: not t.shared and t.rows < FEW,
-    "nothing shared, many rows": lambda t: not t.shared and t.rows >= FEW,
+    "some inputs common to all, few rows": lambda t: t.common and not t.same and t.rows < FEW,
+    "some inputs common to all, many rows": lambda t: t.common and not t.same and t.rows >= FEW,
+    "nothing common to all, few rows": lambda t: not t.common and t.rows < FEW,
+    "nothing common to all, many rows": lambda t: not t.common and t.rows >= FEW,
 }
 """Where the questions end: each federation is at one of them."""
+
+ENOUGH = f"Does a typical site have {FEW} training rows of a class?"
+
+QUESTIONS: Question = (
+    "Do all sites measure the same?",
+    {
+        "yes": (
+            "Do the sites see the classes in about the same shares?",
+            {"yes": "same inputs, classes alike", "no": "same inputs, classes differ"},
+        ),
+        "no": (
+            "Is there something that all sites measure?",
+            {
+                "yes": (
+                    ENOUGH,
+                    {"yes": "some inputs common to all, many rows", "no": "some inputs common to all, few rows"},
+                ),
+                "no": (
+                    ENOUGH,
+                    {"yes": "nothing common to all, many rows", "no": "nothing common to all, few rows"},
+                ),
+            },
+        ),
+    },
+)
+"""The questions in words: each with its answers, and the question or leaf where an answer leads."""
 
 
 def leaf(traits: Traits) -> str:
@@ -185,3 +215,53 @@ def left_out(gains: pd.DataFrame, leaves: Mapping[str, str], federations: Mappin
         rows[case] = (advice.method, gain, gains[case].idxmax(), most - gain, bool(near))
     columns = ["advice", "gain", "best", "regret", "near"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+
+
+def cases(table: pd.DataFrame, column: str = "gain") -> pd.DataFrame:
+    """The comparison as methods × cases, without those that put all rows into one place.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `hetfl_book.headtohead.ranking.cells` gives it.
+    column : str
+        What is shown of each.
+
+    Returns
+    -------
+    DataFrame
+        Columns such as ``"heart, all"``, in the order of `table`; NaN where a method did not run, or diverged.
+    """
+    apart = table[table["way"] != "one place"]
+    names = apart["federation"] + ", " + apart["size"]
+    wide = apart.assign(case=names).pivot(index="method", columns="case", values=column)
+    return wide[list(dict.fromkeys(names))].rename_axis(index=None, columns=None)
+
+
+LIMITS: Mapping[str, Callable[[Entry], bool]] = {
+    "Every site keeps a network of its own": lambda e: e.exchanges and e.view == "own",
+    "One model serves everybody, also who comes later": lambda e: e.one_model,
+    "Only what all sites measure is used": lambda e: e.exchanges and e.view == "common",
+    "Nothing is exchanged": lambda e: e.way == "alone",
+}
+"""What somebody may need besides, and which methods of the comparison answer to it."""
+
+
+def limited(gains: pd.DataFrame, holds: Callable[[Entry], bool]) -> Advice | None:
+    """The advice among some methods, over the cases where any of them ran.
+
+    Parameters
+    ----------
+    gains : DataFrame, shape (methods, cases)
+        As for `advise`.
+    holds : callable
+        One of `LIMITS`.
+
+    Returns
+    -------
+    Advice or None
+        None where no such method ran everywhere that one of them did.
+    """
+    lines = {**entries(), **{name + OWN_STEP: line for name, line in entries().items() if line.one_model}}
+    some = gains.loc[[name for name in gains.index if name in lines and holds(lines[name])]].dropna(axis=1, how="all")
+    return advise(some) if some.size and len(some.dropna()) else None

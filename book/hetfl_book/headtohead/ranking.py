@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,24 +82,22 @@ def clients(found: Iterable[RunRecord], measure: str = MEASURE) -> pd.DataFrame:
         ``n_train``, ``n_test``, ``rarest`` (test rows of the rarest of its classes), ``value`` (per cent, or the unit
         of the measure) and ``counts``: whether `rarest` is at least ten, or no client of the federation has as many.
     """
-    parts = []
+    parts: dict[str, list[Any]] = {name: [] for name in ("client", "n_train", "n_test", "rarest", "value")}
+    about: dict[str, list[Any]] = {name: [] for name in ("federation", "size", "method", "control", "seed")}
     for record in found:
         name, _, size = record.experiment.removeprefix("headtohead/").removesuffix(APART).rpartition("-")
-        each = pd.DataFrame(record.per_client)
-        value = pd.to_numeric(each[measure]) * (1 if measure in LOWER else 100)
-        parts.append(
-            each[["client", "n_train", "n_test", "rarest"]].assign(
-                value=value,
-                counts=(each["rarest"] >= FEW) | (each["rarest"].max() < FEW),
-                federation=name,
-                size=size,
-                method=record.method,
-                control=record.experiment.endswith(APART),
-                seed=record.seed,
-            )
-        )
-    columns = ["federation", "size", "method", "control", "seed", "client", "n_train", "n_test", "rarest", "value"]
-    return pd.concat(parts, ignore_index=True)[[*columns, "counts"]] if parts else pd.DataFrame(columns=columns)
+        each = record.per_client
+        n = len(each["client"])
+        for column, values in zip(parts, (*(each[c] for c in list(parts)[:4]), each[measure]), strict=True):
+            parts[column] += list(values)
+        told = (name, size, record.method, record.experiment.endswith(APART), record.seed)
+        for column, value in zip(about, told, strict=True):
+            about[column] += [value] * n
+    table = pd.DataFrame({**about, **parts}).astype({"value": float})
+    most = table.groupby(list(about))["rarest"].transform("max")
+    return table.assign(
+        value=table["value"] * (1 if measure in LOWER else 100), counts=(table["rarest"] >= FEW) | (most < FEW)
+    )
 
 
 def client_gains(found: Iterable[RunRecord], measure: str = MEASURE, base: str = ALONE) -> pd.DataFrame:
@@ -158,19 +156,25 @@ def cells(found: Sequence[RunRecord], measure: str = MEASURE) -> pd.DataFrame:
     keys = ["federation", "size", "control", "method", "seed"]
     scores = counted.groupby(keys)["value"].agg(lambda values: values.mean(skipna=False))
     sign = -1.0 if measure in LOWER else 1.0
-    costs = {(r.experiment, r.method): _cost([o for o in found if _same(o, r)]) for r in found}
+    costs = pd.DataFrame.from_records(map(_cost, found)).groupby(["experiment", "method"])
+    costs = costs.agg({name: "mean" for name in COSTS} | {"diverged": "sum", "seeds": "size"}).to_dict("index")
+    least = _least(counted[~counted["control"]], sign)
     rows = []
-    for (name, size, method), own in scores.xs(False, level="control").groupby(level=["federation", "size", "method"]):
+    by_seed: dict[tuple[Any, ...], dict[int, float]] = {}
+    for (*key, seed), value in scores.items():
+        by_seed.setdefault(tuple(key), {})[seed] = float(value)
+    for (name, size, control, method), mine in by_seed.items():
+        if control:
+            continue
         setting = FEDERATIONS[name]
-        mine = own.droplevel(["federation", "size", "method"])
         against = {
             "gain": (False, ALONE),
             "gain_logistic": (False, "logistic regression alone"),
             "gain_sharing": (True, method),
         }
         gains: dict[str, float] = {}
-        for what, (control, other) in against.items():
-            gap = _gap(scores, mine, (name, size, control, other), sign, setting.ratio)
+        for what, other in against.items():
+            gap = _gap(mine, by_seed.get((name, size, *other), {}), sign, setting.ratio)
             names = [what, *(f"{end}{what.removeprefix('gain')}" for end in ("low", "high", "p"))]
             gains |= dict(zip(names, gap, strict=True))
         line = entries().get(method.removesuffix(OWN_STEP))
@@ -182,45 +186,122 @@ def cells(found: Sequence[RunRecord], measure: str = MEASURE) -> pd.DataFrame:
                 "real": setting.real,
                 "method": method,
                 "way": line.way if line else "together",
-                "score": mine.mean(skipna=False),
+                "score": float(np.mean(list(mine.values()))),
                 **gains,
-                **_worst(counted, (name, size, method), sign),
+                **least.get((name, size, method), {"worst": math.nan, "worst_client": ""}),
                 **costs[f"headtohead/{name}-{size}", method],
             }
         )
     return pd.DataFrame(rows)
 
 
-def _same(a: RunRecord, b: RunRecord) -> bool:
-    return (a.experiment, a.method) == (b.experiment, b.method)
+COSTS = ("bytes_up", "bytes_down", "seconds")
 
 
-def _cost(same: Sequence[RunRecord]) -> dict[str, float]:
-    means = {name: float(np.mean([r.metrics.get(name, 0) for r in same])) for name in ("bytes_up", "bytes_down")}
-    seconds = float(np.mean([r.seconds for r in same]))
-    lost = sum(bool(r.metrics.get("diverged")) for r in same)
-    return {**means, "seconds": seconds, "seeds": len(same), "diverged": lost}
+def _cost(record: RunRecord) -> dict[str, Any]:
+    sent = {name: record.metrics.get(name, 0) for name in COSTS[:2]}
+    lost = bool(record.metrics.get("diverged"))
+    same = {"experiment": record.experiment, "method": record.method, "seeds": 1}
+    return {**same, **sent, "seconds": record.seconds, "diverged": lost}
 
 
-def _gap(scores: pd.Series, mine: pd.Series, other: tuple[Any, ...], sign: float, ratio: float) -> Gain:
-    """The paired difference by seed; NaN where there is nothing to compare with, or with itself."""
-    name, size, control, method = other
-    try:
-        theirs = scores.loc[name, size, control, method]
-    except KeyError:
-        return Gain(math.nan, math.nan, math.nan, math.nan)
-    both = mine.index.intersection(theirs.index)
-    return resampled((sign * (mine[both] - theirs[both])).tolist(), ratio)
+def _gap(mine: Mapping[int, float], theirs: Mapping[int, float], sign: float, ratio: float) -> Gain:
+    """The paired difference by seed; NaN where there is nothing to compare with."""
+    return resampled([sign * (mine[seed] - theirs[seed]) for seed in mine if seed in theirs], ratio)
 
 
-def _worst(counted: pd.DataFrame, key: tuple[str, str, str], sign: float) -> dict[str, Any]:
-    name, size, method = key
-    here = counted[(counted["federation"] == name) & (counted["size"] == size) & ~counted["control"]]
-    means = here.pivot_table(index="client", columns="method", values="value", aggfunc="mean")
-    if ALONE not in means or means.empty or method not in means:
-        return {"worst": math.nan, "worst_client": ""}
-    gains = sign * (means[method] - means[ALONE])
-    return {"worst": float(gains.min()), "worst_client": str(gains.idxmin())}
+def _least(counted: pd.DataFrame, sign: float) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """The client that gains least over training alone, and how much, for each method on each federation."""
+    means = counted.groupby(["federation", "size", "client", "method"])["value"].mean().unstack("method")
+    if ALONE not in means:
+        return {}
+    gains = means.sub(means[ALONE], axis=0).mul(sign).stack(future_stack=True).dropna()
+    found = gains.groupby(level=["federation", "size", "method"])
+    return {key: {"worst": float(gains[at]), "worst_client": str(at[2])} for key, at in found.idxmin().items()}
+
+
+EVERY = "every kind"
+
+
+def board(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """What a leaderboard shows: each method's mean rank and gain, for each measure, size and kind of federation.
+
+    Parameters
+    ----------
+    tables : dict of str to DataFrame
+        As `cells` gives them, by the name of their measure.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``measure``, ``size``, ``kind``, ``method``; ``rank``, the mean over federations where the method ran,
+        as a share of the methods there, from 0 for the first to 1 for the last; means of ``gain``, ``gain_sharing``,
+        ``sent`` (bytes up and down) and ``seconds``; ``federations``, their number. The best rank comes first.
+    """
+    parts = []
+    for measure, one in tables.items():
+        table = one.assign(sent=one["bytes_up"] + one["bytes_down"])
+        for size in dict.fromkeys(table["size"]):
+            for kind in (EVERY, "real", *dict.fromkeys(table["kind"])):
+                some = table[(table["size"] == size) & ((table["kind"] == kind) | (kind == EVERY))]
+                some = table[(table["size"] == size) & table["real"]] if kind == "real" else some
+                shown = (
+                    some.assign(rank=_shares(some))
+                    .groupby("method", as_index=False)
+                    .agg(
+                        rank=("rank", "mean"),
+                        gain=("gain", "mean"),
+                        gain_sharing=("gain_sharing", "mean"),
+                        sent=("sent", "mean"),
+                        seconds=("seconds", "mean"),
+                        federations=("federation", "nunique"),
+                    )
+                )
+                shown = shown.sort_values(["rank", "gain"], ascending=[True, False])
+                parts.append(shown.assign(measure=measure, size=size, kind=kind))
+    return pd.concat(parts, ignore_index=True)
+
+
+def lines(table: pd.DataFrame, chosen: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Everything about one federation, as a page lists it: a row for each size and method, most gain first.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As `cells` gives it.
+    chosen : DataFrame
+        As `choices` gives it.
+    name : str
+        Of a federation.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``size``, ``method``, ``score``, ``gain`` with ``half`` its interval, ``sharing`` with ``half_sharing``,
+        ``worst``, ``kB`` of all clients up and down, ``seconds``, ``seeds``; ``setting``, what was chosen, with a star
+        behind a number at an edge of the grid.
+    """
+    some = table[table["federation"] == name]
+    here = chosen[chosen["federation"] == name]
+    told = {(r["size"], r["method"]): _setting(r["chosen"], r["edges"]) for _, r in here.iterrows()}
+    keys = zip(some["size"], some["method"].str.removesuffix(OWN_STEP), strict=True)
+    return some.assign(
+        half=(some["high"] - some["low"]) / 2,
+        sharing=some["gain_sharing"],
+        half_sharing=(some["high_sharing"] - some["low_sharing"]) / 2,
+        kB=(some["bytes_up"] + some["bytes_down"]) / 1000,
+        setting=[told.get(key, "") for key in keys],
+    ).sort_values(["size", "gain"], ascending=[True, False])
+
+
+def _setting(chosen: Mapping[str, Any] | None, edges: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value:g}{'*' * (name in edges)}" for name, value in (chosen or {}).items())
+
+
+def _shares(table: pd.DataFrame) -> pd.Series:
+    """Ranks on each federation as shares; who has no figure is last."""
+    filled = table["gain"].fillna(-math.inf).groupby(table["federation"])
+    return (filled.rank(ascending=False) - 1) / (filled.transform("size") - 1).clip(lower=1)
 
 
 # --- as text ----------------------------------------------------------------------------------------------------------
