@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help book serve lab test core mutants values lint assignments address browser lock clean
+.PHONY: help book serve lab test core mutants values lint assignments address copies browser lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -72,6 +72,9 @@ assignments: $(READY)  ## make the students' versions and the autograders
 
 address: $(READY)  ## after setting project.urls.Repository in pyproject.toml: write it where it must be repeated
 	$(PY) book/_ext/hetfl_site.py
+
+copies:  ## after 'make book', for who publishes it: put the notebooks that Colab opens onto a branch of the repository
+	$(PYTHON) book/_ext/hetfl_copies.py
 
 # --- the environment: made once, made anew when what it depends on has changed ---------------------------------
 

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 import yaml
 from docutils import nodes
+from test_part_one import WRITTEN
 
 from hetfl_book import experiments, ledger
 from hetfl_book.ledger import results
@@ -29,6 +30,8 @@ BOOK = ROOT / "book"
 MADE = ("_build", "dist", "generated", ".ipynb_checkpoints")
 NOTEBOOKS = sorted(p for p in BOOK.rglob("*.ipynb") if not set(MADE) & set(p.parts))
 CHAPTERS = [p for p in NOTEBOOKS if p.parent == BOOK]
+CARRY = [p for p in NOTEBOOKS if p.parent != BOOK or p.stem not in WRITTEN]
+"""Those with an install cell in their source; to the others the build adds one."""
 
 INSTALL = '''\
 # In Colab this installs the library; if it is installed already, nothing happens.
@@ -70,6 +73,12 @@ def notebook(request: pytest.FixtureRequest) -> nbformat.NotebookNode:
 
 @pytest.fixture(params=CHAPTERS, ids=name)
 def chapter(request: pytest.FixtureRequest) -> nbformat.NotebookNode:
+    return nbformat.read(request.param, as_version=4)
+
+
+@pytest.fixture(params=[p for p in CHAPTERS if p in CARRY], ids=name)
+def older(request: pytest.FixtureRequest) -> nbformat.NotebookNode:
+    """A chapter that does not follow `test_part_one`."""
     return nbformat.read(request.param, as_version=4)
 
 
@@ -117,19 +126,19 @@ def outside_code(source: str) -> Iterator[str]:
             yield line
 
 
-def test_first_code_cell_of_a_chapter_installs_the_core(chapter: nbformat.NotebookNode) -> None:
-    first = next(c for c in chapter.cells if c.cell_type == "code")
+def test_first_code_cell_of_a_chapter_installs_the_core(older: nbformat.NotebookNode) -> None:
+    first = next(c for c in older.cells if c.cell_type == "code")
     source = re.sub(r'(?<=REPOSITORY = ")[^"]*', "", first.source)
     assert source.startswith(INSTALL), f"the first code cell must start with:\n{INSTALL}"
 
 
-def test_chapter_fits_into_a_lesson(chapter: nbformat.NotebookNode) -> None:
+def test_chapter_fits_into_a_lesson(older: nbformat.NotebookNode) -> None:
     """45 minutes, 4 400 words, those with results among them, and no code cell that is seen is longer than a screen."""
-    first = next(c.source for c in chapter.cells if c.cell_type == "markdown")
+    first = next(c.source for c in older.cells if c.cell_type == "markdown")
     (minutes,) = re.findall(r"\*\*What it takes\.\*\*[^*]*?(\d+) minutes", first)
     assert int(minutes) <= 45
-    assert sum(len(c.source.split()) for c in chapter.cells if c.cell_type == "markdown") <= 4400
-    for cell in chapter.cells:
+    assert sum(len(c.source.split()) for c in older.cells if c.cell_type == "markdown") <= 4400
+    for cell in older.cells:
         if cell.cell_type == "code" and not {"hide-input", "remove-input", "hide-cell", "remove-cell"} & set(
             cell.metadata.get("tags", [])
         ):
@@ -400,7 +409,8 @@ def test_address_is_written_wherever_it_is_repeated_and_taken_out_again(extensio
         put(copy, setting=address)
         extension.write_address()
         found = addresses(copy)
-        assert all(set(here) == {address} for here in found.values()), found
+        carry = {path.name for path in CARRY} | {"README.md", "CITATION.cff"}
+        assert all(set(here) == {address} if page in carry else not here for page, here in found.items()), found
         assert all(len(found[f"assignment{n}.ipynb"]) == 2 for n in range(1, 7)), (
             "the install cell, and what otter installs"
         )
@@ -443,7 +453,7 @@ def run_cell(source: str, **found: bool) -> list[str]:
     return asked
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=name)
+@pytest.mark.parametrize("path", CARRY, ids=name)
 def test_install_cells_say_what_to_do_or_install_from_the_address(path: Path) -> None:
     cell = next(c.source for c in nbformat.read(path, as_version=4).cells if c.source.count("REPOSITORY = "))
     cell = re.sub(r'(?<=REPOSITORY = ")[^"]*', "", cell.partition("git+{REPOSITORY}")[0] + 'git+{REPOSITORY}"')
@@ -457,11 +467,15 @@ def test_install_cells_say_what_to_do_or_install_from_the_address(path: Path) ->
 
 CONF = """
 import importlib.util
+import sys
+
 spec = importlib.util.spec_from_file_location("hetfl_site", {extension!r})
 book = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(book)
 book.repository = lambda: {address!r}
-extensions = ["myst_nb"]
+sys.path.insert(0, {folder!r})
+extensions = ["myst_nb", "hetfl_copies"]
+sys.modules["hetfl_site"] = book
 html_theme = "sphinx_book_theme"
 html_theme_options = {{"launch_buttons": {{"binderhub_url": "https://mybinder.org", "colab_url": "https://colab.research.google.com"}}}}
 nb_execution_mode = "off"
@@ -476,7 +490,8 @@ def setup(app):
 @pytest.mark.parametrize("address", ["", SOMEWHERE, "https://gitlab.com/group/name", "https://example.org/a/b"])
 def test_no_button_leads_nowhere(tmp_path: Path, address: str) -> None:
     """A book of two pages: every address outside that it links to begins with the one that is known."""
-    conf = CONF.format(extension=str(BOOK / "_ext" / "hetfl_site.py"), address=address)
+    folder = BOOK / "_ext"
+    conf = CONF.format(extension=str(folder / "hetfl_site.py"), folder=str(folder), address=address)
     (tmp_path / "conf.py").write_text(conf, "utf8")
     alone = re.sub(r"\{ref\}`([^<`]*)<[^`]*>`", r"\1", (BOOK / "how-to-run.md").read_text("utf8"))
     alone = re.sub(r"\[([^\]]*)\]\([\w-]+\.ipynb[^)]*\)", r"\1", alone)
@@ -490,7 +505,7 @@ def test_no_button_leads_nowhere(tmp_path: Path, address: str) -> None:
     pages = {name: (tmp_path / "_build" / f"{name}.html").read_text("utf8") for name in ("chapter", "index")}
     buttons = set(re.findall(r'<a href="(http[^"]*)"', pages["chapter"].partition("<article")[0]))
     launch = {
-        "https://colab.research.google.com/github/owner/name/blob/main/book/chapter.ipynb",
+        "https://colab.research.google.com/github/owner/name/blob/notebooks/chapter.ipynb",
         "https://mybinder.org/v2/gh/owner/name/main?urlpath=tree/book/chapter.ipynb",
     }
     on_github = address == SOMEWHERE
@@ -504,7 +519,49 @@ def test_no_button_leads_nowhere(tmp_path: Path, address: str) -> None:
     assert (f"git clone {address}" in text) == bool(address)
     assert ("In a clone of this repository:" in text) == (not address)
     assert (f'href="{address}/issues"' in pages["index"]) == bool(address)
+    copy = nbformat.read(tmp_path / "_build" / "_sources" / "chapter.ipynb", as_version=4)
+    nbformat.validate(copy)
+    assert [cell.cell_type for cell in copy.cells] == ["markdown", "code"]
+    assert copy.cells[1].source == INSTALL.replace('REPOSITORY = ""', f'REPOSITORY = "{address}"')
     assert ("report it where you got this book" in text) == (not address)
+
+
+def test_copies_have_an_install_cell_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BOOK / "_ext")
+    added = importlib.import_module("hetfl_copies")
+    assert added.INSTALL == INSTALL
+    page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A page")])
+    text = added.with_install(nbformat.writes(page), SOMEWHERE)
+    assert added.with_install(text, "") == text
+    for path in CARRY:
+        assert added.with_install(path.read_text("utf8"), "") == path.read_text("utf8")
+
+
+def test_copies_are_pushed_alone_onto_their_branch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BOOK / "_ext")
+    added = importlib.import_module("hetfl_copies")
+    root, remote = tmp_path / "clone", tmp_path / "remote"
+    if subprocess.run(["git", "init", "-q", "--bare", str(remote)], check=False).returncode:
+        pytest.skip("git is not installed")
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    subprocess.run(["git", "-C", str(root), "remote", "add", "origin", str(remote)], check=True)
+    (root / "kept.txt").write_text("mine")
+    subprocess.run(["git", "-C", str(root), "add", "kept.txt"], check=True)
+    with pytest.raises(FileNotFoundError, match="run 'make book' first"):
+        added.publish(root / "html", root)
+    for file in ("a.ipynb", "in/b.ipynb", "c.md"):
+        (root / "html" / "_sources" / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / "html" / "_sources" / file).write_text("{}")
+    for _ in range(2):
+        added.publish(root / "html", root)
+    ask = ["git", "-C", str(remote)]
+    assert subprocess.check_output([*ask, "ls-tree", "-r", "--name-only", added.COPIES], text=True).split() == [
+        "a.ipynb",
+        "in/b.ipynb",
+    ]
+    assert subprocess.check_output([*ask, "rev-list", "--count", added.COPIES], text=True).strip() == "1"
+    staged = subprocess.check_output(["git", "-C", str(root), "diff", "--cached", "--name-only"], text=True)
+    assert staged.split() == ["kept.txt"], "what the clone was about to commit is as it was"
 
 
 TOC = """
@@ -561,8 +618,11 @@ def test_pages_say_how_long_a_chapter_takes(
     (tmp_path / "book").mkdir()
     (tmp_path / "book" / "quick.ipynb").write_text("**What it takes.** Courage.", "utf8")
     monkeypatch.setattr(extension, "ROOT", tmp_path)
-    with pytest.raises(ValueError, match=r"quick.ipynb: expected \*\*What it takes"):
+    with pytest.raises(ValueError, match=r"quick.ipynb: expected minutes in its metadata, or \*\*What it takes"):
         extension.minutes("quick")
+    page = nbformat.v4.new_notebook(metadata={"minutes": 17, "kernelspec": {"name": "a", "display_name": "b"}})
+    nbformat.write(page, tmp_path / "book" / "quick.ipynb")
+    assert extension.minutes("quick") == "17"
 
 
 def test_status_says_what_the_copy_was_made_with(extension: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

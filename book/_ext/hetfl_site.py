@@ -307,10 +307,11 @@ def tally_in_words() -> str:
 
 
 def minutes(chapter: str) -> str:
-    """How long a chapter takes to read, as it says itself."""
-    found = re.search(r"\*\*What it takes\.\*\* (\d+) minutes", (ROOT / "book" / f"{chapter}.ipynb").read_text("utf8"))
+    """How long a chapter takes to read: by its metadata, else as its text says itself."""
+    text = (ROOT / "book" / f"{chapter}.ipynb").read_text("utf8")
+    found = re.search(r"\*\*What it takes\.\*\* (\d+) minutes", text) or re.search(r'^  "minutes": (\d+)', text, re.M)
     if not found:
-        raise ValueError(f"book/{chapter}.ipynb: expected **What it takes.** and a number of minutes")
+        raise ValueError(f"book/{chapter}.ipynb: expected minutes in its metadata, or **What it takes.** and a number")
     return found[1]
 
 
