@@ -17,7 +17,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlencode, urlsplit
 
+import matplotlib.pyplot as plt
 import pytest
+
+from hetfl_book.figures.moving import moving
 
 HTML = Path(__file__).resolve().parents[1] / "book" / "_build" / "html"
 PAGES = sorted(p.relative_to(HTML).as_posix() for p in HTML.rglob("*.html") if "_static" not in p.parts)
@@ -330,9 +333,10 @@ def test_solutions_toggle(visit: Visit) -> None:
 
 def test_figures_move(visit: Visit) -> None:
     """The slider changes the picture and what stands beside it; "play" begins at the first and ends at the last."""
-    moving = [p for p in PAGES if '<figure class="moving"' in (HTML / p).read_text("utf8")]
-    assert sum((HTML / p).read_text("utf8").count('<figure class="moving"') for p in moving) >= 8
-    for path in moving:
+    those = [p for p in PAGES if '<figure class="moving"' in (HTML / p).read_text("utf8")]
+    assert sum((HTML / p).read_text("utf8").count('<figure class="moving"') for p in those) >= 8
+    visit.page.emulate_media(reduced_motion="reduce")
+    for path in those:
         page = visit.open(path)
         for figure in page.locator("figure.moving").all():
             slider, shown = figure.locator("input"), figure.locator(".step:not([hidden])")
@@ -348,6 +352,41 @@ def test_figures_move(visit: Visit) -> None:
             figure.locator("button").click()
             page.wait_for_function("e => e.value == e.max", arg=slider.element_handle())
             assert picture.get_attribute("src") == end
+            assert figure.locator("button").inner_text() == "play"
+    visit.page.emulate_media(reduced_motion="no-preference")
+
+
+def test_a_film_plays_once_when_it_comes_into_view(context) -> None:
+    """Not before, and not for who wants no motion; "play" is "pause" meanwhile, and a hand on the slider ends it."""
+
+    def bars(k):
+        figure, axes = plt.subplots(figsize=(2, 1))
+        axes.bar([0, 1], [k, 3])
+        return figure
+
+    page, film = context.new_page(), moving(bars, range(3), "round", "Two bars.").html()
+    far = f'<div style="height:3000px"></div>{film}'
+    page.set_viewport_size(PHONE)
+    page.set_content(far)
+    slider, button = page.locator("input"), page.locator("button")
+    page.wait_for_timeout(300)
+    assert (slider.input_value(), button.inner_text()) == ("0", "play")
+    slider.scroll_into_view_if_needed()
+    page.wait_for_function("document.querySelector('button').textContent === 'pause'")
+    page.wait_for_function("document.querySelector('input').value === '2'")
+    assert button.inner_text() == "play"
+    box = slider.bounding_box()
+    assert box["width"] >= 240
+    assert box["height"] >= 44
+    button.click()
+    assert button.inner_text() == "pause"
+    slider.dispatch_event("pointerdown")
+    assert button.inner_text() == "play"
+    page.emulate_media(reduced_motion="reduce")
+    page.set_content(film)
+    page.wait_for_timeout(300)
+    assert (slider.input_value(), button.inner_text()) == ("0", "play")
+    page.close()
 
 
 def found(visit: Visit, query: str) -> list[str]:

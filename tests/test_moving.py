@@ -18,7 +18,7 @@ def bars(k, size=(2, 1)):
     return fig
 
 
-def test_one_picture_a_step_and_the_last_one_is_shown():
+def test_one_picture_a_step_and_the_first_one_is_shown():
     before = len(plt.get_fignums())
     made = moving(bars, ["0", "5", "a < b"], "round", "Two bars.", dpi=50)
     assert len(plt.get_fignums()) == before, "figures are closed, so that the notebook does not show them too"
@@ -29,8 +29,9 @@ def test_one_picture_a_step_and_the_last_one_is_shown():
     assert len({s[2] for s in steps}) == 3
     assert [s[0] for s in steps] == ["0", "5", "a &lt; b"]
     assert steps[1][3] == "Two bars. Here: round 5."
-    assert [s[1] for s in steps] == [" hidden", " hidden", ""]
-    assert 'min="0" max="2" value="2"' in made.html()
+    assert [s[1] for s in steps] == ["", " hidden", " hidden"]
+    assert 'min="0" max="2" value="0"' in made.html()
+    assert made.html().count(' onload="') == 1, "it plays when it is seen"
     assert not re.search(r"https?:|<script|<link", made.html()), "it works without a network"
 
 
@@ -51,6 +52,7 @@ def test_it_may_stand_at_another_step():
     made = moving(bars, ["0", "5", "9"], "round", "Two bars.", dpi=50, shown=1)
     assert re.findall(r'data-label="(\d)"([^>]*)>', made.html()) == [("0", " hidden"), ("5", ""), ("9", " hidden")]
     assert 'min="0" max="2" value="1"' in made.html()
+    assert ' onload="' not in made.html(), "it is no film, and does not move by itself"
     assert re.findall(r"<output[^>]*>([^<]*)<", made.html()) == ["5"]
     assert base64.b64decode(made._repr_mimebundle_()["image/png"]) == made.frames[1][-1]
     assert moving(bars, ["0", "5", "9"], "round", "Two bars.", dpi=50, shown=-2).shown == 1

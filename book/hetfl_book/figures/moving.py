@@ -24,11 +24,28 @@ SHOW = (
     "f.querySelector('output').textContent=s[this.value].dataset.label"
 )
 PLAY = (
-    "const f=this.closest('figure'),r=f.querySelector('input');clearInterval(f.clock);"
-    "if(r.value==r.max){r.value=0;r.dispatchEvent(new Event('input'))}"
-    "f.clock=setInterval(()=>{r.value=+r.value+1;r.dispatchEvent(new Event('input'));"
-    "if(r.value==r.max)clearInterval(f.clock)},500)"
+    "const f=this.closest('figure'),r=f.querySelector('input'),b=f.querySelector('button'),"
+    "stop=()=>{clearInterval(f.clock);f.clock=0;b.textContent='play'},"
+    "go=k=>{r.value=k;r.dispatchEvent(new Event('input'))};"
+    "if(f.clock){stop()}else{b.textContent='pause';if(r.value==r.max)go(0);"
+    "f.clock=setInterval(()=>{go(+r.value+1);if(r.value==r.max)stop()},700)}"
 )
+SEEN = (
+    "const f=this.closest('figure');this.onload=null;"
+    "if(!matchMedia('(prefers-reduced-motion: reduce)').matches)"
+    "new IntersectionObserver((e,o)=>{if(e.some(x=>x.isIntersecting)){o.disconnect();"
+    "if(!f.clock)f.querySelector('button').click()}},{threshold:.6}).observe(f)"
+)
+"""Of the first picture, when it is there: play once when most of the figure is in view, but for who wants no motion."""
+
+
+HOLD = "const b=this.closest('figure').querySelector('button');if(this.closest('figure').clock)b.click()"
+"""Of the slider: a hand on it ends the film."""
+
+CONTROL = "display:flex;flex-wrap:wrap;align-items:center;gap:4px 12px"
+SLIDER = "flex:1 1 240px;min-width:0;height:44px;margin:0"
+BUTTON = "min-width:5em;min-height:44px"
+"""As large as a thumb."""
 
 
 class Moving:
@@ -46,12 +63,13 @@ class Moving:
         What is to be seen, for those who do not see it.
     widths : list of int
         Of the pictures of a step on the page, in pixels; on a narrow screen they take what there is.
-    shown : int, default -1
-        The step at which it stands at first, and on paper.
+    shown : int, default 0
+        The step at which it stands at first. At the first one it is a film: it plays once when it comes into view, and
+        paper gets the last step.
     """
 
     def __init__(
-        self, frames: list[list[bytes]], labels: list[str], name: str, alt: str, widths: list[int], shown: int = -1
+        self, frames: list[list[bytes]], labels: list[str], name: str, alt: str, widths: list[int], shown: int = 0
     ) -> None:
         self.frames, self.labels, self.name, self.alt, self.widths = frames, labels, name, alt, widths
         self.shown = shown % len(frames)
@@ -62,28 +80,33 @@ class Moving:
         steps = [
             f'<div class="step" data-label="{html.escape(label)}"{"" if i == self.shown else " hidden"}>'
             + f'<div style="{ROW}">'
-            + "".join(self._picture(frame, label, index) for index, frame in enumerate(frames))
+            + "".join(self._picture(frame, label, index, not i) for index, frame in enumerate(frames))
             + "</div></div>"
             for i, (frames, label) in enumerate(zip(self.frames, self.labels, strict=True))
         ]
         name = html.escape(self.name)
         control = (
-            f'<label>{name} <input type="range" min="0" max="{last}" value="{self.shown}" step="1" aria-label="{name}" '
-            f'oninput="{html.escape(SHOW)}" style="width:55%;vertical-align:middle"></label> '
-            f'<output style="display:inline-block;min-width:3em">{html.escape(self.labels[self.shown])}</output> '
-            f'<button type="button" onclick="{html.escape(PLAY)}">play</button>'
+            f'<span>{name}</span><input type="range" min="0" max="{last}" value="{self.shown}" step="1" '
+            f'aria-label="{name}" oninput="{html.escape(SHOW)}" onpointerdown="{html.escape(HOLD)}" style="{SLIDER}">'
+            f'<output style="min-width:3em">{html.escape(self.labels[self.shown])}</output>'
+            f'<button type="button" onclick="{html.escape(PLAY)}" style="{BUTTON}">play</button>'
         )
-        return f'<figure class="moving" style="margin:0">{"".join(steps)}<div>{control}</div></figure>'
+        return (
+            f'<figure class="moving" style="margin:0">{"".join(steps)}<div style="{CONTROL}">{control}</div></figure>'
+        )
 
-    def _picture(self, frame: bytes, label: str, index: int) -> str:
+    def _picture(self, frame: bytes, label: str, index: int, first: bool) -> str:
         part = f" Picture {index + 1} of {len(self.widths)}." if len(self.widths) > 1 else ""
         said = html.escape(f"{self.alt} Here: {self.name} {label}.{part}")
         style = PICTURE.format(width=self.widths[index])
-        return f'<img src="data:image/png;base64,{base64.b64encode(frame).decode()}" alt="{said}" style="{style}">'
+        film = f' onload="{html.escape(SEEN)}"' if first and not index and not self.shown else ""
+        return (
+            f'<img src="data:image/png;base64,{base64.b64encode(frame).decode()}" alt="{said}" style="{style}"{film}>'
+        )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        """HTML for browsers, the last picture of the step that is shown for paper, words for the rest."""
-        still = base64.b64encode(self.frames[self.shown][-1]).decode()
+        """HTML for browsers, one picture for paper (the last of its step), words for the rest."""
+        still = base64.b64encode(self.frames[self.shown or -1][-1]).decode()
         return {"text/html": self.html(), "image/png": still, "text/plain": self.alt}
 
 
@@ -93,7 +116,7 @@ def moving(
     name: str,
     alt: str,
     dpi: int = 80,
-    shown: int = -1,
+    shown: int = 0,
 ) -> Moving:
     """A figure with a slider.
 
@@ -110,8 +133,9 @@ def moving(
         What is to be seen.
     dpi : int
         Pixels of the page an inch; the pictures have `FINER` times as many dots.
-    shown : int, default -1
-        The step at which the figure stands at first, and on paper; negative ones count from the end.
+    shown : int, default 0
+        The step at which the figure stands at first; negative ones count from the end. Where that is the first one, the
+        figure plays once when it comes into view, and paper gets the last step.
 
     Returns
     -------
