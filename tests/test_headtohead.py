@@ -7,6 +7,7 @@ import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -127,17 +128,20 @@ def test_apart_training_alone_is_what_it_was() -> None:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One federation of three clients, and runs of two rounds."""
     sizes = {"n_classes": 3, "n_train_per_class": 60, "n_test_per_class": 40}
     made = Setting("three", lambda seed: toy.noisy_features(n_clients=3, seed=seed, **sizes), "made", False, 0.0)  # type: ignore[arg-type]
-    for name in [*FEDERATIONS]:
-        monkeypatch.delitem(FEDERATIONS, name)
-    monkeypatch.setitem(FEDERATIONS, "three", made)
+    kept = dict(FEDERATIONS)
+    FEDERATIONS.clear()
+    FEDERATIONS["three"] = made
     monkeypatch.setattr(Setting, "seeds", property(lambda self: (0, 1, 2)))
     monkeypatch.setattr(running, "ROUNDS", 2)
     monkeypatch.setattr(running, "OPTIONS", {**running.OPTIONS, "rounds": 2, "evaluate_every": 2})
     data_of.cache_clear()
+    yield
+    FEDERATIONS.clear()
+    FEDERATIONS.update(kept)  # in their order
 
 
 def lines(**others: Entry) -> dict[str, Entry]:

@@ -295,7 +295,8 @@ def lines(table: pd.DataFrame, chosen: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def _setting(chosen: Mapping[str, Any] | None, edges: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {value:g}{'*' * (name in edges)}" for name, value in (chosen or {}).items())
+    told = {name: value if isinstance(value, str) else f"{value:g}" for name, value in (chosen or {}).items()}
+    return ", ".join(f"{name} {value}{'*' * (name in edges)}" for name, value in told.items())
 
 
 def _shares(table: pd.DataFrame) -> pd.Series:

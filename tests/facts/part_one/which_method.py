@@ -1,0 +1,119 @@
+"""What the page on the head to head says."""
+
+import pandas as pd
+
+from facts import Fact
+from hetfl_book.headtohead import across, guide, portraits, ranking
+from hetfl_book.headtohead.entries import entries
+from hetfl_book.headtohead.federations import FEDERATIONS
+
+FOUND = ranking.finals()
+TABLE = ranking.cells(FOUND)
+GAINS, SHARING = guide.cases(TABLE), guide.cases(TABLE, "gain_sharing")
+MEAN, BY_SHARING = GAINS.mean(axis=1), SHARING.mean(axis=1)
+LEAVES = portraits.leaves()
+ADVICE = guide.guide(GAINS, LEAVES)
+RUN = list(dict.fromkeys(TABLE["federation"]))
+ZEROS, LOGISTIC, NETWORK = "FedAvg, zeros", "logistic regression alone", "network alone"
+OWN = [name for name, line in entries().items() if line.exchanges and line.view == "own"]
+"""Methods that leave each site a network of its own."""
+
+SENT = TABLE.assign(sent=TABLE["bytes_up"] + TABLE["bytes_down"]).groupby("method")["sent"].mean()
+JUDGED = guide.left_out(GAINS, LEAVES, {case: case.split(",")[0] for case in GAINS})
+LINES = TABLE[(TABLE["way"] != "one place") & ~TABLE["method"].str.endswith("own last step")]
+VALUES = {size: across.scores(LINES, size) for size in ("all", "tenth")}
+EACH = ranking.client_gains(FOUND).query("counts").sort_index()
+
+
+def of(method: str, where: str) -> pd.DataFrame:
+    """A method's clients in a case such as "heart, all"."""
+    name, size = where.split(", ")
+    return EACH.loc[(name, size, method)]
+
+
+def last_step(method: str) -> pd.Series:
+    """What an own last step takes away from a method, in each case."""
+    return GAINS.loc[method] - GAINS.loc[f"{method}, own last step"]
+
+
+hospitals = of(ZEROS, "heart, all")
+TABLES = [name for name in RUN if FEDERATIONS[name].kind == "tables"]
+SOME = [leaf for leaf in ADVICE if leaf.startswith("some inputs common")]
+TENTH = GAINS["liver, tenth"]
+
+FACTS: list[Fact] = [
+    # the lead
+    ("more than twenty methods", sum(line.exchanges for line in entries().values()) > 20),
+    ("It is FedAvg, with a zero wherever", len(SOME) == 2, all(ADVICE[leaf].method == ZEROS for leaf in SOME)),
+    ("We have run only the tables so far", TABLES == RUN, list(ADVICE) == SOME),
+    ("so we end at the leaf for many rows", LEAVES["heart, all"] == "some inputs common to all, many rows"),
+    # the control
+    (
+        "FedAvg, FedProx and late fusion keep most of their gain",
+        *(BY_SHARING[name] > MEAN[name] / 2 > 1 for name in ("FedAvg", ZEROS, "FedProx", "late fusion")),
+    ),
+    ("A clinic with {} patients", int(of(ZEROS, "liver, tenth")["n_train"].max())),
+    ("gains more than half a point by what it exchanges", all(min(BY_SHARING[n], MEAN[n]) < 0.5 for n in OWN)),
+    (
+        "FLIC-Class gains two points over training alone",
+        1.5 < MEAN["FLIC-Class"] < 2.5,
+        SHARING.loc["FLIC-Class"].abs().max() < 0.1,
+    ),
+    # where
+    (
+        "The four hospitals and the two clinics agree on who leads",
+        RUN == ["heart", "liver"],
+        all({ZEROS, "late fusion"} <= {*GAINS[case].nlargest(4).index} for case in GAINS),
+    ),
+    ("gains more than ten points in the clinics", TENTH[ZEROS] > 10),
+    ("about four in the hospitals", 3.5 < GAINS.loc[ZEROS, "heart, tenth"] < 4.5),
+    ("It gains ten points there without any federation", 9.5 < TENTH[LOGISTIC] < 10.5),
+    ("a poor choice for {} patients", round(of(ZEROS, "liver, tenth")["n_train"].mean())),
+    # ranks
+    (
+        "With so few federations hardly anything can be told apart",
+        all(across.critical_difference(v.shape[1], len(v)) > 20 for v in VALUES.values()),
+    ),
+    ("Friedman's test does say", all(across.friedman(v).p < 0.05 for v in VALUES.values())),
+    # cost
+    (
+        "no method that sends much less beats logistic regression",
+        MEAN[[m for m in MEAN.index if SENT[m] < SENT["FedAvg"] / 2]].idxmax() == LOGISTIC,
+    ),
+    ("such as HyFEM", SENT["HyFEM"] > 2 * SENT[ZEROS], MEAN["HyFEM"] < MEAN[ZEROS]),
+    # who gains
+    ("the smallest hospital, Long Beach, gains most", hospitals["gain"].idxmax() == hospitals["n_train"].idxmin()),
+    (
+        "Cleveland has the most patients and loses a few points",
+        hospitals["n_train"].idxmax() == "Cleveland",
+        -5 < hospitals.loc["Cleveland", "gain"] < -2,
+    ),
+    # the advice
+    (
+        "In half of the cases the advice lies within one point of the best method there",
+        (JUDGED["regret"] <= 1).mean() == 0.5,
+        JUDGED.loc[JUDGED["regret"] > 1, "regret"].between(2, 3).all(),
+    ),
+    ("It never names a method that loses", JUDGED["gain"].min() > 0),
+    # the box
+    ("only two of the sixteen federations", len(RUN) == 2, len(FEDERATIONS) == 16),
+    (
+        "between one and nine points of their gain are gone",
+        min(last_step(m).min() for m in ("FedAvg", ZEROS, "late fusion", "LASER-VFL")) > 1,
+        8 < max(last_step(m).max() for m in ("FedAvg", ZEROS, "late fusion", "LASER-VFL")) < 9,
+    ),
+]
+
+GIVEN = (
+    "gains five points over training alone and five over",
+    "A method gains three points over training alone. The same method with nothing exchanged gains four",
+    "gains 4, 1 and −2 points, and method B gains 1, 2 and 2",
+    "about 1.7 for B",
+    "the means are −0.5 and 2",
+    "the regret is 3 points",
+    "Their median is 37.5",
+    "0 % means first on every federation and 100 % means last",
+    "suppose that a method gains two points over training alone. If a federation of one gains two points as well",
+    "all five points come from sharing",
+)
+"""Made-up examples."""
