@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
