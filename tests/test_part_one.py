@@ -15,8 +15,10 @@ import pytest
 
 BOOK = Path(__file__).resolve().parents[1] / "book"
 
-WRITTEN: tuple[str, ...] = ("which-method",)
-"""Pages of Part I that are written in its pattern; each has a file in `facts.part_one`."""
+FACTS = Path(__file__).parent / "facts" / "part_one"
+
+WRITTEN = tuple(sorted(path.stem.replace("_", "-") for path in FACTS.glob("[!_]*.py")))
+"""Pages of Part I that are written in its pattern: each has a file of facts."""
 
 MOST_CELL, MOST_PAGE, MOST_IMPORTS = 25, 150, 8
 """Lines of code that are not blank, of a cell, of a page and of its imports, hidden ones too, after the formatter."""
