@@ -95,6 +95,30 @@ def test_levels_are_means_over_seeds():
     assert report.level(ROWS, "Local")[1] == pytest.approx(report.runs_of(ROWS[1], "Local").to_numpy().mean())
 
 
+def test_gains_of_the_head_to_head_are_those_of_its_records():
+    """Balanced accuracy of each run's clients that have ten test rows of each class, minus that of the other's."""
+
+    def mean(experiment, method, seed):
+        [run] = [r for r in ledger.load(experiment=experiment, method=method) if r.seed == seed]
+        each = pd.DataFrame(run.per_client)
+        return 100 * each.loc[each["rarest"] >= 10, "balanced_accuracy"].mean()
+
+    here = "headtohead/heart-tenth"
+    for over, (experiment, method) in {
+        "training alone": (here, "network alone"),
+        "logistic regression alone": (here, "logistic regression alone"),
+        "nothing exchanged": (f"{here}-apart", "Fed-CMA"),
+    }.items():
+        gaps = [mean(here, "Fed-CMA", seed) - mean(experiment, method, seed) for seed in range(10)]
+        found = report.gained("heart", "Fed-CMA", over, "tenth")
+        assert found.mean == pytest.approx(np.mean(gaps))
+        assert found.low < found.mean < found.high
+    with pytest.raises(ValueError, match="over must be"):
+        report.gained("heart", "Fed-CMA", "luck")
+    with pytest.raises(ValueError, match="method must be"):
+        report.gained("heart", "Nobody")
+
+
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 

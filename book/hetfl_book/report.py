@@ -21,11 +21,13 @@ from matplotlib.figure import Figure
 from hetfl_book import ledger
 from hetfl_book.discriminator import recognise_clients
 from hetfl_book.figures.scenes import regions
+from hetfl_book.headtohead import ranking
 from hetfl_book.ledger import results
 from hetfl_book.ledger.tables import counted
 from hetfl_core import checks
 from hetfl_core.plots import COLOURS, MARKERS
 from hetfl_core.records import RunRecord
+from hetfl_core.reporting.judging import Gain
 from hetfl_core.statistics import Paired
 
 WIDTH = 4.6
@@ -140,6 +142,47 @@ def printed(paper: str, table: str | int, where: Iterable[str]) -> pd.DataFrame:
         .pivot_table(index="row", columns="method", values="value")
         .loc[checks.names("where", where)]
     )
+
+
+MINUS = {"training alone": "", "logistic regression alone": "_logistic", "nothing exchanged": "_sharing"}
+"""What a method of the head to head is compared with, and how `hetfl_book.headtohead.ranking.cells` names that."""
+
+
+@functools.cache
+def head_to_head(federation: str, size: str = "all", measure: str = ranking.MEASURE) -> pd.DataFrame:
+    """What each method reached on a federation of the head to head, a row per method.
+
+    Parameters
+    ----------
+    federation, size, measure : str
+        As for `hetfl_book.headtohead.ranking.cells`, which says what the columns are.
+    """
+    where = f"headtohead/{federation}-{size}"
+    stored = [record for name in (where, f"{where}-apart") for record in ledger.load(experiment=name)]
+    return ranking.cells(stored, measure).set_index("method")
+
+
+def gained(
+    federation: str, method: str, over: str = "training alone", size: str = "all", measure: str = ranking.MEASURE
+) -> Gain:
+    """Points that a method gains on a federation of the head to head, with the interval for splits that overlap.
+
+    Parameters
+    ----------
+    federation, method : str
+    over : {"training alone", "logistic regression alone", "nothing exchanged"}
+        The last is the method itself where every client is a federation of its own.
+    size, measure : str
+
+    Returns
+    -------
+    Gain
+        With ``mean``, ``low`` and ``high``, as `forest` takes it.
+    """
+    checks.choice("over", over, tuple(MINUS))
+    table = head_to_head(federation, size, measure)
+    checks.choice("method", method, tuple(table.index))
+    return Gain(*(float(table.loc[method, f"{part}{MINUS[over]}"]) for part in ("gain", "low", "high", "p")))
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
