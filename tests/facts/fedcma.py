@@ -90,9 +90,9 @@ def statements() -> list[Fact]:
     ]  # fmt: skip
 
 
-PAGES = {"fedcma": chapter, "fedcma-theory": statements}
+PAGES = {"fedcma-results": chapter, "fedcma-theory": statements}
 
-GIVEN = {"fedcma": ['"domain discriminator" of 60 %']}
+GIVEN = {"fedcma-results": ['"domain discriminator" of 60 %']}
 
 
 def facts(page: str) -> list[Fact]:

@@ -1,0 +1,130 @@
+"""What the chapter on Fed-CMA says."""
+
+from facts import is_open, over, pair, runs, stored
+from facts.fedcma import MNIST, PLANE, WHOLE, WRITERS, at_edge, broken
+from hetfl_book import ledger, report
+from hetfl_book.headtohead import ranking
+from hetfl_book.ledger import results
+from hetfl_core import records
+
+LATE, EEG = "fedcma/mnist-late", "fedcma/spaces-bci-common40"
+PULLS = {"heads": "lam1 1, lam2 0", "means": "lam1 0, lam2 1", "both": "lam1 1, lam2 1", "one mean": "marginal"}
+PAPER = ledger.paper_table("fedcma", 2).pivot_table(index="experiment", columns="method", values="value").loc[MNIST]
+
+
+def plane(pulls: str, base: str = "Local"):
+    return pair(PLANE, f"Fed-CMA, {PULLS[pulls]}", base)
+
+
+def seeds(*where: str, method: str = "Local") -> set[int]:
+    return {len(runs(experiment, method)) for experiment in where}
+
+
+def best_in_grid(experiment: str) -> str:
+    """The setting of Fed-CMA that held-out training samples chose."""
+    tried = [r for r in stored() if r.experiment == f"{experiment}-grid" and r.method.startswith("Fed-CMA,")]
+    return max(tried, key=lambda r: r.metrics["balanced_accuracy"]).method
+
+
+def heart(size: str = "all", over: str = "training alone", method: str = "Fed-CMA", measure: str = ranking.MEASURE):
+    return report.gained("heart", method, over, size, measure)
+
+
+def chosen(size: str, name: str) -> str:
+    """At which edge of the grid a number of Fed-CMA's setting for the hospitals lies."""
+    [told] = records.load(experiment=f"headtohead/heart-{size}-tuning", method="Fed-CMA")
+    return told.settings["edges"].get(name, "")
+
+
+def wide(gap) -> bool:
+    """Whether an interval reaches more than two points to either side."""
+    return gap.high - gap.low > 4
+
+
+def differ_in_eeg():
+    return results.difference(runs(EEG, EEG_METHOD), runs("flic/bci-common40", "Local"))
+
+
+EEG_METHOD = "Fed-CMA, lam1 1, lam2 0.1"
+alone, head, head_alone = (
+    over(MNIST, "Fed-CMA", "Local"),
+    over(MNIST, "Fed-CMA", "FedAvg"),
+    over(MNIST, "FedAvg", "Local"),
+)
+sigmoid = over(MNIST, "Local, sigmoid", "Local")
+writers, late = pair(WRITERS, "Fed-CMA", "Local"), pair(LATE, "Fed-CMA", "Local")
+lead = PAPER["Fed-CMA"] - PAPER["Local"]
+whole = [gap for e in MNIST for gap in runs(e, WHOLE) - runs(e, "Fed-CMA")]
+sent, net = 32 * 10 + 10 + 10 * 32, 784 * 128 + 128 + 128 * 32 + 32 + 32 * 10 + 10
+zeros = "FedAvg, zeros"
+
+FACTS = [
+    # the lead, and what travels
+    ("this gains {:.1f} points over training alone", alone.mean, alone.low > 0),
+    ("most of that comes from the shared last layer", head_alone.mean > 2 / 3 * alone.mean),
+    ("together {}. FedAvg sends", sent),
+    ("which is 104 938 numbers or {:.0f} times as many", net / sent, net == 104_938),
+    # four made-up hospitals, ten stored runs
+    ("We stored ten", seeds(PLANE) == {10}),
+    ("Sharing only heads costs {:.1f} points", -plane("heads").mean, plane("heads").high < 0),
+    ("sharing only means costs as much", abs(plane("heads").mean - plane("means").mean) < 0.1, plane("means").high < 0),
+    ("are {:.1f} points better than heads only", plane("both", "Fed-CMA, lam1 1, lam2 0").mean),
+    ("cannot tell their gain of {:.1f} points", plane("both").mean, is_open(plane("both"))),
+    ("is clearly worse than training alone", plane("one mean").high < 0),
+    # the real hospitals, and EEG
+    ("Fed-CMA is {:.1f} points below training alone with all patients", -heart().mean, is_open(heart())),
+    ("and {:.1f} below with a tenth of them", -heart("tenth").mean, is_open(heart("tenth"))),
+    ("both intervals are much wider than that", wide(heart()), wide(heart("tenth"))),
+    (
+        "With the exchange it is {:.1f} points better in either size",
+        heart("all", "nothing exchanged").mean,
+        all(is_open(heart(size, "nothing exchanged")) for size in ("all", "tenth")),
+        abs(heart("all", "nothing exchanged").mean - heart("tenth", "nothing exchanged").mean) < 0.1,
+    ),
+    ("On EEG, too, we see no difference", is_open(differ_in_eeg()), best_in_grid(EEG) == EEG_METHOD),
+    (
+        "the validation patients chose the weakest pull and the smallest rate",
+        all(chosen("all", name) == "smallest" for name in ("head_weight", "mean_weight", "lr")),
+    ),
+    ("is {:.1f} points of balanced accuracy better than training alone", heart(method=zeros).mean, heart(method=zeros).low > 0),
+    ("its AUC is the same", abs(heart(method=zeros, measure="auc").mean) < 0.5, is_open(heart(method=zeros, measure="auc"))),
+    ("runs on ten random splits", set(report.head_to_head("heart", "all")["seeds"]) == {10}),
+    ("every interval includes zero", is_open(differ_in_eeg()), is_open(heart()), is_open(heart("tenth"))),
+    # the paper's MNIST, and FEMNIST
+    ("ran it on five random splits", seeds(*MNIST) == {5}),
+    ("Fed-CMA gains {:.1f} points over training alone, give or take {:.1f}", alone.mean, (alone.high - alone.low) / 2),
+    ("The paper reports {:.1f}, so we find two thirds", lead.mean(), abs(alone.mean / lead.mean() - 2 / 3) < 0.05),
+    ("Fed-CMA gains {:.1f} points, and this interval includes zero", head.mean, is_open(head)),
+    ("one mean per class is clearly better than one mean for all", over(MNIST, "Fed-CMA", "Fed-CMA, marginal").low > 0),
+    ("ahead of training alone, but not clearly of sharing the last layer only", alone.low > 0, is_open(head)),
+    ("writer, Fed-CMA gains {:.1f} points over training alone", writers.mean, writers.low > 0),
+    ("about {:.1f} points over the last layer only", pair(WRITERS, "Fed-CMA", "FedAvg").mean, pair(WRITERS, "Fed-CMA", "FedAvg").low > 0),
+    ("Clients that join late gain {:.1f} points", late.mean, late.low > 0),
+    ("you gain {:.1f} points on MNIST without sending anything", sigmoid.mean, sigmoid.low > 0),
+    ("FedAvg ended above Fed-CMA in {} of {} runs", sum(gap > 0 for gap in whole), len(whole)),
+    ("usually by more than ten points", sorted(whole)[len(whole) // 2] > 10),
+    ("In the other five its training broke down", sum(map(broken, MNIST)) == sum(gap < 0 for gap in whole) == 5),
+    # what the page computes live
+    ("are {:.1f} times as far apart", lambda page: page["seen"]["trained alone"]["apart"]),
+    ("this ratio falls to {:.1f}", lambda page: page["seen"]["Fed-CMA"]["apart"]),
+    ("more than half of the patients in both cases", lambda page: all(50 < x["linear"] < 67 for x in page["seen"].values())),
+    ("Next to chance, {:.0f} %,", lambda page: page["seen"]["Fed-CMA"]["chance"]),
+    ("the diagnosis alone already gives {:.0f} %", lambda page: page["seen"]["Fed-CMA"]["label alone"]),
+    ("right for nine in ten even with Fed-CMA", lambda page: round(page["seen"]["Fed-CMA"]["forest"], -1) == 90),
+    ("at most 3 of 106 patients with a diagnosis", lambda page: abs(float(page["p_k"][3].max()) - 3 / 106) < 1e-9),
+    # exercises, quiz, box, last words
+    ("which makes {:.0f} %. Always naming the third hospital gives {:.0f} %", 100 * 300 / 400, 100 * 200 / 400),
+    ("A discriminator names {:.0f} % of the clients", lambda page: page["seen"]["Fed-CMA"]["label alone"]),
+    ("and chance is {:.0f} %", lambda page: page["seen"]["Fed-CMA"]["chance"]),
+    ("training alone reaches {:.1f} % here and {:.2f} %", runs(MNIST[1], "Local").mean(), PAPER["Local"][MNIST[1]]),
+    ("MNIST and FEMNIST have five seeds", seeds(*MNIST, WRITERS) == {5}),
+    ("their made-up cousins ten, and EEG three", seeds(PLANE) == {10}, differ_in_eeg().n == 3),
+    ("on the hospitals tuning chose the weakest pull on offer", at_edge("Fed-CMA"), chosen("tenth", "mean_weight") == "smallest"),
+    ("FEMNIST has {} of the paper's 923 writers", {r.federation["n_clients"] for r in stored() if r.experiment == WRITERS}.pop()),
+    ("Zurich has too few healthy patients", not ranking.clients(records.load(experiment="headtohead/heart-all")).query("client == 'Zurich'")["counts"].any()),
+    ("a client sends {} numbers instead of 104 938", sent),
+    ("It gains {:.1f} points over training alone, and the shared head alone is worth {:.1f}", alone.mean, head_alone.mean),
+    ("On the hospitals it gained nothing that we could see", heart().mean < 0, heart("tenth").mean < 0),
+]  # fmt: skip
+
+GIVEN = ("300 of 1000 patients", "60 of the 80 patients")
