@@ -57,6 +57,18 @@ def test_what_is_missing_comes_with_its_command(rows, shown):
     assert "hetfl reproduce flic/toy-noisy --scale paper" in shown[1]
 
 
+def test_where_files_are_missing_made_ones_take_their_place_and_are_announced(shown):
+    def make(made=False):
+        if not made:
+            raise DataError("no file")
+        return "made"
+
+    assert notebook.real_or_made(make) == "made"
+    assert "Made-up patients" in shown.pop()
+    assert notebook.real_or_made(lambda: "recorded") == "recorded"
+    assert not shown
+
+
 def test_data_that_are_not_at_hand_are_announced(shown):
     def fail():
         raise DataError("no network")

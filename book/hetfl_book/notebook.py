@@ -45,6 +45,23 @@ def files_or_note(make: Callable[[], Made], name: str, instead: str) -> Made | N
         return None
 
 
+def real_or_made(make: Callable[..., Made]) -> Made:
+    """What was recorded, or, visibly, made data of the same columns, gaps and rates where the files are not there.
+
+    Parameters
+    ----------
+    make : callable
+        ``make()`` gives what was recorded, or raises `hetfl_core.datasets.DataError`; ``make(made=True)`` makes some.
+    """
+    try:
+        return make()
+    except DataError:
+        why = "The recorded patients are neither in the data folder nor to be downloaded"
+        instead = "cells that need them work on made-up ones with the same columns and gaps"
+        display(Markdown(f"> **Made-up patients.** {why}. So {instead}. The text is about the recorded ones."))
+        return make(made=True)
+
+
 def say(*lines: str) -> None:
     """Show lines of Markdown."""
     display(Markdown("\n".join(lines)))

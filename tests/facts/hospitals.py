@@ -1,0 +1,143 @@
+"""What the page on the four hospitals says, and how each number comes about."""
+
+import json
+import math
+from itertools import product
+
+from facts import Fact
+from hetfl_book import ledger
+from hetfl_book.headtohead import sites
+from hetfl_book.headtohead.entries import entries, settings_in
+from hetfl_core.datasets import heart
+from hetfl_core.estimators import PerSite
+from hetfl_core.reporting.judging import Gain
+
+ALONE, NETWORK = "logistic regression alone", "network alone"
+BLOCKS = ("late fusion", "LASER-VFL", "HyFEM")
+WAYS = ("FedAvg", "FedAvg, zeros", *BLOCKS, "FLIC-Class")
+MOVED = ("FedAvg", "FedAvg, zeros", "late fusion", "LASER-VFL")
+"""For which the arrow of the figure is long."""
+
+HOSPITALS = ("Cleveland", "Budapest", "Zurich", "Long Beach")
+FUSION = "late fusion, own last step"
+
+
+def level(method: str, hospital: str, measure: str = "auc", **options: bool | str) -> float:
+    """Mean over the splits."""
+    return float(sites.reached("heart", measure, **options).loc[method, hospital].mean())  # type: ignore[arg-type]
+
+
+def gain(method: str, hospital: str, measure: str = "auc", base: str = ALONE, size: str = "all") -> Gain:
+    return sites.gain("heart", method, base, hospital, measure, size)
+
+
+def won(method: str, base: str, hospital: str, apart: bool = False) -> int:
+    """Splits of ten in which a method is ahead in AUC."""
+    mine = sites.reached("heart", "auc").loc[method, hospital]
+    return int((mine > sites.reached("heart", "auc", apart=apart).loc[base, hospital]).sum())
+
+
+def half(found: Gain) -> float:
+    return found.high - found.mean
+
+
+def open_(found: Gain) -> bool:
+    return found.low <= 0 <= found.high
+
+
+def numbers_sent(method: str) -> int:
+    """Of a hospital in a round."""
+    records = ledger.load(experiment="headtohead/heart-all")
+    one = next(r for r in records if r.method == method)
+    return round(float(one.metrics["bytes_up"] or 0) / 4 / len(HOSPITALS) / int(one.settings["rounds"]))
+
+
+def page() -> list[Fact]:
+    rates = json.loads(heart.STUDY.rates.read_text("utf8"))
+    patients = {h: [rates[h][c]["patients"] for c in "01"] for h in HOSPITALS}
+    held = {
+        c: [h for h in HOSPITALS if sum(rates[h][k][c]["n"] for k in "01") >= sum(patients[h]) / 2] for c in heart.NAMES
+    }
+    common = [c for c in held if len(held[c]) == 4]
+    inputs = sum(len(heart.CATEGORIES.get(c, [0])) for c in common)
+    every = [gain(method, hospital) for method, hospital in product(WAYS, HOSPITALS)]
+    best = gain("LASER-VFL", "Long Beach")
+    exchange = gain("late fusion", "Long Beach", base=sites.NOTHING)
+    jump = {w: gain(w, "Long Beach", base=sites.NOTHING).mean for w in WAYS}
+    few = [gain(w, "Long Beach", size="tenth") for w in MOVED]
+    own = [gain(FUSION, h, "accuracy").mean for h in HOSPITALS]
+    lost = {(w, h): gain(w, h, "accuracy").mean for w in ("FedAvg", "late fusion") for h in HOSPITALS}
+    found, kept = (
+        gain("FedAvg", "Long Beach", "balanced_accuracy"),
+        gain("FedAvg, own last step", "Long Beach", "balanced_accuracy"),
+    )
+    tried = [settings_in(e.grid) for e in entries().values()]
+    wide = math.sqrt((1 / 10 + 0.4 / 0.6) * 10)
+    aucs = {h: level(ALONE, h) for h in HOSPITALS}
+    return [
+        ("These answers rest on {} patients", sum(map(sum, patients.values()))),
+        ("most of them are far worse in Long Beach when nothing is exchanged", sorted(jump.values())[-4] > 5, jump["FLIC-Class"] < 0.1),
+        ("a careful model that Long Beach fits alone is about as good", max(gain(w, "Long Beach").mean for w in WAYS) < 2),
+        ("no way of learning together is shown to beat such models", not any(g.low > 0 for g in every)),
+        ("You have {} patients, but only eight of them are healthy", sum(patients["Zurich"]), patients["Zurich"][0] == 8),
+        ("A colleague in Cleveland has {} patients, about half of them healthy", sum(patients["Cleveland"]), 0.45 < patients["Cleveland"][0] / sum(patients["Cleveland"]) < 0.55),
+        ("eight of the thirteen columns are common to all", len(common) == 8, len(held) == 13),
+        ("are missing in Zurich", "Zurich" not in held["chol"] + held["fbs"], rates["Zurich"]["1"]["chol"]["n"] == 0),
+        ("exist in Cleveland and Zurich, and only Cleveland has", held["slope"] == held["thal"] == ["Cleveland", "Zurich"], held["ca"] == ["Cleveland"]),
+        ("By accuracy Zurich is the best of the four, with {:.1f} %", level(ALONE, "Zurich", "accuracy"), level(ALONE, "Zurich", "accuracy") == max(level(ALONE, h, "accuracy") for h in HOSPITALS)),
+        ("a doctor who calls everybody ill is just as good there", abs(level(ALONE, "Zurich", "accuracy") - 100 * 47 / 50) < 0.1),
+        ("accuracy and balanced accuracy near 80 percent and AUC near 90", all(abs(level(ALONE, h, m) - x) < 4.5 for h in HOSPITALS[:2] for m, x in (("accuracy", 80), ("balanced_accuracy", 80), ("auc", 90)))),
+        ("a balanced accuracy close to one half", abs(level(ALONE, "Zurich", "balanced_accuracy") - 50) < 3),
+        ("a balanced accuracy below 60 and an AUC near 70", level(ALONE, "Long Beach", "balanced_accuracy") < 60, abs(aucs["Long Beach"] - 70) < 3),
+        ("Cleveland and Budapest know a great deal", min(aucs["Cleveland"], aucs["Budapest"]) > max(aucs["Zurich"], aucs["Long Beach"]) + 10),
+        ("it is {} numbers a round", numbers_sent("FedAvg")),
+        ("chose among up to twelve settings on validation rows", max(tried) == 12),
+        ("was then tested on ten splits", sites.reached("heart").shape[1] == 10),
+        ("Every interval in the table includes zero", all(map(open_, every))),
+        ("LASER-VFL comes out {:.1f} points ahead, but give or take {:.1f}", best.mean, half(best)),
+        ("On the common columns it loses {:.1f} points, and it loses in nine of ten splits", -gain("FedAvg", "Cleveland").mean, won("FedAvg", ALONE, "Cleveland") == 1),
+        ("such as late fusion, cost it next to nothing", all(abs(gain(w, "Cleveland").mean) < 0.5 for w in BLOCKS)),
+        ("Only three of its test patients are healthy", ledger.load(experiment="headtohead/heart-all")[0].per_client["rarest"][2] == 3),
+        ("so its intervals are wider than anything we could hope to gain", min(half(gain(w, "Zurich")) for w in WAYS) > 20),
+        ("late fusion and LASER-VFL the arrow is long and ends near a dashed line", min(jump[w] for w in MOVED) > 7, all(abs(gain(w, "Long Beach").mean) < 2 for w in MOVED)),
+        ("For HyFEM it is short, and for FLIC both dots lie in the same place", 2 < jump["HyFEM"] < 4, abs(jump["FLIC-Class"]) < 0.05),
+        ("For most methods the exchange does a lot", sum(g > 5 for g in jump.values()) >= 4),
+        ("Long Beach gains {:.1f} points over the same with nothing exchanged, in all ten splits", exchange.mean, exchange.low > 0, won("late fusion", "late fusion", "Long Beach", apart=True) == 10),
+        ("and Budapest gains as well", gain("late fusion", "Budapest", base=sites.NOTHING).low > 0),
+        ("and so does a network whose settings we chose for training alone", abs(aucs["Long Beach"] - level(NETWORK, "Long Beach")) < 2),
+        ("It shares only its two anchors here", numbers_sent("FLIC-Class") == 2 * 32),
+        ("Now the shared models *lose*, above all in Zurich", max(lost.values()) < 0, all(lost[w, "Zurich"] == min(lost[w, h] for h in HOSPITALS) for w in ("FedAvg", "late fusion"))),
+        ("With late fusion no hospital then loses more than two points", min(own) > -2),
+        ("while the AUC stays as it was", all(gain(FUSION, h, base="late fusion").mean == 0 for h in HOSPITALS[:2])),
+        ("its balanced accuracy is {:.1f} points higher than alone", found.mean, found.low > 0),
+        ("With the own step this gain disappears", kept.mean < 1, open_(kept)),
+        ("Long Beach falls to an AUC of {:.1f} %", level(ALONE, "Long Beach", size="tenth")),
+        ("it is four to six points better, although the intervals reach far below zero", min(g.mean for g in few) > 4, max(g.mean for g in few) < 6, all(g.low < -5 for g in few)),
+        ("Cleveland now loses less than one point on the common columns", -1 < gain("FedAvg", "Cleveland", size="tenth").mean < 0),
+        ("The eight common columns become {} inputs", inputs),
+        ("layers of 64 and 32 units and two outputs", numbers_sent("FedAvg") == 14 * 64 + 65 * 32 + 33 * 2),
+        ("together {}. Two anchors with 32 coordinates are {} numbers, about a fiftieth", 3042, 64, abs(3042 / 64 - 50) < 5),
+        ("beats \"local training\" by eleven points in Long Beach", 10.5 < exchange.mean < 11.5),
+        ("are almost three times as wide as the usual ones", 2.6 < wide < 3),
+        ("finds no method that beats the logistic regression in AUC either", second_study()),
+        ("is right for more than nine patients in ten", level(ALONE, "Zurich", "accuracy") > 90),
+        ("that is a tuned logistic regression", isinstance(entries()[ALONE].method, PerSite)),
+    ]  # fmt: skip
+
+
+def second_study() -> bool:
+    """Whether no gain in AUC is shown in ``heart/compared``."""
+    from hetfl_book.papers import hospitals
+
+    gains = hospitals.gains(ledger.load(experiment="heart/compared", scale="paper")).xs("auc", level="measure")
+    return bool((gains["mean"] <= gains["half"]).all())
+
+
+PAGES = {"hospitals": page}
+
+GIVEN = {"hospitals": ["CC BY 4.0", "as soon as 30 % of its patients"]}
+
+
+def facts(name: str) -> list[Fact]:
+    """The facts of the page."""
+    return PAGES[name]()
