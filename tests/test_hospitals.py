@@ -13,6 +13,7 @@ from scipy import stats
 from hetfl_book import ledger
 from hetfl_book.experiments import EXPERIMENTS, outdated
 from hetfl_book.papers import hospitals
+from hetfl_core.datasets import heart
 from hetfl_core.estimators import PerSite
 from hetfl_core.methods import Method
 from hetfl_core.records import RunRecord
@@ -122,3 +123,11 @@ def test_the_sentences_of_the_page_are_those_of_the_records() -> None:
     better = {name for name in means.index.drop(ALONE) if shown[name, "balanced_accuracy"]}
     assert {name for name in better if gains.loc[(name, "balanced_accuracy"), "mean"] > 0} == {"LASER-VFL"}
     assert hospitals.GRID["late fusion"][hospitals.CHOSEN["late fusion"]].lr == max(hospitals.RATES)
+
+
+@pytest.mark.realdata("heart.hospitals")
+def test_where_budapest_lacks_the_slope_nothing_is_depressed() -> None:
+    """The first exercise of the chapter on the hospitals says so of nearly all."""
+    patients = heart.patients()
+    lacking = patients[(patients["hospital"] == "Budapest") & patients["slope"].isna()]
+    assert (lacking["oldpeak"] == 0).mean() > 0.95

@@ -2,12 +2,16 @@
 
 import json
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from facts import Fact
 from hetfl_book import ledger
 from hetfl_book.headtohead import sites
 from hetfl_book.headtohead.entries import entries, settings_in
+from hetfl_core import Federation
 from hetfl_core.datasets import heart
 from hetfl_core.estimators import PerSite
 from hetfl_core.reporting.judging import Gain
@@ -82,6 +86,7 @@ def page() -> list[Fact]:
         ("You have {} patients, but only eight of them are healthy", sum(patients["Zurich"]), patients["Zurich"][0] == 8),
         ("A colleague in Cleveland has {} patients, about half of them healthy", sum(patients["Cleveland"]), 0.45 < patients["Cleveland"][0] / sum(patients["Cleveland"]) < 0.55),
         ("eight of the thirteen columns are common to all", len(common) == 8, len(held) == 13),
+        ("Then Cleveland throws away five columns", len(held) - len(common) == 5, all("Cleveland" in held[c] for c in held)),
         ("are missing in Zurich", "Zurich" not in held["chol"] + held["fbs"], rates["Zurich"]["1"]["chol"]["n"] == 0),
         ("exist in Cleveland and Zurich, and only Cleveland has", held["slope"] == held["thal"] == ["Cleveland", "Zurich"], held["ca"] == ["Cleveland"]),
         ("By accuracy Zurich is the best of the four, with {:.1f} %", level(ALONE, "Zurich", "accuracy"), level(ALONE, "Zurich", "accuracy") == max(level(ALONE, h, "accuracy") for h in HOSPITALS)),
@@ -125,6 +130,34 @@ def page() -> list[Fact]:
     ]  # fmt: skip
 
 
+def falls(risks: Sequence[float]) -> bool:
+    return risks[0] > risks[1] > risks[2]
+
+
+def three_blocks(page: Mapping[str, Any]) -> bool:
+    """Of the first exercise: what joins the common columns, and what remains."""
+    few = replace(page["prepare"], absent=0.7)
+    fed = Federation.from_frame(page["patients"], client="hospital", target="ill", prepare=few).in_blocks()
+    inside = {f.split("=")[0] for f in fed[0].features["common"]}
+    return {"slope", "fbs"} <= inside and [*fed[0].shapes][1:] == ["chol", "ca", "thal"]
+
+
+def live() -> list[Fact]:
+    """Of real and of made-up patients."""
+
+    def kept(page: Mapping[str, Any]) -> bool:
+        return falls(page["risk_by_cholesterol"](page["patients"].fillna({"chol": 0})))
+
+    def out(page: Mapping[str, Any]) -> bool:
+        return falls(page["risk_by_cholesterol"](page["patients"].dropna(subset=["chol"]))[::-1])
+
+    return [
+        ("With the zeros kept, cholesterol seems to protect us", kept),
+        ("Once we remove the zeros, the risk rises with cholesterol", out),
+        ("three blocks of one column remain", three_blocks),
+    ]
+
+
 def second_study() -> bool:
     """Whether no gain in AUC is shown in ``heart/compared``."""
     from hetfl_book.papers import hospitals
@@ -133,11 +166,6 @@ def second_study() -> bool:
     return bool((gains["mean"] <= gains["half"]).all())
 
 
-PAGES = {"hospitals": page}
+FACTS = [*page(), *live()]
 
-GIVEN = {"hospitals": ["CC BY 4.0", "as soon as 30 % of its patients"]}
-
-
-def facts(name: str) -> list[Fact]:
-    """The facts of the page."""
-    return PAGES[name]()
+GIVEN = ["CC BY 4.0", "as soon as 30 % of its patients"]
