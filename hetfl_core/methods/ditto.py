@@ -26,9 +26,12 @@ OWN = "own"
 class Ditto(FedAvg):
     r"""FedAvg, and on each client a model :math:`v_i` that pays for leaving the server's ([1]_, Algorithm 1).
 
-    A participant minimises :math:`f_i(v_i) + \frac{\lambda}{2}\|v_i - w^{(t)}\|^2` for M epochs, w⁽ᵗ⁾ as it was
-    received, and :math:`f_i(w)` from w⁽ᵗ⁾ for M epochs; it sends w. Only v_i predicts. Clients must share a feature
-    space, unless embeddings stay with them.
+    A participant minimises for M epochs, w⁽ᵗ⁾ as it was received,
+
+    .. math:: f_i(v_i) + \frac{\lambda}{2}\|v_i - w^{(t)}\|^2,
+
+    and :math:`f_i(w)` from w⁽ᵗ⁾ for M epochs; it sends w. Only v_i predicts. Clients must share a feature space,
+    unless embeddings stay with them.
 
     Parameters
     ----------

@@ -22,7 +22,9 @@ from hetfl_core.networks.layers import HEAD
 
 @dataclass(frozen=True)
 class Local(Method):
-    """Every client trains alone; nothing is sent. The baseline that federation has to beat.
+    r"""Every client trains alone; nothing is sent. The baseline that federation has to beat.
+
+    .. math:: \min_{w_i} f_i(w_i) \quad \text{for each client } i
 
     It follows the protocol of the others (a client trains in the rounds that select it, and after the last one), so
     that all methods take as many local steps.
@@ -40,7 +42,11 @@ class Local(Method):
 
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """One model for all, averaged after M local epochs ([1]_, Algorithm 1). Clients must share a feature space.
+    r"""One model for all, averaged after M local epochs ([1]_, Algorithm 1). Clients must share a feature space.
+
+    With :math:`w_i` what participant i has after its epochs from :math:`w^{(t)}`, the server takes
+
+    .. math:: w^{(t+1)} = \sum_i \frac{\omega_i}{\sum_j \omega_j}\, w_i.
 
     Parameters
     ----------
@@ -64,7 +70,11 @@ class FedAvg(Method):
 
 @dataclass(frozen=True)
 class FedAvgFT(FedAvg):
-    """FedAvg, then fine-tuning on each client ([2]_; FLIC's Table 2).
+    r"""FedAvg, then fine-tuning on each client ([2]_; FLIC's Table 2).
+
+    After the last round each client goes on by itself from the model of all,
+
+    .. math:: w_i \leftarrow w_i - \eta \nabla f_i(w_i), \qquad \text{at first } w_i = w^{(T)}.
 
     Parameters
     ----------

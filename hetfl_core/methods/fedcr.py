@@ -33,9 +33,12 @@ JOINT = "joint"
 class FedCR(Stochastic):
     r"""A shared body, local heads, and features near the clients' joint ones ([1]_, Algorithm 2).
 
-    A participant minimises :math:`\ell + \beta\,\mathrm{KL}(N(\mu^c, \Sigma^c)\,\|\,N(\mu(x), \Sigma(x)))`, c the
-    class of x; it uploads the body and, for each of its classes, the product of its samples' features as they passed
-    last in local training. The server averages the bodies and multiplies the features.
+    A participant minimises, c the class of x,
+
+    .. math:: \ell + \beta\,\mathrm{KL}(N(\mu^c, \Sigma^c)\,\|\,N(\mu(x), \Sigma(x)));
+
+    it uploads the body and, for each of its classes, the product of its samples' features as they passed last in local
+    training. The server averages the bodies and multiplies the features.
 
     Parameters
     ----------

@@ -33,10 +33,12 @@ class FedPAC(Method):
     r"""A shared body with aligned features, and for each client its own mixture of heads ([1]_, Algorithm 1).
 
     A participant trains its head with the received body frozen, then the body for M epochs on
-    :math:`f_i + \frac{\lambda}{V}\,\|f_\phi(x) - c_y\|^2`, :math:`c_y` the centroid of its class over the participants
-    of the last round that had it (once there is one). For each participant the server finds the head
-    :math:`\sum_j \alpha_j \beta_j` whose expected error is least (Section 4.2). Clients must share a feature space,
-    unless bodies stay with them.
+
+    .. math:: f_i + \frac{\lambda}{V}\,\|f_\phi(x) - c_y\|^2,
+
+    :math:`c_y` the centroid of its class over the participants of the last round that had it (once there is one). For
+    each participant the server finds the head :math:`\sum_j \alpha_j \beta_j` whose expected error is least (Section
+    4.2). Clients must share a feature space, unless bodies stay with them.
 
     Parameters
     ----------

@@ -39,7 +39,9 @@ from hetfl_core.networks.layers import BODY, HEAD, one_of_each
 
 @dataclass(frozen=True)
 class FedPer(Method):
-    """A shared body, a local head, trained together ([1]_). Clients must share a feature space.
+    r"""A shared body, a local head, trained together ([1]_). Clients must share a feature space.
+
+    .. math:: \min_{\phi,\, \beta_1, \dots, \beta_b} \sum_i \omega_i f_i(\phi, \beta_i)
 
     After the last round each client trains its head alone, as FedCR's comparison does ([4]_).
 
@@ -58,7 +60,9 @@ class FedPer(Method):
 
 @dataclass(frozen=True)
 class LGFedAvg(Method):
-    """A local body, a shared head, trained together ([2]_): clients may hold inputs of any shape.
+    r"""A local body, a shared head, trained together ([2]_): clients may hold inputs of any shape.
+
+    .. math:: \min_{\phi_1, \dots, \phi_b,\, \beta} \sum_i \omega_i f_i(\phi_i, \beta)
 
     After the last round each client trains what is its own.
 
@@ -108,7 +112,9 @@ class LGFedAvg(Method):
 
 @dataclass(frozen=True)
 class FedBABU(Method):
-    """Only the body is trained and averaged, at a random head that nobody moves ([3]_). One feature space.
+    r"""Only the body is trained and averaged, at a random head that nobody moves ([3]_). One feature space.
+
+    .. math:: \min_{\phi} \sum_i \omega_i f_i(\phi, \beta^{(0)})
 
     All clients have the same head, from the server, which sends it with the body; only the body comes back. The whole
     model is fine-tuned after the last round. In FedCR's published code the head is trained in each round, so that what

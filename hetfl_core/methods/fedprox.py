@@ -29,7 +29,9 @@ def drift(params: Tensors, received: Tensors) -> Tensor:
 class FedProx(FedAvg):
     r"""FedAvg whose clients stay near the server's model ([1]_, Algorithm 2). Clients must share a feature space.
 
-    A participant minimises :math:`f_i(w) + \frac{\mu}{2}\|w - w^{(t)}\|^2`, w⁽ᵗ⁾ as it was received.
+    A participant minimises, w⁽ᵗ⁾ as it was received,
+
+    .. math:: f_i(w) + \frac{\mu}{2}\|w - w^{(t)}\|^2.
 
     Parameters
     ----------

@@ -21,7 +21,9 @@ from hetfl_core.settings import Count
 
 @dataclass(frozen=True)
 class FedRep(Method):
-    """Shared representation, local heads ([1]_, Algorithm 1). Clients must share a feature space.
+    r"""Shared representation, local heads ([1]_, Algorithm 1). Clients must share a feature space.
+
+    .. math:: \min_{\phi} \sum_i \omega_i \min_{\beta_i} f_i(\phi, \beta_i)
 
     A participant trains its head for M epochs with the representation frozen, then the representation for
     `representation_epochs` with the head frozen; the server averages the representation.
@@ -48,7 +50,9 @@ class FedRep(Method):
 
 @dataclass(frozen=True)
 class HetFedRep(FedRep):
-    """FedRep behind a local embedding ([2]_, Section 6, *Baselines*): φ_i and β_i local, α shared, no alignment.
+    r"""FedRep behind a local embedding ([2]_, Section 6, *Baselines*): φ_i and β_i local, α shared, no alignment.
+
+    .. math:: \min_{\alpha} \sum_i \omega_i \min_{\phi_i,\, \beta_i} f_i(\phi_i, \alpha, \beta_i)
 
     Parameters
     ----------

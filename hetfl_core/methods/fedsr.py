@@ -31,7 +31,10 @@ REFERENCE = "reference"
 class FedSR(Stochastic):
     r"""FedAvg of a random model, with two penalties on its features ([1]_), and heads fine-tuned at the end ([2]_).
 
-    A client minimises :math:`\mathrm{CE} + \alpha^{L2R} E\|z\|^2 + \alpha^{CMI} E\,\mathrm{KL}(q(z|x)\,\|\,r(z|y))`,
+    A client minimises
+
+    .. math:: \mathrm{CE} + \alpha^{L2R} E\|z\|^2 + \alpha^{CMI} E\,\mathrm{KL}(q(z|x)\,\|\,r(z|y)),
+
     with a Gaussian r of trained mean and deviation for each class, which stays on the client. The last term is an
     upper bound of I(z; x | y). Clients must share a feature space.
 

@@ -4,9 +4,9 @@ Client i embeds its own feature space by φ_i into R^k. For each class c the ser
 :math:`\mu_c = \mathcal{N}(v_c, \Sigma_c)`, :math:`\Sigma_c = L_c L_c^\top`, and a client minimises Eq. (3) of [1]_,
 
 .. math::
-    F_i = f_i(\theta_i, \phi_i)
-        + \lambda_1 \sum_{c \in \mathcal{Y}_i} W_2^2(\mu_c, \hat\nu^{(c)}_{\phi_i})
-        + \lambda_2 \sum_{c \in \mathcal{Y}_i} \frac1J \sum_{j=1}^J \ell(c, g_{\theta_i}[Z_c^{(j)}]),
+    F_i = {} & f_i(\theta_i, \phi_i)
+        + \lambda_1 \sum_{c \in \mathcal{Y}_i} W_2^2(\mu_c, \hat\nu^{(c)}_{\phi_i}) \\
+        & + \lambda_2 \sum_{c \in \mathcal{Y}_i} \frac1J \sum_{j=1}^J \ell(c, g_{\theta_i}[Z_c^{(j)}]),
         \qquad Z_c^{(j)} \sim \mu_c,
 
 where :math:`\hat\nu^{(c)}_{\phi_i}` is the Gaussian with the mean and covariance of the embedded samples of class c.

@@ -83,7 +83,9 @@ def check_blocks(method: Method, specs: Sequence[Spec], why: str) -> None:
 
 @dataclass(frozen=True)
 class LateFusion(FedAvg):
-    """An extractor and a head for each block, averaged over those who hold it; the blocks' answers are averaged.
+    r"""An extractor and a head for each block, averaged over those who hold it; the blocks' answers are averaged.
+
+    .. math:: p_i(y \mid x) = \frac{1}{|B_i|} \sum_{b \in B_i} \operatorname{softmax}\bigl(g_b(h_b(x_b))\bigr)_y
 
     Each block learns by itself: the loss is the mean of the blocks' losses. Probabilities are averaged over the blocks
     that a client, or the server, has (of a regression, the predicted numbers). With plain inputs there is one block,

@@ -49,11 +49,13 @@ INDEX = "index/"
 class HyFEM(FedAvg):
     r"""Extractors averaged block by block, classifiers matched neuron by neuron and then averaged ([1]_, Algorithm 1).
 
-    A participant begins with its part of the server's model, minimises
-    :math:`f_m + \frac{\mu_1}{2}\|\Theta_m - P_m\Theta_0\|^2 + \frac{\mu_2}{2}\|w_m - \Pi_m w_0\|^2` (Eq. (8)), and
-    sends both. The server averages each extractor over those who hold its block (Eq. (10)), matches the neurons of the
-    classifiers (Eq. (11), `hetfl_core.matching`) and averages them where they are matched. The model must be
-    one of named blocks (`hetfl_core.networks.Blocks`); with plain inputs there is one block and no hidden layer in the
+    A participant begins with its part of the server's model, minimises (Eq. (8))
+
+    .. math:: f_m + \frac{\mu_1}{2}\|\Theta_m - P_m\Theta_0\|^2 + \frac{\mu_2}{2}\|w_m - \Pi_m w_0\|^2,
+
+    and sends both. The server averages each extractor over those who hold its block (Eq. (10)), matches the neurons of
+    the classifiers (Eq. (11), `hetfl_core.matching`) and averages them where they are matched. The model must be one of
+    named blocks (`hetfl_core.networks.Blocks`); with plain inputs there is one block and no hidden layer in the
     classifier, nothing is matched, and the method is FedProx (Remark 3).
 
     Parameters

@@ -116,6 +116,18 @@ def leaderboard(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]],
     return Page(markup, rows.loc[chosen, ["method", *columns]].to_string(index=False))
 
 
+def markdown(table: pd.DataFrame) -> str:
+    """A table of texts in Markdown, for pages that the build fills in.
+
+    Parameters
+    ----------
+    table : DataFrame of str
+        Its index is left out.
+    """
+    rows = [list(table), ["---"] * table.shape[1], *table.values.tolist()]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def heat(gains: pd.DataFrame, sure: pd.DataFrame, links: Mapping[str, str], xlabel: str = "") -> Page:
     """Points over training alone, methods down and federations across, each cell in the colour of its number.
 
@@ -145,7 +157,8 @@ def heat(gains: pd.DataFrame, sure: pd.DataFrame, links: Mapping[str, str], xlab
     return Page(markup, gains.round(1).to_string())
 
 
-def _signed(points: float) -> str:
+def signed(points: float) -> str:
+    """A gain with its sign, to a tenth of a point."""
     return f"{points:+.1f}".replace("-", "−")
 
 
@@ -155,7 +168,7 @@ def _cell(gain: float, sure: bool, link: str) -> str:
     red, green, blue = (0, 114, 178) if gain > 0 else (213, 94, 0)
     strength = 0.55 * min(abs(gain) / MOST, 1)  # dark letters stay legible on it
     mixed = [round(255 + strength * (part - 255)) for part in (red, green, blue)]
-    text = f'<a href="{html.escape(link)}">{_signed(gain)}</a>'
+    text = f'<a href="{html.escape(link)}">{signed(gain)}</a>'
     return f'<td style="background:rgb{tuple(mixed)};color:#000">{f"<b>{text}</b>" if sure else text}</td>'
 
 
@@ -276,10 +289,10 @@ def tree(advice: Mapping[str, Advice], questions: Question, links: Mapping[str, 
         if at not in advice:
             return '<p class="leaf">no federation of the benchmark has been run here yet</p>'
         one = advice[at]
-        ends = f"{_signed(one.low)} to {_signed(one.high)}"
+        ends = f"{signed(one.low)} to {signed(one.high)}"
         runs = f"{len(one.cases)} case{'s' * (len(one.cases) > 1)}"
         return (
-            f'<p class="leaf"><strong>{html.escape(one.method)}</strong><br>{_signed(one.mean)} points '
+            f'<p class="leaf"><strong>{html.escape(one.method)}</strong><br>{signed(one.mean)} points '
             f'over training alone ({ends} in <a href="{html.escape(links[at])}">{runs}</a>)</p>'
         )
 
@@ -328,7 +341,7 @@ def needs(advice: Mapping[str, Advice | None]) -> Page:
     """
     rows = []
     for need, one in advice.items():
-        told = f"{_signed(one.mean)} ({_signed(one.low)} to {_signed(one.high)} in {len(one.cases)})" if one else "–"
+        told = f"{signed(one.mean)} ({signed(one.low)} to {signed(one.high)} in {len(one.cases)})" if one else "–"
         rows.append((need, one.method if one else "–", told))
     return _listed(("what you need", "method", "points over training alone"), rows)
 
@@ -343,8 +356,8 @@ def judged(table: pd.DataFrame) -> Page:
     """
     rows = []
     for case, row in table.iterrows():
-        advised = f"{row['advice']}, {_signed(row['gain'])}"
-        rows.append((str(case), advised, f"{row['best']}, {_signed(row['gain'] + row['regret'])}"))
+        advised = f"{row['advice']}, {signed(row['gain'])}"
+        rows.append((str(case), advised, f"{row['best']}, {signed(row['gain'] + row['regret'])}"))
     return _listed(("federation", "advice and its gain", "best there"), rows)
 
 
