@@ -261,9 +261,9 @@ def test_the_data_card_has_each_federation_with_licence_and_source() -> None:
 
 def test_inputs_in_a_few_words() -> None:
     made = heart.hospitals(made=True)
-    assert datacard.features(made) == "15 to 22"
-    assert datacard.features(made.of_common_columns()) == "13", "columns and levels"
-    assert re.fullmatch(r"\d to \d of \d blocks of \d+ to \d+", datacard.features(made.in_blocks()))
+    assert datacard.inputs_in_words(made) == "15 to 22"
+    assert datacard.inputs_in_words(made.of_common_columns()) == "13", "columns and levels"
+    assert re.fullmatch(r"\d to \d of \d blocks of \d+ to \d+", datacard.inputs_in_words(made.in_blocks()))
 
 
 QUICK = ("heart", "liver", "fashion-quadrants", "solids", "noisy-features", "linear-mapping", "fashion-shares")

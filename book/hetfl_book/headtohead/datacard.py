@@ -40,7 +40,7 @@ def sizes(name: str) -> dict[str, str | int]:
     return {
         "federation": name,
         "clients": len(whole),
-        "features": features(whole),
+        "features": inputs_in_words(whole),
         "classes": whole.n_classes,
         "all": round(float(np.median(rows))),
         "tenth": round(float(np.median(left))),
@@ -50,7 +50,7 @@ def sizes(name: str) -> dict[str, str | int]:
     }
 
 
-def features(data: Federation) -> str:
+def inputs_in_words(data: Federation) -> str:
     """The inputs of its clients in a few words, as ``15 to 22`` or ``2 to 3 of 4 blocks of 14×14``.
 
     Parameters
