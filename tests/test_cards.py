@@ -1,12 +1,8 @@
-"""Method cards and the data card: one for each method, whose programs run and whose sentences the records bear out.
-
-``python tests/test_cards.py`` writes the sizes of the federations whose files are at hand anew.
-"""
+"""Method cards and the data card: one for each method, whose programs run and whose sentences the records bear out."""
 
 from __future__ import annotations
 
 import contextlib
-import csv
 import importlib
 import io
 import re
@@ -22,8 +18,7 @@ from facts import failures
 
 from hetfl_book.headtohead import cards, datacard
 from hetfl_book.headtohead.entries import ALONE, ROUNDS, entries
-from hetfl_book.headtohead.federations import FEDERATIONS, data_of
-from hetfl_core.datasets import heart
+from hetfl_book.headtohead.federations import FEDERATIONS
 from hetfl_core.methods import CATALOGUE, FedProx
 from hetfl_core.networks import Model
 
@@ -237,7 +232,7 @@ def test_pages_are_filled_in_and_read_again_when_what_they_say_changes(extension
     assert {Path(path).name for path in seen} >= {
         "cards.toml",
         "cards.py",
-        "sizes.csv",
+        "headtohead.csv",
         "heart-all.jsonl",
         "digits.jsonl",
     }
@@ -252,44 +247,10 @@ def test_pages_are_filled_in_and_read_again_when_what_they_say_changes(extension
 def test_the_data_card_has_each_federation_with_licence_and_source() -> None:
     lines = datacard.table().splitlines()
     assert [line.split("`")[1] for line in lines[2:]] == list(FEDERATIONS)
-    assert "| `heart` | 4 | 15 to 22 | 2 | 550 | 59 | 370 | 148, 15 | real | CC BY 4.0 |" in lines
-    assert [line for line in lines if "| made | made up here |" in line and "`solids`" in line]
+    assert "| `heart` | 4 | 15 to 22 | 2 | 550 | 73 | 59 | 11 | 370 | real | CC BY 4.0 |" in lines
+    assert [line for line in lines if "`solids`" in line and line.endswith("| made | made up here |")]
+    assert [line for line in lines if "`fashion-shares`" in line and line.endswith("| real rows | MIT |")]
     told = datacard.sources()
-    assert all(f"`{name}`" in told for name, setting in FEDERATIONS.items() if setting.data)
+    assert {*re.findall(r"`([\w-]+)`", told)} == {name for name, setting in FEDERATIONS.items() if setting.data}
+    assert "- `fashion-quadrants`, `fashion-classes`, `fashion-shares`: H. Xiao" in told
     assert "{{ federations }}" in (BOOK / "headtohead.md").read_text("utf8")
-
-
-def test_inputs_in_a_few_words() -> None:
-    made = heart.hospitals(made=True)
-    assert datacard.inputs_in_words(made) == "15 to 22"
-    assert datacard.inputs_in_words(made.of_common_columns()) == "13", "columns and levels"
-    assert re.fullmatch(r"\d to \d of \d blocks of \d+ to \d+", datacard.inputs_in_words(made.in_blocks()))
-
-
-QUICK = ("heart", "liver", "fashion-quadrants", "solids", "noisy-features", "linear-mapping", "fashion-shares")
-"""The others take longer, and are compared by `renew`, which leaves nothing to commit."""
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_sizes_are_those_of_the_federations(name: str) -> None:
-    if not FEDERATIONS[name].available:
-        pytest.skip(f"needs the files of {FEDERATIONS[name].data}: hetfl data fetch")
-    stored = pd.read_csv(datacard.SIZES_FILE).set_index("federation").loc[name]
-    assert {"federation": name, **{key: str(value) for key, value in stored.items()}} == {
-        key: str(value) for key, value in datacard.sizes(name).items()
-    }
-
-
-def renew() -> None:
-    """Write the file anew; lines of federations whose files are not here stay."""
-    kept = pd.read_csv(datacard.SIZES_FILE).astype(str).set_index("federation")
-    with datacard.SIZES_FILE.open("w", newline="", encoding="utf8") as file:
-        writer = csv.DictWriter(file, ["federation", *kept.columns], lineterminator="\n")
-        writer.writeheader()
-        for name, setting in FEDERATIONS.items():
-            writer.writerow(datacard.sizes(name) if setting.available else {"federation": name, **kept.loc[name]})
-            data_of.cache_clear()
-
-
-if __name__ == "__main__":
-    renew()

@@ -12,8 +12,8 @@ from typing import Any
 
 from hetfl_book.headtohead import cards, datacard
 
-RESULTS = Path(__file__).resolve().parents[2] / "data" / "results"
-INPUTS = [cards.SENTENCES.parent, RESULTS / "headtohead", RESULTS / "privacy"]
+DATA = Path(__file__).resolve().parents[2] / "data"
+INPUTS = [cards.SENTENCES.parent, DATA, DATA / "results" / "headtohead", DATA / "results" / "privacy"]
 
 API = "api/generated/hetfl_core.methods"
 """The reference of the methods, which says where their cards are."""
