@@ -1,0 +1,196 @@
+"""What if …: results for every setting of a few sliders, stored, so that a reader steers through them without a computer.
+
+``python -m hetfl_book.grids fedavg`` makes a grid anew and writes ``data/grids/fedavg.json``: the stops of each slider,
+the results of every combination and seed, and where they come from. `hetfl_book.figures.steered` draws it.
+
+References
+----------
+.. [1] T.-M. H. Hsu, H. Qi, M. Brown. Measuring the effects of non-identical data distribution for federated visual
+   classification. arXiv:1909.06335, 2019.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from hetfl_core import Client, Federation, Partition, checks, files, simulate_seeds
+from hetfl_core.methods import FedAvgFT, Local
+from hetfl_core.networks import MLP, Model
+from hetfl_core.records.provenance import environment
+from hetfl_core.rng import numpy_stream
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Results of every combination of some settings.
+
+    Attributes
+    ----------
+    sliders : dict of str to list
+        The stops of each setting.
+    results : dict of str to nested lists
+        By series: a list for each slider, one in the other, then one number a seed.
+    seeds : list of int
+    about : dict
+        What was run, in words and settings, and in which environment.
+    """
+
+    sliders: dict[str, list[float]]
+    results: dict[str, Any]
+    seeds: list[int]
+    about: dict[str, Any]
+
+    def array(self, series: str) -> NDArray[np.float64]:
+        """Results of one series, an axis for each slider and the last one for seeds.
+
+        Raises
+        ------
+        ValueError
+            If there is no such series, or its shape is not that of the sliders.
+        """
+        found = np.array(self.results[checks.choice("series", series, list(self.results))], dtype=np.float64)
+        shape = (*map(len, self.sliders.values()), len(self.seeds))
+        if found.shape != shape:
+            raise ValueError(
+                f"results of {series!r} must have the shape {shape} of sliders and seeds, got {found.shape}"
+            )
+        return found
+
+    def at(self, series: str, *stops: float) -> NDArray[np.float64]:
+        """Results of one series at one stop of each slider, a number a seed.
+
+        Raises
+        ------
+        ValueError
+            If there is not one known stop for each slider.
+        """
+        if len(stops) != len(self.sliders):
+            raise ValueError(f"stops must be one for each of {list(self.sliders)}, got {len(stops)}")
+        place = []
+        for (name, known), stop in zip(self.sliders.items(), stops, strict=True):
+            if stop not in known:
+                raise ValueError(f"{name} must be one of {known}, got {stop!r}")
+            place.append(known.index(stop))
+        return np.asarray(self.array(series)[tuple(place)])
+
+
+def load(name: str) -> Grid:
+    """A stored grid.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none of that name.
+    """
+    return Grid(**json.loads(files.data_path("grids", f"{name}.json").read_text("utf8")))
+
+
+# --- FedAvg on digits whose classes are shared out unevenly -----------------------------------------------------------
+
+ALPHAS = (0.05, 0.1, 0.3, 1.0, 10.0)
+EPOCHS = (1, 3, 9)
+ACTIVE = (2, 5, 10)
+"""Of ten clients, in a round."""
+
+ROUNDS = 15
+SEEDS = tuple(range(10))
+SETTINGS: dict[str, Any] = {"model": Model(MLP((32,), 16)), "batch_size": 50, "lr": 5e-3}
+
+
+def uneven_digits(seed: int, alpha: float, n_clients: int = 10) -> Federation:
+    """Scikit-learn's 8 × 8 digits, of each of which clients hold shares drawn from a Dirichlet distribution ([1]_).
+
+    A client is tested on the classes that it trains on, in the same proportions.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the shares. The test images are the same for all seeds.
+    alpha : float
+        Large for clients that are nearly alike, small for clients with a few classes each.
+    n_clients : int
+
+    Returns
+    -------
+    Federation
+        10 classes, inputs of shape (64,) with values in 0 … 1.
+    """
+    images, digits = load_digits(return_X_y=True)
+    x, x_test, y, y_test = train_test_split(images / 16, digits, test_size=0.25, stratify=digits, random_state=0)
+    rng = numpy_stream(seed, "dealer", 0, f"dirichlet {alpha}")
+    held = Partition(n_clients, alpha=alpha, min_size=20).deal(y, rng, y_test)
+    clients = [
+        Client(x[rows], y[rows], x_test[tested], y_test[tested], f"client-{i}")
+        for i, (rows, tested) in enumerate(zip(*held, strict=True))
+    ]
+    return Federation(clients, 10, f"digits, α = {alpha:g}")
+
+
+def fedavg(
+    alphas: Sequence[float] = ALPHAS,
+    epochs: Sequence[int] = EPOCHS,
+    active: Sequence[int] = ACTIVE,
+    seeds: Sequence[int] = SEEDS,
+) -> Grid:
+    """FedAvg before and after fine-tuning against training alone: accuracy in %, mean over clients.
+
+    FedAvg's number is that of the common model, the fine-tuned one's that after as many epochs as in a round. Clients
+    alone train in the same rounds, and once more at the end, so that all three have taken as many steps of their own.
+    """
+    found: dict[str, list[NDArray[np.float64]]] = {"FedAvg": [], "FedAvg, fine-tuned": [], "alone": []}
+    for alpha, n_epochs, n_active in product(alphas, epochs, active):
+        told = {"seeds": seeds, "rounds": ROUNDS, "participation": n_active / 10, "evaluate_every": ROUNDS}
+        tuned, alone = (
+            simulate_seeds(partial(uneven_digits, alpha=alpha), method, progress=False, device="cpu", **told)  # type: ignore[arg-type]
+            for method in (
+                FedAvgFT(local_epochs=n_epochs, finetune_epochs=None, **SETTINGS),
+                Local(local_epochs=n_epochs, **SETTINGS),
+            )
+        )
+        found["FedAvg"].append(np.array([run.history["accuracy"].iloc[-1] for run in tuned.values()]))
+        found["FedAvg, fine-tuned"].append(np.array([run.final["accuracy"] for run in tuned.values()]))
+        found["alone"].append(np.array([run.final["accuracy"] for run in alone.values()]))
+    shape = (len(alphas), len(epochs), len(active), len(seeds))
+    results = {name: (100 * np.stack(each)).round(2).reshape(shape).tolist() for name, each in found.items()}
+    sliders = {"α of the split": [*alphas], "local epochs": [*epochs], "clients in a round, of ten": [*active]}
+    about = {"data": "digits, ten clients", "measure": "test accuracy in %, mean over clients", "rounds": ROUNDS}
+    about |= {"network": str(SETTINGS["model"])} | {k: v for k, v in SETTINGS.items() if k != "model"}
+    return Grid(sliders, results, [*seeds], about)
+
+
+MAKERS: dict[str, Callable[[], Grid]] = {"fedavg": fedavg}
+
+
+def make(name: str) -> Grid:
+    """Make a grid anew, and write it with the seconds that it took and the environment it was made in.
+
+    Raises
+    ------
+    ValueError
+        If nobody knows how to make it.
+    """
+    maker = MAKERS[checks.choice("name", name, list(MAKERS))]
+    made_in, began = environment(), time.perf_counter()
+    grid = maker()
+    grid.about.update(command=f"python -m hetfl_book.grids {name}", seconds=round(time.perf_counter() - began))
+    grid.about.update(made_in)
+    text = json.dumps(asdict(grid), ensure_ascii=False, separators=(",", ":"))
+    files.write_atomically(files.results_home().with_name("grids") / f"{name}.json", f"{text}\n".encode())
+    return grid
+
+
+if __name__ == "__main__":
+    for asked in sys.argv[1:] or MAKERS:
+        print(asked, make(asked).about["seconds"], "s")
