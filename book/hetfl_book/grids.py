@@ -1,4 +1,4 @@
-"""What if …: results for every setting of a few sliders, stored, so that a reader steers through them without a computer.
+"""What if …: results for every setting of a few sliders, stored, so that a reader steers through them offline.
 
 ``python -m hetfl_book.grids fedavg`` makes a grid anew and writes ``data/grids/fedavg.json``: the stops of each slider,
 the results of every combination and seed, and where they come from. `hetfl_book.figures.steered` draws it.
@@ -164,7 +164,11 @@ def fedavg(
         found["alone"].append(np.array([run.final["accuracy"] for run in alone.values()]))
     shape = (len(alphas), len(epochs), len(active), len(seeds))
     results = {name: (100 * np.stack(each)).round(2).reshape(shape).tolist() for name, each in found.items()}
-    sliders = {"α of the split": [*alphas], "local epochs": [*epochs], "clients in a round, of ten": [*active]}
+    sliders: dict[str, list[float]] = {
+        "α of the split": [*alphas],
+        "local epochs": [*epochs],
+        "clients in a round, of ten": [*active],
+    }
     about = {"data": "digits, ten clients", "measure": "test accuracy in %, mean over clients", "rounds": ROUNDS}
     about |= {"network": str(SETTINGS["model"])} | {k: v for k, v in SETTINGS.items() if k != "model"}
     return Grid(sliders, results, [*seeds], about)
