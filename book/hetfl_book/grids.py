@@ -109,15 +109,29 @@ SEEDS = tuple(range(10))
 SETTINGS: dict[str, Any] = {"model": Model(MLP((32,), 16)), "batch_size": 50, "lr": 5e-3}
 
 
+def digits() -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Scikit-learn's handwritten digits, cut into training and test images: x, y, x_test, y_test.
+
+    Returns
+    -------
+    x, y : array, shape (1347, 64) and (1347,)
+        8 × 8 pixels with values in 0 … 1, and what they show.
+    x_test, y_test : array, shape (450, 64) and (450,)
+    """
+    images, shown = load_digits(return_X_y=True)
+    x, x_test, y, y_test = train_test_split(images / 16, shown, test_size=0.25, stratify=shown, random_state=0)
+    return x, y, x_test, y_test
+
+
 def uneven_digits(seed: int, alpha: float, n_clients: int = 10) -> Federation:
-    """Scikit-learn's 8 × 8 digits, of each of which clients hold shares drawn from a Dirichlet distribution ([1]_).
+    """`digits`, of each of which clients hold shares drawn from a Dirichlet distribution ([1]_).
 
     A client is tested on the classes that it trains on, in the same proportions.
 
     Parameters
     ----------
     seed : int
-        Seed of the shares. The test images are the same for all seeds.
+        Seed of the shares. What is a test image is the same for all seeds.
     alpha : float
         Large for clients that are nearly alike, small for clients with a few classes each.
     n_clients : int
@@ -127,8 +141,7 @@ def uneven_digits(seed: int, alpha: float, n_clients: int = 10) -> Federation:
     Federation
         10 classes, inputs of shape (64,) with values in 0 … 1.
     """
-    images, digits = load_digits(return_X_y=True)
-    x, x_test, y, y_test = train_test_split(images / 16, digits, test_size=0.25, stratify=digits, random_state=0)
+    x, y, x_test, y_test = digits()
     rng = numpy_stream(seed, "dealer", 0, f"dirichlet {alpha}")
     held = Partition(n_clients, alpha=alpha, min_size=20).deal(y, rng, y_test)
     clients = [
