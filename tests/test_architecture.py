@@ -40,7 +40,7 @@ CORE = [
 its own room."""
 
 BOOK = [
-    {"theory", "datasets", "figures", "calibration", "discriminator", "peers"},
+    {"theory", "datasets", "figures", "grids", "calibration", "discriminator", "peers"},
     {"ledger", "attacks"},
     {"papers", "headtohead"},
     {"experiments"},

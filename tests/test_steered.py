@@ -1,4 +1,4 @@
-"""Figures that a reader steers, and the grids of results behind them. What a browser does is at the end, in Chromium."""
+"""Figures that a reader steers, and the grids of results behind them; at the end in a browser."""
 
 from __future__ import annotations
 
@@ -141,9 +141,11 @@ def test_classes_are_shared_out_more_evenly_the_larger_alpha() -> None:
 @pytest.mark.browser
 def test_sliders_move_the_marks_and_say_where_they_stand(tmp_path: Path) -> None:
     sync_api = pytest.importorskip("playwright.sync_api")
+    from test_browser import FLAGS, chromium
+
     (tmp_path / "figure.html").write_text(f"<!doctype html><meta charset='utf-8'>{made().html()}", "utf8")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch()
+        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
         page = browser.new_page(viewport={"width": 390, "height": 844})
         page.goto((tmp_path / "figure.html").as_uri())
         means = page.locator("text.mark")

@@ -137,6 +137,40 @@ def _ghosts(x: Array, y: Array, ax: Axes | None) -> Axes:
     return ax
 
 
+def between(
+    first: tuple[ArrayLike, ArrayLike],
+    last: tuple[ArrayLike, ArrayLike],
+    matrix: ArrayLike,
+    t: float,
+    ax: Axes | None = None,
+    title: str = "",
+) -> Axes:
+    """Two Gaussians in the plane, and two on the way between them: transport's, and the entry-by-entry mean ([1]_).
+
+    Parameters
+    ----------
+    first, last : (mean, covariance), of shapes (2,) and (2, 2)
+        Where the way begins and ends.
+    matrix : array, shape (2, 2)
+        Of the map that carries the first to the last, each from its own mean.
+    t : float
+        Share of the way, in [0, 1]. Transport's covariance there is M S M with M = (1 − t) I + t T.
+    """
+    ends = [(_near("mean", m, 1), _near("covariance", S, 2)) for m, S in (first, last)]
+    t = checks.fraction("t", t, "[0, 1]")
+    part = (1 - t) * np.eye(2) + t * _near("matrix", matrix, 2)
+    (m1, S1), (m2, S2) = ends
+    ax = _axes(ax)
+    for i, (m, S) in enumerate(ends):
+        ax.plot(*ellipse(m, S).T, color=COLOURS[i], lw=1)
+    ways = {"transport": part @ S1 @ part.T, "entry by entry": (1 - t) * S1 + t * S2}
+    for (name, S), line, colour in zip(ways.items(), ("-", "--"), (COLOURS[2], "black"), strict=True):
+        ax.plot(*ellipse((1 - t) * m1 + t * m2, S).T, ls=line, color=colour, lw=2, label=name)
+    ax.set(aspect="equal", title=title)
+    ax.legend(loc="upper left", fontsize=12)
+    return ax
+
+
 def arrows(x: ArrayLike, y: ArrayLike, plan: ArrayLike, ax: Axes | None = None, title: str = "") -> Axes:
     """A coupling as lines from the points of x to those of y, as wide as what they carry.
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from facts import Fact, is_open, pair
 from hetfl_book import grids, ledger
-from hetfl_core.networks import MLP, Model
 from hetfl_core.statistics import Paired
 
 FEDAVG = grids.load("fedavg")
