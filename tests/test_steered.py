@@ -93,7 +93,7 @@ def test_a_mark_without_a_value_for_each_combination_is_refused() -> None:
 
 @pytest.mark.parametrize("name", grids.MAKERS)
 def test_a_stored_grid_is_whole_and_says_where_it_comes_from(name: str) -> None:
-    grid = grids.load(name)
+    grid = grids.stored(name)
     for series in grid.results:
         assert np.isfinite(grid.array(series)).all()
     assert grid.about["command"] == f"python -m hetfl_book.grids {name}"
@@ -102,7 +102,7 @@ def test_a_stored_grid_is_whole_and_says_where_it_comes_from(name: str) -> None:
 
 
 def test_the_grid_of_fedavg_is_what_its_command_makes() -> None:
-    stored, again = grids.load("fedavg"), grids.fedavg((0.3,), (1,), (5,), seeds=(0, 1))
+    stored, again = grids.stored("fedavg"), grids.fedavg((0.3,), (1,), (5,), seeds=(0, 1))
     assert list(again.results) == list(stored.results)
     for series in stored.results:
         assert again.at(series, 0.3, 1, 5) == pytest.approx(stored.at(series, 0.3, 1, 5)[:2], abs=2), series

@@ -86,7 +86,7 @@ class Grid:
         return np.asarray(self.array(series)[tuple(place)])
 
 
-def load(name: str) -> Grid:
+def stored(name: str) -> Grid:
     """A stored grid.
 
     Raises

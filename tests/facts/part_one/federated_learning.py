@@ -8,7 +8,7 @@ from facts import Fact, is_open, pair
 from hetfl_book import grids, ledger
 from hetfl_core.statistics import Paired
 
-FEDAVG = grids.load("fedavg")
+FEDAVG = grids.stored("fedavg")
 COMMON, TUNED, ALONE = (FEDAVG.array(name).mean(-1) for name in ("FedAvg", "FedAvg, fine-tuned", "alone"))
 LEAST, MOST = 0, len(grids.ALPHAS) - 1
 HEART, TENTH = (f"headtohead/heart-{size}" for size in ("all", "tenth"))
