@@ -40,8 +40,8 @@ CORE = [
 its own room."""
 
 BOOK = [
-    {"theory", "datasets", "figures", "grids", "calibration", "discriminator", "peers"},
-    {"ledger", "attacks"},
+    {"theory", "datasets", "figures", "calibration", "discriminator", "peers"},
+    {"ledger", "attacks", "grids"},
     {"papers", "headtohead"},
     {"experiments"},
     {"verification"},

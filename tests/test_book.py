@@ -614,7 +614,8 @@ def test_pages_say_how_long_a_chapter_takes(
     """The front page has every chapter, with the minutes that the chapter says itself."""
     page = (BOOK / "index.md").read_text("utf8")
     assert set(re.findall(r"{{ minutes ([\w-]+) }}", page)) == {path.stem for path in CHAPTERS}
-    assert "**What it takes.** " + extension.minutes("flic") + " minutes" in (BOOK / "flic.ipynb").read_text("utf8")
+    theorem = (BOOK / "flic-theory.ipynb").read_text("utf8")
+    assert f"**What it takes.** {extension.minutes('flic-theory')} minutes" in theorem
     (tmp_path / "book").mkdir()
     (tmp_path / "book" / "quick.ipynb").write_text("**What it takes.** Courage.", "utf8")
     monkeypatch.setattr(extension, "ROOT", tmp_path)

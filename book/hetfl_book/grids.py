@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from hetfl_book.figures import anchors as places
 from hetfl_core import Client, Federation, Partition, checks, files, simulate_seeds
+from hetfl_core.datasets import heart
 from hetfl_core.methods import FedAvgFT, Local
 from hetfl_core.networks import MLP, Model
 from hetfl_core.records.provenance import environment
@@ -187,7 +189,37 @@ def fedavg(
     return Grid(sliders, results, [*seeds], about)
 
 
-MAKERS: dict[str, Callable[[], Grid]] = {"fedavg": fedavg}
+# --- FLIC's maps where an anchor stands elsewhere ---------------------------------------------------------------------
+
+HOSPITALS = ("Cleveland", "Budapest")
+
+
+def anchors(stops: Sequence[float] = places.PLACES, seeds: Sequence[int] = tuple(range(5)), made: bool = False) -> Grid:
+    """Two hospitals' maps for each place of the anchor of the ill: balanced accuracy in %, and patients' places.
+
+    A patient is called ill who lies nearer to that anchor than to the one of the healthy. The series ``"clouds"`` has
+    the first test patients of each class, of the first seed. `made` takes made patients.
+    """
+    scores: dict[str, list[float]] = {name: [] for name in HOSPITALS}
+    clouds: list[dict[str, Any]] = []
+    for (right, up), seed in product(product(stops, stops), seeds):
+        federation = heart.hospitals(made=made, seed=seed).subset(HOSPITALS)
+        put = [places.HEALTHY, (right, up)]
+        found = places.places(federation, put, seed)
+        labels = {client.name: client.y_test.numpy() for client in federation}
+        for name, z in found.items():
+            scores[name].append(round(places.balanced(places.nearest(z, put), labels[name]), 2))
+        if seed == seeds[0]:
+            few = {n: [z[labels[n] == c][: places.SHOWN].round(1).tolist() for c in range(2)] for n, z in found.items()}
+            clouds.append(few)
+    n = len(stops)
+    results: dict[str, Any] = {name: np.reshape(each, (n, n, -1)).tolist() for name, each in scores.items()}
+    results["clouds"] = [clouds[i * n : (i + 1) * n] for i in range(n)]
+    about = {"data": "four hospitals", "measure": "balanced accuracy on test patients in %", "method": str(places.MAP)}
+    return Grid({"to the right": [*stops], "upwards": [*stops]}, results, [*seeds], about)
+
+
+MAKERS: dict[str, Callable[[], Grid]] = {"fedavg": fedavg, "anchors": anchors}
 
 
 def make(name: str) -> Grid:

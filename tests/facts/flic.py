@@ -193,7 +193,8 @@ def distances() -> list[Fact]:
 
 
 PAGES = {
-    "flic": method,
+    "flic-results": method,
+    "flic-numerics": list,
     "flic-disagrees": holds,
     "flic-experiments": tables,
     "flic-code": code,
