@@ -103,7 +103,7 @@ def of_imports(cells: list[Any]) -> list[str]:
     importing = [i for i, tree in trees.items() if any(isinstance(s, ast.Import | ast.ImportFrom) for s in tree)]
     if not cells or importing != [cells[0].id]:
         return [f"imports belong into the first cell of code and into no other, got {importing}"]
-    if len(cells[0].source.splitlines()) > MOST_IMPORTS or not all(
+    if lines(cells[0].source) > MOST_IMPORTS or not all(
         isinstance(s, ast.Import | ast.ImportFrom) for s in trees[cells[0].id]
     ):
         return [f"cell {cells[0].id} must hold imports alone, in at most {MOST_IMPORTS} lines"]
