@@ -82,7 +82,7 @@ FACTS: list[Fact] = [
     ),
     ("such as HyFEM", SENT["HyFEM"] > 2 * SENT[ZEROS], MEAN["HyFEM"] < MEAN[ZEROS]),
     # who gains
-    ("the smallest hospital, Long Beach, gains most", hospitals["gain"].idxmax() == hospitals["n_train"].idxmin()),
+    ("Among the hospitals the smallest, Long Beach, gains most", hospitals["gain"].idxmax() == hospitals["n_train"].idxmin()),
     (
         "Cleveland has the most patients and loses a few points",
         hospitals["n_train"].idxmax() == "Cleveland",
@@ -94,7 +94,7 @@ FACTS: list[Fact] = [
         (JUDGED["regret"] <= 1).mean() == 0.5,
         JUDGED.loc[JUDGED["regret"] > 1, "regret"].between(2, 3).all(),
     ),
-    ("It never names a method that loses", JUDGED["gain"].min() > 0),
+    ("In none of them did we advise a method that loses", JUDGED["gain"].min() > 0),
     # the box
     ("only two of the sixteen federations", len(RUN) == 2, len(FEDERATIONS) == 16),
     (
@@ -105,6 +105,7 @@ FACTS: list[Fact] = [
 ]
 
 GIVEN = (
+    "two clinics with 30 and 40 of 100 patients ill",
     "gains five points over training alone and five over",
     "A method gains three points over training alone. The same method with nothing exchanged gains four",
     "gains 4, 1 and −2 points, and method B gains 1, 2 and 2",
