@@ -22,6 +22,7 @@ from hetfl_book import ledger
 from hetfl_book.discriminator import recognise_clients
 from hetfl_book.figures.scenes import regions
 from hetfl_book.headtohead import ranking
+from hetfl_book.headtohead.entries import ALONE
 from hetfl_book.ledger import results
 from hetfl_book.ledger.tables import counted
 from hetfl_core import checks
@@ -149,16 +150,22 @@ MINUS = {"training alone": "", "logistic regression alone": "_logistic", "nothin
 
 
 @functools.cache
-def head_to_head(federation: str, size: str = "all", measure: str = ranking.MEASURE) -> pd.DataFrame:
+def head_to_head(
+    federation: str, size: str = "all", measure: str = ranking.MEASURE, method: str | None = None
+) -> pd.DataFrame:
     """What each method reached on a federation of the head to head, a row per method.
 
     Parameters
     ----------
     federation, size, measure : str
         As for `hetfl_book.headtohead.ranking.cells`, which says what the columns are.
+    method : str, optional
+        By default all; else this one and what it is compared with.
     """
     where = f"headtohead/{federation}-{size}"
-    stored = [record for name in (where, f"{where}-apart") for record in ledger.load(experiment=name)]
+    asked = (None,) if method is None else (method, ALONE, "logistic regression alone")
+    every = [(name, one) for name in (where, f"{where}-apart") for one in asked]
+    stored = [record for name, one in every for record in ledger.load(experiment=name, method=one)]
     return ranking.cells(stored, measure).set_index("method")
 
 
@@ -180,7 +187,7 @@ def gained(
         With ``mean``, ``low`` and ``high``, as `forest` takes it.
     """
     checks.choice("over", over, tuple(MINUS))
-    table = head_to_head(federation, size, measure)
+    table = head_to_head(federation, size, measure, method)
     checks.choice("method", method, tuple(table.index))
     return Gain(*(float(table.loc[method, f"{part}{MINUS[over]}"]) for part in ("gain", "low", "high", "p")))
 
