@@ -680,6 +680,18 @@ def test_a_caption_is_the_first_sentence_of_the_alt_text(made: ModuleType) -> No
     assert made.first_sentence("Two panels. On the left, accuracy. More.") == "Two panels. On the left, accuracy."
 
 
+def test_a_chapter_says_its_minutes_below_its_title(made: ModuleType, tmp_path: Path) -> None:
+    def below(title: nodes.title, **metadata: object) -> list[str]:
+        nbformat.write(nbformat.v4.new_notebook(metadata=metadata), tmp_path / "page.ipynb")
+        page = nodes.document(None, None, "", nodes.section("", title, nodes.paragraph("", "Words.")))
+        env = SimpleNamespace(docname="page", doc2path=lambda name: tmp_path / f"{name}.ipynb")
+        made.say_minutes(SimpleNamespace(env=env), page)
+        return [child.astext() for child in page[0].children]
+
+    assert below(nodes.title("", "A title"), minutes=31) == ["A title", "About 31 minutes", "Words."]
+    assert below(nodes.title("", "A title")) == ["A title", "Words."]
+
+
 def test_a_caption_is_the_cells_own(made: ModuleType) -> None:
     picture = nodes.container("", nodes.image(alt="What there is. More."), nb_element="mime_bundle")
     cell = nodes.container("", nodes.container("", picture), nb_element="cell_code", cell_metadata={})

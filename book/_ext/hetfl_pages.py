@@ -6,7 +6,7 @@
 - Pictures after the first are loaded when the reader comes near, into room that is kept for them.
 - Numbers below zero have a minus sign, as the axes of figures have: screen readers pass over a hyphen.
 - Scripts are loaded where they are used: MathJax where there is mathematics, the search's index on its page.
-- Each page says in its head what it is about.
+- Each page says in its head what it is about, and a chapter below its title how long it takes.
 - The search puts chapters first, by how often they use the word, and knows other words for it (``search.js``).
 """
 
@@ -124,6 +124,16 @@ def description(doctree: nodes.document, most: int = 200) -> str:
         if isinstance(paragraph.parent, nodes.section | nodes.document) and len(text) >= 40:
             return text if len(text) <= most else text[:most].rsplit(" ", 1)[0].rstrip(",;:–— ") + " …"
     return ""
+
+
+def say_minutes(app: Any, doctree: nodes.document) -> None:
+    """Below the title of a notebook whose metadata have its minutes, say how many."""
+    path, title = Path(app.env.doc2path(app.env.docname)), next(iter(doctree.findall(nodes.title)), None)
+    if path.suffix == ".ipynb" and title is not None:
+        minutes = json.loads(path.read_text("utf8"))["metadata"].get("minutes")
+        if minutes:
+            text = f"About {minutes} minutes"
+            title.parent.insert(title.parent.index(title) + 1, nodes.paragraph(text, text, classes=["minutes"]))
 
 
 def fewer_scripts(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
@@ -294,6 +304,7 @@ def count(words: Iterable[str], stem: Any) -> Iterator[tuple[str, int]]:
 def setup(app: Any) -> dict[str, bool]:
     """Connect all of it: scripts are chosen when all extensions have added theirs, pages are finished when written."""
     app.add_transform(NumberedFigures)
+    app.connect("doctree-read", say_minutes)
     app.connect("html-page-context", fewer_scripts, priority=890)
     app.connect("html-page-context", describe)
     app.connect("env-updated", write_scorer)
