@@ -1,7 +1,8 @@
 """Head to head: every method on every federation, tuned alike, by the rules of the page ``headtohead``.
 
 `federations` says what is compared on, `entries` what is compared and with which settings it is tried, `running` makes
-the records that are missing, and `ranking` reads tables and tests from them. `guide` advises by them, `figures` draws.
+the records that are missing, `ranking` reads tables and tests from them, and `sites` what single clients reached.
+`guide` advises by them, `figures` draws.
 """
 
 VERSION = "1.0"

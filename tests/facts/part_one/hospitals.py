@@ -82,7 +82,7 @@ def page() -> list[Fact]:
         ("These answers rest on {} patients", sum(map(sum, patients.values()))),
         ("most of them are far worse in Long Beach when nothing is exchanged", sorted(jump.values())[-4] > 5, jump["FLIC-Class"] < 0.1),
         ("a careful model that Long Beach fits alone is about as good", max(gain(w, "Long Beach").mean for w in WAYS) < 2),
-        ("no way of learning together is shown to beat such models", not any(g.low > 0 for g in every)),
+        ("no way of learning together is shown to put a hospital's patients in a better order", not any(g.low > 0 for g in every)),
         ("You have {} patients, but only eight of them are healthy", sum(patients["Zurich"]), patients["Zurich"][0] == 8),
         ("A colleague in Cleveland has {} patients, about half of them healthy", sum(patients["Cleveland"]), 0.45 < patients["Cleveland"][0] / sum(patients["Cleveland"]) < 0.55),
         ("eight of the thirteen columns are common to all", len(common) == 8, len(held) == 13),
@@ -113,7 +113,7 @@ def page() -> list[Fact]:
         ("It shares only its two anchors here", numbers_sent("FLIC-Class") == 2 * 32),
         ("Now the shared models *lose*, above all in Zurich", max(lost.values()) < 0, all(lost[w, "Zurich"] == min(lost[w, h] for h in HOSPITALS) for w in ("FedAvg", "late fusion"))),
         ("With late fusion no hospital then loses more than two points", min(own) > -2),
-        ("while the AUC stays as it was", all(gain(FUSION, h, base="late fusion").mean == 0 for h in HOSPITALS[:2])),
+        ("while the AUC stays as it was", all(abs(gain(FUSION, h, base="late fusion").mean) < 0.05 for h in HOSPITALS)),
         ("its balanced accuracy is {:.1f} points higher than alone", found.mean, found.low > 0),
         ("With the own step this gain disappears", kept.mean < 1, open_(kept)),
         ("Long Beach falls to an AUC of {:.1f} %", level(ALONE, "Long Beach", size="tenth")),
@@ -126,6 +126,7 @@ def page() -> list[Fact]:
         ("are almost three times as wide as the usual ones", 2.6 < wide < 3),
         ("finds no method that beats the logistic regression in AUC either", second_study()),
         ("is right for more than nine patients in ten", level(ALONE, "Zurich", "accuracy") > 90),
+        ("nothing is shown to order the patients better", not any(g.low > 0 for g in every)),
         ("that is a tuned logistic regression", isinstance(entries()[ALONE].method, PerSite)),
     ]  # fmt: skip
 
