@@ -36,6 +36,9 @@ SENTENCES = Path(__file__).with_name("cards.toml")
 HOSPITALS = "heart"
 """The federation whose bytes and seconds stand on the cards."""
 
+ROWS = "headtohead-data"
+"""Label of the place that names of federations lead to."""
+
 SEES = {
     "own": "each client's own columns",
     "common": "the columns that all clients have",
@@ -143,7 +146,8 @@ def references(kind: type[Method]) -> list[str]:
     head, _, listed = module.partition("References\n----------")
     cited = {*re.findall(r"\[(\d+)\]_", head + (kind.__doc__ or "").partition("Parameters\n")[0])}
     found = re.findall(r"^\.\. \[(\d+)\] (.*(?:\n +.*)*)", listed, re.MULTILINE)
-    return [" ".join(text.split()) for number, text in found if number in cited and not text.startswith("http")]
+    papers = [" ".join(text.split()).partition(" Published code: ")[0] for number, text in found if number in cited]
+    return [text for text in papers if not text.startswith("http")]
 
 
 def program(name: str) -> str:
@@ -297,7 +301,7 @@ def points(mean: float, low: float, high: float) -> str:
     """
     if pd.isna(mean):
         return "–"
-    shown = signed(mean) + (f" ± {(high - low) / 2:.1f}" if pd.notna(low) else "")
+    shown = signed(mean) + (f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{(high - low) / 2:.1f}" if pd.notna(low) else "")
     return f"**{shown}**" if low > 0 or high < 0 else shown
 
 
@@ -330,7 +334,7 @@ def gains_table(name: str) -> str:
     rows = results(name)
     many, shared = rows["method"].nunique() > 1, bool(rows["gain_sharing"].notna().any())
     shown = {
-        "federation": [f"[{row.federation}](headtohead-data), {row.size}" for row in rows.itertuples()],
+        "federation": [f"[{row.federation}]({ROWS}), {row.size}" for row in rows.itertuples()],
         "line": [row.method for row in rows.itertuples()] if many else None,
         "over alone": [_gain(row) for row in rows.itertuples()],
         "by sharing": [_sharing(row) for row in rows.itertuples()] if shared else None,

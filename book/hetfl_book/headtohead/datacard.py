@@ -37,14 +37,17 @@ def _line(name: str, sizes: pd.DataFrame) -> dict[str, str]:
         "clients": str(whole["clients"]),
         "inputs": " to ".join(dict.fromkeys(inputs)),
         "classes": str(whole["classes"]),
-        "training rows": f"{whole['train']:,}",
-        "smallest client": f"{whole['least_train']:,}",
-        "in *tenth*": f"{few['train']:,}",
-        "its smallest": f"{few['least_train']:,}",
+        "training rows": _rows(whole),
+        "in *tenth*": _rows(few),
         "test rows": f"{whole['test']:,}",
         "real or made": "real" if setting.real else "real rows" if setting.data else "made",
         "licence": source(name)[0] or "made up here",
     }
+
+
+def _rows(size: pd.Series) -> str:
+    """Of all clients, and of the smallest."""
+    return f"{size['train']:,} ({size['least_train']:,})"
 
 
 def sources() -> str:
