@@ -45,6 +45,7 @@ SEES = {
     "zeros": "all columns, with zeros where a client has none",
     "blocks": "columns in blocks, one for each group of clients that have them",
 }
+IN_SHORT = {"own": "own columns", "common": "common columns", "zeros": "all, with zeros", "blocks": "blocks"}
 VIEW_OF = {"own": "", "common": ".of_common_columns()", "zeros": ".filled()", "blocks": ".in_blocks()"}
 
 PARTS = {
@@ -469,9 +470,9 @@ def overview() -> str:
     shown = [
         {
             "method": f"[{line}](card-{name})",
-            "sees": SEES[entry.view],
-            "leaves a client each round (numbers)": _numbers(line),
-            "up and down": _bytes(line),
+            "sees": IN_SHORT[entry.view],
+            "a round": _bytes(line),
+            "leaves a client (numbers)": _numbers(line),
         }
         for name in CARDS
         for line, entry in lines(name).items()

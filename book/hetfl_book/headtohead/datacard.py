@@ -34,13 +34,13 @@ def _line(name: str, sizes: pd.DataFrame) -> dict[str, str]:
     inputs = [f"{whole[end]:,}" for end in ("least_inputs", "most_inputs")]
     return {
         "federation": f"`{name}`",
+        "real or made": "real" if setting.real else "real rows" if setting.data else "made",
         "clients": str(whole["clients"]),
         "inputs": " to ".join(dict.fromkeys(inputs)),
         "classes": str(whole["classes"]),
         "training rows": _rows(whole),
         "in *tenth*": _rows(few),
         "test rows": f"{whole['test']:,}",
-        "real or made": "real" if setting.real else "real rows" if setting.data else "made",
         "licence": source(name)[0] or "made up here",
     }
 
