@@ -158,10 +158,15 @@ def test_a_card_has_a_row_for_each_federation_with_records_in_their_order(monkey
     monkeypatch.setattr(cards, "_cells", lambda: pd.DataFrame(rows))
     lines = cards.gains_table("FedProx").replace("\N{NO-BREAK SPACE}", " ").splitlines()
     assert lines[0] == "| federation | over alone | by sharing | settings chosen |"
-    assert [re.search(r"\[(\w+)\]\(headtohead-data\), (\w+)", line).groups() for line in lines[2:]] == [  # type: ignore[union-attr]
+    assert [re.search(r"\[(\w+)\]\(runs-\1\), (\w+)", line).groups() for line in lines[2:]] == [  # type: ignore[union-attr]
         ("heart", "all"), ("heart", "tenth"), ("liver", "all")
     ]  # fmt: skip
     assert "| +1.0 ± 2.0 | **+0.5 ± 0.4** |" in lines[2]
+
+
+def test_names_of_federations_lead_to_their_runs() -> None:
+    page = (BOOK / "headtohead-runs.ipynb").read_text("utf8")
+    assert all(f"(runs-{name})=" in page for name in FEDERATIONS)
 
 
 def test_without_records_a_card_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,9 +36,6 @@ SENTENCES = Path(__file__).with_name("cards.toml")
 HOSPITALS = "heart"
 """The federation whose bytes and seconds stand on the cards."""
 
-ROWS = "headtohead-data"
-"""Label of the place that names of federations lead to."""
-
 SEES = {
     "own": "each client's own columns",
     "common": "the columns that all clients have",
@@ -335,7 +332,7 @@ def gains_table(name: str) -> str:
     rows = results(name)
     many, shared = rows["method"].nunique() > 1, bool(rows["gain_sharing"].notna().any())
     shown = {
-        "federation": [f"[{row.federation}]({ROWS}), {row.size}" for row in rows.itertuples()],
+        "federation": [f"[{row.federation}](runs-{row.federation}), {row.size}" for row in rows.itertuples()],
         "line": [row.method for row in rows.itertuples()] if many else None,
         "over alone": [_gain(row) for row in rows.itertuples()],
         "by sharing": [_sharing(row) for row in rows.itertuples()] if shared else None,

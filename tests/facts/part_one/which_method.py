@@ -82,7 +82,10 @@ FACTS: list[Fact] = [
     ),
     ("such as HyFEM", SENT["HyFEM"] > 2 * SENT[ZEROS], MEAN["HyFEM"] < MEAN[ZEROS]),
     # who gains
-    ("Among the hospitals the smallest, Long Beach, gains most", hospitals["gain"].idxmax() == hospitals["n_train"].idxmin()),
+    (
+        "Among the hospitals the smallest, Long Beach, gains most",
+        hospitals["gain"].idxmax() == hospitals["n_train"].idxmin(),
+    ),
     (
         "Cleveland has the most patients and loses a few points",
         hospitals["n_train"].idxmax() == "Cleveland",
