@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from hetfl_book import ledger
-from hetfl_book.figures import eeg, intervals, scenes, transport
+from hetfl_book.figures import eeg, intervals, scenes, steered, transport
 from hetfl_book.ledger import RunRecord, arithmetic, comparison, results
 from hetfl_core import Client, Federation, checks, plots, records, statistics
 from hetfl_core.statistics import Paired
@@ -264,6 +264,23 @@ FIGURES = {
     "transport.table": Case(transport.table, ON | {"plan": np.eye(3) / 3, "written": "{:.2f}"}),
     "transport.pairing": Case(transport.pairing, ON | PAIRED),
     "transport.stairs": Case(transport.stairs, ON | PAIRED),
+    "transport.between": Case(
+        transport.between,
+        ON | {"m1": np.zeros(2), "S1": SPD[0], "m2": np.ones(2), "S2": SPD[0], "matrix": np.eye(2), "t": 0.5},
+        huge=False,
+    ),
+    "steered.results": Case(
+        steered.results,
+        {
+            "sliders": {"rate": [0.1, 0.2]},
+            "found": {"one": np.ones((2, 3))},
+            "axis": "accuracy (%)",
+            "limits": (0, 100),
+            "alt": "One line.",
+            "start": (1,),
+            "ticks": 5,
+        },
+    ),
 }
 CASES: Mapping[str, Case] = {**LEDGER, **FIGURES}
 

@@ -40,7 +40,7 @@ def test_each_moving_mark_has_a_value_for_each_combination_the_last_slider_runni
     page = figure.html()
     grid = json.loads(html.unescape(re.findall(r'data-grid="([^"]*)"', page)[0]))
     assert grid["stops"] == [["0.5", "1"], ["1", "2", "3"]]
-    assert page.count('class="mark"') == len(grid["moves"]) == 1 + 2 * 3
+    assert page.count('class="steers"') == len(grid["moves"]) == 1 + 2 * 3
     means = [move["text"] for move in grid["moves"] if "text" in move]
     assert means[0] == ["0.5", "2.5", "4.5", "6.5", "8.5", "10.5"]
     assert page.count("<input") == page.count("<output") == 2
@@ -69,7 +69,7 @@ def test_any_drawing_can_be_steered() -> None:
         ({"sliders": {}, "found": {}, "start": None}, "at least two stops"),
         ({"start": (0, 3)}, r"start must be a place among the stops of each slider, \[2, 3\] of them, got \[0, 3\]"),
         ({"start": (0,)}, "start must be"),
-        ({"limits": (1, 1)}, "limits must rise"),
+        ({"limits": (1, 1)}, "limits must be two numbers that rise"),
         ({"limits": (0, 5)}, r"values in 0 … 5, got shape \(2, 3, 2\) and 0 … 11"),
         ({"found": {"one": np.zeros((3, 2, 1))}}, "must have the shape"),
         ({"found": {"one": np.full((2, 3, 1), np.nan)}}, "finite"),
@@ -148,7 +148,7 @@ def test_sliders_move_the_marks_and_say_where_they_stand(tmp_path: Path) -> None
         browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
         page = browser.new_page(viewport={"width": 390, "height": 844})
         page.goto((tmp_path / "figure.html").as_uri())
-        means = page.locator("text.mark")
+        means = page.locator("text.steers")
         assert means.all_text_contents() == ["6.5", "50.0"]
         page.locator("input").nth(1).press("ArrowRight")
         assert means.all_text_contents() == ["8.5", "50.0"]

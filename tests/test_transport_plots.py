@@ -123,7 +123,7 @@ def test_what_is_refused(call, said):
 @pytest.mark.parametrize("t", [0.0, 0.5, 1.0])
 def test_on_the_way_between_gaussians_transport_stretches_and_the_entrywise_mean_swells(t):
     rise, fall = np.diag([9.0, 1.0]), np.diag([1.0, 9.0])
-    ax = transport.between(([0, 0], rise), ([6, 2], fall), np.diag([1 / 3, 3.0]), t)
+    ax = transport.between([0, 0], rise, [6, 2], fall, np.diag([1 / 3, 3.0]), t)
     by_name = {line.get_label(): np.asarray(line.get_xydata()) for line in ax.lines}
     middle = (6 * t, 2 * t)
     deviations = (1 - t) * np.array([3.0, 1.0]) + t * np.array([1.0, 3.0])

@@ -30,7 +30,7 @@ STEER = (
     "const f=this.closest('figure'),d=JSON.parse(f.dataset.grid),o=f.querySelectorAll('output');let k=0;"
     "f.querySelectorAll('input').forEach((r,i)=>{const s=d.stops[i];k=k*s.length+ +r.value;"
     "o[i].textContent=s[r.value];r.setAttribute('aria-valuetext',s[r.value])});"
-    "f.querySelectorAll('.mark').forEach((e,i)=>{for(const[a,v]of Object.entries(d.moves[i]))"
+    "f.querySelectorAll('.steers').forEach((e,i)=>{for(const[a,v]of Object.entries(d.moves[i]))"
     "if(a=='text')e.textContent=v[k];else e.setAttribute(a,v[k])})"
 )
 SLIDER = "display:block;width:100%;height:44px;margin:0;cursor:pointer"
@@ -59,13 +59,21 @@ class Mark:
         """The element at combination k, with what else stands inside it."""
         told = {**self.fixed, **{name: values[k] for name, values in self.moving.items()}}
         text = html.escape(str(told.pop("text", ""))) + inside
-        told |= {"class": "mark"} if self.moving else {}
+        told |= {"class": "steers"} if self.moving else {}
         return f"<{self.tag}{attributes(told)}>{text}</{self.tag}>"
 
 
 def attributes(told: Mapping[str, Any]) -> str:
     """Attributes as they stand in a tag."""
     return "".join(f' {name}="{html.escape(str(value))}"' for name, value in told.items())
+
+
+def stops_of(sliders: Mapping[str, Sequence[Any]]) -> dict[str, list[str]]:
+    """The stops of each slider, as they are written beside it."""
+    found = {name: checks.sequence("sliders", stops) for name, stops in checks.mapping("sliders", sliders).items()}
+    if min(map(len, found.values()), default=0) < 2:
+        raise ValueError(f"sliders must be one or more of at least two stops, got {checks.shown(sliders)}")
+    return {name: [f"{s:g}" if isinstance(s, float) else str(s) for s in stops] for name, stops in found.items()}
 
 
 class Steered:
@@ -101,12 +109,12 @@ class Steered:
         said: Sequence[str],
         start: Sequence[int] | None = None,
     ) -> None:
-        self.sliders = {name: [f"{s:g}" if isinstance(s, float) else str(s) for s in sliders[name]] for name in sliders}
+        self.sliders = stops_of(sliders)
         sizes = [len(stops) for stops in self.sliders.values()]
-        if not sizes or min(sizes) < 2:
-            raise ValueError(f"sliders must be one or more of at least two stops, got {self.sliders}")
         checks.nonempty_str("alt", alt)
-        self.start = [0] * len(sizes) if start is None else list(start)
+        self.start = (
+            [0] * len(sizes) if start is None else [checks.integer("start", i) for i in checks.sequence("start", start)]
+        )
         if len(self.start) != len(sizes) or not all(0 <= i < n for i, n in zip(self.start, sizes, strict=True)):
             raise ValueError(f"start must be a place among the stops of each slider, {sizes} of them, got {self.start}")
         for name, values in [("said", said), *(pair for mark in marks for pair in mark.moving.items())]:
@@ -137,7 +145,7 @@ class Steered:
             slider = attributes({**ends, "aria-label": name, "aria-valuetext": stops[at], "style": SLIDER})
             shown = f'{html.escape(name)}: <output style="font-weight:600">{html.escape(stops[at])}</output>'
             controls += f'<label style="display:block;margin-top:.3rem">{shown}<input{slider}></label>'
-        look = "margin:0 auto;max-width:480px;padding:8px;border-radius:6px;background:#fff;color:#222"
+        look = "margin:0 auto;max-width:480px;text-align:left;padding:8px;border-radius:6px;background:#fff;color:#222"
         return f'<figure class="steered" style="{look}" data-grid="{data}">{self.svg()}{controls}</figure>'
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
@@ -182,13 +190,14 @@ def results(
     ValueError
         If an array has another shape than the sliders, or holds a number beyond the limits.
     """
-    low, high = limits
-    if not low < high:
-        raise ValueError(f"limits must rise, got {limits}")
+    ends = checks.floats("limits", limits, 1).tolist()
+    if len(ends) != 2 or not ends[0] < ends[1]:
+        raise ValueError(f"limits must be two numbers that rise, got {checks.shown(limits)}")
     checks.integer("ticks", ticks, 1, 20)
-    sizes = tuple(map(len, sliders.values()))
+    checks.nonempty_str("axis", axis)
+    (low, high), sizes = ends, tuple(map(len, stops_of(sliders).values()))
     left, right, row = 14, WIDTH - 14, 54
-    height = row * len(found) + 50
+    height = row * len(checks.mapping("found", found)) + 50
 
     def place(value: Any) -> Any:
         return np.round(left + (np.asarray(value) - low) / (high - low) * (right - left), 1)

@@ -138,8 +138,10 @@ def _ghosts(x: Array, y: Array, ax: Axes | None) -> Axes:
 
 
 def between(
-    first: tuple[ArrayLike, ArrayLike],
-    last: tuple[ArrayLike, ArrayLike],
+    m1: ArrayLike,
+    S1: ArrayLike,
+    m2: ArrayLike,
+    S2: ArrayLike,
     matrix: ArrayLike,
     t: float,
     ax: Axes | None = None,
@@ -149,23 +151,27 @@ def between(
 
     Parameters
     ----------
-    first, last : (mean, covariance), of shapes (2,) and (2, 2)
-        Where the way begins and ends.
+    m1, S1, m2, S2 : array, shapes (2,) and (2, 2)
+        Means and covariances of the two.
     matrix : array, shape (2, 2)
-        Of the map that carries the first to the last, each from its own mean.
+        Of the map that carries the first to the second, each from its own mean.
     t : float
         Share of the way, in [0, 1]. Transport's covariance there is M S M with M = (1 − t) I + t T.
     """
-    ends = [(_near("mean", m, 1), _near("covariance", S, 2)) for m, S in (first, last)]
     t = checks.fraction("t", t, "[0, 1]")
-    part = (1 - t) * np.eye(2) + t * _near("matrix", matrix, 2)
-    (m1, S1), (m2, S2) = ends
+    told = {"m1": (m1, (2,)), "S1": (S1, (2, 2)), "m2": (m2, (2,)), "S2": (S2, (2, 2)), "matrix": (matrix, (2, 2))}
+    given = {name: _near(name, value, len(shape)) for name, (value, shape) in told.items()}
+    for name, (_, shape) in told.items():
+        if given[name].shape != shape:
+            raise ValueError(f"{name} must have shape {shape}, got {given[name].shape}")
+    first, covariance, second, other, T = given.values()
+    part, ends = (1 - t) * np.eye(2) + t * T, ((first, covariance), (second, other))
     ax = _axes(ax)
     for i, (m, S) in enumerate(ends):
         ax.plot(*ellipse(m, S).T, color=COLOURS[i], lw=1)
-    ways = {"transport": part @ S1 @ part.T, "entry by entry": (1 - t) * S1 + t * S2}
+    ways = {"transport": part @ covariance @ part.T, "entry by entry": (1 - t) * covariance + t * other}
     for (name, S), line, colour in zip(ways.items(), ("-", "--"), (COLOURS[2], "black"), strict=True):
-        ax.plot(*ellipse((1 - t) * m1 + t * m2, S).T, ls=line, color=colour, lw=2, label=name)
+        ax.plot(*ellipse((1 - t) * first + t * second, S).T, ls=line, color=colour, lw=2, label=name)
     ax.set(aspect="equal", title=title)
     ax.legend(loc="upper left", fontsize=12)
     return ax
