@@ -78,13 +78,13 @@ def test_a_grid_has_every_place_and_half_are_right_where_both_anchors_stand(monk
         assert found.shape == (2, 2, 2)
         assert found[0, 0].tolist() == [50, 50]
         assert found[1].min() > 60
-        cloud = grid.results["clouds"][1][0][name]
+        cloud = grid.drawn[1][0][name]
         assert np.shape(cloud) == (2, 3, 2)
         assert np.mean(cloud[1], 0)[0] > np.mean(cloud[0], 0)[0], "the ill are to the right, as their anchor is"
 
 
 def test_the_stored_grid_is_that_of_the_figure() -> None:
-    grid = grids.load("anchors")
+    grid = grids.stored("anchors")
     assert list(grid.sliders.values()) == [[*anchors.PLACES]] * 2
     middle = anchors.PLACES.index(0.0)
     for name in grids.HOSPITALS:
@@ -92,14 +92,14 @@ def test_the_stored_grid_is_that_of_the_figure() -> None:
         assert (found[middle, middle] == 50).all()
         assert np.delete(found.mean(-1).ravel(), middle * len(found) + middle).min() > 70
     federation = datasets.heart.hospitals(made=True)
-    assert set(grids.HOSPITALS) <= {client.name for client in federation}
+    assert set(grid.results) == set(grids.HOSPITALS) <= {client.name for client in federation}
 
 
 @pytest.mark.realdata("heart.hospitals")
 def test_a_stored_place_comes_out_again() -> None:
     federation = datasets.heart.hospitals(seed=0).subset(list(grids.HOSPITALS))
     put = [anchors.HEALTHY, (anchors.PLACES[-1], anchors.PLACES[0])]
-    grid, z = grids.load("anchors"), anchors.places(federation, put)
+    grid, z = grids.stored("anchors"), anchors.places(federation, put)
     for client in federation:
         right = anchors.balanced(anchors.nearest(z[client.name], put), client.y_test.numpy())
         assert right == pytest.approx(grid.array(client.name)[-1, 0, 0], abs=3), "but for rounding on another machine"

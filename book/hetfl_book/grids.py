@@ -47,12 +47,15 @@ class Grid:
     seeds : list of int
     about : dict
         What was run, in words and settings, and in which environment.
+    drawn : nested lists, optional
+        What else a figure shows: a list for each slider, one in the other, then anything.
     """
 
     sliders: dict[str, list[float]]
     results: dict[str, Any]
     seeds: list[int]
     about: dict[str, Any]
+    drawn: Any = None
 
     def array(self, series: str) -> NDArray[np.float64]:
         """Results of one series, an axis for each slider and the last one for seeds.
@@ -197,8 +200,8 @@ HOSPITALS = ("Cleveland", "Budapest")
 def anchors(stops: Sequence[float] = places.PLACES, seeds: Sequence[int] = tuple(range(5)), made: bool = False) -> Grid:
     """Two hospitals' maps for each place of the anchor of the ill: balanced accuracy in %, and patients' places.
 
-    A patient is called ill who lies nearer to that anchor than to the one of the healthy. The series ``"clouds"`` has
-    the first test patients of each class, of the first seed. `made` takes made patients.
+    A patient is called ill who lies nearer to that anchor than to the one of the healthy. Drawn are the
+    first test patients of each class, of the first seed. `made` takes made patients.
     """
     scores: dict[str, list[float]] = {name: [] for name in HOSPITALS}
     clouds: list[dict[str, Any]] = []
@@ -214,9 +217,9 @@ def anchors(stops: Sequence[float] = places.PLACES, seeds: Sequence[int] = tuple
             clouds.append(few)
     n = len(stops)
     results: dict[str, Any] = {name: np.reshape(each, (n, n, -1)).tolist() for name, each in scores.items()}
-    results["clouds"] = [clouds[i * n : (i + 1) * n] for i in range(n)]
+    drawn = [clouds[i * n : (i + 1) * n] for i in range(n)]
     about = {"data": "four hospitals", "measure": "balanced accuracy on test patients in %", "method": str(places.MAP)}
-    return Grid({"to the right": [*stops], "upwards": [*stops]}, results, [*seeds], about)
+    return Grid({"to the right": [*stops], "upwards": [*stops]}, results, [*seeds], about, drawn)
 
 
 MAKERS: dict[str, Callable[[], Grid]] = {"fedavg": fedavg, "anchors": anchors}

@@ -37,7 +37,7 @@ each = ranking.clients([r for r in records if "heart-all" in r.experiment and r.
 elsewhere = ranking.cells([r for r in records if r.experiment.split("/")[1].startswith(("heart-tenth", "liver"))])
 elsewhere = elsewhere[elsewhere["method"] == "FLIC-Class"]
 
-grid = grids.load("anchors")
+grid = grids.stored("anchors")
 scores = {name: grid.array(name).mean(-1) for name in grids.HOSPITALS}
 middle = len(scores["Cleveland"]) // 2
 
