@@ -98,7 +98,7 @@ def statements() -> list[Fact]:
     ]  # fmt: skip
 
 
-PAGES = {"hyfem": chapter, "hyfem-theory": statements}
+PAGES = {"hyfem-results": chapter, "hyfem-theory": statements}
 
 GIVEN: dict[str, list[str]] = {}
 

@@ -60,7 +60,7 @@ def same_in_each_split() -> bool:
 
 FACTS: list[Fact] = [
     # the lead, and the anchor that is dragged
-    ("EEG caps with 3 and with 60 electrodes", min(electrodes) == 3, max(electrodes) == 60),
+    ("even simulated EEG caps with 3 and with 60 electrodes", min(electrodes) == 3, max(electrodes) == 60),
     ("where people have few trials the anchors add more than three points", anchors[CAPS_10].mean > 3, anchors[CAPS_10].low > 0, anchors[CAPS_30].mean > 3, anchors[CAPS_30].low > 0),
     ("it has seldom paid to take part", sum(x.low > 0 for x in alone.values()) == 1, len(alone) == 7),
     ("Some lie near the wrong star", lambda page: 0.5 < right_of(page, "Cleveland") < 1 and 0.5 < right_of(page, "Budapest") < 1),
