@@ -159,6 +159,9 @@ def test_the_guide_as_a_tree_says_of_each_leaf_what_follows_and_where_it_stands(
     )
     assert "no federation of the benchmark has been run here yet" in page.markup
     assert page.markup.count("<ul>") == 2
+    other = dict.fromkeys(advice, guide.Advice("nobody", 0.5, -0.5, 1.5, ("a",)))
+    both = figures.tree(advice, questions, {"same": "#same", "few": "#few"}, {"by AUC": other})
+    assert both.markup.count("<br>by AUC: <strong>nobody</strong>, +0.5 (−0.5 to +1.5)") == 2
 
 
 def table(rows):

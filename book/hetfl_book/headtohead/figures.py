@@ -264,7 +264,12 @@ def against_rows(clients: pd.DataFrame, ax: Axes | None = None, title: str = "")
     return ax
 
 
-def tree(advice: Mapping[str, Advice], questions: Question, links: Mapping[str, str]) -> Page:
+def tree(
+    advice: Mapping[str, Advice],
+    questions: Question,
+    links: Mapping[str, str],
+    beside: Mapping[str, Mapping[str, Advice]] | None = None,
+) -> Page:
     """The decision guide as nested questions, each leaf with the method, its gain, and where the runs are.
 
     Parameters
@@ -275,6 +280,8 @@ def tree(advice: Mapping[str, Advice], questions: Question, links: Mapping[str, 
         The first question, and where each of its answers leads.
     links : dict of str to str
         Where the runs of each leaf are.
+    beside : dict of str to dict of str to Advice, optional
+        What other measures advise, by their names.
 
     Returns
     -------
@@ -293,7 +300,9 @@ def tree(advice: Mapping[str, Advice], questions: Question, links: Mapping[str, 
         runs = f"{len(one.cases)} case{'s' * (len(one.cases) > 1)}"
         return (
             f'<p class="leaf"><strong>{html.escape(one.method)}</strong><br>{signed(one.mean)} points '
-            f'over training alone ({ends} in <a href="{html.escape(links[at])}">{runs}</a>)</p>'
+            f'over training alone ({ends} in <a href="{html.escape(links[at])}">{runs}</a>)'
+            + "".join(f"<br>{html.escape(name)}: {_told(other[at])}" for name, other in (beside or {}).items())
+            + "</p>"
         )
 
     words = "\n".join(f"{leaf}: {one.method} ({one.mean:+.1f} points)" for leaf, one in advice.items())
@@ -329,6 +338,12 @@ def _listed(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Page:
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     markup = f'<table class="dataframe words"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     return Page(markup, "\n".join("; ".join(row) for row in rows))
+
+
+def _told(one: Advice) -> str:
+    return (
+        f"<strong>{html.escape(one.method)}</strong>, {signed(one.mean)} ({signed(one.low)} to {signed(one.high)})"
+    )
 
 
 def needs(advice: Mapping[str, Advice | None]) -> Page:
