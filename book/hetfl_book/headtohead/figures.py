@@ -341,9 +341,7 @@ def _listed(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Page:
 
 
 def _told(one: Advice) -> str:
-    return (
-        f"<strong>{html.escape(one.method)}</strong>, {signed(one.mean)} ({signed(one.low)} to {signed(one.high)})"
-    )
+    return f"<strong>{html.escape(one.method)}</strong>, {signed(one.mean)} ({signed(one.low)} to {signed(one.high)})"
 
 
 def needs(advice: Mapping[str, Advice | None]) -> Page:
