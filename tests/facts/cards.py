@@ -93,10 +93,10 @@ def facts() -> dict[str, list[Fact]]:
     return {
         "Local": [
             ("logistic regression has a higher mean than the small network in both sizes, although neither lead is shown", above(LR), never(LR)),
-            ("Only two lines of these cards are shown to be ahead of it, FedAvg with zeros and LASER-VFL, both with all rows",
+            ("Only two lines of these cards are shown to be ahead of it there, FedAvg with zeros and LASER-VFL, both with all rows",
              leaders("all", "gain_logistic") == {"FedAvg, zeros", "LASER-VFL"}, not leaders("tenth", "gain_logistic"),
              not any(ahead(name, size, "gain_logistic") for name in staying for size in SIZES if name != LR)),
-            ("With a tenth of the rows, fine-tuned FedAvg with zeros and LASER-VFL are shown to be ahead of the network alone",
+            ("With a tenth of the hospitals' rows, fine-tuned FedAvg with zeros and LASER-VFL are shown to be ahead of the network alone",
              leaders("tenth") == {"FedAvg-FT, zeros", "LASER-VFL"}),
         ],
         "FedAvg": [
@@ -118,7 +118,7 @@ def facts() -> dict[str, list[Fact]]:
         "FedSR": [
             ("With a tenth of the hospitals' rows it is shown to be ahead of itself with nothing exchanged", ahead("FedSR", "tenth", "gain_sharing")),
             ("It is not shown to be ahead of training alone on the hospitals in either size", never("FedSR")),
-            ("It sends more than FedAvg and takes longer", all(value("FedSR", cost) > value("FedAvg", cost) for cost in ("bytes_up", "seconds"))),
+            ("It sends more than FedAvg there and takes longer", all(value("FedSR", cost) > value("FedAvg", cost) for cost in ("bytes_up", "seconds"))),
         ],
         "FedPer": [
             ("On the hospitals it is shown to be behind training alone with all rows, and no gain from sharing is shown in either size",
@@ -135,12 +135,12 @@ def facts() -> dict[str, list[Fact]]:
         "Ditto": [
             ("With all of the hospitals' rows it is shown to be ahead of itself with nothing exchanged", ahead("Ditto", "all", "gain_sharing")),
             ("Neither form is shown to be ahead of training alone on the hospitals", never("Ditto"), never("Ditto, own embeddings")),
-            ("sharing them changes the mean by less than half a point in both sizes", within("Ditto, own embeddings", 0.5)),
+            ("sharing them changes the mean there by less than half a point in both sizes", within("Ditto, own embeddings", 0.5)),
         ],
         "FedPAC": [
             ("With a tenth of the hospitals' rows no other method gains more in the mean by sharing, although the gain is not shown",
              max(federated(), key=lambda name: value(name, "gain_sharing", "tenth")) == "FedPAC", not shown("FedPAC", "tenth", "gain_sharing")),
-            ("With own bodies its mean is below that of training alone in both sizes, and below that of itself with nothing exchanged",
+            ("On the hospitals, with own bodies, its mean is below that of training alone in both sizes, and below that of itself with nothing exchanged",
              below("FedPAC, own bodies"), below("FedPAC, own bodies", "gain_sharing")),
         ],
         "FedCR": [
@@ -181,7 +181,7 @@ def facts() -> dict[str, list[Fact]]:
         "FLIC": [
             ("On the hospitals FLIC-Class has a higher mean than training alone in both sizes, but this is not shown", above("FLIC-Class"), never("FLIC-Class")),
             ("FLIC-Class gains the same on the hospitals when nothing is exchanged", within("FLIC-Class", 0.05)),
-            ("FLIC-HL has a lower mean than training alone in both sizes", below("FLIC-HL")),
+            ("FLIC-HL has a lower mean there than training alone in both sizes", below("FLIC-HL")),
         ],
         "LateFusion": [
             ("On the hospitals its mean is above that of training alone and that of itself with nothing exchanged in both sizes, but none of this is shown",
@@ -192,8 +192,8 @@ def facts() -> dict[str, list[Fact]]:
         "LaserVFL": [
             ("It is the only method that is shown to be ahead of training alone on the hospitals in both sizes, and no hospital loses a point",
              leaders("all") & leaders("tenth") == {"LASER-VFL"}, all(row("LASER-VFL", size).worst > -1 for size in SIZES)),
-            ("With a tenth of the rows its gain from sharing is not shown", not shown("LASER-VFL", "tenth", "gain_sharing")),
-            ("With an own last step it is shown to be ahead of training alone with all rows only",
+            ("With a tenth of the hospitals' rows its gain from sharing is not shown", not shown("LASER-VFL", "tenth", "gain_sharing")),
+            ("With an own last step it is shown to be ahead of training alone there with all rows only",
              ahead("LASER-VFL, own last step", "all"), not shown("LASER-VFL, own last step", "tenth")),
         ],
         "HyFEM": [
