@@ -54,7 +54,7 @@ def test_a_trial_gives_what_the_file_says(trial, size):
     one = next(t for t in tried.trials() if (t.tried, t.method) == (trial, tried.LOGISTIC))
     kept = tried.tried()
     kept = kept[(kept[tried.AT[:5]] == [trial, "liver", size, one.method, one.what]).all(axis=1)]
-    made = pd.DataFrame(tried.run(one, "liver", size))
+    made = pd.DataFrame(tried.attempt(one, "liver", size))
     pd.testing.assert_frame_equal(made, kept.reset_index(drop=True), check_dtype=False, atol=1e-4)
 
 

@@ -144,7 +144,7 @@ class _Data:
         return entry.seen(data, FEDERATIONS[self.name].kind)
 
 
-def run(trial: Trial, name: str, size: Size) -> list[dict[str, Any]]:
+def attempt(trial: Trial, name: str, size: Size) -> list[dict[str, Any]]:
     """A row for each seed: means over the clients that count.
 
     Parameters
@@ -253,7 +253,7 @@ def keep(folder: Path | None = None, some: Sequence[Trial] | None = None) -> Pat
     for name, size in product(NAMES, SIZES):
         for trial in trials() if some is None else some:
             if size in trial.sizes and (trial.tried, name, size, trial.method, trial.what) not in have:
-                new = pd.DataFrame(run(trial, name, size))
+                new = pd.DataFrame(attempt(trial, name, size))
                 kept = pd.concat([kept, new]) if len(kept) else new
                 kept.to_csv(path, index=False)
     return path
