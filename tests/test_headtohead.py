@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import subprocess
@@ -16,11 +17,11 @@ import pytest
 import torch
 from scipy import stats
 
-from hetfl_book.headtohead import across, command, entries, ranking, running
+from hetfl_book.headtohead import across, command, datacard, entries, ranking, running
 from hetfl_book.headtohead.entries import ALONE, Entry, NotHere
 from hetfl_book.headtohead.federations import FEDERATIONS, Setting, at_most, data_of
 from hetfl_book.headtohead.running import Bench, Task
-from hetfl_core import records
+from hetfl_core import Client, Federation, records
 from hetfl_core.datasets import digits, toy
 from hetfl_core.engine.apart import simulate_apart
 from hetfl_core.engine.simulation import simulate
@@ -63,7 +64,17 @@ def test_all_networks_take_the_same_steps() -> None:
 def test_finals_have_other_seeds_than_choices() -> None:
     assert {len(setting.seeds) for setting in FEDERATIONS.values()} == {5, 10}
     assert not {seed for setting in FEDERATIONS.values() for seed in setting.seeds} & {*CHOICE}
-    assert {*re.findall(r"(?m)^\| `([\w-]+)` \|", PAGE)} == {*FEDERATIONS}
+    rows = re.findall(r"(?m)^\| `([\w-]+)` \|", PAGE)
+    assert rows == list(FEDERATIONS), "book/headtohead.md: a row for each federation in its first table, in their order"
+
+
+@pytest.mark.parametrize("name", FEDERATIONS)
+def test_a_federation_has_its_section_on_the_page_of_all_runs(name: str) -> None:
+    cells = json.loads((ROOT / "book" / "headtohead-runs.ipynb").read_text("utf8"))["cells"]
+    told = ["".join(cell["source"]) for cell in cells]
+    heading = any(text.startswith(f"(runs-{name})=\n## ") for text in told)
+    assert heading, f"book/headtohead-runs.ipynb: {name} needs a cell with (runs-{name})= and a heading below it"
+    assert f'runs("{name}")' in told, f'book/headtohead-runs.ipynb: {name} needs a cell with runs("{name}")'
 
 
 def test_a_tenth_leaves_the_test_rows_and_four_of_each_class() -> None:
@@ -144,12 +155,27 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     FEDERATIONS.update(kept)  # in their order
 
 
+def heart_like() -> Federation:
+    """Two clients with one column in common, and one that only one of them has."""
+    columns = {"a": ["age", "chol"], "b": ["age", "ca"]}
+    y = [0, 1] * 4
+    tables = {name: pd.DataFrame(np.arange(16.0).reshape(8, 2), columns=own) for name, own in columns.items()}
+    return Federation([Client(x, y, x, y, name) for name, x in tables.items()], 2)
+
+
 def lines(**others: Entry) -> dict[str, Entry]:
     some = {name: LINES[name] for name in (ALONE, "FedProto", "logistic regression alone")}
     few = {"lr": (0.001, 0.01)}
     return {name: replace(line, grid=few if isinstance(line.method, Method) else ()) for name, line in some.items()} | (
         others
     )
+
+
+@pytest.mark.parametrize("name", [n for n, line in LINES.items() if line.exchanges and n != "FedSR"])
+def test_a_method_of_ones_own_has_an_own_last_step_where_it_hands_out_one_model(name: str) -> None:
+    """As those of the catalogue do, except FedSR, whose clients train the head at the end."""
+    data = heart_like()
+    assert entries.entry_of(LINES[name].method, data).one_model == LINES[name].one_model
 
 
 @pytest.mark.usefixtures("small")
@@ -196,6 +222,51 @@ def test_a_method_whose_every_setting_diverges_has_a_reason_and_no_finals(tmp_pa
 
 
 @pytest.mark.usefixtures("small")
+def test_finals_of_another_method_than_would_be_run_are_refused_before_anything_is_run(tmp_path: Path) -> None:
+    def bench(changed: Entry) -> tuple[Bench, list[list[Task]]]:
+        made = Bench(tmp_path, lines(**{"FedProto": changed}))
+        return made, running.tasks(made, ["three"], ["all"], [ALONE, "FedProto"])
+
+    line = lines()["FedProto"]
+    running.make_missing(*bench(line))
+    choice = Task("three", "all", "FedProto", "tuning")
+    running.check(*bench(line))
+    for other, said in (
+        (replace(line, grid={"lr": (0.1, 0.2)}), r"grid: .*'lr': \[0.001, 0.01\].* → .*'lr': \[0.1, 0.2\]"),
+        (replace(line, method=replace(line.method, term_weight=3.0)), "method.term_weight: 1.0 → 3.0"),
+    ):
+        made, stages = bench(other)
+        assert made.lacks(choice) == [CHOICE[0]]
+        done: list[Task] = []
+        cure = f"three-all.* in {tmp_path} is of another 'FedProto' .*{said}.*; give another --out, or delete"
+        with pytest.raises(ValueError, match=cure):
+            running.make_missing(made, stages, on_done=lambda task, n: done.append(task))  # noqa: B023
+        assert not done
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(
+    ("end", "method", "changes", "said"),
+    [
+        ("", "FedProto", {"view": "zeros"}, "view: 'zeros' → 'own'"),
+        ("-tuning", "FedProto", {"chosen": {"lr": 0.5}}, r"method.lr: 0.0\d* → 0.5"),
+        ("-tuning", running.FAMILY, {"chosen": {"family": "other"}}, "family: '.*' → 'other'"),
+    ],
+)
+def test_finals_that_do_not_go_with_their_choice_or_view_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, method: str, changes: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setitem(entries.FAMILIES, "other", entries.FAMILIES["small"])
+    bench = Bench(tmp_path, lines())
+    stages = running.tasks(bench, ["three"], ["all"], ["FedProto"])
+    running.make_missing(bench, stages)
+    stored = records.load(tmp_path, f"headtohead/three-all{end}", method=method)
+    records.write(replace(stored[0], settings={**stored[0].settings, **changes}), tmp_path)
+    with pytest.raises(ValueError, match=said):
+        running.check(bench, stages)
+
+
+@pytest.mark.usefixtures("small")
 def test_a_method_of_ones_own_is_placed_among_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_method.py").write_text(
         "from dataclasses import dataclass\nfrom hetfl_core.methods import FedProto\n\n\n"
@@ -214,6 +285,10 @@ def test_a_method_of_ones_own_is_placed_among_the_others(tmp_path: Path, monkeyp
     assert tried["settings"].to_dict() == {running.FAMILY: 12, ALONE: 2, "Mine": 2}
     assert tried.loc["Mine", "chosen"].keys() == {"lr"}
     assert f"\n{ALONE} " in shown
+    assert "\nFedProto " not in shown
+    assert "no finals of 'Mine' on three, all" in command.ranked(replace(bench, out=tmp_path / "empty"), stages)
+    command.make(bench, running.tasks(bench, ["three"], ["all"], ["FedProto"]), 1)
+    assert "\nFedProto " in command.ranked(bench, stages), "among all that have records there"
     for wrong, said in {
         "my_method": "must look like",
         "my_method:No": "cannot be had",
@@ -223,6 +298,25 @@ def test_a_method_of_ones_own_is_placed_among_the_others(tmp_path: Path, monkeyp
             command.planned("three", add=wrong)
     with pytest.raises(ValueError, match="methods"):
         command.planned("three", ["FedProtoo"])
+
+
+def test_the_list_is_of_the_federations_that_are_asked_for() -> None:
+    told = [line for line in command.overview(["linear-mapping"]) if not line.startswith(" ")]
+    assert [line.split(":")[0] for line in told] == ["linear-mapping"]
+
+
+def test_the_data_card_tells_made_rows_from_real_ones_and_which_portrait_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = replace(FEDERATIONS["linear-mapping"], source=("CC BY 4.0", "Street et al., 1993"))
+    monkeypatch.setitem(FEDERATIONS, "linear-mapping", packed)
+    shown = next(line for line in datacard.table().splitlines() if "`linear-mapping`" in line)
+    assert "real rows" in shown
+    assert "CC BY 4.0" in shown
+    assert "- `linear-mapping`: Street et al., 1993" in datacard.sources()
+    monkeypatch.setitem(FEDERATIONS, "nuclei", packed)
+    with pytest.raises(LookupError, match="hetfl headtohead --describe --federations nuclei`"):
+        datacard.table()
 
 
 # --- what is read from records ----------------------------------------------------------------------------------------
@@ -400,18 +494,36 @@ def stored() -> list[RunRecord]:
 
 def test_records_are_of_what_was_chosen_and_of_clean_code() -> None:
     found = stored()
-    assert not any(r.dirty for r in found)
+    for r in found:
+        cure = "commit the code, delete the record, and run `hetfl headtohead` again; or try with --out elsewhere"
+        assert not r.dirty, f"{r.relative_path} in data/results is of code that was not committed: {cure}"
     for r in found:
         known = records.find(ROOT / "data" / "results", *tuning_of(r), CHOICE[0])
         line = LINES[r.method.removesuffix(running.OWN_STEP)]
         if not line.grid:
             continue
-        assert known is not None, f"{r.experiment} {r.method} was not tuned"
-        assert known.settings["chosen"] is not None
-        assert known.created < r.created
+        place = f"{r.relative_path} in data/results"
+        assert known is not None, f"{place} has no choice of settings beside it: commit that of {tuning_of(r)[0]} too"
+        cure = f"delete the records of {r.method} there, and run `hetfl headtohead` again"
+        assert known.settings["chosen"] is not None, f"{place}: its choice found no setting; {cure}"
+        assert known.created < r.created, f"{place} is older than the choice of its settings; {cure}"
         if isinstance(line.method, Method):
             own = {key: r.settings["method"][key] for key in known.settings["chosen"]}
-            assert own == pytest.approx(known.settings["chosen"])
+            assert own == pytest.approx(known.settings["chosen"]), f"{place} has other settings than chosen; {cure}"
+
+
+def test_committed_records_count_as_finished(tmp_path: Path) -> None:
+    found = [*stored(), *ranking._stored((None,), running.TUNING)]
+    there = {(r.experiment, r.method) for r in found}
+    names = [name for name, setting in FEDERATIONS.items() if setting.available]
+    names = [name for name in names if any(experiment.startswith(f"headtohead/{name}-") for experiment, _ in there)]
+    if not names:
+        pytest.skip("no files are here")
+    bench = Bench(tmp_path, LINES, (ROOT / "data" / "results",))
+    stages = running.tasks(bench, names, ["all", "tenth"], list(LINES))
+    running.check(bench, stages)
+    done = [task for stage in stages for task in stage if (task.experiment, task.label) in there]
+    assert [task for task in done if bench.lacks(task)] == []
 
 
 def tuning_of(r: RunRecord) -> tuple[str, str, str]:

@@ -122,7 +122,9 @@ def headtohead(
     federations: Annotated[str | None, typer.Option(help="Only these, with commas; see --list.")] = None,
     methods: Annotated[list[str] | None, typer.Option("--methods", help="Only this method; may come again.")] = None,
     size: Annotated[str | None, typer.Option(help="all or tenth; by default both.")] = None,
-    add: Annotated[str | None, typer.Option(help="A method of your own, as my_module:MyMethod.")] = None,
+    add: Annotated[
+        str | None, typer.Option(help="A method of your own, as my_module:MyMethod; its table shows all with records.")
+    ] = None,
     tune_only: Annotated[bool, typer.Option("--tune-only", help="Choose settings, and run no finals.")] = False,
     table: Annotated[bool, typer.Option("--table", help="Run nothing: print the table of what is there.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="The federations, and what takes part on each.")] = False,
@@ -132,23 +134,26 @@ def headtohead(
     out: Annotated[
         Path | None, typer.Option(help="Folder of new records; by default data/results, without a checkout results.")
     ] = None,
-    jobs: Jobs = None,
+    jobs: Annotated[
+        int, typer.Option(help="Processes that share the runs; by default one. The results are the same.")
+    ] = 1,
 ) -> None:
     """Every method on every federation, tuned alike: make what is missing, and print the ranked table."""
     from hetfl_book.headtohead import command, portraits
 
+    names = None if federations is None else command.named(federations)
     if listed:
-        print("\n".join(command.overview()))
+        print("\n".join(command.overview(names)))
         return
     if describe:
-        print(portraits.keep(None if federations is None else command.named(federations)))
+        print(portraits.keep(names))
         return
     if out is not None:
         check_folder(out)
     bench, stages = command.planned(federations, methods, size, add, out, tune_only=tune_only)
     if not table:
         with if_stopped(lambda: "finished runs are written; the same command goes on where this one was stopped"):
-            command.make(bench, stages, 1 if jobs is None else jobs)
+            command.make(bench, stages, jobs)
     print(command.ranked(bench, stages))
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 from tqdm.auto import tqdm
 
 from hetfl_book.headtohead import ranking, running
@@ -51,7 +52,8 @@ def planned(
     Raises
     ------
     ValueError
-        For a name that nothing has, and an `add` that is none of these.
+        For a name that nothing has, an `add` that is none of these, and one of which there are finals of something else
+        than would be run.
     """
     wanted = named(names) if names else [n for n, s in FEDERATIONS.items() if s.available]
     sizes: Sequence[Size] = [one for one in SIZES if size in (None, one)]
@@ -70,6 +72,8 @@ def planned(
     chosen = list(dict.fromkeys([ALONE, *(methods or lines)]))
     bench = Bench(results_home() if out is None else out, lines, (data_path("results"),))
     stages = running.tasks(bench, wanted, sizes, chosen)
+    if add is not None:
+        running.check(bench, stages)
     if tune_only:
         stages = [[task for task in stage if task.what == "tuning"] for stage in stages]
     return bench, stages
@@ -116,16 +120,23 @@ def make(bench: Bench, stages: Sequence[Sequence[Task]], n_jobs: int) -> int:
 
 
 def ranked(bench: Bench, stages: Sequence[Sequence[Task]]) -> str:
-    """The table of these federations and methods, best mean gain first."""
+    """The table of these federations and methods, best mean rank first; an added one stands among all with finals."""
     wanted = {(task.name, task.size, task.method) for stage in stages for task in stage}
+    cases, added = {key[:2] for key in wanted}, bench.lines.keys() - entries().keys()
     found = ranking.cells(ranking.finals([bench.out, *bench.also]))
-    keys = zip(found["federation"], found["size"], found["method"].str.removesuffix(running.OWN_STEP), strict=True)
-    return ranking.text(found[[key in wanted for key in keys]])
+    methods = found["method"].str.removesuffix(running.OWN_STEP)
+    keys = list(zip(found["federation"], found["size"], methods, strict=True))
+    lost = sorted(key for key in wanted - {*keys} if key[2] in added)
+    told = [key in wanted or bool(added and key[:2] in cases) for key in keys]
+    shown = ranking.text(found.loc[np.array(told, dtype=bool)])
+    return "\n".join([shown, *(f"no finals of {method!r} on {name}, {size}" for name, size, method in lost)])
 
 
-def overview() -> Iterator[str]:
-    """The federations with their sizes, and why some methods have no runs there."""
+def overview(names: Sequence[str] | None = None) -> Iterator[str]:
+    """Federations, by default all, with their sizes, and why some methods have no runs there."""
     for name, setting in FEDERATIONS.items():
+        if names is not None and name not in names:
+            continue
         if not setting.available:
             yield f"{name}: {setting.title}; its files are not here"
             continue

@@ -11,7 +11,7 @@ from hetfl_core.datasets import registry
 
 
 def source(name: str) -> tuple[str, str]:
-    """Licences and citations of a federation's files, as the registry has them; both empty where it needs none.
+    """Licences and citations of a federation's files, as the registry has them; both empty where rows are made.
 
     Parameters
     ----------
@@ -19,13 +19,23 @@ def source(name: str) -> tuple[str, str]:
         One of `FEDERATIONS`.
     """
     data = FEDERATIONS[name].data
-    found = [registry.lookup(key) for key in registry.needs(data)] if data else []
+    if not data:
+        return FEDERATIONS[name].source
+    found = [registry.lookup(key) for key in registry.needs(data)]
     return " / ".join(dict.fromkeys(one.licence for one in found)), " ".join(dict.fromkeys(e.citation for e in found))
 
 
 def table() -> str:
-    """Markdown: a line for each federation."""
+    """Markdown: a line for each federation.
+
+    Raises
+    ------
+    LookupError
+        For federations without portrait.
+    """
     known = portraits().set_index(["federation", "size"])
+    if lost := ",".join(name for name in FEDERATIONS if name not in known.index):
+        raise LookupError(f"no portrait of {lost}: make it by `hetfl headtohead --describe --federations {lost}`")
     return markdown(pd.DataFrame([_line(name, known.loc[name]) for name in FEDERATIONS]))
 
 
@@ -34,7 +44,7 @@ def _line(name: str, sizes: pd.DataFrame) -> dict[str, str]:
     inputs = [f"{whole[end]:,}" for end in ("least_inputs", "most_inputs")]
     return {
         "federation": f"`{name}`",
-        "real or made": "real" if setting.real else "real rows" if setting.data else "made",
+        "real or made": "real" if setting.real else "real rows" if any(source(name)) else "made",
         "clients": str(whole["clients"]),
         "inputs": " to ".join(dict.fromkeys(inputs)),
         "classes": str(whole["classes"]),

@@ -200,6 +200,8 @@ def weights(*names: str, among: Sequence[float] = WEIGHTS, rates: Sequence[float
 def entry_of(method: Method, data: Federation) -> Entry:
     """The line of a method of somebody's own, by the rules: its first view that works, and a grid by its fields.
 
+    It hands out one model where all parts are shared, the server predicts by them, and no client trains afterwards.
+
     Parameters
     ----------
     method : Method
@@ -216,8 +218,9 @@ def entry_of(method: Method, data: Federation) -> Entry:
     for view in ("own", "blocks", "common", "zeros"):
         found = Entry(method, view, grid)
         with suppress(NotHere):
-            found.on(found.seen(data, ""), FAMILIES["small"])
-            return found
+            ready = found.on(found.seen(data, ""), FAMILIES["small"])
+            served = type(ready).predict_server is not Method.predict_server and not ready.stages(ROUNDS, "final")
+            return replace(found, one_model=served and {*ready.model.parts} <= {*ready.shared})
     raise ValueError(f"{method.name} works on no view of {data.name!r}")
 
 

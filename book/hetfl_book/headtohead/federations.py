@@ -49,6 +49,8 @@ class Setting:
         out, as where gaps are filled by what training rows say.
     common : callable, optional
         ``common(size, seed)`` gives what all clients have in common, where that is more than columns of one name.
+    source : tuple of str
+        Licence and citation of real rows that come with a package, so that `data` is empty.
     """
 
     title: str
@@ -59,6 +61,7 @@ class Setting:
     data: str = ""
     sized: Callable[[int], Federation] | None = None
     common: Callable[[Size, int], Federation] | None = None
+    source: tuple[str, str] = ("", "")
 
     @property
     def seeds(self) -> tuple[int, ...]:

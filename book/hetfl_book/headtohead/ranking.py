@@ -319,16 +319,20 @@ def text(table: pd.DataFrame) -> str:
     parts = []
     for size, some in table.groupby("size", sort=False):
         values = some.fillna({"score": -math.inf}).pivot(index="federation", columns="method", values="score")
-        shown = some.groupby("method").agg(
-            federations=("federation", "nunique"),
-            score=("score", "mean"),
-            gain=("gain", "mean"),
-            logistic=("gain_logistic", "mean"),
-            sharing=("gain_sharing", "mean"),
-            worst=("worst", "min"),
-            kB=("bytes_up", lambda b: b.mean() / 1000),
-            seconds=("seconds", "mean"),
-            diverged=("diverged", "sum"),
+        shown = (
+            some.assign(sent=some["bytes_up"] + some["bytes_down"])
+            .groupby("method")
+            .agg(
+                federations=("federation", "nunique"),
+                score=("score", "mean"),
+                gain=("gain", "mean"),
+                logistic=("gain_logistic", "mean"),
+                sharing=("gain_sharing", "mean"),
+                worst=("worst", "min"),
+                kB=("sent", lambda b: b.mean() / 1000),
+                seconds=("seconds", "mean"),
+                diverged=("diverged", "sum"),
+            )
         )
         shown.insert(0, "rank", values.rank(axis=1, ascending=False).mean())  # of those that have a line there
         shown = shown.sort_values(["rank", "gain"], ascending=[True, False])

@@ -21,7 +21,9 @@ from hetfl_book.headtohead.entries import ALONE, FAMILIES, RATES, ROUNDS, Entry,
 from hetfl_book.headtohead.federations import FEDERATIONS, Size, data_of
 from hetfl_book.headtohead.recording import described, joined, record_of
 from hetfl_core import baselines, records
+from hetfl_core.clients import Spec
 from hetfl_core.engine.apart import simulate_apart
+from hetfl_core.engine.checkpoint import method_settings
 from hetfl_core.engine.measures import Named
 from hetfl_core.engine.simulation import simulate_seeds
 from hetfl_core.engine.together import together
@@ -30,7 +32,7 @@ from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
 from hetfl_core.parallel import in_order
 from hetfl_core.records import RunRecord, environment
-from hetfl_core.settings import plain
+from hetfl_core.settings import changed, plain
 from hetfl_core.tuning import SEEDS as SEEDS_OF_THE_CHOICE
 from hetfl_core.tuning import Tuned, tune
 
@@ -113,13 +115,58 @@ class Bench:
         return None
 
     def lacks(self, task: Task) -> list[int]:
-        """Seeds of a task without a record; a choice among other settings than today's is none."""
-        lost = [seed for seed in task.seeds if self.found(task, seed) is None]
-        if task.what == "tuning" and not lost and task.method != FAMILY:
-            (seed,) = task.seeds
-            known = self.found(task, seed)
-            return [] if known and known.settings["grid"] == plain(_listed(self.lines[task.method].grid)) else [seed]
-        return lost
+        """Seeds of a task without a record; a choice of another method or settings is none."""
+        found = {seed: self.found(task, seed) for seed in task.seeds}
+        lost = [seed for seed, known in found.items() if known is None]
+        if task.what != "tuning" or lost or task.method == FAMILY:
+            return lost
+        way, now = self.lines[task.method], self._asked(task.method)
+        return [seed for seed, known in found.items() if known and _differs(known, now, way)]
+
+    def check(self, task: Task) -> None:
+        """Refuse finals that are there and of something else than would be run now.
+
+        Parameters
+        ----------
+        task : Task
+            Nothing is refused while its settings, or the network, are still to be chosen.
+
+        Raises
+        ------
+        ValueError
+            With the record, what it says and what would be run, and the cure.
+        """
+        if task.what == "tuning":
+            return
+        way, found = self.lines[task.method], [one for seed in task.seeds if (one := self.found(task, seed))]
+        needed = [replace(task, method=one, what="tuning") for one in (FAMILY, *([task.method] if way.grid else []))]
+        choices = [self.found(one, SEEDS_OF_THE_CHOICE[0]) for one in needed]
+        if not found or not all(one and one.settings["chosen"] for one in choices):
+            return
+        data = _Seen(task.name, task.size, way)(task.seeds[0])
+        method, about = self._ready(task, data)
+        now = {key: about[key] for key in ("view", "family")} | {"method": _plain(method, data.specs())}
+        each = [(one, self._asked(task.method)) for one in choices[1:] if one] + [(one, now) for one in found]
+        for record, wanted in each:
+            if lines := _differs(record, wanted, way):
+                place = (record.experiment, "own", record.method, record.seed)
+                folder = next(one for one in (self.out, *self.also) if one.is_dir() and records.find(one, *place))
+                raise ValueError(
+                    f"the record {record.relative_path} in {folder} is of another {task.method!r} than would be run "
+                    f"now (there → now): {'; '.join(lines)}; give another --out, or delete the records of "
+                    f"{task.method!r} on {task.name}, {task.size} there"
+                )
+
+    def _asked(self, name: str) -> dict[str, Any]:
+        """What a choice says of a method and of the settings among which it is made."""
+        way = self.lines[name]
+        return {"grid": plain(_listed(way.grid)), "view": way.view, "method": _plain(way.method)}
+
+    def _ready(self, task: Task, data: Federation) -> tuple[Any, dict[str, Any]]:
+        """A method as its finals run on these data, and what their records say beside."""
+        way, family = self.lines[task.method], self.family(task.name, task.size)
+        method = _with(way.on(data, FAMILIES[family]), self.choice(task.name, task.size, task.method))
+        return method, {"view": way.view, "size": task.size, "family": family, "protocol": VERSION}
 
     def family(self, name: str, size: Size) -> str:
         """The network that was chosen for training alone."""
@@ -161,7 +208,8 @@ class Bench:
             if task.method == FAMILY:
                 settings["grid"], found = _grid_of_families(), _chosen_family(data, way)
             else:
-                settings["grid"], family = plain(_listed(way.grid)), FAMILIES[self.family(task.name, task.size)]
+                settings |= self._asked(task.method)
+                family = FAMILIES[self.family(task.name, task.size)]
                 found = _chosen_setting(data, way.on(data(seed), family), way.grid)
             least = float(np.nanmin(found.table["log_loss"]))
             table = found.table.drop(columns="chosen").to_dict("list")
@@ -183,13 +231,9 @@ class Bench:
         )
 
     def _finals(self, task: Task, seeds: Sequence[int]) -> Iterator[RunRecord]:
-        way, family = self.lines[task.method], self.family(task.name, task.size)
-        chosen = self.choice(task.name, task.size, task.method)
-        data = _Seen(task.name, task.size, way)
+        data = _Seen(task.name, task.size, self.lines[task.method])
         first = data(seeds[0])
-        plainly = way.on(first, FAMILIES[family])
-        method = _with(plainly, chosen)
-        about = {"view": way.view, "size": task.size, "family": family, "protocol": VERSION}
+        method, about = self._ready(task, first)
         own = {"last_step": "own"} if task.what == "own step" else {}
         options = {**OPTIONS, "measure": MEASURES, **own}
         if not isinstance(method, Method):
@@ -268,6 +312,19 @@ def why_not(entry: Entry, name: str, size: Size = "all") -> str | None:
     return None
 
 
+def check(bench: Bench, stages: Sequence[Sequence[Task]]) -> None:
+    """Refuse finals that are there and of something else than would be run now (`Bench.check`).
+
+    Parameters
+    ----------
+    bench : Bench
+    stages : sequence of sequence of Task
+        As `tasks` gives them.
+    """
+    for task in sorted((task for stage in stages for task in stage), key=lambda t: t.experiment):  # a file at a time
+        bench.check(task)
+
+
 def make_missing(
     bench: Bench,
     stages: Sequence[Sequence[Task]],
@@ -290,9 +347,17 @@ def make_missing(
     -------
     int
         Records that were written.
+
+    Raises
+    ------
+    ValueError
+        Before anything is run, where finals are there of something else than would be run (`Bench.check`).
     """
+    check(bench, stages)
     total = 0
     for stage in stages:
+        if total:
+            check(bench, [stage])  # by what was chosen meanwhile
         todo = [task for task in stage if bench.lacks(task) and not _hopeless(bench, task)]
         for task in stage:
             if task not in todo:
@@ -312,6 +377,23 @@ def _hopeless(bench: Bench, task: Task) -> bool:
     except NotHere:
         return True
     return False
+
+
+def _plain(method: Any, specs: Sequence[Spec] = ()) -> Any:
+    """A method as records hold it."""
+    if isinstance(method, Method):
+        return method_settings(method, specs)
+    return plain(as_baseline(method), other=lambda x: type(x).__name__)
+
+
+def _differs(record: RunRecord, now: Mapping[str, Any], entry: Entry) -> list[str]:
+    """Where a record says something else than one that were made now; what an older one does not say is left out."""
+    said = {key: record.settings[key] for key in now if key in record.settings}
+    if not isinstance(entry.method, Method) and record.versions != environment()["versions"]:
+        said.pop("method", None)  # other versions of a library have other defaults, and other names for them
+    ours = type(entry.method).__module__.startswith("hetfl_")  # what the library gave a method later changes no record
+    lines = changed(said, {key: now[key] for key in said})
+    return [line for line in lines if not (ours and ": (none) → " in line)]
 
 
 # --- choices ----------------------------------------------------------------------------------------------------------
