@@ -266,6 +266,29 @@ def test_finals_that_do_not_go_with_their_choice_or_view_are_refused(
         running.check(bench, stages)
 
 
+def test_a_field_that_the_library_got_later_changes_no_record_and_one_of_ones_own_does() -> None:
+    method = FedProto()
+    older = running._plain(method)
+    del older["term_weight"]
+    kept = replace(record("FedProto", 0, [1, 1, 1]), settings={"method": older})
+    now = {"method": running._plain(method)}
+    assert running._differs(kept, now, Entry(method)) == []
+    mine = type("Mine", (FedProto,), {"__module__": "my_module"})()
+    assert running._differs(kept, now, Entry(mine)) == ["method.term_weight: (none) → 1.0"]
+    assert running._differs(kept, {"method": {**now["method"], "lr": 7.0}}, Entry(method)) == [f"method.lr: {method.lr} → 7.0"]
+
+
+def test_defaults_of_another_version_of_an_estimators_library_change_no_record() -> None:
+    line = LINES["logistic regression alone"]
+    now = running._plain(line.method)
+    settings = {"view": "own", "method": {**now, "estimator": "otherwise"}}
+    kept = replace(record("logistic", 0, [1, 1, 1]), settings=settings)
+    asked = {"view": "zeros", "method": now}
+    assert running._differs(kept, asked, line) == ["view: 'own' → 'zeros'"]
+    same = replace(kept, versions=records.environment()["versions"])
+    assert len(running._differs(same, asked, line)) > 1
+
+
 @pytest.mark.usefixtures("small")
 def test_a_method_of_ones_own_is_placed_among_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_method.py").write_text(
@@ -381,6 +404,8 @@ def test_a_run_that_diverged_has_no_mean_and_is_last() -> None:
     assert ranks.loc["heart"].to_dict() == {ALONE: 1, "FedGen": 2, "FedProto": 3}
     shown = ranking.text(table)
     assert shown.index("FedGen") < shown.index("FedProto")
+    line = next(line for line in shown.splitlines() if line.startswith(ALONE))
+    assert line.split()[-3:] == ["3.0", "2.0", "0"], "kB up and down, seconds, diverged"
 
 
 def test_of_an_error_less_is_better() -> None:
