@@ -275,7 +275,8 @@ def test_a_field_that_the_library_got_later_changes_no_record_and_one_of_ones_ow
     assert running._differs(kept, now, Entry(method)) == []
     mine = type("Mine", (FedProto,), {"__module__": "my_module"})()
     assert running._differs(kept, now, Entry(mine)) == ["method.term_weight: (none) → 1.0"]
-    assert running._differs(kept, {"method": {**now["method"], "lr": 7.0}}, Entry(method)) == [f"method.lr: {method.lr} → 7.0"]
+    faster = {"method": {**now["method"], "lr": 7.0}}
+    assert running._differs(kept, faster, Entry(method)) == [f"method.lr: {method.lr} → 7.0"]
 
 
 def test_defaults_of_another_version_of_an_estimators_library_change_no_record() -> None:
