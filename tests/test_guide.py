@@ -86,6 +86,11 @@ def test_a_leaf_advises_the_method_with_the_highest_mean_that_ran_everywhere_at_
         guide.advise(GAINS.loc[["FLIC"]])
 
 
+def test_what_a_method_of_ones_choice_gains_at_a_leaf():
+    found = guide.at_leaves(GAINS, AT, {"some inputs common to all, few rows": "training alone"})
+    assert found == {"some inputs common to all, few rows": guide.Advice("training alone", 0, 0, 0, tuple(GAINS)[:3])}
+
+
 def test_the_guide_is_judged_by_federations_that_it_has_not_seen():
     found = guide.left_out(GAINS, AT, {case: case.split(",")[0] for case in GAINS})
     assert found.loc["heart, all"].tolist() == ["late fusion", 1.0, "FLIC", 3.0, True]  # liver alone speaks for it
@@ -157,7 +162,7 @@ def test_the_guide_as_a_tree_says_of_each_leaf_what_follows_and_where_it_stands(
         '<strong>FedAvg</strong><br>+2.0 points over training alone (−1.0 to +5.0 in <a href="#same">2 cases</a>)'
         in page.markup
     )
-    assert "no federation of the benchmark has been run here yet" in page.markup
+    assert "not run yet: begin with logistic regression at each site, and compare" in page.markup
     assert page.markup.count("<ul>") == 2
     other = dict.fromkeys(advice, guide.Advice("nobody", 0.5, -0.5, 1.5, ("a",)))
     both = figures.tree(advice, questions, {"same": "#same", "few": "#few"}, {"by AUC": other})
@@ -193,9 +198,9 @@ def test_a_need_leaves_the_methods_that_answer_to_it_and_the_cases_where_one_ran
     own = guide.limited(gains, guide.LIMITS["Every site keeps a network of its own"])
     assert own == guide.Advice("FLIC-Class", 5.5, 2.0, 9.0, ("heart, all", "digits, all"))
     assert guide.limited(gains, guide.LIMITS["Nothing is exchanged"]) is None
-    page = figures.needs({"one model": one_model, "nothing": None})
-    assert "<td>FedAvg</td><td>+3.0 (+3.0 to +3.0 in 1)</td>" in page.markup
-    assert "<td>nothing</td><td>–</td><td>–</td>" in page.markup
+    page = figures.needs({"one model": one_model, "nothing": None}, pd.Series({"FedAvg": 1.5}))
+    assert "<td>FedAvg</td><td>+3.0 (+3.0 to +3.0 in 1)</td><td>+1.5</td>" in page.markup
+    assert "<td>nothing</td><td>–</td><td>–</td><td>–</td>" in page.markup
 
 
 def test_the_judged_guide_shows_what_was_best_there():

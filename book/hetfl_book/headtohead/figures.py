@@ -220,7 +220,7 @@ def against_bytes(rows: pd.DataFrame, ax: Axes | None = None, title: str = "") -
     Parameters
     ----------
     rows : DataFrame
-        Indexed by method: ``bytes`` of a client over the whole run, ``gain`` in points. What sends nothing stands at
+        Indexed by method: ``bytes`` sent and received in a run, ``gain`` in points. What sends nothing stands at
         the left edge.
     """
     checks.frame("rows", rows, "bytes", "gain")
@@ -236,7 +236,7 @@ def against_bytes(rows: pd.DataFrame, ax: Axes | None = None, title: str = "") -
     ax.axhline(0, color="black", lw=1)
     ax.set(
         xscale="log",
-        xlabel="bytes that a client sends and receives",
+        xlabel="bytes sent and received in a run",
         ylabel="gain over training alone (points)",
         title=title,
     )
@@ -260,6 +260,10 @@ def against_rows(clients: pd.DataFrame, ax: Axes | None = None, title: str = "")
         ax.plot(middle["rows"], middle["gain"], MARKERS[i] + "-", color=COLOURS[i], label=str(method))
     ax.axhline(0, color="black", lw=1)
     ax.set(xscale="log", xlabel="training rows of the client", ylabel=GAIN, title=title)
+    low, high = clients["rows"].min(), clients["rows"].max()
+    ticks = [n for n in (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if low <= n <= high]
+    ax.set_xticks(ticks, [str(n) for n in ticks])
+    ax.minorticks_off()
     ax.legend(fontsize=10)
     return ax
 
@@ -294,7 +298,7 @@ def tree(
             listed = "".join(f"<li><b>{html.escape(a)}</b> {node(to)}</li>" for a, to in answers.items())
             return f"<p>{html.escape(text)}</p><ul>{listed}</ul>"
         if at not in advice:
-            return '<p class="leaf">no federation of the benchmark has been run here yet</p>'
+            return '<p class="leaf">not run yet: begin with logistic regression at each site, and compare</p>'
         one = advice[at]
         ends = f"{signed(one.low)} to {signed(one.high)}"
         runs = f"{len(one.cases)} case{'s' * (len(one.cases) > 1)}"
@@ -328,7 +332,7 @@ def sharing(rows: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes
     ax.axvline(0, color="black", lw=1)
     ax.set_yticks(place, list(map(str, rows.index)))
     ax.set(xlabel="points of balanced accuracy", title=title, ylim=(0.6 - len(rows), 0.6))
-    ax.legend(fontsize=10, loc="lower right")
+    ax.legend(fontsize=10, loc="lower left", bbox_to_anchor=(-0.5, 1.0), frameon=False)
     ax.grid(False, axis="y")
     return ax
 
@@ -344,19 +348,22 @@ def _told(one: Advice) -> str:
     return f"<strong>{html.escape(one.method)}</strong>, {signed(one.mean)} ({signed(one.low)} to {signed(one.high)})"
 
 
-def needs(advice: Mapping[str, Advice | None]) -> Page:
+def needs(advice: Mapping[str, Advice | None], sharing: pd.Series) -> Page:
     """What to try where somebody needs something besides: a table of needs, methods and gains.
 
     Parameters
     ----------
     advice : dict of str to Advice or None
         By need, as from `hetfl_book.headtohead.guide.limited`.
+    sharing : Series
+        By method, what of its gain is left over the same recipe with nothing exchanged; NaN where nothing can be.
     """
     rows = []
     for need, one in advice.items():
         told = f"{signed(one.mean)} ({signed(one.low)} to {signed(one.high)} in {len(one.cases)})" if one else "–"
-        rows.append((need, one.method if one else "–", told))
-    return _listed(("what you need", "method", "points over training alone"), rows)
+        left = sharing.get(one.method, np.nan) if one else np.nan
+        rows.append((need, one.method if one else "–", told, signed(left) if np.isfinite(left) else "–"))
+    return _listed(("what you need", "method", "points over training alone", "of these by sharing"), rows)
 
 
 def judged(table: pd.DataFrame) -> Page:

@@ -189,6 +189,24 @@ def guide(gains: pd.DataFrame, leaves: Mapping[str, str]) -> dict[str, Advice]:
     return {name: advise(gains[cases]) for name, cases in at.items() if cases}
 
 
+def at_leaves(gains: pd.DataFrame, leaves: Mapping[str, str], methods: Mapping[str, str]) -> dict[str, Advice]:
+    """What a method that is given for each leaf gains there.
+
+    Parameters
+    ----------
+    gains : DataFrame, shape (methods, cases)
+        As for `advise`.
+    leaves : dict of str to str
+        The leaf of each case.
+    methods : dict of str to str
+        A method for each leaf, which ran in all of its cases.
+    """
+    return {
+        leaf: advise(gains.loc[[method], [case for case in gains if leaves[case] == leaf]])
+        for leaf, method in methods.items()
+    }
+
+
 def left_out(gains: pd.DataFrame, leaves: Mapping[str, str], federations: Mapping[str, str]) -> pd.DataFrame:
     """The guide's advice for each case, made without any case of the same federation.
 

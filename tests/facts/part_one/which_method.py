@@ -80,17 +80,17 @@ FACTS: list[Fact] = [
     ),
     ("nobody is shown to gain anything", (holm(ORDER["p"].fillna(1).tolist()) > 0.05).all()),
     (
-        "logistic regression that each site fits alone is in front",
+        "in the mean no method is ahead of logistic regression that each site fits alone",
         GAINS_OF["auc"].mean(axis=1).dropna().idxmax() == LOGISTIC,
     ),
     ("We have run only tables so far", TABLES == RUN, list(ADVICE) == SOME),
     ("so we end at the leaf for many rows", LEAVES["heart, all"] == "some inputs common to all, many rows"),
     # the control
     (
-        "FedAvg, FedProx and late fusion keep most of their gain",
-        *(BY_SHARING[name] > MEAN[name] / 2 > 1 for name in ("FedAvg", ZEROS, "FedProx", "late fusion")),
+        "FedAvg, FedProx and late fusion gain four points and more over their own recipe",
+        *(BY_SHARING[name] > 4 for name in ("FedAvg", ZEROS, "FedProx", "late fusion")),
     ),
-    ("A clinic with {} patients", int(of(ZEROS, "liver, tenth")["n_train"].max())),
+    ("most of it is a better threshold", SHARES.mean() < MEAN[ZEROS] / 4),
     ("gains more than half a point by what it exchanges", all(min(BY_SHARING[n], MEAN[n]) < 0.5 for n in OWN)),
     (
         "FLIC-Class gains two points over training alone",
@@ -99,7 +99,7 @@ FACTS: list[Fact] = [
     ),
     # where
     (
-        "The four hospitals and the two clinics agree on who leads",
+        "The four hospitals (*heart*) and the two clinics (*liver*) agree on who leads",
         RUN == ["heart", "liver"],
         all({ZEROS, "late fusion"} <= {*GAINS[case].nlargest(4).index} for case in GAINS),
     ),
@@ -121,7 +121,7 @@ FACTS: list[Fact] = [
     ("such as HyFEM", SENT["HyFEM"] > 2 * SENT[ZEROS], MEAN["HyFEM"] < MEAN[ZEROS]),
     # who gains
     (
-        "Among the hospitals the smallest, Long Beach, gains most",
+        "of both classes the smallest, Long Beach, gains most",
         hospitals["gain"].idxmax() == hospitals["n_train"].idxmin(),
     ),
     (
