@@ -66,3 +66,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     missing = [name for name in datasets if not registry.available(name)]
     if missing:
         pytest.skip(f"needs the real files of {', '.join(missing)} in HETFL_DATA (now {registry.data_home()})")
+
+
+@pytest.fixture(scope="session")
+def context():
+    """A browser, one for all tests: a second one in the same process would find the first one's loop running."""
+    from test_browser import DESK, FLAGS, chromium
+
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        yield browser.new_context(viewport=DESK)
+        browser.close()

@@ -149,32 +149,28 @@ def test_the_three_terms_are_named_in_the_drawing() -> None:
 
 
 @pytest.mark.browser
-def test_an_anchor_is_dragged_and_the_sliders_follow(tmp_path: Path) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    from test_browser import FLAGS, chromium
-
+def test_an_anchor_is_dragged_and_the_sliders_follow(tmp_path: Path, context: Any) -> None:
     (tmp_path / "figure.html").write_text(f"<!doctype html><meta charset='utf-8'>{drawn().html()}", "utf8")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-        page = browser.new_page(viewport={"width": 390, "height": 844})
-        page.goto((tmp_path / "figure.html").as_uri())
+    page = context.new_page()
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto((tmp_path / "figure.html").as_uri())
+    assert page.locator("output").all_inner_texts() == ["4", "0"]
+    for handle in page.locator("circle[onpointermove]").all():
+        box, step = handle.bounding_box(), 4 / 1.4 / 4 * 172 / 2 * page.locator("svg").bounding_box()["width"] / 360
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.mouse.move(x - 2 * step, y - step, steps=4)
+        page.mouse.up()
+        assert page.locator("output").all_inner_texts() == ["-4", "4"]
+        page.mouse.move(x - 2 * step, y - step)
+        page.mouse.down()
+        page.mouse.move(x, y, steps=4)
+        page.mouse.up()
         assert page.locator("output").all_inner_texts() == ["4", "0"]
-        for handle in page.locator("circle[onpointermove]").all():
-            box, step = handle.bounding_box(), 4 / 1.4 / 4 * 172 / 2 * page.locator("svg").bounding_box()["width"] / 360
-            x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-            page.mouse.move(x, y)
-            page.mouse.down()
-            page.mouse.move(x - 2 * step, y - step, steps=4)
-            page.mouse.up()
-            assert page.locator("output").all_inner_texts() == ["-4", "4"]
-            page.mouse.move(x - 2 * step, y - step)
-            page.mouse.down()
-            page.mouse.move(x, y, steps=4)
-            page.mouse.up()
-            assert page.locator("output").all_inner_texts() == ["4", "0"]
-        shown = page.locator("text").all_text_contents()
-        assert [text for text in shown if text.endswith("right")] == ["7 % right", "50 % right"]
-        browser.close()
+    shown = page.locator("text").all_text_contents()
+    assert [text for text in shown if text.endswith("right")] == ["7 % right", "50 % right"]
+    page.close()
 
 
 def test_the_grid_is_small() -> None:

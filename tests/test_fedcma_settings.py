@@ -275,7 +275,7 @@ def over_the_table(a: str, b: str) -> Paired:
 
 
 def test_the_chapter_tells_the_table_as_a_whole():
-    text, printed = page("fedcma"), ledger.paper_table("fedcma", 2)
+    text, printed = page("fedcma-results"), ledger.paper_table("fedcma", 2)
     printed = printed[printed["setting"].str.startswith("MNIST")].pivot(
         index="setting", columns="method", values="value"
     )
@@ -316,7 +316,7 @@ def test_a_pull_between_means_costs_much_at_one_rate_only():
         weak, strong = (found[f"Fed-CMA, lr {lr:g}, lam1 1, lam2 {p:g}"] for p in (0.01, pull))
         return 100 * (weak - strong)
 
-    assert f"costs {lost(0.1, 0.1):.1f} points" in page("fedcma")
+    assert f"costs {lost(0.1, 0.1):.1f} points" in page("fedcma-results")
     assert lost(0.1, 1.0) > 30
     assert max(lost(0.03, 0.1), lost(0.01, 0.1)) < 0.5
 
@@ -334,4 +334,4 @@ def test_traffic_and_alignment_on_photos_are_as_the_chapter_says():
     named = "discriminator_accuracy_linear_balanced"
     assert mean(here, "Fed-CMA", named) > 99
     assert mean(here, "Local", named) > 99.9
-    assert "sends 70 times what a client of Fed-CMA sends" in page("fedcma")
+    assert "sends 70 times what a client of Fed-CMA sends" in page("fedcma-results")

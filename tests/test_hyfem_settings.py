@@ -222,7 +222,7 @@ def test_longer_comparisons_end_with_the_same_rate(rounds):
 
 def test_what_the_chapter_says_of_choosing_on_one_seed_is_in_the_grids():
     """Clients and server on validation samples: by what was chosen, and by what is best for the server."""
-    text = (Path(__file__).parents[1] / "book" / "hyfem.ipynb").read_text("utf8")
+    text = (Path(__file__).parents[1] / "book" / "hyfem-results.ipynb").read_text("utf8")
     for grid, chosen, better in (
         ("4-views", "lr 0.1, mu_extractors 0, mu_classifier 0", "lr 0.3, mu_extractors 0, mu_classifier 0"),
         ("eeg", "lr 1, mu_extractors 0.5, mu_classifier 0.5", "lr 0.03, mu_extractors 0.1, mu_classifier 0.1"),

@@ -139,23 +139,19 @@ def test_classes_are_shared_out_more_evenly_the_larger_alpha() -> None:
 
 
 @pytest.mark.browser
-def test_sliders_move_the_marks_and_say_where_they_stand(tmp_path: Path) -> None:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    from test_browser import FLAGS, chromium
-
+def test_sliders_move_the_marks_and_say_where_they_stand(tmp_path: Path, context: Any) -> None:
     (tmp_path / "figure.html").write_text(f"<!doctype html><meta charset='utf-8'>{made().html()}", "utf8")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-        page = browser.new_page(viewport={"width": 390, "height": 844})
-        page.goto((tmp_path / "figure.html").as_uri())
-        means = page.locator("text.steers")
-        assert means.all_text_contents() == ["6.5", "50.0"]
-        page.locator("input").nth(1).press("ArrowRight")
-        assert means.all_text_contents() == ["8.5", "50.0"]
-        assert page.locator("output").all_inner_texts() == ["1", "2"]
-        assert page.locator("svg").get_attribute("aria-label") == "Two lines with a dot. one 8.5, a < b 50.0."
-        assert page.locator("input").nth(1).bounding_box()["height"] >= 44  # type: ignore[index]
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        smallest = "Math.min(...[...document.querySelectorAll('text')].map(t => t.getBoundingClientRect().height))"
-        assert page.evaluate(smallest) >= 12
-        browser.close()
+    page = context.new_page()
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto((tmp_path / "figure.html").as_uri())
+    means = page.locator("text.steers")
+    assert means.all_text_contents() == ["6.5", "50.0"]
+    page.locator("input").nth(1).press("ArrowRight")
+    assert means.all_text_contents() == ["8.5", "50.0"]
+    assert page.locator("output").all_inner_texts() == ["1", "2"]
+    assert page.locator("svg").get_attribute("aria-label") == "Two lines with a dot. one 8.5, a < b 50.0."
+    assert page.locator("input").nth(1).bounding_box()["height"] >= 44  # type: ignore[index]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    smallest = "Math.min(...[...document.querySelectorAll('text')].map(t => t.getBoundingClientRect().height))"
+    assert page.evaluate(smallest) >= 12
+    page.close()
