@@ -241,7 +241,7 @@ MOVED = ("-results.html", "-numerics.html", "-runs.html")
 
 
 def as_wished(path: str, seen: dict) -> None:
-    """What a chapter's text has to bring along; pages of Part I have checks of two minutes, and exercises at the end."""
+    """What a chapter's text has to bring along; pages of Part I have their exercises at the end."""
     exercises, moved = seen["exercises"], path.endswith(MOVED)
     late = bool(exercises) and min(exercises) > 0.5
     lacks = {
