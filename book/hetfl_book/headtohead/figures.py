@@ -323,7 +323,7 @@ def sharing(rows: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes
         exchanged, in points. The part that is left to the recipe is drawn pale.
     """
     checks.frame("rows", rows, "gain", "sharing")
-    ax = _axes(ax, figsize=(WIDTH, 1.2 + 0.3 * len(rows)))
+    ax = _axes(ax, figsize=(WIDTH, 1.0 + 0.25 * len(rows)))
     place = -np.arange(len(rows))
     recipe = rows["gain"] - rows["sharing"]
     ax.hlines(place, 0, recipe, color="grey", lw=6, alpha=0.4, label="from the local recipe")
