@@ -78,3 +78,21 @@ def context():
         browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
         yield browser.new_context(viewport=DESK)
         browser.close()
+
+
+@pytest.fixture
+def on_phone(context, tmp_path):
+    """A function that shows some HTML on a phone, and gives the page."""
+    pages = []
+
+    def shown(markup: str):
+        (tmp_path / "figure.html").write_text(f"<!doctype html><meta charset='utf-8'>{markup}", "utf8")
+        page = context.new_page()
+        pages.append(page)
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.goto((tmp_path / "figure.html").as_uri())
+        return page
+
+    yield shown
+    for page in pages:
+        page.close()

@@ -149,11 +149,8 @@ def test_the_three_terms_are_named_in_the_drawing() -> None:
 
 
 @pytest.mark.browser
-def test_an_anchor_is_dragged_and_the_sliders_follow(tmp_path: Path, context: Any) -> None:
-    (tmp_path / "figure.html").write_text(f"<!doctype html><meta charset='utf-8'>{drawn().html()}", "utf8")
-    page = context.new_page()
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.goto((tmp_path / "figure.html").as_uri())
+def test_an_anchor_is_dragged_and_the_sliders_follow(on_phone: Any) -> None:
+    page = on_phone(drawn().html())
     assert page.locator("output").all_inner_texts() == ["4", "0"]
     for handle in page.locator("circle[onpointermove]").all():
         box, step = handle.bounding_box(), 4 / 1.4 / 4 * 172 / 2 * page.locator("svg").bounding_box()["width"] / 360
@@ -170,7 +167,6 @@ def test_an_anchor_is_dragged_and_the_sliders_follow(tmp_path: Path, context: An
         assert page.locator("output").all_inner_texts() == ["4", "0"]
     shown = page.locator("text").all_text_contents()
     assert [text for text in shown if text.endswith("right")] == ["7 % right", "50 % right"]
-    page.close()
 
 
 def test_the_grid_is_small() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -139,11 +138,8 @@ def test_classes_are_shared_out_more_evenly_the_larger_alpha() -> None:
 
 
 @pytest.mark.browser
-def test_sliders_move_the_marks_and_say_where_they_stand(tmp_path: Path, context: Any) -> None:
-    (tmp_path / "figure.html").write_text(f"<!doctype html><meta charset='utf-8'>{made().html()}", "utf8")
-    page = context.new_page()
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.goto((tmp_path / "figure.html").as_uri())
+def test_sliders_move_the_marks_and_say_where_they_stand(on_phone: Any) -> None:
+    page = on_phone(made().html())
     means = page.locator("text.steers")
     assert means.all_text_contents() == ["6.5", "50.0"]
     page.locator("input").nth(1).press("ArrowRight")
@@ -154,4 +150,3 @@ def test_sliders_move_the_marks_and_say_where_they_stand(tmp_path: Path, context
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     smallest = "Math.min(...[...document.querySelectorAll('text')].map(t => t.getBoundingClientRect().height))"
     assert page.evaluate(smallest) >= 12
-    page.close()

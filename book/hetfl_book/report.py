@@ -23,6 +23,7 @@ from hetfl_book.discriminator import recognise_clients
 from hetfl_book.figures.scenes import regions
 from hetfl_book.headtohead import ranking
 from hetfl_book.headtohead.entries import ALONE
+from hetfl_book.headtohead.figures import signed
 from hetfl_book.ledger import results
 from hetfl_book.ledger.tables import counted
 from hetfl_core import checks
@@ -128,7 +129,7 @@ def said(gap: Any, digits: int = 1) -> str:
         Or anything else that has ``mean``, ``low`` and ``high``.
     digits : int
     """
-    text = f"{gap.mean:+.{checks.integer('digits', digits, 0, 17)}f}".replace("-", "−")
+    text = signed(gap.mean, checks.integer("digits", digits, 0, 17))
     if np.isfinite(gap.high - gap.low):
         return f"{text} ± {(gap.high - gap.low) / 2:.{digits}f}"
     return f"{text} ({counted(gap.n, 'seed')})"
@@ -217,7 +218,7 @@ def table_beside_paper(
     lead = of_paper[a] - of_paper[b]
     lines = [(name, lead[e], pooled(e, a, b)) for e, name in rows.items()]
     lines += [(whole, lead.mean(), pooled(rows, a, b))] if whole else []
-    told = [(name, f"{theirs:+.1f}".replace("-", "−"), said(ours)) for name, theirs, ours in lines]
+    told = [(name, signed(theirs), said(ours)) for name, theirs, ours in lines]
     return ledger.show(pd.DataFrame(told, columns=[of, "the paper", "ours"]))
 
 

@@ -25,7 +25,7 @@ from hetfl_book.attacks.watching import listen
 from hetfl_book.headtohead.entries import ALONE, FAMILIES, ROUNDS, Entry, entries
 from hetfl_book.headtohead.federations import FEDERATIONS, SIZES
 from hetfl_book.headtohead.figures import markdown, signed
-from hetfl_book.headtohead.ranking import cells, choices, finals
+from hetfl_book.headtohead.ranking import cells, choices, finals, written
 from hetfl_book.headtohead.running import OWN_STEP
 from hetfl_core import checks, records, simulate
 from hetfl_core.datasets import heart
@@ -316,7 +316,7 @@ def chosen(federation: str, size: str, line: str) -> str:
     if found is None or not (settings := found["chosen"]):
         return "–"
     edges = found["edges"]
-    each = {key: value if isinstance(value, str) else f"{value:g}" for key, value in settings.items()}
+    each = written(settings)
     first = sorted(each, key=lambda key: key != "lr")
     return ", ".join(f"{key.rpartition('__')[2]} {each[key]}{ARROWS.get(edges.get(key), '')}" for key in first)
 

@@ -157,9 +157,9 @@ def heat(gains: pd.DataFrame, sure: pd.DataFrame, links: Mapping[str, str], xlab
     return Page(markup, gains.round(1).to_string())
 
 
-def signed(points: float) -> str:
-    """A gain with its sign, to a tenth of a point."""
-    return f"{points:+.1f}".replace("-", "−")
+def signed(points: float, digits: int = 1) -> str:
+    """A gain with its sign, to a tenth of a point unless told; also that of nothing is said."""
+    return f"{points:+.{digits}f}".replace("-", "−")
 
 
 def _cell(gain: float, sure: bool, link: str) -> str:

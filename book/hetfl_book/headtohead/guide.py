@@ -185,8 +185,13 @@ def guide(gains: pd.DataFrame, leaves: Mapping[str, str]) -> dict[str, Advice]:
     dict of str to Advice
         In the order of `LEAVES`.
     """
+    return {name: advise(here) for name, here in _by_leaf(gains, leaves).items()}
+
+
+def _by_leaf(gains: pd.DataFrame, leaves: Mapping[str, str]) -> dict[str, pd.DataFrame]:
+    """The cases at each leaf that has some, in the order of `LEAVES`."""
     at = {name: [case for case in gains if leaves[case] == name] for name in LEAVES}
-    return {name: advise(gains[cases]) for name, cases in at.items() if cases}
+    return {name: gains[here] for name, here in at.items() if here}
 
 
 def at_leaves(gains: pd.DataFrame, leaves: Mapping[str, str], methods: Mapping[str, str]) -> dict[str, Advice]:
@@ -201,10 +206,8 @@ def at_leaves(gains: pd.DataFrame, leaves: Mapping[str, str], methods: Mapping[s
     methods : dict of str to str
         A method for each leaf, which ran in all of its cases.
     """
-    return {
-        leaf: advise(gains.loc[[method], [case for case in gains if leaves[case] == leaf]])
-        for leaf, method in methods.items()
-    }
+    here = _by_leaf(gains, leaves)
+    return {leaf: advise(here[leaf].loc[[method]]) for leaf, method in methods.items()}
 
 
 def left_out(gains: pd.DataFrame, leaves: Mapping[str, str], federations: Mapping[str, str]) -> pd.DataFrame:

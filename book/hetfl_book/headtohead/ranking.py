@@ -146,8 +146,9 @@ def cells(found: Sequence[RunRecord], measure: str = MEASURE) -> pd.DataFrame:
         Columns ``federation``, ``size``, ``kind``, ``real``, ``method``, ``way``; ``score``, the mean over clients that
         count and seeds; ``gain``, ``low``, ``high`` and ``p`` over training alone, ``gain_logistic`` … over logistic
         regression alone and ``gain_sharing`` … over the control with nothing exchanged; ``worst``, the smallest mean
-        gain of a client that counts, and ``worst_client``; ``bytes_up``, ``bytes_down`` and ``seconds``, means over
-        seeds; ``seeds`` and ``diverged``, numbers of runs. Where a run has no figure, there is no mean.
+        gain of a client that counts, and ``worst_client``; ``bytes_up``, ``bytes_down``, ``sent`` (both) and
+        ``seconds``, means over seeds; ``seeds`` and ``diverged``, numbers of runs. Where a run has no figure, there is
+        no mean.
     """
     if not found:
         return pd.DataFrame(columns=["federation", "size", "method"])
@@ -195,14 +196,14 @@ def cells(found: Sequence[RunRecord], measure: str = MEASURE) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-COSTS = ("bytes_up", "bytes_down", "seconds")
+COSTS = ("bytes_up", "bytes_down", "sent", "seconds")
 
 
 def _cost(record: RunRecord) -> dict[str, Any]:
-    sent = {name: record.metrics.get(name, 0) for name in COSTS[:2]}
+    up, down = (record.metrics.get(name, 0) for name in COSTS[:2])
     lost = bool(record.metrics.get("diverged"))
     same = {"experiment": record.experiment, "method": record.method, "seeds": 1}
-    return {**same, **sent, "seconds": record.seconds, "diverged": lost}
+    return {**same, "bytes_up": up, "bytes_down": down, "sent": up + down, "seconds": record.seconds, "diverged": lost}
 
 
 def _gap(mine: Mapping[int, float], theirs: Mapping[int, float], sign: float, ratio: float) -> Gain:
@@ -239,12 +240,11 @@ def board(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         ``sent`` (bytes up and down) and ``seconds``; ``federations``, their number. The best rank comes first.
     """
     parts = []
-    for measure, one in tables.items():
-        table = one.assign(sent=one["bytes_up"] + one["bytes_down"])
+    for measure, table in tables.items():
         for size in dict.fromkeys(table["size"]):
             for kind in (EVERY, "real", *dict.fromkeys(table["kind"])):
-                some = table[(table["size"] == size) & ((table["kind"] == kind) | (kind == EVERY))]
-                some = table[(table["size"] == size) & table["real"]] if kind == "real" else some
+                of_kind = table["real"] if kind == "real" else (table["kind"] == kind) | (kind == EVERY)
+                some = table[(table["size"] == size) & of_kind]
                 shown = (
                     some.assign(rank=_shares(some))
                     .groupby("method", as_index=False)
@@ -289,14 +289,24 @@ def lines(table: pd.DataFrame, chosen: pd.DataFrame, name: str) -> pd.DataFrame:
         half=(some["high"] - some["low"]) / 2,
         sharing=some["gain_sharing"],
         half_sharing=(some["high_sharing"] - some["low_sharing"]) / 2,
-        kB=(some["bytes_up"] + some["bytes_down"]) / 1000,
+        kB=some["sent"] / 1000,
         setting=[told.get(key, "") for key in keys],
     ).sort_values(["size", "gain"], ascending=[True, False])
 
 
 def _setting(chosen: Mapping[str, Any] | None, edges: Mapping[str, str]) -> str:
-    told = {name: value if isinstance(value, str) else f"{value:g}" for name, value in (chosen or {}).items()}
-    return ", ".join(f"{name} {value}{'*' * (name in edges)}" for name, value in told.items())
+    return ", ".join(f"{name} {value}{'*' * (name in edges)}" for name, value in written(chosen or {}).items())
+
+
+def written(chosen: Mapping[str, Any]) -> dict[str, str]:
+    """Settings as pages write them.
+
+    Parameters
+    ----------
+    chosen : dict of str to object
+        Numbers and words by field.
+    """
+    return {name: value if isinstance(value, str) else f"{value:g}" for name, value in chosen.items()}
 
 
 def _shares(table: pd.DataFrame) -> pd.Series:
@@ -319,20 +329,16 @@ def text(table: pd.DataFrame) -> str:
     parts = []
     for size, some in table.groupby("size", sort=False):
         values = some.fillna({"score": -math.inf}).pivot(index="federation", columns="method", values="score")
-        shown = (
-            some.assign(sent=some["bytes_up"] + some["bytes_down"])
-            .groupby("method")
-            .agg(
-                federations=("federation", "nunique"),
-                score=("score", "mean"),
-                gain=("gain", "mean"),
-                logistic=("gain_logistic", "mean"),
-                sharing=("gain_sharing", "mean"),
-                worst=("worst", "min"),
-                kB=("sent", lambda b: b.mean() / 1000),
-                seconds=("seconds", "mean"),
-                diverged=("diverged", "sum"),
-            )
+        shown = some.groupby("method").agg(
+            federations=("federation", "nunique"),
+            score=("score", "mean"),
+            gain=("gain", "mean"),
+            logistic=("gain_logistic", "mean"),
+            sharing=("gain_sharing", "mean"),
+            worst=("worst", "min"),
+            kB=("sent", lambda b: b.mean() / 1000),
+            seconds=("seconds", "mean"),
+            diverged=("diverged", "sum"),
         )
         shown.insert(0, "rank", values.rank(axis=1, ascending=False).mean())  # of those that have a line there
         shown = shown.sort_values(["rank", "gain"], ascending=[True, False])

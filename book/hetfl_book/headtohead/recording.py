@@ -31,8 +31,13 @@ def described(data: Federation) -> dict[str, Any]:
     }
 
 
-def _rarest(data: Federation) -> list[int]:
-    """Of each client the test rows of the rarest of the classes that it has."""
+def rarest(data: Federation) -> list[int]:
+    """Of each client the test rows of the rarest of the classes that it has.
+
+    Parameters
+    ----------
+    data : Federation
+    """
     each = []
     for client in data:
         tested = np.bincount(client.y_test.numpy(), minlength=data.n_classes)
@@ -51,13 +56,13 @@ def record_of(experiment: str, label: str, run: Run, about: Mapping[str, Any]) -
         settings={**run.settings, **about},
         federation=described(run.federation),
         history=run.history.tail(1),
-        per_client=run.per_client.assign(rarest=_rarest(run.federation)),
+        per_client=run.per_client.assign(rarest=rarest(run.federation)),
     )
 
 
 def joined(experiment: str, label: str, runs: Sequence[Run], whole: Federation, about: Mapping[str, Any]) -> RunRecord:
     """One record of the runs of all clients of a seed, each by itself: nothing was sent."""
-    each = pd.concat([run.per_client for run in runs], ignore_index=True).assign(rarest=_rarest(whole))
+    each = pd.concat([run.per_client for run in runs], ignore_index=True).assign(rarest=rarest(whole))
     lost = sum(int(run.final.get("diverged", 0)) for run in runs)
     measured = [name for name in each.select_dtypes("number") if name not in ("n_train", "n_test", "rarest")]
     means = {name: float(np.mean(each[name])) if lost else float(np.nanmean(each[name])) for name in measured}

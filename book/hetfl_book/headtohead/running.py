@@ -143,7 +143,7 @@ class Bench:
         choices = [self.found(one, SEEDS_OF_THE_CHOICE[0]) for one in needed]
         if not found or not all(one and one.settings["chosen"] for one in choices):
             return
-        data = _Seen(task.name, task.size, way)(task.seeds[0])
+        data = Seen(task.name, task.size, way)(task.seeds[0])
         method, about = self._ready(task, data)
         now = {key: about[key] for key in ("view", "family")} | {"method": _plain(method, data.specs())}
         each = [(one, self._asked(task.method)) for one in choices[1:] if one] + [(one, now) for one in found]
@@ -202,7 +202,7 @@ class Bench:
         settings: dict[str, Any] = {"protocol": VERSION, "share": SHARE, "rounds": ROUNDS, "chosen": None, "edges": {}}
         settings |= {"seeds": list(SEEDS_OF_THE_CHOICE), "table": {}, "reason": ""}
         way = self.lines[ALONE if task.method == FAMILY else task.method]
-        data = _Seen(task.name, task.size, way)
+        data = Seen(task.name, task.size, way)
         least = None
         try:
             if task.method == FAMILY:
@@ -231,7 +231,7 @@ class Bench:
         )
 
     def _finals(self, task: Task, seeds: Sequence[int]) -> Iterator[RunRecord]:
-        data = _Seen(task.name, task.size, self.lines[task.method])
+        data = Seen(task.name, task.size, self.lines[task.method])
         first = data(seeds[0])
         method, about = self._ready(task, first)
         own = {"last_step": "own"} if task.what == "own step" else {}
@@ -252,17 +252,29 @@ class Bench:
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """The data of a seed as a method sees them; a class, so that it can be sent to another process."""
+class Seen:
+    """The data of a seed as a method sees them; a class, so that it can be sent to another process.
+
+    Parameters
+    ----------
+    name : str
+        Of a federation.
+    size : {"all", "tenth"}
+    entry : Entry
+        The method's line.
+    start : int
+        By how much the seed of a run is larger than that of its split.
+    """
 
     name: str
     size: Size
     entry: Entry
+    start: int = 0
 
     def __call__(self, seed: int) -> Federation:
-        return self.entry.seen(
-            data_of(self.name, seed, self.size, common=self.entry.view == "common"), FEDERATIONS[self.name].kind
-        )
+        """Of the seed of a run."""
+        data = data_of(self.name, seed - self.start, self.size, common=self.entry.view == "common")
+        return self.entry.seen(data, FEDERATIONS[self.name].kind)
 
 
 def tasks(bench: Bench, names: Sequence[str], sizes: Sequence[Size], methods: Sequence[str]) -> list[list[Task]]:
@@ -306,7 +318,7 @@ def why_not(entry: Entry, name: str, size: Size = "all") -> str | None:
     size : {"all", "tenth"}
     """
     try:
-        entry.on(_Seen(name, size, entry)(0), FAMILIES["small"])
+        entry.on(Seen(name, size, entry)(0), FAMILIES["small"])
     except NotHere as error:
         return str(error)
     return None
@@ -409,12 +421,12 @@ def _grid_of_families() -> list[dict[str, list[Any]]]:
     return [{"family": list(FAMILIES), "lr": list(RATES)}]
 
 
-def _chosen_setting(data: _Seen, method: Any, grid: Any) -> Tuned:
+def _chosen_setting(data: Seen, method: Any, grid: Any) -> Tuned:
     options: dict[str, Any] = {"rounds": ROUNDS, "workers": 1} if isinstance(method, Method) else {}
     return tune(data, method, grid, share=SHARE, seeds=SEEDS_OF_THE_CHOICE, n_jobs=1, progress=False, **options)
 
 
-def _chosen_family(data: _Seen, alone: Entry) -> Tuned:
+def _chosen_family(data: Seen, alone: Entry) -> Tuned:
     """The family whose best rate has the smallest log loss, trained alone."""
     each = {}
     for name, family in FAMILIES.items():

@@ -19,10 +19,12 @@ import pandas as pd
 from sklearn.base import clone
 
 from hetfl_book.headtohead.entries import ALONE, FAMILIES, Family, entries
-from hetfl_book.headtohead.federations import FEDERATIONS, SIZES, Size, data_of
-from hetfl_book.headtohead.running import OPTIONS, TUNING, Bench
+from hetfl_book.headtohead.federations import SIZES, Size
+from hetfl_book.headtohead.recording import rarest
+from hetfl_book.headtohead.running import OPTIONS, TUNING, Bench, Seen
 from hetfl_core import baselines, records
 from hetfl_core.engine.apart import simulate_apart
+from hetfl_core.engine.evaluation import balanced_accuracy_per_client
 from hetfl_core.engine.measures import auc, log_loss
 from hetfl_core.engine.simulation import simulate_seeds
 from hetfl_core.estimators import as_baseline
@@ -130,20 +132,6 @@ LARGE: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
 """Weights and rates with which an exchange could do more than with those that were chosen."""
 
 
-@dataclass(frozen=True)
-class _Data:
-    """The data of a run, whose seed may differ from that of its split."""
-
-    trial: Trial
-    name: str
-    size: Size
-
-    def __call__(self, seed: int) -> Federation:
-        entry = entries()[self.trial.method]
-        data = data_of(self.name, seed - self.trial.start, self.size, common=entry.view == "common")
-        return entry.seen(data, FEDERATIONS[self.name].kind)
-
-
 def attempt(trial: Trial, name: str, size: Size) -> list[dict[str, Any]]:
     """A row for each seed: means over the clients that count.
 
@@ -160,7 +148,8 @@ def attempt(trial: Trial, name: str, size: Size) -> list[dict[str, Any]]:
         ``balanced_accuracy``, ``auc``, ``accuracy``, ``log_loss``; and ``at_own_share``, balanced accuracy where a
         client divides the probability of each class by its share of the client's training rows.
     """
-    bench, entry, data = Bench(data_path("results"), entries()), entries()[trial.method], _Data(trial, name, size)
+    bench, entry = Bench(data_path("results"), entries()), entries()[trial.method]
+    data = Seen(name, size, entry, trial.start)
     setting = _chosen(trial, bench, name, size)
     seeds = [seed + trial.start for seed in trial.seeds]
     method = entry.on(data(seeds[0]), trial.family or FAMILIES[bench.family(name, size)])
@@ -220,21 +209,17 @@ def scores(data: Federation, answers: Mapping[str, np.ndarray]) -> dict[str, flo
     -------
     dict of str to float
     """
-    rows, least = [], []
+    rows = []
     for client in data:
         y, p = client.y_test.numpy(), answers[client.name]
         held = np.bincount(client.y_train.numpy(), minlength=data.n_classes)
         fair = p * np.divide(client.n_train, held, out=np.zeros(len(held)), where=held > 0)
         plain, own = p.argmax(1), fair.argmax(1)
-        rows.append([_balanced(y, plain), _balanced(y, own), auc(y, p), float((plain == y).mean()), log_loss(y, p)])
-        tested = np.bincount(y, minlength=data.n_classes)
-        least.append(tested[(held > 0) | (tested > 0)].min())
-    counts = (np.array(least) >= FEW) | (max(least) < FEW)
+        right = balanced_accuracy_per_client([plain, own], [y, y])
+        rows.append([*right, auc(y, p), float((plain == y).mean()), log_loss(y, p)])
+    least = np.array(rarest(data))
+    counts = (least >= FEW) | (least.max() < FEW)
     return dict(zip(SCORES, np.array(rows)[counts].mean(0).round(6).tolist(), strict=True))
-
-
-def _balanced(y: np.ndarray, said: np.ndarray) -> float:
-    return float(np.mean([(said[y == c] == c).mean() for c in np.unique(y)]))
 
 
 def keep(folder: Path | None = None, some: Sequence[Trial] | None = None) -> Path:

@@ -19,7 +19,7 @@ ZEROS, LOGISTIC, NETWORK = "FedAvg, zeros", "logistic regression alone", "networ
 OWN = [name for name, line in entries().items() if line.exchanges and line.view == "own"]
 """Methods that leave each site a network of its own."""
 
-SENT = TABLE.assign(sent=TABLE["bytes_up"] + TABLE["bytes_down"]).groupby("method")["sent"].mean()
+SENT = TABLE.groupby("method")["sent"].mean()
 JUDGED = guide.left_out(GAINS, LEAVES, {case: case.split(",")[0] for case in GAINS})
 LINES = TABLE[(TABLE["way"] != "one place") & ~TABLE["method"].str.endswith("own last step")]
 VALUES = {size: across.scores(LINES, size) for size in ("all", "tenth")}
