@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,6 +43,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files in `FIRST`; all else stays in its order."""
     places = {f"test_{name}": place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(FIRST)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_file_of_tests_draws_in_the_style_of_another() -> Iterator[None]:
+    """Pages call `plots.use_style`, which holds for the process: what a test runs of them would change other tests."""
+    yield
+    if (matplotlib := sys.modules.get("matplotlib")) is not None:
+        matplotlib.rcdefaults()
 
 
 @pytest.fixture
