@@ -110,6 +110,17 @@ def test_the_grid_of_fedavg_is_what_its_command_makes() -> None:
     }
 
 
+def test_the_grid_of_promises_is_what_its_command_makes() -> None:
+    stored, again = grids.stored("privacy"), grids.privacy((256.0,), seeds=(0,))
+    for sees in grids.SEEN:
+        for promise in ("none", 256.0):
+            for series in stored.results:
+                assert np.isclose(again.at(series, sees, promise)[0], stored.at(series, sees, promise)[0], atol=0.3), (
+                    series
+                )
+    assert stored.sliders["promised ε"] == ["none", *grids.EPSILONS], "from no promise to the strongest"
+
+
 def test_a_place_that_is_not_in_the_grid_is_named() -> None:
     grid = grids.Grid({"α": [1.0, 2.0]}, {"FedAvg": [[50.0], [60.0]], "short": [[1.0]]}, [0], {})
     assert grid.at("FedAvg", 2.0).tolist() == [60.0]

@@ -25,10 +25,14 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from hetfl_book.attacks.defences import Guard, guarded, releases
 from hetfl_book.figures import anchors as places
-from hetfl_core import Client, Federation, Partition, checks, files, simulate_seeds
+from hetfl_book.papers.privacy import CLIPS, DELTA, HONEST, PARTICIPATION, attacked, digits_and_colluder, everyone
+from hetfl_book.papers.privacy import ROUNDS as ROUNDS_ATTACKED
+from hetfl_core import Client, Federation, Partition, checks, files, simulate, simulate_seeds
 from hetfl_core.datasets import heart
 from hetfl_core.methods import FedAvgFT, Local
+from hetfl_core.methods.privacy import noise_multiplier
 from hetfl_core.networks import MLP, Model
 from hetfl_core.records.provenance import environment
 from hetfl_core.rng import numpy_stream
@@ -51,7 +55,7 @@ class Grid:
         What else a figure shows: a list for each slider, one in the other, then anything.
     """
 
-    sliders: dict[str, list[float]]
+    sliders: dict[str, list[Any]]
     results: dict[str, Any]
     seeds: list[int]
     about: dict[str, Any]
@@ -73,7 +77,7 @@ class Grid:
             )
         return found
 
-    def at(self, series: str, *stops: float) -> NDArray[np.float64]:
+    def at(self, series: str, *stops: float | str) -> NDArray[np.float64]:
         """Results of one series at one stop of each slider, a number a seed.
 
         Raises
@@ -222,7 +226,51 @@ def anchors(stops: Sequence[float] = places.PLACES, seeds: Sequence[int] = tuple
     return Grid({"to the right": [*stops], "upwards": [*stops]}, results, [*seeds], about, drawn)
 
 
-MAKERS: dict[str, Callable[[], Grid]] = {"fedavg": fedavg, "anchors": anchors}
+# --- what a promise of privacy costs, and what a curious server still learns ------------------------------------------
+
+EPSILONS = (4096.0, 1024.0, 256.0, 64.0, 16.0)
+SEEN = {"sums": HONEST, "single messages": 1}
+"""What the server sees, and over how many clients the noise is shared so that ε holds for it."""
+
+
+def privacy(
+    epsilons: Sequence[float] = EPSILONS, seeds: Sequence[int] = SEEDS[:5], rounds: int = ROUNDS_ATTACKED
+) -> Grid:
+    """FedAvg under a promise ε for each client: accuracy in %, and the AUC, in %, of reading a client's classes.
+
+    The federation, its attacker and the clipping are those of `hetfl_book.papers.privacy`; noise is what ε asks for in
+    as many rounds as the busiest client of a seed takes part in.
+    """
+    names = ("FedAvg", "FedAvg, then tuned at home", "each client alone", "the attacker")
+    found: dict[str, list[list[float]]] = {name: [] for name in names}
+    plain, told = everyone(), {"rounds": rounds, "participation": PARTICIPATION, "evaluate_every": rounds}
+    federations = {seed: digits_and_colluder(seed) for seed in seeds}
+    alone = [
+        100 * simulate(fed, plain["Local"], seed=seed, progress=False, device="cpu", **told).final["accuracy"]  # type: ignore[arg-type]
+        for seed, fed in federations.items()
+    ]
+    for (sees, shared), promise in product(SEEN.items(), (None, *epsilons)):
+        each: list[list[float]] = []
+        for seed, fed in federations.items():
+            method = plain["FedAvg-FT"]
+            if promise is not None:
+                sent = releases([client.name for client in fed], PARTICIPATION, seed, rounds)
+                method = guarded(method, Guard(CLIPS["FedAvg"], noise_multiplier(promise, DELTA, sent), shared))
+            run = attacked(fed, method, seed=seed, progress=False, device="cpu", **told)
+            read = run.final["presence_direct_summed" if sees == "sums" else "presence_direct"]
+            each.append([100 * run.history["accuracy"].iloc[-1], 100 * run.final["accuracy"], 100 * read])
+        common, tuned, attack = map(list, zip(*each, strict=True))
+        for name, values in zip(names, (common, tuned, alone, attack), strict=True):
+            found[name].append(values)
+    sliders = {"the server sees": [*SEEN], "promised ε": ["none", *epsilons]}
+    shape = (len(SEEN), 1 + len(epsilons), len(seeds))
+    results = {name: np.round(values, 2).reshape(shape).tolist() for name, values in found.items()}
+    about = {"data": "digits, 20 clients of 40 and a colluder", "method": "FedAvg-FT", "rounds": rounds, "delta": DELTA}
+    about |= {"measure": "test accuracy in %, mean over clients; AUC in % of telling the classes that a client holds"}
+    return Grid(sliders, results, [*seeds], about)
+
+
+MAKERS: dict[str, Callable[[], Grid]] = {"fedavg": fedavg, "anchors": anchors, "privacy": privacy}
 
 
 def make(name: str) -> Grid:
