@@ -186,7 +186,7 @@ def fedavg(
         found["alone"].append(np.array([run.final["accuracy"] for run in alone.values()]))
     shape = (len(alphas), len(epochs), len(active), len(seeds))
     results = {name: (100 * np.stack(each)).round(2).reshape(shape).tolist() for name, each in found.items()}
-    sliders: dict[str, list[float]] = {
+    sliders: dict[str, list[Any]] = {
         "α of the split": [*alphas],
         "local epochs": [*epochs],
         "clients in a round, of ten": [*active],
@@ -243,11 +243,12 @@ def privacy(
     """
     names = ("FedAvg", "FedAvg, then tuned at home", "each client alone", "the attacker")
     found: dict[str, list[list[float]]] = {name: [] for name in names}
-    plain, told = everyone(), {"rounds": rounds, "participation": PARTICIPATION, "evaluate_every": rounds}
+    plain = everyone()
+    told: dict[str, Any] = {"rounds": rounds, "participation": PARTICIPATION, "evaluate_every": rounds}
+    told |= {"progress": False, "device": "cpu"}
     federations = {seed: digits_and_colluder(seed) for seed in seeds}
     alone = [
-        100 * simulate(fed, plain["Local"], seed=seed, progress=False, device="cpu", **told).final["accuracy"]  # type: ignore[arg-type]
-        for seed, fed in federations.items()
+        100 * simulate(fed, plain["Local"], seed=seed, **told).final["accuracy"] for seed, fed in federations.items()
     ]
     for (sees, shared), promise in product(SEEN.items(), (None, *epsilons)):
         each: list[list[float]] = []
@@ -256,13 +257,13 @@ def privacy(
             if promise is not None:
                 sent = releases([client.name for client in fed], PARTICIPATION, seed, rounds)
                 method = guarded(method, Guard(CLIPS["FedAvg"], noise_multiplier(promise, DELTA, sent), shared))
-            run = attacked(fed, method, seed=seed, progress=False, device="cpu", **told)
+            run = attacked(fed, method, seed=seed, **told)
             read = run.final["presence_direct_summed" if sees == "sums" else "presence_direct"]
             each.append([100 * run.history["accuracy"].iloc[-1], 100 * run.final["accuracy"], 100 * read])
         common, tuned, attack = map(list, zip(*each, strict=True))
         for name, values in zip(names, (common, tuned, alone, attack), strict=True):
             found[name].append(values)
-    sliders = {"the server sees": [*SEEN], "promised ε": ["none", *epsilons]}
+    sliders: dict[str, list[Any]] = {"the server sees": [*SEEN], "promised ε": ["none", *epsilons]}
     shape = (len(SEEN), 1 + len(epsilons), len(seeds))
     results = {name: np.round(values, 2).reshape(shape).tolist() for name, values in found.items()}
     about = {"data": "digits, 20 clients of 40 and a colluder", "method": "FedAvg-FT", "rounds": rounds, "delta": DELTA}
