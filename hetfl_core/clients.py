@@ -406,7 +406,7 @@ def _apart(*two: tuple[str, Sequence[str]]) -> str:
     """Which features only one of two clients has."""
     (first, expected), (name, names) = two
     here, there = ([n for n in a if n not in b] for a, b in ((names, expected), (expected, names)))
-    return f"only {first!r} has {checks.shown(there)}, only {name!r} has {checks.shown(here)}"
+    return ", ".join(f"only {who!r} has {checks.shown(had)}" for who, had in ((first, there), (name, here)) if had)
 
 
 def other_columns(first: Spec, other: Spec) -> str:

@@ -571,27 +571,26 @@ chapter
 """
 
 
-def test_the_ledger_in_a_sentence_and_a_table(extension: ModuleType) -> None:
+def test_the_ledger_in_a_table(extension: ModuleType) -> None:
     """Counted anew from the ledger's own lines."""
-    said = extension.tally_in_words().split("\n")
+    said = extension.tally_table().split("\n")
     numbers, claims = ledger.numbers(known=experiments.known()), ledger.claims(known=experiments.known())
     claims = claims[claims["part_of"] == ""]
-    judged = claims[claims["p"].notna()]
-    assert said[0].startswith(f"Of {len(claims)} claims in the papers, {len(judged)} can be judged")
-    assert f"{(judged['verdict_holm'] == 'open').sum()} are open" in said[0]
-    rows = {row.split(" | ")[0].strip("| "): row.split(" | ")[1:] for row in said if row.startswith("|")}
+    rows = {row.split(" | ")[0].strip("| "): row.split(" | ")[1:] for row in said}
     for paper, mine in numbers.groupby("paper"):
         ran = mine["verdict"].isin(["agrees", "higher", "lower"]).sum()
         assert rows[ledger.SOURCES.get(paper, paper)][0].startswith(f"{ran or 'none'} of {len(mine)}")
-    assert set(claims["paper"].map(lambda p: ledger.SOURCES.get(p, p))) < set(rows)
+    for paper, mine in claims.groupby("paper"):
+        judged = mine["p"].notna().sum()
+        assert rows[ledger.SOURCES.get(paper, paper)][1].startswith(f"{judged or 'none'} of {len(mine)}")
 
 
 def test_the_front_page_answers_for_each_paper(extension: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted anew from the records: paired differences whose interval excludes zero, also after Holm's correction."""
-    said = dict(re.findall(r"^- \[[^]]+\]\((\w+)\.ipynb\).*: (.*)\.$", extension.answers_in_words(), re.MULTILINE))
-    assert list(said) == ["flic", "fedcr", "fedcma", "hyfem"]
+    said = extension.answers()
     stored = ledger.load(scale="paper")
-    for chapter, _, (method, rival, metric), _, settings in extension.ANSWERS:
+    for row, (chapter, _, (method, rival, metric), _, settings) in zip(said, extension.ANSWERS, strict=True):
+        assert f"]({chapter}.ipynb)" in row["method"]
         assert {f"{chapter}/{name}" for name in settings} <= set(experiments.EXPERIMENTS)
         pairs = [results.pair(stored, f"{chapter}/{name}", method, rival, metric) for name in settings]
         left = sorted((pair for pair in pairs if pair is not None), key=lambda pair: pair.p)
@@ -599,13 +598,30 @@ def test_the_front_page_answers_for_each_paper(extension: ModuleType, monkeypatc
         while left and left[0].p * len(left) <= 0.05:  # Holm: step down until one is not small enough
             mean = left.pop(0).mean
             more, less = more + (mean > 0), less + (mean < 0)
-        words = [str(count) if count else "none" for count in (more, less, len(left))]
-        assert said[chapter] == (
-            f"more accurate in {words[0]} of {n} settings, less accurate in {words[1]}, undecided in {words[2]}"
+        assert [row[name] for name in ("settings", "better", "worse", "cannot tell")] == [n, more, less, len(left)]
+    page, (first, *_) = (BOOK / "index.md").read_text("utf8"), extension.answers_table().split("\n")
+    assert "{{ answers }}" in page
+    assert first.startswith("| method | in its place | settings | better ")
+    counts = {name: sum(row[name] for row in said) for name in ("settings", "better", "worse", "cannot tell")}
+    assert (
+        "in {settings} settings of these papers. It was better {better} times and worse {worse} times, and ".format(
+            **counts
         )
-    assert "{{ answers }}" in (BOOK / "index.md").read_text("utf8")
+        in page
+    )
+    assert f"{counts['cannot tell']} times we cannot tell" in page
     monkeypatch.setattr("hetfl_book.ledger.load", lambda **_: [])
-    assert extension.answers_in_words().count(": still to be run.") == 4
+    assert [row["settings"] for row in extension.answers()] == [0] * 4
+
+
+def test_the_front_page_says_which_edition_it_is(extension: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extension, "repository", lambda: "https://github.com/somebody/book")
+    said = extension.edition()
+    assert said.startswith("Version ")
+    assert said.endswith("[repository](https://github.com/somebody/book)")
+    monkeypatch.setattr(extension, "repository", lambda: "")
+    assert extension.edition() == said.rpartition(" · ")[0]
+    assert "{{ edition }}" in (BOOK / "index.md").read_text("utf8")
 
 
 def test_pages_say_how_long_a_chapter_takes(

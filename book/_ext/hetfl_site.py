@@ -31,6 +31,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import yaml
 from docutils import nodes
 from numpydoc import numpydoc
 from sphinx.pycode import ModuleAnalyzer
@@ -116,12 +117,9 @@ def fill_in(app: Any, docname: str, source: list[str]) -> None:
         for what, rooms in (("modules", None), ("rooms", True), ("behind", False)):
             pattern = rf"\{{\{{ {what} (\w+) \}}\}}"
             source[0] = re.sub(pattern, lambda package, rooms=rooms: module_table(package[1], rooms), source[0])
-        if "{{ tally }}" in source[0]:
-            source[0] = source[0].replace("{{ tally }}", tally_in_words())
-        if "{{ answers }}" in source[0]:
-            source[0] = source[0].replace("{{ answers }}", answers_in_words())
-        if "{{ made }}" in source[0]:
-            source[0] = source[0].replace("{{ made }}", made_table())
+        for name, filled in FILLED.items():
+            if f"{{{{ {name} }}}}" in source[0]:
+                source[0] = source[0].replace(f"{{{{ {name} }}}}", filled())
         source[0] = re.sub(r"\{\{ minutes ([\w-]+) \}\}", lambda chapter: minutes(chapter[1]), source[0])
 
 
@@ -214,7 +212,7 @@ def drop_scripts(app: Any, page: str, template: str, context: dict[str, Any], do
     context["script_files"] = list(scripts.values())
 
 
-# --- the ledger in two sentences, and what this copy was made with ----------------------------------------------
+# --- the front page, and what this copy was made with -------------------------------------------------------------
 
 PACKAGES = ("matplotlib", "mne", "pyriemann", "moabb", "flwr", "jupyter-book")
 """Shown besides those that records name."""
@@ -253,35 +251,36 @@ ANSWERS = [
 """Chapter, what it is about, its method, a plain rival, the metric; the rival in words; experiments, one per setting."""
 
 
-def answers_in_words() -> str:
-    """For each paper how often its method is ahead of a plain rival in our runs: a list with one item per chapter."""
+def answers() -> list[dict[str, Any]]:
+    """For each paper in how many settings its method is better or worse than a plain rival in our runs."""
     ledger, results, statistics = (
         importlib.import_module(name)
         for name in ("hetfl_book.ledger", "hetfl_book.ledger.results", "hetfl_core.statistics")
     )
-    stored, lines = ledger.load(scale="paper"), []
+    stored, rows = ledger.load(scale="paper"), []
     for chapter, what, (method, rival, metric), plain, settings in ANSWERS:
         pairs = {e: results.pair(stored, f"{chapter}/{e}", method, rival, metric) for e in settings}
         found = ledger.corrected(statistics.as_table({e: pair for e, pair in pairs.items() if pair is not None}))
-        more, less = ((found["finding"] & (sign * found["mean"] > 0)).sum() for sign in (1, -1))
-        told = (
-            f"more accurate in {more or 'none'} of {len(found)} settings, less accurate in {less or 'none'}, "
-            f"undecided in {len(found) - more - less or 'none'}"
-        )
+        better, worse = (int((found["finding"] & (sign * found["mean"] > 0)).sum()) for sign in (1, -1))
         name = ledger.SOURCES[chapter].partition(" (")[0]
-        lines.append(
-            f"- [{name}]({chapter}.ipynb), {what}, against {plain}: {told if len(found) else 'still to be run'}."
-        )
-    return "\n".join(lines)
+        row = {"method": f"[{name}]({chapter}.ipynb), {what}", "in its place": plain, "settings": len(found)}
+        rows.append(row | {"better": better, "worse": worse, "cannot tell": len(found) - better - worse})
+    return rows
 
 
-def tally_in_words() -> str:
-    """What the ledger amounts to: a sentence on claims, a table with one row per paper, and how to read it."""
+def answers_table() -> str:
+    """`answers`, as Markdown."""
+    rows = answers()
+    lines = [[*rows[0]], ["---"] * len(rows[0]), *([*row.values()] for row in rows)]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def tally_table() -> str:
+    """What the ledger amounts to, a row for each paper."""
     ledger, experiments = (importlib.import_module(f"hetfl_book.{name}") for name in ("ledger", "experiments"))
     words = importlib.import_module("hetfl_book.notebook").counted_verdicts
     known = experiments.known()
     numbers, claims = ledger.numbers(known=known), ledger.claims(known=known)
-    total = ledger.tally(numbers, claims)
     table = ["| paper | its numbers, run again | its claims, judged by our runs |", "|---|---|---|"]
     for paper in [paper for paper in ledger.SOURCES if paper in {*numbers["paper"], *claims["paper"]}]:
         n = ledger.tally(numbers[numbers["paper"] == paper], claims[claims["paper"] == paper])
@@ -291,19 +290,16 @@ def tally_in_words() -> str:
             for count, of, verdicts in ((ran, n.numbers, n.judged), (judged, n.claims, n.corrected))
         )
         table.append(f"| {ledger.SOURCES.get(paper, paper)} | {' | '.join(told)} |")
-    judged = sum(total.corrected.values())
-    return "\n".join(
-        [
-            f"Of {total.claims} claims in the papers, {judged} can be judged by our runs. Corrected for the rivals that "
-            f"each claim names (Holm), **{words(total.corrected)}**; taken singly, {words(total.by_rule)}.",
-            "",
-            *table,
-            "",
-            "A number *agrees* if it is within a point, or two standard errors, of the printed one; *higher* and *lower* are ours against the paper's. "
-            "A claim *holds* if our interval lies on its side, is *reversed* if it lies on the other, *fails* if it excludes a stated size or likeness, and is *open* "
-            "otherwise, often because seeds are few or the correction is strict. *None yet* means that nobody has run the paper's setting here.",
-        ]
-    )
+    return "\n".join(table)
+
+
+def edition() -> str:
+    """Version, authors and licence of CITATION.cff, how to cite, and the repository where it is known."""
+    told = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf8"))
+    authors = " and ".join(author["name"] for author in told["authors"])
+    address = repository()
+    parts = [f"Version {told['version']}", authors, f"{told['license']} licence", "[how to cite](bibliography.md)"]
+    return " · ".join([*parts, *([f"[repository]({address})"] if address else [])])
 
 
 def minutes(chapter: str) -> str:
@@ -329,6 +325,15 @@ def made_table() -> str:
         **data_in_words(),
     }
     return "\n".join(["| item | this copy |", "|---|---|", *(f"| {name} | {words} |" for name, words in rows.items())])
+
+
+FILLED: dict[str, Callable[[], str]] = {
+    "answers": answers_table,
+    "tally": tally_table,
+    "made": made_table,
+    "edition": edition,
+}
+"""What fills a placeholder such as ``{{ tally }}``."""
 
 
 def version(name: str) -> str:
