@@ -30,7 +30,7 @@ BOOK = ROOT / "book"
 MADE = ("_build", "dist", "generated", ".ipynb_checkpoints")
 NOTEBOOKS = sorted(p for p in BOOK.rglob("*.ipynb") if not set(MADE) & set(p.parts))
 CHAPTERS = [p for p in NOTEBOOKS if p.parent == BOOK]
-CARRY = [p for p in NOTEBOOKS if p.parent != BOOK or p.stem not in WRITTEN]
+CARRY = [p for p in NOTEBOOKS if p.parent != BOOK or p.stem not in {*WRITTEN, "tour"}]
 """Those with an install cell in their source; to the others the build adds one."""
 
 INSTALL = '''\
