@@ -1,0 +1,123 @@
+"""What the chapter on personalised methods says."""
+
+from facts import is_open, over, pair, runs, stored
+from hetfl_book import report
+from hetfl_book.headtohead import ranking, sites
+from hetfl_book.headtohead.federations import FEDERATIONS
+from hetfl_book.papers import fedcr
+from hetfl_core import records
+from hetfl_core.methods import FedAvgFT
+from hetfl_core.reporting.judging import resampled
+
+SPLITS = [f"fedcr/own-{split}" for split in fedcr.SPLITS]
+TUNED, BEACH = "FedAvg-FT", "Long Beach"
+OTHERS = (
+    "FedCR",
+    "FedPer",
+    "FedPAC",
+    "FedAvg-FT, all",
+    "FedRep",
+    "LG-FedAvg",
+    "Local",
+    "Ditto",
+    "FedBABU, all",
+    "FedAvg",
+)
+MAP = ("LG-FedAvg", "FedPer", "FedRep", "FedBABU", "FedPAC", TUNED, "Ditto", "pFedHN", "FedProto")
+"""Of the map, those that exchange something."""
+
+behind = {name: over(SPLITS, name, TUNED) for name in OTHERS}
+at_size = {(s, m): pair(f"fedcr/fmnist-{s}", m, TUNED) for s in fedcr.SPLITS for m in ("FedPAC", "FedCR")}
+exchange = {name: report.gained("heart", name, "nothing exchanged", "tenth", "auc") for name in MAP}
+alone = {name: report.gained("heart", name) for name in (*MAP, "FedAvg")}
+few = {name: report.gained("heart", name, size="tenth", measure="auc") for name in (TUNED, "logistic regression alone")}
+
+
+def first(split: str) -> bool:
+    """Whether tuned FedAvg has the highest mean of all that were run on a split."""
+    return all(runs(split, TUNED).mean() > runs(split, name).mean() for name in (*OTHERS, "FedSR-FT", "FedCR, own bodies", "FedBABU"))  # fmt: skip
+
+
+def beach(method: str, measure: str) -> float:
+    """What a method reaches in Long Beach with all patients, mean of the splits."""
+    return float(sites.reached("heart", measure).loc[(method, BEACH)].mean())
+
+
+def classes(method: str) -> tuple[float, float]:
+    """The shares (%) of Long Beach's ill who are found and of its healthy who are recognised, p of them being ill.
+
+    Solves accuracy = p · ill + (1 − p) · healthy and balanced accuracy = (ill + healthy) / 2.
+    """
+    [p] = {1 - n / m for n, m in zip(*(tested[c] for c in ("rarest", "n_test")), strict=True)}
+    assert p == 0.75
+    balanced = beach(method, "balanced_accuracy")
+    ill = (beach(method, "accuracy") - 2 * (1 - p) * balanced) / (2 * p - 1)
+    return ill, 2 * balanced - ill
+
+
+def lead(a: str, b: str):
+    """A less B with a tenth of the patients, in points of AUC."""
+    table = ranking.clients(records.load(experiment="headtohead/heart-tenth"), "auc")
+    means = table[table["counts"]].groupby(["method", "seed"])["value"].mean().unstack("seed")
+    return resampled((means.loc[a] - means.loc[b]).tolist(), FEDERATIONS["heart"].ratio)
+
+
+def half(gain: object) -> float:
+    """Half the width of an interval."""
+    return (gain.high - gain.low) / 2  # type: ignore[attr-defined]
+
+
+some = ranking.clients(records.load(experiment="headtohead/heart-tenth", method="FedAvg"))
+hearts = ranking.clients(records.load(experiment="headtohead/heart-all"))
+tested = hearts.query("client == @BEACH")
+of_both = [r for r in stored() if r.experiment in SPLITS]
+sent = report.head_to_head("heart")["bytes_up"] / (4 * 4 * 30)  # four bytes a number, four hospitals, thirty rounds
+
+FACTS = [
+    ("was beaten by no other in our comparison on the images of twenty clients", all(gap.mean < 0 for gap in behind.values())),
+    ("an own head brought back an old habit", classes("FedPer")[1] < classes("FedAvg")[1] / 4, classes("network alone")[0] > 95),
+    # images
+    ("Tuned FedAvg has the highest mean on both splits", *map(first, SPLITS)),
+    ("FedCR is {:.1f} points behind, which we cannot tell from chance", -behind["FedCR"].mean, is_open(behind["FedCR"])),
+    ("FedPer {:.1f} and FedRep {:.1f}.", -behind["FedPer"].mean, -behind["FedRep"].mean),
+    ("Training alone loses {:.1f} points. Plain FedAvg is last with {:.1f}", -behind["Local"].mean, -behind["FedAvg"].mean, min(behind, key=lambda n: behind[n].mean) == "FedAvg"),
+    ("Tuning the head alone is {:.1f} points better than tuning all layers", -behind["FedAvg-FT, all"].mean, behind["FedAvg-FT, all"].high < 0),
+    ("by {:.1f} to {:.1f} points", min(g.mean for g in at_size.values()), max(g.mean for g in at_size.values()), all(g.n == 2 for g in at_size.values())),
+    ("twenty clients {} training images each", *{n for r in of_both for n in r.per_client["n_train"]}, {len(r.per_client["n_train"]) for r in of_both} == {20}),
+    ("chooses among the same six learning rates", len(fedcr.GRID) == 6),
+    ("runs on five random splits", all(gap.n == 5 for gap in behind.values())),
+    # Long Beach
+    ("three of four patients are ill", classes("FedAvg")[0] > 0),
+    ("A network alone finds {:.0f} % of the ill and recognises {:.0f} % of the healthy", *classes("network alone")),
+    ("and recognises {:.0f} %. If we give it an own head, as FedPer does, the bet is back with {:.0f} %", classes("FedAvg")[1], classes("FedPer")[1]),
+    ("With tuning at the end we recognise {:.0f} %, and with Ditto, which stays near the common model, {:.0f} %", classes(TUNED)[1], classes("Ditto")[1]),
+    ("the last column hardly moves", max(beach(m, "auc") for m in ("FedAvg", "FedPer", TUNED, "Ditto")) - beach("network alone", "auc") < 2),
+    ("tuned FedAvg is right on {:.1f} % of Long Beach's patients and FedAvg on {:.1f} %", beach(TUNED, "accuracy"), beach("FedAvg", "accuracy")),
+    ("it is {:.1f} against {:.1f} %", beach(TUNED, "balanced_accuracy"), beach("FedAvg", "balanced_accuracy")),
+    ("FedAvg gains {:.1f} points of balanced accuracy over training alone", alone["FedAvg"].mean, alone["FedAvg"].low > 0),
+    ("For none of the nine methods on the map that exchange something can we show any gain, and FedPer even loses {:.1f}", -alone["FedPer"].mean, len(MAP) == 9, alone["FedPer"].high < 0, all(alone[m].low < 0 for m in MAP)),
+    ("In AUC none of them is more than one point away from training alone", all(abs(report.gained("heart", m, measure="auc").mean) < 1 for m in MAP)),
+    ("FedAvg-FT tunes all layers here", FedAvgFT().tuned == "all"),
+    # a tenth of the patients
+    ("a tenth of its patients, about fifteen", round(some["n_train"].mean()) == 15),
+    ("The exchange is worth {:.1f} points to FedAvg-FT, {:.1f} to FedBABU and {:.1f} to FedPAC", *(exchange[m].mean for m in (TUNED, "FedBABU", "FedPAC")), all(exchange[m].low > 0 for m in (TUNED, "FedBABU", "FedPAC"))),
+    ("It is worth less than one point to FedPer, FedRep and LG-FedAvg", all(abs(exchange[m].mean) < 1 for m in ("FedPer", "FedRep", "LG-FedAvg"))),
+    ("direct lead of {:.1f} points over FedPer could be chance (± {:.1f})", lead("FedBABU", "FedPer").mean, half(lead("FedBABU", "FedPer")), lead("FedBABU", "FedPer").low < 0),
+    ("Tuned FedAvg is {:.1f} points of AUC ahead of a network alone, give or take {:.1f}, and a plain logistic regression alone is {:.1f} points ahead of it", few[TUNED].mean, half(few[TUNED]), few["logistic regression alone"].mean),
+    ("We cannot tell any of these apart", all(g.low < 0 < g.high for g in few.values()), lead(TUNED, "logistic regression alone").low < 0 < lead(TUNED, "logistic regression alone").high),
+    # captions and their texts
+    ("A full dot excludes zero, and none lies to its right", all(g.mean < 0 for g in behind.values())),
+    ("FedCR lies just left of zero and includes it", is_open(behind["FedCR"]), all(g.high < 0 for m, g in behind.items() if m != "FedCR"), [g.mean for g in behind.values()] == sorted((g.mean for g in behind.values()), reverse=True)),
+    ("falls from 99 to 76 percent, the share of the healthy that are recognised rises from 7 to 59 percent, and the AUC stays between 71 and 73", [round(x) for x in (*classes("network alone"), *classes("FedAvg"), beach("network alone", "auc"), beach("FedAvg", "auc"))] == [99, 7, 76, 59, 71, 73]),
+    ("gain five to seven points from the exchange and exclude zero, pFedHN gains six and includes it", exchange["pFedHN"].low < 0),
+    ("FedPer, FedRep and LG-FedAvg, which keep head or body, lie near zero. So does Ditto", abs(exchange["Ditto"].mean) < 1),
+    # exercises and the box
+    ("FedAvg sends all {:.0f}, FedPer {:.0f} and LG-FedAvg {:.0f}", sent["FedAvg"], sent["FedPer"], sent["LG-FedAvg"], 13 * 64 + 64 + 64 * 32 + 32 == 2976 == sent["FedPer"]),
+    ("Ten splits of the same patients", set(hearts["seed"]) == set(range(10))),
+    ("Zurich tests on three healthy patients", set(hearts.query("client == 'Zurich'")["rarest"]) == {3}),
+    ("as 20 of its 80 test patients are healthy in every split", set(tested["rarest"]) == {20}, set(tested["n_test"]) == {80}),
+    ("{} rounds, and learning rates chosen on one split", *{max(r.history["round"]) for r in of_both}, len({r.seed for r in stored() if r.experiment == f"{SPLITS[0]}-grid"}) == 1),
+    ("barely differs from training alone", abs(over(SPLITS, "Ditto", "Local").mean) < 0.2),
+]  # fmt: skip
+
+GIVEN = ()
