@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from hetfl_book.report import ORANGE, WIDTH
 from hetfl_core import checks
 from hetfl_core.engine import Simulator
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
+from hetfl_core.plots import COLOURS
 
 COLUMNS = {"phi": "body", "beta": "head", "own": "second\nmodel", "means": "class\nmeans"}
 """What the map tells apart, by the first part of a tensor's name."""
@@ -21,7 +21,7 @@ MEANS = ("mean", "centroid", "joint")
 """Under what names methods send what they know of a class's features."""
 
 LOOKS: Mapping[str, Mapping[str, Any]] = {
-    "same": {"fc": (ORANGE, 0.45)},
+    "same": {"fc": (COLOURS[1], 0.45)},
     "made": {"fc": "white", "hatch": "///"},
     "own": {"fc": "white"},
 }
@@ -86,7 +86,7 @@ def chart(families: Mapping[str, Mapping[str, Mapping[str, Box]]]) -> Axes:
     """
     every = checks.mapping("families", families)
     lines = sum(0.8 + 0.95 * len(some) for some in every.values())
-    ax = plt.subplots(figsize=(WIDTH, 0.9 + 0.3 * lines))[1]
+    ax = plt.subplots(figsize=(4.6, 0.9 + 0.3 * lines))[1]
     y = 0.0
     for family, methods in every.items():
         ax.text(-2.1, -y, family, va="center", weight="bold")
