@@ -5,8 +5,8 @@ the results of every combination and seed, and where they come from. `hetfl_book
 
 References
 ----------
-.. [1] T.-M. H. Hsu, H. Qi, M. Brown. Measuring the effects of non-identical data distribution for federated visual
-   classification. arXiv:1909.06335, 2019.
+.. [1] M. Yurochkin, M. Agrawal, S. Ghosh, K. Greenewald, N. Hoang, Y. Khazaeni. Bayesian nonparametric federated
+   learning of neural networks. ICML 2019.
 """
 
 from __future__ import annotations
