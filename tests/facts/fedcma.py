@@ -52,7 +52,7 @@ def chapter() -> list[Fact]:
         ("the paper's mean is {:.1f})", lead.mean()),
         ("{:.1f} points above that ({:.1f} to {:.1f}),", *sized(head), is_open(head)),
         ("and {:.1f} above FedGen ({:.1f} to {:.1f}).", *sized(gen), is_open(gen)),
-        ("it comes from sharing the head", over(MNIST, "FedAvg", "Local").low > 0),
+        ("averaging the last layer alone reaches most of it", over(MNIST, "FedAvg", "Local").mean > 2 / 3 * alone.mean),
         ("{:.1f} points over training alone ({:.1f} to {:.1f}), and", *sized(written), written.low > 0),
         ("{:.1f} over sharing the last layer ({:.1f} to {:.1f}).", *sized(head_written), head_written.low > 0),
         ("{:.1f} points behind training alone with one ({:.1f} to {:.1f})", *(-x for x in (sigmoid.mean, sigmoid.high, sigmoid.low)), sigmoid.high < 0),
