@@ -148,6 +148,8 @@ def load(
 ) -> list[RunRecord]:
     """All records of a results folder, or those of one experiment, scale or method.
 
+    Records of packed files may be shared with other callers: they are not to be changed.
+
     Parameters
     ----------
     folder : path, optional
@@ -178,7 +180,7 @@ def load(
     with _no_collection():
         for kind in _KINDS:  # fresh ones first: what `pack` takes away meanwhile is in the packed file afterwards
             for path in _files(root, kind, experiment, scale, method):
-                for record in _records_in(path, root):
+                for record in _records_in(path, root) if kind == _KINDS[0] else _packed(path, root).values():
                     found.setdefault(record.relative_path, record)
         return _sorted(r for r in found.values() if all(v in (None, getattr(r, k)) for k, v in wanted.items()))
 
@@ -207,17 +209,24 @@ def find(folder: str | Path, experiment: str, scale: str, method: str, seed: int
     for record in _records_in(root / place, root):
         return record
     for kind in _KINDS[1:]:
-        with suppress(FileNotFoundError):
-            path = root / f"{experiment}{kind}"
-            status = path.stat()
-            stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
-            if packed := _by_place(path, root, stamp).get(place):
-                return packed
+        if packed := _packed(root / f"{experiment}{kind}", root).get(place):
+            return packed
     return None
 
 
-@lru_cache(maxsize=2)
-def _by_place(path: Path, root: Path, stamp: tuple[int, ...]) -> dict[str, RunRecord]:
+def _packed(path: Path, root: Path) -> Mapping[str, RunRecord]:
+    """The records of a packed file by their places, none where it is gone; it is read once, until it changes."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        if os.path.lexists(path):  # a link to nothing
+            raise
+        return {}
+    return _by_place(path, root, (status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+@lru_cache(maxsize=256)
+def _by_place(path: Path, root: Path, stamp: tuple[int, ...]) -> Mapping[str, RunRecord]:
     """The records of a packed file, read anew when another `stamp` says that it has changed."""
     return {record.relative_path: record for record in _records_in(path, root)}
 
