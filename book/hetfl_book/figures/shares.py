@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import matplotlib.pyplot as plt
@@ -72,36 +72,35 @@ def boxes(method: Method, federation: Federation) -> dict[str, Box]:
     return found
 
 
-def chart(families: Mapping[str, Mapping[str, Mapping[str, Box]]]) -> Axes:
-    """The map: families of methods from the top, a row for each method, with its boxes.
+def chart(families: Iterable[Mapping[str, Mapping[str, Box]]]) -> Axes:
+    """The map: a row for each method, with its boxes, and a gap between one family and the next.
 
     Parameters
     ----------
-    families : dict of str to dict of str to dict of str to Box
-        By family and method, as from `boxes`.
+    families : iterable of dict of str to dict of str to Box
+        From the top; by method, as from `boxes`.
 
     Returns
     -------
     Axes
     """
-    every = checks.mapping("families", families)
-    lines = sum(0.8 + 0.95 * len(some) for some in every.values())
-    ax = plt.subplots(figsize=(4.6, 0.9 + 0.3 * lines))[1]
+    every = [checks.mapping("families", family) for family in families]
+    lines = sum(0.25 + len(family) for family in every)
+    ax = plt.subplots(figsize=(4.6, 0.9 + 0.27 * lines))[1]
     y = 0.0
-    for family, methods in every.items():
-        ax.text(-2.1, -y, family, va="center", weight="bold")
-        y += 0.8
-        for name, found in methods.items():
-            ax.text(-1.95, -y, name, va="center")
+    for family in every:
+        for name, found in family.items():
+            ax.text(-1.9, -y, name, va="center")
             for part, box in found.items():
                 _draw(ax, [*COLUMNS].index(part), -y, box)
-            y += 0.95
+            y += 1
+        y += 0.25
     for x, words in enumerate(COLUMNS.values()):
-        ax.text(x, 0.45, words, ha="center", va="bottom", weight="bold", linespacing=0.95)
-    for x, kind in zip((-2.0, 0.1, 2.25), WORDS, strict=True):
-        ax.add_patch(plt.Rectangle((x, -y - 0.5), 0.4, 0.55, ec="black", lw=1, **LOOKS[kind]))
-        ax.text(x + 0.5, -y - 0.25, WORDS[kind], va="center")
-    ax.set(xlim=(-2.15, 3.5), ylim=(-y - 0.6, 1.75))
+        ax.text(x, 0.6, words, ha="center", va="bottom", weight="bold", linespacing=0.95)
+    for x, kind in zip((-1.85, 0.15, 2.3), WORDS, strict=True):
+        ax.add_patch(plt.Rectangle((x, -y - 0.45), 0.4, 0.6, ec="black", lw=1, **LOOKS[kind]))
+        ax.text(x + 0.5, -y - 0.15, WORDS[kind], va="center")
+    ax.set(xlim=(-1.95, 3.5), ylim=(-y - 0.6, 2.2))
     ax.axis("off")
     return ax
 

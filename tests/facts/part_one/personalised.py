@@ -75,7 +75,7 @@ sent = report.head_to_head("heart")["bytes_up"] / (4 * 4 * 30)  # four bytes a n
 
 FACTS = [
     ("was beaten by no other in our comparison on the images of twenty clients", all(gap.mean < 0 for gap in behind.values())),
-    ("an own head brought back an old habit", classes("FedPer")[1] < classes("FedAvg")[1] / 4, classes("network alone")[0] > 95),
+    ("a personal head brought back an old habit", classes("FedPer")[1] < classes("FedAvg")[1] / 4, classes("network alone")[0] > 95),
     # images
     ("Tuned FedAvg has the highest mean on both splits", *map(first, SPLITS)),
     ("FedCR is {:.1f} points behind, which we cannot tell from chance", -behind["FedCR"].mean, is_open(behind["FedCR"])),
@@ -89,7 +89,7 @@ FACTS = [
     # Long Beach
     ("three of four patients are ill", classes("FedAvg")[0] > 0),
     ("A network alone finds {:.0f} % of the ill and recognises {:.0f} % of the healthy", *classes("network alone")),
-    ("and recognises {:.0f} %. If we give it an own head, as FedPer does, the bet is back with {:.0f} %", classes("FedAvg")[1], classes("FedPer")[1]),
+    ("and recognises {:.0f} %. If we give it a personal head, as FedPer does, the bet is back with {:.0f} %", classes("FedAvg")[1], classes("FedPer")[1]),
     ("With tuning at the end we recognise {:.0f} %, and with Ditto, which stays near the common model, {:.0f} %", classes(TUNED)[1], classes("Ditto")[1]),
     ("the last column hardly moves", max(beach(m, "auc") for m in ("FedAvg", "FedPer", TUNED, "Ditto")) - beach("network alone", "auc") < 2),
     ("tuned FedAvg is right on {:.1f} % of Long Beach's patients and FedAvg on {:.1f} %", beach(TUNED, "accuracy"), beach("FedAvg", "accuracy")),
