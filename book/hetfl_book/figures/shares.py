@@ -97,9 +97,9 @@ def chart(families: Iterable[Mapping[str, Mapping[str, Box]]]) -> Axes:
         y += 0.25
     for x, words in enumerate(COLUMNS.values()):
         ax.text(x, 0.6, words, ha="center", va="bottom", weight="bold", linespacing=0.95)
-    for x, kind in zip((-1.85, 0.15, 2.3), WORDS, strict=True):
-        ax.add_patch(plt.Rectangle((x, -y - 0.45), 0.4, 0.6, ec="black", lw=1, **LOOKS[kind]))
-        ax.text(x + 0.5, -y - 0.15, WORDS[kind], va="center")
+    for left, kind in zip((-1.85, 0.15, 2.3), WORDS, strict=True):
+        ax.add_patch(plt.Rectangle((left, -y - 0.45), 0.4, 0.6, ec="black", lw=1, **LOOKS[kind]))
+        ax.text(left + 0.5, -y - 0.15, WORDS[kind], va="center")
     ax.set(xlim=(-1.95, 3.5), ylim=(-y - 0.6, 2.2))
     ax.axis("off")
     return ax
