@@ -41,9 +41,9 @@ its own room."""
 
 BOOK = [
     {"theory", "datasets", "figures", "calibration", "discriminator", "peers"},
-    {"ledger", "attacks", "grids"},
+    {"ledger", "attacks"},
     {"papers", "headtohead"},
-    {"experiments"},
+    {"experiments", "grids"},
     {"verification"},
     {"notebook", "plugin", "report"},
 ]

@@ -157,15 +157,15 @@ def test_gains_against_rows_have_the_median_of_each_octave():
 def test_the_guide_as_a_tree_says_of_each_leaf_what_follows_and_where_it_stands():
     questions = ("Same columns?", {"yes": "same", "no": ("Few rows?", {"yes": "few", "no": "many"})})
     advice = {"same": guide.Advice("FedAvg", 2.0, -1.0, 5.0, ("a", "b")), "few": guide.Advice("HyFEM", 1, 1, 1, ("c",))}
-    page = figures.tree(advice, questions, {"same": "#same", "few": "#few"})
-    assert (
-        '<strong>FedAvg</strong><br>+2.0 points over training alone (−1.0 to +5.0 in <a href="#same">2 cases</a>)'
-        in page.markup
-    )
+    links = {"same": "#same", "few": "#few"}
+    page = figures.tree(advice, questions, links)
+    assert 'points over a network alone, in <a href="#same">2 cases</a>' in page.markup
+    assert "<br>try <strong>FedAvg</strong>, +2.0 (−1.0 to +5.0)" in page.markup
     assert "not run yet: begin with logistic regression at each site, and compare" in page.markup
     assert page.markup.count("<ul>") == 2
     other = dict.fromkeys(advice, guide.Advice("nobody", 0.5, -0.5, 1.5, ("a",)))
-    both = figures.tree(advice, questions, {"same": "#same", "few": "#few"}, {"by AUC": other})
+    both = figures.tree(advice, questions, links, first=other, beside={"by AUC": other})
+    assert both.markup.count("<br>begin with <strong>nobody</strong>, +0.5 (−0.5 to +1.5)<br>then try <strong>") == 2
     assert both.markup.count("<br>by AUC: <strong>nobody</strong>, +0.5 (−0.5 to +1.5)") == 2
 
 
@@ -193,7 +193,7 @@ def test_a_need_leaves_the_methods_that_answer_to_it_and_the_cases_where_one_ran
         {"heart, all": [3.0, 1.0, 2.0, 0.5], "digits, all": [np.nan, np.nan, 9.0, 0.0]},
         index=["FedAvg", "FedAvg, own last step", "FLIC-Class", "a method of somebody's own"],
     )
-    one_model = guide.limited(gains, guide.LIMITS["One model serves everybody, also who comes later"])
+    one_model = guide.limited(gains, guide.LIMITS["One shared model, with a last step of each site's own at most"])
     assert one_model == guide.Advice("FedAvg", 3.0, 3.0, 3.0, ("heart, all",))
     own = guide.limited(gains, guide.LIMITS["Every site keeps a network of its own"])
     assert own == guide.Advice("FLIC-Class", 5.5, 2.0, 9.0, ("heart, all", "digits, all"))

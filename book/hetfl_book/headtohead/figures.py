@@ -272,6 +272,7 @@ def tree(
     advice: Mapping[str, Advice],
     questions: Question,
     links: Mapping[str, str],
+    first: Mapping[str, Advice] | None = None,
     beside: Mapping[str, Mapping[str, Advice]] | None = None,
 ) -> Page:
     """The decision guide as nested questions, each leaf with the method, its gain, and where the runs are.
@@ -284,6 +285,8 @@ def tree(
         The first question, and where each of its answers leads.
     links : dict of str to str
         Where the runs of each leaf are.
+    first : dict of str to Advice, optional
+        What to begin with at each leaf.
     beside : dict of str to dict of str to Advice, optional
         What other measures advise, by their names.
 
@@ -300,11 +303,12 @@ def tree(
         if at not in advice:
             return '<p class="leaf">not run yet: begin with logistic regression at each site, and compare</p>'
         one = advice[at]
-        ends = f"{signed(one.low)} to {signed(one.high)}"
+        steps = {"begin with": (first or {}).get(at), "then try" if first else "try": one}
         runs = f"{len(one.cases)} case{'s' * (len(one.cases) > 1)}"
         return (
-            f'<p class="leaf"><strong>{html.escape(one.method)}</strong><br>{signed(one.mean)} points '
-            f'over training alone ({ends} in <a href="{html.escape(links[at])}">{runs}</a>)'
+            '<p class="leaf">points over a network alone, in '
+            f'<a href="{html.escape(links[at])}">{runs}</a>'
+            + "".join(f"<br>{word} {_told(step)}" for word, step in steps.items() if step)
             + "".join(f"<br>{html.escape(name)}: {_told(other[at])}" for name, other in (beside or {}).items())
             + "</p>"
         )

@@ -98,10 +98,6 @@ ENOUGH = f"Does a typical site have {FEW} training rows of a class?"
 QUESTIONS: Question = (
     "Do all sites measure the same?",
     {
-        "yes": (
-            "Do the sites see the classes in about the same shares?",
-            {"yes": "same inputs, classes alike", "no": "same inputs, classes differ"},
-        ),
         "no": (
             "Is there something that all sites measure?",
             {
@@ -114,6 +110,10 @@ QUESTIONS: Question = (
                     {"yes": "nothing common to all, many rows", "no": "nothing common to all, few rows"},
                 ),
             },
+        ),
+        "yes": (
+            "Do the sites see the classes in about the same shares?",
+            {"yes": "same inputs, classes alike", "no": "same inputs, classes differ"},
         ),
     },
 )
@@ -261,7 +261,7 @@ def cases(table: pd.DataFrame, column: str = "gain") -> pd.DataFrame:
 
 LIMITS: Mapping[str, Callable[[Entry], bool]] = {
     "Every site keeps a network of its own": lambda e: e.exchanges and e.view == "own",
-    "One model serves everybody, also who comes later": lambda e: e.one_model,
+    "One shared model, with a last step of each site's own at most": lambda e: e.one_model,
     "Only what all sites measure is used": lambda e: e.exchanges and e.view == "common",
     "Nothing is exchanged": lambda e: e.way == "alone",
 }
