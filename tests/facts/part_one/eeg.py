@@ -1,0 +1,95 @@
+"""What the chapter on EEG says, of a real recording and of a simulated one alike."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from facts import Fact
+
+Cells = dict[str, Any]
+
+
+def weaker(page: Cells, at: str) -> bool:
+    """Whether an electrode's mean power is lower while hands than while feet are imagined."""
+    k = page["three"].index(at)
+    return bool(page["means"]["hands"][k, k] < page["means"]["feet"][k, k])
+
+
+def follows(page: Cells) -> bool:
+    """Whether first and third tangent entries of C3 and C4 follow the logarithms of their powers."""
+    powers = np.log(page["seen"](["C3", "C4"])[:, [0, 1], [0, 1]])
+    return all(np.corrcoef(page["xi"][:, k], powers[:, i])[0, 1] > 0.85 for i, k in ((0, 0), (1, 2)))
+
+
+def towards_the_lower_left(page: Cells) -> bool:
+    hands, feet = (page["xi"][page["imagined"] == name].mean(0) for name in ("hands", "feet"))
+    return bool(hands[0] < feet[0] and hands[2] < feet[2])
+
+
+def apart(page: Cells) -> bool:
+    """Whether people lie further apart than the trials of one of them, and all around zero from their own means."""
+    by = page["people"].groupby("person")
+    between, within = by.mean().std(), by.std().median()
+    return all(between[c] > within[c] and abs(by.mean()[f"own {c}"]).max() < 0.01 for c in ("C3", "C4"))
+
+
+def alike(least: float) -> Callable[[Cells], bool]:
+    """Whether the map out of class means is correlated with the trials' by more than that."""
+    return lambda page: bool(np.corrcoef(*page["maps"].values())[0, 1] > least)
+
+
+def still_there(page: Cells) -> bool:
+    """Whether the difference of two class means alone has something of the map."""
+    row, column = np.triu_indices(page["S"].shape[1])
+    blind = (page["sent"][0] - page["sent"][1])[row == column]
+    return 0.3 < np.corrcoef(blind, page["maps"]["from the trials"])[0, 1] < 0.9
+
+
+def lower_over_the_hands(page: Cells) -> bool:
+    at = [page["trials"].ch_names.index(name) for name in ("C3", "C4")]
+    return all((values[at] < 0).all() for values in page["maps"].values())
+
+
+def entries(page: Cells) -> list[str]:
+    return [pair for pairs in page["about"].values() for pair in pairs]
+
+
+P, Q = np.diag([4.0, 1.0]), np.diag([1.0, 4.0])
+
+
+def halfway(page: Cells) -> bool:
+    """Whether the first exercise's numbers are those of the page's functions."""
+    both = np.stack([P, Q])
+    vectors = page["tangent"](both, page["mean"](both))
+    return bool(
+        np.allclose(page["mean"](both), 2 * np.eye(2)) and np.allclose(vectors[0], np.log(2) * np.array([1, 0, -1]))
+    )
+
+
+def shared(page: Cells) -> int:
+    return len(set(page["caps"][14]) & set(page["caps"][22]))
+
+
+FACTS: list[Fact] = [
+    ("Power over the motor cortex, by frequency. It falls around ten hertz while the hands are imagined", lambda page: bool(page["power"]["hands imagined"] < page["power"]["before the cue"])),
+    ("As we hoped, C3 and C4 are weaker while the hands are imagined", lambda page: weaker(page, "C3"), lambda page: weaker(page, "C4")),
+    ("half way the determinant is {:.1f}", lambda page: float(np.linalg.det(page["straight"][20]))),
+    ("it is {} of what it was", round(0.8**2, 2)),
+    ("Hands lie towards the lower left", towards_the_lower_left),
+    ("the correlation with the logarithm of the power is still above 0.85", follows),
+    ("Each cap is right in more than four of five trials", lambda page: min(page["accuracy"](page["caps"][q]) for q in (3, 14, 22)) > 80),
+    ("Below the headings, no entry occurs twice", lambda page: len(set(entries(page))) == len(entries(page))),
+    ("Only C3, Cz and C4 sit on all four heads", lambda page: set.intersection(*map(set, page["caps"].values())) == {"C3", "Cz", "C4"}),
+    ("As recorded, people lie further apart than the trials of one person", apart),
+    ("with a correlation above 0.9 over the electrodes", alike(0.9)),
+    ("Without the reference the map is blurred, but still there", still_there),
+    ("In both, power is lower over the motor areas left and right of the middle", lower_over_the_hands),
+    ("has nine electrodes, hence 45 numbers", lambda page: shared(page) == 9),
+    ("loses more than half of its numbers, and the large one more than four fifths", 45 < 105 / 2, 45 < 253 / 5),
+    ("person on one day, with 45 trials", lambda page: len(page["S"]) in (44, 45)),
+    ("The mean is the middle of the shortest path", halfway),
+    ("has determinant {} and trace 5", np.linalg.det((P + Q) / 2).round(2), np.trace((P + Q) / 2) == 5),
+]  # fmt: skip
+
+GIVEN = ("equal power and correlation 0.6",)
