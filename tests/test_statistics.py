@@ -142,7 +142,7 @@ def test_nothing_else_corrects():
         "comparison.py",
         "comparing.py",
         "hetfl_site.py",
-        "fedcr.ipynb",
+        "fedcr-results.ipynb",
         "fedcma-results.ipynb",
     } <= users
 

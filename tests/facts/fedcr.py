@@ -93,7 +93,7 @@ def statements() -> list[Fact]:
     ]  # fmt: skip
 
 
-PAGES = {"fedcr": chapter, "fedcr-theory": statements}
+PAGES = {"fedcr-results": chapter, "fedcr-theory": statements}
 
 GIVEN: dict[str, list[str]] = {}
 

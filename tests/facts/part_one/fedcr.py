@@ -1,0 +1,95 @@
+"""What the chapter on FedCR says."""
+
+from facts import Fact, is_open, pair, runs
+from facts.fedcr import FULL, NOTHING, ONE, TWO, WITHOUT, less
+from hetfl_book import report
+from hetfl_book.headtohead import ranking
+from hetfl_core import records
+
+BOTH, PARTS = [ONE, TWO], [f"{own}-ablation" for own in (ONE, TWO)]
+OWN, COMMON = "FedCR, own embeddings", "FedCR"
+
+
+def changed(how: str):
+    """FedCR minus itself with something changed, over both kinds of split."""
+    return report.pooled(BOTH, "FedCR", how, PARTS)
+
+
+def ahead(method: str):
+    return report.pooled(BOTH, "FedCR", method)
+
+
+def heart(method: str, over: str = "training alone", size: str = "all"):
+    return report.gained("heart", method, over, size)
+
+
+def edge(method: str, size: str = "all") -> str:
+    """At which edge of what was offered the weight of the term lies."""
+    [told] = records.load(experiment=f"headtohead/heart-{size}-tuning", method=method)
+    return told.settings["edges"].get("term_weight", "")
+
+
+def half(gap) -> float:
+    return (gap.high - gap.low) / 2
+
+
+term, fixed, mixture, quiet = map(changed, (WITHOUT, NOTHING, "FedCR, mixture of the experts", "FedCR, no noise"))
+alone, fedper, tuned = map(ahead, ("Local", "FedPer", "FedAvg-FT"))
+eeg = report.pooled("fedcr/spaces-bci-common40", OWN, "Local", "flic/bci-common40")
+own, tenth, common = heart(OWN), heart(OWN, size="tenth"), heart(COMMON)
+exchanged = [heart(m, "nothing exchanged") for m in (OWN, COMMON)]
+zeros = heart("FedAvg, zeros")
+clouds_only = [pair(e, "FedCR, own bodies", "Local") for e in ("fedcr/own-classes-2", ONE, "fedcr/own-classes-10")]
+full = [pair(e, "FedCR", "FedAvg-FT") for e in FULL]
+zurich = ranking.clients(records.load(experiment="headtohead/heart-all")).query("client == 'Zurich'")
+
+
+def both(page, condition) -> bool:
+    """Of what was measured without the term and with it: width over distance, same over other, inside a hospital."""
+    return bool(condition(page["found"]["without the term"], page["found"]["with the term"]))
+
+
+FACTS: list[Fact] = [
+    ("On images this payment adds {:.1f} points of accuracy", term.mean, term.low > 0),
+    ("a target that knows nothing of other clients adds nearly as much", fixed.mean < term.mean / 3),
+    ("on our four hospitals we see no gain", all(map(is_open, (own, tenth, common))), own.mean < 0, tenth.mean < 0, common.mean < 0),
+    ('Cleveland says "about {}, but I am unsure"', -1.6, lambda page: page["made_up"]["Cleveland"][0] == -1.6),
+    ('Zurich says "{}, and I am sure"', 2.4, lambda page: page["made_up"]["Zurich"] == (2.4, 0.5)),
+    ("may report that its ill lie near {}", -1.6),
+    # the film
+    ("The dots stand at widths {}, 1 and 2", 0.5),
+    ("Without the term a patient's cloud is much narrower than its distance from the common mean", lambda page: both(page, lambda without, with_: without[0] < 0.75)),
+    ("With the term it is about as wide as it is far away", lambda page: both(page, lambda without, with_: 0.75 < with_[0] < 1.25)),
+    ("clouds of the *same* diagnosis lie about as far apart as their clouds of *different* diagnoses", lambda page: both(page, lambda without, with_: 0.8 < min(without[1], with_[1]) <= max(without[1], with_[1]) < 1.3)),
+    ("which has shrunk by about a third", lambda page: both(page, lambda without, with_: 0.55 < with_[2] / without[2] < 0.78)),
+    ("Three runs with two features", lambda page: len(page["film"]["with the term"]) == 3),
+    # the hospitals, and EEG
+    ("FedCR is {:.1f} points of balanced accuracy below training alone, give or take {:.1f}", -own.mean, half(own), is_open(own)),
+    ("the result is {:.1f} points better", -exchanged[0].mean, all(map(is_open, exchanged))),
+    ("With the common columns alone it is {:.1f} points below", -common.mean, is_open(common)),
+    ("is {:.1f} points above training alone", zeros.mean, zeros.low > 0),
+    ("All intervals include zero", all(map(is_open, (own, tenth, common, eeg, *exchanged)))),
+    ("Over FedCR with nothing exchanged stand own and common columns. All include zero", all(map(is_open, exchanged))),
+    # the parts, on images
+    ("FedCR is {:.1f} points better than training alone", alone.mean, alone.low > 0),
+    ("is only {:.1f} points behind", fedper.mean, fedper.low > 0),
+    ("The term adds {:.1f} points, give or take {:.1f}", term.mean, half(term)),
+    ("FedCR with the product is only {:.1f} points ahead of it", fixed.mean),
+    ("A mixture instead of the product, or no noise at all, makes no difference that we can see", is_open(mixture), is_open(quiet)),
+    ("FedAvg with a fine-tuned head is {:.1f} points ahead of FedCR, which we cannot tell from chance", -tuned.mean, is_open(tuned), tuned.mean < 0),
+    ("we see no gain over training alone on any of our three splits", all(map(is_open, clouds_only))),
+    ("FedCR minus itself without the term and minus FedPer exclude zero and lie above it", term.low > 0, fedper.low > 0),
+    ("Minus a pull to a fixed cloud, a mixture and no noise lie near zero", max(abs(x.mean) for x in (fixed, mixture, quiet)) < 0.15),
+    ("Minus fine-tuned FedAvg includes zero and lies below it", is_open(tuned), tuned.mean < 0),
+    # the box
+    ("Ten splits of the same patients", report.head_to_head("heart")["seeds"][OWN] == 10),
+    ("Zurich tests on too few healthy patients", not zurich["counts"].any()),
+    ("Tuning took the largest weight of the term that we offered", all(edge(m, s) == "largest" for m in (OWN, COMMON) for s in ("all", "tenth"))),
+    ("Of the EEG we have three seeds", eeg.n == 3),
+    ("Five seeds, intervals", term.n == len(runs(ONE, "FedCR")) == 5),
+    ("By itself the term is clearly above zero only on uneven shares", is_open(less(ONE, WITHOUT)), less(TWO, WITHOUT).low > 0),
+    ("FedCR is {:.1f} and {:.1f} points ahead of FedAvg with a fine-tuned head", *(x.mean for x in full), {x.n for x in full} == {2}),
+    ("ran on five splits of each kind", term.n == 5),
+]  # fmt: skip
+
+GIVEN = ("we draw 18 points", "a common mean of width 0.05", "with 0, 0.02 and 1")
