@@ -79,7 +79,7 @@ FACTS: list[Fact] = [
     ("Hands lie towards the lower left", towards_the_lower_left),
     ("the correlation with the logarithm of the power is still above 0.85", follows),
     ("Each cap is right in more than four of five trials", lambda page: min(page["accuracy"](page["caps"][q]) for q in (3, 14, 22)) > 80),
-    ("Below the headings, no entry occurs twice", lambda page: len(set(entries(page))) == len(entries(page))),
+    ("No entry of the table occurs twice", lambda page: len(set(entries(page))) == len(entries(page))),
     ("Only C3, Cz and C4 sit on all four heads", lambda page: set.intersection(*map(set, page["caps"].values())) == {"C3", "Cz", "C4"}),
     ("As recorded, people lie further apart than the trials of one person", apart),
     ("with a correlation above 0.9 over the electrodes", alike(0.9)),
