@@ -99,6 +99,11 @@ FACTS: list[Fact] = [
     ("Every row reaches from about 70 per cent or less to 85 and more", of_the_real(lambda page: all(r.min() < 71 and r.max() > 85 for _, r in pd.DataFrame(page["right"]).items()))),
     ("But all four work, and none stands out", of_the_real(lambda page: pd.DataFrame(page["right"]).mean().min() > 65)),
     ("fitted to 30 trials", of_the_real(lambda page: min(c.n_train for c in page["own"]) == 30)),
+    # the others' advice
+    ("With plain covariances the others' classifier is a coin toss for nearly everybody", of_the_real(lambda page: sum(45 < x < 55 for x in page["advice"]["plain covariances"].values()) >= 7)),
+    ("Re-centred, it is right on about two trials in three", of_the_real(lambda page: 63 < pd.Series(page["advice"]["re-centred"]).mean() < 71)),
+    ("One person was better off with plain covariances", of_the_real(lambda page: sum(page["advice"]["plain covariances"][c] > x for c, x in page["advice"]["re-centred"].items()) == 1)),
+    ("With plain covariances most people stand at one half, as by a coin. Re-centred, most stand clearly above that", of_the_real(lambda page: sum(x > 57 for x in page["advice"]["re-centred"].values()) >= 6)),
     # forty people, and the simulated ones
     ("That is logistic regression for the 40 and MDM for the simulated people", best_alone(FORTY) == "LR", best_alone(CAPS) == "MDM"),
     ("FLIC is {:.1f} points below logistic regression, give or take {:.1f}, so it may be slightly better or clearly worse", -flic.mean, half(flic), flic.high > 1, flic.low < -3),
