@@ -68,8 +68,11 @@ FIRST = [case for case in GAINS if case.startswith(("heart", "liver"))]
 
 OWN_ROWS = TABLE[TABLE["method"].isin(OWN)]
 HARM = OWN_ROWS[(OWN_ROWS["low_sharing"] > 0) | (OWN_ROWS["high_sharing"] < 0)]
-MET = {measure: table[table["method"].isin(TOGETHER)] for measure, table in {"balanced": TABLE, **CELLS}.items()}
-"""Rows of methods that exchange something."""
+MET = {
+    measure: table[table["method"].str.removesuffix(", own last step").isin(TOGETHER)]
+    for measure, table in {"balanced": TABLE, **CELLS}.items()
+}
+"""Rows of methods that exchange something, with and without an own last step."""
 
 SHARED = ("FedAvg", ZEROS, "late fusion", "LASER-VFL")
 BEST = ("FedAvg-FT, zeros", "boosting alone", LOGISTIC)
@@ -90,7 +93,8 @@ def extreme(where: str, first: str) -> bool:
 FACTS: list[Fact] = [
     # the lead
     ("on three federations of tables", RUN == ["heart", "liver", "thyroid"], all(FEDERATIONS[name].kind == "tables" for name in RUN)),
-    ("none of them is shown to beat a plain logistic regression", *((sure(rows, "_logistic")["gain_logistic"] < 0).all() for rows in MET.values())),
+    ("no way of learning together is shown to beat a plain logistic regression", len(MET) == 3, *((sure(rows, "_logistic")["gain_logistic"] < 0).all() for rows in MET.values())),
+    ("none of them is shown to be better than logistic regression alone in any of three measures", *((sure(rows, "_logistic")["gain_logistic"] < 0).all() for rows in MET.values())),
     ("that regression has the highest mean", GAINS_OF["auc"].mean(axis=1).idxmax() == LOGISTIC),
     ("We have run only tables so far", list(ADVICE) == [leaf for leaf in ADVICE if leaf.startswith("some inputs common")]),
     ("so we end at the leaf for many rows", LEAVES["heart, all"] == "some inputs common to all, many rows"),
