@@ -88,8 +88,8 @@ chosen = minus("FLIC-HL", "Best by cross-validation")
 longer = minus("FedRep, 100 epochs", "MDM", n="30")
 
 FACTS: list[Fact] = [
-    ("On real EEG features of 40 people we cannot tell", unclear(flic)),
-    ("{:.1f} points below logistic regression, give or take {:.1f}. The others help most", -flic.mean, half(flic)),
+    ("For 40 real people we have features at three common electrodes, and we cannot tell", unclear(flic)),
+    ("{:.1f} points below logistic regression, give or take {:.1f}. Other people's trials help most", -flic.mean, half(flic)),
     ("They are right on {:.1f} % of a newcomer's trials before", level("Pooled LDA", "0", late())),
     # eight people
     ("Seven were recorded at RIKEN with 5 or 6 electrodes, one elsewhere with 64", of_the_real(lambda page: sorted({c.shapes[0] for c in page["own"]}) == [15, 21, 2080])),
