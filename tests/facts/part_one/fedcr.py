@@ -1,5 +1,7 @@
 """What the chapter on FedCR says."""
 
+import torch
+
 from facts import Fact, is_open, pair, runs
 from facts.fedcr import FULL, NOTHING, ONE, TWO, WITHOUT, less
 from hetfl_book import report
@@ -49,6 +51,19 @@ def both(page, condition) -> bool:
     return bool(condition(page["found"]["without the term"], page["found"]["with the term"]))
 
 
+def nearer(page) -> bool:
+    """Whether, at the end, the term has left clouds about as wide and brought them to about half the distance."""
+
+    def sizes(name: str) -> tuple[float, float]:
+        ends = [run[-1] for run in page["film"][name]]
+        width = torch.cat([width for found, _ in ends for _, width in found]).mean()
+        away = [(z - m[k]).abs() for found, m in ends for (z, _), k in zip(found, page["y"], strict=True)]
+        return float(width), float(torch.cat(away).mean())
+
+    (width, away), (wide, far) = sizes("with the term"), sizes("without the term")
+    return 0.8 < width / wide < 1.15 and 0.4 < away / far < 0.7
+
+
 FACTS: list[Fact] = [
     ("On images this payment adds {:.1f} points of accuracy", term.mean, term.low > 0),
     ("a target that knows nothing of other clients adds nearly as much", fixed.mean < term.mean / 3),
@@ -61,6 +76,7 @@ FACTS: list[Fact] = [
     ("Without the term a patient's cloud is much narrower than its distance from the common mean", lambda page: both(page, lambda without, with_: without[0] < 0.75)),
     ("With the term it is about as wide as it is far away", lambda page: both(page, lambda without, with_: 0.75 < with_[0] < 1.25)),
     ("clouds of the *same* diagnosis lie about as far apart as their clouds of *different* diagnoses", lambda page: both(page, lambda without, with_: 0.8 < min(without[1], with_[1]) <= max(without[1], with_[1]) < 1.3)),
+    ("Yet the clouds have hardly become wider. Their means lie at half the distance", lambda page: nearer(page)),
     ("which has shrunk by about a third", lambda page: both(page, lambda without, with_: 0.55 < with_[2] / without[2] < 0.78)),
     ("Three runs with two features", lambda page: len(page["film"]["with the term"]) == 3),
     # the hospitals, and EEG

@@ -75,7 +75,7 @@ sent = report.head_to_head("heart")["bytes_up"] / (4 * 4 * 30)  # four bytes a n
 
 FACTS = [
     ("was beaten by no other in our comparison on the images of twenty clients", all(gap.mean < 0 for gap in behind.values())),
-    ("a personal head brought back an old habit", classes("FedPer")[1] < classes("FedAvg")[1] / 4, classes("network alone")[0] > 95),
+    ("a personal head brought back what a network does alone", classes("FedPer")[1] < classes("FedAvg")[1] / 4, classes("network alone")[0] > 95),
     # images
     ("Tuned FedAvg has the highest mean on both splits", *map(first, SPLITS)),
     ("FedCR is {:.1f} points behind, which we cannot tell from chance", -behind["FedCR"].mean, is_open(behind["FedCR"])),
