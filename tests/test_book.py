@@ -603,12 +603,8 @@ def test_the_front_page_answers_for_each_paper(extension: ModuleType, monkeypatc
     assert "{{ answers }}" in page
     assert first.startswith("| method | in its place | settings | better ")
     counts = {name: sum(row[name] for row in said) for name in ("settings", "better", "worse", "cannot tell")}
-    assert (
-        "in {settings} settings of these papers. It was better {better} times and worse {worse} times, and ".format(
-            **counts
-        )
-        in page
-    )
+    assert f"in {counts['settings']} settings of these papers, " in page
+    assert f"It was better {counts['better']} times and worse {counts['worse']} times, and " in page
     assert f"{counts['cannot tell']} times we cannot tell" in page
     monkeypatch.setattr("hetfl_book.ledger.load", lambda **_: [])
     assert [row["settings"] for row in extension.answers()] == [0] * 4
@@ -617,7 +613,9 @@ def test_the_front_page_answers_for_each_paper(extension: ModuleType, monkeypatc
 def test_the_front_page_says_which_edition_it_is(extension: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extension, "repository", lambda: "https://github.com/somebody/book")
     said = extension.edition()
-    assert said.startswith("Version ")
+    cited = yaml.safe_load((BOOK.parent / "CITATION.cff").read_text("utf8"))
+    names = [author["name"] for author in cited["authors"]]
+    assert said.split(" · ")[:3] == [f"Version {cited['version']}", *names, f"{cited['license']} licence"]
     assert said.endswith("[repository](https://github.com/somebody/book)")
     monkeypatch.setattr(extension, "repository", lambda: "")
     assert extension.edition() == said.rpartition(" · ")[0]

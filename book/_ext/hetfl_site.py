@@ -31,7 +31,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import yaml
 from docutils import nodes
 from numpydoc import numpydoc
 from sphinx.pycode import ModuleAnalyzer
@@ -295,8 +294,9 @@ def tally_table() -> str:
 
 def edition() -> str:
     """Version, authors and licence of CITATION.cff, how to cite, and the repository where it is known."""
-    told = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf8"))
-    authors = " and ".join(author["name"] for author in told["authors"])
+    text = (ROOT / "CITATION.cff").read_text("utf8")
+    told = dict(re.findall(r"^(version|license): (.+)$", text, re.MULTILINE))
+    authors = " and ".join(re.findall(r"^  - name: (.+)$", text, re.MULTILINE))
     address = repository()
     parts = [f"Version {told['version']}", authors, f"{told['license']} licence", "[how to cite](bibliography.md)"]
     return " · ".join([*parts, *([f"[repository]({address})"] if address else [])])
