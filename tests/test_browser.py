@@ -463,10 +463,10 @@ def test_axe_finds_nothing_serious(visit: Visit, path: str) -> None:
 
 
 def test_keyboard_is_seen_wherever_it_stops(visit: Visit) -> None:
-    """Tab through the first sixty stops of a page: each has a ring."""
+    """Tab through the first eighty stops of a page: each has a ring."""
     page = visit.open("hyfem-theory.html")
     without, seen = [], set()
-    for _ in range(60):
+    for _ in range(80):
         page.keyboard.press("Tab")
         stop = page.evaluate(
             """() => { const e = document.activeElement, s = getComputedStyle(e);
