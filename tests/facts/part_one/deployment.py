@@ -47,7 +47,7 @@ FACTS: list[Fact] = [
     ("nothing is left of FedAvg", at("FedAvg", "sums", 16.0) < 30),
     ("for instance at , ends below one that never joined", all(at("FedAvg, then tuned at home", sees, 64.0) < at("each client alone", sees) - 3 for sees in ("sums", "single messages"))),
     ("as accurate with noise as without, and a little below training alone", all(abs(guarded["FLIC-Class"] - guarded[f"FLIC-Class, eps {e} of sums"]) < 0.01 for e in (256, 16)), 0 < alone - guarded["FLIC-Class"] < 0.02),
-    ("a helper learns less", many.loc["FedRep", LEARNED] < many.loc["FedAvg", LEARNED] - 0.1, many.loc["FedPer", LEARNED] < many.loc["FedAvg", LEARNED] - 0.1),
+    ("of FedRep a helper learns less", many.loc["FedRep", LEARNED] < many.loc["FedAvg", LEARNED] - 0.1, many.loc["FedPer", LEARNED] < many.loc["FedAvg", LEARNED] - 0.1),
     ("finds the right one in {:.0f} of 100 cases", 100 * people["link_chance"].mean()),
     ("About three people", 2.5 < 1 / people["link_chance"].mean() < 3.5),
     ("in practically all cases, and FLIC's in {:.0f} of 100", 100 * people.loc["FLIC-Class", "link"], people.loc["FedAvg", "link"] > 0.99),

@@ -81,7 +81,7 @@ FACTS: list[Fact] = [
     ("Each cap is right in more than eight of ten trials", lambda page: min(page["accuracy"](page["caps"][q]) for q in (3, 14, 22)) > 80),
     ("No entry of the table occurs twice", lambda page: len(set(entries(page))) == len(entries(page))),
     ("Only C3, Cz and C4 sit on all four heads", lambda page: set.intersection(*map(set, page["caps"].values())) == {"C3", "Cz", "C4"}),
-    ("As recorded, people lie further apart than the trials of one person", apart),
+    ("As recorded, some people lie far from the others", apart),
     ("with a correlation above 0.9 over the electrodes", alike(0.9)),
     ("Without the reference the map is blurred, but still there", still_there),
     ("In both, power is lower over the motor areas left and right of the middle", lower_over_the_hands),

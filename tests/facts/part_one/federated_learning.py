@@ -78,7 +78,7 @@ FACTS: list[Fact] = [
     ("it is below in all nine", (COMMON[LEAST] < ALONE[LEAST]).all()),
     ("Training alone gets *better* as clients differ more", (np.diff(ALONE.mean((1, 2))) < 0).all()),
     ("never more than half a point below training alone, and up to {:.1f} points above it", (TUNED - ALONE)[:, 2].max(), (TUNED - ALONE)[:, 2].min() > -0.5),
-    ("With one epoch it cannot catch up", (TUNED - ALONE)[:2, 0].max() < -10),
+    ("With one epoch it cannot catch up where clients differ much", (TUNED - ALONE)[:2, 0].max() < -10),
     ("In all thirty comparisons of a slider position with the next one, FedAvg ends higher with more epochs", np.diff(COMMON, axis=1).min() > 0, np.diff(COMMON, axis=1).size == 30),
     ("FedAvg has {:.1f} % with all clients in each round, and {:.1f} % with two", COMMON[1, 1, 2], COMMON[1, 1, 0]),
     ("All four train, but the means leave out Zurich, where three healthy patients decide", rarest("Zurich") == {3}),
