@@ -19,7 +19,7 @@ from urllib.parse import unquote, urldefrag, urlencode, urlsplit
 
 import matplotlib.pyplot as plt
 import pytest
-from test_part_one import WRITTEN
+from test_part_one import TAUGHT
 
 from hetfl_book.figures.moving import moving
 
@@ -242,10 +242,6 @@ MOVED = ("-results.html", "-numerics.html", "-runs.html")
 """Ends of pages that took over sections of another one as they were, in the order that was made for it."""
 
 
-TAUGHT = {*WRITTEN, "tour"}
-"""Pages whose exercises stand at the end, or at their step."""
-
-
 def as_wished(path: str, seen: dict) -> None:
     """What a chapter's text has to bring along; pages of Part I have their exercises at the end."""
     exercises, moved = seen["exercises"], path.endswith(MOVED)
@@ -254,9 +250,7 @@ def as_wished(path: str, seen: dict) -> None:
         "the first figure begins on the first screen": not moved
         and (seen["first"] is None or seen["first"] >= DESK["height"]),
         "no import is seen before the first figure": seen["imports"] > 0,
-        "an exercise stands in the first half": late
-        and not moved
-        and path.removesuffix(".html") not in {*WRITTEN, "tour"},
+        "an exercise stands in the first half": late and not moved and path.removesuffix(".html") not in TAUGHT,
         "visible code has at most 84 columns": bool(seen["long"]),
         "figures are readable at 800 pixels of height": bool(seen["shrunk"]),
     }

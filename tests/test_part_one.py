@@ -20,6 +20,9 @@ FACTS = Path(__file__).parent / "facts" / "part_one"
 WRITTEN = tuple(sorted(path.stem.replace("_", "-") for path in FACTS.glob("[!_]*.py")))
 """Pages of Part I that are written in its pattern: each has a file of facts."""
 
+TAUGHT = {*WRITTEN, "tour"}
+"""These, and the page that goes through all of them: the build gives them an install cell."""
+
 MOST_CELL, MOST_PAGE, MOST_IMPORTS = 25, 150, 8
 """Lines of code that are not blank, of a cell, of a page and of its imports, hidden ones too, after the formatter."""
 

@@ -269,9 +269,7 @@ def answers() -> list[dict[str, Any]]:
 
 def answers_table() -> str:
     """`answers`, as Markdown."""
-    rows = answers()
-    lines = [[*rows[0]], ["---"] * len(rows[0]), *([*row.values()] for row in rows)]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    return in_markdown(answers())
 
 
 def tally_table() -> str:
@@ -280,7 +278,7 @@ def tally_table() -> str:
     words = importlib.import_module("hetfl_book.notebook").counted_verdicts
     known = experiments.known()
     numbers, claims = ledger.numbers(known=known), ledger.claims(known=known)
-    table = ["| paper | its numbers, run again | its claims, judged by our runs |", "|---|---|---|"]
+    rows = []
     for paper in [paper for paper in ledger.SOURCES if paper in {*numbers["paper"], *claims["paper"]}]:
         n = ledger.tally(numbers[numbers["paper"] == paper], claims[claims["paper"] == paper])
         ran, judged = sum(n.judged.values()), sum(n.corrected.values())
@@ -288,8 +286,15 @@ def tally_table() -> str:
             (f"{count} of {of}: {words(verdicts)}" if count else f"none of {of} yet") if of else "none in tables"
             for count, of, verdicts in ((ran, n.numbers, n.judged), (judged, n.claims, n.corrected))
         )
-        table.append(f"| {ledger.SOURCES.get(paper, paper)} | {' | '.join(told)} |")
-    return "\n".join(table)
+        heads = ("paper", "its numbers, run again", "its claims, judged by our runs")
+        rows.append(dict(zip(heads, (ledger.SOURCES.get(paper, paper), *told), strict=True)))
+    return in_markdown(rows)
+
+
+def in_markdown(rows: list[dict[str, Any]]) -> str:
+    """A table, as the pages of the benchmark write theirs."""
+    table = importlib.import_module("pandas").DataFrame(rows).astype(str)
+    return str(importlib.import_module("hetfl_book.headtohead.figures").markdown(table))
 
 
 def edition() -> str:

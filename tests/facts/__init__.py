@@ -193,6 +193,16 @@ def sized(found: Paired) -> tuple[float, float, float]:
     return found.mean, found.low, found.high
 
 
+def half(found: Any) -> float:
+    """Half the width of an interval, from `low` to `high`."""
+    return float(found.high - found.low) / 2
+
+
+def unclear(*found: Any) -> bool:
+    """Whether each interval has zero inside, and not at an end."""
+    return all(one.low < 0 < one.high for one in found)
+
+
 def is_open(found: Paired) -> bool:
     """Whether the interval has zero inside."""
     return found.low <= 0 <= found.high

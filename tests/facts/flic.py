@@ -155,16 +155,16 @@ def from_table_3() -> dict[str, dict[str, float]]:
     return {e: {m: runs(e, m).mean() - printed[m] for m in printed.index} for e in (TEXT, CODE)}
 
 
-def near_table_3() -> dict[str, int]:
-    """How many of these lie within one point."""
-    return {e: sum(abs(gap) <= 1 for gap in gaps.values()) for e, gaps in from_table_3().items()}
+def near(gaps: dict[str, dict[str, float]]) -> dict[str, int]:
+    """How many of `from_table_3` lie within one point."""
+    return {e: sum(abs(gap) <= 1 for gap in each.values()) for e, each in gaps.items()}
 
 
 def code() -> list[Fact]:
     text, published = FLIC(), FLIC.published(model=Model(PUBLISHED_MLP, alpha=100))
     different = [f.name for f in fields(FLIC) if getattr(text, f.name) != getattr(published, f.name)]
-    near, ours = near_table_3(), from_table_3()
-    printed = ours[TEXT]
+    ours = from_table_3()
+    close, printed = near(ours), ours[TEXT]
     just, dropout, realigned, within = steps()
     return [
         ("differ in {} settings of the method", len(different)),
@@ -172,8 +172,8 @@ def code() -> list[Fact]:
         ("Dropout costs {:.1f} points on BCI", -dropout),
         ("gains {:.1f} points on linear mapping", within),
         ("costs {:.1f} points on noisy features", -realigned),
-        ("Dealt as in the text, {} of its {} methods come within one point", near[TEXT], len(printed)),
-        ("Dealt as in the code, {} of {} do, and HetFedRep is {:.1f} points", near[CODE], len(printed), ours[CODE]["HetFedRep"]),
+        ("Dealt as in the text, {} of its {} methods come within one point", close[TEXT], len(printed)),
+        ("Dealt as in the code, {} of {} do, and HetFedRep is {:.1f} points", close[CODE], len(printed), ours[CODE]["HetFedRep"]),
     ]  # fmt: skip
 
 

@@ -1,9 +1,8 @@
 """What the page that goes through the book in 45 minutes says."""
 
-import pandas as pd
-
-from facts import Fact, stored
+from facts import Fact
 from facts.part_one import which_method
+from facts.part_one.deployment import talking
 from facts.part_one.hospitals import HOSPITALS, WAYS, gain, second_study
 from hetfl_book import report
 
@@ -15,15 +14,12 @@ zeros = more[which_method.ZEROS]
 in_order = second_study(), all(gain(w, h).low <= 0 for w in WAYS for h in HOSPITALS)
 """Whether no way of learning together is shown to order a hospital's patients better, in two studies."""
 
-sent = pd.DataFrame({"method": r.method, **r.metrics} for r in stored() if r.experiment == "privacy/digits")
-leaks = sent[sent["method"] != "Local"].groupby("method").mean(numeric_only=True)
-
 FACTS: list[Fact] = [
     ("Whatever FLIC gains here, it gains without any exchange", abs(exchanged["FLIC-Class"].mean) < 0.05),
     ("zeros, does as well as the clever ones, and is the only one of these three whose gain is beyond its interval", zeros.low > 0, zeros.mean == max(g.mean for g in more.values()), [m for m, g in more.items() if g.low > 0] == [which_method.ZEROS]),
     ("they fail", which_method.GAINS.loc[which_method.ZEROS, "thyroid, all"] < -10),
     ("Most of that lead is a better threshold", which_method.SHARES["heart", "all"] < zeros.mean / 2),
     ("In AUC no method is shown to be ahead", *in_order),
-    ("tells the server which classes a client holds", leaks["presence_direct"].min() > 0.85, leaks["presence_direct"].notna().mean() > 0.7),
-    ("its messages are recognised from round to round", (leaks["link"] > 0.85).mean() > 0.9),
+    ("tells the server which classes a client holds", talking["presence_direct"].min() > 0.85, talking["presence_direct"].notna().mean() > 0.7),
+    ("its messages are recognised from round to round", (talking["link"] > 0.85).mean() > 0.9),
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from facts import Fact
+from facts import Fact, half, unclear
 from hetfl_book import report
 from hetfl_book.ledger import comparison
 from hetfl_book.papers import eeg
@@ -47,14 +47,6 @@ def without_labels(n: str) -> Any:
     others = rows[(rows["method"] == "Pooled LDA") & (rows["n"] == "0")]
     mine = rows[(rows["method"] == "LDA") & (rows["n"] == n)]
     return next(comparison.paired_differences(pd.concat([others, mine]), "Pooled LDA", "LDA", by=[]).itertuples())
-
-
-def half(gap: Any) -> float:
-    return float(gap.high - gap.low) / 2
-
-
-def unclear(*gaps: Any) -> bool:
-    return all(gap.low < 0 < gap.high for gap in gaps)
 
 
 def best_alone(source: str) -> str:

@@ -2,7 +2,7 @@
 
 import torch
 
-from facts import Fact, is_open, pair, runs
+from facts import Fact, half, is_open, pair, runs
 from facts.fedcr import FULL, NOTHING, ONE, TWO, WITHOUT, less
 from hetfl_book import report
 from hetfl_book.headtohead import ranking
@@ -29,10 +29,6 @@ def edge(method: str, size: str = "all") -> str:
     """At which edge of what was offered the weight of the term lies."""
     [told] = records.load(experiment=f"headtohead/heart-{size}-tuning", method=method)
     return told.settings["edges"].get("term_weight", "")
-
-
-def half(gap) -> float:
-    return (gap.high - gap.low) / 2
 
 
 term, fixed, mixture, quiet = map(changed, (WITHOUT, NOTHING, "FedCR, mixture of the experts", "FedCR, no noise"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from facts import Fact
+from facts import Fact, half
 from hetfl_book import ledger
 from hetfl_book.headtohead import sites
 from hetfl_book.headtohead.entries import entries, settings_in
@@ -39,10 +39,6 @@ def won(method: str, base: str, hospital: str, apart: bool = False) -> int:
     """Splits of ten in which a method is ahead in AUC."""
     mine = sites.reached("heart", "auc").loc[method, hospital]
     return int((mine > sites.reached("heart", "auc", apart=apart).loc[base, hospital]).sum())
-
-
-def half(found: Gain) -> float:
-    return found.high - found.mean
 
 
 def open_(found: Gain) -> bool:

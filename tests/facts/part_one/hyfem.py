@@ -4,7 +4,7 @@ from itertools import product
 
 import pandas as pd
 
-from facts import Fact, is_open, stored
+from facts import Fact, half, is_open, stored, unclear
 from facts.hyfem import MAIN, PARTS, matching, minus, reached
 from facts.part_one.which_method import trial
 from hetfl_book import ledger, report
@@ -44,17 +44,8 @@ chosen = hyfem.GRID["HyFEM"][hyfem.CHOSEN["HyFEM"]]
 unpulled = chosen.extractor_weight == chosen.classifier_weight == 0  # type: ignore[attr-defined]
 
 
-def half(gain: object) -> float:
-    """Half the width of an interval."""
-    return (gain.high - gain.low) / 2  # type: ignore[attr-defined]
-
-
 def clear(*gains: object) -> bool:
     return all(gain.low > 0 for gain in gains)  # type: ignore[attr-defined]
-
-
-def unclear(*gains: object) -> bool:
-    return all(gain.low < 0 < gain.high for gain in gains)  # type: ignore[attr-defined]
 
 
 FACTS: list[Fact] = [

@@ -1,6 +1,6 @@
 """What the chapter on personalised methods says."""
 
-from facts import is_open, over, pair, runs, stored
+from facts import half, is_open, over, pair, runs, stored
 from hetfl_book import report
 from hetfl_book.headtohead import ranking, sites
 from hetfl_book.headtohead.federations import FEDERATIONS
@@ -60,11 +60,6 @@ def lead(a: str, b: str):
     table = ranking.clients(records.load(experiment="headtohead/heart-tenth"), "auc")
     means = table[table["counts"]].groupby(["method", "seed"])["value"].mean().unstack("seed")
     return resampled((means.loc[a] - means.loc[b]).tolist(), FEDERATIONS["heart"].ratio)
-
-
-def half(gain: object) -> float:
-    """Half the width of an interval."""
-    return (gain.high - gain.low) / 2  # type: ignore[attr-defined]
 
 
 some = ranking.clients(records.load(experiment="headtohead/heart-tenth", method="FedAvg"))
