@@ -17,7 +17,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from docutils import nodes
 from matplotlib.axes import Axes
+from numpydoc import docscrape_sphinx
 
 import hetfl_book
 import hetfl_core
@@ -82,37 +84,71 @@ def test_families_are_counted_and_not_listed() -> None:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[ModuleType]:
+def reference() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "book" / "_ext")
-        yield importlib.import_module("hetfl_site")
+        yield importlib.import_module("hetfl_reference")
 
 
-def test_each_has_a_docstring_and_stands_in_full_on_one_page(site: ModuleType) -> None:
-    """On a room's page; a constant has the text below it for a docstring, which `hetfl_site.members` asks for."""
-    pages = {m.__name__: site.module_page(m) for m in site.modules("hetfl_core")}
+def test_each_has_a_docstring_and_stands_in_full_on_one_page(reference: ModuleType) -> None:
+    """On a room's page; a constant has the text below it for a docstring, which `hetfl_reference.members` asks for."""
+    pages = {m.__name__: reference.module_page(m) for m in reference.modules("hetfl_core")}
     for name in public():
         room, _, own = name.rpartition(".")
         places = [m for m, page in pages.items() if re.search(rf"^\.\. auto(class|function|data):: {own}$", page, re.M)]
         thing = public()[name]
-        places = [m for m in places if own in site.offers(sys.modules[m]) and getattr(sys.modules[m], own) is thing]
+        places = [
+            m for m in places if own in reference.offers(sys.modules[m]) and getattr(sys.modules[m], own) is thing
+        ]
         assert len(places) == 1, f"{name} needs a docstring, and one page: it has {places}"
         if inspect.isclass(thing) or inspect.isfunction(thing):
             assert re.search(rf"^   ~(\S+\.)?{own}$", pages[room], re.M), f"{name} is missing in its room's table"
 
 
-def test_what_stands_behind_is_marked(site: ModuleType) -> None:
-    page = site.module_page(sys.modules["hetfl_core.methods.privacy"])
+def test_what_stands_behind_is_marked(reference: ModuleType) -> None:
+    page = reference.module_page(sys.modules["hetfl_core.methods.privacy"])
     before, behind = page.split("## Behind the room") if "## Behind" in page else (page, "")
     assert ".. autofunction:: epsilon" in before
     assert ".. autofunction:: epsilon" not in behind
-    front, _, rest = site.module_page(sys.modules["hetfl_core.baselines"]).partition("## Behind the room")
+    front, _, rest = reference.module_page(sys.modules["hetfl_core.baselines"]).partition("## Behind the room")
     assert ".. autoclass:: LDA" in front
     assert ".. autofunction:: poolable" in rest
-    rooms, others = (site.module_table("hetfl_core", rooms) for rooms in (True, False))
+    rooms, others = (reference.module_table("hetfl_core", rooms) for rooms in (True, False))
     assert "`methods`" in rooms
     assert "`methods.base`" in others
     assert "`methods.base`" not in rooms
+
+
+def test_every_module_has_a_page_with_all_that_is_public(reference: ModuleType) -> None:
+    pages = {
+        m.__name__: reference.module_page(m)
+        for package in reference.PACKAGES_OF_THE_REFERENCE
+        for m in reference.modules(package)
+    }
+    assert ".. autoclass:: FLIC" in pages["hetfl_core.methods"], "what a room offers stands on its page"
+    assert "FLIC" not in re.findall(r"auto\w+:: (\w+)", pages["hetfl_core.methods.flic"])
+    assert ".. autofunction:: stream" in pages["hetfl_core.rng"]
+    assert ".. autodata:: SERVER" in pages["hetfl_core.rng"]
+    assert ".. autofunction:: numbers" in pages["hetfl_book.ledger.judging"], "the book's modules hold what they define"
+
+
+def test_numpydoc_compiles_its_template_once(reference: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docscrape_sphinx, "SandboxedEnvironment", docscrape_sphinx.SandboxedEnvironment)
+    one, other, config = {}, {}, {"use_plots": False}
+    before = docscrape_sphinx.get_doc_object(reference.summary, config=dict(config))
+    reference.compile_once()
+    for used in (one, other):
+        assert str(docscrape_sphinx.get_doc_object(reference.summary, config=used)) == str(before)
+    assert one["template"] is other["template"]
+
+
+def test_a_page_is_stored_without_the_document_that_a_part_of_it_was_read_into(reference: ModuleType) -> None:
+    page, beside = nodes.document(None, None), nodes.document(None, None)
+    page += nodes.section("", nodes.paragraph("", "Words."))
+    for node in page[0].findall():
+        node.document = beside
+    reference.one_document(None, page)
+    assert {id(node.document) for node in page.findall()} == {id(page)}
 
 
 # --- pages use no others ----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import cache
 from html import escape, unescape
 from itertools import groupby
 from pathlib import Path
@@ -282,7 +283,7 @@ def write_scorer(app: Any, env: Any) -> None:
     """Hand the search `search.js`, with how often each chapter uses its words, in the order of the contents."""
     if app.builder.format != "html":
         return
-    stem, counts = SearchEnglish({}).stem, {}
+    stem, counts = cache(SearchEnglish({}).stem), {}
     for name in sorted(name for name in env.found_docs if "/" not in name):
         words = re.findall(r"\w{2,}", env.get_doctree(name).astext().lower())
         counts[name] = {word: n for word, n in count(words, stem) if n > 2}
