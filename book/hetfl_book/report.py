@@ -255,6 +255,7 @@ def forest(groups: Mapping[str, Mapping[str, Any]], xlabel: str, theirs: Mapping
         ax.text(1, 0.18 - at, said(gap), transform=across, ha="right", va="bottom", bbox=PAPER)
         ends = [gap.low, gap.high] if np.isfinite(gap.low) else [gap.mean] * 2
         clear = gap.low > 0 or gap.high < 0
+        ax.plot([0, 0], [-at - 0.4, -at + 0.15], color="black", lw=1, zorder=0)
         ax.plot(ends, [-at, -at], color=BLUE, lw=2.5, solid_capstyle="butt")
         ax.plot(gap.mean, -at, "o", ms=9, color=BLUE, mfc=BLUE if clear else "white", mew=2)
         if name in of_paper:
@@ -264,7 +265,6 @@ def forest(groups: Mapping[str, Mapping[str, Any]], xlabel: str, theirs: Mapping
         look: Any = {"ha": "left" if right else "right", "va": "center", "color": ORANGE, "bbox": PAPER}
         place = (x, -[name for name, _ in rows].index(first))
         ax.annotate("paper", place, (9 if right else -9, 0), textcoords="offset points", **look)
-    ax.axvline(0, color="black", lw=1, zorder=0)
     ax.set(xlabel=xlabel, ylim=(0.5 - len(rows), 0.8))
     return _without_rows(ax)
 
