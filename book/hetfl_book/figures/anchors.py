@@ -91,9 +91,9 @@ def terms() -> Figure:
     ax.annotate("", (4.6, 1.6), (2.4, -0.4), arrowprops={"lw": 3, "arrowstyle": "->"})
     ax.plot([2.0, 1.1], [-2.5, 3.0], ":", lw=2.5, color="black", zorder=0)
     told: dict[str, Any] = {"weight": "bold", "bbox": PAPER}
-    ax.text(2.1, -2.7, "(1) the head: this border", **told)
-    ax.text(3.7, 0.2, "(2) come here,\nand get as wide", va="top", **told)
-    ax.text(1.1, 3.2, "(3) which side is a ×?", ha="center", va="bottom", **told)
+    ax.text(2.1, -2.7, "(a) the head: this border", **told)
+    ax.text(3.7, 0.2, "(b) come here,\nand get as wide", va="top", **told)
+    ax.text(1.1, 3.2, "(c) which side is a ×?", ha="center", va="bottom", **told)
     ax.set(xlim=(-2.6, 7.4), ylim=(-3.2, 4.6), aspect="equal")
     ax.axis("off")
     return fig
