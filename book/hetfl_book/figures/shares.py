@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import matplotlib.pyplot as plt
@@ -72,35 +72,36 @@ def boxes(method: Method, federation: Federation) -> dict[str, Box]:
     return found
 
 
-def chart(families: Iterable[Mapping[str, Mapping[str, Box]]]) -> Axes:
-    """The map: a row for each method, with its boxes, and a gap between one family and the next.
+def chart(families: Mapping[str, Mapping[str, Mapping[str, Box]]]) -> Axes:
+    """The map: a row for each method, with its boxes, under the words of its family.
 
     Parameters
     ----------
-    families : iterable of dict of str to dict of str to Box
-        From the top; by method, as from `boxes`.
+    families : dict of str to dict of str to dict of str to Box
+        From the top, by what the family does and by method; boxes as from `boxes`.
 
     Returns
     -------
     Axes
     """
-    every = [checks.mapping("families", family) for family in families]
-    lines = sum(0.25 + len(family) for family in every)
-    ax = plt.subplots(figsize=(4.6, 0.9 + 0.27 * lines))[1]
+    every = {words: checks.mapping("families", one) for words, one in checks.mapping("families", families).items()}
+    lines = sum(1 + len(family) for family in every.values())
+    ax = plt.subplots(figsize=(4.8, 0.9 + 0.27 * lines))[1]
     y = 0.0
-    for family in every:
+    for words, family in every.items():
+        ax.text(-2.85, -y, words, va="center", weight="bold")
+        y += 1
         for name, found in family.items():
-            ax.text(-1.9, -y, name, va="center")
+            ax.text(-2.85, -y, name, va="center")
             for part, box in found.items():
                 _draw(ax, [*COLUMNS].index(part), -y, box)
             y += 1
-        y += 0.25
     for x, words in enumerate(COLUMNS.values()):
         ax.text(x, 0.6, words, ha="center", va="bottom", weight="bold", linespacing=0.95)
-    for left, kind in zip((-1.85, 0.15, 2.3), WORDS, strict=True):
+    for left, kind in zip((-2.8, -0.35, 2.1), WORDS, strict=True):
         ax.add_patch(plt.Rectangle((left, -y - 0.45), 0.4, 0.6, ec="black", lw=1, **LOOKS[kind]))
         ax.text(left + 0.5, -y - 0.15, WORDS[kind], va="center")
-    ax.set(xlim=(-1.95, 3.5), ylim=(-y - 0.6, 2.2))
+    ax.set(xlim=(-2.9, 3.5), ylim=(-y - 0.6, 2.2))
     ax.axis("off")
     return ax
 
