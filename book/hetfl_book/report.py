@@ -516,7 +516,7 @@ def spaces(
     """
     z, n = run.embed("train"), len(run.federation)
     told = [f"hospital {i + 1}" for i in range(n)] if names is None else checks.names("names", names)
-    fig, axes = plt.subplots(-(-n // 2), 2, figsize=(4.2, 0.4 + 2 * -(-n // 2)), squeeze=False)
+    fig, axes = plt.subplots(-(-n // 2), 2, figsize=(4.2, 0.9 + 2 * -(-n // 2)), squeeze=False)
     for i, (ax, client, name) in enumerate(zip(axes.flat, run.federation, told, strict=False)):
         weight, bias = (run.params[i][f"beta.{part}"].numpy() for part in ("weight", "bias"))
         says = lambda z, w=weight, b=bias: (z @ w + b).argmax(1)  # noqa: E731
@@ -524,6 +524,10 @@ def spaces(
         ax.set(xticks=[], yticks=[])
         for c, star in enumerate(run.server["mean"].numpy() if "mean" in run.server else ()):
             ax.plot(*star, "*", ms=15, color=COLOURS[c], mec="black")
+    look: Any = {"ls": "", "mec": "black", "mew": 0.4}
+    marks = [plt.Line2D([], [], marker=MARKERS[c], color=COLOURS[c], **look) for c in range(run.federation.n_classes)]
+    words = [f"diagnosis {c + 1}" for c in range(len(marks))]
+    fig.legend(marks, words, loc="outside lower center", ncols=2, fontsize=11)
     fig.suptitle(title, fontsize=13)
     return fig
 
