@@ -1,5 +1,7 @@
 """The decision guide and the benchmark's figures: what they say follows from the numbers they are given."""
 
+import re
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -112,6 +114,27 @@ def test_a_leaderboard_shows_its_first_view_without_scripts_and_holds_the_rest()
     assert page.markup == figures.leaderboard(rows, {"gain": "{:+.1f}".format}, {"size": "rows"}).markup
     assert "A" in page.words
     assert "1.0" not in page.words
+    beside = figures.leaderboard(rows, {"gain": "{:+.1f}".format}, {"size": "rows"}, beside=["A"])
+    assert '<tr data-size="all" class="beside"><td></td><td data-key="A">' in beside.markup
+    assert '<tr data-size="all"><td>1</td><td data-key="B">' in beside.markup
+
+
+def test_a_list_offers_what_changes_the_table():
+    kinds = ("every kind", "real", "tables")
+    rows = pd.DataFrame(
+        {
+            "method": ["A", "B", "A"] * 3,
+            "size": ["all", "all", "tenth"] * 3,
+            "kind": np.repeat(kinds, 3),
+            "gain": [2.0, 1.0, 4.0] * 2 + [3.0, 0.0, 4.0],
+        }
+    )
+    columns, picks = {"gain": str}, {"size": "rows", "kind": "kind"}
+    page = figures.leaderboard(rows, columns, picks)
+    assert re.findall("<option>([^<]+)<", page.markup) == ["all", "tenth", "every kind", "tables"]
+    alike = figures.leaderboard(rows[:6], columns, picks)
+    assert re.findall('<select name="([^"]*)"', alike.markup) == ["size"]
+    assert alike.markup.count("<tr data-") == 3
 
 
 def test_cells_of_the_heat_map_carry_their_number_its_sign_and_whether_it_is_sure():
@@ -146,11 +169,14 @@ def test_paretos_line_leaves_out_what_costs_more_and_brings_no_more():
     plt.close(ax.figure)
 
 
-def test_gains_against_rows_have_the_median_of_each_octave():
-    rows = pd.DataFrame({"method": "A", "rows": [4, 5, 7, 8, 9], "gain": [1.0, 2.0, 6.0, 0.0, 0.0]})
-    ax = figures.against_rows(rows)
-    middle = ax.lines[1]
-    assert (list(middle.get_xdata()), list(middle.get_ydata())) == ([5], [2.0])  # 8 and 9 are too few
+def test_sites_stand_from_the_fewest_rows_down_with_their_intervals():
+    rows = pd.DataFrame({"federation": ["heart", "liver", "heart"], "site": ["A", "B", "C"], "rows": [40, 9, 12]})
+    ax = figures.of_sites(rows.assign(gain=[1.0, 2.0, 6.0], low=[0.0, 0.0, 5.0], high=[2.0, 4.0, 7.0]))
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["B, 9", "C, 12", "A, 40"]
+    heart, liver = ax.containers
+    assert liver.lines[0].get_xydata().tolist() == [[2, 0]]
+    assert heart.lines[0].get_xydata().tolist() == [[6, -1], [1, -2]]
+    assert sorted(path.vertices[:, 0].tolist() for path in heart.lines[2][0].get_paths()) == [[0, 2], [5, 7]]
     plt.close(ax.figure)
 
 
@@ -163,6 +189,10 @@ def test_the_guide_as_a_tree_says_of_each_leaf_what_follows_and_where_it_stands(
     assert "<br>try <strong>FedAvg</strong>, +2.0 (−1.0 to +5.0)" in page.markup
     assert "not run yet: begin with logistic regression at each site, and compare" in page.markup
     assert page.markup.count("<ul>") == 2
+    known = {"same": {"images: chapter 6": "personalised.ipynb"}, "many": {"EEG: chapter 11": "eeg-federation.ipynb"}}
+    told = figures.tree(advice, questions, links, elsewhere=known).markup
+    assert '(−1.0 to +5.0)<br><a href="personalised.ipynb">images: chapter 6</a></p>' in told
+    assert 'and compare<br><a href="eeg-federation.ipynb">EEG: chapter 11</a></p>' in told
     other = dict.fromkeys(advice, guide.Advice("nobody", 0.5, -0.5, 1.5, ("a",)))
     both = figures.tree(advice, questions, links, first=other, beside={"by AUC": other})
     assert both.markup.count("<br>begin with <strong>nobody</strong>, +0.5 (−0.5 to +1.5)<br>then try <strong>") == 2
@@ -198,14 +228,16 @@ def test_a_need_leaves_the_methods_that_answer_to_it_and_the_cases_where_one_ran
     own = guide.limited(gains, guide.LIMITS["Every site keeps a network of its own"])
     assert own == guide.Advice("FLIC-Class", 5.5, 2.0, 9.0, ("heart, all", "digits, all"))
     assert guide.limited(gains, guide.LIMITS["Nothing is exchanged"]) is None
-    page = figures.needs({"one model": one_model, "nothing": None}, pd.Series({"FedAvg": 1.5}))
+    page = figures.needs({"one model": one_model, "nothing": None}, {"by sharing": pd.Series({"FedAvg": 1.5})})
     assert "<td>FedAvg</td><td>+3.0 (+3.0 to +3.0 in 1)</td><td>+1.5</td>" in page.markup
     assert "<td>nothing</td><td>–</td><td>–</td><td>–</td>" in page.markup
 
 
 def test_the_judged_guide_shows_what_was_best_there():
-    page = figures.judged(guide.left_out(GAINS, AT, {case: case.split(",")[0] for case in GAINS}))
-    assert "<td>liver, all</td><td>FLIC, −9.0</td><td>late fusion, +2.0</td>" in page.markup
+    found = guide.left_out(GAINS, AT, {case: case.split(",")[0] for case in GAINS})
+    page = figures.judged(found, GAINS.loc["late fusion"])
+    assert '<th scope="col">advice minus late fusion</th>' in page.markup
+    assert "<td>liver, all</td><td>FLIC, −9.0</td><td>−11.0</td><td>late fusion, +2.0</td>" in page.markup
 
 
 def test_what_is_from_sharing_starts_where_the_recipe_ends():
@@ -213,6 +245,16 @@ def test_what_is_from_sharing_starts_where_the_recipe_ends():
     recipe, sharing = (np.array([[p[0] for p in path.vertices] for path in c.get_paths()]) for c in ax.collections)
     assert recipe.tolist() == [[0, 1], [0, 2]]
     assert sharing.tolist() == [[1, 5], [2, 2]]
+    plt.close(ax.figure)
+
+
+def test_what_sharing_loses_has_a_colour_of_its_own_and_a_bar_is_drawn():
+    rows = pd.DataFrame({"gain": [5.0, 2.0], "sharing": [4.0, -3.0]}, index=["FedAvg", "FedRep"])
+    ax = figures.sharing(rows, bar=("logistic regression", 7.0))
+    recipe, won, lost = (np.array([[p[0] for p in path.vertices] for path in c.get_paths()]) for c in ax.collections)
+    assert (recipe.tolist(), won.tolist(), lost.tolist()) == ([[0, 1], [0, 5]], [[1, 5]], [[5, 2]])
+    assert ax.lines[-1].get_xdata() == [7, 7]
+    assert "logistic regression" in [text.get_text() for text in ax.get_legend().get_texts()]
     plt.close(ax.figure)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from hetfl_core.plots import COLOURS, MARKERS, _axes
 WIDTH = 4.6
 """Inches of a figure."""
 
-GAIN = "gain over training alone (points)"
+GAIN = "gain over a network alone (points)"
 
 MOST = 10.0
 """Points over training alone from which a cell has its full colour."""
@@ -35,7 +35,7 @@ SCRIPT = """
     let place = 0;
     for (const row of body.rows) {
       row.hidden = !picks.every((pick) => row.dataset[pick.name] === pick.value);
-      if (!row.hidden) row.cells[0].textContent = ++place;
+      if (!row.hidden && !row.classList.contains("beside")) row.cells[0].textContent = ++place;
     }
   };
   picks.forEach((pick) => pick.addEventListener("change", show));
@@ -72,8 +72,15 @@ class Page:
         return {"text/html": self.markup, "text/plain": self.words}
 
 
-def leaderboard(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]], picks: Mapping[str, str]) -> Page:
+def leaderboard(
+    rows: pd.DataFrame,
+    columns: Mapping[str, Callable[[Any], str]],
+    picks: Mapping[str, str],
+    beside: Collection[str] = (),
+) -> Page:
     """A table that ranks methods; its head sorts, and lists above it choose what is ranked.
+
+    What a list would not change is not offered: a choice that shows what an earlier one shows, a list of one choice.
 
     Parameters
     ----------
@@ -83,12 +90,16 @@ def leaderboard(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]],
         The columns shown beside the method, each with how its values are written. Missing values stay empty.
     picks : dict of str to str
         Columns of `rows` that have a list each, and the list's label; what comes first in `rows` is chosen first.
+    beside : collection of str
+        Methods that stand in the table without a place.
 
     Returns
     -------
     Page
     """
     checks.frame("rows", rows, "method", *columns, *picks)
+    for pick in picks:
+        rows = rows[rows[pick].isin(_telling(rows, pick))]
     name = lambda text: html.escape(str(text))  # noqa: E731
     choices = {pick: list(dict.fromkeys(map(str, rows[pick]))) for pick in picks}
     lists = "".join(
@@ -96,24 +107,37 @@ def leaderboard(rows: pd.DataFrame, columns: Mapping[str, Callable[[Any], str]],
         + "".join(f"<option>{name(value)}</option>" for value in choices[pick])
         + "</select></label> "
         for pick, label in picks.items()
+        if len(choices[pick]) > 1
     )
     heads = [f'<th scope="col"><button type="button">{name(column)}</button></th>' for column in ("method", *columns)]
     first = {pick: values[0] for pick, values in choices.items()}
     chosen = [all(str(row[pick]) == value for pick, value in first.items()) for row in rows.to_dict("records")]
     body, place = [], 0
     for row, seen in zip(rows.to_dict("records"), chosen, strict=True):
-        place += seen
+        placed = row["method"] not in beside
+        place += seen and placed
         data = "".join(f' data-{pick}="{name(row[pick])}"' for pick in picks)
         cells = f'<td data-key="{name(row["method"])}">{name(row["method"])}</td>'
         for column, written in columns.items():
             key, shown = ("", "") if pd.isna(row[column]) else (row[column], name(written(row[column])))
             cells += f'<td data-key="{key}">{shown}</td>'
-        body.append(f"<tr{data}{'' if seen else ' hidden'}><td>{place if seen else ''}</td>{cells}</tr>")
+        data += ("" if placed else ' class="beside"') + ("" if seen else " hidden")
+        body.append(f"<tr{data}><td>{place if seen and placed else ''}</td>{cells}</tr>")
     table = f'<tr><th scope="col">place</th>{"".join(heads)}</tr></thead><tbody>{"".join(body)}</tbody>'
-    markup = f'<p>{lists}</p><table class="dataframe"><thead>{table}</table>'
+    markup = f'{f"<p>{lists}</p>" if lists else ""}<table class="dataframe"><thead>{table}</table>'
     box = f"ranked-{zlib.crc32(markup.encode()):08x}"  # the same for the same table
     markup = f'<div class="ranked" id="{box}">{markup}<script>{SCRIPT.replace("ID", box)}</script></div>'
     return Page(markup, rows.loc[chosen, ["method", *columns]].to_string(index=False))
+
+
+def _telling(rows: pd.DataFrame, pick: str) -> list[Any]:
+    """Values of a column for which the others are not those of an earlier value."""
+    kept: dict[Any, pd.DataFrame] = {}
+    for value, some in rows.groupby(pick, sort=False):
+        others = some.drop(columns=pick).reset_index(drop=True)
+        if not any(others.equals(one) for one in kept.values()):
+            kept[value] = others
+    return list(kept)
 
 
 def markdown(table: pd.DataFrame) -> str:
@@ -237,34 +261,34 @@ def against_bytes(rows: pd.DataFrame, ax: Axes | None = None, title: str = "") -
     ax.set(
         xscale="log",
         xlabel="bytes sent and received in a run",
-        ylabel="gain over training alone (points)",
+        ylabel=GAIN,
         title=title,
     )
     return ax
 
 
-def against_rows(clients: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
-    """Each client's gain over training alone against its number of training rows: a dot each, and medians of octaves.
+def of_sites(rows: pd.DataFrame, ax: Axes | None = None, title: str = "", xlabel: str = GAIN) -> Axes:
+    """What each site gains, with its interval: the site with fewest training rows on top.
 
     Parameters
     ----------
-    clients : DataFrame
-        ``method``, ``rows`` and ``gain`` in points, one row for each client and method.
+    rows : DataFrame
+        ``federation``, ``site``, ``rows`` for training; ``gain``, ``low`` and ``high`` in points. Each federation has
+        a colour.
     """
-    checks.frame("clients", clients, "method", "rows", "gain")
-    ax = _axes(ax, figsize=(WIDTH, 4.2))
-    for i, (method, mine) in enumerate(clients.groupby("method", sort=False)):
-        ax.plot(mine["rows"], mine["gain"], MARKERS[i], color=COLOURS[i], ms=3, alpha=0.3)
-        octaves = mine.groupby(np.floor(np.log2(mine["rows"].astype(float))))
-        middle = octaves.agg(rows=("rows", "median"), gain=("gain", "median"), n=("gain", "size")).query("n >= 3")
-        ax.plot(middle["rows"], middle["gain"], MARKERS[i] + "-", color=COLOURS[i], label=str(method))
-    ax.axhline(0, color="black", lw=1)
-    ax.set(xscale="log", xlabel="training rows of the client", ylabel=GAIN, title=title)
-    low, high = clients["rows"].min(), clients["rows"].max()
-    ticks = [n for n in (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if low <= n <= high]
-    ax.set_xticks(ticks, [str(n) for n in ticks])
-    ax.minorticks_off()
-    ax.legend(fontsize=10)
+    checks.frame("rows", rows, "federation", "site", "rows", "gain", "low", "high")
+    ax = _axes(ax, figsize=(WIDTH, 1.2 + 0.3 * len(rows)))
+    federations = dict.fromkeys(rows["federation"])
+    rows = rows.sort_values("rows", kind="stable").assign(place=-np.arange(len(rows)))
+    for i, federation in enumerate(federations):
+        some = rows[rows["federation"] == federation]
+        half = [some["gain"] - some["low"], some["high"] - some["gain"]]
+        ax.errorbar(some["gain"], some["place"], xerr=half, fmt=MARKERS[i], color=COLOURS[i], label=str(federation))
+    ax.axvline(0, color="black", lw=1)
+    ax.set_yticks(rows["place"], [f"{site}, {n}" for site, n in zip(rows["site"], rows["rows"], strict=True)])
+    ax.set(xlabel=xlabel, ylabel="site, training rows", title=title, ylim=(0.6 - len(rows), 0.6))
+    ax.legend(fontsize=10, ncols=3, loc="lower center", bbox_to_anchor=(0.3, 1.0), frameon=False)
+    ax.grid(False, axis="y")
     return ax
 
 
@@ -274,6 +298,7 @@ def tree(
     links: Mapping[str, str],
     first: Mapping[str, Advice] | None = None,
     beside: Mapping[str, Mapping[str, Advice]] | None = None,
+    elsewhere: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Page:
     """The decision guide as nested questions, each leaf with the method, its gain, and where the runs are.
 
@@ -289,6 +314,8 @@ def tree(
         What to begin with at each leaf.
     beside : dict of str to dict of str to Advice, optional
         What other measures advise, by their names.
+    elsewhere : dict of str to dict of str to str, optional
+        For leaves, what is known from elsewhere, and where that stands.
 
     Returns
     -------
@@ -300,8 +327,13 @@ def tree(
             text, answers = at
             listed = "".join(f"<li><b>{html.escape(a)}</b> {node(to)}</li>" for a, to in answers.items())
             return f"<p>{html.escape(text)}</p><ul>{listed}</ul>"
+        known = "".join(
+            f'<br><a href="{html.escape(link)}">{html.escape(words)}</a>'
+            for words, link in (elsewhere or {}).get(at, {}).items()
+        )
         if at not in advice:
-            return '<p class="leaf">not run yet: begin with logistic regression at each site, and compare</p>'
+            begin = "not run yet: begin with logistic regression at each site, and compare"
+            return f'<p class="leaf">{begin}{known}</p>'
         one = advice[at]
         steps = {"begin with": (first or {}).get(at), "then try" if first else "try": one}
         runs = f"{len(one.cases)} case{'s' * (len(one.cases) > 1)}"
@@ -310,14 +342,14 @@ def tree(
             f'<a href="{html.escape(links[at])}">{runs}</a>'
             + "".join(f"<br>{word} {_told(step)}" for word, step in steps.items() if step)
             + "".join(f"<br>{html.escape(name)}: {_told(other[at])}" for name, other in (beside or {}).items())
-            + "</p>"
+            + f"{known}</p>"
         )
 
     words = "\n".join(f"{leaf}: {one.method} ({one.mean:+.1f} points)" for leaf, one in advice.items())
     return Page(f'<div class="guide">{node(questions)}</div>', words)
 
 
-def sharing(rows: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes:
+def sharing(rows: pd.DataFrame, ax: Axes | None = None, title: str = "", bar: tuple[str, float] | None = None) -> Axes:
     """What each method gains over training alone, and what of it is gone when nothing is exchanged.
 
     Parameters
@@ -325,15 +357,22 @@ def sharing(rows: pd.DataFrame, ax: Axes | None = None, title: str = "") -> Axes
     rows : DataFrame
         Indexed by method, best on top: ``gain`` over training alone and ``sharing`` over the same recipe with nothing
         exchanged, in points. The part that is left to the recipe is drawn pale.
+    bar : (str, float), optional
+        Name and gain of what all are to be compared with, a dashed line.
     """
     checks.frame("rows", rows, "gain", "sharing")
-    ax = _axes(ax, figsize=(WIDTH, 1.0 + 0.25 * len(rows)))
-    place = -np.arange(len(rows))
+    ax = _axes(ax, figsize=(WIDTH, 1.6 + 0.3 * len(rows)))
+    place = pd.Series(-np.arange(len(rows)), rows.index)
     recipe = rows["gain"] - rows["sharing"]
     ax.hlines(place, 0, recipe, color="grey", lw=6, alpha=0.4, label="from the local recipe")
-    ax.hlines(place, recipe, rows["gain"], color=COLOURS[0], lw=3, label="from what is exchanged")
-    ax.plot(rows["gain"], place, "o", color="black", ms=5, label="gain over training alone")
+    for lost, word in ((False, "added by the exchange"), (True, "lost by the exchange")):
+        some = rows["sharing"].lt(0) == lost
+        if some.any():
+            ax.hlines(place[some], recipe[some], rows["gain"][some], color=COLOURS[lost], lw=3, label=word)
+    ax.plot(rows["gain"], place, "o", color="black", ms=5, label="gain over a network alone")
     ax.axvline(0, color="black", lw=1)
+    if bar:
+        ax.axvline(bar[1], color="black", lw=1, ls="--", label=bar[0])
     ax.set_yticks(place, list(map(str, rows.index)))
     ax.set(xlabel="points of balanced accuracy", title=title, ylim=(0.6 - len(rows), 0.6))
     ax.legend(fontsize=10, loc="lower left", bbox_to_anchor=(-0.5, 1.0), frameon=False)
@@ -352,37 +391,40 @@ def _told(one: Advice) -> str:
     return f"<strong>{html.escape(one.method)}</strong>, {signed(one.mean)} ({signed(one.low)} to {signed(one.high)})"
 
 
-def needs(advice: Mapping[str, Advice | None], sharing: pd.Series) -> Page:
+def needs(advice: Mapping[str, Advice | None], beside: Mapping[str, pd.Series]) -> Page:
     """What to try where somebody needs something besides: a table of needs, methods and gains.
 
     Parameters
     ----------
     advice : dict of str to Advice or None
         By need, as from `hetfl_book.headtohead.guide.limited`.
-    sharing : Series
-        By method, what of its gain is left over the same recipe with nothing exchanged; NaN where nothing can be.
+    beside : dict of str to Series
+        Further columns: by method, what its gain is over something else; NaN where there is no such gain.
     """
     rows = []
     for need, one in advice.items():
         told = f"{signed(one.mean)} ({signed(one.low)} to {signed(one.high)} in {len(one.cases)})" if one else "–"
-        left = sharing.get(one.method, np.nan) if one else np.nan
-        rows.append((need, one.method if one else "–", told, signed(left) if np.isfinite(left) else "–"))
-    return _listed(("what you need", "method", "points over training alone", "of these by sharing"), rows)
+        more = [points.get(one.method, np.nan) if one else np.nan for points in beside.values()]
+        rows.append((need, one.method if one else "–", told, *(signed(x) if np.isfinite(x) else "–" for x in more)))
+    return _listed(("what you need", "method", "points over a network alone", *beside), rows)
 
 
-def judged(table: pd.DataFrame) -> Page:
+def judged(table: pd.DataFrame, base: pd.Series) -> Page:
     """The guide's advice on federations that it has not seen, beside the best method there.
 
     Parameters
     ----------
     table : DataFrame
         As `hetfl_book.headtohead.guide.left_out` gives it.
+    base : Series
+        By case, the gain of what the advice has to beat; its name is that of the column.
     """
     rows = []
     for case, row in table.iterrows():
         advised = f"{row['advice']}, {signed(row['gain'])}"
-        rows.append((str(case), advised, f"{row['best']}, {signed(row['gain'] + row['regret'])}"))
-    return _listed(("federation", "advice and its gain", "best there"), rows)
+        best = f"{row['best']}, {signed(row['gain'] + row['regret'])}"
+        rows.append((str(case), advised, signed(row["gain"] - base[case]), best))
+    return _listed(("federation", "advice and its gain", f"advice minus {base.name}", "best there"), rows)
 
 
 def groups(names: Sequence[str], differ: Callable[[str, str], bool]) -> list[list[str]]:

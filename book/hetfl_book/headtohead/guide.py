@@ -93,7 +93,7 @@ LEAVES = {
 }
 """Where the questions end: each federation is at one of them."""
 
-ENOUGH = f"Does a typical site have {FEW} training rows of a class?"
+ENOUGH = f"Count the training rows of each class at each site. Is the median {FEW} or more?"
 
 QUESTIONS: Question = (
     "Do all sites measure the same?",

@@ -236,8 +236,9 @@ def board(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     -------
     DataFrame
         Columns ``measure``, ``size``, ``kind``, ``method``; ``rank``, the mean over federations where the method ran,
-        as a share of the methods there, from 0 for the first to 1 for the last; means of ``gain``, ``gain_sharing``,
-        ``sent`` (bytes up and down) and ``seconds``; ``federations``, their number. The best rank comes first.
+        as a share of the methods there, from 0 for the first to 1 for the last; means of ``gain``,
+        ``gain_logistic``, ``gain_sharing``, ``sent`` (bytes up and down) and ``seconds``; ``federations``, their
+        number. The best rank comes first.
     """
     parts = []
     for measure, table in tables.items():
@@ -251,6 +252,7 @@ def board(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
                     .agg(
                         rank=("rank", "mean"),
                         gain=("gain", "mean"),
+                        gain_logistic=("gain_logistic", "mean"),
                         gain_sharing=("gain_sharing", "mean"),
                         sent=("sent", "mean"),
                         seconds=("seconds", "mean"),
