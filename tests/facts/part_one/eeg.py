@@ -16,6 +16,17 @@ def weaker(page: Cells, at: str) -> bool:
     return bool(page["means"]["hands"][k, k] < page["means"]["feet"][k, k])
 
 
+def less(at: str, real: float) -> Callable[[Cells], float]:
+    """By how much per cent its power is lower, where the page has the real recording."""
+
+    def found(page: Cells) -> float:
+        k = page["three"].index(at)
+        share = page["means"]["hands"][k, k] / page["means"]["feet"][k, k]
+        return float(100 * (1 - share)) if page["whose"] == "real recording" else real
+
+    return found
+
+
 def follows(page: Cells) -> bool:
     """Whether first and third tangent entries of C3 and C4 follow the logarithms of their powers."""
     powers = np.log(page["seen"](["C3", "C4"])[:, [0, 1], [0, 1]])
@@ -74,11 +85,12 @@ def shared(page: Cells) -> int:
 FACTS: list[Fact] = [
     ("Power over the motor cortex, by frequency. It falls around ten hertz while the hands are imagined", lambda page: bool(page["power"]["hands imagined"] < page["power"]["before the cue"])),
     ("As we hoped, C3 and C4 are weaker while the hands are imagined", lambda page: weaker(page, "C3"), lambda page: weaker(page, "C4")),
-    ("half way the determinant is {:.1f}", lambda page: float(np.linalg.det(page["straight"][20]))),
+    ("C3 has {:.0f} % less power than while the feet are imagined, C4 {:.0f} % less and Cz {:.0f} % less", less("C3", 20), less("C4", 11), less("Cz", 7)),
+    ("half way, at , the determinant is {:.1f}", lambda page: float(np.linalg.det(page["straight"][20]))),
     ("it is {} of what it was", round(0.8**2, 2)),
     ("Hands lie towards the lower left", towards_the_lower_left),
-    ("the correlation with the logarithm of the power is still above 0.85", follows),
-    ("Each cap is right in more than eight of ten trials", lambda page: min(page["accuracy"](page["caps"][q]) for q in (3, 14, 22)) > 80),
+    ("the correlation with the logarithm of the power, which stands at each axis, is still above 0.85", follows),
+    ("Each cap is right in more than eight of ten trials", lambda page: min(page["accuracy"](page["caps"][q]) for q in (3, 14, 22, 64)) > 80),
     ("No entry of the table occurs twice", lambda page: len(set(entries(page))) == len(entries(page))),
     ("Only C3, Cz and C4 sit on all four heads", lambda page: set.intersection(*map(set, page["caps"].values())) == {"C3", "Cz", "C4"}),
     ("As recorded, some people lie far from the others", apart),
