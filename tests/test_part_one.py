@@ -78,12 +78,17 @@ def words(page: Page) -> int:
 
 
 def minutes(page: Page) -> int:
-    """What a page takes, by the rule; rounded to the nearest minute."""
+    """What a page takes, rounded to the nearest minute."""
+    return round(spent(page))
+
+
+def spent(page: Page) -> float:
+    """What a page takes by the rule, in minutes."""
     text = markdown(page)
     figures = sum("caption" in cell.metadata for cell in code(page)) + len(PICTURE.findall(text))
     seen = sum(lines(cell.source) for cell in code(page) if not tags(cell) & UNSEEN)
     seconds = len(EQUATION.findall(text)) * SECONDS["equation"] + seen * SECONDS["line"] + figures * SECONDS["figure"]
-    return round(words(page) / WORDS_A_MINUTE + seconds / 60)
+    return words(page) / WORDS_A_MINUTE + seconds / 60
 
 
 def faults(page: Page) -> list[str]:

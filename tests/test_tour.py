@@ -46,14 +46,15 @@ def read_on() -> list[tuple[str, str]]:
 
 
 def test_every_section_that_is_named_is_there() -> None:
-    assert len({page for page, _ in read_on()}) == 6
+    assert len({page for page, _ in read_on()}) == 5
     for page, section in read_on():
         assert section in sections(page), f"{page}.ipynb has no section {section!r}, only {list(sections(page))}"
 
 
 def together() -> int:
     """Minutes of the page and of all sections that it names."""
-    return rules.minutes(rules.page(PAGE)) + sum(rules.minutes(sections(page)[name]) for page, name in read_on())
+    pieces = [rules.page(PAGE), *(sections(page)[name] for page, name in read_on())]
+    return round(sum(map(rules.spent, pieces)))
 
 
 def test_page_and_sections_take_45_minutes() -> None:

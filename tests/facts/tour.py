@@ -5,6 +5,7 @@ from facts.part_one import which_method
 from facts.part_one.deployment import talking
 from facts.part_one.hospitals import HOSPITALS, WAYS, gain, second_study
 from hetfl_book import report
+from hetfl_book.headtohead import sites
 
 tried = ("FLIC-Class", "late fusion", which_method.ZEROS)
 more, exchanged = (
@@ -14,12 +15,18 @@ zeros = more[which_method.ZEROS]
 in_order = second_study(), all(gain(w, h).low <= 0 for w in WAYS for h in HOSPITALS)
 """Whether no way of learning together is shown to order a hospital's patients better, in two studies."""
 
+first = next(r for r in which_method.FOUND if r.experiment == "headtohead/heart-all").per_client
+healthy = dict(zip(first["client"], first["rarest"], strict=True))
+zurich = sites.reached("heart", "auc").mean(axis=1).unstack("client")["Zurich"]
+
 FACTS: list[Fact] = [
-    ("Whatever FLIC gains here, it gains without any exchange", abs(exchanged["FLIC-Class"].mean) < 0.05),
-    ("zeros, does as well as the clever ones, and is the only one of these three whose gain is beyond its interval", zeros.low > 0, zeros.mean == max(g.mean for g in more.values()), [m for m, g in more.items() if g.low > 0] == [which_method.ZEROS]),
-    ("they fail", which_method.GAINS.loc[which_method.ZEROS, "thyroid, all"] < -10),
+    ("Zurich's row rests on three healthy test patients, so its {:.0f} and {:.0f} say little", zurich[which_method.LOGISTIC], zurich[which_method.NETWORK], healthy["Zurich"] == 3),
+    ("Whatever FLIC-Class gains here, it gains without any exchange", abs(exchanged["FLIC-Class"].mean) < 0.05),
+    ("zeros, does as well as the clever ones, and is the only one of these three whose interval excludes zero", zeros.low > 0, zeros.mean == max(g.mean for g in more.values()), [m for m, g in more.items() if g.low > 0] == [which_method.ZEROS]),
+    ("zeros fail", which_method.GAINS.loc[which_method.ZEROS, "thyroid, all"] < -10),
     ("Most of that lead is a better threshold", which_method.SHARES["heart", "all"] < zeros.mean / 2),
     ("In AUC no method is shown to be ahead", *in_order),
+    ("and {:.1f} is guessing, {:.1f} in the last column", 0.5, talking["link_chance"].mean()),
     ("tells the server which classes a client holds", talking["presence_direct"].min() > 0.85, talking["presence_direct"].notna().mean() > 0.7),
     ("its messages are recognised from round to round", (talking["link"] > 0.85).mean() > 0.9),
 ]  # fmt: skip
