@@ -212,7 +212,7 @@ ANSWERS = [
         "flic",
         "clients with different inputs, brought to common anchors (FLIC-HL)",
         ("FLIC-HL", "Local", "accuracy"),
-        "each client training alone",
+        "each client's own network, alone",
         ("bci-common40", "femnist-50", "toy-noisy", "toy-linear", "digits-b100-c3", "digits-dealt-b100-c3"),
     ),
     (
@@ -226,7 +226,7 @@ ANSWERS = [
         "fedcma",
         "one common mean for each class",
         ("Fed-CMA", "Local", "accuracy"),
-        "each client training alone",
+        "each client's own network, alone",
         (*(f"mnist-alpha-{alpha}" for alpha in ("0.02", "0.03", "0.05", "0.1")), "femnist", "cifar10-reduced-10"),
     ),
     (
