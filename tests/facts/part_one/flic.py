@@ -88,12 +88,12 @@ FACTS: list[Fact] = [
     ("The paper sets both weights to {}", text.alignment_weight, text.alignment_weight == text.anchor_weight),
     # what it achieves
     ("Take 54 people in six laboratories, whose caps have from 3 to 60 electrodes", len(electrodes) == 54, set(electrodes) == {3, 14, 15, 16, 22, 60}),
-    ("FLIC is {:.1f} and {:.1f} points ahead of the same layer without anchors", anchors[CAPS_10].mean, anchors[CAPS_30].mean),
+    ("FLIC-HL is {:.1f} and {:.1f} points ahead of the same layer without anchors", anchors[CAPS_10].mean, anchors[CAPS_30].mean),
     ("On 40 real people, of whom we take the electrodes that all of them have, it is {:.1f} ahead", anchors[REAL].mean, anchors[REAL].low > 0),
-    ("Without it, FLIC falls {:.1f} points behind on the real people (± {:.1f})", -untaught.mean, half(untaught), untaught.high < 0),
+    ("Without it, FLIC-HL falls {:.1f} ± {:.1f} points behind on the real people", -untaught.mean, half(untaught), untaught.high < 0),
     ("With all trials of the simulated caps we see no difference", is_open(anchors[CAPS])),
     ("could not find a loss against having taken part ({:.1f} ± {:.1f} points)", late.mean, half(late), is_open(late)),
-    ("newcomers who trained alone did as well ({:.1f} ± {:.1f})", abs(newcomers.mean), half(newcomers)),
+    ("newcomers who trained alone were as good on average ({:.1f} ± {:.1f})", abs(newcomers.mean), half(newcomers)),
     # what it does not
     ("The largest gain is FLIC-Class's on the digits of 50 writers, {:.1f} ± {:.1f} points", class_alone[WRITERS].mean, half(class_alone[WRITERS]), class_alone[WRITERS].low > 0, class_alone[WRITERS].mean == max(x.mean for x in (*alone.values(), *class_alone.values()))),
     ("for the twelve differences, only the losses on the two made problems of the paper remain", sure() == {NOISY, LINEAR}),
