@@ -297,6 +297,7 @@ CASES = {
             "kind": "linear",
             "balanced": True,
             "held_out": 0.3,
+            "trees": 300,
             "seed": 0,
         },
     ),

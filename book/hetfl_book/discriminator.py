@@ -77,6 +77,7 @@ def recognise_clients(
     kind: Kind = "linear",
     balanced: bool = False,
     held_out: float = 0.3,
+    trees: int = 300,
     seed: int = 0,
 ) -> Recognised:
     """Train a classifier to name the client of a sample by its features, and test it on others.
@@ -88,12 +89,14 @@ def recognise_clients(
     labels : dict of str to ndarray of int, shape (n_i,)
         Classes, such as `Run.labels` gives.
     kind : {"linear", "forest"}
-        Multinomial logistic regression on standardised features; or 300 trees, which also see differences that no
-        plane does.
+        Multinomial logistic regression on standardised features; or a random forest, which also sees differences
+        that no plane does.
     balanced : bool
         Take of each class that two clients or more hold equally many samples of each of them, and no other class.
     held_out : float
         Share of the samples of each client and class that is held out, in (0, 1); of a single one at random.
+    trees : int
+        Of the forest.
     seed : int
         Draws the split, the balanced sample and the forest.
 
@@ -109,6 +112,7 @@ def recognise_clients(
     checks.choice("kind", kind, get_args(Kind))
     checks.flag("balanced", balanced)
     checks.fraction("held_out", held_out, "(0, 1)")
+    checks.integer("trees", trees, 1)
     checks.seed(seed)
     z, y, client = _pooled(features, labels)
     rng = numpy_stream(seed, SERVER, 0, "discriminator")
@@ -122,7 +126,7 @@ def recognise_clients(
             f"{int(test.sum())} with held_out={held_out:g}"
             + (" after balancing: do two clients hold a class in common?" if balanced else "")
         )
-    model = _classifier(kind, int(rng.integers(2**31)))
+    model = _classifier(kind, trees, int(rng.integers(2**31)))
     model.fit(z[~test], client[~test])
     accuracy = float((model.predict(z[test]) == client[test]).mean())
     most = _most_frequent(client[~test])
@@ -186,7 +190,7 @@ def _most_frequent(client: NDArray[np.int64]) -> int:
     return int(np.bincount(client).argmax()) if len(client) else -1
 
 
-def _classifier(kind: Kind, seed: int) -> Any:
+def _classifier(kind: Kind, trees: int, seed: int) -> Any:
     from sklearn.ensemble import RandomForestClassifier  # here, for importing it takes a second
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -194,4 +198,4 @@ def _classifier(kind: Kind, seed: int) -> Any:
 
     if kind == "linear":
         return make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
-    return RandomForestClassifier(300, min_samples_leaf=2, random_state=seed, n_jobs=1)
+    return RandomForestClassifier(trees, min_samples_leaf=2, random_state=seed, n_jobs=1)
