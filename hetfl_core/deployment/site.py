@@ -432,7 +432,8 @@ def told(spec: Spec, client: Client) -> dict[str, Any]:
     ----------
     spec : Spec
     client : Client
-        Of whom no number is told but that of its test samples, and of a table what sites agree on (`described`).
+        Of its samples their numbers are told, by class for those to train with, and of a table what sites agree on
+        (`described`).
 
     Returns
     -------
