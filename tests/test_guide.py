@@ -225,7 +225,7 @@ def test_a_need_leaves_the_methods_that_answer_to_it_and_the_cases_where_one_ran
     )
     one_model = guide.limited(gains, guide.LIMITS["One shared model, with a last step of each site's own at most"])
     assert one_model == guide.Advice("FedAvg", 3.0, 3.0, 3.0, ("heart, all",))
-    own = guide.limited(gains, guide.LIMITS["Every site keeps a network of its own"])
+    own = guide.limited(gains, guide.LIMITS["Every site may have another kind of network"])
     assert own == guide.Advice("FLIC-Class", 5.5, 2.0, 9.0, ("heart, all", "digits, all"))
     assert guide.limited(gains, guide.LIMITS["Nothing is exchanged"]) is None
     page = figures.needs({"one model": one_model, "nothing": None}, {"by sharing": pd.Series({"FedAvg": 1.5})})

@@ -260,7 +260,7 @@ def cases(table: pd.DataFrame, column: str = "gain") -> pd.DataFrame:
 
 
 LIMITS: Mapping[str, Callable[[Entry], bool]] = {
-    "Every site keeps a network of its own": lambda e: e.exchanges and e.view == "own",
+    "Every site may have another kind of network": lambda e: e.exchanges and e.view == "own",
     "One shared model, with a last step of each site's own at most": lambda e: e.one_model,
     "Only what all sites measure is used": lambda e: e.exchanges and e.view == "common",
     "Nothing is exchanged": lambda e: e.way == "alone",

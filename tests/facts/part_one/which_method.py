@@ -79,6 +79,9 @@ MET = {
 }
 """Rows of methods that exchange something, with and without an own last step."""
 
+EXCHANGES = TABLE[TABLE["method"].isin(TOGETHER)]
+"""Rows whose method was also run with nothing exchanged."""
+
 SHARED = ("FedAvg", ZEROS, "late fusion", "LASER-VFL")
 BEST = "FedAvg-FT, zeros"
 TENTHS = [case for case in GAINS if case.endswith("tenth")]
@@ -135,7 +138,9 @@ FACTS: list[Fact] = [
     ("The median of the eight counts is {:.1f} training rows", LIKE["rows"]["heart", "all"], LIKE["clients"]["heart", "all"] * LIKE["classes"]["heart", "all"] == 8),
     ("None of the three that exchange something reaches the mean of logistic regression", all(one.mean < MEAN[LOGISTIC] for need, one in NEEDED.items() if need != "Nothing is exchanged")),
     ("lies above all three", NEEDED["Nothing is exchanged"].mean == max(one.mean for one in NEEDED.values())),
+    ("fine-tunes has a higher mean, but it answers none of these needs", all(one.mean < MEAN[BEST] and one.method != BEST for one in NEEDED.values())),
     # the list
+    ("Of its {} rows {} are methods that exchange something, seven are", len(ALL), len(TOGETHER), ALL["method"].str.endswith("own last step").sum() == 7, len(ALL) - len(TOGETHER) - 7 == 3),
     ("boosting has the highest mean, which it owes to the {:.0f} points of one federation, the thyroid, and by rank it is thirteenth", GAINS.loc["boosting alone", "thyroid, all"], PLACED["gain"].idxmax() == "boosting alone", PLACED["rank"].rank()["boosting alone"] == 13, GAINS.loc["boosting alone", ["heart, all", "liver, all"]].max() < 2),
     ("with zeros, gain {:.1f} points over a network alone, and logistic regression alone gains {:.1f}", POOLED.mean(), GAINS_OF["auc"].loc[LOGISTIC].mean(), len(POOLED) == 6),
     ("so we end at the leaf for many rows", LEAVES["heart, all"] == "some inputs common to all, many rows"),
@@ -144,7 +149,7 @@ FACTS: list[Fact] = [
     ("On average over our six cases, late fusion gains about three points", 2.5 < BY_SHARING["late fusion"] < 3.5, GAINS.shape[1] == 6),
     ("FedAvg gains five points and more that way in the hospitals and in the clinics when all rows are there", SHARING.loc["FedAvg", ["heart, all", "liver, all"]].min() > 5),
     ("it loses more than ten on the thyroid tables", SHARING.loc["FedAvg", "thyroid, all"] < -10, SHARING.loc["FedAvg", "thyroid, tenth"] < -6),
-    ("not one of these differences is certain", sure(MET["balanced"], "_sharing").empty),
+    ("for all {} comparisons of this kind not one of these differences is certain", len(EXCHANGES), sure(EXCHANGES, "_sharing").empty),
     ("Why does it gain six points over one", abs(RECIPE.loc[ZEROS].mean() - 6) < 0.5),
     ("with a tenth of the rows the network alone took the smallest learning rate everywhere", all(rate(case, NETWORK) == min(RATES) for case in TENTHS)),
     ("its learning rate is fifty times larger. With it a site that shares nothing gains {:.0f} points", RECIPE.loc[ZEROS, "thyroid, tenth"], abs(rate("thyroid, tenth", ZEROS) / rate("thyroid, tenth", NETWORK) - 50) < 5),
@@ -158,14 +163,14 @@ FACTS: list[Fact] = [
     ("lies {:.0f} points above it", GAINS.loc["boosting alone", "thyroid, all"]),
     ("which gains twenty points by it", abs(last_step("late fusion")["thyroid, all"] + 20) < 1, GAINS.loc[f"{ZEROS}, own last step", "thyroid, all"] < -5),
     ("With a tenth of the rows it gains ten points in the clinics and twenty on the thyroid", abs(GAINS.loc[LOGISTIC, "liver, tenth"] - 10) < 0.5, abs(GAINS.loc[LOGISTIC, "thyroid, tenth"] - 20) < 0.5),
-    ("Four rows of the list lose nowhere in the six cases", {*GAINS[GAINS.min(axis=1) > 0].index} == {BEST, LOGISTIC, "HyFEM", "HyFEM, own last step"}),
+    ("Four rows of the list gain in all six cases", {*GAINS[GAINS.min(axis=1) > 0].index} == {BEST, LOGISTIC, "HyFEM", "HyFEM, own last step"}),
     ("whose mean gain is about half as large", all(0.4 < MEAN[m] / MEAN[n] < 0.6 for m in ("HyFEM", "HyFEM, own last step") for n in (BEST, LOGISTIC))),
     # ranks
     ("We have 31 methods on only three federations", all(v.shape == (3, 31) for v in VALUES.values())),
     ("if their mean ranks lie {:.0f} places apart", across.critical_difference(31, 3)),
     # cost
     ("Only one method lies above both in balanced accuracy", [m for m in MEAN.index if MEAN[m] > MEAN["boosting alone"]] == ["FedAvg-FT, zeros"], MEAN["boosting alone"] > MEAN[LOGISTIC]),
-    ("by less than a point, and it sends as much", 0 < MEAN["FedAvg-FT, zeros"] - MEAN["boosting alone"] < 1, SENT["FedAvg-FT, zeros"] > SENT["FedAvg"]),
+    ("by less than a point over boosting and little more than one over logistic regression, and it sends as much", 0 < MEAN["FedAvg-FT, zeros"] - MEAN["boosting alone"] < 1, 1 < MEAN["FedAvg-FT, zeros"] - MEAN[LOGISTIC] < 1.25, SENT["FedAvg-FT, zeros"] > SENT["FedAvg"]),
     ("its gain of {:.1f} points is {:.1f} less than that of logistic regression", MEAN["HyFEM"], MEAN[LOGISTIC] - MEAN["HyFEM"], SENT.idxmax().startswith("HyFEM")),
     # who gains
     ("gains more than with all of them five times, and less three times", (SITES["tenth"] > SITES["all"]).sum() == 5, SITES.shape == (8, 2), MEAN.idxmax() == BEST),
