@@ -428,6 +428,18 @@ def test_the_wheel_is_small_and_carries_every_record_but_for_the_seconds_of_roun
     assert hetfl("python", "-c", LOADED).strip() == f".xz {said}", "the installed library reads what it carries"
 
 
+def test_the_wheel_carries_all_other_data_too(installed: Path) -> None:
+    """Pages read them, and are executed from a wheel, too; the cards belong to the book's pages alone."""
+    [wheel] = installed.parents[1].glob("*.whl")
+    data = ROOT / "data"
+    wanted = {path.relative_to(data).as_posix() for path in data.rglob("*.*") if path.is_file()}
+    wanted = {name for name in wanted if not name.startswith(("results/", "cards/", "."))}
+    with zipfile.ZipFile(wheel) as archive:
+        carried = {name.removeprefix("hetfl_core/_data/") for name in archive.namelist()}
+    assert wanted - carried == set()
+    assert "headtohead.csv" in wanted
+
+
 def test_installed_command_trains_and_writes_a_record(hetfl, tmp_path: Path) -> None:
     small = ["--data", "n_clients=2", "--set", "local_epochs=1", "--rounds", "1"]
     hetfl("hetfl", "run", "Local", "--federation", "digits.bundled", *small, "--out", tmp_path / "record.json")
