@@ -205,6 +205,13 @@ def test_a_grid_says_its_numbers_and_leaves_gaps_empty():
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"]
 
 
+def test_each_column_of_a_grid_may_have_its_own_limits():
+    table = pd.DataFrame({"first": [0.5, 1.0], "second": [0.5, 0.2]})
+    ax = report.grid(table, digits=1, limits=([0.5, 0.2], 1))
+    np.testing.assert_allclose(ax.images[0].get_array(), [[0, 0.375], [1, 0]])
+    assert [text.get_color() for text in ax.texts] == ["black", "black", "white", "black"]
+
+
 def test_what_leaves_is_in_colour():
     fig = report.travels(
         {"data": ["13 columns", "x-rays"], "head": ["last layer", ""]}, ("head",), "averaged", "clinic"

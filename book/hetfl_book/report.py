@@ -408,7 +408,12 @@ def labelled(
 # --- figures of who has what ------------------------------------------------------------------------------------------
 
 
-def grid(table: pd.DataFrame, xlabel: str = "", digits: int = 0, limits: tuple[float, float] | None = None) -> Axes:
+def grid(
+    table: pd.DataFrame,
+    xlabel: str = "",
+    digits: int = 0,
+    limits: tuple[float | Sequence[float], float | Sequence[float]] | None = None,
+) -> Axes:
     """A heat map with its numbers: rows and columns are named by the table, cells are the darker the larger.
 
     Parameters
@@ -418,8 +423,8 @@ def grid(table: pd.DataFrame, xlabel: str = "", digits: int = 0, limits: tuple[f
     xlabel : str
         What the numbers are.
     digits : int
-    limits : tuple of float, optional
-        The values that are white and darkest; by default the least and the largest.
+    limits : tuple of float, or of sequences of float, optional
+        The values that are white and darkest, of all columns or of each; by default the least and the largest.
 
     Returns
     -------
@@ -427,12 +432,13 @@ def grid(table: pd.DataFrame, xlabel: str = "", digits: int = 0, limits: tuple[f
     """
     checks.frame("table", table)
     values = table.to_numpy(dtype=float)
-    low, high = (np.nanmin(values), np.nanmax(values)) if limits is None else limits
+    low, high = (np.nanmin(values), np.nanmax(values)) if limits is None else map(np.asarray, limits)
+    shades = (values - low) / np.where(high > low, high - low, 1)
     ax = plt.subplots(figsize=(WIDTH, 1.0 + 0.36 * len(table)))[1]
-    ax.imshow(values, cmap="Blues", vmin=low, vmax=high + 0.3 * (high - low), aspect="auto")
+    ax.imshow(shades, cmap="Blues", vmin=0, vmax=1.3, aspect="auto")
     for (i, j), value in np.ndenumerate(values):
         if np.isfinite(value):
-            dark = value > low + 0.85 * (high - low)
+            dark = shades[i, j] > 0.85
             text = f"{value:.{digits}f}".replace("-", "−")
             ax.text(j, i, text, ha="center", va="center", color="white" if dark else "black", fontsize=11)
     ax.set_xticks(range(table.shape[1]), [str(c) for c in table.columns])
