@@ -50,13 +50,6 @@ def alike(least: float) -> Callable[[Cells], bool]:
     return lambda page: bool(np.corrcoef(*page["maps"].values())[0, 1] > least)
 
 
-def still_there(page: Cells) -> bool:
-    """Whether the difference of two class means alone has something of the map."""
-    row, column = np.triu_indices(page["S"].shape[1])
-    blind = (page["sent"][0] - page["sent"][1])[row == column]
-    return 0.3 < np.corrcoef(blind, page["maps"]["from the trials"])[0, 1] < 0.9
-
-
 def lower_over_the_hands(page: Cells) -> bool:
     at = [page["trials"].ch_names.index(name) for name in ("C3", "C4")]
     return all((values[at] < 0).all() for values in page["maps"].values())
@@ -95,7 +88,6 @@ FACTS: list[Fact] = [
     ("Only C3, Cz and C4 sit on all four heads", lambda page: set.intersection(*map(set, page["caps"].values())) == {"C3", "Cz", "C4"}),
     ("As recorded, some people lie far from the others", apart),
     ("with a correlation above 0.9 over the electrodes", alike(0.9)),
-    ("Without the reference the map is blurred, but still there", still_there),
     ("In both, power is lower over the motor areas left and right of the middle", lower_over_the_hands),
     ("has nine electrodes, hence 45 numbers", lambda page: shared(page) == 9),
     ("loses more than half of its numbers, and the large one more than four fifths", 45 < 105 / 2, 45 < 253 / 5),

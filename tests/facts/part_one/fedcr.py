@@ -63,7 +63,7 @@ FACTS: list[Fact] = [
     ("Without the term a patient's cloud is clearly narrower than its distance from the common mean", lambda page: both(page, lambda without, with_: without["width"] < 0.75 * without["away"])),
     ("With the term it is about as wide as it is far away", lambda page: both(page, lambda without, with_: 0.75 < with_["width"] / with_["away"] < 1.25)),
     ("clouds of the *same* diagnosis lie about as far apart as their clouds of *different* diagnoses", lambda page: both(page, lambda *each: all(0.8 < one["same"] / one["other"] < 1.3 for one in each))),
-    ("Yet the clouds have hardly become wider. Their means lie at about half the distance, so they moved", lambda page: both(page, lambda without, with_: 0.8 < with_["width"] / without["width"] < 1.15 and 0.4 < with_["away"] / without["away"] < 0.7)),
+    ("Yet the clouds have not become wider. Their means lie at about half the distance, so they moved", lambda page: both(page, lambda without, with_: 0.8 < with_["width"] / without["width"] < 1 and 0.4 < with_["away"] / without["away"] < 0.7)),
     ("These distances, and that between well and ill *inside* a hospital, have all shrunk by about a third", lambda page: both(page, lambda without, with_: all(0.55 < with_[name] / without[name] < 0.78 for name in ("same", "other", "inside")))),
     ("Three runs with two features", lambda page: len(page["film"]["with the term"]) == 3),
     # the hospitals, and EEG

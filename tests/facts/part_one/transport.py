@@ -72,7 +72,7 @@ conditions: list[tuple[str, Callable[[dict[str, Any]], bool]]] = [
     ("the ill of one hospital are much closer to the ill of the other than to the healthy of their own", same_diagnosis_is_closer),
     ("most of its patients are ill", most_are_ill),
     ("the healthy of Zurich seem far from everybody", zurichs_healthy_are_far),
-    ("are nearly as far, on average over 50 draws. So most of that distance comes with five patients", comes_with_five),
+    ("are nearly as far, on average over 50 draws. So most of that distance may come with five patients", comes_with_five),
 ]  # fmt: skip
 
 FACTS: list[Fact] = [
