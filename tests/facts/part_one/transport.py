@@ -78,7 +78,7 @@ conditions: list[tuple[str, Callable[[dict[str, Any]], bool]]] = [
 FACTS: list[Fact] = [
     *conditions,
     (
-        "at {:.1f} from Budapest's ill and at {:.1f} from its own healthy",
+        "nearer to Budapest's ill, at {:.1f}, than to its own healthy, at {:.1f}",
         lambda page: of_long_beach(page, BUDAPEST["ill"]),
         lambda page: of_long_beach(page, ("healthy", "Long Beach")),
     ),
