@@ -122,16 +122,6 @@ def test_gains_of_the_head_to_head_are_those_of_its_records():
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_has_a_row_per_experiment_and_one_for_the_whole():
-    shown = report.table_beside_paper("fedcma", 2, "Fed-CMA", "Local", {ROWS[0]: "α = 0.02"}, of="split", whole="all")
-    assert shown.table.to_dict("records") == [
-        {"split": "α = 0.02", "the paper": "+2.9", "ours": "+0.2 ± 0.6"},
-        {"split": "all", "the paper": "+2.9", "ours": "+0.2 ± 0.6"},
-    ]
-    whole = report.table_beside_paper("fedcma", 2, "Fed-CMA", "Local", {e: e for e in ROWS}, whole="mean")
-    assert whole.table.iloc[-1].to_list() == ["mean", "+2.5", "+1.6 ± 0.8"]
-
-
 def test_a_papers_rows_have_our_names_or_its_own():
     assert report.printed("fedcma", 2, ROWS)["Local"].to_list() == [76.28, 59.89, 61.36, 62.27]
     assert report.printed("fedcma", 2, ["FEMNIST (by writer)"])["Fed-CMA"].item() == 64.5

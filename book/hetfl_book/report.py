@@ -193,35 +193,6 @@ def gained(
     return Gain(*(float(table.loc[method, f"{part}{MINUS[over]}"]) for part in ("gain", "low", "high", "p")))
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
-def table_beside_paper(
-    paper: str, table: str | int, a: str, b: str, where: Mapping[str, str], of: str = "setting", whole: str = ""
-) -> object:
-    """Points by which a is ahead of b, in the paper and with us.
-
-    Parameters
-    ----------
-    paper, table : str
-        As for `hetfl_book.ledger.paper_table`.
-    a, b : str
-        Methods, called alike in the paper and here.
-    where : dict of str to str
-        By experiment, what its row is called.
-    of : str
-        What rows are.
-    whole : str, optional
-        What the last row is called, which has all of them together; by default there is none.
-    """
-    rows, of_paper = checks.mapping("where", where), printed(paper, table, where)
-    lead = of_paper[a] - of_paper[b]
-    lines = [(name, lead[e], pooled(e, a, b)) for e, name in rows.items()]
-    lines += [(whole, lead.mean(), pooled(rows, a, b))] if whole else []
-    told = [(name, signed(theirs), said(ours)) for name, theirs, ours in lines]
-    return ledger.show(pd.DataFrame(told, columns=[of, "the paper", "ours"]))
-
-
 # --- figures of differences -------------------------------------------------------------------------------------------
 
 
