@@ -202,7 +202,9 @@ def compile_once() -> None:
     make, made = docscrape_sphinx.SandboxedEnvironment, {}
 
     def shared(loader: Any) -> Any:
-        return made.setdefault(type(loader), make(loader=loader))
+        if type(loader) not in made:
+            made[type(loader)] = make(loader=loader)
+        return made[type(loader)]
 
     docscrape_sphinx.SandboxedEnvironment = shared
 
