@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import nbclient
 import nbformat
+import psutil
 import pytest
 import yaml
 
@@ -184,3 +186,42 @@ def test_those_that_are_started_first_are_notebooks_of_the_book(extension: Modul
     assert first
     assert set(first) <= notebooks
     assert extension.in_order(["a", "b", "c"], ["c", "x", "b"]) == ["c", "b", "a"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="kernels are forked on Linux alone")
+def test_a_forked_kernel_has_imported_and_is_else_a_kernel_as_any(tmp_path: Path, extension: ModuleType) -> None:
+    """Its environment, folder and figures are its own, it shares its parent with the next, and both end with theirs."""
+    told = "import os, sys; print(os.getppid(), os.getcwd(), os.environ.get('TOLD'), 'torch' in sys.modules)"
+    drawn = "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
+    drew = "import numpy; print(numpy.random.random())"
+    parents, draws = set(), set()
+    with extension.forked():
+        for name in "ab":
+            (folder := tmp_path / name).mkdir()
+            book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in (told, drawn, drew)])
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("TOLD", name)
+                nbclient.execute(book, cwd=str(folder), kernel_name="python3", timeout=120)
+            said, figure, number = (cell.outputs[-1] for cell in book.cells)
+            parent, where, whose, imported = said.text.split()
+            assert (where, whose, imported) == (str(folder), name, "True")
+            assert "image/png" in figure.data
+            parents.add(int(parent))
+            draws.add(number.text)
+    assert len(parents) == 1
+    assert len(draws) == 2, "no two kernels draw the same numbers where no seed is set"
+    assert "JUPYTER_PATH" not in os.environ
+    with pytest.raises(ProcessLookupError):
+        os.kill(parents.pop(), 0)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="kernels are forked on Linux alone")
+def test_a_kernel_starts_as_ever_where_none_can_be_forked(extension: ModuleType) -> None:
+    """What imports for all kernels may fail to, say where a package of the book is missing: that is no page's fault."""
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import sys; print('torch' in sys.modules)")])
+    with extension.forked():
+        [server] = [p for p in psutil.Process().children() if "serve" in p.cmdline()]
+        server.kill()
+        server.wait()
+        nbclient.execute(book, kernel_name="python3", timeout=120)
+    assert book.cells[0].outputs[0].text == "False\n"

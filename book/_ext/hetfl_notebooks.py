@@ -22,10 +22,12 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from logging import ERROR
 from pathlib import Path
 from typing import Any
 
+from hetfl_kernels import forked
 from jupyter_cache import get_cache
 from jupyter_cache.base import JupyterCacheAbstract
 from jupyter_cache.cache.main import JupyterCacheBase
@@ -102,16 +104,18 @@ def execute(cache: JupyterCacheAbstract, records: Sequence[Any], timeout: int, a
     Every worker is a fresh process: one forked from Sphinx's would inherit the threads and locks of what is loaded there.
     """
     context, theirs = multiprocessing.get_context("spawn"), Untrimmed(cache.path)
-    pool = ProcessPoolExecutor(at_once, context, multiprocessing.log_to_stderr, (ERROR,))
+    held = ExitStack()
+    held.enter_context(forked())
+    pool = held.enter_context(ProcessPoolExecutor(at_once, context, multiprocessing.log_to_stderr, (ERROR,)))
     started = {
         pool.submit(ExecutionWorkerLocalMProc(), ProcessData(r.pk, r.uri, theirs, timeout, False)): r for r in records
     }
-    return as_they_end(cache, pool, started)
+    return as_they_end(cache, held, started)
 
 
-def as_they_end(cache: JupyterCacheAbstract, pool: ProcessPoolExecutor, started: dict[Any, Any]) -> Iterator[Any]:
-    """The records of notebooks that have been started, in the order in which they end; the cache is trimmed then."""
-    with pool:
+def as_they_end(cache: JupyterCacheAbstract, held: ExitStack, started: dict[Any, Any]) -> Iterator[Any]:
+    """The records of notebooks in the order in which they end; then `held` is left, and the cache is trimmed."""
+    with held:
         for done in as_completed(started):
             if done.exception() and not isinstance(done.exception(), BrokenProcessPool):
                 raise done.exception()
