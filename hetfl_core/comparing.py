@@ -30,7 +30,7 @@ from hetfl_core.methods import Method
 from hetfl_core.parallel import in_order
 from hetfl_core.records import to_percent
 from hetfl_core.statistics import MIN_SEEDS, Paired, as_table, corrected, observed
-from hetfl_core.views import VIEWS, view_of
+from hetfl_core.views import VIEWS, method_and_view, view_of
 
 ROUNDS = 50
 
@@ -65,6 +65,8 @@ def compare(
         rows for training and for testing.
     seeds : int or sequence of int
         Number of seeds, or the seeds themselves, each once; at least three, so that there is a spread to judge by.
+        Where the data of all seeds are splits of the same rows, as `Federation.from_frame` draws them, intervals and
+        p-values allow for what the splits have in common (Nadeau and Bengio; see `hetfl_core.statistics.interval`).
     rounds : int
         Communication rounds of every run.
     base : str, optional
@@ -94,7 +96,8 @@ def compare(
         (most baselines and estimators) count once for the same data; ``diverged``, how many runs diverged. Where a run
         has no figure, as one that diverged, there is no mean and no difference: NaN, for the mean of the others would
         flatter. The row of `base` has no difference. ``attrs["together"]`` names, for each method whose runs were
-        trained together, the seeds that were: see the notes.
+        trained together, the seeds that were: see the notes. ``attrs["ratio"]`` is 0, or, where the data are splits of
+        the same rows, how many test rows they have for each training row.
 
     Raises
     ------
@@ -129,8 +132,10 @@ def compare(
     with tqdm(total=len(numbers) * len(methods), disable=not progress, desc="compare", unit="run") as bar:
         pieces = call.pieces(numbers)
         data: dict[int, str] = {}
+        rows: dict[str, float] = {}
         for (_, seeds_of, name), made in zip(pieces, in_order(call, pieces, n_jobs), strict=True):
             for seed, one in made.items():
+                rows[one.rows] = one.ratio
                 if data.setdefault(seed, one.mark) != one.mark:
                     raise ValueError(
                         f"federation({seed}) made other data in another process: its data must depend on the seed "
@@ -144,11 +149,12 @@ def compare(
             bar.update(len(made))
     _DATA.clear()
     _SAID.clear()
-    table = pd.concat({metric: _table(mine, base) for metric, mine in found.items()}, names=["metric"])
+    ratio = next(iter(rows.values())) if len(rows) == 1 and "" not in rows and len({*data.values()}) > 1 else 0.0
+    table = pd.concat({metric: _table(mine, base, ratio) for metric, mine in found.items()}, names=["metric"])
     others = table.index.get_level_values("method") != base
     table.loc[others, "p_holm"] = corrected(table[others])["p_holm"]
     table = table if several else table.droplevel("metric")
-    table.attrs["together"] = grouped
+    table.attrs |= {"together": grouped, "ratio": ratio}
     return table
 
 
@@ -180,6 +186,8 @@ class _Comparison:
                 {metric: _result(run, name, metric) for metric in data[seed].names},
                 data[seed].mark,
                 "together" in run.settings,
+                data[seed].rows,
+                data[seed].ratio,
             )
             for seed, run in runs.items()
         }
@@ -195,7 +203,9 @@ class _Comparison:
             for name, method in self.methods.items():
                 _check_runs(seen[name], method, data)
             mark = data.fingerprint() if callable(self.federation) else ""
-            made = _DATA[self.token, seed] = _Data(names, asked, seen, mark)
+            share = data.info.get("settings", {}).get("test_size", 0.0)  # fewer rows may be trained on than were drawn
+            ratio = share / (1 - share)
+            made = _DATA[self.token, seed] = _Data(names, asked, seen, mark, data.info.get("rows", ""), ratio)
         return made
 
     def _federation(self, seed: int) -> Federation:
@@ -212,20 +222,27 @@ class _Comparison:
 
 
 class _Data(NamedTuple):
-    """Metrics, what is measured for them, what each method sees, and the fingerprint of the data."""
+    """Metrics, what is measured for them, what each method sees, the fingerprint of the data; what they are a split of.
+
+    `ratio` is the number of test rows for each training row.
+    """
 
     names: list[str]
     asked: list[Any]
     seen: dict[str, Federation]
     mark: str
+    rows: str
+    ratio: float
 
 
 class _Made(NamedTuple):
-    """Of one run: figures by the names of the metrics, the fingerprint of its data, and whether it had company."""
+    """Of one run: figures by the names of the metrics; of its data the fingerprint, rows and ratio; if it had company."""
 
     figures: dict[str, _Result]
     mark: str
     together: bool
+    rows: str
+    ratio: float
 
 
 _SAID: set[tuple[str, str]] = set()
@@ -275,7 +292,7 @@ def split_views(methods: Any) -> tuple[Any, dict[str, Any]]:
     """The methods alone, and by their names the view that each is to have of the data."""
     if not isinstance(methods, Mapping):
         return methods, {}
-    pairs = {name: one if isinstance(one, tuple) and len(one) == 2 else (one, "own") for name, one in methods.items()}
+    pairs = {name: method_and_view(f"methods[{name!r}]" if name else "method", one) for name, one in methods.items()}
     return {name: method for name, (method, _) in pairs.items()}, {name: view for name, (_, view) in pairs.items()}
 
 
@@ -372,11 +389,11 @@ def _run(federation: Federation, name: str, method: Any, **options: Any) -> Run:
     return baselines.run(federation, as_baseline(method), seed=options["seed"], measure=options["measure"])
 
 
-def _table(found: Mapping[str, Mapping[int, _Result]], base: str) -> pd.DataFrame:
+def _table(found: Mapping[str, Mapping[int, _Result]], base: str, ratio: float) -> pd.DataFrame:
     values = {name: [result.value for result in mine.values()] for name, mine in found.items()}
     table = pd.DataFrame({"mean": {name: np.mean(v) for name, v in values.items()}})
     table["sd"] = {name: np.std(v, ddof=1) for name, v in values.items()}
-    pairs = {name: _paired(mine, found[base]) for name, mine in found.items() if name != base}
+    pairs = {name: _paired(mine, found[base], ratio) for name, mine in found.items() if name != base}
     against = as_table(pairs).rename(columns={"mean": "difference"}).assign(p_holm=math.nan)
     table = table.join(against[["difference", "low", "high", "p", "p_holm"]])
     table["seeds"] = {name: len(_counted(mine, found[base])) for name, mine in found.items()}
@@ -390,10 +407,10 @@ def _counted(mine: Mapping[int, _Result], other: Mapping[int, _Result]) -> list[
     return observed({s: None if None in pair else pair for s, pair in same.items()})
 
 
-def _paired(mine: Mapping[int, _Result], other: Mapping[int, _Result]) -> Paired:
+def _paired(mine: Mapping[int, _Result], other: Mapping[int, _Result], ratio: float) -> Paired:
     """The difference over the seeds; NaN where a run of one of them has no figure."""
     seeds = _counted(mine, other)
     gaps = {s: mine[s].value - other[s].value for s in seeds}
     if all(map(math.isfinite, gaps.values())):
-        return Paired.of(gaps)
+        return Paired.of(gaps, ratio=ratio)
     return Paired(math.nan, math.nan, math.nan, tuple(seeds))

@@ -286,7 +286,8 @@ class Federation(Views):
         Returns
         -------
         Federation
-            ``info["settings"]`` has the test size and the seed. But for a regression, ``info["classes"]`` has the
+            ``info["settings"]`` has the test size and the seed, ``info["rows"]`` a digest of all rows, which is the
+            same for every split of them. But for a regression, ``info["classes"]`` has the
             labels in the order of their numbers.
 
         Raises
@@ -308,7 +309,8 @@ class Federation(Views):
         checks.choice("task", task, get_args(Kind))
         clients, classes = frames.split_arrays(arrays, test_size, seed, task, rules, prepare)
         settings = {"test_size": float(test_size), "seed": seed}
-        info = {"settings": settings, **({"classes": classes} if task == "classification" else {})}
+        info = {"settings": settings, "rows": frames.rows_digest(arrays)}
+        info |= {"classes": classes} if task == "classification" else {}
         return cls(clients, len(classes) if task == "classification" else 0, name, info, task)
 
     def _check(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -211,6 +212,33 @@ def split_arrays(
         (train, test), y, own = sets[who], coded[who], part.features
         clients.append(Client(part.x[train], y[train], part.x[test], y[test], who, own))
     return clients, classes
+
+
+def rows_digest(arrays: Mapping[str, tuple[Any, Any]]) -> str:
+    """Hex digest of all clients' rows before they are split: the same for every split of the same rows.
+
+    Parameters
+    ----------
+    arrays : dict of str to (array_like, array_like)
+
+    Returns
+    -------
+    str
+        32 hexadecimal digits.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for who, pair in sorted(arrays.items(), key=lambda item: str(item[0])):
+        for part in (who, *pair):
+            digest.update(str(part).encode() if part is who else _bytes_of(part))
+    return digest.hexdigest()
+
+
+def _bytes_of(part: Any) -> bytes:
+    """The bytes of numbers, and of words those of their digests."""
+    if isinstance(part, pd.DataFrame | pd.Series):
+        return pd.util.hash_pandas_object(part, index=False).to_numpy().tobytes()
+    values = part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part)
+    return _bytes_of(pd.Series(values.ravel())) if values.dtype.kind in "OU" else np.ascontiguousarray(values).tobytes()
 
 
 def split_rows(

@@ -146,6 +146,12 @@ class Preparation(Checked):
             )
         words = _words(values)
         n = words.nunique()
+        measured = words.dropna().str.extract(MEASURED)["unit"]
+        if n > 10 and measured.notna().all() and measured.nunique() <= 3:
+            raise ValueError(
+                f"column {column!r} has numbers with a unit, such as {words.dropna().iloc[0]!r}: write the numbers "
+                "alone, or name the column in categories=… if these are levels"
+            )
         if n > 10 and n > words.notna().sum() / 2:
             raise ValueError(
                 f"column {column!r} has {n} different texts in {words.notna().sum()} rows, as names and notes do: "
@@ -495,6 +501,9 @@ LARGEST = 1e150
 """A number whose square is finite, as spreads need."""
 GROUPED = re.compile(r"[-+]?\d+([.,'’ \u00a0\u202f]\d{3})*(,\d+|[.,'’ \u00a0\u202f]\d{3})(\.\d+)?")
 """Numbers with a decimal comma, or with something between their thousands."""
+
+MEASURED = re.compile(r"^\s*[-+]?\d+(?:[.,]\d+)?\s*(?P<unit>[^\s\d.,][^\d]*)$")
+"""A number and its unit."""
 
 FAR = 10.0
 """Standard deviations from the mean of the training rows, beyond which a number is hardly of the same kind."""

@@ -371,6 +371,34 @@ def view_of(federation: Any, view: Any) -> Any:
     return VIEWS[checks.choice("view", view, tuple(VIEWS))](federation)
 
 
+def method_and_view(name: str, one: Any) -> tuple[Any, Any]:
+    """A method, and how it is to see the data: what a pair says, or as they are.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for an error.
+    one : object, or pair of an object and a view
+
+    Returns
+    -------
+    method, view
+
+    Raises
+    ------
+    ValueError
+        For a tuple of another length.
+    """
+    if not isinstance(one, tuple):
+        return one, "own"
+    if len(one) != 2:
+        raise ValueError(
+            f"{name} must be a method or a pair of a method and a view, got {checks.shown(one)}; options of runs, such "
+            "as last_step='own', are given once, for all methods"
+        )
+    return one
+
+
 def _is_table(federation: Any) -> bool:
     return block_names(federation.clients[0]) is None
 

@@ -3,8 +3,8 @@
 myst-nb executes a notebook when Sphinx reads its page, one after the other: Jupyter Book hands no number of processes
 on to Sphinx, and Sphinx would deal its pages out in alphabetical chunks, so that the notebooks, which stand next to
 each other there, would still wait for each other. Here those of them that are not in the cache are executed by the
-workers of jupyter-cache ([1]_), one notebook a process; pages that are no notebooks are read meanwhile, and myst-nb then
-finds all notebooks in the cache.
+workers of jupyter-cache ([1]_), one notebook a process. Pages that are no notebooks are read meanwhile, and each
+notebook when it has been executed: myst-nb then finds it in the cache.
 
 ``HETFL_JOBS`` says how many at a time (``make book JOBS=4``); without it, as many as this process may use cores.
 
@@ -129,7 +129,7 @@ def what_failed(traceback: str | None) -> str:
 
 
 def execute_side_by_side(app: Any, env: Any, names: list[str]) -> None:
-    """Begin to execute the notebooks among the pages that Sphinx is about to read, and have them read last."""
+    """Begin to execute the notebooks among the pages that Sphinx is about to read, and have them read last, in order."""
     settings = env.mystnb_config
     if settings.execution_mode != "cache":
         return
@@ -141,12 +141,13 @@ def execute_side_by_side(app: Any, env: Any, names: list[str]) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     at_once = min(jobs(), len(records))
     LOGGER.info("executing %d notebooks, %d at a time", len(records), at_once)
-    app.hetfl_running = cache, execute(cache, records, settings.execution_timeout, at_once)
-    names.sort(key=lambda name: is_notebook(env, name))
+    running = execute(cache, records, settings.execution_timeout, at_once)
+    app.hetfl_running = cache, running, {record.uri for record in records}
+    names[:] = sorted(in_order(names, app.config.hetfl_first), key=lambda name: is_notebook(env, name))
 
 
-def wait_for_all(app: Any, name: str, source: list[str]) -> None:
-    """Before the first notebook is read, wait until all have been executed, so that myst-nb finds them in the cache.
+def wait_for(app: Any, name: str, source: list[str]) -> None:
+    """Before a notebook is read, wait until it has been executed, so that myst-nb finds it in the cache.
 
     Raises
     ------
@@ -155,16 +156,19 @@ def wait_for_all(app: Any, name: str, source: list[str]) -> None:
     """
     if not hasattr(app, "hetfl_running") or not is_notebook(app.env, name):
         return
-    cache, running = app.hetfl_running
-    del app.hetfl_running
+    cache, running, waiting = app.hetfl_running
     failed = []
-    for record in running:
-        name, result = Path(record.uri).name, cache.get_cached_project_nb(record.pk)
+    while waiting and (failed or app.env.doc2path(name) in waiting):
+        record = next(running)
+        waiting.remove(record.uri)
+        title, result = Path(record.uri).name, cache.get_cached_project_nb(record.pk)
         if result:
-            LOGGER.info("executed %s in %.0f s", name, result.data["execution_seconds"])
+            LOGGER.info("executed %s in %.0f s", title, result.data["execution_seconds"])
         else:
-            LOGGER.info("%s failed", name)
+            LOGGER.info("%s failed", title)
             failed.append(f"{record.uri}\n{what_failed(record.traceback)}")
+    if not waiting:
+        next(running, None)  # ends the workers, and trims the cache
     if failed:
         raise NotebookError("\n\n".join(["", *failed]))
 
@@ -178,6 +182,6 @@ def setup(app: Any) -> dict[str, bool]:
     """Execute before notebooks are read. ``hetfl_first``: pages whose notebooks take longest, and are started first."""
     app.add_config_value("hetfl_first", [], "")
     app.connect("env-before-read-docs", execute_side_by_side)
-    app.connect("source-read", wait_for_all, priority=0)
+    app.connect("source-read", wait_for, priority=0)
     app.connect("env-updated", write_side_by_side)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -15,7 +15,7 @@ from hetfl_core import checks
 from hetfl_core.datasets.fewer import tenth
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Federation
-from hetfl_core.frames import split_rows
+from hetfl_core.frames import rows_digest, split_rows
 from hetfl_core.preparation import Preparation
 from hetfl_core.rng import numpy_stream
 
@@ -95,6 +95,7 @@ class Study:
         """
         checks.choice("size", size, ("all", "tenth"))
         table, by = self.patients(made, seed), None
+        rows = rows_digest({self.name: (table[[*self.columns]], table[self.target])})
         if size == "tenth":
             told |= {"size": size}
             table, by = self._tenth(table, prepare.absent, test_size, seed), "rows for"
@@ -111,6 +112,7 @@ class Study:
         )
         fed.info.update(
             settings={"test_size": float(test_size), **told, "made": bool(made), "seed": seed},
+            rows=rows,
             source="made patients, by the rates of " + self.source if made else self.source,
             licence="CC BY 4.0",
             class_names=[*self.classes],

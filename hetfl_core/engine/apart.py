@@ -10,11 +10,12 @@ from hetfl_core.engine.run import Run
 from hetfl_core.engine.simulation import _simulate as simulate_these
 from hetfl_core.federation import Federation
 from hetfl_core.methods.base import Method
+from hetfl_core.views import method_and_view, view_of
 
 
 def simulate_apart(
     federation: Federation | Callable[[int], Federation],
-    method: Method,
+    method: Method | tuple[Method, Any],
     *,
     seeds: int | Sequence[int] = 5,
     **options: Any,
@@ -26,8 +27,10 @@ def simulate_apart(
 
     Parameters
     ----------
-    federation, method, seeds
+    federation, seeds
         As for `simulate_seeds`.
+    method : Method, or (Method, view)
+        A view says how the method is to see the data, as in `hetfl_core.compare`.
     **options
         As for `simulate_seeds`, but ``checkpoint`` and ``on_round``. Everybody takes part in every round.
 
@@ -42,7 +45,9 @@ def simulate_apart(
         As for `simulate_seeds`.
     """
     numbers = sorted(checks.seeds(seeds))
-    made = {seed: federation(seed) if callable(federation) else federation for seed in numbers}
+    plain, view = method_and_view("method", method)
+    seen = {seed: federation(seed) if callable(federation) else federation for seed in numbers}
+    made = {seed: view_of(fed, view) for seed, fed in seen.items()}
     data = [(seed, fed.subset([client.name]), None) for seed, fed in made.items() for client in fed]
-    runs = iter(simulate_these(data, method, None, **options))
+    runs = iter(simulate_these(data, plain, None, **options))
     return {seed: {client.name: next(runs) for client in fed} for seed, fed in made.items()}

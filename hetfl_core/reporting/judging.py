@@ -26,7 +26,7 @@ import pandas as pd
 from hetfl_core.engine.measures import MEASURES as SCORES
 from hetfl_core.reporting.trials import MEASURES, Trials
 from hetfl_core.reporting.ways import Way
-from hetfl_core.statistics import holm
+from hetfl_core.statistics import MIN_SEEDS, Paired, holm
 
 FEW = 10
 """Test rows of a class with which a site counts for the recommendation."""
@@ -62,16 +62,10 @@ def resampled(gaps: Sequence[float], ratio: float) -> Gain:
     Gain
         All NaN where a difference is not finite or there are fewer than three.
     """
-    from scipy import stats
-
-    x = np.asarray(gaps, dtype=float)
-    if len(x) < 3 or not np.isfinite(x).all():
+    if len(gaps) < MIN_SEEDS or not np.isfinite(gaps).all():
         return Gain(math.nan, math.nan, math.nan, math.nan)
-    mean, error = float(x.mean()), math.sqrt((1 / len(x) + ratio) * float(x.var(ddof=1)))
-    if error == 0:
-        return Gain(mean, mean, mean, float(mean == 0))
-    half = float(stats.t.ppf(0.975, len(x) - 1)) * error
-    return Gain(mean, mean - half, mean + half, float(2 * stats.t.sf(abs(mean) / error, len(x) - 1)))
+    found = Paired.of(dict(enumerate(gaps)), ratio=ratio)
+    return Gain(found.mean, found.low, found.high, found.p)
 
 
 Verdict = Literal["together", "alone", "other", "small", "once"]

@@ -6,6 +6,7 @@ References
 .. [2] S. Holm. A simple sequentially rejective multiple test procedure. Scandinavian Journal of Statistics 6, 1979.
 .. [3] B. L. Welch. The generalization of "Student's" problem when several different population variances are involved.
    Biometrika 34, 1947.
+.. [4] C. Nadeau, Y. Bengio. Inference for the generalization error. Machine Learning 52, 2003.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ MIN_SEEDS = 3
 """Seeds that a statement takes. With fewer there is a mean, but no interval, no p-value and no verdict."""
 
 
-def interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
+def interval(
+    values: Sequence[float] | np.ndarray, level: float = 0.95, *, ratio: float = 0.0
+) -> tuple[float, float, float]:
     """Mean of some values and its interval by Student's t [1]_.
 
     Parameters
@@ -31,6 +34,9 @@ def interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> tuple
     values : sequence of float, shape (n,)
     level : float
         Probability that the interval covers the true mean, for independent normal values.
+    ratio : float
+        Where values are measured on splits of the same rows, test rows for each training row. Such splits overlap, and
+        the variance of the mean of J values is then taken as (1/J + ratio) times theirs ([4]_, Section 3).
 
     Returns
     -------
@@ -39,11 +45,12 @@ def interval(values: Sequence[float] | np.ndarray, level: float = 0.95) -> tuple
     """
     x = checks.floats("values", values, 1, least=0)
     checks.fraction("level", level, "(0, 1)")
+    checks.number("ratio", ratio, least=0)
     if len(x) < 2:
         return (float(x[0]), -math.inf, math.inf) if len(x) else (math.nan, math.nan, math.nan)
     from scipy import stats  # on demand: it is half of what importing this costs
 
-    mean, error = float(x.mean()), float(stats.sem(x))
+    mean, error = float(x.mean()), math.sqrt((1 / len(x) + ratio) * float(x.var(ddof=1)))
     low, high = stats.t.interval(level, len(x) - 1, mean, error) if error else (mean, mean)
     return mean, float(low), float(high)
 
@@ -62,6 +69,8 @@ class Paired:
         Whether each pair has the same fingerprint of the data. It can differ in rounding between machines.
     sd : float
         Standard deviation of the differences, in the same unit; NaN with one seed.
+    ratio : float
+        Of splits of the same rows, test rows for each training row (see `interval`).
     """
 
     mean: float
@@ -70,9 +79,10 @@ class Paired:
     seeds: tuple[int, ...]
     same_data: bool = True
     sd: float = math.nan
+    ratio: float = 0.0
 
     @classmethod
-    def of(cls, by_seed: Mapping[int, float], same_data: bool = True) -> Paired:
+    def of(cls, by_seed: Mapping[int, float], same_data: bool = True, *, ratio: float = 0.0) -> Paired:
         """The mean and the interval of differences, one for each seed.
 
         Parameters
@@ -81,6 +91,8 @@ class Paired:
             Difference a − b of each seed, at least one.
         same_data : bool
             Whether each pair has the same fingerprint of the data.
+        ratio : float
+            Of splits of the same rows, test rows for each training row (see `interval`).
 
         Returns
         -------
@@ -95,10 +107,10 @@ class Paired:
             raise ValueError("by_seed must hold the difference of at least one seed, got {}")
         seeds = tuple(sorted(checks.integer("by_seed", s) for s in by_seed))
         x = checks.floats("by_seed", [by_seed[s] for s in seeds], 1)
-        mean, low, high = interval(x)
+        mean, low, high = interval(x, ratio=ratio)
         if len(x) < MIN_SEEDS:
             low, high = -math.inf, math.inf
-        return cls(mean, low, high, seeds, same_data, float(x.std(ddof=1)) if len(x) > 1 else math.nan)
+        return cls(mean, low, high, seeds, same_data, float(x.std(ddof=1)) if len(x) > 1 else math.nan, ratio)
 
     @property
     def n(self) -> int:
@@ -150,7 +162,7 @@ class Paired:
             return 0.5 if gap == 0 else float(gap < 0)
         from scipy import stats
 
-        return float(stats.t.sf(gap * math.sqrt(self.n) / self.sd, self.n - 1))
+        return float(stats.t.sf(gap / self.sd / math.sqrt(1 / self.n + self.ratio), self.n - 1))
 
     def __str__(self) -> str:
         count = f"{self.n} seed" + "s" * (self.n != 1)
