@@ -62,6 +62,7 @@ def page() -> list[Fact]:
     common = [c for c in held if len(held[c]) == 4]
     inputs = sum(len(heart.CATEGORIES.get(c, [0])) for c in common)
     every = [gain(method, hospital) for method, hospital in product(WAYS, HOSPITALS)]
+    gains = {at: found.mean for at, found in zip(product(WAYS, HOSPITALS), every, strict=True)}
     best = gain("LASER-VFL", "Long Beach")
     exchange = gain("late fusion", "Long Beach", base=sites.NOTHING)
     moved = {h: {w: gain(w, h, base=sites.NOTHING) for w in WAYS} for h in HOSPITALS}
@@ -79,8 +80,8 @@ def page() -> list[Fact]:
     aucs = {h: level(ALONE, h) for h in HOSPITALS}
     return [
         ("These answers rest on {} patients", sum(map(sum, patients.values()))),
-        ("In Long Beach, where it looks most as if they can, four of six networks are far worse on average when nothing is exchanged", sum(gap > 5 for gap in jump.values()) == 4, len(jump) == 6, max(arrows, key=lambda h: arrows[h]) == "Long Beach"),
-        ("A careful model that Long Beach fits alone is about as good as the best of them", max(gain(w, "Long Beach").mean for w in WAYS) < 2),
+        ("In Long Beach learning together looks best. Four of six ways of doing it are far worse there, on average, if the hospitals exchange nothing", max(gains, key=lambda at: gains[at])[1] == "Long Beach", sum(gap > 5 for gap in jump.values()) == 4, len(jump) == 6),
+        ("a careful model that Long Beach fits alone does about as well as the best of these ways", max(gain(w, "Long Beach").mean for w in WAYS) < 2),
         ("we cannot show that learning together ranks anybody's patients better", not any(g.low > 0 for g in every)),
         ("You have {} patients, but only eight of them are healthy", sum(patients["Zurich"]), patients["Zurich"][0] == 8),
         ("A colleague in Cleveland has {} patients, about half of them healthy", sum(patients["Cleveland"]), 0.45 < patients["Cleveland"][0] / sum(patients["Cleveland"]) < 0.55),
@@ -102,8 +103,8 @@ def page() -> list[Fact]:
         ("Every interval in the table includes zero", all(map(open_, every))),
         ("LASER-VFL comes out {:.1f} points ahead, but give or take {:.1f}", best.mean, half(best)),
         ("On the common columns it is {:.1f} points worse, give or take {:.1f}, and worse in nine of ten splits", -gain("FedAvg", "Cleveland").mean, half(gain("FedAvg", "Cleveland")), won("FedAvg", ALONE, "Cleveland") == 1),
-        ("and cost Cleveland next to nothing", all(abs(gain(w, "Cleveland").mean) < 0.5 for w in BLOCKS)),
-        ("such as late fusion, cost it next to nothing on average", all(abs(gain(w, "Cleveland").mean) < 0.5 for w in BLOCKS)),
+        ("and on average cost Cleveland less than half a point, give or take two or three", all(abs(gain(w, "Cleveland").mean) < 0.5 and round(half(gain(w, "Cleveland"))) in (2, 3) for w in BLOCKS)),
+        ("such as late fusion, cost it less than half a point on average", all(abs(gain(w, "Cleveland").mean) < 0.5 for w in BLOCKS)),
         ("Only three of its test patients are healthy", ledger.load(experiment="headtohead/heart-all")[0].per_client["rarest"][2] == 3),
         ("so its intervals are wider than anything we could hope to gain", min(half(gain(w, "Zurich")) for w in WAYS) > 20),
         ("late fusion and LASER-VFL the arrow is long and ends near a dashed line", min(jump[w] for w in MOVED) > 7, all(abs(gain(w, "Long Beach").mean) < 2 for w in MOVED)),
@@ -116,6 +117,7 @@ def page() -> list[Fact]:
         ("A network whose settings we chose for training alone comes close, with {:.1f} %", level(NETWORK, "Long Beach"), abs(aucs["Long Beach"] - level(NETWORK, "Long Beach")) < 2),
         ("It shares only its two anchors here", numbers_sent("FLIC-Class") == 2 * 32),
         ("Now the shared models *lose* everywhere on average, above all in Zurich", max(lost.values()) < 0, all(lost[w, "Zurich"] == min(lost[w, h] for h in HOSPITALS) for w in ("FedAvg", "late fusion"))),
+        ("The last rows repair most of this, but nothing in Cleveland, where about half of the patients are ill anyway", *repaired()),
         ("With late fusion no hospital then loses more than two points on average, and all four intervals include zero", min(g.mean for g in own) > -2, all(map(open_, own))),
         ("The AUC stays as it was", all(abs(gain(FUSION, h, base="late fusion").mean) < 0.05 for h in HOSPITALS)),
         ("its balanced accuracy is {:.1f} ± {:.1f} points higher than alone", found.mean, half(found)),
@@ -134,6 +136,17 @@ def page() -> list[Fact]:
         ("we cannot show that anything ranks the patients better", not any(g.low > 0 for g in every)),
         ("that is a tuned logistic regression", isinstance(entries()[ALONE].method, PerSite)),
     ]  # fmt: skip
+
+
+def repaired() -> tuple[bool, bool]:
+    """Whether a last step of its own lifts accuracy in every hospital but Cleveland, most where most was lost."""
+    lost = {(w, h): -gain(w, h, "accuracy").mean for w in ("FedAvg", "late fusion") for h in HOSPITALS}
+    left = {(w, h): -gain(f"{w}, own last step", h, "accuracy").mean for w, h in lost}
+    elsewhere = [at for at in lost if at[1] != "Cleveland"]
+    most = sum(left[at] for at in elsewhere) < sum(lost[at] for at in elsewhere) / 4
+    return most and all(left[at] < lost[at] for at in elsewhere), all(
+        left[at] > lost[at] - 0.2 for at in lost if at[1] == "Cleveland"
+    )
 
 
 def falls(risks: Sequence[float]) -> bool:
