@@ -273,7 +273,9 @@ def tally_table() -> str:
         n = ledger.tally(numbers[numbers["paper"] == paper], claims[claims["paper"] == paper])
         ran, judged = sum(n.judged.values()), sum(n.corrected.values())
         told = (
-            (f"{count} of {of}: {words(verdicts)}" if count else f"none of {of} yet") if of else "none in tables"
+            (f"{count} of {of}: {words(verdicts)}" if count else f"none of {of} yet")
+            if of
+            else "none, its results are in figures"
             for count, of, verdicts in ((ran, n.numbers, n.judged), (judged, n.claims, n.corrected))
         )
         heads = ("paper", "its numbers, run again", "its claims, judged by our runs")
