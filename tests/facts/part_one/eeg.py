@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from facts import Fact
+from facts import Fact, cells
 
 Cells = dict[str, Any]
 
@@ -71,6 +71,12 @@ def halfway(page: Cells) -> bool:
     )
 
 
+def lists_both(page: Cells) -> bool:
+    """Whether the last exercise names the electrodes of its two caps."""
+    said = [cell["source"] for cell in cells("eeg") if "two of our caps" in cell["source"]]
+    return all(f"`{' '.join(page['caps'][q])}`" in said[0] for q in (14, 22))
+
+
 def shared(page: Cells) -> int:
     return len(set(page["caps"][14]) & set(page["caps"][22]))
 
@@ -89,6 +95,7 @@ FACTS: list[Fact] = [
     ("As recorded, some people lie far from the others", apart),
     ("with a correlation above 0.9 over the electrodes", alike(0.9)),
     ("In both, power is lower over the motor areas left and right of the middle", lower_over_the_hands),
+    ("A laboratory has two of our caps", lists_both),
     ("has nine electrodes, hence 45 numbers", lambda page: shared(page) == 9),
     ("loses more than half of its numbers, and the large one more than four fifths", 45 < 105 / 2, 45 < 253 / 5),
     ("person on one day, with 45 trials", lambda page: len(page["S"]) in (44, 45)),
