@@ -236,7 +236,7 @@ class _Data(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """Of one run: figures by the names of the metrics; of its data the fingerprint, rows and ratio; if it had company."""
+    """Of one run: figures by the names of the metrics; whether it had company; of its data the rest."""
 
     figures: dict[str, _Result]
     mark: str

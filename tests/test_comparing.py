@@ -8,11 +8,13 @@ import torch
 from scipy import stats
 from small import ragged
 
-from hetfl_core import Federation, Preparation, compare, comparing, simulate
+from hetfl_core import Federation, Preparation, baselines, compare, comparing, simulate
 from hetfl_core.baselines import LDA, LR
-from hetfl_core.datasets import toy
+from hetfl_core.datasets import heart, toy
+from hetfl_core.engine.apart import simulate_apart
 from hetfl_core.engine.run import figures
 from hetfl_core.federation import FederationWarning
+from hetfl_core.frames import rows_digest
 from hetfl_core.methods import FedAvg, HetFedRep, LateFusion, Local
 from hetfl_core.networks import MLP, Blocks, Model
 from hetfl_core.statistics import holm
@@ -100,6 +102,45 @@ def test_the_difference_is_that_of_the_means_and_the_test_scipys_also_with_ties(
             assert row[["low", "high"]].to_list() == pytest.approx(list(test.confidence_interval(0.95)))
 
 
+def test_splits_of_the_same_rows_get_the_interval_that_allows_for_it():
+    """Drawn anew from a table, splits overlap: the interval is Nadeau and Bengio's. Rows drawn anew have Student's."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=90), "who": ["A", "B", "C"] * 30, "sex": ["m", "f"] * 45})
+    frame["y"] = (frame["a"] + rng.normal(size=90) > 0).map({True: "ill", False: "well"})
+
+    def split(seed, rows=frame):
+        prepare = Preparation()
+        return Federation.from_frame(rows, client="who", target="y", test_size=0.4, seed=seed, prepare=prepare)
+
+    def other(seed):
+        return split(seed, frame.assign(a=np.random.default_rng(seed).normal(size=90)))
+
+    methods = {"LDA": LDA(), "LR": LR()}
+    for data, ratio in ((split, 0.4 / 0.6), (other, 0.0), (split(0), 0.0)):
+        table = compare(data, methods, seeds=4, n_jobs=1, **QUICK)
+        assert table.attrs["ratio"] == pytest.approx(ratio)
+        if callable(data):
+            runs = [baselines.run(data(seed), one, seed=seed) for one in methods.values() for seed in range(4)]
+            gaps = 100 * np.diff(np.reshape([run.final["accuracy"] for run in runs], (2, 4)), axis=0)[0]
+            half = stats.t.ppf(0.975, 3) * np.sqrt((1 / 4 + ratio) * gaps.var(ddof=1))
+            mean, low, high = table.loc["LDA", ["difference", "low", "high"]]
+            assert (mean, low, high) == pytest.approx((-gaps.mean(), -gaps.mean() - half, -gaps.mean() + half))
+    few = compare(lambda s: heart.hospitals(size="tenth", seed=s, made=True), methods, seeds=3, n_jobs=1, **QUICK)
+    assert few.attrs["ratio"] == 0, "made patients are drawn by the seed"
+
+
+def test_the_digest_of_rows_is_that_of_their_values():
+    """Blocks of memory, kinds of arrays and the split do not matter; one other value, label or owner does."""
+    x, y = np.arange(12.0).reshape(6, 2), np.array(["u", "v"] * 3)
+    same = [(x, y), (np.asfortranarray(x), y.astype(object)), (torch.from_numpy(x), y)]
+    assert len({rows_digest({"A": pair}) for pair in same}) == 1
+    other = [{"A": (x + np.eye(6, 2), y)}, {"A": (x, y[::-1])}, {"B": (x, y)}]
+    assert len({rows_digest(each) for each in [{"A": (x, y)}, *other]}) == 4
+    table = pd.DataFrame({"a": ["p", None] * 3, "b": range(6)})
+    assert rows_digest({"A": (table, y)}) == rows_digest({"A": (table.copy(), y)})
+    assert rows_digest({"A": (table, y)}) != rows_digest({"A": (table.fillna("p"), y)})
+
+
 def test_what_is_said_of_the_data_of_several_seeds_is_said_once():
     def data(seed):
         warnings.warn("all seeds alike", FederationWarning, stacklevel=1)
@@ -179,6 +220,7 @@ def test_all_that_runs_measure_can_be_compared():
         (METHODS, {"seeds": [1, 2]}, "seeds must be at least 3, each another one"),
         (METHODS, {"seeds": True}, "seeds must be a whole number of at least 3, got True"),
         (METHODS, {"seeds": [True, 2, 3]}, "seeds must be a whole number of at least 0, got True"),
+        ({"a": (Local(), "zeros", "own"), "b": LDA()}, {}, r"methods\['a'\] must be .* a pair .* last_step='own'"),
         (METHODS, {"metric": 3}, "metric must be a text that is not empty, got 3"),
         (METHODS, {"base": ["alone"]}, r"base must be one of the methods .* got \['alone'\]"),
         (METHODS, {"base": "Local"}, r"base must be one of the methods \[.*'alone'\], got 'Local'"),
@@ -260,3 +302,12 @@ def test_a_view_on_which_a_method_cannot_work_is_refused_with_those_on_which_it_
         compare(hospitals, {"all": (FedAvg(NET), "zeroes"), "alone": alone}, seeds=3, **QUICK)
     with pytest.raises(TypeError, match="view: what it returns must be a Federation, got 3"):
         compare(hospitals, {"all": (FedAvg(NET), lambda fed: 3), "alone": alone}, seeds=3, **QUICK)
+
+
+def test_runs_apart_have_the_view_that_they_are_given():
+    """What is common to all is found before clients are taken apart."""
+    runs = simulate_apart(hospitals, (FedAvg(NET, local_epochs=1), "common"), seeds=[0], **QUICK)[0]
+    own = simulate(hospitals(0).of_common_columns().subset(["A"]), FedAvg(NET, local_epochs=1), seed=0, **QUICK)
+    assert runs["A"].final["accuracy"] == own.final["accuracy"]
+    with pytest.raises(ValueError, match="method must be a method or a pair"):
+        simulate_apart(hospitals, (FedAvg(NET), "common", "own"), seeds=[0])

@@ -166,6 +166,19 @@ def test_interval_is_scipys(level):
     assert interval(x, level) == pytest.approx((np.mean(x), expected.low, expected.high))
 
 
+def test_interval_of_splits_of_the_same_rows_is_nadeau_and_bengios():
+    """With x test rows for each training row the variance of the mean is (1/J + x) S²; with none it is as usual."""
+    x, ratio = [1.0, 2.5, 0.3, 4.0], 0.5
+    half = stats.t.ppf(0.975, 3) * math.sqrt((1 / 4 + ratio) * np.var(x, ddof=1))
+    assert interval(x, ratio=ratio) == pytest.approx((np.mean(x), np.mean(x) - half, np.mean(x) + half))
+    pair = Paired.of(dict(enumerate(x)), ratio=ratio)
+    t = np.mean(x) / math.sqrt((1 / 4 + ratio) * np.var(x, ddof=1))
+    assert (pair.low, pair.high, pair.p) == pytest.approx((np.mean(x) - half, np.mean(x) + half, 2 * stats.t.sf(t, 3)))
+    assert Paired.of(dict(enumerate(x)), ratio=0).p == pytest.approx(stats.ttest_1samp(x, 0).pvalue)
+    with pytest.raises(ValueError, match="ratio must not be negative, got -1"):
+        interval(x, ratio=-1)
+
+
 def test_interval_of_little():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

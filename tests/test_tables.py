@@ -291,6 +291,11 @@ def test_whole_numbers_are_one_level_however_they_are_written():
             {},
             "client 'A': column 'age' has 30 different texts in 30 rows, as names",
         ),
+        (
+            {"age": [f"{i}.5 years" for i in range(60)]},
+            {},
+            r"client 'A': column 'age' has numbers with a unit, such as '0.5 years': write the numbers alone, or name",
+        ),
         ({}, {"categories": ["colour"]}, r"categories must name columns of \['age', .*\], got 'colour'"),
         ({}, {"missing": {"colour": [0]}}, r"missing must name columns of .* got 'colour'"),
         ({}, {"categories": {"code": [1, 1.0]}}, r"categories\['code'\] must be different levels, got \('1', '1'\)"),
