@@ -85,6 +85,7 @@ EXCHANGES = TABLE[TABLE["method"].isin(TOGETHER)]
 SHARED = ("FedAvg", ZEROS, "late fusion", "LASER-VFL")
 BEST = "FedAvg-FT, zeros"
 TENTHS = [case for case in GAINS if case.endswith("tenth")]
+ALL_ROWS = [case for case in GAINS if case.endswith("all")]
 
 
 def sure(rows: pd.DataFrame, what: str) -> pd.DataFrame:
@@ -153,7 +154,8 @@ FACTS: list[Fact] = [
     ("Why does it gain six points over one", abs(RECIPE.loc[ZEROS].mean() - 6) < 0.5),
     ("with a tenth of the rows the network alone took the smallest learning rate everywhere", all(rate(case, NETWORK) == min(RATES) for case in TENTHS)),
     ("its learning rate is fifty times larger. With it a site that shares nothing gains {:.0f} points", RECIPE.loc[ZEROS, "thyroid, tenth"], abs(rate("thyroid, tenth", ZEROS) / rate("thyroid, tenth", NETWORK) - 50) < 5),
-    ("What ten of them exchange brings less than half a point", len(OWN) == 11, [n for n in OWN if BY_SHARING[n] >= 0.5] == ["Fed-CMA"]),
+    ("What ten of them exchange brings at most a quarter of a point on average", len(OWN) == 11, [n for n in OWN if BY_SHARING[n] > 0.25] == ["Fed-CMA"]),
+    ("takes {:.1f} points from FedCR with own embeddings and {:.1f} from FLIC-HL", -BY_SHARING["FedCR, own embeddings"], -BY_SHARING["FLIC-HL"], sum(BY_SHARING[n] < -1 for n in OWN) == 2),
     ("gains three points by it, but its recipe costs nine, so it ends six behind", abs(BY_SHARING["Fed-CMA"] - 3) < 0.5, abs(RECIPE.loc["Fed-CMA"].mean() + 9) < 0.5, abs(MEAN["Fed-CMA"] + 6) < 0.5),
     ("when we let them move freely, the exchange still brought nothing", (FREE["finals"] - FREE["apart"]).abs().max() < 0.003),
     ("FLIC-Class, for example, gains two points over training alone", 1.5 < MEAN["FLIC-Class"] < 2.5, SHARING.loc["FLIC-Class"].abs().max() < 0.1),
@@ -171,7 +173,7 @@ FACTS: list[Fact] = [
     # cost
     ("Only one method lies above both in balanced accuracy", [m for m in MEAN.index if MEAN[m] > MEAN["boosting alone"]] == ["FedAvg-FT, zeros"], MEAN["boosting alone"] > MEAN[LOGISTIC]),
     ("by less than a point over boosting and little more than one over logistic regression, and it sends as much", 0 < MEAN["FedAvg-FT, zeros"] - MEAN["boosting alone"] < 1, 1 < MEAN["FedAvg-FT, zeros"] - MEAN[LOGISTIC] < 1.25, SENT["FedAvg-FT, zeros"] > SENT["FedAvg"]),
-    ("its gain of {:.1f} points is {:.1f} less than that of logistic regression", MEAN["HyFEM"], MEAN[LOGISTIC] - MEAN["HyFEM"], SENT.idxmax().startswith("HyFEM")),
+    ("HyFEM with its parts for every block sends most of all", SENT.idxmax().startswith("HyFEM")),
     # who gains
     ("gains more than with all of them five times, and less three times", (SITES["tenth"] > SITES["all"]).sum() == 5, SITES.shape == (8, 2), MEAN.idxmax() == BEST),
     ("All intervals but one include zero, and that one is one of sixteen", ((OVER["low"] > 0) | (OVER["high"] < 0)).sum() == 1, len(OVER) == 16),
@@ -179,6 +181,7 @@ FACTS: list[Fact] = [
     ("within one point of the best method in one of the six cases", (JUDGED["regret"] <= 1).sum() == 1, len(JUDGED) == 6),
     ("ahead of logistic regression by {:.1f} points once, level with it twice, and behind it three times, by 4 to 26 points", LEAD.max(), (LEAD.abs() < 0.1).sum() == 2),
     ("Logistic regression, the first step, beats a network alone in all six", GAINS.loc[LOGISTIC].min() > 0),
+    ("With all rows the mean of the latter is below logistic regression", GAINS.loc[BEST, ALL_ROWS].mean() < GAINS.loc[LOGISTIC, ALL_ROWS].mean(), GAINS.loc[BEST, TENTHS].mean() > GAINS.loc[LOGISTIC, TENTHS].mean() + 2),
     # what was tried
     ("it stands, in balanced accuracy", NEW.min() > 3),
     ("no gain in AUC is sure, and in accuracy it loses in all four cases", (CELLS["auc"].query("method == @ZEROS and federation != 'thyroid'")["low"] < 0).all(), (GAINS_OF["accuracy"].loc[ZEROS, FIRST] < 0).all(), len(FIRST) == 4),
@@ -195,14 +198,13 @@ FACTS: list[Fact] = [
     ("ahead in {} of {} in balanced accuracy", behind(TABLE), 6 * len(TOGETHER)),
     ("to {} of {} in AUC and {} in accuracy", behind(CELLS["auc"]), 6 * len(TOGETHER), behind(CELLS["accuracy"])),
     # the box
-    ("only three of the sixteen federations", len(RUN) == 3, len(FEDERATIONS) == 16),
+    ("only three of the sixteen federations that the benchmark plans", len(RUN) == 3, len(FEDERATIONS) == 16),
     ("most methods beat a small network alone on average, even some that share nothing", (GAINS[[c for c in GAINS if c.endswith("tenth")]].mean(axis=1) > 0).mean() > 0.7, GAINS.loc[LOGISTIC, [c for c in GAINS if c.endswith("tenth")]].mean() > 0),
     ("LASER-VFL lose between one and nine points when each site refits", min(last_step(m)[FIRST].min() for m in SHARED) > 1, 8 < max(last_step(m)[FIRST].max() for m in SHARED) < 9),
 ]  # fmt: skip
 
 GIVEN = (
     "two clinics with 30 and 40 of 100 patients ill",
-    "gains five points over training alone and five over",
     "A method gains three points over training alone. The same method with nothing exchanged gains four",
     "gains 4, 1 and −2 points, and method B gains 1, 2 and 2",
     "about 1.7 for B",
@@ -211,7 +213,6 @@ GIVEN = (
     "the median is 22.5",
     "0 % means first on every federation and 100 % means last",
     "suppose that a method gains two points over training alone. If a federation of one gains two points as well",
-    "all five points come from sharing",
     "three of four patients are ill",
 )
 """Made-up examples."""
