@@ -59,7 +59,7 @@ def chapter() -> list[Fact]:
         ("Five seeds a split; FEMNIST's all have the same writers", seeds == {5}),
         ("Six of the nine methods, Fed-CMA among them,", sum(map(at_edge, fedcma.CHOSEN)) == 6, len(fedcma.CHOSEN) == 9, at_edge("Fed-CMA")),
         ("chose the weakest pull between class means that we offered it", chosen == min(pulls) > 0),
-        ("which the paper leaves out, is often far ahead", sum(gap > 10 for gap in whole) > len(whole) / 2),
+        ("which the paper leaves out, is ahead in most of the runs, and broke down in some", sum(gap > 0 for gap in whole) > len(whole) / 2, 0 < sum(map(broken, MNIST)) < len(whole) / 2),
         ("ends above Fed-CMA in {} of {} runs, and the median difference is {:.1f} points", sum(gap > 0 for gap in whole), len(whole), sorted(whole)[9] / 2 + sorted(whole)[10] / 2, len(whole) == 20),
         ("In the other {} its training broke down and ended more than 20 points below", sum(map(broken, MNIST)), sum(gap < 0 for gap in whole) == 5),
         ("not shown to differ from Fed-CMA's at any α", all(WHOLE not in lines(e) for e in MNIST)),

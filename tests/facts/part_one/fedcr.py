@@ -103,7 +103,7 @@ FACTS: list[Fact] = [
     ("Ten splits of the same patients", report.head_to_head("heart")["seeds"][OWN] == 10),
     ("Zurich tests on too few healthy patients", not zurich["counts"].any()),
     ("Tuning took the largest weight of the term that we offered", all(edge(m, s) == "largest" for m in (OWN, COMMON) for s in ("all", "tenth"))),
-    ("Of the EEG we have three seeds", eeg.n == 3),
+    ("EEG has three seeds", eeg.n == 3),
     ("Five seeds, intervals", term.n == len(runs(ONE, "FedCR")) == 5),
     ("By itself the term is clearly above zero only on uneven shares, where FedAvg with a tuned head is {:.1f} points ahead of FedCR, give or take {:.1f}", -uneven.mean, half(uneven), is_open(less(ONE, WITHOUT)), less(TWO, WITHOUT).low > 0),
     ("FedCR is {:.1f} and {:.1f} points ahead of FedAvg with a tuned head", *(x.mean for x in full), {x.n for x in full} == {2}),
