@@ -32,6 +32,26 @@ def of_zurich(page: dict[str, Any], name: str) -> float:
     return of(page, ("ill", "Zurich"), BUDAPEST[name])
 
 
+def healthy(page: dict[str, Any], place: str) -> np.ndarray[Any, Any]:
+    client = page["fed"][place]
+    found: np.ndarray[Any, Any] = client.x_train[client.y_train == 0].double().numpy()
+    return found
+
+
+def counts(page: dict[str, Any]) -> bool:
+    """Whether the healthy of Long Beach and the rest of Cleveland's are as many as the page says."""
+    few, many = (len(healthy(page, place)) for place in ("Long Beach", "Cleveland"))
+    return (few, many, many - few) == (31, 98, 67)
+
+
+def by_chance(page: dict[str, Any]) -> float:
+    """How far apart two groups of Cleveland's healthy are, split at random, on average over 50 splits."""
+    draw, x = np.random.default_rng(0), healthy(page, "Cleveland")
+    halves = [np.split(draw.permutation(x), [31]) for _ in range(50)]
+    moments = [[m for part in two for m in (part.mean(0), np.cov(part.T, bias=True))] for two in halves]
+    return float(np.mean([page["w2"](*four) for four in moments]))
+
+
 def most_are_ill(page: dict[str, Any]) -> bool:
     return bool(page["fed"]["Zurich"].y_train.double().mean() > 0.7)
 
@@ -81,6 +101,11 @@ FACTS: list[Fact] = [
         "nearer to Budapest's ill, at {:.1f}, than to its own healthy, at {:.1f}",
         lambda page: of_long_beach(page, BUDAPEST["ill"]),
         lambda page: of_long_beach(page, ("healthy", "Long Beach")),
+    ),
+    (
+        "when we split Cleveland's 98 healthy patients at random into 31 and 67, the two groups are already about {:.0f} apart",
+        by_chance,
+        counts,
     ),
     (
         "as close to Budapest's healthy, at {:.1f}, as to Budapest's ill, at {:.1f}",
