@@ -567,7 +567,7 @@ class Method(Checked):
         """
         if type(self).aggregate is not Method.aggregate:
             return self.beyond_sums
-        return None if self.surveys(0) is None else "it reads each answer to its survey by itself"
+        return None if self.surveys(0) is None else "this library hands its server each answer to a survey by itself"
 
     def weight(self, spec: Spec) -> float:
         """The weight ω_i of a client, not normalised."""

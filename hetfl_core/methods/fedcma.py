@@ -200,7 +200,7 @@ class FedCMA(Method):
         """Class means are weighed class by class; and before the first round there is a survey in any case."""
         if self.alignment == "conditional":
             return "class means are weighed by each client's class counts (Eq. 7), not by one weight per client"
-        return "the means before the first round are read one by one"
+        return "this library hands its server the means before the first round one by one"
 
     def aggregate(self, server: Params, uploads: Uploads, weights: Weights, specs: Specs, rng: Generator) -> Params:
         """The server's tensors, moved towards the participants' weighted means by Eq. (7)."""
