@@ -143,7 +143,7 @@ FACTS: list[Fact] = [
     ("is {:.1f} ± {:.1f} points below MDM and {:.1f} ± {:.1f} above LDA alone", -pooled.mean, half(pooled), on_caps.mean, half(on_caps), on_caps.low > 0),
     ("the same LDA is {:.1f} ± {:.1f} points below logistic regression", -on_forty.mean, half(on_forty), unclear(on_forty)),
     ("rose from guessing to {:.1f} ± {:.1f} points *above* MDM", longer.mean, half(longer), longer.low > 0, abs(level("FedRep", "30") - 50) < 2),
-    ("No other federation on these people came out ahead of MDM", no_other_ahead(), not any(one.low > 0 for one in of_this_kind if one.a != longer.a or one.mean != longer.mean)),
+    ("No other federation on these people was shown to be ahead of MDM", no_other_ahead(), not any(one.low > 0 for one in of_this_kind if one.a != longer.a or one.mean != longer.mean)),
     ("after a correction for the six comparisons of this kind FedRep's lead is not shown either", len(of_this_kind) == 6, 6 * longer.p > 0.05),
     ("FLIC's anchors alone did not gain from more epochs ({:.1f} ± {:.1f})", anchors.mean, half(anchors), unclear(anchors)),
     ("On 40 real people all four lie below zero by one to three points, and only own maps with one layer exclude zero", minus("HetFedRep", "LR").high < 0, unclear(flic, minus("Local", "LR"), minus("Pooled LDA", "LR")), all(0.9 < -minus(m, "LR").mean < 3.5 for m in ("FLIC-HL", "HetFedRep", "Local", "Pooled LDA"))),
@@ -157,7 +157,7 @@ FACTS: list[Fact] = [
     # newcomers
     ("the others' LDA is right on {:.1f} % of a newcomer's test trials. On the same trials LDA alone reaches {:.1f} % with ten labels", level("Pooled LDA", "0", late()), level("LDA", "10", late())),
     ("The difference of {:.1f} points, give or take {:.1f}, is just too uncertain to call", without_labels("10").mean, half(without_labels("10")), -1 < without_labels("10").low < 0),
-    ("With twenty labels LDA alone is {:.1f} ± {:.1f} points behind the others' LDA, and with all it is {:.1f} ± {:.1f} points ahead", without_labels("20").mean, half(without_labels("20")), -without_labels("all").mean, half(without_labels("all"))),
+    ("LDA alone is {:.1f} ± {:.1f} points behind with twenty labels, and {:.1f} ± {:.1f} ahead with all", without_labels("20").mean, half(without_labels("20")), -without_labels("all").mean, half(without_labels("all"))),
     ("experience is worth about twenty labelled trials", without_labels("10").mean > 2, abs(without_labels("20").mean) < 1),
     ("The others' curve dips at ten labels", level("Pooled LDA", "10", late()) < level("Pooled LDA", "0", late()) - 1),
     ("starts at {:.0f} per cent without any labelled trial and hardly changes. LDA alone rises from {:.0f} per cent with ten trials to {:.0f} with all. FLIC rises from {:.0f} to {:.0f}", level("Pooled LDA", "0", late()), level("LDA", "10", late()), level("LDA", "all", late()), level("FLIC-HL", "10", late()), level("FLIC-HL", "all", late())),

@@ -101,7 +101,7 @@ FACTS = [
     ("this gains {:.1f} points over training alone, give or take {:.1f}", alone.mean, half(alone), alone.low > 0),
     ("training alone gains {:.1f} points, more than Fed-CMA without it or with it", sigmoid.mean, ahead.low > 0, both.high < 0),
     ("averaging the last layer alone reaches most of that", head_alone.mean > 2 / 3 * alone.mean),
-    ("ended higher in {} of {} runs, and in the other five its training broke down", sum(gap > 0 for gap in whole), len(whole), sum(map(broken, MNIST)) == sum(gap < 0 for gap in whole) == 5),
+    ("FedAvg of the whole of it ended higher in {} of {} runs", sum(gap > 0 for gap in whole), len(whole)),
     ("together {}. FedAvg sends", sent),
     ("which is 104 938 numbers or {:.0f} times as many", net / sent, net == 104_938),
     # four made-up hospitals, ten stored runs
