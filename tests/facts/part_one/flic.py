@@ -98,7 +98,7 @@ FACTS: list[Fact] = [
     ("With ten and thirty trials per person FLIC-HL is {:.1f} and {:.1f} points ahead of the same layer without anchors", anchors[CAPS_10].mean, anchors[CAPS_30].mean),
     ("On 40 real people, of whom we take the electrodes that all of them have, it is {:.1f} ahead", anchors[REAL].mean, anchors[REAL].low > 0),
     ("Without it, FLIC-HL falls {:.1f} ± {:.1f} points behind that layer on the real people", -untaught.mean, half(untaught), untaught.high < 0),
-    ("with ten trials MDM, which each person fits alone without a network, is {:.1f} points ahead of FLIC-HL on the caps and {:.1f} on the real people", *(x.mean for x in mdm), *(x.low > 0 for x in mdm)),
+    ("is {:.1f} points ahead of FLIC-HL on the caps and {:.1f} on the real people", *(x.mean for x in mdm), *(x.low > 0 for x in mdm)),
     ("With all trials of the simulated caps we see no difference", is_open(anchors[CAPS])),
     ("could not find a loss against having taken part ({:.1f} ± {:.1f} points)", late.mean, half(late), is_open(late)),
     ("newcomers who trained alone were as good on average ({:.1f} ± {:.1f})", abs(newcomers.mean), half(newcomers)),

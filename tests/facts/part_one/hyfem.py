@@ -75,7 +75,7 @@ def clear(*gains: object) -> bool:
 
 
 FACTS: list[Fact] = [
-    ("its mean is {:.1f} points of balanced accuracy above training alone, but this may be chance", alone["HyFEM"].mean, unclear(alone["HyFEM"])),
+    ("is on average {:.1f} points of balanced accuracy above training alone, but this may be chance", alone["HyFEM"].mean, unclear(alone["HyFEM"])),
     ("three simpler methods have higher means", *(alone[m].mean > alone["HyFEM"].mean for m in TRIED[1:]), len(TRIED[1:]) == 3),
     ("changed nothing in any of our {} runs of the paper's recipe, probably because", len(changes), bool((changes == 0).all())),
     ("HyFEM gains {:.1f} points over training alone, give or take {:.1f}, and {:.1f} ± {:.1f} over itself with nothing exchanged", alone["HyFEM"].mean, half(alone["HyFEM"]), shared["HyFEM"].mean, half(shared["HyFEM"])),
