@@ -194,9 +194,17 @@ def test_the_guide_as_a_tree_says_of_each_leaf_what_follows_and_where_it_stands(
     assert '(−1.0 to +5.0)<br><a href="personalised.ipynb">images: chapter 6</a></p>' in told
     assert 'and compare<br><a href="eeg-federation.ipynb">EEG: chapter 11</a></p>' in told
     other = dict.fromkeys(advice, guide.Advice("nobody", 0.5, -0.5, 1.5, ("a",)))
-    both = figures.tree(advice, questions, links, first=other, beside={"by AUC": other})
-    assert both.markup.count("<br>begin with <strong>nobody</strong>, +0.5 (−0.5 to +1.5)<br>then try <strong>") == 2
+    both = figures.tree(advice, questions, links, first="a tree", beside={"by AUC": other})
+    assert both.markup.count("points over a tree, in <a") == 2
+    assert both.markup.count("</a><br>begin with <strong>a tree</strong><br>then try <strong>") == 2
     assert both.markup.count("<br>by AUC: <strong>nobody</strong>, +0.5 (−0.5 to +1.5)") == 2
+
+
+def test_a_leaf_names_what_it_begins_with_without_a_gain_over_itself():
+    at_zero = {"same": guide.Advice("a tree", 0.0, 0.0, 0.0, ("a",))}
+    page = figures.tree(at_zero, ("Same?", {"yes": "same"}), {"same": "#same"}, "a tree", {"by AUC": at_zero})
+    said = "<br>begin with <strong>a tree</strong><br>by AUC: <strong>a tree</strong></p>"
+    assert page.markup.endswith(f"{said}</li></ul></div>")
 
 
 def table(rows):
@@ -231,13 +239,15 @@ def test_a_need_leaves_the_methods_that_answer_to_it_and_the_cases_where_one_ran
     page = figures.needs({"one model": one_model, "nothing": None}, {"by sharing": pd.Series({"FedAvg": 1.5})})
     assert "<td>FedAvg</td><td>+3.0 (+3.0 to +3.0 in 1)</td><td>+1.5</td>" in page.markup
     assert "<td>nothing</td><td>–</td><td>–</td><td>–</td>" in page.markup
+    assert ">points over a network alone</th>" in page.markup
+    assert ">points over a tree</th>" in figures.needs({"nothing": None}, {}, "a tree").markup
 
 
 def test_the_judged_guide_shows_what_was_best_there():
     found = guide.left_out(GAINS, AT, {case: case.split(",")[0] for case in GAINS})
-    page = figures.judged(found, GAINS.loc["late fusion"])
-    assert '<th scope="col">advice minus late fusion</th>' in page.markup
-    assert "<td>liver, all</td><td>FLIC, −9.0</td><td>−11.0</td><td>late fusion, +2.0</td>" in page.markup
+    page = figures.judged(found, "training alone")
+    assert '<th scope="col">points over training alone</th>' in page.markup
+    assert "<td>liver, all</td><td>FLIC</td><td>−9.0</td><td>late fusion, +2.0</td>" in page.markup
 
 
 def test_what_is_from_sharing_starts_where_the_recipe_ends():

@@ -22,7 +22,10 @@ from hetfl_core.plots import COLOURS, MARKERS, _axes
 WIDTH = 4.6
 """Inches of a figure."""
 
-GAIN = "gain over a network alone (points)"
+ALONE = "a network alone"
+"""What gains are over where nothing else is said."""
+
+GAIN = f"gain over {ALONE} (points)"
 
 MOST = 10.0
 """Points over training alone from which a cell has its full colour."""
@@ -296,7 +299,7 @@ def tree(
     advice: Mapping[str, Advice],
     questions: Question,
     links: Mapping[str, str],
-    first: Mapping[str, Advice] | None = None,
+    first: str = "",
     beside: Mapping[str, Mapping[str, Advice]] | None = None,
     elsewhere: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Page:
@@ -310,8 +313,8 @@ def tree(
         The first question, and where each of its answers leads.
     links : dict of str to str
         Where the runs of each leaf are.
-    first : dict of str to Advice, optional
-        What to begin with at each leaf.
+    first : str, optional
+        What to begin with at each leaf, and what all gains are over; without it they are over a network alone.
     beside : dict of str to dict of str to Advice, optional
         What other measures advise, by their names.
     elsewhere : dict of str to dict of str to str, optional
@@ -335,13 +338,14 @@ def tree(
             begin = "not run yet: begin with logistic regression at each site, and compare"
             return f'<p class="leaf">{begin}{known}</p>'
         one = advice[at]
-        steps = {"begin with": (first or {}).get(at), "then try" if first else "try": one}
         runs = f"{len(one.cases)} case{'s' * (len(one.cases) > 1)}"
+        begin = f"<br>begin with <strong>{html.escape(first)}</strong>" if first else ""
+        then = f"<br>{'then try' if first else 'try'} {_told(one)}" if one.method != first else ""
+        others = ((name, other[at]) for name, other in (beside or {}).items())
         return (
-            '<p class="leaf">points over a network alone, in '
-            f'<a href="{html.escape(links[at])}">{runs}</a>'
-            + "".join(f"<br>{word} {_told(step)}" for word, step in steps.items() if step)
-            + "".join(f"<br>{html.escape(name)}: {_told(other[at])}" for name, other in (beside or {}).items())
+            f'<p class="leaf">points over {html.escape(first or ALONE)}, in '
+            f'<a href="{html.escape(links[at])}">{runs}</a>{begin}{then}'
+            + "".join(f"<br>{html.escape(name)}: {_told(other, other.method != first)}" for name, other in others)
             + f"{known}</p>"
         )
 
@@ -369,7 +373,7 @@ def sharing(rows: pd.DataFrame, ax: Axes | None = None, title: str = "", bar: tu
         some = rows["sharing"].lt(0) == lost
         if some.any():
             ax.hlines(place[some], recipe[some], rows["gain"][some], color=COLOURS[lost], lw=3, label=word)
-    ax.plot(rows["gain"], place, "o", color="black", ms=5, label="gain over a network alone")
+    ax.plot(rows["gain"], place, "o", color="black", ms=5, label=f"gain over {ALONE}")
     ax.axvline(0, color="black", lw=1)
     if bar:
         ax.axvline(bar[1], color="black", lw=1, ls="--", label=bar[0])
@@ -387,11 +391,12 @@ def _listed(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Page:
     return Page(markup, "\n".join("; ".join(row) for row in rows))
 
 
-def _told(one: Advice) -> str:
-    return f"<strong>{html.escape(one.method)}</strong>, {signed(one.mean)} ({signed(one.low)} to {signed(one.high)})"
+def _told(one: Advice, points: bool = True) -> str:
+    gain = f", {signed(one.mean)} ({signed(one.low)} to {signed(one.high)})" if points else ""
+    return f"<strong>{html.escape(one.method)}</strong>{gain}"
 
 
-def needs(advice: Mapping[str, Advice | None], beside: Mapping[str, pd.Series]) -> Page:
+def needs(advice: Mapping[str, Advice | None], beside: Mapping[str, pd.Series], over: str = ALONE) -> Page:
     """What to try where somebody needs something besides: a table of needs, methods and gains.
 
     Parameters
@@ -400,31 +405,32 @@ def needs(advice: Mapping[str, Advice | None], beside: Mapping[str, pd.Series]) 
         By need, as from `hetfl_book.headtohead.guide.limited`.
     beside : dict of str to Series
         Further columns: by method, what its gain is over something else; NaN where there is no such gain.
+    over : str
+        What the gains of the advice are over.
     """
     rows = []
     for need, one in advice.items():
         told = f"{signed(one.mean)} ({signed(one.low)} to {signed(one.high)} in {len(one.cases)})" if one else "–"
         more = [points.get(one.method, np.nan) if one else np.nan for points in beside.values()]
         rows.append((need, one.method if one else "–", told, *(signed(x) if np.isfinite(x) else "–" for x in more)))
-    return _listed(("what you need", "method", "points over a network alone", *beside), rows)
+    return _listed(("what you need", "method", f"points over {over}", *beside), rows)
 
 
-def judged(table: pd.DataFrame, base: pd.Series) -> Page:
+def judged(table: pd.DataFrame, over: str = ALONE) -> Page:
     """The guide's advice on federations that it has not seen, beside the best method there.
 
     Parameters
     ----------
     table : DataFrame
         As `hetfl_book.headtohead.guide.left_out` gives it.
-    base : Series
-        By case, the gain of what the advice has to beat; its name is that of the column.
+    over : str
+        What the gains are over.
     """
     rows = []
     for case, row in table.iterrows():
-        advised = f"{row['advice']}, {signed(row['gain'])}"
         best = f"{row['best']}, {signed(row['gain'] + row['regret'])}"
-        rows.append((str(case), advised, signed(row["gain"] - base[case]), best))
-    return _listed(("federation", "advice and its gain", f"advice minus {base.name}", "best there"), rows)
+        rows.append((str(case), str(row["advice"]), signed(row["gain"]), best))
+    return _listed(("federation", "advice", f"points over {over}", "best there"), rows)
 
 
 def groups(names: Sequence[str], differ: Callable[[str, str], bool]) -> list[list[str]]:

@@ -135,7 +135,7 @@ class Advice:
     method : str
         The one with the highest mean gain over the cases, of those that ran in all of them.
     mean, low, high : float
-        Its gain over training alone in points: mean, least and most over the cases.
+        Its gain in points, over what the table of gains counts from: mean, least and most over the cases.
     cases : tuple of str
         The cases that say so.
     """
@@ -153,7 +153,7 @@ def advise(gains: pd.DataFrame) -> Advice:
     Parameters
     ----------
     gains : DataFrame, shape (methods, cases)
-        Points over training alone, which is itself a row, of zeros; NaN where a method did not run.
+        Points over a way to stay alone, which is itself a row, of zeros; NaN where a method did not run.
 
     Raises
     ------

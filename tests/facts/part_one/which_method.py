@@ -1,10 +1,11 @@
 """What the page on the head to head says."""
 
 import pandas as pd
+from scipy import stats
 
 from facts import Fact
 from hetfl_book.headtohead import across, guide, portraits, ranking, tried
-from hetfl_book.headtohead.entries import RATES, entries
+from hetfl_book.headtohead.entries import MOST, RATES, entries, settings_in
 from hetfl_book.headtohead.federations import FEDERATIONS
 from hetfl_core.statistics import holm
 
@@ -12,15 +13,18 @@ FOUND = ranking.finals()
 TABLE = ranking.cells(FOUND)
 GAINS, SHARING = guide.cases(TABLE), guide.cases(TABLE, "gain_sharing")
 MEAN, BY_SHARING = GAINS.mean(axis=1), SHARING.mean(axis=1)
+POINTS = guide.cases(TABLE, "gain_logistic")
+"""Over logistic regression alone, from which the guide counts."""
+
 LEAVES = portraits.leaves()
-ADVICE = guide.guide(GAINS, LEAVES)
+ADVICE = guide.guide(POINTS, LEAVES)
 RUN = list(dict.fromkeys(TABLE["federation"]))
 ZEROS, LOGISTIC, NETWORK = "FedAvg, zeros", "logistic regression alone", "network alone"
 OWN = [name for name, line in entries().items() if line.exchanges and line.view == "own"]
 """Methods that leave each site a network of its own."""
 
 SENT = TABLE.groupby("method")["sent"].mean()
-JUDGED = guide.left_out(GAINS, LEAVES, {case: case.split(",")[0] for case in GAINS})
+JUDGED = guide.left_out(POINTS, LEAVES, {case: case.split(",")[0] for case in POINTS})
 LINES = TABLE[(TABLE["way"] != "one place") & ~TABLE["method"].str.endswith("own last step")]
 VALUES = {size: across.scores(LINES, size) for size in ("all", "tenth")}
 EACH = ranking.client_gains(FOUND).query("counts").sort_index()
@@ -97,10 +101,10 @@ OVER = ranking.client_gains(FOUND, base=LOGISTIC).query("counts and method == @B
 """What each site gains by the method with the highest mean over logistic regression alone."""
 
 SITES = OVER.pivot(index=["federation", "client"], columns="size", values="gain")
-LEAD = JUDGED["gain"] - GAINS.loc[LOGISTIC, JUDGED.index]
+LEAD = JUDGED["gain"]
 """By how much the guide's advice is ahead of logistic regression where it had not seen the federation."""
 
-NEEDED = {need: guide.limited(GAINS, holds) for need, holds in guide.LIMITS.items()}
+NEEDED = {need: guide.limited(POINTS, holds) for need, holds in guide.LIMITS.items()}
 CHOSEN = ranking.choices().set_index(["federation", "size", "method"])["chosen"]
 RECIPE = GAINS - SHARING
 ALL = ranking.board({"": TABLE[TABLE["way"] != "one place"]}).query("size == 'all' and kind == @ranking.EVERY")
@@ -124,12 +128,31 @@ FREE = TRIED[TRIED["tried"] == "anchors free to move"].groupby(["what", "federat
 NONE_AHEAD = [(sure(rows, "_logistic")["gain_logistic"] < 0).all() for rows in MET.values()]
 """Whether, in each measure, all that is shown against logistic regression is that it is ahead."""
 
+WORSE = sure(MET["balanced"], "_logistic")
+
+
+def needed(rows: pd.DataFrame) -> pd.Series:
+    """Gains over logistic regression that Holm's correction would let pass beside what is shown: medians by case."""
+    degrees = rows["seeds"] - 1
+    wider = stats.t.isf(0.025 / (len(rows) - len(WORSE)), degrees) / stats.t.isf(0.025, degrees)
+    half = wider * (rows["high_logistic"] - rows["low_logistic"]) / 2
+    return half.groupby(rows["federation"] + ", " + rows["size"]).median().sort_values()
+
+
+NEEDS = needed(MET["balanced"])
+BOOSTING = POINTS.loc["boosting alone"]
+
 FACTS: list[Fact] = [
     # the lead
     ("on three federations of tables", RUN == ["heart", "liver", "thyroid"], all(FEDERATIONS[name].kind == "tables" for name in RUN)),
-    ("no way of learning together is shown to beat a plain logistic regression", len(MET) == 3, *NONE_AHEAD),
+    ("no way of learning together is shown to beat a logistic regression", len(MET) == 3, *NONE_AHEAD),
     ("None of them is shown to be better than logistic regression alone in any of three measures", *NONE_AHEAD),
     ("all {} differences of a measure", len(MET["balanced"]), len({len(rows) for rows in MET.values()}) == 1),
+    ("Our test would miss a gain of a few points", NEEDS.min() > 4),
+    ("each tuned among at most twelve settings", MOST == 12, all(settings_in(line.grid) <= MOST for line in entries().values())),
+    ("these are twelve penalties, and all sites take the same one", settings_in(entries()[LOGISTIC].grid) == 12, *({*CHOSEN[(*case.split(", "), LOGISTIC)]} == {"logisticregression__C"} for case in GAINS), "standardscaler" in entries()[LOGISTIC].method.estimator.named_steps),
+    ("In balanced accuracy {} of them show a method to be worse, {} on the thyroid tables", len(WORSE), (WORSE["federation"] == "thyroid").sum(), (WORSE["gain_logistic"] < 0).all()),
+    ("a gain of {:.0f} points on the four hospitals with all their rows, and of {:.0f} to {:.0f} elsewhere", *NEEDS.iloc[[0, 1, -1]], NEEDS.index[0] == "heart, all", len(NEEDS) == 6),
     ("fell behind logistic regression three times, by 4 to 26 points, and was never ahead by more than one", (LEAD < -1).sum() == 3, LEAD.max() < 1, LEAD.min().round() == -26, LEAD[LEAD < -1].max().round() == -4),
     ("13 or 10, and all share 8 | {}", LIKE["train"]["heart", "all"]),
     ("10 and 12, and both share 8 | {}", LIKE["train"]["liver", "all"]),
@@ -140,13 +163,14 @@ FACTS: list[Fact] = [
     ("With three fifths for training, the median of the eight counts is {:.1f} rows", LIKE["rows"]["heart", "all"], abs(LIKE["train"]["heart", "all"] / (LIKE["train"] + LIKE["test"])["heart", "all"] - 0.6) < 0.01, LIKE["clients"]["heart", "all"] * LIKE["classes"]["heart", "all"] == 8),
     ("The leaf for few rows names FedPAC, which sends class means", ADVICE["some inputs common to all, few rows"].method == "FedPAC"),
     ("FedPAC cannot run on sums", bool(entries()["FedPAC"].method.needs_uploads), not entries()[BEST].method.needs_uploads),
-    ("FedAvg with zeros that each site fine-tunes ({:.1f} points on average instead of {:.1f})", GAINS.loc[BEST, TENTHS].mean(), GAINS.loc["FedPAC", TENTHS].mean()),
-    ("None of the three that exchange something reaches the mean of logistic regression", all(one.mean < MEAN[LOGISTIC] for need, one in NEEDED.items() if need != "Nothing is exchanged")),
-    ("lies above all three", NEEDED["Nothing is exchanged"].mean == max(one.mean for one in NEEDED.values())),
-    ("fine-tunes has a higher mean, but it answers none of these needs", all(one.mean < MEAN[BEST] and one.method != BEST for one in NEEDED.values())),
+    ("FedAvg with zeros that each site fine-tunes ({:.1f} points on average instead of {:.1f})", POINTS.loc[BEST, TENTHS].mean(), POINTS.loc["FedPAC", TENTHS].mean()),
+    ("names boosting, which gains {:.1f} points on the thyroid, is level in the hospitals, and loses {:.1f} points in the clinics", BOOSTING["thyroid, all"], -BOOSTING["liver, all"], ADVICE["some inputs common to all, many rows"].method == "boosting alone", abs(BOOSTING["heart, all"]) < 0.05),
+    ("None of the three that exchange something reaches the mean of logistic regression", all(one.mean < 0 for need, one in NEEDED.items() if need != "Nothing is exchanged")),
+    ("and the last row, which exchanges nothing, does", NEEDED["Nothing is exchanged"].mean > 0, [*NEEDED][-1] == "Nothing is exchanged"),
+    ("fine-tunes has a higher mean, but it answers none of these needs", all(one.mean < POINTS.loc[BEST].mean() and one.method != BEST for one in NEEDED.values())),
     # the list
     ("Of its {} rows {} are methods that exchange something, seven are", len(ALL), len(TOGETHER), ALL["method"].str.endswith("own last step").sum() == 7, len(ALL) - len(TOGETHER) - 7 == 3),
-    ("boosting has the highest mean, which it owes to the {:.0f} points of one federation, the thyroid, and by rank it is thirteenth", GAINS.loc["boosting alone", "thyroid, all"], PLACED["gain"].idxmax() == "boosting alone", PLACED["rank"].rank()["boosting alone"] == 13, GAINS.loc["boosting alone", ["heart, all", "liver, all"]].max() < 2),
+    ("boosting has the highest mean, which it owes to the thyroid, and by rank it is thirteenth", PLACED["gain"].idxmax() == "boosting alone", PLACED["rank"].rank()["boosting alone"] == 13, GAINS.loc["boosting alone", ["heart, all", "liver, all"]].max() < 2),
     ("In AUC it gains with zeros {:.1f} points over a network alone on average over the six cases, and logistic regression alone gains {:.1f}", POOLED.mean(), GAINS_OF["auc"].loc[LOGISTIC].mean(), len(POOLED) == 6),
     ("it is ahead of that regression by {:.1f} points with a tenth of the rows, and level with all rows", AHEAD_IN_ONE_PLACE["tenth"], abs(AHEAD_IN_ONE_PLACE["all"]) < 0.05),
     ("so we end at the leaf for many rows", LEAVES["heart, all"] == "some inputs common to all, many rows"),
@@ -170,8 +194,6 @@ FACTS: list[Fact] = [
     ("lies {:.0f} points above it", GAINS.loc["boosting alone", "thyroid, all"]),
     ("which gains twenty points by it", abs(last_step("late fusion")["thyroid, all"] + 20) < 1, GAINS.loc[f"{ZEROS}, own last step", "thyroid, all"] < -5),
     ("With a tenth of the rows it gains ten points in the clinics and twenty on the thyroid", abs(GAINS.loc[LOGISTIC, "liver, tenth"] - 10) < 0.5, abs(GAINS.loc[LOGISTIC, "thyroid, tenth"] - 20) < 0.5),
-    ("Four rows of the list gain in all six cases", {*GAINS[GAINS.min(axis=1) > 0].index} == {BEST, LOGISTIC, "HyFEM", "HyFEM, own last step"}),
-    ("whose mean gain is about half as large", all(0.4 < MEAN[m] / MEAN[n] < 0.6 for m in ("HyFEM", "HyFEM, own last step") for n in (BEST, LOGISTIC))),
     # ranks
     ("With 31 methods on only three federations", all(v.shape == (3, 31) for v in VALUES.values())),
     ("if their mean ranks lie {:.0f} places apart", across.critical_difference(31, 3)),
@@ -184,7 +206,6 @@ FACTS: list[Fact] = [
     # the advice
     ("within one point of the best method in one of the six cases", (JUDGED["regret"] <= 1).sum() == 1, len(JUDGED) == 6),
     ("ahead of logistic regression by {:.1f} points once, level with it twice, and behind it three times, by 4 to 26 points", LEAD.max(), (LEAD.abs() < 0.1).sum() == 2),
-    ("Logistic regression, the first step, beats a network alone in all six", GAINS.loc[LOGISTIC].min() > 0),
     ("With all rows the mean of the latter is below logistic regression", GAINS.loc[BEST, ALL_ROWS].mean() < GAINS.loc[LOGISTIC, ALL_ROWS].mean(), GAINS.loc[BEST, TENTHS].mean() > GAINS.loc[LOGISTIC, TENTHS].mean() + 2),
     # what was tried
     ("it stands, in balanced accuracy", NEW.min() > 3),
@@ -203,8 +224,7 @@ FACTS: list[Fact] = [
     ("to {} of {} in AUC and {} in accuracy", behind(CELLS["auc"]), 6 * len(TOGETHER), behind(CELLS["accuracy"])),
     # the box
     ("only three of the sixteen federations that the benchmark plans", len(RUN) == 3, len(FEDERATIONS) == 16),
-    ("most methods beat a small network alone on average, even some that share nothing", (GAINS[[c for c in GAINS if c.endswith("tenth")]].mean(axis=1) > 0).mean() > 0.7, GAINS.loc[LOGISTIC, [c for c in GAINS if c.endswith("tenth")]].mean() > 0),
-    ("LASER-VFL lose between one and nine points when each site refits", min(last_step(m)[FIRST].min() for m in SHARED) > 1, 8 < max(last_step(m)[FIRST].max() for m in SHARED) < 9),
+    ("most methods beat a small network alone on average", (GAINS[[c for c in GAINS if c.endswith("tenth")]].mean(axis=1) > 0).mean() > 0.7, GAINS.loc[LOGISTIC, [c for c in GAINS if c.endswith("tenth")]].mean() > 0),
 ]  # fmt: skip
 
 GIVEN = (
