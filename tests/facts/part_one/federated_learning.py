@@ -99,7 +99,7 @@ FACTS: list[Fact] = [
     ("fewer than half of the patients are ill in Cleveland and Budapest and three of four in Long Beach", *(share("Cleveland") < 0.5, share("Budapest") < 0.5, round(share("Long Beach"), 1) == 0.7)),
     ("where classes differed much, one model was below training alone", (COMMON[LEAST] < ALONE[LEAST]).all()),
     *((words, all(told[ROWS[2]] > (told["FedAvg"] + told["network alone"]) / 2 for told in ACCURACY.values())) for words in ("repairs more than half of this on average", "two numbers repaired more than half of FedAvg's loss")),
-    *((words, all(max(told, key=lambda name: told[name]) == LOGISTIC for told in ACCURACY.values())) for words in ("a plain logistic regression alone has the best mean accuracy", "on the hospitals that regression had the best mean accuracy")),
+    *((words, all(max(told, key=lambda name: told[name]) == LOGISTIC for told in ACCURACY.values())) for words in ("a logistic regression alone has the best mean accuracy", "on the hospitals that regression had the best mean accuracy")),
     ("we cannot show that anything has a better AUC", not any(report.gained("heart", name, LOGISTIC, size, "auc").low > 0 for name in ROWS[:3] for size in ("all", "tenth"))),
     ("gains {:.1f} ± {:.1f} points when everybody has ten trials and loses {:.1f} ± {:.1f} when everybody has 120", few.mean, half(few), -many.mean, half(many)),
     ("so for other people both could be chance", unclear(few, many)),
