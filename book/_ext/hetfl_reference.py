@@ -18,7 +18,6 @@ from typing import Any
 
 from docutils import nodes
 from numpydoc import docscrape_sphinx, numpydoc
-from pybtex import plugin
 from sphinx.pycode import ModuleAnalyzer
 
 PACKAGES_OF_THE_REFERENCE = ("hetfl_core", "hetfl_book")
@@ -199,10 +198,7 @@ def fill_in(app: Any, docname: str, source: list[str]) -> None:
 
 
 def compile_once() -> None:
-    """Let numpydoc compile its template once, and pybtex look for its parts once.
-
-    numpydoc makes an environment for every docstring, and none knows the others'.
-    """
+    """Let numpydoc compile its template once: it makes an environment for every docstring, and none knows the others'."""
     make, made = docscrape_sphinx.SandboxedEnvironment, {}
 
     def shared(loader: Any) -> Any:
@@ -211,7 +207,6 @@ def compile_once() -> None:
         return made[type(loader)]
 
     docscrape_sphinx.SandboxedEnvironment = shared
-    plugin._load_entry_point = cache(plugin._load_entry_point)  # which reads what is installed, at every citation
 
 
 def one_document(app: Any, doctree: nodes.document) -> None:
