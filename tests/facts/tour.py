@@ -25,7 +25,7 @@ FACTS: list[Fact] = [
     ("Zurich's row rests on three healthy test patients, so its {:.0f} and {:.0f} say little", zurich[which_method.LOGISTIC], zurich[which_method.NETWORK], healthy["Zurich"] == 3),
     ("Whatever FLIC-Class gains here, it gains without any exchange", abs(exchanged["FLIC-Class"].mean) < 0.05),
     ("zeros, does as well as the clever ones, and of these three only its intervals exclude zero", zeros.mean == max(g.mean for g in more.values()), *([m for m, g in found.items() if g.low > 0 or g.high < 0] == [which_method.ZEROS] for found in (more, exchanged))),
-    ("correction no effect of the exchange is left", which_method.sure(which_method.EXCHANGES, "_sharing").empty),
+    ("correction no effect of the exchange is certain", which_method.sure(which_method.EXCHANGES, "_sharing").empty),
     ("zeros lose {:.0f} points", -which_method.GAINS.loc[which_method.ZEROS, "thyroid, all"]),
     ("But most of this lead is a better threshold", which_method.SHARES["heart", "all"] < zeros.mean / 2),
     ("Logistic regression alone is {:.1f} points above the network alone", report.gained("heart", which_method.LOGISTIC, "training alone").mean),
