@@ -603,7 +603,7 @@ def test_the_front_page_answers_for_each_paper(extension: ModuleType, monkeypatc
     assert "{{ answers }}" in page
     assert first.startswith("| method | in its place | settings | better ")
     counts = {name: sum(row[name] for row in said) for name in ("settings", "better", "worse", "cannot tell")}
-    assert f"in {counts['settings']} settings of these papers, " in page
+    assert f"in {counts['settings']} settings that follow these papers, " in page
     assert f"It was better {counts['better']} times and worse {counts['worse']} times, and " in page
     assert f"{counts['cannot tell']} times we cannot tell" in page
     monkeypatch.setattr("hetfl_book.ledger.load", lambda **_: [])
