@@ -228,8 +228,9 @@ def rows_digest(arrays: Mapping[str, tuple[Any, Any]]) -> str:
     """
     digest = hashlib.blake2b(digest_size=16)
     for who, pair in sorted(arrays.items(), key=lambda item: str(item[0])):
-        for part in (who, *pair):
-            digest.update(str(part).encode() if part is who else _bytes_of(part))
+        digest.update(str(who).encode())
+        for part in pair:
+            digest.update(_bytes_of(part))
     return digest.hexdigest()
 
 

@@ -44,9 +44,6 @@ IMPORTED = [
 ]
 """What most notebooks of the book import, and what that imports."""
 
-LARGEST = 1 << 20
-"""Bytes that an environment may take, as Linux limits what a process is started with."""
-
 
 def ask(address: str, *arguments: str) -> None:
     """Have a kernel forked, and last as long as it does: with one of the two, the other ends."""
@@ -89,10 +86,7 @@ def become(line: socket.socket) -> list[str]:
     import numpy
 
     size, handles, _, _ = socket.recv_fds(line, 4, 3)
-    wish = b""
-    while len(wish) < int.from_bytes(size, "big"):
-        wish += line.recv(LARGEST)
-    said = json.loads(wish)
+    said = json.loads(line.makefile("rb").read(int.from_bytes(size, "big")))
     for own, handle in enumerate(handles):
         os.dup2(handle, own)
         os.close(handle)
