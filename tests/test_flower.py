@@ -12,9 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from test_blocks import FED as ALL
-from test_blocks import refuses, short
-from test_deployment import PLAIN, PREPARE, tables
+from test_blocks import FED, refuses, short
+from test_deployment import PREPARE, tables
 
 from hetfl_core import Federation, simulate
 from hetfl_core.deployment import load_model
@@ -26,17 +25,31 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 
 METHODS = ["Local", "FedRep", "FLIC-HL", "FedHeNN", "FedCR", "pFedHN", "HyFEM"]
 ON_BLOCKS = [name for name in METHODS if not refuses(short(name))]
-ON_COMMON = [name for name in METHODS if refuses(short(name))]
 LONG = bool(os.environ.get("HETFL_LONG"))
-"""Whether to go on to the rest of the methods and to the kills, which takes minutes more on two cores."""
+"""Whether to go on to blocks of made arrays, to a site that is let in later, and to the kills: ten minutes more."""
 
-FED = ALL if LONG else ALL.subset(["v", "w"])
-"""Each node starts a process for each message, which takes seconds: two, of other blocks and other sizes, will do."""
-CLIENTS = [client.name for client in FED]
+CLIENTS = [client.name for client in FED] if LONG else ["v", "w"]
+"""Each node starts a process for each message, which takes seconds: two will do."""
 
 SETTINGS = {"seed": 3, "dtype": torch.float64, "engine": "loop", "device": "cpu", "progress": False}
 
-APP = """
+BRIEF = """
+from dataclasses import replace
+from hetfl_core.methods import CATALOGUE
+METHODS = {{name: replace(CATALOGUE[name], local_epochs=1, batch_size=7) for name in {names!r}}}
+if "FLIC-HL" in METHODS:
+    METHODS["FLIC-HL"] = replace(METHODS["FLIC-HL"], pretrain_epochs=1)
+"""
+TABLES = """
+from hetfl_core import Preparation
+from hetfl_core.deployment import client_from_file
+PREPARE = Preparation(categories=["code"], missing={{"sugar": [0]}})
+def load(config):
+    name = str(config["name"])
+    given = {{"label": "ill", "classes": ["no", "yes"], "prepare": PREPARE, "view": "blocks"}}
+    return client_from_file(f"{folder}/{{name}}.csv", name, **given, agreed=config["agreed"])
+"""
+SHORT = """
 import sys; sys.path.insert(0, {tests!r})
 from test_blocks import short
 METHODS = {{name: short(name) for name in {names!r}}}
@@ -46,22 +59,6 @@ import sys; sys.path.insert(0, {tests!r})
 from test_blocks import FED
 def load(config):
     return FED{common}[str(config["name"])]
-"""
-
-
-ON_TABLES = """
-from hetfl_core.methods import FedAvg
-from hetfl_core.networks import MLP, Model
-METHODS = {"FedAvg": FedAvg(Model(MLP((5,), 4)), local_epochs=1)}
-"""
-TABLES = """
-from hetfl_core import Preparation
-from hetfl_core.deployment import client_from_file
-PREPARE = Preparation(categories=["code"], missing={{"sugar": [0]}})
-def load(config):
-    name = str(config["name"])
-    given = {{"label": "ill", "classes": ["no", "yes"], "prepare": PREPARE, "view": "common"}}
-    return client_from_file(f"{folder}/{{name}}.csv", name, **given, agreed=config["agreed"])
 """
 
 
@@ -97,15 +94,16 @@ class Wire:
             b.close()
 
 
-def write_app(consortium: Loopback, names: list[str], common: bool) -> None:
-    """What is trained, and each client's part of `FED`."""
+def write_app(consortium: Loopback, methods: str, data: str) -> None:
+    """What is trained, and each client's data."""
+    (consortium.app / "federation/methods.py").write_text(methods)
+    (consortium.app / "federation/data.py").write_text(data)
+
+
+def write_blocks(consortium: Loopback, names: list[str], common: str = "") -> None:
+    """Methods on each client's part of `FED`."""
     tests = str(Path(__file__).parent)
-    written = {
-        "methods": APP.format(tests=tests, names=names),
-        "data": DATA.format(tests=tests, common=".of_common_blocks()" if common else ""),
-    }
-    for file, text in written.items():
-        (consortium.app / f"federation/{file}.py").write_text(text)
+    write_app(consortium, SHORT.format(tests=tests, names=names), DATA.format(tests=tests, common=common))
 
 
 def begin(consortium: Loopback, name: str, out: Path, **config: object) -> None:
@@ -136,12 +134,27 @@ def assert_same(out: Path, name: str, federation, state: Path, method=None, **op
         assert all(torch.equal(mine[key], p) for key, p in params.items())
 
 
-def test_nodes_on_tls_come_out_as_one_process_and_survive_kills(tmp_path):
+def on_tables(consortium: Loopback, out: Path, state: Path, names: list[str], methods: list[str]) -> str:
+    """Sites with a CSV file each: the models that one process makes of these; and what was said meanwhile."""
+    folder = consortium.folder / "tables"
+    files = tables(folder, dict(zip(names, "BAC", strict=False)))
+    text = BRIEF.format(names=methods)
+    write_app(consortium, text, TABLES.format(folder=str(folder)))
+    begin(consortium, out.name, out, rounds=1, classes=2, clients=len(names), measure="auc f1")
+    said = consortium.wait(out.name)
+    assert f"{len(names)} sites agree on the levels of ['code', 'pain']" in said, said
+    fed = Federation.from_csv(dict(sorted(files.items())), target="ill", prepare=PREPARE).in_blocks()
+    exec(text, made := {})  # the file of methods that the app has
+    for name in methods:
+        assert_same(out, name, fed, state, made["METHODS"][name], rounds=1, measure=["auc", "f1"])
+    return said
+
+
+def test_nodes_on_tls_come_out_as_one_process(tmp_path):
     """One story, as processes are slow to start.
 
-    Methods side by side on blocks of features that some clients lack, and a stranger who is not let in; who then is,
-    and all have tables whose columns come in other orders; then the methods that average embeddings on the common
-    blocks; then a node is killed in the middle of a round and comes back, and the server between two runs.
+    Sites with tables whose columns come in other orders and of which one lacks a column, methods side by side, and a
+    stranger who is not let in.
     """
     out = tmp_path / "out"
     with Loopback(tmp_path, [*CLIENTS, "stranger"]) as consortium:
@@ -149,49 +162,49 @@ def test_nodes_on_tls_come_out_as_one_process_and_survive_kills(tmp_path):
         consortium.server()
         consortium.admit(*CLIENTS)
         wire = Wire(consortium.port)
-        for name in CLIENTS:
+        for name in CLIENTS[-2:]:
             consortium.client(name, port=wire.port if name == "w" else None)
         consortium.client("stranger")
-        write_app(consortium, ON_BLOCKS, common=False)
-        begin(consortium, "first", out, rounds=2 if LONG else 1)
-        said = consortium.wait("first")
+        said = on_tables(consortium, out / "tables", state, CLIENTS[-2:], ON_BLOCKS)
         assert "stranger" not in said
-        assert "stranger" not in (out / "events.log").read_text()
-        for name in ON_BLOCKS:
-            assert_same(out, name, FED, state, rounds=2 if LONG else 1)
+        assert "stranger" not in (out / "tables" / "events.log").read_text()
 
         # Nothing that was said can be read on the wire: TLS from its first byte.
         assert wire.seen[:2] == b"\x16\x03", "a TLS handshake"
         assert len(wire.seen) > 100_000
-        words = [b"phi.a", b"numpy.ndarray", b"class_counts", b"FLIC-HL", b"pyproject"]
+        words = [b"phi.common", b"numpy.ndarray", b"class_counts", b"FLIC-HL", b"pyproject"]
         assert not any(word in wire.seen for word in words)
         assert "No SuperNode found with the given public key" in consortium.log("server")
         consortium.kill("stranger")
-        on_tables(consortium, out, state)
         if LONG:
-            consortium.kill("stranger")
-            the_rest_and_kills(consortium, out, state)
+            goes_on_for_long(consortium, out, state)
 
 
-def on_tables(consortium: Loopback, out: Path, state: Path) -> None:
-    """Three sites with a CSV file each, the former stranger among them: the model that one process makes of these."""
+def goes_on_for_long(consortium: Loopback, out: Path, state: Path) -> None:
+    """The stranger is let in; blocks of arrays; a node is killed in a round and comes back; the server between runs.
+
+    Of the methods some average embeddings, on the blocks that all have.
+    """
     consortium.admit("stranger")
     consortium.client("stranger")
-    files = tables(consortium.folder / "tables", dict(zip([*CLIENTS[-2:], "stranger"], "ABC", strict=True)))
-    (consortium.app / "federation/methods.py").write_text(ON_TABLES)
-    (consortium.app / "federation/data.py").write_text(TABLES.format(folder=str(consortium.folder / "tables")))
-    begin(consortium, "tables", out / "tables", rounds=1, classes=2, clients=3, measure="auc f1")
-    said = consortium.wait("tables")
-    assert "3 sites agree on the levels of ['code', 'pain']" in said, said
-    fed = Federation.from_csv(dict(sorted(files.items())), target="ill", prepare=PREPARE).of_common_columns()
-    assert_same(out / "tables", "FedAvg", fed, state, PLAIN, rounds=1, measure=["auc", "f1"])
+    on_tables(consortium, out / "three", state, [*CLIENTS[-2:], "stranger"], ["HyFEM"])
+    consortium.kill("stranger")
+    for name in CLIENTS[:-2]:
+        consortium.client(name)
+    write_blocks(consortium, ON_BLOCKS)
+    begin(consortium, "first", out, rounds=2)
+    consortium.wait("first")
+    for name in ON_BLOCKS:
+        assert_same(out, name, FED, state)
+    the_rest_and_kills(consortium, out, state)
 
 
 def the_rest_and_kills(consortium: Loopback, out: Path, state: Path) -> None:
-    write_app(consortium, ON_COMMON, common=True)
+    on_common = [name for name in METHODS if name not in ON_BLOCKS]
+    write_blocks(consortium, on_common, ".of_common_blocks()")
     begin(consortium, "second", out, rounds=2)
     consortium.wait("second")
-    for name in ON_COMMON:
+    for name in on_common:
         assert_same(out, name, FED.of_common_blocks(), state)
 
     begin(consortium, "third", out, rounds=4, patience=45)
