@@ -13,9 +13,10 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
+from html import unescape
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urldefrag, urlencode, urlsplit
+from urllib.parse import unquote, urldefrag, urlencode, urljoin, urlsplit
 
 import matplotlib.pyplot as plt
 import pytest
@@ -38,6 +39,7 @@ FLAGS = [
 ]
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
 PHONE, DESK, PAPER = {"width": 390, "height": 844}, {"width": 1280, "height": 900}, {"width": 718, "height": 1000}
+REFERENCE = [p for p in PAGES if "generated/" in p]
 CHAPTERS = [p for p in PAGES if '<div class="cell' in (HTML / p).read_text("utf8") and "/" not in p]
 SCRIPTS_MOST = 1_800_000  # bytes, uncompressed
 
@@ -198,7 +200,9 @@ LINKS = """() => [...document.querySelectorAll("a[href], link[href], img[src], s
     .map(e => e.getAttribute("href") ? e.href : e.src)"""
 
 
-@pytest.mark.parametrize("path", PAGES or [pytest.param("index.html", id="book")])
+@pytest.mark.parametrize(
+    "path", [p for p in PAGES if p not in REFERENCE[1:]] or [pytest.param("index.html", id="book")]
+)
 def test_page(visit: Visit, path: str) -> None:
     """One visit a page: nothing asked of the network, nothing missing, maths set, readable on desk and phone."""
     page = visit.open(path)
@@ -225,17 +229,69 @@ def test_page(visit: Visit, path: str) -> None:
     page.set_viewport_size(PHONE)
     page.wait_for_timeout(50)
     assert page.evaluate(TOO_WIDE) <= PHONE["width"] + 1
+    keyboard_reaches_all(page)
+    page.add_script_tag(path=axe())
+    assert page.evaluate(AXE, False) == [], "what axe-core calls serious or critical"
+    assert visit.outside == [], "the page asks the network for something"
+    assert visit.lost == []
+    assert visit.errors == []
+
+
+def keyboard_reaches_all(page) -> None:
+    """Boxes that scroll are stops of the keyboard."""
     for _ in range(20):  # the theme waits for a resize to end, on a busy machine for long
         if not page.evaluate(WITHOUT_KEYBOARD):
             break
         page.wait_for_timeout(250)
     assert page.evaluate(WITHOUT_KEYBOARD) == [], "boxes that only a mouse scrolls"
-    if "generated/" not in path:  # pages of the reference are made alike: one of them stands for all, below
-        page.add_script_tag(path=axe())
-        assert page.evaluate(AXE, False) == [], "what axe-core calls serious or critical"
-    assert visit.outside == [], "the page asks the network for something"
-    assert visit.lost == []
-    assert visit.errors == []
+
+
+LAID = """async paths => {
+    const place = document.querySelector("article"), reader = new DOMParser();
+    const texts = await Promise.all(paths.map(async path => (await fetch(path)).text()));
+    place.replaceChildren(...texts.map((text, i) => {
+        const part = document.createElement("section");
+        part.dataset.page = paths[i];
+        part.append(...reader.parseFromString(text, "text/html").querySelector("article").childNodes);
+        return part;
+    }));
+    await MathJax.typesetPromise([place]);
+    window.dispatchEvent(new Event("load"));  // as when a page is opened: boxes that scroll become stops
+}"""
+
+WIDE_PARTS = """() => [...document.querySelectorAll("[data-page]")]
+    .filter(e => e.scrollWidth > innerWidth).map(e => e.dataset.page)"""
+
+
+def test_the_other_pages_of_the_reference(visit: Visit) -> None:
+    """They are made alike, by hundreds: one is opened above, and here the text of all is laid into it, once."""
+    if not REFERENCE:
+        missing("there is no built book: run 'make book' first")
+    frames = {}
+    for path in REFERENCE:
+        text = (HTML / path).read_text("utf8")
+        head, _, body = text.partition("</head>")
+        assert re.search(r"<title>\s*\S", head), path
+        frames[path] = set(re.findall(r'<(?:script|link)[^>]* (?:src|href)="([^"]*\.(?:js|css)[^"]*)"', text))
+        links = [urljoin(visit.site + path, unescape(link)) for link in re.findall(r' (?:href|src)="([^"]+)"', text)]
+        assert dead_links(visit.site, path, links) == []
+        assert body.count("<article") == 1
+    fullest = max(REFERENCE, key=lambda path: len(frames[path]))
+    assert all(frame <= frames[fullest] for frame in frames.values()), "scripts and styles of the page that is opened"
+    page = visit.open(fullest)
+    page.evaluate(LAID, [visit.site + path for path in REFERENCE])
+    assert page.locator("[data-page]").count() == len(REFERENCE)
+    assert page.locator("[data-page] mjx-container").count() > 100
+    for check in (UNRENDERED, RAW_MATHS, WITHOUT_ALT, HYPHENS, WIDE_PARTS):
+        assert page.evaluate(check) == []
+    seen = page.evaluate(SEEN)
+    assert (seen["formulas"], seen["assistive"], seen["tall"]) == (0, 0, [])
+    page.set_viewport_size(PHONE)
+    page.wait_for_timeout(300)
+    assert page.evaluate(WIDE_PARTS) == []
+    assert page.evaluate(TOO_WIDE) <= PHONE["width"] + 1
+    keyboard_reaches_all(page)
+    assert (visit.outside, visit.lost, visit.errors) == ([], [], [])
 
 
 MOVED = ("-results.html", "-numerics.html", "-runs.html")
@@ -430,7 +486,8 @@ def axe() -> str:
 
 
 AXE = """async contrast => (await axe.run(document, {
-    preload: false, resultTypes: ["violations"], rules: {"color-contrast": {enabled: contrast}},
+    preload: false, resultTypes: ["violations"],
+    rules: {"color-contrast": {enabled: contrast}, "link-in-text-block": {enabled: contrast}},
 })).violations.filter(v => ["serious", "critical"].includes(v.impact))
     .map(v => [v.id, v.nodes.length, v.nodes.slice(0, 3).map(n => n.html.slice(0, 120))])"""
 
@@ -439,7 +496,7 @@ AXE = """async contrast => (await axe.run(document, {
     "path", ["index.html", "personalised.html", "hyfem-theory.html", "search.html", "api/generated/hetfl_core.rng.html"]
 )
 def test_axe_finds_nothing_serious(visit: Visit, path: str) -> None:
-    """Desk and phone, light and dark; whether colours differ enough depends on the theme, not on the width.
+    """Desk and phone, light and dark; whether colours differ enough depends on the theme, not on width or page.
 
     On a phone, without colours, `test_page` asks the same of every page.
     """
