@@ -266,12 +266,28 @@ def test_the_real_livers_are_those_of_the_card():
     ]
 
 
+def rates_of(study, table):
+    """What the file of rates holds of the recorded patients: `clinical.Study` says what."""
+    found = {}
+    for (site, label), rows in table.groupby([study.client, study.target], sort=False):
+        own = found.setdefault(site, {}).setdefault(str(label), {"patients": len(rows)})
+        for column in study.columns:
+            values = rows[column].dropna()
+            own[column] = told = {"n": len(values)}
+            if table[column].nunique() <= 5:
+                told["counts"] = {f"{level:g}": n for level, n in values.value_counts().sort_index().items()}
+            elif len(values):
+                four = (values.mean(), values.std(ddof=0), values.min(), values.max())
+                told |= dict(zip(("mean", "sd", "least", "most"), (round(float(v), 3) for v in four), strict=True))
+    return found
+
+
 @names
 def test_the_rates_of_made_patients_are_those_of_the_real_ones(data):
     if not registry.available(data.STUDY.name):
         pytest.skip(f"needs the files of {data.STUDY.name}")
     clear()
-    assert data.STUDY.rates_of(PATIENTS[data]()) == json.loads(data.STUDY.rates.read_text("utf8"))
+    assert rates_of(data.STUDY, PATIENTS[data]()) == json.loads(data.STUDY.rates.read_text("utf8"))
     real, made = MAKERS[data](), MAKERS[data](made=True)
     assert [(c.name, c.features, c.n_train, c.n_test) for c in real] == [
         (c.name, c.features, c.n_train, c.n_test) for c in made

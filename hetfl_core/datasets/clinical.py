@@ -16,7 +16,7 @@ from hetfl_core.datasets.fewer import tenth
 from hetfl_core.datasets.registry import DataError, fetch
 from hetfl_core.federation import Federation
 from hetfl_core.frames import rows_digest, split_rows
-from hetfl_core.preparation import Preparation
+from hetfl_core.preparation import Gaps, Preparation
 from hetfl_core.rng import numpy_stream
 
 Size = Literal["all", "tenth"]
@@ -40,9 +40,12 @@ class Study:
     read : callable
         ``read()`` gives the recorded table.
     rates : pathlib.Path
-        A JSON file of what made patients are drawn from, as `rates_of` counts it.
+        A JSON file of what made patients are drawn from: by site, class as a text, and column, ``n`` values recorded;
+        and their ``mean``, ``sd``, ``least`` and ``most``, or, of columns of few values, ``counts`` of each.
     decimals : mapping of str to int
         Of made numbers; others are whole.
+    categories : mapping of str to sequence
+        Columns that hold codes, and their levels.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Study:
     read: Callable[[], pd.DataFrame]
     rates: Path
     decimals: Mapping[str, int] = field(default_factory=dict)
+    categories: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def patients(self, made: bool, seed: int) -> pd.DataFrame:
         """All patients, a row each; made ones have the same columns, gaps and rates, within each site and class.
@@ -72,33 +76,32 @@ class Study:
         checks.seed(seed)
         return self._made(seed) if made else self.read().copy()
 
-    def federation(
-        self, prepare: Preparation, *, size: Size, test_size: float, made: bool, seed: int, **told: Any
-    ) -> Federation:
+    def federation(self, test_size: float, absent: float, gaps: Gaps, made: bool, seed: int, size: Size) -> Federation:
         """The sites as clients.
 
         Parameters
         ----------
-        prepare : Preparation
+        test_size : float
+        absent, gaps
+            As of `Preparation`.
+        made : bool
+        seed : int
         size : {"all", "tenth"}
             Whether a client has all its training rows, or those of `fewer.tenth`. The test rows are the same, and so
             is the choice of columns that a client has; gaps and scales are fitted on the rows that are left.
-        test_size : float
-        made : bool
-        seed : int
-        **told
-            Settings of the data set that go into ``info`` besides these.
 
         Returns
         -------
         Federation
         """
+        prepare = Preparation(gaps=gaps, categories=self.categories, absent=absent)
         checks.choice("size", size, ("all", "tenth"))
+        told: dict[str, Any] = {"absent": float(absent), "gaps": gaps}
         table, by = self.patients(made, seed), None
         rows = rows_digest({self.name: (table[[*self.columns]], table[self.target])})
         if size == "tenth":
             told |= {"size": size}
-            table, by = self._tenth(table, prepare.absent, test_size, seed), "rows for"
+            table, by = self._tenth(table, absent, test_size, seed), "rows for"
             prepare = replace(prepare, absent=1.0)
         fed = Federation.from_frame(
             table,
@@ -133,33 +136,6 @@ class Study:
             part["rows for"] = np.where(np.isin(np.arange(len(rows)), train), "train", "test")
             parts.append(part.iloc[np.sort(np.concatenate([train, test]))])
         return pd.concat(parts, ignore_index=True)
-
-    def rates_of(self, table: pd.DataFrame) -> dict[str, Any]:
-        """What the file of rates holds of the recorded patients.
-
-        Parameters
-        ----------
-        table : pandas.DataFrame
-
-        Returns
-        -------
-        dict
-            By site, class as a text, and column: ``n`` values recorded; and their ``mean``, ``sd``, ``least`` and
-            ``most``, or, of columns of few values, ``counts`` of each.
-        """
-        found: dict[str, Any] = {}
-        for (site, label), rows in table.groupby([self.client, self.target], sort=False):
-            own = found.setdefault(site, {}).setdefault(str(label), {"patients": len(rows)})
-            for column in self.columns:
-                values = rows[column].dropna()
-                told: dict[str, Any] = {"n": len(values)}
-                if table[column].nunique() <= 5:
-                    told["counts"] = {f"{level:g}": int(n) for level, n in values.value_counts().sort_index().items()}
-                elif len(values):
-                    four = (values.mean(), values.std(ddof=0), values.min(), values.max())
-                    told |= dict(zip(("mean", "sd", "least", "most"), (round(float(v), 3) for v in four), strict=True))
-                own[column] = told
-        return found
 
     def _made(self, seed: int) -> pd.DataFrame:
         parts, rates = [], json.loads(self.rates.read_text("utf8"))

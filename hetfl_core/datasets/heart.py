@@ -20,7 +20,7 @@ import pandas as pd
 
 from hetfl_core.datasets.clinical import Size, Study, recorded_table
 from hetfl_core.federation import Federation
-from hetfl_core.preparation import Preparation
+from hetfl_core.preparation import Gaps
 
 __all__ = ["CATEGORIES", "NAMES", "hospitals", "patients"]
 
@@ -80,7 +80,7 @@ def patients(made: bool = False, seed: int = 0) -> pd.DataFrame:
 def hospitals(
     test_size: float = 0.4,
     absent: float = 0.5,
-    gaps: str = "median",
+    gaps: Gaps = "median",
     made: bool = False,
     seed: int = 0,
     size: Size = "all",
@@ -118,10 +118,7 @@ def hospitals(
     DataError
         As `patients`.
     """
-    prepare = Preparation(gaps=gaps, categories=CATEGORIES, absent=absent)  # type: ignore[arg-type]
-    return STUDY.federation(
-        prepare, size=size, test_size=test_size, made=made, seed=seed, absent=float(absent), gaps=gaps
-    )
+    return STUDY.federation(test_size, absent, gaps, made, seed, size)
 
 
 @functools.cache
@@ -145,4 +142,5 @@ STUDY = Study(
     read=_recorded,
     rates=Path(__file__).with_name("heart_rates.json"),
     decimals={"oldpeak": 1},
+    categories=CATEGORIES,
 )

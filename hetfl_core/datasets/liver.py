@@ -21,7 +21,7 @@ import pandas as pd
 
 from hetfl_core.datasets.clinical import Size, Study, recorded_table
 from hetfl_core.federation import Federation
-from hetfl_core.preparation import Preparation
+from hetfl_core.preparation import Gaps
 
 __all__ = ["clinics", "liver_patients"]
 
@@ -81,7 +81,7 @@ def liver_patients(made: bool = False, seed: int = 0) -> pd.DataFrame:
 def clinics(
     test_size: float = 0.4,
     absent: float = 0.5,
-    gaps: str = "median",
+    gaps: Gaps = "median",
     made: bool = False,
     seed: int = 0,
     size: Size = "all",
@@ -114,10 +114,7 @@ def clinics(
     DataError
         As `liver_patients`.
     """
-    prepare = Preparation(gaps=gaps, absent=absent)  # type: ignore[arg-type]
-    return STUDY.federation(
-        prepare, size=size, test_size=test_size, made=made, seed=seed, absent=float(absent), gaps=gaps
-    )
+    return STUDY.federation(test_size, absent, gaps, made, seed, size)
 
 
 @functools.cache

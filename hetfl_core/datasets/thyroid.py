@@ -22,7 +22,7 @@ import pandas as pd
 
 from hetfl_core.datasets.clinical import Size, Study, recorded_table
 from hetfl_core.federation import Federation
-from hetfl_core.preparation import Preparation
+from hetfl_core.preparation import Gaps
 
 __all__ = ["laboratories", "thyroid_patients"]
 
@@ -105,7 +105,7 @@ def thyroid_patients(made: bool = False, seed: int = 0) -> pd.DataFrame:
 def laboratories(
     test_size: float = 0.4,
     absent: float = 0.95,
-    gaps: str = "median",
+    gaps: Gaps = "median",
     made: bool = False,
     seed: int = 0,
     size: Size = "all",
@@ -142,10 +142,7 @@ def laboratories(
     DataError
         As `thyroid_patients`.
     """
-    prepare = Preparation(gaps=gaps, absent=absent)  # type: ignore[arg-type]
-    return STUDY.federation(
-        prepare, size=size, test_size=test_size, made=made, seed=seed, absent=float(absent), gaps=gaps
-    )
+    return STUDY.federation(test_size, absent, gaps, made, seed, size)
 
 
 @functools.cache
