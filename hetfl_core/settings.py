@@ -47,6 +47,7 @@ NotNegative = Annotated[float, AT_LEAST_0]
 Positive = Annotated[float, Limit("greater than 0", lambda x: x > 0)]
 Share = Annotated[float, Limit("in [0, 1]", lambda x: 0 <= x <= 1)]
 Dropout = Annotated[float, Limit("a probability of at least 0 and less than 1", lambda x: 0 <= x < 1)]
+OpenShare = Annotated[float, Limit("in (0, 1)", lambda x: 0 < x < 1)]
 PositiveShare = Annotated[float, Limit("in (0, 1]", lambda x: 0 < x <= 1)]
 
 

@@ -149,7 +149,7 @@ def test_a_part_of_the_images_needs_a_number_per_client(monkeypatch):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"n_clients": 0}, "n_clients must be a whole number of at least 1, got 0"),
+        ({"n_clients": 0}, "n_clients must be at least 1, got 0"),
         ({"n_clients": 10**6}, "n_clients must be .* got 1000000"),
         ({"classes_per_client": 101}, "classes_per_client must be at most the number of classes, .* got 101"),
         (
@@ -162,11 +162,11 @@ def test_a_part_of_the_images_needs_a_number_per_client(monkeypatch):
         ),
         ({"n_clients": 12, "variant": "code"}, r"n_clients \(as the classes .* follow .*multiple of .* n_clients=12"),
         ({"seed": -1}, "seed must be"),
-        ({"alpha": 0}, "alpha must be a positive finite number, got 0"),
+        ({"alpha": 0}, "alpha must be positive .* got 0"),
         ({"variant": "paper"}, "variant must be .*'paper'"),
-        ({"per_client": 16}, "per_client must be a multiple of .*, the classes of a client, got 16"),
+        ({"per_client": 16}, "per_client must be a multiple of .*, .* got 16"),
         ({"per_client": 3000}, "per_client must be at most .* for n_clients=100, .* got 3000"),
-        ({"test_fraction": 1.0}, r"test_fraction must lie in \(0, 1\), got 1.0"),
+        ({"test_fraction": 1.0}, r"test_fraction must be in \(0, 1\), got 1.0"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_a_file_is_read(monkeypatch, make, bad, message):

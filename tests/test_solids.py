@@ -251,7 +251,7 @@ def test_twelve_views_tell_more_than_one():
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"per_class": 0}, "per_class must be a whole number of at least 1, got 0"),
+        ({"per_class": 0}, "per_class must be at least 1, got 0"),
         ({"size": 3}, "size must be a whole number in 4…256, got 3"),
         ({"n_views": 0}, "n_views must be a whole number in 1…360, got 0"),
         ({"n_views": 4}, r"blocks of assignment\[0\] must lie in 0…3"),

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from hetfl_core.datasets import image_files
 from hetfl_core.federation import MOST_CLASSES, Client, Federation, FederationWarning
 from hetfl_core.partition import Indices, Parts, check_generator, checked_labels, gathered, joined
 from hetfl_core.rng import SERVER, numpy_stream
+from hetfl_core.settings import Checked, Count, Limit, Share
 
 __all__ = [
     "ASSIGNMENTS",
@@ -162,7 +163,7 @@ def checked_holdings(assignment: str | Sequence[Any], n_blocks: int, n_classes: 
 
 
 @dataclass(frozen=True)
-class BlockPartition:
+class BlockPartition(Checked):
     """Which blocks of which classes clients hold, and which samples of them.
 
     Parameters
@@ -187,20 +188,12 @@ class BlockPartition:
         Naming the field that is out of its range.
     """
 
-    assignment: str | Sequence[Any] = "table 4"
-    overlap: float = 1.0
-    missing: float = 0.0
-    per_class: int | None = None
-    test_per_class: int | None = None
-    tested_on: str = "test"
-
-    def __post_init__(self) -> None:
-        checks.fraction("overlap", self.overlap, "[0, 1]")
-        checks.fraction("missing", self.missing, "[0, 1)")
-        for argument in ("per_class", "test_per_class"):
-            if getattr(self, argument) is not None:
-                checks.integer(argument, getattr(self, argument), 1)
-        checks.choice("tested_on", self.tested_on, ("test", "validation"))
+    assignment: Any = "table 4"
+    overlap: Share = 1.0
+    missing: Annotated[float, Limit("in [0, 1)", lambda x: 0 <= x < 1)] = 0.0
+    per_class: Count | None = None
+    test_per_class: Count | None = None
+    tested_on: Literal["test", "validation"] = "test"
 
     def holdings(self, n_blocks: int, n_classes: int) -> tuple[Holding, ...]:
         """The blocks and classes that each client holds, of data with so many.

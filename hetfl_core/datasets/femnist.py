@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hetfl_core import checks
 from hetfl_core.datasets.registry import DataError, fetch, needs
 from hetfl_core.federation import Client, Federation
-from hetfl_core.partition import Indices, check_variant
+from hetfl_core.partition import Indices
 from hetfl_core.rng import SERVER, numpy_stream
 
 N_PIXELS, N_LABELS = 28 * 28, 62
@@ -88,7 +88,7 @@ def digits(n_clients: int = 50, seed: int = 0, *, variant: str = "text", scaling
     FederationWarning
         Where a writer's test set holds a digit that its training set lacks.
     """
-    check_variant(variant)
+    checks.choice("variant", variant, ("text", "code"))
     scaling = {"text": "symmetric", "code": "tenth"}[variant] if scaling is None else scaling
     checks.choice("scaling", scaling, tuple(_SCALINGS))
     settings = {"n_clients": n_clients, "seed": seed, "variant": variant, "scaling": scaling}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,12 +23,9 @@ from hetfl_core import checks
 from hetfl_core.partition._checks import (
     Indices,
     Parts,
-    check_alpha,
     check_clients,
     check_generator,
     check_k,
-    check_per_client,
-    check_variant,
     checked_labels,
     joined,
 )
@@ -48,6 +45,7 @@ from hetfl_core.partition._proportions import (
     split_each,
 )
 from hetfl_core.rng import SERVER, numpy_stream
+from hetfl_core.settings import Checked, Count, Limit, Natural, OpenShare
 
 __all__ = ["Partition"]
 
@@ -82,7 +80,7 @@ USES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(Checked):
     """How a data set is dealt to clients.
 
     ``Partition(n_clients=20, alpha=0.1).deal(y, np.random.default_rng(0))`` deals data of your own; functions such as
@@ -128,28 +126,16 @@ class Partition:
         If a field is out of its range, or one that the split needs is missing.
     """
 
-    n_clients: int = 10
-    split: str | None = None
-    classes_per_client: int | None = None
-    alpha: float | None = None
-    variant: str = "text"
-    per_client: int | None = None
-    min_size: int = 1
-    test_fraction: float | None = None
+    n_clients: Count = 10
+    split: Literal["iid", "classes", "dirichlet", "non-iid_1", "non-iid_2"] | None = None
+    classes_per_client: Count | None = None
+    alpha: Annotated[float, Limit("positive and at most 1e100", lambda x: 0 < x <= 1e100)] | None = None
+    variant: Literal["text", "code"] = "text"
+    per_client: Count | None = None
+    min_size: Natural = 1
+    test_fraction: OpenShare | None = None
 
     def __post_init__(self) -> None:
-        checks.integer("n_clients", self.n_clients, 1)
-        if self.split is not None:
-            checks.choice("split", self.split, tuple(USES))
-        for name in ("classes_per_client", "per_client"):
-            if getattr(self, name) is not None:
-                checks.integer(name, getattr(self, name), 1)
-        if self.alpha is not None:
-            check_alpha("alpha", self.alpha)
-        check_variant(self.variant)
-        checks.integer("min_size", self.min_size, 0)
-        if self.test_fraction is not None:
-            checks.fraction("test_fraction", self.test_fraction, "(0, 1)")
         for name in ("classes_per_client", "alpha"):
             if name in USES[self.scheme] and getattr(self, name) is None:
                 raise ValueError(f"{name} must be given for split={self.scheme!r}, got None")
@@ -208,7 +194,10 @@ class Partition:
             if name not in used and getattr(self, name) != default:
                 raise ValueError(f"{name} must be {default} for split={self.scheme!r}, got {getattr(self, name)}")
         if self.per_client is not None:
-            check_per_client("per_client", self.per_client, k if self.scheme == "non-iid_1" else 1)
+            if self.scheme == "non-iid_1" and self.per_client % k:
+                raise ValueError(
+                    f"per_client must be a multiple of {k}, the classes of a client, got {self.per_client}"
+                )
             if self.n_clients * self.per_client > n_samples:
                 raise ValueError(
                     f"per_client must be at most {n_samples // self.n_clients} for n_clients={self.n_clients}, as "

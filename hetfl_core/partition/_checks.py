@@ -18,11 +18,6 @@ def joined(pieces: Sequence[Indices]) -> Indices:
     return np.sort(np.concatenate([np.zeros(0, np.int64), *pieces]))
 
 
-def check_variant(variant: str) -> None:
-    """Refuse a variant other than ``"text"`` (as the paper says) and ``"code"`` (as the published code does)."""
-    checks.choice("variant", variant, ("text", "code"))
-
-
 def checked_labels(labels: ArrayLike, name: str = "labels") -> Indices:
     """Labels as whole numbers of shape (n,); anything else is refused."""
     y = checks.array(name, labels)
@@ -49,22 +44,6 @@ def check_clients(n_clients: int, k: int, n_samples: int) -> None:
             f"n_clients must be at most {n_samples // k}, so that each has at least one of {n_samples} training "
             f"samples of each of its classes ({k} a client), got {n_clients}"
         )
-
-
-def check_per_client(name: str, per_client: int, k: int) -> None:
-    """Refuse a number of samples that a client's k classes cannot share evenly."""
-    checks.integer(name, per_client, 1)
-    if per_client % k:
-        raise ValueError(f"{name} must be a multiple of {k}, the classes of a client, got {per_client}")
-
-
-def check_alpha(name: str, alpha: float) -> None:
-    """Refuse a concentration of a Dirichlet distribution that is none, or whose sums overflow."""
-    try:
-        checks.number(name, alpha, most=1e100, above=0)
-    except ValueError as error:
-        shown = checks.shown(alpha)
-        raise ValueError(f"{name} must be a positive finite number, got {shown} (at most 1e100)") from error
 
 
 def check_generator(rng: object) -> None:

@@ -31,7 +31,7 @@ import numpy as np
 from hetfl_core import checks
 from hetfl_core.datasets import image_files
 from hetfl_core.federation import Federation
-from hetfl_core.partition import Indices, Parts, check_alpha, joined
+from hetfl_core.partition import Indices, Parts, joined
 from hetfl_core.rng import SERVER, numpy_stream
 
 TRIES = 100_000
@@ -274,7 +274,7 @@ def _federation(
 ) -> Federation:
     checks.seed(seed)
     checks.integer("n_clients", n_clients, 1, 1000)
-    check_alpha("alpha", alpha)
+    checks.number("alpha", alpha, most=1e100, above=0)
     checks.fraction("ratio", ratio)
     halves = training, testing = family.load()
     if dealing == "published":

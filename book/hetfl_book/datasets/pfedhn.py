@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from hetfl_core import checks
 from hetfl_core.datasets import image_files
 from hetfl_core.federation import Federation
-from hetfl_core.partition import Indices, Parts, check_k, check_variant, joined
+from hetfl_core.partition import Indices, Parts, check_k, joined
 from hetfl_core.rng import SERVER, numpy_stream
 
 VALIDATION = 0.2
@@ -158,7 +158,7 @@ def cifar10(
     checks.integer("n_clients", n_clients, 1, 1000)
     checks.seed(seed)
     check_k("classes_per_client", classes_per_client, 10)
-    check_variant(variant)
+    checks.choice("variant", variant, ("text", "code"))
     checks.choice("tested_on", tested_on, TESTED_ON)
     checks.memory(5 * image_files.CIFAR10.pixels * image_files.CIFAR10.n_images, n_clients=n_clients)
     rng = numpy_stream(seed, SERVER, 0, "pfedhn.cifar10")
