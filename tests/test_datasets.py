@@ -501,7 +501,7 @@ def test_the_toy_regression_depends_on_the_seed_alone_and_not_on_the_number_of_c
     [
         ({"widths": (0, 2)}, "widths must be"),
         ({"n_train": (9, 2)}, "n_train must be"),
-        ({"n_clients": 0}, "n_clients must be at least 1, got 0"),
+        ({"n_clients": 0}, "n_clients must be a whole number of at least 1, got 0"),
         ({"dim": 0}, "dim must be a whole number of at least 1, got 0"),
         ({"noise": -1.0}, "noise must not be negative, got -1.0"),
     ],
