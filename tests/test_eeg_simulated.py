@@ -349,9 +349,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others():
 def test_a_subject_does_not_depend_on_which_others_are_made():
     few = replace(TABLE_S1["BNCI2014-004"], n_trials=10)
     together = eeg_simulated.twin(few).get_data([1, 2, 3])
-    alone = eeg_simulated.twin(few, subjects=[3])
-    assert alone.subject_list == [3]
-    for session, runs in alone.get_data()[3].items():
+    for session, runs in subject_raw(few, 3).items():
         np.testing.assert_array_equal(runs["0"].get_data(), together[3][session]["0"].get_data())
 
 
@@ -382,8 +380,6 @@ def test_moabb_has_nothing_to_say_about_the_names(caplog):
 
 
 def test_what_is_asked_wrongly_is_named():
-    with pytest.raises(KeyError, match=r"'Nowhere'.*AlexMI"):
-        eeg_simulated.twin("Nowhere")
     with pytest.raises(ValueError, match=r"Lab: expected a subject in 1…3, got 4"):
         subject_raw(LAB, 4)
     with pytest.raises(ValueError, match=r"Lab: expected at least one trial per class in each of 2 sessions, got 1"):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +30,7 @@ from hetfl_core.datasets.eeg_head import (
     ground_truth,
     mne_module,
 )
-from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, moabb_dataset
+from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, need
 from hetfl_core.rng import numpy_stream
 
 __all__ = ["subject_raw"]
@@ -271,12 +270,7 @@ def _microvolts(
 # --- MOABB ---------------------------------------------------------------------------------------------------------
 
 
-def twin(
-    name: str | Recordings,
-    seed: int = 0,
-    settings: Physiology = USUAL,
-    subjects: Sequence[int] | None = None,
-) -> Any:
+def twin(name: str | Recordings, seed: int = 0, settings: Physiology = USUAL) -> Any:
     """A simulated twin of a motor-imagery recording as a data set of MOABB.
 
     It has the twin's electrodes, rate, classes, sessions, subjects and trials, and MOABB's paradigms and evaluations
@@ -288,35 +282,44 @@ def twin(
         A key of `TABLE_S1`, or a recording of your own.
     seed : int
     settings : Physiology
-    subjects : sequence of int, optional
-        Those to be listed; all by default. The numbers, and the data behind them, stay the same.
 
     Returns
     -------
     moabb.datasets.base.BaseDataset
         Its code is ``"Simulated-<name>-seed<seed>"``, with a digest of `settings` where they are not the usual ones,
-        so that MOABB's cache keeps them apart. It also has the attributes `recordings`, `seed` and `settings`.
+        so that MOABB's cache keeps them apart. It also has the attribute `recordings`.
 
     Raises
     ------
     DataError
         If MOABB or MNE is not installed.
-    KeyError
-        If there is no recording of that name.
     """
-    if not isinstance(name, Recordings) and name not in TABLE_S1:
-        raise KeyError(f"no recording is called {name!r}; expected one of {', '.join(TABLE_S1)}")
+    need("moabb")
+    from moabb.datasets.base import BaseDataset
+
     recordings = name if isinstance(name, Recordings) else TABLE_S1[name]
-    made = moabb_dataset(
-        _code(recordings, seed, settings),
-        lambda subject: subject_raw(recordings, subject, seed, settings),
-        range(1, recordings.n_subjects + 1),
+
+    class Twin(BaseDataset):
+        """Recordings that are simulated."""
+
+        def _get_single_subject_data(self, subject: int) -> Raws:
+            return subject_raw(recordings, subject, seed, settings)
+
+        def data_path(self, subject: int, *args: Any, **kwargs: Any) -> list[str]:
+            """No files."""
+            return []
+
+    code = _code(recordings, seed, settings)
+    Twin.__name__ = Twin.__qualname__ = code.replace("-", "_")  # as MOABB asks
+    made = Twin(
+        list(range(1, recordings.n_subjects + 1)),
         recordings.n_sessions,
         {label: 1 + CLASSES.index(label) for label in recordings.classes},
-        recordings.interval,
-        subjects,
+        code,
+        list(recordings.interval),
+        "imagery",
     )
-    made.recordings, made.seed, made.settings = recordings, seed, settings
+    made.recordings = recordings
     return made
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,14 +125,7 @@ def download(data: Any, subject: int) -> None:
             recordings_home().mkdir(parents=True, exist_ok=True)
             data.data_path(subject)
         except Exception as error:  # each data set has its own downloader, with its own kinds of errors
-            _remove_empty_folders(data_home() / "moabb")
             raise DataError(_no_recordings(data, subject, error)) from error
-
-
-def _remove_empty_folders(home: Path) -> None:
-    for folder in [*sorted((p for p in home.rglob("*") if p.is_dir()), reverse=True), home]:
-        with suppress(OSError):  # one that holds something stays
-            folder.rmdir()
 
 
 def _no_recordings(data: Any, subject: int, error: Exception) -> str:

@@ -12,7 +12,6 @@ References
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -119,57 +118,3 @@ def standard_montage() -> Any:
         return mne.channels.make_standard_montage("colin27_1005")
     except ValueError:
         return mne.channels.make_standard_montage("standard_1005")
-
-
-def moabb_dataset(
-    code: str,
-    read: Callable[[int], dict[str, dict[str, Any]]],
-    subjects: Sequence[int],
-    n_sessions: int,
-    events: Mapping[str, int],
-    interval: tuple[float, float],
-    listed: Sequence[int] | None = None,
-) -> Any:
-    """A data set of MOABB that has no files of its own.
-
-    Its class is made here, so that importing this module does not import MOABB, and named like its code, as MOABB asks.
-
-    Parameters
-    ----------
-    code : str
-    read : callable
-        ``read(subject)`` gives a subject's recording: session → run → `mne.io.Raw`.
-    subjects : sequence of int
-    n_sessions : int
-    events : dict of str to int
-        Names of the classes, and their marks.
-    interval : tuple of float
-        Begin and end of a trial after its mark, s.
-    listed : sequence of int, optional
-        Those of the subjects that are listed; all by default.
-
-    Returns
-    -------
-    moabb.datasets.base.BaseDataset
-
-    Raises
-    ------
-    DataError
-        If MOABB is not installed.
-    """
-    need("moabb")
-    from moabb.datasets.base import BaseDataset
-
-    class Made(BaseDataset):
-        """Recordings that a function gives."""
-
-        def _get_single_subject_data(self, subject: int) -> dict[str, dict[str, Any]]:
-            return read(subject)
-
-        def data_path(self, subject: int, *args: Any, **kwargs: Any) -> list[str]:
-            """No files."""
-            return []
-
-    Made.__name__ = Made.__qualname__ = code.replace("-", "_")
-    sizes = {"subjects": list(subjects), "sessions_per_subject": n_sessions, "selected_subjects": listed}
-    return Made(events=dict(events), code=code, interval=list(interval), paradigm="imagery", **sizes)
