@@ -238,7 +238,10 @@ class Prepared:
             raise ValueError(f"client {self.client!r}: the table must have each column once, got {twice[0]!r} twice")
         table = table.reindex(columns=[*self.columns])
         if self.preparation is not None:
-            table = pd.DataFrame({c: self._cleaned(c, table[c]) for c in self.columns}, index=table.index)
+            try:
+                table = pd.DataFrame({c: self._cleaned(c, table[c]) for c in self.columns}, index=table.index)
+            except ValueError as error:
+                raise ValueError(f"client {self.client!r}: {error}") from error
             if self.preparation.gaps == "refuse":
                 refuse_gaps(self.client, table[[column for column in self.columns if column in needed]])
             if new and len(table):
@@ -280,10 +283,7 @@ class Prepared:
 
     def _cleaned(self, column: str, values: pd.Series) -> pd.Series:
         assert self.preparation is not None
-        try:
-            values = _without_marks(values, self.preparation.marks(column))
-        except ValueError as error:
-            raise ValueError(f"client {self.client!r}: {error}") from error
+        values = _without_marks(values, self.preparation.marks(column))
         if column in self.levels:
             words = _lumped(_words(values), self.levels[column], self.preparation)
             if unknown := sorted({*words.dropna()} - {*self.levels[column]}):
@@ -292,14 +292,9 @@ class Prepared:
                     f"{checks.shown(unknown)}: they count as none of {checks.shown([*self.levels[column]])}"
                 )
             return words
-        try:
-            numbers = _numbers(column, values)
-        except ValueError as error:
-            raise ValueError(f"client {self.client!r}: {error}") from error
+        numbers = _numbers(column, values)
         if len(failed := values[numbers.isna() & values.notna()]):
-            raise ValueError(
-                f"client {self.client!r}: column {column!r} must hold numbers, got {checks.shown(failed.iloc[0])}"
-            )
+            raise ValueError(f"column {column!r} must hold numbers, got {checks.shown(failed.iloc[0])}")
         return numbers
 
     def state(self) -> dict[str, Any]:
@@ -449,15 +444,12 @@ def check_prepare(prepare: Any) -> None:
     ------
     TypeError
     """
-    if isinstance(prepare, type) or not (
-        isinstance(prepare, Preparation) or (hasattr(prepare, "fit") and hasattr(prepare, "get_params"))
-    ):
+    transforms = all(hasattr(prepare, part) for part in ("fit", "transform", "get_params"))
+    if isinstance(prepare, type) or not (transforms or isinstance(prepare, Preparation)):
         raise TypeError(
             "prepare must be a Preparation, or a transformer of scikit-learn such as make_pipeline(SimpleImputer()), "
             f"got {checks.shown(prepare)}"
         )
-    if not hasattr(prepare, "transform") and not isinstance(prepare, Preparation):
-        raise TypeError(f"prepare must be able to transform, got {checks.shown(prepare)}, which cannot")
 
 
 def levels_of(tables: Sequence[pd.DataFrame], preparation: Preparation) -> dict[str, tuple[str, ...]]:

@@ -529,7 +529,7 @@ def test_a_pipeline_that_names_no_features_and_one_that_makes_others():
     [
         ("median", "prepare must be a Preparation, or a transformer of scikit-learn such as .* got 'median'"),
         (Preparation, "prepare must be a Preparation, or a transformer"),
-        (LogisticRegression(), "prepare must be able to transform, got LogisticRegression"),
+        (LogisticRegression(), "prepare must be a Preparation, .* got LogisticRegression"),
         (PCA(9), "client 'A': prepare cannot be fitted on its training rows: .*NaN"),
     ],
 )
