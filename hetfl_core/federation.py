@@ -86,8 +86,7 @@ class Federation(Views):
     y_test: Any = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.task, str) or self.task not in ("classification", "regression"):
-            raise ValueError(f"task must be 'classification' or 'regression', got {self.task!r}")
+        checks.choice("task", self.task, get_args(Kind))
         given = checks.sequence("clients", self.clients)
         for client in given:
             checks.instance("clients", client, Client)
@@ -437,9 +436,7 @@ class Federation(Views):
         ValueError
             For no name, or one that comes twice.
         """
-        wanted = checks.sequence("names", names)
-        for name in wanted:
-            checks.nonempty_str("names", name)
+        wanted = checks.names("names", names)
         if not wanted or len(set(wanted)) < len(wanted):
             raise ValueError(f"names must be of at least one client, each once, got {checks.shown(wanted)}")
         return altered(self, clients=tuple(self[name] for name in wanted))

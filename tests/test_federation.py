@@ -193,7 +193,7 @@ def test_bad_client_of_a_regression_is_named(bad, message):
 
 
 def test_tasks_are_two():
-    with pytest.raises(ValueError, match="task must be 'classification' or 'regression', got 'ranking'"):
+    with pytest.raises(ValueError, match="task must be one of 'classification', 'regression', got 'ranking'"):
         Federation([client()], task="ranking")
     with pytest.raises(ValueError, match="n_classes must be 0 or None for a regression, got 3"):
         Federation([client()], 3, task="regression")

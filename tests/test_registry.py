@@ -84,7 +84,7 @@ def put(home, content, name="set/file.bin"):
 
 
 def all_files(home):
-    return sorted(str(p.relative_to(home)) for p in home.rglob("*")) if home.exists() else []
+    return sorted(str(p.relative_to(home)) for p in home.rglob("*") if p.is_file()) if home.is_dir() else []
 
 
 # --- what is there ------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_download_then_use(home, monkeypatch, server, progress):
     server.files["/file"] = CONTENT
     path = registry.fetch("set/file", progress=progress)
     assert path.read_bytes() == CONTENT
-    assert all_files(home) == ["set", "set/file.bin"]
+    assert all_files(home) == ["set/file.bin"]
     registry.fetch("set/file")
     assert server.hits == ["/file"]
 
@@ -251,7 +251,7 @@ def test_the_next_address_is_tried(home, monkeypatch, server):
     register(monkeypatch, urls=[UNREACHABLE, f"{server.url}/gone", f"{server.url}/wrong", f"{server.url}/file"])
     server.files.update({"/wrong": b"<html>moved</html>", "/file": CONTENT})
     assert registry.fetch("set/file", progress=False).read_bytes() == CONTENT
-    assert all_files(home) == ["set", "set/file.bin"]
+    assert all_files(home) == ["set/file.bin"]
 
 
 def test_no_network_names_the_address_and_what_to_do(home, monkeypatch):
@@ -648,7 +648,7 @@ def pickled(tmp_path, monkeypatch, server):
 def test_a_downloaded_pickle_is_kept_only_as_plain_arrays(home, pickled):
     path = registry.fetch("set/file", progress=False)
     assert path == home / "set/plain.npz"
-    assert all_files(home) == ["set", "set/plain.npz"]
+    assert all_files(home) == ["set/plain.npz"]
     assert registry.verify("set/file") == path
 
 
@@ -666,7 +666,7 @@ def test_a_pickle_with_a_wrong_hash_is_never_opened(home, pickled, monkeypatch):
     put(home, pickled[:-1] + b"!", "set/users.npz")
     with pytest.raises(DataError, match="not the right file"):
         registry.fetch("set/file")
-    assert all_files(home) == ["set", "set/users.npz"]
+    assert all_files(home) == ["set/users.npz"]
 
 
 def test_a_conversion_with_another_result_is_refused(home, pickled, monkeypatch):

@@ -378,9 +378,7 @@ def _listed(given: Sequence[str] | str | None, known: Sequence[str], argument: s
     """The known names that are given, in the order of `known`; all by default."""
     if isinstance(given, str):
         given = [name.strip() for name in given.split(",")]
-    if given is not None and not isinstance(given, Sequence):
-        raise TypeError(f"{argument} must be a sequence of names, got {checks.shown(given)}")
-    names = list(known) if given is None else list(given)
+    names = list(known) if given is None else checks.sequence(argument, given)
     if not names:
         raise ValueError(f"{argument} must name at least one of {', '.join(known)}, got none")
     for name in names:

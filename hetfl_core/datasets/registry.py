@@ -162,15 +162,10 @@ def _fill(value: Any, row: Mapping[str, Any]) -> Any:
 
 
 def _entry(key: str, table: Mapping[str, Any]) -> Entry:
-    told: dict[str, Any] = {name: table[name] for name in ("licence", "citation")}
-    told |= {name: tuple(table[name]) for name in ("urls", "datasets")}
-    return Entry(
-        key=key,
-        official=Source(**{f.name: table[f.name] for f in fields(Source) if f.name in table}),
-        accept=tuple(Source(**alternative) for alternative in table.get("accept", [])),
-        convert=table.get("convert", ""),
-        **told,
-    )
+    official = Source(**{f.name: table[f.name] for f in fields(Source) if f.name in table})
+    accept = tuple(Source(**alternative) for alternative in table.get("accept", []))
+    urls, datasets = tuple(table["urls"]), tuple(table["datasets"])
+    return Entry(key, official, accept, urls, table["licence"], table["citation"], datasets, table.get("convert", ""))
 
 
 def lookup(key: str) -> Entry:
@@ -449,7 +444,6 @@ def _scratch(entry: Entry, target: Path) -> Iterator[Path]:
 
     What a killed process has left there goes too.
     """
-    made_folder = not target.parent.exists()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_drafts(target)
@@ -465,9 +459,6 @@ def _scratch(entry: Entry, target: Path) -> Iterator[Path]:
     finally:
         with suppress(FileNotFoundError):
             os.unlink(name)
-        if made_folder:
-            with suppress(OSError):  # a folder that holds something stays
-                target.parent.rmdir()
 
 
 def _move(scratch: Path, target: Path) -> Path:

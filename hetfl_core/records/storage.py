@@ -377,10 +377,8 @@ def tidy(
         Columns `by`, ``method``, ``seed`` and the metrics; empty where there are no records.
     """
     checks.nonempty_strs(scale=scale, by=by)
-    for metric in checks.sequence("metrics", metrics):
-        checks.nonempty_str("metrics", metric)
-    for name in checks.mapping("experiments", experiments).values():
-        checks.nonempty_str("experiments", name)
+    checks.names("metrics", metrics)
+    checks.names("experiments", checks.mapping("experiments", experiments).values())
     rows = [
         {by: key, "method": r.method, "seed": r.seed, **{m: measured(r, m) for m in metrics}}
         for key, experiment in experiments.items()
