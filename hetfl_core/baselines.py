@@ -555,7 +555,7 @@ def run_of(
     row = [0, train[metrics.main], final.get(metrics.main, math.nan), up, down, seconds]
     final |= {f"train_{metrics.main}": row[1], "bytes_up": up, "bytes_down": down, "seconds": seconds}
     sizes = [(client.name, client.n_train, client.n_test) for client in federation]
-    each = {name: measure(*test) for name, measure in metrics.per_client.items()} | scored
+    each = evaluation.per_client(*test, task) | scored
     per_client = pd.DataFrame(sizes, columns=["client", "n_train", "n_test"]).assign(**each)
     settings = {
         "method": plain(baseline, other=lambda x: type(x).__name__),

@@ -747,10 +747,10 @@ def _() -> Any:
     real, near = [g / 3 for g in y], [g * 0.3 + 0.1 for g in y]
     p, classes = rng("probabilities").dirichlet(np.ones(3), 50), rng("classes").integers(0, 3, 50)
     return {
-        "accuracy": evaluation.accuracy_per_client(said, y),
-        "balanced": evaluation.balanced_accuracy_per_client(said, y),
-        "mse": evaluation.mse_per_client(near, real),
-        "r2": evaluation.r2_per_client(near, real),
+        "accuracy": evaluation.per_client(said, y)["accuracy"],
+        "balanced": evaluation.per_client(said, y)["balanced_accuracy"],
+        "mse": evaluation.per_client(near, real, "regression")["mse"],
+        "r2": evaluation.per_client(near, real, "regression")["r2"],
         "summary": evaluation.summarise(said, y),
         "summary of a regression": evaluation.summarise(near, real, "regression"),
         "ECE": [calibration.expected_calibration_error(p, classes, bins) for bins in (1, 7, 15)],

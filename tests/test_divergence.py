@@ -12,7 +12,7 @@ from hetfl_book import ledger
 from hetfl_book.calibration import reliability
 from hetfl_book.ledger import results
 from hetfl_core import Client, Federation, adapt, compare, simulate
-from hetfl_core.engine.evaluation import METRICS, accuracy_per_client, decided, r2_per_client, summarise
+from hetfl_core.engine.evaluation import METRICS, decided, per_client, summarise
 from hetfl_core.methods import FedAvg, FedCR, Local
 from hetfl_core.networks import MLP, Model
 from hetfl_core.statistics import NoPairsError
@@ -170,10 +170,11 @@ def test_scores_that_are_not_finite_decide_nothing():
         [np.array([1.0, np.nan]), np.array([0, 1]), np.array([])],
         [np.array([1, 1])] * 2 + [np.array([])],
     )
-    np.testing.assert_array_equal(accuracy_per_client(predicted, labels), [np.nan, 0.5, np.nan])
+    np.testing.assert_array_equal(per_client(predicted, labels)["accuracy"], [np.nan, 0.5, np.nan])
     assert np.isnan(list(summarise(predicted, labels).values())).all()
     assert summarise(predicted[1:], labels[1:])["accuracy"] == 0.5, "who has no samples is left out"
-    np.testing.assert_array_equal(r2_per_client([[np.inf, 1.0]], [[0.0, 1.0]]), [np.nan])
+    known = np.array([0.0, 1.0])
+    assert np.isnan(per_client([np.array([np.inf, 1.0])], [known], "regression")["r2"])
 
 
 def test_probabilities_of_a_run_that_diverged_are_nan_and_calibration_says_so():

@@ -51,7 +51,6 @@ from hetfl_core import (
 from hetfl_core import distances as d
 from hetfl_core.datasets import blocks, digits, eeg, eegmmidb, femnist, fewer, images, pooled, toy
 from hetfl_core.datasets.eeg_cutting import Trials
-from hetfl_core.engine import evaluation
 from hetfl_core.methods import FLIC, FedHeNN, Local, privacy
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein
 from hetfl_core.methods.fedpac import simplex_minimum
@@ -305,17 +304,6 @@ CASES = {
         settings_of_fedcr.best_rates, {"accuracies": {"A, lr 0.1": [0.5, 0.7], "A, lr 0.5": (0.8,)}}
     ),
     "fedpac.simplex_minimum": Case(simplex_minimum, {"P": np.diag([1.0, 2.0, 4.0])}),
-    "evaluation.accuracy_per_client": Case(
-        evaluation.accuracy_per_client, {"predicted": [LABELS, LABELS[:3]], "labels": [LABELS, LABELS[:3]]}
-    ),
-    "evaluation.balanced_accuracy_per_client": Case(
-        evaluation.balanced_accuracy_per_client, {"predicted": [LABELS], "labels": [LABELS]}
-    ),
-    "evaluation.mse_per_client": Case(evaluation.mse_per_client, {"predicted": [X[:, 0]], "targets": [X[:, 1]]}),
-    "evaluation.r2_per_client": Case(evaluation.r2_per_client, {"predicted": [X[:, 0]], "targets": [X[:, 1]]}),
-    "evaluation.summarise": Case(
-        evaluation.summarise, {"predicted": [LABELS], "labels": [LABELS], "task": "classification"}
-    ),
     **{
         f"calibration.{function.__name__}": Case(
             function, {"probabilities": np.full((4, 2), 0.5), "labels": np.array([0, 1, 1, 0]), **more}

@@ -20,7 +20,7 @@ from hetfl_core.deployment.agreement import check_described, described
 from hetfl_core.deployment.sums import SumLayout
 from hetfl_core.engine import checkpoint as checkpoints
 from hetfl_core.engine import prediction, sides, training
-from hetfl_core.engine.evaluation import METRICS
+from hetfl_core.engine.evaluation import METRICS, per_client
 from hetfl_core.engine.measures import MEASURES, Score, scored
 from hetfl_core.engine.measures import told as shown
 from hetfl_core.engine.options import cpu_threads, with_networks
@@ -420,9 +420,9 @@ class Site:
         noise = prediction.prediction_noise(method, self.spec, n, self.seed, round, split, self.dtype)
         (outputs,) = prediction.predict_each(method.predict, [params], [received], [self.spec], data, [noise])
         found, labels = (t.numpy() for t in (self.metrics.decide(outputs), data.client(0, self.spec.shapes)[1]))
-        usual = {name: float(measure([found], [labels])[0]) for name, measure in self.metrics.per_client.items()}
+        usual = per_client([found], [labels], self.spec.task)
         asked = scored(self.measures, shown([outputs], self.spec.task), [labels]) if self.measures else {}
-        return usual | {name: float(value[0]) for name, value in asked.items()}
+        return {name: float(value[0]) for name, value in {**usual, **asked}.items()}
 
 
 def told(spec: Spec, client: Client) -> dict[str, Any]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_core import checks
 from hetfl_core.federation import Kind
 
 Samples = Sequence[np.ndarray]
@@ -23,72 +23,28 @@ Measure = Literal["own", "server", "held", "own_held"]
 """What of the main figure a history may follow beside the usual columns."""
 
 
-def accuracy_per_client(predicted: Samples, labels: Samples) -> np.ndarray:
-    """Share of right answers on each client; NaN for a client without samples, or with one that has no prediction.
+def accuracy(y: np.ndarray, predicted: np.ndarray) -> float:
+    """Share of right answers; both of shape (n,), as in all measures of one client's samples."""
+    return float(np.mean(predicted == y))
 
-    Parameters
-    ----------
-    predicted, labels : sequences of int arrays, shapes (n_i,)
 
-    Returns
-    -------
-    ndarray, shape (n_clients,)
+def balanced_accuracy(y: np.ndarray, predicted: np.ndarray) -> float:
+    """Mean recall over the classes that the samples have."""
+    return float(np.mean([np.mean(predicted[y == c] == c) for c in np.unique(y)]))
+
+
+def mse(y: np.ndarray, predicted: np.ndarray) -> float:
+    """Mean squared error, in squared units of the target."""
+    return float(np.mean(np.subtract(predicted, y, dtype=np.float64) ** 2))
+
+
+def r2(y: np.ndarray, predicted: np.ndarray) -> float:
+    """Coefficient of determination, 1 − mean squared error / variance of the targets.
+
+    1 is perfect, 0 no better than the client's mean target. It is NaN where the targets do not vary.
     """
-    predicted, labels = _pairs(predicted, labels, "labels")
-    return _each_client(lambda p, y: float(np.mean(p == y)), predicted, labels)
-
-
-def balanced_accuracy_per_client(predicted: Samples, labels: Samples) -> np.ndarray:
-    """Mean recall over the classes that the client's samples have; NaN as for `accuracy_per_client`.
-
-    Parameters
-    ----------
-    predicted, labels : sequences of int arrays, shapes (n_i,)
-
-    Returns
-    -------
-    ndarray, shape (n_clients,)
-    """
-
-    def one(p: np.ndarray, y: np.ndarray) -> float:
-        return float(np.mean([np.mean(p[y == c] == c) for c in np.unique(y)]))
-
-    predicted, labels = _pairs(predicted, labels, "labels")
-    return _each_client(one, predicted, labels)
-
-
-def mse_per_client(predicted: Samples, targets: Samples) -> np.ndarray:
-    """Mean squared error on each client, in squared units of the target; NaN as for `accuracy_per_client`.
-
-    Parameters
-    ----------
-    predicted, targets : sequences of float arrays, shapes (n_i,)
-
-    Returns
-    -------
-    ndarray, shape (n_clients,)
-    """
-    predicted, targets = _pairs(predicted, targets, "targets")
-    return _each_client(lambda p, y: float(np.mean(np.subtract(p, y, dtype=np.float64) ** 2)), predicted, targets)
-
-
-def r2_per_client(predicted: Samples, targets: Samples) -> np.ndarray:
-    """Coefficient of determination, 1 − mean squared error / variance of the client's targets.
-
-    1 is perfect, 0 no better than the client's mean target. It is NaN where the targets do not vary, and as for
-    `accuracy_per_client`.
-
-    Parameters
-    ----------
-    predicted, targets : sequences of float arrays, shapes (n_i,)
-
-    Returns
-    -------
-    ndarray, shape (n_clients,)
-    """
-    predicted, targets = _pairs(predicted, targets, "targets")
-    spread = np.array([np.var(y, dtype=np.float64) if len(y) else np.nan for y in targets])
-    return 1 - mse_per_client(predicted, targets) / np.where(spread > 0, spread, np.nan)
+    spread = float(np.var(y, dtype=np.float64))
+    return 1 - mse(y, predicted) / spread if spread > 0 else math.nan
 
 
 def diverged(predicted: Samples) -> np.ndarray:
@@ -99,38 +55,10 @@ def diverged(predicted: Samples) -> np.ndarray:
     return np.array([not np.isfinite(p).all() for p in predicted], dtype=bool)
 
 
-def _each_client(one: Callable[[np.ndarray, np.ndarray], float], predicted: Samples, truth: Samples) -> np.ndarray:
-    """A figure of each client; NaN without samples and where it `diverged`."""
-    known = [len(y) > 0 and not lost for y, lost in zip(truth, diverged(predicted), strict=True)]
-    return np.array([one(p, y) if k else np.nan for p, y, k in zip(predicted, truth, known, strict=True)])
-
-
 def decided(scores: Tensor) -> Tensor:
     """The class of the highest score, shape (..., n, C) → (..., n); NaN where a sample's scores are not all finite."""
     found, sound = scores.argmax(-1), scores.isfinite().all(-1)
     return found if bool(sound.all()) else torch.where(sound, found.to(torch.float32), torch.nan)
-
-
-def _each(name: str, samples: Samples) -> list[np.ndarray]:
-    """One array of shape (n_i,) per client, of real numbers."""
-    arrays = []
-    for i, some in enumerate(checks.sequence(name, samples)):
-        array = checks.array(f"{name}[{i}]", some)
-        if array.ndim != 1 or array.dtype.kind not in "biuf":
-            raise ValueError(f"{name}[{i}] must be numbers of shape (n,), got shape {array.shape}, dtype {array.dtype}")
-        arrays.append(array)
-    return arrays
-
-
-def _pairs(predicted: Samples, truth: Samples, name: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Predictions and labels (or targets) of the same clients and samples."""
-    first, second = _each("predicted", predicted), _each(name, truth)
-    if [len(p) for p in first] != [len(y) for y in second]:
-        raise ValueError(
-            f"predicted and {name} must have equally many samples on each client, got "
-            f"{checks.shown([len(p) for p in first])} and {checks.shown([len(y) for y in second])}"
-        )
-    return first, second
 
 
 @dataclass(frozen=True)
@@ -142,7 +70,7 @@ class Metrics:
     main : str
         Name of the metric that histories follow.
     per_client : dict of str to callable
-        Metrics of each client, of predictions and labels; the main one first.
+        Metrics of one client, of labels and predictions; the main one first.
     worst : dict of str to callable
         Metrics of which `summarise` gives, besides the mean over clients, the weighted mean and the worst client's;
         and what picks the worst.
@@ -153,7 +81,7 @@ class Metrics:
     """
 
     main: str
-    per_client: Mapping[str, Callable[[Samples, Samples], np.ndarray]]
+    per_client: Mapping[str, Callable[[np.ndarray, np.ndarray], float]]
     worst: Mapping[str, Callable[[np.ndarray], float]]
     decide: Callable[[Tensor], Tensor]
     text: Callable[[float], str]
@@ -162,19 +90,37 @@ class Metrics:
 METRICS: dict[Kind, Metrics] = {
     "classification": Metrics(
         "accuracy",
-        {"accuracy": accuracy_per_client, "balanced_accuracy": balanced_accuracy_per_client},
+        {"accuracy": accuracy, "balanced_accuracy": balanced_accuracy},
         {"accuracy": np.min},
         decided,
         lambda value: f"accuracy {100 * value:.1f} %",
     ),
     "regression": Metrics(
         "mse",
-        {"mse": mse_per_client, "r2": r2_per_client},
+        {"mse": mse, "r2": r2},
         {"mse": np.max, "r2": np.min},
         lambda outputs: outputs[..., 0],
         lambda value: f"mean squared error {value:.4g}",
     ),
 }
+
+
+def per_client(predicted: Samples, truth: Samples, task: Kind = "classification") -> dict[str, np.ndarray]:
+    """Each client's metrics; NaN without samples, and where it `diverged`.
+
+    Parameters
+    ----------
+    predicted, truth : sequences of arrays, shapes (n_i,)
+    task : {"classification", "regression"}
+
+    Returns
+    -------
+    dict of str to ndarray, shapes (n_clients,)
+    """
+    known = [len(y) > 0 and not lost for y, lost in zip(truth, diverged(predicted), strict=True)]
+    each = list(zip(truth, predicted, known, strict=True))
+    measures = METRICS[task].per_client.items()
+    return {name: np.array([measure(y, p) if k else np.nan for y, p, k in each]) for name, measure in measures}
 
 
 def summarise(predicted: Samples, labels: Samples, task: Kind = "classification") -> dict[str, float]:
@@ -197,13 +143,10 @@ def summarise(predicted: Samples, labels: Samples, task: Kind = "classification"
         For a regression: ``mse`` and ``r2``, their means over clients, and both ``…_weighted`` and ``…_worst`` too;
         a client whose targets do not vary has no ``r2`` and is left out of it.
     """
-    checks.choice("task", task, tuple(METRICS))
-    predicted, labels = _pairs(predicted, labels, "labels")
     sizes = np.array([len(y) for y in labels])
     if not sizes.any():
         return {}
-    each = {name: measure(predicted, labels) for name, measure in METRICS[task].per_client.items()}
-    return averages(each, sizes, diverged(predicted), task)
+    return averages(per_client(predicted, labels, task), sizes, diverged(predicted), task)
 
 
 def averages(each: Mapping[str, np.ndarray], sizes: np.ndarray, lost: np.ndarray, task: Kind) -> dict[str, float]:

@@ -23,7 +23,7 @@ import numpy as np
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.engine.evaluation import METRICS, Measure
+from hetfl_core.engine.evaluation import Measure, accuracy, balanced_accuracy, mse, r2
 from hetfl_core.federation import FederationWarning, Kind
 
 Function = Callable[[np.ndarray, np.ndarray], float]
@@ -144,21 +144,11 @@ def mae(y: np.ndarray, predicted: np.ndarray) -> float:
     return float(mean_absolute_error(y, predicted))
 
 
-def _usual(name: str, task: Kind) -> Function:
-    """A measure that runs have in any case: of classes that are decided, or of numbers."""
-    measure = METRICS[task].per_client[name]
-
-    def of_one(y: np.ndarray, p: np.ndarray) -> float:
-        return float(measure([p if task == "regression" else p.argmax(1)], [y])[0])
-
-    return of_one
-
-
 ONE_CLASS = "their samples are of one class"
 MEASURES: dict[Kind, dict[str, Score]] = {
     "classification": {
-        "accuracy": Score(_usual("accuracy", "classification"), True),
-        "balanced_accuracy": Score(_usual("balanced_accuracy", "classification"), True),
+        "accuracy": Score(lambda y, p: accuracy(y, p.argmax(1)), True),
+        "balanced_accuracy": Score(lambda y, p: balanced_accuracy(y, p.argmax(1)), True),
         "auc": Score(auc, True, ONE_CLASS),
         "f1": Score(f1, True),
         "log_loss": Score(log_loss, False, "there is one class"),
@@ -166,10 +156,10 @@ MEASURES: dict[Kind, dict[str, Score]] = {
         "calibration_error": Score(calibration_error, False),
     },
     "regression": {
-        "mse": Score(_usual("mse", "regression"), False),
+        "mse": Score(mse, False),
         "rmse": Score(rmse, False),
         "mae": Score(mae, False),
-        "r2": Score(_usual("r2", "regression"), True, "their targets do not vary"),
+        "r2": Score(r2, True, "their targets do not vary"),
     },
 }
 """The named measures of each kind of task."""

@@ -540,7 +540,7 @@ def _report(simulator: Simulator, state: State, params: list[Params], settings: 
             "client": [spec.name for spec in simulator.specs],
             "n_train": [spec.n_train for spec in simulator.specs],
             "n_test": [len(y) for y in labels],
-            **{name: measure(predicted["test"], labels) for name, measure in simulator.metrics.per_client.items()},
+            **evaluation.per_client(predicted["test"], labels, simulator.federation.task),
             **simulator.held_per_client(predicted["test"]),
             **scored,
         }

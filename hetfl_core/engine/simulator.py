@@ -310,7 +310,10 @@ class Simulator(Trainer):
         if (sizes[0] == sizes[1]).all():
             return {}
         share = sizes[0] / np.where(sizes[1] > 0, sizes[1], np.nan)
-        return {f"held_{main}": self.metrics.per_client[main](some, labels), f"attainable_{main}": share}
+        return {
+            f"held_{main}": evaluation.per_client(some, labels, self.federation.task)[main],
+            f"attainable_{main}": share,
+        }
 
     def own_scores(self, state: State, participants: Outcomes) -> dict[Measure, float]:
         """Mean over participants of the main figure of their own models, as they left local training.

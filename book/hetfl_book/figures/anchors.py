@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hetfl_book.figures.steered import WIDTH, Mark, Steered
 from hetfl_core import checks
-from hetfl_core.engine.evaluation import balanced_accuracy_per_client
+from hetfl_core.engine.evaluation import balanced_accuracy
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.federation import Federation
 from hetfl_core.methods import FLIC
@@ -160,7 +160,7 @@ def nearest(z: Any, anchors: Any) -> NDArray[np.int64]:
 def balanced(predicted: Any, labels: Any) -> float:
     """Balanced accuracy in per cent: the mean, over classes, of how many of their members are called so."""
     said, y = checks.array("predicted", predicted), checks.array("labels", labels)
-    return float(100 * balanced_accuracy_per_client([said], [y])[0])
+    return float(100 * balanced_accuracy(y, said))
 
 
 def draw(clouds: Sequence[Sequence[dict[str, Any]]], scores: dict[str, Any], stops: Sequence[float]) -> Steered:

@@ -381,8 +381,7 @@ def heads_averaged(federation: Federation, method: Method, *, seed: int, **optio
     final = {name: run.final[name] for name in ("bytes_up", "bytes_down", "seconds")}
     final |= evaluation.summarise(said["test"], labels["test"], federation.task)
     final["train_accuracy"] = evaluation.summarise(said["train"], labels["train"], federation.task)["accuracy"]
-    measures = evaluation.METRICS[federation.task].per_client
-    found = {name: measure(said["test"], labels["test"]) for name, measure in measures.items()}
+    found = evaluation.per_client(said["test"], labels["test"], federation.task)
     return replace(run, final=final, per_client=run.per_client[["client", "n_train", "n_test"]].assign(**found))
 
 
