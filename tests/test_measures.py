@@ -145,8 +145,8 @@ def test_a_run_that_is_asked_is_the_same_run_with_more_figures():
     assert run.scores("auc", split="train")["n"].to_list() == [c.n_train for c in fed]
 
 
-def test_a_run_that_is_not_asked_forms_no_outputs(monkeypatch):
-    monkeypatch.setattr("hetfl_core.engine.simulator.Simulator.outputs", lambda *a, **k: pytest.fail("it was formed"))
+def test_a_run_that_is_not_asked_forms_no_probabilities(monkeypatch):
+    monkeypatch.setattr("hetfl_core.engine.measures.told", lambda *a, **k: pytest.fail("it was formed"))
     simulate(hospitals(), METHOD, measure=("own", "server", "held"), **QUICK)
 
 

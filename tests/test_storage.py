@@ -19,7 +19,7 @@ from test_records import left_behind, made
 
 from hetfl_core import cli, files
 from hetfl_core.engine.evaluation import Measure
-from hetfl_core.engine.run import column_of, columns, figures
+from hetfl_core.engine.run import columns, figures
 from hetfl_core.methods import CATALOGUE
 from hetfl_core.records import find, load, pack, read, renaming, storage, to_json, write
 from hetfl_core.records import record as records
@@ -457,7 +457,7 @@ def test_figures_of_older_records_are_called_as_runs_call_them_now():
     kinds = {main: task for task, main in (("classification", "accuracy"), ("regression", "mse"))}
     for old, new in second.columns.items():
         main = next(main for main in kinds if new.endswith(main))
-        now = [*figures(kinds[main]), *columns(main), *(column_of(name, main) for name in get_args(Measure))]
+        now = [*figures(kinds[main]), *columns(main), *(f"{name}_{main}" for name in get_args(Measure))]
         assert (new in now, old in now) == (True, False), old
     newest = {"format": len(renaming.RENAMED) + 1}
     old = {"metrics": {"accuracy_held": 1.0}, "history": {"round": [0], "test_accuracy": [0.5]}}

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from hetfl_core import checks
-from hetfl_core.engine.evaluation import METRICS, Measure
+from hetfl_core.engine.evaluation import METRICS
 from hetfl_core.engine.last_step import after
 from hetfl_core.engine.measures import MEASURES, Function, Named, check_measure, scored, told
 from hetfl_core.engine.prediction import prediction_noise
@@ -246,11 +246,6 @@ class Run:
         result = metrics.text(self.final[metrics.main]) if metrics.main in self.final else "no test data"
         result = "diverged" if self.final.get("diverged") else result
         return f"Run({self.method.name} on {self.federation.name!r}, {self.settings['rounds']} rounds: {result})"
-
-
-def column_of(name: Measure, main: str) -> str:
-    """Column of the history for a figure that `measure` asks for; `main` is the figure that the history follows."""
-    return f"{name}_{main}"
 
 
 def usual(task: Kind) -> list[str]:

@@ -26,7 +26,7 @@ from hetfl_core.engine.layout import Engine
 from hetfl_core.engine.measures import MEASURES, Asked, check_measure, spread
 from hetfl_core.engine.options import Seeded, check_options, check_runs, check_schedule, cpu_threads
 from hetfl_core.engine.pool import Pool
-from hetfl_core.engine.run import Run, column_of, columns, of_splits
+from hetfl_core.engine.run import Run, columns
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.trainer import exchange, keeping, share_stacks, train
@@ -377,7 +377,7 @@ def _postfix(value: float | None, metrics: Metrics) -> str:
     return "" if value is None or math.isnan(value) else f"test {metrics.text(value)}"
 
 
-Also = Callable[[Samples], Mapping[Measure, float | None]]
+Also = Callable[[Samples], Mapping[str, float | None]]
 """What else an evaluation finds, given the test predictions."""
 
 
@@ -387,7 +387,7 @@ def _row(
     """A row of the history: means of loss terms, and figures, which are None where they are not due."""
     main = simulator.metrics.main
     names = _asked(simulator)
-    reserved = [*columns(main), *names, f"validation_{main}", *(column_of(name, main) for name in get_args(Measure))]
+    reserved = [*columns(main), *names, f"validation_{main}", *(f"{name}_{main}" for name in get_args(Measure))]
     terms = dict.fromkeys(name for o in outcomes.values() for name in o.terms)
     if taken := sorted(terms.keys() & set(reserved)):
         raise ValueError(f"a loss term is called {taken[0]!r}, which is a column of every history; rename it")
@@ -413,25 +413,24 @@ def _validation(
     """Figures of the validation samples, where there are such."""
     if (seen := simulator.validation) is None:
         return {}
-    predicted, each = seen.measured(state, params, steps)
-    means = spread(each, seen.scores, evaluation.diverged(predicted))
-    found = {name: means[name] for name in seen.scores} | {
-        seen.metrics.main: seen.figure(predicted, seen.labels("test"))
-    }
-    return {f"validation_{name}": value for name, value in found.items()}
+    return {f"validation_{name}": value for name, value in _means(seen, *seen.measured(state, params, steps)).items()}
+
+
+def _means(simulator: Simulator, predicted: Samples, each: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Means over clients of what evaluations look at: the measures that are asked for, and the main figure."""
+    means = spread(each, simulator.scores, evaluation.diverged(predicted))
+    main = simulator.figure(predicted, simulator.labels("test"))
+    return {**{name: means[name] for name in simulator.scores}, simulator.metrics.main: main}
 
 
 def _figures(simulator: Simulator, state: State, also: Also | None, outcomes: Outcomes) -> dict[str, float | None]:
     """How good the models of a state are; NaN where there are no samples, or where training diverged."""
-    main = simulator.metrics.main
     test, each = simulator.measured(state)
-    predicted = {"train": simulator.predicted(state, "train"), "test": test}
-    _watch(simulator, state, outcomes, simulator.diverged(predicted.values()))
-    means = spread(each, simulator.scores, evaluation.diverged(test))
-    found: dict[str, float | None] = {name: means[name] for name in simulator.scores}
-    found |= {name: simulator.figure(predicted[s], simulator.labels(s)) for s, name in of_splits(main).items()}
-    found |= _validation(simulator, state)
-    return found | {column_of(name, main): value for name, value in (also(predicted["test"]) if also else {}).items()}
+    train = simulator.predicted(state, "train")
+    _watch(simulator, state, outcomes, simulator.diverged([train, test]))
+    trained = {f"train_{simulator.metrics.main}": simulator.figure(train, simulator.labels("train"))}
+    found = {**trained, **_means(simulator, test, each), **_validation(simulator, state)}
+    return {**found, **(also(test) if also else {})}
 
 
 def _start(simulators: Sequence[Simulator], states: Sequence[State]) -> list[State]:
@@ -509,29 +508,26 @@ def _closing(simulator: Simulator, state: State, outcomes: Outcomes) -> State:
 def _report(simulator: Simulator, state: State, params: list[Params], settings: dict[str, Any]) -> Run:
     """The run that a state in which clients have these parameters makes, its totals those of the state's history."""
     steps: list[Params] = []
+    told = simulator.outputs(state, "train", params)
     if settings.get("last_step") == "own":
-        told = simulator.outputs(state, "train", params)
         steps = [fit(z, client.y_train) for z, client in zip(told, simulator.federation, strict=True)]
-        train = [simulator.metrics.decide(z).numpy() for z in after(told, steps)]
-    else:
-        train = simulator.predicted(state, "train", params)
+    train = simulator.decided(after(told, steps))
     test, scored = simulator.measured(state, params, steps, say=True)
-    predicted = {"train": train, "test": test}
-    labels, lost = simulator.labels("test"), simulator.diverged(predicted.values())
+    labels, lost = simulator.labels("test"), simulator.diverged([train, test])
     _watch(simulator, state, {}, lost, "in the last local training")
     server = simulator.server_score(state)
     main = simulator.metrics.main
     lead = columns(main)[1:]
-    figures = [*_asked(simulator), *(column_of(name, main) for name in simulator.beside)]
+    figures = [*_asked(simulator), *(f"{name}_{main}" for name in simulator.beside)]
     history = pd.DataFrame(state.rows).astype(dict.fromkeys(figures, float))
     history = history[[c for c in history if c not in lead] + lead]
-    final = evaluation.summarise(predicted["test"], labels, simulator.federation.task)
+    final = evaluation.summarise(test, labels, simulator.federation.task)
     final |= spread(scored, simulator.scores, evaluation.diverged(test))
-    final[f"train_{main}"] = simulator.figure(predicted["train"], simulator.labels("train"))
+    final[f"train_{main}"] = simulator.figure(train, simulator.labels("train"))
     if server is not None:
         final[f"server_{main}"] = server
     final |= _validation(simulator, state, params, steps)
-    final |= simulator.on_held_classes(predicted["test"])
+    final |= simulator.on_held_classes(test)
     final |= {"diverged": len(lost)} if lost else {}
     final["bytes_up"], final["bytes_down"] = int(history["bytes_up"].sum()), int(history["bytes_down"].sum())
     final["seconds"] = float(history["seconds"].sum())
@@ -540,8 +536,8 @@ def _report(simulator: Simulator, state: State, params: list[Params], settings: 
             "client": [spec.name for spec in simulator.specs],
             "n_train": [spec.n_train for spec in simulator.specs],
             "n_test": [len(y) for y in labels],
-            **evaluation.per_client(predicted["test"], labels, simulator.federation.task),
-            **simulator.held_per_client(predicted["test"]),
+            **evaluation.per_client(test, labels, simulator.federation.task),
+            **simulator.held_per_client(test),
             **scored,
         }
     )

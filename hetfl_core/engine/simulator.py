@@ -97,7 +97,12 @@ class Simulator(Trainer):
         list of ndarray, shapes (n_i,)
             Classes, or numbers for a regression, in the order of the federation. NaN where an output is not finite.
         """
-        return [answer.numpy() for answer in self._of_all(state, split, params, decided=True)]
+        return self.decided(self.outputs(state, split, params))
+
+    def decided(self, outputs: Sequence[Tensor]) -> list[np.ndarray]:
+        """What is predicted where models say this, shapes (n_i, C) → (n_i,), of all clients at once."""
+        found = self.metrics.decide(torch.cat(list(outputs)))
+        return [each.numpy() for each in found.split([len(each) for each in outputs])]
 
     def outputs(
         self, state: State, split: Literal["train", "test"], params: Sequence[Params] | None = None
@@ -109,15 +114,9 @@ class Simulator(Trainer):
         list of Tensor, shapes (n_i, C), or (n_i, 1) for a regression
             On the CPU.
         """
-        return self._of_all(state, split, params, decided=False)
-
-    def _of_all(
-        self, state: State, split: Literal["train", "test"], params: Sequence[Params] | None, decided: bool
-    ) -> list[Tensor]:
-        """The `answers` of every client, on the CPU."""
         received = self.downloads(state)
         params = self.working(state, received) if params is None else params
-        answers = dict(self.answers(state, split, dict(enumerate(zip(params, received, strict=True))), decided))
+        answers = dict(self.answers(state, split, dict(enumerate(zip(params, received, strict=True)))))
         return [answers[index].cpu() for index in range(len(self.specs))]
 
     def measured(
@@ -138,13 +137,13 @@ class Simulator(Trainer):
             As `predicted` has them.
         dict of str to ndarray, shapes (n_clients,)
         """
-        if not self.scores and not steps:
-            return self.predicted(state, "test", params), {}
         outputs = after(self.outputs(state, "test", params), steps)
+        predicted = self.decided(outputs)
+        if not self.scores:
+            return predicted, {}
         names = [spec.name for spec in self.specs] if say else []
         told = measures.told(outputs, self.federation.task)
-        found = measures.scored(self.scores, told, self.labels("test"), names)
-        return [self.metrics.decide(each).numpy() for each in outputs], found
+        return predicted, measures.scored(self.scores, told, self.labels("test"), names)
 
     def diverged(self, predicted: Iterable[Samples]) -> list[int]:
         """Indices of clients whose predictions in some split are not all numbers.
@@ -181,9 +180,8 @@ class Simulator(Trainer):
         state: State,
         split: Literal["train", "test"],
         models: Mapping[int, tuple[Params, Params]],
-        decided: bool = True,
     ) -> Iterator[tuple[int, Tensor]]:
-        """Decisions of clients on their own samples, or what they are made by.
+        """What clients' models say of their own samples.
 
         Parameters
         ----------
@@ -192,22 +190,20 @@ class Simulator(Trainer):
             Which samples.
         models : dict of int to pair of dict of str to Tensor
             By index, a client's working copy and what it received.
-        decided : bool
-            Whether decisions are wanted; else the outputs, shapes (n_i, C) or (n_i, 1).
 
         Yields
         ------
         int
             Index of the client.
-        Tensor, shape (n_i,)
-            As `predicted` has them, on the run's device.
+        Tensor, shape (n_i, C) or (n_i, 1)
+            As `outputs` has them, on the run's device.
         """
         tasks = []
         for cohort, way in zip(self.cohorts, self.layouts, strict=True):
             for rows in self._pieces(cohort, way, split, models):
                 members = [cohort.members[row] for row in rows]
                 clients, received = zip(*(models[m] for m in members), strict=True)
-                tasks.append((way.engine, members, clients, received, split, state.done, decided))
+                tasks.append((way.engine, members, clients, received, split, state.done))
         names = [[self.specs[m].name for m in members] for _, members, *_ in tasks]
         for (_, members, *_), found in zip(tasks, self.pool.map(self.answered, tasks, names), strict=True):
             yield from zip(members, found, strict=True)
@@ -220,7 +216,6 @@ class Simulator(Trainer):
         received: Sequence[Params],
         split: Literal["train", "test"],
         round: int,
-        decided: bool,
     ) -> list[Tensor]:
         """The `answers` of clients that share a stack, given their models; `members` are their indices."""
         specs = [self.specs[m] for m in members]
@@ -228,11 +223,9 @@ class Simulator(Trainer):
         data = getattr(cohort, split).take(rows, [spec.shapes for spec in specs])
         method, n = self.method.of(specs[0]), data.n.tolist()
         noise = [self.prediction_noise(spec, many, round, split) for spec, many in zip(specs, n, strict=True)]
-        decide = self.metrics.decide if decided else torch.detach
         if engine == "loop":
-            answers = map(decide, prediction.predict_each(method.predict, clients, received, specs, data, noise))
-        else:
-            answers = iter(decide(prediction.lift(method.predict, clients, received, data.rectangle(), noise)))
+            return prediction.predict_each(method.predict, clients, received, specs, data, noise)
+        answers = prediction.lift(method.predict, clients, received, data.rectangle(), noise)
         return [answer[:many] for answer, many in zip(answers, n, strict=True)]
 
     def _pieces(self, cohort: Cohort, way: Layout, split: str, indices: Container[int]) -> list[list[int]]:
@@ -244,8 +237,8 @@ class Simulator(Trainer):
 
     def also(
         self, names: Sequence[Measure], before: State, after: State, outcomes: Outcomes, predicted: Samples
-    ) -> dict[Measure, float | None]:
-        """Figures that `measure` asks for: of the states around a round, its participants, and predictions of all.
+    ) -> dict[str, float | None]:
+        """Columns that `measure` asks for: of the states around a round, its participants, and predictions of all.
 
         Parameters
         ----------
@@ -265,12 +258,16 @@ class Simulator(Trainer):
         """
         found: dict[Measure, float | None] = {}
         if {"own", "own_held"} & set(names):
-            found |= self.own_scores(before, outcomes)
+            answers = dict(self.answers(before, "test", _left(outcomes)))
+            indices = sorted(answers)
+            own = self.decided([answers[index].cpu() for index in indices])
+            found["own"] = self.figure(own, [self.federation[index].y_test.numpy() for index in indices])
+            found["own_held"] = self.figure(*self.of_held_classes(own, indices))
         if "server" in names:
             found["server"] = self.server_score(after)
         if "held" in names:
             found["held"] = self.figure(*self.of_held_classes(predicted))
-        return {name: found[name] for name in names}
+        return {f"{name}_{self.metrics.main}": found[name] for name in names}
 
     def on_held_classes(self, predicted: Samples) -> dict[str, float]:
         """Figures on test samples of the classes that clients hold, and the share that these samples are.
@@ -313,28 +310,6 @@ class Simulator(Trainer):
         return {
             f"held_{main}": evaluation.per_client(some, labels, self.federation.task)[main],
             f"attainable_{main}": share,
-        }
-
-    def own_scores(self, state: State, participants: Outcomes) -> dict[Measure, float]:
-        """Mean over participants of the main figure of their own models, as they left local training.
-
-        Parameters
-        ----------
-        state : State
-        participants : dict of int to Outcome
-            By their indices.
-
-        Returns
-        -------
-        dict of str to float
-            ``"own"`` on all test samples, ``"own_held"`` on those of classes that the participant holds.
-        """
-        answers = {index: answer.cpu().numpy() for index, answer in self.answers(state, "test", _left(participants))}
-        indices = sorted(answers)
-        found = [answers[index] for index in indices]
-        return {
-            "own": self.figure(found, [self.federation[index].y_test.numpy() for index in indices]),
-            "own_held": self.figure(*self.of_held_classes(found, indices)),
         }
 
     def of_held_classes(self, predicted: Samples, indices: Sequence[int] | None = None) -> tuple[Samples, Samples]:

@@ -24,7 +24,7 @@ from hetfl_book.headtohead.recording import rarest
 from hetfl_book.headtohead.running import OPTIONS, TUNING, Bench, Seen
 from hetfl_core import baselines, records
 from hetfl_core.engine.apart import simulate_apart
-from hetfl_core.engine.evaluation import balanced_accuracy_per_client
+from hetfl_core.engine.evaluation import balanced_accuracy
 from hetfl_core.engine.measures import auc, log_loss
 from hetfl_core.engine.simulation import simulate_seeds
 from hetfl_core.estimators import as_baseline
@@ -215,7 +215,7 @@ def scores(data: Federation, answers: Mapping[str, np.ndarray]) -> dict[str, flo
         held = np.bincount(client.y_train.numpy(), minlength=data.n_classes)
         fair = p * np.divide(client.n_train, held, out=np.zeros(len(held)), where=held > 0)
         plain, own = p.argmax(1), fair.argmax(1)
-        right = balanced_accuracy_per_client([plain, own], [y, y])
+        right = [balanced_accuracy(y, said) for said in (plain, own)]
         rows.append([*right, auc(y, p), float((plain == y).mean()), log_loss(y, p)])
     least = np.array(rarest(data))
     counts = (least >= FEW) | (least.max() < FEW)
