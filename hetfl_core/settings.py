@@ -120,10 +120,10 @@ def check(settings: Any) -> None:
     ValueError
         Naming the field, what was expected and what was got.
     """
-    for name, hint, fits in _tests(type(settings)):  # type: ignore[arg-type]
+    for name, words, fits in _tests(type(settings)):  # type: ignore[arg-type]
         if not fits(value := getattr(settings, name)):
             asked = f" (the class; did you mean {value.__name__}()?)" if isinstance(value, type) else ""
-            raise ValueError(f"{name} must be {type_in_words(hint)}, got {value!r}{asked}")
+            raise ValueError(f"{name} must be {words}, got {value!r}{asked}")
     for name, limit in _limits(type(settings)):  # type: ignore[arg-type]
         given = getattr(settings, name)
         inside = given.values() if isinstance(given, Mapping) else given
@@ -147,10 +147,10 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 @functools.cache
-def _tests(cls: type) -> list[tuple[str, Any, Callable[[Any], bool]]]:
-    """Fields of a dataclass, their types, and what says whether a value goes with that."""
+def _tests(cls: type) -> list[tuple[str, str, Callable[[Any], bool]]]:
+    """Fields of a dataclass, their types in words, and what says whether a value goes with that."""
     hints = _hints(cls)
-    return [(f.name, hint := hints.get(f.name, Any), _test(hint)) for f in fields(cls)]
+    return [(f.name, *_kind(hints.get(f.name, Any))) for f in fields(cls)]
 
 
 @functools.cache
@@ -173,38 +173,47 @@ def _limits_of(hint: Any) -> Iterator[Limit]:
             yield from _limits_of(part)
 
 
-@functools.cache
-def _test(hint: Any) -> Callable[[Any], bool]:
-    """A test of whether a value goes with a type; made once, for the engine makes methods over and over.
+def _kind(hint: Any) -> tuple[str, Callable[[Any], bool]]:
+    """A type in words, ``"a whole number"`` or ``"a Model"``, and a test of whether a value goes with it.
 
     NumPy's numbers are numbers, True is none, and a list passes for a tuple.
     """
     origin, inner = get_origin(hint), get_args(hint)
     if hint in _SCALARS:
-        return _SCALARS[hint][1]
-    if hint is None:
-        return lambda value: value is None
+        return _SCALARS[hint]
     if origin is Annotated:
-        return _test(inner[0])
+        return _kind(inner[0])
     if origin is Literal:
-        return lambda value: any(type(value) is type(allowed) and value == allowed for allowed in inner)
+        words = f"one of {inner}" if len(inner) > 1 else repr(inner[0])
+        return words, lambda value: any(type(value) is type(allowed) and value == allowed for allowed in inner)
     if origin in (Union, types.UnionType):
-        kinds = [_test(one) for one in inner]
-        return lambda value: any(kind(value) for kind in kinds)
+        kinds = [_kind(one) for one in inner]
+        return " or ".join(words for words, _ in kinds), lambda value: any(fits(value) for _, fits in kinds)
+    if origin is tuple and inner[-1] is ...:
+        words, fits = _kind(inner[0])
+        words = f"a tuple of any number of entries, each {words}"
+        return words, lambda value: isinstance(value, tuple | list) and all(map(fits, value))
     if origin is tuple:
-        tests = [_test(one) for one in inner if one is not ...]
-        if inner[-1] is ...:
-            return lambda value: isinstance(value, tuple | list) and all(map(tests[0], value))
-        return lambda value: (
-            isinstance(value, tuple | list) and len(value) == len(tests) and all(t(v) for t, v in zip(tests, value))
+        kinds = [_kind(one) for one in inner]
+        return (
+            f"a tuple of {', '.join(words for words, _ in kinds)}",
+            lambda value: (
+                isinstance(value, tuple | list)
+                and len(value) == len(kinds)
+                and all(fits(v) for v, (_, fits) in zip(value, kinds))
+            ),
         )
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        key, item = map(_test, inner)
-        return lambda value: isinstance(value, Mapping) and all(key(k) and item(v) for k, v in value.items())
+        (key_words, key), (item_words, item) = map(_kind, inner)
+        return (
+            f"a mapping of {key_words} to {item_words}",
+            lambda value: isinstance(value, Mapping) and all(key(k) and item(v) for k, v in value.items()),
+        )
     kind = origin or hint
+    words = "callable" if kind is Callable else _article(getattr(hint, "__name__", str(hint)))
     if not isinstance(kind, type):
-        return lambda value: True
-    return lambda value: isinstance(value, kind) and (kind is type or not isinstance(value, type))
+        return words, lambda value: True
+    return words, lambda value: isinstance(value, kind) and (kind is type or not isinstance(value, type))
 
 
 def _is_int(value: Any) -> bool:
@@ -228,30 +237,10 @@ _SCALARS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     bool: ("True or False", lambda value: isinstance(value, bool | np.bool_) or (_is_int(value) and value in (0, 1))),
     str: ("text", lambda value: isinstance(value, str)),
     Any: ("anything", lambda value: True),
+    None: ("None", lambda value: value is None),
+    type(None): ("None", lambda value: value is None),
 }
 """Simple types: what is said of them, and what goes with them."""
-
-
-def type_in_words(hint: Any) -> str:
-    """A type in words, for an error: ``"a whole number"``, ``"one of ('fixed', 'learned')"``, ``"a Model"``."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if hint in _SCALARS:
-        return _SCALARS[hint][0]
-    if hint in (None, type(None)):
-        return "None"
-    if origin is Annotated:
-        return type_in_words(inner[0])
-    if origin is Literal:
-        return f"one of {inner}" if len(inner) > 1 else repr(inner[0])
-    if origin in (Union, types.UnionType):
-        return " or ".join(type_in_words(one) for one in inner)
-    if origin is tuple:
-        if inner[-1] is ...:
-            return f"a tuple of any number of entries, each {type_in_words(inner[0])}"
-        return f"a tuple of {', '.join(map(type_in_words, inner))}"
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"a mapping of {type_in_words(inner[0])} to {type_in_words(inner[1])}"
-    return "callable" if origin is Callable or hint is Callable else _article(getattr(hint, "__name__", str(hint)))
 
 
 def _article(name: str) -> str:
