@@ -244,7 +244,7 @@ class Client:
         if self.prepare is not None:
             made = self.prepare.transform(frame, wanted or None)
         elif wanted:
-            made = _numbers_by_name(frame, wanted, f"client {self.name!r}")
+            made = numbers_by_name(frame, wanted, f"client {self.name!r}")
         else:
             raise ValueError(f"client {self.name!r}: features must have names, by which rows of a table are found")
         if self.features is None:
@@ -432,7 +432,7 @@ def columns_of(x: Any, names: Sequence[str] | None, wanted: Sequence[str] | None
     return x[:, [index[name] for name in wanted]]
 
 
-def _numbers_by_name(frame: Any, names: Sequence[str], where: str) -> pd.DataFrame:
+def numbers_by_name(frame: Any, names: Sequence[str], where: str) -> pd.DataFrame:
     """The columns of these names, which hold numbers without gaps."""
     checks.instance("frame", frame, pd.DataFrame)
     table = frame.rename(columns=str)

@@ -177,6 +177,17 @@ def in_effect() -> dict[str, Any]:
     return {"isa": isa, "numpy": _numpy_isa(), "blas": _blas(), "revision": REVISION}
 
 
+def versions(*packages: str) -> dict[str, str]:
+    """The versions of packages; ``"unknown"`` of one that is not installed."""
+    found = {}
+    for name in packages:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
 def _numpy_isa() -> str:
     if platform.machine().lower() not in X86:
         return platform.machine().lower()

@@ -187,7 +187,7 @@ def test_a_model_that_was_saved_predicts_for_rows_of_a_file(monkeypatch, capsys,
         assert message in err
     for content, message in (
         (b"", "new.csv: the file is no table"),
-        (b"a,b\n1,2\n", "rows lack the columns ['age', 'chol']"),
+        (b"a,b\n1,2\n", "lacks ['age', 'chol']"),
     ):
         rows.write_bytes(content)
         code, _, err = call(monkeypatch, capsys, "predict", folder, str(rows), "--client", "a")

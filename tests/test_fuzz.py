@@ -53,7 +53,6 @@ from hetfl_core.datasets import blocks, digits, eeg, eegmmidb, femnist, fewer, i
 from hetfl_core.datasets.eeg_cutting import Trials
 from hetfl_core.methods import FLIC, FedHeNN, Local, privacy
 from hetfl_core.methods.alignment import MMD, MixtureWasserstein
-from hetfl_core.methods.fedpac import simplex_minimum
 from hetfl_core.methods.schemes import L2GDScheme
 from hetfl_core.networks import MLP, Model
 
@@ -303,7 +302,6 @@ CASES = {
     "fedcr.best_rates": Case(
         settings_of_fedcr.best_rates, {"accuracies": {"A, lr 0.1": [0.5, 0.7], "A, lr 0.5": (0.8,)}}
     ),
-    "fedpac.simplex_minimum": Case(simplex_minimum, {"P": np.diag([1.0, 2.0, 4.0])}),
     **{
         f"calibration.{function.__name__}": Case(
             function, {"probabilities": np.full((4, 2), 0.5), "labels": np.array([0, 1, 1, 0]), **more}

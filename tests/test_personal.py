@@ -520,10 +520,6 @@ def test_weights_of_heads_in_closed_form():
     lost = [{"h": torch.full((2, 3), torch.nan), "v": torch.tensor([0.1])}, *uploads[:2]]
     np.testing.assert_allclose(head_weights(lost), [[1, 0, 0], [0, 0.5, 0.5], [0, 0.5, 0.5]], atol=1e-9)
     np.testing.assert_allclose(simplex_minimum(np.zeros((2, 2))), [0.5, 0.5])
-    with pytest.raises(ValueError, match="P must be finite, got NaN or infinite entries"):
-        simplex_minimum(np.array([[np.nan, 0], [0, 1]]))
-    with pytest.raises(ValueError, match="P must be positive semi-definite"):
-        simplex_minimum(np.diag([1.0, -3.0]))
 
 
 @pytest.mark.parametrize("small", [1e-2, 1e-6, 1e-9])

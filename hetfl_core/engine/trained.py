@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,14 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from hetfl_core import checks
-from hetfl_core.clients import by_block, shape_text
+from hetfl_core.clients import by_block, numbers_by_name, shape_text
 from hetfl_core.engine.checkpoint import method_settings
 from hetfl_core.engine.last_step import after
 from hetfl_core.federation import Spec, blocks, map_blocks
 from hetfl_core.files import write_atomically
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
+from hetfl_core.numerics import versions
 from hetfl_core.preparation import restored
 from hetfl_core.rng import SERVER
 from hetfl_core.settings import Checked, changed, plain
@@ -221,7 +221,7 @@ class Trained:
         told = method_settings(self.method, self.specs)
         about = {
             "format": FORMAT,
-            "versions": _versions(),
+            "versions": versions("hetfl-core", "torch", "numpy", "scikit-learn"),
             "method": told,
             "made_of_settings": _same(told, self.method),
             "settings": {name: value for name, value in plain(self.settings, "settings").items() if name != "method"},
@@ -356,15 +356,7 @@ class Predictor:
     def _input(self, rows: Any, names: Sequence[str] | None, shape: tuple[int, ...], where: str) -> Tensor:
         """Rows as a tensor, their columns in the order of the features."""
         if isinstance(rows, pd.DataFrame) and names is not None:
-            table = rows.rename(columns=str)
-            if lost := [name for name in names if name not in table.columns]:
-                raise ValueError(f"{self.who}: rows lack the columns {checks.shown(lost)}{where} that its model takes")
-            table = table[list(names)]
-            for column, values in table.items():
-                if not pd.api.types.is_numeric_dtype(values) or values.isna().any():
-                    what = f"{int(values.isna().sum())} gaps" if values.isna().any() else f"dtype {values.dtype}"
-                    raise ValueError(f"{self.who}: column {column!r}{where} must hold numbers, got {what}")
-            rows = table
+            rows = numbers_by_name(rows, names, self.who + where)
         array = checks.array("rows", rows.cpu() if isinstance(rows, Tensor) else rows)
         if array.dtype.kind not in "biuf" or array.shape[1:] != tuple(shape) or not np.isfinite(array).all():
             raise ValueError(
@@ -462,16 +454,6 @@ def _seal(about: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in ("hetfl-core", "torch", "numpy", "scikit-learn"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "unknown"
-    return found
-
-
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> Iterator[tuple[str, Tensor]]:
     return ((name.removeprefix(prefix), p) for name, p in tensors.items() if name.startswith(prefix))
 
@@ -547,12 +529,7 @@ def _method(about: Mapping[str, Any], specs: Sequence[Spec], given: Method | Non
 
 def _check(found: Trained, probe: Sequence[Sequence[float]], by: str) -> None:
     """Refuse models whose tensors have other shapes than this version makes, or that say something else."""
-    if found.specs[0].task == "classification" and len(found.classes) != found.specs[0].n_classes:
-        raise ValueError(f"{by} has {len(found.classes)} classes, where its models have {found.specs[0].n_classes}")
     for spec, params in zip(found.specs, found.params, strict=True):
-        for block, names in by_block(spec.features).items():
-            if names is not None and (shape := by_block(spec.shapes)[block])[:1] != (len(names),):
-                raise ValueError(f"{by} has {len(names)} features of client {spec.name!r}, whose inputs are {shape}")
         model = found.method.of(spec).model
         for name, p in model.init(spec, torch.Generator(), model.parts).items():
             if name in params and params[name].shape != p.shape:

@@ -16,6 +16,7 @@ from torch import Tensor
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Role, Stage
 from hetfl_core.methods.fedavg import FedAvg
+from hetfl_core.methods.fedprox import drift
 from hetfl_core.networks import Params, Tensors
 from hetfl_core.settings import NotNegative
 
@@ -69,10 +70,9 @@ class Ditto(FedAvg):
         """The objective of v_i, f_i(v) + (λ/2)‖v − w⁽ᵗ⁾‖², Eq. (2) of [1]_."""
         own = _own(params)
         task = self.loss(own, received, batch, noise)
-        common = {name: p for name, p in own.items() if name in received}
-        drift = torch.stack([(p - received[name]).square().sum() for name, p in common.items()]).sum()
-        terms = {**{f"{OWN} {name}": value for name, value in task.terms.items()}, "drift": drift.detach()}
-        return Loss(task.total + self.term_weight / 2 * drift, terms)
+        away = drift(own, received)
+        terms = {**{f"{OWN} {name}": value for name, value in task.terms.items()}, "drift": away.detach()}
+        return Loss(task.total + self.term_weight / 2 * away, terms)
 
     def predict(self, params: Params, received: Params, x: Any, noise: Tensors | None = None) -> Tensor:
         r"""Logits of v_i, shape (n, \*shape) → (n, C)."""

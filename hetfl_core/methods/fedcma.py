@@ -45,6 +45,7 @@ from torch import Generator, Tensor
 
 from hetfl_core.federation import Spec, as_params, from_params, map_blocks
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, pick
+from hetfl_core.methods.fedprox import drift
 from hetfl_core.networks import Params, Tensors
 from hetfl_core.networks.layers import HEAD
 from hetfl_core.settings import Count, NotNegative, PositiveShare
@@ -170,7 +171,7 @@ class FedCMA(Method):
         total, terms, _ = super().loss(params, received, batch, noise)
         p, of_group = received["shares"][0], received["shares"][1:]
         if self.head_weight:
-            apart = torch.stack([(params[name] - v).square().sum() for name, v in pick(received, HEAD).items()]).sum()
+            apart = drift(params, pick(received, HEAD))
             total = total + self.head_weight / 2 * p * apart
             terms |= {"heads": p * apart.detach()}
         if self.mean_weight:

@@ -7,7 +7,6 @@ import platform
 import re
 import subprocess
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +35,7 @@ def environment() -> dict[str, Any]:
 
 @cache
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "unknown"
-    return found
+    return {"python": platform.python_version(), **numerics.versions(*PACKAGES)}
 
 
 def _hardware() -> dict[str, Any]:
