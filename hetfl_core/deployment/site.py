@@ -352,9 +352,7 @@ class Site:
         with cpu_threads(1):
             if task.kind == "survey":
                 data = sides.batch(*self.splits["train"].client(0, self.spec.shapes))
-                answer, _ = sides.answer(
-                    self.method, self.spec, sides.working_state(client_state, self.precomputed), received, data
-                )
+                answer, _ = sides.answer(self.method, self.spec, {**client_state, **self.precomputed}, received, data)
                 return Reply(answer), None
             if task.kind == "evaluate":
                 return Reply(figures=self.figures(self._working(client_state, received), received, task.round)), None
@@ -370,7 +368,7 @@ class Site:
         )
         reply, after, params = Reply(), client_state, None
         if role == "round" or method.stages(t, role):  # type: ignore[arg-type]
-            held, data = sides.working_state(client_state, self.precomputed), self.splits["train"]
+            held, data = {**client_state, **self.precomputed}, self.splits["train"]
             job = training.LocalJob(method, [self.spec], [held], [received], data, [self.seed], t, role)  # type: ignore[arg-type]
             (outcome,) = training.train_loop(job)
             after = {name: p for name, p in outcome.client_state.items() if name not in self.precomputed}
@@ -385,7 +383,7 @@ class Site:
         return replace(reply, figures=figures), Memory(task.key, client_state, after)
 
     def _working(self, client_state: Params, received: Params) -> Params:
-        return self.method.of(self.spec).start(sides.working_state(client_state, self.precomputed), received)
+        return self.method.of(self.spec).start({**client_state, **self.precomputed}, received)
 
     # --- evaluation ---
 

@@ -221,11 +221,6 @@ def check_precomputed(method: Method, spec: Spec, precomputed: Params, received:
         )
 
 
-def working_state(client_state: Params, precomputed: Params) -> Params:
-    """All that a client holds, as a method sees it: what it keeps, and what it made of its samples."""
-    return {**client_state, **precomputed}
-
-
 def answer(method: Method, spec: Spec, held: Params, received: Params, data: Batch) -> tuple[Params, Params]:
     """A client's answer to a survey, and its working copy."""
     with torch.no_grad():

@@ -201,7 +201,7 @@ class Trainer:
 
     def working_state(self, index: int, client_state: Params) -> Params:
         """What a method sees that a client holds: what it keeps, and what it made of its samples."""
-        return sides.working_state(client_state, self.precomputed[index])
+        return {**client_state, **self.precomputed[index]}
 
     # --- training ---
 

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -153,10 +153,6 @@ class FedCMA(Method):
         """Train all of the network, when selected and at the end."""
         return self.usual_stages(self.local, self.local, round, role)
 
-    def features(self, params: Params, x: Any) -> Tensor:
-        """What the head reads, g_i(u_i, x), shape (n, …) → (n, d_e)."""
-        return self.model.represent(params, self.model.embed(params, x))
-
     def _fixed(self, params: Params) -> tuple[Tensor, Tensor, Tensor]:
         """Features of the fixed minibatch, (rows, d_e), of which group each is, (groups, rows), and the groups' sizes.
 
@@ -164,7 +160,7 @@ class FedCMA(Method):
         """
         of = params["fixed.of"]
         of = of if self.alignment == "conditional" else of.sum(0, keepdim=True)
-        return self.features(params, from_params("fixed.x", params)), of, of.sum(1).clamp(min=1)
+        return self.model.features(params, from_params("fixed.x", params)), of, of.sum(1).clamp(min=1)
 
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """The objective of Eq. (5), with a minibatch for L_i; a term of weight 0 is not computed."""

@@ -170,7 +170,7 @@ class FedHeNN(Method):
         return dict(client_state)
 
     def _kernel(self, params: Params, received: Params) -> Tensor:
-        z = self.model.represent(params, self.model.embed(params, from_params("rad", received)))
+        z = self.model.features(params, from_params("rad", received))
         return z @ z.T
 
     def survey(self, params: Params, received: Params, data: Batch) -> Params:

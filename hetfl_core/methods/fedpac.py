@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from hetfl_core.federation import Spec
 from hetfl_core.methods.base import Batch, Loss, Method, Role, Specs, Stage, Uploads, Weights, pick, row_mean
@@ -133,10 +133,6 @@ class FedPAC(Method):
         head = self.stage(HEAD, round, loss=super().loss, epochs=self.head_epochs, **rate)
         return [head, self.stage(self.model.body, round, loss=aligned)]
 
-    def features(self, params: Params, x: Tensor, noise: Tensors | None = None) -> Tensor:
-        """What the head reads, shape (n, …) → (n, V)."""
-        return self.model.represent(params, self.model.embed(params, x, noise))
-
     def loss(self, params: Params, received: Params, batch: Batch, noise: Tensors) -> Loss:
         """The objective: f_i and the distance to the centroids of the classes that have one (Eq. 9 of [1]_)."""
         z = self.model.embed(params, batch.x, noise)
@@ -156,7 +152,7 @@ class FedPAC(Method):
         The last two are what heads are weighed by (Section 4.2). Features are those of the trained body for the
         centroids, and of the received one, if there is one, for h and v.
         """
-        after = self.features(params, data.x)
+        after = self.model.features(params, data.x)
         member = torch.eye(len(received["centroid.mean"]), dtype=after.dtype, device=after.device)[data.y.long()]
         counts = member.sum(0)
         mean = (member.mT @ after) / counts.clamp(min=1).unsqueeze(-1)
@@ -165,7 +161,7 @@ class FedPAC(Method):
         sent = {**pick(params, self.shared), "centroid.mean": mean, "centroid.count": counts}
         if not self.combine_heads:
             return sent
-        before = self.features({**params, **pick(received, BODY)}, data.x)
+        before = self.model.features({**params, **pick(received, BODY)}, data.x)
         h = (member.mT @ before) / len(data.y)
         v = (before.square().sum() / len(data.y) - h.square().sum()) / len(data.y)
         return {**sent, **pick(params, HEAD), "h": h, "v": v.reshape(1)}

@@ -213,6 +213,20 @@ class Model(Checked):
             return z
         return F.leaky_relu(torch.addmm(params["alpha.bias"], z, params["alpha.weight"]))
 
+    def features(self, params: Params, x: Any, noise: Tensors | None = None) -> Tensor:
+        """What the head reads of a batch: the penultimate layer, α(z) at its latent features z.
+
+        Parameters
+        ----------
+        params, x, noise
+            As for `embed`.
+
+        Returns
+        -------
+        Tensor, shape (n, width)
+        """
+        return self.represent(params, self.embed(params, x, noise))
+
     def head(self, params: Params, z: Tensor) -> Tensor:
         """Outputs of the head at latent points.
 

@@ -49,7 +49,7 @@ class _Attacker:
         """What class means are means of."""
         with torch.no_grad():
             if isinstance(self.method, FedCMA | FedPAC):
-                z = self.method.features(params, x)
+                z = self.method.model.features(params, x)
             else:
                 z = self.method.model.embed(params, x)
         return z.double().nan_to_num().numpy()
