@@ -98,14 +98,14 @@ class LaserVFL(FedAvg):
         if self.model.blocks is None:
             return super().loss(params, received, batch, noise)
         found = self._features(params, batch.x, noise)
-        whole = batch.loss(self._answer(params, found.mean(0)))
+        whole = batch.loss(self.model.head(params, found.mean(0)))
         if SUBSETS not in noise:
             return whole
         n, total = len(found), torch.zeros_like(whole.total)
         for k, order in enumerate(noise[SUBSETS], 1):
             chosen = (order.argsort().argsort() < k).to(found.dtype)
             mean = torch.tensordot(chosen, found, 1) / k
-            total = total + math.comb(n, k) / (2**n - 1) * batch.loss(self._answer(params, mean)).total
+            total = total + math.comb(n, k) / (2**n - 1) * batch.loss(self.model.head(params, mean)).total
         return Loss(total, whole.terms)
 
     def _features(self, params: Params, x: Any, noise: Tensors | None = None) -> Tensor:
@@ -114,14 +114,11 @@ class LaserVFL(FedAvg):
         net = self.model.blocks
         return torch.stack([net.extractors[b](params, x[b], noise, f"phi.{b}") for b in net.present(x)])
 
-    def _answer(self, params: Params, z: Tensor) -> Tensor:
-        return torch.addmm(params["beta.bias"], z, params["beta.weight"])
-
     def predict(self, params: Params, received: Params, x: Any, noise: Tensors | None = None) -> Tensor:
         """The head's outputs for the mean over the blocks that are there, shape (n, C)."""
         if self.model.blocks is None:
             return super().predict(params, received, x, noise)
-        return self._answer(params, self._features(params, x).mean(0))
+        return self.model.head(params, self._features(params, x).mean(0))
 
     def embed(self, params: Params, received: Params, x: Any) -> Tensor:
         """The mean of what the extractors find."""
