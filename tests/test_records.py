@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import math
 import os
@@ -131,6 +132,14 @@ def test_equal_records_have_equal_bytes_and_one_line_a_field(tmp_path):
 def test_bad_fields_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         made(**changes)
+
+
+def test_settings_may_be_nested_fifty_fold():
+    """Forty-nine lists within the mapping of settings, and no more."""
+    within = functools.reduce(lambda inner, _: [inner], range(49), 1)
+    assert made(settings={"a": within}).settings["a"] == within
+    with pytest.raises(ValueError, match="nested, must be so 50-fold at most"):
+        made(settings={"a": [within]})
 
 
 def test_an_accuracy_may_be_none_of_the_samples_or_all():
@@ -263,11 +272,14 @@ def test_numbers_that_json_does_not_have_are_missing_values(tmp_path):
 
 
 def test_load_opens_no_file_that_its_name_rules_out(tmp_path):
-    write(made(), tmp_path)
-    write(made(experiment="flic/other"), tmp_path).write_text("no record")
-    assert load(tmp_path, made().experiment) == [made()]
+    for method in ("Local", "FLIC-HL"):
+        write(made(method=method, scale="paper"), tmp_path)
+    written = write(made(method="Local", scale="book"), tmp_path)
+    written.write_text("no record")
+    (tmp_path / made().experiment / "paper" / "FLIC-HL-seed0.json").write_text("no record")
+    assert [r.method for r in load(tmp_path, made().experiment, "paper", "Local")] == ["Local"]
     with pytest.raises(ValueError, match="is not a run record"):
-        load(tmp_path, "flic/other")
+        load(tmp_path, made().experiment)
 
 
 def test_load_of_nothing(tmp_path, monkeypatch):

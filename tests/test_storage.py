@@ -230,6 +230,7 @@ def test_what_reading_finds_gone_it_finds_packed(tmp_path, monkeypatch):
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 DEEP = '{"a":' * 3000 + "1" + "}" * 3000
+DEEPER = '{"a":' * 60 + "1" + "}" * 60
 SPOILED = {
     "empty line": ("\n", "Expecting value"),
     "cut": (LINE[:300], "not a run record"),
@@ -247,6 +248,7 @@ SPOILED = {
     "no time": (LINE.replace('"seconds":12.5', '"seconds":NaN'), "seconds must be a finite number"),
     "key twice": (LINE.replace('"seed":0', '"seed":1,"seed":2'), "stands twice in one object"),
     "nested without end": (LINE.replace('"rounds":50', f'"rounds":{DEEP}'), "nested"),
+    "nested deep": (LINE.replace('"rounds":50', f'"rounds":{DEEPER}'), "50-fold"),
 }  # fmt: skip
 
 
@@ -320,12 +322,16 @@ def test_an_empty_packed_file_is_refused(tmp_path):
             call(tmp_path)
 
 
-def test_links_are_followed(tmp_path):
+def test_links_are_followed_but_in_no_circle(tmp_path):
     write(made(), tmp_path / "elsewhere")
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "flic").symlink_to(tmp_path / "elsewhere" / "flic")
+    (tmp_path / "elsewhere" / "flic" / "loop").symlink_to(tmp_path / "elsewhere" / "flic")
     (tmp_path / "results" / "self").symlink_to("self")
     assert load(tmp_path / "results") == [made()]
+    (tmp_path / "results" / "gone.json").symlink_to("nowhere")
+    with pytest.raises(FileNotFoundError, match=r"gone\.json"):
+        load(tmp_path / "results")
 
 
 def test_what_is_hidden_or_no_record_by_name_is_left_alone(tmp_path):

@@ -27,6 +27,8 @@ from hetfl_core.settings import Limit, Natural, NotNegative, check, leaves, plai
 FORMAT = len(RENAMED) + 1
 DIGITS = 6
 """Significant digits of the floating-point columns of a history."""
+DEPTH = 50
+"""How deep settings may be nested."""
 
 _EXPERIMENT = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*", re.ASCII)
 _METHOD = re.compile(r"[A-Za-z0-9][\w .+()=,-]*", re.ASCII)
@@ -281,11 +283,23 @@ def _check(record: RunRecord) -> None:
     revision = record.numerics.get("revision", 0)
     if type(revision) is not int or revision < 0:
         raise ValueError(f"numerics must be a mapping whose revision is a whole number from 0 on, got {revision!r}")
+    if _is_deep([record.settings, record.federation, record.versions, record.hardware, record.numerics]):
+        raise ValueError(f"settings, and what else is nested, must be so {DEPTH}-fold at most")
     _check_table("history", record.history, _LABELLED)
     _check_table("per_client", record.per_client, record.per_client)
     for metric, x in record.metrics.items():
         if x is not None:
             _check_metric(metric, x)
+
+
+def _is_deep(parts: list[Any]) -> bool:
+    """Whether some of these mappings and lists have more levels than `DEPTH`."""
+    for _ in range(DEPTH + 1):
+        if not parts:
+            return False
+        inside = [part.values() if type(part) is dict else part for part in parts]
+        parts = [x for part in inside for x in part if type(x) is dict or type(x) is list]
+    return True
 
 
 def _check_table(name: str, table: Mapping[str, Any], labelled: Collection[str]) -> None:
