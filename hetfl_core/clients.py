@@ -27,6 +27,10 @@ class FederationWarning(UserWarning):
     """Data that is legal but rarely meant."""
 
 
+class MadeName(str):
+    """A client's name that a loader made up, as nobody gave one: where two clash, a federation numbers them."""
+
+
 def warn(text: str) -> None:
     """Give a `FederationWarning` that points to the call from outside this package."""
     warnings.warn(text, FederationWarning, stacklevel=1 + checks.own_calls())

@@ -17,6 +17,7 @@ from hetfl_core.clients import (
     Client,
     FederationWarning,
     Kind,
+    MadeName,
     Spec,
     altered,
     check_client,
@@ -44,8 +45,9 @@ class Federation(Views):
     Parameters
     ----------
     clients : sequence of Client
-        At least one, with different names. Features that have the same names on several clients are brought into the
-        order that they have on the first of these by name, and named blocks too.
+        At least one, with different names. Where a loader made up one name for several, as nobody gave them any, they
+        are numbered: ``"MyData-1 (1)"``, ``"MyData-1 (2)"``. Features that have the same names on several clients are
+        brought into the order that they have on the first of these by name, and named blocks too.
     n_classes : int, optional
         Number of classes C; by default one more than the largest label. 0 for a regression.
     name : str
@@ -73,8 +75,9 @@ class Federation(Views):
     Warns
     -----
     FederationWarning
-        Where a client's test set holds a class that its training set lacks; where there is one class only; and where
-        nobody has training samples of some class, unless `n_classes` says how many there are.
+        Where a client's test set holds a class that its training set lacks; where there is one class only; where
+        nobody has training samples of some class, unless `n_classes` says how many there are; and where names were
+        numbered.
     """
 
     clients: Sequence[Client]
@@ -95,6 +98,7 @@ class Federation(Views):
         given = [client.for_task(self.task) for client in given]
         if not given:
             raise ValueError("clients: a federation needs at least one client, got none")
+        given = _numbered(given)
         clients, counted = tuple(in_one_order(given)), self.n_classes is None
         n_classes: int = self.n_classes
         if counted:  # one more than the largest training label
@@ -523,6 +527,37 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 """What a client holds, by name."""
 OWN_TEST_DATA = "(the test data of the federation itself)"
 """What errors call it in the place of a client's name."""
+
+
+def _numbered(clients: Sequence[Client]) -> list[Client]:
+    """Clients whose equal names are told apart by numbers, in their order, where all of these were made up.
+
+    The same data under one name twice are left as they are, to be refused.
+    """
+    held: dict[str, list[Client]] = {}
+    for client in clients:
+        if isinstance(client.name, MadeName):
+            held.setdefault(client.name, []).append(client)
+    given = {c.name for c in clients if isinstance(c.name, str) and not isinstance(c.name, MadeName)}
+    apart = {
+        name: iter(range(1, len(mine) + 1))
+        for name, mine in held.items()
+        if len(mine) > 1
+        and name not in given
+        and len({data_digest("", {part: getattr(c, part) for part in ARRAYS}) for c in mine}) == len(mine)
+    }
+    counted = [
+        altered(c, name=f"{c.name} ({next(apart[c.name])})") if isinstance(c.name, MadeName) and c.name in apart else c
+        for c in clients
+    ]
+    for name in apart:
+        told = " and ".join(repr(new.name) for new, old in zip(counted, clients, strict=True) if old.name == name)
+        warn(
+            f"{len(held[name])} clients were all called {name!r} by what read them; they are now {told}, in the order "
+            "given. Name them yourself (datasets.eeg.trials(…, name='anna')), and leave one out if it is the same "
+            "person twice"
+        )
+    return counted
 
 
 def _warn_of_classes(clients: Sequence[Client], n_classes: int, counted: bool) -> None:

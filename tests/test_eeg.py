@@ -16,6 +16,8 @@ from pyriemann.tangentspace import TangentSpace
 from sklearn.covariance import ledoit_wolf
 from sklearn.linear_model import LogisticRegression
 
+from hetfl_core import Federation
+from hetfl_core.clients import FederationWarning
 from hetfl_core.datasets import DataError, eeg, eeg_trials, eeg_vectors, eegmmidb
 from hetfl_core.datasets.eeg import EEGWarning, UnusableSubject
 from hetfl_core.datasets.eeg_cutting import Trials
@@ -184,6 +186,19 @@ def test_moabbs_fake_data_set_and_marks_by_annotation_or_pulse():
     pulses, marks = eeg.trials(made(run()), 1), eeg.trials(made(run(stim=False)), 1)
     np.testing.assert_array_equal(pulses.x, marks.x)
     np.testing.assert_array_equal(pulses.y, marks.y)
+
+
+def test_two_data_sets_of_ones_own_may_be_called_alike():
+    """Nobody named their subjects; who names them is taken at their word."""
+    trials = [eeg.trials(made(run(seed=i), run(seed=i + 2)), 1) for i in (0, 1)]
+    with pytest.warns(FederationWarning, match=r"trials\(…, name='anna'\)"):
+        fed = Federation([eeg_vectors.subject_client(of) for of in trials])
+    assert [c.name for c in fed] == ["Made-1 (1)", "Made-1 (2)"]
+    with pytest.raises(ValueError, match="must be unique, got 'Made-1' twice"):
+        Federation([eeg_vectors.subject_client(of) for of in (trials[0], trials[0])])
+    named = [eeg.trials(made(run(seed=i), run(seed=i + 2)), 1, name="anna") for i in (0, 1)]
+    with pytest.raises(ValueError, match="must be unique, got 'anna' twice"):
+        Federation([eeg_vectors.subject_client(of) for of in named])
 
 
 def test_what_is_not_there_is_named():

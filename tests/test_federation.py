@@ -206,6 +206,23 @@ def test_no_client_and_equal_names():
         Federation([client(), client()])
 
 
+def test_names_that_nobody_gave_are_numbered_and_told():
+    made = [client(x=((0.0, 1.0), (2.0, k)), name=clients.MadeName("Own-1")) for k in (3.0, 4.0)]
+    with pytest.warns(
+        FederationWarning, match=r"2 clients were all called 'Own-1'.* now 'Own-1 \(1\)' and 'Own-1 \(2\)'"
+    ):
+        fed = Federation([made[0], client(), made[1]])
+    assert [c.name for c in fed] == ["Own-1 (1)", "anna", "Own-1 (2)"]
+    assert [float(c.x_train[1, 1]) for c in (fed["Own-1 (1)"], fed["Own-1 (2)"])] == [3, 4], "in the order given"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Federation([*fed]).fingerprint() == fed.fingerprint(), "their names are their own now"
+        assert Federation([made[0], client()])[0].name == "Own-1"
+    for again in ([made[0], made[0]], [*made, client(x=((0.0, 1.0), (2.0, 3.0)), name="Own-1")]):
+        with pytest.raises(ValueError, match="must be unique, got 'Own-1' twice"):
+            Federation(again)
+
+
 def test_class_that_training_lacks_is_a_warning():
     with pytest.warns(FederationWarning, match=r"client 'anna': the test set holds classes \[1\]"):
         Federation([client(y=(0, 0))], n_classes=2)

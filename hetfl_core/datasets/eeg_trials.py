@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hetfl_core import checks
+from hetfl_core.clients import MadeName
 from hetfl_core.datasets.eeg_cutting import Cutting, Trials, cut
 from hetfl_core.datasets.eeg_runs import RecordedRun
 from hetfl_core.datasets.recordings import CLASSES, TABLE_S1, Recordings, need
@@ -177,7 +178,8 @@ def trials(
     resample : float, optional
         Rate that all runs are brought to, Hz; by default they keep their own, which must be one.
     name : str, optional
-        Of the subject; by default the data set's and the number, ``"AlexMI-1"``.
+        Of the subject; by default the data set's and the number, ``"AlexMI-1"``. Name people of two data sets of your
+        own that are called alike; else a federation numbers them.
 
     Returns
     -------
@@ -214,7 +216,7 @@ def trials(
         factor=data.unit_factor,
         sources=("pulse", "written"),
     )
-    name = name or f"{short}-{subject}"
+    name = name or MadeName(f"{short}-{subject}")
     return cut(name, _runs(data, subject, name), how, data.n_sessions, named=channels is not None)
 
 
