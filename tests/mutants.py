@@ -108,7 +108,7 @@ TESTS = {
     "engine/stacks": "training federation",
     "engine/training": "training methods",
     "engine/steps": "steps training",
-    "engine/descent": "steps training",
+    "methods/descent": "steps training",
     "tape": "steps layout anchor_terms",
     "methods/alignment": "flic anchor_terms",
     "methods/anchor_terms": "anchor_terms flic",

@@ -13,6 +13,7 @@ from torch import nn
 from hetfl_core import Client, Federation, adapt, simulate
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.methods import Batch, FedGen, LGFedAvg
+from hetfl_core.methods.base import Stage
 from hetfl_core.methods.server import descend, without_state
 from hetfl_core.networks import MLP, Model
 from hetfl_core.rng import SERVER, stream
@@ -26,11 +27,15 @@ OPTIONS = {"rounds": 3, "device": "cpu", "progress": False, "dtype": torch.float
 # --- the server's optimizer -------------------------------------------------------------------------------------------
 
 MAKERS = {
-    "adam": lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.01),
-    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-    "plain": lambda p: torch.optim.SGD(p, lr=0.1),
-    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.1),
+    "adam": (torch.optim.Adam, {"weight_decay": 0.01}),
+    "sgd": (torch.optim.SGD, {"momentum": 0.9}),
+    "plain": (torch.optim.SGD, {}),
+    "rmsprop": (torch.optim.RMSprop, {}),
 }
+
+
+def stage(name, *train, steps=1):
+    return Stage(train, steps=steps, lr=0.1, optimizer=name.replace("plain", "sgd"), **MAKERS[name][1])
 
 
 def bowl(tensors, step):
@@ -45,14 +50,15 @@ def test_a_servers_steps_in_parts_are_those_of_one_optimizer(name, dtype):
     server = {n: torch.randn(3, generator=rng).to(dtype) for n in "abc"}
     before = {n: p.clone() for n, p in server.items()}
     leaves = {n: server[n].clone().requires_grad_() for n in "ab"}
-    plain = MAKERS[name](list(leaves.values()))
+    made, options = MAKERS[name]
+    plain = made(list(leaves.values()), lr=0.1, **options)
     for step in range(4):
         plain.zero_grad()
         bowl({**server, **leaves}, step).backward()
         plain.step()
     parts = server
     for step in range(4):
-        parts = descend(parts, ("a", "b"), lambda tensors, _, step=step: bowl(tensors, step), 1, MAKERS[name])
+        parts = descend(parts, lambda tensors, _, step=step: bowl(tensors, step), stage(name, "a", "b"))
         parts = {n: p.to(dtype) if p.is_floating_point() else p for n, p in parts.items()}
     for n, p in leaves.items():
         assert torch.equal(parts[n], p.detach())
@@ -61,11 +67,21 @@ def test_a_servers_steps_in_parts_are_those_of_one_optimizer(name, dtype):
     assert set(without_state(parts)) == {"a", "b", "c"}
 
 
-def test_no_step_changes_nothing_and_unknown_names_are_refused():
-    server = {"a": torch.ones(2)}
-    assert torch.equal(descend(server, ("a",), bowl, 0, MAKERS["adam"])["a"], server["a"])
-    with pytest.raises(ValueError, match="trained must be tensors of the server, but it has no 'z'"):
-        descend(server, ("z",), bowl, 1, MAKERS["adam"])
+@pytest.mark.parametrize("clip", [0.5, 1e3])
+def test_the_gradient_is_clipped_as_pytorch_does(clip):
+    server = {n: torch.full((3,), 2.0) for n in "abc"}
+    leaves = {n: server[n].clone().requires_grad_() for n in "ab"}
+    plain = torch.optim.SGD(list(leaves.values()), lr=0.1)
+    bowl({**server, **leaves}, 0).backward()
+    torch.nn.utils.clip_grad_norm_(list(leaves.values()), clip)
+    plain.step()
+    found = descend(server, bowl, stage("plain", "a", "b"), clip=clip)
+    assert all(torch.equal(found[n], p) for n, p in leaves.items())
+
+
+def test_names_that_the_server_lacks_are_refused():
+    with pytest.raises(ValueError, match="train must name tensors of the server, but it has no 'z'"):
+        descend({"a": torch.ones(2)}, bowl, stage("adam", "a", "z"))
 
 
 # --- the generator ----------------------------------------------------------------------------------------------------

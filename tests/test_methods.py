@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from hetfl_core import Client, Federation, methods, simulate
-from hetfl_core.engine.descent import decay
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.federation import Spec
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, FedAvgFT, FedHeNN, FedProx, FedRep, HetFedRep, Local, Method
 from hetfl_core.methods.base import Batch, Stage, pick, weighted_mean
+from hetfl_core.methods.descent import decay
 from hetfl_core.methods.schemes import L2GDScheme
 from hetfl_core.networks import CNN, MLP, Model
 from hetfl_core.networks.layers import has_prefix

@@ -13,10 +13,10 @@ from tensors import normal
 
 from hetfl_core import simulate, tape
 from hetfl_core.engine import steps
-from hetfl_core.engine.descent import UPDATES, Descent, filled
 from hetfl_core.engine.steps import OFTEN, Program, Records, Step, meaning
 from hetfl_core.methods import FLIC, FedAvg, FedCMA, FedCR, FedPAC, Loss, Stage
 from hetfl_core.methods.base import WITH_MOMENTUM, Optimizer
+from hetfl_core.methods.descent import UPDATES, Descent, filled
 from hetfl_core.networks import MLP, Model
 from hetfl_core.tape import Tape, Unrecordable, whole
 

@@ -16,7 +16,6 @@ from tensors import normal
 from hetfl_core import Client, simulate
 from hetfl_core.engine import stacks as stacking
 from hetfl_core.engine import training
-from hetfl_core.engine.descent import UPDATES, clip_each, decay
 from hetfl_core.engine.sides import participants
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.engine.stacks import architecture, precomputed_pattern
@@ -31,6 +30,7 @@ from hetfl_core.engine.training import (
 from hetfl_core.federation import Federation, Spec
 from hetfl_core.methods import CATALOGUE, FLIC, FedAvg, HetFedRep, Local, Loss, Method, Stage
 from hetfl_core.methods.base import WITH_MOMENTUM, Optimizer, task_loss
+from hetfl_core.methods.descent import UPDATES, clip_each, decay
 from hetfl_core.networks import CNN, MLP, Draw, Model
 from hetfl_core.rng import stream
 

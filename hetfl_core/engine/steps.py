@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from hetfl_core.engine.descent import filled
 from hetfl_core.federation import map_blocks
 from hetfl_core.methods.base import Batch
+from hetfl_core.methods.descent import filled
 from hetfl_core.networks import Params
 from hetfl_core.tape import Tape
 

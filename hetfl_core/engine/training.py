@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hetfl_core.engine.descent import Descent, filled
 from hetfl_core.engine.sides import batch
 from hetfl_core.engine.stacks import Split
 from hetfl_core.engine.steps import Program, Records, Step
 from hetfl_core.federation import Spec, blocks, map_blocks
 from hetfl_core.methods.base import Batch, Method, Role, Stage
+from hetfl_core.methods.descent import Descent, filled
 from hetfl_core.networks import Draw, Params, Tensors
 from hetfl_core.networks.layers import RUNNING, missing
 from hetfl_core.padding import crop, pad_stack

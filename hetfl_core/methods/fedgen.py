@@ -219,5 +219,5 @@ class FedGen(LGFedAvg):
             return taught + self.diversity_weight * (-distance.mean()).exp()
 
         rate = self.generator_lr * self.generator_decay ** int(server["round"])
-        adam = lambda p: torch.optim.Adam(p, lr=rate, weight_decay=self.generator_weight_decay)  # noqa: E731
-        return {**descend(server, names, objective, self.generator_steps, adam), **running}
+        stage = Stage(names, steps=self.generator_steps, lr=rate, weight_decay=self.generator_weight_decay)
+        return {**descend(server, objective, stage), **running}

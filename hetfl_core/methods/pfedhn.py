@@ -127,7 +127,12 @@ class PFedHN(Method):
                 total = total + weight / sum(weights) * torch.stack([(made[n] * moved[n]).sum() for n in moved]).sum()
             return total
 
-        def sgd(params: list[Tensor]) -> torch.optim.Optimizer:
-            return torch.optim.SGD(params, self.server_lr, self.server_momentum, weight_decay=self.server_weight_decay)
-
-        return descend(server, tuple(without_state(server)), objective, 1, sgd, clip=self.server_clip)
+        stage = Stage(
+            tuple(without_state(server)),
+            steps=1,
+            optimizer="sgd",
+            lr=self.server_lr,
+            momentum=self.server_momentum,
+            weight_decay=self.server_weight_decay,
+        )
+        return descend(server, objective, stage, clip=self.server_clip)

@@ -12,7 +12,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hetfl_core.networks import Params, Tensors
+from hetfl_core.methods.base import Stage, pick
+from hetfl_core.methods.descent import Descent, filled
+from hetfl_core.networks import Params
 
 PREFIX = "optimizer."
 """What the names of an optimizer's state begin with."""
@@ -24,13 +26,7 @@ def without_state(server: Params) -> Params:
 
 
 def descend(
-    server: Params,
-    trained: tuple[str, ...],
-    objective: Callable[[Params, int], Tensor],
-    steps: int,
-    optimizer: Callable[[list[Tensor]], torch.optim.Optimizer],
-    *,
-    clip: float | None = None,
+    server: Params, objective: Callable[[Params, int], Tensor], stage: Stage, *, clip: float | None = None
 ) -> Params:
     """Take gradient steps on some of the server's tensors.
 
@@ -38,14 +34,10 @@ def descend(
     ----------
     server : dict of str to Tensor
         With the optimizer's state, once it has one.
-    trained : tuple of str
-        Names of the tensors that are moved; none other is.
     objective : callable
         ``objective(tensors, step)``, the loss, given all of the server's tensors, without the optimizer's.
-    steps : int
-        How many; 0 changes nothing.
-    optimizer : callable
-        Makes an optimizer of these tensors, such as ``lambda p: torch.optim.Adam(p, lr=1e-3)``.
+    stage : Stage
+        What is moved, by which optimizer, and how many steps.
     clip : float, optional
         Largest norm of the gradient.
 
@@ -57,38 +49,24 @@ def descend(
     Raises
     ------
     ValueError
-        If `trained` names something that the server does not hold.
+        If the stage trains what the server does not hold.
     """
-    if missing := sorted(set(trained) - server.keys()):
-        raise ValueError(f"trained must be tensors of the server, but it has no {missing[0]!r}")
-    leaves = {name: server[name].detach().clone() for name in trained}
+    held = without_state(server)
+    if missing := [prefix for prefix in stage.train if not pick(held, (prefix,))]:
+        raise ValueError(f"train must name tensors of the server, but it has no {missing[0]!r}")
+    leaves = {name: p.detach().clone() for name, p in pick(held, stage.train).items()}
+    stepper = Descent(stage, leaves, stacked=False)
+    stepper.restore({name.removeprefix(PREFIX): p for name, p in server.items() if name.startswith(PREFIX)})
     with torch.enable_grad():
         for p in leaves.values():
             p.requires_grad_()
-        stepper = optimizer(list(leaves.values()))
-        for name, p in leaves.items():
-            stepper.state[p] = _state_of(server, name)
-        fixed = {name: p for name, p in without_state(server).items() if name not in leaves}
-        for step in range(steps):
-            stepper.zero_grad()
-            objective({**fixed, **leaves}, step).backward()  # type: ignore[no-untyped-call]
-            for p in leaves.values():  # what a step does not use has a gradient of zero, and its momentum goes on
-                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        for step in range(stage.steps or 0):
+            loss = objective({**held, **leaves}, step)
+            grads = filled(leaves, torch.autograd.grad(loss, list(leaves.values()), allow_unused=True))
             if clip is not None:
+                for p, g in zip(leaves.values(), grads, strict=True):
+                    p.grad = g
                 torch.nn.utils.clip_grad_norm_(list(leaves.values()), clip)
-            stepper.step()
-    new = {**server, **{name: p.detach() for name, p in leaves.items()}}
-    for name, p in leaves.items():
-        for key, value in stepper.state[p].items():
-            new[f"{PREFIX}{key}/{name}"] = value.detach() if isinstance(value, Tensor) else p.new_tensor(value)
-    return new
-
-
-def _state_of(server: Tensors, name: str) -> dict[str, Tensor]:
-    """What the optimizer remembers of one parameter. Counts of steps are in single precision, as PyTorch has them."""
-    found = {}
-    for stored, value in server.items():
-        key, _, parameter = stored.removeprefix(PREFIX).partition("/")
-        if stored.startswith(PREFIX) and parameter == name:
-            found[key] = value.detach().clone().to(torch.float32) if key == "step" else value.detach().clone()
-    return found
+            stepper.step(grads)
+    moved = {name: p.detach() for name, p in leaves.items()}
+    return {**server, **moved, **{f"{PREFIX}{name}": p for name, p in stepper.state().items()}}

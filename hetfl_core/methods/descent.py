@@ -125,6 +125,24 @@ class Descent:
             for places, states in self.groups:
                 self.update([leaves[i] for i in places], [grads[i] for i in places], **states, **self.options)
 
+    def state(self) -> dict[str, Tensor]:
+        """What it remembers, by ``<what>/<parameter>``."""
+        names = list(self.params)
+        return {
+            f"{key}/{names[i]}": value
+            for places, states in self.groups
+            for key, values in states.items()
+            if isinstance(values, list)
+            for i, value in zip(places, values, strict=True)
+            if value is not None
+        }
+
+    def restore(self, state: Tensors) -> None:
+        """Go on with what another remembered; counts of steps are in single precision, as PyTorch has them."""
+        own = self.state()
+        for name, value in state.items():
+            own[name].copy_(value)
+
     def narrow(self, k: int) -> Params:
         """Go on with the first k clients of the stack, and give their parameters: momentum must not move the others."""
         self.params = {name: p[:k] for name, p in self.params.items()}
