@@ -113,6 +113,10 @@ class Alone(Checked):
         """What the estimator is given for vectors of shape (n, d): by default the vectors."""
         return x
 
+    def fitted(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Any:
+        """The estimator, fitted to what it is given of the client `where`, with labels of two classes at least."""
+        return self.make().fit(x, y)
+
     def fit(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
         """Learn from vectors, shape (n, d), and labels, shape (n,); `where` names the client.
 
@@ -121,7 +125,7 @@ class Alone(Checked):
         if len(np.unique(y)) == 1:
             return Answers(y[:1], lambda new: np.full(len(new), y[0]), lambda new: np.ones((len(new), 1)))
         try:
-            model = self.make().fit(self.prepare(x), y)
+            model = self.fitted(self.prepare(x), y, where, seed)
         except (ValueError, np.linalg.LinAlgError) as error:
             raise ValueError(f"client {where!r}: {self.name} cannot be fitted to {len(y)} vectors: {error}") from error
         tell = getattr(model, "predict_proba", None)

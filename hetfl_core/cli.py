@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from hetfl_core import cli_tables, numerics
-from hetfl_core.cli_options import Fastest, Workers, check_file, if_stopped
+from hetfl_core.cli_options import Fastest, Workers, check_file, if_stopped, pair
 from hetfl_core.deployment.commands import app as deploy_app
 from hetfl_core.plugins import data_sets, folders, plugins
 
@@ -217,13 +217,7 @@ app.command("train")(cli_tables.train_)
 
 def _settings(pairs: list[str] | None) -> dict[str, Any]:
     """``["seed=3", "variant=code"]`` → ``{"seed": 3, "variant": "code"}``."""
-    out: dict[str, Any] = {}
-    for pair in pairs or ():
-        name, sign, text = pair.partition("=")
-        if not sign or not name:
-            raise ValueError(f"a setting must look like name=value, got {pair!r}")
-        out[name.replace("-", "_")] = _value(text)
-    return out
+    return {name.replace("-", "_"): _value(text) for name, text in map(pair, pairs or ())}
 
 
 def _value(text: str) -> Any:

@@ -30,6 +30,20 @@ def if_stopped(how: Callable[[], str]) -> Iterator[None]:
         raise KeyboardInterrupt(how()) from stop
 
 
+def pair(text: str) -> tuple[str, str]:
+    """``"seed=3"`` → ``("seed", "3")``.
+
+    Raises
+    ------
+    ValueError
+        For a text that is no such pair.
+    """
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise ValueError(f"a setting must look like name=value, got {text!r}")
+    return name, value
+
+
 def check_folder(folder: Path) -> None:
     """Make the folder of a record, and see that files can be made in it.
 

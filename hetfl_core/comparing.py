@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import uuid
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 from warnings import catch_warnings, warn_explicit
@@ -27,7 +27,7 @@ from hetfl_core.engine.trainer import choose_device
 from hetfl_core.estimators import as_baseline
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
-from hetfl_core.parallel import in_order
+from hetfl_core.parallel import check_jobs, in_order
 from hetfl_core.records import to_percent
 from hetfl_core.statistics import MIN_SEEDS, Paired, as_table, corrected, observed
 from hetfl_core.views import VIEWS, method_and_view, view_of
@@ -115,10 +115,9 @@ def compare(
     methods, views = split_views(methods)
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
     base = _check(methods, base)
+    check_jobs(n_jobs)
     several = isinstance(metric, list | tuple)
     wanted = list(metric) if isinstance(metric, list | tuple) else [metric]
-    if n_jobs is not None and not checks.integer("n_jobs", n_jobs):
-        raise ValueError("n_jobs must be a number of processes, or -1 for one a core, got 0")
     if n_jobs not in (None, 1) and "on_round" in options:
         raise ValueError(f"on_round is called in this process alone: expected n_jobs=1 with it, got {n_jobs}")
     if n_jobs is None and ("on_round" in options or choose_device(options.get("device", "auto")).type != "cpu"):
@@ -126,28 +125,25 @@ def compare(
     options |= {"rounds": rounds, "progress": False, **({} if n_jobs == 1 else {"workers": options.get("workers", 1)})}
     if options.get("on_round") is None and options.get("checkpoint") is None:
         options.setdefault("evaluate_every", rounds)
-    call = _Comparison(uuid.uuid4().hex, federation, methods, views, wanted, options)
+    call = _Comparison(federation, methods, views, wanted, options)
     found: dict[str, dict[str, dict[int, _Result]]] = {}
     grouped: dict[str, list[list[int]]] = {}
-    with tqdm(total=len(numbers) * len(methods), disable=not progress, desc="compare", unit="run") as bar:
-        pieces = call.pieces(numbers)
-        data: dict[int, str] = {}
-        rows: dict[str, float] = {}
-        for (_, seeds_of, name), made in zip(pieces, in_order(call, pieces, n_jobs), strict=True):
-            for seed, one in made.items():
-                rows[one.rows] = one.ratio
-                if data.setdefault(seed, one.mark) != one.mark:
-                    raise ValueError(
-                        f"federation({seed}) made other data in another process: its data must depend on the seed "
-                        "alone, for methods to be compared on the same; draw with np.random.default_rng(seed), or use "
-                        "n_jobs=1"
-                    )
-                for key, result in one.figures.items():
-                    found.setdefault(key, {}).setdefault(name, {})[seed] = result
-            if any(one.together for one in made.values()):
-                grouped.setdefault(name, []).append(list(seeds_of))
-            bar.update(len(made))
-    _DATA.clear()
+    data: dict[int, str] = {}
+    rows: dict[str, float] = {}
+    for name, seeds_of, made in call.runs(numbers, call.most(numbers[0]), n_jobs, progress, "compare"):
+        for seed, one in made.items():
+            rows[one.rows] = one.ratio
+            if data.setdefault(seed, one.mark) != one.mark:
+                raise ValueError(
+                    f"federation({seed}) made other data in another process: its data must depend on the seed "
+                    "alone, for methods to be compared on the same; draw with np.random.default_rng(seed), or use "
+                    "n_jobs=1"
+                )
+            for key, result in one.figures.items():
+                found.setdefault(key, {}).setdefault(name, {})[seed] = result
+        if any(one.together for one in made.values()):
+            grouped.setdefault(name, []).append(list(seeds_of))
+    call.forget()
     _SAID.clear()
     ratio = next(iter(rows.values())) if len(rows) == 1 and "" not in rows and len({*data.values()}) > 1 else 0.0
     table = pd.concat({metric: _table(mine, base, ratio) for metric, mine in found.items()}, names=["metric"])
@@ -159,25 +155,70 @@ def compare(
 
 
 @dataclass(frozen=True)
-class _Comparison:
-    """What is compared; called with seeds and a name, in whatever process, it makes those runs."""
+class Study:
+    """Runs of several seeds; called with seeds and a key, in whatever process, it makes those of the key.
 
-    token: str
+    What is made of a seed is kept in a process while runs with this seed are made there.
+    """
+
+    token: str = field(default_factory=lambda: uuid.uuid4().hex, kw_only=True)
+
+    def make(self, seed: int) -> Any:
+        """What is made of a seed, for all keys."""
+        raise NotImplementedError
+
+    def piece(self, seeds: Sequence[int], key: Any) -> Any:
+        """What comes of the runs of one key with these seeds."""
+        raise NotImplementedError
+
+    def data(self, seed: int) -> Any:
+        """What `make` makes of a seed, made once for runs that come soon."""
+        if (self.token, seed) not in _DATA:
+            _DATA[self.token, seed] = self.make(seed)
+        return _DATA[self.token, seed]
+
+    def forget(self, but: Sequence[int] = ()) -> None:
+        """Keep nothing but what was made of some seeds."""
+        for known in _DATA.keys() - {(self.token, seed) for seed in but}:
+            del _DATA[known]
+
+    def __call__(self, near: Sequence[int], seeds: Sequence[int], key: Any) -> Any:
+        """A piece, while what was made of the seeds near these is kept."""
+        self.forget(near)
+        return self.piece(seeds, key)
+
+    def runs(
+        self, seeds: Sequence[int], most: Mapping[K, int], n_jobs: int | None, progress: bool, what: str
+    ) -> Iterator[tuple[K, list[int], Any]]:
+        """The pieces with their keys and seeds, with a bar of that name; `most` says how many runs one has at most."""
+        pieces = groups(seeds, most)
+        with tqdm(total=len(seeds) * len(most), disable=not progress, desc=what, unit="run") as bar:
+            for (_, some, key), made in zip(pieces, in_order(self, pieces, n_jobs), strict=True):
+                yield key, some, made
+                bar.update(len(made))
+
+
+_DATA: dict[tuple[str, int], Any] = {}
+"""What was made of some seeds in this process."""
+
+
+@dataclass(frozen=True)
+class _Comparison(Study):
+    """What is compared; its keys are the names of the methods."""
+
     federation: Federation | Callable[[int], Federation]
     methods: Mapping[str, Any]
     views: Mapping[str, Any]
     wanted: Sequence[Any]
     options: Mapping[str, Any]
 
-    def pieces(self, seeds: Sequence[int]) -> list[tuple[list[int], list[int], str]]:
-        """What is done at once; see `groups`."""
-        first = self.data(seeds[0])
-        return groups(seeds, {name: most(first.seen[name], m, **self.options) for name, m in self.methods.items()})
+    def most(self, seed: int) -> dict[str, int]:
+        """How many runs of each method are made at once, by the data of a seed."""
+        seen = self.data(seed).seen
+        return {name: most(seen[name], method, **self.options) for name, method in self.methods.items()}
 
-    def __call__(self, near: Sequence[int], seeds: Sequence[int], name: str) -> dict[int, _Made]:
+    def piece(self, seeds: Sequence[int], name: str) -> dict[int, _Made]:
         """What comes of the runs of one method with these seeds."""
-        for key in [key for key in _DATA if key not in {(self.token, seed) for seed in near}]:
-            del _DATA[key]
         data = {seed: self.data(seed) for seed in seeds}
         seen = {seed: one.seen[name] for seed, one in data.items()}
         runs = runs_of(seen, name, self.methods[name], **{**self.options, "measure": data[seeds[0]].asked})
@@ -192,21 +233,17 @@ class _Comparison:
             for seed, run in runs.items()
         }
 
-    def data(self, seed: int) -> _Data:
-        """The metrics and what each method sees, checked for all methods; made once for runs that come soon."""
-        made = _DATA.get((self.token, seed))
-        if made is None:
-            data = self._federation(seed)
-            checks.instance("federation", data, Federation)
-            names, asked = _metrics(self.wanted, data, self.options.get("measure", ()))
-            seen = _seen(data, self.views)
-            for name, method in self.methods.items():
-                _check_runs(seen[name], method, data)
-            mark = data.fingerprint() if callable(self.federation) else ""
-            share = data.info.get("settings", {}).get("test_size", 0.0)  # fewer rows may be trained on than were drawn
-            ratio = share / (1 - share)
-            made = _DATA[self.token, seed] = _Data(names, asked, seen, mark, data.info.get("rows", ""), ratio)
-        return made
+    def make(self, seed: int) -> _Data:
+        """The metrics and what each method sees, checked for all methods."""
+        data = self._federation(seed)
+        checks.instance("federation", data, Federation)
+        names, asked = _metrics(self.wanted, data, self.options.get("measure", ()))
+        seen = _seen(data, self.views)
+        for name, method in self.methods.items():
+            _check_runs(seen[name], method, data)
+        mark = data.fingerprint() if callable(self.federation) else ""
+        share = data.info.get("settings", {}).get("test_size", 0.0)  # fewer rows may be trained on than were drawn
+        return _Data(names, asked, seen, mark, data.info.get("rows", ""), share / (1 - share))
 
     def _federation(self, seed: int) -> Federation:
         """The federation of a seed; what is said of several seeds alike is said once."""
@@ -247,9 +284,6 @@ class _Made(NamedTuple):
 
 _SAID: set[tuple[str, str]] = set()
 """What was said of the data in this process, by the comparison."""
-
-_DATA: dict[tuple[str, int], _Data] = {}
-"""The data of some seeds in this process."""
 
 
 def most(federation: Federation, method: Any, **options: Any) -> int:
@@ -336,7 +370,7 @@ def _check_runs(federation: Federation, method: Any, whole: Federation) -> None:
         try:
             with_networks(method, specs := federation.specs()).check(specs)
         except ValueError as error:
-            if found := _views_for(method, whole):
+            if found := views_for(method, whole):
                 told = f"{str(error).removesuffix('.')}. It can work on the view {' or '.join(map(repr, found))}."
                 raise ValueError(told) from error
             raise
@@ -346,7 +380,7 @@ def _check_runs(federation: Federation, method: Any, whole: Federation) -> None:
         baseline.check(federation)
 
 
-def _views_for(method: Method, federation: Federation) -> list[str]:
+def views_for(method: Method, federation: Federation) -> list[str]:
     """The views on which a method can work."""
     found = []
     for view in VIEWS:

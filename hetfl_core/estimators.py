@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from hetfl_core import checks
 from hetfl_core.baselines import Alone, Answers, Predict
 from hetfl_core.federation import Client, Federation, blocks
+from hetfl_core.inputs import by_block
 from hetfl_core.rng import SERVER, numpy_stream
 
 __all__ = ["InOnePlace"]
@@ -64,9 +65,8 @@ class PerSite(Alone):
         """
         parts = [part.flatten(1).numpy() for part in blocks(getattr(client, f"x_{split}"))]
         x = np.concatenate(parts, 1).astype(np.float64)
-        named = client.features
-        names = named if isinstance(named, tuple) else _side_by_side(named)
-        table = x if names is None or len(names) != x.shape[1] else pd.DataFrame(x, columns=[*names])
+        names = [name for own in by_block(client.features).values() for name in own or ()]
+        table = pd.DataFrame(x, columns=names) if names and len(names) == x.shape[1] else x
         return table, getattr(client, f"y_{split}").numpy()
 
     def fit(self, x: Any, y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
@@ -154,12 +154,6 @@ def is_estimator(x: Any) -> bool:
 def as_baseline(x: Any) -> Any:
     """An estimator as the baseline that each client fits, anything else as it is."""
     return PerSite(x) if is_estimator(x) and not isinstance(x, Alone) else x
-
-
-def _side_by_side(names: Any) -> list[str] | None:
-    """Names of the features of all blocks that a client has; None where one of them has no names."""
-    known = [*(names or {}).values()]
-    return [name for own in known if own for name in own] or None
 
 
 def _kind(estimator: Any) -> Literal["classification", "regression"] | None:

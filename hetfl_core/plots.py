@@ -91,10 +91,6 @@ def _arrays(name: str, value: Any, axes: int, least: int = 1) -> dict[Any, np.nd
     return {key: checks.floats(name, each, axes, least=least) for key, each in checks.mapping(name, value).items()}
 
 
-def _every(n: int) -> int:
-    return max(n // 8, 1)
-
-
 def curves(
     runs: Mapping[str, Any],
     column: str = "accuracy",
@@ -133,8 +129,8 @@ def curves(
             raise KeyError(f"the history of {name!r} has no column {column!r}; it has {list(frames[0])}")
         table = pd.concat([f.set_index("round")[column].astype(float) for f in frames], axis=1).dropna()
         values = table.to_numpy() * (100 if percent else 1)
-        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
-        ax.plot(table.index, values.mean(1), color=colour, marker=marker, markevery=_every(len(table)), label=name)
+        colour, marker, every = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)], max(len(table) // 8, 1)
+        ax.plot(table.index, values.mean(1), color=colour, marker=marker, markevery=every, label=name)
         if values.shape[1] > 1:
             sd = values.std(1, ddof=1)
             ax.fill_between(table.index, values.mean(1) - sd, values.mean(1) + sd, color=colour, alpha=0.15, lw=0)
@@ -251,18 +247,22 @@ def availability(
     table = table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
     n, m = table.shape
     ax = _axes(ax, figsize=(1.8 + 1.1 * m, 0.8 + 0.34 * n))
-    ax.imshow(table, cmap="Blues", vmin=0, vmax=130, aspect="auto")
-    for (i, j), share in np.ndenumerate(table.to_numpy()):
-        there = table.index[i] in held[table.columns[j]]
-        text, colour = f"{share:.0f}" if there else f"({share:.0f})", "white" if share > 85 else "black"
-        ax.text(j, i, text, ha="center", va="center", color=colour, fontsize=11)
-    ax.set_xticks(range(m), table.columns)
-    ax.set_yticks(range(n), [f"{told[c]} ({c})" if told.get(c, c) != c else c for c in table.index])
+    texts = [[f"{x:.0f}" if c in held[who] else f"({x:.0f})" for who, x in row.items()] for c, row in table.iterrows()]
+    shaded(ax, (table / 100).rename({c: f"{words} ({c})" for c, words in told.items() if words != c}), texts)
+    ax.set(title=title, xlabel="share of rows with a value (%)")
+    return ax
+
+
+def shaded(ax: Axes, shades: pd.DataFrame, texts: Sequence[Sequence[str]]) -> None:
+    """A table whose cells are the darker the nearer to 1, each with its text; columns are named above."""
+    ax.imshow(shades, cmap="Blues", vmin=0, vmax=1.3, aspect="auto")
+    for (i, j), shade in np.ndenumerate(shades):
+        ax.text(j, i, texts[i][j], ha="center", va="center", color="white" if shade > 0.85 else "black", fontsize=11)
+    ax.set_xticks(range(shades.shape[1]), list(map(str, shades.columns)))
+    ax.set_yticks(range(len(shades)), list(map(str, shades.index)))
     ax.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    ax.set(title=title, xlabel="share of rows with a value (%)")
-    return ax
 
 
 def clients_and_classes(

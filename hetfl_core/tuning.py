@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
@@ -11,16 +10,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from tqdm.auto import tqdm
 
 from hetfl_core import baselines, checks, splits
 from hetfl_core.clients import Client, altered
-from hetfl_core.comparing import ROUNDS, groups, most, runs_of, split_views
+from hetfl_core.comparing import ROUNDS, Study, most, runs_of, split_views
 from hetfl_core.engine.measures import Function, check_measure
 from hetfl_core.estimators import PerSite, as_baseline
 from hetfl_core.federation import Federation, map_blocks
 from hetfl_core.methods import Method
-from hetfl_core.parallel import in_order
+from hetfl_core.parallel import check_jobs
 from hetfl_core.rng import numpy_stream
 from hetfl_core.views import view_of
 
@@ -109,22 +107,19 @@ def tune(
     """
     checks.fraction("share", share, "(0, 1)")
     checks.flag("progress", progress)
-    if n_jobs is not None and not checks.integer("n_jobs", n_jobs):
-        raise ValueError("n_jobs must be a number of processes, or -1 for one a core, got 0")
+    check_jobs(n_jobs)
     numbers = checks.seeds(seeds)
     settings = _settings(grid)
     ((_, plain),), ((_, view),) = (part.items() for part in split_views({"": method}))
     tried = [_tried(plain, view, setting) for setting in settings]
-    call = _Trial(uuid.uuid4().hex, federation, tried, measure, float(share), {"rounds": ROUNDS, **options})
+    call = _Trial(federation, tried, measure, float(share), {"rounds": ROUNDS, **options})
     first = call.data(numbers[0])
     name, score = _measure(measure, first.task)
-    pieces = groups(numbers, {place: call.most(place, first) for place in range(len(tried))})
     found: dict[int, list[float]] = {}
-    with tqdm(total=len(numbers) * len(tried), disable=not progress, desc="tune", unit="run") as bar:
-        for (_, _, place), values in zip(pieces, in_order(call, pieces, n_jobs), strict=True):
-            found.setdefault(place, []).extend(values)
-            bar.update(len(values))
-    _CUT.clear()
+    at_once = {place: call.most(place, first) for place in range(len(tried))}
+    for place, _, values in call.runs(numbers, at_once, n_jobs, progress, "tune"):
+        found.setdefault(place, []).extend(values)
+    call.forget()
     means = np.array([np.mean(found[place]) for place in range(len(tried))])
     if not np.isfinite(means).any():
         raise ValueError(f"no setting has a finite {name} on the validation rows: every run diverged, or it has none")
@@ -173,10 +168,9 @@ def held_out(federation: Federation, share: float, seed: int) -> Federation:
 
 
 @dataclass(frozen=True)
-class _Trial:
-    """What is tried; called with seeds and the place of a setting, in whatever process, it gives its measures."""
+class _Trial(Study):
+    """What is tried; its keys are the places of the settings."""
 
-    token: str
     federation: Federation | Callable[[int], Federation]
     tried: Sequence[tuple[Any, Any, dict[str, Any]]]
     measure: Any
@@ -188,10 +182,8 @@ class _Trial:
         method, view, changes = self.tried[place]
         return most(view_of(first, view), method, **{**self.options, **changes})
 
-    def __call__(self, near: Sequence[int], seeds: Sequence[int], place: int) -> list[float]:
+    def piece(self, seeds: Sequence[int], place: int) -> list[float]:
         """The mean over clients on their validation rows, with each seed; NaN where a run diverged."""
-        for known in [known for known in _CUT if known not in {(self.token, seed) for seed in near}]:
-            del _CUT[known]
         method, view, changes = self.tried[place]
         seen = {seed: view_of(self.data(seed), view) for seed in seeds}
         name, _ = _measure(self.measure, seen[seeds[0]].task)
@@ -200,16 +192,10 @@ class _Trial:
         runs = runs_of(seen, "", method, measure=asked, progress=False, **options)
         return [math.nan if run.final.get("diverged") else run.final[name] for run in map(runs.__getitem__, seeds)]
 
-    def data(self, seed: int) -> Federation:
-        """The data of a seed without their test rows; made once for runs that come soon."""
-        if (self.token, seed) not in _CUT:
-            made = self.federation(seed) if callable(self.federation) else self.federation
-            _CUT[self.token, seed] = held_out(made, self.share, seed)
-        return _CUT[self.token, seed]
-
-
-_CUT: dict[tuple[str, int], Federation] = {}
-"""The data of some seeds in this process."""
+    def make(self, seed: int) -> Federation:
+        """The data of a seed without their test rows."""
+        made = self.federation(seed) if callable(self.federation) else self.federation
+        return held_out(made, self.share, seed)
 
 
 def _measure(measure: Any, task: Any) -> tuple[str, bool]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from chosen import best
 
 from hetfl_book import ledger
 from hetfl_book.discriminator import recognise_clients
@@ -71,21 +72,17 @@ def test_settings_never_see_a_test_image():
 def test_the_best_setting_is_that_of_the_highest_mean_and_of_equal_ones_the_first():
     settings = list(fedcma.GRID["Fed-CMA"])
     flat = {setting: [0.5, 0.5] for setting in settings}
-    assert fedcma.best_settings(flat) == {"Fed-CMA": settings[0]}
+    assert best(flat, fedcma.GRID) == {"Fed-CMA": settings[0]}
     better = {**flat, settings[7]: [0.4, 0.7], settings[9]: [0.9, 0.1]}
-    assert fedcma.best_settings(better) == {"Fed-CMA": settings[7]}
-    assert fedcma.best_settings({settings[0]: [0.9]}) == {}, "not before all were tried"
-    with pytest.raises(
-        ValueError, match=r"accuracies must have the grid's names such as 'Local, lr 0\.3, weight_decay 0'"
-    ):
-        fedcma.best_settings({"Local": [0.5]})
+    assert best(better, fedcma.GRID) == {"Fed-CMA": settings[7]}
+    assert best({settings[0]: [0.9]}, fedcma.GRID) == {}, "not before all were tried"
 
 
 def test_chosen_settings_are_those_of_the_records():
     found: dict[str, list[float]] = {}
     for record in ledger.load(experiment="fedcma/mnist-grid", scale="paper"):
         found.setdefault(record.method, []).append(ledger.value(record, "balanced_accuracy"))
-    assert fedcma.best_settings(found) == fedcma.CHOSEN
+    assert best(found, fedcma.GRID) == fedcma.CHOSEN
 
 
 def test_the_last_layer_is_linear_or_sigmoid_as_the_name_says():
@@ -160,7 +157,7 @@ def test_the_settings_for_writers_are_those_of_their_own_grid():
     found: dict[str, list[float]] = {}
     for record in ledger.load(experiment="fedcma/femnist-grid", scale="paper"):
         found.setdefault(record.method, []).append(ledger.value(record, "balanced_accuracy"))
-    whole = fedcma.best_settings(found, fedcma.GRID_BY_WRITERS)
+    whole = best(found, fedcma.GRID_BY_WRITERS)
     assert (whole if whole.keys() == set(fedcma.WRITERS) else {}) == fedcma.CHOSEN_BY_WRITERS
 
 

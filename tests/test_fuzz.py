@@ -65,7 +65,6 @@ ROWS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch
 HALVES = torch.full((2,), 0.5, dtype=torch.float64)
 MEANS, COVARIANCES = torch.stack([MEAN, OTHER]), torch.stack([EYE, 2 * EYE])
 LABELS = np.arange(60) % 4
-GRID = {"Local": settings_of_fedcma.tried("Local")}
 SMALL = Model(MLP((4,), 3), alpha=2)
 QUICK = Local(model=SMALL, local_epochs=1)
 FED = ragged(3, sizes=(8, 14))
@@ -278,9 +277,6 @@ CASES = {
     "theory.fedcma.rate": Case(cma.rate, {"T": 10, "c0": 1.0, "c1": 1.0, "g2": 0.1, "g1": 0.0, "eta": 0.5}),
     "theory.fedcma.quadratic": Case(cma.quadratic, {"T": 9, "eta": 0.5, "c0": 1.0, "start": 1.0, "g2": 0.1}),
     "fedcma.held_out": Case(settings_of_fedcma.held_out, {"federation": FED, "seed": 0, "share": 0.25}),
-    "fedcma.best_settings": Case(
-        settings_of_fedcma.best_settings, {"accuracies": {"Local, lr 0.1, weight_decay 0": [0.5, 0.7]}, "grid": GRID}
-    ),
     "experiment.tried": Case(
         experiment.tried, {"name": "Local", "method": Local(), "rates": (0.1, 0.03), "own": [{"weight_decay": 0.0}]}
     ),

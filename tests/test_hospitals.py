@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from chosen import best
 from scipy import stats
 
 from hetfl_book import ledger
@@ -55,9 +56,11 @@ def test_what_was_chosen_has_the_smallest_log_loss_of_the_records() -> None:
         loss = record.metrics["log_loss"]
         found.setdefault(record.method, []).append(math.inf if loss is None else loss)
     assert {len(losses) for losses in found.values()} == {len(hospitals.SEEDS_OF_THE_CHOICE)}
-    assert hospitals.best({setting: float(np.mean(losses)) for setting, losses in found.items()}) == hospitals.CHOSEN
-    first = {setting: 1.0 for setting in hospitals.GRID["HyFEM"]}
-    assert hospitals.best(first) == {"HyFEM": next(iter(first))}, "of equal ones the first; only where all were tried"
+    assert best(found, hospitals.GRID, min) == hospitals.CHOSEN
+    first = {setting: [1.0] for setting in hospitals.GRID["HyFEM"]}
+    assert best(first, hospitals.GRID, min) == {"HyFEM": next(iter(first))}, (
+        "of equal ones the first; only where all were tried"
+    )
 
 
 def test_the_comparison_has_ten_splits_of_what_was_chosen() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from chosen import best
 from test_blocks_data import small_images  # noqa: F401  (a fixture)
 
 from hetfl_book import ledger
@@ -16,7 +17,6 @@ from hetfl_book.datasets import solids
 from hetfl_book.experiments import EXPERIMENTS
 from hetfl_book.ledger import results
 from hetfl_book.papers import hyfem
-from hetfl_book.papers.fedcma import best_settings
 from hetfl_core.datasets import blocks
 from hetfl_core.statistics import Paired
 
@@ -125,10 +125,10 @@ def test_the_chosen_settings_are_the_best_of_the_records():
     for name in ("hyfem/quadrants-grid", "hyfem/quadrants-grid-aligned"):
         for record in ledger.load(experiment=name, scale="paper"):
             found.setdefault(record.method, []).append(ledger.value(record, "accuracy"))
-    assert best_settings(found, hyfem.GRID) == hyfem.CHOSEN
+    assert best(found, hyfem.GRID) == hyfem.CHOSEN
     apart = {str(mu): settings for mu, settings in by_mu().items()}
     mine = {setting: found[setting] for settings in apart.values() for setting in settings}
-    assert best_settings(mine, apart) == {str(mu): setting for mu, setting in hyfem.CHOSEN_BY_MU.items()}
+    assert best(mine, apart) == {str(mu): setting for mu, setting in hyfem.CHOSEN_BY_MU.items()}
 
 
 def test_the_comparison_gives_each_method_its_blocks(small_images):  # noqa: F811
@@ -146,7 +146,7 @@ def test_on_other_data_methods_are_tuned_alike_and_chosen_by_the_records(setting
     found: dict[str, list[float]] = {}
     for record in ledger.load(experiment=f"hyfem/{setting.name}-grid", scale="paper"):
         found.setdefault(record.method, []).append(ledger.value(record, "accuracy"))
-    whole = best_settings(found, grid)
+    whole = best(found, grid)
     assert (whole if whole.keys() == grid.keys() else {}) == hyfem.CHOSEN_ON.get(setting.name, {})
 
 

@@ -455,7 +455,7 @@ def test_sites_must_be_two_and_told_apart(tmp_path):
 
 
 def test_runs_can_be_made_in_another_process(tmp_path):
-    study = trials._Study("token", tables(tmp_path), WAYS, ("auc", "accuracy"), 1, 0.3)
+    study = trials._Study(tables(tmp_path), WAYS, ("auc", "accuracy"), 1, 0.3)
     (there,) = pickle.loads(pickle.dumps(study))([1], [1], "common").values()
     assert there.figures.equals(study([1], [1], "common")[1].figures)
 
@@ -482,7 +482,7 @@ def test_a_saved_regression_says_what_scikit_learn_says(tmp_path):
     rows = table(seed=1)
     for client in fed:
         x, y = client.x_train.double().numpy(), client.y_train.numpy()
-        known = Logistic().estimator(x, y)
+        known = Logistic().fitted(x, y)
         wanted = known.predict_proba(client.rows(rows).double().numpy())
         assert model.predict_proba(rows, client.name).to_numpy() == pytest.approx(wanted, abs=1e-5)
         assert isinstance(known, LogisticRegression)

@@ -59,16 +59,6 @@ class Recognised:
         """Of the accuracy, as that of n independent samples."""
         return math.sqrt(self.accuracy * (1 - self.accuracy) / self.n)
 
-    @property
-    def excess(self) -> float:
-        """The part of what the label leaves open that is recognised: (accuracy − label_only) / (1 − label_only).
-
-        0 where features tell nothing beyond the class, or less than it; NaN where the class tells the client.
-        """
-        if self.label_only >= 1:
-            return math.nan
-        return max(0.0, (self.accuracy - self.label_only) / (1 - self.label_only))
-
 
 def recognise_clients(
     features: Mapping[str, np.ndarray],

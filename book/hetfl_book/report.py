@@ -27,7 +27,7 @@ from hetfl_book.headtohead.figures import signed
 from hetfl_book.ledger import results
 from hetfl_book.ledger.tables import counted
 from hetfl_core import checks
-from hetfl_core.plots import COLOURS, MARKERS
+from hetfl_core.plots import COLOURS, MARKERS, shaded
 from hetfl_core.records import RunRecord
 from hetfl_core.reporting.judging import Gain
 from hetfl_core.statistics import Paired
@@ -402,21 +402,12 @@ def grid(
     Axes
     """
     checks.frame("table", table)
-    values = table.to_numpy(dtype=float)
+    values = table.astype(float)
     low, high = (np.nanmin(values), np.nanmax(values)) if limits is None else map(np.asarray, limits)
     shades = (values - low) / np.where(high > low, high - low, 1)
     ax = plt.subplots(figsize=(WIDTH, 1.0 + 0.36 * len(table)))[1]
-    ax.imshow(shades, cmap="Blues", vmin=0, vmax=1.3, aspect="auto")
-    for (i, j), value in np.ndenumerate(values):
-        if np.isfinite(value):
-            dark = shades[i, j] > 0.85
-            text = f"{value:.{digits}f}".replace("-", "−")
-            ax.text(j, i, text, ha="center", va="center", color="white" if dark else "black", fontsize=11)
-    ax.set_xticks(range(table.shape[1]), [str(c) for c in table.columns])
-    ax.set_yticks(range(len(table)), [str(r) for r in table.index])
-    ax.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
-    ax.grid(visible=False)
-    ax.spines[:].set_visible(False)
+    texts = [[f"{x:.{digits}f}".replace("-", "−") if np.isfinite(x) else "" for x in row] for row in values.to_numpy()]
+    shaded(ax, shades, texts)
     ax.set_xlabel(xlabel)
     return ax
 

@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from hetfl_core.cli_options import pair
 from hetfl_core.deployment.programs import program, surroundings
 from hetfl_core.files import write_atomically
 
@@ -143,7 +144,7 @@ def client(
     _needs(key, f"hetfl deploy key {name}")
     paths = {"data": data, "state": state or ""}
     told = {"name": name} | {key: str(Path(path).expanduser().resolve()) for key, path in paths.items() if path}
-    told |= dict(_pair(one) for one in config or [])
+    told |= dict(map(pair, config or []))
     words = " ".join(f"{key}={_toml(value)}" for key, value in told.items() if value)
     _insist(
         "flower-supernode",
@@ -173,8 +174,8 @@ def start(
     config: Annotated[list[str] | None, typer.Option(help="In the place of pyproject.toml's: KEY=VALUE.")] = None,
 ) -> None:
     """Begin the rounds, at the server, or go on where they ended; what happens is shown until it is over."""
-    pairs = [f"{key}={_toml(value)}" for key, value in map(_pair, config or [])]
-    options = [word for pair in pairs for word in ("--run-config", pair)]
+    settings = [f"{key}={_toml(value)}" for key, value in map(pair, config or [])]
+    options = [word for setting in settings for word in ("--run-config", setting)]
     _flwr(_connection(secrets, port), "run", str(folder), "hetfl", "--stream", *options)
 
 
@@ -295,13 +296,6 @@ def _flwr(home: Path, *words: str) -> None:
     done = subprocess.run([program("flwr"), *words], env=surroundings(home), check=False)
     if done.returncode:
         raise typer.Exit(done.returncode)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise typer.BadParameter(f"expected KEY=VALUE, got {text!r}")
-    return name, value
 
 
 def _toml(value: str) -> str:

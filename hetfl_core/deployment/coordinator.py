@@ -286,13 +286,11 @@ class Coordinator:
                 self.patterns[index] = None
         return self.patterns[index]
 
-    def _tasks(
-        self, kind: TaskKind, round: int, server: Params, indices: Iterable[int], evaluate: bool = False
-    ) -> dict[int, Task]:
+    def _tasks(self, kind: TaskKind, round: int, server: Params, indices: Iterable[int]) -> dict[int, Task]:
         """A task of one kind for some clients, each with its download."""
         side, common = self.side, self.common if kind == "start" else {}
         known = {c: (self.specs[c].n_clients, self.specs[c].features) for c in indices}
-        return {c: Task(kind, round, side.download(server, c), common, evaluate, *own) for c, own in known.items()}
+        return {c: Task(kind, round, side.download(server, c), common, *own) for c, own in known.items()}
 
     # --- the run ---
 
@@ -316,7 +314,7 @@ class Coordinator:
         begin = time.perf_counter()
         state = checkpoints.State(0, self.side.initial(), [])
         everyone = range(len(self.specs))
-        tasks = self._tasks("start", 0, state.server, everyone, evaluate=True)
+        tasks = self._tasks("start", 0, state.server, everyone)
         replies = yield from self.ask(tasks)
         if len(replies) < len(self.specs):
             missing = sorted(self.specs[c].name for c in set(everyone) - set(replies))
@@ -341,7 +339,7 @@ class Coordinator:
                 self.say(f"client {spec.name!r} cannot join: {error}")
                 continue
             self.specs.append(spec)
-            if (yield from self.ask(self._tasks("start", 0, server, [len(self.specs) - 1], evaluate=True))):
+            if (yield from self.ask(self._tasks("start", 0, server, [len(self.specs) - 1]))):
                 state = replace(state, server=server)
                 self.say(f"client {spec.name!r} joins after {state.done} rounds")
             else:
@@ -431,7 +429,7 @@ class Coordinator:
     def _finish(self, state: checkpoints.State) -> Steps[Result]:
         """Run the last local training of all clients, evaluated before and after."""
         begin, T = time.perf_counter(), state.done
-        tasks = self._tasks("final", T, state.server, range(len(self.specs)), evaluate=True)
+        tasks = self._tasks("final", T, state.server, range(len(self.specs)))
         replies = yield from self.ask(tasks)
         state.rows[-1] |= self._figures(replies)
         self._save(state)

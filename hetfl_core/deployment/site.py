@@ -99,8 +99,6 @@ class Task:
         The download.
     common : dict of str to Tensor
         With ``"start"``: first weights that all clients share, where the method wants that.
-    evaluate : bool
-        With ``"start"``, ``"final"``: whether to measure accuracy as well, before the final training and after it.
     n_clients : int
         Clients of the federation when this one began, as its `Spec` has them.
     features : tuple of str, or dict of str to tuple of str, optional
@@ -113,7 +111,6 @@ class Task:
     round: int
     received: Params
     common: Params = field(default_factory=dict)
-    evaluate: bool = False
     n_clients: int = 1
     features: Any = None
     layout: SumLayout | None = None
@@ -355,17 +352,13 @@ class Site:
                 answer, _ = sides.answer(self.method, self.spec, {**client_state, **self.precomputed}, received, data)
                 return Reply(answer), None
             if task.kind == "evaluate":
-                return Reply(figures=self.figures(self._working(client_state, received), received, task.round)), None
+                return Reply(figures=self._now(client_state, received, task.round)), None
             return self._train(task, client_state, received)
 
     def _train(self, task: Task, client_state: Params, received: Params) -> tuple[Reply, Memory | None]:
-        """Train, and measure before and after it what is asked for."""
+        """Train, and measure after the first training, and before and after the last."""
         t, role, method = task.round, task.kind, self.method.of(self.spec)
-        figures = (
-            self.figures(self._working(client_state, received), received, t)
-            if role == "final" and task.evaluate
-            else {}
-        )
+        figures = self._now(client_state, received, t) if role == "final" else {}
         reply, after, params = Reply(), client_state, None
         if role == "round" or method.stages(t, role):  # type: ignore[arg-type]
             held, data = {**client_state, **self.precomputed}, self.splits["train"]
@@ -378,14 +371,18 @@ class Site:
             self.last = self._working(after, received) if params is None else params, received
             figures |= self.figures(*self.last, t, after_all=True)
             return replace(reply, figures=figures), None
-        if role == "start" and task.evaluate:
-            figures = self.figures(self._working(after, received), received, t)
+        if role == "start":
+            figures = self._now(after, received, t)
         return replace(reply, figures=figures), Memory(task.key, client_state, after)
 
     def _working(self, client_state: Params, received: Params) -> Params:
         return self.method.of(self.spec).start({**client_state, **self.precomputed}, received)
 
     # --- evaluation ---
+
+    def _now(self, client_state: Params, received: Params, round: int) -> dict[str, float]:
+        """The figures of the model that a client has now."""
+        return self.figures(self._working(client_state, received), received, round)
 
     def figures(self, params: Params, received: Params, round: int, after_all: bool = False) -> dict[str, float]:
         """The main figure of a model on training and test samples; or, after all training, every one on the latter.

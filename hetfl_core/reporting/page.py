@@ -6,12 +6,12 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hetfl_core import __version__
 from hetfl_core.federation import Federation
 from hetfl_core.preparation import Preparation
 from hetfl_core.reporting.judging import FEW, LEVEL, LOWER, Judgement
@@ -236,15 +236,8 @@ def render(
         hurried=hurried(trials),
         chance=round(100 * LEVEL),
         finite=math.isfinite,
-        version=metadata.version("hetfl-core") if _installed() else "",
+        version=__version__,
     )
-
-
-def _installed() -> bool:
-    try:
-        return bool(metadata.version("hetfl-core"))
-    except metadata.PackageNotFoundError:
-        return False
 
 
 def _room(found: Judgement, base: str, measure: str) -> float:

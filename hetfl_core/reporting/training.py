@@ -67,7 +67,7 @@ def _linear(x: np.ndarray, y: np.ndarray, n_classes: int) -> Params:
     known = np.unique(y)
     bias[known] = 0
     if len(known) > 1:
-        model = Logistic().estimator(x, y)
+        model = Logistic().fitted(x, y)
         rows = known if len(known) > 2 else known[1:]  # of two classes the first has logit 0
         weight[:, rows], bias[rows] = model.coef_.T, model.intercept_
     made = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,16 +10,15 @@ from warnings import catch_warnings, warn_explicit
 
 import numpy as np
 import pandas as pd
-from tqdm.auto import tqdm
 
 from hetfl_core import checks
 from hetfl_core.clients import FederationWarning
-from hetfl_core.comparing import groups, most, runs_of
+from hetfl_core.comparing import Study, most, runs_of
 from hetfl_core.engine.run import Run
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
 from hetfl_core.methods.base import pick
-from hetfl_core.parallel import in_order
+from hetfl_core.parallel import check_jobs
 from hetfl_core.reporting.ways import Way, ways_of
 from hetfl_core.statistics import MIN_SEEDS
 
@@ -142,6 +140,7 @@ def run_all(
     ValueError
         For a bad argument, tables that are refused, and names that are unknown.
     """
+    check_jobs(n_jobs)
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
     checks.integer("rounds", rounds, 1)
     checks.fraction("test_size", test_size, "(0, 1)")
@@ -154,15 +153,12 @@ def run_all(
         warn_explicit(text, warning.category, warning.filename, warning.lineno)
     ways, left_out = ways_of(names, first)
     wanted = tuple(dict.fromkeys([*USUAL, measure]))
-    call = _Study(uuid.uuid4().hex, tables, {way.key: way for way in ways}, wanted, rounds, test_size)
-    pieces = groups(numbers, call.most(first))
+    call = _Study(tables, {way.key: way for way in ways}, wanted, rounds, test_size)
     made: dict[tuple[int, str], Piece] = {}
-    with tqdm(total=len(numbers) * len(ways), disable=not progress, desc="compare", unit="run") as bar:
-        for (_, _, key), found in zip(pieces, in_order(call, pieces, n_jobs), strict=True):
-            made |= {(seed, key): piece for seed, piece in found.items()}
-            bar.update(len(found))
-    feds = [call.federation(seed) for seed in numbers]
-    _MADE.clear()
+    for key, _, found in call.runs(numbers, call.most(first), n_jobs, progress, "compare"):
+        made |= {(seed, key): piece for seed, piece in found.items()}
+    feds = [call.data(seed) for seed in numbers]
+    call.forget()
     sent = {way.key: (made[numbers[0], way.key].sent, made[numbers[0], way.key].total) for way in ways}
     return Trials(
         first,
@@ -210,36 +206,31 @@ def _rarest(name: str, federation: Federation) -> int:
 
 
 @dataclass(frozen=True)
-class _Study:
-    """What is run; called with seeds and a way's key, in whatever process, it makes those runs."""
+class _Study(Study):
+    """What is run; its keys are those of the ways."""
 
-    token: str
     tables: Tables
     ways: Mapping[str, Way]
     wanted: tuple[Any, ...]
     rounds: int
     test_size: float
 
-    def federation(self, seed: int) -> Federation:
-        """The tables as this seed splits them; made once for runs that come soon."""
-        if (self.token, seed) not in _MADE:
-            with catch_warnings(action="ignore", category=FederationWarning):  # the first was heard
-                _MADE[self.token, seed] = self.tables.federation(seed, self.test_size)
-        return _MADE[self.token, seed]
+    def make(self, seed: int) -> Federation:
+        """The tables as this seed splits them."""
+        with catch_warnings(action="ignore", category=FederationWarning):  # the first was heard
+            return self.tables.federation(seed, self.test_size)
 
     def most(self, first: Federation) -> dict[str, int]:
         """How many runs of each way are trained together, by its key."""
         with catch_warnings(action="ignore", category=FederationWarning):
             return {key: most(*way.made_for(first)[:2]) for key, way in self.ways.items()}
 
-    def __call__(self, near: Sequence[int], seeds: Sequence[int], key: str) -> dict[int, Piece]:
-        """The figures of the runs of one way with these seeds, while the tables of those near are kept."""
-        for known in [known for known in _MADE if known not in {(self.token, seed) for seed in near}]:
-            del _MADE[known]
+    def piece(self, seeds: Sequence[int], key: str) -> dict[int, Piece]:
+        """The figures of the runs of one way with these seeds."""
         told = {"rounds": self.rounds, "evaluate_every": self.rounds, "workers": 1, "progress": False}
         runs: dict[int, Run] = {}
         with catch_warnings(action="ignore", category=FederationWarning):  # the report says what is not defined
-            made = {seed: self.ways[key].made_for(self.federation(seed)) for seed in seeds}
+            made = {seed: self.ways[key].made_for(self.data(seed)) for seed in seeds}
             _, method, options = made[seeds[0]]
             alike = all(other == method for _, other, _ in made.values())
             for some in [seeds] if alike else [[seed] for seed in seeds]:
@@ -250,10 +241,6 @@ class _Study:
     def _piece(self, run: Run, key: str, seed: int) -> Piece:
         figures = run.per_client[["client", "n_train", "n_test", *self.wanted]].assign(way=key, seed=seed)
         return Piece(figures, _sent(run, self.rounds), int(run.final["bytes_up"]))
-
-
-_MADE: dict[tuple[str, int], Federation] = {}
-"""The federations of some seeds in this process."""
 
 
 def _sent(run: Run, rounds: int) -> dict[str, int] | None:

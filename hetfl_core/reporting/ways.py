@@ -7,7 +7,6 @@ site takes `STEPS` steps a round. Only logistic regression chooses its penalty, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -17,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetfl_core import checks
-from hetfl_core.baselines import Alone, Answers
+from hetfl_core.baselines import Alone
+from hetfl_core.comparing import views_for
 from hetfl_core.federation import Federation
 from hetfl_core.methods import CATALOGUE, FedAvg, HyFEM, LateFusion, Local, Method
 from hetfl_core.networks import MLP, Blocks, Model
@@ -39,26 +39,8 @@ class Logistic(Alone):
 
     deterministic: ClassVar[bool] = True
 
-    def fit(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
-        """Learn from rows, shape (n, d), and labels, shape (n,); of a single class there is nothing to learn."""
-        if len(np.unique(y)) == 1:
-            return super().fit(x, y, where, seed)
-        model = self.estimator(x, y)
-        return Answers(model.classes_, model.predict, model.predict_proba)
-
-    def estimator(self, x: NDArray[Any], y: NDArray[Any]) -> Any:
-        """The fitted estimator of scikit-learn, with C = 1 where a class has a single row.
-
-        Parameters
-        ----------
-        x : ndarray, shape (n, d)
-        y : ndarray of int, shape (n,)
-            Of two classes at least.
-
-        Returns
-        -------
-        sklearn.linear_model.LogisticRegression
-        """
+    def fitted(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Any:
+        """The fitted `LogisticRegression` of scikit-learn, with C = 1 where a class has a single row."""
         from sklearn.linear_model import LogisticRegression
         from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
@@ -73,15 +55,12 @@ class Logistic(Alone):
 class Boosting(Alone):
     """Gradient boosting: 50 trees of depth 2, each on 80 % of the rows, at a rate of 0.1."""
 
-    def fit(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Answers:
-        """Learn from rows, shape (n, d), and labels, shape (n,); of a single class there is nothing to learn."""
+    def fitted(self, x: NDArray[Any], y: NDArray[Any], where: str = "", seed: int = 0) -> Any:
+        """The fitted `GradientBoostingClassifier` of scikit-learn, whose random state is drawn from the seed."""
         from sklearn.ensemble import GradientBoostingClassifier
 
-        if len(np.unique(y)) == 1:
-            return super().fit(x, y, where, seed)
         state = int(numpy_stream(seed, where, 0, "boosting").integers(2**32))
-        model = GradientBoostingClassifier(n_estimators=50, max_depth=2, subsample=0.8, random_state=state).fit(x, y)
-        return Answers(model.classes_, model.predict, model.predict_proba)
+        return GradientBoostingClassifier(n_estimators=50, max_depth=2, subsample=0.8, random_state=state).fit(x, y)
 
 
 @dataclass(frozen=True)
@@ -264,13 +243,6 @@ def _named(name: str, federation: Federation) -> Way:
     if name.lower() not in known:
         raise ValueError(f"methods: {checks.unknown('method', name, [*WAYS, *CATALOGUE], 'hetfl list')}")
     key = known[name.lower()]
-    return Way(key, f"Together: {key}", CATALOGUE[key].summary, _view_for(CATALOGUE[key], federation))
-
-
-def _view_for(method: Method, federation: Federation) -> str:
-    """The first view on which a method can work."""
-    for view in ("own", "blocks", "zeros", "common"):
-        with suppress(ValueError), catch_warnings(action="ignore"):
-            method.check(view_of(federation, view).specs())
-            return view
-    return "own"
+    able = views_for(CATALOGUE[key], federation)
+    view = next((view for view in ("own", "blocks", "zeros", "common") if view in able), "own")
+    return Way(key, f"Together: {key}", CATALOGUE[key].summary, view)

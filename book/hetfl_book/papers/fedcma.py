@@ -106,30 +106,6 @@ GRID: dict[str, dict[str, Method]] = {name: tried(name) for name in FAMILIES}
 """All of them."""
 
 
-def best_settings(
-    accuracies: Mapping[str, Sequence[float]], grid: Mapping[str, Mapping[str, Method]] = GRID
-) -> dict[str, str]:
-    """For each method the setting of the highest mean over seeds; of equal ones that which stands first in the grid.
-
-    Parameters
-    ----------
-    accuracies : dict of str to sequence of float
-        Balanced accuracies on validation images, by the names of the grid; methods of which one is missing are left
-        out.
-    grid : dict of str to dict of str to Method
-        By the names of methods, what each was tried with.
-    """
-    found = checks.mapping("accuracies", accuracies)
-    known = {name: checks.mapping("grid", settings) for name, settings in checks.mapping("grid", grid).items()}
-    if unknown := sorted(set(found) - {setting for settings in known.values() for setting in settings}):
-        raise ValueError(
-            f"accuracies must have the grid's names such as {next(iter(tried('Local')))!r}, got {unknown[0]!r}"
-        )
-    means = {setting: float(checks.floats(setting, each, 1).mean()) for setting, each in found.items()}
-    whole = {name: settings for name, settings in known.items() if settings.keys() <= means.keys()}
-    return {name: max(settings, key=lambda setting: means[setting]) for name, settings in whole.items()}
-
-
 CHOSEN: dict[str, str] = {
     "Local": "Local, lr 0.1, weight_decay 0",
     "Local, sigmoid": "Local, sigmoid, lr 0.3, weight_decay 0",
@@ -141,7 +117,7 @@ CHOSEN: dict[str, str] = {
     "Fed-CMA, sigmoid": "Fed-CMA, sigmoid, lr 0.3, lam1 1, lam2 0.01",
     "Fed-CMA, marginal": "Fed-CMA, marginal, lr 0.03, lam1 1, lam2 0.01",
 }
-"""`best_settings` of the grid's records; a test compares."""
+"""Of the grid's records those of the highest mean balanced accuracy on validation images; a test compares."""
 
 WRITERS = ("Local", "FedAvg", "mean sharing", "Fed-CMA")
 """Methods that run on FEMNIST, each tuned there by a grid of its own; FedGen's column is empty in the paper, too."""
@@ -155,7 +131,7 @@ CHOSEN_BY_WRITERS: dict[str, str] = {
     "mean sharing": "mean sharing, lr 0.03, lam 0.1",
     "Fed-CMA": "Fed-CMA, lr 0.03, lam1 1, lam2 0.01",
 }
-"""`best_settings` of `GRID_BY_WRITERS`' records; a test compares."""
+"""The same of `GRID_BY_WRITERS`' records."""
 
 
 def held_out(federation: Federation, seed: int, share: float = HELD_OUT) -> Federation:
