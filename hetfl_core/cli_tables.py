@@ -60,7 +60,8 @@ def compare_(
     from hetfl_core.reporting import judging, page, trials
 
     given = {"client": client, "target": target, "group": group, "time": time}
-    tables = _tables(files, given, categories, ignore, missing, absent_above, gaps, sep, decimal, encoding)
+    given |= {"sep": sep, "decimal": decimal, "encoding": encoding}
+    tables = _tables(files, given, categories, ignore, missing, absent_above, gaps)
     found = trials.run_all(
         tables, _words(methods) or None, seeds=seeds, rounds=rounds, test_size=test_size, measure=measure, n_jobs=jobs
     )
@@ -101,8 +102,8 @@ def train_(
     check_folder(save)
     from hetfl_core.reporting import training
 
-    given = {"client": client, "target": target}
-    tables = _tables(files, given, categories, ignore, missing, absent_above, gaps, sep, decimal, encoding)
+    given = {"client": client, "target": target, "sep": sep, "decimal": decimal, "encoding": encoding}
+    tables = _tables(files, given, categories, ignore, missing, absent_above, gaps)
     models = training.trained(tables, method, rounds=rounds, seed=seed, workers=workers)
     for spec in models.specs:
         print(f"{spec.name}: trained on {spec.n_train} rows")
@@ -117,9 +118,6 @@ def _tables(
     missing: Sequence[str] | None,
     absent: float,
     gaps: str,
-    sep: str,
-    decimal: str,
-    encoding: str,
 ) -> Any:
     """The tables as they are to be read."""
     from hetfl_core.preparation import Preparation
@@ -127,8 +125,7 @@ def _tables(
 
     marks = _marks(missing or ())
     prepare = Preparation(gaps=gaps, categories=_words(categories), absent=absent, missing=marks)  # type: ignore[arg-type]
-    options = {**given, "prepare": prepare, "ignore": _words(ignore), "sep": sep, "decimal": decimal}
-    return Tables(tuple(str(file) for file in files), {**options, "encoding": encoding})
+    return Tables(tuple(map(str, files)), {**given, "prepare": prepare, "ignore": _words(ignore)})
 
 
 def _words(given: Sequence[str] | None) -> list[str]:

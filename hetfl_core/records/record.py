@@ -133,22 +133,13 @@ class RunRecord:
         fed, made = run.federation, environment()
         used = {"threads": run.settings.get("threads", made["hardware"]["threads"])}
         used |= {} if run.device.type == "cuda" else {"gpu": None}
-        what = {
-            "name": fed.name,
-            "fingerprint": fed.fingerprint(),
-            "n_clients": len(fed),
-            "n_classes": fed.n_classes,
-            "n_train": sum(c.n_train for c in fed),
-            "n_test": sum(c.n_test for c in fed),
-            "info": fed.info,
-        }
         values = {
             "experiment": experiment,
             "scale": scale,
             "method": run.method.name,
             "seed": run.settings["seed"],
             "settings": run.settings,
-            "federation": what,
+            "federation": described(fed),
             "metrics": run.final,
             "history": run.history,
             "per_client": run.per_client,
@@ -234,6 +225,19 @@ class RunRecord:
 _LATER = {"per_client", "numerics"}
 """The fields that older files lack."""
 _FIELDS = {f.name for f in fields(RunRecord)} - {"path", *_LATER}
+
+
+def described(federation: Any) -> dict[str, Any]:
+    """What a record says of the data: name, fingerprint, sizes and ``info``."""
+    return {
+        "name": federation.name,
+        "fingerprint": federation.fingerprint(),
+        "n_clients": len(federation),
+        "n_classes": federation.n_classes,
+        "n_train": sum(c.n_train for c in federation),
+        "n_test": sum(c.n_test for c in federation),
+        "info": federation.info,
+    }
 
 
 def records_of(value: Any, name: str = "records") -> list[RunRecord]:

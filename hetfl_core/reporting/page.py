@@ -92,9 +92,7 @@ def columns_held(federation: Federation) -> list[dict[str, Any]]:
         ``name``, and ``cells``: the share in per cent, and whether the site has the column.
     """
     held, present = columns_of_each(federation), federation.info["present"]
-    names = list(
-        dict.fromkeys([c for own in held.values() for c in own] + [c for own in present.values() for c in own])
-    )
+    names = dict.fromkeys(c for of in (held, present) for own in of.values() for c in own)
     rows = []
     for name in names:
         cells = [(round(100 * present[who].get(name, 0.0)), name in held[who]) for who in held]
@@ -204,10 +202,8 @@ def render(
     return env.from_string(TEMPLATE.read_text("utf8")).render(
         j=found,
         trials=trials,
-        settings=trials.settings,
         base=trials.ways[0],
         others=others,
-        ways=trials.ways,
         names=names,
         classes=classes,
         counts=counts,

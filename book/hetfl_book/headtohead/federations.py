@@ -153,12 +153,8 @@ def _some(make: Callable[..., Federation], **options: Any) -> Callable[[int], Fe
 
 def _table(title: str, make: Callable[..., Federation], data: str) -> Setting:
     """Patients of several places, two fifths of whom are tested; gaps are filled by the training rows of a size."""
-    sized = partial(_of_size, make)
-    return Setting(title, partial(sized, "all"), "tables", True, 0.4 / 0.6, data, partial(sized, "tenth"))
-
-
-def _of_size(make: Callable[..., Federation], size: Size, seed: int) -> Federation:
-    return make(test_size=0.4, seed=seed, size=size)
+    whole, few = (lambda seed, size=size: make(test_size=0.4, seed=seed, size=size) for size in SIZES)
+    return Setting(title, whole, "tables", True, 0.4 / 0.6, data, few)
 
 
 FASHION = {"n_clients": 20, "per_client": 700}

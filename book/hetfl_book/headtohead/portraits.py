@@ -14,6 +14,7 @@ from hetfl_book.headtohead.federations import FEDERATIONS, SIZES, Size, data_of
 from hetfl_book.headtohead.guide import Traits, leaf
 from hetfl_core.federation import Federation
 from hetfl_core.files import data_path
+from hetfl_core.inputs import by_block
 
 FILE = "headtohead.csv"
 """In the folder ``data``."""
@@ -32,7 +33,7 @@ def portrait(data: Federation) -> dict[str, Any]:
         ``clients``, ``classes``; ``least_inputs`` and ``most_inputs`` numbers of a client; ``train`` and ``test`` rows
         of all; ``least_train``, those of the smallest client; and the fields of `Traits`.
     """
-    widths = [sum(int(np.prod(shape)) for shape in _shapes(client.shapes)) for client in data]
+    widths = [sum(int(np.prod(shape)) for shape in by_block(client.shapes).values()) for client in data]
     rows = [client.n_train for client in data]
     return {
         "clients": len(data),
@@ -44,10 +45,6 @@ def portrait(data: Federation) -> dict[str, Any]:
         "least_train": min(rows),
         **asdict(Traits.of(data)),
     }
-
-
-def _shapes(shapes: Any) -> list[tuple[int, ...]]:
-    return list(shapes.values()) if isinstance(shapes, dict) else [tuple(shapes)]
 
 
 def made(names: Sequence[str], sizes: Sequence[Size] = SIZES) -> pd.DataFrame:

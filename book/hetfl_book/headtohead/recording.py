@@ -12,7 +12,7 @@ import pandas as pd
 
 from hetfl_core.engine.run import Run
 from hetfl_core.federation import Federation
-from hetfl_core.records import RunRecord
+from hetfl_core.records import RunRecord, record
 
 KEPT = ("settings", "simulated", "stand_in", "size")
 """What a record keeps of what a federation says of itself."""
@@ -20,15 +20,8 @@ KEPT = ("settings", "simulated", "stand_in", "size")
 
 def described(data: Federation) -> dict[str, Any]:
     """What a record says of its data."""
-    return {
-        "name": data.name,
-        "fingerprint": data.fingerprint(),
-        "n_clients": len(data),
-        "n_classes": data.n_classes,
-        "n_train": sum(client.n_train for client in data),
-        "n_test": sum(client.n_test for client in data),
-        "info": {key: data.info[key] for key in KEPT if key in data.info},
-    }
+    found = record.described(data)
+    return {**found, "info": {key: data.info[key] for key in KEPT if key in data.info}}
 
 
 def rarest(data: Federation) -> list[int]:

@@ -206,7 +206,8 @@ class Bench:
         least = None
         try:
             if task.method == FAMILY:
-                settings["grid"], found = _grid_of_families(), _chosen_family(data, way)
+                settings["grid"] = [{"family": list(FAMILIES), "lr": list(RATES)}]
+                found = _chosen_family(data, way)
             else:
                 settings |= self._asked(task.method)
                 family = FAMILIES[self.family(task.name, task.size)]
@@ -415,10 +416,6 @@ def _listed(grid: Any) -> list[dict[str, list[Any]]]:
     """A grid as records hold it."""
     each = [grid] if isinstance(grid, Mapping) else grid
     return [{name: list(values) for name, values in one.items()} for one in each]
-
-
-def _grid_of_families() -> list[dict[str, list[Any]]]:
-    return [{"family": list(FAMILIES), "lr": list(RATES)}]
 
 
 def _chosen_setting(data: Seen, method: Any, grid: Any) -> Tuned:

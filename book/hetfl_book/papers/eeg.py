@@ -25,7 +25,7 @@ import torch
 
 from hetfl_book.datasets import flic_bci
 from hetfl_book.papers import flic
-from hetfl_book.papers.experiment import Experiment
+from hetfl_book.papers.experiment import Experiment, compared
 from hetfl_core import baselines
 from hetfl_core.baselines import LDA, LR, MDM, SVM, Baseline, Chosen, Pooled
 from hetfl_core.datasets import eeg
@@ -72,12 +72,6 @@ def longer(methods: Mapping[str, Method]) -> dict[str, Method]:
 def methods(one_space: bool) -> dict[str, Any]:
     """All that is compared; where there is one feature space of few features, with what only works or is fast there."""
     return flic.methods(fedrep=one_space) | classical(chosen=one_space)
-
-
-def compared(federation: Federation, method: Any, **options: Any) -> Run:
-    """A run of a federated method or of a baseline."""
-    one = baselines.run if isinstance(method, Baseline) else simulate
-    return one(federation, method, **options)
 
 
 # --- learning curves ------------------------------------------------------------------------------------------------

@@ -11,7 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from hetfl_core import checks
+from hetfl_book.datasets import CATALOGUE as OWN_CATALOGUE
+from hetfl_core import baselines, checks
+from hetfl_core.datasets import CATALOGUE
 from hetfl_core.engine.evaluation import Measure
 from hetfl_core.engine.measures import Named
 from hetfl_core.engine.options import cpu_threads
@@ -50,6 +52,25 @@ class MadeLate(Mapping[str, Any]):
 
 
 @dataclass(frozen=True)
+class BySeed:
+    """Data that a function makes of a seed; see `by_seed`."""
+
+    make: Callable[..., Federation]
+    options: Mapping[str, Any]
+
+    def __call__(self, seed: int) -> Federation:
+        """The federation of a seed."""
+        return self.make(seed=seed, **self.options)
+
+    @property
+    def dataset(self) -> str:
+        """The name by which the catalogues have what is called; empty where they have it not."""
+        called = getattr(self.make, "func", self.make)  # of a partial function
+        known = CATALOGUE | OWN_CATALOGUE
+        return next((name for name, make in known.items() if make is called), "")
+
+
+@dataclass(frozen=True)
 class Experiment:
     """One row of a table, or one point of a figure.
 
@@ -71,7 +92,7 @@ class Experiment:
     measure : tuple of str
         What else is evaluated; see `hetfl_core.simulate`.
     dataset : str
-        Name of the data set in the catalogue; its files must be at hand.
+        Name of the data set in the catalogue, by default of what `by_seed` calls; its files must be at hand.
     files_present : callable, optional
         Whether they are, for data that are placed by hand and not in the registry of downloads.
     priority : int
@@ -101,6 +122,10 @@ class Experiment:
     prepare: Mapping[str, Preparation] = field(default_factory=dict)
     perform: Callable[..., Run] | None = None
     book: Mapping[str, Any] = field(default_factory=lambda: {"rounds": 10, "pretrain_epochs": 20})
+
+    def __post_init__(self) -> None:
+        if not self.dataset and isinstance(self.federation, BySeed):
+            object.__setattr__(self, "dataset", self.federation.dataset)
 
     def at(self, scale: Scale) -> Experiment:
         """The experiment with the settings of a scale put in."""
@@ -146,9 +171,15 @@ SYMBOLS: dict[str, dict[str, str]] = {
 """What the weights of methods' terms are called in the names of runs: mostly as their papers call them."""
 
 
-def by_seed(make: Callable[..., Federation], **options: Any) -> Callable[[int], Federation]:
+def compared(federation: Federation, method: Any, **options: Any) -> Run:
+    """A run of a federated method or of a baseline."""
+    one = baselines.run if isinstance(method, baselines.Baseline) else simulate
+    return one(federation, method, **options)
+
+
+def by_seed(make: Callable[..., Federation], **options: Any) -> BySeed:
     """The data of an experiment: ``make(seed=seed, **options)`` for each seed."""
-    return lambda seed: make(seed=seed, **options)
+    return BySeed(make, options)
 
 
 def without_warnings(*parts: Any) -> Federation:

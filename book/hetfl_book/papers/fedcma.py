@@ -537,7 +537,6 @@ def _plane() -> dict[str, Experiment]:
             rounds=300,
             participation=1.0,
             evaluate_every=300,
-            dataset="toy.four_gaussians",
             priority=48,
             seeds=10,
             book={"rounds": 5},

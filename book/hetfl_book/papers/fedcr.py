@@ -129,7 +129,6 @@ def _paper() -> dict[str, Experiment]:
             f"FedCR, Table 2: Fashion-MNIST, {split}, 100 clients",
             _pooled(split),
             whole,
-            dataset="pooled.fashion_mnist",
             priority=60 + index,
             **common,
         )
@@ -144,7 +143,6 @@ def _paper() -> dict[str, Experiment]:
         "FedCR, Table 2: Fashion-MNIST, non-iid_1, 100 clients, the text's channels",
         _pooled("non-iid_1"),
         {"FedCR": at_rates(methods(TEXT_PHI, PAPER_V), "non-iid_1")["FedCR"]},
-        dataset="pooled.fashion_mnist",
         priority=69,
         seeds=1,
         **common,
@@ -477,7 +475,6 @@ def _cifar() -> dict[str, Experiment]:
             rounds=50,
             participation=0.25,
             evaluate_every=10,
-            dataset="pooled.cifar10",
             priority=55 + index,
             book=BRIEF,
         )

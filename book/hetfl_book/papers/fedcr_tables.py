@@ -45,8 +45,6 @@ class Images:
     Attributes
     ----------
     words : str
-    dataset : str
-        In the catalogue.
     make : callable
         The federation.
     phi : Network
@@ -63,7 +61,6 @@ class Images:
     """
 
     words: str
-    dataset: str
     make: Callable[..., Federation]
     phi: Network
     gaussian: int
@@ -75,7 +72,7 @@ class Images:
     def experiment(self, title: str, methods: dict[str, Method], priority: int, **options: Any) -> Experiment:
         """An experiment on it of 500 rounds."""
         made = by_seed(self.make, **options)
-        own: dict[str, Any] = {"dataset": self.dataset, "files_present": self.here, "priority": priority}
+        own: dict[str, Any] = {"files_present": self.here, "priority": priority}
         own |= {"rounds": 500, "participation": 0.1, "evaluate_every": 10, "measure": ("own",), "book": fedcr.BRIEF}
         return Experiment(title, made, methods, **own)
 
@@ -100,15 +97,15 @@ USUAL = dict.fromkeys(fedcr.SPLITS, 5e-4)
 SMALL = dict.fromkeys(fedcr.SPLITS, 1e-3)
 DATA: dict[str, Images] = {
     "emnist-letters": Images(
-        "EMNIST-L", "pooled.emnist_letters", pooled.emnist_letters, MLP(hidden=(1024,), out=1024, last="relu"),
+        "EMNIST-L", pooled.emnist_letters, MLP(hidden=(1024,), out=1024, last="relu"),
         256, USUAL, dict.fromkeys(fedcr.SPLITS, 0.1),
     ),
     "cifar10": Images(
-        "CIFAR-10", "pooled.cifar10", pooled.cifar10, replace(fedcr.CIFAR_PHI, network=LENET),
+        "CIFAR-10", pooled.cifar10, replace(fedcr.CIFAR_PHI, network=LENET),
         256, USUAL, SMALL, here=all_of_cifar10,
     ),
     "cifar100": Images(
-        "CIFAR-100", "pooled.cifar100", pooled.cifar100, Augmented(LENET, fill=(-1.8957, -1.8975, -1.5965)),
+        "CIFAR-100", pooled.cifar100, Augmented(LENET, fill=(-1.8957, -1.8975, -1.5965)),
         512, USUAL | {"non-iid_2": 1e-3}, SMALL | {"non-iid_2": 0.01}, norm_weight=0.001,
     ),
 }  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -55,6 +55,10 @@ class Setting(NamedTuple):
     dataset: str
     words: str
     pretrain_batch: int
+
+    def experiment(self, title: str, methods: Mapping[str, Method], **options: Any) -> Experiment:
+        """An experiment on these data."""
+        return Experiment(title, self.data, methods, dataset=self.dataset, **options)
 
 
 BCI = Setting(lambda seed: flic_bci.common40(), "flic_bci.common40", "BCI with the common electrodes", 100)
@@ -110,11 +114,9 @@ def realigned(model: Model, batch: int) -> FLIC:
 
 def _bci() -> dict[str, Experiment]:
     return {
-        "flic/bci-common40": Experiment(
+        "flic/bci-common40": BCI.experiment(
             "FLIC, Table 4: BCI with the common electrodes, 40 subjects",
-            BCI.data,
             methods(fedrep=True),
-            dataset=BCI.dataset,
             priority=0,
             seeds=5,
             book={"rounds": 10},
@@ -180,7 +182,6 @@ def _digits() -> dict[str, Experiment]:
                     by_seed(digits.mnist_usps, n_clients=b, classes_per_client=classes, **options),
                     methods(CNN(), fedrep=bool(options)),
                     evaluate_every=10,
-                    dataset="digits.mnist_usps",
                     priority=40 + 30 * bool(options) + b // 10 + classes,
                     book=BRIEF,
                 )
@@ -189,7 +190,6 @@ def _digits() -> dict[str, Experiment]:
         by_seed(digits.mnist_usps, n_clients=100, classes_per_client=3, variant="code"),
         methods(CNN()) | {"HetFedRep, realigned": realigned(Model(CNN(), alpha=100), 100)},
         evaluate_every=10,
-        dataset="digits.mnist_usps",
         priority=54,
         book=BRIEF,
     )
@@ -205,7 +205,6 @@ def _femnist() -> dict[str, Experiment]:
             methods(fedrep=True),
             rounds=1000,
             evaluate_every=20,
-            dataset="femnist.digits",
             priority=25 if n == 50 else 90,
             seeds=5 if n == 50 else 3,
             book={"rounds": 10, "pretrain_epochs": 10},
@@ -225,7 +224,6 @@ def _textcaps() -> dict[str, Experiment]:
                     f"FLIC, {table}, {b} clients with {classes} classes",
                     by_seed(text.textcaps, embeddings=embeddings, n_clients=b, classes_per_client=classes),
                     methods(pretrain_batch=10, fedrep=clip),
-                    dataset="text.textcaps",
                     files_present=text.files_present,
                     priority=100 + 30 * clip + b // 10 + classes,
                 )
@@ -254,7 +252,6 @@ def _toys() -> dict[str, Experiment]:
                 f"FLIC, Figure 4: {toys.words}, {n_clients} clients with 3 of 20 classes",
                 toy_data(name, n_clients),
                 methods(pretrain_batch=10) | also,
-                dataset=toys.dataset,
                 prepare=dict.fromkeys(also, tsne),
                 priority=(20 if main else 200 + n_clients // 10) + order,
                 seeds=5,
@@ -263,16 +260,13 @@ def _toys() -> dict[str, Experiment]:
         "FLIC, Figure 4 as its caption has it: linear mapping of classes in dimension 30, 100 clients",
         toy_data("linear", dim=30),
         methods(pretrain_batch=10),
-        dataset="toy.linear_mapping",
         priority=28,
     )
     for order, (name, toys) in enumerate(TOY_SETTINGS.items()):
         longer = {called: replace(m, local_epochs=100) for called, m in methods(pretrain_batch=10).items()}  # type: ignore[call-arg]
-        found[f"flic/toy-{name}-epochs100"] = Experiment(
+        found[f"flic/toy-{name}-epochs100"] = toys.experiment(
             f"FLIC, Figure 4 with the 100 local epochs of Appendix S3.3: {toys.words}, 100 clients",
-            toys.data,
             longer,
-            dataset=toys.dataset,
             priority=29 + order,
             book={"rounds": 10, "pretrain_epochs": 20, "local_epochs": 20},
         )
@@ -284,12 +278,10 @@ def _participation() -> dict[str, Experiment]:
     found = {}
     for order, (name, toys) in enumerate(TOY_SETTINGS.items()):
         for rate in (0.3, 0.5, 0.7, 1.0):
-            found[f"flic/participation-{name}-r{rate}"] = Experiment(
+            found[f"flic/participation-{name}-r{rate}"] = toys.experiment(
                 f"FLIC, Figure S3: {toys.words}, participation rate {rate}",
-                toys.data,
                 {"FLIC-Class": methods(pretrain_batch=10)["FLIC-Class"]},
                 participation=rate,
-                dataset=toys.dataset,
                 priority=300 + int(10 * rate) + order,
             )
     return found
@@ -320,12 +312,10 @@ def _pretraining() -> dict[str, Experiment]:
         for epochs in (1, 10, 50, 100, 200):
             options: dict[str, Any] = {"model": Model(MLP()), "pretrain_batch": 10, "pretrain_epochs": epochs}
             variants = (FLIC(**options), FrozenEmbedding(**options))
-            found[f"flic/pretraining-{name}-k{epochs}"] = Experiment(
+            found[f"flic/pretraining-{name}-k{epochs}"] = toys.experiment(
                 f"FLIC, Figure S2: {toys.words}, {epochs} epoch{'s' * (epochs > 1)} of pre-training",
-                toys.data,
                 {method.name: method for method in variants},
                 evaluate_every=10,
-                dataset=toys.dataset,
                 priority=320 + epochs // 10 + order,
                 seeds=5,
                 book={"rounds": 10},
@@ -368,23 +358,19 @@ def private() -> dict[str, Method]:
 
 def _alternatives() -> dict[str, Experiment]:
     found = {
-        f"flic/alternatives-{name}": Experiment(
-            f"FLIC's Table 2 and Remark 2: other schemes, other distances; {words}",
-            data,
-            alternatives(batch),
+        f"flic/alternatives-{name}": one.experiment(
+            f"FLIC's Table 2 and Remark 2: other schemes, other distances; {one.words}",
+            alternatives(one.pretrain_batch),
             evaluate_every=10,
-            dataset=dataset,
             priority=35 + order,
         )
-        for order, (name, (data, dataset, words, batch)) in enumerate(SETTINGS.items())
+        for order, (name, one) in enumerate(SETTINGS.items())
     }
     noisy = TOY_SETTINGS["noisy"]
-    found["flic/privacy-noisy"] = Experiment(
+    found["flic/privacy-noisy"] = noisy.experiment(
         f"FLIC's Remark 3: differentially private anchors; {noisy.words}, 100 clients",
-        noisy.data,
         private(),
         evaluate_every=10,
-        dataset=noisy.dataset,
         priority=38,
     )
     return found
@@ -434,17 +420,15 @@ def with_newcomers(
 def _newcomers() -> dict[str, Experiment]:
     wanted = ("Local", "HetFedRep", "FLIC-Class", "FLIC-HL")
     return {
-        f"flic/new-clients-{name}": Experiment(
-            f"FLIC, S1.4: a fifth of the clients join at the end; {dataset}",
-            data,
-            {m: method for m, method in methods(pretrain_batch=batch).items() if m in wanted},
+        f"flic/new-clients-{name}": one.experiment(
+            f"FLIC, S1.4: a fifth of the clients join at the end; {one.dataset}",
+            {m: method for m, method in methods(pretrain_batch=one.pretrain_batch).items() if m in wanted},
             evaluate_every=10,
-            dataset=dataset,
             perform=with_newcomers,
             priority=29 + order,
             seeds=5,
         )
-        for order, (name, (data, dataset, _, batch)) in enumerate(SETTINGS.items())
+        for order, (name, one) in enumerate(SETTINGS.items())
     }
 
 
@@ -494,16 +478,14 @@ def switches(pretrain_batch: int = 100) -> dict[str, Method]:
 
 def _ablations() -> dict[str, Experiment]:
     return {
-        f"flic/ablation-{name}": Experiment(
-            f"FLIC's text against its published code, one switch at a time: {words}",
-            data,
-            switches(batch),
-            dataset=dataset,
+        f"flic/ablation-{name}": one.experiment(
+            f"FLIC's text against its published code, one switch at a time: {one.words}",
+            switches(one.pretrain_batch),
             priority=30 + order,
             evaluate_every=10,
             book=LONG_ENOUGH,
         )
-        for order, (name, (data, dataset, words, batch)) in enumerate(SETTINGS.items())
+        for order, (name, one) in enumerate(SETTINGS.items())
     }
 
 

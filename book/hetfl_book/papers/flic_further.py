@@ -78,32 +78,26 @@ def published(place: str, batch: int, batch_of_hetfedrep: int = 10) -> dict[str,
 
 def _published() -> dict[str, Experiment]:
     found = {
-        "flic/bci-common40-published": Experiment(
+        "flic/bci-common40-published": flic.BCI.experiment(
             "FLIC, Table 4 as its published code runs it: BCI with the common electrodes",
-            flic.BCI.data,
             published("bci", 100),
-            dataset=flic.BCI.dataset,
             priority=10,
             seeds=5,
             book=flic.LONG_ENOUGH,
         ),
-        "flic/digits-dealt-b100-c3-published": Experiment(
+        "flic/digits-dealt-b100-c3-published": DIGITS.experiment(
             "FLIC, Table 3 as its published code runs it: MNIST and USPS, 100 clients with 3 classes",
-            DIGITS.data,
             published("digits", 100, 100),
             evaluate_every=10,
-            dataset=DIGITS.dataset,
             priority=13,
             book=flic.BRIEF,
         ),
     }
     for order, (name, toys) in enumerate(flic.TOY_SETTINGS.items()):
-        found[f"flic/toy-{name}-published"] = Experiment(
+        found[f"flic/toy-{name}-published"] = toys.experiment(
             f"FLIC, Figure 4 as its published code runs it: {toys.words}, 100 clients",
-            toys.data,
             published(name, 10),
             evaluate_every=10,
-            dataset=toys.dataset,
             priority=11 + order,
             seeds=5,
             book=flic.LONG_ENOUGH,
@@ -141,7 +135,7 @@ def with_movement(federation: Federation, method: Method, *, checkpoint: Path | 
 
 def _common(place: str, order: int) -> dict[str, Any]:
     """Settings of an experiment at one of `PLACES`."""
-    common: dict[str, Any] = {"dataset": PLACES[place].dataset, "priority": 14 + order, "evaluate_every": 10}
+    common: dict[str, Any] = {"priority": 14 + order, "evaluate_every": 10}
     if place == "femnist":
         return common | {"rounds": 1000, "evaluate_every": 20, "book": {"rounds": 10, "pretrain_epochs": 10}}
     return common | ({"book": flic.BRIEF} if place == "digits" else {"seeds": 5})
@@ -155,9 +149,8 @@ def _exchange() -> dict[str, Experiment]:
         table = flic.methods(phi, setting.pretrain_batch, fedrep=place in ("bci", "femnist"))
         hl: FLIC = table["FLIC-HL"]  # type: ignore[assignment]
         common = _common(place, order)
-        found[f"flic/exchange-{place}"] = Experiment(
+        found[f"flic/exchange-{place}"] = setting.experiment(
             f"FLIC-HL and itself with nothing exchanged: {setting.words}",
-            setting.data,
             {
                 "FLIC-HL": hl,
                 "FLIC-HL, alpha from round 21": replace(hl, representation_from=21),
@@ -167,9 +160,8 @@ def _exchange() -> dict[str, Experiment]:
             **common,
         )
         begin = {name: replace(m, init="heads") for name, m in table.items() if name not in ("Local", "FedHeNN")}
-        found[f"flic/heads-{place}"] = Experiment(
+        found[f"flic/heads-{place}"] = setting.experiment(
             f"FLIC's tables with one head for all clients to begin with, as in the published code: {setting.words}",
-            setting.data,
             begin,
             **common | {"priority": common["priority"] + 6},
         )
@@ -183,12 +175,10 @@ def _objections() -> dict[str, Experiment]:
     found = {}
     for order, (name, toys) in enumerate(flic.TOY_SETTINGS.items()):
         table = flic.methods(flic.PUBLISHED_MLP, toys.pretrain_batch)
-        found[f"flic/dropout-k10-{name}"] = Experiment(
+        found[f"flic/dropout-k10-{name}"] = toys.experiment(
             f"FLIC and its rivals, all with dropout, K = 10 (Appendix S3.5), fresh seeds: {toys.words}, 100 clients",
-            toys.data,
             {n: replace(m, pretrain_epochs=10) if isinstance(m, FLIC) else m for n, m in table.items()},
             evaluate_every=10,
-            dataset=toys.dataset,
             priority=12 + order,
             seeds=FRESH,
         )
@@ -197,7 +187,6 @@ def _objections() -> dict[str, Experiment]:
         by_seed(text.two_modalities, n_clients=100),
         flic.methods(pretrain_batch=10),
         evaluate_every=10,
-        dataset="text.two_modalities",
         priority=27,
         seeds=5,
     )
@@ -206,7 +195,6 @@ def _objections() -> dict[str, Experiment]:
         by_seed(digits.mnist_usps, n_clients=100, classes_per_client=3),
         {name: replace(m, local_epochs=50) for name, m in flic.methods(CNN()).items()},
         evaluate_every=10,
-        dataset="digits.mnist_usps",
         priority=55,
         book=flic.BRIEF,
     )

@@ -22,12 +22,10 @@ from typing import Any
 
 import pandas as pd
 
-from hetfl_book.papers.experiment import Experiment, MadeLate, by_seed, tried
-from hetfl_core import baselines
+from hetfl_book.papers.experiment import Experiment, MadeLate, by_seed, compared, tried
 from hetfl_core.baselines import Alone
 from hetfl_core.datasets import heart
 from hetfl_core.engine.measures import Named
-from hetfl_core.engine.simulation import Run, simulate
 from hetfl_core.estimators import InOnePlace, PerSite
 from hetfl_core.federation import Federation
 from hetfl_core.methods import FLIC, FedAvg, FedHeNN, FedProto, HyFEM, LaserVFL, LateFusion, Local, Method
@@ -161,13 +159,6 @@ CHOSEN: dict[str, str] = {
 def validated(seed: int) -> Federation:
     """The hospitals with validation rows for test rows."""
     return held_out(heart.hospitals(test_size=TEST_SIZE, seed=seed), VALIDATION, seed)
-
-
-def compared(federation: Federation, method: Any, *, last_step: str = "shared", **options: Any) -> Run:
-    """A run of a method, or of an estimator."""
-    if isinstance(method, Alone):
-        return baselines.run(federation, method, seed=options["seed"], measure=options["measure"])
-    return simulate(federation, method, last_step=last_step, **options)  # type: ignore[arg-type]
 
 
 def _experiment(

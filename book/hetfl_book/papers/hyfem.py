@@ -204,7 +204,7 @@ RUNS: dict[str, Any] = {
 
 
 def _tuning(
-    title: str, make: Callable[..., Federation], dataset: str, grid: Mapping[str, Mapping[str, Method]], **queue: Any
+    title: str, make: Callable[..., Federation], grid: Mapping[str, Mapping[str, Method]], **queue: Any
 ) -> Experiment:
     """All settings of some methods, on validation samples of data that ``make(seed=…, tested_on=…)`` deals."""
     held_out = partial(make, tested_on="validation")
@@ -213,7 +213,6 @@ def _tuning(
         title,
         by_seed(held_out),
         {setting: method for settings in grid.values() for setting, method in settings.items()},
-        dataset=dataset,
         evaluate_every=RUNS["rounds"],
         prepare={s: seen[name] for name, settings in grid.items() if name in seen for s in settings},
         **queue,
@@ -221,15 +220,12 @@ def _tuning(
     )
 
 
-def _comparison(
-    title: str, make: Callable[..., Federation], dataset: str, methods: Mapping[str, Method], **queue: Any
-) -> Experiment:
+def _comparison(title: str, make: Callable[..., Federation], methods: Mapping[str, Method], **queue: Any) -> Experiment:
     """The settings that were chosen, on test samples."""
     return Experiment(
         title,
         by_seed(make),
         methods,
-        dataset=dataset,
         evaluate_every=EARLY,
         prepare={family: way for family, way in views(make).items() if family in methods},
         **queue,
@@ -242,7 +238,6 @@ def _grid() -> dict[str, Experiment]:
         f"hyfem/quadrants-grid{ending}": _tuning(
             f"HyFEM, our setting: Fashion-MNIST in quadrants, settings on validation images{who}",
             blocks.fashion_mnist,
-            "blocks.fashion_mnist",
             {name: GRID[name] for name in names},
             priority=56,
             seeds=seeds,
@@ -262,7 +257,6 @@ def _compared() -> dict[str, Experiment]:
         f"hyfem/{name}": _comparison(
             f"HyFEM, our setting: {title}, in quadrants, six clients",
             make,
-            f"blocks.{make.__name__}",
             methods,
             priority=index,
             seeds=seeds,
@@ -295,7 +289,6 @@ def _longer() -> dict[str, Experiment]:
         whole = _comparison(
             f"HyFEM, our setting: Fashion-MNIST, in quadrants, six clients, {rounds} rounds",
             blocks.fashion_mnist,
-            "blocks.fashion_mnist",
             chosen,
             priority=60,
             seeds=3,
@@ -309,13 +302,11 @@ COLOURED = Model(
 )
 
 
-def _taken_over(
-    title: str, make: Callable[..., Federation], dataset: str, model: Model, chosen: Mapping[str, str]
-) -> Experiment:
+def _taken_over(title: str, make: Callable[..., Federation], model: Model, chosen: Mapping[str, str]) -> Experiment:
     """A comparison where no block is on all clients, with settings that were chosen on other data."""
     known = families(model)
     methods = {family: tried(family, known)[chosen[family]] for family in known if family not in WITHOUT_COMMON}
-    return _comparison(title, make, dataset, methods, priority=59, seeds=3)
+    return _comparison(title, make, methods, priority=59, seeds=3)
 
 
 def _nothing_in_common() -> dict[str, Experiment]:
@@ -323,14 +314,12 @@ def _nothing_in_common() -> dict[str, Experiment]:
     colours = _taken_over(
         "HyFEM, after Table 2: the part of CIFAR-10 at hand, in quadrants of one colour, nine clients",
         partial(blocks.cifar10, assignment="9 clients", cut="quadrants and colours"),
-        "blocks.cifar10",
         COLOURED,
         CHOSEN,
     )
     twelve = _taken_over(
         "HyFEM, after Table 2: made solids seen from twelve sides, eight clients, settings of four sides",
         solids.views,
-        "solids.views",
         Model(seen_from(12)),
         CHOSEN_ON["4-views"],
     )
@@ -340,7 +329,7 @@ def _nothing_in_common() -> dict[str, Experiment]:
 def _ablation() -> dict[str, Experiment]:
     """What matching, the regulariser, the start and the beginning of a round are worth; and Figure 14."""
     at = {mu: GRID["HyFEM"][setting] for mu, setting in CHOSEN_BY_MU.items()}
-    common: dict[str, Any] = {"dataset": "blocks.fashion_mnist", "evaluate_every": EARLY, "seeds": 3, **RUNS}
+    common: dict[str, Any] = {"evaluate_every": EARLY, "seeds": 3, **RUNS}
     pulls: list[dict[str, Any]] = [
         {"extractor_weight": 0.0, "classifier_weight": mu} for mu in (0.0, 0.01, 0.03, 0.1, 0.3, 0.5)
     ]
@@ -385,13 +374,8 @@ class Setting(NamedTuple):
 
     name: str
     title: str
-    dataset: str
     make: Callable[..., Federation]
     families: Families
-
-
-def _electrodes(seed: int, **options: Any) -> Federation:
-    return eeg_blocks.simulated(seed, progress=False, **options)
 
 
 SENSORS = Model(Blocks.alike(tuple(eeg_blocks.GROUPS), EXTRACTOR, 128))
@@ -404,9 +388,7 @@ def seen_from(n: int, out: int = 128) -> Blocks:
     )
 
 
-def _four_views(seed: int, assignment: str = "4 views", **options: Any) -> Federation:
-    return solids.views(seed=seed, n_views=4, assignment=assignment, **options)
-
+_four_views = partial(solids.views, n_views=4, assignment="4 views")
 
 FEWER_STEPS: dict[str, Any] = {"local_steps": 8}
 """Of subjects with some hundred trials: 32 batches would be a dozen passes over them in every round."""
@@ -415,15 +397,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "4-views",
         "made solids seen from four sides, four clients with three views and half of the classes each",
-        "solids.views",
         _four_views,
         families(Model(seen_from(4))) | aligned(seen_from(4, out=32)),
     ),
     Setting(
         "eeg",
         "simulated EEG, groups of electrodes as blocks, caps as what a client holds",
-        "eeg_blocks.simulated",
-        _electrodes,
+        partial(eeg_blocks.simulated, progress=False),
         {name: family for name, family in families(SENSORS, **FEWER_STEPS).items() if name != "centralised"},
     ),
 )
@@ -470,10 +450,10 @@ def _elsewhere() -> dict[str, Experiment]:
         grid = grid_of(one)
         title = f"HyFEM, our setting: {one.title}"
         found[f"hyfem/{one.name}-grid"] = _tuning(
-            f"{title}, settings on validation samples", one.make, one.dataset, grid, priority=58 + index, seeds=3
+            f"{title}, settings on validation samples", one.make, grid, priority=58 + index, seeds=3
         )
         chosen = {name: grid[name][setting] for name, setting in CHOSEN_ON[one.name].items()}
-        found[f"hyfem/{one.name}"] = _comparison(title, one.make, one.dataset, chosen, priority=58 + index, seeds=5)
+        found[f"hyfem/{one.name}"] = _comparison(title, one.make, chosen, priority=58 + index, seeds=5)
     return found
 
 
@@ -497,7 +477,6 @@ def _fused() -> dict[str, Experiment]:
         "hyfem/4-views-laser-grid": _tuning(
             "HyFEM, our setting: made solids seen from four sides; a head over means of blocks, on validation samples",
             _four_views,
-            "solids.views",
             grid,
             priority=58,
             seeds=3,
@@ -530,7 +509,6 @@ def _of_the_paper() -> dict[str, Experiment]:
         "hyfem/modelnet40-1": _comparison(
             "HyFEM, Table 2: ModelNet40:1, four views, four clients, settings of made solids",
             partial(views, assignment=runs, views=4),
-            "multiview.modelnet40",
             {name: tried(name, four)[CHOSEN_ON["4-views"][name]] for name in four},
             priority=120,
             seeds=3,
@@ -538,14 +516,12 @@ def _of_the_paper() -> dict[str, Experiment]:
         "hyfem/modelnet40-2": _taken_over(
             "HyFEM, Table 2: ModelNet40:2, twelve views, eight clients, settings of made solids",
             views,
-            "multiview.modelnet40",
             sides(*range(1, 13)),
             CHOSEN_ON["4-views"],
         ),
         "hyfem/modelnet40-2-mu2": _comparison(
             "HyFEM, Figure 14: ModelNet40:2, weights of the classifier's regulariser",
             views,
-            "multiview.modelnet40",
             {f"HyFEM, mu2 {pull['classifier_weight']:g}": replace(alone, **pull) for pull in pulls},
             priority=121,
             seeds=3,
@@ -553,7 +529,6 @@ def _of_the_paper() -> dict[str, Experiment]:
         "hyfem/quadrants-eurosat": _comparison(
             "HyFEM, Appendix C.1: EuroSAT in quadrants, six clients, settings of Fashion-MNIST",
             blocks.eurosat,
-            "blocks.eurosat",
             {name: tried(name, quadrants)[CHOSEN[name]] for name in quadrants},
             priority=122,
             seeds=3,
@@ -561,14 +536,12 @@ def _of_the_paper() -> dict[str, Experiment]:
         "hyfem/colours-eurosat": _taken_over(
             "HyFEM, Table 2: EuroSAT in quadrants of one colour, nine clients, settings of Fashion-MNIST",
             partial(blocks.eurosat, assignment="9 clients", cut="quadrants and colours"),
-            "blocks.eurosat",
             COLOURED,
             CHOSEN,
         ),
         "hyfem/herigraph": _taken_over(
             "HyFEM, Appendix C.3: HeriGraph, four blocks of features, six clients, settings of Fashion-MNIST",
             multiview.herigraph,
-            "multiview.herigraph",
             text,
             CHOSEN,
         ),

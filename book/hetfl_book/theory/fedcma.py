@@ -252,11 +252,15 @@ def dimension(bodies: Sequence[int], d_e: int, K: int) -> int:
 # --- Theorem 3: the rate ----------------------------------------------------------------------------------------------
 
 
-def theorem_3(T: int, c0: float, c1: float, g2: float) -> tuple[float, float]:
-    """The printed step, (2 C1/(T C0 G2²))^½, and the printed bound of min E‖∇Φ‖², (2 C1 C0 G2²/T)^½."""
+def _check_constants(T: int, c0: float, c1: float, g2: float) -> None:
     checks.integer("T", T, 1)
     for name, value in (("c0", c0), ("c1", c1), ("g2", g2)):
         checks.number(name, value, above=0)
+
+
+def theorem_3(T: int, c0: float, c1: float, g2: float) -> tuple[float, float]:
+    """The printed step, (2 C1/(T C0 G2²))^½, and the printed bound of min E‖∇Φ‖², (2 C1 C0 G2²/T)^½."""
+    _check_constants(T, c0, c1, g2)
     return math.sqrt(2 * c1 / (T * c0)) / g2, math.sqrt(2 * c1 * c0 / T) * g2
 
 
@@ -287,9 +291,7 @@ def rate(T: int, c0: float, c1: float, g2: float, g1: float = 0.0, eta: float | 
     ValueError
         For a step that is too long, or none that is above 0.
     """
-    checks.integer("T", T, 1)
-    for name, value in (("c0", c0), ("c1", c1), ("g2", g2)):
-        checks.number(name, value, above=0)
+    _check_constants(T, c0, c1, g2)
     most = 1 / (c0 * (1 + checks.number("g1", g1, 0)))
     step = min(math.sqrt(2 * c1 / (T * c0 * g2)), most) if eta is None else checks.number("eta", eta, above=0)
     if step > most:
