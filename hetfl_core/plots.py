@@ -257,7 +257,9 @@ def shaded(ax: Axes, shades: pd.DataFrame, texts: Sequence[Sequence[str]]) -> No
     """A table whose cells are the darker the nearer to 1, each with its text; columns are named above."""
     ax.imshow(shades, cmap="Blues", vmin=0, vmax=1.3, aspect="auto")
     for (i, j), shade in np.ndenumerate(shades):
-        ax.text(j, i, texts[i][j], ha="center", va="center", color="white" if shade > 0.85 else "black", fontsize=11)
+        if texts[i][j]:
+            colour = "white" if shade > 0.85 else "black"
+            ax.text(j, i, texts[i][j], ha="center", va="center", color=colour, fontsize=11)
     ax.set_xticks(range(shades.shape[1]), list(map(str, shades.columns)))
     ax.set_yticks(range(len(shades)), list(map(str, shades.index)))
     ax.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
