@@ -75,6 +75,12 @@ def seeds(value: Any, least: int = 1) -> list[int]:
     return found
 
 
+def jobs(value: int | None) -> None:
+    """Check a number of processes, as scikit-learn has it."""
+    if value is not None and not integer("n_jobs", value):
+        raise ValueError("n_jobs must be a number of processes, or -1 for one a core, got 0")
+
+
 def number(
     name: str,
     value: Any,

@@ -27,7 +27,7 @@ from hetfl_core.engine.trainer import choose_device
 from hetfl_core.estimators import as_baseline
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
-from hetfl_core.parallel import check_jobs, in_order
+from hetfl_core.parallel import in_order
 from hetfl_core.records import to_percent
 from hetfl_core.statistics import MIN_SEEDS, Paired, as_table, corrected, observed
 from hetfl_core.views import VIEWS, method_and_view, view_of
@@ -115,7 +115,7 @@ def compare(
     methods, views = split_views(methods)
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
     base = _check(methods, base)
-    check_jobs(n_jobs)
+    checks.jobs(n_jobs)
     several = isinstance(metric, list | tuple)
     wanted = list(metric) if isinstance(metric, list | tuple) else [metric]
     if n_jobs not in (None, 1) and "on_round" in options:

@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 import joblib
 from joblib.externals.loky import get_reusable_executor
 
-from hetfl_core import checks
-
 R = TypeVar("R")
 
 WORTH = 20.0
@@ -22,12 +20,6 @@ WORTH = 20.0
 def usable_cores() -> int:
     """The cores that this process may use, by its affinity and by what a container is given; at least 1."""
     return int(joblib.cpu_count())
-
-
-def check_jobs(n_jobs: int | None) -> None:
-    """Refuse what is no number of processes."""
-    if n_jobs is not None and not checks.integer("n_jobs", n_jobs):
-        raise ValueError("n_jobs must be a number of processes, or -1 for one a core, got 0")
 
 
 def in_order(call: Callable[..., R], pieces: Sequence[tuple[Any, ...]], n_jobs: int | None = None) -> Iterator[R]:

@@ -18,7 +18,6 @@ from hetfl_core.engine.measures import Function, check_measure
 from hetfl_core.estimators import PerSite, as_baseline
 from hetfl_core.federation import Federation, map_blocks
 from hetfl_core.methods import Method
-from hetfl_core.parallel import check_jobs
 from hetfl_core.rng import numpy_stream
 from hetfl_core.views import view_of
 
@@ -107,7 +106,7 @@ def tune(
     """
     checks.fraction("share", share, "(0, 1)")
     checks.flag("progress", progress)
-    check_jobs(n_jobs)
+    checks.jobs(n_jobs)
     numbers = checks.seeds(seeds)
     settings = _settings(grid)
     ((_, plain),), ((_, view),) = (part.items() for part in split_views({"": method}))

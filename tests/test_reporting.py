@@ -462,7 +462,7 @@ def test_runs_can_be_made_in_another_process(tmp_path):
 
 def test_splits_are_trained_together_and_the_figures_are_those_of_single_runs(ran, tmp_path, monkeypatch):
     """A stack of several splits has the runs of each, to rounding."""
-    assert {len(seeds) for _, seeds, _ in trials.groups([0, 1, 2], {"common": 10})} == {3}
+    assert {len(seeds) for _, seeds, _ in comparing.groups([0, 1, 2], {"common": 10})} == {3}
     monkeypatch.setattr(trials, "most", lambda *_: 1)
     monkeypatch.setattr(comparing, "simulate_seeds", lambda *a, **k: pytest.fail("they were trained together"))
     alone = trials.run_all(tables(tmp_path), seeds=3, rounds=2, n_jobs=1, progress=False)

@@ -18,7 +18,6 @@ from hetfl_core.engine.run import Run
 from hetfl_core.federation import Federation
 from hetfl_core.methods import Method
 from hetfl_core.methods.base import pick
-from hetfl_core.parallel import check_jobs
 from hetfl_core.reporting.ways import Way, ways_of
 from hetfl_core.statistics import MIN_SEEDS
 
@@ -140,7 +139,7 @@ def run_all(
     ValueError
         For a bad argument, tables that are refused, and names that are unknown.
     """
-    check_jobs(n_jobs)
+    checks.jobs(n_jobs)
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
     checks.integer("rounds", rounds, 1)
     checks.fraction("test_size", test_size, "(0, 1)")
