@@ -416,6 +416,7 @@ def test_of_an_error_less_is_better() -> None:
     found = [*with_loss(three(ALONE, BASE), 0.5), *with_loss(three("FedProto", BASE), 0.3)]
     table = ranking.cells(found, "log_loss").set_index("method")
     assert table.loc["FedProto", "gain"] == pytest.approx(0.2)
+    assert across.ranks(across.scores(table.reset_index(), "all"), less=True).loc["heart", "FedProto"] == 1
 
 
 def test_the_board_ranks_each_measure_size_and_kind_by_itself() -> None:
@@ -473,9 +474,37 @@ def test_friedman_by_its_formula() -> None:
     values = pd.DataFrame(np.random.default_rng(0).random((8, 4)), columns=list("ABCD"))
     mean = across.ranks(values).mean()
     statistic = 12 * 8 / (4 * 5) * ((mean**2).sum() - 4 * 25 / 4)
-    assert across.friedman(values) == pytest.approx(stats.chi2.sf(statistic, 3))
+    found = across.friedman(values)
+    assert found.statistic == pytest.approx(statistic)
+    assert found.p == pytest.approx(stats.chi2.sf(statistic, 3))
     with pytest.raises(ValueError, match="three methods on two federations"):
         across.friedman(values[["A", "B"]])
+
+
+def test_wilcoxon_is_exact_and_corrected() -> None:
+    values = pd.DataFrame({ALONE: [0.0] * 6, "A": [1, 2, 3, 4, 5, 6.0], "B": [-1, 2, -3, 4, -5, 6.0], "C": [0.0] * 6})
+    table = across.wilcoxon(values)
+    assert table.loc["A", "p"] == pytest.approx(2 / 2**6)
+    assert table.loc["A", "p_holm"] == pytest.approx(3 * 2 / 2**6)
+    assert table.loc["A", ["median", "wins"]].tolist() == [3.5, 6]
+    assert table.loc["C", "p"] == 1
+    values.loc[0, "B"] = math.nan
+    assert math.isnan(across.wilcoxon(values).loc["B", "p"])
+
+
+def test_the_signed_rank_test_by_its_closed_form() -> None:
+    """One difference beyond the region: only the pair of made-up ones lies within, and w₀ ~ Beta(1/2, 1)."""
+    within = 1 - 0.5**0.25  # the share w₀² is larger than a half where w₀ > √½
+    found = across.signed_rank([5.0])
+    assert found.same == pytest.approx(within, abs=0.01)
+    assert found.better == pytest.approx(1 - within, abs=0.01)
+    assert found.worse == 0
+    mirrored = across.signed_rank([-5.0])
+    assert (mirrored.worse, mirrored.better) == pytest.approx((found.better, 0), abs=0.01)
+    assert across.signed_rank([0.5] * 9).same == 1
+    assert across.signed_rank([3.0] * 12).better > 0.99
+    with pytest.raises(ValueError, match="finite"):
+        across.signed_rank([1.0, math.nan])
 
 
 # --- the records ------------------------------------------------------------------------------------------------------

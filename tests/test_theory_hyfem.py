@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -46,6 +47,18 @@ def test_theorem_2_holds_of_iteration_22_on_quadratics(seed):
         gap = path.values[0]  # L is at least 0
         assert path.left <= bound(gap, problem.step, rounds, steps, problem.smoothness, 0.0)
         assert np.diff(path.values).max() <= 1e-12
+
+
+def test_the_descent_pays_what_theorem_2_asks_for_from_two_steps_on():
+    """The proof, as shares of twice (24): at most 1 of each."""
+    for steps in (2, 3, 50):
+        shares = hyfem.paid(steps)
+        assert all(share <= 1 for share in shares.values())
+        assert shares["q = Q - 1"] == 1, "with nothing to spare"
+        assert shares["q = 0"] == Fraction(3, 5)
+        assert shares["z"] == Fraction(21, 25)
+        assert shares["L_T"] == Fraction(2, 5)
+    assert hyfem.paid(1)["q = 0"] == Fraction(7, 5), "first and last are one gradient: this proof does not do"
 
 
 class Waves:

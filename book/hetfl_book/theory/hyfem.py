@@ -54,6 +54,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -232,6 +233,37 @@ def bound(gap: float, eta: float, rounds: int, steps: int, smoothness: float, si
     """
     noise = (5 * smoothness * eta + 2 * smoothness**2 * eta**2 / steps) * sigma**2
     return 10 * gap / (rounds * steps * eta) + noise
+
+
+def paid(steps: int) -> dict[str, Fraction]:
+    r"""Which share of the descent (24), taken twice and over all rounds, pays each term on the left of Eq. (23).
+
+    Write :math:`g_{t,q}` for :math:`\nabla_x \mathcal{L}` before step q of round t, and :math:`L_t` for the objective.
+    Twice (24) is worth :math:`\eta\|g_{t,q}\|^2` for each q < Q and :math:`\mu\|z^{t+1} - z^t\|^2`, for
+    :math:`2(L_t - L_{t+1})` and noise. Eq. (23), times η/5, asks for η/5 of each gradient and μ/5 of the server's step.
+    By (32) :math:`\|g_{t,Q}\|^2 \le 4\|g_{t,Q-1}\|^2` and noise; by (33) the last gradient is at most
+    :math:`2 C_x^2 \|z^{t+1} - z^t\|^2 + 2\|g_{t+1,0}\|^2`, which belongs to the round that follows, and where none
+    follows :math:`\|g_{T,0}\|^2 \le 2 L_x (L_T - \underline{\mathcal{L}})`. At the largest η, 1/L_x and 8 μ/(5 C_x²),
+    each is paid in full if none of these shares is above 1; noise then adds up to that of (23).
+
+    Parameters
+    ----------
+    steps : int
+        Q.
+
+    Returns
+    -------
+    dict of str to Fraction
+        Of ``"q = 0"``, ``"q = Q - 1"`` (one term where Q = 1), ``"0 < q < Q - 1"``, ``"z"``, and ``"L_T"``: what is
+        needed of :math:`2(L_T - \underline{\mathcal{L}})`, which :math:`2(L_0 - L_T)` leaves.
+    """
+    checks.integer("steps", steps, 1)
+    fifth = Fraction(1, 5)
+    first, last = fifth + 2 * fifth, fifth + 4 * fifth
+    gradients = {"q = 0": first, "q = Q - 1": last, "0 < q < Q - 1": fifth}
+    if steps == 1:
+        gradients = {"q = 0": first + 4 * fifth}
+    return {**gradients, "z": fifth + fifth * 2 * Fraction(8, 5), "L_T": 2 * fifth}
 
 
 def rate(gap: float, rounds: int, smoothness: float, sigma: float) -> float:
