@@ -216,6 +216,22 @@ def test_a_forked_kernel_has_imported_and_is_else_a_kernel_as_any(tmp_path: Path
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="kernels are forked on Linux alone")
+def test_a_forked_kernel_keeps_what_was_computed(tmp_path: Path, extension: ModuleType) -> None:
+    """Numbers, tables and functions with what these need, for who unpickles them; not what cannot be pickled."""
+    code = "import pandas as pd\nfactor, cannot = 3, (i for i in [])\n"
+    code += "table = pd.DataFrame({'x': [1, 2]})\ndef scaled(): return (table * factor)['x'].tolist()"
+    file = tmp_path / "variables" / "page.pkl"
+    with extension.forked(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HETFL_VARIABLES", str(file))
+        book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+        nbclient.execute(book, cwd=str(tmp_path), kernel_name="python3", timeout=120)
+    kept = pickle.loads(file.read_bytes())
+    assert kept.keys() == {"pd", "factor", "table", "scaled", "seconds"}
+    assert pickle.loads(kept["scaled"])() == [3, 6]
+    assert 0 < pickle.loads(kept["seconds"]) < 60
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="kernels are forked on Linux alone")
 def test_a_kernel_starts_as_ever_where_none_can_be_forked(extension: ModuleType) -> None:
     """What imports for all kernels may fail to, say where a package of the book is missing: that is no page's fault."""
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import sys; print('torch' in sys.modules)")])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import pickle
 import re
 
 import pytest
-from facts import BOOK, RESULT, cells, failures, headline, headline_cells, printed_numbers, ran, whole
+from facts import BOOK, RESULT, Page, cells, failures, headline, headline_cells, printed_numbers, ran, whole
 from test_part_one import WRITTEN
 
 PAPERS = ("flic", "fedcr", "fedcma", "hyfem")
@@ -89,7 +91,7 @@ def test_a_page_of_part_one_says_what_the_records_and_its_own_cells_say(page: st
     found = ran(page) if live else None
     wrong = failures(whole(page), its.FACTS, its.GIVEN, printed_numbers(), found)
     assert not wrong, "\n".join([f"book/{page}.ipynb", *wrong])
-    if found:
+    if found is not None:
         assert found["seconds"] <= MOST_SECONDS, f"the page's cells take {found['seconds']:.0f} s of CPU"
 
 
@@ -117,3 +119,23 @@ def test_a_page_is_read_whole_and_run_once(tmp_path, monkeypatch) -> None:
     assert ran("page")["z"] == 3
     assert ran("page") is ran("page")
     ran.cache_clear()
+
+
+def test_what_the_build_kept_is_taken_unless_code_or_page_are_newer(tmp_path, monkeypatch) -> None:
+    """Variable by variable; one that was not kept has the cells run."""
+    monkeypatch.setattr("facts.BOOK", tmp_path)
+    page, file = tmp_path / "page.ipynb", tmp_path / "_build" / "variables" / "page.pkl"
+    file.parent.mkdir(parents=True)
+    cell = {"cell_type": "code", "id": "a", "metadata": {}, "source": "y = 2\nz = y + 1"}
+    page.write_text(json.dumps({"cells": [cell]}), "utf8")
+    file.write_bytes(pickle.dumps({"y": pickle.dumps(7)}))
+    found = Page("page")
+    assert found["y"] == 7
+    assert (found["z"], found["y"]) == (3, 2), "all of one run"
+    (tmp_path / "hetfl_book").mkdir()
+    code = tmp_path / "hetfl_book" / "new.py"
+    code.touch()
+    for newer in (page, code):
+        for path in (page, code, file):
+            os.utime(path, (10, 20 if path == newer else 10))
+        assert Page("page")["y"] == 2, newer

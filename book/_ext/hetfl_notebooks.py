@@ -4,7 +4,8 @@ myst-nb executes a notebook when Sphinx reads its page, one after the other: Jup
 on to Sphinx, and Sphinx would deal its pages out in alphabetical chunks, so that the notebooks, which stand next to
 each other there, would still wait for each other. Here those of them that are not in the cache are executed by the
 workers of jupyter-cache ([1]_), one notebook a process. Pages that are no notebooks are read meanwhile, and each
-notebook when it has been executed: myst-nb then finds it in the cache.
+notebook when it has been executed: myst-nb then finds it in the cache. What the cells of a page of Part I computed is
+kept beside the cache, for the tests of its sentences.
 
 ``HETFL_JOBS`` says how many at a time (``make book JOBS=4``); without it, as many as this process may use cores.
 
@@ -57,6 +58,17 @@ class Untrimmed(JupyterCacheBase):  # type: ignore[misc]
         """Nothing: the process that started the workers trims, once, when they have ended."""
 
 
+class Worker(ExecutionWorkerLocalMProc):  # type: ignore[misc]
+    """Executes a notebook in its folder; kernels that are forked keep their variables where they are told to."""
+
+    @staticmethod
+    def execute(project_nb: Any, data: Any) -> Any:
+        """As jupyter-cache does, for pages with minutes by which they are counted into Part I."""
+        file = Path(data.cache.path).with_name("variables") / f"{Path(project_nb.uri).stem}.pkl"
+        os.environ["HETFL_VARIABLES"] = str(file) if "minutes" in project_nb.nb.metadata else ""
+        return ExecutionWorkerLocalMProc.execute(project_nb, data)
+
+
 def jobs() -> int:
     """How many notebooks are executed at a time.
 
@@ -107,9 +119,7 @@ def execute(cache: JupyterCacheAbstract, records: Sequence[Any], timeout: int, a
     held = ExitStack()
     held.enter_context(forked())
     pool = held.enter_context(ProcessPoolExecutor(at_once, context, multiprocessing.log_to_stderr, (ERROR,)))
-    started = {
-        pool.submit(ExecutionWorkerLocalMProc(), ProcessData(r.pk, r.uri, theirs, timeout, False)): r for r in records
-    }
+    started = {pool.submit(Worker(), ProcessData(r.pk, r.uri, theirs, timeout, False)): r for r in records}
     return as_they_end(cache, held, started)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import pickle
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -85,9 +86,37 @@ def _told(prose: Iterable[Mapping[str, Any]], figures: Iterable[Mapping[str, Any
     return " ".join(CODE.sub(" ", "\n\n".join(told)).split())
 
 
-@cache
-def ran(page: str) -> dict[str, Any]:
-    """A page's variables after its cells have run, with the CPU seconds that this took as ``"seconds"``."""
+class Page(dict[str, Any]):
+    """A page's variables after its cells have run, with the CPU seconds that this took as ``"seconds"``.
+
+    `make book` has run them, and keeps what can be kept; for the rest, and where the book is older than the code, they
+    run here.
+    """
+
+    def __init__(self, page: str) -> None:
+        self.page, self.kept = page, _kept(page)
+
+    def __missing__(self, name: str) -> Any:
+        if name in self.kept:
+            self[name] = pickle.loads(self.kept[name])
+        else:
+            self.kept = {}
+            self.update(_run(self.page))
+        return self[name]
+
+
+ran = cache(Page)
+
+
+def _kept(page: str) -> dict[str, bytes]:
+    file, notebook = BOOK / "_build" / "variables" / f"{page}.pkl", BOOK / f"{page}.ipynb"
+    code = (path for package in ("hetfl_book", "../hetfl_core") for path in (BOOK / package).rglob("*.py"))
+    if not file.exists() or any(path.stat().st_mtime > file.stat().st_mtime for path in (notebook, *code)):
+        return {}
+    return dict(pickle.loads(file.read_bytes()))
+
+
+def _run(page: str) -> dict[str, Any]:
     found: dict[str, Any] = {"__name__": "page"}
     backend, start = matplotlib.get_backend(), time.process_time()
     matplotlib.use("Agg")
