@@ -103,6 +103,8 @@ def test_a_federation_of_fewer_trials_says_so():
     some = fewer_trials(federation, 10, 7)
     assert [c.n_train for c in some] == [10] * 4
     assert some.info["trials"] == {"at_most": 10, "seed": 7}
+    own = {"x_test": federation[0].x_test, "y_test": federation[0].y_test}
+    assert fewer_trials(replace(federation, **own), 10, 7).y_test.equal(own["y_test"])
 
 
 # --- alone ------------------------------------------------------------------------------------------------------------

@@ -83,6 +83,15 @@ def sources(folder: str) -> dict[Path, str]:
     return {p: p.read_text("utf8") for p in sorted((ROOT / folder).rglob("*.py")) if "_build" not in p.parts}
 
 
+packages = cache(metadata.packages_distributions)
+
+
+@cache
+def nodes(source: str) -> tuple[ast.AST, ...]:
+    """All nodes of a module."""
+    return tuple(ast.walk(ast.parse(source)))
+
+
 def imported(node: ast.AST) -> list[str]:
     """The full names of the modules of others that a statement imports."""
     if isinstance(node, ast.ImportFrom):
@@ -95,9 +104,9 @@ def distributions(folder: str) -> set[str]:
     """Distributions of others that the modules below a folder import."""
     paths = [p for name in ("hetfl_core", "book", "tests") for p in sources(name)]
     own = {p.stem for p in paths} | {p.parent.name for p in paths}
-    names = {name for text in sources(folder).values() for node in ast.walk(ast.parse(text)) for name in imported(node)}
+    names = {name for text in sources(folder).values() for node in nodes(text) for name in imported(node)}
     tops = {name.split(".")[0] for name in names} - own - set(sys.stdlib_module_names)
-    known = metadata.packages_distributions()
+    known = packages()
     return {canonicalize_name(BROUGHT.get(top) or known.get(top, [top])[0]) for top in tops}
 
 
@@ -171,18 +180,19 @@ def posix_only(source: str) -> Iterator[str]:
     """What Windows lacks and a module uses unasked: modules that it imports at its top, functions anywhere."""
     if not any(re.search(rf"\b{re.escape(name)}\b", source) for name in POSIX_MODULES | POSIX_ONLY):
         return
-    tree, lines = ast.parse(source), source.splitlines()
+    (tree, *_), lines = nodes(source), source.splitlines()
     yield from (f"import {name}" for node in on_import(tree) for name in imported(node) if name in POSIX_MODULES)
     conditions = [node for node in tree.body if isinstance(node, ast.If) and asks(node.test)]
     if any(re.match(r"raise |pytest\.skip\(|sys\.exit\(", ast.unparse(node.body[-1])) for node in conditions):
         return
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in nodes(source) if isinstance(node, ast.FunctionDef)]
     spans = [(min([f.lineno, *(d.lineno for d in f.decorator_list)]), f.end_lineno) for f in functions]
     asking = [(first, last) for first, last in spans if ASKS.search("\n".join(lines[first - 1 : last]))]
-    for node in ast.walk(tree):
-        used = isinstance(node, ast.Attribute) and ast.unparse(node) in POSIX_ONLY
-        if used and not any(first <= node.lineno <= last for first, last in asking):
-            yield f"{ast.unparse(node)} in line {node.lineno}"
+    for node in nodes(source):
+        owner = node.value if isinstance(node, ast.Attribute) else None
+        name = f"{owner.id}.{node.attr}" if isinstance(owner, ast.Name) else ""
+        if name in POSIX_ONLY and not any(first <= node.lineno <= last for first, last in asking):
+            yield f"{name} in line {node.lineno}"
 
 
 def test_nothing_that_windows_lacks_is_needed_by_an_import_or_used_unasked() -> None:
@@ -287,10 +297,10 @@ def check_command(line: str) -> None:
 def test_the_cores_tests_are_there_and_need_nothing_but_the_core() -> None:
     names = (ROOT / "tests" / "core.txt").read_text().split()
     assert len(names) == len(set(names)) > 10
-    trees = [ast.parse((ROOT / name).read_text("utf8")) for name in [*names, "tests/conftest.py", "tests/small.py"]]
-    tops = {name.split(".")[0] for tree in trees for node in ast.walk(tree) for name in imported(node)}
+    texts = [(ROOT / name).read_text("utf8") for name in [*names, "tests/conftest.py", "tests/small.py"]]
+    tops = {name.split(".")[0] for text in texts for node in nodes(text) for name in imported(node)}
     tops -= set(sys.stdlib_module_names) | {p.stem for p in sources("tests")} | {"hetfl_core", "hetfl_book"}
-    known = metadata.packages_distributions()
+    known = packages()
     assert {canonicalize_name(known[top][0]) for top in tops} <= set(requirements("test"))
 
 

@@ -114,7 +114,7 @@ def fewer_trials(federation: Federation, n: int | None, seed: int) -> Federation
         return federation
     clients = [fewer(client, n, seed) for client in federation]
     info = {**federation.info, "trials": {"at_most": n, "seed": seed}}
-    return Federation(clients, federation.n_classes, federation.name, info, federation.task)
+    return replace(federation, clients=clients, info=info)
 
 
 def tenth(labels: NDArray[Any], name: str, seed: int) -> NDArray[np.intp]:
@@ -170,4 +170,4 @@ def tenth_of(federation: Federation, seed: int) -> Federation:
         raise ValueError(f"federation must be for classification, got {federation.name!r} for {federation.task}")
     clients = [_with(c, tenth(c.y_train.numpy(), c.name, seed)) for c in federation]
     info = {**federation.info, "size": "tenth"}
-    return Federation(clients, federation.n_classes, federation.name, info, federation.task)
+    return replace(federation, clients=clients, info=info)
