@@ -39,6 +39,8 @@ from sphinx.util import logging
 from hetfl_core.parallel import usable_cores
 
 LOGGER = logging.getLogger(__name__)
+FEW = 3
+"""So many notebooks are executed by kernels of their own: to import once for all what any of them might need takes longer."""
 
 
 class NotebookError(SphinxError):
@@ -117,7 +119,8 @@ def execute(cache: JupyterCacheAbstract, records: Sequence[Any], timeout: int, a
     """
     context, theirs = multiprocessing.get_context("spawn"), Untrimmed(cache.path)
     held = ExitStack()
-    held.enter_context(forked())
+    if len(records) > FEW:
+        held.enter_context(forked())
     pool = held.enter_context(ProcessPoolExecutor(at_once, context, multiprocessing.log_to_stderr, (ERROR,)))
     started = {pool.submit(Worker(), ProcessData(r.pk, r.uri, theirs, timeout, False)): r for r in records}
     return as_they_end(cache, held, started)
