@@ -126,10 +126,10 @@ class Descent:
                 self.update([leaves[i] for i in places], [grads[i] for i in places], **states, **self.options)
 
     def state(self) -> dict[str, Tensor]:
-        """What it remembers, by ``<what>/<parameter>``."""
+        """What it remembers, by ``<what>/<parameter>``, as the classes in `torch.optim` call it."""
         names = list(self.params)
         return {
-            f"{key}/{names[i]}": value
+            f"{key.removeprefix('state_').removesuffix('_list').removesuffix('s')}/{names[i]}": value
             for places, states in self.groups
             for key, values in states.items()
             if isinstance(values, list)
