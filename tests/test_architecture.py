@@ -55,7 +55,7 @@ FILES = {name: sorted(folder.rglob("*.py")) for name, folder in FOLDERS.items()}
 MOST_LINES = 600
 """Of a file, docstrings and blank lines included."""
 
-MOST_CODE = {"hetfl_core": 18_450, "hetfl_book": 10_680}
+MOST_CODE = {"hetfl_core": 17_900, "hetfl_book": 10_620}
 """Lines of code of a package (`code_lines`)."""
 
 packages = pytest.mark.parametrize("package", LEVELS)
