@@ -36,9 +36,9 @@ SETTINGS = {"seed": 3, "dtype": torch.float64, "engine": "loop", "device": "cpu"
 BRIEF = """
 from dataclasses import replace
 from hetfl_core.methods import CATALOGUE
-METHODS = {{name: replace(CATALOGUE[name], local_epochs=1, batch_size=7) for name in {names!r}}}
-if "FLIC-HL" in METHODS:
-    METHODS["FLIC-HL"] = replace(METHODS["FLIC-HL"], pretrain_epochs=1)
+METHODS = {{f"{{name}}, {run}": replace(CATALOGUE[name], local_epochs=1, batch_size=7) for name in {names!r}}}
+for name in [name for name in METHODS if name.startswith("FLIC")]:
+    METHODS[name] = replace(METHODS[name], pretrain_epochs=1)
 """
 TABLES = """
 from hetfl_core import Preparation
@@ -138,15 +138,15 @@ def on_tables(consortium: Loopback, out: Path, state: Path, names: list[str], me
     """Sites with a CSV file each: the models that one process makes of these; and what was said meanwhile."""
     folder = consortium.folder / "tables"
     files = tables(folder, dict(zip(names, "BAC", strict=False)))
-    text = BRIEF.format(names=methods)
+    text = BRIEF.format(names=methods, run=out.name)  # of their own, as sites keep what they know of a run
     write_app(consortium, text, TABLES.format(folder=str(folder)))
     begin(consortium, out.name, out, rounds=1, classes=2, clients=len(names), measure="auc f1")
     said = consortium.wait(out.name)
     assert f"{len(names)} sites agree on the levels of ['code', 'pain']" in said, said
     fed = Federation.from_csv(dict(sorted(files.items())), target="ill", prepare=PREPARE).in_blocks()
     exec(text, made := {})  # the file of methods that the app has
-    for name in methods:
-        assert_same(out, name, fed, state, made["METHODS"][name], rounds=1, measure=["auc", "f1"])
+    for name, method in made["METHODS"].items():
+        assert_same(out, name, fed, state, method, rounds=1, measure=["auc", "f1"])
     return said
 
 
