@@ -159,6 +159,14 @@ def test_quadrants_are_an_image_when_put_together():
         assert torch.equal(coloured[f"bottom left, {colour}"][:, 0], x[:, c, 2:, :3])
 
 
+@pytest.mark.parametrize("shape", [(2, 1, 5, 4), (2, 1, 4, 5), (2, 4, 4)])
+def test_images_that_have_no_quadrants(shape):
+    with pytest.raises(ValueError, match=r"x must be images of shape .* with even sides"):
+        blocks.quadrants(torch.zeros(shape))
+    with pytest.raises(ValueError, match=r"x must be images of shape \(n, 3, height, width\)"):
+        blocks.coloured_quadrants(torch.zeros(2, 1, 4, 4))
+
+
 # --- federations ----------------------------------------------------------------------------------------------------
 
 

@@ -517,6 +517,8 @@ CASES = {
             "info": {},
         },
     ),
+    "blocks.quadrants": Case(blocks.quadrants, {"x": torch.zeros(2, 1, 4, 4)}),
+    "blocks.coloured_quadrants": Case(blocks.coloured_quadrants, {"x": torch.zeros(2, 3, 4, 4)}),
     "solids.views": Case(
         solids.views,
         {

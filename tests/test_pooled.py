@@ -236,7 +236,6 @@ def test_a_part_of_cifar_10(monkeypatch, tmp_path):
     found = image_files.as_one(image_files.load_cifar10())
     assert found.y.tolist() == [3, 1, 4, 3, 1, 4]
     np.testing.assert_array_equal(found.x, np.concatenate([made["train"], made["test"]]))
-    image_files._unpack_xz.cache_clear()
     paths["cifar10/test"].write_bytes(b"no xz")
     with pytest.raises(DataError, match=r"test.bin.xz cannot be unpacked"):
         image_files.load_cifar10()

@@ -263,7 +263,21 @@ def quadrants(x: Tensor) -> dict[str, Tensor]:
     -------
     dict of str to Tensor
         By the names in `QUADRANTS`.
+
+    Raises
+    ------
+    TypeError
+        For what is no tensor.
+    ValueError
+        For another shape, sides that are not even, and NaN.
     """
+    checks.instance("x", x, Tensor)
+    if x.isnan().any():
+        raise ValueError(f"x must not hold NaN, got {int(x.isnan().sum())} of {x.numel()}")
+    if x.dim() != 4 or x.shape[2] % 2 or x.shape[3] % 2:
+        raise ValueError(
+            f"x must be images of shape (n, channels, height, width) with even sides, got {tuple(x.shape)}"
+        )
     h, w = x.shape[2] // 2, x.shape[3] // 2
     corners = [(0, 0), (0, w), (h, 0), (h, w)]
     return {name: x[:, :, i : i + h, j : j + w] for name, (i, j) in zip(QUADRANTS, corners, strict=True)}
@@ -282,7 +296,17 @@ def coloured_quadrants(x: Tensor) -> dict[str, Tensor]:
     -------
     dict of str to Tensor
         Named by place and colour, such as ``"top left, red"``.
+
+    Raises
+    ------
+    TypeError
+        For what is no tensor.
+    ValueError
+        For images of another shape, and NaN.
     """
+    checks.instance("x", x, Tensor)
+    if x.dim() != 4 or x.shape[1] != 3:
+        raise ValueError(f"x must be images of shape (n, 3, height, width), got {tuple(x.shape)}")
     parts = quadrants(x)
     return {f"{name}, {colour}": part[:, c : c + 1] for c, colour in enumerate(COLOURS) for name, part in parts.items()}
 

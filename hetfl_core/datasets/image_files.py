@@ -408,9 +408,16 @@ def _members(path: Path, names: list[str]) -> dict[str, bytes]:
     return {name: found[name] for name in names}
 
 
-@lru_cache(maxsize=2)
 def _unpack_xz(path: Path) -> bytes:
-    """The content of an xz file; kept, for unpacking takes seconds and an experiment deals it often."""
+    """The content of an xz file.
+
+    That of the last two is kept, for unpacking takes seconds and an experiment deals them often.
+    """
+    return _unpacked(path, path.stat().st_mtime_ns if path.exists() else 0)
+
+
+@lru_cache(maxsize=2)
+def _unpacked(path: Path, changed: int) -> bytes:
     with _unpacking(path):
         return lzma.decompress(path.read_bytes())
 
