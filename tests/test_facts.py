@@ -132,6 +132,9 @@ def test_what_the_build_kept_is_taken_unless_code_or_page_are_newer(tmp_path, mo
     found = Page("page")
     assert found["y"] == 7
     assert (found["z"], found["y"]) == (3, 2), "all of one run"
+    file.write_bytes(pickle.dumps({"y": b"of another version"}))
+    assert Page("page")["y"] == 2
+    file.write_bytes(pickle.dumps({"y": pickle.dumps(7)}))
     (tmp_path / "hetfl_book").mkdir()
     code = tmp_path / "hetfl_book" / "new.py"
     code.touch()

@@ -387,6 +387,13 @@ def test_a_method_by_its_name_on_the_view_that_it_can_take(ran):
         ("FedAvg", "zeros"),
     ]
     assert lost == {}
+    found, lost = ways_of(["LASER-VFL", "late fusion"], ran.first)
+    assert [(way.key, way.view) for way in found] == [
+        ("logistic", "own"),
+        ("LASER-VFL", "zeros"),
+        ("late fusion", "zeros"),
+    ]
+    assert lost == {}, "by the network that it has"
     with pytest.raises(ValueError, match="no method is called 'fusoin'; did you mean fusion"):
         ways_of(["fusoin"], ran.first)
 

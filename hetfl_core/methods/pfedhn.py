@@ -33,7 +33,7 @@ import torch
 from torch import Generator, Tensor
 
 from hetfl_core.federation import Spec
-from hetfl_core.methods.base import Batch, Method, Role, Specs, Stage, Uploads, Weights, pick
+from hetfl_core.methods.base import Batch, Method, Momentum, Role, Specs, Stage, Uploads, Weights, pick
 from hetfl_core.methods.server import descend, without_state
 from hetfl_core.networks import Params, Tensors, linear_init
 from hetfl_core.networks.layers import HEAD, layers_init
@@ -63,7 +63,7 @@ class PFedHN(Method):
     hidden: Count = 100
     hidden_layers: Natural = 3
     server_lr: NotNegative = 1e-2
-    server_momentum: NotNegative = 0.9
+    server_momentum: Momentum = 0.9
     server_weight_decay: NotNegative = 1e-3
     server_clip: Positive = 50.0
 

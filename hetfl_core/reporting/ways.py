@@ -7,6 +7,7 @@ site takes `STEPS` steps a round. Only logistic regression chooses its penalty, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 
 from hetfl_core import checks
 from hetfl_core.baselines import Alone
-from hetfl_core.comparing import views_for
 from hetfl_core.federation import Federation
 from hetfl_core.methods import CATALOGUE, FedAvg, HyFEM, LateFusion, Local, Method
 from hetfl_core.networks import MLP, Blocks, Model
@@ -243,6 +243,13 @@ def _named(name: str, federation: Federation) -> Way:
     if name.lower() not in known:
         raise ValueError(f"methods: {checks.unknown('method', name, [*WAYS, *CATALOGUE], 'hetfl list')}")
     key = known[name.lower()]
-    able = views_for(CATALOGUE[key], federation)
-    view = next((view for view in ("own", "blocks", "zeros", "common") if view in able), "own")
-    return Way(key, f"Together: {key}", CATALOGUE[key].summary, view)
+    return Way(key, f"Together: {key}", CATALOGUE[key].summary, _view_for(CATALOGUE[key], federation))
+
+
+def _view_for(method: Method, federation: Federation) -> str:
+    """The first view on which a method can work with the network that it has."""
+    for view in ("own", "blocks", "zeros", "common"):
+        with suppress(ValueError), catch_warnings(action="ignore"):
+            method.check(view_of(federation, view).specs())
+            return view
+    return "own"

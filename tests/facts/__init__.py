@@ -15,6 +15,7 @@ import pickle
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -97,9 +98,9 @@ class Page(dict[str, Any]):
         self.page, self.kept = page, _kept(page)
 
     def __missing__(self, name: str) -> Any:
-        if name in self.kept:
+        try:
             self[name] = pickle.loads(self.kept[name])
-        else:
+        except Exception:  # not kept, or by other versions of what it is made of
             self.kept = {}
             self.update(_run(self.page))
         return self[name]
@@ -109,11 +110,15 @@ ran = cache(Page)
 
 
 def _kept(page: str) -> dict[str, bytes]:
-    file, notebook = BOOK / "_build" / "variables" / f"{page}.pkl", BOOK / f"{page}.ipynb"
-    code = (path for package in ("hetfl_book", "../hetfl_core") for path in (BOOK / package).rglob("*.py"))
-    if not file.exists() or any(path.stat().st_mtime > file.stat().st_mtime for path in (notebook, *code)):
+    """What `make book` kept of a page's variables, unless page, code or data have changed since."""
+    file, made_of = BOOK / "_build" / "variables" / f"{page}.pkl", [BOOK / f"{page}.ipynb"]
+    for folder, names in (("hetfl_book", "*.py"), ("../hetfl_core", "*.py"), ("../data", "*.*")):
+        made_of += (BOOK / folder).rglob(names)
+    if not file.exists() or any(path.stat().st_mtime > file.stat().st_mtime for path in made_of):
         return {}
-    return dict(pickle.loads(file.read_bytes()))
+    with suppress(Exception):
+        return dict(pickle.loads(file.read_bytes()))
+    return {}
 
 
 def _run(page: str) -> dict[str, Any]:
