@@ -470,7 +470,12 @@ def test_the_server_says_nothing_of_rows_that_each_site_prepares_in_its_own_way(
         (lambda a: a.pop("clients"), r"holds what this version cannot read \(KeyError: 'clients'\)"),
         (lambda a: a.update(clients=[], params=[], prepare=[], probe=[]), "holds what this version cannot read"),
         (lambda a: a.update(dtype="torch.nonsense"), "holds what this version cannot read"),
+        (lambda a: a.update(classes=["mild"]), "has 1 classes, where its models have 3"),
         (lambda a: a.update(probe=a["probe"][:1]), "holds what this version cannot read"),
+        (
+            lambda a: a["clients"][0].update(features=["age"]),
+            r"has 1 features of client 'Basel', whose inputs are \(4,",
+        ),
         (lambda a: a.update(format=True), "has format True"),
     ],
 )

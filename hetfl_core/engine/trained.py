@@ -529,7 +529,12 @@ def _method(about: Mapping[str, Any], specs: Sequence[Spec], given: Method | Non
 
 def _check(found: Trained, probe: Sequence[Sequence[float]], by: str) -> None:
     """Refuse models whose tensors have other shapes than this version makes, or that say something else."""
+    if found.specs[0].task == "classification" and len(found.classes) != found.specs[0].n_classes:
+        raise ValueError(f"{by} has {len(found.classes)} classes, where its models have {found.specs[0].n_classes}")
     for spec, params in zip(found.specs, found.params, strict=True):
+        for block, names in by_block(spec.features).items():
+            if names is not None and (shape := by_block(spec.shapes)[block])[:1] != (len(names),):
+                raise ValueError(f"{by} has {len(names)} features of client {spec.name!r}, whose inputs are {shape}")
         model = found.method.of(spec).model
         for name, p in model.init(spec, torch.Generator(), model.parts).items():
             if name in params and params[name].shape != p.shape:
