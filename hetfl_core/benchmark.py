@@ -22,7 +22,7 @@ from hetfl_core.engine.simulator import Simulator
 from hetfl_core.federation import Client, Federation
 from hetfl_core.methods.base import Role
 from hetfl_core.methods.flic import FLIC
-from hetfl_core.parallel import usable_cores
+from hetfl_core.numerics import usable_cores
 from hetfl_core.rng import numpy_stream
 
 EPOCHS = 5

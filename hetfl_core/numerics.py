@@ -161,6 +161,13 @@ def keep_freed_memory() -> bool:
 # --- what computed ----------------------------------------------------------------------------------------------------
 
 
+def usable_cores() -> int:
+    """The cores that this process may use, by its affinity and by what a container is given; at least 1."""
+    import joblib
+
+    return int(joblib.cpu_count())
+
+
 def in_effect() -> dict[str, Any]:
     """What a record says: the instructions that each library uses in this process, and the revision of the numerics.
 

@@ -17,8 +17,8 @@ from hetfl_core.engine.checkpoint import ROOMS
 ROOT = Path(__file__).resolve().parents[1]
 
 CORE = [
-    {"checks", "files", "numerics", "parallel", "settings", "tape"},
-    {"rng", "padding", "cli_options"},
+    {"checks", "files", "numerics", "settings", "tape"},
+    {"rng", "padding", "cli_options", "parallel"},
     {"inputs"},
     {"clients"},
     {"preparation", "splits", "tables", "views"},
@@ -55,8 +55,12 @@ FILES = {name: sorted(folder.rglob("*.py")) for name, folder in FOLDERS.items()}
 MOST_LINES = 600
 """Of a file, docstrings and blank lines included."""
 
-MOST_CODE = {"hetfl_core": 17_900, "hetfl_book": 10_620}
-"""Lines of code of a package (`code_lines`)."""
+CATALOGUE = {"hetfl_core": {"methods", "datasets"}, "hetfl_book": {"papers", "datasets"}}
+"""Rooms that an entry adds to (a method, a data set, an experiment): nothing else has to be touched for it, no limit
+either."""
+
+MOST_CODE = {"hetfl_core": 12_200, "hetfl_book": 7_040}
+"""Lines of code of a package (`code_lines`) without its catalogue: the house that carries every entry."""
 
 packages = pytest.mark.parametrize("package", LEVELS)
 
@@ -154,8 +158,9 @@ def test_no_circle_of_imports() -> None:
 def test_the_packages_stay_small(package: str) -> None:
     """Counts are printed (``pytest -rP``), so that a change can be seen in numbers."""
     texts = {module(path): path.read_text("utf8") for path in FILES[package]}
-    code = sum(map(code_lines, texts.values()))
+    code = {name: code_lines(text) for name, text in texts.items()}
+    house = sum(n for name, n in code.items() if name == package or room(name) not in CATALOGUE[package])
     lengths = {name: len(text.splitlines()) for name, text in texts.items()}
-    print(f"{package}: {len(texts)} files, {code} lines of code, {sum(lengths.values())} in all")
-    assert code <= MOST_CODE[package]
+    print(f"{package}: {len(texts)} files, {sum(code.values())} lines of code, {house} of the house")
+    assert house <= MOST_CODE[package]
     assert {name: n for name, n in lengths.items() if n > MOST_LINES} == {}

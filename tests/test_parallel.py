@@ -1,20 +1,39 @@
 """Calls in processes give what they give in this one."""
 
 import importlib
+import multiprocessing
 import os
 import sys
+import threading
 import time
 import warnings
 
 import pytest
 from small import SMALL_MODEL, ragged
 
-from hetfl_core import compare, parallel
+from hetfl_core import compare, numerics, parallel
 from hetfl_core.methods import FedAvg, Local
 from hetfl_core.parallel import in_order
 from hetfl_core.records import environment
 
+forks = pytest.mark.skipif(sys.platform != "linux", reason="processes are forks on Linux alone")
 METHODS = {"FedAvg": FedAvg(SMALL_MODEL, local_epochs=1), "Local": Local(SMALL_MODEL, local_epochs=1)}
+
+
+@pytest.fixture(params=["fork", "loky"])
+def how(request, monkeypatch):
+    """How processes are begun."""
+    if request.param == "fork" and parallel.start_method() != "fork":
+        pytest.skip("forks are not safe here")
+    monkeypatch.setattr(parallel, "start_method", lambda threads=1: request.param)
+    return request.param
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    """Two cores, of which nobody else uses one."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
 
 
 @pytest.fixture
@@ -30,7 +49,7 @@ def slow():
     return slow
 
 
-def test_results_come_in_order_from_several_processes_and_warnings_with_them(slow):
+def test_results_come_in_order_from_several_processes_and_warnings_with_them(slow, how):
     with pytest.warns(UserWarning, match="seven is odd") as told:
         found = list(in_order(slow, [(i,) for i in range(9)], n_jobs=2))
     assert [str(one.message) for one in told] == ["seven is odd"], "though two calls say so"
@@ -40,34 +59,56 @@ def test_results_come_in_order_from_several_processes_and_warnings_with_them(slo
     assert os.getpid() not in processes
 
 
-def test_an_error_comes_out_as_it_is_and_ends_the_rest():
+def test_an_error_comes_out_as_it_is_and_ends_the_rest(how):
     def fails(number):
         if number == 1:
             raise ValueError(f"number must not be {number}")
         return number
 
-    with pytest.raises(ValueError, match="number must not be 1"):
+    with pytest.raises(ValueError, match="number must not be 1") as error:
         list(in_order(fails, [(i,) for i in range(50)], n_jobs=2))
+    assert "in fails" in error.value.__notes__[0], "and shows where"
+    assert not multiprocessing.active_children()
+
+
+@forks
+def test_a_process_that_is_killed_is_an_error():
+    with pytest.raises(RuntimeError, match="worked on call 3 ended with exit code -9"):
+        list(in_order(lambda number: number == 2 and os.kill(os.getpid(), 9), [(i,) for i in range(4)], n_jobs=2))
+    assert not multiprocessing.active_children()
+
+
+@forks
+def test_a_result_that_cannot_be_sent_is_an_error():
+    with pytest.raises(TypeError, match=r"a result cannot be sent to another process: .*lock"):
+        list(in_order(lambda number: threading.Lock(), [(0,), (1,)], n_jobs=2))
+
+
+@forks
+def test_who_needs_no_more_ends_the_processes(slow):
+    found = in_order(slow, [(i,) for i in range(9)], n_jobs=2)
+    assert next(found)[0] == 0
+    assert len(multiprocessing.active_children()) == 2
+    found.close()
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize(("worth", "elsewhere"), [(1e9, 0), (0.0, 3)])
-def test_processes_begin_only_where_the_rest_takes_long(worth, elsewhere, slow, monkeypatch):
-    monkeypatch.setattr(parallel, "WORTH", worth)
-    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
+def test_processes_begin_only_where_the_rest_takes_long(worth, elsewhere, slow, cores, monkeypatch):
+    monkeypatch.setattr(parallel, "PAYS", dict.fromkeys(parallel.PAYS, worth))
     found = list(in_order(slow, [(i,) for i in range(4)]))
     assert [number for number, _ in found] == [0, 1, 2, 3]
     assert sum(process != os.getpid() for _, process in found) == elsewhere
 
 
-def test_what_cannot_be_sent_is_called_here(monkeypatch):
-    monkeypatch.setattr(parallel, "WORTH", 0.0)
-    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
+def test_what_cannot_be_sent_is_called_here(how, cores, monkeypatch):
+    monkeypatch.setattr(parallel, "PAYS", dict.fromkeys(parallel.PAYS, 0.0))
     with open(os.devnull) as file:
         assert list(in_order(lambda n: (n, file.closed), [(i,) for i in range(3)])) == [(i, False) for i in range(3)]
 
 
 def test_callbacks_are_called_in_this_process(monkeypatch):
-    monkeypatch.setattr(parallel, "WORTH", 0.0)
+    monkeypatch.setattr(parallel, "PAYS", dict.fromkeys(parallel.PAYS, 0.0))
     seen = []
     compare(ragged(widths=(3, 3)), METHODS, seeds=3, rounds=2, on_round=seen.append, progress=False)
     assert [row["round"] for row in seen] == [1, 2] * 3 * len(METHODS)
@@ -83,11 +124,11 @@ def test_data_that_depend_on_more_than_their_seed_are_not_compared_over_processe
     def draw(seed):
         return ragged(widths=(3, 3), seed=int.from_bytes(os.urandom(3), "big"))
 
-    with pytest.raises(ValueError, match=r"federation\(0\) made other data in another process"):
+    with pytest.raises(ValueError, match=r"federation\(\d\) made other data in another process"):
         compare(draw, METHODS, seeds=3, rounds=1, n_jobs=2, progress=False)
 
 
-def test_processes_do_not_go_on_with_modules_that_have_changed(monkeypatch, tmp_path):
+def test_processes_do_not_go_on_with_modules_that_have_changed(how, monkeypatch, tmp_path):
     """As in a notebook: a file is edited and loaded again between two comparisons."""
     module = tmp_path / "mine_of_test_parallel.py"
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -109,7 +150,7 @@ def test_callbacks_and_processes_do_not_go_together():
 def test_cores_are_those_that_this_process_may_use(monkeypatch):
     """By its affinity, and not more than it is told: joblib asks both, and containers."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    assert 1 <= parallel.usable_cores() <= allowed
+    assert 1 <= numerics.usable_cores() <= allowed
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
-    assert parallel.usable_cores() == 1
+    assert numerics.usable_cores() == 1
     assert environment()["hardware"]["cores"] == 1

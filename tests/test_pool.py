@@ -17,10 +17,10 @@ import pytest
 import torch
 from small import equal_histories, largest_difference, ragged
 
-from hetfl_core import Client, Federation, simulate, simulate_seeds
+from hetfl_core import Client, Federation, parallel, simulate, simulate_seeds
 from hetfl_core.engine import layout, pool
 from hetfl_core.engine.layout import CPU, GPU, Layout, Work, cut
-from hetfl_core.engine.pool import Pool, Wire
+from hetfl_core.engine.pool import Pool, wire_of
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.methods import FLIC, FedAvg, Local
 from hetfl_core.networks import MLP, Model
@@ -207,8 +207,8 @@ WHERE = Where(Model(PHI), local_epochs=1, batch_size=5)
 def begun(monkeypatch, **options):
     """Whether a run began processes."""
     made = []
-    begin = Pool._begin
-    monkeypatch.setattr(Pool, "_begin", lambda self, number: (made.append(begin(self, number)), made[-1])[1])
+    begin = Pool.begin
+    monkeypatch.setattr(Pool, "begin", lambda self, number: (made.append(number), begin(self, number)))
     simulate(CLIENTS, METHOD, **OPTIONS | options)
     monkeypatch.undo()
     return bool(made)
@@ -216,22 +216,22 @@ def begun(monkeypatch, **options):
 
 def test_a_run_that_is_soon_over_begins_no_process(monkeypatch):
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    monkeypatch.setattr(pool, "usable_cores", lambda: 2)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
     assert not begun(monkeypatch)
 
 
 def test_a_run_that_takes_longer_does(monkeypatch):
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    monkeypatch.setattr(pool, "usable_cores", lambda: 2)
-    monkeypatch.setattr(pool, "PAYS", dict.fromkeys(pool.PAYS, 0.0))
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
+    monkeypatch.setattr(parallel, "PAYS", dict.fromkeys(parallel.PAYS, 0.0))
     monkeypatch.setattr(pool, "LEAST", 0.0)
     assert begun(monkeypatch)
 
 
 def test_small_work_stays_here(monkeypatch):
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    monkeypatch.setattr(pool, "usable_cores", lambda: 2)
-    monkeypatch.setattr(pool, "PAYS", dict.fromkeys(pool.PAYS, 0.0))
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 2)
+    monkeypatch.setattr(parallel, "PAYS", dict.fromkeys(parallel.PAYS, 0.0))
     monkeypatch.setattr(pool, "LEAST", 1e9)
     assert not begun(monkeypatch)
 
@@ -239,7 +239,7 @@ def test_small_work_stays_here(monkeypatch):
 def test_as_many_processes_as_cores_but_one_where_several_are_at_work(monkeypatch):
     cpu = torch.device("cpu")
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    monkeypatch.setattr(pool, "usable_cores", lambda: 8)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 8)
     assert [pool.most_processes(None, threads, cpu) for threads in (1, 3, 16)] == [8, 2, 1]
     assert [pool.most_processes(workers, 1, cpu) for workers in (1, 3)] == [1, 3]
     assert pool.most_processes(3, 1, torch.device("meta")) == 1
@@ -254,7 +254,7 @@ def _processes(_):
 @forks
 def test_a_process_of_others_begins_none(monkeypatch):
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    monkeypatch.setattr(pool, "usable_cores", lambda: 8)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 8)
     with multiprocessing.get_context("fork").Pool(1) as others:
         assert others.map(_processes, [0]) == [[1, 1]], "it may have no children"
 
@@ -269,9 +269,9 @@ def test_a_process_of_others_begins_none(monkeypatch):
     ],
 )
 def test_forks_only_where_they_are_safe(monkeypatch, system, threads, gpu, method):
-    monkeypatch.setattr(pool.sys, "platform", system)
-    monkeypatch.setattr(pool.torch.accelerator, "is_available", lambda: gpu)
-    assert pool.start_method(threads) == method
+    monkeypatch.setattr(parallel.sys, "platform", system)
+    monkeypatch.setattr(parallel.torch.accelerator, "is_available", lambda: gpu)
+    assert parallel.start_method(threads) == method
 
 
 def test_clients_are_trained_elsewhere_and_a_simulator_alone_computes_here():
@@ -295,7 +295,7 @@ def test_processes_that_are_no_forks_give_the_same(monkeypatch):
         """Of this function, as a notebook's are of no module that another process could import."""
 
     one = simulate(CLIENTS, METHOD, workers=1, **OPTIONS)
-    monkeypatch.setattr(pool, "start_method", lambda threads=1: "loky")
+    monkeypatch.setattr(parallel, "start_method", lambda threads=1: "loky")
     two = simulate(CLIENTS, Mine(Model(PHI), local_epochs=1, batch_size=5), workers=2, **OPTIONS)
     assert two.server.pop("process").item() not in (0, os.getpid())
     assert largest_difference(one, two) == 0
@@ -303,7 +303,7 @@ def test_processes_that_are_no_forks_give_the_same(monkeypatch):
 
 
 def test_what_cannot_be_sent_to_another_process_is_done_here(monkeypatch):
-    monkeypatch.setattr(pool, "start_method", lambda threads=1: "loky")
+    monkeypatch.setattr(parallel, "start_method", lambda threads=1: "loky")
     simulator = Simulator(CLIENTS, replace(METHOD), stack_size=2, device="cpu")
     object.__setattr__(simulator.method, "held", threading.Lock())
     with Pool([simulator], 2), pytest.warns(RuntimeWarning, match="cannot be sent to other processes"):
@@ -454,7 +454,7 @@ def test_a_run_that_was_ended_leaves_nothing_and_goes_on_with_the_same_bits(tmp_
 
 def test_tensors_come_out_with_their_strides_and_as_one_where_they_were_one():
     simulator = Simulator(CLIENTS, METHOD, device="cpu")
-    wire = Wire([simulator])
+    wire = wire_of([simulator])
     base = torch.randn(6, 8, dtype=torch.float64)
     each = [base, base.T, base[1:, 2:5], base[0].expand(3, 8), base[2, 3], base[:0], base > 0, base.to(torch.bfloat16)]
     each += [torch.tensor(3), base[:, 1].float().requires_grad_()]
@@ -468,8 +468,8 @@ def test_tensors_come_out_with_their_strides_and_as_one_where_they_were_one():
 
 
 def test_messages_grow_with_the_clients_and_hold_no_samples(monkeypatch):
-    sent, dumps = [], Wire.dumps
-    monkeypatch.setattr(Wire, "dumps", lambda self, message: (sent.append(dumps(self, message)), sent[-1])[1])
+    sent, dumps = [], parallel.Wire.dumps
+    monkeypatch.setattr(parallel.Wire, "dumps", lambda self, message: (sent.append(dumps(self, message)), sent[-1])[1])
     widths = [3 + i % 17 for i in range(136)]
     y = np.arange(200) % 3
     clients = [

@@ -36,7 +36,7 @@ from jupyter_cache.executors.basic import ExecutionWorkerLocalMProc, ProcessData
 from sphinx.errors import SphinxError
 from sphinx.util import logging
 
-from hetfl_core.parallel import usable_cores
+from hetfl_core.numerics import usable_cores
 
 LOGGER = logging.getLogger(__name__)
 FEW = 3

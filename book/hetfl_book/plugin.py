@@ -202,7 +202,7 @@ def verify_records(
 def _processes(asked: int | None, device: str) -> int:
     """How many processes runs are shared among: as many as were asked for, or one a core; a GPU is for one."""
     from hetfl_core import checks
-    from hetfl_core.parallel import usable_cores
+    from hetfl_core.numerics import usable_cores
 
     if asked is not None:
         return checks.integer("jobs", asked, 1)

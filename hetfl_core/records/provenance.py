@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hetfl_core import numerics
-from hetfl_core.parallel import usable_cores
+from hetfl_core.numerics import usable_cores
 
 PACKAGES = ("hetfl-core", "torch", "numpy", "scipy", "pandas", "scikit-learn")
 
