@@ -301,7 +301,7 @@ def _prepared(
             own = preparing.levels_of([training[who]], prepare)
             known = levels if prepare.levels == "all" else own
             fitted = preparing.fit(who, training[who], prepare, {column: known[column] for column in own})
-        x = [fitted.transform(table.iloc[rows], new=False) for rows in (train, test)]
+        x = [fitted.inputs(table.iloc[rows]) for rows in (train, test)]
         if fitted.features is None:
             x = [made.to_numpy() for made in x]
         clients.append(Client(x[0], y[train], x[1], y[test], who, prepare=fitted))

@@ -27,6 +27,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Mapping, MutableMapping
+from functools import cache
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
@@ -209,6 +210,7 @@ def _widest(features: Mapping[str, bool]) -> str:
     return next((isa for isa, name in known.items() if features.get(name)), "sse")
 
 
+@cache
 def _blas() -> str:
     import numpy as np  # noqa: F401  # loads its OpenBLAS
     import scipy.linalg  # noqa: F401

@@ -246,6 +246,15 @@ class Prepared:
                 refuse_gaps(self.client, table[[column for column in self.columns if column in needed]])
             if new and len(table):
                 self._warn_of_rows(table)
+        return self.inputs(table)
+
+    def inputs(self, table: pd.DataFrame) -> pd.DataFrame:
+        """As `transform`, of rows that are cleaned (`Preparation.cleaned`)."""
+        table = table[[*self.columns]]
+        if self.preparation is not None:
+            table = table.assign(
+                **{name: self._known(name, table[name]) for name in self.columns if name in self.levels}
+            )
         try:
             made = np.empty((0, len(self.origin))) if table.empty else self.transformer.transform(table)
         except (ValueError, TypeError) as error:
@@ -257,7 +266,7 @@ class Prepared:
                 f"client {self.client!r}: prepare must make an array of numbers with {len(table)} rows, got shape "
                 f"{made.shape} and dtype {made.dtype}"
             )
-        return pd.DataFrame(made.astype(float), index=frame.index, columns=list(self.features or range(made.shape[1])))
+        return pd.DataFrame(made.astype(float), index=table.index, columns=list(self.features or range(made.shape[1])))
 
     def _warn_of_rows(self, table: pd.DataFrame) -> None:
         """Warn of rows that are hardly of the same kind as the training rows."""
@@ -285,17 +294,21 @@ class Prepared:
         assert self.preparation is not None
         values = _without_marks(values, self.preparation.marks(column))
         if column in self.levels:
-            words = _lumped(_words(values), self.levels[column], self.preparation)
-            if unknown := sorted({*words.dropna()} - {*self.levels[column]}):
-                warn(
-                    f"client {self.client!r}: column {column!r} has levels that its preparation does not know, "
-                    f"{checks.shown(unknown)}: they count as none of {checks.shown([*self.levels[column]])}"
-                )
-            return words
+            return _words(values)
         numbers = _numbers(column, values)
         if len(failed := values[numbers.isna() & values.notna()]):
             raise ValueError(f"column {column!r} must hold numbers, got {checks.shown(failed.iloc[0])}")
         return numbers
+
+    def _known(self, column: str, words: pd.Series) -> pd.Series:
+        assert self.preparation is not None
+        words = _lumped(words, self.levels[column], self.preparation)
+        if unknown := sorted({*words.dropna()} - {*self.levels[column]}):
+            warn(
+                f"client {self.client!r}: column {column!r} has levels that its preparation does not know, "
+                f"{checks.shown(unknown)}: they count as none of {checks.shown([*self.levels[column]])}"
+            )
+        return words
 
     def state(self) -> dict[str, Any]:
         """All that was fitted, as JSON can hold it; `restored` makes the same of it.
@@ -381,10 +394,10 @@ def fit(who: str, table: pd.DataFrame, preparation: Preparation, levels: Mapping
     kind = "most_frequent" if preparation.gaps == "most_frequent" else "median"
     scaler = StandardScaler() if preparation.scale else "passthrough"
     parts: list[Any] = [("numbers", make_pipeline(SimpleImputer(strategy=kind), scaler), numbers)] if numbers else []
-    for name in words:  # one each, as their levels are their own
-        known = [np.array(levels[name], dtype=object)]
+    if words:
+        known = [np.array(levels[name], dtype=object) for name in words]
         encoder = OneHotEncoder(categories=known, handle_unknown="ignore", sparse_output=False)
-        parts.append((f"words {name}", make_pipeline(SimpleImputer(strategy="most_frequent"), encoder), [name]))
+        parts.append(("words", make_pipeline(SimpleImputer(strategy="most_frequent"), encoder), words))
     if preparation.gaps == "indicator":
         parts.append(("gaps", MissingIndicator(features="all"), names))
     transformer = ColumnTransformer(parts, sparse_threshold=0, verbose_feature_names_out=False)
