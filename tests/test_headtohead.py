@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -155,6 +156,22 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     FEDERATIONS.update(kept)  # in their order
 
 
+MADE: list[Path] = []
+
+
+@pytest.fixture
+def made(small: None, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[Path]:
+    """A folder with records of training alone and FedProto, chosen among one family of networks more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(entries.FAMILIES, "other", entries.FAMILIES["small"])
+        if not MADE:
+            bench = Bench(tmp_path_factory.mktemp("made"), lines())
+            running.make_missing(bench, running.tasks(bench, ["three"], ["all"], [ALONE, "FedProto"]))
+            MADE.append(bench.out)
+        shutil.copytree(MADE[0], tmp_path, dirs_exist_ok=True)
+        yield tmp_path
+
+
 def heart_like() -> Federation:
     """Two clients with one column in common, and one that only one of them has."""
     columns = {"a": ["age", "chol"], "b": ["age", "ca"]}
@@ -221,30 +238,27 @@ def test_a_method_whose_every_setting_diverges_has_a_reason_and_no_finals(tmp_pa
     assert not list(tmp_path.glob("headtohead/three-all/own/wild*"))
 
 
-@pytest.mark.usefixtures("small")
-def test_finals_of_another_method_than_would_be_run_are_refused_before_anything_is_run(tmp_path: Path) -> None:
+def test_finals_of_another_method_than_would_be_run_are_refused_before_anything_is_run(made: Path) -> None:
     def bench(changed: Entry) -> tuple[Bench, list[list[Task]]]:
-        made = Bench(tmp_path, lines(**{"FedProto": changed}))
-        return made, running.tasks(made, ["three"], ["all"], [ALONE, "FedProto"])
+        there = Bench(made, lines(**{"FedProto": changed}))
+        return there, running.tasks(there, ["three"], ["all"], [ALONE, "FedProto"])
 
     line = lines()["FedProto"]
-    running.make_missing(*bench(line))
     choice = Task("three", "all", "FedProto", "tuning")
     running.check(*bench(line))
     for other, said in (
         (replace(line, grid={"lr": (0.1, 0.2)}), r"grid: .*'lr': \[0.001, 0.01\].* → .*'lr': \[0.1, 0.2\]"),
         (replace(line, method=replace(line.method, term_weight=3.0)), "method.term_weight: 1.0 → 3.0"),
     ):
-        made, stages = bench(other)
-        assert made.lacks(choice) == [CHOICE[0]]
+        there, stages = bench(other)
+        assert there.lacks(choice) == [CHOICE[0]]
         done: list[Task] = []
-        cure = f"three-all.* in {tmp_path} is of another 'FedProto' .*{said}.*; give another --out, or delete"
+        cure = f"three-all.* in {made} is of another 'FedProto' .*{said}.*; give another --out, or delete"
         with pytest.raises(ValueError, match=cure):
-            running.make_missing(made, stages, on_done=lambda task, n: done.append(task))  # noqa: B023
+            running.make_missing(there, stages, on_done=lambda task, n: done.append(task))  # noqa: B023
         assert not done
 
 
-@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("end", "method", "changes", "said"),
     [
@@ -254,14 +268,12 @@ def test_finals_of_another_method_than_would_be_run_are_refused_before_anything_
     ],
 )
 def test_finals_that_do_not_go_with_their_choice_or_view_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, method: str, changes: dict[str, Any], said: str
+    made: Path, end: str, method: str, changes: dict[str, Any], said: str
 ) -> None:
-    monkeypatch.setitem(entries.FAMILIES, "other", entries.FAMILIES["small"])
-    bench = Bench(tmp_path, lines())
+    bench = Bench(made, lines())
     stages = running.tasks(bench, ["three"], ["all"], ["FedProto"])
-    running.make_missing(bench, stages)
-    stored = records.load(tmp_path, f"headtohead/three-all{end}", method=method)
-    records.write(replace(stored[0], settings={**stored[0].settings, **changes}), tmp_path)
+    stored = records.load(made, f"headtohead/three-all{end}", method=method)
+    records.write(replace(stored[0], settings={**stored[0].settings, **changes}), made)
     with pytest.raises(ValueError, match=said):
         running.check(bench, stages)
 
