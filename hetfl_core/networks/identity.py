@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils.hooks import RemovableHandle
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy"}
@@ -97,7 +98,8 @@ def module_described(net: nn.Module, values: bool = False, within: tuple[int, ..
 def _contents(x: Any) -> Mapping[Any, Any]:
     """What belongs to an object: its items, or its attributes, or what a function refers to around it.
 
-    Of a layer these are its hooks, and neither tensors nor other layers nor what is the same for any.
+    Of a layer these are its hooks, and neither tensors nor other layers nor what is the same for any. A hook's handle
+    has a number, which counts all hooks that the process has made so far.
     """
     if isinstance(x, Mapping):
         return x
@@ -111,6 +113,7 @@ def _contents(x: Any) -> Mapping[Any, Any]:
         cells = {n: c.cell_contents for n, c in zip(x.__code__.co_freevars, x.__closure__ or ()) if c != CellType()}
         return {"defaults": x.__defaults__, **cells}
     own = {name: value for name, value in getattr(x, "__dict__", {}).items() if name not in OF_ANY_MODULE}
+    own = {name: value for name, value in own.items() if not isinstance(value, RemovableHandle)}
     if isinstance(x, nn.Module):
         return {**own, "hooks": [*x._forward_pre_hooks.values(), *x._forward_hooks.values()]}
     return {field.name: getattr(x, field.name) for field in fields(x)} if is_dataclass(x) else own
