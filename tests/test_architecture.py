@@ -6,6 +6,7 @@ import ast
 import io
 import re
 import tokenize
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,7 +75,8 @@ def module(path: Path) -> str:
 MODULES = {module(path) for files in FILES.values() for path in files}
 
 
-def imported(path: Path) -> set[str]:
+@cache
+def imported(path: Path) -> frozenset[str]:
     """The modules of both packages that a file imports, at its top or within a function."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text("utf8"))):
@@ -84,7 +86,7 @@ def imported(path: Path) -> set[str]:
             members = {f"{node.module}.{name.name}" for name in node.names}
             found |= members & MODULES
             found |= {node.module} if members - MODULES else set()
-    return found & MODULES
+    return frozenset(found & MODULES)
 
 
 def room(name: str) -> str:

@@ -25,14 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils.hooks import RemovableHandle
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy"}
 """Packages whose source does not count."""
 
 VALUES = (type(None), bool, int, float, complex, str, bytes, Tensor, np.ndarray, np.generic, torch.dtype, torch.device)
-OF_ANY_MODULE = frozenset(vars(nn.Module()))
+OF_ANY_MODULE, HANDLE = frozenset(vars(nn.Module())), torch.utils.hooks.RemovableHandle
 
 
 def short_digest(text: str) -> str:
@@ -112,8 +111,7 @@ def _contents(x: Any) -> Mapping[Any, Any]:
     if isinstance(x, FunctionType):
         cells = {n: c.cell_contents for n, c in zip(x.__code__.co_freevars, x.__closure__ or ()) if c != CellType()}
         return {"defaults": x.__defaults__, **cells}
-    own = {name: value for name, value in getattr(x, "__dict__", {}).items() if name not in OF_ANY_MODULE}
-    own = {name: value for name, value in own.items() if not isinstance(value, RemovableHandle)}
+    own = {n: v for n, v in getattr(x, "__dict__", {}).items() if n not in OF_ANY_MODULE and not isinstance(v, HANDLE)}
     if isinstance(x, nn.Module):
         return {**own, "hooks": [*x._forward_pre_hooks.values(), *x._forward_hooks.values()]}
     return {field.name: getattr(x, field.name) for field in fields(x)} if is_dataclass(x) else own
