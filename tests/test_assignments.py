@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -407,15 +406,28 @@ def test_solution_gets_full_marks_by_otter_run_under_another_name(made: Made, tm
     assert marks == made.possible
 
 
+OPTIMIZES = FOURTH
+"""The solution to which a cell is added that makes an optimizer."""
+
+OPTIMIZER = "import torch\n\ntorch.optim.Adam([torch.zeros(2, requires_grad=True)])"
+
+
 @pytest.mark.parametrize("made", ASSIGNMENTS[1:], indirect=True, ids=str)
 def test_solution_gets_full_marks_from_the_grader(made: Made, tmp_path: Path) -> None:
-    """Where only plain values cross between solution and checks; the first one's are handed in by a class, below."""
+    """Where only plain values cross between solution and checks; the first one's are handed in by a class, below.
+
+    An optimizer is no sign of tampering, though PyTorch replaces `torch.manual_seed` when the first one is made.
+    """
     (tmp_path / "class").mkdir()
-    shutil.copy(made.solution, tmp_path / "class" / "solution.ipynb")
+    nb = nbformat.reads(shortened(made.solution), 4)
+    if made.assignment is OPTIMIZES:
+        nb.cells.append(nbformat.v4.new_code_cell(OPTIMIZER))
+    nbformat.write(nb, tmp_path / "class" / "solution.ipynb")
     grade.main([str(tmp_path / "class"), "--autograder", str(made.autograder), "--out", str(tmp_path / "grades.csv")])
     with (tmp_path / "grades.csv").open(encoding="utf8") as file:
         (row,) = csv.DictReader(file)
     assert {question: float(row[question]) for question in made.possible} == made.possible, row["message"]
+    assert row["flags"] == ""
 
 
 @pytest.fixture(scope="module")
@@ -443,8 +455,14 @@ def test_solution_runs_in_jupyter_under_another_name(made: Made, in_jupyter: tup
     assert all("All test cases passed!" in said for said in checks.values())
 
 
-SHORTER = {"rounds=30": "rounds=2", "LR = 100, 0.01, 0.2": "LR = 31, 0.01, 0.2", "ROUNDS = 300": "ROUNDS = 3"}
-"""What the cells that print and draw do at length."""
+SHORTER = {
+    "rounds=30": "rounds=2",
+    "LR = 100, 0.01, 0.2": "LR = 31, 0.01, 0.2",
+    "ROUNDS = 300": "ROUNDS = 3",
+    "Classifier(100": "Classifier(5",
+    "grader.check_all()": "pass",
+}
+"""What the cells that print and draw do at length, and what is checked a second time."""
 
 
 def shortened(solution: Path) -> str:
@@ -548,34 +566,6 @@ def test_broken_submissions_get_zero_and_a_message(graded: dict) -> None:
     for name in ("damaged.ipynb", "empty.zip"):
         assert graded[name]["total"] == "0"
         assert graded[name]["message"] in graded[name]["feedback"]
-
-
-@first_only
-def test_endless_loop_is_stopped_and_leaves_nothing_running(made: Made, tmp_path: Path) -> None:
-    import psutil
-
-    endless = (
-        "import subprocess, time\nsubprocess.Popen(['sleep', '31536000.5'], start_new_session=True)\n"
-        "while True:\n    time.sleep(0.01)"
-    )
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(endless)])
-    nb.metadata["kernelspec"] = {"name": "a kernel of the student", "display_name": "mine"}
-    nbformat.write(nb, tmp_path / "loop.ipynb")
-    result = grade.grade(tmp_path / "loop.ipynb", made.autograder, timeout=8)
-    assert result.message.startswith("stopped after 8 seconds")
-    assert result.marks == dict.fromkeys(made.possible, 0)
-    assert "leaves processes behind: 1" in result.flags, "the loop was never reached"
-    running = [p for p in psutil.process_iter(["cmdline"]) if "31536000.5" in (p.info["cmdline"] or [])]
-    assert not [p for p in running if p.status() != psutil.STATUS_ZOMBIE]
-
-
-@first_only
-def test_kernel_that_stops_itself_gets_zero_and_a_message(made: Made, tmp_path: Path) -> None:
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import os\nos._exit(1)")])
-    nbformat.write(nb, tmp_path / "dead.ipynb")
-    result = grade.grade(tmp_path / "dead.ipynb", made.autograder, timeout=100)
-    assert result.total == 0
-    assert result.message
 
 
 def test_page_for_teachers_names_real_files_and_options() -> None:

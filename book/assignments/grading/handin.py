@@ -149,11 +149,14 @@ def _is_function(value: Any) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
-def settle() -> None:
-    """Let PyTorch replace what it replaces of itself, `torch.manual_seed` say, when the first optimizer is made."""
-    torch = wire.torch_or_none()
-    if torch:
-        torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+def replaced_of(before: dict[str, tuple[types.ModuleType, str, Any]]) -> list[str]:
+    """Names of functions that are others now; PyTorch itself wraps one of its own when the first optimizer is made."""
+    found = []
+    for name, (module, n, value) in before.items():
+        now = vars(module).get(n)
+        if now is not value and not (name == "torch.manual_seed" and getattr(now, "__wrapped__", None) is value):
+            found.append(name)
+    return found
 
 
 def run(connection: Connection, job: dict[str, Any]) -> None:
@@ -177,8 +180,7 @@ def run(connection: Connection, job: dict[str, Any]) -> None:
             if error is not None:
                 said = f"{error.msg}, line {error.lineno}" if type(error) is SyntaxError else wire.text_of(error)
                 errors.append(f"code cell {number}: {type(error).__name__}: {said}")
-    replaced = [name for name, (module, n, value) in before.items() if vars(module).get(n) is not value]
-    peer.ask({"do": "finish", "replaced": replaced[:20], "errors": errors[:20], **peer.state(shell.user_ns)})
+    peer.ask({"do": "finish", "replaced": replaced_of(before)[:20], "errors": errors[:20], **peer.state(shell.user_ns)})
 
 
 def live(connection: Connection, log: int, job: dict[str, Any]) -> None:
@@ -234,6 +236,5 @@ if __name__ == "__main__":
     for each in ["IPython.core.interactiveshell", *sys.argv[2:]]:
         with contextlib.suppress(Exception):
             importlib.import_module(each)
-    settle()
     with socket.socket(fileno=int(sys.argv[1])) as own:
         serve(own)
