@@ -406,8 +406,8 @@ def test_solution_gets_full_marks_by_otter_run_under_another_name(made: Made, tm
     assert marks == made.possible
 
 
-OPTIMIZES = FOURTH
-"""The solution to which a cell is added that makes an optimizer."""
+OPTIMIZES = SECOND
+"""The solution to which a cell is added that makes an optimizer; its checks import PyTorch, and not its compiler."""
 
 OPTIMIZER = "import torch\n\ntorch.optim.Adam([torch.zeros(2, requires_grad=True)])"
 
