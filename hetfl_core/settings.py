@@ -13,12 +13,15 @@ import math
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
+
+T = TypeVar("T")
 
 Unbounded = Annotated[float, "may be infinite"]
 """The annotation of a field that may be infinite; one of `float` may not."""
@@ -65,6 +68,34 @@ def first_line(thing: Any) -> str:
     line = (thing.__doc__ or "").strip().split("\n")[0]
     line = re.sub(r"\s*\([^()]*\[\d+\]_(?:[^()]|\([^()]*\))*\)|\s*\[\d+\]_", "", line)
     return re.sub(r":[a-z]+:(?=`)|[`*]", "", line)
+
+
+def made_once(owner: T, key: Hashable, make: Callable[[], T]) -> T:
+    """What is made of settings, such as the method of one client: made when first asked for, kept as long as they live.
+
+    By what object they are and not by what they are equal to, for ``1`` is equal to ``True``.
+
+    Parameters
+    ----------
+    owner : object
+        The settings.
+    key : hashable
+        Which of all that is made of them.
+    make : callable
+        Makes it.
+    """
+    known = _MADE.get(id(owner))
+    if known is None:
+        known = _MADE[id(owner)] = {}
+        weakref.finalize(owner, _MADE.pop, id(owner), None).atexit = False
+    if key not in known:
+        made = make()
+        known[key] = None if made is owner else made  # which would keep itself alive
+    found = known[key]
+    return owner if found is None else found
+
+
+_MADE: dict[int, dict[Hashable, Any]] = {}
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------

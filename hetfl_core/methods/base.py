@@ -21,7 +21,7 @@ from hetfl_core.federation import Spec
 from hetfl_core.inputs import by_block
 from hetfl_core.networks import Draw, Model, Params, PerClient, Tensors
 from hetfl_core.networks.layers import RUNNING, has_prefix, missing, one_of_each
-from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive, first_line
+from hetfl_core.settings import Checked, Count, Limit, NotNegative, Positive, first_line, made_once
 
 Role = Literal["start", "round", "rest", "final"]
 Optimizer = Literal["adam", "adamw", "sgd", "rmsprop", "adagrad"]
@@ -348,7 +348,7 @@ class Method(Checked):
     def of(self, spec: Spec) -> Self:
         """The method with the network of one client, whose hooks the engine calls; itself where all have the same."""
         model = self.model.of(spec)
-        return self if model is self.model else replace(self, model=model)
+        return self if model is self.model else made_once(self, id(model), lambda: replace(self, model=model))
 
     # --- before the first round ---
 

@@ -14,7 +14,7 @@ from hetfl_core.federation import Spec
 from hetfl_core.networks.composed import Auto, Blocks
 from hetfl_core.networks.layers import SMALLEST_DEVIATION, Draw, Network, Params, Tensors, layer_init, of_client
 from hetfl_core.networks.module import lifted
-from hetfl_core.settings import Checked, Count
+from hetfl_core.settings import Checked, Count, made_once
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,12 @@ class Model(Checked):
         ValueError
             For a client whose inputs the network does not take.
         """
+        if not hasattr(self.phi, "of_client"):
+            return self
+        shapes = tuple(spec.shapes.items()) if isinstance(spec.shapes, Mapping) else spec.shapes
+        return made_once(self, (spec.name, shapes), lambda: self._of(spec))
+
+    def _of(self, spec: Spec) -> Model:
         try:
             phi = of_client(self.phi, spec.name, spec.shapes)
         except ValueError as error:
