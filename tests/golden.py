@@ -649,7 +649,7 @@ for _name, _method in VARIANTS.items():
 
     @case(f"method {_name}")
     def _(method: Any = _method) -> Any:
-        return of_run(simulate(ragged(), method, **ROUNDS))
+        return of_run(simulate(ragged(sizes=(7, 40)), method, **ROUNDS))
 
 
 @case("clients that come later")
@@ -657,8 +657,8 @@ def _() -> Any:
     found = {}
     for method in (FLIC(**FLIC_SHORT), FedAvg(**SHORT, weighting="uniform")):
         widths = (4, 4) if isinstance(method, FedAvg) else (3, 8)
-        run = simulate(ragged(widths=widths), method, **ROUNDS)
-        new = [replace(c, name=f"new-{c.name}") for c in ragged(2, seed=4, widths=widths)]
+        run = simulate(ragged(widths=widths, sizes=(7, 40)), method, **ROUNDS)
+        new = [replace(c, name=f"new-{c.name}") for c in ragged(2, seed=4, widths=widths, sizes=(7, 40))]
         found[method.name] = of_run(adapt(run, new, rounds=2, progress=False, device="cpu"))
     return found
 

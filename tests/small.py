@@ -13,7 +13,7 @@ from hetfl_core.rng import numpy_stream
 SMALL_MODEL = Model(MLP(hidden=(6,), out=4), alpha=4)
 
 
-def ragged(n_clients=6, n_classes=5, widths=(3, 8), sizes=(7, 40), seed=0, images=False):
+def ragged(n_clients=6, n_classes=5, widths=(3, 8), sizes=(7, 22), seed=0, images=False):
     """Clients with unequal numbers of samples and, unless both widths are equal, of features."""
     rng = numpy_stream(seed, "tests", 0, "ragged")
     clients = []
