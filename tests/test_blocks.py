@@ -6,9 +6,10 @@ import warnings
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from small import assert_same_tensors, equal_histories, largest_difference
+from small import assert_same_tensors, largest_difference
 
 from hetfl_core import Client, Federation, simulate
 from hetfl_core.federation import FederationWarning, as_params, from_params
@@ -21,20 +22,21 @@ PHI = Blocks.alike("abc", MLP((5,), 4, dropout=0.3), 6)
 OPTIONS = {"rounds": 2, "device": "cpu", "progress": False, "dtype": torch.float64}
 
 
-def holding(name: str, blocks: str, n: int = 24, classes: int = 3) -> Client:
+def holding(name: str, blocks: str, n: int = 14, classes: int = 3) -> Client:
     rng = numpy_stream(0, "tests", 0, f"blocks {name}")
     y = np.arange(n) % classes
     x = {b: rng.normal(size=(n, w)) + y[:, None] if b in blocks else np.zeros((n, 0)) for b, w in WIDTHS.items()}
     return Client(x, y, {b: v[:9] for b, v in x.items()}, y[:9], name)
 
 
-FED = Federation([holding("u", "ab"), holding("v", "bc"), holding("w", "ab", 17), holding("z", "abc")], 3)
+FED = Federation([holding("u", "ab"), holding("v", "bc"), holding("w", "ab", 7), holding("z", "abc")], 3)
 
 
 def short(name: str) -> Method:
     method = CATALOGUE[name]
-    brief = {"pretrain_epochs": 1} if getattr(method, "pretrain_epochs", 0) else {}
-    return replace(method, model=replace(method.model, phi=PHI), local_epochs=1, batch_size=7, **brief)
+    brief = {"pretrain_epochs": 1, "local_epochs": 1, "batch_size": 7, "generator_steps": 3}
+    brief = {setting: value for setting, value in brief.items() if getattr(method, setting, 0)}
+    return replace(method, model=replace(method.model, phi=PHI), **brief)
 
 
 def refuses(method: Method) -> bool:
@@ -47,18 +49,19 @@ def refuses(method: Method) -> bool:
 
 @pytest.mark.parametrize("name", [name for name, method in CATALOGUE.items() if not refuses(method)])
 def test_every_other_method_trains_on_blocks_that_clients_lack(name, tmp_path):
-    """Stacked = loop; the order of clients does not matter; killed and resumed bit for bit."""
+    """Stacked = loop; and bit for bit killed and resumed, after a first round of the clients in another order."""
     method = short(name)
     runs = {engine: simulate(FED, method, engine=engine, **OPTIONS) for engine in ("stacked", "loop")}
     assert largest_difference(runs["stacked"], runs["loop"]) < 1e-9
     held = [{n.split(".")[1] for n in p if n.startswith("phi.")} - {"joint"} for p in runs["loop"].params]
     if name != "Ditto, own embeddings":
         assert held == [{"a", "b"}, {"b", "c"}, {"a", "b"}, {"a", "b", "c"}]
-    turned = simulate(FED.subset(["z", "w", "v", "u"]), method, **OPTIONS)
-    for a, b in zip(turned.params[::-1], runs["stacked"].params, strict=True):
+    simulate(FED.subset(["z", "w", "v", "u"]), method, checkpoint=tmp_path, **{**OPTIONS, "rounds": 1})
+    resumed = simulate(FED, method, checkpoint=tmp_path, **OPTIONS)
+    for a, b in zip(resumed.params, runs["stacked"].params, strict=True):
         assert_same_tensors(a, b)
-    simulate(FED, method, checkpoint=tmp_path, **{**OPTIONS, "rounds": 1})
-    assert equal_histories(simulate(FED, method, checkpoint=tmp_path, **OPTIONS).history, runs["stacked"].history)
+    histories = [run.history.drop(columns="seconds") for run in (resumed, runs["stacked"])]
+    pd.testing.assert_frame_equal(*histories, rtol=1e-12, atol=0)  # of the first round a mean in another order
 
 
 @pytest.mark.parametrize("name", [name for name, method in CATALOGUE.items() if refuses(method)])
