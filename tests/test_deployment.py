@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import re
@@ -427,7 +428,12 @@ def tables(folder, names=None, n=30):
 def at_sites(files, method, config=None, configs=None, **options):
     def app(site):
         given = {"label": "ill", "classes": ["no", "yes"], "prepare": PREPARE, **options}
-        return client_app(method, lambda config: client_from_file(files[site], site, **given, agreed=config["agreed"]))
+
+        @functools.cache  # at every message a site reads its file anew, which is the same: here once, as was agreed on
+        def read(agreed):
+            return client_from_file(files[site], site, **given, agreed=json.loads(agreed))
+
+        return client_app(method, lambda config: read(json.dumps(config["agreed"])))
 
     grid = loopback.Loopback({i + 1: app(site) for i, site in enumerate(files)}, configs)
     return grid, {**CONFIG, "classes": 2, "clients": len(files), **(config or {})}
