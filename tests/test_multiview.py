@@ -349,6 +349,22 @@ def made_cities(tmp_path_factory):
     return cities, paths
 
 
+def once(read):
+    """Features as they are read, each pair of files once: reading a thousand columns takes longer than all else."""
+    known = {}
+
+    def features(city, ids):
+        files = (multiview.fetch(f"herigraph/{city}/{name}") for name in ("Textual_Features", "Visual_Features"))
+        if (key := (*files, ids.tobytes())) not in known:
+            known[key] = read(city, ids)
+        return known[key]
+
+    return features
+
+
+FEATURES = once(multiview._features)
+
+
 class Heritage:
     """Made cities, whose files a test may replace."""
 
@@ -368,6 +384,7 @@ class Heritage:
 def heritage(made_cities, tmp_path, monkeypatch):
     made = Heritage(*made_cities, tmp_path)
     monkeypatch.setattr(multiview, "fetch", lambda key: made.paths[key])
+    monkeypatch.setattr(multiview, "_features", FEATURES)
     return made
 
 
