@@ -36,7 +36,7 @@ from hetfl_core.networks import MLP, Model
 from hetfl_core.rng import numpy_stream
 
 PHI = MLP(hidden=(9,), out=6)
-SHORT = {"local_epochs": 2, "batch_size": 6, "pretrain_epochs": 2, "pretrain_batch": 4, "lr": LR}
+SHORT = {"local_epochs": 1, "batch_size": 6, "pretrain_epochs": 1, "pretrain_batch": 4, "lr": LR}
 
 
 def short(**changes):
@@ -72,7 +72,7 @@ CHOICES = {
     "L2GD": short(scheme=L2GDScheme(0.3)),
     "L2GD, linear head": short(scheme=L2GDScheme(), model=Model(PHI)),
     "L2GD as the code runs": FLIC.published(
-        scheme=L2GDScheme(), model=Model(PHI, alpha=5), representation_from=1, **SHORT
+        scheme=L2GDScheme(), model=Model(PHI, alpha=5), representation_from=1, **{**SHORT, "local_epochs": 2}
     ),
     "sampled": short(alignment=SampledWasserstein()),
     "debiased": short(alignment=DebiasedWasserstein()),
@@ -83,7 +83,7 @@ CHOICES = {
     "mixtures of two": short(alignment=MixtureWasserstein(), alignment_weight=0.1, anchor_samples=2),
     "mixtures of three": short(alignment=MixtureWasserstein(3), alignment_weight=0.1, anchor_step="each"),
     "meta-classes": short(meta_classes=(0, 0, 1, 1, 1), anchor_weight=0.1),
-    "meta-classes as the code runs": short(meta_classes=(0, 0, 1, 1, 1), anchor_step="each"),
+    "meta-classes as the code runs": short(meta_classes=(0, 0, 1, 1, 1), anchor_step="each", local_epochs=2),
     "exact barycentre": short(covariance="learned", barycentre="exact"),
     "private": short(privacy=Privacy(0.01), weighting="uniform"),
 }

@@ -23,8 +23,9 @@ OPTIONS = {"rounds": 2, "participation": 0.7, "device": "cpu", "progress": False
 
 def mixed(name: str, **changes) -> Method:
     method = CATALOGUE[name]
-    brief = {"pretrain_epochs": 1} if getattr(method, "pretrain_epochs", 0) else {}
-    return replace(method, model=replace(method.model, phi=MIXED), local_epochs=2, batch_size=6, **brief, **changes)
+    brief = {"pretrain_epochs": 1, "local_epochs": 1, "batch_size": 6, "generator_steps": 3}
+    brief = {setting: value for setting, value in brief.items() if getattr(method, setting, 0)}
+    return replace(method, model=replace(method.model, phi=MIXED), **brief, **changes)
 
 
 def shares_phi(method: Method) -> bool:

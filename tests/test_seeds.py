@@ -1,5 +1,6 @@
 """Runs that differ in their seeds, side by side: the same as alone, to rounding, and bit for bit when interrupted."""
 
+import functools
 import inspect
 import time
 from dataclasses import replace
@@ -52,6 +53,8 @@ def runs_of(all_, method, **options):
 @pytest.mark.parametrize(("name", "engine"), [*((name, "stacked") for name in METHODS), ("FLIC", "loop")])
 def test_each_run_is_that_which_it_is_alone(name, engine):
     method, options = METHODS[name]
+    brief = {"local_epochs": 1 + ("published" in name or "steps" in name), "pretrain_epochs": 1}
+    method = replace(method, **{setting: value for setting, value in brief.items() if getattr(method, setting, 0)})
     settings = {**QUIET, "rounds": 2, "dtype": torch.float64, "engine": engine}
     all_ = {seed: ragged(seed=seed, **options) for seed in SEEDS[:2]}
     runs = runs_of(all_, method, **settings)
@@ -111,16 +114,20 @@ class Stop(Exception):
     pass
 
 
+@functools.cache
+def uninterrupted(name):
+    return runs_of(federations(), METHODS[name][0])
+
+
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_an_interrupted_set_of_runs_goes_on_bit_for_bit(tmp_path, after):
-    all_, method, seen = federations(), METHODS["FLIC, private"][0], []
+    all_, method, seen, whole = federations(), METHODS["FLIC, private"][0], [], uninterrupted("FLIC, private")
 
     def stop(seed, row):
         seen.append((seed, row["round"]))
         if row["round"] == after and seed == SEEDS[-1]:
             raise Stop
 
-    whole = runs_of(all_, method)
     with pytest.raises(Stop):
         runs_of(all_, method, checkpoint=tmp_path, on_round=stop)
     assert seen == [(seed, number) for number in range(1, after + 1) for seed in SEEDS]
@@ -135,8 +142,7 @@ def test_an_interrupted_set_of_runs_goes_on_bit_for_bit(tmp_path, after):
 
 def test_killed_in_the_middle_of_a_round_nothing_of_it_counts(tmp_path, monkeypatch):
     """All have trained, the first has ended the round and the second has not: all three begin it anew."""
-    all_, method = federations(), METHODS["FLIC"][0]
-    whole = runs_of(all_, method)
+    all_, method, whole = federations(), METHODS["FLIC"][0], uninterrupted("FLIC")
     closed = trainer._closed
 
     def dying(run, survey, *outcomes):
@@ -175,7 +181,7 @@ def test_new_clients_of_one_of_the_runs():
 
 def test_seconds_are_a_share():
     begin = time.perf_counter()
-    runs = runs_of(federations(), METHODS["FLIC"][0])
+    runs = runs_of(federations(), METHODS["Local"][0])
     assert sum(run.final["seconds"] for run in runs.values()) <= time.perf_counter() - begin
 
 

@@ -34,7 +34,14 @@ from hetfl_core.methods.descent import UPDATES, clip_each, decay
 from hetfl_core.networks import CNN, MLP, Draw, Model
 from hetfl_core.rng import stream
 
-SHORT = {"local_epochs": 2, "batch_size": 6, "pretrain_epochs": 2, "pretrain_batch": 4, "finetune_epochs": 1}
+SHORT = {
+    "local_epochs": 1,
+    "batch_size": 6,
+    "pretrain_epochs": 1,
+    "pretrain_batch": 4,
+    "finetune_epochs": 1,
+    "generator_steps": 3,
+}
 PHI = MLP(hidden=(9,), out=6)
 
 
@@ -59,6 +66,7 @@ DESCENT = {"optimizer": "sgd", "lr": 0.05, "momentum": 0.5, "weight_decay": 0.01
 VARIANTS = {
     **{name: short(method) for name, method in CATALOGUE.items()},
     **{f"{name} by SGD": replace(short(method), local_steps=3, **DESCENT) for name, method in CATALOGUE.items()},
+    "pFedHN": replace(short(CATALOGUE["pFedHN"]), local_epochs=2),  # whose server moves little
     "FLIC learned": short(FLIC(covariance="learned", anchor_samples=3)),
     "FLIC published": FLIC.published(
         model=Model(MLP(hidden=(9,), out=6, dropout=0.5), alpha=5), local_epochs=2, batch_size=6, pretrain_epochs=2,
@@ -71,7 +79,7 @@ def run(fed, method, **options):
     return simulate(
         fed,
         method,
-        **{"rounds": 3, "participation": 0.5, "device": "cpu", "progress": False, "dtype": torch.float64} | options,
+        **{"rounds": 2, "participation": 0.5, "device": "cpu", "progress": False, "dtype": torch.float64} | options,
     )
 
 
@@ -115,7 +123,7 @@ def test_clients_without_a_batch_left_are_not_moved_by_momentum(optimizer):
             stage = Stage(("phi", "beta"), None, 3, None, 5, optimizer, momentum=momentum, weight_decay=0.1, clip=0.5)
             return [stage] if role == "round" else []
 
-    fed = ragged(sizes=(4, 60))
+    fed = ragged(sizes=(4, 30))
     stacked, loop = (
         run(fed, Any_(model=Model(PHI)), engine=e, rounds=2, participation=1.0) for e in ("stacked", "loop")
     )
@@ -462,7 +470,8 @@ def test_noise_is_the_clients_own(bound, monkeypatch):
             return super().loss(params, received, batch, noise)
 
     fed = ragged(sizes=(4, 40), widths=(3, 9))
-    method = Noisy(model=Model(PHI), local_epochs=30, batch_size=8)  # more steps than one block of noise
+    method = Noisy(model=Model(PHI), local_epochs=20, batch_size=8)
+    assert max(n_steps(method.stages(0, "round")[0], client.n_train) for client in fed) > 64, "one block of noise"
     stacked, loop = (run(fed, method, engine=e, rounds=1, participation=1.0) for e in ("stacked", "loop"))
     assert largest_difference(stacked, loop) < 1e-9
 
