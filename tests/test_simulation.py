@@ -1,7 +1,10 @@
+import contextlib
+import functools
 import io
 import json
+import multiprocessing
 import os
-import subprocess
+import shutil
 import sys
 import tempfile
 import time
@@ -33,6 +36,22 @@ QUICK = FLIC(model=SMALL, local_epochs=1, batch_size=8, pretrain_epochs=1)
 def run(fed=None, method=QUICK, **options):
     options = {"rounds": 4, "participation": 0.5, "device": "cpu", "progress": False} | options
     return simulate(fed if fed is not None else ragged(), method, **options)
+
+
+uninterrupted = functools.cache(run)
+"""A run that nothing stopped, which tests compare with others and leave as it is."""
+
+
+@pytest.fixture(scope="module")
+def one_round(tmp_path_factory):
+    run(rounds=1, checkpoint=(folder := tmp_path_factory.mktemp("one round")))
+    return folder
+
+
+@pytest.fixture
+def begun(one_round, tmp_path):
+    """A folder with the checkpoint of a run after one round."""
+    return shutil.copytree(one_round, tmp_path / "begun")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +224,7 @@ def test_inputs_that_no_cohort_can_take_name_the_client():
 
 
 def test_history_has_what_it_promises():
-    result = run()
+    result = uninterrupted(rounds=4)
     history = result.history
     assert history["round"].tolist() == [0, 1, 2, 3, 4]
     assert {"ce", "w2", "anchor", "train_accuracy", "accuracy", "bytes_up", "bytes_down", "seconds"} <= set(history)
@@ -221,7 +240,7 @@ def test_history_has_what_it_promises():
 
 def test_bytes_are_those_of_true_shapes():
     """α: (6·5 + 5), anchors: 5 classes × 6, float32; three participants per round; pre-training and end: all six."""
-    result = run(rounds=2)
+    result = uninterrupted(rounds=2)
     message = 4 * (6 * 5 + 5 + 5 * 6)
     assert result.history["bytes_up"].tolist() == [0, 3 * message, 3 * message]
     assert result.history["bytes_down"].tolist() == [6 * message, 3 * message, 3 * message]
@@ -309,7 +328,7 @@ def test_rounds_to_evaluate_may_be_named(tmp_path):
     result = run(evaluate_every=(2, 1, 2, 99))
     assert result.history["accuracy"].isna().tolist() == [False, False, False, True, False]
     assert result.settings["evaluate_every"] == [1, 2, 99]
-    every = run().history["accuracy"]
+    every = uninterrupted(rounds=4).history["accuracy"]
     assert result.history["accuracy"].dropna().tolist() == every[[0, 1, 2, 4]].tolist()
     run(evaluate_every=(1, 2, 99), checkpoint=tmp_path)
     assert equal_histories(run(evaluate_every=(1, 2, 99), checkpoint=tmp_path).history, result.history)
@@ -464,7 +483,7 @@ def test_what_cannot_be_measured_is_refused(bad, message):
 
 
 def test_probabilities_are_the_softmax_of_what_is_predicted():
-    result = run()
+    result = uninterrupted(rounds=4)
     for name, p in result.probabilities("train").items():
         np.testing.assert_allclose(p.sum(1), 1)
         logits = result.predict("train")[name].astype(float)
@@ -482,8 +501,7 @@ def test_threads_are_put_back():
 
 
 def test_embeddings_and_predictions_come_client_by_client():
-    fed = ragged()
-    result = run(fed)
+    fed, result = ragged(), uninterrupted(rounds=4)
     assert {n: z.shape for n, z in result.embed("train").items()} == {c.name: (c.n_train, 6) for c in fed}
     logits = result.predict("test")
     right = [(logits[c.name].argmax(1) == c.y_test.numpy()).mean() for c in fed]
@@ -863,7 +881,7 @@ def predicts_the_same(a, b):
 
 @pytest.mark.parametrize("answer", [None, False, 0, 1, "stop", [None, None], np.False_, {"round": 1}])
 def test_only_true_stops_a_run(answer):
-    assert len(run(on_round=lambda row: answer).history) == 5
+    assert len(run(rounds=2, on_round=lambda row: answer).history) == 3
 
 
 @pytest.mark.parametrize("error", [StopIteration("enough"), RuntimeError("enough"), KeyboardInterrupt("enough")])
@@ -931,36 +949,34 @@ def test_a_run_that_is_done_is_read_where_nothing_can_be_written(tmp_path, monke
     assert same_runs(run(checkpoint=tmp_path), whole)
 
 
-SCRIPT = """
-import sys, time
-sys.path.insert(0, {tests!r})
-from small import ragged
-from test_simulation import QUICK
-from hetfl_core import simulate
-def slow(row):
-    print(row["round"], flush=True)
-    time.sleep(0.1)
-options = dict(rounds=12, participation=0.5, device="cpu", progress=False, checkpoint={folder!r})
-run = simulate(ragged(), QUICK, on_round=slow, **options)
-"""
+def slowly(folder, told):
+    """Twelve rounds that take their time, each told of."""
+
+    def slow(row):
+        told.send(row["round"])
+        time.sleep(0.1)
+
+    run(rounds=12, checkpoint=folder, on_round=slow)
 
 
 def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     folder = tmp_path / "run"
-    script = SCRIPT.format(tests=os.path.dirname(__file__), folder=str(folder))
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    told, telling = context.Pipe(duplex=False)
+    process = context.Process(target=slowly, args=(folder, telling))
+    process.start()
+    telling.close()
     last = 0
-    for line in process.stdout:
-        last = int(line)
-        if last == 5:
-            time.sleep(0.02)
-            process.kill()
-    process.wait()
-    process.stdout.close()
+    with contextlib.suppress(EOFError):
+        while True:
+            last = told.recv()
+            if last == 5:
+                time.sleep(0.02)
+                process.kill()
+    process.join()
     rounds = []
     resumed = run(rounds=12, checkpoint=folder, on_round=lambda row: rounds.append(row["round"]))
-    whole = run(rounds=12)
+    whole = uninterrupted(rounds=12)
     assert 5 <= last < 10
     assert rounds[0] in (last + 1, last + 2), "it must go on from the last complete round"
     assert equal_histories(resumed.history, whole.history)
@@ -1039,9 +1055,9 @@ class Learning(Local):
 def test_a_server_that_learns_resumes_bit_for_bit(tmp_path, dtype):
     """Products of tensors that lie elsewhere in memory than others can differ in their last bit."""
     method = Learning(SMALL, local_epochs=1)
-    options = {"rounds": 8, "participation": 0.7, "device": "cpu", "progress": False, "dtype": dtype}
+    options = {"rounds": 6, "participation": 0.7, "device": "cpu", "progress": False, "dtype": dtype}
     whole = simulate(ragged(), method, **options)
-    for stop in (1, 3, 6):
+    for stop in (1, 3, 5):
         simulate(ragged(), method, checkpoint=tmp_path / str(stop), **{**options, "rounds": stop})
         resumed = simulate(ragged(), method, checkpoint=tmp_path / str(stop), **options)
         assert_same_tensors(resumed.server, whole.server)
@@ -1059,24 +1075,22 @@ def test_tensors_of_a_checkpoint_lie_where_fresh_ones_would(tmp_path):
 def test_a_finished_run_goes_on_with_more_rounds(tmp_path):
     run(rounds=2, checkpoint=tmp_path)
     longer = run(rounds=4, checkpoint=tmp_path)
-    assert equal_histories(longer.history, run(rounds=4).history)
+    assert equal_histories(longer.history, uninterrupted(rounds=4).history)
     with pytest.raises(CheckpointError, match="holds 4 complete rounds, more than rounds=3"):
         run(rounds=3, checkpoint=tmp_path)
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"participation": 1.0}, {"method": Local()}, {"fed": ragged(seed=1)}])
-def test_a_checkpoint_of_another_setting_is_refused(tmp_path, change):
-    run(rounds=1, checkpoint=tmp_path)
-    before = (tmp_path / checkpoint.FILE).read_bytes()
+def test_a_checkpoint_of_another_setting_is_refused(begun, change):
+    before = (begun / checkpoint.FILE).read_bytes()
     with pytest.raises(CheckpointError, match="belongs to a run with other settings or data"):
-        run(rounds=1, checkpoint=tmp_path, **change)
-    assert (tmp_path / checkpoint.FILE).read_bytes() == before
+        run(rounds=1, checkpoint=begun, **change)
+    assert (begun / checkpoint.FILE).read_bytes() == before
 
 
-def test_a_refused_checkpoint_says_what_differs_and_nothing_else(tmp_path):
-    run(rounds=1, checkpoint=tmp_path)
+def test_a_refused_checkpoint_says_what_differs_and_nothing_else(begun):
     with pytest.raises(CheckpointError) as refused:
-        run(method=replace(QUICK, lr=0.1, model=replace(SMALL, alpha=7)), rounds=1, checkpoint=tmp_path)
+        run(method=replace(QUICK, lr=0.1, model=replace(SMALL, alpha=7)), rounds=1, checkpoint=begun)
     changes = [line.strip() for line in str(refused.value).splitlines() if "→" in line][1:]
     assert changes == ["method.model.alpha: 5 → 7", "method.lr: 0.001 → 0.1"]
 
@@ -1105,22 +1119,20 @@ def test_code_is_that_of_the_engine_and_of_a_method_from_elsewhere(monkeypatch):
     assert checkpoint.code_version(Mine()) != checkpoint.code_version()
 
 
-def test_a_checkpoint_of_another_version_of_the_library_warns(tmp_path, monkeypatch):
-    run(rounds=1, checkpoint=tmp_path)
+def test_a_checkpoint_of_another_version_of_the_library_warns(begun, monkeypatch):
     with monkeypatch.context() as other:
         other.setattr(checkpoint, "code_version", lambda method: "another")
         with pytest.warns(RuntimeWarning, match=r"state.safetensors was written by another version of hetfl_core"):
-            resumed = run(rounds=2, checkpoint=tmp_path)
-    assert equal_histories(resumed.history, run(rounds=2).history)
+            resumed = run(rounds=2, checkpoint=begun)
+    assert equal_histories(resumed.history, uninterrupted(rounds=2).history)
 
 
-def test_a_checkpoint_of_other_instructions_warns_and_one_of_the_same_does_not(tmp_path, monkeypatch):
-    run(rounds=1, checkpoint=tmp_path)
+def test_a_checkpoint_of_other_instructions_warns_and_one_of_the_same_does_not(begun, monkeypatch):
     with warnings.catch_warnings(action="error"):
-        run(rounds=2, checkpoint=tmp_path)
+        run(rounds=2, checkpoint=begun)
     monkeypatch.setattr(checkpoint.numerics, "in_effect", lambda: {"isa": "another"})
     with pytest.warns(RuntimeWarning, match="instructions, this process computes with another: the run will"):
-        run(rounds=3, checkpoint=tmp_path)
+        run(rounds=3, checkpoint=begun)
 
 
 def test_states_of_several_runs_come_apart_as_they_were_joined():
@@ -1139,31 +1151,29 @@ def test_states_of_several_runs_come_apart_as_they_were_joined():
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"\xff" * 8 + b[8:]])
-def test_a_damaged_checkpoint_is_refused(tmp_path, damage):
-    run(rounds=1, checkpoint=tmp_path)
-    file = tmp_path / checkpoint.FILE
+def test_a_damaged_checkpoint_is_refused(begun, damage):
+    file = begun / checkpoint.FILE
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(CheckpointError, match=r"state.safetensors is damaged .* remove it to start the run anew"):
-        run(rounds=1, checkpoint=tmp_path)
+        run(rounds=1, checkpoint=begun)
 
 
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9, 0.999])
-def test_a_flipped_bit_in_a_checkpoint_is_seen(tmp_path, place):
+def test_a_flipped_bit_in_a_checkpoint_is_seen(begun, place):
     """In the header or in a tensor: what is read is what was written, or nothing."""
-    run(rounds=1, checkpoint=tmp_path)
-    file = tmp_path / checkpoint.FILE
+    file = begun / checkpoint.FILE
     content = bytearray(file.read_bytes())
     content[int(place * len(content))] ^= 4
     file.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"state.safetensors is damaged|has format"):
-        run(rounds=1, checkpoint=tmp_path)
+        run(rounds=1, checkpoint=begun)
 
 
 def test_a_run_resumes_with_its_clients_in_another_order(tmp_path):
     fed = ragged()
     turned = Federation(list(fed)[::-1], fed.n_classes, fed.name)
     run(rounds=2, checkpoint=tmp_path)
-    resumed, whole = run(turned, rounds=4, checkpoint=tmp_path), run(rounds=4)
+    resumed, whole = run(turned, rounds=4, checkpoint=tmp_path), uninterrupted(rounds=4)
     assert equal_histories(resumed.history, whole.history)
     assert largest_difference(resumed, whole) == 0
 
@@ -1174,40 +1184,37 @@ def test_equal_settings_of_another_type_resume(tmp_path):
     assert first.history.equals(again.history), "seconds too: nothing was run again"
 
 
-def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
-    run(rounds=1, checkpoint=tmp_path)
-    before = (tmp_path / checkpoint.FILE).read_bytes()
+def test_a_full_disk_leaves_the_last_checkpoint(begun, monkeypatch):
+    before = (begun / checkpoint.FILE).read_bytes()
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(CheckpointError, match="No space left on device; what was there before is untouched"):
-        run(rounds=2, checkpoint=tmp_path)
+        run(rounds=2, checkpoint=begun)
     monkeypatch.undo()
-    assert [p.name for p in tmp_path.iterdir()] == [checkpoint.FILE]
-    assert (tmp_path / checkpoint.FILE).read_bytes() == before
-    assert equal_histories(run(rounds=2, checkpoint=tmp_path).history, run(rounds=2).history)
+    assert [p.name for p in begun.iterdir()] == [checkpoint.FILE]
+    assert (begun / checkpoint.FILE).read_bytes() == before
+    assert equal_histories(run(rounds=2, checkpoint=begun).history, uninterrupted(rounds=2).history)
 
 
-def test_a_file_that_the_system_refuses_to_let_grow(tmp_path):
+def test_a_file_that_the_system_refuses_to_let_grow(begun):
     """A real refusal in the middle of a write, as on a full disk: no file may be longer than a few bytes."""
     resource = pytest.importorskip("resource", reason="limits of a process are Unix's")
-    run(rounds=1, checkpoint=tmp_path)
-    before, limits = (tmp_path / checkpoint.FILE).read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before, limits = (begun / checkpoint.FILE).read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
         with pytest.raises(CheckpointError, match="File too large; what was there before is untouched"):
-            run(rounds=2, checkpoint=tmp_path)
+            run(rounds=2, checkpoint=begun)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert [p.name for p in tmp_path.iterdir()] == [checkpoint.FILE]
-    assert (tmp_path / checkpoint.FILE).read_bytes() == before
+    assert [p.name for p in begun.iterdir()] == [checkpoint.FILE]
+    assert (begun / checkpoint.FILE).read_bytes() == before
 
 
-def test_a_checkpoint_holds_no_pickle(tmp_path):
-    run(rounds=1, checkpoint=tmp_path)
-    content = (tmp_path / checkpoint.FILE).read_bytes()
+def test_a_checkpoint_holds_no_pickle(begun):
+    content = (begun / checkpoint.FILE).read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     assert header["__metadata__"]["done"] == "1"
