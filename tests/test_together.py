@@ -24,7 +24,7 @@ METRICS = ["accuracy", "log_loss"]
 
 
 def of_seed(seed):
-    """Data of each seed; with 12 seeds the last ones are in another group than the first."""
+    """Data of each seed; with `two_groups` the last of six seeds are in another group than the first."""
     return ragged(4, widths=(4, 4), sizes=(12, 30), seed=seed)
 
 
@@ -36,12 +36,17 @@ def grouped(*seeds):
     return {name: list(seeds) for name in METHODS}
 
 
-def test_the_table_is_that_of_single_runs_and_says_which_were_made_together(monkeypatch):
+@pytest.fixture
+def two_groups(monkeypatch):
+    monkeypatch.setattr(rule, "MOST", 5)
+
+
+def test_the_table_is_that_of_single_runs_and_says_which_were_made_together(two_groups):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(comparing, "together", alone)
-        single = compare(of_seed, METHODS, seeds=12, metric=METRICS, **QUICK)
-    table = compare(of_seed, METHODS, seeds=12, metric=METRICS, **QUICK)
-    assert table.attrs["together"] == grouped([*range(6)], [*range(6, 12)])
+        single = compare(of_seed, METHODS, seeds=6, metric=METRICS, **QUICK)
+    table = compare(of_seed, METHODS, seeds=6, metric=METRICS, **QUICK)
+    assert table.attrs["together"] == grouped([*range(3)], [*range(3, 6)])
     assert single.attrs["together"] == {}
     assert single.loc["accuracy"].equals(table.loc["accuracy"])
     columns = ["mean", "sd", "difference", "low", "high", "p"]
@@ -72,7 +77,7 @@ def test_which_runs_are_made_together_depends_on_no_number_of_processes():
     assert tables[0].attrs["together"] == tables[1].attrs["together"] == grouped([0, 1, 2])
 
 
-def test_data_are_made_once_a_seed_and_no_more_are_kept_than_are_needed(monkeypatch):
+def test_data_are_made_once_a_seed_and_no_more_are_kept_than_are_needed(two_groups, monkeypatch):
     drawn, kept = [], []
 
     def data(seed):
@@ -80,9 +85,9 @@ def test_data_are_made_once_a_seed_and_no_more_are_kept_than_are_needed(monkeypa
         kept.append(len(comparing._DATA))
         return of_seed(seed)
 
-    compare(data, {"a": METHODS["FedAvg"], "b": METHODS["Local"]}, seeds=12, **{**QUICK, "rounds": 1})
-    assert drawn == [*range(12)]
-    assert max(kept) == 5, "five of six lie there while the sixth is made"
+    compare(data, {"a": METHODS["FedAvg"], "b": METHODS["Local"]}, seeds=6, **{**QUICK, "rounds": 1})
+    assert drawn == [*range(6)]
+    assert max(kept) == 2, "two of three lie there while the third is made"
     assert comparing._DATA == {}
     monkeypatch.setattr(comparing, "together", alone)
     drawn.clear(), kept.clear()
