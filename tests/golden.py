@@ -18,8 +18,8 @@ import torch
 from fuzzing import Case
 from small import ragged
 from tensors import covariance, normal
-from test_blocks import FED as BLOCKS
 from test_blocks import PHI as BLOCK_PHI
+from test_blocks import holding
 from test_training import federation_for
 from torch import Tensor
 
@@ -587,6 +587,11 @@ def _() -> Any:
 # --- methods ----------------------------------------------------------------------------------------------------------
 
 SMALL = Model(MLP((6,), 4), alpha=3)
+SIZES = {"sizes": (7, 40)}
+"""Of `ragged`, with which the values were written down."""
+BLOCKS = Federation(
+    [holding("u", "ab", 24), holding("v", "bc", 24), holding("w", "ab", 17), holding("z", "abc", 24)], 3
+)
 SHORT = {"model": SMALL, "local_epochs": 2, "batch_size": 6}
 FLIC_SHORT = {**SHORT, "pretrain_epochs": 2, "pretrain_batch": 4, "alignment_weight": 0.1, "anchor_weight": 0.2}
 BRIEF = {"local_epochs": 2, "batch_size": 6, "pretrain_epochs": 2, "pretrain_batch": 4, "finetune_epochs": 1}
@@ -635,7 +640,7 @@ for _name in OURS:
     @case(f"method {_name}")
     def _(name: str = _name) -> Any:
         method = brief(name, MLP((9,), 6))
-        return of_run(simulate(federation_for(method), method, **ROUNDS))
+        return of_run(simulate(federation_for(method, **SIZES), method, **ROUNDS))
 
 
 for _name in ("HyFEM", "late fusion"):
@@ -649,7 +654,7 @@ for _name, _method in VARIANTS.items():
 
     @case(f"method {_name}")
     def _(method: Any = _method) -> Any:
-        return of_run(simulate(ragged(sizes=(7, 40)), method, **ROUNDS))
+        return of_run(simulate(ragged(**SIZES), method, **ROUNDS))
 
 
 @case("clients that come later")
@@ -657,8 +662,8 @@ def _() -> Any:
     found = {}
     for method in (FLIC(**FLIC_SHORT), FedAvg(**SHORT, weighting="uniform")):
         widths = (4, 4) if isinstance(method, FedAvg) else (3, 8)
-        run = simulate(ragged(widths=widths, sizes=(7, 40)), method, **ROUNDS)
-        new = [replace(c, name=f"new-{c.name}") for c in ragged(2, seed=4, widths=widths, sizes=(7, 40))]
+        run = simulate(ragged(widths=widths, **SIZES), method, **ROUNDS)
+        new = [replace(c, name=f"new-{c.name}") for c in ragged(2, seed=4, widths=widths, **SIZES)]
         found[method.name] = of_run(adapt(run, new, rounds=2, progress=False, device="cpu"))
     return found
 

@@ -51,13 +51,13 @@ def short(method):
     return replace(method, model=replace(method.model, phi=PHI), **changes)
 
 
-def federation_for(method):
+def federation_for(method, **options):
     """Unequal widths where the method allows them."""
-    fed = ragged()
+    fed = ragged(**options)
     try:
         method.check(fed.specs())
     except ValueError:
-        fed = ragged(widths=(4, 4))
+        fed = ragged(widths=(4, 4), **options)
     return fed
 
 
