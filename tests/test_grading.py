@@ -266,6 +266,11 @@ TAMPERING = {
         "replaces numpy.isclose",
     ),
     "setattr": attack("import numpy\nsetattr(numpy, 'array_equal', print)", "replaces numpy.array_equal"),
+    "wrapped": attack(
+        "import functools, torch\nwas = torch.manual_seed\n@functools.wraps(was)\ndef seed(s):\n    return was(7)\n"
+        "torch.manual_seed = seed",
+        "replaces torch.manual_seed",
+    ),
     "built-ins": attack("import builtins\nbuiltins.abs = lambda x: 0", "replaces builtins.abs"),
     "modules": attack("import sys, types\nsys.modules['numpy'] = types.ModuleType('numpy')", "writes into sys.modules"),
     "otter": attack(

@@ -154,9 +154,16 @@ def replaced_of(before: dict[str, tuple[types.ModuleType, str, Any]]) -> list[st
     found = []
     for name, (module, n, value) in before.items():
         now = vars(module).get(n)
-        if now is not value and not (name == "torch.manual_seed" and getattr(now, "__wrapped__", None) is value):
+        if now is not value and not (name == "torch.manual_seed" and _wrapped_by_torch(now, value)):
             found.append(name)
     return found
+
+
+def _wrapped_by_torch(now: Any, value: Any) -> bool:
+    from torch import _compile
+
+    by_torch = _compile._disable_dynamo.__code__.co_consts
+    return getattr(now, "__wrapped__", None) is value and getattr(now, "__code__", None) in by_torch
 
 
 def run(connection: Connection, job: dict[str, Any]) -> None:
