@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -139,37 +141,41 @@ def test_apart_training_alone_is_what_it_was() -> None:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One federation of three clients, and runs of two rounds."""
+@contextmanager
+def _small() -> Iterator[None]:
+    """One federation of three clients, runs of two rounds, and networks that are tried with two rates."""
     sizes = {"n_classes": 3, "n_train_per_class": 60, "n_test_per_class": 40}
     made = Setting("three", lambda seed: toy.noisy_features(n_clients=3, seed=seed, **sizes), "made", False, 0.0)  # type: ignore[arg-type]
     kept = dict(FEDERATIONS)
     FEDERATIONS.clear()
     FEDERATIONS["three"] = made
-    monkeypatch.setattr(Setting, "seeds", property(lambda self: (0, 1, 2)))
-    monkeypatch.setattr(running, "ROUNDS", 2)
-    monkeypatch.setattr(running, "OPTIONS", {**running.OPTIONS, "rounds": 2, "evaluate_every": 2})
-    data_of.cache_clear()
-    yield
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Setting, "seeds", property(lambda self: (0, 1, 2)))
+        monkeypatch.setattr(running, "ROUNDS", 2)
+        monkeypatch.setattr(running, "RATES", (0.001, 0.01))
+        monkeypatch.setattr(running, "OPTIONS", {**running.OPTIONS, "rounds": 2, "evaluate_every": 2})
+        data_of.cache_clear()
+        yield
     FEDERATIONS.clear()
     FEDERATIONS.update(kept)  # in their order
 
 
-MADE: list[Path] = []
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, list[tuple[Task, int]]]:
+    """A folder with all records of `lines`, how many were made, and what was told of each task: made once for all."""
+    folder, done = tmp_path_factory.mktemp("whole"), list[tuple[Task, int]]()
+    with _small():
+        bench = Bench(folder, lines())
+        stages = running.tasks(bench, ["three"], ["all"], list(bench.lines))
+        return folder, running.make_missing(bench, stages, on_done=lambda task, n: done.append((task, n))), done
 
 
 @pytest.fixture
-def made(small: None, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[Path]:
-    """A folder with records of training alone and FedProto, chosen among one family of networks more."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(entries.FAMILIES, "other", entries.FAMILIES["small"])
-        if not MADE:
-            bench = Bench(tmp_path_factory.mktemp("made"), lines())
-            running.make_missing(bench, running.tasks(bench, ["three"], ["all"], [ALONE, "FedProto"]))
-            MADE.append(bench.out)
-        shutil.copytree(MADE[0], tmp_path, dirs_exist_ok=True)
-        yield tmp_path
+def small(whole: tuple[Path, int, list[tuple[Task, int]]], tmp_path: Path) -> Iterator[None]:
+    """`_small`, and a copy of the records that `whole` has, in `tmp_path`."""
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    with _small():
+        yield
 
 
 def heart_like() -> Federation:
@@ -196,12 +202,11 @@ def test_a_method_of_ones_own_has_an_own_last_step_where_it_hands_out_one_model(
 
 
 @pytest.mark.usefixtures("small")
-def test_what_is_missing_is_made_once(tmp_path: Path) -> None:
+def test_what_is_missing_is_made_once(whole: tuple[Path, int, list[tuple[Task, int]]], tmp_path: Path) -> None:
+    _, total, done = whole
+    assert total == sum(n for _, n in done) == 15
     bench = Bench(tmp_path, lines())
     stages = running.tasks(bench, ["three"], ["all"], list(bench.lines))
-    done: list[tuple[Task, int]] = []
-    assert running.make_missing(bench, stages, on_done=lambda task, n: done.append((task, n))) == 15
-    assert sum(n for _, n in done) == 15
     assert running.make_missing(bench, stages) == 0
     (tmp_path / "headtohead/three-all/own/FedProto-seed1.json").unlink()
     records.pack(tmp_path)
@@ -238,10 +243,11 @@ def test_a_method_whose_every_setting_diverges_has_a_reason_and_no_finals(tmp_pa
     assert not list(tmp_path.glob("headtohead/three-all/own/wild*"))
 
 
-def test_finals_of_another_method_than_would_be_run_are_refused_before_anything_is_run(made: Path) -> None:
+@pytest.mark.usefixtures("small")
+def test_finals_of_another_method_than_would_be_run_are_refused_before_anything_is_run(tmp_path: Path) -> None:
     def bench(changed: Entry) -> tuple[Bench, list[list[Task]]]:
-        there = Bench(made, lines(**{"FedProto": changed}))
-        return there, running.tasks(there, ["three"], ["all"], [ALONE, "FedProto"])
+        made = Bench(tmp_path, lines(**{"FedProto": changed}))
+        return made, running.tasks(made, ["three"], ["all"], [ALONE, "FedProto"])
 
     line = lines()["FedProto"]
     choice = Task("three", "all", "FedProto", "tuning")
@@ -250,15 +256,16 @@ def test_finals_of_another_method_than_would_be_run_are_refused_before_anything_
         (replace(line, grid={"lr": (0.1, 0.2)}), r"grid: .*'lr': \[0.001, 0.01\].* → .*'lr': \[0.1, 0.2\]"),
         (replace(line, method=replace(line.method, term_weight=3.0)), "method.term_weight: 1.0 → 3.0"),
     ):
-        there, stages = bench(other)
-        assert there.lacks(choice) == [CHOICE[0]]
+        made, stages = bench(other)
+        assert made.lacks(choice) == [CHOICE[0]]
         done: list[Task] = []
-        cure = f"three-all.* in {made} is of another 'FedProto' .*{said}.*; give another --out, or delete"
+        cure = f"three-all.* in {tmp_path} is of another 'FedProto' .*{said}.*; give another --out, or delete"
         with pytest.raises(ValueError, match=cure):
-            running.make_missing(there, stages, on_done=lambda task, n: done.append(task))  # noqa: B023
+            running.make_missing(made, stages, on_done=lambda task, n: done.append(task))  # noqa: B023
         assert not done
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("end", "method", "changes", "said"),
     [
@@ -268,12 +275,14 @@ def test_finals_of_another_method_than_would_be_run_are_refused_before_anything_
     ],
 )
 def test_finals_that_do_not_go_with_their_choice_or_view_are_refused(
-    made: Path, end: str, method: str, changes: dict[str, Any], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, method: str, changes: dict[str, Any], said: str
 ) -> None:
-    bench = Bench(made, lines())
+    monkeypatch.setitem(entries.FAMILIES, "other", entries.FAMILIES["small"])
+    bench = Bench(tmp_path, lines())
     stages = running.tasks(bench, ["three"], ["all"], ["FedProto"])
-    stored = records.load(made, f"headtohead/three-all{end}", method=method)
-    records.write(replace(stored[0], settings={**stored[0].settings, **changes}), made)
+    running.check(bench, stages)
+    stored = records.load(tmp_path, f"headtohead/three-all{end}", method=method)
+    records.write(replace(stored[0], settings={**stored[0].settings, **changes}), tmp_path)
     with pytest.raises(ValueError, match=said):
         running.check(bench, stages)
 
@@ -314,16 +323,18 @@ def test_a_method_of_ones_own_is_placed_among_the_others(tmp_path: Path, monkeyp
     assert {task.what for stage in stages for task in stage} == {"tuning"}
     small = lines(Mine=replace(bench.lines["Mine"], grid={"lr": (0.001, 0.01)}))
     bench, stages = replace(bench, lines=small), running.tasks(bench, ["three"], ["all"], [ALONE, "Mine"])
-    assert command.make(bench, stages, 1) == 12
+    there, shared = tmp_path / "headtohead", shutil.ignore_patterns("FedProto*")
+    shutil.copytree(there, bench.out / "headtohead", ignore=shared, dirs_exist_ok=True)
+    assert command.make(bench, stages, 1) == 7, "a choice, three finals and their control: the others are there"
     shown = command.ranked(bench, stages)
     assert "\nMine " in shown
     tried = ranking.choices([tmp_path / "out"]).set_index("method")
-    assert tried["settings"].to_dict() == {running.FAMILY: 12, ALONE: 2, "Mine": 2}
+    assert tried["settings"].to_dict() == {running.FAMILY: 6, ALONE: 2, "Mine": 2}
     assert tried.loc["Mine", "chosen"].keys() == {"lr"}
     assert f"\n{ALONE} " in shown
     assert "\nFedProto " not in shown
     assert "no finals of 'Mine' on three, all" in command.ranked(replace(bench, out=tmp_path / "empty"), stages)
-    command.make(bench, running.tasks(bench, ["three"], ["all"], ["FedProto"]), 1)
+    shutil.copytree(there, bench.out / "headtohead", dirs_exist_ok=True)
     assert "\nFedProto " in command.ranked(bench, stages), "among all that have records there"
     for wrong, said in {
         "my_method": "must look like",
@@ -526,8 +537,14 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
 
 
+@cache
 def stored() -> list[RunRecord]:
     return ranking.finals()
+
+
+@cache
+def choices() -> list[RunRecord]:
+    return ranking._stored((None,), running.TUNING)
 
 
 def test_records_are_of_what_was_chosen_and_of_clean_code() -> None:
@@ -551,7 +568,7 @@ def test_records_are_of_what_was_chosen_and_of_clean_code() -> None:
 
 
 def test_committed_records_count_as_finished(tmp_path: Path) -> None:
-    found = [*stored(), *ranking._stored((None,), running.TUNING)]
+    found = [*stored(), *choices()]
     there = {(r.experiment, r.method) for r in found}
     names = [name for name, setting in FEDERATIONS.items() if setting.available]
     names = [name for name in names if any(experiment.startswith(f"headtohead/{name}-") for experiment, _ in there)]
@@ -575,7 +592,7 @@ def test_the_rules_are_older_than_the_records() -> None:
     if len(first) < 2 or git("rev-parse", "--is-shallow-repository").stdout.strip() == "true":
         pytest.skip("no history here")
     commit, date = first[-2:]
-    found = [*stored(), *ranking._stored((None,), running.TUNING)]
+    found = [*stored(), *choices()]
     assert all(pd.Timestamp(r.created) > pd.Timestamp(date) for r in found)
     for known in {r.commit for r in found}:
         if git("cat-file", "-e", known).returncode == 0:
