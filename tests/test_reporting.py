@@ -9,6 +9,7 @@ import re
 import sys
 import warnings
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,12 @@ def test_splits_that_overlap_make_the_interval_longer():
 # --- what is concluded ------------------------------------------------------------------------------------------------
 
 
+@cache
+def federation_of(names: tuple[str, ...], times: int = 1) -> Federation:
+    frame = pd.concat([table(max(90, 20 * len(names)), sites=[*names])] * times, ignore_index=True)
+    return Federation.from_frame(frame, client="site", target="ill", prepare=Preparation())
+
+
 def made(gaps: dict[str, dict[str, float]], rarest=20, fixed=False, measure="auc", noise=0.001, names=NAMES) -> Trials:
     """Runs of which a way differs from the base by so much at each site, with a little noise over ten splits."""
     rng, rows = np.random.default_rng(0), []
@@ -83,13 +90,11 @@ def made(gaps: dict[str, dict[str, float]], rarest=20, fixed=False, measure="auc
                 gap = gaps[key][site] + noise * rng.normal() if key in gaps else 0.0
                 figures = dict.fromkeys(("auc", "balanced_accuracy", "accuracy", measure), base + gap)
                 rows.append({"client": site, "n_train": 70, "n_test": 30, "way": key, "seed": seed, **figures})
-    frame = table(max(90, 20 * len(names)), sites=names)
-    fed = Federation.from_frame(frame, client="site", target="ill", prepare=Preparation())
     counts = rarest if isinstance(rarest, dict) else dict.fromkeys(names, rarest)
     sent = dict.fromkeys(["logistic", *gaps], (dict.fromkeys(names, 1234), 2468))
     settings = {"splits": 10, "rounds": 2, "test_size": 0.3, "measure": measure}
     ways = [WAYS[key] for key in ("logistic", *gaps)]
-    return Trials(fed, ways, {}, pd.DataFrame(rows), sent, counts, [], fixed, settings)
+    return Trials(federation_of(tuple(names)), ways, {}, pd.DataFrame(rows), sent, counts, [], fixed, settings)
 
 
 def both(gap: float) -> dict[str, float]:
@@ -297,8 +302,7 @@ def test_differences_have_a_sign(value, text):
 @pytest.mark.parametrize(("key", "rounds", "told"), [("fusion", 2, 2), ("fusion", 6, None), ("boosting", 2, None)])
 def test_networks_with_too_few_rounds_for_the_rows(key, rounds, told):
     """8 steps of 32 rows in 2 rounds are 512 rows: each of 252 is seen twice, and 15 times in 14.8 rounds."""
-    frame = pd.concat([table()] * 7, ignore_index=True)
-    first = Federation.from_frame(frame, client="site", target="ill", prepare=Preparation())
+    first = federation_of(tuple(NAMES), 7)
     assert [client.n_train for client in first] == [252, 252]
     runs = made({key: both(0.05)})
     runs = replace(runs, first=first, settings=runs.settings | {"rounds": rounds})
@@ -468,15 +472,18 @@ def test_runs_can_be_made_in_another_process(tmp_path):
 
 
 def test_splits_are_trained_together_and_the_figures_are_those_of_single_runs(ran, tmp_path, monkeypatch):
-    """A stack of several splits has the runs of each, to rounding."""
+    """A stack of several splits has the runs of each, to rounding; zeros are trained as common columns are."""
+    ways = ["network", "common", "fusion", "hyfem"]
     assert {len(seeds) for _, seeds, _ in comparing.groups([0, 1, 2], {"common": 10})} == {3}
     monkeypatch.setattr(trials, "most", lambda *_: 1)
     monkeypatch.setattr(comparing, "simulate_seeds", lambda *a, **k: pytest.fail("they were trained together"))
-    alone = trials.run_all(tables(tmp_path), seeds=3, rounds=2, n_jobs=1, progress=False)
+    alone = trials.run_all(tables(tmp_path), ways, seeds=3, rounds=2, n_jobs=1, progress=False)
     key = ["way", "seed", "client"]
-    one, other = (runs.figures.sort_values(key, ignore_index=True) for runs in (alone, ran))
+    together = ran.figures[ran.figures["way"].isin(alone.sent)]
+    one, other = (figures.sort_values(key, ignore_index=True) for figures in (alone.figures, together))
     pd.testing.assert_frame_equal(one, other, rtol=1e-6)
-    assert alone.sent == ran.sent
+    assert {*alone.sent} == {"logistic", *ways}
+    assert alone.sent.items() <= ran.sent.items()
 
 
 # --- models -----------------------------------------------------------------------------------------------------------
@@ -531,13 +538,13 @@ def call(monkeypatch, *words: str) -> None:
     assert not end.value.code, end.value.code
 
 
-def from_csv_to_a_prediction(monkeypatch, capsys, patients: pd.DataFrame) -> str:
+def from_csv_to_a_prediction(monkeypatch, capsys, patients: pd.DataFrame, *more: str) -> str:
     """The three commands; what `compare` prints."""
     files = [f"{name}.csv" for name in patients["hospital"].unique()]
     for name, rows in patients.groupby("hospital"):
         rows.drop(columns="hospital").to_csv(f"{name}.csv", index=False)
     tables = [*files, "--target", "ill", "--categories", "cp,restecg,slope,thal"]
-    call(monkeypatch, "compare", *tables, "--report", "report.html", *("--methods", "common", "--seeds", "3"))
+    call(monkeypatch, "compare", *tables, "--report", "report.html", *("--methods", "common", "--seeds", "3"), *more)
     printed = capsys.readouterr().out
     call(monkeypatch, "train", *tables, "--save", "model")
     patients.query("hospital == 'Zurich'").head(2).drop(columns=["ill", "hospital"]).to_csv("new.csv", index=False)
@@ -553,7 +560,7 @@ def from_csv_to_a_prediction(monkeypatch, capsys, patients: pd.DataFrame) -> str
 
 def test_three_commands_on_made_patients(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    printed = from_csv_to_a_prediction(monkeypatch, capsys, heart.patients(made=True))
+    printed = from_csv_to_a_prediction(monkeypatch, capsys, heart.patients(made=True), "--rounds", "2")
     assert printed.splitlines()[1].startswith("Alone: logistic regression ")
     assert printed.splitlines()[-1] == "report: report.html"
 
