@@ -41,7 +41,7 @@ def test_maps_bring_each_class_to_its_anchor_wherever_that_stands() -> None:
     federation = datasets.heart.hospitals(made=True).subset(["Cleveland", "Budapest"])
     for far in ((6.0, 0.0), (0.0, -6.0)):
         put = [(0.0, 0.0), far]
-        z = anchors.places(federation, put, method=replace(anchors.MAP, pretrain_epochs=30))
+        z = anchors.places(federation, put, method=replace(anchors.MAP, pretrain_epochs=12))
         for client in federation:
             labels = client.y_test.numpy()
             assert z[client.name].shape == (client.n_test, 2)

@@ -1,6 +1,7 @@
 """Records run again: the same bits, within the spread of seeds, or different; and one seed rounded otherwise."""
 
 import math
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +23,20 @@ def tiny(monkeypatch, tmp_path):
     small_experiments(monkeypatch, tmp_path, {"one": {}, "two": {}}, rounds=2)
 
 
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory):
+    """A folder with the records of the first experiment, three seeds."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        small_experiments(monkeypatch, folder, {"one": {}}, rounds=2)
+        list(reproduce(experiments.jobs("tests/one", "paper", 3), folder / "records", progress=False))
+    return folder / "records"
+
+
 @pytest.fixture
-def stored(tmp_path):
-    """Records of the first experiment, three seeds."""
-    list(reproduce(experiments.jobs("tests/one", "paper", 3), tmp_path / "records", progress=False))
+def stored(made_once, tmp_path):
+    """The records of `made_once`, in a folder of one's own."""
+    shutil.copytree(made_once, tmp_path / "records")
     return ledger.load(tmp_path / "records")
 
 

@@ -209,10 +209,10 @@ def anchors(stops: Sequence[float] = places.PLACES, seeds: Sequence[int] = tuple
     """
     scores: dict[str, list[float]] = {name: [] for name in HOSPITALS}
     clouds: list[dict[str, Any]] = []
-    for (right, up), seed in product(product(stops, stops), seeds):
-        federation = heart.hospitals(made=made, seed=seed).subset(HOSPITALS)
+    federations = {seed: heart.hospitals(made=made, seed=seed).subset(HOSPITALS) for seed in seeds}
+    for (right, up), (seed, federation) in product(product(stops, stops), federations.items()):
         put = [places.HEALTHY, (right, up)]
-        found = places.places(federation, put, seed)
+        found = places.places(federation, put, seed, places.MAP)
         labels = {client.name: client.y_test.numpy() for client in federation}
         for name, z in found.items():
             scores[name].append(round(places.balanced(places.nearest(z, put), labels[name]), 2))
@@ -250,14 +250,15 @@ def privacy(
     alone = [
         100 * simulate(fed, plain["Local"], seed=seed, **told).final["accuracy"] for seed, fed in federations.items()
     ]
+    unguarded = {seed: attacked(fed, plain["FedAvg-FT"], seed=seed, **told) for seed, fed in federations.items()}
     for (sees, shared), promise in product(SEEN.items(), (None, *epsilons)):
         each: list[list[float]] = []
         for seed, fed in federations.items():
-            method = plain["FedAvg-FT"]
+            run = unguarded[seed]  # whatever the server sees
             if promise is not None:
                 sent = releases([client.name for client in fed], PARTICIPATION, seed, rounds)
-                method = guarded(method, Guard(CLIPS["FedAvg"], noise_multiplier(promise, DELTA, sent), shared))
-            run = attacked(fed, method, seed=seed, **told)
+                guard = Guard(CLIPS["FedAvg"], noise_multiplier(promise, DELTA, sent), shared)
+                run = attacked(fed, guarded(plain["FedAvg-FT"], guard), seed=seed, **told)
             read = run.final["presence_direct_summed" if sees == "sums" else "presence_direct"]
             each.append([100 * run.history["accuracy"].iloc[-1], 100 * run.final["accuracy"], 100 * read])
         common, tuned, attack = map(list, zip(*each, strict=True))

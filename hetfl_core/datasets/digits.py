@@ -37,8 +37,17 @@ def load_usps() -> Halves:
     DataError
         If a file is missing and cannot be downloaded, or is damaged.
     """
-    train, test = (symmetric(*_read_usps(fetch(f"usps/{part}")), DIGITS) for part in ("train", "test"))
+    paths = [fetch(f"usps/{part}") for part in ("train", "test")]
+    train, test = (symmetric(*_usps(path, path.stat().st_mtime_ns), DIGITS) for path in paths)
     return train, test
+
+
+@functools.lru_cache(maxsize=2)
+def _usps(path: Path, changed: int) -> tuple[NDArray[np.uint8], Indices]:
+    """What a file holds that was last changed then: a process reads it once, as that takes seconds."""
+    x, y = _read_usps(path)
+    x.flags.writeable = y.flags.writeable = False
+    return x, y
 
 
 def _read_usps(path: Path) -> tuple[NDArray[np.uint8], Indices]:
