@@ -2,13 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
 
 import pytest
 from filelock import FileLock
+from forked import Forked
 from small import small_experiments
 
 from hetfl_book import experiments, ledger, verification
@@ -26,8 +26,7 @@ def scratch(tmp_path, monkeypatch):
     return tmp_path
 
 
-def command(*arguments):
-    return [sys.executable, "-m", "hetfl_core", *arguments]
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no forks")
 
 
 def numbers(record):
@@ -35,19 +34,21 @@ def numbers(record):
     return kept, {name: x for name, x in record.history.items() if name != "seconds"}, record.per_client
 
 
+@forks
 def test_records_of_two_processes_are_those_of_one_and_a_failure_loses_no_other(scratch):
     """Of three jobs the second cannot be: a folder lies where its record belongs."""
     todo, out = jobs(NAME, "book", 3, ["Local"]), scratch / "out"
     blocked = out / todo[1].relative_path
     blocked.mkdir(parents=True)
     arguments = ["--scale", "book", "--seeds", "3", "--method", "Local", "--jobs", "2", "--out", str(out)]
-    done = subprocess.run(command("reproduce", NAME, *arguments), capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
-    told = [line for line in done.stdout.splitlines() if line.startswith(NAME)]
+    done = Forked(scratch, "reproduce", NAME, *arguments)
+    stdout, stderr = done.communicate(timeout=300)
+    assert done.returncode == 1, stderr
+    told = [line for line in stdout.splitlines() if line.startswith(NAME)]
     assert told == [f"{NAME} book Local seed {job.seed}: {out / job.relative_path}" for job in (todo[0], todo[2])]
-    assert f"{NAME} book Local seed 1 failed: Traceback (most recent call last)" in done.stderr
-    assert "round" not in done.stderr.split(NAME)[0], "one bar, of the jobs"
-    assert done.stderr.rstrip().splitlines()[-1].startswith("hetfl: "), "and the message"
+    assert f"{NAME} book Local seed 1 failed: Traceback (most recent call last)" in stderr
+    assert "round" not in stderr.split(NAME)[0], "one bar, of the jobs"
+    assert stderr.rstrip().splitlines()[-1].startswith("hetfl: "), "and the message"
     blocked.rmdir()
     made = ledger.load(out)
     assert [record.hardware["jobs"] for record in made] == [2, 2]
@@ -60,21 +61,17 @@ def test_records_of_two_processes_are_those_of_one_and_a_failure_loses_no_other(
     assert [check.verdict for check in verify(packed, n_jobs=2)] == [SAME, SAME]
 
 
-@pytest.mark.skipif(not hasattr(os, "killpg"), reason="the system has no groups of processes")
+@forks
 def test_ctrl_c_stops_all_processes_and_what_was_begun_can_be_claimed(scratch):
     todo, out = jobs(NAME, "paper", 4, ["Fed-CMA, marginal"]), scratch / "out"
     arguments = ["--scale", "paper", "--seeds", "4", "--method", "Fed-CMA, marginal", "--jobs", "2", "--out", str(out)]
-    with subprocess.Popen(
-        command("reproduce", NAME, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    ) as process:  # fmt: skip
-        begun = time.monotonic()
-        while sum((job.scratch() / "state.safetensors").exists() for job in todo) < 2:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() - begun < 300
-            time.sleep(0.05)
-        os.kill(-process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=120)
+    process, begun = Forked(scratch, "reproduce", NAME, *arguments), time.monotonic()
+    while sum((job.scratch() / "state.safetensors").exists() for job in todo) < 2:
+        assert process.poll() is None, process.communicate(timeout=0)
+        assert time.monotonic() - begun < 300
+        time.sleep(0.05)
+    os.kill(-process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert "hetfl: stopped; finished runs are written; the same command goes on where this one was stopped" in said
     left = time.monotonic() + 60

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import matplotlib.image
 import numpy as np
 import pytest
+from forked import Forked
 from typer.testing import CliRunner
 
 from hetfl_core import cli
@@ -68,17 +67,12 @@ def command(*arguments: str) -> str:
 
 
 def command_elsewhere(folder: Path, *arguments: str) -> str:
-    """What the command prints in a new interpreter, which (by -P) does not look for modules where it is started."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "hetfl_core.cli", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    """What the command prints in a process of its own, which does not look for modules where it is started."""
+    assert not {"", ".", str(folder)} & {*sys.path}
+    done = Forked(folder, *arguments)
+    stdout, stderr = done.communicate(timeout=600)
+    assert done.returncode == 0, stderr[-3000:]
+    return stdout
 
 
 def test_the_page_has_nine_tasks() -> None:
