@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -64,6 +65,12 @@ def paper_table(paper: str, table: str | int) -> pd.DataFrame:
 
 
 def _paper_file(path: Path) -> pd.DataFrame:
+    return _read(path, path.stat().st_mtime_ns).copy()
+
+
+@cache
+def _read(path: Path, changed: int) -> pd.DataFrame:
+    """A file as it was last changed then; the ledger asks for all of them again and again."""
     frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     if "repeats" not in frame:
         frame["repeats"] = ""
