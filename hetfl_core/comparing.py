@@ -177,6 +177,10 @@ class Study:
             _DATA[self.token, seed] = self.make(seed)
         return _DATA[self.token, seed]
 
+    def keep(self, seed: int, made: Any) -> None:
+        """Take what was made of a seed already."""
+        _DATA[self.token, seed] = made
+
     def forget(self, but: Sequence[int] = ()) -> None:
         """Keep nothing but what was made of some seeds."""
         for known in _DATA.keys() - {(self.token, seed) for seed in but}:

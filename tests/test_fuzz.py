@@ -357,7 +357,7 @@ CASES = {
             "checkpoint": None,
             "progress": False,
             "evaluate_every": 1,
-            "measure": ("own", "auc"),
+            "measure": ("own", "brier"),
             "last_step": "own",
             "stack_size": 2,
             "threads": 1,

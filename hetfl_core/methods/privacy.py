@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -257,7 +256,6 @@ def noise_multiplier(epsilon: float, delta: float, releases: int, sampling: tupl
     return float(dp_accounting.calibrate_dp_mechanism(_accountant, make_event, epsilon, delta, bracket, tol=1e-4))
 
 
-@cache
 def _sampled_epsilon(noise_multiplier: float, delta: float, releases: int, sampling: tuple[int, int]) -> float:
     event = _event(min(noise_multiplier, _RANGE[1]), releases, sampling)
     return float(_accountant().compose(event).get_epsilon(delta))

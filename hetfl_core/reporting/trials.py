@@ -153,6 +153,7 @@ def run_all(
     ways, left_out = ways_of(names, first)
     wanted = tuple(dict.fromkeys([*USUAL, measure]))
     call = _Study(tables, {way.key: way for way in ways}, wanted, rounds, test_size)
+    call.keep(numbers[0], first)
     made: dict[tuple[int, str], Piece] = {}
     for key, _, found in call.runs(numbers, call.most(first), n_jobs, progress, "compare"):
         made |= {(seed, key): piece for seed, piece in found.items()}
