@@ -252,9 +252,7 @@ class Prepared:
         """As `transform`, of rows that are cleaned (`Preparation.cleaned`)."""
         table = table[[*self.columns]]
         if self.preparation is not None:
-            table = table.assign(
-                **{name: self._known(name, table[name]) for name in self.columns if name in self.levels}
-            )
+            table = table.assign(**{c: self._known(c, table[c]) for c in self.columns if c in self.levels})
         try:
             made = np.empty((0, len(self.origin))) if table.empty else self.transformer.transform(table)
         except (ValueError, TypeError) as error:
