@@ -199,7 +199,9 @@ def vendor():
 
 
 def digest(method, images):
-    run = simulate(ragged(sizes=(7, 40), images=images), method, rounds=2, participation=0.5, progress=False, device="cpu")
+    run = simulate(
+        ragged(sizes=(7, 40), images=images), method, rounds=2, participation=0.5, progress=False, device="cpu"
+    )
     found = hashlib.blake2b(digest_size=8)
     for params in run.params:
         for name, p in sorted(params.items()):
