@@ -19,6 +19,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -87,17 +88,32 @@ def in_order(call: Callable[..., R], pieces: Sequence[tuple[Any, ...]], n_jobs: 
             done += 1
     rest = pieces[done:]
     jobs = usable_cores() + 1 + n_jobs if n_jobs and n_jobs < 0 else n_jobs or most_processes()
+    jobs = 1 if multiprocessing.current_process().daemon else jobs  # which may have no children
     processes = Processes([call, *rest])
     try:
         if (jobs := min(jobs, len(rest))) > 1:
             with suppress(pickle.PicklingError) if n_jobs is None else nullcontext():  # of a function that holds a file
                 processes.begin(jobs)
         if processes.running:
-            yield from _sorted(processes.shared(call, rest, [f"call {done + i + 1}" for i in range(len(rest))]))
+            work = [(call, piece) for piece in rest]
+            yield from _sorted(
+                processes.shared(_on_one_thread, work, [f"call {done + i + 1}" for i in range(len(rest))])
+            )
         else:
             yield from (call(*piece) for piece in rest)
     finally:
         processes.close()
+
+
+def _on_one_thread(call: Callable[..., R], piece: tuple[Any, ...]) -> R:
+    """What a call gives, in a process whose libraries leave the other cores to others."""
+    _limit()
+    return call(*piece)
+
+
+@cache
+def _limit() -> None:
+    threadpool_limits(1)
 
 
 def _sorted(found: Iterator[tuple[int, Any, Told]]) -> Iterator[Any]:
@@ -237,19 +253,18 @@ def _serve(end: Connection, threads: int, others: Sequence[Connection], wire: An
     threading.Thread(target=_read, args=(end, inbox), daemon=True).start()
     if not isinstance(wire, Wire):
         wire = wire(pickle.loads(inbox.get()))
-    with threadpool_limits(threads):
-        while True:
-            call, piece = wire.loads(inbox.get())
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                result, error = _tried(call, piece)
-            told: Told = [(one.category, str(one.message)) for one in caught]
-            sys.stdout.flush()
-            try:
-                answer = wire.dumps((result, error, told))
-            except Exception as why:
-                answer = wire.dumps((None, TypeError(f"a result cannot be sent to another process: {why}"), told))
-            end.send_bytes(answer)
+    while True:
+        call, piece = wire.loads(inbox.get())
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result, error = _tried(call, piece)
+        told: Told = [(one.category, str(one.message)) for one in caught]
+        sys.stdout.flush()
+        try:
+            answer = wire.dumps((result, error, told))
+        except Exception as why:
+            answer = wire.dumps((None, TypeError(f"a result cannot be sent to another process: {why}"), told))
+        end.send_bytes(answer)
 
 
 def _read(end: Connection, inbox: SimpleQueue[bytes]) -> None:

@@ -10,6 +10,7 @@ import warnings
 
 import pytest
 from small import SMALL_MODEL, ragged
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from hetfl_core import compare, numerics, parallel
 from hetfl_core.methods import FedAvg, Local
@@ -82,6 +83,26 @@ def test_a_process_that_is_killed_is_an_error():
 def test_a_result_that_cannot_be_sent_is_an_error():
     with pytest.raises(TypeError, match=r"a result cannot be sent to another process: .*lock"):
         list(in_order(lambda number: threading.Lock(), [(0,), (1,)], n_jobs=2))
+
+
+def _in_order(_):
+    threads = {one["num_threads"] for one in threadpool_info()}
+    return list(in_order(lambda number: (number, os.getpid()), [(0,), (1,)], n_jobs=2)), os.getpid(), threads
+
+
+@forks
+def test_a_process_of_others_makes_the_calls_itself():
+    with multiprocessing.get_context("fork").Pool(1) as others:
+        [(found, process, _)] = others.map(_in_order, [0])
+    assert found == [(0, process), (1, process)], "it may have no children"
+
+
+@forks
+def test_libraries_use_one_thread_in_each_process():
+    with threadpool_limits(2):
+        found = list(in_order(_in_order, [(0,), (1,)], n_jobs=2))
+        assert [threads for *_, threads in found] == [{1}, {1}]
+        assert {one["num_threads"] for one in threadpool_info()} != {1}, "and here as before"
 
 
 @forks
