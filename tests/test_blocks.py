@@ -6,10 +6,9 @@ import warnings
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from small import assert_same_tensors, largest_difference
+from small import assert_same_tensors, equal_histories, largest_difference
 
 from hetfl_core import Client, Federation, simulate
 from hetfl_core.federation import FederationWarning, as_params, from_params
@@ -49,19 +48,18 @@ def refuses(method: Method) -> bool:
 
 @pytest.mark.parametrize("name", [name for name, method in CATALOGUE.items() if not refuses(method)])
 def test_every_other_method_trains_on_blocks_that_clients_lack(name, tmp_path):
-    """Stacked = loop; and bit for bit killed and resumed, after a first round of the clients in another order."""
+    """Stacked = loop; the order of clients does not matter; killed and resumed bit for bit."""
     method = short(name)
     runs = {engine: simulate(FED, method, engine=engine, **OPTIONS) for engine in ("stacked", "loop")}
     assert largest_difference(runs["stacked"], runs["loop"]) < 1e-9
     held = [{n.split(".")[1] for n in p if n.startswith("phi.")} - {"joint"} for p in runs["loop"].params]
     if name != "Ditto, own embeddings":
         assert held == [{"a", "b"}, {"b", "c"}, {"a", "b"}, {"a", "b", "c"}]
-    simulate(FED.subset(["z", "w", "v", "u"]), method, checkpoint=tmp_path, **{**OPTIONS, "rounds": 1})
-    resumed = simulate(FED, method, checkpoint=tmp_path, **OPTIONS)
-    for a, b in zip(resumed.params, runs["stacked"].params, strict=True):
+    turned = simulate(FED.subset(["z", "w", "v", "u"]), method, **OPTIONS)
+    for a, b in zip(turned.params[::-1], runs["stacked"].params, strict=True):
         assert_same_tensors(a, b)
-    histories = [run.history.drop(columns="seconds") for run in (resumed, runs["stacked"])]
-    pd.testing.assert_frame_equal(*histories, rtol=1e-12, atol=0)  # of the first round a mean in another order
+    simulate(FED, method, checkpoint=tmp_path, **{**OPTIONS, "rounds": 1})
+    assert equal_histories(simulate(FED, method, checkpoint=tmp_path, **OPTIONS).history, runs["stacked"].history)
 
 
 @pytest.mark.parametrize("name", [name for name, method in CATALOGUE.items() if refuses(method)])

@@ -83,7 +83,7 @@ def test_seeds_whose_results_tie_are_runs_of_their_own():
     assert table.loc["a", "p"] == 1
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_the_difference_is_that_of_the_means_and_the_test_scipys_also_with_ties(rounds):
     fed = ragged(3, widths=(4, 4), sizes=(12, 20))
     few = Federation([replace(c, x_test=c.x_test[:2], y_test=c.y_test[:2]) for c in fed], 5, "few test samples")

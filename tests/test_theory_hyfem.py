@@ -132,7 +132,7 @@ def test_it_does_not_hold_of_algorithm_2():
     assert goes_on.left <= bound(goes_on.values[0], eta, rounds, 1, TWO.smoothness, 0.0)
 
 
-@pytest.mark.parametrize("rounds", [50, 70])
+@pytest.mark.parametrize("rounds", [50, 100])
 def test_nor_with_as_many_steps_as_rounds_and_the_texts_step(rounds):
     """L_x = 1, Δ = 1/2 and σ = 1: η = 1/T. Losses are quadratic: noise adds to E‖∇L‖², and changes no mean path."""
     gap = iterate(TWO, TWO.step, 1, 1).values[0]
