@@ -1,5 +1,8 @@
 """The API reference: one page a module, written from the docstrings; what a room offers stands on the room's page.
 
+Only rooms that offer something stand in the book's contents: every page repeats those, at a cost that grows with their
+square. The pages of the other modules are found from the API page, by links and by the search.
+
 ``{{ modules package }}``, ``{{ rooms package }}`` and ``{{ behind package }}`` stand for tables of a package's modules.
 """
 
@@ -79,6 +82,13 @@ def homes() -> dict[tuple[str, str], str]:
     return found
 
 
+def place(module: ModuleType) -> str:
+    """Name of a module's page."""
+    return f"api/generated/{'' if offers(module) else 'behind/'}{module.__name__}"
+
+
+UP = "How it is done, and free to move: behind what the [API reference](../../../api.md) offers."
+
 OPTIONS = {"autoclass": ["   :members:"], "autodata": ["   :no-value:"]}
 
 
@@ -121,6 +131,8 @@ def module_page(module: ModuleType) -> str:
     rest = [(name, directive, n) for directive, n in members(module) if (name, n) not in places]
     lines = [f".. automodule:: {name}", "", *table_of(name, table), *in_full(offered)]
     page = [f"# {short(module)}", "", "```{eval-rst}", *lines, "```", ""]
+    if not offers(module):
+        page = ["---", "orphan: true", "---", "", *page[:2], UP, *page[1:]]
     if rest and table:
         page += ["## Behind the room", "", "What it is made of, and free to move.", ""]
         page += ["```{eval-rst}", *table_of(name, rest), *in_full(rest), "```", ""]
@@ -132,22 +144,27 @@ def module_page(module: ModuleType) -> str:
 def module_table(package: str, rooms: bool | None = None) -> str:
     """Source of a table of a package's modules, each linked to its page: all, those that offer names, or the others."""
     chosen = [m for m in modules(package) if rooms is None or rooms == bool(offers(m))]
-    rows = [f"| [`{short(m)}`](api/generated/{m.__name__}.md) | {summary(m)} |" for m in chosen]
+    rows = [f"| [`{short(m)}`]({place(m)}.md) | {summary(m)} |" for m in chosen]
     return "\n".join(["| module | what it is for |", "|---|---|", *rows])
 
 
 def write_api(app: Any, config: Any) -> None:
     """Write the pages of the modules; pages that would not change are left alone, those of lost modules removed."""
-    folder = Path(app.srcdir) / "api" / "generated"
-    folder.mkdir(parents=True, exist_ok=True)
-    pages = {f"{m.__name__}.md": module_page(m) for package in PACKAGES_OF_THE_REFERENCE for m in modules(package)}
-    for path in folder.glob("*.md"):
-        if path.name not in pages:
+    root = Path(app.srcdir)
+    found = [module for package in PACKAGES_OF_THE_REFERENCE for module in modules(package)]
+    pages = {root / f"{place(module)}.md": module_page(module) for module in found}
+    for path in root.glob("api/generated/**/*.md"):
+        if path not in pages:
             path.unlink()
-    for name, text in pages.items():
-        path = folder / name
+    for path, text in pages.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text("utf8") != text:
             path.write_text(text, "utf8")
+
+
+def keep_behind(app: Any, config: Any) -> None:
+    """Have the pages that are not in the contents read, too: `only_build_toc_files` excludes them."""
+    config.exclude_patterns = [p for p in config.exclude_patterns if not p.startswith("api/generated/behind/")]
 
 
 def share_references(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
@@ -223,6 +240,7 @@ def setup(app: Any) -> dict[str, bool]:
     """Write the pages before Sphinx looks for them."""
     compile_once()
     app.connect("config-inited", write_api)
+    app.connect("config-inited", keep_behind, priority=950)  # after sphinx_external_toc has excluded them
     app.connect("autodoc-process-docstring", share_references, priority=100)
     app.connect("doctree-read", plain_numbers, priority=900)
     app.connect("doctree-read", one_document, priority=900)
