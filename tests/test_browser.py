@@ -264,15 +264,24 @@ WIDE_PARTS = """() => [...document.querySelectorAll("[data-page]")]
 
 
 def test_the_other_pages_of_the_reference(visit: Visit) -> None:
-    """They are made alike, by hundreds: one is opened above, and here the text of all is laid into it, once."""
+    """They are made alike, by hundreds: one is opened above, and here the text of all is laid into it, once.
+
+    The reference's first page leads to all of them; those that stand in the contents of the book are rooms.
+    """
     if not REFERENCE:
         missing("there is no built book: run 'make book' first")
+    first = re.findall(r'href="(api/generated/[^"#]+)', (HTML / "api.html").read_text("utf8"))
+    assert set(first) == set(REFERENCE)
+    assert "api/generated/" not in (HTML / "index.html").read_text("utf8").partition("<article")[0]
     frames = {}
     for path in REFERENCE:
         text = (HTML / path).read_text("utf8")
         head, _, body = text.partition("</head>")
         assert re.search(r"<title>\s*\S", head), path
-        frames[path] = set(re.findall(r'<(?:script|link)[^>]* (?:src|href)="([^"]*\.(?:js|css)[^"]*)"', text))
+        frames[path] = {
+            urljoin(path, link)
+            for link in re.findall(r'<(?:script|link)[^>]* (?:src|href)="([^"]*\.(?:js|css)[^"]*)"', text)
+        }
         links = [urljoin(visit.site + path, unescape(link)) for link in re.findall(r' (?:href|src)="([^"]+)"', text)]
         assert dead_links(visit.site, path, links) == []
         assert body.count("<article") == 1
