@@ -135,17 +135,6 @@ def said(gap: Any, digits: int = 1) -> str:
     return f"{text} ({counted(gap.n, 'seed')})"
 
 
-def printed(paper: str, table: str | int, where: Iterable[str]) -> pd.DataFrame:
-    """A paper's numbers, a column per method; rows are named by our experiment, or by the paper's own setting."""
-    found = ledger.paper_table(paper, table)
-    row = found["experiment"].where(found["experiment"] != "", found["setting"])
-    return (
-        found.assign(row=row)
-        .pivot_table(index="row", columns="method", values="value")
-        .loc[checks.names("where", where)]
-    )
-
-
 MINUS = {"training alone": "", "logistic regression alone": "_logistic", "nothing exchanged": "_sharing"}
 """What a method of the head to head is compared with, and how `hetfl_book.headtohead.ranking.cells` names that."""
 
@@ -196,7 +185,7 @@ def gained(
 # --- figures of differences -------------------------------------------------------------------------------------------
 
 
-def forest(groups: Mapping[str, Mapping[str, Any]], xlabel: str, theirs: Mapping[str, float] | None = None) -> Axes:
+def forest(groups: Mapping[str, Mapping[str, Any]], xlabel: str) -> Axes:
     """Differences with their 95 % intervals, one a row, named and told above its line; a full dot excludes zero.
 
     Parameters
@@ -204,14 +193,11 @@ def forest(groups: Mapping[str, Mapping[str, Any]], xlabel: str, theirs: Mapping
     groups : dict of str to dict of str to Paired
         From the top; the name of a group is its heading, and may be empty.
     xlabel : str
-    theirs : dict of str to float, optional
-        By the name of a row, the paper's difference: an orange diamond.
 
     Returns
     -------
     Axes
     """
-    of_paper = checks.mapping("theirs", {} if theirs is None else theirs)
     rows: list[tuple[str, Any]] = []
     for heading, group in checks.mapping("groups", groups).items():
         rows += [(heading, None)] * bool(heading) + [*checks.mapping("groups", group).items()]
@@ -229,13 +215,6 @@ def forest(groups: Mapping[str, Mapping[str, Any]], xlabel: str, theirs: Mapping
         ax.plot([0, 0], [-at - 0.4, -at + 0.15], color="black", lw=1, zorder=0)
         ax.plot(ends, [-at, -at], color=BLUE, lw=2.5, solid_capstyle="butt")
         ax.plot(gap.mean, -at, "o", ms=9, color=BLUE, mfc=BLUE if clear else "white", mew=2)
-        if name in of_paper:
-            ax.plot(of_paper[name], -at, "D", ms=8, color=ORANGE, mfc="white", mew=2)
-    if first := next((name for name, _ in rows if name in of_paper), ""):
-        x, right = of_paper[first], of_paper[first] < np.mean(ax.get_xlim())
-        look: Any = {"ha": "left" if right else "right", "va": "center", "color": ORANGE, "bbox": PAPER}
-        place = (x, -[name for name, _ in rows].index(first))
-        ax.annotate("paper", place, (9 if right else -9, 0), textcoords="offset points", **look)
     ax.set(xlabel=xlabel, ylim=(0.5 - len(rows), 0.8))
     return _without_rows(ax)
 
@@ -247,7 +226,7 @@ def _without_rows(ax: Axes) -> Axes:
     return ax
 
 
-def dots(values: Mapping[str, Mapping[str, float]], xlabel: str, named: Iterable[str] = ()) -> Axes:
+def dots(values: Mapping[str, Mapping[str, float]], xlabel: str) -> Axes:
     """A dot for every client, a row for every method or federation; a bar marks the median.
 
     Parameters
@@ -255,125 +234,22 @@ def dots(values: Mapping[str, Mapping[str, float]], xlabel: str, named: Iterable
     values : dict of str to dict of str to float
         By row, from the top, the value of each client.
     xlabel : str
-    named : iterable of str
-        Clients whose dot is full, and named in the first row.
 
     Returns
     -------
     Axes
     """
-    rows, told = checks.mapping("values", values), checks.names("named", named)
+    rows = checks.mapping("values", values)
     ax = plt.subplots(figsize=(WIDTH, 0.9 + 0.75 * len(rows)))[1]
     for at, (name, clients) in enumerate(rows.items()):
         ax.text(0, 0.24 - at, name, transform=ax.get_yaxis_transform(), va="bottom", bbox=PAPER)
-        for client, x in checks.mapping("values", clients).items():
-            full = ORANGE if client in told else "none"
-            ax.plot(x, -at, "o", ms=8, color=BLUE, mfc=full, mew=1.5, clip_on=False)
-            if client in told and not at:
-                look: Any = {"ha": "center", "color": ORANGE, "bbox": PAPER}
-                ax.annotate(client, (x, -at), (0, -20), textcoords="offset points", **look)
+        for x in checks.mapping("values", clients).values():
+            ax.plot(x, -at, "o", ms=8, color=BLUE, mfc="none", mew=1.5, clip_on=False)
         ax.plot([np.median([*clients.values()])] * 2, [-at - 0.18, -at + 0.18], color="black", lw=2)
     if ax.get_xlim()[0] < 0 < ax.get_xlim()[1]:
         ax.axvline(0, color="black", lw=1, zorder=0)
     ax.set(xlabel=xlabel, ylim=(0.5 - len(rows), 0.75))
     return _without_rows(ax)
-
-
-# --- figures of curves ------------------------------------------------------------------------------------------------
-
-
-def lines(found: Mapping[str, Any], xlabel: str, ylabel: str, column: str = "accuracy", ax: Axes | None = None) -> Axes:
-    """Curves over rounds that carry their names at their ends: means over runs, with a band of ± 1 sd.
-
-    Parameters
-    ----------
-    found : dict of str to Run, RunRecord, DataFrame or a list of those
-        By name, runs or their histories, one per seed.
-    xlabel, ylabel : str
-    column : str
-        Of the history; accuracies are drawn in per cent.
-    ax : Axes, optional
-
-    Returns
-    -------
-    Axes
-    """
-    ax = plt.subplots(figsize=(WIDTH, 3.6))[1] if ax is None else ax
-    ends = {}
-    for i, (name, given) in enumerate(checks.mapping("found", found).items()):
-        runs = given if isinstance(given, list | tuple) else [given]
-        table = pd.concat([_history(run)[column] for run in runs], axis=1).dropna(how="all")
-        table = (100 if column.endswith("accuracy") else 1) * table
-        mean, sd = table.mean(axis=1), table.std(axis=1).fillna(0)
-        ax.plot(mean.index, mean, color=COLOURS[i % len(COLOURS)])
-        ax.fill_between(mean.index, mean - sd, mean + sd, color=COLOURS[i % len(COLOURS)], alpha=0.15, lw=0)
-        ends[name] = float(mean.iloc[-1])
-    _named_at_the_end(ax, ends)
-    ax.set(xlabel=xlabel, ylabel=ylabel)
-    return ax
-
-
-def _history(run: Any) -> pd.DataFrame:
-    table = run if isinstance(run, pd.DataFrame) else run.frame() if isinstance(run, RunRecord) else run.history
-    return table.set_index("round").astype(float)
-
-
-def along(gaps: Mapping[str, Mapping[float, Any]], xlabel: str, ylabel: str, log: bool = False) -> Axes:
-    """Differences along a setting, a curve a method that carries its name: 95 % intervals, full dots exclude zero.
-
-    Parameters
-    ----------
-    gaps : dict of str to dict of float to Paired
-        By method, at each value of the setting.
-    xlabel, ylabel : str
-    log : bool
-        Whether the setting stands on a logarithmic axis.
-
-    Returns
-    -------
-    Axes
-    """
-    ax = plt.subplots(figsize=(WIDTH, 3.6))[1]
-    for i, line in enumerate(checks.mapping("gaps", gaps).values()):
-        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]
-        ax.plot([*line], [gap.mean for gap in line.values()], color=colour)
-        for x, gap in line.items():
-            if np.isfinite(gap.low):
-                ax.plot([x, x], [gap.low, gap.high], color=colour, lw=1.2)
-            clear = gap.low > 0 or gap.high < 0
-            ax.plot(x, gap.mean, marker, ms=7, color=colour, mfc=colour if clear else "white", mew=1.5)
-    ax.axhline(0, color="black", lw=1, zorder=0)
-    ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if log else "linear")
-    _named_at_the_end(ax, {name: [*line.values()][-1].mean for name, line in gaps.items()})
-    return ax
-
-
-def _named_at_the_end(ax: Axes, ends: Mapping[str, float], least: float = 0.09) -> None:
-    """Names at the right of the frame, as high as their curves end, but so far apart that none covers another."""
-    low, high = ax.get_ylim()
-    order = sorted(ends, key=lambda name: ends[name])
-    at = [(ends[name] - low) / (high - low) for name in order]
-    for i in range(1, len(at)):
-        at[i] = max(at[i], at[i - 1] + least)
-    down = max(0.0, at[-1] - 1) if at else 0.0
-    for name, y in zip(order, at, strict=True):
-        colour = COLOURS[[*ends].index(name) % len(COLOURS)]
-        ax.text(1.02, y - down, name, transform=ax.transAxes, va="center", color=colour)
-
-
-def labelled(
-    ax: Axes,
-    x: Sequence[float],
-    y: Sequence[float],
-    name: str,
-    at: int = -1,
-    look: str = "-",
-    over: tuple[float, float] = (6, 0),
-    color: str = BLUE,
-) -> None:
-    """A curve that carries its name, in its colour, `over` (points to the right and up) from its point number `at`."""
-    ax.plot(x, y, look, color=color)
-    ax.annotate(name, (x[at], y[at]), over, textcoords="offset points", va="center", color=color, bbox=PAPER)
 
 
 # --- figures of who has what ------------------------------------------------------------------------------------------
@@ -412,7 +288,7 @@ def grid(
     return ax
 
 
-def travels(parts: Mapping[str, Sequence[str]], leave: Sequence[str], server: str, keeper: str = "hospital") -> Figure:
+def travels(parts: Mapping[str, Sequence[str]], leave: Sequence[str], server: str) -> Figure:
     """Who keeps what: a row per client, a box per part of it, and what leaves the client in colour.
 
     Parameters
@@ -423,8 +299,6 @@ def travels(parts: Mapping[str, Sequence[str]], leave: Sequence[str], server: st
         The parts that leave the client, the last columns.
     server : str
         What the server does with them.
-    keeper : str
-        What a client is called.
 
     Returns
     -------
@@ -447,7 +321,7 @@ def travels(parts: Mapping[str, Sequence[str]], leave: Sequence[str], server: st
     if last:
         ax.plot([first - 0.5] * 2, [0.6, 0.5 - n], color="black", lw=1, ls=":")
         ax.text((first + len(columns) - 1) / 2, 0.1 - n, server, ha="center", va="top", color=ORANGE)
-    ax.text((first - 1) / 2, 0.1 - n, f"stays with the {keeper}", ha="center", va="top")
+    ax.text((first - 1) / 2, 0.1 - n, "stays with the hospital", ha="center", va="top")
     ax.set(xlim=(-0.6, len(columns) - 0.4), ylim=(-n - 0.5, 1.15))
     ax.axis("off")
     return fig
@@ -463,9 +337,7 @@ def bounds(runs: Iterable[Any], room: float = 0.5) -> tuple[float, float, float,
     return float(left), float(right), float(bottom), float(top)
 
 
-def spaces(
-    run: Any, limits: tuple[float, float, float, float], title: str, names: Sequence[str] | None = None
-) -> Figure:
+def spaces(run: Any, limits: tuple[float, float, float, float], title: str) -> Figure:
     """The feature space of each client in two dimensions, what its head says there, and the server's class means.
 
     Parameters
@@ -475,20 +347,17 @@ def spaces(
     limits : tuple of float
         As from `bounds`.
     title : str
-    names : sequence of str, optional
-        What clients are called; by default ``hospital 1`` and so on.
 
     Returns
     -------
     Figure
     """
     z, n = run.embed("train"), len(run.federation)
-    told = [f"hospital {i + 1}" for i in range(n)] if names is None else checks.names("names", names)
     fig, axes = plt.subplots(-(-n // 2), 2, figsize=(4.2, 0.9 + 2 * -(-n // 2)), squeeze=False)
-    for i, (ax, client, name) in enumerate(zip(axes.flat, run.federation, told, strict=False)):
+    for i, (ax, client) in enumerate(zip(axes.flat, run.federation, strict=False)):
         weight, bias = (run.params[i][f"beta.{part}"].numpy() for part in ("weight", "bias"))
         says = lambda z, w=weight, b=bias: (z @ w + b).argmax(1)  # noqa: E731
-        regions(z[client.name], client.y_train.numpy(), says, limits, ax, name, 60)
+        regions(z[client.name], client.y_train.numpy(), says, limits, ax, f"hospital {i + 1}", 60)
         ax.set(xticks=[], yticks=[])
         for c, star in enumerate(run.server["mean"].numpy() if "mean" in run.server else ()):
             ax.plot(*star, "*", ms=15, color=COLOURS[c], mec="black")
