@@ -9,18 +9,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
-import torch
 from IPython.display import Markdown, display
 
 from hetfl_book import ledger
 from hetfl_book.experiments import find
+from hetfl_book.figures.anchors import aligned as aligned
+from hetfl_book.figures.anchors import embedded as embedded
 from hetfl_book.ledger.tables import few, plus_minus
 from hetfl_core import checks
 from hetfl_core.datasets.registry import DataError
-from hetfl_core.engine.checkpoint import State
-from hetfl_core.engine.simulator import Simulator
 from hetfl_core.federation import Federation
-from hetfl_core.methods.base import Method, Params
 
 Made = TypeVar("Made")
 
@@ -101,46 +99,6 @@ def counted_verdicts(counts: Mapping[str, int]) -> str:
     n = checks.mapping("counts", counts)
     told = [f"{n[v]} {words[int(n[v] > 1)]}" for v, words in VERDICTS.items() if n.get(v)]
     return ", ".join(told) or "none can be judged yet"
-
-
-def aligned(federation: Federation, method: Method, seed: int = 0) -> tuple[list[Params], State]:
-    """What the clients have after a method's pre-training, before any round.
-
-    Returns
-    -------
-    kept : list of dict of str to Tensor
-        Each client's own parameters, in the order of the federation.
-    state : State
-        From before the pre-training: the server's tensors, and the clients' parameters as they were drawn.
-    """
-    simulator = Simulator(federation, method, seed=seed)
-    state = simulator.initial()
-    outcomes = simulator.train(state, range(len(federation)), 0, "start")
-    return [outcomes[i].client_state for i in range(len(federation))], state
-
-
-def embedded(
-    federation: Federation, method: Method, kept: list[Params], server: Params, split: str = "train"
-) -> dict[str, np.ndarray]:
-    """The embedded samples φ_i(x) of every client, by name, shape (n_i, k).
-
-    Parameters
-    ----------
-    federation, method
-    kept : list of dict of str to Tensor
-        The clients' parameters, as from `aligned`.
-    server : dict of str to Tensor
-    split : {"train", "test"}
-    """
-    checks.choice("split", split, ("train", "test"))
-    if len(kept) != len(federation):
-        raise ValueError(f"kept must be of each of {len(federation)} clients, got {len(kept)}")
-    dtype = next((t.dtype for own in kept for t in own.values() if t.is_floating_point()), torch.float32)
-    with torch.no_grad():
-        return {
-            client.name: method.embed({**own, **server}, server, getattr(client, f"x_{split}").to(dtype)).numpy()
-            for client, own in zip(federation, kept, strict=True)
-        }
 
 
 def labels_of(federation: Federation, split: str = "train") -> dict[str, np.ndarray]:

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from hetfl_book.figures.steered import WIDTH, Mark, Steered
 from hetfl_core import checks
+from hetfl_core.engine.checkpoint import State
 from hetfl_core.engine.evaluation import balanced_accuracy
 from hetfl_core.engine.simulator import Simulator
 from hetfl_core.federation import Federation
 from hetfl_core.methods import FLIC
+from hetfl_core.methods.base import Method, Params
 from hetfl_core.networks import MLP, Model
 from hetfl_core.plots import COLOURS, MARKERS
 
@@ -102,6 +104,63 @@ def terms() -> Figure:
 # --- an anchor that stands elsewhere ----------------------------------------------------------------------------------
 
 
+def aligned(federation: Federation, method: Method, seed: int = 0, anchors: Any = None) -> tuple[list[Params], State]:
+    """What the clients have after a method's pre-training, before any round.
+
+    Parameters
+    ----------
+    federation, method, seed
+    anchors : array_like, shape (C, k), optional
+        Means v_c of the anchors, in the place of those that are drawn.
+
+    Returns
+    -------
+    kept : list of dict of str to Tensor
+        Each client's own parameters, in the order of the federation.
+    state : State
+        From before the pre-training: the server's tensors, and the clients' parameters as they were drawn.
+
+    Raises
+    ------
+    ValueError
+        If there is not one anchor of k numbers for each class.
+    """
+    simulator = Simulator(federation, method, seed=seed)
+    state = simulator.initial()
+    if anchors is not None:
+        drawn = state.server["anchor.mean"]
+        put = torch.tensor(checks.floats("anchors", anchors, 2), dtype=drawn.dtype)
+        if put.shape != drawn.shape:
+            raise ValueError(f"anchors must have the shape {tuple(drawn.shape)}, got {tuple(put.shape)}")
+        state = replace(state, server={**state.server, "anchor.mean": put})
+    outcomes = simulator.train(state, range(len(federation)), 0, "start")
+    return [outcomes[i].client_state for i in range(len(federation))], state
+
+
+def embedded(
+    federation: Federation, method: Method, kept: list[Params], server: Params, split: str = "train"
+) -> dict[str, np.ndarray]:
+    """The embedded samples φ_i(x) of every client, by name, shape (n_i, k).
+
+    Parameters
+    ----------
+    federation, method
+    kept : list of dict of str to Tensor
+        The clients' parameters, as from `aligned`.
+    server : dict of str to Tensor
+    split : {"train", "test"}
+    """
+    checks.choice("split", split, ("train", "test"))
+    if len(kept) != len(federation):
+        raise ValueError(f"kept must be of each of {len(federation)} clients, got {len(kept)}")
+    dtype = next((t.dtype for own in kept for t in own.values() if t.is_floating_point()), torch.float32)
+    with torch.no_grad():
+        return {
+            client.name: method.embed({**own, **server}, server, getattr(client, f"x_{split}").to(dtype)).numpy()
+            for client, own in zip(federation, kept, strict=True)
+        }
+
+
 def places(federation: Federation, anchors: Any, seed: int = 0, method: FLIC = MAP) -> dict[str, NDArray[np.float64]]:
     """Where each client's map brings its test samples, after it was aligned to anchors at given places.
 
@@ -125,20 +184,9 @@ def places(federation: Federation, anchors: Any, seed: int = 0, method: FLIC = M
     ValueError
         If there is not one anchor of k numbers for each class.
     """
-    simulator = Simulator(federation, method, seed=seed)
-    start = simulator.initial()
-    drawn = start.server["anchor.mean"]
-    put = torch.tensor(checks.floats("anchors", anchors, 2), dtype=drawn.dtype)
-    if put.shape != drawn.shape:
-        raise ValueError(f"anchors must have the shape {tuple(drawn.shape)}, got {tuple(put.shape)}")
-    state = replace(start, server={**start.server, "anchor.mean": put})
-    outcomes = simulator.train(state, range(len(federation)), 0, "start")
-    found = {}
-    with torch.no_grad():
-        for i, client in enumerate(federation):
-            params = {**outcomes[i].client_state, **state.server}
-            found[client.name] = method.embed(params, state.server, client.x_test.to(drawn.dtype)).double().numpy()
-    return found
+    kept, state = aligned(federation, method, seed, anchors)
+    found = embedded(federation, method, kept, state.server, "test")
+    return {name: z.astype(np.float64) for name, z in found.items()}
 
 
 def nearest(z: Any, anchors: Any) -> NDArray[np.int64]:

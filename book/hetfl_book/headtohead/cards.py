@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -247,9 +246,7 @@ def _cells() -> pd.DataFrame:
     return cells(_finals())
 
 
-@cache
-def _choices() -> pd.DataFrame:
-    return choices()
+_choices = cache(choices)
 
 
 @cache
@@ -331,22 +328,15 @@ def gains_table(name: str) -> str:
     """
     rows = results(name)
     many, shared = rows["method"].nunique() > 1, bool(rows["gain_sharing"].notna().any())
+    runs = list(rows.itertuples())
     shown = {
-        "federation": [f"[{row.federation}](runs-{row.federation}), {row.size}" for row in rows.itertuples()],
-        "line": [row.method for row in rows.itertuples()] if many else None,
-        "over alone": [_gain(row) for row in rows.itertuples()],
-        "by sharing": [_sharing(row) for row in rows.itertuples()] if shared else None,
-        "settings chosen": [chosen(row.federation, row.size, row.method) for row in rows.itertuples()],
+        "federation": [f"[{r.federation}](runs-{r.federation}), {r.size}" for r in runs],
+        "line": [r.method for r in runs],
+        "over alone": ["–" if r.method == ALONE else points(r.gain, r.low, r.high) for r in runs],
+        "by sharing": [points(r.gain_sharing, r.low_sharing, r.high_sharing) for r in runs],
+        "settings chosen": [chosen(r.federation, r.size, r.method) for r in runs],
     }
-    return markdown(pd.DataFrame({head: each for head, each in shown.items() if each is not None}))
-
-
-def _gain(row: Any) -> str:
-    return "–" if row.method == ALONE else points(row.gain, row.low, row.high)
-
-
-def _sharing(row: Any) -> str:
-    return points(row.gain_sharing, row.low_sharing, row.high_sharing)
+    return markdown(pd.DataFrame(shown).drop(columns=["line"] * (not many) + ["by sharing"] * (not shared)))
 
 
 def _at(table: pd.DataFrame, federation: str, size: str, line: str) -> pd.Series | None:
@@ -380,8 +370,8 @@ def _numbers(line: str) -> str:
 
 
 def _cost_in_words(line: str) -> str:
-    sent_and_back, found = kilobytes(line), _cost(line)
-    if found is None or sent_and_back is None:
+    found = _cost(line)
+    if found is None:
         return "–"
     seconds = f"{found['seconds']:.2f} s"
     return seconds if line == ALONE or not found["bytes_up"] else f"{_bytes(line)} a round; {seconds} a run"

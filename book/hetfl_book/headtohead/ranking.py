@@ -222,6 +222,8 @@ def _least(counted: pd.DataFrame, sign: float) -> dict[tuple[str, str, str], dic
 
 
 EVERY = "every kind"
+BOARD = ["rank", "gain", "gain_logistic", "gain_sharing", "sent", "seconds"]
+"""Of a leaderboard: what is averaged over federations."""
 
 
 def board(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -246,19 +248,8 @@ def board(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
             for kind in (EVERY, "real", *dict.fromkeys(table["kind"])):
                 of_kind = table["real"] if kind == "real" else (table["kind"] == kind) | (kind == EVERY)
                 some = table[(table["size"] == size) & of_kind]
-                shown = (
-                    some.assign(rank=_shares(some))
-                    .groupby("method", as_index=False)
-                    .agg(
-                        rank=("rank", "mean"),
-                        gain=("gain", "mean"),
-                        gain_logistic=("gain_logistic", "mean"),
-                        gain_sharing=("gain_sharing", "mean"),
-                        sent=("sent", "mean"),
-                        seconds=("seconds", "mean"),
-                        federations=("federation", "nunique"),
-                    )
-                )
+                ranked = some.assign(rank=_shares(some)).groupby("method")
+                shown = ranked[BOARD].mean().assign(federations=ranked["federation"].nunique()).reset_index()
                 shown = shown.sort_values(["rank", "gain"], ascending=[True, False])
                 parts.append(shown.assign(measure=measure, size=size, kind=kind))
     return pd.concat(parts, ignore_index=True)

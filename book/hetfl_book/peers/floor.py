@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import timeit
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -134,10 +135,4 @@ def cost(counts: Mapping[Any, int], seconds: Callable[[Callable[[], Any]], float
 
 def least(call: Callable[[], Any], calls: int = 5, times: int = 5) -> float:
     """Least CPU seconds of a call, of so many groups of calls."""
-    found = []
-    for _ in range(times):
-        begin = time.process_time()
-        for _ in range(calls):
-            call()
-        found.append((time.process_time() - begin) / calls)
-    return min(found)
+    return min(timeit.repeat(call, timer=time.process_time, number=calls, repeat=times)) / calls

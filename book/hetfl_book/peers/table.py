@@ -97,13 +97,8 @@ def fedjax(python: str, case: Case, folder: Path) -> Program:
     """A program of FedJAX's side, whose problem is written into a folder."""
     x, y = case.made()
     sizes = {"hidden": case.hidden, "classes": CLASSES, "chosen": case.chosen, "epochs": EPOCHS, "batch": BATCH}
-    save(folder / "problem.npz", x=x, y=y, lr=LR, **sizes)
+    np.savez(folder / "problem.npz", x=x, y=y, lr=LR, **sizes)
     return Program(python, str(Path(fedjax_side.__file__)), str(folder / "problem.npz"))
-
-
-def save(path: Path, **arrays: Any) -> None:
-    """Write arrays and numbers to a file that NumPy can read."""
-    np.savez(path, **arrays)
 
 
 def fedjax_python() -> str | None:
@@ -143,7 +138,7 @@ def gaps(case: Case, python: str | None) -> dict[str, float]:
     if python is not None:
         with TemporaryDirectory() as folder, fedjax(python, small, Path(folder)) as program:
             path = Path(folder) / "start.npz"
-            save(path, rows=side.batches.transpose(0, 1).flatten(1).numpy(), **side.start)
+            np.savez(path, rows=side.batches.transpose(0, 1).flatten(1).numpy(), **side.start)
             theirs = program.ask(check=str(path))
         found["FedJAX"] = _largest(after, {name: torch.tensor(p) for name, p in theirs.items()})
     return found
@@ -151,11 +146,6 @@ def gaps(case: Case, python: str | None) -> dict[str, float]:
 
 def _largest(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> float:
     return max((a[name] - b[name]).abs().max().item() for name in a)
-
-
-def ratios(over: Sequence[Mapping[str, float]], under: Sequence[Mapping[str, float]], what: str) -> list[float]:
-    """Quotients of neighbouring measurements."""
-    return [a[what] / b[what] for a, b in zip(over, under, strict=True)]
 
 
 def spread(values: Sequence[float]) -> str:
