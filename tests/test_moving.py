@@ -8,7 +8,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from hetfl_book.figures.moving import FINER, LARGEST, moving
+from hetfl_book.figures.moving import LARGEST, moving
+from hetfl_book.figures.panels import SHARPER
 from hetfl_core import plots
 
 
@@ -44,7 +45,7 @@ def test_pictures_are_of_one_size_whatever_is_written_on_them():
     with plots.style():
         made = moving(titled, range(3), "round", "Two bars.", dpi=50)
     sizes = {plt.imread(io.BytesIO(picture)).shape[:2] for step in made.frames for picture in step}
-    assert sizes == {(50 * FINER, 100 * FINER)}
+    assert sizes == {(50 * SHARPER, 100 * SHARPER)}
     assert made.widths == [100]
 
 

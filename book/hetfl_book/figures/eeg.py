@@ -18,6 +18,8 @@ from matplotlib.ticker import MaxNLocator
 from mpl_toolkits.mplot3d import Axes3D
 from numpy.typing import ArrayLike, NDArray
 
+from hetfl_book.figures.intervals import line_style
+from hetfl_book.figures.transport import near
 from hetfl_core import checks
 from hetfl_core.datasets.recordings import standard_montage
 from hetfl_core.plots import COLOURS, FARTHEST, MARKERS, _axes
@@ -95,13 +97,10 @@ def traces(
     marks : dict of float to str, optional
         What happened when, s.
     """
-    names, data, times = checks.names("names", names), checks.floats("data", data, 2), checks.floats("times", times, 1)
+    names, data, times = checks.names("names", names), near("data", data, 2), near("times", times, 1)
     step = checks.number("step", step, above=0, most=FARTHEST)
     for when in checks.mapping("marks", {} if marks is None else marks):
         checks.number("marks", when)
-    for name, found in (("data", data), ("times", times)):
-        if np.abs(found).max() > FARTHEST:
-            raise ValueError(f"{name} must lie within ±{FARTHEST:g}, got {np.abs(found).max():g}")
     if data.shape != (len(names), len(times)):
         raise ValueError(f"data: expected shape {(len(names), len(times))} from names and times, got {data.shape}")
     ax = _axes(ax, figsize=(6.4, 0.55 * len(names) + 1.6))
@@ -315,14 +314,9 @@ def learning_curves(
         x = np.array([places.index(n) for n in mine["n"]])
         order = np.argsort(x)
         mean, low, high = (mine[name].to_numpy(float)[order] for name in ("mean", "low", "high"))
-        look: dict[str, Any] = {
-            "color": COLOURS[i % len(COLOURS)],
-            "marker": MARKERS[i % len(MARKERS)],
-            "label": method,
-        }
-        ax.plot(x[order], mean, "--" if method in dashed else "-", **look)
+        ax.plot(x[order], mean, "--" if method in dashed else "-", **line_style(i), label=method)
         if len(drawn) <= MOST_BANDS:
-            ax.fill_between(x[order], low, high, color=look["color"], alpha=0.08, lw=0)
+            ax.fill_between(x[order], low, high, color=line_style(i)["color"], alpha=0.08, lw=0)
     ax.set_xticks(range(len(places)), [str(n) for n in places])
     ax.set(xlabel="training trials of a client (at most)", ylabel="test accuracy (%)", title=title)
     ax.legend(fontsize=10, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.16))

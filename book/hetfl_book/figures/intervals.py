@@ -15,6 +15,11 @@ from hetfl_core import checks
 from hetfl_core.plots import COLOURS, MARKERS, _axes, differences
 
 
+def line_style(i: int) -> dict[str, Any]:
+    """The colour and the marker of the i-th line."""
+    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+
+
 def sweep(
     rows: pd.DataFrame,
     x: str,
@@ -47,10 +52,7 @@ def sweep(
     ax = _axes(ax)
     for i, (name, mine) in enumerate(rows.groupby(by, sort=False)):
         found = mine.groupby(x)[y].agg(["mean", "std"]).fillna({"std": 0}).dropna()
-        ax.errorbar(
-            found.index, found["mean"], yerr=found["std"], label=str(name), capsize=3,
-            color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)],
-        )  # fmt: skip
+        ax.errorbar(found.index, found["mean"], yerr=found["std"], label=str(name), capsize=3, **line_style(i))
     ax.set(xlabel=xlabel or x, ylabel=ylabel, title=title)
     if len(rows):
         ax.legend(fontsize=10)
@@ -122,12 +124,11 @@ def forests(
     ends = np.abs(np.concatenate([[0.0], *(rows[["low", "high"]].to_numpy(float).ravel() for rows in tables.values())]))
     reach = max(2.0, 1.05 * float(np.quantile(ends[np.isfinite(ends)], 0.95)))
     for i, (rows, step) in enumerate(zip(tables.values(), steps, strict=True)):
-        look: dict[str, Any] = {"color": COLOURS[i], "marker": MARKERS[i]}
         for name, row in rows.iterrows():
             at, sure = step - names.index(name), row["low"] > 0 or row["high"] < 0
             if np.isfinite(row["low"]):
                 ax.plot([row["low"], row["high"]], [at, at], color=COLOURS[i], lw=1.5)
-            ax.plot(row["mean"], at, markerfacecolor=COLOURS[i] if sure else "white", **look)
+            ax.plot(row["mean"], at, markerfacecolor=COLOURS[i] if sure else "white", **line_style(i))
         reach = max([reach, *(1.5 * rows["mean"].astype(float).abs())])
     for above in lines:
         ax.axhline(0.5 - above, color="grey", lw=1)
@@ -135,7 +136,7 @@ def forests(
     ax.set_yticks(-np.arange(len(names)), [str(name) for name in names])
     ax.tick_params(axis="y", labelsize=11)
     ax.set(title=title, xlabel=xlabel, xlim=(-reach, reach), ylim=(0.6 - len(names), 0.6))
-    marks = [Line2D([], [], ls="", marker=MARKERS[i], color=COLOURS[i], label=name) for i, name in enumerate(tables)]
+    marks = [Line2D([], [], ls="", label=name, **line_style(i)) for i, name in enumerate(tables)]
     below = ax.transAxes + ScaledTranslation(0, -0.5, ax.figure.dpi_scale_trans)  # half an inch: under the axis' label
     ax.legend(
         handles=marks, fontsize=10, ncols=len(marks), loc="upper center", bbox_to_anchor=(0.4, 0), bbox_transform=below
@@ -170,10 +171,9 @@ def gaps(
         mean = of["mean"].to_numpy(dtype=float)
         arms = np.array([mean - of["low"], of["high"] - mean], dtype=float)
         arms[~np.isfinite(arms)] = 0.0
-        look: dict[str, Any] = {"color": COLOURS[i + 1], "marker": MARKERS[i + 1]}
-        ax.errorbar(x, mean, arms, capsize=3, label=method, **look)
+        ax.errorbar(x, mean, arms, capsize=3, label=method, **line_style(i + 1))
         few = ~np.isfinite(of["low"].to_numpy(dtype=float))
-        ax.plot(x[few], mean[few], ls="", markerfacecolor="white", zorder=3, **look)
+        ax.plot(x[few], mean[few], ls="", markerfacecolor="white", zorder=3, **line_style(i + 1))
     ax.axhline(0, color="black", lw=1)
     ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
     if methods:

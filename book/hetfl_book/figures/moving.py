@@ -9,14 +9,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from hetfl_book.figures.panels import PICTURE, ROW, png
+from hetfl_book.figures.panels import ROW, SHARPER, png, tag
 from hetfl_core import checks
 
 LARGEST = 1_500_000
 """Bytes of HTML that one figure may have; a page has to be read on a phone, too."""
-
-FINER = 2
-"""Dots of a picture for each pixel of its place on the page."""
 
 SHOW = (
     "const f=this.closest('figure'),s=f.querySelectorAll('.step');"
@@ -97,12 +94,8 @@ class Moving:
 
     def _picture(self, frame: bytes, label: str, index: int, first: bool) -> str:
         part = f" Picture {index + 1} of {len(self.widths)}." if len(self.widths) > 1 else ""
-        said = html.escape(f"{self.alt} Here: {self.name} {label}.{part}")
-        style = PICTURE.format(width=self.widths[index])
         film = f' onload="{html.escape(SEEN)}"' if first and not index and not self.shown else ""
-        return (
-            f'<img src="data:image/png;base64,{base64.b64encode(frame).decode()}" alt="{said}" style="{style}"{film}>'
-        )
+        return tag(frame, f"{self.alt} Here: {self.name} {label}.{part}", self.widths[index], film)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """HTML for browsers, one picture for paper (the last of its step), words for the rest."""
@@ -161,7 +154,7 @@ def moving(
         for figure in figures:
             checks.instance("draw(k)", figure, Figure)
         sizes.append([tuple(figure.get_size_inches().tolist()) for figure in figures])
-        frames.append([png(figure, FINER * dpi) for figure in figures])
+        frames.append([png(figure, SHARPER * dpi) for figure in figures])
         if sizes[k] != sizes[0]:
             raise ValueError(f"draw must make figures of one size at all steps, got {sizes[0]} and {sizes[k]} inches")
     made = Moving(frames, told, name, alt, [round(size[0] * dpi) for size in sizes[0]], shown)

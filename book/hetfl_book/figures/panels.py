@@ -46,11 +46,7 @@ class Panels:
 
     def html(self) -> str:
         """The pictures for a browser, in one piece that needs nothing from elsewhere."""
-        drawn = "".join(
-            f'<img src="data:image/png;base64,{base64.b64encode(picture).decode()}" alt="{html.escape(alt)}" '
-            f'style="{PICTURE.format(width=width)}">'
-            for picture, alt, width in zip(self.pictures, self.alts, self.widths, strict=True)
-        )
+        drawn = "".join(map(tag, self.pictures, self.alts, self.widths))
         return f'<figure class="panels" style="margin:0;padding:0;{ROW}">{drawn}</figure>'
 
     def paper(self) -> bytes:
@@ -66,6 +62,12 @@ class Panels:
         """HTML for browsers, one picture for paper, words for the rest."""
         still = base64.b64encode(self.paper()).decode()
         return {"text/html": self.html(), "image/png": still, "text/plain": "\n".join(self.alts)}
+
+
+def tag(picture: bytes, alt: str, width: int, more: str = "") -> str:
+    """A PNG file as it stands in a page, in a `ROW`; `more` are further attributes."""
+    source, style = base64.b64encode(picture).decode(), PICTURE.format(width=width)
+    return f'<img src="data:image/png;base64,{source}" alt="{html.escape(alt)}" style="{style}"{more}>'
 
 
 def side_by_side(figures: Sequence[Figure], alts: Sequence[str], dpi: int = 80) -> Panels:

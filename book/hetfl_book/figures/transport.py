@@ -26,7 +26,7 @@ AREA = 34.0
 """Of a point of mean weight, in square points."""
 
 
-def _near(name: str, value: ArrayLike, axes: int) -> Array:
+def near(name: str, value: ArrayLike, axes: int) -> Array:
     """Numbers that can be squared."""
     found = checks.floats(name, value, axes)
     if np.abs(found).max() > FARTHEST:
@@ -35,7 +35,7 @@ def _near(name: str, value: ArrayLike, axes: int) -> Array:
 
 
 def _cloud(name: str, value: ArrayLike) -> Array:
-    points = _near(name, value, 2)
+    points = near(name, value, 2)
     if points.shape[1] != 2:
         raise ValueError(f"{name} must be points in the plane, shape (n, 2), got shape {points.shape}")
     return points
@@ -43,7 +43,7 @@ def _cloud(name: str, value: ArrayLike) -> Array:
 
 def _plan(plan: ArrayLike, n: int | None = None, m: int | None = None) -> Array:
     """A coupling of n and m points, scaled to sum 1."""
-    found = _near("plan", plan, 2)
+    found = near("plan", plan, 2)
     if (found < 0).any() or not found.sum() > 1e-100:
         raise ValueError("plan must be weights, not negative and not all 0")
     if n is not None and found.shape != (n, m):
@@ -68,7 +68,7 @@ def ellipse(mean: ArrayLike, covariance: ArrayLike, radius: float = 2.0, steps: 
     -------
     array, shape (steps, 2)
     """
-    m, S = _near("mean", mean, 1), _near("covariance", covariance, 2)
+    m, S = near("mean", mean, 1), near("covariance", covariance, 2)
     if m.shape != (2,) or S.shape != (2, 2):
         raise ValueError(f"mean and covariance must have shapes (2,) and (2, 2), got {m.shape} and {S.shape}")
     radius = checks.number("radius", radius, 0, FARTHEST)
@@ -160,7 +160,7 @@ def between(
     """
     t = checks.fraction("t", t, "[0, 1]")
     told = {"m1": (m1, (2,)), "S1": (S1, (2, 2)), "m2": (m2, (2,)), "S2": (S2, (2, 2)), "matrix": (matrix, (2, 2))}
-    given = {name: _near(name, value, len(shape)) for name, (value, shape) in told.items()}
+    given = {name: near(name, value, len(shape)) for name, (value, shape) in told.items()}
     for name, (_, shape) in told.items():
         if given[name].shape != shape:
             raise ValueError(f"{name} must have shape {shape}, got {given[name].shape}")
@@ -214,7 +214,7 @@ def table(plan: ArrayLike, ax: Axes | None = None, title: str = "", written: str
     """
     _plan(plan)
     checks.nonempty_str("written", written)
-    weights = _near("plan", plan, 2)
+    weights = near("plan", plan, 2)
     ax = _axes(ax)
     ax.imshow(weights, cmap="Greens", vmin=0, vmax=1.6 * max(weights.sum(0).max(), weights.sum(1).max()))
     for (i, j), w in np.ndenumerate(weights):
@@ -234,7 +234,7 @@ def table(plan: ArrayLike, ax: Axes | None = None, title: str = "", written: str
 
 def _pairs(x: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
     """Two lists of numbers, of which the i-th of one is the partner of the i-th of the other."""
-    first, second = _near("x", x, 1), _near("y", y, 1)
+    first, second = near("x", x, 1), near("y", y, 1)
     if first.shape != second.shape:
         raise ValueError(f"x and y must be equally many, got {first.size} and {second.size}")
     return first, second

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -225,8 +225,14 @@ def ranks(mean_ranks: pd.Series, groups: Sequence[Sequence[str]], ax: Axes | Non
     for i, bar in enumerate(sorted(bars, reverse=True, key=max)):
         x = float(order.max()) + (2 + i) * step
         ax.plot([x, x], [max(bar) + 0.25, min(bar) - 0.25], color="black", lw=3, solid_capstyle="butt")
-    ax.set_yticks(list(place.values()), list(map(str, order.index)))
-    ax.set(xlabel="mean rank (1 is best)", title=title, ylim=(0.6 - len(order), 0.6))
+    return _rows(ax, order.index, "mean rank (1 is best)", title)
+
+
+def _rows(ax: Axes, names: Iterable[Any], xlabel: str, title: str) -> Axes:
+    """Axes on which what is called so stands one below the other, the first at height 0, the next at −1."""
+    told = list(map(str, names))
+    ax.set_yticks(-np.arange(len(told)), told)
+    ax.set(xlabel=xlabel, title=title, ylim=(0.6 - len(told), 0.6))
     ax.grid(False, axis="y")
     return ax
 
@@ -288,11 +294,9 @@ def of_sites(rows: pd.DataFrame, ax: Axes | None = None, title: str = "", xlabel
         half = [some["gain"] - some["low"], some["high"] - some["gain"]]
         ax.errorbar(some["gain"], some["place"], xerr=half, fmt=MARKERS[i], color=COLOURS[i], label=str(federation))
     ax.axvline(0, color="black", lw=1)
-    ax.set_yticks(rows["place"], [f"{site}, {n}" for site, n in zip(rows["site"], rows["rows"], strict=True)])
-    ax.set(xlabel=xlabel, ylabel="site, training rows", title=title, ylim=(0.6 - len(rows), 0.6))
+    ax.set_ylabel("site, training rows")
     ax.legend(fontsize=10, ncols=3, loc="lower center", bbox_to_anchor=(0.3, 1.0), frameon=False)
-    ax.grid(False, axis="y")
-    return ax
+    return _rows(ax, (f"{site}, {n}" for site, n in zip(rows["site"], rows["rows"], strict=True)), xlabel, title)
 
 
 def tree(
@@ -377,11 +381,8 @@ def sharing(rows: pd.DataFrame, ax: Axes | None = None, title: str = "", bar: tu
     ax.axvline(0, color="black", lw=1)
     if bar:
         ax.axvline(bar[1], color="black", lw=1, ls="--", label=bar[0])
-    ax.set_yticks(place, list(map(str, rows.index)))
-    ax.set(xlabel="points of balanced accuracy", title=title, ylim=(0.6 - len(rows), 0.6))
     ax.legend(fontsize=10, loc="lower left", bbox_to_anchor=(-0.5, 1.0), frameon=False)
-    ax.grid(False, axis="y")
-    return ax
+    return _rows(ax, rows.index, "points of balanced accuracy", title)
 
 
 def _listed(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Page:
