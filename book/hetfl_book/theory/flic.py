@@ -161,8 +161,7 @@ def linear_federation(
     checks.ints(1, n_clients=n_clients, k=k, d=d, n=n)
     if d > min(k, n):
         raise ValueError(f"d must be at most k and n, got d={d}, k={k}, n={n}")
-    if not isinstance(freedom, str) or freedom not in ("common", "signs", "rotation"):
-        raise ValueError(f"freedom must be 'common', 'signs' or 'rotation', got {freedom!r}")
+    checks.choice("freedom", freedom, ("common", "signs", "rotation"))
     width = k + extra / 2
     sizes = {"n_clients": n_clients, "k": k, "n": n, "n_test": n_test, "extra": extra}
     checks.memory(8 * n_clients * width * (n + n_test + width), **sizes)
@@ -225,13 +224,10 @@ def closed_form_phi(mean: Tensor, covariance: Tensor, k: int, signs: Tensor | No
     ValueError
         If k > k_i, Σ is not symmetric, one of its k largest eigenvalues is not positive, or signs are not ±1.
     """
-    checks.tensors(mean=mean, covariance=covariance, **({} if signs is None else {"signs": signs}))
-    if mean.dim() != 1 or not mean.numel() or not bool((mean.abs() < LARGEST).all()):
-        raise ValueError(f"mean must be finite numbers of shape (k_i,), got shape {tuple(mean.shape)}")
+    check_finite("mean", mean, (None,))
+    k_i = len(mean)
+    check_finite("covariance", covariance, (k_i, k_i), like="mean")
     checks.integer("k", k)
-    k_i = mean.shape[-1]
-    if covariance.shape != (k_i, k_i):
-        raise ValueError(f"covariance must have shape ({k_i}, {k_i}) as mean has {k_i}, got {tuple(covariance.shape)}")
     if not 1 <= k <= k_i:
         raise ValueError(f"k must be between 1 and the client's number of features, {k_i} (H1 (i)), got {k}")
     if not torch.allclose(covariance, covariance.mT):
@@ -275,6 +271,7 @@ def _checked_signs(signs: Tensor | None, k: int) -> Tensor:
     """The diagonal of Ĩ_k."""
     if signs is None:
         return torch.ones(k, dtype=torch.float64)
+    checks.tensors(signs=signs)
     if signs.shape != (k,) or not bool((signs.abs() == 1).all()):
         raise ValueError(f"signs must be k={k} numbers +1 or -1, got {checks.shown(signs.tolist())}")
     return signs.double()
@@ -344,9 +341,9 @@ def least_squares_heads(A: Tensor, z: Tensor, y: Tensor) -> Tensor:
     -------
     Tensor, shape (b, d)
     """
-    _check_matrix("A", A, (None, None))
+    check_finite("A", A, (None, None))
     _check_data(z, y, A.shape[1])
-    _check_matrix("A", A, (z.shape[2], None))
+    check_finite("A", A, (z.shape[2], None))
     checks.same_dtype(A=A, z=z, y=y)
     return torch.linalg.lstsq(z @ A, y.unsqueeze(-1)).solution.squeeze(-1)
 
@@ -372,10 +369,10 @@ def representation_step(A: Tensor, heads: Tensor, z: Tensor, y: Tensor, step: fl
     -------
     Tensor, shape (k, d)
     """
-    _check_matrix("A", A, (None, None))
+    check_finite("A", A, (None, None))
     _check_data(z, y, A.shape[1])
-    _check_matrix("A", A, (z.shape[2], None))
-    _check_matrix("heads", heads, (len(z), A.shape[1]))
+    check_finite("A", A, (z.shape[2], None))
+    check_finite("heads", heads, (len(z), A.shape[1]))
     checks.same_dtype(A=A, heads=heads, z=z, y=y)
     checks.number("step", step, -LARGEST, LARGEST)
     residual = y - torch.einsum("ijp,ip->ij", z, heads @ A.mT)
@@ -429,7 +426,7 @@ def flic_fedrep(
     checks.seed(seed)
     checks.memory(8 * (rounds + 1) * z.shape[-1] * d, rounds=rounds)
     if start is not None:
-        _check_matrix("start", start, (z.shape[-1], d))
+        check_finite("start", start, (z.shape[-1], d))
         checks.same_dtype(start=start, z=z)
     b = len(z)
     A = method_of_moments(z, y, d) if start is None else start
@@ -488,23 +485,20 @@ def _n_active(b: int, participation: float) -> int:
     return max(int(participation * b + 1e-9), 1)
 
 
-def _check_matrix(name: str, M: Any, shape: tuple[int | None, int | None]) -> None:
-    """Finite numbers of this shape, None for any size but 0."""
-    checks.tensors(**{name: M})
-    right = M.dim() == 2 and all(have == want or (want is None and have) for have, want in zip(M.shape, shape))
-    if not right or not bool((M.abs() < LARGEST).all()):
+def check_finite(name: str, value: Any, shape: Sequence[int | None], like: str = "") -> None:
+    """Finite numbers of this shape, None for any size but 0; `like` is the argument that the shape is from."""
+    checks.tensors(**{name: value})
+    fits = (have == want or (want is None and have) for have, want in zip(value.shape, shape))
+    if value.dim() != len(shape) or not all(fits) or not bool((value.abs() < LARGEST).all()):
         wanted = ", ".join("·" if size is None else str(size) for size in shape)
-        raise ValueError(f"{name} must be finite numbers of shape ({wanted}), got shape {tuple(M.shape)}")
+        wanted = f"({wanted}), as {like} has" if like else f"({wanted})"
+        raise ValueError(f"{name} must be finite numbers of shape {wanted}, got shape {tuple(value.shape)}")
 
 
 def _check_data(z: Tensor, y: Tensor, d: int) -> None:
-    checks.tensors(z=z, y=y)
+    check_finite("z", z, (None, None, None))
+    check_finite("y", y, z.shape[:2], like="z")
     checks.integer("d", d)
-    if z.dim() != 3 or y.shape != z.shape[:2]:
-        raise ValueError(f"expected z of shape (b, n, k) and y of shape (b, n), got {tuple(z.shape)}, {tuple(y.shape)}")
     checks.same_dtype(z=z, y=y)
     if not 1 <= d <= min(z.shape[1:]):
         raise ValueError(f"d must be between 1 and both n and k of z, got d={d}, n={z.shape[1]}, k={z.shape[2]}")
-    for name, t in (("z", z), ("y", y)):
-        if not t.numel() or not bool((t.abs() < LARGEST).all()):
-            raise ValueError(f"{name} must be finite and not empty, got shape {tuple(t.shape)}")

@@ -17,7 +17,7 @@ from math import comb
 import torch
 from torch import Tensor
 
-from hetfl_book.theory.flic import _check_matrix, _n_active
+from hetfl_book.theory.flic import _n_active, check_finite
 from hetfl_core import checks
 from hetfl_core.distances import principal_angle
 
@@ -137,7 +137,7 @@ def head_spectra(heads: Tensor, participation: float = 1.0) -> Tensor:
         If there are more than `MAX_SUBSETS` sets.
     """
     checks.fraction("participation", participation)
-    _check_matrix("heads", heads, (None, None))
+    check_finite("heads", heads, (None, None))
     b = len(heads)
     size = _n_active(b, participation)
     if comb(b, size) > MAX_SUBSETS:

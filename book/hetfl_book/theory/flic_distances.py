@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hetfl_book.theory.flic import LARGEST, _check_matrix, _normal
+from hetfl_book.theory.flic import LARGEST, _normal, check_finite
 from hetfl_core import checks
 from hetfl_core.distances import bures_wasserstein, expected_root_trace, psd_root
 from hetfl_core.rng import SERVER, stream
@@ -31,7 +31,7 @@ def optimal_map(S1: Tensor, S2: Tensor) -> Tensor:
         Covariances, S1 regular.
     """
     for name, S in (("S1", S1), ("S2", S2)):
-        _check_matrix(name, S, (len(S1), len(S1)) if isinstance(S1, Tensor) and S1.dim() == 2 else (None, None))
+        check_finite(name, S, (len(S1), len(S1)) if isinstance(S1, Tensor) and S1.dim() == 2 else (None, None))
     checks.same_dtype(S1=S1, S2=S2)
     root = psd_root(S1)
     inverse = psd_root(S1, inverse=True)
@@ -80,8 +80,7 @@ def limit_variance_printed(m: Tensor, S: Tensor, v: Tensor, anchor: Tensor, eige
         \Sigma_c^{1/2}`, with which only :math:`2 \operatorname{tr} \Sigma^2` is missing.
     """
     _check_gaussians(m, S, v, anchor)
-    if not isinstance(eigenpairs_of, str) or eigenpairs_of not in ("class", "product"):
-        raise ValueError(f"eigenpairs_of must be 'class' or 'product', got {eigenpairs_of!r}")
+    checks.choice("eigenpairs_of", eigenpairs_of, ("class", "product"))
     root, inverse = psd_root(anchor), psd_root(anchor, inverse=True)
     kappa, r = torch.linalg.eigh(S if eigenpairs_of == "class" else root @ S @ root)
     terms = torch.einsum("pj,pq,qj->j", r, inverse @ S @ root, r)
@@ -176,19 +175,12 @@ def shrunk_scale(n: int, k: int) -> float:
 
 
 def _check_gaussians(m: Tensor, S: Tensor, v: Tensor, anchor: Tensor) -> None:
-    checks.tensors(m=m, S=S, v=v, anchor=anchor)
+    check_finite("m", m, (None,))
+    k = len(m)
+    check_finite("v", v, (k,), like="m")
+    checks.tensors(S=S, anchor=anchor)
     checks.same_dtype(m=m, S=S, v=v, anchor=anchor)
-    for name, t in (("m", m), ("S", S), ("v", v), ("anchor", anchor)):
-        if not t.numel() or not bool((t.abs() < LARGEST).all()):
-            raise ValueError(f"{name} must be finite and not empty, got shape {tuple(t.shape)}")
-    for name, mean, covariance in (("m, S", m, S), ("v, anchor", v, anchor)):
-        if mean.dim() == 0:
-            raise ValueError(f"{name} must have shapes (k,) and (k, k), got {tuple(mean.shape)} for the mean")
-        k = mean.shape[-1]
-        if mean.dim() != 1 or covariance.shape != (k, k) or k != m.shape[-1]:
-            raise ValueError(
-                f"{name} must have shapes (k,) and (k, k) with one k for all, "
-                f"got {tuple(mean.shape)} and {tuple(covariance.shape)}"
-            )
+    for name, covariance in (("S", S), ("anchor", anchor)):
+        check_finite(name, covariance, (k, k), like="m")
         if int(torch.linalg.cholesky_ex(covariance).info) != 0:
-            raise ValueError(f"the covariance of ({name}) must be positive definite")
+            raise ValueError(f"{name} must be positive definite")
