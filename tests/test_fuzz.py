@@ -410,9 +410,7 @@ CASES = {
     "privacy.noise_multiplier": Case(privacy.noise_multiplier, {"epsilon": 2.0, "delta": 1e-5, "releases": 3}),
     "scores.auc": Case(scores.auc, {"positive": [0.5, 1.0], "negative": [0.0, 0.7, 1.0]}),
     "scores.caught": Case(scores.caught, {"positive": [0.5, 1.0], "negative": [0.0, 0.7, 1.0], "false": 0.1}),
-    "scores.bootstrap_interval": Case(
-        scores.bootstrap_interval, {"values": [0.5, 0.7, 0.4], "seed": 0, "level": 0.9, "draws": 50}
-    ),
+    "scores.bootstrap_interval": Case(scores.bootstrap_interval, {"values": [0.5, 0.7, 0.4], "seed": 0}),
     "scores.power_of_means": Case(scores.power_of_means, {"dimension": 8, "n": 5}),
     "watching.unmix": Case(
         watching.unmix,

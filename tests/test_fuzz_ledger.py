@@ -149,9 +149,7 @@ LEDGER = {
     "comparison.with_verdicts": Case(
         comparison.with_verdicts, {"found": comparison.paired_differences(CLIENTS, "FLIC-HL", "Local")}
     ),
-    "comparison.best": Case(
-        comparison.best, {"rows": CLIENTS, "among": ["Local", "FedRep"], "by": ["data_set"], "metric": "accuracy"}
-    ),
+    "comparison.best": Case(comparison.best, {"rows": CLIENTS, "among": ["Local", "FedRep"], "metric": "accuracy"}),
     "comparison.against": Case(
         comparison.against,
         {"rows": CLIENTS, "methods": ["FLIC-HL"], "opponents": ["Local"], "by": ["data_set"], "metric": "accuracy"},

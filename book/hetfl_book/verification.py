@@ -113,15 +113,11 @@ class Check:
     spread: float = math.nan
     why: str = ""
 
-    @property
-    def metric(self) -> str:
-        """Name of the main metric: the accuracy where there is one."""
-        return main_metric(self.record)
-
     def row(self) -> dict[str, Any]:
         """A line of the table; accuracies in per cent."""
-        was = ledger.value(self.record, self.metric)
-        now = ledger.value(self.again, self.metric) if self.again else math.nan
+        metric = main_metric(self.record)
+        was = ledger.value(self.record, metric)
+        now = ledger.value(self.again, metric) if self.again else math.nan
         return {
             "experiment": self.record.experiment,
             "method": self.record.method,
@@ -137,8 +133,7 @@ class Check:
 
 def main_metric(record: RunRecord) -> str:
     """``accuracy``, else ``mse``, else the first metric of a record."""
-    known = [name for name in ("accuracy", "mse", *record.metrics) if name in record.metrics]
-    return known[0] if known else "accuracy"
+    return next((name for name in ("accuracy", "mse", *record.metrics) if name in record.metrics), "accuracy")
 
 
 def same_numbers(a: RunRecord, b: RunRecord) -> bool:

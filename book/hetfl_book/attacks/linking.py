@@ -39,8 +39,8 @@ def link(messages: Sequence[Message]) -> tuple[float, float]:
         both = sorted(first.keys() & second.keys())
         if len(both) < 2:
             continue
-        mixed = vectors([*(first[c] for c in both), *(second[c] for c in both)])
-        S = _cosines(_centred(mixed[len(both) :]), _centred(mixed[: len(both)]))
+        before, now = np.split(vectors([side[c] for side in (first, second) for c in both]), 2)
+        S = _cosines(now - now.mean(0), before - before.mean(0))
         best = S.max(1, keepdims=True) - 1e-12 <= S
         right += float((np.diag(best) / best.sum(1)).sum())
         guessed, n = guessed + 1, n + len(both)
@@ -85,10 +85,6 @@ def in_place(message: Message, place: Tensor) -> Message:
         elif name == "beta.weight" and len(p) == len(place):
             sent[name] = p.new_zeros(width, p.shape[1]).index_copy(0, place.cpu(), p)
     return replace(message, sent=sent)
-
-
-def _centred(X: NDArray[np.float64]) -> NDArray[np.float64]:
-    return X - X.mean(0)
 
 
 def _cosines(A: NDArray[np.float64], B: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -338,10 +338,9 @@ def text(table: pd.DataFrame) -> str:
         parts += [f"size {size}: mean rank, balanced accuracy, and gains in points", shown.round(1).to_string(), ""]
         full = scores(some, str(size))
         if full.shape[0] > 1 and full.shape[1] > 2:
-            test = friedman(full)
             apart = critical_difference(full.shape[1], full.shape[0])
             parts.append(
-                f"{full.shape[1]} methods on {full.shape[0]} federations: Friedman p = {test.p:.2g}; mean ranks that "
-                f"differ by less than {apart:.1f} cannot be told apart"
+                f"{full.shape[1]} methods on {full.shape[0]} federations: Friedman p = {friedman(full):.2g}; mean "
+                f"ranks that differ by less than {apart:.1f} cannot be told apart"
             )
     return "\n".join(parts) if parts else "no finals yet"

@@ -149,11 +149,9 @@ class Bench:
         each = [(one, self._asked(task.method)) for one in choices[1:] if one] + [(one, now) for one in found]
         for record, wanted in each:
             if lines := _differs(record, wanted, way):
-                place = (record.experiment, "own", record.method, record.seed)
-                folder = next(one for one in (self.out, *self.also) if one.is_dir() and records.find(one, *place))
                 raise ValueError(
-                    f"the record {record.relative_path} in {folder} is of another {task.method!r} than would be run "
-                    f"now (there → now): {'; '.join(lines)}; give another --out, or delete the records of "
+                    f"the record {record.relative_path} in {record.path} is of another {task.method!r} than would be "
+                    f"run now (there → now): {'; '.join(lines)}; give another --out, or delete the records of "
                     f"{task.method!r} on {task.name}, {task.size} there"
                 )
 
@@ -165,7 +163,7 @@ class Bench:
     def _ready(self, task: Task, data: Federation) -> tuple[Any, dict[str, Any]]:
         """A method as its finals run on these data, and what their records say beside."""
         way, family = self.lines[task.method], self.family(task.name, task.size)
-        method = _with(way.on(data, FAMILIES[family]), self.choice(task.name, task.size, task.method))
+        method = with_chosen(way.on(data, FAMILIES[family]), self.choice(task.name, task.size, task.method))
         return method, {"view": way.view, "size": task.size, "family": family, "protocol": VERSION}
 
     def family(self, name: str, size: Size) -> str:
@@ -435,7 +433,7 @@ def _chosen_family(data: Seen, alone: Entry) -> Tuned:
     return Tuned(alone.method, setting, table, {})
 
 
-def _with(method: Any, chosen: Mapping[str, Any]) -> Any:
+def with_chosen(method: Any, chosen: Mapping[str, Any]) -> Any:
     """A method with what was chosen."""
     from sklearn.base import clone
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 
 from hetfl_book.headtohead.entries import ALONE, FAMILIES, Family, entries
 from hetfl_book.headtohead.federations import SIZES, Size
 from hetfl_book.headtohead.recording import rarest
-from hetfl_book.headtohead.running import OPTIONS, TUNING, Bench, Seen
+from hetfl_book.headtohead.running import OPTIONS, TUNING, Bench, Seen, with_chosen
 from hetfl_core import baselines, records
 from hetfl_core.engine.apart import simulate_apart
 from hetfl_core.engine.evaluation import balanced_accuracy
@@ -153,15 +152,13 @@ def attempt(trial: Trial, name: str, size: Size) -> list[dict[str, Any]]:
     setting = _chosen(trial, bench, name, size)
     seeds = [seed + trial.start for seed in trial.seeds]
     method = entry.on(data(seeds[0]), trial.family or FAMILIES[bench.family(name, size)])
-    told = dict.fromkeys(AT[:5]) | {"tried": trial.tried, "federation": name, "size": size}
-    told |= {"method": trial.method, "what": trial.what}
+    method = with_chosen(method, {**setting, **trial.change})
+    told = dict(zip(AT, (trial.tried, name, size, trial.method, trial.what), strict=False))
     answers: dict[int, dict[str, np.ndarray]] = {}
     with warnings.catch_warnings(action="ignore"):
         if not isinstance(method, Method):
-            method = replace(method, estimator=clone(method.estimator).set_params(**setting))
             answers = {seed: _heard(data(seed), method, seed) for seed in seeds}
         else:
-            method = replace(method, **{**setting, **trial.change})
             options = {**OPTIONS, **trial.run, **({"last_step": "own"} if trial.what == "own step" else {})}
             if trial.what == "apart":
                 for seed, runs in simulate_apart(data, method, seeds=seeds, **options).items():

@@ -202,8 +202,8 @@ def with_verdicts(found: pd.DataFrame) -> pd.DataFrame:
     return found.assign(verdict_holm=found["verdict"].where(sure, "open"))
 
 
-def best(rows: pd.DataFrame, among: Iterable[str], by: Sequence[str] = (), metric: str = "accuracy") -> pd.DataFrame:
-    """The method of the highest mean in each group.
+def best(rows: pd.DataFrame, among: Iterable[str], metric: str = "accuracy") -> pd.DataFrame:
+    """The method of the highest mean.
 
     It is picked by its **test** accuracy, which flatters it: a federated method that beats it has beaten an opponent
     that was chosen with hindsight, while one that does not may still beat what could have been chosen beforehand
@@ -212,12 +212,10 @@ def best(rows: pd.DataFrame, among: Iterable[str], by: Sequence[str] = (), metri
     Returns
     -------
     DataFrame
-        Columns as `means`, one row a group.
+        Columns as `means`, one row, or none.
     """
-    among, by = checks.names("among", among), _grouping(rows, by, metric)
-    found = means(rows[rows["method"].isin(among)], by, metric)
-    ranked = found.sort_values("mean", ascending=False, kind="stable")
-    return (ranked.groupby(list(by), sort=False).head(1) if by else ranked.head(1)).reset_index(drop=True)
+    found = means(rows[rows["method"].isin(checks.names("among", among))], (), metric)
+    return found.sort_values("mean", ascending=False, kind="stable", ignore_index=True).head(1)
 
 
 def against(
@@ -248,7 +246,7 @@ def against(
         rows = pd.concat([rows, rows.assign(data_set=ALL)], ignore_index=True)
     found = []
     for group in [g for _, g in rows.groupby(list(by), sort=False)] if by else [rows]:
-        top = best(group, opponents, (), metric)
+        top = best(group, opponents, metric)
         for method in methods if len(top) else ():
             found.append(paired_differences(group, method, top["method"][0], by, metric))
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=[*by, *DIFFERENCE])
