@@ -253,7 +253,7 @@ def noise_labels(n=25, d=40, seed=0):
 def member_auc(run, seen, calibrated=True):
     found = []
     for c in list(run.federation)[:3]:
-        mine = seen.of(c.name)
+        mine = [m for m in seen.messages if m.client == c.name]
         inside, outside = (
             membership.loss_scores(lambda p, x: run.method.predict(p, {}, x), run.params[3], mine, x, y, calibrated)
             for x, y in ((c.x_train, c.y_train), (c.x_test, c.y_test))

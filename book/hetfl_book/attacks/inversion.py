@@ -12,15 +12,15 @@ References
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hetfl_book.attacks.scores import Array
 from hetfl_core import checks
 
 RIDGE = 1e-2
 """Of the decoder, over the mean variance of a feature."""
 
 
-def decoder(z: NDArray[np.float64], x: NDArray[np.float64], ridge: float = RIDGE) -> NDArray[np.float64]:
+def decoder(z: Array, x: Array, ridge: float = RIDGE) -> Array:
     """The linear map of features less their mean to inputs less theirs, of least squares ([2]_, with one layer).
 
     Parameters
@@ -43,9 +43,7 @@ def decoder(z: NDArray[np.float64], x: NDArray[np.float64], ridge: float = RIDGE
     return np.linalg.solve(S + scale * np.eye(len(S)), z.T @ (x - x.mean(0)))
 
 
-def decode(
-    means: NDArray[np.float64], population: NDArray[np.float64], inputs: NDArray[np.float64], W: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def decode(means: Array, population: Array, inputs: Array, W: Array) -> Array:
     """A client's class means as inputs: those of others, and what the client's features differ by, decoded.
 
     Parameters
@@ -60,9 +58,7 @@ def decode(
     return inputs + (means - population) @ W
 
 
-def agreement(
-    guess: NDArray[np.float64], truth: NDArray[np.float64], floor: NDArray[np.float64]
-) -> tuple[float, float]:
+def agreement(guess: Array, truth: Array, floor: Array) -> tuple[float, float]:
     """How well rows are hit, beside the floor as a guess: mean cosine of the differences from it, and relative error.
 
     Parameters

@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from hetfl_book.attacks.scores import auc
+from hetfl_book.attacks.scores import Array, auc
 from hetfl_book.attacks.watching import Message
 from hetfl_core import checks
 from hetfl_core.networks import Params
@@ -32,7 +31,7 @@ ANCHOR = "anchor"
 BIASES = ("beta.bias", "common.beta.bias")
 
 
-def direct_scores(message: Message, n_classes: int) -> NDArray[np.float64] | None:
+def direct_scores(message: Message, n_classes: int) -> Array | None:
     """A number for each class that is larger where the client holds it, from one message alone.
 
     Statistics of classes (Fed-CMA's means, FedCR's products, FedPAC's centroids): a row of zeros is of a class without
@@ -70,7 +69,7 @@ def direct_scores(message: Message, n_classes: int) -> NDArray[np.float64] | Non
     return None
 
 
-def sample_shares(message: Message, n_classes: int) -> NDArray[np.float64] | None:
+def sample_shares(message: Message, n_classes: int) -> Array | None:
     """Each class's share of a client's samples, from counts (FedPAC) or from summed precisions (FedCR).
 
     FedCR's product of n experts has as precision the sum of n precisions, each of about the same size: of the size of
@@ -91,7 +90,7 @@ def sample_shares(message: Message, n_classes: int) -> NDArray[np.float64] | Non
     return None
 
 
-def move_vectors(messages: Sequence[Message]) -> dict[str, NDArray[np.float64]]:
+def move_vectors(messages: Sequence[Message]) -> dict[str, Array]:
     """A vector for each client: its moves of all rounds, each less the round's mean, averaged.
 
     Tensors are scaled to the same mean square over clients, so that none drowns the others. What only some clients
@@ -103,7 +102,7 @@ def move_vectors(messages: Sequence[Message]) -> dict[str, NDArray[np.float64]]:
         d = 0 where nothing was sent.
     """
     clients = sorted({m.client for m in messages})
-    sums: dict[str, list[NDArray[np.float64]]] = {name: [] for name in clients}
+    sums: dict[str, list[Array]] = {name: [] for name in clients}
     for t in sorted({m.round for m in messages}):
         some = [m for m in messages if m.round == t]
         for m, row in zip(some, vectors(some), strict=True):
@@ -112,7 +111,7 @@ def move_vectors(messages: Sequence[Message]) -> dict[str, NDArray[np.float64]]:
     return {n: np.mean([r for r in rows if len(r) == wide], 0) if rows else np.zeros(wide) for n, rows in sums.items()}
 
 
-def vectors(messages: Sequence[Message]) -> NDArray[np.float64]:
+def vectors(messages: Sequence[Message]) -> Array:
     """The moves of one round as rows, less their mean, each tensor scaled; shape (messages, d)."""
     shapes: dict[tuple[str, tuple[int, ...]], None] = {}
     moves = [m.moves for m in messages]
@@ -127,14 +126,14 @@ def vectors(messages: Sequence[Message]) -> NDArray[np.float64]:
     return np.concatenate(columns, 1) if columns else np.zeros((len(messages), 0))
 
 
-def _part(moves: Params, name: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
+def _part(moves: Params, name: str, shape: tuple[int, ...]) -> Array:
     p = moves.get(name)
     return _array(p.flatten()) if p is not None and tuple(p.shape) == shape else np.zeros(math.prod(shape))
 
 
 def learned_shares(
-    of: Mapping[str, NDArray[np.float64]], known: Mapping[str, Sequence[float]], strength: float = 0.1
-) -> dict[str, NDArray[np.float64]]:
+    of: Mapping[str, Array], known: Mapping[str, Sequence[float]], strength: float = 0.1
+) -> dict[str, Array]:
     """Shares of the classes of the clients that are not `known`, by ridge regression on those that are ([1]_).
 
     The attacker knows what some clients hold: colluders, or clients of its own making.
@@ -169,8 +168,8 @@ def learned_shares(
 
 
 def halves(
-    of: Mapping[str, NDArray[np.float64]], truth: Mapping[str, NDArray[np.float64]], seed: int = 0, repeats: int = 5
-) -> list[dict[str, NDArray[np.float64]]]:
+    of: Mapping[str, Array], truth: Mapping[str, Array], seed: int = 0, repeats: int = 5
+) -> list[dict[str, Array]]:
     """`learned_shares` of random halves of the clients, each from the other half; `repeats` cuts into two.
 
     Figures are to be taken within each half, and then averaged: across halves, the mean of the known is lower for those
@@ -186,7 +185,7 @@ def halves(
     return found
 
 
-def presence(scores: Mapping[str, NDArray[np.float64]], counts: Mapping[str, Sequence[int]]) -> float:
+def presence(scores: Mapping[str, Array], counts: Mapping[str, Sequence[int]]) -> float:
     """AUC of "holds the class", class by class over the clients, averaged over classes that some hold and some lack.
 
     Within a class, so that knowing which classes are frequent is worth nothing: guessing is 0.5.
@@ -199,7 +198,7 @@ def presence(scores: Mapping[str, NDArray[np.float64]], counts: Mapping[str, Seq
     return float(np.mean(found)) if found else math.nan
 
 
-def distance(shares: Mapping[str, NDArray[np.float64]], counts: Mapping[str, Sequence[int]]) -> float:
+def distance(shares: Mapping[str, Array], counts: Mapping[str, Sequence[int]]) -> float:
     """Mean total variation between guessed and true shares, in [0, 1]; guesses are clipped at 0 and scaled to sum 1."""
     each = []
     for name, guess in shares.items():
@@ -210,5 +209,5 @@ def distance(shares: Mapping[str, NDArray[np.float64]], counts: Mapping[str, Seq
     return float(np.mean(each)) if each else math.nan
 
 
-def _array(p: torch.Tensor) -> NDArray[np.float64]:
+def _array(p: torch.Tensor) -> Array:
     return p.detach().double().nan_to_num().numpy()

@@ -14,10 +14,10 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_book.attacks.labels import vectors
+from hetfl_book.attacks.scores import Array
 from hetfl_book.attacks.watching import Message
 
 
@@ -47,7 +47,7 @@ def link(messages: Sequence[Message]) -> tuple[float, float]:
     return (right / n, guessed / n) if n else (math.nan, math.nan)
 
 
-def alike(of: Mapping[str, NDArray[np.float64]], counts: Mapping[str, Sequence[int]]) -> float:
+def alike(of: Mapping[str, Array], counts: Mapping[str, Sequence[int]]) -> float:
     """Rank correlation, over pairs of clients, of how near their `labels.move_vectors` and how alike their classes are.
 
     How alike classes are: the sum over classes of the smaller share. 0 where the server learns nothing of who is like
@@ -87,6 +87,6 @@ def in_place(message: Message, place: Tensor) -> Message:
     return replace(message, sent=sent)
 
 
-def _cosines(A: NDArray[np.float64], B: NDArray[np.float64]) -> NDArray[np.float64]:
+def _cosines(A: Array, B: Array) -> Array:
     a, b = (X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-9) for X in (A, B))
     return a @ b.T

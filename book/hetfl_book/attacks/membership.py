@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hetfl_book.attacks.scores import Array
 from hetfl_book.attacks.watching import Message
 from hetfl_core import checks
 from hetfl_core.networks import Params
@@ -31,16 +32,16 @@ SHRINKAGE = 0.1
 """Part of the mean variance that is added to the covariance of features before it is inverted."""
 
 
-def losses(predict: Predict, params: Params, x: Any, y: Tensor) -> NDArray[np.float64]:
+def losses(predict: Predict, params: Params, x: Any, y: Tensor) -> Array:
     """Cross-entropy of each sample, shape (n,); what overflows counts 1e6."""
     with torch.no_grad():
-        found: NDArray[np.float64] = F.cross_entropy(predict(params, x), y, reduction="none").double().numpy()
+        found: Array = F.cross_entropy(predict(params, x), y, reduction="none").double().numpy()
     return np.nan_to_num(found, nan=1e6, posinf=1e6)
 
 
 def loss_scores(
     predict: Predict, own: Mapping[str, Tensor], messages: Sequence[Message], x: Any, y: Tensor, calibrated: bool = True
-) -> NDArray[np.float64]:
+) -> Array:
     """A score for each candidate that is larger where the client trained on it; of shared models and shared parts.
 
     The server has no other parts of the client's model than those that were sent, and takes a colluder's for the rest.
@@ -94,12 +95,8 @@ def class_means(message: Message) -> tuple[Tensor, bool] | None:
 
 
 def mean_scores(
-    z: NDArray[np.float64],
-    y: NDArray[np.int64],
-    means: NDArray[np.float64],
-    population: NDArray[np.float64],
-    covariance: NDArray[np.float64] | None = None,
-) -> NDArray[np.float64]:
+    z: Array, y: NDArray[np.int64], means: Array, population: Array, covariance: Array | None = None
+) -> Array:
     r"""Homer's test ([3]_) on class means: :math:`(z - p_y)^\top \Sigma^{-1} (m_y - p_y)`, larger for members.
 
     Parameters
@@ -127,7 +124,7 @@ def mean_scores(
     return ((z - population[y]) * towards).sum(1)
 
 
-def within_classes(z: NDArray[np.float64], y: NDArray[np.int64], n_classes: int) -> tuple[NDArray[np.float64], ...]:
+def within_classes(z: Array, y: NDArray[np.int64], n_classes: int) -> tuple[Array, ...]:
     """Class means (C, k), zeros where there is no sample, and the pooled covariance within classes, shrunk."""
     means = np.stack([z[y == c].mean(0) if (y == c).any() else np.zeros(z.shape[1]) for c in range(n_classes)])
     rest = z - means[y]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from hetfl_core import checks
 from hetfl_core.rng import SERVER, numpy_stream
@@ -61,6 +61,8 @@ def caught(positive: ArrayLike, negative: ArrayLike, false: float = 0.05) -> flo
     share = (allowed - (b > threshold).sum()) / tied
     return float((a > threshold).mean() + share * (a == threshold).mean())
 
+
+Array = NDArray[np.float64]
 
 DRAWS, LEVEL = 2000, 0.95
 """Of a bootstrap interval."""

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hetfl_book.attacks import inversion, labels, linking, membership
-from hetfl_book.attacks.scores import auc, bootstrap_interval, caught
+from hetfl_book.attacks.scores import Array, auc, bootstrap_interval, caught
 from hetfl_book.attacks.watching import Message, Seen, averaged, schedule, unmix
 from hetfl_core import checks
 from hetfl_core.engine.simulation import Run
@@ -39,13 +38,13 @@ class _Attacker:
             return Method.predict(self.method, params, {}, x)
         return self.method.predict(params, params, x)
 
-    def losses(self, sent: Sequence[Message], x: Any, y: Tensor, calibrated: bool) -> NDArray[np.float64]:
+    def losses(self, sent: Sequence[Message], x: Any, y: Tensor, calibrated: bool) -> Array:
         """Scores of samples by their losses, zeros where nothing was sent."""
         if not sent:
             return np.zeros(len(y))
         return membership.loss_scores(self.logits, self.own, sent, x, y, calibrated)
 
-    def embed(self, params: Params, x: Tensor) -> NDArray[np.float64]:
+    def embed(self, params: Params, x: Tensor) -> Array:
         """What class means are means of."""
         with torch.no_grad():
             if isinstance(self.method, FedCMA | FedPAC):
@@ -156,8 +155,8 @@ def _of_labels(messages: Sequence[Message], counts: Counts, victims: Sequence[st
     return found
 
 
-def _by_client(messages: Sequence[Message], read: Any) -> dict[str, NDArray[np.float64]]:
-    rows: dict[str, list[NDArray[np.float64]]] = {}
+def _by_client(messages: Sequence[Message], read: Any) -> dict[str, Array]:
+    rows: dict[str, list[Array]] = {}
     for m in messages:
         if (row := read(m)) is not None:
             rows.setdefault(m.client, []).append(row)
@@ -185,7 +184,7 @@ def _of_samples(
     run: Run, messages: Sequence[Message], attacker: _Attacker, victims: Sequence[str], seed: int
 ) -> dict[str, float]:
     """Membership and class means, client by client."""
-    of: dict[str, list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
+    of: dict[str, list[tuple[Array, Array]]] = {}
     decoded: dict[str, list[tuple[float, float]]] = {}
     for name in victims:
         mine = [m for m in messages if m.client == name]
@@ -235,22 +234,22 @@ class _View:
         self.inputs, _ = membership.within_classes(self.x, y, n_classes)
         self.known = np.bincount(y, minlength=n_classes) > 0
 
-    def rows(self, means: NDArray[np.float64], moves: bool) -> NDArray[np.float64]:
+    def rows(self, means: Array, moves: bool) -> Array:
         """What was sent as class means here; a move is taken as the way from the population's."""
         means = np.nan_to_num(means)
         if moves:
             means = np.where(means.any(1, keepdims=True), self.population + means, 0.0)
         return np.where(self.known[:, None], means, 0.0)
 
-    def score(self, x: Tensor, y: Tensor, means: NDArray[np.float64]) -> NDArray[np.float64]:
+    def score(self, x: Tensor, y: Tensor, means: Array) -> Array:
         z = self.attacker.embed(self.params, x)
         return membership.mean_scores(z, y.numpy(), means, self.population, self.covariance)
 
-    def nearness(self, x: Tensor, y: Tensor, anchors: NDArray[np.float64]) -> NDArray[np.float64]:
+    def nearness(self, x: Tensor, y: Tensor, anchors: Array) -> Array:
         z = self.attacker.embed(self.params, x)
         return -np.linalg.norm(z - anchors[y.numpy()], axis=1)
 
-    def decoded(self, means: NDArray[np.float64], client: Client) -> tuple[float, float] | None:
+    def decoded(self, means: Array, client: Client) -> tuple[float, float] | None:
         """Cosine and error of the client's class means of inputs, of the classes that it holds and the attacker has."""
         y = client.y_train.numpy()
         held = (np.bincount(y, minlength=len(means)) > 0) & means.any(1)

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hetfl_book.attacks.scores import Array
 from hetfl_core import checks
 from hetfl_core.federation import Spec
 from hetfl_core.methods import Method, PFedHN
@@ -74,10 +75,6 @@ class Seen:
     messages: list[Message] = field(default_factory=list)
     told: set[str] = field(default_factory=set)
     rounds: int = 0
-
-    def of(self, client: str, kind: str | None = None) -> list[Message]:
-        """The messages of one client."""
-        return [m for m in self.messages if m.client == client and kind in (None, m.kind)]
 
     @property
     def uploads(self) -> list[Message]:
@@ -190,7 +187,7 @@ def schedule(messages: Sequence[Message]) -> tuple[list[str], list[int], NDArray
     return clients, rounds, took_part
 
 
-def unmix(sums: NDArray[np.float64], took_part: NDArray[np.bool_], strength: float = 1.0) -> NDArray[np.float64]:
+def unmix(sums: Array, took_part: NDArray[np.bool_], strength: float = 1.0) -> Array:
     r"""Single clients' values from sums over those who took part, round by round: ridge regression on participation.
 
     Secure aggregation hides who sent what in one round. Where other clients take part in each round, and a client's

@@ -38,6 +38,13 @@ PENDING = "pending"
 UNBUILT = "no experiment yet"
 
 
+Row = Mapping[str, Any]
+Cells = Mapping[tuple[str, str], Sequence[RunRecord]]
+"""The records of each experiment and method."""
+Known = Mapping[str, Collection[str]]
+"""The methods of each experiment that can be run."""
+
+
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
@@ -78,7 +85,7 @@ def numbers(
     records: Iterable[RunRecord] | None = None,
     *,
     accuracy: str = "accuracy",
-    known: Mapping[str, Collection[str]] | None = None,
+    known: Known | None = None,
 ) -> pd.DataFrame:
     """Each accuracy that the papers print, once, ours beside it where there is one, and a verdict.
 
@@ -121,15 +128,11 @@ def numbers(
     return table
 
 
-Cells = Mapping[tuple[str, str], Sequence[RunRecord]]
-"""The records of each experiment and method."""
-
-
 def _records(records: Iterable[RunRecord] | None) -> list[RunRecord]:
     return load() if records is None else records_of(records)
 
 
-def _known(known: Mapping[str, Collection[str]] | None) -> Mapping[str, Collection[str]]:
+def _known(known: Known | None) -> Known:
     return checks.mapping("known", {} if known is None else known)
 
 
@@ -140,7 +143,7 @@ def _by_cell(records: Iterable[RunRecord]) -> Cells:
     return found
 
 
-def _off(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+def _off(rows: Iterable[Row]) -> dict[tuple[str, str], str]:
     """Of each (experiment, method) whose number does not agree with the paper's, the two numbers."""
     return {
         (r["experiment"], r["method"]): f"baseline off: {r['method']} {r['ours']:.2f} here, "
@@ -150,9 +153,7 @@ def _off(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
     }
 
 
-def _number_row(
-    row: Mapping[str, Any], cells: Cells, accuracy: str, known: Mapping[str, Collection[str]]
-) -> dict[str, Any]:
+def _number_row(row: Row, cells: Cells, accuracy: str, known: Known) -> dict[str, Any]:
     metric, by_code = (of if row["metric"] == "accuracy" else row["metric"] for of in (accuracy, WEIGHTED))
     mine = cells.get((row["experiment"], row["method"]), ())
     used = _comparable(mine)
@@ -179,7 +180,7 @@ def _number_row(
     }
 
 
-def _ours(row: Mapping[str, Any], used: Sequence[RunRecord], metric: str) -> tuple[float, float, float]:
+def _ours(row: Row, used: Sequence[RunRecord], metric: str) -> tuple[float, float, float]:
     """Mean and standard deviation of our runs, and the standard error of ours less theirs."""
     x = np.array([value(r, metric) for r in used])
     mean, sd = (float(x.mean()) if len(x) else math.nan), (float(x.std(ddof=1)) if len(x) > 1 else math.nan)
@@ -192,13 +193,7 @@ def _comparable(records: Iterable[RunRecord]) -> list[RunRecord]:
     return [kept[seed] for seed in sorted(kept)]
 
 
-def _judge(
-    row: Mapping[str, Any],
-    used: list[RunRecord],
-    ours: float,
-    error: float,
-    known: Mapping[str, Collection[str]],
-) -> str:
+def _judge(row: Row, used: list[RunRecord], ours: float, error: float, known: Known) -> str:
     if not used:
         return _without_runs(row["experiment"], row["method"], row["available"] == "no", known)
     if _settings_differ(used):
@@ -214,7 +209,7 @@ def _settings_differ(records: list[RunRecord]) -> bool:
     return any(differ(a, b) for a, b in itertools.combinations(chosen, 2))
 
 
-def _note(row: Mapping[str, Any], records: Sequence[RunRecord], metric: str) -> str:
+def _note(row: Row, records: Sequence[RunRecord], metric: str) -> str:
     notes = [row["note"]] if row["available"] != "yes" else []
     if any(r.stand_in for r in records):
         notes.append("records on stand-in data are not set against the paper")
@@ -311,7 +306,7 @@ def _check_bounds(result: Paired, low: float, high: float) -> None:
 def claims(
     records: Iterable[RunRecord] | None = None,
     *,
-    known: Mapping[str, Collection[str]] | None = None,
+    known: Known | None = None,
     instead: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """Each statement of the papers about a difference, and whether our runs bear it out.
@@ -390,9 +385,7 @@ def _part_of(table: pd.DataFrame) -> list[str]:
     return [whole.get((*(row[k] for k in alike), row["experiment"]), "") for row in table.to_dict("records")]
 
 
-def _claim_row(
-    row: Mapping[str, Any], cells: Cells, missing: set[str], known: Mapping[str, Collection[str]]
-) -> dict[str, Any]:
+def _claim_row(row: Row, cells: Cells, missing: set[str], known: Known) -> dict[str, Any]:
     result, state, p, note, used = _judged(row, cells, missing, known)
     names = dict.fromkeys(e for _, e, _, _ in _terms(row))
     weighted = _judged({**row, "metric": WEIGHTED}, cells, missing, known)[1] if row["metric"] == "accuracy" else ""
@@ -413,7 +406,7 @@ def _claim_row(
 
 
 def _judged(
-    row: Mapping[str, Any], cells: Cells, missing: set[str], known: Mapping[str, Collection[str]]
+    row: Row, cells: Cells, missing: set[str], known: Known
 ) -> tuple[Paired | None, str, float, str, list[RunRecord]]:
     """Result (where there is one), verdict, p-value, note and runs of a claim, by its metric."""
     terms, metric = _terms(row), row["metric"]
@@ -429,7 +422,7 @@ def _judged(
     return *_settle(row, terms, used), used
 
 
-def _terms(row: Mapping[str, Any]) -> list[tuple[float, str, str, str]]:
+def _terms(row: Row) -> list[tuple[float, str, str, str]]:
     """What is added up: weight, experiment, method, metric. A claim about a table is about the mean of its settings."""
     here, a, b = row["experiment"].split("; "), row["better"], row["worse"]
     there = row["against"].split("; ") if row["against"] else here
@@ -441,32 +434,27 @@ def _terms(row: Mapping[str, Any]) -> list[tuple[float, str, str, str]]:
 
 
 def _settle(
-    row: Mapping[str, Any], terms: Sequence[tuple[float, str, str, str]], used: Sequence[RunRecord]
+    row: Row, terms: Sequence[tuple[float, str, str, str]], used: Sequence[RunRecord]
 ) -> tuple[Paired, str, float, str]:
     """Result, verdict, p-value and note of a claim whose runs are there and alike."""
     kind, metric = row["kind"], row["metric"]
+    bounds: tuple[float, ...] = ()
+    if kind in ("about", "times"):
+        bounds = float(row["value"]) - float(row["margin"]), float(row["value"]) + float(row["margin"])
     if kind == "times":
-        logs = contrast(used, terms, metric, transform=math.log)
-        bounds = tuple(math.log(float(row["value"]) + side * float(row["margin"])) for side in (-1, 1))
+        logs, bounds = contrast(used, terms, metric, transform=math.log), tuple(map(math.log, bounds))
         ratio = replace(logs, mean=math.exp(logs.mean), low=math.exp(logs.low), high=math.exp(logs.high))
-        return (
-            ratio,
-            claim_verdict(logs, *bounds),
-            claim_p(logs, *bounds),
-            "seconds of runs that may have shared their machine" if metric == "seconds" else "",
-        )
+        note = "seconds of runs that may have shared their machine" if metric == "seconds" else ""
+        return ratio, claim_verdict(logs, *bounds), claim_p(logs, *bounds), note
     result = contrast(used, terms, metric, pooled=POOLED)
     note = "" if result.same_data else "the fingerprints of the data differ"
-    if kind == "about":
-        bounds = float(row["value"]) - float(row["margin"]), float(row["value"]) + float(row["margin"])
-        return result, claim_verdict(result, *bounds), claim_p(result, *bounds), note
     if kind == "shrinks":
         lead = contrast(used, terms[:2], metric)
         told = f"{row['better']} less {row['worse']} in {row['experiment']}: {lead}"
         if claim_verdict(lead) != "holds":  # without a lead there is none to shrink: the change is not even tested
             return result, claim_verdict(lead), claim_p(lead), "; ".join(filter(None, (f"no sure lead: {told}", note)))
         return result, claim_verdict(result), max(claim_p(lead), claim_p(result)), "; ".join(filter(None, (told, note)))
-    return result, claim_verdict(result), claim_p(result), note
+    return result, claim_verdict(result, *bounds), claim_p(result, *bounds), note
 
 
 def _on_different_machines(a: Iterable[RunRecord], b: Iterable[RunRecord]) -> set[int]:
@@ -480,13 +468,13 @@ def _on_different_machines(a: Iterable[RunRecord], b: Iterable[RunRecord]) -> se
     return {seed for seed in machines[0].keys() & machines[1].keys() if machines[0][seed] != machines[1][seed]}
 
 
-def _without(places: Iterable[tuple[str, str]], missing: set[str], known: Mapping[str, Collection[str]]) -> str:
+def _without(places: Iterable[tuple[str, str]], missing: set[str], known: Known) -> str:
     """Why a claim has no result: the most final reason of the runs that it needs."""
     reasons = [_without_runs(e, m, e in missing, known) for e, m in places]
     return next((reason for reason in (UNAVAILABLE, UNBUILT) if reason in reasons), PENDING)
 
 
-def _without_runs(experiment: str, method: str, unavailable: bool, known: Mapping[str, Collection[str]]) -> str:
+def _without_runs(experiment: str, method: str, unavailable: bool, known: Known) -> str:
     """Why there is no number of ours: no data, no such experiment or method here yet, or just not run."""
     if unavailable:
         return UNAVAILABLE
