@@ -138,7 +138,7 @@ LEDGER = {
     "comparison.table": Case(comparison.table, {"found": RECORDS, "metric": "accuracy", "key": "n"}),
     "comparison.curve": Case(
         there(comparison.curve),
-        {"experiments": {4: BCI}, "metric": "accuracy", "scale": "own", "folder": None},
+        {"experiments": {4: BCI}, "folder": None},
         names={"folder": "results folder"},
     ),
     "comparison.means": Case(comparison.means, {"rows": CLIENTS, "by": ["data_set"], "metric": "accuracy"}),
@@ -152,7 +152,7 @@ LEDGER = {
     "comparison.best": Case(comparison.best, {"rows": CLIENTS, "among": ["Local", "FedRep"], "metric": "accuracy"}),
     "comparison.against": Case(
         comparison.against,
-        {"rows": CLIENTS, "methods": ["FLIC-HL"], "opponents": ["Local"], "by": ["data_set"], "metric": "accuracy"},
+        {"rows": CLIENTS, "methods": ["FLIC-HL"], "opponents": ["Local"], "by": ["data_set"]},
     ),
     "results.by_seed": Case(results.by_seed, COMMON | {"method": "Local"}),
     "results.at_round": Case(
@@ -171,7 +171,7 @@ LEDGER = {
     "results.across": Case(results.across, COMMON | {"base_experiment": BCI, "base": "Local"}),
     "results.gaps": Case(
         results.gaps,
-        {"records": RECORDS, "experiments": {3: BCI}, "methods": ["FLIC-HL"], "base": "Local", "metric": "accuracy"},
+        {"records": RECORDS, "experiments": {3: BCI}, "methods": ["FLIC-HL"], "base": "Local"},
     ),
 }
 
@@ -220,7 +220,7 @@ FIGURES = {
     ),
     "sweep": Case(intervals.sweep, ON | {"rows": SWEEP, "x": "n", "y": "accuracy", "by": "method", "xlabel": ""}),
     "differences": Case(plots.differences, ON | {"rows": DIFFERENCES, "xlabel": "points"}),
-    "forest": Case(intervals.forest, ON | {"rows": DIFFERENCES, "xlabel": "points", "groups": [1, 1]}),
+    "forest": Case(intervals.forest, ON | {"rows": DIFFERENCES, "xlabel": "points"}),
     "forests": Case(intervals.forests, ON | {"found": {"one": DIFFERENCES}, "xlabel": "points", "groups": [1, 1]}),
     "verdicts": Case(
         intervals.verdicts,
@@ -276,7 +276,6 @@ FIGURES = {
             "limits": (0, 100),
             "alt": "One line.",
             "start": (1,),
-            "ticks": 5,
         },
     ),
 }

@@ -91,10 +91,6 @@ def test_differences_are_told_with_a_real_minus_and_few_seeds_as_such():
     assert report.said(CLEAR, digits=2) == "+1.00 ± 0.50"
 
 
-def test_levels_are_means_over_seeds():
-    assert report.level(ROWS, "Local")[1] == pytest.approx(report.runs_of(ROWS[1], "Local").to_numpy().mean())
-
-
 def test_gains_of_the_head_to_head_are_those_of_its_records():
     """Balanced accuracy of each run's clients that have ten test rows of each class, minus that of the other's."""
 

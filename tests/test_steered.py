@@ -73,7 +73,6 @@ def test_any_drawing_can_be_steered() -> None:
         ({"found": {"one": np.zeros((3, 2, 1))}}, "must have the shape"),
         ({"found": {"one": np.full((2, 3, 1), np.nan)}}, "finite"),
         ({"alt": ""}, "alt"),
-        ({"ticks": 0}, "ticks"),
         ({"found": {"one": np.random.default_rng(0).random((2, 3, 9000))}}, f"more than {LARGEST}"),
     ],
 )

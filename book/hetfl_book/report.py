@@ -41,6 +41,10 @@ PAPER = {"fc": "white", "ec": "none", "pad": 0.5}
 """Behind words that a line may cross."""
 
 
+Where = str | Iterable[str]
+"""An experiment, or several of one table."""
+
+
 # --- sizes out of records ---------------------------------------------------------------------------------------------
 
 
@@ -50,26 +54,20 @@ def records(experiment: str) -> tuple[RunRecord, ...]:
     return tuple(ledger.load(experiment=experiment, scale="paper"))
 
 
-def runs_of(where: str | Iterable[str], method: str, metric: str = "accuracy") -> pd.DataFrame:
+def runs_of(where: Where, method: str, metric: str = "accuracy") -> pd.DataFrame:
     """A method's values, in per cent where they are accuracies: a row per seed, a column per experiment."""
     names = _several(where)
     return pd.concat([results.by_seed(records(e), e, method, metric) for e in names], axis=1, keys=names)
 
 
-def _several(where: str | Iterable[str]) -> list[str]:
+def _several(where: Where) -> list[str]:
     found = [where] if isinstance(where, str) else checks.names("where", where)
     if not found:
         raise ValueError("where must name an experiment at least, got none")
     return found
 
 
-def pooled(
-    where: str | Iterable[str],
-    a: str,
-    b: str,
-    other: str | Iterable[str] | None = None,
-    metric: str = "accuracy",
-) -> Paired:
+def pooled(where: Where, a: str, b: str, other: Where | None = None, metric: str = "accuracy") -> Paired:
     """Points by which a is ahead of b over a whole table: each seed's mean, and the 95 % interval over seeds.
 
     A claim about a table is judged on the table, for four rows of five seeds that each fail may be one effect. Seeds
@@ -113,11 +111,6 @@ def pooled(
     if found is None:
         raise ValueError(f"where: no seed has {a!r} and {b!r} in all of {here}")
     return found
-
-
-def level(where: str | Iterable[str], method: str, metric: str = "accuracy") -> list[float]:
-    """Mean over seeds of a method's metric, one an experiment; accuracies in per cent."""
-    return [float(mean) for mean in runs_of(where, method, metric).mean()]
 
 
 def said(gap: Any, digits: int = 1) -> str:

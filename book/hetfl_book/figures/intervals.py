@@ -59,14 +59,8 @@ def sweep(
     return ax
 
 
-def forest(
-    rows: pd.DataFrame,
-    ax: Axes | None = None,
-    title: str = "",
-    xlabel: str = "difference (points)",
-    groups: Sequence[int] = (),
-) -> Axes:
-    """`differences` for many lines of unequal certainty, in groups.
+def forest(rows: pd.DataFrame, ax: Axes | None = None, title: str = "", xlabel: str = "difference (points)") -> Axes:
+    """`differences` for many lines of unequal certainty.
 
     Few seeds can make one interval so long that it hides the rest: such intervals leave the frame.
 
@@ -74,12 +68,8 @@ def forest(
     ----------
     rows, ax, title, xlabel
         As for `differences`.
-    groups : sequence of int
-        Sizes of the groups from the top, each but the last closed by a grey line; by default all is one group.
     """
     ax = differences(rows, ax, title, xlabel)
-    for above in _closed(groups, len(rows)):
-        ax.axhline(len(rows) - above - 0.5, color="grey", lw=1)
     ax.tick_params(axis="y", labelsize=11)
     lengths = (rows["high"] - rows["mean"]).astype(float).replace(np.inf, np.nan)
     reach = np.nanmax([2.0, 1.5 * float(rows["mean"].abs().max()), float(lengths.median())])
@@ -87,14 +77,6 @@ def forest(
     if (limits.abs() > reach).any(axis=None):
         ax.set_xlim(-1.05 * reach, 1.05 * reach)
     return ax
-
-
-def _closed(groups: Sequence[int], n: int) -> list[int]:
-    """How many of n lines stand above the end of each group but the last."""
-    sizes = [checks.integer("groups", size, 0) for size in checks.sequence("groups", groups)]
-    if sum(sizes) > n:
-        raise ValueError(f"groups must be sizes that add up to at most {n}, got {sizes}")
-    return np.cumsum(sizes)[:-1].tolist()
 
 
 def forests(
@@ -118,7 +100,9 @@ def forests(
     for rows in tables.values():
         checks.frame("found", rows, "mean", "low", "high")
     names = list(dict.fromkeys(name for rows in tables.values() for name in rows.index))
-    lines = _closed(groups, len(names))
+    sizes = [checks.integer("groups", size, 0) for size in checks.sequence("groups", groups)]
+    if sum(sizes) > len(names):
+        raise ValueError(f"groups must be sizes that add up to at most {len(names)}, got {sizes}")
     ax = _axes(ax, figsize=(6.8, 1.4 + 0.36 * len(names)))
     steps = 0.3 * np.linspace(1, -1, len(tables)) if len(tables) > 1 else [0.0]
     ends = np.abs(np.concatenate([[0.0], *(rows[["low", "high"]].to_numpy(float).ravel() for rows in tables.values())]))
@@ -130,7 +114,7 @@ def forests(
                 ax.plot([row["low"], row["high"]], [at, at], color=COLOURS[i], lw=1.5)
             ax.plot(row["mean"], at, markerfacecolor=COLOURS[i] if sure else "white", **line_style(i))
         reach = max([reach, *(1.5 * rows["mean"].astype(float).abs())])
-    for above in lines:
+    for above in np.cumsum(sizes)[:-1]:
         ax.axhline(0.5 - above, color="grey", lw=1)
     ax.axvline(0, color="black", lw=1)
     ax.set_yticks(-np.arange(len(names)), [str(name) for name in names])

@@ -37,6 +37,10 @@ SLIDER = "display:block;width:100%;height:44px;margin:0;cursor:pointer"
 """Tall enough for a thumb."""
 
 
+Sliders = Mapping[str, Sequence[Any]]
+"""The stops of each slider, by its name."""
+
+
 @dataclass(frozen=True)
 class Mark:
     """An element of the drawing.
@@ -68,7 +72,7 @@ def attributes(told: Mapping[str, Any]) -> str:
     return "".join(f' {name}="{html.escape(str(value))}"' for name, value in told.items())
 
 
-def stops_of(sliders: Mapping[str, Sequence[Any]]) -> dict[str, list[str]]:
+def stops_of(sliders: Sliders) -> dict[str, list[str]]:
     """The stops of each slider, as they are written beside it."""
     found = {name: checks.sequence("sliders", stops) for name, stops in checks.mapping("sliders", sliders).items()}
     if min(map(len, found.values()), default=0) < 2:
@@ -101,13 +105,7 @@ class Steered:
     """
 
     def __init__(
-        self,
-        sliders: Mapping[str, Sequence[Any]],
-        marks: Sequence[Mark],
-        height: int,
-        alt: str,
-        said: Sequence[str],
-        start: Sequence[int] | None = None,
+        self, sliders: Sliders, marks: Sequence[Mark], height: int, alt: str, said: Sequence[str], start: Any = None
     ) -> None:
         self.sliders = stops_of(sliders)
         sizes = [len(stops) for stops in self.sliders.values()]
@@ -154,13 +152,7 @@ class Steered:
 
 
 def results(
-    sliders: Mapping[str, Sequence[Any]],
-    found: Mapping[str, ArrayLike],
-    axis: str,
-    limits: tuple[float, float],
-    alt: str,
-    start: Sequence[int] | None = None,
-    ticks: int = 5,
+    sliders: Sliders, found: Mapping[str, ArrayLike], axis: str, limits: Sequence[float], alt: str, start: Any = None
 ) -> Steered:
     """Results of several methods on one scale: each run as a small dot, their mean as a large one with its number.
 
@@ -178,8 +170,6 @@ def results(
         What is to be seen.
     start : sequence of int, optional
         The stop of each slider at first; the first one unless told.
-    ticks : int
-        Parts into which the scale is divided.
 
     Returns
     -------
@@ -193,7 +183,6 @@ def results(
     ends = checks.floats("limits", limits, 1).tolist()
     if len(ends) != 2 or not ends[0] < ends[1]:
         raise ValueError(f"limits must be two numbers that rise, got {checks.shown(limits)}")
-    checks.integer("ticks", ticks, 1, 20)
     checks.nonempty_str("axis", axis)
     (low, high), sizes = ends, tuple(map(len, stops_of(sliders).values()))
     left, right, row = 14, WIDTH - 14, 54
@@ -203,7 +192,7 @@ def results(
         return np.round(left + (np.asarray(value) - low) / (high - low) * (right - left), 1)
 
     marks = []
-    for at in np.linspace(low, high, ticks + 1):
+    for at in np.linspace(low, high, 6):
         line = {"x1": place(at), "x2": place(at), "y1": 8, "y2": height - 42, "stroke": "#ddd"}
         number = {"x": place(at), "y": height - 26, "text-anchor": "middle", "fill": "#444", "text": f"{at:g}"}
         marks += [Mark("line", line), Mark("text", number)]

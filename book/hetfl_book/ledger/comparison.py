@@ -78,13 +78,11 @@ def _one(record: RunRecord, metric: str) -> pd.DataFrame:
     return frame.assign(method=record.method, seed=record.seed, data_set=sets, **{metric: values})
 
 
-def curve(
-    experiments: Mapping[Any, str], metric: str = "accuracy", scale: str = "paper", folder: str | Path | None = None
-) -> pd.DataFrame:
+def curve(experiments: Mapping[Any, str], folder: str | Path | None = None) -> pd.DataFrame:
     """`table` of the stored records of several experiments, e.g. ``curve(papers.eeg.curve("common40"))``."""
     checks.names("experiments", checks.mapping("experiments", experiments).values())
-    stored = {n: records.load(folder, experiment=name, scale=scale) for n, name in experiments.items()}
-    return table(stored, metric)
+    stored = {n: records.load(folder, experiment=name, scale="paper") for n, name in experiments.items()}
+    return table(stored)
 
 
 def means(rows: pd.DataFrame, by: Sequence[str] = ("data_set",), metric: str = "accuracy") -> pd.DataFrame:
@@ -219,11 +217,7 @@ def best(rows: pd.DataFrame, among: Iterable[str], metric: str = "accuracy") -> 
 
 
 def against(
-    rows: pd.DataFrame,
-    methods: Sequence[str],
-    opponents: Sequence[str],
-    by: Sequence[str] = ("data_set",),
-    metric: str = "accuracy",
+    rows: pd.DataFrame, methods: Sequence[str], opponents: Sequence[str], by: Sequence[str] = ("data_set",)
 ) -> pd.DataFrame:
     """Each method against the best of its opponents, group by group, and over all clients.
 
@@ -240,13 +234,13 @@ def against(
     DataFrame
         As from `paired_differences`, one row a group and method.
     """
-    by = _grouping(rows, by, metric)
+    by = _grouping(rows, by, "accuracy")
     methods, opponents = checks.names("methods", methods), checks.names("opponents", opponents)
     if "data_set" in by:
         rows = pd.concat([rows, rows.assign(data_set=ALL)], ignore_index=True)
     found = []
     for group in [g for _, g in rows.groupby(list(by), sort=False)] if by else [rows]:
-        top = best(group, opponents, metric)
+        top = best(group, opponents)
         for method in methods if len(top) else ():
-            found.append(paired_differences(group, method, top["method"][0], by, metric))
+            found.append(paired_differences(group, method, top["method"][0], by))
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=[*by, *DIFFERENCE])

@@ -230,11 +230,7 @@ def across(
 
 
 def gaps(
-    records: Iterable[RunRecord],
-    experiments: Mapping[Any, str],
-    methods: Sequence[str],
-    base: str,
-    metric: str = "accuracy",
+    records: Iterable[RunRecord], experiments: Mapping[Any, str], methods: Sequence[str], base: str
 ) -> pd.DataFrame:
     """Each method less a base along a setting, paired by seed.
 
@@ -246,7 +242,6 @@ def gaps(
     methods : sequence of str
     base : str
         Method that is subtracted; it is run in the same experiments.
-    metric : str
 
     Returns
     -------
@@ -261,6 +256,6 @@ def gaps(
         (x, method, found.mean, found.low, found.high, found.n)
         for method in methods
         for x, experiment in experiments.items()
-        if (found := pair(runs, experiment, method, base, metric)) is not None
+        if (found := pair(runs, experiment, method, base)) is not None
     ]
     return pd.DataFrame(rows, columns=["x", "method", "mean", "low", "high", "n"])

@@ -35,7 +35,7 @@ term, fixed, mixture, quiet = map(changed, (WITHOUT, NOTHING, "FedCR, mixture of
 alone, fedper, tuned = map(ahead, ("Local", "FedPer", "FedAvg-FT"))
 uneven = pair(TWO, "FedCR", "FedAvg-FT")
 PROMISES = [f"{own}-calibration" for own in BOTH]
-promised = [report.level(PROMISES, m, "ece_scaled") for m in ("FedCR", "FedAvg-FT")]
+promised = [report.runs_of(PROMISES, m, "ece_scaled").mean().tolist() for m in ("FedCR", "FedAvg-FT")]
 """By method, the expected calibration error on both kinds of split, once a temperature has been fitted."""
 eeg = report.pooled("fedcr/spaces-bci-common40", OWN, "Local", "flic/bci-common40")
 own, tenth, common = heart(OWN), heart(OWN, size="tenth"), heart(COMMON)
