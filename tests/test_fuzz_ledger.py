@@ -243,7 +243,7 @@ FIGURES = {
     ),
     "eeg.matrices": Case(
         eeg.matrices,
-        {"given": {"one": np.eye(3)}, "channels": C3, "label": "µV²", "columns": 1, "ticks": ["Cz"], "limit": None},
+        {"given": {"one": np.eye(3)}, "channels": C3, "label": "µV²", "columns": 1, "limit": None},
         huge=False,
     ),
     "eeg.upright": Case(eeg.upright, {"S": SPD}),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
@@ -120,9 +119,7 @@ def traces(
     return ax
 
 
-def topographies(
-    values: Mapping[str, ArrayLike], info: Any, limit: float, label: str, columns: int = 2, cmap: str = "PuOr"
-) -> Figure:
+def topographies(values: Mapping[str, ArrayLike], info: Any, limit: float, label: str, columns: int = 2) -> Figure:
     """MNE's maps of one number per electrode, side by side on one scale.
 
     Parameters
@@ -145,23 +142,21 @@ def topographies(
     for title, each in found.items():
         if len(each) != len(info.ch_names):
             raise ValueError(f"values must be {len(info.ch_names)}, as electrodes, got {len(each)} of {title!r}")
-    checks.choice("cmap", cmap, list(mpl.colormaps))
     fig, axes = _grid("values", len(found), columns, 3.3)
     for ax, (title, each) in zip(axes, found.items(), strict=True):
-        look: dict[str, Any] = {"cmap": cmap, "vlim": (-limit, limit), "show": False, "contours": 4}
+        look: dict[str, Any] = {"cmap": "PuOr", "vlim": (-limit, limit), "show": False, "contours": 4}
         image, _ = mne.viz.plot_topomap(each, info, axes=ax, **look)
         ax.set_title(title, loc="center")
     fig.colorbar(image, ax=axes, location="bottom", shrink=0.8, aspect=30, label=label, extend="both")
     return fig
 
 
+TICKS = ("Fpz", "Fz", "Cz", "Pz", "Oz")
+"""Electrodes that are named beside a matrix of more than six."""
+
+
 def matrices(
-    given: Mapping[str, ArrayLike],
-    channels: Sequence[str],
-    label: str,
-    columns: int = 2,
-    ticks: Sequence[str] = ("Fpz", "Fz", "Cz", "Pz", "Oz"),
-    limit: float | None = None,
+    given: Mapping[str, ArrayLike], channels: Sequence[str], label: str, columns: int = 2, limit: float | None = None
 ) -> Figure:
     """Symmetric matrices as pictures on one scale that is symmetric about zero.
 
@@ -170,14 +165,14 @@ def matrices(
     given : dict of str to array, shape (q, q)
         By title.
     channels : sequence of str, length q
-        Names of rows and columns; of those only `ticks` are written.
+        Names of rows and columns; of more than six only `TICKS` are written.
     label : str
         What the colours mean, with the unit.
     limit : float, optional
         End of the scale; by default the largest entry.
     """
     found = {title: checks.floats("given", each, 2) for title, each in checks.mapping("given", given).items()}
-    channels, ticks = checks.names("channels", channels), checks.sequence("ticks", ticks)
+    channels = checks.names("channels", channels)
     checks.instance("label", label, str)
     for title, each in found.items():
         if each.shape != (len(channels),) * 2:
@@ -187,7 +182,7 @@ def matrices(
     fig, axes = _grid("given", len(found), columns, 4.3)
     limit = max(float(np.abs(each).max()) for each in found.values()) if limit is None else limit
     limit = checks.number("limit", limit, 0)
-    shown = [i for i, name in enumerate(channels) if name in ticks or len(channels) <= 6]
+    shown = [i for i, name in enumerate(channels) if name in TICKS or len(channels) <= 6]
     for ax, (title, each) in zip(axes, found.items(), strict=True):
         image = ax.imshow(each, cmap="PuOr", vmin=-limit, vmax=limit)
         ax.set_xticks(shown, [channels[i] for i in shown], rotation=90)

@@ -93,7 +93,9 @@ def forests(
     found : dict of str to DataFrame
         By data set, as `forest` takes them; lines are matched by their names, and stand in the order in which these
         occur. A dot is filled where its interval excludes zero, and has no bar where there are too few seeds for one.
-    ax, title, xlabel, groups
+    groups : sequence of int
+        Sizes of the groups from the top, each but the last closed by a grey line; by default all is one group.
+    ax, title, xlabel
         As for `forest`. An interval that is much longer than nearly all others leaves the frame.
     """
     tables = checks.mapping("found", found)

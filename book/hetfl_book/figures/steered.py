@@ -110,9 +110,8 @@ class Steered:
         self.sliders = stops_of(sliders)
         sizes = [len(stops) for stops in self.sliders.values()]
         checks.nonempty_str("alt", alt)
-        self.start = (
-            [0] * len(sizes) if start is None else [checks.integer("start", i) for i in checks.sequence("start", start)]
-        )
+        places = checks.sequence("start", [0] * len(sizes) if start is None else start)
+        self.start = [checks.integer("start", i) for i in places]
         if len(self.start) != len(sizes) or not all(0 <= i < n for i, n in zip(self.start, sizes, strict=True)):
             raise ValueError(f"start must be a place among the stops of each slider, {sizes} of them, got {self.start}")
         for name, values in [("said", said), *(pair for mark in marks for pair in mark.moving.items())]:

@@ -104,7 +104,7 @@ def means(rows: pd.DataFrame, by: Sequence[str] = ("data_set",), metric: str = "
     """
     by = _grouping(rows, by, metric)
     groups = rows.groupby([*by, "method"], sort=False)
-    found = [[*_key(key), *_mean(group, metric)] for key, group in groups]
+    found = [[*key, *_mean(group, metric)] for key, group in groups]
     return pd.DataFrame(found, columns=[*by, "method", "mean", "low", "high", "n_clients", "n_seeds", "n_train"])
 
 
@@ -117,10 +117,6 @@ def _grouping(rows: pd.DataFrame, by: Any, metric: str) -> list[Any]:
         if not isinstance(column, Hashable) or column not in rows.columns:
             raise KeyError(f"{name}: the table has no column {column!r}; it has {list(rows)}")
     return by
-
-
-def _key(key: Any) -> tuple[Any, ...]:
-    return key if isinstance(key, tuple) else (key,)
 
 
 def _mean(group: pd.DataFrame, metric: str) -> tuple[float, float, float, int, int, float]:
@@ -156,7 +152,7 @@ def paired_differences(
     checks.nonempty_strs(a=a, b=b)
     pairs = _pairs(rows, a, b, by, metric)
     groups = pairs.groupby(list(by), sort=False) if by else [((), pairs)]
-    found = [[*_key(key), a, b, *_difference(group, a, b)] for key, group in groups if len(group)]
+    found = [[*key, a, b, *_difference(group, a, b)] for key, group in groups if len(group)]
     return pd.DataFrame(found, columns=[*by, *DIFFERENCE])
 
 
