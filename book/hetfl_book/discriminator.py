@@ -17,7 +17,6 @@ References
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -53,11 +52,6 @@ class Recognised:
     chance: float
     label_only: float
     n: int
-
-    @property
-    def standard_error(self) -> float:
-        """Of the accuracy, as that of n independent samples."""
-        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.n)
 
 
 def recognise_clients(

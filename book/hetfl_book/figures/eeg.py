@@ -302,7 +302,7 @@ def learning_curves(
     checks.frame("rows", rows, "n", "method", "mean", "low", "high")
     methods, dashed = checks.names("methods", methods), checks.names("dashed", dashed)
     ax = _axes(ax, figsize=(6.4, 5.0))
-    places = sorted(set(rows["n"]), key=_count)
+    places = sorted(set(rows["n"]), key=lambda n: np.inf if n == "all" else float(n))
     drawn = [method for method in methods if method in set(rows["method"])]
     for i, method in enumerate(drawn):
         mine = rows[rows["method"] == method]
@@ -316,8 +316,3 @@ def learning_curves(
     ax.set(xlabel="training trials of a client (at most)", ylabel="test accuracy (%)", title=title)
     ax.legend(fontsize=10, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     return ax
-
-
-def _count(n: Any) -> float:
-    """A number of trials, where ``"all"`` is more than any."""
-    return np.inf if n == "all" else float(n)

@@ -172,10 +172,15 @@ class Entry:
         return method
 
 
+def listed(grid: Grid) -> list[dict[str, list[Any]]]:
+    """A grid as records hold it: all of its parts, each a list of values by the name of the setting."""
+    each = [grid] if isinstance(grid, Mapping) else grid
+    return [{name: list(values) for name, values in one.items()} for one in each]
+
+
 def settings_in(grid: Grid) -> int:
     """How many settings a grid has."""
-    each = [grid] if isinstance(grid, Mapping) else grid
-    return sum(math.prod(len(values) for values in one.values()) for one in each)
+    return sum(math.prod(map(len, one.values())) for one in listed(grid))
 
 
 def weights(*names: str, among: Sequence[float] = WEIGHTS, rates: Sequence[float] = RATES) -> Grid:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from hetfl_book.headtohead import VERSION
-from hetfl_book.headtohead.entries import ALONE, FAMILIES, RATES, ROUNDS, Entry, NotHere
+from hetfl_book.headtohead.entries import ALONE, FAMILIES, RATES, ROUNDS, Entry, NotHere, listed
 from hetfl_book.headtohead.federations import FEDERATIONS, Size, data_of
 from hetfl_book.headtohead.recording import described, joined, record_of
 from hetfl_core import baselines, records
@@ -158,7 +158,7 @@ class Bench:
     def _asked(self, name: str) -> dict[str, Any]:
         """What a choice says of a method and of the settings among which it is made."""
         way = self.lines[name]
-        return {"grid": plain(_listed(way.grid)), "view": way.view, "method": _plain(way.method)}
+        return {"grid": plain(listed(way.grid)), "view": way.view, "method": _plain(way.method)}
 
     def _ready(self, task: Task, data: Federation) -> tuple[Any, dict[str, Any]]:
         """A method as its finals run on these data, and what their records say beside."""
@@ -408,12 +408,6 @@ def _differs(record: RunRecord, now: Mapping[str, Any], entry: Entry) -> list[st
 
 
 # --- choices ----------------------------------------------------------------------------------------------------------
-
-
-def _listed(grid: Any) -> list[dict[str, list[Any]]]:
-    """A grid as records hold it."""
-    each = [grid] if isinstance(grid, Mapping) else grid
-    return [{name: list(values) for name, values in one.items()} for one in each]
 
 
 def _chosen_setting(data: Seen, method: Any, grid: Any) -> Tuned:

@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory, TemporaryFile
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -60,7 +59,7 @@ class Program:
     def __enter__(self) -> Program:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, kind: Any, *error: object) -> None:
         if kind is not None:
             self.running.kill()
         self.running.communicate()
