@@ -96,7 +96,7 @@ def fedjax(python: str, case: Case, folder: Path) -> Program:
     """A program of FedJAX's side, whose problem is written into a folder."""
     x, y = case.made()
     sizes = {"hidden": case.hidden, "classes": CLASSES, "chosen": case.chosen, "epochs": EPOCHS, "batch": BATCH}
-    np.savez(folder / "problem.npz", x=x, y=y, lr=LR, **sizes)
+    np.savez(folder / "problem.npz", x=x, y=y, lr=LR, **sizes)  # type: ignore[arg-type]
     return Program(python, str(Path(fedjax_side.__file__)), str(folder / "problem.npz"))
 
 
@@ -137,7 +137,7 @@ def gaps(case: Case, python: str | None) -> dict[str, float]:
     if python is not None:
         with TemporaryDirectory() as folder, fedjax(python, small, Path(folder)) as program:
             path = Path(folder) / "start.npz"
-            np.savez(path, rows=side.batches.transpose(0, 1).flatten(1).numpy(), **side.start)
+            np.savez(path, rows=side.batches.transpose(0, 1).flatten(1).numpy(), **side.start)  # type: ignore[arg-type]
             theirs = program.ask(check=str(path))
         found["FedJAX"] = _largest(after, {name: torch.tensor(p) for name, p in theirs.items()})
     return found
