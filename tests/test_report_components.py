@@ -134,6 +134,13 @@ def test_every_client_has_its_dot_and_each_row_its_median():
     assert words(ax) == ["FLIC", "HyFEM"]
 
 
+def test_a_curve_carries_its_name():
+    ax = plt.subplots()[1]
+    report.labelled(ax, [1, 2], [3, 4], "method", -1, "-", (6, 0), "red")
+    assert ax.texts[0].get_text() == "method"
+    assert ax.texts[0].xy == (2, 4)
+
+
 def test_a_grid_says_its_numbers_and_leaves_gaps_empty():
     table = pd.DataFrame({"first": [0.0, -2.0], "second": [np.nan, 10.0]}, index=["a", "b"])
     ax = report.grid(table, "points")

@@ -245,6 +245,12 @@ def dots(values: Mapping[str, Mapping[str, float]], xlabel: str) -> Axes:
     return _without_rows(ax)
 
 
+def labelled(ax: Axes, x: Any, y: Any, name: str, at: int, look: str, over: tuple[float, float], color: str) -> None:
+    """A curve that carries its name, in its colour, `over` (points to the right and up) from its point number `at`."""
+    ax.plot(x, y, look, color=color)
+    ax.annotate(name, (x[at], y[at]), over, textcoords="offset points", va="center", color=color, bbox=PAPER)
+
+
 # --- figures of who has what ------------------------------------------------------------------------------------------
 
 
