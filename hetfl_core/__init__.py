@@ -11,51 +11,40 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hetfl_core import datasets, methods
-    from hetfl_core.comparing import compare
-    from hetfl_core.engine.newcomers import adapt
-    from hetfl_core.engine.run import Run
-    from hetfl_core.engine.simulation import simulate, simulate_seeds
-    from hetfl_core.engine.trained import Trained, load_trained
-    from hetfl_core.federation import Client, Federation, Spec
-    from hetfl_core.partition import Partition
-    from hetfl_core.preparation import Preparation
-    from hetfl_core.rng import stream
-    from hetfl_core.tuning import tune
+    from hetfl_core import datasets as datasets
+    from hetfl_core import methods as methods
+    from hetfl_core.comparing import compare as compare
+    from hetfl_core.engine.newcomers import adapt as adapt
+    from hetfl_core.engine.run import Run as Run
+    from hetfl_core.engine.simulation import simulate as simulate
+    from hetfl_core.engine.simulation import simulate_seeds as simulate_seeds
+    from hetfl_core.engine.trained import Trained as Trained
+    from hetfl_core.engine.trained import load_trained as load_trained
+    from hetfl_core.federation import Client as Client
+    from hetfl_core.federation import Federation as Federation
+    from hetfl_core.federation import Spec as Spec
+    from hetfl_core.partition import Partition as Partition
+    from hetfl_core.preparation import Preparation as Preparation
+    from hetfl_core.rng import stream as stream
+    from hetfl_core.tuning import tune as tune
 
-__all__ = [
-    "Client",
-    "Federation",
-    "Partition",
-    "Preparation",
-    "Run",
-    "Spec",
-    "Trained",
-    "adapt",
-    "compare",
-    "datasets",
-    "load_trained",
-    "methods",
-    "simulate",
-    "simulate_seeds",
-    "stream",
-    "tune",
-]
-__version__ = "0.1.0"
-
-_HOMES = {
-    **dict.fromkeys(["simulate", "simulate_seeds"], "hetfl_core.engine.simulation"),
-    "Run": "hetfl_core.engine.run",
-    **dict.fromkeys(["Trained", "load_trained"], "hetfl_core.engine.trained"),
-    "adapt": "hetfl_core.engine.newcomers",
-    **dict.fromkeys(["Client", "Federation", "Spec"], "hetfl_core.federation"),
-    "Partition": "hetfl_core.partition",
-    "Preparation": "hetfl_core.preparation",
-    "compare": "hetfl_core.comparing",
-    "stream": "hetfl_core.rng",
-    "tune": "hetfl_core.tuning",
+_NAMES = {
+    "comparing": ["compare"],
+    "engine.newcomers": ["adapt"],
+    "engine.run": ["Run"],
+    "engine.simulation": ["simulate", "simulate_seeds"],
+    "engine.trained": ["Trained", "load_trained"],
+    "federation": ["Client", "Federation", "Spec"],
+    "partition": ["Partition"],
+    "preparation": ["Preparation"],
+    "rng": ["stream"],
+    "tuning": ["tune"],
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 """The module of each name that is not itself a module."""
+
+__all__ = sorted([*_HOMES, "datasets", "methods"])
+__version__ = "0.1.0"
 
 _ROOMS = ["baselines", "networks", "plots", "records"]
 """More rooms that open when they are first asked for; not those whose functions students write in assignments."""
@@ -65,8 +54,8 @@ def __getattr__(name: str) -> Any:
     """Fetch a name of `__all__`, or a room, when it is first asked for (PEP 562)."""
     if name not in [*__all__, *_ROOMS]:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES.get(name)
-    found = getattr(import_module(home), name) if home else import_module(f"{__name__}.{name}")
+    module = import_module(f"{__name__}.{_HOMES.get(name, name)}")
+    found = getattr(module, name) if name in _HOMES else module
     globals()[name] = found
     return found
 
