@@ -256,8 +256,7 @@ def frame(name: str, value: Any, *columns: Any) -> None:
     """Check a pandas DataFrame that has these columns."""
     import pandas as pd  # on demand: torch comes without it
 
-    if not isinstance(value, pd.DataFrame):
-        raise TypeError(f"{name} must be a DataFrame, got {shown(value)} of type {type(value).__name__}")
+    instance(name, value, pd.DataFrame)
     missing = [column for column in columns if column not in value.columns]
     if missing:
         raise KeyError(f"{name} must have the columns {list(columns)}, lacks {missing} and has {list(value.columns)}")
@@ -275,8 +274,7 @@ def unmasked(name: str, value: Any) -> None:
 def tensors(**named: Any) -> None:
     """Check tensors of floating-point numbers."""
     for name, value in named.items():
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {shown(value)} of type {type(value).__name__}")
+        instance(name, value, Tensor)
         if not value.is_floating_point():
             raise TypeError(f"{name} must hold floating-point numbers, got dtype {value.dtype}")
 

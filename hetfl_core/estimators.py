@@ -9,7 +9,7 @@ client and seed; each of its ``random_state`` is drawn from the seed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -184,14 +184,10 @@ def _shares(model: Any) -> Predict | None:
         return lambda x: np.asarray(model.predict_proba(x))
     if not hasattr(model, "decision_function"):
         return None
-    return _softmax_of(model.decision_function)
-
-
-def _softmax_of(decide: Callable[[Any], Any]) -> Predict:
     from scipy.special import softmax
 
     def shares(x: Any) -> NDArray[Any]:
-        z = np.asarray(decide(x), dtype=np.float64)
+        z = np.asarray(model.decision_function(x), dtype=np.float64)
         return softmax(z if z.ndim == 2 else np.stack([np.zeros(len(z)), z], 1), axis=1)
 
     return shares

@@ -534,28 +534,19 @@ def _numbered(clients: Sequence[Client]) -> list[Client]:
 
     The same data under one name twice are left as they are, to be refused.
     """
-    held: dict[str, list[Client]] = {}
-    for client in clients:
-        if isinstance(client.name, MadeName):
-            held.setdefault(client.name, []).append(client)
-    given = {c.name for c in clients if isinstance(c.name, str) and not isinstance(c.name, MadeName)}
-    apart = {
-        name: iter(range(1, len(mine) + 1))
-        for name, mine in held.items()
-        if len(mine) > 1
-        and name not in given
-        and len({data_digest("", {part: getattr(c, part) for part in ARRAYS}) for c in mine}) == len(mine)
-    }
-    counted = [
-        altered(c, name=f"{c.name} ({next(apart[c.name])})") if isinstance(c.name, MadeName) and c.name in apart else c
-        for c in clients
-    ]
-    for name in apart:
-        told = " and ".join(repr(new.name) for new, old in zip(counted, clients, strict=True) if old.name == name)
+    counted = list(clients)
+    for name in dict.fromkeys(client.name for client in clients if isinstance(client.name, MadeName)):
+        mine = {place: client for place, client in enumerate(clients) if client.name == name}
+        if len(mine) == 1 or not all(isinstance(client.name, MadeName) for client in mine.values()):
+            continue
+        if len({data_digest("", {part: getattr(c, part) for part in ARRAYS}) for c in mine.values()}) < len(mine):
+            continue
+        for number, (place, client) in enumerate(mine.items(), 1):
+            counted[place] = altered(client, name=f"{name} ({number})")
         warn(
-            f"{len(held[name])} clients were all called {name!r} by what read them; they are now {told}, in the order "
-            "given. Name them yourself (datasets.eeg.trials(…, name='anna')), and leave one out if it is the same "
-            "person twice"
+            f"{len(mine)} clients were all called {name!r} by what read them; they are now "
+            f"{' and '.join(repr(counted[place].name) for place in mine)}, in the order given. Name them yourself "
+            "(datasets.eeg.trials(…, name='anna')), and leave one out if it is the same person twice"
         )
     return counted
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -385,25 +386,20 @@ def _warn_of_alike(tables: Mapping[str, Any], sets: Mapping[str, splits.TrainTes
 
 
 def _check_columns(frame: pd.DataFrame, named: Mapping[str, Any], ignore: Any) -> None:
-    if not isinstance(frame, pd.DataFrame):
-        raise TypeError(f"frame must be a pandas.DataFrame, got {type(frame).__name__}")
+    checks.instance("frame", frame, pd.DataFrame)
     if frame.empty or frame.columns.nlevels > 1:
         raise ValueError(
             "frame must have at least one row, and one name per column, got "
             f"{len(frame)} rows and names in {frame.columns.nlevels} levels"
         )
-    arguments = list(named.items())
-    unused = [("ignore", column) for column in checks.sequence("ignore", ignore)]
-    for argument, column in [*arguments, *unused]:
+    for argument, column in [*named.items(), *(("ignore", column) for column in checks.sequence("ignore", ignore))]:
         if not isinstance(column, Hashable):
             raise TypeError(f"{argument} must be the name of a column, got {checks.shown(column)}")
-    for i, (argument, column) in enumerate(arguments):
-        for other, same in arguments[:i]:
-            if column == same:
-                raise ValueError(f"{other} and {argument} must be two columns, got {column!r} for both")
-    for argument, column in [*arguments, *unused]:
         if column not in frame.columns:
             raise ValueError(f"{argument} must be one of the columns {[*map(str, frame.columns)]}, got {column!r}")
+    for (other, same), (argument, column) in itertools.combinations(named.items(), 2):
+        if column == same:
+            raise ValueError(f"{other} and {argument} must be two columns, got {column!r} for both")
     if not frame.columns.map(str).is_unique:
         twice = frame.columns.map(str)
         raise ValueError(f"frame must have columns of different names, got {[*twice[twice.duplicated()]]} twice")

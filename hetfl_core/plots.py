@@ -6,8 +6,8 @@ Every function draws into an axes (a new one by default) and returns it, so that
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from inspect import signature
 from typing import Any, Literal
 
@@ -66,16 +66,14 @@ def use_style() -> None:
     plt.rcParams.update(STYLE)
 
 
-@contextmanager
-def style() -> Iterator[None]:
+def style() -> AbstractContextManager[None]:
     """The house style for the length of a ``with`` block.
 
-    Yields
-    ------
-    None
+    Returns
+    -------
+    context manager
     """
-    with plt.rc_context(STYLE):
-        yield
+    return plt.rc_context(STYLE)
 
 
 def _axes(ax: Axes | None, **figure: Any) -> Axes:

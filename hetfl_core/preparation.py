@@ -399,14 +399,14 @@ def fit(who: str, table: pd.DataFrame, preparation: Preparation, levels: Mapping
     if preparation.gaps == "indicator":
         parts.append(("gaps", MissingIndicator(features="all"), names))
     transformer = ColumnTransformer(parts, sparse_threshold=0, verbose_feature_names_out=False)
-    made = {name: name for name in numbers} | {f"{name}={level}": name for name in words for level in levels[name]}
-    made |= {f"{name} missing": name for name in names} if preparation.gaps == "indicator" else {}
-    n = len(numbers) + sum(len(levels[name]) for name in words) + len(names) * (preparation.gaps == "indicator")
-    if len(made) < n:
+    made = [(name, name) for name in numbers] + [(f"{name}={level}", name) for name in words for level in levels[name]]
+    made += [(f"{name} missing", name) for name in names] if preparation.gaps == "indicator" else []
+    features, origin = zip(*made, strict=True)
+    if len(set(features)) < len(features):
         raise ValueError(f"client {who!r}: columns must have names that stay different, got {checks.shown(names)}")
     transformer.fit(table)
     own = {name: tuple(levels[name]) for name in words}
-    return Prepared(who, tuple(names), tuple(made), tuple(made.values()), transformer, preparation, own)
+    return Prepared(who, tuple(names), features, origin, transformer, preparation, own)
 
 
 def fit_own(who: str, table: pd.DataFrame, y: np.ndarray, transformer: Any) -> Prepared:

@@ -49,10 +49,8 @@ def key(seed: int, client: str, round: int, purpose: str) -> int:
     TypeError
         For a client or purpose that is no text.
     """
-    if not isinstance(client, str):
-        raise TypeError(f"client must be a name (str), got {client!r} of type {type(client).__name__}")
-    if not isinstance(purpose, str):
-        raise TypeError(f"purpose must be a str, got {purpose!r} of type {type(purpose).__name__}")
+    checks.instance("client", client, str, such_as="a client's name")
+    checks.instance("purpose", purpose, str)
     text = "\x1f".join((str(checks.seed(seed)), client, str(checks.integer("round", round, 0)), purpose))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % MAX_SEED
 

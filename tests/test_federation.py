@@ -491,7 +491,7 @@ def test_labels_are_counted_over_all_clients():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: from_frame([[1]]), "frame must be a pandas.DataFrame, got list"),
+        (lambda: from_frame([[1]]), r"frame must be a DataFrame, got \[\[1\]\] of type list"),
         (lambda: from_frame(client="where"), r"client must be one of the columns \['site', .* got 'where'"),
         (lambda: from_frame(target="y"), "target must be one of the columns .* got 'y'"),
         (lambda: from_frame(target="site"), "client and target must be two columns, got 'site' for both"),

@@ -376,14 +376,14 @@ def checkout(tmp_path, monkeypatch):
 
 
 def test_commit_and_changes(checkout):
-    commit, dirty = provenance._revision()
+    commit, dirty = provenance.code_revision.__wrapped__()
     assert len(commit) == 40
     assert dirty is False
     (checkout / "data" / "results").mkdir(parents=True)
     (checkout / "data" / "results" / "new.json").write_text("{}")
-    assert provenance._revision() == (commit, False), "a new record does not change the code"
+    assert provenance.code_revision.__wrapped__() == (commit, False), "a new record does not change the code"
     (checkout / "hetfl_core" / "b.py").write_text("b = 1\n")
-    assert provenance._revision() == (commit, True)
+    assert provenance.code_revision.__wrapped__() == (commit, True)
     assert made(commit=commit, dirty=True).revision == commit[:10] + "+"
 
 
@@ -395,7 +395,7 @@ def test_a_commit_during_a_run_is_not_what_ran(checkout):
         who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
         for command in (["add", "."], [*who, "commit", "-q", "-m", "second"]):
             assert provenance._git(checkout, *command) is not None
-        assert provenance._revision()[0] != before[0]
+        assert provenance.code_revision.__wrapped__()[0] != before[0]
         assert (ledger.environment()["commit"], ledger.environment()["dirty"]) == before
     finally:
         ledger.code_revision.cache_clear()
@@ -418,16 +418,16 @@ def test_a_record_names_the_threads_and_the_gpu_of_its_run(monkeypatch):
 def test_commit_of_a_repository_around_an_installed_package_is_not_ours(checkout, monkeypatch):
     monkeypatch.setattr(provenance, "__file__", str(checkout / "site" / "hetfl_core" / "records" / "provenance.py"))
     (checkout / "site").mkdir()
-    assert provenance._revision() == ("unknown", None)
+    assert provenance.code_revision.__wrapped__() == ("unknown", None)
 
 
 def test_no_git(checkout, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert provenance._revision() == ("unknown", None)
+    assert provenance.code_revision.__wrapped__() == ("unknown", None)
     monkeypatch.setenv("HETFL_COMMIT", "abc-dirty")
-    assert provenance._revision() == ("abc", True)
+    assert provenance.code_revision.__wrapped__() == ("abc", True)
     monkeypatch.setenv("HETFL_COMMIT", "abc")
-    assert provenance._revision() == ("abc", False)
+    assert provenance.code_revision.__wrapped__() == ("abc", False)
 
 
 def test_tidy_gives_one_row_a_run_with_accuracies_in_per_cent(tmp_path, monkeypatch):

@@ -27,5 +27,5 @@ def test_arguments_cannot_run_into_each_other():
 
 
 def test_a_client_is_a_name():
-    with pytest.raises(TypeError, match="client must be a name"):
+    with pytest.raises(TypeError, match="client must be a str, such as a client's name, got"):
         key(0, 3, 0, "init")

@@ -26,7 +26,7 @@ from torch import Tensor
 from hetfl_core import checks
 from hetfl_core.datasets import image_files
 from hetfl_core.federation import MOST_CLASSES, Client, Federation, FederationWarning
-from hetfl_core.partition import Indices, Parts, check_generator, checked_labels, gathered, joined
+from hetfl_core.partition import Indices, Parts, checked_labels, gathered, joined
 from hetfl_core.rng import SERVER, numpy_stream
 from hetfl_core.settings import Checked, Count, Limit, Share
 
@@ -239,7 +239,7 @@ class BlockPartition(Checked):
             For labels that are no vector.
         """
         y = checked_labels(labels)
-        check_generator(rng)
+        checks.instance("rng", rng, np.random.Generator, such_as="numpy.random.default_rng(0)")
         table = checked_holdings(holdings, MOST_CLASSES, MOST_CLASSES)
         pieces: list[list[Indices]] = [[] for _ in table]
         for c in np.unique(y):

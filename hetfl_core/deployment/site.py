@@ -434,10 +434,9 @@ def told(spec: Spec, client: Client) -> dict[str, Any]:
     -------
     dict
     """
-    shapes = {n: list(s) for n, s in spec.shapes.items()} if isinstance(spec.shapes, Mapping) else list(spec.shapes)
     return {
         "name": spec.name,
-        "shapes": shapes,
+        "shapes": map_blocks(list, spec.shapes),
         "n_train": spec.n_train,
         "n_test": client.n_test,
         "class_counts": list(spec.class_counts),
@@ -471,10 +470,9 @@ def spec_of(told: Mapping[str, Any], settings: RunSettings, n_clients: int) -> S
         For what no client says of itself.
     """
     try:
-        name, shapes = str(told["name"]), told["shapes"]
+        name, shapes = str(told["name"]), map_blocks(tuple, told["shapes"])
         counts = tuple(checks.integer("class_counts", int(n), 0) for n in told["class_counts"])
         n_train = checks.integer("n_train", told["n_train"], 1)
-        shapes = {k: tuple(v) for k, v in shapes.items()} if isinstance(shapes, Mapping) else tuple(shapes)
         x = map_blocks(lambda shape: torch.zeros(0, *shape, dtype=torch.float32), shapes)
         y = torch.zeros(0, dtype=torch.float32)
         features = Client(x, y, x, y, name, told.get("features")).features

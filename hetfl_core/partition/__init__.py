@@ -24,7 +24,6 @@ from hetfl_core.partition._checks import (
     Indices,
     Parts,
     check_clients,
-    check_generator,
     check_k,
     checked_labels,
     joined,
@@ -249,7 +248,7 @@ class Partition(Checked):
 
         def stream(purpose: str) -> np.random.Generator:
             found = rng(purpose) if callable(rng) else rng
-            check_generator(found)
+            checks.instance("rng", found, np.random.Generator, such_as="numpy.random.default_rng(0)")
             return found
 
         table = self._table(classes, stream)

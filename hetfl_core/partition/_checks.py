@@ -44,9 +44,3 @@ def check_clients(n_clients: int, k: int, n_samples: int) -> None:
             f"n_clients must be at most {n_samples // k}, so that each has at least one of {n_samples} training "
             f"samples of each of its classes ({k} a client), got {n_clients}"
         )
-
-
-def check_generator(rng: object) -> None:
-    """Refuse a generator of random numbers that is not NumPy's."""
-    if not isinstance(rng, np.random.Generator):
-        raise TypeError(f"rng must be a numpy.random.Generator, got {type(rng).__name__}")

@@ -68,10 +68,6 @@ def code_revision() -> tuple[str, bool | None]:
     dirty : bool or None
         Whether the code differs; None where that is not known.
     """
-    return _revision()
-
-
-def _revision() -> tuple[str, bool | None]:
     root = Path(__file__).resolve().parents[2]
     top, commit = _git(root, "rev-parse", "--show-toplevel"), _git(root, "rev-parse", "HEAD")
     if not top or Path(top).resolve() != root or not commit:

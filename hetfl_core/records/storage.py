@@ -79,22 +79,19 @@ def write_to(record: RunRecord, path: str | Path) -> Path:
     return path
 
 
-def to_json(record: RunRecord) -> str:
+def to_json(record: RunRecord, between: str = ",\n") -> str:
     """The text of a record's own file: compact, one field a line, so that differences can be read."""
-    return "{" + ",\n".join(_fields(record)) + "}\n"
+    kept = {"format": record.format} | {f.name: getattr(record, f.name) for f in fields(record) if f.name != "path"}
+    try:
+        each = [f"{json.dumps(k)}:{json.dumps(v, allow_nan=False, separators=(',', ':'))}" for k, v in kept.items()]
+    except ValueError as error:
+        raise ValueError(f"{record.relative_path} cannot be written: {error}") from error
+    return "{" + between.join(each) + "}\n"
 
 
 def to_line(record: RunRecord) -> str:
     """The text of a record in a packed file: one line."""
-    return "{" + ",".join(_fields(record)) + "}\n"
-
-
-def _fields(record: RunRecord) -> list[str]:
-    kept = {"format": record.format} | {f.name: getattr(record, f.name) for f in fields(record) if f.name != "path"}
-    try:
-        return [f"{json.dumps(k)}:{json.dumps(v, allow_nan=False, separators=(',', ':'))}" for k, v in kept.items()]
-    except ValueError as error:
-        raise ValueError(f"{record.relative_path} cannot be written: {error}") from error
+    return to_json(record, ",")
 
 
 def read(path: str | Path) -> RunRecord:

@@ -15,7 +15,7 @@ import numpy as np
 from hetfl_core.federation import Federation
 from hetfl_core.preparation import Preparation
 from hetfl_core.reporting.judging import FEW, LEVEL, LOWER, Judgement
-from hetfl_core.reporting.trials import Trials
+from hetfl_core.reporting.trials import MEASURES, Trials
 from hetfl_core.reporting.ways import TRAINING, WAYS
 from hetfl_core.views import columns_of_each
 
@@ -26,27 +26,6 @@ MOST_COLUMNS = 60
 
 HURRIED, ENOUGH = 5, 15
 """Passes over a site's training rows below which a network counts as hurried, and those that are advised then."""
-
-MEASURES = {
-    "auc": (
-        "AUC",
-        "Take two cases, one with the outcome and one without. AUC says how often, of 100 times, the model gives the "
-        "higher risk to the right one: 50 is a coin, 100 never errs.",
-    ),
-    "balanced_accuracy": (
-        "balanced accuracy",
-        "The share of right answers, counted in each class by itself and then averaged: 50 is a coin where there are "
-        "two classes, 100 never errs.",
-    ),
-    "accuracy": (
-        "accuracy",
-        "The share of right answers, in per cent. Where 90 of 100 are ill, calling everybody ill already has 90.",
-    ),
-    "f1": ("F1", "How well the classes are found and not confused, from 0 to 100; averaged over the classes."),
-    "log_loss": ("log loss", "How far the risks are from what came true; less is better, and 0 is perfect."),
-    "brier": ("Brier score", "The squared distance of the risks from what came true; less is better, 0 is perfect."),
-}
-"""What measures are called, and what they mean."""
 
 
 def signed(value: float, digits: int = 1) -> str:
@@ -215,8 +194,7 @@ def render(
         scale=_scale(found, found.counted or names),
         more=more,
         measures=MEASURES,
-        measure=MEASURES[measure][0],
-        meaning=MEASURES[measure][1],
+        measure=MEASURES[measure],
         several=measure == "auc" and len(classes) > 2,
         room=_room(found, trials.ways[0].key, measure),
         unit="" if measure in LOWER else " points",
@@ -262,7 +240,7 @@ def lines(trials: Trials, found: Judgement) -> list[str]:
     list of str
     """
     measure = trials.settings["measure"]
-    digits, name = 3 if measure in LOWER else 1, MEASURES[measure][0]
+    digits, name = 3 if measure in LOWER else 1, MEASURES[measure]
     width = max(len(way.label) for way in trials.ways)
     told = [f"{'':<{width}}  {name:>9}  {'gain':>6}  {'low':>6}  {'high':>6}  {'p':>5}"]
     told[0] += "" if found.many else "  worst site"

@@ -21,7 +21,8 @@ from hetfl_core.methods.base import pick
 from hetfl_core.reporting.ways import Way, ways_of
 from hetfl_core.statistics import MIN_SEEDS
 
-MEASURES = ("auc", "balanced_accuracy", "accuracy", "f1", "log_loss", "brier")
+MEASURES = {"auc": "AUC", "balanced_accuracy": "balanced accuracy", "accuracy": "accuracy", "f1": "F1"}
+MEASURES |= {"log_loss": "log loss", "brier": "Brier score"}
 """By which ways can be compared."""
 
 USUAL = ("auc", "balanced_accuracy", "accuracy")
@@ -143,7 +144,7 @@ def run_all(
     numbers = checks.seeds(seeds, least=MIN_SEEDS)
     checks.integer("rounds", rounds, 1)
     checks.fraction("test_size", test_size, "(0, 1)")
-    checks.choice("measure", measure, MEASURES)
+    checks.choice("measure", measure, tuple(MEASURES))
     with catch_warnings(record=True) as caught:
         first = tables.federation(numbers[0], test_size)
     said = by_kind([w for w in caught if issubclass(w.category, FederationWarning)])
