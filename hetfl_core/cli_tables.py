@@ -59,9 +59,10 @@ def compare_(
     from hetfl_core.files import write_atomically
     from hetfl_core.reporting import judging, page, trials
 
-    given = {"client": client, "target": target, "group": group, "time": time}
-    given |= {"sep": sep, "decimal": decimal, "encoding": encoding}
-    tables = _tables(files, given, categories, ignore, missing, absent_above, gaps)
+    given: dict[str, Any] = {"client": client, "target": target, "group": group, "time": time}
+    given |= {"sep": sep, "decimal": decimal, "encoding": encoding, "ignore": _words(ignore)}
+    given["prepare"] = _preparation(gaps, categories, absent_above, missing)
+    tables = trials.Tables(tuple(map(str, files)), given)
     found = trials.run_all(
         tables, _words(methods) or None, seeds=seeds, rounds=rounds, test_size=test_size, measure=measure, n_jobs=jobs
     )
@@ -100,32 +101,22 @@ def train_(
 ) -> None:
     """Train on all rows of the tables of several sites, as `hetfl compare` does, and save the models."""
     check_folder(save)
-    from hetfl_core.reporting import training
+    from hetfl_core.reporting import training, trials
 
-    given = {"client": client, "target": target, "sep": sep, "decimal": decimal, "encoding": encoding}
-    tables = _tables(files, given, categories, ignore, missing, absent_above, gaps)
+    given: dict[str, Any] = {"client": client, "target": target, "sep": sep, "decimal": decimal, "encoding": encoding}
+    given |= {"prepare": _preparation(gaps, categories, absent_above, missing), "ignore": _words(ignore)}
+    tables = trials.Tables(tuple(map(str, files)), given)
     models = training.trained(tables, method, rounds=rounds, seed=seed, workers=workers)
     for spec in models.specs:
         print(f"{spec.name}: trained on {spec.n_train} rows")
     print(f"models: {models.save(save)}")
 
 
-def _tables(
-    files: Sequence[Path],
-    given: dict[str, str | None],
-    categories: Sequence[str] | None,
-    ignore: Sequence[str] | None,
-    missing: Sequence[str] | None,
-    absent: float,
-    gaps: str,
-) -> Any:
-    """The tables as they are to be read."""
+def _preparation(gaps: Any, categories: Sequence[str] | None, absent: float, missing: Sequence[str] | None) -> Any:
+    """How the tables become inputs."""
     from hetfl_core.preparation import Preparation
-    from hetfl_core.reporting.trials import Tables
 
-    marks = _marks(missing or ())
-    prepare = Preparation(gaps=gaps, categories=_words(categories), absent=absent, missing=marks)  # type: ignore[arg-type]
-    return Tables(tuple(map(str, files)), {**given, "prepare": prepare, "ignore": _words(ignore)})
+    return Preparation(gaps=gaps, categories=_words(categories), absent=absent, missing=_marks(missing or ()))
 
 
 def _words(given: Sequence[str] | None) -> list[str]:

@@ -93,7 +93,7 @@ def by_client(
     features = frame.drop(columns=list(dict.fromkeys(unused)))
     if isinstance(prepare, Preparation):
         features = _cleaned(prepare, features, frame[client])
-        frame[target] = frame[target].mask(frame[target].map(_is_mark))
+        frame[target] = frame[target].mask(frame[target].map(lambda y: isinstance(y, str) and y.strip() in {"?", ""}))
     found = ByClient({}, {}, {})
     for name, rows in frame.groupby(client, sort=False, observed=True):
         who, own = str(name), features.loc[rows.index]
@@ -153,11 +153,6 @@ def _warn_of_marks(features: pd.DataFrame) -> None:
                     f"column {column!r} is {end:g} in {n} rows, far from all other values ({others.min():g} to "
                     f"{others.max():g}): if that stands for a missing value, say missing={{{column!r}: [{end:g}]}}"
                 )
-
-
-def _is_mark(label: Any) -> bool:
-    """Whether a label is what stands for a missing one."""
-    return isinstance(label, str) and label.strip() in {"?", ""}
 
 
 def split_arrays(

@@ -89,11 +89,9 @@ class Preparation(Checked):
 
     def check_named(self, columns: Any) -> None:
         """Refuse names in `categories` and `missing` that are none of these columns."""
-        for argument in ("categories", "missing"):
-            given = getattr(self, argument)
-            asked = given if isinstance(given, Mapping) or argument == "categories" else ()
-            if lost := [column for column in asked if column not in columns]:
-                raise ValueError(f"{argument} must name columns of {[*columns]}, got {lost[0]!r}")
+        if lost := [column for column in self.named if column not in columns]:
+            argument = "categories" if lost[0] in self.categories else "missing"
+            raise ValueError(f"{argument} must name columns of {[*columns]}, got {lost[0]!r}")
 
     def marks(self, column: str) -> list[Any]:
         """What stands for a missing value in a column."""

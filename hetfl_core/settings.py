@@ -251,10 +251,6 @@ def _is_int(value: Any) -> bool:
     return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
-def _is_float(value: Any) -> bool:
-    return _is_number(value) and math.isfinite(value)
-
-
 def _is_number(value: Any) -> bool:
     if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
         return False
@@ -263,7 +259,7 @@ def _is_number(value: Any) -> bool:
 
 _SCALARS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     int: ("a whole number", _is_int),
-    float: ("a finite number", _is_float),
+    float: ("a finite number", lambda value: _is_number(value) and math.isfinite(value)),
     Unbounded: ("a number", _is_number),
     bool: ("True or False", lambda value: isinstance(value, bool | np.bool_) or (_is_int(value) and value in (0, 1))),
     str: ("text", lambda value: isinstance(value, str)),

@@ -79,7 +79,7 @@ def test_data_that_are_not_at_hand_are_announced(shown):
 
 
 def test_histories_come_in_the_order_of_the_methods(monkeypatch, tmp_path):
-    monkeypatch.setattr(storage, "_results", lambda: tmp_path)
+    monkeypatch.setattr(storage, "data_path", lambda *parts: tmp_path)
     for method, seed in (("FLIC-HL", 0), ("FLIC-HL", 1), ("Local", 0)):
         ledger.write(made(method=method, seed=seed), tmp_path)
     found = notebook.histories("flic/bci-common40")

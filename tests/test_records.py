@@ -431,7 +431,7 @@ def test_no_git(checkout, monkeypatch):
 
 
 def test_tidy_gives_one_row_a_run_with_accuracies_in_per_cent(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "_results", lambda: tmp_path)
+    monkeypatch.setattr(storage, "data_path", lambda *parts: tmp_path)
     history = {"round": [0, 1, 2], "accuracy": [0.2, 0.9, None]}
     for seed in (0, 1):
         write(made(experiment="flic/toy-noisy-b50", seed=seed, history=history), tmp_path)

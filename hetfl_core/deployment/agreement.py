@@ -104,7 +104,7 @@ def agreed(told: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     if preparation["levels"] == "own":
         found = {}
     elif isinstance(preparation["categories"], Mapping):
-        declared = _preparation(preparation).declared
+        declared = Preparation(**{name: value for name, value in preparation.items() if name != "class"}).declared
         found = {column: list(declared.get(column, held)) for column, held in found.items()}
     return {"columns": {who: one["columns"] for who, one in sites.items()}, "levels": found}
 
@@ -118,10 +118,6 @@ def check_taken(told: Mapping[str, Any], agreed: Mapping[str, Any]) -> None:
                 f"agreed on, {checks.shown(wanted)}: its data.py must hand them on "
                 '(client_from_file(…, agreed=config.get("agreed")))'
             )
-
-
-def _preparation(told: Mapping[str, Any]) -> Preparation:
-    return Preparation(**{name: value for name, value in told.items() if name != "class"})
 
 
 # --- views ----------------------------------------------------------------------------------------------------------

@@ -76,6 +76,7 @@ def gaussian_barycentre(
             f"got {tuple(means.shape)} and {tuple(covariances.shape)}"
         )
     check_finite("means", means)
+    check_finite("covariances", covariances)
     check_covariance("covariances", covariances)
     w = _normalised(weights, means)
     stack = covariances.double()

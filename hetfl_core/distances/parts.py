@@ -73,7 +73,7 @@ def check_finite(name: str, t: Tensor) -> None:
 
 
 def check_shapes(**named: tuple[Tensor, str]) -> None:
-    """Refuse what is no tensor of floating-point numbers, and last axes that are not as said; those before broadcast.
+    """Refuse what is no tensor of finite numbers, and last axes that are not as said; those before must broadcast.
 
     Parameters
     ----------
@@ -93,11 +93,12 @@ def check_shapes(**named: tuple[Tensor, str]) -> None:
             given = "".join(f", {axis} = {n} as in {by}" for axis, (n, by) in known.items() if by != name)
             raise ValueError(f"{name} must have shape (..., {', '.join(axes)}){given}, got {tuple(t.shape)}")
     checks.broadcastable(**{name: t.shape[: t.dim() - len(axes)] for name, (t, axes) in named.items()})
+    for name, (t, _) in named.items():
+        check_finite(name, t)
 
 
 def check_covariance(name: str, S: Tensor, definite: bool = False) -> None:
     """Refuse square matrices that are not symmetric and positive semi-definite (or definite)."""
-    check_finite(name, S)
     S = S.detach()
     slack = torch.finfo(S.dtype).eps ** 0.5 * S.abs().amax((-2, -1), keepdim=True)
     require((S - S.mT).abs() <= slack, f"{name} must be symmetric")

@@ -168,8 +168,9 @@ def load(
     """
     wanted = {"experiment": experiment, "scale": scale, "method": method}
     checks.nonempty_strs(**{name: text for name, text in wanted.items() if text is not None})
-    root = _results() if folder is None else checks.path("folder", folder)
-    if root is None:
+    try:
+        root = data_path("results") if folder is None else checks.path("folder", folder)
+    except FileNotFoundError:  # nothing came with the library
         return []
     if not root.is_dir():
         raise FileNotFoundError(f"there is no results folder {root}")
@@ -380,13 +381,6 @@ def _held(root: Path) -> Iterator[None]:
         raise OSError(error.errno, f"cannot write to {root}: {error.strerror or error}") from error
     with lock:
         yield
-
-
-def _results() -> Path | None:
-    try:
-        return data_path("results")
-    except FileNotFoundError:
-        return None
 
 
 def tidy(

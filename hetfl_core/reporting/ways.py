@@ -73,16 +73,16 @@ class Way:
         Its name on the command line.
     label : str
         Its name in the report.
-    text : str
-        What it does, in a sentence.
     view : str
         How it sees the tables; see `hetfl_core.views.VIEWS`.
+    text : str
+        What it does, in a sentence; of `WAYS` the template of the page says that.
     """
 
     key: str
     label: str
-    text: str
     view: str = "own"
+    text: str = ""
 
     @property
     def short(self) -> str:
@@ -145,46 +145,13 @@ class Way:
 WAYS = {
     way.key: way
     for way in (
-        Way(
-            "logistic",
-            "Alone: logistic regression",
-            "Each site weighs its own columns against each other, by its own rows. Nothing leaves the site.",
-        ),
-        Way(
-            "boosting",
-            "Alone: boosted trees",
-            "Each site grows small decision trees on its own rows, one after the other. Nothing leaves the site.",
-        ),
-        Way(
-            "network",
-            "Alone: small network",
-            "Each site trains a small neural network on its own rows. Nothing leaves the site.",
-        ),
-        Way(
-            "common",
-            "Together: common columns",
-            "All sites train one network on the columns that everybody has (FedAvg). Other columns are not used.",
-            "common",
-        ),
-        Way(
-            "zeros",
-            "Together: zeros for missing columns",
-            "All sites train one network on all columns (FedAvg). Where a site lacks a column it puts zeros.",
-            "zeros",
-        ),
-        Way(
-            "fusion",
-            "Together: late fusion",
-            "Columns that the same sites have make a block. Each block gets a network of its own, trained by the sites "
-            "that have it, and the answers of a site's blocks are averaged.",
-            "blocks",
-        ),
-        Way(
-            "hyfem",
-            "Together: HyFEM",
-            "As late fusion, but what the blocks find is joined by a common layer, which is trained by all sites.",
-            "blocks",
-        ),
+        Way("logistic", "Alone: logistic regression"),
+        Way("boosting", "Alone: boosted trees"),
+        Way("network", "Alone: small network"),
+        Way("common", "Together: common columns", "common"),
+        Way("zeros", "Together: zeros for missing columns", "zeros"),
+        Way("fusion", "Together: late fusion", "blocks"),
+        Way("hyfem", "Together: HyFEM", "blocks"),
     )
 }
 """Those that are compared by default."""
@@ -243,7 +210,7 @@ def _named(name: str, federation: Federation) -> Way:
     if name.lower() not in known:
         raise ValueError(f"methods: {checks.unknown('method', name, [*WAYS, *CATALOGUE], 'hetfl list')}")
     key = known[name.lower()]
-    return Way(key, f"Together: {key}", CATALOGUE[key].summary, _view_for(CATALOGUE[key], federation))
+    return Way(key, f"Together: {key}", _view_for(CATALOGUE[key], federation), CATALOGUE[key].summary)
 
 
 def _view_for(method: Method, federation: Federation) -> str:
