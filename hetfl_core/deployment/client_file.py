@@ -99,46 +99,16 @@ def client_from_file(
         raise ValueError(f"client {name!r}: expected a .csv or .npz file, got {file.name!r}")
     if agreed is not None:
         checks.mapping("agreed", agreed)
-    if prepare is not None:
-        if file.suffix != ".csv":
-            raise ValueError(f"{where}: prepare makes inputs of tables, .csv, not of arrays")
-        table, test = _parts(file, where, label, ignore, options)
-        y = _numbers(table.pop(label).to_numpy(), where, label, classes)
-        return _prepared(table, y, test, name, where, seed, prepare, view, agreed, group)
-    if group is not None or view != "own":
-        raise ValueError(f"{where}: view and group are for tables that are prepared (prepare=Preparation())")
-    if file.suffix == ".csv":
-        x, y, test, features = _from_table(file, where, label, ignore, options)
-    else:
-        x, y, test, features = _from_arrays(file, where)
-    y = _numbers(y, where, label, classes)
-    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
-        raise ValueError(f"{where}: expected inputs of shape (n, ...) and n labels, got shapes {x.shape} and {y.shape}")
-    test = _drawn(y, name, seed) if test is None else test
-    if test.all():
-        raise ValueError(f"{where}: expected at least one sample for training, got none")
-    mean, deviation = x[~test].mean(0), x[~test].std(0)
-    x = (x - mean) / np.where(deviation > 0, deviation, 1.0)
-    return Client(x[~test], y[~test], x[test], y[test], name, features)
-
-
-Read = tuple[np.ndarray, np.ndarray, np.ndarray | None, list[str] | None]
-"""Inputs, labels, which samples are for testing, and names of features, as far as a file says so."""
-
-
-def _prepared(
-    table: pd.DataFrame,
-    y: np.ndarray,
-    test: np.ndarray | None,
-    name: str,
-    where: str,
-    seed: int,
-    prepare: Any,
-    view: Any,
-    agreed: Mapping[str, Any] | None,
-    group: str | None,
-) -> Client:
-    """The client that `Federation.from_csv` makes of this table, in a view."""
+    if prepare is None:
+        if group is not None or view != "own":
+            raise ValueError(f"{where}: view and group are for tables that are prepared (prepare=Preparation())")
+        csv = file.suffix == ".csv"
+        found = _from_table(file, where, label, ignore, options) if csv else _from_arrays(file, where)
+        return _standardised(found, _numbers(found[1], where, label, classes), name, where, seed)
+    if file.suffix != ".csv":
+        raise ValueError(f"{where}: prepare makes inputs of tables, .csv, not of arrays")
+    table, test = _parts(file, where, label, ignore, options)
+    y = _numbers(table.pop(label).to_numpy(), where, label, classes)
     rule = None if test is None else SplitBy("split", "split", pd.Series(np.where(test, "test", "train")))
     if group is not None:
         if group not in table or rule:
@@ -150,13 +120,29 @@ def _prepared(
             f"{where}: a view needs a Preparation(levels='all') and what all sites have agreed on "
             '(agreed=config.get("agreed"))'
         )
-    try:
+    try:  # to make the client that `Federation.from_csv` makes of this table
         whole = bool((y == np.round(y)).all())
         places, _ = split_rows(name, y, HELD_OUT, seed, "classification" if whole else "regression", rule)
         client = at_site(name, table, y, places, prepare, agreed)
         return client if view == "own" or not agreed else agreement.seen(client, view, agreed)
     except ValueError as error:
         raise TableError(f"{where}: {str(error).removeprefix(f'client {name!r}: ')}") from error
+
+
+Read = tuple[np.ndarray, np.ndarray, np.ndarray | None, list[str] | None]
+
+
+def _standardised(found: Read, y: np.ndarray, name: str, where: str, seed: int) -> Client:
+    """The client of inputs that are numbers, by mean and standard deviation of its training samples."""
+    x, _, test, features = found
+    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y):
+        raise ValueError(f"{where}: expected inputs of shape (n, ...) and n labels, got shapes {x.shape} and {y.shape}")
+    test = _drawn(y, name, seed) if test is None else test
+    if test.all():
+        raise ValueError(f"{where}: expected at least one sample for training, got none")
+    mean, deviation = x[~test].mean(0), x[~test].std(0)
+    x = (x - mean) / np.where(deviation > 0, deviation, 1.0)
+    return Client(x[~test], y[~test], x[test], y[test], name, features)
 
 
 def _parts(
