@@ -308,8 +308,7 @@ class Pooled:
     of: Alone = LDA()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.of, LDA | LR):
-            raise TypeError(f"of must be LDA() or LR(), which tell probabilities, got {self.of!r}")
+        checks.instance("of", self.of, LDA, LR, such_as="LDA()")
 
     @property
     def deterministic(self) -> bool:
@@ -412,18 +411,19 @@ def _arrays(client: Client, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 class Fitted(Run):
-    """A `Run` of a baseline: it has no rounds, no server and no parameters, so that it can embed nothing."""
+    """A `Run` of a baseline: it has no rounds, no server and no parameters, so that it can embed nothing.
+
+    Only a network's outputs can be had again.
+    """
 
     answered = ""
     """As `Alone.answered` has it."""
 
-    def embed(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
-        """Refused: a classical classifier has no latent space."""
-        raise NotImplementedError(f"{self.method.name} has no embedding: it classifies the inputs as they are")
-
-    def predict(self, split: Literal["train", "test"] = "test") -> dict[str, np.ndarray]:
-        """Refused: only a network's outputs are kept."""
-        raise NotImplementedError(f"the fitted classifiers of {self.method.name} are not kept; see per_client")
+    def _apply(self, hook: Literal["embed", "predict"], split: str, noisy: bool = False) -> dict[str, np.ndarray]:
+        name = self.method.name
+        raise NotImplementedError(
+            f"{name} has no embedding, and fitted classifiers of {name} are not kept; see per_client"
+        )
 
 
 def run(

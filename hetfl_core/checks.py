@@ -156,11 +156,14 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def _is_pair(value: Any, kind: type) -> bool:
+    right = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
+    return right and len(value) == 2 and not any(_no_number(end, kind) for end in value)
+
+
 def int_range(name: str, value: Any, least: int) -> tuple[int, int]:
     """Check the smallest and the largest of a range of whole numbers."""
-    right = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
-    right = right and len(value) == 2
-    if not right or any(_no_number(end, Integral) for end in value) or not least <= value[0] <= value[1]:
+    if not _is_pair(value, Integral) or not least <= value[0] <= value[1]:
         raise ValueError(
             f"{name} must be (smallest, largest), whole numbers with {least} <= smallest <= largest, got {shown(value)}"
         )
@@ -169,9 +172,7 @@ def int_range(name: str, value: Any, least: int) -> tuple[int, int]:
 
 def frequency_band(name: str, value: Any) -> None:
     """Check a band of two frequencies in Hz, the lower first."""
-    right = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
-    right = right and not any(_no_number(edge, Real) or not math.isfinite(edge) for edge in value)
-    if not right or not 0 <= value[0] < value[1]:
+    if not _is_pair(value, Real) or not 0 <= value[0] < value[1] < math.inf:
         raise ValueError(f"{name} must be two frequencies in Hz, the lower first, got {shown(value)}")
 
 

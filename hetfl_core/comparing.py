@@ -321,9 +321,7 @@ def _check(methods: Mapping[str, Any], base: str | None) -> str:
     if not isinstance(methods, Mapping) or len(methods) < 2:
         raise ValueError(f"methods must map at least two names to methods, got {checks.shown(methods)}")
     base = list(methods)[-1] if base is None else base
-    if base not in list(methods):
-        raise ValueError(f"base must be one of the methods {list(methods)}, got {base!r}")
-    return base
+    return checks.choice("base", base, list(methods))
 
 
 def split_views(methods: Any) -> tuple[Any, dict[str, Any]]:
@@ -361,8 +359,7 @@ def _metrics(wanted: Sequence[Any], federation: Federation, measure: Sequence[An
     own = [end for name in check_measure(asked, federation.task)[1] for end in ends(name)]
     allowed = list(dict.fromkeys([*figures(federation.task), *own]))
     for name in names:
-        if name not in allowed:
-            raise ValueError(f"metric must be one of {allowed}, got {name!r}{checks.meant(name, allowed)}")
+        checks.choice("metric", name, allowed)
     return names, asked
 
 

@@ -185,17 +185,16 @@ def split_arrays(
     """
     if not isinstance(arrays, Mapping) or not arrays:
         raise ValueError(f"arrays must map at least one client's name to its (x, y), got {checks.shown(arrays)}")
-    if not isinstance(share, int | float | np.number) or not 0 <= share < 1:
-        raise ValueError(f"test_size must be a share of the samples in [0, 1), got {share!r}")
+    share = checks.fraction("test_size", share, "[0, 1)")
     parts = {who: _part(who, pair) for who, pair in arrays.items()}
     classes, coded = _coded(parts, task)
     sets, few = {}, []
     for who, y in coded.items():
-        sets[who], thin = split_rows(who, y, float(share), seed, task, rules[who] if rules else None)
+        sets[who], thin = split_rows(who, y, share, seed, task, rules[who] if rules else None)
         few += [who] * thin
     if few:
         warn(
-            f"too few samples to be split in proportion with test_size={float(share):g} on "
+            f"too few samples to be split in proportion with test_size={share:g} on "
             f"{', '.join(map(repr, few))}: there, a sample of each class stays in the training set"
         )
     unknown = prepare is not None and not isinstance(prepare, Preparation)  # its tables may hold anything

@@ -178,10 +178,9 @@ class Views:
             return altered(c, **dict(zip(("x_train", "x_test"), x, strict=True)), features=own)
 
         clients = tuple(map(split, tables.clients))
-        if tables.x_test is None:
-            return altered(tables, clients=clients)
         x, first = tables.x_test, tables.clients[0].features
-        return altered(tables, clients=clients, x_test={b: columns_of(x, first, clients[0].features[b]) for b in names})
+        x_test = None if x is None else {b: columns_of(x, first, clients[0].features[b]) for b in names}
+        return altered(tables, clients=clients, x_test=x_test)
 
     def of_common_features(self) -> Self:
         """The same clients with the features that all of them name.

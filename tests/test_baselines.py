@@ -396,7 +396,7 @@ def test_pooled_is_one_model_of_all_trials_and_names_only_the_clients_own_classe
 
 @pytest.mark.parametrize("of", [SVM(), MDM(), Chosen(), LDA, None])
 def test_only_what_tells_probabilities_is_pooled(of):
-    with pytest.raises(TypeError, match=r"of must be LDA\(\) or LR\(\)"):
+    with pytest.raises(TypeError, match=r"of must be a LDA or LR, such as LDA\(\)"):
         Pooled(of)
 
 
@@ -527,7 +527,7 @@ def test_a_classifier_has_no_embedding_and_says_so():
     run = baselines.run(Federation([Client(np.eye(4), y, np.eye(4), y, "a")]), LDA())
     with pytest.raises(NotImplementedError, match="LDA has no embedding"):
         run.embed()
-    with pytest.raises(NotImplementedError, match="classifiers of LDA are not kept; see per_client"):
+    with pytest.raises(NotImplementedError, match="LDA .* what it fits is not kept; see per_client"):
         run.predict()
     assert run.settings["method"] == {"class": "LDA"}
     with pytest.raises(TypeError, match=r"baseline must be .* such as LDA\(\), got <class"):

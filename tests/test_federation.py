@@ -512,7 +512,7 @@ def test_labels_are_counted_over_all_clients():
             lambda: from_frame(frame(ill=[1] * 10 + ["no"] * 10)),
             "labels must be of one type over all clients, got int .1 on 'b'., str .'no' on 'a'.",
         ),
-        (lambda: from_frame(test_size=1.0), r"test_size must be a share of the samples in \[0, 1\), got 1.0"),
+        (lambda: from_frame(test_size=1.0), r"test_size must lie in \[0, 1\), got 1.0"),
         (lambda: from_frame(pd.concat([frame(), frame()["age"]], axis=1)), r"different names, got \['age'\] twice"),
         (lambda: Federation.from_arrays({}), "arrays must map at least one client's name"),
         (

@@ -176,7 +176,10 @@ def test_small_test_sets_may_leave_a_client_with_nothing():
             "classes_per_client must be at most the number of classes, 4, got 5",
         ),
         (lambda: classes_per_client(np.zeros(3, int), 4, 1, rng()), "n_clients must be at most 3, .* got 4"),
-        (lambda: share(np.zeros(3, int), np.zeros((4, 1), int), rng()), "class 0 has 3 samples for 4 clients"),
+        (
+            lambda: share(np.zeros(3, int), np.zeros((4, 1), int), rng()),
+            "class 0 has 3 samples for .* each of 4 shares",
+        ),
         (
             lambda: classes_per_client(np.zeros((3, 1), int), 2, 1, rng()),
             r"labels must have shape \(n,\), got \(3, 1\)",
@@ -374,7 +377,7 @@ def by_priors(labels, n_clients, **fields):
     ("call", "message"),
     [
         (lambda: evenly([0, 0, 1, 1, 1], 2, 1), r"got 2 of class 0 and 3 of class 1: give per_client, .* at most 2"),
-        (lambda: evenly([0, 1, 1, 1], 4, 1), "labels: class 0 has 1 samples for 2 clients"),
+        (lambda: evenly([0, 1, 1, 1], 4, 1), "labels: class 0 has 1 samples for .* each of 2 shares"),
         (lambda: evenly([0] * 5, 2, 1), "labels: to deal all .* a multiple of its 2 holders, got 5"),
         (lambda: evenly([0, 1], 1, 2, per_client=3), "per_client must be a multiple of 2, .* got 3"),
         (lambda: evenly([0, 1, 1, 1], 1, 2, per_client=4), "per_client must be at most 2, as class 0"),

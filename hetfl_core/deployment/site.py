@@ -24,7 +24,7 @@ from hetfl_core.engine.evaluation import METRICS, per_client
 from hetfl_core.engine.measures import MEASURES, Score, scored
 from hetfl_core.engine.measures import told as shown
 from hetfl_core.engine.options import cpu_threads, with_networks
-from hetfl_core.engine.stacks import Split, stack_split
+from hetfl_core.engine.stacks import stack_split
 from hetfl_core.federation import Client, Federation, Kind, Spec, map_blocks
 from hetfl_core.methods.base import Method
 from hetfl_core.networks import Params
@@ -269,7 +269,8 @@ class Site:
         self.spec = replace(self.federation.specs()[0], n_clients=n_clients)
         self.method = method = with_networks(method, [self.spec])  # of the blocks that this client has
         self.metrics, self.measures = METRICS[settings.task], settings.scores
-        self.splits = {split: self._split(split) for split in ("train", "test")}
+        data = {"train": (self.client.x_train, self.client.y_train), "test": (self.client.x_test, self.client.y_test)}
+        self.splits = {split: stack_split([x], [y]) for split, (x, y) in data.items()}
         self.precomputed = self._cast(sides.precompute(method, self.client, self.spec, self.seed, self.dtype))
         self.last: tuple[Params, Params] | None = None
         """The whole model after the last training, and what was downloaded for it."""
@@ -289,9 +290,6 @@ class Site:
         dict of str to Tensor
         """
         return self._cast(sides.first_of_client(self.method, self.spec, self.seed, common))
-
-    def _split(self, part: str) -> Split:
-        return stack_split([getattr(self.client, f"x_{part}")], [getattr(self.client, f"y_{part}")])
 
     def identity(self, run: str) -> checkpoints.Identity:
         """Identity of this client's part in a run of that name, by which its state is recognised."""

@@ -145,13 +145,11 @@ class Model(Checked):
         width = latent if self.alpha is None else self.alpha
         params: Params = {}
         if "phi" in parts:
-            named, takes = isinstance(spec.shapes, Mapping), isinstance(phi, Blocks)
-            if named and not takes:
-                raise ValueError(
-                    f"this model takes one tensor; client {spec.name!r} has blocks {list(spec.shapes)}: take Blocks"
-                )
-            if takes and not named:
-                raise ValueError(f"this model takes named blocks; client {spec.name!r} has one tensor, {spec.shapes}")
+            if isinstance(spec.shapes, Mapping) != isinstance(phi, Blocks):
+                takes, has = "one tensor", f"blocks {list(spec.shapes)}: take Blocks"
+                if isinstance(phi, Blocks):
+                    takes, has = "named blocks", f"one tensor, {spec.shapes}"
+                raise ValueError(f"this model takes {takes}; client {spec.name!r} has {has}")
             params |= phi.init(spec.shapes, rng)
         if "gaussian" in parts and self.gaussian is not None:
             params |= layer_init(rng, "gaussian", k, 2 * latent)

@@ -135,12 +135,7 @@ def share(labels: Indices, assignment: Indices, rng: np.random.Generator, *, at_
     pieces: list[list[Indices]] = [[] for _ in assignment]
     for c in np.unique(assignment):
         holders, mine = np.nonzero(assignment == c)[0], np.flatnonzero(labels == c)
-        if len(mine) < at_least * len(holders):
-            raise ValueError(
-                f"labels: class {c} has {len(mine)} samples for {len(holders)} clients that hold it, "
-                f"expected at least {at_least * len(holders)} (at_least={at_least}): use fewer clients "
-                "(n_clients) or classes per client"
-            )
+        _check_enough(c, len(mine), at_least * len(holders))
         shares = np.array_split(rng.permutation(mine), len(holders))
         for client, piece in zip(rng.permutation(holders), shares):
             pieces[client].append(piece)
@@ -194,11 +189,7 @@ def _even_share(classes: Indices, counts: Indices, n_holders: int, k: int, per_c
     """Samples that a client gets of each of its k classes."""
     few, many = int(counts.argmin()), int(counts.argmax())
     most = int(counts[few]) // n_holders
-    if most < 1:
-        raise ValueError(
-            f"labels: class {classes[few]} has {counts[few]} samples for {n_holders} clients that hold it, expected at "
-            f"least {n_holders}: use fewer clients or classes per client"
-        )
+    _check_enough(classes[few], counts[few], n_holders)
     if per_client is None:
         if counts[few] != counts[many] or counts[few] % n_holders:
             raise ValueError(
@@ -263,8 +254,14 @@ def published_shards(
 
 def _shards(y: Indices, c: int, n_shards: int) -> list[Indices]:
     mine = np.flatnonzero(y == c)
-    if len(mine) < n_shards:
-        raise ValueError(
-            f"labels: class {c} has {len(mine)} samples, expected at least one for each of {n_shards} shards"
-        )
+    _check_enough(c, len(mine), n_shards)
     return [np.asarray(s) for s in np.array_split(mine, n_shards)]
+
+
+def _check_enough(c: int, n: int, shares: int) -> None:
+    """Refuse a class that has fewer samples than there are shares of it."""
+    if n < shares:
+        raise ValueError(
+            f"labels: class {c} has {n} samples for the clients that hold it, expected at least one for each of "
+            f"{shares} shares: use fewer clients (n_clients) or classes per client"
+        )

@@ -214,12 +214,9 @@ def find(folder: str | Path, experiment: str, scale: str, method: str, seed: int
 
 def _packed(path: Path, root: Path) -> Mapping[str, RunRecord]:
     """The records of a packed file by their places, none where it is gone; it is read once, until it changes."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        if os.path.lexists(path):  # a link to nothing
-            raise
+    if not os.path.lexists(path):
         return {}
+    status = path.stat()
     return _by_place(path, root, (status.st_ino, status.st_size, status.st_mtime_ns))
 
 
