@@ -527,7 +527,7 @@ def test_a_classifier_has_no_embedding_and_says_so():
     run = baselines.run(Federation([Client(np.eye(4), y, np.eye(4), y, "a")]), LDA())
     with pytest.raises(NotImplementedError, match="LDA has no embedding"):
         run.embed()
-    with pytest.raises(NotImplementedError, match="LDA .* what it fits is not kept; see per_client"):
+    with pytest.raises(NotImplementedError, match=r"LDA .* what it fits is not kept; see per_client"):
         run.predict()
     assert run.settings["method"] == {"class": "LDA"}
     with pytest.raises(TypeError, match=r"baseline must be .* such as LDA\(\), got <class"):

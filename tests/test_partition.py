@@ -178,7 +178,7 @@ def test_small_test_sets_may_leave_a_client_with_nothing():
         (lambda: classes_per_client(np.zeros(3, int), 4, 1, rng()), "n_clients must be at most 3, .* got 4"),
         (
             lambda: share(np.zeros(3, int), np.zeros((4, 1), int), rng()),
-            "class 0 has 3 samples for .* each of 4 shares",
+            "class 0 .* each of 4 shares",
         ),
         (
             lambda: classes_per_client(np.zeros((3, 1), int), 2, 1, rng()),
