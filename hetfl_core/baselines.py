@@ -420,10 +420,7 @@ class Fitted(Run):
     """As `Alone.answered` has it."""
 
     def _apply(self, hook: Literal["embed", "predict"], split: str, noisy: bool = False) -> dict[str, np.ndarray]:
-        name = self.method.name
-        raise NotImplementedError(
-            f"{name} has no embedding, and fitted classifiers of {name} are not kept; see per_client"
-        )
+        raise NotImplementedError(f"{self.method.name} has no embedding, and what it fits is not kept; see per_client")
 
 
 def run(

@@ -47,14 +47,11 @@ class Tables:
     def federation(self, seed: int, test_size: float, least: int = 2) -> Federation:
         """The sites, so many at least, with the rows split by this seed."""
         of_a_column = self.options.get("client") is not None
-        if len(self.files) < least and not of_a_column:
-            raise ValueError(
-                "client must name the column that says whose a row is: --client COLUMN; or give a file per site"
-            )
         files = self.files[0] if len(self.files) == 1 and of_a_column else [*self.files]
         found = Federation.from_csv(files, seed=seed, test_size=test_size, name="tables", **self.options)
         if len(found) < least:
-            raise ValueError(f"there must be two sites at least, got only {found[0].name!r}")
+            how = "" if of_a_column else ": --client COLUMN names the column that says whose a row is"
+            raise ValueError(f"there must be two sites at least, got only {found[0].name!r}{how}")
         return found
 
 
