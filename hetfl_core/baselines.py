@@ -324,6 +324,10 @@ class Pooled:
         """Refuse a regression."""
         Alone.check(self.of, federation)
 
+    def arrays(self, client: Client, split: str) -> tuple[Any, NDArray[Any]]:
+        """As of what is pooled."""
+        return self.of.arrays(client, split)
+
     def fit_all(self, federation: Federation, seed: int) -> tuple[dict[str, Answers], tuple[int, int]]:
         """What answers for each client, by its name, and the bytes that were sent up and down (see `pool`)."""
         return pool(self, [(group, group) for group in poolable(federation)])
@@ -538,7 +542,7 @@ def run_of(
     -------
     Run
     """
-    task, arrays = federation.task, getattr(baseline, "arrays", _arrays)
+    task, arrays = federation.task, baseline.arrays
     metrics = METRICS[task]
 
     def answers(split: str) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
@@ -548,7 +552,7 @@ def run_of(
 
     test = answers("test")
     train, final = (evaluation.summarise(*each, task) for each in (answers("train"), test))
-    scored = _scored(federation, baseline, models, scores, arrays)
+    scored = _scored(federation, baseline, models, scores)
     final |= measures.spread(scored, scores, np.zeros(len(federation), bool))
     up, down = sent
     seconds = time.perf_counter() - begin
@@ -573,16 +577,12 @@ def run_of(
 
 
 def _scored(
-    federation: Federation,
-    baseline: Any,
-    models: Mapping[str, Answers],
-    scores: Mapping[str, Score],
-    arrays: Callable[[Client, str], tuple[Any, NDArray[Any]]],
+    federation: Federation, baseline: Any, models: Mapping[str, Answers], scores: Mapping[str, Score]
 ) -> dict[str, NDArray[Any]]:
     """The measures that are asked for, of each client's test samples."""
     told = []
     for client in federation:
-        (x, y), model = arrays(client, "test"), models[client.name]
+        (x, y), model = baseline.arrays(client, "test"), models[client.name]
         if federation.task == "regression":
             told.append(model(x) if len(x) else y)
             continue

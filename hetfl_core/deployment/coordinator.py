@@ -446,11 +446,10 @@ class Coordinator:
 
     def _means(self, replies: Mapping[int, Reply]) -> dict[str, float]:
         """Means over replies of loss terms and, where they were measured, of figures."""
-        terms: dict[str, list[float]] = {}
-        for index in self.side.by_name(replies):
-            for name, value in replies[index].terms.items():
-                terms.setdefault(name, []).append(value)
-        return {name: float(np.mean(values)) for name, values in terms.items()} | self._figures(replies)
+        terms = [replies[index].terms for index in self.side.by_name(replies)]
+        names = dict.fromkeys(name for each in terms for name in each)
+        means = {name: float(np.mean([each[name] for each in terms if name in each])) for name in names}
+        return means | self._figures(replies)
 
     def _figures(self, replies: Mapping[int, Reply]) -> dict[str, float]:
         """Means over clients of what they measured, but for what belongs to the end."""

@@ -29,6 +29,8 @@ BASE = "logistic"
 
 STEPS = 8
 TRAINING: Mapping[str, Any] = MappingProxyType({"local_steps": STEPS, "batch_size": 32, "lr": 0.004})
+KINDS = {"network": Local, "common": FedAvg, "zeros": FedAvg, "fusion": LateFusion, "hyfem": HyFEM}
+"""The class of method of each way that trains networks."""
 PENALTIES = (0.01, 0.1, 1.0, 10.0)
 """Among which logistic regression chooses its C."""
 
@@ -105,17 +107,12 @@ class Way:
         seen, small = view_of(federation, self.view), MLP((16,), 8)
         if self.key in ("logistic", "boosting"):
             return seen, {"logistic": Logistic(), "boosting": Boosting()}[self.key], {}
-        own = {"last_step": "own"}
-        if self.key in ("network", "common", "zeros"):
-            method: Method = (Local if self.alone else FedAvg)(Model(small), **TRAINING)
-            options = {} if self.alone else own
-        elif self.key in ("fusion", "hyfem"):
-            blocks = Blocks.alike(seen[0].x_train, small, out=32)
-            method, options = {"fusion": LateFusion, "hyfem": HyFEM}[self.key](Model(blocks), **TRAINING), own
-        else:
-            method, options = CATALOGUE[self.key], {}
+        method = CATALOGUE.get(self.key)
+        if method is None:
+            phi = Blocks.alike(seen[0].x_train, small, out=32) if self.view == "blocks" else small
+            method = KINDS[self.key](Model(phi), **TRAINING)
         method.check(seen.specs())
-        return seen, method, options
+        return seen, method, {"last_step": "own"} if self.key in KINDS and not self.alone else {}
 
     def source(self, federation: Federation) -> str:
         """The file ``federation/methods.py`` of a deployment that trains in this way.
@@ -129,10 +126,9 @@ class Way:
         str
             Source code.
         """
-        name = {"common": "FedAvg", "zeros": "FedAvg", "fusion": "LateFusion", "hyfem": "HyFEM"}.get(self.key)
-        if name is None:
+        if self.key not in KINDS:
             return f'from hetfl_core.methods import CATALOGUE\n\nMETHODS = {{"{self.key}": CATALOGUE["{self.key}"]}}\n'
-        model = "MLP((16,), 8)"
+        name, model = KINDS[self.key].__name__, "MLP((16,), 8)"
         if self.view == "blocks":
             model = f"Blocks.alike({list(federation.in_blocks()[0].x_train)!r}, MLP((16,), 8), out=32)"
         settings = ", ".join(f"{key}={value!r}" for key, value in TRAINING.items())
