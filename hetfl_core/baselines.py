@@ -38,7 +38,7 @@ from hetfl_core.engine.measures import Asked, Score, check_measure
 from hetfl_core.engine.run import Run, columns
 from hetfl_core.federation import Client, Federation
 from hetfl_core.rng import numpy_stream
-from hetfl_core.settings import Checked, Limit, plain
+from hetfl_core.settings import SOME, Checked, Limit, plain
 
 __all__ = ["LDA", "LR", "MDM", "SVM", "Chosen", "Pooled", "run"]
 
@@ -219,12 +219,8 @@ class Chosen(Alone):
         Number of stratified folds, fewer where the rarest class has fewer trials.
     """
 
-    among: tuple[Alone, ...] = (LDA(), LR(), SVM(), MDM())
+    among: Annotated[tuple[Alone, ...], SOME] = (LDA(), LR(), SVM(), MDM())
     folds: Annotated[int, Limit("at least 2", lambda n: n >= 2)] = 5
-
-    def __post_init__(self) -> None:
-        if not self.among:
-            raise ValueError("among must name at least one classifier, got none")
 
     @property
     def name(self) -> str:
@@ -290,7 +286,7 @@ def _centred(client: Client, stay: bool = False) -> _Centred:
 
 
 @dataclass(frozen=True)
-class Pooled:
+class Pooled(Checked):
     """One linear classifier on the trials of all clients whose vectors mean the same: what federation replaces.
 
     What makes subjects comparable is that each one's vectors are taken at its own mean [3]_. So each client's vectors,
@@ -305,10 +301,7 @@ class Pooled:
     of : LDA or LR
     """
 
-    of: Alone = LDA()
-
-    def __post_init__(self) -> None:
-        checks.instance("of", self.of, LDA, LR, such_as="LDA()")
+    of: LDA | LR = LDA()
 
     @property
     def deterministic(self) -> bool:

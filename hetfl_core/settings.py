@@ -37,10 +37,13 @@ class Limit:
         What it must be, for the error.
     holds : callable
         Whether a number of the right type is that.
+    whole : bool
+        Whether it is of a tuple or a mapping itself, and not of each thing in it.
     """
 
     words: str
     holds: Callable[[Any], bool]
+    whole: bool = False
 
 
 AT_LEAST_0, AT_LEAST_1 = Limit("at least 0", lambda x: x >= 0), Limit("at least 1", lambda x: x >= 1)
@@ -51,6 +54,7 @@ Positive = Annotated[float, Limit("greater than 0", lambda x: x > 0)]
 Share = Annotated[float, Limit("in [0, 1]", lambda x: 0 <= x <= 1)]
 Dropout = Annotated[float, Limit("a probability of at least 0 and less than 1", lambda x: 0 <= x < 1)]
 OpenShare = Annotated[float, Limit("in (0, 1)", lambda x: 0 < x < 1)]
+SOME = Limit("one or more", bool, whole=True)
 PositiveShare = Annotated[float, Limit("in (0, 1]", lambda x: 0 < x <= 1)]
 
 
@@ -158,7 +162,7 @@ def check(settings: Any) -> None:
     for name, limit in _limits(type(settings)):  # type: ignore[arg-type]
         given = getattr(settings, name)
         inside = given.values() if isinstance(given, Mapping) else given
-        for value in inside if isinstance(given, Mapping | tuple | list) else (given,):
+        for value in inside if isinstance(given, Mapping | tuple | list) and not limit.whole else (given,):
             if value is not None and not limit.holds(value):
                 raise ValueError(f"{name} must be {limit.words}, got {value!r}")
 

@@ -396,7 +396,7 @@ def test_pooled_is_one_model_of_all_trials_and_names_only_the_clients_own_classe
 
 @pytest.mark.parametrize("of", [SVM(), MDM(), Chosen(), LDA, None])
 def test_only_what_tells_probabilities_is_pooled(of):
-    with pytest.raises(TypeError, match=r"of must be a LDA or LR, such as LDA\(\)"):
+    with pytest.raises(ValueError, match=r"of must be a LDA or a LR, got"):
         Pooled(of)
 
 

@@ -139,7 +139,7 @@ def test_extractors_may_have_running_statistics_and_noise_of_their_own():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Blocks({}), r"extractors must hold a network for at least one block, got \{\}"),
+        (lambda: Blocks({}), r"extractors must be one or more, got \{\}"),
         (lambda: Blocks({"a.b": MLP()}), r"a block's name must be text without a dot, not 'joint', got 'a\.b'"),
         (lambda: Blocks({"joint": MLP()}), "got 'joint'"),
         (lambda: Blocks({"a": PHI}), r"extractors must be networks of one tensor, such as MLP\(\), got Blocks"),

@@ -81,7 +81,7 @@ def test_lenet_is_lenet_5_unless_told():
         (lambda: CNN().init((16, 16), rng()), r"got \(16, 16\); grey images need an axis .* x\[:, None\]"),
         (lambda: LeNet().init((5,), rng()), r"a LeNet needs square images .* got \(5,\)"),
         (lambda: LeNet().init((1, 15, 15), rng()), "side 15 are too small for 2 5×5 convolutions with pooling"),
-        (lambda: LeNet(channels=()), r"channels must name at least one convolution, got \(\)"),
+        (lambda: LeNet(channels=()), r"channels must be one or more, got \(\)"),
         (lambda: LeNet(hidden=(0,)), "hidden must be at least 1, got 0"),
         (lambda: LeNet(kernel=0), "kernel must be at least 1, got 0"),
         (lambda: LeNet(channels=(3, 0)), "channels must be at least 1, got 0"),
@@ -142,7 +142,7 @@ def test_augmentation_is_for_training_alone_and_the_same_in_both_engines():
     ("make", "message"),
     [
         (lambda: Augmented(LeNet(), padding=-1), "padding must be at least 0, got -1"),
-        (lambda: Augmented(LeNet(), fill=()), r"fill must be one value, or one for each channel, got \(\)"),
+        (lambda: Augmented(LeNet(), fill=()), r"fill must be one or more, got \(\)"),
         (
             lambda: Augmented(LeNet(), fill=(1.0, 2.0)).init((3, 32, 32), rng()),
             r"and 2 channels, .*, got \(3, 32, 32\)",

@@ -130,7 +130,7 @@ def test_a_client_that_comes_later_has_statistics_of_its_own():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"channels": ()}, r"channels must name at least one convolution, got \(\)"),
+        ({"channels": ()}, r"channels must be one or more, got \(\)"),
         ({"kernel": 4}, "kernel must be an odd number of at least 1, got 4"),
         ({"momentum": 0.0}, r"momentum must be in \(0, 1\], got 0\.0"),
     ],

@@ -461,7 +461,7 @@ def test_bad_arguments(tmp_path, options, message):
 def test_sites_must_be_two_and_told_apart(tmp_path):
     with pytest.raises(ValueError, match="two sites at least, got only 'North'"):
         tables(tmp_path, table().query("site == 'North'")).federation(0, 0.3)
-    with pytest.raises(ValueError, match="--client COLUMN; or give a file per site"):
+    with pytest.raises(ValueError, match="--client COLUMN names the column"):
         tables(tmp_path, client=None).federation(0, 0.3)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from hetfl_core.networks.layers import (
     of_client,
 )
 from hetfl_core.networks.module import Module, lifted
-from hetfl_core.settings import Checked, Count
+from hetfl_core.settings import SOME, Checked, Count
 
 
 @dataclass(frozen=True)
@@ -221,13 +221,11 @@ class Blocks(Checked):
         Of the layer.
     """
 
-    extractors: Mapping[str, Network]
+    extractors: Annotated[Mapping[str, Network], SOME]
     out: Count = 64
     activation: Activation = "relu"
 
     def __post_init__(self) -> None:
-        if not self.extractors:
-            raise ValueError("extractors must hold a network for at least one block, got {}")
         for name, network in self.extractors.items():
             if not isinstance(name, str) or not name or "." in name or name == JOINT:
                 raise ValueError(f"extractors: a block's name must be text without a dot, not {JOINT!r}, got {name!r}")
@@ -375,6 +373,5 @@ class Blocks(Checked):
         moved: Params = {}
         for name in self.present(x):
             if any(n.startswith(f"{part}.{name}.") and n.endswith(RUNNING) for n in params):
-                found = self.extractors[name].moved(params, x[name], noise, f"{part}.{name}")  # type: ignore[attr-defined]
-                moved |= found
+                moved |= self.extractors[name].moved(params, x[name], noise, f"{part}.{name}")  # type: ignore[attr-defined]
         return moved

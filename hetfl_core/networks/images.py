@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hetfl_core.networks.layers import ACTIVATIONS, Activation, Draw, Network, Params, Tensors, layers_init, of_client
 from hetfl_core.networks.module import lifted
-from hetfl_core.settings import Checked, Count, Dropout, Limit, Natural, PositiveShare
+from hetfl_core.settings import SOME, Checked, Count, Dropout, Limit, Natural, PositiveShare
 
 Odd = Annotated[int, Limit("an odd number of at least 1", lambda x: x >= 1 and x % 2 == 1)]
 
@@ -171,16 +171,12 @@ class NormalisedCNN(Checked):
         How far a batch moves the running means and variances, in (0, 1].
     """
 
-    channels: tuple[Count, ...] = (6, 16)
+    channels: Annotated[tuple[Count, ...], SOME] = (6, 16)
     out: Count = 32
     kernel: Odd = 3
     momentum: PositiveShare = 0.1
 
     padded: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if not self.channels:
-            raise ValueError("channels must name at least one convolution, got ()")
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
         """Parameters for images of shape (channels, height, width).
@@ -301,17 +297,13 @@ class LeNet(Checked):
     activation : {"relu", "leaky_relu", "sigmoid", "tanh"}
     """
 
-    channels: tuple[Count, ...] = (6, 16)
+    channels: Annotated[tuple[Count, ...], SOME] = (6, 16)
     hidden: tuple[Count, ...] = (120,)
     out: Count = 84
     kernel: Count = 5
     activation: Activation = "relu"
 
     padded: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if not self.channels:
-            raise ValueError("channels must name at least one convolution, got ()")
 
     def side(self, shape: tuple[int, ...]) -> int:
         """Side of the maps that enter the fully connected layers.
@@ -415,11 +407,7 @@ class Augmented(Checked, Network):
     network: Network
     padding: Natural = 4
     mirrored: bool = True
-    fill: tuple[float, ...] = (0.0,)
-
-    def __post_init__(self) -> None:
-        if not self.fill:
-            raise ValueError("fill must be one value, or one for each channel, got ()")
+    fill: Annotated[tuple[float, ...], SOME] = (0.0,)
 
     def _converted(self) -> dict[str, Any]:
         return {"network": lifted(self.network)}

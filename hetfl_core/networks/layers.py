@@ -131,7 +131,6 @@ class Network(Protocol):
     @property
     def out(self) -> int:
         """Latent dimension k."""
-        ...
 
     def init(self, shape: tuple[int, ...], rng: torch.Generator, part: str = "phi") -> Params:
         """Parameters for inputs of the given sample shape, named ``"<part>.…"``.

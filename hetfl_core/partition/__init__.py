@@ -31,7 +31,6 @@ from hetfl_core.partition._checks import (
 from hetfl_core.partition._classes import (
     FEW,
     assign_classes,
-    check_equal_holders,
     consecutive_classes,
     published_shards,
     share,
@@ -188,7 +187,13 @@ class Partition(Checked):
         if self.scheme == "classes" and not repeats:
             check_clients(self.n_clients, k, n_samples)
         if self.scheme == "non-iid_1":
-            check_equal_holders(self.n_clients, n_classes, k, consecutive=self.variant == "code")
+            follow = self.variant == "code" and k < n_classes
+            if self.n_clients * (1 if follow else k) % n_classes:
+                counted = "(as the classes of a client follow each other)" if follow else "× classes_per_client"
+                raise ValueError(
+                    f"n_clients {counted} must be a multiple of {n_classes}, the number of classes, so that each has "
+                    f"equally many holders, got n_clients={self.n_clients} and classes_per_client={k}"
+                )
         for name, default in (("per_client", None), ("min_size", 1)):
             if name not in used and getattr(self, name) != default:
                 raise ValueError(f"{name} must be {default} for split={self.scheme!r}, got {getattr(self, name)}")

@@ -68,17 +68,6 @@ def consecutive_classes(n_clients: int, n_classes: int, k: int) -> Indices:
     return (np.arange(n_clients, dtype=np.int64)[:, None] + np.arange(k)) % n_classes
 
 
-def check_equal_holders(n_clients: int, n_classes: int, k: int, *, consecutive: bool) -> None:
-    """Refuse numbers with which the classes cannot have equally many holders."""
-    follow = consecutive and k < n_classes
-    counted = "n_clients (as the classes of a client follow each other)" if follow else "n_clients × classes_per_client"
-    if n_clients * (1 if follow else k) % n_classes:
-        raise ValueError(
-            f"{counted} must be a multiple of {n_classes}, the number of classes, so that each has equally many "
-            f"holders, got n_clients={n_clients} and classes_per_client={k}"
-        )
-
-
 def _balanced_deck(size: int, n_classes: int, rng: np.random.Generator) -> Indices:
     """`size` class ids, each ⌊size/C⌋ times and a random choice of them once more."""
     extra = rng.permutation(n_classes)[: size % n_classes]
