@@ -132,9 +132,8 @@ def curves(
         if values.shape[1] > 1:
             sd = values.std(1, ddof=1)
             ax.fill_between(table.index, values.mean(1) - sd, values.mean(1) + sd, color=colour, alpha=0.15, lw=0)
-    ax.set_xlabel("communication round")
-    ax.set_ylabel({"accuracy": "test accuracy (%)", "train_accuracy": "training accuracy (%)"}.get(column, column))
-    ax.set_title(title)
+    what = {"accuracy": "test accuracy (%)", "train_accuracy": "training accuracy (%)"}.get(column, column)
+    ax.set(xlabel="communication round", ylabel=what, title=title)
     ax.legend()
     return ax
 
